@@ -1,0 +1,1 @@
+//! The INI configuration dialect: sections, includes, path expansion, durations, amounts.

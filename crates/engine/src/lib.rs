@@ -1,0 +1,1 @@
+//! The batching pipeline: prefetch, execute, commit.

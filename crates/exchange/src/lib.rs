@@ -1,0 +1,1 @@
+//! The e-cash exchange: money rules, key lifecycle, HTTP API and workers.

@@ -1,0 +1,1 @@
+//! Typed tables, the storage backends under them, and the conformance suite every backend passes.

@@ -1,0 +1,1 @@
+//! Rows, keys, shard keys and lookups of every service.
