@@ -1,1 +1,82 @@
 //! The batching pipeline: prefetch, execute, commit.
+//!
+//! Every change of money state goes through the same three steps, a batch at a time:
+//!
+//! 1. **Prefetch**: the commands that queued up while the last batch was committing form the next one. Each names
+//!    the rows that it may touch in a [`Plan`]; they are loaded in a few bulk reads into a [`WorkingSet`].
+//! 2. **Execute**: [`Rules::execute`] applies the commands one after the other to those rows in memory. No I/O, no
+//!    clock, no randomness. A refused command leaves no trace: its changes are rolled back.
+//! 3. **Commit**: all changed rows become durable in one transaction. Only then is any command of the batch answered.
+//!
+//! Under light load a batch is one command (low latency); under heavy load it grows by itself (high throughput).
+//!
+//! This crate knows neither money nor HTTP. Invariants: a row is read from the store at most once a batch; nothing
+//! mutable is kept between batches; no answer leaves before the commit of its batch has returned.
+
+mod lane;
+mod metrics;
+mod pool;
+mod working_set;
+
+pub use lane::{Batcher, EngineError, Lane, LaneOptions};
+pub use metrics::{LaneMetrics, LaneSnapshot};
+pub use pool::{CpuPool, PoolBusy};
+pub use working_set::{Plan, WorkingSet};
+
+use batzen_protocol::Timestamp;
+use batzen_store::{Store, StoreError};
+
+/// The money rules of one service: pure, deterministic functions over rows.
+pub trait Rules: Send + Sync + 'static {
+    /// What is asked for. It carries everything random or clocked that the rule needs (a noreveal index, a wtid).
+    type Command: Send + 'static;
+    /// The answer to a command that took effect, now or (idempotent repetition) before.
+    type Outcome: Send + 'static;
+    /// Why a command was refused. A refused command changes nothing.
+    type Refusal: Send + 'static;
+
+    /// Names every row and group of rows that `execute` may read or write for this command.
+    fn plan(&self, command: &Self::Command, plan: &mut Plan);
+
+    /// Applies one command. On `Err` every change that it made is rolled back.
+    fn execute(
+        &self,
+        rows: &mut WorkingSet,
+        command: &Self::Command,
+        now: Timestamp,
+    ) -> Result<Self::Outcome, Self::Refusal>;
+
+    /// Completes a refusal with the history that proves it, read after the batch's commit and before the next batch.
+    ///
+    /// A later command of the same batch may have removed the reason (a refund filled the coin again): answer
+    /// [`Evidence::Rerun`] when the history does not prove the refusal, and the command is executed once more.
+    fn evidence(
+        &self,
+        _command: &Self::Command,
+        _refusal: &mut Self::Refusal,
+        _store: &Store,
+    ) -> Result<Evidence, StoreError> {
+        Ok(Evidence::Complete)
+    }
+}
+
+/// Whether the history read for a refused command supports the refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// Answer the refusal.
+    Complete,
+    /// The reason is gone: execute the command again in the next batch.
+    Rerun,
+}
+
+/// Source of the present time, so that tests and simulators can supply their own.
+pub trait Clock: Send + Sync + 'static {
+    /// The present time, in microseconds since the epoch.
+    fn now(&self) -> Timestamp;
+}
+
+impl<F: Fn() -> Timestamp + Send + Sync + 'static> Clock for F {
+    fn now(&self) -> Timestamp {
+        self()
+    }
+}

@@ -1,0 +1,59 @@
+# Batzen: every task a person needs. `make` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+CARGO ?= cargo
+PREFIX ?= /usr/local
+ARGS ?=
+BIN := $(or $(CARGO_TARGET_DIR),target)/release/batzen
+# Cycles of the long crash tests (`make soak`).
+CYCLES ?= 50
+
+.PHONY: help demo build test test-fast soak bench fmt lint doc install needs
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+# Rust, and a C compiler for the parts of the cryptography and of SQLite that are written in C.
+needs:
+	@command -v $(CARGO) >/dev/null || { echo "Rust is missing: install it with rustup (https://rustup.rs), then run make again" >&2; exit 1; }
+	@command -v cc >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get update -qq && apt-get install -y -qq --no-install-recommends gcc libc6-dev; \
+		else \
+			echo "a C compiler is missing: sudo apt-get install gcc libc6-dev" >&2; exit 1; \
+		fi; }
+
+demo: build ## play one round of digital cash on this machine and keep serving (ARGS="--once --json" for scripts)
+	@$(BIN) demo $(ARGS)
+
+build: needs ## the release binary: target/release/batzen
+	@$(CARGO) build --release --locked --bin batzen 1>&2
+
+test: needs ## everything: format, lints, unit, property, vector, crash and end-to-end tests
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) test --workspace --locked
+
+test-fast: needs ## tests only, by cargo-nextest when it is installed
+	if $(CARGO) nextest --version >/dev/null 2>&1; then $(CARGO) nextest run --workspace --locked; else $(CARGO) test --workspace --locked; fi
+
+soak: needs ## the crash tests in their long form (CYCLES=50 kills each)
+	BATZEN_SOAK_CYCLES=$(CYCLES) $(CARGO) test --workspace --locked -- crash --nocapture --test-threads=1
+
+bench: needs ## micro-benchmarks of cryptography and storage
+	$(CARGO) bench -p batzen-crypto -p batzen-store
+
+fmt: ## format the code
+	$(CARGO) fmt --all
+
+lint: needs ## clippy, documentation links, licences and advisories of dependencies
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+	if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; else echo "cargo-deny is not installed: cargo install --locked cargo-deny" >&2; fi
+
+doc: needs ## the API documentation: target/doc
+	$(CARGO) doc --workspace --no-deps --locked
+
+install: build ## install the binary below PREFIX (default /usr/local)
+	install -Dm755 $(BIN) $(DESTDIR)$(PREFIX)/bin/batzen
