@@ -1,0 +1,183 @@
+//! Ed25519 (RFC 8032) with the one verification rule that all parties of the protocol share.
+//!
+//! A signature (R, S) of message M under public key A is valid if and only if
+//!
+//! * S is below the group order L,
+//! * A is the canonical encoding of a point, and neither A nor R has small order,
+//! * the encoding of S·G − SHA-512(R ‖ A ‖ M)·A equals the 32 bytes of R (no cofactor).
+//!
+//! Everybody must agree on which signatures are valid: a coin that one party takes as signed and another does not is a
+//! dispute without a referee.
+
+use curve25519_dalek::edwards::CompressedEdwardsY;
+use curve25519_dalek::{EdwardsPoint, Scalar};
+use zeroize::Zeroizing;
+
+use crate::hash::{Digest, Sha512};
+use crate::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature, lc};
+
+impl EddsaPrivateKey {
+    /// The public key that belongs to this seed.
+    #[must_use]
+    pub fn public_key(&self) -> EddsaPublicKey {
+        let (public, _) = lc::ed25519_keypair(self.as_bytes());
+        EddsaPublicKey::from_bytes(public)
+    }
+
+    /// Signs `message`. For many signatures with one key [`ExpandedSigner`] takes half the time.
+    #[must_use]
+    pub fn sign(&self, message: &[u8]) -> EddsaSignature {
+        ExpandedSigner::new(self).sign(message)
+    }
+}
+
+/// A signing key with its public key at hand, for services that sign with the same key all the time.
+#[derive(Clone)]
+pub struct ExpandedSigner {
+    keypair: Zeroizing<[u8; 64]>,
+    public: EddsaPublicKey,
+}
+
+impl ExpandedSigner {
+    /// Prepares `key`.
+    #[must_use]
+    pub fn new(key: &EddsaPrivateKey) -> Self {
+        let (public, keypair) = lc::ed25519_keypair(key.as_bytes());
+        Self { keypair, public: EddsaPublicKey::from_bytes(public) }
+    }
+
+    /// The public key.
+    #[must_use]
+    pub fn public_key(&self) -> EddsaPublicKey {
+        self.public
+    }
+
+    /// The seed.
+    #[must_use]
+    pub fn private_key(&self) -> EddsaPrivateKey {
+        EddsaPrivateKey::from_bytes(*self.keypair.first_chunk().expect("64 bytes hold 32"))
+    }
+
+    /// Signs `message`.
+    #[must_use]
+    pub fn sign(&self, message: &[u8]) -> EddsaSignature {
+        EddsaSignature::from_bytes(lc::ed25519_sign(message, &self.keypair))
+    }
+}
+
+impl std::fmt::Debug for ExpandedSigner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ExpandedSigner").field("public", &self.public).finish_non_exhaustive()
+    }
+}
+
+/// The y-coordinates of the eight points of small order, little endian.
+const SMALL_ORDER_Y: [[u8; 32]; 5] = {
+    let mut one = [0; 32];
+    one[0] = 1;
+    // −1 = p − 1 with p = 2^255 − 19.
+    let mut minus_one = [0xff; 32];
+    minus_one[0] = 0xec;
+    minus_one[31] = 0x7f;
+    [
+        // Orders 1, 2 and 4.
+        one,
+        minus_one,
+        [0; 32],
+        // Order 8, one the negative of the other.
+        [
+            0x26, 0xe8, 0x95, 0x8f, 0xc2, 0xb2, 0x27, 0xb0, 0x45, 0xc3, 0xf4, 0x89, 0xf2, 0xef, 0x98, 0xf0, 0xd5,
+            0xdf, 0xac, 0x05, 0xd3, 0xc6, 0x33, 0x39, 0xb1, 0x38, 0x02, 0x88, 0x6d, 0x53, 0xfc, 0x05,
+        ],
+        [
+            0xc7, 0x17, 0x6a, 0x70, 0x3d, 0x4d, 0xd8, 0x4f, 0xba, 0x3c, 0x0b, 0x76, 0x0d, 0x10, 0x67, 0x0f, 0x2a,
+            0x20, 0x53, 0xfa, 0x2c, 0x39, 0xcc, 0xc6, 0x4e, 0xc7, 0xfd, 0x77, 0x92, 0xac, 0x03, 0x7a,
+        ],
+    ]
+};
+
+/// Whether a canonical encoding is that of a point of small order.
+fn has_small_order(encoding: &[u8; 32]) -> bool {
+    let mut y = *encoding;
+    y[31] &= 0x7f;
+    SMALL_ORDER_Y.contains(&y)
+}
+
+/// Whether the y-coordinate of an encoding is below p = 2^255 − 19.
+fn is_canonical(encoding: &[u8; 32]) -> bool {
+    encoding[31] & 0x7f != 0x7f || encoding[1..31].iter().any(|&byte| byte != 0xff) || encoding[0] < 0xed
+}
+
+/// The point of a public key, if it may be one: canonical, on the curve, not of small order.
+///
+/// The only other encodings that are not canonical, x = 0 with the sign bit set, are of small order.
+pub(crate) fn decompress(encoding: &[u8; 32]) -> Option<EdwardsPoint> {
+    if has_small_order(encoding) || !is_canonical(encoding) {
+        return None;
+    }
+    CompressedEdwardsY(*encoding).decompress()
+}
+
+/// Whether `key` can verify anything: canonical, on the curve, and not of small order.
+#[must_use]
+pub fn is_valid_public_key(key: &EddsaPublicKey) -> bool {
+    decompress(key.as_bytes()).is_some()
+}
+
+/// S·G − SHA-512(R ‖ A ‖ M)·A, or nothing if the signature is invalid already.
+fn expected_r(public: &[u8; 32], message: &[u8], signature: &[u8; 64]) -> Option<EdwardsPoint> {
+    let (r, s) = signature.split_at(32);
+    let r: &[u8; 32] = r.try_into().expect("half of 64 bytes");
+    let s: [u8; 32] = s.try_into().expect("half of 64 bytes");
+    let s = Option::<Scalar>::from(Scalar::from_canonical_bytes(s))?;
+    // R is compared with a canonical encoding in the end, so one that is not canonical needs no look here.
+    if has_small_order(r) {
+        return None;
+    }
+    let a = decompress(public)?;
+    let mut hasher = Sha512::new();
+    hasher.update(r);
+    hasher.update(public);
+    hasher.update(message);
+    let k = Scalar::from_bytes_mod_order_wide(&hasher.finalize().into());
+    Some(EdwardsPoint::vartime_double_scalar_mul_basepoint(&k, &-a, &s))
+}
+
+/// Verifies with 32-byte key and 64-byte signature; shared with Edx25519.
+pub(crate) fn verify_raw(public: &[u8; 32], message: &[u8], signature: &[u8; 64]) -> bool {
+    expected_r(public, message, signature).is_some_and(|r| r.compress().as_bytes() == &signature[..32])
+}
+
+/// Whether `signature` is a valid signature of `message` under `public`.
+#[must_use]
+pub fn verify(public: &EddsaPublicKey, message: &[u8], signature: &EddsaSignature) -> bool {
+    verify_raw(public.as_bytes(), message, signature.as_bytes())
+}
+
+/// Verifies many signatures; the verdicts stand in the order of the arguments and are exactly those of [`verify`].
+///
+/// Batches that check one random linear combination of all equations are faster still, but they accept signatures
+/// that are wrong by points of small order, sometimes, depending on the randomness. So here every equation is
+/// computed on its own; shared is only the field inversion that encoding a point takes.
+#[must_use]
+pub fn verify_batch(items: &[(&EddsaPublicKey, &[u8], &EddsaSignature)]) -> Vec<bool> {
+    // More than this gains nothing, and the points of one chunk stay in the first-level cache.
+    const CHUNK: usize = 32;
+    let mut verdicts = vec![false; items.len()];
+    let mut points = Vec::with_capacity(CHUNK.min(items.len()));
+    let mut indices = Vec::with_capacity(CHUNK.min(items.len()));
+    for (chunk_index, chunk) in items.chunks(CHUNK).enumerate() {
+        points.clear();
+        indices.clear();
+        for (index, (public, message, signature)) in chunk.iter().enumerate() {
+            if let Some(point) = expected_r(public.as_bytes(), message, signature.as_bytes()) {
+                points.push(point);
+                indices.push(chunk_index * CHUNK + index);
+            }
+        }
+        for (encoding, &index) in EdwardsPoint::compress_batch_alloc(&points).iter().zip(&indices) {
+            verdicts[index] = encoding.as_bytes() == &items[index].2.as_bytes()[..32];
+        }
+    }
+    verdicts
+}

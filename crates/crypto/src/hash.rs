@@ -1,0 +1,39 @@
+//! SHA-512, the one hash of the protocol ("hash" means SHA-512 everywhere).
+
+pub use sha2::{Digest, Sha512};
+
+use crate::{HashCode, ShortHash};
+
+/// SHA-512 of `data`.
+#[must_use]
+pub fn sha512(data: &[u8]) -> HashCode {
+    HashCode::from_bytes(Sha512::digest(data).into())
+}
+
+/// SHA-512 of the concatenation of `parts`.
+#[must_use]
+pub fn sha512_parts(parts: &[&[u8]]) -> HashCode {
+    let mut hasher = Sha512::new();
+    for part in parts {
+        hasher.update(part);
+    }
+    finish(hasher)
+}
+
+/// First 32 bytes of SHA-512 of `data`.
+#[must_use]
+pub fn sha512_short(data: &[u8]) -> ShortHash {
+    shorten(&sha512(data))
+}
+
+/// The first half of a hash.
+#[must_use]
+pub fn shorten(hash: &HashCode) -> ShortHash {
+    ShortHash::from_bytes(*hash.as_bytes().first_chunk().expect("64 bytes hold 32"))
+}
+
+/// The hash of all that was fed to `hasher`.
+#[must_use]
+pub fn finish(hasher: Sha512) -> HashCode {
+    HashCode::from_bytes(hasher.finalize().into())
+}
