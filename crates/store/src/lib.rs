@@ -1,1 +1,29 @@
 //! Typed tables, the storage backends under them, and the conformance suite every backend passes.
+//!
+//! A *table* is declared once ([`Table`], with [`record!`](crate::record) for its key and row): columns, secondary indexes and
+//! the shard key. A *backend* ([`Backend`]) knows only bytes: it reads many rows at once, and commits a [`ChangeSet`]
+//! atomically and durably. Money rules never live here.
+//!
+//! | backend | for |
+//! |---|---|
+//! | `embedded::EmbeddedStore` | one node: an append-only checksummed journal under compact indexes in memory |
+//! | [`memory::MemoryBackend`] | tests and models: nothing is durable |
+//!
+//! [`Store`] is the typed face of either.
+
+mod backend;
+mod column;
+mod error;
+pub mod memory;
+mod record;
+mod store;
+mod table;
+mod value;
+
+pub use backend::{Backend, Change, ChangeSet, CommitOutcome, RawRecord, RawRow, StoreStats};
+pub use column::{Column, ColumnKind, ColumnType, List, put_bytes, take, take_array, take_bytes};
+pub use error::{DecodeError, Result, StoreError};
+pub use record::{ColumnDef, Record};
+pub use store::{Found, Store, Stored, prefix_successor};
+pub use table::{IndexDef, IndexEntries, IndexEntriesFn, IndexKind, Table, TableDef, VSHARD_COUNT, vshard};
+pub use value::{Value, decode_values, encode_values};

@@ -1,0 +1,286 @@
+//! What a storage backend does. It sees bytes only.
+
+use std::fmt;
+use std::ops::{Bound, ControlFlow};
+
+use crate::{Record, Result, Table, TableDef};
+
+/// A stored row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RawRow {
+    /// Its bytes.
+    pub row: Vec<u8>,
+    /// Its number in the order of commits, given at insert and kept on update.
+    pub serial: u64,
+}
+
+/// A stored row with its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RawRecord {
+    /// The key's bytes.
+    pub key: Vec<u8>,
+    /// The row's bytes.
+    pub row: Vec<u8>,
+    /// Its number in the order of commits.
+    pub serial: u64,
+}
+
+/// One change of one row.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Change {
+    /// A row that must not exist yet.
+    Insert {
+        /// Where.
+        table: &'static TableDef,
+        /// Its key.
+        key: Vec<u8>,
+        /// Its content.
+        row: Vec<u8>,
+    },
+    /// New content for a row that must be there just as `old_row` says.
+    Update {
+        /// Where.
+        table: &'static TableDef,
+        /// Its key.
+        key: Vec<u8>,
+        /// As it was read.
+        old_row: Vec<u8>,
+        /// Its new content.
+        row: Vec<u8>,
+    },
+    /// Removes a row that must be there just as `old_row` says.
+    Delete {
+        /// Where.
+        table: &'static TableDef,
+        /// Its key.
+        key: Vec<u8>,
+        /// As it was read.
+        old_row: Vec<u8>,
+    },
+}
+
+impl Change {
+    /// The table that changes.
+    #[must_use]
+    pub fn table(&self) -> &'static TableDef {
+        match self {
+            Self::Insert { table, .. } | Self::Update { table, .. } | Self::Delete { table, .. } => table,
+        }
+    }
+
+    /// The key of the row that changes.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        match self {
+            Self::Insert { key, .. } | Self::Update { key, .. } | Self::Delete { key, .. } => key,
+        }
+    }
+
+    /// How the row must be before: absent for an insert.
+    #[must_use]
+    pub fn old_row(&self) -> Option<&[u8]> {
+        match self {
+            Self::Insert { .. } => None,
+            Self::Update { old_row, .. } | Self::Delete { old_row, .. } => Some(old_row),
+        }
+    }
+
+    /// How the row is after: absent for a delete.
+    #[must_use]
+    pub fn new_row(&self) -> Option<&[u8]> {
+        match self {
+            Self::Insert { row, .. } | Self::Update { row, .. } => Some(row),
+            Self::Delete { .. } => None,
+        }
+    }
+}
+
+/// Rows may hold secrets: only their place and size is printed.
+impl fmt::Debug for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = match self {
+            Self::Insert { .. } => "insert into",
+            Self::Update { .. } => "update in",
+            Self::Delete { .. } => "delete from",
+        };
+        let bytes = self.new_row().map_or(0, <[u8]>::len);
+        write!(f, "{verb} {} ({}-byte key, {bytes}-byte row)", self.table().name, self.key().len())
+    }
+}
+
+/// Changes that become durable together or not at all, applied in their order. One row may change several times.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChangeSet {
+    changes: Vec<Change>,
+}
+
+impl ChangeSet {
+    /// No changes.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a row that must not exist.
+    pub fn insert<T: Table>(&mut self, key: &T::Key, row: &T::Row) {
+        self.push(Change::Insert { table: T::DEF, key: key.to_bytes(), row: row.to_bytes() });
+    }
+
+    /// Replaces `old`, as it was read, by `row`.
+    pub fn update<T: Table>(&mut self, key: &T::Key, old: &T::Row, row: &T::Row) {
+        self.push(Change::Update {
+            table: T::DEF,
+            key: key.to_bytes(),
+            old_row: old.to_bytes(),
+            row: row.to_bytes(),
+        });
+    }
+
+    /// Removes `old`, as it was read.
+    pub fn delete<T: Table>(&mut self, key: &T::Key, old: &T::Row) {
+        self.push(Change::Delete { table: T::DEF, key: key.to_bytes(), old_row: old.to_bytes() });
+    }
+
+    /// Adds a change.
+    pub fn push(&mut self, change: Change) {
+        self.changes.push(change);
+    }
+
+    /// Adds all changes of another set after these.
+    pub fn append(&mut self, mut other: Self) {
+        self.changes.append(&mut other.changes);
+    }
+
+    /// The changes in order.
+    #[must_use]
+    pub fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    /// How many changes there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+}
+
+/// How a commit ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use = "a conflict means that nothing was written"]
+pub enum CommitOutcome {
+    /// Every change is durable.
+    Committed,
+    /// These inserts met existing rows. Nothing was written.
+    Conflict(Vec<(&'static TableDef, Vec<u8>)>),
+}
+
+/// Counts for metrics and tools. Totals count from the opening of the store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoreStats {
+    /// Live rows in all tables.
+    pub rows: u64,
+    /// Commits since opening.
+    pub commits_total: u64,
+    /// Row changes committed since opening.
+    pub changes_total: u64,
+    /// Time spent waiting for the disk in commits since opening, in microseconds.
+    pub sync_us_total: u64,
+    /// Bytes appended by commits since opening.
+    pub written_bytes_total: u64,
+    /// Bytes on disk that hold data, dead records included.
+    pub disk_bytes: u64,
+    /// The part of them that holds live rows.
+    pub live_bytes: u64,
+    /// Files that hold data.
+    pub segments: u64,
+    /// Memory taken by indexes, estimated, in bytes.
+    pub index_bytes: u64,
+    /// Segments removed by compaction since opening.
+    pub compacted_total: u64,
+    /// Index checkpoints written since opening.
+    pub checkpoints_total: u64,
+}
+
+/// A storage backend. All methods may be called from several threads at once; none of them is for async threads.
+///
+/// Each read sees one state between commits. What a read returned may have changed by the next call: callers that depend on
+/// it name it in their change set (`old_row`), and are told.
+pub trait Backend: Send + Sync + 'static {
+    /// The rows under these keys, in their order.
+    ///
+    /// # Errors
+    /// When the disk fails or its data is damaged; so do all reads below.
+    fn get_many(&self, table: &'static TableDef, keys: &[Vec<u8>]) -> Result<Vec<Option<RawRow>>>;
+
+    /// For each value all rows that a [`Hash`](crate::IndexKind::Hash) or [`Prefix`](crate::IndexKind::Prefix) index has
+    /// under it, in the order of their serials.
+    ///
+    /// # Errors
+    /// As [`Backend::get_many`].
+    fn lookup_many(
+        &self,
+        table: &'static TableDef,
+        index: u8,
+        values: &[Vec<u8>],
+    ) -> Result<Vec<Vec<RawRecord>>>;
+
+    /// At most `limit` rows of an [`Ordered`](crate::IndexKind::Ordered) or [`Serial`](crate::IndexKind::Serial) index in its
+    /// order. An entry's position is its value followed by the key (or, for `Serial`, by the serial as eight bytes
+    /// big-endian); the bounds are compared with positions, so a bare value comes before all its entries.
+    ///
+    /// # Errors
+    /// As [`Backend::get_many`].
+    fn range(
+        &self,
+        table: &'static TableDef,
+        index: u8,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+        descending: bool,
+    ) -> Result<Vec<RawRecord>>;
+
+    /// Shows every row as of one moment to `visit`, in any order, until it breaks.
+    ///
+    /// # Errors
+    /// As [`Backend::get_many`].
+    fn scan(
+        &self,
+        table: &'static TableDef,
+        visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
+    ) -> Result<()>;
+
+    /// How many rows the table has.
+    ///
+    /// # Errors
+    /// As [`Backend::get_many`].
+    fn count(&self, table: &'static TableDef) -> Result<u64>;
+
+    /// Applies a change set: durable when it returns [`CommitOutcome::Committed`], and not there at all otherwise.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`](crate::StoreError::Full) when there is no space, [`StoreError::Stale`](crate::StoreError::Stale)
+    /// when an `old_row` is not what is stored.
+    fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome>;
+
+    /// Counts since opening.
+    fn stats(&self) -> StoreStats;
+
+    /// Makes the next opening fast. Nothing depends on it.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    fn checkpoint(&self) -> Result<()>;
+
+    /// Ends background work and writes a last checkpoint. Later commits are refused.
+    ///
+    /// # Errors
+    /// When the disk fails; all commits are durable regardless.
+    fn close(&self) -> Result<()>;
+}

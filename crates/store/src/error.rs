@@ -1,0 +1,109 @@
+//! What can go wrong in a store.
+
+use std::path::PathBuf;
+
+/// The result of a store operation.
+pub type Result<T> = std::result::Result<T, StoreError>;
+
+/// Stored bytes that do not form the record their table declares.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The bytes end inside a column.
+    #[error("the record ends {missing} bytes early in a {column} column")]
+    Short {
+        /// What was being read.
+        column: &'static str,
+        /// How many bytes are missing at least.
+        missing: usize,
+    },
+    /// Bytes are left after the last column.
+    #[error("{left} bytes follow the last column")]
+    Trailing {
+        /// How many bytes are left.
+        left: usize,
+    },
+    /// A column holds a value outside its domain.
+    #[error("not a {column}: {what}")]
+    Invalid {
+        /// What was being read.
+        column: &'static str,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+impl DecodeError {
+    /// A value outside its column's domain.
+    pub fn invalid(column: &'static str, what: impl Into<String>) -> Self {
+        Self::Invalid { column, what: what.into() }
+    }
+}
+
+/// Why a store refused or failed. After any error nothing of the change set at hand is visible.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The disk is full: the change set was refused, nothing of it was written, and commits succeed again once there is space.
+    #[error("the disk is full: {0}")]
+    Full(String),
+    /// Stored data is damaged. Restore it from a backup; the store serves nothing it cannot verify.
+    #[error("corrupt data in {file} at byte {offset}: {what}")]
+    Corrupt {
+        /// The damaged file.
+        file: PathBuf,
+        /// Where in it, in bytes.
+        offset: u64,
+        /// What does not hold.
+        what: String,
+    },
+    /// An update or delete names a row that is not there, or not as the caller read it.
+    #[error("table {table}: the row changed since it was read")]
+    Stale {
+        /// The table's name.
+        table: &'static str,
+        /// The encoded key.
+        key: Vec<u8>,
+    },
+    /// Another process has the store open.
+    #[error("{0} is in use by another process")]
+    InUse(PathBuf),
+    /// The change set is larger than a store takes in one commit.
+    #[error("the change set has {bytes} bytes, more than {limit}")]
+    TooLarge {
+        /// Its size in bytes.
+        bytes: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// A write or sync failed earlier: what is on the disk is unknown until the store is opened anew.
+    #[error("the store stopped after an earlier failure: {0}")]
+    Stopped(String),
+    /// The store's files are of another version, or do not belong together.
+    #[error("{file}: {what}")]
+    Format {
+        /// The file.
+        file: PathBuf,
+        /// What does not fit.
+        what: String,
+    },
+    /// The operating system failed an operation.
+    #[error("{action} {file}: {source}")]
+    Io {
+        /// What was attempted, as a verb.
+        action: &'static str,
+        /// On which file.
+        file: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// A stored row does not decode as its table's record.
+    #[error("table {table}: {source}")]
+    Decode {
+        /// The table's name.
+        table: &'static str,
+        /// What does not decode.
+        source: DecodeError,
+    },
+    /// The backend's own failure, for backends outside this crate.
+    #[error("{0}")]
+    Backend(String),
+}

@@ -1,0 +1,260 @@
+//! A backend that keeps everything in memory: for tests and models. Nothing is durable.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Bound, ControlFlow};
+use std::sync::{PoisonError, RwLock};
+
+use crate::{
+    Backend, ChangeSet, CommitOutcome, IndexEntries, IndexKind, RawRecord, RawRow, Result, StoreError,
+    StoreStats, TableDef,
+};
+
+type Position = Vec<u8>;
+
+#[derive(Debug, Clone, Default)]
+struct TableState {
+    rows: BTreeMap<Vec<u8>, RawRow>,
+    /// For each ordered or serial index: position → key.
+    ordered: BTreeMap<u8, BTreeMap<Position, Vec<u8>>>,
+    /// For each hash or prefix index: value → keys.
+    hashed: BTreeMap<u8, BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct State {
+    tables: BTreeMap<u16, TableState>,
+    serial_next: u64,
+    commits_total: u64,
+    changes_total: u64,
+}
+
+/// Tables in memory.
+#[derive(Debug, Default)]
+pub struct MemoryBackend {
+    state: RwLock<State>,
+}
+
+impl MemoryBackend {
+    /// An empty store.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn read<T>(&self, table: &TableDef, read: impl Fn(&TableState) -> T) -> T {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        state.tables.get(&table.id).map_or_else(|| read(&TableState::default()), &read)
+    }
+}
+
+impl TableState {
+    /// Replaces the row under a key (either may be absent) and moves its index entries.
+    fn set(&mut self, table: &'static TableDef, key: &[u8], new: Option<RawRow>) -> Result<()> {
+        let old = match &new {
+            Some(row) => self.rows.insert(key.to_vec(), row.clone()),
+            None => self.rows.remove(key),
+        };
+        if let Some(old) = old {
+            self.index(table, key, &old, false)?;
+        }
+        if let Some(new) = new {
+            self.index(table, key, &new, true)?;
+        }
+        Ok(())
+    }
+
+    fn index(&mut self, table: &'static TableDef, key: &[u8], row: &RawRow, add: bool) -> Result<()> {
+        let mut entries = IndexEntries::new();
+        (table.index_entries_raw)(key, &row.row, &mut entries)
+            .map_err(|source| StoreError::Decode { table: table.name, source })?;
+        for def in table.indexes {
+            if let IndexKind::Prefix { key_bytes } = def.kind {
+                entries.add_with(def.id, |out| out.extend_from_slice(&key[..key_bytes]));
+            }
+        }
+        for (id, value) in entries.iter() {
+            match table.index_def(id).kind {
+                IndexKind::Hash | IndexKind::Prefix { .. } => {
+                    let values = self.hashed.entry(id).or_default();
+                    let group = values.entry(value.to_vec()).or_default();
+                    if add {
+                        group.insert(key.to_vec());
+                    } else {
+                        group.remove(key);
+                        if group.is_empty() {
+                            values.remove(value);
+                        }
+                    }
+                }
+                IndexKind::Ordered | IndexKind::Serial => {
+                    let position = position(table.index_def(id).kind, value, key, row.serial);
+                    let positions = self.ordered.entry(id).or_default();
+                    if add {
+                        positions.insert(position, key.to_vec());
+                    } else {
+                        positions.remove(&position);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn record(&self, key: &[u8]) -> RawRecord {
+        let row = &self.rows[key];
+        RawRecord { key: key.to_vec(), row: row.row.clone(), serial: row.serial }
+    }
+}
+
+/// Where an entry stands in an ordered or serial index.
+pub(crate) fn position(kind: IndexKind, value: &[u8], key: &[u8], serial: u64) -> Vec<u8> {
+    let mut position = Vec::with_capacity(value.len() + key.len().max(8));
+    position.extend_from_slice(value);
+    match kind {
+        IndexKind::Serial => position.extend_from_slice(&serial.to_be_bytes()),
+        _ => position.extend_from_slice(key),
+    }
+    position
+}
+
+/// Whether a range can hold anything; a `BTreeMap` panics on bounds in the wrong order.
+pub(crate) fn is_empty_range(from: Bound<&[u8]>, to: Bound<&[u8]>) -> bool {
+    match (from, to) {
+        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+        (Bound::Included(a), Bound::Included(b)) => a > b,
+        (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => a >= b,
+    }
+}
+
+impl Backend for MemoryBackend {
+    fn get_many(&self, table: &'static TableDef, keys: &[Vec<u8>]) -> Result<Vec<Option<RawRow>>> {
+        Ok(self.read(table, |state| keys.iter().map(|key| state.rows.get(key).cloned()).collect()))
+    }
+
+    fn lookup_many(
+        &self,
+        table: &'static TableDef,
+        index: u8,
+        values: &[Vec<u8>],
+    ) -> Result<Vec<Vec<RawRecord>>> {
+        let kind = table.index_def(index).kind;
+        assert!(
+            matches!(kind, IndexKind::Hash | IndexKind::Prefix { .. }),
+            "index {index} of {} is for ranges",
+            table.name
+        );
+        Ok(self.read(table, |state| {
+            let find = |value: &Vec<u8>| {
+                let keys = state.hashed.get(&index).and_then(|groups| groups.get(value));
+                let mut group: Vec<RawRecord> =
+                    keys.into_iter().flatten().map(|key| state.record(key)).collect();
+                group.sort_by_key(|record| record.serial);
+                group
+            };
+            values.iter().map(find).collect()
+        }))
+    }
+
+    fn range(
+        &self,
+        table: &'static TableDef,
+        index: u8,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+        descending: bool,
+    ) -> Result<Vec<RawRecord>> {
+        let kind = table.index_def(index).kind;
+        assert!(
+            matches!(kind, IndexKind::Ordered | IndexKind::Serial),
+            "index {index} of {} has no order",
+            table.name
+        );
+        if is_empty_range(from, to) {
+            return Ok(Vec::new());
+        }
+        Ok(self.read(table, |state| {
+            let Some(positions) = state.ordered.get(&index) else { return Vec::new() };
+            let range = positions.range::<[u8], _>((from, to)).map(|(_, key)| state.record(key));
+            if descending { range.rev().take(limit).collect() } else { range.take(limit).collect() }
+        }))
+    }
+
+    fn scan(
+        &self,
+        table: &'static TableDef,
+        visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let rows: Vec<RawRecord> =
+            self.read(table, |state| state.rows.keys().map(|key| state.record(key)).collect());
+        for record in rows {
+            if visit(record).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&self, table: &'static TableDef) -> Result<u64> {
+        Ok(self.read(table, |state| state.rows.len() as u64))
+    }
+
+    fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        // First the whole set on the side: what each row will be, so that a refusal leaves nothing behind.
+        let mut overlay: BTreeMap<(u16, &[u8]), Option<RawRow>> = BTreeMap::new();
+        let mut order = Vec::new();
+        let mut conflicts = Vec::new();
+        let mut serial_next = state.serial_next;
+        for change in changes.changes() {
+            let (table, key) = (change.table(), change.key());
+            let stored = || state.tables.get(&table.id).and_then(|t| t.rows.get(key)).cloned();
+            let current = overlay.entry((table.id, key)).or_insert_with(|| {
+                order.push((table, key));
+                stored()
+            });
+            let serial = match (change.old_row(), &*current) {
+                (None, Some(_)) => {
+                    conflicts.push((table, key.to_vec()));
+                    continue;
+                }
+                (None, None) => {
+                    serial_next += 1;
+                    serial_next
+                }
+                (Some(old), Some(row)) if row.row == old => row.serial,
+                (Some(_), _) => return Err(StoreError::Stale { table: table.name, key: key.to_vec() }),
+            };
+            *current = change.new_row().map(|row| RawRow { row: row.to_vec(), serial });
+        }
+        if !conflicts.is_empty() {
+            return Ok(CommitOutcome::Conflict(conflicts));
+        }
+        for (table, key) in order {
+            let row = overlay.remove(&(table.id, key)).flatten();
+            state.tables.entry(table.id).or_default().set(table, key, row)?;
+        }
+        state.serial_next = serial_next;
+        state.commits_total += 1;
+        state.changes_total += changes.len() as u64;
+        Ok(CommitOutcome::Committed)
+    }
+
+    fn stats(&self) -> StoreStats {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        StoreStats {
+            rows: state.tables.values().map(|table| table.rows.len() as u64).sum(),
+            commits_total: state.commits_total,
+            changes_total: state.changes_total,
+            ..StoreStats::default()
+        }
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,334 @@
+//! The typed face of a backend.
+
+use std::fmt;
+use std::ops::{Bound, ControlFlow, RangeBounds};
+use std::sync::Arc;
+
+use crate::{
+    Backend, ChangeSet, Column, CommitOutcome, RawRecord, RawRow, Record, Result, StoreError, StoreStats,
+    Table,
+};
+
+/// A row as stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored<R> {
+    /// Its content.
+    pub row: R,
+    /// Its number in the order of commits.
+    pub serial: u64,
+}
+
+/// A row found by something else than its key.
+pub struct Found<T: Table> {
+    /// Its key.
+    pub key: T::Key,
+    /// Its content.
+    pub row: T::Row,
+    /// Its number in the order of commits.
+    pub serial: u64,
+}
+
+impl<T: Table> Clone for Found<T> {
+    fn clone(&self) -> Self {
+        Self { key: self.key.clone(), row: self.row.clone(), serial: self.serial }
+    }
+}
+
+impl<T: Table> PartialEq for Found<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key && self.row == other.row && self.serial == other.serial
+    }
+}
+
+impl<T: Table> fmt::Debug for Found<T>
+where
+    T::Key: fmt::Debug,
+    T::Row: fmt::Debug,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Found")
+            .field("key", &self.key)
+            .field("row", &self.row)
+            .field("serial", &self.serial)
+            .finish()
+    }
+}
+
+/// A handle on a store: cheap to clone, shared by all who use it.
+#[derive(Clone)]
+pub struct Store {
+    backend: Arc<dyn Backend>,
+}
+
+impl Store {
+    /// A store on this backend.
+    pub fn new(backend: impl Backend) -> Self {
+        Self { backend: Arc::new(backend) }
+    }
+
+    /// A store on a backend that others hold too.
+    #[must_use]
+    pub fn shared(backend: Arc<dyn Backend>) -> Self {
+        Self { backend }
+    }
+
+    /// The backend.
+    #[must_use]
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
+    }
+
+    /// The row under a key.
+    ///
+    /// # Errors
+    /// When the disk fails or its data is damaged; so do all reads below.
+    pub fn get<T: Table>(&self, key: &T::Key) -> Result<Option<Stored<T::Row>>> {
+        Ok(self.get_many::<T>(std::slice::from_ref(key))?.pop().flatten())
+    }
+
+    /// The rows under these keys, in their order.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn get_many<T: Table>(&self, keys: &[T::Key]) -> Result<Vec<Option<Stored<T::Row>>>> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let keys: Vec<Vec<u8>> = keys.iter().map(Record::to_bytes).collect();
+        let rows = self.backend.get_many(T::DEF, &keys)?;
+        assert_eq!(rows.len(), keys.len(), "a backend answers for every key");
+        rows.into_iter().map(|row| row.map(decode_row::<T>).transpose()).collect()
+    }
+
+    /// All rows that a hash or prefix index has under a value, in the order of their serials.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn lookup<T: Table>(&self, index: u8, value: &impl Column) -> Result<Vec<Found<T>>> {
+        let mut found = self.lookup_many_bytes::<T>(index, &[value.to_bytes()])?;
+        Ok(found.pop().unwrap_or_default())
+    }
+
+    /// The same for many values at once, in their order.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn lookup_many<T: Table>(&self, index: u8, values: &[impl Column]) -> Result<Vec<Vec<Found<T>>>> {
+        let values: Vec<Vec<u8>> = values.iter().map(Column::to_bytes).collect();
+        self.lookup_many_bytes::<T>(index, &values)
+    }
+
+    /// The same for encoded values (several columns).
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn lookup_many_bytes<T: Table>(&self, index: u8, values: &[Vec<u8>]) -> Result<Vec<Vec<Found<T>>>> {
+        if values.is_empty() {
+            return Ok(Vec::new());
+        }
+        let groups = self.backend.lookup_many(T::DEF, index, values)?;
+        assert_eq!(groups.len(), values.len(), "a backend answers for every value");
+        groups.into_iter().map(|group| group.into_iter().map(decode_record::<T>).collect()).collect()
+    }
+
+    /// At most `limit` rows of an ordered index, ascending, whose values lie in `values`: `range(i, ..=now, 100)`.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn range<T: Table, C: Column>(
+        &self,
+        index: u8,
+        values: impl RangeBounds<C>,
+        limit: usize,
+    ) -> Result<Vec<Found<T>>> {
+        self.range_values::<T, C>(index, &values, limit, false)
+    }
+
+    /// The same from the greatest downwards.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn range_descending<T: Table, C: Column>(
+        &self,
+        index: u8,
+        values: impl RangeBounds<C>,
+        limit: usize,
+    ) -> Result<Vec<Found<T>>> {
+        self.range_values::<T, C>(index, &values, limit, true)
+    }
+
+    fn range_values<T: Table, C: Column>(
+        &self,
+        index: u8,
+        values: &impl RangeBounds<C>,
+        limit: usize,
+        descending: bool,
+    ) -> Result<Vec<Found<T>>> {
+        let encode = |bound: Bound<&C>| bound.map(Column::to_bytes);
+        self.range_bytes::<T>(
+            index,
+            encode(values.start_bound()),
+            encode(values.end_bound()),
+            limit,
+            descending,
+        )
+    }
+
+    /// The same for encoded values, or prefixes of them: an included bound takes in all values that begin with it, an
+    /// excluded one none of them.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn range_bytes<T: Table>(
+        &self,
+        index: u8,
+        from: Bound<Vec<u8>>,
+        to: Bound<Vec<u8>>,
+        limit: usize,
+        descending: bool,
+    ) -> Result<Vec<Found<T>>> {
+        let from = match from {
+            Bound::Excluded(value) => match prefix_successor(&value) {
+                Some(next) => Bound::Included(next),
+                None => return Ok(Vec::new()),
+            },
+            other => other,
+        };
+        let to = match to {
+            Bound::Included(value) => prefix_successor(&value).map_or(Bound::Unbounded, Bound::Excluded),
+            other => other,
+        };
+        self.range_positions::<T>(index, from, to, limit, descending)
+    }
+
+    /// The same between positions, for reading on from a row seen before: its position is the value's bytes followed by the
+    /// key's (or, in a serial index, by the serial's).
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn range_positions<T: Table>(
+        &self,
+        index: u8,
+        from: Bound<Vec<u8>>,
+        to: Bound<Vec<u8>>,
+        limit: usize,
+        descending: bool,
+    ) -> Result<Vec<Found<T>>> {
+        let records = self.backend.range(
+            T::DEF,
+            index,
+            from.as_ref().map(Vec::as_slice),
+            to.as_ref().map(Vec::as_slice),
+            limit,
+            descending,
+        )?;
+        assert!(records.len() <= limit, "a backend keeps to the limit");
+        records.into_iter().map(decode_record::<T>).collect()
+    }
+
+    /// Shows every row as of one moment, in any order, until `visit` breaks.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn scan<T: Table>(&self, mut visit: impl FnMut(Found<T>) -> ControlFlow<()>) -> Result<()> {
+        let mut failed = Ok(());
+        self.backend.scan(T::DEF, &mut |record| match decode_record::<T>(record) {
+            Ok(found) => visit(found),
+            Err(error) => {
+                failed = Err(error);
+                ControlFlow::Break(())
+            }
+        })?;
+        failed
+    }
+
+    /// Every row, in the order of serials. For small tables and tests.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn all<T: Table>(&self) -> Result<Vec<Found<T>>> {
+        let mut rows = Vec::new();
+        self.scan::<T>(|found| {
+            rows.push(found);
+            ControlFlow::Continue(())
+        })?;
+        rows.sort_by_key(|found| found.serial);
+        Ok(rows)
+    }
+
+    /// How many rows the table has.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn count<T: Table>(&self) -> Result<u64> {
+        self.backend.count(T::DEF)
+    }
+
+    /// Applies a change set: durable when it returns [`CommitOutcome::Committed`], and not there at all otherwise.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] when there is no space, [`StoreError::Stale`] when a row is not as the set says it was read.
+    pub fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
+        if changes.is_empty() {
+            return Ok(CommitOutcome::Committed);
+        }
+        self.backend.commit(changes)
+    }
+
+    /// Counts since opening.
+    #[must_use]
+    pub fn stats(&self) -> StoreStats {
+        self.backend.stats()
+    }
+
+    /// Makes the next opening fast.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.backend.checkpoint()
+    }
+
+    /// Ends background work and writes a last checkpoint.
+    ///
+    /// # Errors
+    /// When the disk fails; all commits are durable regardless.
+    pub fn close(&self) -> Result<()> {
+        self.backend.close()
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").finish_non_exhaustive()
+    }
+}
+
+/// The least byte string above all that begin with `prefix`; none when there is no such.
+#[must_use]
+pub fn prefix_successor(prefix: &[u8]) -> Option<Vec<u8>> {
+    let mut next = prefix.to_vec();
+    while let Some(last) = next.pop() {
+        if last < u8::MAX {
+            next.push(last + 1);
+            return Some(next);
+        }
+    }
+    None
+}
+
+fn decode_error<T: Table>(source: crate::DecodeError) -> StoreError {
+    StoreError::Decode { table: T::DEF.name, source }
+}
+
+fn decode_row<T: Table>(raw: RawRow) -> Result<Stored<T::Row>> {
+    Ok(Stored { row: T::Row::decode(&raw.row).map_err(decode_error::<T>)?, serial: raw.serial })
+}
+
+fn decode_record<T: Table>(raw: RawRecord) -> Result<Found<T>> {
+    Ok(Found {
+        key: T::Key::decode(&raw.key).map_err(decode_error::<T>)?,
+        row: T::Row::decode(&raw.row).map_err(decode_error::<T>)?,
+        serial: raw.serial,
+    })
+}

@@ -1,0 +1,256 @@
+//! Tables: what a backend must know of them.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+use siphasher::sip::SipHasher24;
+
+use crate::{Column, ColumnDef, DecodeError, Record};
+
+/// How an index finds rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IndexKind {
+    /// All rows with a value, in no promised order but that of their serials.
+    Hash,
+    /// All rows whose key begins with these many bytes. Needs no entries: the key says it.
+    Prefix {
+        /// The length of the prefix in bytes.
+        key_bytes: usize,
+    },
+    /// Rows in the order of value, then key.
+    Ordered,
+    /// Rows in the order of value (often the empty one), then serial: a queue in commit order.
+    Serial,
+}
+
+/// A secondary index of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IndexDef {
+    /// Its number within the table; what lookups name.
+    pub id: u8,
+    /// Its name, for tools and native schemas.
+    pub name: &'static str,
+    /// How it finds rows.
+    pub kind: IndexKind,
+}
+
+impl IndexDef {
+    /// Declares an index.
+    #[must_use]
+    pub const fn new(id: u8, name: &'static str, kind: IndexKind) -> Self {
+        Self { id, name, kind }
+    }
+}
+
+/// Computes the index entries of an encoded key and row.
+pub type IndexEntriesFn = fn(key: &[u8], row: &[u8], out: &mut IndexEntries) -> Result<(), DecodeError>;
+
+/// What a backend must know of a table. Made by [`TableDef::of`].
+pub struct TableDef {
+    /// Its number, fixed for ever: it is on the disk.
+    pub id: u16,
+    /// Its name.
+    pub name: &'static str,
+    /// The columns of the key.
+    pub key_columns: &'static [ColumnDef],
+    /// The columns of the row (without the key's).
+    pub row_columns: &'static [ColumnDef],
+    /// How many leading bytes of the key own the money: the shard key.
+    pub shard_bytes: usize,
+    /// The secondary indexes.
+    pub indexes: &'static [IndexDef],
+    /// The index entries of a stored record, so that a backend can rebuild its indexes from bytes alone.
+    pub index_entries_raw: IndexEntriesFn,
+}
+
+impl TableDef {
+    /// Describes `T`, sharded by its whole key and without indexes; see [`TableDef::shard`] and [`TableDef::indexed`].
+    #[must_use]
+    pub const fn of<T: Table>(id: u16, name: &'static str) -> Self {
+        Self {
+            id,
+            name,
+            key_columns: T::Key::COLUMNS,
+            row_columns: T::Row::COLUMNS,
+            shard_bytes: usize::MAX,
+            indexes: &[],
+            index_entries_raw: entries_of::<T>,
+        }
+    }
+
+    /// The same, sharded by the first `bytes` of the key.
+    #[must_use]
+    pub const fn shard(self, bytes: usize) -> Self {
+        assert!(bytes > 0, "a shard key has at least a byte");
+        Self { shard_bytes: bytes, ..self }
+    }
+
+    /// The same, with indexes.
+    #[must_use]
+    pub const fn indexed(self, indexes: &'static [IndexDef]) -> Self {
+        let mut i = 0;
+        while i < indexes.len() {
+            let mut k = i + 1;
+            while k < indexes.len() {
+                assert!(indexes[i].id != indexes[k].id, "two indexes of a table have the same number");
+                k += 1;
+            }
+            i += 1;
+        }
+        Self { indexes, ..self }
+    }
+
+    /// The part of an encoded key that decides its shard.
+    #[must_use]
+    pub fn shard_key<'a>(&self, key: &'a [u8]) -> &'a [u8] {
+        &key[..self.shard_bytes.min(key.len())]
+    }
+
+    /// The index with this number.
+    ///
+    /// # Panics
+    /// When the table declares none: a programming error.
+    #[must_use]
+    pub fn index_def(&self, id: u8) -> &'static IndexDef {
+        let Some(index) = self.indexes.iter().find(|index| index.id == id) else {
+            panic!("table {} has no index {id}", self.name);
+        };
+        index
+    }
+
+    /// Whether any index needs entries computed from the row.
+    #[must_use]
+    pub fn has_entries(&self) -> bool {
+        self.indexes.iter().any(|index| !matches!(index.kind, IndexKind::Prefix { .. }))
+    }
+}
+
+impl fmt::Debug for TableDef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "table {} ({})", self.name, self.id)
+    }
+}
+
+impl PartialEq for TableDef {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for TableDef {}
+
+fn entries_of<T: Table>(key: &[u8], row: &[u8], out: &mut IndexEntries) -> Result<(), DecodeError> {
+    T::index_entries(&T::Key::decode(key)?, &T::Row::decode(row)?, out);
+    Ok(())
+}
+
+/// A typed table.
+///
+/// ```
+/// use batzen_store::{IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+///
+/// record! {
+///     /// Names an order.
+///     pub key struct OrderKey {
+///         /// Its number.
+///         pub id: u64,
+///     }
+/// }
+/// record! {
+///     /// An order.
+///     pub struct OrderRow {
+///         /// Who ordered.
+///         pub customer: String,
+///         /// When to deliver, in seconds; none when delivered.
+///         pub due_s: Option<u64>,
+///     }
+/// }
+/// /// All orders.
+/// pub struct Orders;
+/// impl Orders {
+///     /// By customer.
+///     pub const BY_CUSTOMER: u8 = 1;
+///     /// Undelivered ones by deadline.
+///     pub const BY_DUE: u8 = 2;
+/// }
+/// impl Table for Orders {
+///     const DEF: &'static TableDef = &TableDef::of::<Self>(1, "orders").indexed(&[
+///         IndexDef::new(Self::BY_CUSTOMER, "by_customer", IndexKind::Hash),
+///         IndexDef::new(Self::BY_DUE, "by_due", IndexKind::Ordered),
+///     ]);
+///     type Key = OrderKey;
+///     type Row = OrderRow;
+///     fn index_entries(_: &OrderKey, row: &OrderRow, out: &mut IndexEntries) {
+///         out.add(Self::BY_CUSTOMER, &row.customer);
+///         if let Some(due_s) = row.due_s {
+///             out.add(Self::BY_DUE, &due_s);
+///         }
+///     }
+/// }
+/// ```
+pub trait Table: Send + Sync + 'static {
+    /// What backends must know.
+    const DEF: &'static TableDef;
+    /// The primary key.
+    type Key: Record + Eq + Hash + Ord;
+    /// Everything else.
+    type Row: Record + PartialEq;
+    /// The index entries of a record: none, one or several for each index that is not a prefix.
+    fn index_entries(_key: &Self::Key, _row: &Self::Row, _out: &mut IndexEntries) {}
+}
+
+/// Collects the index entries of one record.
+#[derive(Debug, Default, Clone)]
+pub struct IndexEntries {
+    bytes: Vec<u8>,
+    entries: Vec<(u8, usize, usize)>,
+}
+
+impl IndexEntries {
+    /// No entries.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an entry whose value is one column.
+    pub fn add<C: Column>(&mut self, index: u8, value: &C) {
+        self.add_with(index, |out| value.encode(out));
+    }
+
+    /// Adds an entry whose value is a record or several columns, written by `encode`.
+    pub fn add_with(&mut self, index: u8, encode: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.bytes.len();
+        encode(&mut self.bytes);
+        self.entries.push((index, start, self.bytes.len()));
+    }
+
+    /// Forgets all entries, keeping the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.entries.clear();
+    }
+
+    /// All entries: index number and value.
+    pub fn iter(&self) -> impl Iterator<Item = (u8, &[u8])> {
+        self.entries.iter().map(|&(index, start, end)| (index, &self.bytes[start..end]))
+    }
+
+    /// Whether this entry is among them.
+    #[must_use]
+    pub fn contains(&self, index: u8, value: &[u8]) -> bool {
+        self.iter().any(|entry| entry == (index, value))
+    }
+}
+
+/// How many virtual shards there are.
+pub const VSHARD_COUNT: u16 = 1024;
+
+/// The virtual shard of a shard key: ten bits of SipHash-2-4 under the store's random key. Clients choose their keys, so
+/// that a bare prefix of them could be flooded.
+#[must_use]
+pub fn vshard(sip_key: &[u8; 16], shard_key: &[u8]) -> u16 {
+    let mut hasher = SipHasher24::new_with_key(sip_key);
+    hasher.write(shard_key);
+    u16::try_from(hasher.finish() % u64::from(VSHARD_COUNT)).expect("below 1024")
+}
