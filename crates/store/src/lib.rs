@@ -13,6 +13,7 @@
 
 mod backend;
 mod column;
+mod domain;
 mod error;
 pub mod memory;
 mod record;
