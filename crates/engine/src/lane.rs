@@ -86,8 +86,10 @@ impl<R: Rules> Batcher<R> {
         Ok(verdicts.into_iter().map(|verdict| verdict.expect("every command has a verdict")).collect())
     }
 
-    /// Prefetch, execute, commit. Repeats when another node inserted one of the rows in between.
+    /// Prefetch, execute, commit. Repeats when another node changed one of the rows in between, and halves a batch that is
+    /// larger than the store takes in one commit.
     fn batch(&self, commands: &[&R::Command], clock: &dyn Clock) -> Result<Vec<Verdict<R>>, StoreError> {
+        let mut overtaken = None;
         for _ in 0..ATTEMPTS_MAX {
             let start = Instant::now();
             let mut plan = Plan::default();
@@ -112,9 +114,26 @@ impl<R: Rules> Batcher<R> {
                 .collect();
             let changes = rows.changes();
             let executed = Instant::now();
-            if !changes.is_empty() && matches!(self.store.commit(&changes)?, CommitOutcome::Conflict(_)) {
-                self.metrics.conflict();
-                continue;
+            match self.store.commit(&changes) {
+                Ok(CommitOutcome::Committed) => {}
+                Ok(CommitOutcome::Conflict(rows)) => {
+                    let (table, key) = rows.into_iter().next().expect("a conflict names the rows");
+                    overtaken = Some(StoreError::Stale { table: table.name, key });
+                    self.metrics.conflict();
+                    continue;
+                }
+                Err(error @ StoreError::Stale { .. }) => {
+                    overtaken = Some(error);
+                    self.metrics.conflict();
+                    continue;
+                }
+                Err(StoreError::TooLarge { .. }) if commands.len() > 1 => {
+                    let (first, second) = commands.split_at(commands.len() / 2);
+                    let mut verdicts = self.batch(first, clock)?;
+                    verdicts.extend(self.batch(second, clock)?);
+                    return Ok(verdicts);
+                }
+                Err(error) => return Err(error),
             }
             self.metrics.batch(
                 commands.len() as u64,
@@ -123,7 +142,7 @@ impl<R: Rules> Batcher<R> {
             );
             return Ok(verdicts);
         }
-        Err(StoreError::Contention)
+        Err(overtaken.expect("a batch is only repeated when it was overtaken"))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use batzen_store::{ChangeSet, IndexEntries, Store, StoreError, Table};
+use batzen_store::{ChangeSet, Column, IndexEntries, IndexKind, Record, Store, StoreError, Table};
 
 /// The rows and groups that the commands of a batch may touch.
 #[derive(Default)]
@@ -27,9 +27,9 @@ impl Plan {
         self.table::<T>().keys.insert(key);
     }
 
-    /// Asks for all rows that have `value` in the hash index `index`.
-    pub fn group<T: Table>(&mut self, index: u8, value: impl Into<Vec<u8>>) {
-        self.table::<T>().groups.insert((index, value.into()));
+    /// Asks for all rows that have `value` in the hash or prefix index `index`.
+    pub fn group<T: Table>(&mut self, index: u8, value: &impl Column) {
+        self.table::<T>().groups.insert((index, value.to_bytes()));
     }
 
     fn table<T: Table>(&mut self) -> &mut TablePlan<T> {
@@ -48,17 +48,25 @@ impl<T: Table> ErasedPlan for TablePlan<T> {
         let keys: Vec<T::Key> = self.keys.into_iter().collect();
         let found = store.get_many::<T>(&keys)?;
         assert_eq!(found.len(), keys.len(), "a store answers every key");
-        for (key, row) in keys.into_iter().zip(found) {
+        for (key, found) in keys.into_iter().zip(found) {
+            let row = found.map(|found| found.row);
             rows.slots.insert(key, Slot { stored: row.clone(), current: row });
         }
+        let mut by_index: BTreeMap<u8, Vec<Vec<u8>>> = BTreeMap::new();
         for (index, value) in self.groups {
-            let members = store.lookup::<T>(index, &value)?;
-            let mut keys = Vec::with_capacity(members.len());
-            for (key, row) in members {
-                keys.push(key.clone());
-                rows.slots.entry(key).or_insert_with(|| Slot { stored: Some(row.clone()), current: Some(row) });
+            by_index.entry(index).or_default().push(value);
+        }
+        for (index, values) in by_index {
+            let groups = store.lookup_many_bytes::<T>(index, &values)?;
+            for (value, members) in values.into_iter().zip(groups) {
+                let mut keys = Vec::with_capacity(members.len());
+                for found in members {
+                    keys.push(found.key.clone());
+                    let row = Some(found.row);
+                    rows.slots.entry(found.key).or_insert_with(|| Slot { stored: row.clone(), current: row });
+                }
+                rows.groups.insert((index, value), keys);
             }
-            rows.groups.insert((index, value), keys);
         }
         Ok(Box::new(rows))
     }
@@ -97,10 +105,8 @@ impl<T: Table> TableRows<T> {
         let (was_there, is_there) = (before.is_some(), slot.current.is_some());
         if !was_there && is_there && !self.groups.is_empty() {
             let row = slot.current.as_ref().expect("just set");
-            let mut entries = IndexEntries::default();
-            batzen_store::hash_entries::<T>(key, row, &mut entries);
-            for (index, value) in entries.iter() {
-                if let Some(members) = self.groups.get_mut(&(index, value.to_vec()))
+            for group in groups_of::<T>(key, row) {
+                if let Some(members) = self.groups.get_mut(&group)
                     && !members.contains(key)
                 {
                     members.push(key.clone());
@@ -140,6 +146,21 @@ impl<T: Table> ErasedRows for TableRows<T> {
     fn as_any_mut(&mut self) -> &mut dyn Any {
         self
     }
+}
+
+/// The groups that a row belongs to: its entries in hash indexes, and the prefixes of its key.
+fn groups_of<T: Table>(key: &T::Key, row: &T::Row) -> Vec<(u8, Vec<u8>)> {
+    let mut entries = IndexEntries::new();
+    T::index_entries(key, row, &mut entries);
+    let is_hash = |index: u8| T::DEF.index_def(index).kind == IndexKind::Hash;
+    let mut groups: Vec<(u8, Vec<u8>)> =
+        entries.iter().filter(|(index, _)| is_hash(*index)).map(|(index, value)| (index, value.to_vec())).collect();
+    let key_bytes = key.to_bytes();
+    groups.extend(T::DEF.indexes.iter().filter_map(|index| match index.kind {
+        IndexKind::Prefix { key_bytes: length } => Some((index.id, key_bytes[..length].to_vec())),
+        _ => None,
+    }));
+    groups
 }
 
 fn unplanned<T: Table>() -> ! {
@@ -211,14 +232,10 @@ impl WorkingSet {
     ///
     /// # Panics
     /// When the group was not planned.
-    pub fn group<'a, T: Table>(
-        &'a self,
-        index: u8,
-        value: &[u8],
-    ) -> impl Iterator<Item = (&'a T::Key, &'a T::Row)> + use<'a, T> {
+    pub fn group<T: Table>(&self, index: u8, value: &impl Column) -> Vec<(&T::Key, &T::Row)> {
         let table = self.table::<T>();
-        let Some(members) = table.groups.get(&(index, value.to_vec())) else { unplanned::<T>() };
-        members.iter().filter_map(|key| Some((key, table.slots[key].current.as_ref()?)))
+        let Some(members) = table.groups.get(&(index, value.to_bytes())) else { unplanned::<T>() };
+        members.iter().filter_map(|key| Some((key, table.slots[key].current.as_ref()?))).collect()
     }
 
     fn set<T: Table>(&mut self, key: &T::Key, row: Option<T::Row>) {
@@ -257,8 +274,8 @@ impl WorkingSet {
             let rows = &self.tables[id];
             let mut one = ChangeSet::default();
             rows.change(key.as_ref(), &mut one);
-            if let Some(bytes) = one.only_key()
-                && seen.entry(*id).or_default().insert(bytes.to_vec())
+            if let Some(change) = one.changes().first()
+                && seen.entry(*id).or_default().insert(change.key().to_vec())
             {
                 changes.append(one);
             }
