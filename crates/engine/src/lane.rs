@@ -243,7 +243,12 @@ impl<R: Rules> Lane<R> {
     }
 }
 
-fn run<R: Rules>(batcher: &Batcher<R>, queue: &Receiver<Job<R>>, clock: &dyn Clock, batch_commands_max: usize) {
+fn run<R: Rules>(
+    batcher: &Batcher<R>,
+    queue: &Receiver<Job<R>>,
+    clock: &dyn Clock,
+    batch_commands_max: usize,
+) {
     while let Ok(first) = queue.recv() {
         let mut commands = vec![first.command];
         let mut answers = vec![first.answer];
@@ -272,7 +277,9 @@ fn run<R: Rules>(batcher: &Batcher<R>, queue: &Receiver<Job<R>>, clock: &dyn Clo
                 }
             }
             Err(panic) => {
-                tracing::error!("invariant broken in a rule: the process ends, nothing of the batch was committed");
+                tracing::error!(
+                    "invariant broken in a rule: the process ends, nothing of the batch was committed"
+                );
                 drop(answers);
                 if cfg!(test) {
                     std::panic::resume_unwind(panic);

@@ -72,7 +72,8 @@ impl LaneMetrics {
         self.commands.fetch_add(commands, Relaxed);
         self.refusals.fetch_add(refusals, Relaxed);
         self.batch_commands_max.fetch_max(commands, Relaxed);
-        for (counter, spent) in [&self.prefetch_ns, &self.execute_ns, &self.commit_ns].into_iter().zip(stages) {
+        for (counter, spent) in [&self.prefetch_ns, &self.execute_ns, &self.commit_ns].into_iter().zip(stages)
+        {
             counter.fetch_add(u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX), Relaxed);
         }
     }

@@ -36,7 +36,10 @@ impl CpuPool {
     ///
     /// # Panics
     /// When the job itself panicked: a broken assertion must not pass for an answer.
-    pub async fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Result<T, PoolBusy> {
+    pub async fn run<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, PoolBusy> {
         if self.pending.fetch_add(1, Relaxed) >= self.pending_max {
             self.pending.fetch_sub(1, Relaxed);
             return Err(PoolBusy);

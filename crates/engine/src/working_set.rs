@@ -153,8 +153,11 @@ fn groups_of<T: Table>(key: &T::Key, row: &T::Row) -> Vec<(u8, Vec<u8>)> {
     let mut entries = IndexEntries::new();
     T::index_entries(key, row, &mut entries);
     let is_hash = |index: u8| T::DEF.index_def(index).kind == IndexKind::Hash;
-    let mut groups: Vec<(u8, Vec<u8>)> =
-        entries.iter().filter(|(index, _)| is_hash(*index)).map(|(index, value)| (index, value.to_vec())).collect();
+    let mut groups: Vec<(u8, Vec<u8>)> = entries
+        .iter()
+        .filter(|(index, _)| is_hash(*index))
+        .map(|(index, value)| (index, value.to_vec()))
+        .collect();
     let key_bytes = key.to_bytes();
     groups.extend(T::DEF.indexes.iter().filter_map(|index| match index.kind {
         IndexKind::Prefix { key_bytes: length } => Some((index.id, key_bytes[..length].to_vec())),

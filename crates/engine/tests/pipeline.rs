@@ -1,0 +1,439 @@
+//! The pipeline with a toy service: accounts that pay each other and never go below zero.
+//!
+//! Goal: whatever the batch sizes, the outcome is that of one command after the other; refused commands leave no trace;
+//! conflicts, overtaken refusals, full queues and failing stores end as documented.
+
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use batzen_engine::{
+    Batcher, CpuPool, EngineError, Evidence, Lane, LaneOptions, Plan, PoolBusy, Rules, WorkingSet,
+};
+use batzen_protocol::Timestamp;
+use batzen_store::memory::MemoryBackend;
+use batzen_store::{
+    Backend, ChangeSet, CommitOutcome, IndexDef, IndexKind, RawRecord, RawRow, Result as StoreResult, Store,
+    StoreError, StoreStats, Table, TableDef, record,
+};
+use proptest::prelude::*;
+
+record! {
+    /// Names an account.
+    pub key struct AccountKey {
+        /// Its number.
+        pub id: u64,
+    }
+}
+record! {
+    /// An account.
+    pub struct AccountRow {
+        /// What it holds.
+        pub balance: u64,
+    }
+}
+struct Accounts;
+impl Table for Accounts {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(1, "accounts");
+    type Key = AccountKey;
+    type Row = AccountRow;
+}
+
+record! {
+    /// Names a payment.
+    pub key struct PaymentKey {
+        /// Who paid.
+        pub from: u64,
+        /// The payer's number for it.
+        pub id: u64,
+    }
+}
+record! {
+    /// A payment.
+    pub struct PaymentRow {
+        /// How much.
+        pub amount: u64,
+    }
+}
+struct Payments;
+impl Payments {
+    const BY_PAYER: u8 = 1;
+}
+impl Table for Payments {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(2, "payments").indexed(&[IndexDef::new(
+        Self::BY_PAYER,
+        "by_payer",
+        IndexKind::Prefix { key_bytes: 8 },
+    )]);
+    type Key = PaymentKey;
+    type Row = PaymentRow;
+}
+
+#[derive(Clone, Debug)]
+enum Command {
+    Fund { account: u64, amount: u64 },
+    Pay { from: u64, to: u64, id: u64, amount: u64 },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Refusal {
+    Conflict,
+    Insufficient { paid_before: u64 },
+}
+
+/// The rules of the toy service.
+struct Toy;
+
+impl Rules for Toy {
+    type Command = Command;
+    type Outcome = u64;
+    type Refusal = Refusal;
+
+    fn plan(&self, command: &Command, plan: &mut Plan) {
+        match command {
+            Command::Fund { account, .. } => plan.row::<Accounts>(AccountKey { id: *account }),
+            Command::Pay { from, to, id, .. } => {
+                plan.row::<Accounts>(AccountKey { id: *from });
+                plan.row::<Accounts>(AccountKey { id: *to });
+                plan.row::<Payments>(PaymentKey { from: *from, id: *id });
+                plan.group::<Payments>(Payments::BY_PAYER, from);
+            }
+        }
+    }
+
+    fn execute(&self, rows: &mut WorkingSet, command: &Command, _now: Timestamp) -> Result<u64, Refusal> {
+        match command {
+            Command::Fund { account, amount } => {
+                let key = AccountKey { id: *account };
+                let balance = rows.get::<Accounts>(&key).map_or(0, |row| row.balance) + amount;
+                rows.put::<Accounts>(&key, AccountRow { balance });
+                Ok(balance)
+            }
+            Command::Pay { from, to, id, amount } => {
+                let payment = PaymentKey { from: *from, id: *id };
+                if let Some(row) = rows.get::<Payments>(&payment) {
+                    return if row.amount == *amount { Ok(row.amount) } else { Err(Refusal::Conflict) };
+                }
+                // Changes before the check, so that the rollback has something to take back.
+                rows.insert::<Payments>(&payment, PaymentRow { amount: *amount });
+                let from_key = AccountKey { id: *from };
+                let before = rows.get::<Accounts>(&from_key).map_or(0, |row| row.balance);
+                let Some(rest) = before.checked_sub(*amount) else {
+                    let group = rows.group::<Payments>(Payments::BY_PAYER, from);
+                    let paid_before = group.iter().map(|(_, row)| row.amount).sum::<u64>() - amount;
+                    return Err(Refusal::Insufficient { paid_before });
+                };
+                rows.put::<Accounts>(&from_key, AccountRow { balance: rest });
+                let to_key = AccountKey { id: *to };
+                let balance = rows.get::<Accounts>(&to_key).map_or(0, |row| row.balance) + amount;
+                rows.put::<Accounts>(&to_key, AccountRow { balance });
+                Ok(*amount)
+            }
+        }
+    }
+
+    fn evidence(&self, command: &Command, refusal: &mut Refusal, store: &Store) -> StoreResult<Evidence> {
+        let (Command::Pay { from, amount, .. }, Refusal::Insufficient { .. }) = (command, refusal) else {
+            return Ok(Evidence::Complete);
+        };
+        let balance = store.get::<Accounts>(&AccountKey { id: *from })?.map_or(0, |found| found.row.balance);
+        Ok(if balance < *amount { Evidence::Complete } else { Evidence::Rerun })
+    }
+}
+
+fn clock() -> Timestamp {
+    Timestamp::from_secs(1)
+}
+
+fn commands() -> impl Strategy<Value = Vec<Command>> {
+    let account = 0..4_u64;
+    let command = prop_oneof![
+        (account.clone(), 1..20_u64).prop_map(|(account, amount)| Command::Fund { account, amount }),
+        (account.clone(), account, 0..6_u64, 1..20_u64).prop_map(|(from, to, id, amount)| Command::Pay {
+            from,
+            to,
+            id,
+            amount
+        }),
+    ];
+    prop::collection::vec(command, 1..60)
+}
+
+/// All balances and payments.
+fn state(store: &Store) -> (Vec<(u64, u64)>, Vec<(u64, u64, u64)>) {
+    let mut accounts: Vec<_> =
+        store.all::<Accounts>().unwrap().into_iter().map(|found| (found.key.id, found.row.balance)).collect();
+    let mut payments: Vec<_> = store
+        .all::<Payments>()
+        .unwrap()
+        .into_iter()
+        .map(|found| (found.key.from, found.key.id, found.row.amount))
+        .collect();
+    accounts.sort_unstable();
+    payments.sort_unstable();
+    (accounts, payments)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    /// Money is conserved in batches of any size, and each accepted payment is there exactly once.
+    #[test]
+    fn batches_conserve_money(commands in commands(), size in 1..12_usize) {
+        let store = Store::new(MemoryBackend::new());
+        let batcher = Batcher::new(Arc::new(Toy), store.clone());
+        let mut funded = 0;
+        for batch in commands.chunks(size) {
+            let verdicts = batcher.run(batch, &clock).unwrap();
+            prop_assert_eq!(verdicts.len(), batch.len());
+            for (command, verdict) in batch.iter().zip(&verdicts) {
+                match (command, verdict) {
+                    (Command::Fund { amount, .. }, Ok(_)) => funded += amount,
+                    (Command::Pay { from, id, amount, .. }, Ok(_)) => {
+                        let key = PaymentKey { from: *from, id: *id };
+                        prop_assert_eq!(store.get::<Payments>(&key).unwrap().unwrap().row.amount, *amount);
+                    }
+                    (_, Err(_)) => {}
+                }
+            }
+        }
+        let (accounts, _) = state(&store);
+        prop_assert_eq!(accounts.iter().map(|(_, balance)| balance).sum::<u64>(), funded);
+    }
+
+    /// With batches of one there is nothing to overtake: same verdicts and rows as a plain loop over a map.
+    #[test]
+    fn single_commands_match_a_plain_loop(commands in commands()) {
+        let store = Store::new(MemoryBackend::new());
+        let batcher = Batcher::new(Arc::new(Toy), store.clone());
+        let mut balances = [0_u64; 4];
+        let mut payments = std::collections::BTreeMap::new();
+        for command in &commands {
+            let verdict = batcher.run(std::slice::from_ref(command), &clock).unwrap().pop().unwrap();
+            let expected = match command {
+                Command::Fund { account, amount } => {
+                    balances[*account as usize] += amount;
+                    Ok(balances[*account as usize])
+                }
+                Command::Pay { from, to, id, amount } => match payments.get(&(*from, *id)) {
+                    Some(before) if before == amount => Ok(*amount),
+                    Some(_) => Err(Refusal::Conflict),
+                    None if balances[*from as usize] < *amount => {
+                        let paid = payments.iter().filter(|((payer, _), _)| payer == from).map(|(_, sum)| sum).sum();
+                        Err(Refusal::Insufficient { paid_before: paid })
+                    }
+                    None => {
+                        balances[*from as usize] -= amount;
+                        balances[*to as usize] += amount;
+                        payments.insert((*from, *id), *amount);
+                        Ok(*amount)
+                    }
+                },
+            };
+            prop_assert_eq!(verdict, expected);
+        }
+        let (_, stored) = state(&store);
+        prop_assert_eq!(stored, payments.into_iter().map(|((from, id), sum)| (from, id, sum)).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_refusal_that_was_overtaken_runs_again() {
+    let store = Store::new(MemoryBackend::new());
+    let batcher = Batcher::new(Arc::new(Toy), store.clone());
+    let verdicts = batcher
+        .run(
+            &[Command::Pay { from: 1, to: 2, id: 1, amount: 5 }, Command::Fund { account: 1, amount: 5 }],
+            &clock,
+        )
+        .unwrap();
+    // Refused at first, funded by the next command of the batch: an insufficiency could not be proved any more.
+    assert_eq!(verdicts, [Ok(5), Ok(5)]);
+    assert_eq!(state(&store).0, [(1, 0), (2, 5)]);
+}
+
+/// A store that shows each batch a competing insert before its first commit attempts, or fails.
+struct Rival {
+    inner: MemoryBackend,
+    rival_commits: AtomicU64,
+    full: bool,
+}
+
+impl Backend for Rival {
+    fn get_many(&self, table: &'static TableDef, keys: &[Vec<u8>]) -> StoreResult<Vec<Option<RawRow>>> {
+        self.inner.get_many(table, keys)
+    }
+    fn lookup_many(
+        &self,
+        table: &'static TableDef,
+        index: u8,
+        values: &[Vec<u8>],
+    ) -> StoreResult<Vec<Vec<RawRecord>>> {
+        self.inner.lookup_many(table, index, values)
+    }
+    fn range(
+        &self,
+        table: &'static TableDef,
+        index: u8,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+        descending: bool,
+    ) -> StoreResult<Vec<RawRecord>> {
+        self.inner.range(table, index, from, to, limit, descending)
+    }
+    fn scan(
+        &self,
+        table: &'static TableDef,
+        visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
+    ) -> StoreResult<()> {
+        self.inner.scan(table, visit)
+    }
+    fn count(&self, table: &'static TableDef) -> StoreResult<u64> {
+        self.inner.count(table)
+    }
+    fn commit(&self, changes: &ChangeSet) -> StoreResult<CommitOutcome> {
+        if self.full {
+            return Err(StoreError::Full("test".into()));
+        }
+        let step = self.rival_commits.fetch_add(1, Ordering::Relaxed);
+        if step < 3 {
+            // Another node funds the same account first: an insert race at first, then changed rows.
+            let key = AccountKey { id: 7 };
+            let mut rival = ChangeSet::new();
+            let store_row =
+                self.inner.get_many(Accounts::DEF, &[batzen_store::Record::to_bytes(&key)])?.pop().unwrap();
+            match store_row {
+                None => rival.insert::<Accounts>(&key, &AccountRow { balance: 100 }),
+                Some(raw) => {
+                    let old = <AccountRow as batzen_store::Record>::decode(&raw.row).unwrap();
+                    rival.update::<Accounts>(&key, &old, &AccountRow { balance: old.balance + 100 });
+                }
+            }
+            assert_eq!(self.inner.commit(&rival)?, CommitOutcome::Committed);
+        }
+        self.inner.commit(changes)
+    }
+    fn stats(&self) -> StoreStats {
+        self.inner.stats()
+    }
+    fn checkpoint(&self) -> StoreResult<()> {
+        self.inner.checkpoint()
+    }
+    fn close(&self) -> StoreResult<()> {
+        self.inner.close()
+    }
+}
+
+#[test]
+fn a_batch_that_another_node_overtook_runs_again() {
+    let store =
+        Store::new(Rival { inner: MemoryBackend::new(), rival_commits: AtomicU64::new(0), full: false });
+    let batcher = Batcher::new(Arc::new(Toy), store.clone());
+    let verdicts = batcher.run(&[Command::Fund { account: 7, amount: 1 }], &clock).unwrap();
+    assert_eq!(verdicts, [Ok(301)], "all three of the rival's credits and ours are kept");
+}
+
+#[tokio::test]
+async fn a_full_store_refuses_and_the_lane_lives_on() {
+    let store =
+        Store::new(Rival { inner: MemoryBackend::new(), rival_commits: AtomicU64::new(9), full: true });
+    let lane = Lane::start(Arc::new(Toy), store, Arc::new(clock), LaneOptions::default());
+    for _ in 0..2 {
+        let error = lane.submit(Command::Fund { account: 1, amount: 1 }).await.unwrap_err();
+        assert!(matches!(error, EngineError::Store(source) if matches!(*source, StoreError::Full(_))));
+    }
+    lane.close();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_submissions_share_commits_and_lose_nothing() {
+    let store = Store::new(MemoryBackend::new());
+    let lane = Lane::start(Arc::new(Toy), store.clone(), Arc::new(clock), LaneOptions::default());
+    let tasks: Vec<_> = (0..500_u64)
+        .map(|number| {
+            let lane = lane.clone();
+            tokio::spawn(async move { lane.submit(Command::Fund { account: number % 4, amount: 1 }).await })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap().unwrap().unwrap();
+    }
+    let counters = lane.metrics().snapshot();
+    assert_eq!((counters.commands, counters.queued, counters.rejected), (500, 0, 0));
+    lane.close();
+    assert_eq!(state(&store).0.iter().map(|(_, balance)| balance).sum::<u64>(), 500);
+}
+
+#[tokio::test]
+async fn a_full_queue_is_answered_at_once() {
+    let store = Store::new(MemoryBackend::new());
+    let options = LaneOptions { queue_commands_max: 1, batch_commands_max: 1 };
+    let lane = Lane::start(Arc::new(Slow), store, Arc::new(clock), options);
+    let tasks: Vec<_> = (0..8)
+        .map(|_| {
+            let lane = lane.clone();
+            tokio::spawn(async move { lane.submit(()).await })
+        })
+        .collect();
+    let mut overloaded = 0;
+    for task in tasks {
+        overloaded += u32::from(matches!(task.await.unwrap(), Err(EngineError::Overloaded)));
+    }
+    assert!(overloaded >= 5, "one runs, one waits, the others are turned away; {overloaded} were");
+    assert_eq!(lane.metrics().snapshot().rejected, u64::from(overloaded));
+}
+
+/// A rule that takes its time.
+struct Slow;
+impl Rules for Slow {
+    type Command = ();
+    type Outcome = ();
+    type Refusal = ();
+    fn plan(&self, (): &(), _: &mut Plan) {}
+    fn execute(&self, _: &mut WorkingSet, (): &(), _: Timestamp) -> Result<(), ()> {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        Ok(())
+    }
+}
+
+/// A rule that reads what it did not plan.
+struct Careless;
+impl Rules for Careless {
+    type Command = ();
+    type Outcome = ();
+    type Refusal = ();
+    fn plan(&self, (): &(), _: &mut Plan) {}
+    fn execute(&self, rows: &mut WorkingSet, (): &(), _: Timestamp) -> Result<(), ()> {
+        let _ = rows.get::<Accounts>(&AccountKey { id: 1 });
+        Ok(())
+    }
+}
+
+#[test]
+#[should_panic(expected = "a rule touched a row of accounts that its plan did not name")]
+fn an_unplanned_row_is_a_broken_assertion() {
+    let _ = Batcher::new(Arc::new(Careless), Store::new(MemoryBackend::new())).run(&[()], &clock);
+}
+
+#[tokio::test]
+async fn the_pool_answers_and_is_bounded() {
+    let pool = CpuPool::new(1, 2);
+    assert_eq!(pool.run(|| 6 * 7).await, Ok(42));
+    let (release, wait) = std::sync::mpsc::channel::<()>();
+    let blocked = tokio::spawn({
+        let pool = pool.clone();
+        async move { pool.run(move || wait.recv()).await }
+    });
+    let waiting = tokio::spawn({
+        let pool = pool.clone();
+        async move { pool.run(|| ()).await }
+    });
+    while pool.pending() < 2 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(pool.run(|| ()).await, Err(PoolBusy));
+    release.send(()).unwrap();
+    blocked.await.unwrap().unwrap().unwrap();
+    waiting.await.unwrap().unwrap();
+}
