@@ -1,0 +1,533 @@
+//! The client: JSON over HTTP with a connection pool, and answers that keep their status.
+
+use crate::body::{InflateError, deflate, inflate};
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use serde::{Serialize, de::DeserializeOwned};
+use std::{fmt, time::Duration};
+
+/// How a [`Client`] behaves.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// How long connecting may take.
+    pub connect_timeout: Duration,
+    /// How long a whole exchange may take, unless a call says otherwise.
+    pub timeout: Duration,
+    /// How long an unused connection is kept.
+    pub pool_idle_timeout: Duration,
+    /// Unused connections kept per server.
+    pub pool_max_idle: usize,
+    /// The largest answer accepted, in bytes, before and after inflation.
+    pub max_reply_bytes: usize,
+    /// Request bodies of at least this size are sent deflated, if that makes them smaller. `None`: never.
+    pub deflate_from_bytes: Option<usize>,
+    /// Whether to ask for deflated answers.
+    pub accept_deflate: bool,
+    /// A proxy for all requests, as URL. Nothing is read from the environment.
+    pub proxy: Option<String>,
+    /// The `User-Agent` header.
+    pub user_agent: String,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(5),
+            timeout: Duration::from_secs(30),
+            pool_idle_timeout: Duration::from_secs(20),
+            pool_max_idle: 64,
+            max_reply_bytes: 64 << 20,
+            deflate_from_bytes: None,
+            accept_deflate: true,
+            proxy: None,
+            user_agent: concat!("batzen/", env!("CARGO_PKG_VERSION")).to_owned(),
+        }
+    }
+}
+
+/// Why there is no usable answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The client could not be set up (certificates, proxy).
+    #[error("cannot set up the HTTP client: {0}")]
+    Setup(String),
+    /// The URL or a header is not valid.
+    #[error("{url}: not a valid request: {reason}")]
+    Invalid {
+        /// The URL as given.
+        url: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// No connection, so the request was surely not seen.
+    #[error("{url}: cannot connect: {reason}")]
+    Connect {
+        /// The URL asked.
+        url: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// Time ran out. The request may or may not have had its effect: ask again.
+    #[error("{url}: no answer in time")]
+    Timeout {
+        /// The URL asked.
+        url: String,
+    },
+    /// The connection broke. The request may or may not have had its effect: ask again.
+    #[error("{url}: connection failed: {reason}")]
+    Broken {
+        /// The URL asked.
+        url: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The answer is larger than the limit or not well-formed.
+    #[error("{url}: HTTP {status}: unusable answer: {reason}")]
+    BadReply {
+        /// The URL asked.
+        url: String,
+        /// The status of the answer.
+        status: u16,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The answer has another status than the caller wants.
+    #[error("{url}: HTTP {status}{}", describe(*code, hint, detail))]
+    Status {
+        /// The URL asked.
+        url: String,
+        /// The status of the answer.
+        status: u16,
+        /// The error code in its body, 0 if there is none.
+        code: u32,
+        /// The hint in its body, or empty.
+        hint: String,
+        /// The detail in its body, or empty.
+        detail: String,
+        /// The whole body.
+        body: Bytes,
+    },
+}
+
+fn describe(code: u32, hint: &str, detail: &str) -> String {
+    let mut text = String::new();
+    if code != 0 {
+        text = format!(", code {code}");
+    }
+    for part in [hint, detail] {
+        if !part.is_empty() {
+            text.push_str(": ");
+            text.push_str(part);
+        }
+    }
+    text
+}
+
+impl ClientError {
+    /// The HTTP status, if there was an answer.
+    #[must_use]
+    pub const fn status(&self) -> Option<u16> {
+        match self {
+            Self::BadReply { status, .. } | Self::Status { status, .. } => Some(*status),
+            _ => None,
+        }
+    }
+
+    /// The error code of the answer, if it had one.
+    #[must_use]
+    pub const fn code(&self) -> Option<u32> {
+        match self {
+            Self::Status { code, .. } if *code != 0 => Some(*code),
+            _ => None,
+        }
+    }
+
+    /// Whether asking again later can help.
+    #[must_use]
+    pub const fn is_transient(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::Timeout { .. } | Self::Broken { .. } => true,
+            Self::Status { status, .. } => matches!(*status, 429 | 500 | 502 | 503 | 504),
+            _ => false,
+        }
+    }
+}
+
+/// An answer: status, header and body, whatever they are.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// The URL that was asked.
+    pub url: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// The header fields.
+    pub headers: HeaderMap,
+    /// The body, inflated.
+    pub body: Bytes,
+}
+
+impl Reply {
+    /// The body as a typed JSON value, whatever the status.
+    ///
+    /// # Errors
+    /// [`ClientError::BadReply`], with the status.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
+        serde_json::from_slice(&self.body).map_err(|error| ClientError::BadReply {
+            url: self.url.clone(),
+            status: self.status,
+            reason: error.to_string(),
+        })
+    }
+
+    /// The body as a typed JSON value if the status is 200.
+    ///
+    /// # Errors
+    /// [`ClientError::Status`] for another status, [`ClientError::BadReply`] for another body.
+    pub fn ok<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
+        self.expect(&[200])?.json()
+    }
+
+    /// This answer if its status is among `statuses`.
+    ///
+    /// # Errors
+    /// [`ClientError::Status`] otherwise.
+    pub fn expect(&self, statuses: &[u16]) -> Result<&Self, ClientError> {
+        if statuses.contains(&self.status) { Ok(self) } else { Err(self.status_error()) }
+    }
+
+    /// This answer as an error, with the error code of its body.
+    #[must_use]
+    pub fn status_error(&self) -> ClientError {
+        let body: serde_json::Value = serde_json::from_slice(&self.body).unwrap_or_default();
+        let text = |name: &str| body[name].as_str().unwrap_or("").to_owned();
+        ClientError::Status {
+            url: self.url.clone(),
+            status: self.status,
+            code: self.code().unwrap_or(0),
+            hint: text("hint"),
+            detail: text("detail"),
+            body: self.body.clone(),
+        }
+    }
+
+    /// The error code in the body, if there is one.
+    #[must_use]
+    pub fn code(&self) -> Option<u32> {
+        #[derive(serde::Deserialize)]
+        struct Code {
+            code: u32,
+        }
+        serde_json::from_slice::<Code>(&self.body).ok().map(|body| body.code)
+    }
+
+    /// The text of a header field.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// How long the server asks to wait (`Retry-After` in seconds).
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.header("retry-after")?.trim().parse().ok().map(Duration::from_secs)
+    }
+}
+
+/// An HTTP client with its connection pool. Cheap to clone; clones share the pool. Keep one for each identity that must
+/// not be linked with others.
+#[derive(Clone, Debug)]
+pub struct Client {
+    inner: reqwest::Client,
+    max_reply_bytes: usize,
+    deflate_from_bytes: Option<usize>,
+    accept_deflate: bool,
+}
+
+impl Client {
+    /// A client.
+    ///
+    /// # Errors
+    /// [`ClientError::Setup`] for a proxy URL that is none, or if TLS cannot be set up.
+    pub fn new(options: &ClientOptions) -> Result<Self, ClientError> {
+        let setup = |error: reqwest::Error| ClientError::Setup(chain(&error));
+        let builder = || -> Result<reqwest::ClientBuilder, ClientError> {
+            let builder = reqwest::Client::builder()
+                .connect_timeout(options.connect_timeout)
+                .timeout(options.timeout)
+                .pool_idle_timeout(options.pool_idle_timeout)
+                .pool_max_idle_per_host(options.pool_max_idle)
+                .redirect(reqwest::redirect::Policy::none())
+                // Asking again is the caller's decision, who knows what is idempotent.
+                .retry(reqwest::retry::never())
+                .referer(false)
+                .tcp_nodelay(true)
+                .user_agent(options.user_agent.as_str())
+                .no_proxy();
+            Ok(match &options.proxy {
+                Some(proxy) => builder.proxy(reqwest::Proxy::all(proxy).map_err(setup)?),
+                None => builder,
+            })
+        };
+        let inner = match builder()?.build() {
+            Ok(client) => client,
+            // A machine without any root certificate can still speak plain HTTP; HTTPS then fails on its handshake.
+            Err(error) => {
+                tracing::warn!(error = chain(&error), "no usable root certificates, HTTPS will not work");
+                builder()?.tls_certs_only(std::iter::empty()).build().map_err(setup)?
+            }
+        };
+        Ok(Self {
+            inner,
+            max_reply_bytes: options.max_reply_bytes,
+            deflate_from_bytes: options.deflate_from_bytes,
+            accept_deflate: options.accept_deflate,
+        })
+    }
+
+    /// Begins a call.
+    #[must_use]
+    pub fn call(&self, method: Method, url: impl Into<String>) -> Call<'_> {
+        Call {
+            client: self,
+            method,
+            url: url.into(),
+            headers: HeaderMap::new(),
+            body: Bytes::new(),
+            timeout: None,
+            invalid: None,
+        }
+    }
+
+    /// Begins a `GET`.
+    #[must_use]
+    pub fn get(&self, url: impl Into<String>) -> Call<'_> {
+        self.call(Method::GET, url)
+    }
+
+    /// Begins a `POST`.
+    #[must_use]
+    pub fn post(&self, url: impl Into<String>) -> Call<'_> {
+        self.call(Method::POST, url)
+    }
+
+    /// Gets a document.
+    ///
+    /// # Errors
+    /// [`ClientError`] if there is no answer; any status is an answer.
+    pub async fn get_json(&self, url: impl Into<String>) -> Result<Reply, ClientError> {
+        self.get(url).send().await
+    }
+
+    /// Posts a JSON body.
+    ///
+    /// # Errors
+    /// [`ClientError`] if there is no answer; any status is an answer.
+    pub async fn post_json(
+        &self,
+        url: impl Into<String>,
+        body: &impl Serialize,
+    ) -> Result<Reply, ClientError> {
+        self.post(url).json(body).send().await
+    }
+}
+
+/// A call being prepared.
+#[derive(Clone)]
+pub struct Call<'a> {
+    client: &'a Client,
+    method: Method,
+    url: String,
+    headers: HeaderMap,
+    body: Bytes,
+    timeout: Option<Duration>,
+    invalid: Option<String>,
+}
+
+impl fmt::Debug for Call<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Headers and body may carry credentials and secrets.
+        f.debug_struct("Call").field("method", &self.method).field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
+impl Call<'_> {
+    /// Adds a query parameter.
+    #[must_use]
+    pub fn query(mut self, name: &str, value: impl fmt::Display) -> Self {
+        self.url.push(if self.url.contains('?') { '&' } else { '?' });
+        self.url.push_str(&encode(name));
+        self.url.push('=');
+        self.url.push_str(&encode(&value.to_string()));
+        self
+    }
+
+    /// Sets a header field.
+    #[must_use]
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        match (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
+            (Ok(name), Ok(value)) => {
+                self.headers.insert(name, value);
+            }
+            _ => self.invalid = Some(format!("header {name}")),
+        }
+        self
+    }
+
+    /// Sets a JSON body.
+    #[must_use]
+    pub fn json(mut self, body: &impl Serialize) -> Self {
+        match serde_json::to_vec(body) {
+            Ok(body) => self.body = body.into(),
+            Err(error) => self.invalid = Some(error.to_string()),
+        }
+        self.header("content-type", "application/json")
+    }
+
+    /// Sets a body.
+    #[must_use]
+    pub fn body(mut self, content_type: &str, body: impl Into<Bytes>) -> Self {
+        self.body = body.into();
+        self.header("content-type", content_type)
+    }
+
+    /// Sets user name and password of HTTP basic authentication (RFC 7617).
+    #[must_use]
+    pub fn basic_auth(self, user: &str, password: &str) -> Self {
+        let token = encode_base64(format!("{user}:{password}").as_bytes());
+        let mut call = self.header("authorization", &format!("Basic {token}"));
+        if let Some(value) = call.headers.get_mut(header::AUTHORIZATION) {
+            value.set_sensitive(true);
+        }
+        call
+    }
+
+    /// Sets how long this exchange may take in all. For a long poll: the poll's time and a reserve.
+    #[must_use]
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Sends it and reads the whole answer.
+    ///
+    /// # Errors
+    /// [`ClientError`] if there is no answer; any status is an answer.
+    pub async fn send(self) -> Result<Reply, ClientError> {
+        let Self { client, method, url, mut headers, mut body, timeout, invalid } = self;
+        if let Some(reason) = invalid {
+            return Err(ClientError::Invalid { url, reason });
+        }
+        if client.deflate_from_bytes.is_some_and(|from| body.len() >= from && !body.is_empty()) {
+            let packed = deflate(&body);
+            if packed.len() < body.len() {
+                body = packed.into();
+                headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("deflate"));
+            }
+        }
+        if client.accept_deflate && !headers.contains_key(header::ACCEPT_ENCODING) {
+            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("deflate"));
+        }
+        let mut request = client.inner.request(method, &url).headers(headers);
+        if !body.is_empty() {
+            request = request.body(body);
+        }
+        if let Some(timeout) = timeout {
+            request = request.timeout(timeout);
+        }
+        let mut answer = request.send().await.map_err(|error| failure(&url, &error))?;
+        let status = answer.status().as_u16();
+        let headers = std::mem::take(answer.headers_mut());
+        let bad = |reason: String| ClientError::BadReply { url: url.clone(), status, reason };
+        let mut body = BytesMut::new();
+        while let Some(chunk) = answer.chunk().await.map_err(|error| failure(&url, &error))? {
+            if body.len().saturating_add(chunk.len()) > client.max_reply_bytes {
+                return Err(bad(format!("larger than {} bytes", client.max_reply_bytes)));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        let mut body = body.freeze();
+        let deflated = headers
+            .get(header::CONTENT_ENCODING)
+            .is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"deflate"));
+        if deflated && !body.is_empty() {
+            body = inflate(&body, client.max_reply_bytes)
+                .map_err(|error: InflateError| bad(error.to_string()))?
+                .into();
+        }
+        Ok(Reply { url, status, headers, body })
+    }
+}
+
+fn failure(url: &str, error: &reqwest::Error) -> ClientError {
+    let url = url.to_owned();
+    if error.is_builder() {
+        ClientError::Invalid { url, reason: chain(error) }
+    } else if error.is_connect() {
+        ClientError::Connect { url, reason: chain(error) }
+    } else if error.is_timeout() {
+        ClientError::Timeout { url }
+    } else {
+        ClientError::Broken { url, reason: chain(error) }
+    }
+}
+
+/// The innermost causes are what tells the reader something: all of them, without the URL that stands elsewhere.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = String::new();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    if text.is_empty() { error.to_string() } else { text }
+}
+
+/// Percent-encodes everything but the unreserved characters (RFC 3986).
+fn encode(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+fn encode_base64(data: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::with_capacity(data.len().div_ceil(3) * 4);
+    for chunk in data.chunks(3) {
+        let bits =
+            chunk.iter().fold(0_u32, |bits, &byte| bits << 8 | u32::from(byte)) << (8 * (3 - chunk.len()));
+        for index in 0..4 {
+            let shift = 18 - 6 * index;
+            let letter = ALPHABET[(bits >> shift & 63) as usize];
+            out.push(if index <= chunk.len() { char::from(letter) } else { '=' });
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_and_percent_encoding() {
+        for (plain, want) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("Aladdin:open sesame", "QWxhZGRpbjpvcGVuIHNlc2FtZQ=="),
+        ] {
+            assert_eq!(encode_base64(plain.as_bytes()), want);
+        }
+        assert_eq!(encode("a b/ü&=~"), "a%20b%2F%C3%BC%26%3D~");
+    }
+}

@@ -1,0 +1,259 @@
+//! One connection: the deadlines of its phases, kept beneath hyper, where every byte passes.
+
+use crate::{
+    codes::{FrameError, WireCode},
+    stats::{Stats, add},
+};
+use std::{
+    io::{self, IoSlice},
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::Instant,
+};
+
+/// What a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Phase {
+    /// Waiting for the first byte of a request.
+    Idle = 0,
+    /// Reading a header.
+    Header = 1,
+    /// A request is being served. Its body has deadlines of its own; the handler answers for its own time.
+    Serving = 2,
+    /// Writing an answer.
+    Writing = 3,
+}
+
+/// How long each phase may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadlines {
+    pub header: Duration,
+    pub idle: Duration,
+    pub write: Duration,
+    pub min_rate_bytes_per_s: u64,
+}
+
+impl Deadlines {
+    /// No phase but serving lasts longer than this without the watchdog looking at it.
+    pub(crate) fn shortest(&self) -> Duration {
+        self.header.min(self.idle).min(self.write).max(Duration::from_millis(1))
+    }
+}
+
+const NEVER: u64 = u64::MAX;
+
+/// Shared between the I/O below hyper, the service above it, and the watchdog beside it.
+pub(crate) struct ConnState {
+    begin: Instant,
+    phase: AtomicU8,
+    deadline_ms: AtomicU64,
+    phase_begin_ms: AtomicU64,
+    written_bytes: AtomicU64,
+    linger: AtomicBool,
+    deadlines: Deadlines,
+    stats: Arc<Stats>,
+}
+
+impl ConnState {
+    pub(crate) fn new(deadlines: Deadlines, stats: Arc<Stats>) -> Arc<Self> {
+        let state = Self {
+            begin: Instant::now(),
+            phase: AtomicU8::new(Phase::Idle as u8),
+            // Who connects has something to say: the first request has the header's deadline from the beginning.
+            deadline_ms: AtomicU64::new(millis(deadlines.header)),
+            phase_begin_ms: AtomicU64::new(0),
+            written_bytes: AtomicU64::new(0),
+            linger: AtomicBool::new(false),
+            deadlines,
+            stats,
+        };
+        Arc::new(state)
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Relaxed) {
+            0 => Phase::Idle,
+            1 => Phase::Header,
+            2 => Phase::Serving,
+            _ => Phase::Writing,
+        }
+    }
+
+    pub(crate) fn enter(&self, phase: Phase) {
+        let now = millis(self.begin.elapsed());
+        let allowed = match phase {
+            Phase::Idle => Some(self.deadlines.idle),
+            Phase::Header => Some(self.deadlines.header),
+            Phase::Serving => None,
+            Phase::Writing => Some(self.deadlines.write),
+        };
+        self.phase_begin_ms.store(now, Ordering::Relaxed);
+        self.written_bytes.store(0, Ordering::Relaxed);
+        self.deadline_ms.store(allowed.map_or(NEVER, |d| now.saturating_add(millis(d))), Ordering::Relaxed);
+        self.phase.store(phase as u8, Ordering::Relaxed);
+    }
+
+    /// When the present phase has to be over; `None` if it has no deadline.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let at = self.deadline_ms.load(Ordering::Relaxed);
+        if at == NEVER { None } else { self.begin.checked_add(Duration::from_millis(at)) }
+    }
+
+    /// Asks for the connection to be read for a while after its last answer, so that a client that is still sending
+    /// gets to read that answer instead of a reset.
+    pub(crate) fn ask_linger(&self) {
+        self.linger.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn wants_linger(&self) -> bool {
+        self.linger.load(Ordering::Relaxed)
+    }
+
+    fn wrote(&self, bytes: usize) {
+        if bytes > 0 && self.phase() == Phase::Writing {
+            let written = self.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
+            let by_rate = written.saturating_mul(1000) / self.deadlines.min_rate_bytes_per_s.max(1);
+            let begin = self.phase_begin_ms.load(Ordering::Relaxed);
+            let deadline = begin.saturating_add(millis(self.deadlines.write)).saturating_add(by_rate);
+            self.deadline_ms.store(deadline, Ordering::Relaxed);
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(NEVER - 1)
+}
+
+/// A socket that tells the [`ConnState`] what passes, and gives hyper's own refusals of ill-formed requests the form of
+/// every other answer.
+pub(crate) struct Watched<S> {
+    socket: S,
+    state: Arc<ConnState>,
+    /// An answer that stands in for one of hyper's, and how much of it is written.
+    refusal: Option<(Vec<u8>, usize)>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Watched<S> {
+    pub(crate) const fn new(socket: S, state: Arc<ConnState>) -> Self {
+        Self { socket, state, refusal: None }
+    }
+
+    /// Takes over `buf` if it is an answer that hyper gives by itself: no service was asked since the last answer, so
+    /// what is written now can only be hyper's refusal of a header that it could not parse.
+    fn intercept(&mut self, buf: &[u8]) -> bool {
+        if self.refusal.is_some() {
+            return true;
+        }
+        if !matches!(self.state.phase(), Phase::Idle | Phase::Header) {
+            return false;
+        }
+        let code = match buf.get(..12) {
+            Some(b"HTTP/1.1 400" | b"HTTP/1.0 400") => FrameError::JsonInvalid,
+            Some(b"HTTP/1.1 414" | b"HTTP/1.0 414") => FrameError::UriTooLong,
+            Some(b"HTTP/1.1 431" | b"HTTP/1.0 431") => FrameError::HeaderTooLarge,
+            _ => return false,
+        };
+        add(&self.state.stats.malformed, 1);
+        self.state.stats.count_response(code.http_status());
+        self.state.ask_linger();
+        self.refusal = Some((raw_error(code, "not a well-formed HTTP request", ""), 0));
+        true
+    }
+
+    fn poll_refusal(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some((bytes, at)) = &mut self.refusal {
+            if *at >= bytes.len() {
+                break;
+            }
+            let n = ready!(Pin::new(&mut self.socket).poll_write(cx, &bytes[*at..]))?;
+            if n == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            *at += n;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A whole answer for an error, for the places where hyper is not at hand. `extra` are header lines.
+pub(crate) fn raw_error(code: FrameError, detail: &str, extra: &str) -> Vec<u8> {
+    let body = crate::response::Response::error(code, detail).body;
+    let status = http::StatusCode::from_u16(code.http_status()).unwrap_or(http::StatusCode::BAD_REQUEST);
+    let mut out = format!(
+        "HTTP/1.1 {status}\r\naccess-control-allow-origin: *\r\naccess-control-expose-headers: *\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n{extra}\r\n",
+        body.len()
+    )
+    .into_bytes();
+    out.extend_from_slice(&body);
+    out
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut this.socket).poll_read(cx, buf))?;
+        if buf.filled().len() > before && this.state.phase() == Phase::Idle {
+            this.state.enter(Phase::Header);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if this.intercept(buf) {
+            return Poll::Ready(Ok(buf.len()));
+        }
+        let n = ready!(Pin::new(&mut this.socket).poll_write(cx, buf))?;
+        this.state.wrote(n);
+        Poll::Ready(Ok(n))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let first = bufs.iter().find(|buf| !buf.is_empty()).map_or(&[][..], |buf| &buf[..]);
+        if this.intercept(first) {
+            return Poll::Ready(Ok(bufs.iter().map(|buf| buf.len()).sum()));
+        }
+        let n = ready!(Pin::new(&mut this.socket).poll_write_vectored(cx, bufs))?;
+        this.state.wrote(n);
+        Poll::Ready(Ok(n))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_refusal(cx))?;
+        ready!(Pin::new(&mut this.socket).poll_flush(cx))?;
+        // Hyper flushes when its buffer is empty, and an answer (its whole body is at hand) is buffered in one go.
+        if this.state.phase() == Phase::Writing && this.state.written_bytes.load(Ordering::Relaxed) > 0 {
+            this.state.enter(Phase::Idle);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_refusal(cx))?;
+        Pin::new(&mut this.socket).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,208 @@
+//! Where a server listens: TCP, a local socket, or a socket handed over by the service manager.
+
+use std::{
+    fmt, io,
+    net::SocketAddr,
+    os::{
+        fd::{AsRawFd, FromRawFd, OwnedFd},
+        unix::fs::{FileTypeExt, PermissionsExt},
+    },
+    path::{Path, PathBuf},
+};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
+
+/// Connections that the kernel completes ahead of us.
+const BACKLOG: u32 = 1024;
+
+/// Where to listen.
+#[derive(Debug)]
+pub enum Listen {
+    /// TCP.
+    Tcp {
+        /// An address or host name; `None` is all addresses, IPv6 and IPv4.
+        host: Option<String>,
+        /// The port; 0 picks a free one.
+        port: u16,
+        /// Whether several processes may share the port.
+        share_port: bool,
+    },
+    /// A local socket.
+    Unix {
+        /// The socket's path. A socket left behind by a process that is gone is replaced.
+        path: PathBuf,
+        /// The socket's permissions, such as `0o660`.
+        mode: u32,
+    },
+    /// A listening socket that is open already (see [`inherited_fd`]).
+    Inherited(OwnedFd),
+}
+
+impl Listen {
+    /// TCP on 127.0.0.1; port 0 picks a free one.
+    #[must_use]
+    pub fn localhost(port: u16) -> Self {
+        Self::Tcp { host: Some("127.0.0.1".to_owned()), port, share_port: false }
+    }
+
+    /// TCP on a host (`None`: all addresses).
+    #[must_use]
+    pub const fn tcp(host: Option<String>, port: u16) -> Self {
+        Self::Tcp { host, port, share_port: false }
+    }
+}
+
+/// Where a server does listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// TCP, with the real port.
+    Tcp(SocketAddr),
+    /// A local socket.
+    Unix(PathBuf),
+}
+
+impl Bound {
+    /// The port, if TCP.
+    #[must_use]
+    pub const fn port(&self) -> Option<u16> {
+        match self {
+            Self::Tcp(address) => Some(address.port()),
+            Self::Unix(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "http://{address}/"),
+            Self::Unix(path) => write!(f, "local socket {}", path.display()),
+        }
+    }
+}
+
+/// The socket that the service manager hands over (`LISTEN_PID` names this process, `LISTEN_FDS` is 1, descriptor 3).
+/// The environment comes in as a function. Call it at most once, at the start of the program.
+///
+/// # Errors
+/// If descriptor 3 is not an open socket.
+#[allow(unsafe_code)]
+pub fn inherited_fd(env: impl Fn(&str) -> Option<String>, pid: u32) -> io::Result<Option<OwnedFd>> {
+    const FIRST_FD: i32 = 3;
+    if env("LISTEN_PID").and_then(|text| text.parse().ok()) != Some(pid) {
+        return Ok(None);
+    }
+    match env("LISTEN_FDS").and_then(|text| text.parse::<u32>().ok()) {
+        Some(1) => {}
+        Some(0) | None => return Ok(None),
+        Some(n) => return Err(io::Error::other(format!("LISTEN_FDS is {n}, only one socket is supported"))),
+    }
+    let link = std::fs::read_link(format!("/proc/self/fd/{FIRST_FD}"))?;
+    if !link.to_string_lossy().starts_with("socket:") {
+        return Err(io::Error::other("LISTEN_FDS is set, but descriptor 3 is not a socket"));
+    }
+    // SAFETY: the descriptor is open (its link was just read) and, by the convention of the variables, was opened by
+    // the service manager for this process alone, so nothing else here owns it; the caller calls once.
+    Ok(Some(unsafe { OwnedFd::from_raw_fd(FIRST_FD) }))
+}
+
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+pub(crate) enum Socket {
+    Tcp(TcpStream, SocketAddr),
+    Unix(UnixStream),
+}
+
+impl Listener {
+    pub(crate) async fn bind(listen: Listen) -> io::Result<(Self, Bound)> {
+        match listen {
+            Listen::Tcp { host, port, share_port } => {
+                let listener = bind_tcp(host.as_deref(), port, share_port).await?;
+                let bound = Bound::Tcp(listener.local_addr()?);
+                Ok((Self::Tcp(listener), bound))
+            }
+            Listen::Unix { path, mode } => {
+                let listener = bind_unix(&path, mode).await?;
+                Ok((Self::Unix(listener), Bound::Unix(path)))
+            }
+            Listen::Inherited(fd) => {
+                let number = fd.as_raw_fd();
+                let tcp = std::net::TcpListener::from(fd);
+                tcp.set_nonblocking(true)?;
+                if let Ok(address) = tcp.local_addr() {
+                    return Ok((Self::Tcp(TcpListener::from_std(tcp)?), Bound::Tcp(address)));
+                }
+                let unix = std::os::unix::net::UnixListener::from(OwnedFd::from(tcp));
+                let path = unix
+                    .local_addr()?
+                    .as_pathname()
+                    .map_or_else(|| PathBuf::from(format!("fd {number}")), Path::to_owned);
+                Ok((Self::Unix(UnixListener::from_std(unix)?), Bound::Unix(path)))
+            }
+        }
+    }
+
+    pub(crate) async fn accept(&self) -> io::Result<Socket> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                // Answers are written in one piece; waiting for more to send only delays them.
+                stream.set_nodelay(true)?;
+                Ok(Socket::Tcp(stream, peer))
+            }
+            Self::Unix(listener) => listener.accept().await.map(|(stream, _)| Socket::Unix(stream)),
+        }
+    }
+}
+
+async fn bind_tcp(host: Option<&str>, port: u16, share_port: bool) -> io::Result<TcpListener> {
+    let candidates: Vec<SocketAddr> = match host {
+        // The IPv6 wildcard takes IPv4 too; a machine without IPv6 falls back to the other.
+        None => vec![SocketAddr::from(([0_u16; 8], port)), SocketAddr::from(([0_u8; 4], port))],
+        Some(host) => tokio::net::lookup_host((host.trim_matches(['[', ']']), port)).await?.collect(),
+    };
+    let mut last = io::Error::other("host name without address");
+    for address in candidates {
+        let bind = || {
+            let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+            // A restarted service gets its port at once, although old connections linger in TIME_WAIT.
+            socket.set_reuseaddr(true)?;
+            socket.set_reuseport(share_port)?;
+            socket.bind(address)?;
+            socket.listen(BACKLOG)
+        };
+        match bind() {
+            Ok(listener) => return Ok(listener),
+            // A port in use stays in use with IPv4: say so rather than listen on half of the addresses.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                return Err(io::Error::new(error.kind(), format!("{address} is in use by another program")));
+            }
+            Err(error) => last = io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")),
+        }
+    }
+    Err(last)
+}
+
+async fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
+    let context = |what: &str, error: io::Error| {
+        io::Error::new(error.kind(), format!("{what} {}: {error}", path.display()))
+    };
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).map_err(|error| context("cannot create the directory of", error))?;
+    }
+    if std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket()) {
+        if UnixStream::connect(path).await.is_ok() {
+            return Err(io::Error::new(
+                io::ErrorKind::AddrInUse,
+                format!("{} is in use by another program", path.display()),
+            ));
+        }
+        std::fs::remove_file(path).map_err(|error| context("cannot replace", error))?;
+    }
+    let listener = UnixListener::bind(path).map_err(|error| context("cannot listen on", error))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+        .map_err(|error| context("cannot set the permissions of", error))?;
+    Ok(listener)
+}

@@ -1,0 +1,405 @@
+//! What a handler gets: the head, decoded, and the body, inflated.
+
+use crate::{body::Share, codes::FrameError, drain::Drain, response::Response};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, Method};
+use serde::de::DeserializeOwned;
+use std::{fmt, net::SocketAddr, ops::Deref, str::FromStr};
+use tokio::sync::OwnedSemaphorePermit;
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A TCP client.
+    Tcp(SocketAddr),
+    /// A client on a local socket.
+    Unix,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix => f.write_str("local socket"),
+        }
+    }
+}
+
+/// Everything of a request but its body.
+#[derive(Clone, Debug)]
+pub struct Head {
+    /// The method. A `HEAD` request shows as `GET` here: handlers answer it in the same way, and the body is left out.
+    pub method: Method,
+    /// Whether the request was `HEAD`.
+    pub is_head: bool,
+    /// The path as it came, still percent-encoded, without the query.
+    pub path: String,
+    /// The segments of the path, percent-decoded. Repeated and trailing slashes do not count, but a path that begins
+    /// with two slashes has an empty first segment.
+    pub segments: Vec<String>,
+    /// The query, as it came.
+    pub raw_query: Option<String>,
+    /// The query's pairs, decoded (`+` is a blank), in order.
+    pub query: Vec<(String, String)>,
+    /// The header fields.
+    pub headers: HeaderMap,
+    /// Who asks.
+    pub peer: Peer,
+}
+
+impl Head {
+    pub(crate) fn new(method: Method, uri: &http::Uri, headers: HeaderMap, peer: Peer) -> Self {
+        let is_head = method == Method::HEAD;
+        let path = uri.path().to_owned();
+        Self {
+            method: if is_head { Method::GET } else { method },
+            is_head,
+            segments: segments(&path),
+            raw_query: uri.query().map(str::to_owned),
+            query: pairs(uri.query().unwrap_or("")),
+            path,
+            headers,
+            peer,
+        }
+    }
+
+    /// A head without connection, for tests and for calls within a process. `target` is path and query.
+    #[must_use]
+    pub fn local(method: Method, target: &str) -> Self {
+        let (path, query) =
+            target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
+        let is_head = method == Method::HEAD;
+        Self {
+            method: if is_head { Method::GET } else { method },
+            is_head,
+            segments: segments(path),
+            raw_query: query.map(str::to_owned),
+            query: pairs(query.unwrap_or("")),
+            path: path.to_owned(),
+            headers: HeaderMap::new(),
+            peer: Peer::Unix,
+        }
+    }
+
+    /// A segment of the path, or `""` behind its end.
+    #[must_use]
+    pub fn segment(&self, index: usize) -> &str {
+        self.segments.get(index).map_or("", String::as_str)
+    }
+
+    /// The bytes of the raw path after its first segment and the slash that ends it.
+    #[must_use]
+    pub fn path_remainder(&self) -> &str {
+        self.path.strip_prefix('/').unwrap_or(&self.path).split_once('/').map_or("", |(_, rest)| rest)
+    }
+
+    /// The text of a header field, if it is there once and is visible ASCII.
+    #[must_use]
+    pub fn header(&self, name: impl AsHeader) -> Option<&str> {
+        name.get(&self.headers)
+    }
+
+    /// The first value of a query parameter, if it is given.
+    #[must_use]
+    pub fn query_text(&self, name: &str) -> Option<&str> {
+        self.query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// A query parameter that may be left out.
+    ///
+    /// # Errors
+    /// The answer to give when it does not parse: 400, code 26, with the parameter's name as detail.
+    pub fn query_opt<T: FromStr>(&self, name: &str) -> Result<Option<T>, Response> {
+        self.query_text(name)
+            .map(|text| text.parse().map_err(|_| Response::error(FrameError::ParameterMalformed, name)))
+            .transpose()
+    }
+
+    /// A query parameter that has to be given.
+    ///
+    /// # Errors
+    /// The answer to give when it is missing (400, code 25) or does not parse (400, code 26).
+    pub fn query_required<T: FromStr>(&self, name: &str) -> Result<T, Response> {
+        self.query_opt(name)?.ok_or_else(|| Response::error(FrameError::ParameterMissing, name))
+    }
+
+    /// A query parameter read with a function of the caller; `None` from it means that the value is ill-formed.
+    ///
+    /// # Errors
+    /// 400, code 26, with the parameter's name as detail.
+    pub fn query_with<T>(
+        &self,
+        name: &str,
+        read: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, Response> {
+        self.query_text(name)
+            .map(|text| read(text).ok_or_else(|| Response::error(FrameError::ParameterMalformed, name)))
+            .transpose()
+    }
+
+    /// Whether the client wants answers compressed with deflate: `Accept-Encoding` is exactly `*` or has the token
+    /// `deflate` (not with `q=0`).
+    #[must_use]
+    pub fn accepts_deflate(&self) -> bool {
+        let values = self.headers.get_all(http::header::ACCEPT_ENCODING);
+        values.iter().filter_map(|value| value.to_str().ok()).any(|value| {
+            value.trim() == "*"
+                || value.split(',').any(|item| {
+                    let mut parts = item.split(';');
+                    let token = parts.next().unwrap_or("").trim();
+                    let refused = parts.any(|parameter| {
+                        parameter
+                            .trim()
+                            .strip_prefix("q=")
+                            .and_then(|q| q.trim().parse::<f32>().ok())
+                            .is_some_and(|q| q <= 0.0)
+                    });
+                    token.eq_ignore_ascii_case("deflate") && !refused
+                })
+        })
+    }
+
+    /// The correlation id, for logs: letters, digits and `-`, fewer than 64 characters. An ill-formed one is not given.
+    #[must_use]
+    pub fn correlation_id(&self) -> Option<&str> {
+        let id = self.headers.get("taler-correlation-id")?.to_str().ok()?;
+        let ok = id.len() < 64 && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+        if !ok {
+            tracing::warn!("ill-formed correlation id ignored");
+        }
+        ok.then_some(id)
+    }
+
+    /// User name and password of HTTP basic authentication (RFC 7617), if well-formed.
+    #[must_use]
+    pub fn basic_auth(&self) -> Option<(String, String)> {
+        let (scheme, rest) = self.headers.get(http::header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+        if !scheme.eq_ignore_ascii_case("basic") {
+            return None;
+        }
+        let text = String::from_utf8(decode_base64(rest.trim())?).ok()?;
+        let (user, password) = text.split_once(':')?;
+        Some((user.to_owned(), password.to_owned()))
+    }
+
+    /// The token of `Authorization: Bearer …`, if there is one.
+    #[must_use]
+    pub fn bearer_token(&self) -> Option<&str> {
+        let (scheme, rest) = self.headers.get(http::header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| rest.trim())
+    }
+}
+
+/// How a header field can be named: by text or by [`HeaderName`].
+pub trait AsHeader {
+    /// Its value in `headers`.
+    fn get(self, headers: &HeaderMap) -> Option<&str>;
+}
+
+impl AsHeader for &str {
+    fn get(self, headers: &HeaderMap) -> Option<&str> {
+        headers.get(self)?.to_str().ok()
+    }
+}
+
+impl AsHeader for HeaderName {
+    fn get(self, headers: &HeaderMap) -> Option<&str> {
+        headers.get(self)?.to_str().ok()
+    }
+}
+
+/// A request as its handler sees it. Dereferences to its [`Head`].
+#[derive(Debug)]
+pub struct Request {
+    /// Everything but the body.
+    pub head: Head,
+    /// The body, already inflated.
+    pub body: Bytes,
+    /// Fires when the service ends; whoever waits for something wakes up for it and answers with what there is.
+    pub drain: Drain,
+    pub(crate) slot: Option<OwnedSemaphorePermit>,
+    pub(crate) _share: Option<Share>,
+}
+
+impl Deref for Request {
+    type Target = Head;
+    fn deref(&self) -> &Head {
+        &self.head
+    }
+}
+
+impl Request {
+    /// A request without connection, for tests and for calls within a process.
+    #[must_use]
+    pub fn local(method: Method, target: &str, body: impl Into<Bytes>) -> Self {
+        Self {
+            head: Head::local(method, target),
+            body: body.into(),
+            drain: Drain::new(),
+            slot: None,
+            _share: None,
+        }
+    }
+
+    /// Gives up the request's place among those in flight. A long poll calls it before it waits, so that thousands of
+    /// waiting clients do not keep out the others; the bound on waiters and on connections still holds.
+    pub fn leave_slot(&mut self) {
+        self.slot = None;
+    }
+
+    /// The body as a typed JSON value.
+    ///
+    /// # Errors
+    /// The answer to give: 400, code 22, with what is wrong and where as detail.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Response> {
+        serde_json::from_slice(&self.body)
+            .map_err(|error| Response::error(FrameError::JsonInvalid, error.to_string().as_str()))
+    }
+}
+
+/// Splits a path at its slashes, as [`Head::segments`] tells.
+fn segments(path: &str) -> Vec<String> {
+    let mut out: Vec<String> = Vec::with_capacity(8);
+    if path.starts_with("//") {
+        out.push(String::new());
+    }
+    out.extend(path.split('/').filter(|segment| !segment.is_empty()).map(|segment| decode(segment, false)));
+    out
+}
+
+/// The pairs of a query string. A name without `=` has an empty value.
+fn pairs(query: &str) -> Vec<(String, String)> {
+    query
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (decode(name, true), decode(value, true))
+        })
+        .collect()
+}
+
+/// Decodes `%XX`. An ill-formed escape stays as it is; bytes that are not UTF-8 become replacement characters, which
+/// no parser of ours accepts.
+fn decode(text: &str, plus_is_blank: bool) -> String {
+    let bytes = text.as_bytes();
+    if !bytes.iter().any(|&b| b == b'%' || (plus_is_blank && b == b'+')) {
+        return text.to_owned();
+    }
+    let hex = |b: Option<&u8>| b.and_then(|&b| char::from(b).to_digit(16));
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let byte = bytes[at];
+        match (byte, hex(bytes.get(at + 1)), hex(bytes.get(at + 2))) {
+            (b'%', Some(high), Some(low)) => {
+                out.push(u8::try_from(high * 16 + low).expect("two hexadecimal digits are one byte"));
+                at += 3;
+                continue;
+            }
+            (b'+', ..) if plus_is_blank => out.push(b' '),
+            _ => out.push(byte),
+        }
+        at += 1;
+    }
+    String::from_utf8(out).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+/// Decodes standard base64 with or without padding.
+fn decode_base64(text: &str) -> Option<Vec<u8>> {
+    let text = text.trim_end_matches('=');
+    let mut out = Vec::with_capacity(text.len() * 3 / 4);
+    let (mut bits, mut count) = (0_u32, 0_u32);
+    for byte in text.bytes() {
+        let value = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = (bits << 6) | u32::from(value);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            out.push((bits >> count) as u8);
+            bits &= (1 << count) - 1;
+        }
+    }
+    (count < 6 && bits == 0).then_some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_split_as_the_protocol_says() {
+        let cases: &[(&str, &[&str])] = &[
+            ("/", &[]),
+            ("", &[]),
+            ("//", &[""]),
+            ("/keys", &["keys"]),
+            ("/keys/", &["keys"]),
+            ("//keys", &["", "keys"]),
+            ("/coins//AB//deposit//", &["coins", "AB", "deposit"]),
+            ("/a%20b/%2F/%zz/100%", &["a b", "/", "%zz", "100%"]),
+            ("/a+b", &["a+b"]),
+            ("/%ff", &["\u{fffd}"]),
+        ];
+        for (path, want) in cases {
+            assert_eq!(Head::local(Method::GET, path).segments, *want, "{path}");
+        }
+        assert_eq!(Head::local(Method::GET, "/coins/AB//deposit").path_remainder(), "AB//deposit");
+        assert_eq!(Head::local(Method::GET, "/keys").path_remainder(), "");
+    }
+
+    #[test]
+    fn queries_decode_and_tell_what_is_wrong() {
+        let head = Head::local(Method::GET, "/x?delta=-5&start=&a+b=c%3D%26d&flag&delta=7");
+        assert_eq!(head.query_required::<i64>("delta").unwrap(), -5);
+        assert_eq!(head.query_text("a b"), Some("c=&d"));
+        assert_eq!(head.query_text("flag"), Some(""));
+        assert_eq!(head.query_opt::<u64>("none").unwrap(), None);
+        let error = head.query_opt::<u64>("start").unwrap_err();
+        assert_eq!((error.status, error.json_value()["code"].as_u64()), (400, Some(26)));
+        assert_eq!(error.json_value()["detail"], "start");
+        let error = head.query_required::<u64>("none").unwrap_err();
+        assert_eq!((error.status, error.json_value()["code"].as_u64()), (400, Some(25)));
+        assert_eq!(head.query_with("delta", |t| (t == "7").then_some(())).unwrap_err().status, 400);
+    }
+
+    #[test]
+    fn authorization_and_encoding_headers() {
+        let mut head = Head::local(Method::GET, "/");
+        let mut set = |name: HeaderName, value: &str, head: &mut Head| {
+            head.headers.insert(name, value.parse().unwrap());
+        };
+        assert_eq!(head.basic_auth(), None);
+        set(http::header::AUTHORIZATION, "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==", &mut head);
+        assert_eq!(head.basic_auth(), Some(("Aladdin".into(), "open sesame".into())));
+        set(http::header::AUTHORIZATION, "Basic !!", &mut head);
+        assert_eq!(head.basic_auth(), None);
+        set(http::header::AUTHORIZATION, "bearer secret-token:x", &mut head);
+        assert_eq!(head.bearer_token(), Some("secret-token:x"));
+        for (value, want) in [
+            ("*", true),
+            ("gzip, deflate", true),
+            ("deflate;q=0.5", true),
+            ("deflate;q=0", false),
+            ("gzip", false),
+            ("gzip, *", false),
+            ("deflated", false),
+        ] {
+            set(http::header::ACCEPT_ENCODING, value, &mut head);
+            assert_eq!(head.accepts_deflate(), want, "{value}");
+        }
+        for (value, want) in
+            [("abc-123", true), ("a b", false), (&"x".repeat(64), false), (&"x".repeat(63), true)]
+        {
+            set(HeaderName::from_static("taler-correlation-id"), value, &mut head);
+            assert_eq!(head.correlation_id().is_some(), want, "{value}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What a handler gives back.
+
+use crate::codes::{FrameError, WireCode};
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, header};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// An answer. The frame adds the CORS headers, compression and the connection's own headers.
+#[derive(Clone, Debug)]
+pub struct Response {
+    /// The HTTP status.
+    pub status: u16,
+    /// Header fields, in order.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// The body, not compressed.
+    pub body: Bytes,
+    /// The body compressed in advance (zlib), for large documents that are sent many times.
+    pub deflated: Option<Bytes>,
+    /// Whether to close the connection after this answer.
+    pub close: bool,
+}
+
+impl Response {
+    /// An answer with a body and its content type; no content type header if that is empty.
+    #[must_use]
+    pub fn bytes(status: u16, content_type: &str, body: impl Into<Bytes>) -> Self {
+        let response = Self { status, headers: Vec::new(), body: body.into(), deflated: None, close: false };
+        if content_type.is_empty() {
+            response
+        } else {
+            response.with_header(header::CONTENT_TYPE, content_type)
+        }
+    }
+
+    /// A JSON answer. A value that cannot be written (which no type of ours is) becomes a 500.
+    #[must_use]
+    pub fn json(status: u16, value: &impl Serialize) -> Self {
+        match serde_json::to_vec(value) {
+            Ok(body) => Self {
+                status,
+                headers: vec![(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))],
+                body: body.into(),
+                deflated: None,
+                close: false,
+            },
+            Err(error) => Self::error(FrameError::InternalInvariant, error.to_string().as_str()),
+        }
+    }
+
+    /// An answer without body, such as 204 or 304.
+    #[must_use]
+    pub const fn empty(status: u16) -> Self {
+        Self { status, headers: Vec::new(), body: Bytes::new(), deflated: None, close: false }
+    }
+
+    /// A plain text answer.
+    #[must_use]
+    pub fn text(status: u16, text: impl Into<String>) -> Self {
+        Self::bytes(status, "text/plain; charset=utf-8", text.into())
+    }
+
+    /// The answer for an error code, with the code's own status: `{hint, code, detail?}`. An empty detail is left out.
+    #[must_use]
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn error(code: impl WireCode, detail: &str) -> Self {
+        Self::error_with(&code, None, detail, Map::new())
+    }
+
+    /// The answer for an error code with another status than the registry's.
+    #[must_use]
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn error_status(code: impl WireCode, status: u16, detail: &str) -> Self {
+        Self::error_with(&code, Some(status), detail, Map::new())
+    }
+
+    /// The answer for an error code with further members (evidence, conflict proofs), and perhaps another status.
+    #[must_use]
+    pub fn error_with(
+        code: &dyn WireCode,
+        status: Option<u16>,
+        detail: &str,
+        extra: Map<String, Value>,
+    ) -> Self {
+        let mut body = Map::with_capacity(3 + extra.len());
+        body.insert("hint".to_owned(), Value::String(code.hint().into_owned()));
+        body.insert("code".to_owned(), Value::from(code.number()));
+        if !detail.is_empty() {
+            body.insert("detail".to_owned(), Value::String(detail.to_owned()));
+        }
+        body.extend(extra);
+        Self::json(status.unwrap_or_else(|| code.http_status()), &body)
+    }
+
+    /// The answer for an error code whose further members come from a serializable struct.
+    #[must_use]
+    pub fn error_extra(
+        code: &dyn WireCode,
+        status: Option<u16>,
+        detail: &str,
+        extra: &impl Serialize,
+    ) -> Self {
+        match serde_json::to_value(extra) {
+            Ok(Value::Object(extra)) => Self::error_with(code, status, detail, extra),
+            _ => {
+                Self::error(FrameError::InternalInvariant, "the members of an error answer are not an object")
+            }
+        }
+    }
+
+    /// Adds a header field. A value that HTTP does not allow is left out (and logged) rather than sent.
+    #[must_use]
+    pub fn with_header(mut self, name: HeaderName, value: &str) -> Self {
+        match HeaderValue::from_str(value) {
+            Ok(value) => self.headers.push((name, value)),
+            Err(_) => tracing::error!(header = %name, "header value is not valid HTTP, left out"),
+        }
+        self
+    }
+
+    /// Closes the connection after this answer.
+    #[must_use]
+    pub const fn closing(mut self) -> Self {
+        self.close = true;
+        self
+    }
+
+    /// Supplies the body in compressed form, computed once for many answers.
+    #[must_use]
+    pub fn with_deflated(mut self, deflated: Bytes) -> Self {
+        self.deflated = Some(deflated);
+        self
+    }
+
+    /// The text of a header field.
+    #[must_use]
+    pub fn header(&self, name: &HeaderName) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key == name).and_then(|(_, value)| value.to_str().ok())
+    }
+
+    /// The body as a JSON value, `Null` if it is none; for tests and logs.
+    #[must_use]
+    pub fn json_value(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or(Value::Null)
+    }
+}

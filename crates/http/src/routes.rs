@@ -1,0 +1,258 @@
+//! A table of endpoints that knows which error belongs to which wrong request.
+
+use crate::{codes::FrameError, request::Head, response::Response};
+use http::{Method, header};
+
+/// Which errors a table answers with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// As the exchange does: by first segment (404 / 21), then method (405 / 20), then number of segments (404 / 1002),
+    /// then operation (404 / 1001). A path remainder over 511 bytes is 414 / 31.
+    ByFirstSegment,
+    /// As the bank and most others do: a path that matches no pattern is 404 / 21, one that matches with another
+    /// method 405 / 20.
+    ByPath,
+}
+
+/// The longest path remainder (after the first segment) that [`Style::ByFirstSegment`] accepts, in bytes.
+const MAX_PATH_REMAINDER_BYTES: usize = 511;
+
+#[derive(Debug)]
+struct Route<E> {
+    method: Method,
+    pattern: Vec<Part>,
+    endpoint: E,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Part {
+    Literal(String),
+    Parameter,
+}
+
+/// The endpoint that a request is for, with the parameters from its path in order.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Matched<'a, E> {
+    /// What the table has for it.
+    pub endpoint: &'a E,
+    /// The path's parameters, percent-decoded.
+    pub params: Vec<&'a str>,
+}
+
+/// A table of endpoints.
+///
+/// ```
+/// use batzen_http::{Head, Method, Routes, Style};
+/// let routes = Routes::new(Style::ByFirstSegment)
+///     .route(Method::GET, "/keys", "keys")
+///     .route(Method::POST, "/reserves/:reserve_pub/withdraw", "withdraw");
+/// let head = Head::local(Method::POST, "/reserves/ABC/withdraw/");
+/// let matched = routes.resolve(&head).unwrap();
+/// assert_eq!((*matched.endpoint, matched.params), ("withdraw", vec!["ABC"]));
+/// assert_eq!(routes.resolve(&Head::local(Method::GET, "/config")).unwrap_err().status, 404);
+/// ```
+#[derive(Debug)]
+pub struct Routes<E> {
+    style: Style,
+    routes: Vec<Route<E>>,
+}
+
+impl<E> Routes<E> {
+    /// An empty table.
+    #[must_use]
+    pub const fn new(style: Style) -> Self {
+        Self { style, routes: Vec::new() }
+    }
+
+    /// Adds an endpoint. `pattern` is a path whose segments are literals or `:parameters`; earlier entries win, so
+    /// literals go before parameters.
+    ///
+    /// # Panics
+    /// If the pattern does not begin with a slash, or its first segment is a parameter in a table by first segment:
+    /// the table is written in the program, so this is a bug that the first start shows.
+    #[must_use]
+    pub fn route(mut self, method: Method, pattern: &str, endpoint: E) -> Self {
+        assert!(pattern.starts_with('/'), "a pattern begins with a slash: {pattern}");
+        let pattern: Vec<Part> = pattern
+            .split('/')
+            .filter(|part| !part.is_empty())
+            .map(|part| if part.starts_with(':') { Part::Parameter } else { Part::Literal(part.to_owned()) })
+            .collect();
+        assert!(
+            self.style == Style::ByPath || pattern.first() != Some(&Part::Parameter),
+            "the first segment of an endpoint is a literal"
+        );
+        self.routes.push(Route { method, pattern, endpoint });
+        self
+    }
+
+    /// Finds the endpoint for a request.
+    ///
+    /// # Errors
+    /// The answer to give instead: an error as [`Style`] says, or 204 for `OPTIONS` on something that exists.
+    pub fn resolve<'a>(&'a self, head: &'a Head) -> Result<Matched<'a, E>, Response> {
+        match self.style {
+            Style::ByFirstSegment => self.resolve_by_first(head),
+            Style::ByPath => self.resolve_by_path(head),
+        }
+    }
+
+    fn resolve_by_first<'a>(&'a self, head: &'a Head) -> Result<Matched<'a, E>, Response> {
+        // The root is the endpoint whose first segment is empty, so `//x` is the root with a segment too many.
+        let first = head.segment(0);
+        let known = |route: &Route<E>| match route.pattern.first() {
+            None => first.is_empty(),
+            Some(Part::Literal(literal)) => literal == first,
+            Some(Part::Parameter) => false,
+        };
+        let mut found = self.routes.iter().filter(|route| known(route)).peekable();
+        if found.peek().is_none() {
+            return Err(Response::error(FrameError::EndpointUnknown, &head.path));
+        }
+        if head.method == Method::OPTIONS {
+            return Err(Response::empty(204));
+        }
+        if !self.routes.iter().any(|route| known(route) && route.method == head.method) {
+            return Err(method_invalid(found));
+        }
+        if head.path_remainder().len() > MAX_PATH_REMAINDER_BYTES {
+            return Err(Response::error(FrameError::UriTooLong, ""));
+        }
+        let mut length_seen = false;
+        for route in found.filter(|route| route.method == head.method) {
+            if let Some(params) = params(&route.pattern, &head.segments) {
+                return Ok(Matched { endpoint: &route.endpoint, params });
+            }
+            length_seen |= route.pattern.len() == head.segments.len();
+        }
+        let code = if length_seen { FrameError::OperationUnknown } else { FrameError::WrongNumberOfSegments };
+        Err(Response::error(code, &head.path))
+    }
+
+    fn resolve_by_path<'a>(&'a self, head: &'a Head) -> Result<Matched<'a, E>, Response> {
+        let mut others = Vec::new();
+        for route in &self.routes {
+            if let Some(params) = params(&route.pattern, &head.segments) {
+                if route.method == head.method {
+                    return Ok(Matched { endpoint: &route.endpoint, params });
+                }
+                others.push(route);
+            }
+        }
+        if others.is_empty() {
+            return Err(Response::error(FrameError::EndpointUnknown, &head.path));
+        }
+        if head.method == Method::OPTIONS {
+            return Err(Response::empty(204));
+        }
+        Err(method_invalid(others.into_iter()))
+    }
+}
+
+/// The path's parameters if it matches the pattern.
+fn params<'a>(pattern: &[Part], segments: &'a [String]) -> Option<Vec<&'a str>> {
+    if pattern.len() != segments.len() {
+        return None;
+    }
+    let mut params = Vec::new();
+    for (part, segment) in pattern.iter().zip(segments) {
+        match part {
+            Part::Literal(literal) if literal == segment => {}
+            Part::Literal(_) => return None,
+            Part::Parameter => params.push(segment.as_str()),
+        }
+    }
+    Some(params)
+}
+
+fn method_invalid<'a, E: 'a>(routes: impl Iterator<Item = &'a Route<E>>) -> Response {
+    let mut methods: Vec<&str> = Vec::new();
+    for route in routes {
+        let method = route.method.as_str();
+        if !methods.contains(&method) {
+            methods.push(method);
+            if route.method == Method::GET {
+                methods.push("HEAD");
+            }
+        }
+    }
+    Response::error(FrameError::MethodInvalid, "").with_header(header::ALLOW, &methods.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(
+        routes: &Routes<&'static str>,
+        method: Method,
+        path: &str,
+    ) -> Result<&'static str, (u16, u64)> {
+        let head = Head::local(method, path);
+        routes
+            .resolve(&head)
+            .map(|matched| *matched.endpoint)
+            .map_err(|r| (r.status, r.json_value()["code"].as_u64().unwrap_or(0)))
+    }
+
+    #[test]
+    fn exchange_style_errors() {
+        let routes = Routes::new(Style::ByFirstSegment)
+            .route(Method::GET, "/", "root")
+            .route(Method::GET, "/keys", "keys")
+            .route(Method::GET, "/reserves/:pub", "reserve")
+            .route(Method::POST, "/reserves/:pub/withdraw", "withdraw")
+            .route(Method::POST, "/reserves/:pub/status", "status")
+            .route(Method::GET, "/management/keys", "future")
+            .route(Method::POST, "/management/keys", "sign");
+        let long = format!("/keys/{}", "x".repeat(512));
+        let edge = format!("/reserves/{}", "x".repeat(511));
+        let cases = [
+            (Method::GET, "/", Ok("root")),
+            (Method::HEAD, "/keys", Ok("keys")),
+            (Method::GET, "/keys/", Ok("keys")),
+            (Method::POST, "/reserves//AB///status/", Ok("status")),
+            (Method::GET, "/management/keys", Ok("future")),
+            (Method::POST, "/management/keys", Ok("sign")),
+            (Method::GET, edge.as_str(), Ok("reserve")),
+            (Method::GET, "/config", Err((404, 21))),
+            (Method::OPTIONS, "/config", Err((404, 21))),
+            (Method::OPTIONS, "/reserves", Err((204, 0))),
+            (Method::POST, "/keys", Err((405, 20))),
+            (Method::GET, "/keys/1", Err((404, 1002))),
+            (Method::GET, "/reserves", Err((404, 1002))),
+            (Method::GET, "//", Err((404, 1002))),
+            (Method::GET, "//keys", Err((404, 1002))),
+            (Method::POST, "/reserves/AB/nothing", Err((404, 1001))),
+            (Method::GET, "/management/nothing", Err((404, 1001))),
+            (Method::GET, long.as_str(), Err((414, 31))),
+        ];
+        for (method, path, want) in cases {
+            assert_eq!(outcome(&routes, method.clone(), path), want, "{method} {path}");
+        }
+        let allow = |path: &str| {
+            let head = Head::local(Method::PUT, path);
+            routes.resolve(&head).unwrap_err().header(&header::ALLOW).unwrap().to_owned()
+        };
+        assert_eq!(allow("/reserves/AB"), "GET, HEAD, POST");
+        assert_eq!(allow("/keys"), "GET, HEAD");
+    }
+
+    #[test]
+    fn bank_style_errors() {
+        let routes = Routes::new(Style::ByPath)
+            .route(Method::GET, "/config", "config")
+            .route(Method::GET, "/:account/history/incoming", "incoming")
+            .route(Method::POST, "/:account/transfer", "transfer");
+        for (method, path, want) in [
+            (Method::GET, "/config", Ok("config")),
+            (Method::GET, "/2/history/incoming", Ok("incoming")),
+            (Method::GET, "/2/history", Err((404, 21))),
+            (Method::GET, "/", Err((404, 21))),
+            (Method::GET, "/2/transfer", Err((405, 20))),
+            (Method::OPTIONS, "/2/transfer", Err((204, 0))),
+        ] {
+            assert_eq!(outcome(&routes, method.clone(), path), want, "{method} {path}");
+        }
+    }
+}

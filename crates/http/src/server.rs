@@ -1,0 +1,267 @@
+//! The accept loop, the connections, and their end.
+
+use crate::{
+    codes::FrameError,
+    conn::{ConnState, Phase, Watched, raw_error},
+    drain::Drain,
+    listen::{Bound, Listen, Listener, Socket},
+    request::Peer,
+    service::{Frame, Handler, ServerOptions},
+    stats::{Gauge, Stats, add},
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::{future::poll_fn, io, sync::Arc, time::Duration};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    sync::Semaphore,
+    task::JoinSet,
+    time::{Instant, sleep_until, timeout},
+};
+
+/// How long, and for how many bytes, a client that is still sending is listened to after its refusal.
+const LINGER: Duration = Duration::from_secs(2);
+const LINGER_BYTES: usize = 1 << 20;
+/// Connections beyond the limit that are told so at the same time; the rest is closed without a word.
+const MAX_REFUSALS: usize = 64;
+/// Pause after a failed accept (out of descriptors or memory), so that connections can end meanwhile.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A bound server, ready to serve. Connections that arrive before [`Server::serve`] wait in the kernel.
+pub struct Server {
+    listener: Listener,
+    bound: Bound,
+    stats: Arc<Stats>,
+}
+
+/// How the drain went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drained {
+    /// Connections that had to be cut off at the end of the drain timeout.
+    pub cut_off: usize,
+}
+
+impl Server {
+    /// Binds. The port can be bound again as soon as this server has ended.
+    ///
+    /// # Errors
+    /// What the system says, with the address in the text.
+    pub async fn bind(listen: Listen) -> io::Result<Self> {
+        let (listener, bound) = Listener::bind(listen).await?;
+        Ok(Self { listener, bound, stats: Arc::default() })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn bound(&self) -> &Bound {
+        &self.bound
+    }
+
+    /// The port it listens on, 0 for a local socket.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        match self.bound.port() {
+            Some(port) => port,
+            None => 0,
+        }
+    }
+
+    /// Its counters.
+    #[must_use]
+    pub fn stats(&self) -> Arc<Stats> {
+        Arc::clone(&self.stats)
+    }
+
+    /// Serves until `drain` fires; then stops accepting, closes idle connections, lets requests in flight finish within
+    /// `options.drain_timeout`, cuts off the rest, and returns.
+    pub async fn serve<H: Handler>(self, handler: Arc<H>, options: ServerOptions, drain: Drain) -> Drained {
+        let Self { listener, bound, stats } = self;
+        let connections = Arc::new(Semaphore::new(options.max_connections.min(Semaphore::MAX_PERMITS)));
+        let refusals = Arc::new(Semaphore::new(MAX_REFUSALS));
+        let drain_timeout = options.drain_timeout;
+        let frame = Frame::new(handler, options, drain.clone(), Arc::clone(&stats));
+        let mut tasks = JoinSet::new();
+        let mut refused_tasks = JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = drain.draining() => break,
+                Some(ended) = tasks.join_next() => {
+                    report(ended);
+                    continue;
+                }
+                Some(ended) = refused_tasks.join_next() => {
+                    report(ended);
+                    continue;
+                }
+                accepted = listener.accept() => accepted,
+            };
+            let socket = match accepted {
+                Ok(socket) => socket,
+                // The peer was gone before we came.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::ConnectionAborted
+                            | io::ErrorKind::ConnectionReset
+                            | io::ErrorKind::NotConnected
+                            | io::ErrorKind::InvalidInput
+                    ) =>
+                {
+                    continue;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept connections at the moment");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            add(&stats.connections_accepted, 1);
+            let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
+                add(&stats.connections_refused, 1);
+                if let Ok(permit) = Arc::clone(&refusals).try_acquire_owned() {
+                    let retry_after_s = frame.options.retry_after_s;
+                    refused_tasks.spawn(async move {
+                        match socket {
+                            Socket::Tcp(stream, _) => turn_away(stream, retry_after_s).await,
+                            Socket::Unix(stream) => turn_away(stream, retry_after_s).await,
+                        }
+                        drop(permit);
+                    });
+                }
+                continue;
+            };
+            let frame = Arc::clone(&frame);
+            tasks.spawn(async move {
+                match socket {
+                    Socket::Tcp(stream, peer) => drive(stream, Peer::Tcp(peer), frame).await,
+                    Socket::Unix(stream) => drive(stream, Peer::Unix, frame).await,
+                }
+                drop(permit);
+            });
+        }
+        drop(listener);
+        if let Bound::Unix(path) = &bound {
+            let _ = std::fs::remove_file(path);
+        }
+        refused_tasks.shutdown().await;
+        let _ = timeout(drain_timeout, async {
+            while let Some(ended) = tasks.join_next().await {
+                report(ended);
+            }
+        })
+        .await;
+        let cut_off = tasks.len();
+        tasks.shutdown().await;
+        Drained { cut_off }
+    }
+}
+
+fn report(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        tracing::error!(%error, "connection task panicked");
+    }
+}
+
+/// Tells a connection beyond the limit so, and closes it.
+async fn turn_away<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, retry_after_s: u32) {
+    let answer = raw_error(
+        FrameError::Overloaded,
+        "too many connections",
+        &format!("retry-after: {retry_after_s}\r\n"),
+    );
+    let _ = timeout(LINGER, async {
+        stream.write_all(&answer).await?;
+        part(&mut stream).await
+    })
+    .await;
+}
+
+/// Ends our side and reads what the peer is still sending, so that it can read our last words.
+async fn part<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) -> io::Result<()> {
+    stream.shutdown().await?;
+    let mut buffer = vec![0_u8; 8 << 10];
+    let mut left = LINGER_BYTES;
+    while left > 0 {
+        let n = stream.read(&mut buffer).await?;
+        if n == 0 {
+            break;
+        }
+        left = left.saturating_sub(n);
+    }
+    Ok(())
+}
+
+/// Runs one connection to its end.
+async fn drive<S, H>(stream: S, peer: Peer, frame: Arc<Frame<H>>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    H: Handler,
+{
+    let stats = Arc::clone(&frame.stats);
+    let _open = Gauge::raise(&stats.connections_open);
+    let deadlines = frame.deadlines();
+    let drain = frame.drain.clone();
+    let state = ConnState::new(deadlines, Arc::clone(&stats));
+    let service = {
+        let state = Arc::clone(&state);
+        let frame = Arc::clone(&frame);
+        hyper::service::service_fn(move |request| {
+            Box::pin(Arc::clone(&frame).serve(Arc::clone(&state), peer, request))
+        })
+    };
+    // The watchdog below keeps the deadlines; hyper's own is a second fence behind it.
+    let mut connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(deadlines.header.saturating_add(deadlines.idle))
+        .max_header_size(
+            frame.options.max_header_bytes.saturating_add(frame.options.max_target_bytes).max(8 << 10),
+        )
+        .max_buf_size(
+            (frame.options.max_header_bytes + frame.options.max_target_bytes + (8 << 10)).max(16 << 10),
+        )
+        .keep_alive(!frame.options.close_each)
+        .serve_connection(TokioIo::new(Watched::new(stream, Arc::clone(&state))), service);
+    let look_again = |state: &ConnState| {
+        let latest = Instant::now() + deadlines.shortest();
+        state.deadline().map_or(latest, |deadline| deadline.min(latest))
+    };
+    let watchdog = sleep_until(look_again(&state));
+    tokio::pin!(watchdog);
+    let draining = drain.draining();
+    tokio::pin!(draining);
+    let mut is_draining = false;
+    loop {
+        tokio::select! {
+            biased;
+            ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => {
+                if let Err(error) = ended {
+                    tracing::debug!(%peer, %error, "connection ended");
+                }
+                break;
+            }
+            () = &mut draining, if !is_draining => {
+                is_draining = true;
+                std::pin::Pin::new(&mut connection).graceful_shutdown();
+                if state.phase() == Phase::Idle {
+                    return;
+                }
+            }
+            () = &mut watchdog => {
+                if state.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
+                    tracing::debug!(%peer, phase = ?state.phase(), "connection took too long");
+                    add(&stats.timeouts, 1);
+                    return;
+                }
+                watchdog.as_mut().reset(look_again(&state));
+            }
+        }
+    }
+    let mut stream = connection.into_parts().io.into_inner();
+    let _ = timeout(LINGER, async {
+        stream.flush().await?;
+        if state.wants_linger() { part(&mut stream).await } else { stream.shutdown().await }
+    })
+    .await;
+}

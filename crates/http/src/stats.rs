@@ -1,0 +1,100 @@
+//! Counters of a server, for its metrics.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters since the server was bound. Shared between the accept loop, the connections and whoever reads them.
+#[derive(Debug, Default)]
+pub struct Stats {
+    pub(crate) connections_accepted: AtomicU64,
+    pub(crate) connections_refused: AtomicU64,
+    pub(crate) connections_open: AtomicU64,
+    pub(crate) requests: AtomicU64,
+    pub(crate) requests_in_flight: AtomicU64,
+    pub(crate) requests_overload: AtomicU64,
+    pub(crate) responses: [AtomicU64; 5],
+    pub(crate) cancelled: AtomicU64,
+    pub(crate) panics: AtomicU64,
+    pub(crate) malformed: AtomicU64,
+    pub(crate) timeouts: AtomicU64,
+    pub(crate) body_bytes_received: AtomicU64,
+    pub(crate) body_bytes_sent: AtomicU64,
+}
+
+/// The counters at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatsSnapshot {
+    /// Connections accepted, the refused ones included.
+    pub connections_accepted: u64,
+    /// Connections refused because there were too many.
+    pub connections_refused: u64,
+    /// Connections open now.
+    pub connections_open: u64,
+    /// Requests whose header arrived complete.
+    pub requests: u64,
+    /// Requests being read or handled now.
+    pub requests_in_flight: u64,
+    /// Requests refused because too many were in flight or too much body was buffered.
+    pub requests_overload: u64,
+    /// Answers by class of their status: `responses[0]` counts 1xx, `responses[4]` counts 5xx.
+    pub responses: [u64; 5],
+    /// Requests that ended without answer: the peer went away, or its body had to be cut off.
+    pub cancelled: u64,
+    /// Handlers that panicked (each was answered with 500).
+    pub panics: u64,
+    /// Requests that were not HTTP.
+    pub malformed: u64,
+    /// Connections closed because a header, a body, or the reading of an answer took too long, and idle ones.
+    pub timeouts: u64,
+    /// Bytes of request bodies, as they came over the wire.
+    pub body_bytes_received: u64,
+    /// Bytes of response bodies, as they went over the wire.
+    pub body_bytes_sent: u64,
+}
+
+impl Stats {
+    /// The counters now. They are read one after the other, so sums can be off by the requests of that moment.
+    #[must_use]
+    pub fn snapshot(&self) -> StatsSnapshot {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        StatsSnapshot {
+            connections_accepted: get(&self.connections_accepted),
+            connections_refused: get(&self.connections_refused),
+            connections_open: get(&self.connections_open),
+            requests: get(&self.requests),
+            requests_in_flight: get(&self.requests_in_flight),
+            requests_overload: get(&self.requests_overload),
+            responses: std::array::from_fn(|class| get(&self.responses[class])),
+            cancelled: get(&self.cancelled),
+            panics: get(&self.panics),
+            malformed: get(&self.malformed),
+            timeouts: get(&self.timeouts),
+            body_bytes_received: get(&self.body_bytes_received),
+            body_bytes_sent: get(&self.body_bytes_sent),
+        }
+    }
+
+    pub(crate) fn count_response(&self, status: u16) {
+        let class = usize::from(status / 100).clamp(1, 5) - 1;
+        add(&self.responses[class], 1);
+    }
+}
+
+pub(crate) fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+/// Raises a gauge for as long as it lives.
+pub(crate) struct Gauge<'a>(&'a AtomicU64);
+
+impl<'a> Gauge<'a> {
+    pub(crate) fn raise(gauge: &'a AtomicU64) -> Self {
+        gauge.fetch_add(1, Ordering::Relaxed);
+        Self(gauge)
+    }
+}
+
+impl Drop for Gauge<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
