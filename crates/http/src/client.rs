@@ -1,6 +1,7 @@
 //! The client: JSON over HTTP with a connection pool, and answers that keep their status.
 
 use crate::body::{InflateError, deflate, inflate};
+use batzen_protocol::ErrorCode;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use serde::{Serialize, de::DeserializeOwned};
@@ -98,8 +99,8 @@ pub enum ClientError {
         url: String,
         /// The status of the answer.
         status: u16,
-        /// The error code in its body, 0 if there is none.
-        code: u32,
+        /// The error code in its body, if there is one.
+        code: Option<ErrorCode>,
         /// The hint in its body, or empty.
         hint: String,
         /// The detail in its body, or empty.
@@ -109,10 +110,10 @@ pub enum ClientError {
     },
 }
 
-fn describe(code: u32, hint: &str, detail: &str) -> String {
+fn describe(code: Option<ErrorCode>, hint: &str, detail: &str) -> String {
     let mut text = String::new();
-    if code != 0 {
-        text = format!(", code {code}");
+    if let Some(code) = code {
+        text = format!(", {code}");
     }
     for part in [hint, detail] {
         if !part.is_empty() {
@@ -135,9 +136,9 @@ impl ClientError {
 
     /// The error code of the answer, if it had one.
     #[must_use]
-    pub const fn code(&self) -> Option<u32> {
+    pub const fn code(&self) -> Option<ErrorCode> {
         match self {
-            Self::Status { code, .. } if *code != 0 => Some(*code),
+            Self::Status { code, .. } => *code,
             _ => None,
         }
     }
@@ -199,11 +200,11 @@ impl Reply {
     #[must_use]
     pub fn status_error(&self) -> ClientError {
         let body: serde_json::Value = serde_json::from_slice(&self.body).unwrap_or_default();
-        let text = |name: &str| body[name].as_str().unwrap_or("").to_owned();
+        let text = |name: &str| body.get(name).and_then(|v| v.as_str()).unwrap_or("").to_owned();
         ClientError::Status {
             url: self.url.clone(),
             status: self.status,
-            code: self.code().unwrap_or(0),
+            code: self.code(),
             hint: text("hint"),
             detail: text("detail"),
             body: self.body.clone(),
@@ -212,10 +213,10 @@ impl Reply {
 
     /// The error code in the body, if there is one.
     #[must_use]
-    pub fn code(&self) -> Option<u32> {
+    pub fn code(&self) -> Option<ErrorCode> {
         #[derive(serde::Deserialize)]
         struct Code {
-            code: u32,
+            code: ErrorCode,
         }
         serde_json::from_slice::<Code>(&self.body).ok().map(|body| body.code)
     }

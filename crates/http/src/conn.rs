@@ -1,7 +1,7 @@
 //! One connection: the deadlines of its phases, kept beneath hyper, where every byte passes.
 
 use crate::{
-    codes::{FrameError, WireCode},
+    codes::FrameError,
     stats::{Stats, add},
 };
 use std::{
@@ -157,13 +157,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Watched<S> {
             return false;
         }
         let code = match buf.get(..12) {
-            Some(b"HTTP/1.1 400" | b"HTTP/1.0 400") => FrameError::JsonInvalid,
+            Some(b"HTTP/1.1 400" | b"HTTP/1.0 400") => FrameError::Malformed,
             Some(b"HTTP/1.1 414" | b"HTTP/1.0 414") => FrameError::UriTooLong,
             Some(b"HTTP/1.1 431" | b"HTTP/1.0 431") => FrameError::HeaderTooLarge,
             _ => return false,
         };
         add(&self.state.stats.malformed, 1);
-        self.state.stats.count_response(code.http_status());
+        self.state.stats.count_response(code.status());
         self.state.ask_linger();
         self.refusal = Some((raw_error(code, "not a well-formed HTTP request", ""), 0));
         true
@@ -186,8 +186,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Watched<S> {
 
 /// A whole answer for an error, for the places where hyper is not at hand. `extra` are header lines.
 pub(crate) fn raw_error(code: FrameError, detail: &str, extra: &str) -> Vec<u8> {
-    let body = crate::response::Response::error(code, detail).body;
-    let status = http::StatusCode::from_u16(code.http_status()).unwrap_or(http::StatusCode::BAD_REQUEST);
+    let body = crate::response::Response::frame_error(code, detail).body;
+    let status = http::StatusCode::from_u16(code.status()).unwrap_or(http::StatusCode::BAD_REQUEST);
     let mut out = format!(
         "HTTP/1.1 {status}\r\naccess-control-allow-origin: *\r\naccess-control-expose-headers: *\r\n\
          content-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n{extra}\r\n",

@@ -26,10 +26,10 @@ mod service;
 mod stats;
 mod waiters;
 
+pub use batzen_protocol::{ErrorBody, ErrorCode, ErrorDetail};
 pub use body::{InflateError, deflate, inflate};
 pub use bytes::Bytes;
 pub use client::{Call, Client, ClientError, ClientOptions, Reply};
-pub use codes::{FrameError, WireCode};
 pub use drain::Drain;
 pub use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 pub use listen::{Bound, Listen, inherited_fd};

@@ -111,7 +111,7 @@ impl Head {
     /// The answer to give when it does not parse: 400, code 26, with the parameter's name as detail.
     pub fn query_opt<T: FromStr>(&self, name: &str) -> Result<Option<T>, Response> {
         self.query_text(name)
-            .map(|text| text.parse().map_err(|_| Response::error(FrameError::ParameterMalformed, name)))
+            .map(|text| text.parse().map_err(|_| Response::frame_error(FrameError::ParameterMalformed, name)))
             .transpose()
     }
 
@@ -120,7 +120,7 @@ impl Head {
     /// # Errors
     /// The answer to give when it is missing (400, code 25) or does not parse (400, code 26).
     pub fn query_required<T: FromStr>(&self, name: &str) -> Result<T, Response> {
-        self.query_opt(name)?.ok_or_else(|| Response::error(FrameError::ParameterMissing, name))
+        self.query_opt(name)?.ok_or_else(|| Response::frame_error(FrameError::ParameterMissing, name))
     }
 
     /// A query parameter read with a function of the caller; `None` from it means that the value is ill-formed.
@@ -133,7 +133,7 @@ impl Head {
         read: impl FnOnce(&str) -> Option<T>,
     ) -> Result<Option<T>, Response> {
         self.query_text(name)
-            .map(|text| read(text).ok_or_else(|| Response::error(FrameError::ParameterMalformed, name)))
+            .map(|text| read(text).ok_or_else(|| Response::frame_error(FrameError::ParameterMalformed, name)))
             .transpose()
     }
 
@@ -253,7 +253,7 @@ impl Request {
     /// The answer to give: 400, code 22, with what is wrong and where as detail.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Response> {
         serde_json::from_slice(&self.body)
-            .map_err(|error| Response::error(FrameError::JsonInvalid, error.to_string().as_str()))
+            .map_err(|error| Response::frame_error(FrameError::Malformed, error.to_string().as_str()))
     }
 }
 
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn authorization_and_encoding_headers() {
         let mut head = Head::local(Method::GET, "/");
-        let mut set = |name: HeaderName, value: &str, head: &mut Head| {
+        let set = |name: HeaderName, value: &str, head: &mut Head| {
             head.headers.insert(name, value.parse().unwrap());
         };
         assert_eq!(head.basic_auth(), None);

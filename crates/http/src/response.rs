@@ -1,6 +1,7 @@
 //! What a handler gives back.
 
-use crate::codes::{FrameError, WireCode};
+use crate::codes::FrameError;
+use batzen_protocol::{ErrorBody, ErrorCode};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, header};
 use serde::Serialize;
@@ -44,7 +45,7 @@ impl Response {
                 deflated: None,
                 close: false,
             },
-            Err(error) => Self::error(FrameError::InternalInvariant, error.to_string().as_str()),
+            Err(error) => Self::frame_error(FrameError::InternalInvariant, error.to_string().as_str()),
         }
     }
 
@@ -62,50 +63,29 @@ impl Response {
 
     /// The answer for an error code, with the code's own status: `{hint, code, detail?}`. An empty detail is left out.
     #[must_use]
-    #[allow(clippy::needless_pass_by_value)]
-    pub fn error(code: impl WireCode, detail: &str) -> Self {
-        Self::error_with(&code, None, detail, Map::new())
+    pub fn error(code: ErrorCode, detail: &str) -> Self {
+        Self::error_with(code, None, detail, Map::new())
     }
 
     /// The answer for an error code with another status than the registry's.
     #[must_use]
-    #[allow(clippy::needless_pass_by_value)]
-    pub fn error_status(code: impl WireCode, status: u16, detail: &str) -> Self {
-        Self::error_with(&code, Some(status), detail, Map::new())
+    pub fn error_status(code: ErrorCode, status: u16, detail: &str) -> Self {
+        Self::error_with(code, Some(status), detail, Map::new())
     }
 
-    /// The answer for an error code with further members (evidence, conflict proofs), and perhaps another status.
+    /// The answer for an error code with further members (evidence, conflict proofs: a struct or a map), and perhaps
+    /// another status.
     #[must_use]
-    pub fn error_with(
-        code: &dyn WireCode,
-        status: Option<u16>,
-        detail: &str,
-        extra: Map<String, Value>,
-    ) -> Self {
-        let mut body = Map::with_capacity(3 + extra.len());
-        body.insert("hint".to_owned(), Value::String(code.hint().into_owned()));
-        body.insert("code".to_owned(), Value::from(code.number()));
+    pub fn error_with(code: ErrorCode, status: Option<u16>, detail: &str, extra: impl Serialize) -> Self {
+        let mut body = ErrorBody::with(code, extra);
         if !detail.is_empty() {
-            body.insert("detail".to_owned(), Value::String(detail.to_owned()));
+            body.detail = Some(detail.to_owned());
         }
-        body.extend(extra);
         Self::json(status.unwrap_or_else(|| code.http_status()), &body)
     }
 
-    /// The answer for an error code whose further members come from a serializable struct.
-    #[must_use]
-    pub fn error_extra(
-        code: &dyn WireCode,
-        status: Option<u16>,
-        detail: &str,
-        extra: &impl Serialize,
-    ) -> Self {
-        match serde_json::to_value(extra) {
-            Ok(Value::Object(extra)) => Self::error_with(code, status, detail, extra),
-            _ => {
-                Self::error(FrameError::InternalInvariant, "the members of an error answer are not an object")
-            }
-        }
+    pub(crate) fn frame_error(error: FrameError, detail: &str) -> Self {
+        Self::error_with(error.code(), Some(error.status()), detail, Map::new())
     }
 
     /// Adds a header field. A value that HTTP does not allow is left out (and logged) rather than sent.

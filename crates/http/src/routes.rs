@@ -107,7 +107,7 @@ impl<E> Routes<E> {
         };
         let mut found = self.routes.iter().filter(|route| known(route)).peekable();
         if found.peek().is_none() {
-            return Err(Response::error(FrameError::EndpointUnknown, &head.path));
+            return Err(Response::frame_error(FrameError::EndpointUnknown, &head.path));
         }
         if head.method == Method::OPTIONS {
             return Err(Response::empty(204));
@@ -116,7 +116,7 @@ impl<E> Routes<E> {
             return Err(method_invalid(found));
         }
         if head.path_remainder().len() > MAX_PATH_REMAINDER_BYTES {
-            return Err(Response::error(FrameError::UriTooLong, ""));
+            return Err(Response::frame_error(FrameError::UriTooLong, ""));
         }
         let mut length_seen = false;
         for route in found.filter(|route| route.method == head.method) {
@@ -126,7 +126,7 @@ impl<E> Routes<E> {
             length_seen |= route.pattern.len() == head.segments.len();
         }
         let code = if length_seen { FrameError::OperationUnknown } else { FrameError::WrongNumberOfSegments };
-        Err(Response::error(code, &head.path))
+        Err(Response::frame_error(code, &head.path))
     }
 
     fn resolve_by_path<'a>(&'a self, head: &'a Head) -> Result<Matched<'a, E>, Response> {
@@ -140,7 +140,7 @@ impl<E> Routes<E> {
             }
         }
         if others.is_empty() {
-            return Err(Response::error(FrameError::EndpointUnknown, &head.path));
+            return Err(Response::frame_error(FrameError::EndpointUnknown, &head.path));
         }
         if head.method == Method::OPTIONS {
             return Err(Response::empty(204));
@@ -176,7 +176,7 @@ fn method_invalid<'a, E: 'a>(routes: impl Iterator<Item = &'a Route<E>>) -> Resp
             }
         }
     }
-    Response::error(FrameError::MethodInvalid, "").with_header(header::ALLOW, &methods.join(", "))
+    Response::frame_error(FrameError::MethodInvalid, "").with_header(header::ALLOW, &methods.join(", "))
 }
 
 #[cfg(test)]

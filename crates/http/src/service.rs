@@ -166,9 +166,9 @@ impl<H: Handler> Frame<H> {
         let head = Head::new(parts.method, &parts.uri, parts.headers, peer);
         let (is_head, deflates) = (head.is_head, self.options.compress && head.accepts_deflate());
         let response = if target_bytes > self.options.max_target_bytes {
-            Ok(self.refuse(&conn, &body, Response::error(FrameError::UriTooLong, "")))
+            Ok(self.refuse(&conn, &body, Response::frame_error(FrameError::UriTooLong, "")))
         } else if header_bytes > self.options.max_header_bytes {
-            Ok(self.refuse(&conn, &body, Response::error(FrameError::HeaderTooLarge, "")))
+            Ok(self.refuse(&conn, &body, Response::frame_error(FrameError::HeaderTooLarge, "")))
         } else {
             self.answer(&conn, head, body).await
         };
@@ -213,7 +213,7 @@ impl<H: Handler> Frame<H> {
                 .or_else(|| panic.downcast_ref::<String>().cloned())
                 .unwrap_or_default();
             tracing::error!(%method, path, panic = text, "handler panicked");
-            Response::error(FrameError::InternalInvariant, "")
+            Response::frame_error(FrameError::InternalInvariant, "")
         }))
     }
 
@@ -228,7 +228,7 @@ impl<H: Handler> Frame<H> {
 
     fn overloaded(&self, conn: &ConnState, body: &Incoming) -> Response {
         add(&self.stats.requests_overload, 1);
-        let response = Response::error(FrameError::Overloaded, "")
+        let response = Response::frame_error(FrameError::Overloaded, "")
             .with_header(header::RETRY_AFTER, &self.options.retry_after_s.to_string());
         self.refuse(conn, body, response)
     }
@@ -247,14 +247,15 @@ impl<H: Handler> Frame<H> {
             Some(name) if name.is_empty() || name.eq_ignore_ascii_case(b"identity") => false,
             Some(name) if name.eq_ignore_ascii_case(b"deflate") => true,
             Some(_) => {
-                let response = Response::error(FrameError::EncodingUnsupported, "only deflate is supported")
-                    .with_header(header::ACCEPT_ENCODING, "deflate");
+                let response =
+                    Response::frame_error(FrameError::EncodingUnsupported, "only deflate is supported")
+                        .with_header(header::ACCEPT_ENCODING, "deflate");
                 return Ok(Err(self.refuse(conn, &body, response)));
             }
         };
         let announced = body.size_hint().exact();
         if announced.is_some_and(|bytes| bytes > max_bytes as u64) {
-            let response = Response::error(FrameError::UploadExceedsLimit, "");
+            let response = Response::frame_error(FrameError::UploadExceedsLimit, "");
             return Ok(Err(self.refuse(conn, &body, response)));
         }
         let begin = Instant::now();
@@ -271,7 +272,7 @@ impl<H: Handler> Frame<H> {
                 Ok(Some(Err(_))) => return Err(CutOff("body broken off")),
                 Err(_) => {
                     add(&self.stats.timeouts, 1);
-                    let response = Response::error(FrameError::Timeout, "the body takes too long");
+                    let response = Response::frame_error(FrameError::Timeout, "the body takes too long");
                     return Ok(Err(self.refuse(conn, &body, response)));
                 }
             };
@@ -300,9 +301,11 @@ impl<H: Handler> Frame<H> {
         Ok(match inflated {
             Ok(bytes) if share.take(bytes.len()) => Ok((bytes.into(), share)),
             Ok(_) => Err(self.overloaded(conn, &body)),
-            Err(InflateError::TooLarge { .. }) => Err(Response::error(FrameError::UploadExceedsLimit, "")),
+            Err(InflateError::TooLarge { .. }) => {
+                Err(Response::frame_error(FrameError::UploadExceedsLimit, ""))
+            }
             Err(InflateError::Malformed) => {
-                Err(Response::error(FrameError::JsonInvalid, "the body does not inflate"))
+                Err(Response::frame_error(FrameError::Malformed, "the body does not inflate"))
             }
         })
     }
