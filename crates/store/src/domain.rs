@@ -1,8 +1,8 @@
 //! Columns of the protocol's own types, so that rows speak of coins and amounts, not of byte arrays.
 
 use batzen_crypto::{
-    AgePublicKey, CsNonce, CsPublicKey, CsRPub, CsScalar, EcdhePublicKey, EddsaPublicKey, EddsaSignature, HashCode,
-    ShortHash, WireSalt, Wtid,
+    AgePublicKey, CsNonce, CsPublicKey, CsRPub, CsScalar, EcdhePublicKey, EddsaPublicKey, EddsaSignature,
+    HashCode, ShortHash, WireSalt, Wtid,
 };
 use batzen_protocol::{Duration, Money, Timestamp};
 
@@ -43,7 +43,8 @@ impl Column for Money {
         out.extend_from_slice(&self.to_compact());
     }
     fn decode(input: &mut &[u8]) -> Result<Self, DecodeError> {
-        Self::from_compact(take_array(input, "amount")?).map_err(|e| DecodeError::invalid("amount", e.to_string()))
+        Self::from_compact(take_array(input, "amount")?)
+            .map_err(|e| DecodeError::invalid("amount", e.to_string()))
     }
 }
 

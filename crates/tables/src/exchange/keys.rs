@@ -1,0 +1,324 @@
+//! What the offline master key has signed: denominations, signing keys, accounts, fees, auditors. Small, copied
+//! everywhere, held in memory.
+
+use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
+use batzen_protocol::{Duration, Money, Timestamp};
+use batzen_store::{IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+
+use super::{Cipher, DenomSerial, WireTargetKey};
+
+record! {
+    /// Names a denomination.
+    pub key struct DenomKey {
+        /// Its number.
+        pub serial: DenomSerial,
+    }
+}
+record! {
+    /// A denomination with a master signature. Its terms never change.
+    pub struct DenomRow {
+        /// Hash of its public key, age mask included.
+        pub h_denom_pub: HashCode,
+        /// How it signs.
+        pub cipher: Cipher,
+        /// Its bare public key: the RSA public key encoding, or the 32 bytes of the Clause Blind Schnorr key.
+        pub public_key: Vec<u8>,
+        /// Its age groups; zero without age restriction.
+        pub age_mask: u32,
+        /// What a coin of it is worth.
+        pub value: Money,
+        /// Fee of a withdrawal, and of each fresh coin in a refresh.
+        pub fee_withdraw: Money,
+        /// Fee of a deposit.
+        pub fee_deposit: Money,
+        /// Fee of a melt.
+        pub fee_refresh: Money,
+        /// Fee of a refund.
+        pub fee_refund: Money,
+        /// From when it can be withdrawn and spent.
+        pub start: Timestamp,
+        /// Until when it can be withdrawn.
+        pub expire_withdraw: Timestamp,
+        /// Until when it can be spent.
+        pub expire_deposit: Timestamp,
+        /// Until when records are kept and zombies melted.
+        pub expire_legal: Timestamp,
+        /// The master key's signature (`MASTER_DENOMINATION_KEY_VALIDITY`).
+        pub master_sig: EddsaSignature,
+    }
+}
+/// Denominations.
+pub struct Denominations;
+impl Denominations {
+    /// By h_denom_pub.
+    pub const BY_HASH: u8 = 1;
+}
+impl Table for Denominations {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(50, "denominations").indexed(&[IndexDef::new(
+        Self::BY_HASH,
+        "by_hash",
+        IndexKind::Hash,
+    )]);
+    type Key = DenomKey;
+    type Row = DenomRow;
+    fn index_entries(_: &DenomKey, row: &DenomRow, out: &mut IndexEntries) {
+        out.add(Self::BY_HASH, &row.h_denom_pub);
+    }
+}
+
+record! {
+    /// A revoked denomination. Permanent.
+    pub struct RevocationRow {
+        /// The master key's signature (`MASTER_DENOMINATION_KEY_REVOKED`).
+        pub master_sig: EddsaSignature,
+        /// When the exchange was told.
+        pub time: Timestamp,
+    }
+}
+/// Revoked denominations.
+pub struct Revocations;
+impl Table for Revocations {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(51, "revocations");
+    type Key = DenomKey;
+    type Row = RevocationRow;
+}
+
+record! {
+    /// Names an online signing key.
+    pub key struct SigningKeyKey {
+        /// The key.
+        pub exchange_pub: EddsaPublicKey,
+    }
+}
+record! {
+    /// An online signing key with a master signature.
+    pub struct SigningKeyRow {
+        /// From when it signs.
+        pub start: Timestamp,
+        /// Until when it signs.
+        pub expire: Timestamp,
+        /// Until when its signatures are valid before the law.
+        pub end: Timestamp,
+        /// The master key's signature (`MASTER_SIGNING_KEY_VALIDITY`).
+        pub master_sig: EddsaSignature,
+        /// The master key's revocation (`MASTER_SIGNING_KEY_REVOKED`), if it is revoked.
+        pub revoked: Option<EddsaSignature>,
+    }
+}
+/// Online signing keys.
+pub struct SigningKeys;
+impl Table for SigningKeys {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(52, "signing_keys");
+    type Key = SigningKeyKey;
+    type Row = SigningKeyRow;
+}
+
+record! {
+    /// One of the exchange's accounts, as the master key published it.
+    pub struct WireAccountRow {
+        /// Its payto URI.
+        pub payto_uri: String,
+        /// The master key's signature (`MASTER_WIRE_DETAILS`).
+        pub master_sig: EddsaSignature,
+        /// When it was last enabled or disabled, by the signed time.
+        pub last_change: Timestamp,
+        /// Whether it is published.
+        pub enabled: bool,
+    }
+}
+/// The exchange's accounts by hash of their payto URI.
+pub struct WireAccounts;
+impl Table for WireAccounts {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(53, "wire_accounts");
+    type Key = WireTargetKey;
+    type Row = WireAccountRow;
+}
+
+record! {
+    /// Names a wire fee period.
+    pub key struct WireFeeKey {
+        /// The wire method: what follows `payto://`.
+        pub method: String,
+        /// The first moment of the period.
+        pub start: Timestamp,
+    }
+}
+record! {
+    /// The wire fees of a period.
+    pub struct WireFeeRow {
+        /// The first moment after the period.
+        pub end: Timestamp,
+        /// Fee of an aggregated transfer.
+        pub wire_fee: Money,
+        /// Fee of closing a reserve.
+        pub closing_fee: Money,
+        /// The master key's signature (`MASTER_WIRE_FEES`).
+        pub master_sig: EddsaSignature,
+    }
+}
+/// Wire fees. Periods of one method do not overlap.
+pub struct WireFees;
+impl WireFees {
+    /// By method.
+    pub const BY_METHOD: u8 = 1;
+}
+impl Table for WireFees {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(54, "wire_fees").indexed(&[IndexDef::new(
+        Self::BY_METHOD,
+        "by_method",
+        IndexKind::Hash,
+    )]);
+    type Key = WireFeeKey;
+    type Row = WireFeeRow;
+    fn index_entries(key: &WireFeeKey, _: &WireFeeRow, out: &mut IndexEntries) {
+        out.add(Self::BY_METHOD, &key.method);
+    }
+}
+
+record! {
+    /// Names a global fee period.
+    pub key struct GlobalFeeKey {
+        /// Its first moment.
+        pub start: Timestamp,
+    }
+}
+record! {
+    /// The global fees of a period.
+    pub struct GlobalFeeRow {
+        /// The first moment after the period.
+        pub end: Timestamp,
+        /// Fee of a full reserve history.
+        pub history_fee: Money,
+        /// Yearly fee of an open reserve.
+        pub account_fee: Money,
+        /// Fee of a purse beyond the free ones.
+        pub purse_fee: Money,
+        /// How long a purse waits to be merged.
+        pub purse_timeout: Duration,
+        /// How long histories are kept.
+        pub history_expiration: Duration,
+        /// How many purses an open reserve has for free.
+        pub purse_account_limit: u32,
+        /// The master key's signature (`MASTER_GLOBAL_FEES`).
+        pub master_sig: EddsaSignature,
+    }
+}
+/// Global fees. Periods do not overlap.
+pub struct GlobalFees;
+impl GlobalFees {
+    /// All of them (the value is the byte 0).
+    pub const ALL: u8 = 1;
+}
+impl Table for GlobalFees {
+    const DEF: &'static TableDef =
+        &TableDef::of::<Self>(55, "global_fees").indexed(&[IndexDef::new(Self::ALL, "all", IndexKind::Hash)]);
+    type Key = GlobalFeeKey;
+    type Row = GlobalFeeRow;
+    fn index_entries(_: &GlobalFeeKey, _: &GlobalFeeRow, out: &mut IndexEntries) {
+        out.add(Self::ALL, &0u8);
+    }
+}
+
+record! {
+    /// Names an auditor.
+    pub key struct AuditorKey {
+        /// Its public key.
+        pub auditor_pub: EddsaPublicKey,
+    }
+}
+record! {
+    /// An auditor.
+    pub struct AuditorRow {
+        /// Its base URL.
+        pub url: String,
+        /// Its name.
+        pub name: String,
+        /// When it was last enabled or disabled, by the signed time.
+        pub last_change: Timestamp,
+        /// Whether it is published.
+        pub enabled: bool,
+    }
+}
+/// Auditors.
+pub struct Auditors;
+impl Table for Auditors {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(56, "auditors");
+    type Key = AuditorKey;
+    type Row = AuditorRow;
+}
+
+record! {
+    /// Names an auditor's signature on a denomination.
+    pub key struct AuditorDenomKey {
+        /// The auditor.
+        pub auditor_pub: EddsaPublicKey,
+        /// The denomination.
+        pub serial: DenomSerial,
+    }
+}
+record! {
+    /// An auditor's signature on a denomination.
+    pub struct AuditorDenomRow {
+        /// The signature (`AUDITOR_EXCHANGE_KEYS`).
+        pub auditor_sig: EddsaSignature,
+    }
+}
+/// Auditors' signatures on denominations.
+pub struct AuditorDenoms;
+impl Table for AuditorDenoms {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(57, "auditor_denoms");
+    type Key = AuditorDenomKey;
+    type Row = AuditorDenomRow;
+}
+
+record! {
+    /// Names the one extensions row.
+    pub key struct ExtensionsKey {
+        /// Always 0.
+        pub id: u8,
+    }
+}
+record! {
+    /// The extensions that the exchange announces.
+    pub struct ExtensionsRow {
+        /// The manifests: the JSON object as signed.
+        pub manifests: String,
+        /// The master key's signature (`MASTER_EXTENSION`).
+        pub master_sig: EddsaSignature,
+    }
+}
+/// Signed extensions: at most one row.
+pub struct Extensions;
+impl Table for Extensions {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(58, "extensions");
+    type Key = ExtensionsKey;
+    type Row = ExtensionsRow;
+}
+
+record! {
+    /// Names a counter.
+    pub key struct CounterKey {
+        /// Its name.
+        pub name: String,
+    }
+}
+record! {
+    /// A counter.
+    pub struct CounterRow {
+        /// The last number given out.
+        pub value: u64,
+    }
+}
+/// Counters.
+pub struct Counters;
+impl Counters {
+    /// The last denomination serial given out.
+    pub const DENOM_SERIAL: &'static str = "denom_serial";
+    /// The last KYC requirement number given out.
+    pub const KYC_REQUIREMENT: &'static str = "kyc_requirement";
+}
+impl Table for Counters {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(59, "counters");
+    type Key = CounterKey;
+    type Row = CounterRow;
+}

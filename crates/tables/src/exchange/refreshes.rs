@@ -1,0 +1,242 @@
+//! Refreshes of coins (melt and reveal), recoups, and the locks on Clause Blind Schnorr nonces.
+
+use batzen_crypto::{CsNonce, EcdhePublicKey, EddsaSignature, HashCode};
+use batzen_protocol::{Money, Timestamp};
+use batzen_store::{IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+
+use super::{CoinPub, FreshCoins, NonceKind, ReservePub};
+
+record! {
+    /// Names a melt, and the reveal that follows it.
+    pub key struct MeltKey {
+        /// The old coin.
+        pub coin_pub: CoinPub,
+        /// The refresh commitment.
+        pub rc: HashCode,
+    }
+}
+record! {
+    /// A melt.
+    pub struct MeltRow {
+        /// What was taken from the old coin, melt fee included.
+        pub amount: Money,
+        /// The old coin's signature (`WALLET_COIN_MELT`).
+        pub coin_sig: EddsaSignature,
+        /// The index that stays secret: 0, 1 or 2.
+        pub noreveal_index: u8,
+        /// When.
+        pub time: Timestamp,
+    }
+}
+/// Melts.
+pub struct Melts;
+impl Melts {
+    /// By coin_pub.
+    pub const BY_COIN: u8 = 1;
+}
+impl Table for Melts {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(20, "melts").shard(32).indexed(&[IndexDef::new(
+        Self::BY_COIN,
+        "by_coin",
+        IndexKind::Prefix { key_bytes: 32 },
+    )]);
+    type Key = MeltKey;
+    type Row = MeltRow;
+}
+
+record! {
+    /// Names a refresh commitment.
+    pub key struct RcKey {
+        /// The commitment.
+        pub rc: HashCode,
+    }
+}
+record! {
+    /// Which coin a commitment belongs to.
+    pub struct MeltByRcRow {
+        /// The first coin that was melted under it.
+        pub coin_pub: CoinPub,
+    }
+}
+/// Finds a melt by its commitment alone, which is all that a reveal names.
+pub struct MeltByRc;
+impl Table for MeltByRc {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(21, "melt_by_rc");
+    type Key = RcKey;
+    type Row = MeltByRcRow;
+}
+
+record! {
+    /// A reveal: all fresh coins of one melt. Written once.
+    pub struct RevealRow {
+        /// The transfer key of the index that was not revealed.
+        pub transfer_pub: EcdhePublicKey,
+        /// The revealed transfer private keys in the order of their indexes, 32 bytes each. No longer secret.
+        pub transfer_privs: [u8; 64],
+        /// The refresh master secret, if a fresh coin is Clause Blind Schnorr: its nonces follow from it.
+        pub rms: Option<[u8; 32]>,
+        /// The fresh coins.
+        pub fresh: FreshCoins,
+        /// When.
+        pub time: Timestamp,
+    }
+}
+/// Reveals.
+pub struct Reveals;
+impl Reveals {
+    /// By coin_pub: link.
+    pub const BY_COIN: u8 = 1;
+    /// By h_coin_ev of each fresh coin: recoup-refresh. The earliest serial counts.
+    pub const BY_COIN_EV: u8 = 2;
+}
+impl Table for Reveals {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(22, "reveals").shard(32).indexed(&[
+        IndexDef::new(Self::BY_COIN, "by_coin", IndexKind::Prefix { key_bytes: 32 }),
+        IndexDef::new(Self::BY_COIN_EV, "by_coin_ev", IndexKind::Hash),
+    ]);
+    type Key = MeltKey;
+    type Row = RevealRow;
+    fn index_entries(_: &MeltKey, row: &RevealRow, out: &mut IndexEntries) {
+        for (n, coin) in row.fresh.0.iter().enumerate() {
+            // A planchet may stand in one reveal twice; one entry finds it.
+            if row.fresh.0[..n].iter().all(|earlier| earlier.h_coin_ev != coin.h_coin_ev) {
+                out.add(Self::BY_COIN_EV, &coin.h_coin_ev);
+            }
+        }
+    }
+}
+
+record! {
+    /// Names a recoup: a refund may refill a recouped coin, which is then recouped again.
+    pub key struct RecoupKey {
+        /// The recouped coin.
+        pub coin_pub: CoinPub,
+        /// How many recoups of the same kind came before.
+        pub n: u32,
+    }
+}
+record! {
+    /// A recoup of a withdrawn coin: its value went back to its reserve.
+    pub struct RecoupRow {
+        /// The reserve.
+        pub reserve_pub: ReservePub,
+        /// The planchet that was withdrawn.
+        pub h_coin_ev: HashCode,
+        /// How much.
+        pub amount: Money,
+        /// The blinding secret, no longer secret: it links coin and withdrawal.
+        pub coin_blind: [u8; 32],
+        /// The coin's signature (`WALLET_COIN_RECOUP`).
+        pub coin_sig: EddsaSignature,
+        /// When.
+        pub time: Timestamp,
+    }
+}
+/// Recoups of withdrawn coins.
+pub struct Recoups;
+impl Recoups {
+    /// By coin_pub.
+    pub const BY_COIN: u8 = 1;
+}
+impl Table for Recoups {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(23, "recoups").shard(32).indexed(&[IndexDef::new(
+        Self::BY_COIN,
+        "by_coin",
+        IndexKind::Prefix { key_bytes: 32 },
+    )]);
+    type Key = RecoupKey;
+    type Row = RecoupRow;
+}
+
+record! {
+    /// A recoup of a coin obtained by refresh: its value went back to the old coin.
+    pub struct RecoupRefreshRow {
+        /// The old coin.
+        pub old_coin_pub: CoinPub,
+        /// The melt that it came from.
+        pub rc: HashCode,
+        /// The planchet that was revealed.
+        pub h_coin_ev: HashCode,
+        /// How much.
+        pub amount: Money,
+        /// The blinding secret, no longer secret.
+        pub coin_blind: [u8; 32],
+        /// The fresh coin's signature (`WALLET_COIN_RECOUP_REFRESH`).
+        pub coin_sig: EddsaSignature,
+        /// When.
+        pub time: Timestamp,
+    }
+}
+/// Recoups of coins obtained by refresh, by the fresh coin.
+pub struct RecoupRefreshes;
+impl RecoupRefreshes {
+    /// By coin_pub.
+    pub const BY_COIN: u8 = 1;
+}
+impl Table for RecoupRefreshes {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(24, "recoup_refreshes")
+        .shard(32)
+        .indexed(&[IndexDef::new(Self::BY_COIN, "by_coin", IndexKind::Prefix { key_bytes: 32 })]);
+    type Key = RecoupKey;
+    type Row = RecoupRefreshRow;
+}
+
+record! {
+    /// Names a credit by recoup-refresh.
+    pub key struct RecoupRefreshCreditKey {
+        /// The old coin, which got the value back.
+        pub old_coin_pub: CoinPub,
+        /// The fresh coin that was recouped.
+        pub coin_pub: CoinPub,
+        /// The recoup's number on the fresh coin.
+        pub n: u32,
+    }
+}
+record! {
+    /// A credit by recoup-refresh.
+    pub struct RecoupRefreshCreditRow {
+        /// How much came back.
+        pub amount: Money,
+        /// When.
+        pub time: Timestamp,
+    }
+}
+/// Credits by recoup-refresh, as the old coin's history needs them.
+pub struct RecoupRefreshCredits;
+impl RecoupRefreshCredits {
+    /// By old_coin_pub.
+    pub const BY_OLD_COIN: u8 = 1;
+}
+impl Table for RecoupRefreshCredits {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(25, "recoup_refresh_credits")
+        .shard(32)
+        .indexed(&[IndexDef::new(Self::BY_OLD_COIN, "by_old_coin", IndexKind::Prefix { key_bytes: 32 })]);
+    type Key = RecoupRefreshCreditKey;
+    type Row = RecoupRefreshCreditRow;
+}
+
+record! {
+    /// Names a secret from which Clause Blind Schnorr nonces come.
+    pub key struct CsNonceKey {
+        /// Of which kind it is.
+        pub kind: NonceKind,
+        /// The nonce, or the refresh master secret (no longer secret).
+        pub nonce: CsNonce,
+    }
+}
+record! {
+    /// What a nonce has been used for. Nothing else is ever signed under it.
+    pub struct CsNonceRow {
+        /// The withdrawal's h_coin_ev or the melt's commitment.
+        pub operation: HashCode,
+        /// The highest denomination serial at that time: when all up to it are gone, the lock may be dropped.
+        pub denom_max: u32,
+    }
+}
+/// Locks on nonces.
+pub struct CsNonces;
+impl Table for CsNonces {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(26, "cs_nonces");
+    type Key = CsNonceKey;
+    type Row = CsNonceRow;
+}

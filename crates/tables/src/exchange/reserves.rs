@@ -1,0 +1,245 @@
+//! Reserves: money that came in and has not been withdrawn.
+
+use batzen_crypto::{EddsaSignature, HashCode, Wtid};
+use batzen_protocol::{Money, Timestamp};
+use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+
+use super::{AccountId, BlindSignature, CoinPub, DenomSerial, PaytoHash, ReservePub};
+
+record! {
+    /// Names a reserve.
+    pub key struct ReserveKey {
+        /// Its public key.
+        pub reserve_pub: ReservePub,
+    }
+}
+record! {
+    /// A reserve.
+    pub struct ReserveRow {
+        /// Credits + recoups − withdrawals with fees − closings − history fees. Never negative.
+        pub balance: Money,
+        /// When it is closed if money is left.
+        pub expiration: Timestamp,
+        /// When it may be forgotten if it is empty.
+        pub gc: Timestamp,
+        /// The account whose transfer came first: where the money goes back to. None without any transfer.
+        pub origin: Option<PaytoHash>,
+    }
+}
+/// All reserves.
+pub struct Reserves;
+impl Reserves {
+    /// Those with money and an origin account, by expiration: the closer's queue.
+    pub const BY_EXPIRATION: u8 = 1;
+}
+impl Table for Reserves {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(1, "reserves").shard(32).indexed(&[IndexDef::new(
+        Self::BY_EXPIRATION,
+        "by_expiration",
+        IndexKind::Ordered,
+    )]);
+    type Key = ReserveKey;
+    type Row = ReserveRow;
+    fn index_entries(_: &ReserveKey, row: &ReserveRow, out: &mut IndexEntries) {
+        if !row.balance.is_zero() && row.origin.is_some() {
+            out.add(Self::BY_EXPIRATION, &row.expiration);
+        }
+    }
+}
+
+record! {
+    /// Names an incoming transfer: the same (account, bank row) is booked once.
+    pub key struct ReserveInKey {
+        /// The reserve that it credits.
+        pub reserve_pub: ReservePub,
+        /// The exchange's account that received it.
+        pub account: AccountId,
+        /// Its row at the bank.
+        pub bank_row: u64,
+    }
+}
+record! {
+    /// An incoming transfer.
+    pub struct ReserveInRow {
+        /// How much.
+        pub amount: Money,
+        /// The sender's account.
+        pub h_payto: PaytoHash,
+        /// When the bank executed it.
+        pub time: Timestamp,
+    }
+}
+/// Incoming transfers.
+pub struct ReservesIn;
+impl ReservesIn {
+    /// By reserve_pub.
+    pub const BY_RESERVE: u8 = 1;
+    /// By account, then bank row.
+    pub const BY_BANK_ROW: u8 = 2;
+}
+impl Table for ReservesIn {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(2, "reserves_in").shard(32).indexed(&[
+        IndexDef::new(Self::BY_RESERVE, "by_reserve", IndexKind::Prefix { key_bytes: 32 }),
+        IndexDef::new(Self::BY_BANK_ROW, "by_bank_row", IndexKind::Ordered),
+    ]);
+    type Key = ReserveInKey;
+    type Row = ReserveInRow;
+    fn index_entries(key: &ReserveInKey, _: &ReserveInRow, out: &mut IndexEntries) {
+        out.add_with(Self::BY_BANK_ROW, |bytes| {
+            key.account.encode(bytes);
+            key.bank_row.encode(bytes);
+        });
+    }
+}
+
+record! {
+    /// Names a withdrawal.
+    pub key struct WithdrawalKey {
+        /// From which reserve.
+        pub reserve_pub: ReservePub,
+        /// Hash of the blinded planchet and the denomination.
+        pub h_coin_ev: HashCode,
+    }
+}
+record! {
+    /// A withdrawal: value and fee are its denomination's.
+    pub struct WithdrawalRow {
+        /// What was withdrawn.
+        pub denom: DenomSerial,
+        /// The reserve's signature on the request (`WALLET_RESERVE_WITHDRAW`).
+        pub reserve_sig: EddsaSignature,
+        /// The answer.
+        pub ev_sig: BlindSignature,
+        /// When it was debited.
+        pub time: Timestamp,
+    }
+}
+/// Withdrawals.
+pub struct Withdrawals;
+impl Withdrawals {
+    /// By reserve_pub.
+    pub const BY_RESERVE: u8 = 1;
+    /// By h_coin_ev: recoup. Several reserves may have withdrawn an equal planchet; the earliest serial counts.
+    pub const BY_COIN_EV: u8 = 2;
+}
+impl Table for Withdrawals {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(3, "withdrawals").shard(32).indexed(&[
+        IndexDef::new(Self::BY_RESERVE, "by_reserve", IndexKind::Prefix { key_bytes: 32 }),
+        IndexDef::new(Self::BY_COIN_EV, "by_coin_ev", IndexKind::Hash),
+    ]);
+    type Key = WithdrawalKey;
+    type Row = WithdrawalRow;
+    fn index_entries(key: &WithdrawalKey, _: &WithdrawalRow, out: &mut IndexEntries) {
+        out.add(Self::BY_COIN_EV, &key.h_coin_ev);
+    }
+}
+
+record! {
+    /// Names a closing.
+    pub key struct ClosingKey {
+        /// The reserve.
+        pub reserve_pub: ReservePub,
+        /// How many closings of it came before.
+        pub n: u32,
+    }
+}
+record! {
+    /// A closing: the reserve's whole balance left it.
+    pub struct ClosingRow {
+        /// When.
+        pub time: Timestamp,
+        /// Identifies the transfer, if money moved.
+        pub wtid: Wtid,
+        /// The receiver's account.
+        pub h_payto: PaytoHash,
+        /// The account that pays.
+        pub account: AccountId,
+        /// What was taken from the reserve, fee included.
+        pub amount: Money,
+        /// The closing fee (at most the amount).
+        pub fee: Money,
+        /// What is wired: amount − fee, rounded down. Zero: no transfer.
+        pub paid: Money,
+    }
+}
+/// Closings of reserves.
+pub struct Closings;
+impl Closings {
+    /// By reserve_pub.
+    pub const BY_RESERVE: u8 = 1;
+}
+impl Table for Closings {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(4, "closings").shard(32).indexed(&[IndexDef::new(
+        Self::BY_RESERVE,
+        "by_reserve",
+        IndexKind::Prefix { key_bytes: 32 },
+    )]);
+    type Key = ClosingKey;
+    type Row = ClosingRow;
+}
+
+record! {
+    /// Names a credit by recoup.
+    pub key struct RecoupCreditKey {
+        /// The reserve that got the money back.
+        pub reserve_pub: ReservePub,
+        /// The recouped coin.
+        pub coin_pub: CoinPub,
+        /// The recoup's number on that coin.
+        pub n: u32,
+    }
+}
+record! {
+    /// A credit by recoup.
+    pub struct RecoupCreditRow {
+        /// How much came back.
+        pub amount: Money,
+        /// When.
+        pub time: Timestamp,
+    }
+}
+/// Credits by recoup, as the reserve's history needs them.
+pub struct RecoupCredits;
+impl RecoupCredits {
+    /// By reserve_pub.
+    pub const BY_RESERVE: u8 = 1;
+}
+impl Table for RecoupCredits {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(5, "recoup_credits")
+        .shard(32)
+        .indexed(&[IndexDef::new(Self::BY_RESERVE, "by_reserve", IndexKind::Prefix { key_bytes: 32 })]);
+    type Key = RecoupCreditKey;
+    type Row = RecoupCreditRow;
+}
+
+record! {
+    /// Names a paid request for the full history.
+    pub key struct HistoryRequestKey {
+        /// The reserve.
+        pub reserve_pub: ReservePub,
+        /// The request's own time: repeated requests with it are free.
+        pub request_time: Timestamp,
+    }
+}
+record! {
+    /// A paid request for the full history.
+    pub struct HistoryRequestRow {
+        /// What it cost, more than zero.
+        pub fee: Money,
+        /// The reserve's signature (`WALLET_RESERVE_HISTORY`).
+        pub reserve_sig: EddsaSignature,
+    }
+}
+/// Paid requests for full histories.
+pub struct HistoryRequests;
+impl HistoryRequests {
+    /// By reserve_pub.
+    pub const BY_RESERVE: u8 = 1;
+}
+impl Table for HistoryRequests {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(6, "history_requests")
+        .shard(32)
+        .indexed(&[IndexDef::new(Self::BY_RESERVE, "by_reserve", IndexKind::Prefix { key_bytes: 32 })]);
+    type Key = HistoryRequestKey;
+    type Row = HistoryRequestRow;
+}

@@ -1,0 +1,264 @@
+//! Types that occur in several tables.
+
+use batzen_crypto::{CsRPub, CsScalar, EddsaPublicKey, EddsaSignature, HashCode, ShortHash, hash};
+use batzen_store::{Column, ColumnKind, ColumnType, DecodeError, put_bytes, take_array, take_bytes};
+
+/// A reserve's public key (32 bytes).
+pub type ReservePub = EddsaPublicKey;
+/// A coin's public key (32 bytes).
+pub type CoinPub = EddsaPublicKey;
+/// A merchant's public key (32 bytes).
+pub type MerchantPub = EddsaPublicKey;
+/// Hash of a payto URI (32 bytes): names a bank account.
+pub type PaytoHash = ShortHash;
+
+/// Names a denomination in rows: counted from 1 in the order of master signatures. The 64-byte hash stands only in the
+/// denominations table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DenomSerial(pub u32);
+
+impl Column for DenomSerial {
+    const TYPE: ColumnType = ColumnType::new(ColumnKind::U32);
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
+    }
+    fn decode(input: &mut &[u8]) -> Result<Self, DecodeError> {
+        Ok(Self(u32::decode(input)?))
+    }
+}
+
+/// Names one of the exchange's own bank accounts: the first 8 bytes of the hash of its payto URI without query part, so
+/// that neither a renamed configuration section nor a new receiver name makes it another account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AccountId(pub [u8; 8]);
+
+impl AccountId {
+    /// The account at this payto URI.
+    #[must_use]
+    pub fn of_payto(payto_uri: &str) -> Self {
+        let bare = payto_uri.split('?').next().unwrap_or(payto_uri);
+        let digest = hash::sha512(bare.as_bytes());
+        Self(*digest.as_bytes().first_chunk().expect("64 bytes hold 8"))
+    }
+}
+
+impl Column for AccountId {
+    const TYPE: ColumnType = ColumnType::new(ColumnKind::Fixed(8));
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
+    }
+    fn decode(input: &mut &[u8]) -> Result<Self, DecodeError> {
+        Ok(Self(take_array(input, "account")?))
+    }
+}
+
+const RSA: u8 = 1;
+const CS: u8 = 2;
+
+/// The exchange's signature on a planchet, still blinded: what a withdrawal or reveal answers.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum BlindSignature {
+    /// The blinded RSA signature as on the wire, big-endian, as long as the modulus.
+    Rsa(Vec<u8>),
+    /// Clause Blind Schnorr: which of the two sessions was answered, and its answer.
+    Cs {
+        /// The session, 0 or 1.
+        b: bool,
+        /// The blinded answer.
+        s: CsScalar,
+    },
+}
+
+/// Bytes: cipher (1 RSA, 2 CS), then the signature (CS: b, s).
+impl Column for BlindSignature {
+    const TYPE: ColumnType = ColumnType::new(ColumnKind::Bytes);
+    fn encode(&self, out: &mut Vec<u8>) {
+        let mut bytes = Vec::with_capacity(258);
+        match self {
+            Self::Rsa(signature) => {
+                bytes.push(RSA);
+                bytes.extend_from_slice(signature);
+            }
+            Self::Cs { b, s } => {
+                bytes.extend_from_slice(&[CS, u8::from(*b)]);
+                bytes.extend_from_slice(s.as_bytes());
+            }
+        }
+        put_bytes(&bytes, out);
+    }
+    fn decode(input: &mut &[u8]) -> Result<Self, DecodeError> {
+        let bytes = take_bytes(input, "blind signature")?;
+        match bytes.split_first() {
+            Some((&RSA, signature)) => Ok(Self::Rsa(signature.to_vec())),
+            Some((&CS, mut rest)) => {
+                let (b, s) = (bool::decode(&mut rest)?, CsScalar::decode(&mut rest)?);
+                end(rest)?;
+                Ok(Self::Cs { b, s })
+            }
+            _ => Err(DecodeError::invalid("blind signature", "unknown cipher")),
+        }
+    }
+}
+
+/// The denomination's signature on a coin, unblinded: what proves the coin's value.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum CoinSignature {
+    /// The RSA signature, big-endian.
+    Rsa(Vec<u8>),
+    /// The Clause Schnorr signature.
+    Cs {
+        /// The point R.
+        r: CsRPub,
+        /// The scalar s.
+        s: CsScalar,
+    },
+}
+
+/// Bytes: cipher (1 RSA, 2 CS), then the signature (CS: R, s).
+impl Column for CoinSignature {
+    const TYPE: ColumnType = ColumnType::new(ColumnKind::Bytes);
+    fn encode(&self, out: &mut Vec<u8>) {
+        let mut bytes = Vec::with_capacity(258);
+        match self {
+            Self::Rsa(signature) => {
+                bytes.push(RSA);
+                bytes.extend_from_slice(signature);
+            }
+            Self::Cs { r, s } => {
+                bytes.push(CS);
+                bytes.extend_from_slice(r.as_bytes());
+                bytes.extend_from_slice(s.as_bytes());
+            }
+        }
+        put_bytes(&bytes, out);
+    }
+    fn decode(input: &mut &[u8]) -> Result<Self, DecodeError> {
+        let bytes = take_bytes(input, "coin signature")?;
+        match bytes.split_first() {
+            Some((&RSA, signature)) => Ok(Self::Rsa(signature.to_vec())),
+            Some((&CS, mut rest)) => {
+                let (r, s) = (CsRPub::decode(&mut rest)?, CsScalar::decode(&mut rest)?);
+                end(rest)?;
+                Ok(Self::Cs { r, s })
+            }
+            _ => Err(DecodeError::invalid("coin signature", "unknown cipher")),
+        }
+    }
+}
+
+/// One fresh coin of a reveal.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct FreshCoin {
+    /// Its denomination.
+    pub denom: DenomSerial,
+    /// Hash of its blinded planchet and denomination.
+    pub h_coin_ev: HashCode,
+    /// The old coin's signature on the link (`WALLET_COIN_LINK`).
+    pub link_sig: EddsaSignature,
+    /// The blind signature.
+    pub ev_sig: BlindSignature,
+    /// Clause Blind Schnorr only: the two R values it was made under, for `/link` when the private key is gone.
+    pub r_pubs: Option<(CsRPub, CsRPub)>,
+}
+
+/// All fresh coins of one reveal, in the order of the request.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct FreshCoins(pub Vec<FreshCoin>);
+
+impl Column for FreshCoins {
+    const TYPE: ColumnType = ColumnType::new(ColumnKind::Bytes);
+    fn encode(&self, out: &mut Vec<u8>) {
+        let mut inner = Vec::with_capacity(self.0.len() * 400);
+        for coin in &self.0 {
+            coin.denom.encode(&mut inner);
+            coin.h_coin_ev.encode(&mut inner);
+            coin.link_sig.encode(&mut inner);
+            coin.ev_sig.encode(&mut inner);
+            coin.r_pubs.is_some().encode(&mut inner);
+            if let Some((r0, r1)) = &coin.r_pubs {
+                r0.encode(&mut inner);
+                r1.encode(&mut inner);
+            }
+        }
+        put_bytes(&inner, out);
+    }
+    fn decode(input: &mut &[u8]) -> Result<Self, DecodeError> {
+        let inner = take_bytes(input, "fresh coins")?;
+        let mut rest = inner.as_slice();
+        let input = &mut rest;
+        let mut coins = Vec::new();
+        while !input.is_empty() {
+            coins.push(FreshCoin {
+                denom: DenomSerial::decode(input)?,
+                h_coin_ev: HashCode::decode(input)?,
+                link_sig: EddsaSignature::decode(input)?,
+                ev_sig: BlindSignature::decode(input)?,
+                r_pubs: if bool::decode(input)? {
+                    Some((CsRPub::decode(input)?, CsRPub::decode(input)?))
+                } else {
+                    None
+                },
+            });
+        }
+        Ok(Self(coins))
+    }
+}
+
+fn end(rest: &[u8]) -> Result<(), DecodeError> {
+    if rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing { left: rest.len() }) }
+}
+
+/// Declares an enum that is stored as one byte.
+macro_rules! byte_enum {
+    ($(#[$meta:meta])* $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $value:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$variant_meta])* $variant = $value,)* }
+
+        impl Column for $name {
+            const TYPE: ColumnType = ColumnType::new(ColumnKind::U8);
+            fn encode(&self, out: &mut Vec<u8>) {
+                out.push(*self as u8);
+            }
+            fn decode(input: &mut &[u8]) -> Result<Self, DecodeError> {
+                match u8::decode(input)? {
+                    $($value => Ok(Self::$variant),)*
+                    other => Err(DecodeError::invalid(stringify!($name), other.to_string())),
+                }
+            }
+        }
+    };
+}
+
+byte_enum! {
+    /// How a denomination signs.
+    Cipher {
+        /// Blind RSA.
+        Rsa = 1,
+        /// Clause Blind Schnorr.
+        Cs = 2,
+    }
+}
+
+byte_enum! {
+    /// Why a transfer leaves the exchange.
+    TransferKind {
+        /// Deposits of a merchant; a wire_out row has the same wtid.
+        Aggregate = 1,
+        /// A closed reserve; a closings row has the same wtid.
+        Closing = 2,
+        /// Profit paid out; a drains row has the same wtid.
+        Drain = 3,
+    }
+}
+
+byte_enum! {
+    /// Which secret a Clause Blind Schnorr lock is on.
+    NonceKind {
+        /// A planchet's nonce, used at withdrawals.
+        Withdraw = 1,
+        /// A refresh master secret, from which a melt's nonces follow.
+        Melt = 2,
+    }
+}

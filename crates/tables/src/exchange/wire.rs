@@ -1,0 +1,291 @@
+//! Bank accounts and the transfers that leave the exchange.
+
+use batzen_crypto::{EddsaSignature, HashCode, Wtid};
+use batzen_protocol::{Money, Timestamp};
+use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+
+use super::{AccountId, CoinPub, DepositKey, MerchantPub, PaytoHash, TransferKind};
+
+record! {
+    /// Names a bank account of somebody.
+    pub key struct WireTargetKey {
+        /// Hash of its payto URI.
+        pub h_payto: PaytoHash,
+    }
+}
+record! {
+    /// A bank account.
+    pub struct WireTargetRow {
+        /// Its payto URI.
+        pub payto_uri: String,
+    }
+}
+/// Bank accounts that sent or receive money.
+pub struct WireTargets;
+impl Table for WireTargets {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(30, "wire_targets");
+    type Key = WireTargetKey;
+    type Row = WireTargetRow;
+}
+
+record! {
+    /// Names a transient aggregate.
+    pub key struct AggregateKey {
+        /// The merchant's account.
+        pub h_payto: PaytoHash,
+        /// The merchant.
+        pub merchant_pub: MerchantPub,
+        /// The account that will pay.
+        pub account: AccountId,
+    }
+}
+record! {
+    /// Deposits that were aggregated but are not paid yet: the sum is too small, held back, or more are to come.
+    pub struct AggregateRow {
+        /// Contributions − refunds − deposit fees; the wire fee is not yet taken off.
+        pub total: Money,
+        /// The identifier that they will be paid under.
+        pub wtid: Wtid,
+        /// The KYC requirement that holds it back, if any.
+        pub kyc_row: Option<u64>,
+    }
+}
+/// Transient aggregates.
+pub struct Aggregates;
+impl Aggregates {
+    /// By h_payto: KYC release.
+    pub const BY_TARGET: u8 = 1;
+}
+impl Table for Aggregates {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(31, "aggregates")
+        .shard(32)
+        .indexed(&[IndexDef::new(Self::BY_TARGET, "by_target", IndexKind::Prefix { key_bytes: 32 })]);
+    type Key = AggregateKey;
+    type Row = AggregateRow;
+}
+
+record! {
+    /// Names a transfer.
+    pub key struct WtidKey {
+        /// Its identifier.
+        pub wtid: Wtid,
+    }
+}
+record! {
+    /// A transfer to a merchant that has been decided.
+    pub struct WireOutRow {
+        /// When it was decided.
+        pub time: Timestamp,
+        /// The merchant's account.
+        pub h_payto: PaytoHash,
+        /// The merchant.
+        pub merchant_pub: MerchantPub,
+        /// The account that pays.
+        pub account: AccountId,
+        /// What is wired: the deposits' total − wire fee, rounded down.
+        pub amount: Money,
+        /// The wire fee.
+        pub wire_fee: Money,
+    }
+}
+/// Transfers to merchants.
+pub struct WireOut;
+impl WireOut {
+    /// By h_payto, then time: KYC sums.
+    pub const BY_TARGET_TIME: u8 = 1;
+}
+impl Table for WireOut {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(32, "wire_out").indexed(&[IndexDef::new(
+        Self::BY_TARGET_TIME,
+        "by_target_time",
+        IndexKind::Ordered,
+    )]);
+    type Key = WtidKey;
+    type Row = WireOutRow;
+    fn index_entries(_: &WtidKey, row: &WireOutRow, out: &mut IndexEntries) {
+        out.add_with(Self::BY_TARGET_TIME, |bytes| {
+            row.h_payto.encode(bytes);
+            row.time.encode(bytes);
+        });
+    }
+}
+
+record! {
+    /// Says that a deposit belongs to a transfer (also while that is still a transient aggregate).
+    pub key struct TrackingKey {
+        /// The transfer.
+        pub wtid: Wtid,
+        /// The coin.
+        pub coin_pub: CoinPub,
+        /// The merchant.
+        pub merchant_pub: MerchantPub,
+        /// The contract.
+        pub h_contract_terms: HashCode,
+    }
+}
+impl TrackingKey {
+    /// The deposit in the transfer.
+    #[must_use]
+    pub fn new(wtid: Wtid, deposit: &DepositKey) -> Self {
+        Self {
+            wtid,
+            coin_pub: deposit.coin_pub,
+            merchant_pub: deposit.merchant_pub,
+            h_contract_terms: deposit.h_contract_terms,
+        }
+    }
+
+    /// The deposit.
+    #[must_use]
+    pub fn deposit(&self) -> DepositKey {
+        DepositKey {
+            coin_pub: self.coin_pub,
+            merchant_pub: self.merchant_pub,
+            h_contract_terms: self.h_contract_terms,
+        }
+    }
+}
+/// Which deposits a transfer pays.
+pub struct Tracking;
+impl Tracking {
+    /// By wtid.
+    pub const BY_WTID: u8 = 1;
+}
+impl Table for Tracking {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(33, "tracking").shard(32).indexed(&[IndexDef::new(
+        Self::BY_WTID,
+        "by_wtid",
+        IndexKind::Prefix { key_bytes: 32 },
+    )]);
+    type Key = TrackingKey;
+    type Row = ();
+}
+
+record! {
+    /// A transfer that must reach the bank: the commit of this row is the decision to pay. What the bank is told never
+    /// changes, so that asking again is harmless.
+    pub struct PreparedRow {
+        /// What it pays.
+        pub kind: TransferKind,
+        /// The account that pays.
+        pub account: AccountId,
+        /// Identifies the request at the bank.
+        pub request_uid: HashCode,
+        /// How much.
+        pub amount: Money,
+        /// The receiver: a row in wire_targets.
+        pub h_payto: PaytoHash,
+        /// The exchange's base URL, part of the subject.
+        pub exchange_base_url: String,
+        /// When it was decided.
+        pub time: Timestamp,
+        /// When the bank accepted it.
+        pub finished: Option<Timestamp>,
+        /// Why it will not be tried again; an operator has to look.
+        pub failed: Option<String>,
+    }
+}
+/// Transfers for the bank.
+pub struct Prepared;
+impl Prepared {
+    /// Those neither finished nor failed, in commit order (the value is empty).
+    pub const OPEN: u8 = 1;
+    /// Those failed, in commit order (the value is empty).
+    pub const FAILED: u8 = 2;
+}
+impl Table for Prepared {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(34, "prepared").indexed(&[
+        IndexDef::new(Self::OPEN, "open", IndexKind::Serial),
+        IndexDef::new(Self::FAILED, "failed", IndexKind::Serial),
+    ]);
+    type Key = WtidKey;
+    type Row = PreparedRow;
+    fn index_entries(_: &WtidKey, row: &PreparedRow, out: &mut IndexEntries) {
+        if row.failed.is_some() {
+            out.add_with(Self::FAILED, |_| {});
+        } else if row.finished.is_none() {
+            out.add_with(Self::OPEN, |_| {});
+        }
+    }
+}
+
+record! {
+    /// An order of the offline key's holder to pay out profit.
+    pub struct DrainRow {
+        /// The configuration section of the account to debit, as signed.
+        pub account_section: String,
+        /// The receiver.
+        pub payto_uri: String,
+        /// The order's date.
+        pub date: Timestamp,
+        /// How much.
+        pub amount: Money,
+        /// The master key's signature (`MASTER_DRAIN_PROFIT`).
+        pub master_sig: EddsaSignature,
+        /// Whether its transfer has been prepared.
+        pub executed: bool,
+    }
+}
+/// Orders to pay out profit.
+pub struct Drains;
+impl Drains {
+    /// Those not executed, in commit order (the value is empty).
+    pub const OPEN: u8 = 1;
+}
+impl Table for Drains {
+    const DEF: &'static TableDef =
+        &TableDef::of::<Self>(35, "drains").indexed(&[IndexDef::new(Self::OPEN, "open", IndexKind::Serial)]);
+    type Key = WtidKey;
+    type Row = DrainRow;
+    fn index_entries(_: &WtidKey, row: &DrainRow, out: &mut IndexEntries) {
+        if !row.executed {
+            out.add_with(Self::OPEN, |_| {});
+        }
+    }
+}
+
+record! {
+    /// Names one of the exchange's accounts.
+    pub key struct AccountKey {
+        /// Which.
+        pub account: AccountId,
+    }
+}
+record! {
+    /// How far the import of credits has come.
+    pub struct CursorRow {
+        /// The last bank row that was looked at.
+        pub bank_row: u64,
+    }
+}
+/// How far the import of credits has come on each account.
+pub struct Cursors;
+impl Table for Cursors {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(36, "cursors");
+    type Key = AccountKey;
+    type Row = CursorRow;
+}
+
+record! {
+    /// Names a KYC requirement.
+    pub key struct KycRequirementKey {
+        /// The account that is to be identified.
+        pub h_payto: PaytoHash,
+        /// The requirement's number.
+        pub row: u64,
+    }
+}
+record! {
+    /// A KYC requirement. Without rules there are none: everything is allowed.
+    pub struct KycRequirementRow {
+        /// Names of the checks that are missing, separated by blanks.
+        pub checks: String,
+    }
+}
+/// KYC requirements.
+pub struct KycRequirements;
+impl Table for KycRequirements {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(37, "kyc_requirements").shard(32);
+    type Key = KycRequirementKey;
+    type Row = KycRequirementRow;
+}
