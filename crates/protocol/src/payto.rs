@@ -1,0 +1,379 @@
+//! `payto://` URIs (RFC 8905): the names of bank accounts and reserves.
+//!
+//! A URI is kept exactly as written, since its hash identifies the account: there is no normalisation, so another
+//! spelling is another account.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+use batzen_crypto::{EddsaPublicKey, HashCode, ShortHash, WireSalt};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::hashes;
+
+/// Longest IBAN, in characters (ISO 13616).
+const MAX_IBAN_LEN: usize = 34;
+
+/// Countries that issue IBANs (ISO 13616 registry).
+const IBAN_COUNTRIES: &[u8] = b"ADAEALATAZBABEBGBHBIBRBYCHCRCYCZDEDJDKDOEEEGESFIFKFOFRGBGEGIGLGRGTHRHUIEILIQISITJOKWKZLB\
+    LCLILTLULVLYMCMDMEMKMNMRMTMUNINLNOOMPKPLPSPTQARORSRUSASCSDSESISKSMSOSTSVTLTNTRUAVAVGXKYE";
+
+/// Why a text is not an acceptable payto URI.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PaytoError {
+    /// Does not begin with `payto://`.
+    #[error("URI does not begin with payto://")]
+    Prefix,
+    /// A character that is not allowed, or an incomplete percent escape.
+    #[error("URI has a character that is not allowed")]
+    Character,
+    /// No method, or no slash after it.
+    #[error("URI has no path after its method")]
+    NoPath,
+    /// The IBAN is too long or too short or has wrong characters.
+    #[error("malformed IBAN")]
+    Iban,
+    /// The IBAN begins with the code of no known country.
+    #[error("IBAN of an unknown country")]
+    IbanCountry,
+    /// The check digits of the IBAN are wrong.
+    #[error("wrong check digits in IBAN")]
+    IbanChecksum,
+    /// An `iban` URI needs a `receiver-name`.
+    #[error("missing receiver-name")]
+    ReceiverName,
+    /// Not the URI of a reserve, or its key is malformed.
+    #[error("not the URI of a reserve")]
+    Reserve,
+    /// The exchange's base URL is not `http://…/` or `https://…/`.
+    #[error("malformed base URL")]
+    BaseUrl,
+}
+
+/// Which characters are let through.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Charset {
+    Strict,
+    Escapes,
+}
+
+/// A valid payto URI, exactly as written.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PaytoUri(String);
+
+impl PaytoUri {
+    /// Checks a URI in the form that endpoints accept: letters, digits, `/ : & ? - . , = +`, and `%` with two
+    /// hexadecimal digits.
+    ///
+    /// # Errors
+    /// [`PaytoError`].
+    pub fn parse(text: impl Into<String>) -> Result<Self, PaytoError> {
+        let text = text.into();
+        validate(&text, Charset::Escapes)?;
+        Ok(Self(text))
+    }
+
+    /// Checks a URI in the strict form, without percent escapes.
+    ///
+    /// # Errors
+    /// [`PaytoError`].
+    pub fn parse_strict(text: impl Into<String>) -> Result<Self, PaytoError> {
+        let text = text.into();
+        validate(&text, Charset::Strict)?;
+        Ok(Self(text))
+    }
+
+    /// The URI of an account at a bank of the `x-taler-bank` method.
+    ///
+    /// # Errors
+    /// [`PaytoError::Character`] if `host` or `account` are empty or have characters that cannot stand there.
+    pub fn x_taler_bank(host: &str, account: &str, receiver_name: Option<&str>) -> Result<Self, PaytoError> {
+        let plain = |text: &str| {
+            !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.:,+".contains(&b))
+        };
+        if !plain(host) || !plain(account) {
+            return Err(PaytoError::Character);
+        }
+        let mut uri = format!("payto://x-taler-bank/{host}/{account}");
+        if let Some(name) = receiver_name {
+            uri.push_str("?receiver-name=");
+            for &byte in name.as_bytes() {
+                if byte.is_ascii_alphanumeric() || b"-.,".contains(&byte) {
+                    uri.push(byte as char);
+                } else {
+                    uri.push_str(&format!("%{byte:02X}"));
+                }
+            }
+        }
+        Self::parse(uri)
+    }
+
+    /// The URI of a reserve, by which it receives purses: base URL `https://HOST/PATH/` becomes
+    /// `payto://taler-reserve/HOST/PATH/KEY`, and `http://` becomes `payto://taler-reserve-http/…`.
+    ///
+    /// # Errors
+    /// [`PaytoError::BaseUrl`] unless the base URL is http or https and ends with a slash, else as
+    /// [`PaytoUri::parse`].
+    pub fn reserve(exchange_base_url: &str, reserve_pub: &EddsaPublicKey) -> Result<Self, PaytoError> {
+        let (method, rest) = if let Some(rest) = exchange_base_url.strip_prefix("https://") {
+            ("taler-reserve", rest)
+        } else if let Some(rest) = exchange_base_url.strip_prefix("http://") {
+            ("taler-reserve-http", rest)
+        } else {
+            return Err(PaytoError::BaseUrl);
+        };
+        if !rest.ends_with('/') || rest.starts_with('/') {
+            return Err(PaytoError::BaseUrl);
+        }
+        // Not checked against the charset: a base URL may have a tilde, and both sides build the same text.
+        Ok(Self(format!("payto://{method}/{rest}{reserve_pub}")))
+    }
+
+    /// The base URL of the exchange and the key, if this is the URI of a reserve.
+    ///
+    /// # Errors
+    /// [`PaytoError::Reserve`] for another method or a malformed key.
+    pub fn to_reserve(&self) -> Result<(String, EddsaPublicKey), PaytoError> {
+        let scheme = match self.method().to_ascii_lowercase().as_str() {
+            "taler-reserve" => "https",
+            "taler-reserve-http" => "http",
+            _ => return Err(PaytoError::Reserve),
+        };
+        let (base, key) = self.path().rsplit_once('/').ok_or(PaytoError::Reserve)?;
+        if base.is_empty() {
+            return Err(PaytoError::Reserve);
+        }
+        let key = key.parse().map_err(|_| PaytoError::Reserve)?;
+        Ok((format!("{scheme}://{base}/"), key))
+    }
+
+    /// The text as written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The text as written.
+    pub fn into_string(self) -> String {
+        self.0
+    }
+
+    fn after_scheme(&self) -> &str {
+        &self.0["payto://".len()..]
+    }
+
+    /// The wire method, e.g. `iban` or `x-taler-bank`, as written.
+    pub fn method(&self) -> &str {
+        self.after_scheme().split('/').next().unwrap_or_default()
+    }
+
+    /// What stands between the method and the query, without the slash in front.
+    pub fn path(&self) -> &str {
+        let path = self.after_scheme().split_once('/').map_or("", |(_, path)| path);
+        path.split('?').next().unwrap_or_default()
+    }
+
+    /// The account within the bank: for `x-taler-bank` what follows the host, otherwise the last segment of the path
+    /// (the IBAN of `iban`).
+    pub fn account(&self) -> &str {
+        let path = self.path();
+        if self.method().eq_ignore_ascii_case("x-taler-bank") {
+            path.split_once('/').map_or("", |(_, account)| account)
+        } else {
+            path.rsplit('/').next().unwrap_or_default()
+        }
+    }
+
+    /// The first segment of the path: the bank of `x-taler-bank`, with its port.
+    pub fn host(&self) -> &str {
+        self.path().split('/').next().unwrap_or_default()
+    }
+
+    /// A parameter of the query as written.
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        let (_, query) = self.0.split_once('?')?;
+        query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|(_, value)| value)
+    }
+
+    /// The name of the account's owner, with escapes and `+` decoded.
+    pub fn receiver_name(&self) -> Option<Cow<'_, str>> {
+        let raw = self.parameter("receiver-name")?;
+        if !raw.contains(['%', '+']) {
+            return Some(Cow::Borrowed(raw));
+        }
+        let mut bytes = Vec::with_capacity(raw.len());
+        let mut rest = raw.bytes();
+        while let Some(byte) = rest.next() {
+            bytes.push(match byte {
+                b'+' => b' ',
+                b'%' => {
+                    let mut digit = || rest.next().and_then(|c| (c as char).to_digit(16)).unwrap_or_default() as u8;
+                    digit() << 4 | digit()
+                }
+                other => other,
+            });
+        }
+        Some(Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    /// `h_payto`, which identifies the account: first half of SHA-512 over the URI and a zero byte.
+    pub fn hash(&self) -> ShortHash {
+        h_payto(&self.0)
+    }
+
+    /// `h_wire`, by which a merchant names its account in contracts without telling the wallet.
+    pub fn wire_hash(&self, salt: &WireSalt) -> HashCode {
+        h_wire(&self.0, salt)
+    }
+}
+
+/// `h_payto` of any text: first half of SHA-512 over it and a zero byte. See [`PaytoUri::hash`].
+pub fn h_payto(payto_uri: &str) -> ShortHash {
+    hashes::short(&hashes::text_nul(payto_uri))
+}
+
+/// `h_wire` of any text: KDF with the salt over it and a zero byte. See [`PaytoUri::wire_hash`].
+pub fn h_wire(payto_uri: &str, salt: &WireSalt) -> HashCode {
+    hashes::kdf64(salt.as_bytes(), &[payto_uri.as_bytes(), &[0]], b"merchant-wire-signature")
+}
+
+fn validate(text: &str, charset: Charset) -> Result<(), PaytoError> {
+    let rest = match text.split_at_checked("payto://".len()) {
+        Some((prefix, rest)) if prefix.eq_ignore_ascii_case("payto://") => rest,
+        _ => return Err(PaytoError::Prefix),
+    };
+    let bytes = rest.as_bytes();
+    let mut i = 0;
+    while i < bytes.len() {
+        match bytes[i] {
+            b if b.is_ascii_alphanumeric() || b"/:&?-.,=+".contains(&b) => i += 1,
+            b'%' if charset == Charset::Escapes
+                && bytes.get(i + 1..i + 3).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit)) =>
+            {
+                i += 3;
+            }
+            _ => return Err(PaytoError::Character),
+        }
+    }
+    let (method, after) = rest.split_once('/').ok_or(PaytoError::NoPath)?;
+    if method.is_empty() || method.contains('?') {
+        return Err(PaytoError::NoPath);
+    }
+    if method.eq_ignore_ascii_case("iban") {
+        let (path, query) = after.split_once('?').unwrap_or((after, ""));
+        validate_iban(path.rsplit('/').next().unwrap_or_default())?;
+        if !query.split('&').any(|pair| pair.starts_with("receiver-name=")) {
+            return Err(PaytoError::ReceiverName);
+        }
+    }
+    Ok(())
+}
+
+/// Checks an IBAN: form, country and check digits (ISO 7064, modulo 97 gives 1).
+///
+/// # Errors
+/// [`PaytoError::Iban`], [`PaytoError::IbanCountry`] or [`PaytoError::IbanChecksum`].
+pub fn validate_iban(iban: &str) -> Result<(), PaytoError> {
+    let bytes = iban.as_bytes();
+    if bytes.len() < 5 || bytes.len() > MAX_IBAN_LEN || !bytes.iter().all(u8::is_ascii_alphanumeric) {
+        return Err(PaytoError::Iban);
+    }
+    let country = [bytes[0].to_ascii_uppercase(), bytes[1].to_ascii_uppercase()];
+    if !IBAN_COUNTRIES.chunks_exact(2).any(|known| known == country) {
+        return Err(PaytoError::IbanCountry);
+    }
+    if !bytes[2].is_ascii_digit() || !bytes[3].is_ascii_digit() {
+        return Err(PaytoError::Iban);
+    }
+    let remainder = bytes[4..].iter().chain(&bytes[..4]).fold(0u32, |acc, byte| match byte {
+        b'0'..=b'9' => (acc * 10 + u32::from(byte - b'0')) % 97,
+        letter => (acc * 100 + u32::from(letter.to_ascii_uppercase() - b'A') + 10) % 97,
+    });
+    if remainder == 1 { Ok(()) } else { Err(PaytoError::IbanChecksum) }
+}
+
+impl fmt::Display for PaytoUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for PaytoUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for PaytoUri {
+    type Err = PaytoError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        Self::parse(s)
+    }
+}
+
+impl Serialize for PaytoUri {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for PaytoUri {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        crate::text::deserialize_from_str(deserializer, "a payto URI")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts() {
+        let uri = PaytoUri::parse("payto://x-taler-bank/localhost:8082/shop?receiver-name=A+%C3%9C&x=1").unwrap();
+        assert_eq!(
+            (uri.method(), uri.host(), uri.account(), uri.path()),
+            ("x-taler-bank", "localhost:8082", "shop", "localhost:8082/shop")
+        );
+        assert_eq!(uri.receiver_name().as_deref(), Some("A Ü"));
+        assert_eq!(uri.parameter("x"), Some("1"));
+        assert!(PaytoUri::parse_strict(uri.as_str()).is_err());
+        let iban = PaytoUri::parse("payto://iban/SOGEDEFFXXX/DE75512108001245126199?receiver-name=x").unwrap();
+        assert_eq!(iban.account(), "DE75512108001245126199");
+    }
+
+    #[test]
+    fn refusals() {
+        for (text, error) in [
+            ("payto:/iban/x", PaytoError::Prefix),
+            ("pay", PaytoError::Prefix),
+            ("payto://x-taler-bank", PaytoError::NoPath),
+            ("payto:///x", PaytoError::NoPath),
+            ("payto://iban?/x", PaytoError::NoPath),
+            ("payto://x-taler-bank/a b", PaytoError::Character),
+            ("payto://x-taler-bank/a%2", PaytoError::Character),
+            ("payto://x-taler-bank/a_b", PaytoError::Character),
+            ("payto://iban/DE?receiver-name=x", PaytoError::Iban),
+            ("payto://iban/XX75512108001245126199?receiver-name=x", PaytoError::IbanCountry),
+            ("payto://iban/DE75512108001245126190?receiver-name=x", PaytoError::IbanChecksum),
+            ("payto://iban/DE75512108001245126199", PaytoError::ReceiverName),
+        ] {
+            assert_eq!(PaytoUri::parse(text), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn builds_accounts() {
+        let uri = PaytoUri::x_taler_bank("localhost:1", "shop", Some("A b")).unwrap();
+        assert_eq!(uri.as_str(), "payto://x-taler-bank/localhost:1/shop?receiver-name=A%20b");
+        assert_eq!(uri.receiver_name().as_deref(), Some("A b"));
+        assert!(PaytoUri::x_taler_bank("localhost", "a/b", None).is_err());
+    }
+
+    #[test]
+    fn country_list_is_well_formed() {
+        let pairs: Vec<_> = IBAN_COUNTRIES.chunks(2).collect();
+        assert!(pairs.iter().all(|pair| pair.len() == 2 && pair.iter().all(u8::is_ascii_uppercase)));
+        assert!(pairs.windows(2).all(|w| w[0] < w[1]));
+    }
+}
