@@ -1,10 +1,19 @@
 //! What goes over the wire and what is signed: amounts, times, payto URIs, JSON bodies, signature payloads, error codes.
+//!
+//! Everything here is a pure function of its input: no I/O, no clock, no randomness.
 
 pub mod amount;
+pub mod canonical;
 pub mod error_code;
+pub mod payto;
+pub mod signatures;
+pub mod taler_uri;
 mod text;
 pub mod time;
 
 pub use amount::{Amount, AmountError, Currency, Money};
 pub use error_code::{ErrorBody, ErrorCode, ErrorDetail};
+pub use payto::PaytoUri;
+pub use taler_uri::TalerUri;
+pub use text::hash_text;
 pub use time::{Duration, Timestamp};

@@ -10,13 +10,17 @@ use std::str::FromStr;
 use batzen_crypto::{EddsaPublicKey, HashCode, ShortHash, WireSalt};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::hashes;
+use batzen_crypto::hash::shorten;
+use batzen_crypto::kdf::kdf_array;
+
+use crate::hash_text;
 
 /// Longest IBAN, in characters (ISO 13616).
 const MAX_IBAN_LEN: usize = 34;
 
 /// Countries that issue IBANs (ISO 13616 registry).
-const IBAN_COUNTRIES: &[u8] = b"ADAEALATAZBABEBGBHBIBRBYCHCRCYCZDEDJDKDOEEEGESFIFKFOFRGBGEGIGLGRGTHRHUIEILIQISITJOKWKZLB\
+const IBAN_COUNTRIES: &[u8] =
+    b"ADAEALATAZBABEBGBHBIBRBYCHCRCYCZDEDJDKDOEEEGESFIFKFOFRGBGEGIGLGRGTHRHUIEILIQISITJOKWKZLB\
     LCLILTLULVLYMCMDMEMKMNMRMTMUNINLNOOMPKPLPSPTQARORSRUSASCSDSESISKSMSOSTSVTLTNTRUAVAVGXKYE";
 
 /// Why a text is not an acceptable payto URI.
@@ -192,7 +196,11 @@ impl PaytoUri {
     /// A parameter of the query as written.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         let (_, query) = self.0.split_once('?')?;
-        query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|(_, value)| value)
+        query
+            .split('&')
+            .filter_map(|pair| pair.split_once('='))
+            .find(|(key, _)| *key == name)
+            .map(|(_, value)| value)
     }
 
     /// The name of the account's owner, with escapes and `+` decoded.
@@ -207,7 +215,8 @@ impl PaytoUri {
             bytes.push(match byte {
                 b'+' => b' ',
                 b'%' => {
-                    let mut digit = || rest.next().and_then(|c| (c as char).to_digit(16)).unwrap_or_default() as u8;
+                    let mut digit =
+                        || rest.next().and_then(|c| (c as char).to_digit(16)).unwrap_or_default() as u8;
                     digit() << 4 | digit()
                 }
                 other => other,
@@ -229,12 +238,16 @@ impl PaytoUri {
 
 /// `h_payto` of any text: first half of SHA-512 over it and a zero byte. See [`PaytoUri::hash`].
 pub fn h_payto(payto_uri: &str) -> ShortHash {
-    hashes::short(&hashes::text_nul(payto_uri))
+    shorten(&hash_text(payto_uri))
 }
 
 /// `h_wire` of any text: KDF with the salt over it and a zero byte. See [`PaytoUri::wire_hash`].
 pub fn h_wire(payto_uri: &str, salt: &WireSalt) -> HashCode {
-    hashes::kdf64(salt.as_bytes(), &[payto_uri.as_bytes(), &[0]], b"merchant-wire-signature")
+    HashCode::from_bytes(kdf_array(
+        salt.as_bytes(),
+        &[payto_uri.as_bytes(), &[0]].concat(),
+        &[b"merchant-wire-signature"],
+    ))
 }
 
 fn validate(text: &str, charset: Charset) -> Result<(), PaytoError> {
@@ -330,7 +343,8 @@ mod tests {
 
     #[test]
     fn parts() {
-        let uri = PaytoUri::parse("payto://x-taler-bank/localhost:8082/shop?receiver-name=A+%C3%9C&x=1").unwrap();
+        let uri =
+            PaytoUri::parse("payto://x-taler-bank/localhost:8082/shop?receiver-name=A+%C3%9C&x=1").unwrap();
         assert_eq!(
             (uri.method(), uri.host(), uri.account(), uri.path()),
             ("x-taler-bank", "localhost:8082", "shop", "localhost:8082/shop")
@@ -338,7 +352,8 @@ mod tests {
         assert_eq!(uri.receiver_name().as_deref(), Some("A Ü"));
         assert_eq!(uri.parameter("x"), Some("1"));
         assert!(PaytoUri::parse_strict(uri.as_str()).is_err());
-        let iban = PaytoUri::parse("payto://iban/SOGEDEFFXXX/DE75512108001245126199?receiver-name=x").unwrap();
+        let iban =
+            PaytoUri::parse("payto://iban/SOGEDEFFXXX/DE75512108001245126199?receiver-name=x").unwrap();
         assert_eq!(iban.account(), "DE75512108001245126199");
     }
 

@@ -137,7 +137,13 @@ impl TalerUri {
                         _ => {}
                     }
                 }
-                Ok(Self::Pay { merchant_url, order_id, session_id: session_id.to_owned(), claim_token, nonce_priv })
+                Ok(Self::Pay {
+                    merchant_url,
+                    order_id,
+                    session_id: session_id.to_owned(),
+                    claim_token,
+                    nonce_priv,
+                })
             }
             "refund" => {
                 let path = path.strip_suffix('/').ok_or(TalerUriError::Segment)?;
@@ -214,7 +220,8 @@ fn check_host(host: &str) -> Result<(), TalerUriError> {
     let (name, port) = match host.strip_prefix('[') {
         Some(rest) => {
             let (address, after) = rest.split_once(']').ok_or(TalerUriError::Host)?;
-            if address.is_empty() || !address.bytes().all(|b| b.is_ascii_hexdigit() || b == b':' || b == b'.') {
+            if address.is_empty() || !address.bytes().all(|b| b.is_ascii_hexdigit() || b == b':' || b == b'.')
+            {
                 return Err(TalerUriError::Host);
             }
             match after.strip_prefix(':') {
@@ -228,9 +235,11 @@ fn check_host(host: &str) -> Result<(), TalerUriError> {
             None => (host, None),
         },
     };
-    let name_ok = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~%".contains(&b));
-    let port_ok =
-        port.is_none_or(|port| port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|p| p > 0));
+    let name_ok =
+        !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~%".contains(&b));
+    let port_ok = port.is_none_or(|port| {
+        port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|p| p > 0)
+    });
     if name_ok && port_ok { Ok(()) } else { Err(TalerUriError::Host) }
 }
 
@@ -250,7 +259,9 @@ impl fmt::Display for TalerUri {
             write!(f, "{scheme}://{action}/{base}{slash}{rest}")
         };
         match self {
-            Self::Withdraw { bank_url, operation_id } => write("withdraw", bank_url, format_args!("{operation_id}")),
+            Self::Withdraw { bank_url, operation_id } => {
+                write("withdraw", bank_url, format_args!("{operation_id}"))
+            }
             Self::Pay { merchant_url, order_id, session_id, claim_token, nonce_priv } => {
                 write("pay", merchant_url, format_args!("{order_id}/{session_id}"))?;
                 let mut separator = '?';
@@ -262,7 +273,9 @@ impl fmt::Display for TalerUri {
                 }
                 Ok(())
             }
-            Self::Refund { merchant_url, order_id } => write("refund", merchant_url, format_args!("{order_id}/")),
+            Self::Refund { merchant_url, order_id } => {
+                write("refund", merchant_url, format_args!("{order_id}/"))
+            }
             Self::Tip { merchant_url, tip_id } => write("tip", merchant_url, format_args!("{tip_id}")),
             Self::PayPush { exchange_url, contract_priv } => {
                 write("pay-push", exchange_url, format_args!("{contract_priv}"))
@@ -336,19 +349,31 @@ mod tests {
             ),
             (
                 "taler+http://pay-push/mint.test:8081/KEY1",
-                TalerUri::PayPush { exchange_url: "http://mint.test:8081/".into(), contract_priv: "KEY1".into() },
+                TalerUri::PayPush {
+                    exchange_url: "http://mint.test:8081/".into(),
+                    contract_priv: "KEY1".into(),
+                },
             ),
             (
                 "taler://pay-pull/mint.test/x/KEY2",
-                TalerUri::PayPull { exchange_url: "https://mint.test/x/".into(), contract_priv: "KEY2".into() },
+                TalerUri::PayPull {
+                    exchange_url: "https://mint.test/x/".into(),
+                    contract_priv: "KEY2".into(),
+                },
             ),
             (
                 "taler://pay-push/mint.test/x/KEY3",
-                TalerUri::PayPush { exchange_url: "https://mint.test/x/".into(), contract_priv: "KEY3".into() },
+                TalerUri::PayPush {
+                    exchange_url: "https://mint.test/x/".into(),
+                    contract_priv: "KEY3".into(),
+                },
             ),
             (
                 "taler+http://pay-pull/mint.test:8081/KEY4",
-                TalerUri::PayPull { exchange_url: "http://mint.test:8081/".into(), contract_priv: "KEY4".into() },
+                TalerUri::PayPull {
+                    exchange_url: "http://mint.test:8081/".into(),
+                    contract_priv: "KEY4".into(),
+                },
             ),
         ];
         for (text, expected) in rows {

@@ -4,6 +4,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::str::FromStr;
 
+use batzen_crypto::HashCode;
+use batzen_crypto::hash::sha512_parts;
 use serde::{Deserializer, de};
 
 /// Reads a JSON text and parses it, without copying it first where the format permits.
@@ -30,4 +32,9 @@ where
         }
     }
     deserializer.deserialize_str(Visitor(expecting, PhantomData))
+}
+
+/// SHA-512 of a text and a terminating zero byte: how URLs, section names, wire methods and names enter signatures.
+pub fn hash_text(text: &str) -> HashCode {
+    sha512_parts(&[text.as_bytes(), &[0]])
 }
