@@ -3,4 +3,5 @@
 //! One module a service. Table numbers are on the disk: they never change and are never used twice. The exchange has
 //! 1 to 99, the bank 100 to 199.
 
+pub mod bank;
 pub mod exchange;
