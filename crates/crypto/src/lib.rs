@@ -6,18 +6,34 @@
 //!
 //! Secrets live in types that are wiped when dropped, compare in constant time and never print themselves.
 
+pub mod age;
 pub mod base32;
+pub mod blob;
 mod bytes;
+pub mod cs;
+pub mod denom;
 pub mod ecdh;
 pub mod eddsa;
 mod error;
 pub mod hash;
 pub mod kdf;
 mod lc;
+pub mod planchet;
 mod random;
+pub mod refresh;
+pub mod rsa;
 mod types;
 
+pub use age::{AgeCommitment, AgeCommitmentProof, AgeMask};
+pub use base32::Base32Error;
+pub use cs::{CsBlindSignature, CsOperation, CsSignature, CsVerifyingKey};
+pub use denom::{
+    BlindedDenomSignature, BlindedPlanchet, Cipher, DenomKey, DenomPrivateKey, DenomPublicKey,
+    DenomSignature, ExchangeWithdrawValues, UnblindState,
+};
 pub use eddsa::ExpandedSigner;
 pub use error::CryptoError;
+pub use planchet::CoinSecrets;
 pub use random::fill_random;
+pub use rsa::{RsaPrivateKey, RsaPublicKey};
 pub use types::*;

@@ -1,0 +1,329 @@
+//! Clause Blind Schnorr signatures (Fuchsbauer, Plouviez, Seurin 2020) on Edwards25519, as the Taler exchange API
+//! defines them.
+//!
+//! The exchange keeps no state between its two messages: nonces and the choice of the clause are derived from the
+//! denomination's private key. It must never sign two different challenges for one nonce: that would reveal the key.
+
+use std::sync::Arc;
+
+use curve25519_dalek::edwards::CompressedEdwardsY;
+use curve25519_dalek::scalar::clamp_integer;
+use curve25519_dalek::{EdwardsPoint, Scalar};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+use crate::eddsa::decompress;
+use crate::hash::{sha512, sha512_parts};
+use crate::kdf::{Extractor, kdf, kdf_array};
+use crate::random::random_array;
+use crate::{
+    BlindingSecret, CryptoError, CsNonce, CsPrivateKey, CsPublicKey, CsRPub, CsScalar, HashCode,
+    PlanchetMasterSecret, RefreshMasterSecret,
+};
+
+/// The group order L, big endian.
+const ORDER: [u8; 32] = [
+    0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x14, 0xde, 0xf9, 0xde, 0xa2, 0xf7, 0x9c, 0xd6, 0x58,
+    0x12, 0x63, 0x1a, 0x5c, 0xf5, 0xd3, 0xed,
+];
+
+/// What the signature is for. A nonce of one kind is independent of the same nonce of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CsOperation {
+    /// A coin bought from a reserve.
+    Withdraw,
+    /// A coin got as change.
+    Melt,
+}
+
+impl CsOperation {
+    fn label(self) -> &'static [u8] {
+        match self {
+            Self::Withdraw => b"rw",
+            Self::Melt => b"rm",
+        }
+    }
+}
+
+impl PlanchetMasterSecret {
+    /// The nonce for the withdrawal of the coin that is derived from this secret.
+    #[must_use]
+    pub fn cs_nonce(&self) -> CsNonce {
+        CsNonce::from_bytes(kdf_array(b"n", self.as_bytes(), &[]))
+    }
+}
+
+impl RefreshMasterSecret {
+    /// The nonce of the fresh coin at position `coin_index` in the list of all fresh coins.
+    #[must_use]
+    pub fn cs_nonce(&self, coin_index: u32) -> CsNonce {
+        CsNonce::from_bytes(kdf_array(&coin_index.to_be_bytes(), b"refresh-n", &[self.as_bytes()]))
+    }
+}
+
+impl CsPrivateKey {
+    /// A fresh key from the operating system's randomness.
+    #[must_use]
+    pub fn generate() -> Self {
+        let wide = Zeroizing::new(random_array());
+        Self::from_bytes(Scalar::from_bytes_mod_order_wide(&wide).to_bytes())
+    }
+
+    /// The public key.
+    #[must_use]
+    pub fn public(&self) -> CsPublicKey {
+        CsPublicKey::from_bytes(EdwardsPoint::mul_base(&self.scalar()).compress().to_bytes())
+    }
+
+    fn scalar(&self) -> Zeroizing<Scalar> {
+        Zeroizing::new(Scalar::from_bytes_mod_order(*self.as_bytes()))
+    }
+}
+
+/// r0 ‖ r1, clamped.
+fn r_secrets(key: &CsPrivateKey, nonce: &CsNonce, operation: CsOperation) -> Zeroizing<[[u8; 32]; 2]> {
+    let mut both = Zeroizing::new([0; 64]);
+    kdf(&mut *both, operation.label(), key.as_bytes(), &[nonce.as_bytes()]);
+    clamped_chunks(&*both)
+}
+
+/// Cuts derived bytes into clamped integers.
+fn clamped_chunks<const N: usize>(bytes: &[u8]) -> Zeroizing<[[u8; 32]; N]> {
+    let mut out = Zeroizing::new([[0; 32]; N]);
+    let (chunks, rest) = bytes.as_chunks::<32>();
+    assert!(chunks.len() == N && rest.is_empty(), "derived bytes have the size of the result");
+    for (integer, chunk) in out.iter_mut().zip(chunks) {
+        *integer = clamp_integer(*chunk);
+    }
+    out
+}
+
+/// The two R values of the exchange for a nonce.
+#[must_use]
+pub fn r_pubs(key: &CsPrivateKey, nonce: &CsNonce, operation: CsOperation) -> [CsRPub; 2] {
+    // Multiples of the base point, whose order is L: here the integer and its remainder give the same.
+    let points = r_secrets(key, nonce, operation).map(EdwardsPoint::mul_base_clamped);
+    EdwardsPoint::compress_batch(&points).map(|encoding| CsRPub::from_bytes(encoding.to_bytes()))
+}
+
+/// One challenge to sign.
+#[derive(Clone, Copy, Debug)]
+pub struct CsSignRequest<'a> {
+    /// The key of the denomination.
+    pub key: &'a CsPrivateKey,
+    /// The nonce for which the R values were given out.
+    pub nonce: &'a CsNonce,
+    /// The operation for which they were given out.
+    pub operation: CsOperation,
+    /// The two blinded challenges.
+    pub challenges: [&'a CsScalar; 2],
+}
+
+/// The exchange's answer: the chosen clause and the blinded s for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CsBlindSignature {
+    /// The clause, 0 or 1.
+    pub b: u8,
+    /// r_b + c_b · x mod L.
+    pub s: CsScalar,
+}
+
+/// Signs blinded challenges, in the order of the arguments. Constant time in all secrets.
+#[must_use]
+pub fn sign_batch(items: &[CsSignRequest<'_>]) -> Vec<CsBlindSignature> {
+    items.iter().map(sign_one).collect()
+}
+
+fn sign_one(request: &CsSignRequest<'_>) -> CsBlindSignature {
+    let [choice, ..] = kdf_array::<4>(b"b", request.key.as_bytes(), &[request.nonce.as_bytes()]);
+    let b = choice & 1;
+    // The choice is public as soon as the answer is sent.
+    let r = r_secrets(request.key, request.nonce, request.operation);
+    let r = Zeroizing::new(Scalar::from_bytes_mod_order(r[usize::from(b)]));
+    let c = Scalar::from_bytes_mod_order(*request.challenges[usize::from(b)].as_bytes());
+    let s = *r + c * *request.key.scalar();
+    CsBlindSignature { b, s: CsScalar::from_bytes(s.to_bytes()) }
+}
+
+struct Inner {
+    bytes: CsPublicKey,
+    point: EdwardsPoint,
+    negated: EdwardsPoint,
+    /// The first step of the challenge hash, whose salt is the key.
+    extractor: Extractor,
+}
+
+/// A denomination's public key, decoded and checked, ready to verify and blind. Cloning is cheap.
+#[derive(Clone)]
+pub struct CsVerifyingKey(Arc<Inner>);
+
+impl CsVerifyingKey {
+    /// Decodes a public key.
+    ///
+    /// # Errors
+    ///
+    /// [`CryptoError::InvalidPoint`] unless it is the canonical encoding of a point in the group of order L. With
+    /// another point the exchange could give out R values that it recognises when the coin is spent.
+    pub fn new(key: &CsPublicKey) -> Result<Self, CryptoError> {
+        let point = decompress(key.as_bytes()).filter(EdwardsPoint::is_torsion_free);
+        let point = point.ok_or(CryptoError::InvalidPoint)?;
+        let extractor = Extractor::new(key.as_bytes());
+        Ok(Self(Arc::new(Inner { bytes: *key, point, negated: -point, extractor })))
+    }
+
+    /// The encoded key.
+    #[must_use]
+    pub fn as_public_key(&self) -> &CsPublicKey {
+        &self.0.bytes
+    }
+
+    /// SHA-512 of the key, by which security modules name keys.
+    #[must_use]
+    pub fn h_cs(&self) -> HashCode {
+        sha512(self.0.bytes.as_bytes())
+    }
+
+    /// The challenge c' for a message.
+    fn challenge(&self, r: &[u8; 32], message: &HashCode) -> Scalar {
+        let hash = sha512_parts(&[r, message.as_bytes()]);
+        let mut integer = [0; 32];
+        let prk = self.0.extractor.extract(hash.as_bytes());
+        prk.expand_mod_into(&mut integer, &ORDER, b"Curve25519FDH");
+        integer.reverse();
+        Option::from(Scalar::from_canonical_bytes(integer)).expect("derived below the group order")
+    }
+}
+
+impl PartialEq for CsVerifyingKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.bytes == other.0.bytes
+    }
+}
+
+impl Eq for CsVerifyingKey {}
+
+impl std::hash::Hash for CsVerifyingKey {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.bytes.hash(state);
+    }
+}
+
+impl std::fmt::Debug for CsVerifyingKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CsVerifyingKey({})", self.0.bytes)
+    }
+}
+
+/// The blinding factors of one coin. They are clamped integers: not reduced, so that a multiple of a point with a
+/// component of small order has none.
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+struct Factors {
+    alpha: [[u8; 32]; 2],
+    beta: [[u8; 32]; 2],
+}
+
+impl Factors {
+    fn derive(seed: &BlindingSecret) -> Self {
+        let mut bytes = Zeroizing::new([0; 128]);
+        kdf(&mut *bytes, b"alphabeta", seed.as_bytes(), &[]);
+        let [alpha_0, beta_0, alpha_1, beta_1] = *clamped_chunks::<4>(&*bytes);
+        Self { alpha: [alpha_0, alpha_1], beta: [beta_0, beta_1] }
+    }
+}
+
+/// What a wallet needs to finish a signature.
+#[derive(Clone, ZeroizeOnDrop)]
+pub struct CsUnblind {
+    alpha: [[u8; 32]; 2],
+    #[zeroize(skip)]
+    blinded_r: [CsRPub; 2],
+}
+
+impl CsUnblind {
+    /// R'_0 and R'_1.
+    #[must_use]
+    pub fn blinded_r(&self) -> &[CsRPub; 2] {
+        &self.blinded_r
+    }
+
+    /// Finishes the signature. The result is not verified.
+    ///
+    /// # Errors
+    ///
+    /// [`CryptoError::InvalidSignature`] if b is neither 0 nor 1, or s not below L.
+    pub fn unblind(&self, blind: &CsBlindSignature) -> Result<CsSignature, CryptoError> {
+        let b = usize::from(blind.b);
+        let (Some(alpha), Some(r)) = (self.alpha.get(b), self.blinded_r.get(b)) else {
+            return Err(CryptoError::InvalidSignature);
+        };
+        let s = Option::<Scalar>::from(Scalar::from_canonical_bytes(*blind.s.as_bytes()));
+        let s = s.ok_or(CryptoError::InvalidSignature)?;
+        let alpha = Zeroizing::new(Scalar::from_bytes_mod_order(*alpha));
+        Ok(CsSignature { r: *r, s: CsScalar::from_bytes((s + *alpha).to_bytes()) })
+    }
+}
+
+impl std::fmt::Debug for CsUnblind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CsUnblind(redacted)")
+    }
+}
+
+/// A finished signature: (R', s).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CsSignature {
+    /// R' of the chosen clause.
+    pub r: CsRPub,
+    /// s, little endian, below L.
+    pub s: CsScalar,
+}
+
+/// Blinds `message` for the R values of the exchange: the two challenges to send, and what finishes the signature.
+///
+/// # Errors
+///
+/// [`CryptoError::InvalidPoint`] if an R value is not the canonical encoding of a point, or has small order.
+pub fn blind(
+    key: &CsVerifyingKey,
+    r_pubs: &[CsRPub; 2],
+    message: &HashCode,
+    seed: &BlindingSecret,
+) -> Result<([CsScalar; 2], CsUnblind), CryptoError> {
+    let factors = Factors::derive(seed);
+    let mut points = [EdwardsPoint::default(); 2];
+    for (i, point) in points.iter_mut().enumerate() {
+        let r = decompress(r_pubs[i].as_bytes()).ok_or(CryptoError::InvalidPoint)?;
+        // The integers are clamped already, so that clamping them again changes nothing.
+        let shift =
+            EdwardsPoint::mul_base_clamped(factors.alpha[i]) + key.0.point.mul_clamped(factors.beta[i]);
+        *point = r + shift;
+    }
+    let blinded_r = EdwardsPoint::compress_batch(&points).map(|encoding| encoding.to_bytes());
+    let mut challenges = [CsScalar::ZERO; 2];
+    for (i, challenge) in challenges.iter_mut().enumerate() {
+        let beta = Zeroizing::new(Scalar::from_bytes_mod_order(factors.beta[i]));
+        let c = key.challenge(&blinded_r[i], message) + *beta;
+        *challenge = CsScalar::from_bytes(c.to_bytes());
+    }
+    let blinded_r = blinded_r.map(CsRPub::from_bytes);
+    Ok((challenges, CsUnblind { alpha: factors.alpha, blinded_r }))
+}
+
+/// s·G − c'·X, or nothing if the signature is invalid already.
+fn expected_r(key: &CsVerifyingKey, message: &HashCode, signature: &CsSignature) -> Option<EdwardsPoint> {
+    let s = Option::<Scalar>::from(Scalar::from_canonical_bytes(*signature.s.as_bytes()))?;
+    let c = key.challenge(signature.r.as_bytes(), message);
+    Some(EdwardsPoint::vartime_double_scalar_mul_basepoint(&c, &key.0.negated, &s))
+}
+
+/// Whether `signature` is a valid signature of `message`: s is below L, and s·G − c'·X has the encoding R'.
+#[must_use]
+pub fn verify(key: &CsVerifyingKey, message: &HashCode, signature: &CsSignature) -> bool {
+    expected_r(key, message, signature)
+        .is_some_and(|r| r.compress() == CompressedEdwardsY(*signature.r.as_bytes()))
+}
+
+/// Verifies many signatures; the verdicts stand in the order of the arguments and are exactly those of [`verify`].
+#[must_use]
+pub fn verify_batch(items: &[(&CsVerifyingKey, &HashCode, &CsSignature)]) -> Vec<bool> {
+    items.iter().map(|(key, message, signature)| verify(key, message, signature)).collect()
+}

@@ -1,0 +1,79 @@
+//! How the secrets of coins are derived.
+
+use zeroize::Zeroizing;
+
+use crate::denom::{self, BlindedPlanchet, DenomPublicKey, ExchangeWithdrawValues, UnblindState};
+use crate::kdf::{kdf, kdf_array};
+use crate::{
+    BlindingSecret, CryptoError, CsNonce, EddsaPrivateKey, EddsaPublicKey, PlanchetMasterSecret, ShortHash,
+};
+
+/// The secrets of one coin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CoinSecrets {
+    /// The coin's private key.
+    pub coin_priv: EddsaPrivateKey,
+    /// What blinds it: the RSA blinding secret, or the Clause Blind Schnorr blinding seed.
+    pub blinding: BlindingSecret,
+}
+
+impl CoinSecrets {
+    /// Coin number `coin_index` of a withdrawal, as wallets derive it from the withdrawal's seed (RSA).
+    #[must_use]
+    pub fn from_withdrawal_seed(seed: &[u8; 32], coin_index: u32) -> Self {
+        Self::from_wallet_seed(seed, coin_index, b"taler-withdrawal-coin-derivation")
+    }
+
+    /// Coin number `coin_index` of a tip, as wallets derive it from the tip's seed (RSA).
+    #[must_use]
+    pub fn from_tip_seed(seed: &[u8; 64], coin_index: u32) -> Self {
+        Self::from_wallet_seed(seed, coin_index, b"taler-tip-coin-derivation")
+    }
+
+    fn from_wallet_seed(seed: &[u8], coin_index: u32, label: &[u8]) -> Self {
+        let mut out = Zeroizing::new([0; 64]);
+        kdf(&mut *out, &coin_index.to_be_bytes(), seed, &[label]);
+        Self {
+            coin_priv: EddsaPrivateKey::from_bytes(*out.first_chunk().expect("64 bytes hold 32")),
+            blinding: BlindingSecret::from_bytes(*out.last_chunk().expect("64 bytes hold 32")),
+        }
+    }
+
+    /// The coin of a planchet master secret. It depends on the exchange's R values with Clause Blind Schnorr.
+    #[must_use]
+    pub fn from_master(secret: &PlanchetMasterSecret, values: &ExchangeWithdrawValues) -> Self {
+        let derive = |label: &[u8], info: &[&[u8]]| kdf_array(label, secret.as_bytes(), info);
+        let (coin_priv, blinding) = match values {
+            ExchangeWithdrawValues::Rsa => (derive(b"coin", &[]), derive(b"bks", &[])),
+            ExchangeWithdrawValues::Cs { r0, r1 } => {
+                let info: [&[u8]; 2] = [r0.as_bytes(), r1.as_bytes()];
+                (derive(b"coin", &info), derive(b"bseed", &info))
+            }
+        };
+        Self {
+            coin_priv: EddsaPrivateKey::from_bytes(coin_priv),
+            blinding: BlindingSecret::from_bytes(blinding),
+        }
+    }
+
+    /// The coin's public key.
+    #[must_use]
+    pub fn coin_pub(&self) -> EddsaPublicKey {
+        self.coin_priv.public_key()
+    }
+
+    /// Blinds the coin for `denom`; arguments and errors as for [`denom::prepare_planchet`].
+    ///
+    /// # Errors
+    ///
+    /// As [`denom::prepare_planchet`].
+    pub fn prepare(
+        &self,
+        denom: &DenomPublicKey,
+        values: &ExchangeWithdrawValues,
+        nonce: Option<&CsNonce>,
+        h_age_commitment: Option<&ShortHash>,
+    ) -> Result<(BlindedPlanchet, UnblindState), CryptoError> {
+        denom::prepare_planchet(denom, values, nonce, &self.coin_pub(), &self.blinding, h_age_commitment)
+    }
+}
