@@ -16,6 +16,7 @@ mod client;
 mod codes;
 mod conn;
 mod drain;
+pub mod gateway;
 mod listen;
 mod request;
 mod response;

@@ -1,0 +1,275 @@
+//! Client of a bank's wire gateway: how an exchange sees money come and sends it.
+
+use std::fmt;
+use std::time::Duration;
+
+use batzen_crypto::{EddsaPublicKey, HashCode, Wtid};
+use batzen_protocol::{Amount, Timestamp};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::{Call, Client, ClientError, Reply};
+
+/// How much longer than the long poll a client waits for its answer.
+const POLL_MARGIN: Duration = Duration::from_secs(10);
+
+/// Text form of the fixed-size byte types.
+mod as_text {
+    use std::{borrow::Cow, fmt::Display, str::FromStr};
+
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    pub(super) fn deserialize<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+    where
+        D: Deserializer<'de>,
+        T: FromStr<Err: Display>,
+    {
+        Cow::<str>::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+/// A transfer of the exchange to somebody's account.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransferRequest {
+    /// Random, chosen when the transfer is prepared and stored with it: the bank executes it once, however often it is sent.
+    #[serde(with = "as_text")]
+    pub request_uid: HashCode,
+    /// How much.
+    pub amount: Amount,
+    /// The exchange's own base URL, for the subject.
+    pub exchange_base_url: String,
+    /// The transfer's identifier, for the subject.
+    #[serde(with = "as_text")]
+    pub wtid: Wtid,
+    /// The payto URI of the receiver.
+    pub credit_account: String,
+}
+
+/// A transfer towards the exchange, for tests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddIncomingRequest {
+    /// How much.
+    pub amount: Amount,
+    /// The subject.
+    #[serde(with = "as_text")]
+    pub reserve_pub: EddsaPublicKey,
+    /// The payto URI of the sender.
+    pub debit_account: String,
+}
+
+/// Where a transfer stands at the bank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransferResponse {
+    /// The transaction's row id; for a repeated transfer, that of the first time.
+    pub row_id: u64,
+    /// When it was executed, likewise.
+    pub timestamp: Timestamp,
+}
+
+/// A transfer that the exchange received.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreditRow {
+    /// The row id.
+    pub row_id: u64,
+    /// When.
+    pub date: Timestamp,
+    /// How much.
+    pub amount: Amount,
+    /// The payto URI of the exchange's account.
+    pub credit_account: String,
+    /// The payto URI of the sender.
+    pub debit_account: String,
+    /// The subject.
+    #[serde(with = "as_text")]
+    pub reserve_pub: EddsaPublicKey,
+}
+
+/// A transfer that the exchange sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DebitRow {
+    /// The row id.
+    pub row_id: u64,
+    /// When.
+    pub date: Timestamp,
+    /// How much.
+    pub amount: Amount,
+    /// The payto URI of the receiver.
+    pub credit_account: String,
+    /// The payto URI of the exchange's account.
+    pub debit_account: String,
+    /// The transfer's identifier.
+    #[serde(with = "as_text")]
+    pub wtid: Wtid,
+    /// The exchange that sent it.
+    pub exchange_base_url: String,
+}
+
+/// The body of `history/incoming`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IncomingHistory {
+    /// The rows, in the order of the query.
+    pub incoming_transactions: Vec<CreditRow>,
+}
+
+/// The body of `history/outgoing`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutgoingHistory {
+    /// The rows, in the order of the query.
+    pub outgoing_transactions: Vec<DebitRow>,
+}
+
+/// What of a history is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryQuery {
+    /// A row id, itself not included. `None`: before the first row for a positive delta, after the last for a negative one.
+    pub start: Option<u64>,
+    /// Positive: that many rows after the start, ascending. Negative: that many before it, descending. Not 0.
+    pub delta: i64,
+    /// How long the bank may wait for a first row, in milliseconds. Only used with a positive delta.
+    pub long_poll_ms: u64,
+}
+
+/// How the exchange identifies itself at the bank.
+#[derive(Clone, Default)]
+pub enum GatewayAuth {
+    /// Not at all.
+    #[default]
+    None,
+    /// HTTP basic authentication (RFC 7617).
+    Basic {
+        /// The user.
+        username: String,
+        /// The password.
+        password: String,
+    },
+}
+
+impl fmt::Debug for GatewayAuth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("None"),
+            Self::Basic { username, .. } => write!(f, "Basic({username}, password redacted)"),
+        }
+    }
+}
+
+/// A client of one account's wire gateway.
+///
+/// Errors of all calls: [`ClientError`]; its status and code tell what the bank said, and
+/// [`ClientError::is_transient`] whether the same call may succeed later. A transfer may be repeated for as long as it takes.
+#[derive(Clone, Debug)]
+pub struct WireGatewayClient {
+    client: Client,
+    base_url: String,
+    auth: GatewayAuth,
+}
+
+impl WireGatewayClient {
+    /// A client for the gateway at this base URL, which names the account (a missing final slash is added).
+    #[must_use]
+    pub fn new(client: Client, base_url: &str, auth: GatewayAuth) -> Self {
+        let mut base_url = base_url.to_owned();
+        if !base_url.ends_with('/') {
+            base_url.push('/');
+        }
+        Self { client, base_url, auth }
+    }
+
+    /// The base URL, with its final slash.
+    #[must_use]
+    pub fn base_url(&self) -> &str {
+        &self.base_url
+    }
+
+    /// The transfers that the account received. No rows is not an error, whether the bank says 204 or an empty list.
+    ///
+    /// # Errors
+    /// [`ClientError`]; also [`ClientError::BadReply`] for rows that are not in the order of their ids.
+    pub async fn history_incoming(&self, query: HistoryQuery) -> Result<Vec<CreditRow>, ClientError> {
+        let history: Option<IncomingHistory> = self.history("history/incoming", query).await?;
+        let rows = history.map_or_else(Vec::new, |history| history.incoming_transactions);
+        self.in_order(rows, query, |row| row.row_id)
+    }
+
+    /// The transfers that the account sent through the gateway; as [`Self::history_incoming`].
+    ///
+    /// # Errors
+    /// As [`Self::history_incoming`].
+    pub async fn history_outgoing(&self, query: HistoryQuery) -> Result<Vec<DebitRow>, ClientError> {
+        let history: Option<OutgoingHistory> = self.history("history/outgoing", query).await?;
+        let rows = history.map_or_else(Vec::new, |history| history.outgoing_transactions);
+        self.in_order(rows, query, |row| row.row_id)
+    }
+
+    /// Sends a transfer, or asks what became of it.
+    ///
+    /// # Errors
+    /// [`ClientError`]; 409 with code 5112 means that the request uid names another transfer.
+    pub async fn transfer(&self, request: &TransferRequest) -> Result<TransferResponse, ClientError> {
+        self.send(self.client.post(self.url("transfer")).json(request)).await?.ok()
+    }
+
+    /// Moves money to the account, with a reserve key as subject. Only test banks have it, and it is not idempotent.
+    ///
+    /// # Errors
+    /// [`ClientError`]; 409 with code 5114 means that the reserve key was used before.
+    pub async fn add_incoming(&self, request: &AddIncomingRequest) -> Result<TransferResponse, ClientError> {
+        self.send(self.client.post(self.url("admin/add-incoming")).json(request)).await?.ok()
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.base_url)
+    }
+
+    async fn send(&self, call: Call<'_>) -> Result<Reply, ClientError> {
+        match &self.auth {
+            GatewayAuth::None => call,
+            GatewayAuth::Basic { username, password } => call.basic_auth(username, password),
+        }
+        .send()
+        .await
+    }
+
+    async fn history<H: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: HistoryQuery,
+    ) -> Result<Option<H>, ClientError> {
+        let mut call = self.client.get(self.url(path)).query("delta", query.delta);
+        // Some banks do not know a start before the first or after the last row.
+        let is_end = |start: u64| if query.delta > 0 { start == 0 } else { start >= i64::MAX as u64 };
+        if let Some(start) = query.start.filter(|start| !is_end(*start)) {
+            call = call.query("start", start);
+        }
+        if query.delta > 0 && query.long_poll_ms > 0 {
+            let poll = Duration::from_millis(query.long_poll_ms);
+            call = call.query("long_poll_ms", query.long_poll_ms).timeout(poll.saturating_add(POLL_MARGIN));
+        }
+        let reply = self.send(call).await?;
+        reply.expect(&[200, 204])?;
+        if reply.status == 204 || reply.body.is_empty() { Ok(None) } else { reply.json().map(Some) }
+    }
+
+    /// Readers move a cursor along the ids and never look back, so a disorder would lose money.
+    fn in_order<R>(
+        &self,
+        rows: Vec<R>,
+        query: HistoryQuery,
+        id: impl Fn(&R) -> u64,
+    ) -> Result<Vec<R>, ClientError> {
+        let follows = |before: u64, after: u64| if query.delta > 0 { before < after } else { before > after };
+        let begins = match (query.start, rows.first()) {
+            (Some(start), Some(first)) => follows(start, id(first)),
+            _ => true,
+        };
+        if begins && rows.windows(2).all(|pair| follows(id(&pair[0]), id(&pair[1]))) {
+            return Ok(rows);
+        }
+        let reason = "the rows of a history are not in the order of their ids".to_owned();
+        Err(ClientError::BadReply { url: self.base_url.clone(), status: 200, reason })
+    }
+}
