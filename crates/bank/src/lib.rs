@@ -1,1 +1,2 @@
-//! The bank: wire gateway, bank integration and access APIs on double-entry accounts.
+//! The bank.
+pub mod rules;
