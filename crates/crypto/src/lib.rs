@@ -22,6 +22,8 @@ pub mod planchet;
 mod random;
 pub mod refresh;
 pub mod rsa;
+#[cfg(feature = "serde")]
+mod serde_impls;
 mod types;
 
 pub use age::{AgeCommitment, AgeCommitmentProof, AgeMask};
