@@ -294,9 +294,17 @@ fn scrub_object(object: &Map<String, Value>) -> Result<Map<String, Value>, Canon
 /// # Errors
 /// [`CanonicalError::Number`].
 pub fn plain_hash(value: &Value) -> Result<HashCode, CanonicalError> {
+    Ok(sha512(to_plain(value)?.as_bytes()))
+}
+
+/// The sorted, compact text under [`plain_hash`].
+///
+/// # Errors
+/// [`CanonicalError::Number`].
+pub fn to_plain(value: &Value) -> Result<String, CanonicalError> {
     let mut out = String::new();
     write_value(&mut out, value, HexCase::Upper)?;
-    Ok(sha512(out.as_bytes()))
+    Ok(out)
 }
 
 fn salted_hash(salt: &[u8], value: &Value) -> Result<HashCode, CanonicalError> {

@@ -88,7 +88,7 @@ impl fmt::Debug for ErrorCode {
 
 /// The JSON body of an error answer: `hint`, `code`, an optional `detail`, and members of its own kind.
 ///
-/// `E` holds those further members; a plain error has none.
+/// `E` holds those further members (see [`crate::api::errors`]); a plain error has none.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ErrorBody<E> {
     /// English text for people, fixed for the code.

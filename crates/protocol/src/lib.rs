@@ -3,7 +3,10 @@
 //! Everything here is a pure function of its input: no I/O, no clock, no randomness.
 
 pub mod amount;
+pub mod api;
 pub mod canonical;
+pub mod denominations;
+pub mod econtract;
 pub mod error_code;
 pub mod payto;
 pub mod signatures;
@@ -12,8 +15,9 @@ mod text;
 pub mod time;
 
 pub use amount::{Amount, AmountError, Currency, Money};
+pub use api::{ParseError, parse_body};
 pub use error_code::{ErrorBody, ErrorCode, ErrorDetail};
 pub use payto::PaytoUri;
 pub use taler_uri::TalerUri;
-pub use text::hash_text;
+pub use text::{Base32Data, hash_text};
 pub use time::{Duration, Timestamp};

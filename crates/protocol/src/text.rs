@@ -1,12 +1,13 @@
-//! Helpers for values that are texts in JSON.
+//! Helpers for values that are texts in JSON, and hashes of texts.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::str::FromStr;
 
 use batzen_crypto::HashCode;
+use batzen_crypto::base32::{self, Base32Error};
 use batzen_crypto::hash::sha512_parts;
-use serde::{Deserializer, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// Reads a JSON text and parses it, without copying it first where the format permits.
 pub(crate) fn deserialize_from_str<'de, D, T>(deserializer: D, expecting: &'static str) -> Result<T, D::Error>
@@ -37,4 +38,52 @@ where
 /// SHA-512 of a text and a terminating zero byte: how URLs, section names, wire methods and names enter signatures.
 pub fn hash_text(text: &str) -> HashCode {
     sha512_parts(&[text.as_bytes(), &[0]])
+}
+
+/// Bytes of any number, written as base32.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub struct Base32Data(pub Vec<u8>);
+
+impl AsRef<[u8]> for Base32Data {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<Vec<u8>> for Base32Data {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+}
+
+impl FromStr for Base32Data {
+    type Err = Base32Error;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        base32::decode(s).map(Self)
+    }
+}
+
+impl fmt::Display for Base32Data {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&base32::encode(&self.0))
+    }
+}
+
+impl fmt::Debug for Base32Data {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for Base32Data {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Base32Data {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserialize_from_str(deserializer, "base32 text")
+    }
 }

@@ -1,0 +1,60 @@
+//! Bank integration: how wallets take part in a withdrawal.
+
+use batzen_crypto::EddsaPublicKey;
+use serde::{Deserialize, Serialize};
+
+use crate::Amount;
+
+/// Answer to `GET config` of the three bank interfaces.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BankConfig {
+    /// Protocol version, libtool style.
+    pub version: String,
+    /// The currency.
+    pub currency: String,
+    /// Which interface this is.
+    pub name: String,
+}
+
+/// Answer to `GET withdrawal-operation/$WOPID`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WithdrawalOperation {
+    /// The user gave up.
+    pub aborted: bool,
+    /// A wallet chose exchange and reserve.
+    pub selection_done: bool,
+    /// The user confirmed; the money is on its way.
+    pub transfer_done: bool,
+    /// How much.
+    pub amount: Amount,
+    /// Base URL of the exchange that the bank suggests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suggested_exchange: Option<String>,
+    /// Account of the user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sender_wire: Option<String>,
+    /// Where the user confirms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confirm_transfer_url: Option<String>,
+    /// Wire methods of the bank.
+    pub wire_types: Vec<String>,
+}
+
+/// `POST withdrawal-operation/$WOPID`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WithdrawalSelection {
+    /// The reserve.
+    pub reserve_pub: EddsaPublicKey,
+    /// Account of the exchange.
+    pub selected_exchange: String,
+}
+
+/// Answer to a selection.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WithdrawalSelected {
+    /// The money is on its way already.
+    pub transfer_done: bool,
+    /// Where the user confirms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confirm_transfer_url: Option<String>,
+}

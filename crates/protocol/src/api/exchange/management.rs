@@ -1,0 +1,241 @@
+//! `/management/…` and `/auditors/…`: what the owner of the offline master key and auditors send.
+
+use batzen_crypto::{DenomPublicKey, EddsaPublicKey, EddsaSignature, HashCode, Wtid};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::denominations::DenominationTerms;
+use crate::{Amount, Duration, Timestamp};
+
+/// Answer to `GET /management/keys`: what still needs master signatures.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FutureKeys {
+    /// Denomination keys.
+    pub future_denoms: Vec<FutureDenomination>,
+    /// Signing keys.
+    pub future_signkeys: Vec<FutureSignKey>,
+    /// The master key that the exchange is configured for.
+    pub master_pub: EddsaPublicKey,
+    /// Security module for RSA keys; all zero if it never announced one.
+    pub denom_secmod_public_key: EddsaPublicKey,
+    /// Security module for CS keys; all zero if it never announced one.
+    pub denom_secmod_cs_public_key: EddsaPublicKey,
+    /// Security module for signing keys.
+    pub signkey_secmod_public_key: EddsaPublicKey,
+}
+
+/// A denomination key that the master key has not signed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FutureDenomination {
+    /// Configuration section of the coin.
+    pub section_name: String,
+    /// Value of a coin.
+    pub value: Amount,
+    /// Coins are issued from here on …
+    pub stamp_start: Timestamp,
+    /// … to here.
+    pub stamp_expire_withdraw: Timestamp,
+    /// Coins can be spent to here.
+    pub stamp_expire_deposit: Timestamp,
+    /// Records are kept to here.
+    pub stamp_expire_legal: Timestamp,
+    /// The key.
+    pub denom_pub: DenomPublicKey,
+    /// Fee for withdrawing a coin.
+    pub fee_withdraw: Amount,
+    /// Fee for depositing a coin.
+    pub fee_deposit: Amount,
+    /// Fee for melting a coin.
+    pub fee_refresh: Amount,
+    /// Fee for refunding a coin.
+    pub fee_refund: Amount,
+    /// `SM_RSA_DENOMINATION_KEY` or `SM_CS_DENOMINATION_KEY`.
+    pub denom_secmod_sig: EddsaSignature,
+}
+
+/// A signing key that the master key has not signed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FutureSignKey {
+    /// The key.
+    pub key: EddsaPublicKey,
+    /// May sign from here on …
+    pub stamp_start: Timestamp,
+    /// … to here.
+    pub stamp_expire: Timestamp,
+    /// Until when its signatures are legally valid.
+    pub stamp_end: Timestamp,
+    /// `SM_SIGNING_KEY`.
+    pub signkey_secmod_sig: EddsaSignature,
+}
+
+impl FutureDenomination {
+    /// Value, fees and times.
+    pub fn terms(&self) -> DenominationTerms {
+        DenominationTerms {
+            value: self.value,
+            fee_withdraw: self.fee_withdraw,
+            fee_deposit: self.fee_deposit,
+            fee_refresh: self.fee_refresh,
+            fee_refund: self.fee_refund,
+            stamp_start: self.stamp_start,
+            stamp_expire_withdraw: self.stamp_expire_withdraw,
+            stamp_expire_deposit: self.stamp_expire_deposit,
+            stamp_expire_legal: self.stamp_expire_legal,
+        }
+    }
+}
+
+/// `POST /management/keys`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ManagementKeysRequest {
+    /// For denominations.
+    pub denom_sigs: Vec<DenominationSignature>,
+    /// For signing keys.
+    pub signkey_sigs: Vec<SignKeySignature>,
+}
+
+/// A master signature over a denomination key.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DenominationSignature {
+    /// The denomination.
+    pub h_denom_pub: HashCode,
+    /// `MASTER_DENOMINATION_KEY_VALIDITY`.
+    pub master_sig: EddsaSignature,
+}
+
+/// A master signature over a signing key.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SignKeySignature {
+    /// The signing key.
+    pub exchange_pub: EddsaPublicKey,
+    /// `MASTER_SIGNING_KEY_VALIDITY`.
+    pub master_sig: EddsaSignature,
+}
+
+/// `POST /management/denominations/$H_DENOM_PUB/revoke` and `…/signkeys/$EXCHANGE_PUB/revoke`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RevokeRequest {
+    /// `MASTER_DENOMINATION_KEY_REVOKED` or `MASTER_SIGNING_KEY_REVOKED`.
+    pub master_sig: EddsaSignature,
+}
+
+/// `POST /management/auditors`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AuditorAddRequest {
+    /// Key of the auditor.
+    pub auditor_pub: EddsaPublicKey,
+    /// Its base URL.
+    pub auditor_url: String,
+    /// Its name for people; not signed.
+    pub auditor_name: String,
+    /// From when on.
+    pub validity_start: Timestamp,
+    /// `MASTER_ADD_AUDITOR`.
+    pub master_sig: EddsaSignature,
+}
+
+/// `POST /management/auditors/$AUDITOR_PUB/disable`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AuditorDisableRequest {
+    /// Until when.
+    pub validity_end: Timestamp,
+    /// `MASTER_DEL_AUDITOR`.
+    pub master_sig: EddsaSignature,
+}
+
+/// `POST /auditors/$AUDITOR_PUB/$H_DENOM_PUB`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AuditorSignatureRequest {
+    /// `AUDITOR_EXCHANGE_KEYS`.
+    pub auditor_sig: EddsaSignature,
+}
+
+/// `POST /management/wire`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WireAddRequest {
+    /// The account. Not checked yet: its errors have a code of their own.
+    pub payto_uri: String,
+    /// From when on.
+    pub validity_start: Timestamp,
+    /// `MASTER_WIRE_DETAILS`.
+    pub master_sig_wire: EddsaSignature,
+    /// `MASTER_ADD_WIRE`.
+    pub master_sig_add: EddsaSignature,
+}
+
+/// `POST /management/wire/disable`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WireDisableRequest {
+    /// The account.
+    pub payto_uri: String,
+    /// Until when.
+    pub validity_end: Timestamp,
+    /// `MASTER_DEL_WIRE`.
+    pub master_sig_del: EddsaSignature,
+}
+
+/// `POST /management/wire-fee`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WireFeeRequest {
+    /// The wire method.
+    pub wire_method: String,
+    /// From here on …
+    pub fee_start: Timestamp,
+    /// … to here.
+    pub fee_end: Timestamp,
+    /// Fee for a transfer to a merchant.
+    pub wire_fee: Amount,
+    /// Fee for closing a reserve.
+    pub closing_fee: Amount,
+    /// `MASTER_WIRE_FEES`.
+    pub master_sig: EddsaSignature,
+}
+
+/// `POST /management/global-fee`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GlobalFeeRequest {
+    /// From here on …
+    pub fee_start: Timestamp,
+    /// … to here.
+    pub fee_end: Timestamp,
+    /// Fee for a complete reserve history.
+    pub history_fee: Amount,
+    /// Yearly fee for keeping a reserve open.
+    pub account_fee: Amount,
+    /// Fee for creating a purse.
+    pub purse_fee: Amount,
+    /// How long an expired purse stays readable.
+    pub purse_timeout: Duration,
+    /// How far histories reach back.
+    pub history_expiration: Duration,
+    /// How many purses an open reserve may have.
+    pub purse_account_limit: u32,
+    /// `MASTER_GLOBAL_FEES`.
+    pub master_sig: EddsaSignature,
+}
+
+/// `POST /management/extensions`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ExtensionsRequest {
+    /// Manifests by name, as they are signed.
+    pub extensions: Value,
+    /// `MASTER_EXTENSION`.
+    pub extensions_sig: EddsaSignature,
+}
+
+/// `POST /management/drain`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DrainRequest {
+    /// Configuration section of the account to debit.
+    pub debit_account_section: String,
+    /// The account to credit.
+    pub credit_payto_uri: String,
+    /// Identifier of the transfer.
+    pub wtid: Wtid,
+    /// When to pay.
+    pub date: Timestamp,
+    /// How much.
+    pub amount: Amount,
+    /// `MASTER_DRAIN_PROFIT`.
+    pub master_sig: EddsaSignature,
+}
