@@ -31,9 +31,9 @@ impl AgeMask {
     ///
     /// # Errors
     ///
-    /// [`CryptoError::InvalidAge`] unless bit 0 and at least one other bit are set.
+    /// [`CryptoError::InvalidAge`] unless bit 0 is set. (No bit at all means that there is no age restriction.)
     pub fn new(bits: u32) -> Result<Self, CryptoError> {
-        if bits & 1 == 1 && bits > 1 { Ok(Self(bits)) } else { Err(CryptoError::InvalidAge) }
+        if bits & 1 == 1 { Ok(Self(bits)) } else { Err(CryptoError::InvalidAge) }
     }
 
     /// The bits.

@@ -163,6 +163,7 @@ pub fn decode_array<const N: usize>(text: &str) -> Result<[u8; N], Base32Error> 
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

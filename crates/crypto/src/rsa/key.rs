@@ -265,6 +265,7 @@ fn bit_length(number: &[u8]) -> Option<u32> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::BlindingSecret;

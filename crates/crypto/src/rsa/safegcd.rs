@@ -259,11 +259,11 @@ fn to_bytes(limbs: &[i64], len: usize) -> Vec<u8> {
     let mut bits = 0;
     let mut limbs = limbs.iter();
     for byte in bytes.iter_mut().rev() {
-        if bits < 8 {
-            if let Some(&limb) = limbs.next() {
-                buffer |= (limb as u128) << bits;
-                bits += LIMB_BITS;
-            }
+        if bits < 8
+            && let Some(&limb) = limbs.next()
+        {
+            buffer |= (limb as u128) << bits;
+            bits += LIMB_BITS;
         }
         *byte = buffer as u8;
         buffer >>= 8;
@@ -273,6 +273,7 @@ fn to_bytes(limbs: &[i64], len: usize) -> Vec<u8> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use num_bigint::BigUint;
