@@ -6,14 +6,16 @@
 //!
 //! | backend | for |
 //! |---|---|
-//! | `embedded::EmbeddedStore` | one node: an append-only checksummed journal under compact indexes in memory |
+//! | [`embedded::EmbeddedStore`] | one node: an append-only checksummed journal under compact indexes in memory |
 //! | [`memory::MemoryBackend`] | tests and models: nothing is durable |
 //!
 //! [`Store`] is the typed face of either.
 
 mod backend;
 mod column;
+pub mod conformance;
 mod domain;
+pub mod embedded;
 mod error;
 pub mod memory;
 mod record;

@@ -205,6 +205,7 @@ impl Backend for MemoryBackend {
         let mut overlay: BTreeMap<(u16, &[u8]), Option<RawRow>> = BTreeMap::new();
         let mut order = Vec::new();
         let mut conflicts = Vec::new();
+        let mut stale = None;
         let mut serial_next = state.serial_next;
         for change in changes.changes() {
             let (table, key) = (change.table(), change.key());
@@ -214,21 +215,28 @@ impl Backend for MemoryBackend {
                 stored()
             });
             let serial = match (change.old_row(), &*current) {
-                (None, Some(_)) => {
+                // Go on as if it had worked: what follows in this set builds on it.
+                (None, Some(row)) => {
                     conflicts.push((table, key.to_vec()));
-                    continue;
+                    row.serial
                 }
                 (None, None) => {
                     serial_next += 1;
                     serial_next
                 }
                 (Some(old), Some(row)) if row.row == old => row.serial,
-                (Some(_), _) => return Err(StoreError::Stale { table: table.name, key: key.to_vec() }),
+                (Some(_), _) => {
+                    stale.get_or_insert_with(|| StoreError::Stale { table: table.name, key: key.to_vec() });
+                    continue;
+                }
             };
             *current = change.new_row().map(|row| RawRow { row: row.to_vec(), serial });
         }
         if !conflicts.is_empty() {
             return Ok(CommitOutcome::Conflict(conflicts));
+        }
+        if let Some(stale) = stale {
+            return Err(stale);
         }
         for (table, key) in order {
             let row = overlay.remove(&(table.id, key)).flatten();

@@ -1,0 +1,73 @@
+//! Options that nobody reads, most likely misspelled.
+
+use crate::{Config, Origin, Source, canonical};
+
+/// An option that its section does not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownOption {
+    /// Where it stands.
+    pub source: Source,
+    /// The section, in upper case.
+    pub section: String,
+    /// The option, in upper case.
+    pub option: String,
+    /// The known option whose name is nearest, if one is near.
+    pub nearest: Option<String>,
+}
+
+impl Config {
+    /// The options outside the defaults that are not in `known`: pairs of section (with `*` at its end: all sections that
+    /// begin so) and the options it has. Sections that are not in `known` belong to other programs and are not looked at.
+    #[must_use]
+    pub fn unknown_options(&self, known: &[(&str, &[&str])]) -> Vec<UnknownOption> {
+        let mut unknown = Vec::new();
+        for (name, section) in &self.sections {
+            let applies = |pattern: &str| {
+                let pattern = canonical(pattern);
+                pattern.strip_suffix('*').map_or(*name == pattern, |prefix| name.starts_with(prefix))
+            };
+            let groups: Vec<&[&str]> =
+                known.iter().filter(|(pattern, _)| applies(pattern)).map(|(_, options)| *options).collect();
+            if groups.is_empty() {
+                continue;
+            }
+            for (option, value) in &section.options {
+                let ours = matches!(value.source.origin, Origin::Builtin | Origin::Default);
+                let mut options = groups.iter().flat_map(|group| group.iter());
+                if ours || options.clone().any(|known| canonical(known) == *option) {
+                    continue;
+                }
+                let nearest = options
+                    .by_ref()
+                    .map(|known| canonical(known))
+                    .map(|known| (distance(&known, option), known))
+                    .filter(|(distance, known)| *distance <= 1 + known.len() / 4)
+                    .min()
+                    .map(|(_, known)| known);
+                unknown.push(UnknownOption {
+                    source: value.source.clone(),
+                    section: name.clone(),
+                    option: option.clone(),
+                    nearest,
+                });
+            }
+        }
+        unknown
+    }
+}
+
+/// How many letters have to be changed, added or taken out (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let changed = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}

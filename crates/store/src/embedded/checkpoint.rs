@@ -1,0 +1,388 @@
+//! Checkpoints: the indexes on disk, so that opening need not replay the whole journal.
+//!
+//! A checkpoint is taken while commits go on, part by part. It is a mixture of moments from its start to its end; replaying
+//! the journal from the start makes it whole, since every record says a row's whole state. Two rules make that true:
+//! a table's primary index is copied before its secondary ones (then a stale secondary entry always belongs to a version
+//! that the replay passes and takes back), and no segment that the journal had at the start goes before the next
+//! checkpoint is complete. A journal that ends before the checkpoint's end has lost acknowledged commits.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::disk::{Disk, DiskFile, io_error, read_full_at, replace_file, write_all_at};
+use super::format::{CHECKPOINT_NAME, FORMAT_VERSION, Identity, MANIFEST_NAME};
+use super::index::{Location, PARTS, Secondary, TableIndex};
+use super::{Core, Segment, lock};
+use crate::{Result, TableDef};
+
+const MAGIC: &[u8; 8] = b"BATZIDX1";
+const END: u8 = 0;
+const PRIMARY: u8 = 1;
+const HASH: u8 = 2;
+const ORDERED: u8 = 3;
+const BUFFER_BYTES: usize = 1 << 20;
+/// How many ordered entries are copied under one lock.
+const ORDERED_STEP: usize = 4096;
+
+/// Where replay goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Position {
+    pub segment: u32,
+    pub offset: u64,
+    pub sequence: u64,
+    pub serial_next: u64,
+}
+
+/// A checkpoint read back.
+pub(crate) struct Checkpoint {
+    pub position: Position,
+    /// Number → used bytes and bytes of tombstones.
+    pub segments: BTreeMap<u32, (u64, u64)>,
+    pub tables: HashMap<u16, TableIndex>,
+    /// The journal has all frames before this one, or it has lost some.
+    pub sequence_end: u64,
+}
+
+/// Tells checkpoints of other index definitions apart.
+pub(crate) fn schema(identity: &Identity, tables: &[&'static TableDef]) -> u64 {
+    let mut text: Vec<String> =
+        tables.iter().map(|table| format!("{} {:?}", table.id, table.indexes)).collect();
+    text.sort();
+    identity.hash(&[text.join("\n").as_bytes()])
+}
+
+struct Out<'a> {
+    file: Arc<dyn DiskFile>,
+    path: &'a Path,
+    buffer: Vec<u8>,
+    offset: u64,
+    crc: u32,
+}
+
+impl Out<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.crc = crc32c::crc32c_append(self.crc, &self.buffer);
+        write_all_at(&*self.file, &self.buffer, self.offset)
+            .map_err(|source| io_error("write", self.path, source))?;
+        self.offset += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    fn chunk(&mut self, kind: u8, table: u16, slot: u8, count: usize, entries: &[u8]) -> Result<()> {
+        if count > 0 {
+            self.put(&[kind]);
+            self.put(&table.to_le_bytes());
+            self.put(&[slot]);
+            self.put(&u32::try_from(count).expect("a part has fewer entries").to_le_bytes());
+            self.put(entries);
+        }
+        if self.buffer.len() >= BUFFER_BYTES { self.flush() } else { Ok(()) }
+    }
+}
+
+fn pairs(entries: impl Iterator<Item = (u64, u64)>, buffer: &mut Vec<u8>) -> usize {
+    buffer.clear();
+    let mut count = 0;
+    for (a, b) in entries {
+        buffer.extend_from_slice(&a.to_le_bytes());
+        buffer.extend_from_slice(&b.to_le_bytes());
+        count += 1;
+    }
+    count
+}
+
+impl Core {
+    /// Writes a checkpoint, then lets go of the segments that compaction has emptied.
+    pub fn checkpoint(&self) -> Result<()> {
+        let mut maintenance = lock(&self.maintenance);
+        self.write_checkpoint()?;
+        if maintenance.retired.is_empty() {
+            return Ok(());
+        }
+        let active = lock(&self.writer).active.number;
+        let mut manifest = maintenance.manifest.clone();
+        manifest.segments_upto = active;
+        manifest.segments = self.read().segments.keys().copied().filter(|&number| number <= active).collect();
+        replace_file(&*self.options.disk, &self.dir, MANIFEST_NAME, manifest.encode().as_bytes())?;
+        maintenance.manifest = manifest;
+        for segment in maintenance.retired.drain(..) {
+            if let Err(error) = self.options.disk.remove(&segment.path) {
+                // The manifest no longer lists it: the next start removes it.
+                tracing::warn!(file = %segment.path.display(), %error, "a compacted segment could not be removed");
+            }
+        }
+        Ok(())
+    }
+
+    fn position(&self) -> (Position, Vec<(u32, u64, u64)>) {
+        let writer = lock(&self.writer);
+        let position = Position {
+            segment: writer.active.number,
+            offset: writer.offset,
+            sequence: writer.sequence,
+            serial_next: writer.serial_next,
+        };
+        let numbers = |segment: &Arc<Segment>| {
+            (segment.number, segment.used.load(Ordering::Relaxed), segment.tombstones.load(Ordering::Relaxed))
+        };
+        (position, self.read().segments.values().map(numbers).collect())
+    }
+
+    fn write_checkpoint(&self) -> Result<()> {
+        let disk = &*self.options.disk;
+        let path = self.dir.join(CHECKPOINT_NAME);
+        let temporary = path.with_extension("tmp");
+        let since = self.counters.since_checkpoint.load(Ordering::Relaxed);
+        let file = disk.create(&temporary).map_err(|source| io_error("make", &temporary, source))?;
+        let mut out = Out { file, path: &temporary, buffer: Vec::new(), offset: 0, crc: 0 };
+        let finish = self.copy_indexes(&mut out).and_then(|()| {
+            let crc = out.crc.to_le_bytes();
+            let write = || {
+                write_all_at(&*out.file, &crc, out.offset)?;
+                out.file.sync()?;
+                disk.rename(&temporary, &path)?;
+                disk.sync_dir(&self.dir)
+            };
+            write().map_err(|source| io_error("write", &path, source))
+        });
+        if finish.is_err() {
+            // Only gives back the space.
+            let _ = disk.remove(&temporary);
+        } else {
+            self.counters.since_checkpoint.fetch_sub(since, Ordering::Relaxed);
+            self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
+        }
+        finish
+    }
+
+    fn copy_indexes(&self, out: &mut Out) -> Result<()> {
+        let (position, segments) = self.position();
+        out.put(MAGIC);
+        out.put(&FORMAT_VERSION.to_le_bytes());
+        out.put(&self.identity.id);
+        out.put(&self.schema.to_le_bytes());
+        out.put(&position.segment.to_le_bytes());
+        out.put(&position.offset.to_le_bytes());
+        out.put(&position.sequence.to_le_bytes());
+        out.put(&position.serial_next.to_le_bytes());
+        out.put(&u32::try_from(segments.len()).expect("24-bit numbers").to_le_bytes());
+        for (number, used, tombstones) in segments {
+            out.put(&number.to_le_bytes());
+            out.put(&used.to_le_bytes());
+            out.put(&tombstones.to_le_bytes());
+        }
+        let tables: Vec<(u16, usize)> =
+            self.read().tables.iter().map(|(&id, table)| (id, table.secondary.len())).collect();
+        let mut buffer = Vec::new();
+        for (id, slots) in tables {
+            for part in 0..PARTS {
+                let count = {
+                    let state = self.read();
+                    let entries = state.tables[&id].primary.part(part);
+                    pairs(entries.map(|(fingerprint, location)| (fingerprint, location.0)), &mut buffer)
+                };
+                out.chunk(PRIMARY, id, 0, count, &buffer)?;
+            }
+            for slot in 0..slots {
+                self.copy_secondary(out, id, slot, &mut buffer)?;
+            }
+        }
+        out.put(&[END]);
+        let (end, _) = self.position();
+        out.put(&end.sequence.to_le_bytes());
+        out.flush()
+    }
+
+    fn copy_secondary(&self, out: &mut Out, id: u16, slot: usize, buffer: &mut Vec<u8>) -> Result<()> {
+        let slot_byte = u8::try_from(slot).expect("index numbers are bytes");
+        let is_hash = matches!(self.read().tables[&id].secondary[slot], Secondary::Hash(_));
+        if is_hash {
+            for part in 0..PARTS {
+                let count = match &self.read().tables[&id].secondary[slot] {
+                    Secondary::Hash(index) => pairs(index.part(part), buffer),
+                    Secondary::Ordered(_) => unreachable!("an index keeps its kind"),
+                };
+                out.chunk(HASH, id, slot_byte, count, buffer)?;
+            }
+            return Ok(());
+        }
+        let mut last: Option<Box<[u8]>> = None;
+        loop {
+            buffer.clear();
+            let mut count = 0;
+            {
+                let state = self.read();
+                let Secondary::Ordered(index) = &state.tables[&id].secondary[slot] else {
+                    unreachable!("an index keeps its kind")
+                };
+                let from = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+                let mut end = None;
+                for (position, key) in index.range::<[u8], _>((from, Bound::Unbounded)).take(ORDERED_STEP) {
+                    buffer.extend_from_slice(
+                        &u32::try_from(position.len()).expect("a frame's part").to_le_bytes(),
+                    );
+                    buffer.extend_from_slice(position);
+                    buffer.extend_from_slice(&key.to_le_bytes());
+                    count += 1;
+                    end = Some(position.clone());
+                }
+                last = end;
+            }
+            out.chunk(ORDERED, id, slot_byte, count, buffer)?;
+            if count < ORDERED_STEP {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Reads a file through a buffer, and sums it up.
+struct In {
+    file: Arc<dyn DiskFile>,
+    buffer: Vec<u8>,
+    at: usize,
+    offset: u64,
+    left: u64,
+    crc: u32,
+}
+
+impl In {
+    fn take(&mut self, n: usize) -> std::result::Result<&[u8], String> {
+        if self.buffer.len() - self.at < n {
+            self.buffer.drain(..self.at);
+            self.at = 0;
+            let have = self.buffer.len();
+            let want = usize::try_from(self.left).unwrap_or(usize::MAX).min(BUFFER_BYTES.max(n - have));
+            self.buffer.resize(have + want, 0);
+            let got = read_full_at(&*self.file, &mut self.buffer[have..], self.offset)
+                .map_err(|e| e.to_string())?;
+            self.buffer.truncate(have + got);
+            self.crc = crc32c::crc32c_append(self.crc, &self.buffer[have..]);
+            self.offset += got as u64;
+            self.left -= got as u64;
+            if self.buffer.len() < n {
+                return Err("it ends too early".into());
+            }
+        }
+        self.at += n;
+        Ok(&self.buffer[self.at - n..self.at])
+    }
+
+    fn array<const N: usize>(&mut self) -> std::result::Result<[u8; N], String> {
+        Ok(self.take(N)?.try_into().expect("take returns the length asked for"))
+    }
+
+    fn u8(&mut self) -> std::result::Result<u8, String> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    fn u16(&mut self) -> std::result::Result<u16, String> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> std::result::Result<u32, String> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> std::result::Result<u64, String> {
+        self.array().map(u64::from_le_bytes)
+    }
+}
+
+/// Reads the checkpoint of a store, if there is one.
+///
+/// # Errors
+/// Why it cannot be used. The journal says everything it says, so that this is no loss but of time.
+pub(crate) fn load(
+    disk: &dyn Disk,
+    dir: &Path,
+    identity: &Identity,
+    schema: u64,
+    tables: &[&'static TableDef],
+) -> std::result::Result<Option<Checkpoint>, String> {
+    let names = disk.list(dir).map_err(|e| e.to_string())?;
+    if !names.iter().any(|name| name == CHECKPOINT_NAME) {
+        return Ok(None);
+    }
+    let file = disk.open(&dir.join(CHECKPOINT_NAME), false).map_err(|e| e.to_string())?;
+    let size = file.size().map_err(|e| e.to_string())?;
+    let left = size.checked_sub(4).ok_or("it is too short")?;
+    let mut input = In { file, buffer: Vec::new(), at: 0, offset: 0, left, crc: 0 };
+    if input.array()? != *MAGIC || input.u32()? != FORMAT_VERSION {
+        return Err("it is of another format".into());
+    }
+    if input.array()? != identity.id {
+        return Err("it belongs to another store".into());
+    }
+    if input.u64()? != schema {
+        return Err("the index definitions have changed".into());
+    }
+    let position = Position {
+        segment: input.u32()?,
+        offset: input.u64()?,
+        sequence: input.u64()?,
+        serial_next: input.u64()?,
+    };
+    let mut segments = BTreeMap::new();
+    for _ in 0..input.u32()? {
+        segments.insert(input.u32()?, (input.u64()?, input.u64()?));
+    }
+    let mut indexes: HashMap<u16, TableIndex> =
+        tables.iter().map(|def| (def.id, TableIndex::new(Some(def)))).collect();
+    let sequence_end = loop {
+        let kind = input.u8()?;
+        if kind == END {
+            break input.u64()?;
+        }
+        let table = input.u16()?;
+        let slot = usize::from(input.u8()?);
+        let count = input.u32()?;
+        let table = indexes.entry(table).or_insert_with(|| TableIndex::new(None));
+        read_chunk(&mut input, kind, slot, count, table)?;
+    };
+    if input.left > 0 || input.at < input.buffer.len() {
+        return Err("data follows its end".into());
+    }
+    let mut crc = [0; 4];
+    let n = read_full_at(&*input.file, &mut crc, size - 4).map_err(|e| e.to_string())?;
+    if n < 4 || u32::from_le_bytes(crc) != input.crc {
+        return Err("its checksum is wrong".into());
+    }
+    Ok(Some(Checkpoint { position, segments, tables: indexes, sequence_end }))
+}
+
+fn read_chunk(
+    input: &mut In,
+    kind: u8,
+    slot: usize,
+    count: u32,
+    table: &mut TableIndex,
+) -> std::result::Result<(), String> {
+    for _ in 0..count {
+        match (kind, table.secondary.get_mut(slot)) {
+            (PRIMARY, _) => {
+                let (fingerprint, location) = (input.u64()?, Location(input.u64()?));
+                table.primary.insert(fingerprint, location);
+            }
+            (HASH, Some(Secondary::Hash(index))) => {
+                let (value, key) = (input.u64()?, input.u64()?);
+                index.insert(value, key);
+            }
+            (ORDERED, Some(Secondary::Ordered(index))) => {
+                let bytes = input.u32()? as usize;
+                let position = input.take(bytes)?.into();
+                index.insert(position, input.u64()?);
+            }
+            _ => return Err("an entry fits no index".into()),
+        }
+    }
+    Ok(())
+}

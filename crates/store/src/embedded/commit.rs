@@ -1,0 +1,377 @@
+//! Committing a change set.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use hashbrown::HashTable;
+
+use super::disk::{io_error, write_all_at};
+use super::format::{
+    FRAME_BYTES_LIMIT, FRAME_HEADER_BYTES, FrameHeader, FrameKind, RECORD_HEADER_BYTES, RecordView,
+    SEGMENT_HEADER_BYTES,
+};
+use super::index::{Location, SecondaryOp};
+use super::{Core, Segment, State, StoredRecord, fingerprint, lock, read_record, secondary_entries};
+use crate::{ChangeSet, CommitOutcome, IndexEntries, Result, StoreError, TableDef};
+
+/// The end of the journal. Whoever holds it is the only one who changes anything.
+pub(crate) struct Writer {
+    pub active: Arc<Segment>,
+    /// Where the next frame goes.
+    pub offset: u64,
+    /// The next frame's sequence number.
+    pub sequence: u64,
+    /// The next inserted row's serial.
+    pub serial_next: u64,
+    /// Why nothing may be written any more.
+    pub stopped: Option<String>,
+    frame: Vec<u8>,
+}
+
+impl Writer {
+    pub fn new(active: Arc<Segment>, offset: u64, sequence: u64, serial_next: u64) -> Self {
+        Self { active, offset, sequence, serial_next, stopped: None, frame: Vec::new() }
+    }
+
+    pub fn check_running(&self) -> Result<()> {
+        match &self.stopped {
+            None => Ok(()),
+            Some(reason) => Err(StoreError::Stopped(reason.clone())),
+        }
+    }
+
+    /// Refuses further writes; false if they were refused already.
+    pub fn stop(&mut self, reason: &str) -> bool {
+        let running = self.stopped.is_none();
+        self.stopped.get_or_insert_with(|| reason.to_owned());
+        running
+    }
+}
+
+/// What one commit does to one row.
+struct Effect<'a> {
+    table: &'static TableDef,
+    key: &'a [u8],
+    fingerprint: u64,
+    before: Option<(Location, StoredRecord)>,
+    /// The new row and its serial.
+    after: Option<(&'a [u8], u64)>,
+}
+
+impl Effect<'_> {
+    fn is_nothing(&self) -> bool {
+        match (&self.before, &self.after) {
+            (None, None) => true,
+            (Some((_, before)), Some((row, serial))) => before.row() == *row && before.serial == *serial,
+            _ => false,
+        }
+    }
+}
+
+/// A record written: where it starts within the frame, and its size, in bytes.
+type Written = (usize, usize);
+
+impl Core {
+    pub fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
+        let mut writer = lock(&self.writer);
+        writer.check_running()?;
+        let mut serial_next = writer.serial_next;
+        let mut effects = match self.resolve(changes, &mut serial_next)? {
+            Ok(effects) => effects,
+            Err(conflicts) => return Ok(CommitOutcome::Conflict(conflicts)),
+        };
+        effects.retain(|effect| !effect.is_nothing());
+        if effects.is_empty() {
+            return Ok(CommitOutcome::Committed);
+        }
+        let ops = self.secondary_ops(&effects)?;
+
+        writer.frame.clear();
+        writer.frame.resize(FRAME_HEADER_BYTES, 0);
+        let birth = writer.active.number;
+        let mut written: Vec<Written> = Vec::with_capacity(effects.len());
+        for effect in &effects {
+            let before = effect.before.as_ref().map(|(_, record)| record);
+            let record = RecordView {
+                table: effect.table.id,
+                birth: before.map_or(birth, |record| record.birth),
+                serial: match (effect.after, before) {
+                    (Some((_, serial)), _) => serial,
+                    (None, Some(record)) => record.serial,
+                    (None, None) => unreachable!("such effects were dropped"),
+                },
+                key: effect.key,
+                row: effect.after.map(|(row, _)| row),
+            };
+            let at = writer.frame.len();
+            written.push((at, record.encode(&mut writer.frame)));
+        }
+        self.append(&mut writer, FrameKind::Commit, effects.len(), serial_next)?;
+        let start = writer.offset - writer.frame.len() as u64;
+
+        // Durable: now let everybody see it.
+        let mut state = self.write();
+        for (effect, (at, bytes)) in effects.iter().zip(written) {
+            let location = Location::new(writer.active.number, start + at as u64, bytes);
+            state.publish(effect, location, &writer.active);
+        }
+        for (table, op) in ops {
+            state.tables.get_mut(&table).expect("resolve found the table").apply(op);
+        }
+        drop(state);
+        self.counters.commits.fetch_add(1, Ordering::Relaxed);
+        self.counters.changes.fetch_add(changes.len() as u64, Ordering::Relaxed);
+        Ok(CommitOutcome::Committed)
+    }
+
+    /// What the changes come to for each row, or the inserts that met existing ones.
+    #[allow(clippy::type_complexity)]
+    fn resolve<'a>(
+        &self,
+        changes: &'a ChangeSet,
+        serial_next: &mut u64,
+    ) -> Result<std::result::Result<Vec<Effect<'a>>, Vec<(&'static TableDef, Vec<u8>)>>> {
+        let state = self.read();
+        let mut effects: Vec<Effect<'a>> = Vec::with_capacity(changes.len());
+        let mut rows: HashTable<usize> = HashTable::with_capacity(changes.len());
+        let mut conflicts = Vec::new();
+        let mut stale = None;
+        for change in changes.changes() {
+            let (table, key) = (change.table(), change.key());
+            check_size(key, change.new_row())?;
+            let fingerprint = fingerprint(&self.identity, key);
+            let seen =
+                rows.find(fingerprint, |&at| effects[at].table == table && effects[at].key == key).copied();
+            let at = match seen {
+                Some(at) => at,
+                None => {
+                    let before = find(&state, table, key, fingerprint)?;
+                    effects.push(Effect { table, key, fingerprint, before, after: None });
+                    let at = effects.len() - 1;
+                    rows.insert_unique(fingerprint, at, |&at| effects[at].fingerprint);
+                    at
+                }
+            };
+            let effect = &mut effects[at];
+            let current = match &effect.before {
+                Some((_, record)) if seen.is_none() => Some((record.row(), record.serial)),
+                _ => effect.after,
+            };
+            let serial = match (current, change.old_row()) {
+                (None, None) => take(serial_next),
+                (Some((row, serial)), Some(old)) if row == old => serial,
+                // Go on as if it had worked: what follows in this set builds on it.
+                (Some((_, serial)), None) => {
+                    conflicts.push((table, key.to_vec()));
+                    serial
+                }
+                (_, Some(_)) => {
+                    stale.get_or_insert_with(|| StoreError::Stale { table: table.name, key: key.to_vec() });
+                    continue;
+                }
+            };
+            effect.after = change.new_row().map(|row| (row, serial));
+        }
+        if !conflicts.is_empty() {
+            return Ok(Err(conflicts));
+        }
+        stale.map_or(Ok(Ok(effects)), Err)
+    }
+
+    /// The secondary entries that go and come: computed before anything is written, so that rows which do not decode are
+    /// refused.
+    fn secondary_ops(&self, effects: &[Effect]) -> Result<Vec<(u16, SecondaryOp)>> {
+        let mut ops = Vec::new();
+        let mut scratch = IndexEntries::new();
+        let (mut old, mut new) = (Vec::new(), Vec::new());
+        for effect in effects.iter().filter(|effect| !effect.table.indexes.is_empty()) {
+            old.clear();
+            new.clear();
+            if let Some((_, record)) = &effect.before {
+                let record = (effect.key, record.row(), record.serial);
+                secondary_entries(&self.identity, effect.table, record, &mut scratch, &mut old)?;
+            }
+            if let Some((row, serial)) = effect.after {
+                secondary_entries(
+                    &self.identity,
+                    effect.table,
+                    (effect.key, row, serial),
+                    &mut scratch,
+                    &mut new,
+                )?;
+            }
+            let key = effect.fingerprint;
+            if !(old.is_empty() || new.is_empty()) {
+                let kept: Vec<_> = old.extract_if(.., |entry| new.contains(entry)).collect();
+                new.retain(|entry| !kept.contains(entry));
+            }
+            let gone = old.drain(..).map(|(slot, entry)| SecondaryOp { slot, add: false, entry, key });
+            ops.extend(gone.map(|op| (effect.table.id, op)));
+            let come = new.drain(..).map(|(slot, entry)| SecondaryOp { slot, add: true, entry, key });
+            ops.extend(come.map(|op| (effect.table.id, op)));
+        }
+        Ok(ops)
+    }
+
+    /// Completes the frame in the writer's buffer and makes it durable. On an error nothing of it counts, and the
+    /// writer either is as before or has stopped.
+    pub fn append(
+        &self,
+        writer: &mut Writer,
+        kind: FrameKind,
+        records: usize,
+        serial_next: u64,
+    ) -> Result<()> {
+        let mut frame = std::mem::take(&mut writer.frame);
+        let result = self.append_frame(writer, &mut frame, kind, records, serial_next);
+        writer.frame = frame;
+        result
+    }
+
+    fn append_frame(
+        &self,
+        writer: &mut Writer,
+        frame: &mut [u8],
+        kind: FrameKind,
+        records: usize,
+        serial_next: u64,
+    ) -> Result<()> {
+        let frame_bytes = frame.len() as u64;
+        if frame_bytes > FRAME_BYTES_LIMIT {
+            return Err(StoreError::TooLarge { bytes: frame_bytes, limit: FRAME_BYTES_LIMIT });
+        }
+        assert!(serial_next >= writer.serial_next, "serials only grow");
+        while writer.offset + frame_bytes > writer.active.capacity.load(Ordering::Relaxed) {
+            self.roll(writer, frame_bytes)?;
+        }
+        let payload = &frame[FRAME_HEADER_BYTES..];
+        let header = FrameHeader {
+            kind,
+            payload_bytes: u32::try_from(payload.len()).expect("below the frame limit"),
+            payload_crc: crc32c::crc32c(payload),
+            sequence: writer.sequence,
+            serial_next,
+            records: u32::try_from(records).expect("below the frame limit"),
+        };
+        let active = Arc::clone(&writer.active);
+        let header = header.encode(&self.identity, active.number, writer.offset);
+        frame[..FRAME_HEADER_BYTES].copy_from_slice(&header);
+
+        if let Err(error) = write_all_at(&*active.file, frame, writer.offset) {
+            let error = io_error("write", &active.path, error);
+            if !matches!(error, StoreError::Full(_)) {
+                return Err(self.fatal(writer, &active.path, "write", &error));
+            }
+            // Only where space cannot be set aside ahead. Cut off what was written: the segment ends here.
+            let cut = active.file.set_len(writer.offset).and_then(|()| active.file.sync());
+            if let Err(error) = cut {
+                return Err(self.fatal(writer, &active.path, "cut", &io_error("cut", &active.path, error)));
+            }
+            active.capacity.store(writer.offset, Ordering::Relaxed);
+            self.wake.notify();
+            return Err(error);
+        }
+        let start = Instant::now();
+        if let Err(error) = active.file.sync() {
+            return Err(self.fatal(writer, &active.path, "sync", &io_error("sync", &active.path, error)));
+        }
+        let sync_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.counters.sync_us.fetch_add(sync_us, Ordering::Relaxed);
+        self.counters.written.fetch_add(frame_bytes, Ordering::Relaxed);
+        self.counters.since_checkpoint.fetch_add(frame_bytes, Ordering::Relaxed);
+        writer.offset += frame_bytes;
+        writer.sequence += 1;
+        writer.serial_next = serial_next;
+        active.used.store(writer.offset, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Turns to the next segment.
+    fn roll(&self, writer: &mut Writer, frame_bytes: u64) -> Result<()> {
+        let segment =
+            self.take_next(SEGMENT_HEADER_BYTES + frame_bytes).inspect_err(|_| self.wake.notify())?;
+        let mut state = self.write();
+        Arc::make_mut(&mut state.segments).insert(segment.number, Arc::clone(&segment));
+        drop(state);
+        writer.active = segment;
+        writer.offset = SEGMENT_HEADER_BYTES;
+        self.wake.notify();
+        Ok(())
+    }
+
+    /// A write or sync failed and nobody knows what is on the disk: the process ends here, unless a test's hook returns.
+    fn fatal(&self, writer: &mut Writer, path: &Path, action: &str, error: &StoreError) -> StoreError {
+        let reason = format!("{action} of {} at byte {} failed: {error}", path.display(), writer.offset);
+        (self.options.on_fatal)(&reason);
+        writer.stop(&reason);
+        StoreError::Stopped(reason)
+    }
+}
+
+impl Writer {
+    /// The buffer for a frame's records, empty but for the header's place.
+    pub fn begin(&mut self) -> &mut Vec<u8> {
+        self.frame.clear();
+        self.frame.resize(FRAME_HEADER_BYTES, 0);
+        &mut self.frame
+    }
+}
+
+impl State {
+    fn publish(&mut self, effect: &Effect, location: Location, active: &Segment) {
+        let index = self.tables.get_mut(&effect.table.id).expect("resolve found the table");
+        let fingerprint = effect.fingerprint;
+        if let Some((old, _)) = &effect.before {
+            let segment = &self.segments[&old.segment()];
+            segment.live.fetch_sub(old.bytes(), Ordering::Relaxed);
+        }
+        match (&effect.before, &effect.after) {
+            (None, Some(_)) => index.primary.insert(fingerprint, location),
+            (Some((old, _)), Some(_)) => {
+                assert!(index.primary.replace(fingerprint, *old, location), "only the writer moves entries");
+            }
+            (Some((old, _)), None) => {
+                assert!(index.primary.remove(fingerprint, *old), "only the writer removes entries");
+            }
+            (None, None) => unreachable!("such effects were dropped"),
+        }
+        let counter = if effect.after.is_some() { &active.live } else { &active.tombstones };
+        counter.fetch_add(location.bytes(), Ordering::Relaxed);
+    }
+}
+
+fn take(serial_next: &mut u64) -> u64 {
+    let serial = *serial_next;
+    *serial_next += 1;
+    serial
+}
+
+fn check_size(key: &[u8], row: Option<&[u8]>) -> Result<()> {
+    let limit = u64::from(u16::MAX);
+    if key.len() as u64 > limit {
+        return Err(StoreError::TooLarge { bytes: key.len() as u64, limit });
+    }
+    let bytes = (RECORD_HEADER_BYTES + key.len() + row.map_or(0, <[u8]>::len)) as u64;
+    if bytes > FRAME_BYTES_LIMIT {
+        return Err(StoreError::TooLarge { bytes, limit: FRAME_BYTES_LIMIT });
+    }
+    Ok(())
+}
+
+/// The stored row under a key.
+fn find(
+    state: &State,
+    table: &TableDef,
+    key: &[u8],
+    fingerprint: u64,
+) -> Result<Option<(Location, StoredRecord)>> {
+    for location in state.table(table)?.primary.find(fingerprint) {
+        let record = read_record(&state.segments, location)?;
+        if record.table == table.id && record.key() == key {
+            return Ok(Some((location, record)));
+        }
+    }
+    Ok(None)
+}

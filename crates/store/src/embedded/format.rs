@@ -1,0 +1,321 @@
+//! The bytes on the disk.
+//!
+//! A store is a directory: `MANIFEST` (text: version, store id, hash key, which segments there are), `LOCK`, `journal-N.seg`
+//! and `checkpoint.idx`. A segment is a 64-byte header, then frames, then zeros. A frame is one commit (or one step of
+//! compaction): a 48-byte header, then records. All numbers are little-endian; everything starts at a multiple of eight.
+//!
+//! Headers carry a tag: SipHash-2-4 under the store's secret random key, over the header and its place. So bytes that a
+//! client got stored can never pass for a frame, and neither can a frame that the disk put in the wrong place.
+
+use std::hash::Hasher;
+use std::path::Path;
+
+use siphasher::sip::SipHasher24;
+
+use crate::{Result, StoreError};
+
+pub(crate) const FORMAT_VERSION: u32 = 1;
+pub(crate) const SEGMENT_HEADER_BYTES: u64 = 64;
+pub(crate) const FRAME_HEADER_BYTES: usize = 48;
+pub(crate) const RECORD_HEADER_BYTES: usize = 24;
+/// Locations have 24 bits for the offset in units of eight bytes.
+pub(crate) const SEGMENT_BYTES_LIMIT: u64 = 1 << 27;
+/// What one commit may write.
+pub(crate) const FRAME_BYTES_LIMIT: u64 = 1 << 26;
+/// Locations have 24 bits for the segment.
+pub(crate) const SEGMENT_NUMBER_LIMIT: u32 = 1 << 24;
+
+const SEGMENT_MAGIC: &[u8; 8] = b"BATZSEG1";
+const FRAME_MAGIC: &[u8; 4] = b"BZF1";
+
+/// What makes this store's files its own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub id: [u8; 16],
+    pub key: [u8; 16],
+}
+
+impl Identity {
+    /// The keyed hash that tags headers and places keys in the indexes.
+    pub fn hash(&self, parts: &[&[u8]]) -> u64 {
+        let mut hasher = SipHasher24::new_with_key(&self.key);
+        for part in parts {
+            hasher.write(part);
+        }
+        hasher.finish()
+    }
+}
+
+pub(crate) fn round_up(n: usize) -> usize {
+    n.div_ceil(8) * 8
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// The name of a segment's file.
+pub(crate) fn segment_name(number: u32) -> String {
+    format!("journal-{number:08}.seg")
+}
+
+/// The number in a segment's file name.
+pub(crate) fn segment_number(name: &str) -> Option<u32> {
+    let digits = name.strip_prefix("journal-")?.strip_suffix(".seg")?;
+    let number = digits.parse().ok()?;
+    (segment_name(number) == name && number > 0).then_some(number)
+}
+
+pub(crate) fn encode_segment_header(
+    identity: &Identity,
+    number: u32,
+    size: u64,
+) -> [u8; SEGMENT_HEADER_BYTES as usize] {
+    let mut header = [0; SEGMENT_HEADER_BYTES as usize];
+    header[..8].copy_from_slice(SEGMENT_MAGIC);
+    header[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+    header[12..16].copy_from_slice(&number.to_le_bytes());
+    header[16..32].copy_from_slice(&identity.id);
+    header[32..40].copy_from_slice(&size.to_le_bytes());
+    let tag = identity.hash(&[&header[..56]]);
+    header[56..].copy_from_slice(&tag.to_le_bytes());
+    header
+}
+
+/// The size a segment was made with.
+pub(crate) fn decode_segment_header(
+    identity: &Identity,
+    number: u32,
+    bytes: &[u8],
+) -> std::result::Result<u64, String> {
+    let Some(header) = bytes.get(..64) else { return Err("the segment ends within its header".into()) };
+    if &header[..8] != SEGMENT_MAGIC {
+        return Err("not a journal segment".into());
+    }
+    if u32_at(header, 8) != FORMAT_VERSION {
+        return Err(format!("segment of format {}, this program reads {FORMAT_VERSION}", u32_at(header, 8)));
+    }
+    if header[16..32] != identity.id {
+        return Err("the segment belongs to another store".into());
+    }
+    if u64_at(header, 56) != identity.hash(&[&header[..56]]) || u32_at(header, 12) != number {
+        return Err("the segment's header is damaged".into());
+    }
+    Ok(u64_at(header, 32))
+}
+
+/// Why a frame was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameKind {
+    /// A commit.
+    Commit,
+    /// Live records copied out of a segment that is being compacted.
+    Move,
+}
+
+/// The head of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FrameHeader {
+    pub kind: FrameKind,
+    pub payload_bytes: u32,
+    pub payload_crc: u32,
+    pub sequence: u64,
+    pub serial_next: u64,
+    pub records: u32,
+}
+
+impl FrameHeader {
+    pub fn encode(&self, identity: &Identity, segment: u32, offset: u64) -> [u8; FRAME_HEADER_BYTES] {
+        let mut header = [0; FRAME_HEADER_BYTES];
+        header[..4].copy_from_slice(FRAME_MAGIC);
+        header[4] = match self.kind {
+            FrameKind::Commit => 1,
+            FrameKind::Move => 2,
+        };
+        header[8..12].copy_from_slice(&self.payload_bytes.to_le_bytes());
+        header[12..16].copy_from_slice(&self.payload_crc.to_le_bytes());
+        header[16..24].copy_from_slice(&self.sequence.to_le_bytes());
+        header[24..32].copy_from_slice(&self.serial_next.to_le_bytes());
+        header[32..36].copy_from_slice(&self.records.to_le_bytes());
+        let tag = identity.hash(&[&header[..40], &segment.to_le_bytes(), &offset.to_le_bytes()]);
+        header[40..].copy_from_slice(&tag.to_le_bytes());
+        header
+    }
+
+    /// The header in these bytes if there is a genuine one.
+    pub fn decode(identity: &Identity, segment: u32, offset: u64, bytes: &[u8]) -> Option<Self> {
+        let header = bytes.get(..FRAME_HEADER_BYTES)?;
+        if &header[..4] != FRAME_MAGIC {
+            return None;
+        }
+        if u64_at(header, 40)
+            != identity.hash(&[&header[..40], &segment.to_le_bytes(), &offset.to_le_bytes()])
+        {
+            return None;
+        }
+        let kind = match header[4] {
+            1 => FrameKind::Commit,
+            2 => FrameKind::Move,
+            _ => return None,
+        };
+        Some(Self {
+            kind,
+            payload_bytes: u32_at(header, 8),
+            payload_crc: u32_at(header, 12),
+            sequence: u64_at(header, 16),
+            serial_next: u64_at(header, 24),
+            records: u32_at(header, 32),
+        })
+    }
+
+    pub fn frame_bytes(&self) -> u64 {
+        FRAME_HEADER_BYTES as u64 + u64::from(self.payload_bytes)
+    }
+}
+
+/// One row's new state.
+///
+/// `birth` is the oldest segment that may hold a version of the row: a tombstone is needed for as long as any such segment
+/// that precedes it exists. A tombstone's serial is that of the row it ends, so that one which compaction moved behind a row
+/// inserted later under the same key does not end that one too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RecordView<'a> {
+    pub table: u16,
+    pub birth: u32,
+    pub serial: u64,
+    pub key: &'a [u8],
+    /// None: the row was deleted.
+    pub row: Option<&'a [u8]>,
+}
+
+impl<'a> RecordView<'a> {
+    /// Appends the record, and returns its size.
+    pub fn encode(&self, out: &mut Vec<u8>) -> usize {
+        let start = out.len();
+        let row = self.row.unwrap_or_default();
+        let op: u32 = if self.row.is_some() { 1 } else { 2 };
+        assert!(self.birth < SEGMENT_NUMBER_LIMIT, "segment numbers fit");
+        let key_bytes = u16::try_from(self.key.len()).expect("commit checked the key's length");
+        let row_bytes = u32::try_from(row.len()).expect("commit checked the row's length");
+        out.extend_from_slice(&(op | self.birth << 8).to_le_bytes());
+        out.extend_from_slice(&self.table.to_le_bytes());
+        out.extend_from_slice(&key_bytes.to_le_bytes());
+        out.extend_from_slice(&row_bytes.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.serial.to_le_bytes());
+        out.extend_from_slice(self.key);
+        out.extend_from_slice(row);
+        let crc = record_crc(&out[start..]);
+        out[start + 12..start + 16].copy_from_slice(&crc.to_le_bytes());
+        out.resize(start + round_up(out.len() - start), 0);
+        out.len() - start
+    }
+
+    /// The size of the record that starts here, from its header alone.
+    pub fn size_at(bytes: &[u8]) -> Option<usize> {
+        let header = bytes.get(..RECORD_HEADER_BYTES)?;
+        let key_bytes = usize::from(u16::from_le_bytes([header[6], header[7]]));
+        Some(round_up(RECORD_HEADER_BYTES + key_bytes + u32_at(header, 8) as usize))
+    }
+
+    /// The record at the start of `bytes` and its size, its checksum verified.
+    pub fn decode(bytes: &'a [u8]) -> std::result::Result<(Self, usize), &'static str> {
+        let size = Self::size_at(bytes).ok_or("a record ends within its header")?;
+        let record = bytes.get(..size).ok_or("a record reaches past its end")?;
+        let key_bytes = usize::from(u16::from_le_bytes([record[6], record[7]]));
+        let row_end = RECORD_HEADER_BYTES + key_bytes + u32_at(record, 8) as usize;
+        if u32_at(record, 12) != record_crc(&record[..row_end]) {
+            return Err("a record's checksum is wrong");
+        }
+        let (key, row) = record[RECORD_HEADER_BYTES..row_end].split_at(key_bytes);
+        let row = match record[0] {
+            1 => Some(row),
+            2 if row.is_empty() => None,
+            _ => return Err("a record of unknown kind"),
+        };
+        let view = RecordView {
+            table: u16::from_le_bytes([record[4], record[5]]),
+            birth: u32_at(record, 0) >> 8,
+            serial: u64_at(record, 16),
+            key,
+            row,
+        };
+        Ok((view, size))
+    }
+}
+
+/// Over the record without its checksum's own four bytes.
+fn record_crc(record: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&record[..12]), &record[16..])
+}
+
+/// The store's root: what it is and which segments it consists of.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Manifest {
+    pub identity: Identity,
+    /// Segments up to this number exist exactly if they are listed; later ones exist without a gap.
+    pub segments_upto: u32,
+    pub segments: Vec<u32>,
+}
+
+pub(crate) const MANIFEST_NAME: &str = "MANIFEST";
+pub(crate) const LOCK_NAME: &str = "LOCK";
+pub(crate) const CHECKPOINT_NAME: &str = "checkpoint.idx";
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<[u8; 16]> {
+    let digits = u128::from_str_radix(text, 16).ok()?;
+    (text.len() == 32).then(|| digits.to_be_bytes())
+}
+
+impl Manifest {
+    pub fn encode(&self) -> String {
+        let segments: Vec<String> = self.segments.iter().map(ToString::to_string).collect();
+        let body = format!(
+            "batzen-store {FORMAT_VERSION}\nid {}\nkey {}\nsegments-upto {}\nsegments {}\n",
+            hex(&self.identity.id),
+            hex(&self.identity.key),
+            self.segments_upto,
+            segments.join(" "),
+        );
+        format!("{body}crc32c {:08x}\n", crc32c::crc32c(body.as_bytes()))
+    }
+
+    pub fn decode(path: &Path, bytes: &[u8]) -> Result<Self> {
+        let corrupt =
+            |what: &str| StoreError::Corrupt { file: path.to_owned(), offset: 0, what: what.into() };
+        let text = std::str::from_utf8(bytes).map_err(|_| corrupt("not text"))?;
+        let first = text.lines().next().unwrap_or_default();
+        match first.strip_prefix("batzen-store ").map(str::parse::<u32>) {
+            Some(Ok(FORMAT_VERSION)) => {}
+            Some(Ok(version)) => {
+                let what = format!("a store of format {version}, this program reads {FORMAT_VERSION}");
+                return Err(StoreError::Format { file: path.to_owned(), what });
+            }
+            _ => return Err(corrupt("not a manifest")),
+        }
+        let (body, crc) = text.split_at(text.rfind("crc32c ").ok_or_else(|| corrupt("no checksum"))?);
+        if crc != format!("crc32c {:08x}\n", crc32c::crc32c(body.as_bytes())) {
+            return Err(corrupt("wrong checksum"));
+        }
+        let field = |name: &str| {
+            let value = body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            value.ok_or_else(|| corrupt(&format!("no {name}")))
+        };
+        let bytes16 = |name: &str| unhex(field(name)?).ok_or_else(|| corrupt(&format!("bad {name}")));
+        let numbers: std::result::Result<Vec<u32>, _> =
+            field("segments")?.split_whitespace().map(str::parse).collect();
+        Ok(Self {
+            identity: Identity { id: bytes16("id")?, key: bytes16("key")? },
+            segments_upto: field("segments-upto")?.parse().map_err(|_| corrupt("bad segments-upto"))?,
+            segments: numbers.map_err(|_| corrupt("bad segments"))?,
+        })
+    }
+}

@@ -1,0 +1,322 @@
+//! The indexes in memory: rows are found by fingerprints of their keys, and read from the disk.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+
+use crate::{IndexKind, TableDef};
+
+/// Where a record is: 24 bits of segment, 24 bits of offset and 16 bits of length, both in units of eight bytes. A length
+/// of 0xffff means "that or longer".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Location(pub u64);
+
+impl Location {
+    pub fn new(segment: u32, offset: u64, bytes: usize) -> Self {
+        debug_assert!(offset.is_multiple_of(8) && bytes.is_multiple_of(8));
+        assert!(segment < 1 << 24 && offset >> 3 < 1 << 24, "a location fits its bits");
+        let length = (bytes as u64 >> 3).min(0xffff);
+        Self(u64::from(segment) << 40 | (offset >> 3) << 16 | length)
+    }
+    pub fn segment(self) -> u32 {
+        u32::try_from(self.0 >> 40).expect("24 bits")
+    }
+    pub fn offset(self) -> u64 {
+        (self.0 >> 16 & 0xff_ffff) << 3
+    }
+    /// The record's length in bytes (at least, when [`Location::is_long`]).
+    pub fn bytes(self) -> u64 {
+        (self.0 & 0xffff) << 3
+    }
+    pub fn is_long(self) -> bool {
+        self.0 & 0xffff == 0xffff
+    }
+}
+
+/// Tables are cut into so many parts, so that growing one stalls nobody for long and a checkpoint can copy part by part.
+pub(crate) const PARTS: usize = 64;
+
+fn part_of(fingerprint: u64) -> usize {
+    // The hash table takes its bucket from the low and its tag from the high bits: these are in the middle.
+    (fingerprint >> 36) as usize % PARTS
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Slot {
+    fingerprint: u64,
+    value: u64,
+}
+
+/// Fingerprint of the key → locations. Two keys may share a fingerprint: whoever reads verifies the key.
+#[derive(Debug)]
+pub(crate) struct PrimaryIndex {
+    parts: Vec<HashTable<Slot>>,
+    len: usize,
+}
+
+impl Default for PrimaryIndex {
+    fn default() -> Self {
+        Self { parts: (0..PARTS).map(|_| HashTable::new()).collect(), len: 0 }
+    }
+}
+
+impl PrimaryIndex {
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn find(&self, fingerprint: u64) -> impl Iterator<Item = Location> {
+        let slots = self.parts[part_of(fingerprint)].iter_hash(fingerprint);
+        slots.filter(move |slot| slot.fingerprint == fingerprint).map(|slot| Location(slot.value))
+    }
+
+    pub fn insert(&mut self, fingerprint: u64, location: Location) {
+        let slot = Slot { fingerprint, value: location.0 };
+        self.parts[part_of(fingerprint)].insert_unique(fingerprint, slot, |slot| slot.fingerprint);
+        self.len += 1;
+    }
+
+    /// Moves an entry; false if it is not there.
+    pub fn replace(&mut self, fingerprint: u64, old: Location, new: Location) -> bool {
+        let wanted = Slot { fingerprint, value: old.0 };
+        let slot = self.parts[part_of(fingerprint)].find_mut(fingerprint, |slot| *slot == wanted);
+        slot.map(|slot| slot.value = new.0).is_some()
+    }
+
+    /// Removes an entry; false if it is not there.
+    pub fn remove(&mut self, fingerprint: u64, location: Location) -> bool {
+        let wanted = Slot { fingerprint, value: location.0 };
+        let Ok(entry) = self.parts[part_of(fingerprint)].find_entry(fingerprint, |slot| *slot == wanted)
+        else {
+            return false;
+        };
+        entry.remove();
+        self.len -= 1;
+        true
+    }
+
+    pub fn contains(&self, fingerprint: u64, location: Location) -> bool {
+        self.find(fingerprint).any(|found| found == location)
+    }
+
+    pub fn part(&self, part: usize) -> impl Iterator<Item = (u64, Location)> {
+        self.parts[part].iter().map(|slot| (slot.fingerprint, Location(slot.value)))
+    }
+
+    pub fn locations(&self) -> impl Iterator<Item = Location> {
+        self.parts.iter().flatten().map(|slot| Location(slot.value))
+    }
+
+    fn bytes(&self) -> usize {
+        self.parts.iter().map(HashTable::allocation_size).sum()
+    }
+}
+
+/// The rows under one value of a hash index, when there are several.
+#[derive(Debug)]
+enum Group {
+    /// In order, while copying them is cheap.
+    Few(Vec<u64>),
+    Many(BTreeSet<u64>),
+}
+
+const FEW_LIMIT: usize = 256;
+
+impl Group {
+    fn insert(&mut self, value: u64) -> bool {
+        match self {
+            Self::Few(values) => match values.binary_search(&value) {
+                Ok(_) => false,
+                Err(at) if values.len() < FEW_LIMIT => {
+                    values.insert(at, value);
+                    true
+                }
+                Err(_) => {
+                    let mut many: BTreeSet<u64> = values.iter().copied().collect();
+                    many.insert(value);
+                    *self = Self::Many(many);
+                    true
+                }
+            },
+            Self::Many(values) => values.insert(value),
+        }
+    }
+
+    fn remove(&mut self, value: u64) -> bool {
+        match self {
+            Self::Few(values) => values.binary_search(&value).map(|at| values.remove(at)).is_ok(),
+            Self::Many(values) => values.remove(&value),
+        }
+    }
+
+    fn iter(&self) -> Box<dyn Iterator<Item = u64> + '_> {
+        match self {
+            Self::Few(values) => Box::new(values.iter().copied()),
+            Self::Many(values) => Box::new(values.iter().copied()),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Few(values) => values.is_empty(),
+            Self::Many(values) => values.is_empty(),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct HashPart {
+    /// Values with one row: most of them.
+    single: HashTable<Slot>,
+    /// Values with several.
+    groups: HashMap<u64, Group>,
+}
+
+/// Fingerprint of the value → fingerprints of the keys. Keys' fingerprints, not locations: they stay when a row changes or
+/// compaction moves it.
+#[derive(Debug)]
+pub(crate) struct HashIndex {
+    parts: Vec<HashPart>,
+}
+
+impl Default for HashIndex {
+    fn default() -> Self {
+        Self { parts: (0..PARTS).map(|_| HashPart::default()).collect() }
+    }
+}
+
+impl HashIndex {
+    /// Adds an entry; having it already is fine.
+    pub fn insert(&mut self, value: u64, key: u64) {
+        let part = &mut self.parts[part_of(value)];
+        if let Some(group) = part.groups.get_mut(&value) {
+            group.insert(key);
+            return;
+        }
+        match part.single.entry(value, |slot| slot.fingerprint == value, |slot| slot.fingerprint) {
+            Entry::Vacant(entry) => {
+                entry.insert(Slot { fingerprint: value, value: key });
+            }
+            Entry::Occupied(entry) if entry.get().value == key => {}
+            Entry::Occupied(entry) => {
+                let other = entry.remove().0.value;
+                part.groups.insert(value, Group::Few(vec![key.min(other), key.max(other)]));
+            }
+        }
+    }
+
+    /// Removes an entry if it is there.
+    pub fn remove(&mut self, value: u64, key: u64) {
+        let part = &mut self.parts[part_of(value)];
+        if let Some(group) = part.groups.get_mut(&value) {
+            group.remove(key);
+            if group.is_empty() {
+                part.groups.remove(&value);
+            }
+            return;
+        }
+        let wanted = Slot { fingerprint: value, value: key };
+        if let Ok(entry) = part.single.find_entry(value, |slot| *slot == wanted) {
+            entry.remove();
+        }
+    }
+
+    pub fn find(&self, value: u64) -> Vec<u64> {
+        let part = &self.parts[part_of(value)];
+        if let Some(group) = part.groups.get(&value) {
+            return group.iter().collect();
+        }
+        part.single.find(value, |slot| slot.fingerprint == value).map(|slot| slot.value).into_iter().collect()
+    }
+
+    pub fn part(&self, part: usize) -> impl Iterator<Item = (u64, u64)> {
+        let part = &self.parts[part];
+        let singles = part.single.iter().map(|slot| (slot.fingerprint, slot.value));
+        singles.chain(part.groups.iter().flat_map(|(value, group)| group.iter().map(|key| (*value, key))))
+    }
+
+    fn bytes(&self) -> usize {
+        let part = |part: &HashPart| {
+            let groups = part.groups.values().map(|group| match group {
+                Group::Few(values) => values.capacity() * 8,
+                Group::Many(values) => values.len() * 12,
+            });
+            part.single.allocation_size() + part.groups.capacity() * 48 + groups.sum::<usize>()
+        };
+        self.parts.iter().map(part).sum()
+    }
+}
+
+/// Position → fingerprint of the key.
+pub(crate) type OrderedIndex = BTreeMap<Box<[u8]>, u64>;
+
+/// A secondary index.
+#[derive(Debug)]
+pub(crate) enum Secondary {
+    Hash(HashIndex),
+    Ordered(OrderedIndex),
+}
+
+/// One table's indexes.
+#[derive(Debug)]
+pub(crate) struct TableIndex {
+    /// None for a table that this program does not know; its rows are kept.
+    pub def: Option<&'static TableDef>,
+    pub primary: PrimaryIndex,
+    /// In the order of the definition.
+    pub secondary: Vec<Secondary>,
+}
+
+impl TableIndex {
+    pub fn new(def: Option<&'static TableDef>) -> Self {
+        let kinds = def.map_or(&[][..], |def| def.indexes).iter();
+        let secondary = kinds.map(|index| match index.kind {
+            IndexKind::Hash | IndexKind::Prefix { .. } => Secondary::Hash(HashIndex::default()),
+            IndexKind::Ordered | IndexKind::Serial => Secondary::Ordered(OrderedIndex::new()),
+        });
+        Self { def, primary: PrimaryIndex::default(), secondary: secondary.collect() }
+    }
+
+    pub fn apply(&mut self, op: SecondaryOp) {
+        match (&mut self.secondary[usize::from(op.slot)], op.entry) {
+            (Secondary::Hash(index), SecondaryEntry::Value(value)) if op.add => index.insert(value, op.key),
+            (Secondary::Hash(index), SecondaryEntry::Value(value)) => index.remove(value, op.key),
+            (Secondary::Ordered(index), SecondaryEntry::Position(position)) if op.add => {
+                index.insert(position, op.key);
+            }
+            (Secondary::Ordered(index), SecondaryEntry::Position(position)) => {
+                index.remove(&position);
+            }
+            _ => unreachable!("entries are made for the index they go to"),
+        }
+    }
+
+    pub fn bytes(&self) -> usize {
+        let secondary = self.secondary.iter().map(|index| match index {
+            Secondary::Hash(index) => index.bytes(),
+            // A box, its bytes, the fingerprint, and the nodes' share.
+            Secondary::Ordered(index) => index.keys().next().map_or(0, |key| (key.len() + 48) * index.len()),
+        });
+        self.primary.bytes() + secondary.sum::<usize>()
+    }
+}
+
+/// An entry as a secondary index keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SecondaryEntry {
+    /// The value's fingerprint.
+    Value(u64),
+    /// Value, then key or serial.
+    Position(Box<[u8]>),
+}
+
+/// An entry to add or to remove.
+#[derive(Debug)]
+pub(crate) struct SecondaryOp {
+    pub slot: u8,
+    pub add: bool,
+    pub entry: SecondaryEntry,
+    /// The key's fingerprint.
+    pub key: u64,
+}

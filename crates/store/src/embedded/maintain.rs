@@ -1,0 +1,391 @@
+//! What happens beside the commits: preparing segments, compaction, and the thread that does it.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::disk::{io_error, read_full_at, write_all_at};
+use super::format::{
+    FRAME_HEADER_BYTES, FrameHeader, FrameKind, Manifest, RecordView, SEGMENT_BYTES_LIMIT,
+    SEGMENT_HEADER_BYTES, SEGMENT_NUMBER_LIMIT, encode_segment_header, segment_name,
+};
+use super::index::Location;
+use super::{Core, Segment, fingerprint, lock};
+use crate::{Result, StoreError};
+
+/// The segment after the active one.
+pub(crate) struct NextSegment {
+    pub number: u32,
+    /// Made ahead, so that no commit waits for it.
+    pub ready: Option<Arc<Segment>>,
+}
+
+/// What maintenance alone changes.
+pub(crate) struct Maintenance {
+    pub manifest: Manifest,
+    /// Emptied by compaction; they go once a checkpoint no longer needs them.
+    pub retired: Vec<Arc<Segment>>,
+}
+
+/// A live record on its way out of a segment.
+struct Moving {
+    table: u16,
+    fingerprint: u64,
+    location: Location,
+    /// Where its bytes are in the buffer.
+    at: usize,
+    /// Otherwise a tombstone.
+    live: bool,
+}
+
+impl Core {
+    /// Hands out the next segment, of at least so many bytes unless it was made ahead.
+    pub fn take_next(&self, bytes_min: u64) -> Result<Arc<Segment>> {
+        let mut next = lock(&self.next);
+        let segment = match next.ready.take() {
+            Some(segment) => segment,
+            None => self.create_segment(next.number, bytes_min)?,
+        };
+        assert_eq!(segment.number, next.number, "segments are made in order");
+        next.number += 1;
+        Ok(segment)
+    }
+
+    fn prepare_next(&self) -> Result<()> {
+        let mut next = lock(&self.next);
+        if next.ready.is_none() {
+            next.ready = Some(self.create_segment(next.number, 0)?);
+        }
+        Ok(())
+    }
+
+    /// Makes a segment full of zeros: its space is taken, and later syncs find no metadata to write.
+    pub fn create_segment(&self, number: u32, bytes_min: u64) -> Result<Arc<Segment>> {
+        create_segment(&self.dir, &self.options, &self.identity, number, bytes_min)
+    }
+
+    /// Prepares the next segment, compacts what is mostly dead, and writes a checkpoint when one is due.
+    pub fn maintain(&self) -> Result<()> {
+        let prepared = self.prepare_next();
+        let mut compacted = Ok(());
+        loop {
+            match self.compact_one() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    compacted = Err(error);
+                    break;
+                }
+            }
+        }
+        let due = {
+            let maintenance = lock(&self.maintenance);
+            let bytes = |segment: &Arc<Segment>| segment.used.load(Ordering::Relaxed);
+            let retired: u64 = maintenance.retired.iter().map(bytes).sum();
+            let kept: u64 = self.read().segments.values().map(bytes).sum();
+            let since = self.counters.since_checkpoint.load(Ordering::Relaxed);
+            since >= self.options.checkpoint_bytes
+                || retired > 0 && (retired * 4 >= kept || prepared.is_err())
+        };
+        if due {
+            self.checkpoint()?;
+        }
+        prepared.and(compacted)
+    }
+
+    /// Compacts the segment with the largest dead share if that is large enough; false if none is, or a stop is wanted.
+    fn compact_one(&self) -> Result<bool> {
+        let mut maintenance = lock(&self.maintenance);
+        let active = lock(&self.writer).active.number;
+        let Some(victim) = self.pick_victim(active) else { return Ok(false) };
+        if !self.compact(&victim)? {
+            return Ok(false);
+        }
+        let live = victim.live.load(Ordering::Relaxed);
+        if live != 0 {
+            victim.damaged.store(true, Ordering::Relaxed);
+            return Err(
+                victim.corrupt(0, format!("{live} bytes of live records were not found in compaction"))
+            );
+        }
+        let mut state = self.write();
+        Arc::make_mut(&mut state.segments).remove(&victim.number);
+        drop(state);
+        maintenance.retired.push(victim);
+        self.counters.compacted.fetch_add(1, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    fn pick_victim(&self, active: u32) -> Option<Arc<Segment>> {
+        let state = self.read();
+        let oldest = state.segments.keys().next().copied();
+        let dead_percent = |segment: &Segment| {
+            let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
+            let data = load(&segment.used) - SEGMENT_HEADER_BYTES;
+            // Nothing older is left for the oldest segment's tombstones to hide.
+            let tombstones = if Some(segment.number) == oldest { 0 } else { load(&segment.tombstones) };
+            let needed = load(&segment.live) + tombstones;
+            if needed == 0 { 100 } else { data.saturating_sub(needed) * 100 / data.max(1) }
+        };
+        let sealed =
+            state.segments.values().filter(|s| s.number < active && !s.damaged.load(Ordering::Relaxed));
+        let (dead, victim) = sealed.map(|s| (dead_percent(s), s)).max_by_key(|(dead, _)| *dead)?;
+        (dead >= self.options.compaction_dead_percent).then(|| Arc::clone(victim))
+    }
+
+    /// Copies what is needed of a segment to the end of the journal; false if a stop came first.
+    fn compact(&self, victim: &Arc<Segment>) -> Result<bool> {
+        let (mut buffer, mut moving) = (Vec::new(), Vec::new());
+        let mut offset = SEGMENT_HEADER_BYTES;
+        while offset < victim.used.load(Ordering::Relaxed) {
+            let payload = self.read_frame(victim, offset).inspect_err(|_| {
+                victim.damaged.store(true, Ordering::Relaxed);
+            })?;
+            let Some(payload) = payload else { break };
+            let mut at = 0;
+            while at < payload.len() {
+                let place = offset + (FRAME_HEADER_BYTES + at) as u64;
+                let (record, bytes) = RecordView::decode(&payload[at..]).map_err(|what| {
+                    victim.damaged.store(true, Ordering::Relaxed);
+                    victim.corrupt(place, what)
+                })?;
+                let step = Moving {
+                    table: record.table,
+                    fingerprint: fingerprint(&self.identity, record.key),
+                    location: Location::new(victim.number, place, bytes),
+                    at: buffer.len(),
+                    live: record.row.is_some(),
+                };
+                if self.is_needed(victim, &step, record.birth) {
+                    if !buffer.is_empty() && buffer.len() + bytes > self.options.compaction_step_bytes {
+                        self.move_records(victim, &buffer, &moving)?;
+                        buffer.clear();
+                        moving.clear();
+                        if self.wake.is_stopping() {
+                            return Ok(false);
+                        }
+                    }
+                    moving.push(Moving { at: buffer.len(), ..step });
+                    buffer.extend_from_slice(&payload[at..at + bytes]);
+                }
+                at += bytes;
+            }
+            offset += (FRAME_HEADER_BYTES + payload.len()) as u64;
+        }
+        self.move_records(victim, &buffer, &moving)?;
+        Ok(true)
+    }
+
+    fn is_needed(&self, victim: &Segment, step: &Moving, birth: u32) -> bool {
+        let state = self.read();
+        if step.live {
+            return state
+                .tables
+                .get(&step.table)
+                .is_some_and(|t| t.primary.contains(step.fingerprint, step.location));
+        }
+        state.segments.range(birth..victim.number).next().is_some()
+    }
+
+    /// The payload of the frame at an offset; none at the end.
+    fn read_frame(&self, segment: &Segment, offset: u64) -> Result<Option<Vec<u8>>> {
+        let read = |bytes: &mut [u8], offset| {
+            read_full_at(&*segment.file, bytes, offset)
+                .map_err(|source| io_error("read", &segment.path, source))
+        };
+        let mut header = [0; FRAME_HEADER_BYTES];
+        let n = read(&mut header, offset)?;
+        if header[..n].iter().all(|&b| b == 0) {
+            return Ok(None);
+        }
+        let Some(header) = FrameHeader::decode(&self.identity, segment.number, offset, &header[..n]) else {
+            return Err(segment.corrupt(offset, "not a frame"));
+        };
+        let mut payload = vec![0; header.payload_bytes as usize];
+        let n = read(&mut payload, offset + FRAME_HEADER_BYTES as u64)?;
+        if n < payload.len() || crc32c::crc32c(&payload) != header.payload_crc {
+            return Err(segment.corrupt(offset, "a frame's checksum is wrong"));
+        }
+        Ok(Some(payload))
+    }
+
+    fn move_records(&self, victim: &Segment, buffer: &[u8], moving: &[Moving]) -> Result<()> {
+        if moving.is_empty() {
+            return Ok(());
+        }
+        let mut writer = lock(&self.writer);
+        writer.check_running()?;
+        // Under the writer's lock nothing else moves: take what is live now.
+        let mut moved: Vec<(&Moving, usize)> = Vec::with_capacity(moving.len());
+        let frame = writer.begin();
+        for step in moving {
+            if self.is_still_needed(step) {
+                let bytes = RecordView::size_at(&buffer[step.at..]).expect("it was decoded before");
+                moved.push((step, frame.len()));
+                frame.extend_from_slice(&buffer[step.at..step.at + bytes]);
+            }
+        }
+        if moved.is_empty() {
+            return Ok(());
+        }
+        let frame_bytes = frame.len() as u64;
+        let serial_next = writer.serial_next;
+        self.append(&mut writer, FrameKind::Move, moved.len(), serial_next)?;
+        let start = writer.offset - frame_bytes;
+        let active = &writer.active;
+        let mut state = self.write();
+        for (step, at) in moved {
+            let bytes = RecordView::size_at(&buffer[step.at..]).expect("it was decoded before");
+            let location = Location::new(active.number, start + at as u64, bytes);
+            if step.live {
+                let index = state.tables.get_mut(&step.table).expect("a live record's table is known");
+                assert!(
+                    index.primary.replace(step.fingerprint, step.location, location),
+                    "it was live under this lock"
+                );
+                victim.live.fetch_sub(location.bytes(), Ordering::Relaxed);
+                active.live.fetch_add(location.bytes(), Ordering::Relaxed);
+            } else {
+                active.tombstones.fetch_add(location.bytes(), Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_still_needed(&self, step: &Moving) -> bool {
+        let state = self.read();
+        let is_live = || {
+            state.tables.get(&step.table).is_some_and(|t| t.primary.contains(step.fingerprint, step.location))
+        };
+        !step.live || is_live()
+    }
+}
+
+/// Makes a segment; see [`Core::create_segment`].
+pub(crate) fn create_segment(
+    dir: &Path,
+    options: &super::Options,
+    identity: &super::Identity,
+    number: u32,
+    bytes_min: u64,
+) -> Result<Arc<Segment>> {
+    if number >= SEGMENT_NUMBER_LIMIT {
+        return Err(StoreError::Backend("the journal has used up its segment numbers".into()));
+    }
+    let doublings = (number - 1).min(16);
+    let size = (options.segment_bytes_first << doublings).min(options.segment_bytes_max).max(bytes_min);
+    let size = size.div_ceil(8) * 8;
+    assert!(
+        size > SEGMENT_HEADER_BYTES && size <= SEGMENT_BYTES_LIMIT,
+        "segment sizes are between 64 bytes and 128 MiB"
+    );
+
+    let disk = &*options.disk;
+    let path = dir.join(segment_name(number));
+    let temporary = path.with_extension("tmp");
+    let create = || {
+        let file = disk.create(&temporary)?;
+        let mut chunk = vec![0; usize::try_from(size.min(256 << 10)).expect("at most 256 KiB")];
+        let header = encode_segment_header(identity, number, size);
+        chunk[..header.len()].copy_from_slice(&header);
+        let mut offset = 0;
+        while offset < size {
+            let n = chunk.len().min(usize::try_from(size - offset).unwrap_or(usize::MAX));
+            write_all_at(&*file, &chunk[..n], offset)?;
+            if offset == 0 {
+                chunk[..header.len()].fill(0);
+            }
+            offset += n as u64;
+        }
+        file.sync()?;
+        disk.rename(&temporary, &path)?;
+        disk.sync_dir(dir)?;
+        Ok(file)
+    };
+    let file = create().map_err(|source| {
+        // Gives back the space; whatever stays is overwritten by the next attempt or removed by the next start.
+        let _ = disk.remove(&temporary);
+        io_error("make", &path, source)
+    })?;
+    Ok(Arc::new(Segment {
+        number,
+        path,
+        file,
+        capacity: AtomicU64::new(size),
+        used: AtomicU64::new(SEGMENT_HEADER_BYTES),
+        live: AtomicU64::new(0),
+        tombstones: AtomicU64::new(0),
+        damaged: AtomicBool::new(false),
+    }))
+}
+
+/// Calls the background thread.
+#[derive(Default)]
+pub(crate) struct Wake {
+    pending: Mutex<bool>,
+    condition: Condvar,
+    stopping: AtomicBool,
+}
+
+/// How often the background thread looks around by itself.
+const LOOK_AROUND: Duration = Duration::from_secs(5);
+
+impl Wake {
+    pub fn notify(&self) {
+        *lock(&self.pending) = true;
+        self.condition.notify_all();
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    fn wait(&self) {
+        let pending = lock(&self.pending);
+        let wait = self.condition.wait_timeout_while(pending, LOOK_AROUND, |pending| !*pending);
+        *wait.unwrap_or_else(PoisonError::into_inner).0 = false;
+    }
+}
+
+/// The background thread.
+pub(crate) struct Maintainer {
+    core: Arc<Core>,
+    thread: JoinHandle<()>,
+}
+
+impl Maintainer {
+    pub fn start(core: &Arc<Core>) -> Self {
+        core.wake.notify();
+        let own = Arc::clone(core);
+        let run = move || {
+            loop {
+                own.wake.wait();
+                if own.wake.is_stopping() {
+                    return;
+                }
+                match own.maintain() {
+                    Ok(()) | Err(StoreError::Stopped(_)) => {}
+                    Err(error) => {
+                        tracing::warn!(store = %own.dir.display(), %error, "store maintenance failed; it is tried again");
+                    }
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("store-maintain".into()).spawn(run);
+        Self {
+            core: Arc::clone(core),
+            thread: thread.expect("a thread can be started when a store is opened"),
+        }
+    }
+
+    pub fn stop(self) {
+        self.core.wake.stopping.store(true, Ordering::Relaxed);
+        self.core.wake.notify();
+        if self.thread.join().is_err() {
+            tracing::error!("the store's maintenance thread had panicked");
+        }
+        self.core.wake.stopping.store(false, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,595 @@
+//! The embedded backend: an append-only journal on disk, compact indexes in memory.
+//!
+//! A commit is one checksummed frame, one write and one `fdatasync`; the segments of the journal are filled with zeros ahead,
+//! so that the sync has no metadata to flush. Rows stay in the journal and are read from there (mostly from the page cache);
+//! memory holds some 20 to 40 bytes a key and index entry.
+//!
+//! * A torn tail (the last frame incomplete, nothing genuine after it, nothing before a checkpoint's end) was never
+//!   acknowledged and is dropped. Damage anywhere else stops the opening with [`StoreError::Corrupt`].
+//! * A failed write or sync of a commit ends the process ([`Options::on_fatal`]): what is on the disk is unknown until the
+//!   store is opened anew. A full disk is no failure: the commit is refused.
+//! * Compaction copies the live records out of segments that are mostly dead; a checkpoint of the indexes makes opening fast
+//!   and is written before a compacted segment goes. All of it is only ever an addition to a journal that stays replayable.
+
+mod checkpoint;
+mod commit;
+mod disk;
+mod format;
+mod index;
+mod maintain;
+mod recover;
+pub mod sim;
+mod verify;
+
+use std::any::Any;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::ops::{Bound, ControlFlow};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+pub use disk::{Disk, DiskFile, RealDisk};
+pub use format::FrameKind;
+pub use verify::{FrameInfo, Report, SegmentReport};
+
+use crate::memory::{is_empty_range, position};
+use crate::{
+    Backend, ChangeSet, CommitOutcome, IndexEntries, IndexKind, RawRecord, RawRow, Result, StoreError,
+    StoreStats, TableDef,
+};
+use commit::Writer;
+use format::{Identity, RECORD_HEADER_BYTES, RecordView};
+use index::{Location, Secondary, SecondaryEntry, TableIndex};
+use maintain::{Maintainer, Maintenance};
+
+/// What is called when the store cannot go on; see [`Options::on_fatal`].
+pub type FatalHook = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// How a store works. The defaults are for production.
+#[derive(Clone)]
+pub struct Options {
+    /// The file system.
+    pub disk: Arc<dyn Disk>,
+    /// The size of the first journal segment in bytes; each next one is twice as large.
+    pub segment_bytes_first: u64,
+    /// The size at which segments stop growing, in bytes (at most 128 MiB).
+    pub segment_bytes_max: u64,
+    /// A segment is compacted once so many percent of it are dead.
+    pub compaction_dead_percent: u64,
+    /// How many bytes one step of compaction copies at most: while it does, commits wait.
+    pub compaction_step_bytes: usize,
+    /// A checkpoint is written after so many bytes of journal.
+    pub checkpoint_bytes: u64,
+    /// Whether a thread does all that by itself. Otherwise [`EmbeddedStore::maintain`] does.
+    pub background: bool,
+    /// Called with the reason when a commit's write or sync failed. The default logs it and aborts the process. If it
+    /// returns (in tests), the store refuses all further commits.
+    pub on_fatal: FatalHook,
+    /// Store id and hash key of a new store, for reproducible tests. Random otherwise, as it must be in production.
+    pub identity: Option<[u8; 32]>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            disk: Arc::new(RealDisk),
+            segment_bytes_first: 4 << 20,
+            segment_bytes_max: 64 << 20,
+            compaction_dead_percent: 50,
+            compaction_step_bytes: 256 << 10,
+            checkpoint_bytes: 256 << 20,
+            background: true,
+            on_fatal: Arc::new(abort),
+            identity: None,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options").field("segment_bytes_max", &self.segment_bytes_max).finish_non_exhaustive()
+    }
+}
+
+fn abort(reason: &str) {
+    tracing::error!(reason, "the store cannot go on: ending the process, its next start recovers");
+    // The log may go nowhere; the reason must not.
+    eprintln!("batzen-store: {reason}: ending the process, its next start recovers");
+    std::process::abort();
+}
+
+/// A file of the journal.
+pub(crate) struct Segment {
+    pub number: u32,
+    pub path: PathBuf,
+    pub file: Arc<dyn DiskFile>,
+    /// Where frames must end.
+    pub capacity: AtomicU64,
+    /// Where frames end so far.
+    pub used: AtomicU64,
+    /// Bytes of live records.
+    pub live: AtomicU64,
+    /// Bytes of tombstones.
+    pub tombstones: AtomicU64,
+    /// Compaction met damage here and leaves it alone.
+    pub damaged: AtomicBool,
+}
+
+impl Segment {
+    pub fn corrupt(&self, offset: u64, what: impl Into<String>) -> StoreError {
+        StoreError::Corrupt { file: self.path.clone(), offset, what: what.into() }
+    }
+}
+
+pub(crate) type Segments = BTreeMap<u32, Arc<Segment>>;
+
+/// What readers see: changes only after it is durable.
+pub(crate) struct State {
+    pub tables: HashMap<u16, TableIndex>,
+    pub segments: Arc<Segments>,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub commits: AtomicU64,
+    pub changes: AtomicU64,
+    pub sync_us: AtomicU64,
+    pub written: AtomicU64,
+    pub compacted: AtomicU64,
+    pub checkpoints: AtomicU64,
+    /// Bytes of journal since the last checkpoint.
+    pub since_checkpoint: AtomicU64,
+}
+
+/// Locks are taken in the order of the fields: maintenance, writer, next, state.
+pub(crate) struct Core {
+    pub dir: PathBuf,
+    pub options: Options,
+    pub identity: Identity,
+    pub schema: u64,
+    pub maintenance: Mutex<Maintenance>,
+    pub writer: Mutex<Writer>,
+    pub next: Mutex<maintain::NextSegment>,
+    pub state: RwLock<State>,
+    pub counters: Counters,
+    pub wake: maintain::Wake,
+    _lock: Box<dyn Any + Send + Sync>,
+}
+
+/// A poisoned lock means that a thread panicked on a broken invariant; the state it guards changes only in steps that do
+/// not panic, so that others may go on until they meet the same.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A record read from the journal.
+pub(crate) struct StoredRecord {
+    bytes: Vec<u8>,
+    key_bytes: usize,
+    row_bytes: usize,
+    pub table: u16,
+    pub birth: u32,
+    pub serial: u64,
+}
+
+impl StoredRecord {
+    pub fn key(&self) -> &[u8] {
+        &self.bytes[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + self.key_bytes]
+    }
+    pub fn row(&self) -> &[u8] {
+        let start = RECORD_HEADER_BYTES + self.key_bytes;
+        &self.bytes[start..start + self.row_bytes]
+    }
+    fn into_row(mut self) -> RawRow {
+        let start = RECORD_HEADER_BYTES + self.key_bytes;
+        self.bytes.truncate(start + self.row_bytes);
+        self.bytes.drain(..start);
+        RawRow { row: self.bytes, serial: self.serial }
+    }
+    fn into_record(self) -> RawRecord {
+        let key = self.key().to_vec();
+        let RawRow { row, serial } = self.into_row();
+        RawRecord { key, row, serial }
+    }
+}
+
+/// Reads and verifies the live record at a location.
+pub(crate) fn read_record(segments: &Segments, location: Location) -> Result<StoredRecord> {
+    let Some(segment) = segments.get(&location.segment()) else {
+        let what = format!("an index names segment {}, which does not exist", location.segment());
+        return Err(StoreError::Corrupt { file: PathBuf::from(format::CHECKPOINT_NAME), offset: 0, what });
+    };
+    let read = |bytes: usize| {
+        let mut buf = vec![0; bytes];
+        let n = disk::read_full_at(&*segment.file, &mut buf, location.offset())
+            .map_err(|source| disk::io_error("read", &segment.path, source))?;
+        if n == bytes {
+            Ok(buf)
+        } else {
+            Err(segment.corrupt(location.offset(), "the file ends within a record"))
+        }
+    };
+    let mut bytes = read(usize::try_from(location.bytes()).expect("16 bits"))?;
+    if location.is_long() {
+        let size = RecordView::size_at(&bytes).unwrap_or(0);
+        if size as u64 > format::FRAME_BYTES_LIMIT {
+            return Err(segment.corrupt(location.offset(), "a record is longer than any can be"));
+        }
+        bytes = read(size)?;
+    }
+    let (view, _) = RecordView::decode(&bytes).map_err(|what| segment.corrupt(location.offset(), what))?;
+    let Some(row) = view.row else {
+        return Err(segment.corrupt(location.offset(), "an index names a deleted row"));
+    };
+    let (key_bytes, row_bytes) = (view.key.len(), row.len());
+    let (table, birth, serial) = (view.table, view.birth, view.serial);
+    Ok(StoredRecord { bytes, key_bytes, row_bytes, table, birth, serial })
+}
+
+/// The fingerprint under which a key or an index value is found.
+pub(crate) fn fingerprint(identity: &Identity, bytes: &[u8]) -> u64 {
+    identity.hash(&[bytes])
+}
+
+/// Computes the secondary entries of a record as the indexes keep them: slot in the table's definition, and entry.
+pub(crate) fn secondary_entries(
+    identity: &Identity,
+    def: &TableDef,
+    (key, row, serial): (&[u8], &[u8], u64),
+    scratch: &mut IndexEntries,
+    out: &mut Vec<(u8, SecondaryEntry)>,
+) -> Result<()> {
+    scratch.clear();
+    if def.has_entries() {
+        (def.index_entries_raw)(key, row, scratch)
+            .map_err(|source| StoreError::Decode { table: def.name, source })?;
+    }
+    for (slot, index) in (0_u8..).zip(def.indexes) {
+        match index.kind {
+            IndexKind::Prefix { key_bytes } => {
+                out.push((slot, SecondaryEntry::Value(fingerprint(identity, &key[..key_bytes]))));
+            }
+            kind => {
+                for (_, value) in scratch.iter().filter(|(id, _)| *id == index.id) {
+                    let entry = match kind {
+                        IndexKind::Hash => SecondaryEntry::Value(fingerprint(identity, value)),
+                        _ => SecondaryEntry::Position(position(kind, value, key, serial).into()),
+                    };
+                    if !out.contains(&(slot, entry.clone())) {
+                        out.push((slot, entry));
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Core {
+    pub fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The slot of an index in its table's definition, and its kind.
+    fn slot(table: &TableDef, index: u8) -> (usize, IndexKind) {
+        let kind = table.index_def(index).kind;
+        let slot = table.indexes.iter().position(|def| def.id == index).expect("index_def found it");
+        (slot, kind)
+    }
+
+    fn records(
+        &self,
+        segments: &Segments,
+        table: &TableDef,
+        locations: &[Location],
+    ) -> Result<Vec<StoredRecord>> {
+        let mut records = Vec::with_capacity(locations.len());
+        for &location in locations {
+            let record = read_record(segments, location)?;
+            if record.table != table.id {
+                let segment = &segments[&location.segment()];
+                return Err(segment.corrupt(location.offset(), format!("no record of table {}", table.name)));
+            }
+            records.push(record);
+        }
+        Ok(records)
+    }
+}
+
+impl State {
+    /// A table that the store was opened with.
+    pub fn table(&self, table: &TableDef) -> Result<&TableIndex> {
+        let index = self.tables.get(&table.id).filter(|index| index.def.is_some());
+        index.ok_or_else(|| StoreError::Backend(format!("the store was opened without table {}", table.name)))
+    }
+}
+
+/// An embedded store.
+pub struct EmbeddedStore {
+    core: Arc<Core>,
+    maintainer: Mutex<Option<Maintainer>>,
+}
+
+impl EmbeddedStore {
+    /// Opens the store in a directory, or makes one. `tables` are all that it holds: their definitions rebuild the indexes.
+    ///
+    /// # Errors
+    /// [`StoreError::InUse`] when another process has it open, [`StoreError::Corrupt`] when its data is damaged,
+    /// [`StoreError::Format`] when another version wrote it.
+    pub fn open(path: impl AsRef<Path>, tables: &[&'static TableDef], options: Options) -> Result<Self> {
+        let background = options.background;
+        let core = Arc::new(recover::open(path.as_ref(), tables, options)?);
+        let maintainer = background.then(|| Maintainer::start(&core));
+        Ok(Self { core, maintainer: Mutex::new(maintainer) })
+    }
+
+    /// Does what the background thread would do by now: prepares the next segment, compacts, writes a checkpoint.
+    ///
+    /// # Errors
+    /// When the disk fails or is full. Nothing is lost, and a later call goes on.
+    pub fn maintain(&self) -> Result<()> {
+        self.core.maintain()
+    }
+
+    /// Writes a checkpoint, then removes segments that compaction has emptied.
+    ///
+    /// # Errors
+    /// When the disk fails or is full.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.core.checkpoint()
+    }
+
+    /// The random key of this store's hashes: also for [`vshard`](crate::vshard).
+    #[must_use]
+    pub fn sip_key(&self) -> [u8; 16] {
+        self.core.identity.key
+    }
+
+    /// Reads every byte of the store in a directory and says what it holds and what is wrong with it. Changes nothing; run
+    /// it on a store that no process has open, or on a copy.
+    ///
+    /// # Errors
+    /// When there is no store, or its manifest is unreadable.
+    pub fn verify(path: impl AsRef<Path>) -> Result<Report> {
+        verify::verify(&RealDisk, path.as_ref(), &mut |_| {})
+    }
+
+    /// The same, showing every frame to `visit`.
+    ///
+    /// # Errors
+    /// As [`EmbeddedStore::verify`].
+    pub fn inspect(
+        path: impl AsRef<Path>,
+        disk: &dyn Disk,
+        visit: &mut dyn FnMut(FrameInfo),
+    ) -> Result<Report> {
+        verify::verify(disk, path.as_ref(), visit)
+    }
+}
+
+impl fmt::Debug for EmbeddedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EmbeddedStore").field("dir", &self.core.dir).finish_non_exhaustive()
+    }
+}
+
+impl Drop for EmbeddedStore {
+    fn drop(&mut self) {
+        if let Some(maintainer) = lock(&self.maintainer).take() {
+            maintainer.stop();
+        }
+    }
+}
+
+impl Backend for EmbeddedStore {
+    fn get_many(&self, table: &'static TableDef, keys: &[Vec<u8>]) -> Result<Vec<Option<RawRow>>> {
+        let fingerprints: Vec<u64> = keys.iter().map(|key| fingerprint(&self.core.identity, key)).collect();
+        let mut candidates = Vec::with_capacity(keys.len());
+        let segments = {
+            let state = self.core.read();
+            let index = state.table(table)?;
+            for (n, &fingerprint) in fingerprints.iter().enumerate() {
+                candidates.extend(index.primary.find(fingerprint).map(|location| (n, location)));
+            }
+            Arc::clone(&state.segments)
+        };
+        let mut rows = vec![None; keys.len()];
+        for (n, location) in candidates {
+            let record = read_record(&segments, location)?;
+            if record.table == table.id && record.key() == keys[n] {
+                rows[n] = Some(record.into_row());
+            }
+        }
+        Ok(rows)
+    }
+
+    fn lookup_many(
+        &self,
+        table: &'static TableDef,
+        index: u8,
+        values: &[Vec<u8>],
+    ) -> Result<Vec<Vec<RawRecord>>> {
+        let (slot, kind) = Core::slot(table, index);
+        assert!(
+            matches!(kind, IndexKind::Hash | IndexKind::Prefix { .. }),
+            "index {index} of {} is for ranges",
+            table.name
+        );
+        let fingerprints: Vec<u64> =
+            values.iter().map(|value| fingerprint(&self.core.identity, value)).collect();
+        let mut groups: Vec<Vec<Location>> = Vec::with_capacity(values.len());
+        let segments = {
+            let state = self.core.read();
+            let indexes = state.table(table)?;
+            let Secondary::Hash(hash) = &indexes.secondary[slot] else {
+                unreachable!("slots follow the definition")
+            };
+            for &value in &fingerprints {
+                groups.push(hash.find(value).into_iter().flat_map(|key| indexes.primary.find(key)).collect());
+            }
+            Arc::clone(&state.segments)
+        };
+        let mut entries = IndexEntries::new();
+        let mut found = Vec::with_capacity(values.len());
+        for (value, mut locations) in values.iter().zip(groups) {
+            locations.sort_unstable();
+            locations.dedup();
+            let mut group = Vec::with_capacity(locations.len());
+            for record in self.core.records(&segments, table, &locations)? {
+                // Fingerprints only suggest: the record decides.
+                let holds = match kind {
+                    IndexKind::Prefix { key_bytes } => {
+                        value.len() == key_bytes && record.key().starts_with(value)
+                    }
+                    _ => {
+                        entries.clear();
+                        (table.index_entries_raw)(record.key(), record.row(), &mut entries)
+                            .map_err(|source| StoreError::Decode { table: table.name, source })?;
+                        entries.contains(index, value)
+                    }
+                };
+                if holds {
+                    group.push(record.into_record());
+                }
+            }
+            group.sort_by_key(|record| record.serial);
+            found.push(group);
+        }
+        Ok(found)
+    }
+
+    fn range(
+        &self,
+        table: &'static TableDef,
+        index: u8,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+        descending: bool,
+    ) -> Result<Vec<RawRecord>> {
+        let (slot, kind) = Core::slot(table, index);
+        assert!(
+            matches!(kind, IndexKind::Ordered | IndexKind::Serial),
+            "index {index} of {} has no order",
+            table.name
+        );
+        if is_empty_range(from, to) {
+            return Ok(Vec::new());
+        }
+        let mut hits: Vec<(Box<[u8]>, Vec<Location>)> = Vec::new();
+        let segments = {
+            let state = self.core.read();
+            let indexes = state.table(table)?;
+            let Secondary::Ordered(ordered) = &indexes.secondary[slot] else {
+                unreachable!("slots follow the definition")
+            };
+            let range = ordered.range::<[u8], _>((from, to));
+            let picked: Vec<(&Box<[u8]>, &u64)> =
+                if descending { range.rev().take(limit).collect() } else { range.take(limit).collect() };
+            for (position, &key) in picked {
+                hits.push((position.clone(), indexes.primary.find(key).collect()));
+            }
+            Arc::clone(&state.segments)
+        };
+        let mut entries = IndexEntries::new();
+        let mut found = Vec::with_capacity(hits.len());
+        for (wanted, locations) in hits {
+            let mut hit = None;
+            for record in self.core.records(&segments, table, &locations)? {
+                entries.clear();
+                (table.index_entries_raw)(record.key(), record.row(), &mut entries)
+                    .map_err(|source| StoreError::Decode { table: table.name, source })?;
+                let mut own = entries.iter().filter(|(id, _)| *id == index);
+                if own.any(|(_, value)| position(kind, value, record.key(), record.serial)[..] == wanted[..])
+                {
+                    hit = Some(record.into_record());
+                }
+            }
+            let Some(hit) = hit else {
+                let what = format!(
+                    "index {} of {} has an entry without a row; remove this file to rebuild the indexes",
+                    table.index_def(index).name,
+                    table.name
+                );
+                return Err(StoreError::Corrupt {
+                    file: self.core.dir.join(format::CHECKPOINT_NAME),
+                    offset: 0,
+                    what,
+                });
+            };
+            found.push(hit);
+        }
+        Ok(found)
+    }
+
+    fn scan(
+        &self,
+        table: &'static TableDef,
+        visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let (mut locations, segments) = {
+            let state = self.core.read();
+            let locations: Vec<Location> = state.table(table)?.primary.locations().collect();
+            (locations, Arc::clone(&state.segments))
+        };
+        // In the order of the disk, so that it reads ahead.
+        locations.sort_unstable();
+        for location in locations {
+            let records = self.core.records(&segments, table, &[location])?;
+            for record in records {
+                if visit(record.into_record()).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&self, table: &'static TableDef) -> Result<u64> {
+        Ok(self.core.read().table(table)?.primary.len() as u64)
+    }
+
+    fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
+        self.core.commit(changes)
+    }
+
+    fn stats(&self) -> StoreStats {
+        let state = self.core.read();
+        let counters = &self.core.counters;
+        let sum = |value: fn(&Segment) -> &AtomicU64| -> u64 {
+            state.segments.values().map(|segment| value(segment).load(Ordering::Relaxed)).sum()
+        };
+        StoreStats {
+            rows: state.tables.values().map(|table| table.primary.len() as u64).sum(),
+            commits_total: counters.commits.load(Ordering::Relaxed),
+            changes_total: counters.changes.load(Ordering::Relaxed),
+            sync_us_total: counters.sync_us.load(Ordering::Relaxed),
+            written_bytes_total: counters.written.load(Ordering::Relaxed),
+            disk_bytes: sum(|segment| &segment.used),
+            live_bytes: sum(|segment| &segment.live),
+            segments: state.segments.len() as u64,
+            index_bytes: state.tables.values().map(|table| table.bytes() as u64).sum(),
+            compacted_total: counters.compacted.load(Ordering::Relaxed),
+            checkpoints_total: counters.checkpoints.load(Ordering::Relaxed),
+        }
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        self.core.checkpoint()
+    }
+
+    fn close(&self) -> Result<()> {
+        if let Some(maintainer) = lock(&self.maintainer).take() {
+            maintainer.stop();
+        }
+        if lock(&self.core.writer).stop("it was closed") {
+            self.core.checkpoint()?;
+        }
+        Ok(())
+    }
+}

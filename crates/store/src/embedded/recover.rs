@@ -1,0 +1,464 @@
+//! Opening: the manifest, the last checkpoint, and the journal after it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+
+use super::checkpoint::{self, Position};
+use super::commit::Writer;
+use super::disk::{Disk, io_error, read_file, replace_file, write_all_at};
+use super::format::{
+    FRAME_BYTES_LIMIT, FRAME_HEADER_BYTES, FrameHeader, Identity, LOCK_NAME, MANIFEST_NAME, Manifest,
+    RecordView, SEGMENT_HEADER_BYTES, decode_segment_header, segment_name, segment_number,
+};
+use super::index::{Location, TableIndex};
+use super::maintain::{Maintenance, NextSegment, Wake, create_segment};
+use super::{Core, Counters, Options, Segment, Segments, State, fingerprint, read_record, secondary_entries};
+use crate::{IndexEntries, Result, StoreError, TableDef};
+
+/// Opens or makes the store in `dir`.
+pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -> Result<Core> {
+    for (n, table) in tables.iter().enumerate() {
+        assert!(
+            tables[..n].iter().all(|other| other.id != table.id),
+            "two tables have the number {}",
+            table.id
+        );
+    }
+    let disk = Arc::clone(&options.disk);
+    disk.create_dir(dir).map_err(|source| io_error("make", dir, source))?;
+    let lock_path = dir.join(LOCK_NAME);
+    let lock = disk.lock(&lock_path).map_err(|source| io_error("lock", &lock_path, source))?;
+    let lock = lock.ok_or_else(|| StoreError::InUse(dir.to_owned()))?;
+
+    let mut manifest = read_or_make_manifest(dir, &options)?;
+    let identity = manifest.identity;
+    let schema = checkpoint::schema(&identity, tables);
+    let mut segments = open_segments(&*disk, dir, &manifest)?;
+    if segments.is_empty() {
+        let first = create_segment(dir, &options, &identity, 1, 0)?;
+        segments.insert(1, first);
+    }
+    if manifest.segments_upto == 0 {
+        // From now on the first segment's absence is noticed.
+        manifest.segments_upto = 1;
+        manifest.segments = vec![1];
+        replace_file(&*disk, dir, MANIFEST_NAME, manifest.encode().as_bytes())?;
+    }
+
+    let loaded = checkpoint::load(&*disk, dir, &identity, schema, tables).unwrap_or_else(|reason| {
+        tracing::warn!(store = %dir.display(), reason, "the checkpoint is not usable; the whole journal is read instead");
+        None
+    });
+    let mut replay = Replay::new(identity, tables, &segments);
+    let mut position = None;
+    let mut sequence_end = 1;
+    if let Some(loaded) = loaded {
+        sequence_end = loaded.sequence_end;
+        position = Some(replay.start_from(loaded, dir)?);
+    }
+    let last = replay.run(position)?;
+    if replay.sequence < sequence_end {
+        let segment = &segments[&last];
+        let what = format!(
+            "the journal ends before frame {}, but a checkpoint has all before frame {sequence_end}",
+            replay.sequence
+        );
+        return Err(segment.corrupt(segment.used.load(Ordering::Relaxed), what));
+    }
+    let Replay { tables, sequence, serial_next, .. } = replay;
+    count_live(&tables, &segments)?;
+
+    // The journal goes on after its last frame. A segment made ahead stays so.
+    let number = last.max(manifest.segments_upto);
+    let active = Arc::clone(segments.get(&number).expect("the manifest's segments were checked"));
+    let offset = active.used.load(Ordering::Relaxed);
+    let beyond: Vec<u32> = segments.range(number + 1..).map(|(number, _)| *number).collect();
+    let ready = beyond.first().and_then(|number| segments.remove(number));
+    for number in beyond.iter().skip(1).rev() {
+        let segment = segments.remove(number).expect("it was listed");
+        disk.remove(&segment.path).map_err(|source| io_error("remove", &segment.path, source))?;
+    }
+    Ok(Core {
+        dir: dir.to_owned(),
+        identity,
+        schema,
+        maintenance: Mutex::new(Maintenance { manifest, retired: Vec::new() }),
+        writer: Mutex::new(Writer::new(active, offset, sequence, serial_next)),
+        next: Mutex::new(NextSegment { number: number + 1, ready }),
+        state: RwLock::new(State { tables, segments: Arc::new(segments) }),
+        counters: Counters::default(),
+        wake: Wake::default(),
+        options,
+        _lock: lock,
+    })
+}
+
+fn read_or_make_manifest(dir: &Path, options: &Options) -> Result<Manifest> {
+    let disk = &*options.disk;
+    let path = dir.join(MANIFEST_NAME);
+    let names = disk.list(dir).map_err(|source| io_error("list", dir, source))?;
+    if names.iter().any(|name| name == MANIFEST_NAME) {
+        return Manifest::decode(&path, &read_file(disk, &path)?);
+    }
+    if names.iter().any(|name| segment_number(name).is_some()) {
+        return Err(StoreError::Format { file: path, what: "missing, though there is a journal".into() });
+    }
+    let mut random = options.identity.unwrap_or([0; 32]);
+    if options.identity.is_none() {
+        getrandom::fill(&mut random).map_err(|e| StoreError::Backend(format!("no random numbers: {e}")))?;
+    }
+    let (id, key) = random.split_at(16);
+    let identity = Identity { id: id.try_into().expect("16 bytes"), key: key.try_into().expect("16 bytes") };
+    let manifest = Manifest { identity, segments_upto: 0, segments: Vec::new() };
+    replace_file(disk, dir, MANIFEST_NAME, manifest.encode().as_bytes())?;
+    Ok(manifest)
+}
+
+/// Opens the segments that the manifest wants, and removes what no longer belongs to the store.
+fn open_segments(disk: &dyn Disk, dir: &Path, manifest: &Manifest) -> Result<Segments> {
+    let remove = |name: &str| {
+        let path = dir.join(name);
+        disk.remove(&path).map_err(|source| io_error("remove", &path, source))
+    };
+    let mut numbers = Vec::new();
+    for name in disk.list(dir).map_err(|source| io_error("list", dir, source))? {
+        if Path::new(&name).extension().is_some_and(|extension| extension == "tmp") {
+            remove(&name)?;
+        } else if let Some(number) = segment_number(&name) {
+            if number <= manifest.segments_upto && !manifest.segments.contains(&number) {
+                remove(&name)?;
+            } else {
+                numbers.push(number);
+            }
+        }
+    }
+    numbers.sort_unstable();
+    check_numbers(dir, manifest, &numbers)?;
+    let mut segments = BTreeMap::new();
+    for number in numbers {
+        segments.insert(number, Arc::new(open_segment(disk, dir, manifest, number, true)?));
+    }
+    Ok(segments)
+}
+
+/// Finds segments that should be there.
+pub(crate) fn check_numbers(dir: &Path, manifest: &Manifest, numbers: &[u32]) -> Result<()> {
+    let last = numbers.last().copied().unwrap_or(0);
+    let later = manifest.segments_upto + 1..=last;
+    for number in manifest.segments.iter().copied().chain(later) {
+        if numbers.binary_search(&number).is_err() {
+            let file = dir.join(segment_name(number));
+            return Err(StoreError::Corrupt { file, offset: 0, what: "the segment is missing".into() });
+        }
+    }
+    Ok(())
+}
+
+/// Opens a segment and checks its header.
+pub(crate) fn open_segment(
+    disk: &dyn Disk,
+    dir: &Path,
+    manifest: &Manifest,
+    number: u32,
+    writable: bool,
+) -> Result<Segment> {
+    let path = dir.join(segment_name(number));
+    let read = || {
+        let file = disk.open(&path, writable)?;
+        let mut header = [0; SEGMENT_HEADER_BYTES as usize];
+        let n = super::disk::read_full_at(&*file, &mut header, 0)?;
+        let size = file.size()?;
+        Ok((file, header, n, size))
+    };
+    let (file, header, n, size) = read().map_err(|source| io_error("open", &path, source))?;
+    let capacity = match decode_segment_header(&manifest.identity, number, &header[..n]) {
+        // Only as much as the file has was set aside.
+        Ok(capacity) => capacity.min(size / 8 * 8),
+        Err(what) => return Err(StoreError::Corrupt { file: path, offset: 0, what }),
+    };
+    Ok(Segment {
+        number,
+        path,
+        file,
+        capacity: AtomicU64::new(capacity),
+        used: AtomicU64::new(SEGMENT_HEADER_BYTES),
+        live: AtomicU64::new(0),
+        tombstones: AtomicU64::new(0),
+        damaged: AtomicBool::new(false),
+    })
+}
+
+/// How a segment's frames end.
+pub(crate) enum End {
+    /// With zeros, or with the file.
+    Clean(u64),
+    /// With something else, here, that is no whole frame.
+    Bad(u64, &'static str),
+}
+
+/// Takes a frame: its offset, its header and its payload.
+pub(crate) type FrameVisitor<'a> = dyn FnMut(u64, &FrameHeader, &[u8]) -> Result<()> + 'a;
+
+/// Shows the frames of a segment to `visit` with their offsets, until one does not verify.
+pub(crate) fn scan_frames(
+    identity: &Identity,
+    number: u32,
+    bytes: &[u8],
+    start: u64,
+    visit: &mut FrameVisitor,
+) -> Result<End> {
+    let mut offset = start;
+    loop {
+        let rest = bytes.get(usize::try_from(offset).unwrap_or(usize::MAX)..).unwrap_or_default();
+        let Some(header) = FrameHeader::decode(identity, number, offset, rest) else {
+            if rest.iter().all(|&b| b == 0) {
+                return Ok(End::Clean(offset));
+            }
+            return Ok(End::Bad(offset, "not a frame"));
+        };
+        let end = FRAME_HEADER_BYTES + header.payload_bytes as usize;
+        let Some(payload) = rest.get(FRAME_HEADER_BYTES..end) else {
+            return Ok(End::Bad(offset, "a frame reaches past the end of the file"));
+        };
+        if crc32c::crc32c(payload) != header.payload_crc {
+            return Ok(End::Bad(offset, "a frame's checksum is wrong"));
+        }
+        visit(offset, &header, payload)?;
+        offset += header.frame_bytes();
+    }
+}
+
+/// The first genuine frame header at or after an offset.
+pub(crate) fn find_frame(identity: &Identity, number: u32, bytes: &[u8], from: u64) -> Option<u64> {
+    let is_frame = |offset: &u64| {
+        let rest = bytes.get(usize::try_from(*offset).unwrap_or(usize::MAX)..).unwrap_or_default();
+        FrameHeader::decode(identity, number, *offset, rest).is_some()
+    };
+    (from..bytes.len() as u64).step_by(8).find(is_frame)
+}
+
+/// Shows the records of a frame to `visit` with their offsets in the payload and sizes.
+pub(crate) fn scan_records(
+    header: &FrameHeader,
+    payload: &[u8],
+    visit: &mut dyn FnMut(usize, usize, RecordView) -> Result<()>,
+) -> Result<std::result::Result<(), &'static str>> {
+    let (mut at, mut count) = (0, 0);
+    while at < payload.len() {
+        let (record, bytes) = match RecordView::decode(&payload[at..]) {
+            Ok(decoded) => decoded,
+            Err(what) => return Ok(Err(what)),
+        };
+        visit(at, bytes, record)?;
+        at += bytes;
+        count += 1;
+    }
+    Ok(if count == header.records {
+        Ok(())
+    } else {
+        Err("a frame has another number of records than it says")
+    })
+}
+
+/// The state that the journal is applied to.
+struct Replay<'a> {
+    identity: Identity,
+    segments: &'a Segments,
+    tables: HashMap<u16, TableIndex>,
+    /// Of the next frame.
+    sequence: u64,
+    serial_next: u64,
+    scratch: IndexEntries,
+}
+
+impl<'a> Replay<'a> {
+    fn new(identity: Identity, tables: &[&'static TableDef], segments: &'a Segments) -> Self {
+        let tables = tables.iter().map(|def| (def.id, TableIndex::new(Some(def)))).collect();
+        Self { identity, segments, tables, sequence: 1, serial_next: 1, scratch: IndexEntries::new() }
+    }
+
+    /// Takes over a checkpoint, and says where the journal goes on.
+    fn start_from(&mut self, loaded: checkpoint::Checkpoint, dir: &Path) -> Result<Position> {
+        let position = loaded.position;
+        let known = self.segments.get(&position.segment);
+        let long_enough =
+            known.is_some_and(|segment| segment.capacity.load(Ordering::Relaxed) >= position.offset);
+        if !long_enough {
+            let file = dir.join(segment_name(position.segment));
+            let what = "the journal ends here, but a checkpoint has more".into();
+            return Err(StoreError::Corrupt { file, offset: position.offset, what });
+        }
+        for (number, segment) in self.segments.range(..=position.segment) {
+            // A segment that the checkpoint does not know was on its way out: all of it is dead.
+            let unknown = (segment.capacity.load(Ordering::Relaxed), 0);
+            let (used, tombstones) = loaded.segments.get(number).copied().unwrap_or(unknown);
+            segment.used.store(used, Ordering::Relaxed);
+            segment.tombstones.store(tombstones, Ordering::Relaxed);
+        }
+        self.tables = loaded.tables;
+        self.sequence = position.sequence;
+        self.serial_next = position.serial_next;
+        Ok(position)
+    }
+
+    /// Applies the journal from a position, or all of it; returns the last segment with a frame.
+    fn run(&mut self, position: Option<Position>) -> Result<u32> {
+        let (segments, identity) = (self.segments, self.identity);
+        let first = position.map_or(0, |position| position.segment);
+        let mut last =
+            position.map_or_else(|| *segments.keys().next().expect("a store has a segment"), |p| p.segment);
+        // The previous segment's number, and where it was damaged.
+        let mut previous: Option<u32> = None;
+        let mut damage: Option<(u32, u64, &'static str)> = None;
+        for (&number, segment) in segments.range(first..) {
+            let bytes = read_segment(segment)?;
+            if let Some((number, offset, what)) = damage {
+                if find_frame(&self.identity, segment.number, &bytes, SEGMENT_HEADER_BYTES).is_some() {
+                    return Err(segments[&number]
+                        .corrupt(offset, format!("{what}, and the journal goes on after it")));
+                }
+                continue;
+            }
+            let start = position.filter(|p| p.segment == number).map_or(SEGMENT_HEADER_BYTES, |p| p.offset);
+            // A segment that compaction removed took its sequence numbers along.
+            let gap_allowed =
+                previous.map_or(number != 1, |previous| previous + 1 != number) && position.is_none();
+            previous = Some(number);
+            let mut is_first = true;
+            let end = scan_frames(&identity, number, &bytes, start, &mut |offset, header, payload| {
+                let expected = self.sequence;
+                let skips = is_first && gap_allowed && header.sequence > expected;
+                if header.sequence != expected && !skips {
+                    let what = format!("frame {} where frame {expected} belongs", header.sequence);
+                    return Err(segment.corrupt(offset, what));
+                }
+                is_first = false;
+                last = number;
+                self.sequence = header.sequence + 1;
+                self.serial_next = self.serial_next.max(header.serial_next);
+                self.apply_frame(segment, offset, header, payload)
+            })?;
+            let used = match end {
+                End::Clean(offset) => offset,
+                End::Bad(offset, what) => {
+                    if let Some(later) = find_frame(&self.identity, number, &bytes, offset + 8) {
+                        return Err(segment
+                            .corrupt(offset, format!("{what}, and a later frame follows at byte {later}")));
+                    }
+                    damage = Some((number, offset, what));
+                    offset
+                }
+            };
+            segment.used.store(used, Ordering::Relaxed);
+        }
+        if let Some((number, offset, what)) = damage {
+            drop_tail(&segments[&number], offset, what)?;
+        }
+        Ok(last)
+    }
+
+    fn apply_frame(
+        &mut self,
+        segment: &Segment,
+        offset: u64,
+        header: &FrameHeader,
+        payload: &[u8],
+    ) -> Result<()> {
+        let base = offset + FRAME_HEADER_BYTES as u64;
+        let records = scan_records(header, payload, &mut |at, bytes, record| {
+            self.apply(segment, Location::new(segment.number, base + at as u64, bytes), &record)
+        })?;
+        records.map_err(|what| segment.corrupt(offset, what))
+    }
+
+    /// Applies one record, whatever state it meets: its row's state of then, or (after a checkpoint) a later one.
+    fn apply(&mut self, segment: &Segment, location: Location, record: &RecordView) -> Result<()> {
+        let fingerprint = fingerprint(&self.identity, record.key);
+        let index = self.tables.entry(record.table).or_insert_with(|| TableIndex::new(None));
+        let mut old = None;
+        for candidate in index.primary.find(fingerprint).collect::<Vec<_>>() {
+            let stored = read_record(self.segments, candidate)?;
+            if stored.table == record.table && stored.key() == record.key {
+                old = Some((candidate, stored));
+            }
+        }
+        let (mut gone, mut come) = (Vec::new(), Vec::new());
+        if let Some(def) = index.def.filter(|def| !def.indexes.is_empty()) {
+            if let Some((_, old)) = &old {
+                let parts = (record.key, old.row(), old.serial);
+                secondary_entries(&self.identity, def, parts, &mut self.scratch, &mut gone)?;
+            }
+            if let Some(row) = record.row {
+                let parts = (record.key, row, record.serial);
+                secondary_entries(&self.identity, def, parts, &mut self.scratch, &mut come)?;
+            }
+        }
+        match (old, record.row) {
+            (Some((old, _)), Some(_)) => {
+                assert!(index.primary.replace(fingerprint, old, location), "the entry was just found");
+            }
+            (None, Some(_)) => index.primary.insert(fingerprint, location),
+            (old, None) => {
+                segment.tombstones.fetch_add(location.bytes(), Ordering::Relaxed);
+                match old {
+                    // A later row under the same key is not this tombstone's.
+                    Some((_, stored)) if stored.serial > record.serial => return Ok(()),
+                    Some((old, _)) => {
+                        assert!(index.primary.remove(fingerprint, old), "the entry was just found");
+                    }
+                    None => {}
+                }
+            }
+        }
+        gone.retain(|entry| !come.contains(entry));
+        let ops =
+            gone.into_iter().map(|entry| (entry, false)).chain(come.into_iter().map(|entry| (entry, true)));
+        for ((slot, entry), add) in ops {
+            index.apply(super::index::SecondaryOp { slot, add, entry, key: fingerprint });
+        }
+        Ok(())
+    }
+}
+
+/// Reads a whole segment; zeros beyond its end are as good as none.
+pub(crate) fn read_segment(segment: &Segment) -> Result<Vec<u8>> {
+    let read = || {
+        let size = usize::try_from(segment.file.size()?).map_err(|_| std::io::ErrorKind::FileTooLarge)?;
+        let mut bytes = vec![0; size];
+        let n = super::disk::read_full_at(&*segment.file, &mut bytes, 0)?;
+        bytes.truncate(n);
+        Ok(bytes)
+    };
+    read().map_err(|source| io_error("read", &segment.path, source))
+}
+
+/// Overwrites what an interrupted commit left behind, so that it cannot be mistaken for anything later.
+fn drop_tail(segment: &Segment, offset: u64, what: &str) -> Result<()> {
+    tracing::warn!(
+        file = %segment.path.display(), offset, what,
+        "dropping an incomplete commit at the end of the journal; it was never acknowledged"
+    );
+    let bytes = read_segment(segment)?;
+    let start = usize::try_from(offset).expect("it was found in memory");
+    let tail = bytes.get(start..).unwrap_or_default();
+    let zeros = vec![0; tail.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1)];
+    assert!(zeros.len() as u64 <= 2 * FRAME_BYTES_LIMIT, "segments are no longer than that");
+    let overwrite = write_all_at(&*segment.file, &zeros, offset).and_then(|()| segment.file.sync());
+    overwrite.map_err(|source| io_error("write", &segment.path, source))
+}
+
+fn count_live(tables: &HashMap<u16, TableIndex>, segments: &Segments) -> Result<()> {
+    for index in tables.values() {
+        for location in index.primary.locations() {
+            let Some(segment) = segments.get(&location.segment()) else {
+                let file = segment_name(location.segment()).into();
+                let what = "the segment is missing, though rows are in it".into();
+                return Err(StoreError::Corrupt { file, offset: location.offset(), what });
+            };
+            segment.live.fetch_add(location.bytes(), Ordering::Relaxed);
+        }
+    }
+    Ok(())
+}
