@@ -3,124 +3,16 @@
 use std::fmt;
 use std::time::Duration;
 
-use batzen_crypto::{EddsaPublicKey, HashCode, Wtid};
-use batzen_protocol::{Amount, Timestamp};
+pub use batzen_protocol::api::bank::{
+    AddIncomingRequest, IncomingHistory, IncomingTransaction, OutgoingHistory, OutgoingTransaction,
+    TransactionResponse, TransferRequest,
+};
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 use crate::{Call, Client, ClientError, Reply};
 
 /// How much longer than the long poll a client waits for its answer.
 const POLL_MARGIN: Duration = Duration::from_secs(10);
-
-/// Text form of the fixed-size byte types.
-mod as_text {
-    use std::{borrow::Cow, fmt::Display, str::FromStr};
-
-    use serde::{Deserialize, Deserializer, Serializer, de};
-
-    pub(super) fn serialize<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(value)
-    }
-
-    pub(super) fn deserialize<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-    where
-        D: Deserializer<'de>,
-        T: FromStr<Err: Display>,
-    {
-        Cow::<str>::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-    }
-}
-
-/// A transfer of the exchange to somebody's account.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TransferRequest {
-    /// Random, chosen when the transfer is prepared and stored with it: the bank executes it once, however often it is sent.
-    #[serde(with = "as_text")]
-    pub request_uid: HashCode,
-    /// How much.
-    pub amount: Amount,
-    /// The exchange's own base URL, for the subject.
-    pub exchange_base_url: String,
-    /// The transfer's identifier, for the subject.
-    #[serde(with = "as_text")]
-    pub wtid: Wtid,
-    /// The payto URI of the receiver.
-    pub credit_account: String,
-}
-
-/// A transfer towards the exchange, for tests.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AddIncomingRequest {
-    /// How much.
-    pub amount: Amount,
-    /// The subject.
-    #[serde(with = "as_text")]
-    pub reserve_pub: EddsaPublicKey,
-    /// The payto URI of the sender.
-    pub debit_account: String,
-}
-
-/// Where a transfer stands at the bank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TransferResponse {
-    /// The transaction's row id; for a repeated transfer, that of the first time.
-    pub row_id: u64,
-    /// When it was executed, likewise.
-    pub timestamp: Timestamp,
-}
-
-/// A transfer that the exchange received.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CreditRow {
-    /// The row id.
-    pub row_id: u64,
-    /// When.
-    pub date: Timestamp,
-    /// How much.
-    pub amount: Amount,
-    /// The payto URI of the exchange's account.
-    pub credit_account: String,
-    /// The payto URI of the sender.
-    pub debit_account: String,
-    /// The subject.
-    #[serde(with = "as_text")]
-    pub reserve_pub: EddsaPublicKey,
-}
-
-/// A transfer that the exchange sent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DebitRow {
-    /// The row id.
-    pub row_id: u64,
-    /// When.
-    pub date: Timestamp,
-    /// How much.
-    pub amount: Amount,
-    /// The payto URI of the receiver.
-    pub credit_account: String,
-    /// The payto URI of the exchange's account.
-    pub debit_account: String,
-    /// The transfer's identifier.
-    #[serde(with = "as_text")]
-    pub wtid: Wtid,
-    /// The exchange that sent it.
-    pub exchange_base_url: String,
-}
-
-/// The body of `history/incoming`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct IncomingHistory {
-    /// The rows, in the order of the query.
-    pub incoming_transactions: Vec<CreditRow>,
-}
-
-/// The body of `history/outgoing`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OutgoingHistory {
-    /// The rows, in the order of the query.
-    pub outgoing_transactions: Vec<DebitRow>,
-}
 
 /// What of a history is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,7 +81,10 @@ impl WireGatewayClient {
     ///
     /// # Errors
     /// [`ClientError`]; also [`ClientError::BadReply`] for rows that are not in the order of their ids.
-    pub async fn history_incoming(&self, query: HistoryQuery) -> Result<Vec<CreditRow>, ClientError> {
+    pub async fn history_incoming(
+        &self,
+        query: HistoryQuery,
+    ) -> Result<Vec<IncomingTransaction>, ClientError> {
         let history: Option<IncomingHistory> = self.history("history/incoming", query).await?;
         let rows = history.map_or_else(Vec::new, |history| history.incoming_transactions);
         self.in_order(rows, query, |row| row.row_id)
@@ -199,7 +94,10 @@ impl WireGatewayClient {
     ///
     /// # Errors
     /// As [`Self::history_incoming`].
-    pub async fn history_outgoing(&self, query: HistoryQuery) -> Result<Vec<DebitRow>, ClientError> {
+    pub async fn history_outgoing(
+        &self,
+        query: HistoryQuery,
+    ) -> Result<Vec<OutgoingTransaction>, ClientError> {
         let history: Option<OutgoingHistory> = self.history("history/outgoing", query).await?;
         let rows = history.map_or_else(Vec::new, |history| history.outgoing_transactions);
         self.in_order(rows, query, |row| row.row_id)
@@ -209,7 +107,7 @@ impl WireGatewayClient {
     ///
     /// # Errors
     /// [`ClientError`]; 409 with code 5112 means that the request uid names another transfer.
-    pub async fn transfer(&self, request: &TransferRequest) -> Result<TransferResponse, ClientError> {
+    pub async fn transfer(&self, request: &TransferRequest) -> Result<TransactionResponse, ClientError> {
         self.send(self.client.post(self.url("transfer")).json(request)).await?.ok()
     }
 
@@ -217,7 +115,10 @@ impl WireGatewayClient {
     ///
     /// # Errors
     /// [`ClientError`]; 409 with code 5114 means that the reserve key was used before.
-    pub async fn add_incoming(&self, request: &AddIncomingRequest) -> Result<TransferResponse, ClientError> {
+    pub async fn add_incoming(
+        &self,
+        request: &AddIncomingRequest,
+    ) -> Result<TransactionResponse, ClientError> {
         self.send(self.client.post(self.url("admin/add-incoming")).json(request)).await?.ok()
     }
 

@@ -1,0 +1,148 @@
+//! The bank access API: what a customer asks of the bank.
+
+use std::sync::Arc;
+
+use batzen_crypto::base32;
+use batzen_http::{ErrorCode, Request, Response};
+use batzen_protocol::Money;
+use batzen_protocol::api::bank::{
+    AccountBalance, AccountInfo, CreateWithdrawalRequest, CreateWithdrawalResponse, CreditDebit, Empty,
+    PublicAccounts, RegisterRequest, WithdrawalInfo,
+};
+
+use super::{Answer, Service, body, refused, unknown_account, wrong_member};
+use crate::names;
+use crate::rules::{Command, Refusal, Selection};
+
+impl Service {
+    pub(super) fn public_accounts(&self) -> Response {
+        Response::json(200, &PublicAccounts { public_accounts: Vec::new() })
+    }
+
+    pub(super) async fn register(self: &Arc<Self>, request: &Request) -> Answer {
+        let RegisterRequest { username: name, password } = body(request)?;
+        if !names::is_account_name(&name) {
+            return Err(wrong_member::<RegisterRequest>("username"));
+        }
+        let password_hash = self.hash_password(name.clone(), password).await?;
+        match self.execute(Command::Register { name, password_hash }).await? {
+            Ok(_) => Ok(Response::empty(204)),
+            Err(refusal) => Err(refused(&refusal, "")),
+        }
+    }
+
+    pub(super) async fn account_status(&self, request: &Request, name: &str) -> Answer {
+        self.authorize(request, name).await?;
+        let account = self.account(name).await?;
+        let size = account.credits.abs_diff(account.debits);
+        let amount = self.amount(Money::from_units(size).expect("the rules keep balances in range"));
+        let overdrawn = account.debits > account.credits;
+        let credit_debit_indicator = if overdrawn { CreditDebit::Debit } else { CreditDebit::Credit };
+        let balance = AccountBalance { credit_debit_indicator, amount };
+        Ok(Response::json(200, &AccountInfo { payto_uri: self.payto(name), balance }))
+    }
+
+    pub(super) async fn withdrawal_create(self: &Arc<Self>, request: &Request, account: &str) -> Answer {
+        self.authorize(request, account).await?;
+        let CreateWithdrawalRequest { amount } = body(request)?;
+        let amount = self.money::<CreateWithdrawalRequest>("amount", &amount)?;
+        if !names::is_account_name(account) {
+            return Err(unknown_account(account));
+        }
+        let mut wopid = [0; 32];
+        batzen_crypto::fill_random(&mut wopid);
+        match self.execute(Command::CreateWithdrawal { wopid, account: account.to_owned(), amount }).await? {
+            Ok(_) => {
+                let withdrawal_id = base32::encode(&wopid);
+                let taler_withdraw_uri = withdraw_uri(&self.settings.base_url, &withdrawal_id);
+                Ok(Response::json(200, &CreateWithdrawalResponse { taler_withdraw_uri, withdrawal_id }))
+            }
+            Err(refusal) => Err(refused(&refusal, "")),
+        }
+    }
+
+    pub(super) async fn withdrawal_details(&self, request: &Request, account: &str, text: &str) -> Answer {
+        self.authorize(request, account).await?;
+        let (_, row) = self.operation(text).await?;
+        self.account(account).await?;
+        if row.account != account {
+            return Err(Response::error(ErrorCode::BANK_TRANSACTION_NOT_FOUND, text));
+        }
+        Ok(Response::json(
+            200,
+            &WithdrawalInfo {
+                aborted: row.aborted,
+                selection_done: row.reserve_pub.is_some(),
+                transfer_done: row.row_id.is_some(),
+                amount: self.amount(row.amount),
+                selected_exchange_account: row.exchange_account.as_deref().map(|name| self.payto(name)),
+                selected_reserve_pub: row.reserve_pub,
+            },
+        ))
+    }
+
+    pub(super) async fn withdrawal_confirm(
+        self: &Arc<Self>,
+        request: &Request,
+        account: &str,
+        text: &str,
+    ) -> Answer {
+        self.authorize(request, account).await?;
+        // A selection is made at most once, so the second look has it if the first came too early.
+        for _ in 0..2 {
+            let (wopid, row) = self.operation(text).await?;
+            let command = Command::ConfirmWithdrawal {
+                wopid,
+                account: account.to_owned(),
+                selection: Selection::of(&row),
+            };
+            match self.execute(command).await? {
+                Ok(_) => return Ok(Response::json(200, &Empty {})),
+                Err(Refusal::Unresolved) => {}
+                Err(refusal) => return Err(refused(&refusal, text)),
+            }
+        }
+        Err(refused(&Refusal::Unresolved, ""))
+    }
+
+    pub(super) async fn withdrawal_abort(
+        self: &Arc<Self>,
+        request: &Request,
+        account: &str,
+        text: &str,
+    ) -> Answer {
+        self.authorize(request, account).await?;
+        let (wopid, _) = self.operation(text).await?;
+        match self.execute(Command::AbortWithdrawal { wopid, account: account.to_owned() }).await? {
+            Ok(_) => Ok(Response::json(200, &Empty {})),
+            Err(refusal) => Err(refused(&refusal, text)),
+        }
+    }
+}
+
+/// The URI that tells a wallet where to find a withdrawal operation.
+fn withdraw_uri(base_url: &str, withdrawal_id: &str) -> String {
+    let (scheme, rest) = match base_url.strip_prefix("https://") {
+        Some(rest) => ("taler", rest),
+        None => ("taler+http", base_url.strip_prefix("http://").unwrap_or(base_url)),
+    };
+    format!("{scheme}://withdraw/{rest}taler-bank-integration/{withdrawal_id}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn withdraw_uris_lead_wallets_to_the_bank() {
+        for (base_url, api_base) in [
+            ("http://localhost:8082/", "http://localhost:8082/taler-bank-integration/"),
+            ("https://bank.test/shop/", "https://bank.test/shop/taler-bank-integration/"),
+        ] {
+            let uri = withdraw_uri(base_url, "W7Q");
+            let parsed = batzen_protocol::TalerUri::parse(&uri).unwrap();
+            let text = format!("{parsed:?}");
+            assert!(text.contains(api_base) && text.contains("W7Q"), "{uri} is {text}");
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! The HTTP face of the bank: routes, and what all endpoints share.
+
+mod access;
+mod gateway;
+mod integration;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use batzen_engine::{EngineError, Lane};
+use batzen_http::{
+    Admission, Drain, ErrorCode, Handler, Head, Method, Request, Response, Routes, Style, Waiter, Waiters,
+    Woken, header,
+};
+use batzen_protocol::api::bank::{self as api, BANK_PROTOCOL_VERSION};
+use batzen_protocol::api::{field_error, parse_body};
+use batzen_protocol::{Amount, Money};
+use batzen_store::{Store, StoreError};
+use batzen_tables::bank::{
+    AccountKey, AccountRow, BankAccounts, BankWithdrawals, WithdrawalKey, WithdrawalRow,
+};
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+
+use crate::config::BankConfig;
+use crate::names;
+use crate::password;
+use crate::rules::{BankRules, Command, Outcome, Refusal};
+
+/// Long polls at once; more are answered at once.
+const WAITERS_MAX: usize = 65_536;
+
+/// The longest wait of one long poll; later the client may ask again.
+const LONG_POLL_MAX: Duration = Duration::from_secs(600);
+
+/// Either a good or a bad answer; both are sent.
+type Answer = Result<Response, Response>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Endpoint {
+    Home,
+    IntegrationConfig,
+    WithdrawalStatus,
+    WithdrawalSelect,
+    AccessConfig,
+    PublicAccounts,
+    Register,
+    AccountStatus,
+    WithdrawalCreate,
+    WithdrawalDetails,
+    WithdrawalConfirm,
+    WithdrawalAbort,
+    GatewayConfig,
+    HistoryIncoming,
+    HistoryOutgoing,
+    Transfer,
+    AddIncoming,
+}
+
+fn routes() -> Routes<Endpoint> {
+    use Endpoint as E;
+    let (get, post) = (Method::GET, Method::POST);
+    let mut routes = Routes::new(Style::ByPath)
+        .route(get.clone(), "/", E::Home)
+        .route(get.clone(), "/taler-bank-integration/config", E::IntegrationConfig)
+        .route(get.clone(), "/taler-bank-integration/withdrawal-operation/:wopid", E::WithdrawalStatus)
+        .route(post.clone(), "/taler-bank-integration/withdrawal-operation/:wopid", E::WithdrawalSelect)
+        .route(get.clone(), "/taler-bank-access/config", E::AccessConfig)
+        .route(get.clone(), "/taler-bank-access/public-accounts", E::PublicAccounts)
+        .route(post.clone(), "/taler-bank-access/testing/register", E::Register)
+        .route(get.clone(), "/taler-bank-access/accounts/:account", E::AccountStatus)
+        .route(post.clone(), "/taler-bank-access/accounts/:account/withdrawals", E::WithdrawalCreate)
+        .route(get.clone(), "/taler-bank-access/accounts/:account/withdrawals/:wid", E::WithdrawalDetails)
+        .route(
+            post.clone(),
+            "/taler-bank-access/accounts/:account/withdrawals/:wid/confirm",
+            E::WithdrawalConfirm,
+        )
+        .route(
+            post.clone(),
+            "/taler-bank-access/accounts/:account/withdrawals/:wid/abort",
+            E::WithdrawalAbort,
+        );
+    // The gateway has two base URLs for each account; the second is of older set-ups, and still the usual one in tests.
+    for base in ["/taler-wire-gateway/:account", "/:account"] {
+        let path = |rest: &str| format!("{base}/{rest}");
+        routes = routes
+            .route(get.clone(), &path("config"), E::GatewayConfig)
+            .route(get.clone(), &path("history/incoming"), E::HistoryIncoming)
+            .route(get.clone(), &path("history/outgoing"), E::HistoryOutgoing)
+            .route(post.clone(), &path("transfer"), E::Transfer)
+            .route(post.clone(), &path("admin/add-incoming"), E::AddIncoming);
+    }
+    routes
+}
+
+/// Which of an account's histories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Direction {
+    /// Transfers with a reserve key that the account received.
+    Incoming,
+    /// Transfers that the account sent through its gateway.
+    Outgoing,
+}
+
+/// What the endpoints need to know.
+pub(crate) struct Settings {
+    pub base_url: String,
+    pub password_salt: [u8; 16],
+    pub config: BankConfig,
+}
+
+/// The state behind all endpoints.
+pub(crate) struct Service {
+    lane: Lane<BankRules>,
+    store: Store,
+    settings: Settings,
+    /// Who waits for an account's history to grow.
+    histories: Arc<Waiters<(Direction, String)>>,
+    /// Who waits for a withdrawal operation to be confirmed or aborted.
+    operations: Arc<Waiters<[u8; 32]>>,
+}
+
+/// The handler of the server.
+pub(crate) struct Api {
+    routes: Routes<Endpoint>,
+    service: Arc<Service>,
+}
+
+impl Api {
+    pub(crate) fn new(service: Arc<Service>) -> Self {
+        Self { routes: routes(), service }
+    }
+
+    async fn dispatch(&self, request: Request) -> Answer {
+        let head = request.head.clone();
+        let matched = self.routes.resolve(&head)?;
+        let param = |index: usize| matched.params.get(index).copied().unwrap_or_default();
+        let service = &self.service;
+        match *matched.endpoint {
+            Endpoint::Home => Ok(service.home()),
+            Endpoint::IntegrationConfig => Ok(service.api_config("taler-bank-integration")),
+            Endpoint::WithdrawalStatus => service.withdrawal_status(request, param(0)).await,
+            Endpoint::WithdrawalSelect => service.withdrawal_select(&request, param(0)).await,
+            Endpoint::AccessConfig => Ok(service.api_config("taler-bank-access")),
+            Endpoint::PublicAccounts => Ok(service.public_accounts()),
+            Endpoint::Register => service.register(&request).await,
+            Endpoint::AccountStatus => service.account_status(&request, param(0)).await,
+            Endpoint::WithdrawalCreate => service.withdrawal_create(&request, param(0)).await,
+            Endpoint::WithdrawalDetails => service.withdrawal_details(&request, param(0), param(1)).await,
+            Endpoint::WithdrawalConfirm => service.withdrawal_confirm(&request, param(0), param(1)).await,
+            Endpoint::WithdrawalAbort => service.withdrawal_abort(&request, param(0), param(1)).await,
+            Endpoint::GatewayConfig => Ok(service.api_config("taler-wire-gateway")),
+            Endpoint::HistoryIncoming => service.history(request, param(0), Direction::Incoming).await,
+            Endpoint::HistoryOutgoing => service.history(request, param(0), Direction::Outgoing).await,
+            Endpoint::Transfer => service.transfer(&request, param(0)).await,
+            Endpoint::AddIncoming => service.add_incoming(&request, param(0)).await,
+        }
+    }
+}
+
+impl Handler for Api {
+    async fn handle(&self, request: Request) -> Response {
+        self.dispatch(request).await.unwrap_or_else(|error| error)
+    }
+
+    fn admit(&self, head: &Head) -> Result<Admission, Response> {
+        self.routes.resolve(head).map(|_| Admission::default())
+    }
+}
+
+impl Service {
+    pub(crate) fn new(lane: Lane<BankRules>, store: Store, settings: Settings) -> Self {
+        let histories = Arc::new(Waiters::new(WAITERS_MAX));
+        let operations = Arc::new(Waiters::new(WAITERS_MAX));
+        Self { lane, store, settings, histories, operations }
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Waits until everything accepted is durable.
+    pub(crate) fn close(self) {
+        self.lane.close();
+    }
+
+    pub(crate) fn payto(&self, account: &str) -> String {
+        names::payto(&self.settings.config.hostname, account)
+    }
+
+    /// A body's amount in the bank's currency: 400, code 22 for another.
+    fn money<T: DeserializeOwned>(&self, field: &str, amount: &Amount) -> Result<Money, Response> {
+        amount.money_in(self.settings.config.currency).map_err(|_| wrong_member::<T>(field))
+    }
+
+    fn api_config(&self, name: &str) -> Response {
+        let (version, currency) =
+            (BANK_PROTOCOL_VERSION.to_owned(), self.settings.config.currency.to_string());
+        Response::json(200, &api::BankConfig { version, currency, name: name.to_owned() })
+    }
+
+    fn amount(&self, money: Money) -> Amount {
+        money.of(self.settings.config.currency)
+    }
+
+    /// Executes a command and wakes those who wait for its effect. In a task of its own: a client that goes away must not
+    /// take the wake-up of others with it.
+    async fn execute(self: &Arc<Self>, command: Command) -> Result<Result<Outcome, Refusal>, Response> {
+        let service = Arc::clone(self);
+        let task = tokio::spawn(async move {
+            let wakes = Wakes::of(&command);
+            let verdict = service.lane.submit(command).await;
+            if let Ok(Ok(outcome)) = &verdict {
+                wakes.wake(&service, outcome);
+            }
+            verdict
+        });
+        match task.await {
+            Ok(Ok(verdict)) => Ok(verdict),
+            Ok(Err(error @ (EngineError::Overloaded | EngineError::Stopped))) => {
+                Err(Response::error(ErrorCode::BANK_SOFT_EXCEPTION, &error.to_string()))
+            }
+            Ok(Err(error)) => {
+                tracing::error!(%error, "a command was not decided");
+                Err(Response::error(ErrorCode::BANK_UNMANAGED_EXCEPTION, ""))
+            }
+            Err(_) => Err(Response::error(ErrorCode::BANK_UNMANAGED_EXCEPTION, "")),
+        }
+    }
+
+    /// Reads the store off the threads that serve connections.
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, Response> {
+        let store = self.store.clone();
+        match tokio::task::spawn_blocking(move || read(&store)).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => {
+                tracing::error!(%error, "the store cannot be read");
+                Err(Response::error(ErrorCode::BANK_UNMANAGED_EXCEPTION, ""))
+            }
+            Err(_) => Err(Response::error(ErrorCode::BANK_UNMANAGED_EXCEPTION, "")),
+        }
+    }
+
+    async fn find_account(&self, name: &str) -> Result<Option<AccountRow>, Response> {
+        if !names::is_account_name(name) {
+            return Ok(None);
+        }
+        let key = AccountKey::new(name);
+        self.read(move |store| Ok(store.get::<BankAccounts>(&key)?.map(|stored| stored.row))).await
+    }
+
+    /// An account that has to exist: 404, code 5106 otherwise.
+    async fn account(&self, name: &str) -> Result<AccountRow, Response> {
+        self.find_account(name).await?.ok_or_else(|| unknown_account(name))
+    }
+
+    /// A withdrawal operation that has to exist: 404, code 5107 otherwise.
+    async fn operation(&self, text: &str) -> Result<([u8; 32], WithdrawalRow), Response> {
+        let unknown = || Response::error(ErrorCode::BANK_TRANSACTION_NOT_FOUND, text);
+        let wopid = batzen_crypto::base32::decode_array::<32>(text).map_err(|_| unknown())?;
+        let get = move |store: &Store| store.get::<BankWithdrawals>(&WithdrawalKey { wopid });
+        let stored = self.read(get).await?.ok_or_else(unknown)?;
+        Ok((wopid, stored.row))
+    }
+
+    /// Checks name and password of a request for an account, if this bank does so.
+    async fn authorize(&self, head: &Head, account: &str) -> Result<(), Response> {
+        if !self.settings.config.check_passwords {
+            return Ok(());
+        }
+        let Some((user, password)) = head.basic_auth() else {
+            let response = Response::error_status(ErrorCode::BANK_LOGIN_FAILED, 401, "");
+            return Err(
+                response.with_header(header::WWW_AUTHENTICATE, "Basic realm=\"bank\", charset=\"UTF-8\"")
+            );
+        };
+        let known = self.find_account(&user).await?.and_then(|row| row.password_hash);
+        let given = self.hash_password(user.clone(), password).await?;
+        if known != Some(given) {
+            return Err(Response::error(ErrorCode::BANK_LOGIN_FAILED, ""));
+        }
+        if user == account { Ok(()) } else { Err(Response::error(ErrorCode::BANK_REJECT_NO_RIGHTS, "")) }
+    }
+
+    async fn hash_password(
+        &self,
+        account: String,
+        password: String,
+    ) -> Result<batzen_crypto::ShortHash, Response> {
+        let salt = self.settings.password_salt;
+        let hash = tokio::task::spawn_blocking(move || password::hash(&salt, &account, &password)).await;
+        hash.map_err(|_| Response::error(ErrorCode::BANK_UNMANAGED_EXCEPTION, ""))
+    }
+
+    fn home(&self) -> Response {
+        let Settings { base_url, config, .. } = &self.settings;
+        Response::text(
+            200,
+            format!(
+                "A Batzen bank for {currency}.\n\n\
+                 Wire gateway:      {base_url}taler-wire-gateway/ACCOUNT/\n\
+                 Bank integration:  {base_url}taler-bank-integration/\n\
+                 Bank access:       {base_url}taler-bank-access/\n",
+                currency = config.currency,
+            ),
+        )
+    }
+}
+
+/// Whom a command wakes once it is durable.
+struct Wakes {
+    history: Option<(Direction, String)>,
+    operation: Option<[u8; 32]>,
+}
+
+impl Wakes {
+    fn of(command: &Command) -> Self {
+        let (history, operation) = match command {
+            Command::AddIncoming { credit_account, .. } => {
+                (Some((Direction::Incoming, credit_account.clone())), None)
+            }
+            Command::Transfer { debit_account, .. } => {
+                (Some((Direction::Outgoing, debit_account.clone())), None)
+            }
+            Command::ConfirmWithdrawal { wopid, .. } | Command::AbortWithdrawal { wopid, .. } => {
+                (None, Some(*wopid))
+            }
+            _ => (None, None),
+        };
+        Self { history, operation }
+    }
+
+    fn wake(self, service: &Service, outcome: &Outcome) {
+        if let Some(history) = self.history {
+            service.histories.wake(&history);
+        }
+        if let Outcome::WithdrawalConfirmed { exchange_account } = outcome {
+            service.histories.wake(&(Direction::Incoming, exchange_account.clone()));
+        }
+        if let Some(wopid) = self.operation {
+            service.operations.wake(&wopid);
+        }
+    }
+}
+
+/// The end of a long poll that the client asked for, if it did.
+fn poll_deadline(long_poll_ms: Option<u64>) -> Option<Instant> {
+    let poll = Duration::from_millis(long_poll_ms.filter(|ms| *ms > 0)?).min(LONG_POLL_MAX);
+    Some(Instant::now() + poll)
+}
+
+/// Waits for one event. False: answer now with what there is.
+async fn wait<K: Eq + std::hash::Hash + Clone>(
+    waiter: &mut Waiter<K>,
+    deadline: Instant,
+    drain: &Drain,
+) -> bool {
+    waiter.wait_until(Some(deadline), drain).await == Woken::Event
+}
+
+fn unknown_account(name: &str) -> Response {
+    Response::error(ErrorCode::BANK_UNKNOWN_ACCOUNT, name)
+}
+
+/// The answer to a refusal; `detail` for those that do not name what they are about.
+fn refused(refusal: &Refusal, detail: &str) -> Response {
+    match refusal {
+        Refusal::UnknownAccount(name) => unknown_account(name),
+        Refusal::RegisterConflict => Response::error(refusal.code(), "password"),
+        Refusal::UnknownWithdrawal | Refusal::RequestUidReused => Response::error(refusal.code(), detail),
+        _ => Response::error(refusal.code(), ""),
+    }
+}
+
+/// The body of a request: 400, code 22 when it is not JSON, or a member is missing or malformed.
+fn body<T: DeserializeOwned>(request: &Request) -> Result<T, Response> {
+    parse_body(&request.body).map_err(|error| {
+        let detail = if error.field.is_none() { error.message.clone() } else { String::new() };
+        let answer = error.to_error_body();
+        Response::error_with(answer.code, None, &answer.detail.unwrap_or(detail), answer.extra)
+    })
+}
+
+/// The answer for a member of a body that is well-formed, but not acceptable.
+fn wrong_member<T: DeserializeOwned>(field: &str) -> Response {
+    let answer = field_error::<T>(field, "").to_error_body();
+    Response::error_with(answer.code, None, "", answer.extra)
+}
+
+/// A parameter of the query: 400, code 26 when malformed.
+fn query<T>(head: &Head, name: &str, read: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>, Response> {
+    head.query_with(name, read)
+}

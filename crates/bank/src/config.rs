@@ -1,0 +1,231 @@
+//! What a bank needs to know to start.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use batzen_config::{Config, ConfigError};
+use batzen_engine::Clock;
+use batzen_protocol::{Amount, Currency, Money, Timestamp};
+
+use crate::rules::Policy;
+
+/// The options of section `[bank]` that this bank reads, or knows and ignores (`RAM_LIMIT`, `MAX_DEBT`, `MAX_DEBT_BANK`,
+/// `SERVE`, `DATABASE`: they belong to other banks, and set-ups that write them still overdraw accounts).
+pub const KNOWN_OPTIONS: &[&str] = &[
+    "HTTP_PORT",
+    "HOSTNAME",
+    "BIND_TO",
+    "BASE_URL",
+    "SUGGESTED_EXCHANGE",
+    "SIGNUP_BONUS",
+    "DATA_DIR",
+    "DEBT_LIMIT",
+    "CHECK_PASSWORDS",
+    "CREATE_ACCOUNTS",
+    "ALLOW_ADD_INCOMING",
+    "ALLOW_REPEATED_RESERVE_PUB",
+    "RAM_LIMIT",
+    "MAX_DEBT",
+    "MAX_DEBT_BANK",
+    "SERVE",
+    "DATABASE",
+];
+
+/// How a bank is set up. [`BankConfig::new`] is a test bank: any account, no passwords, no limits.
+///
+/// | option of `[bank]` | default | |
+/// |---|---|---|
+/// | `HTTP_PORT` | 8082 | |
+/// | `HOSTNAME` | `localhost` | stands in payto and withdraw URIs |
+/// | `BIND_TO` | all addresses | address to listen on |
+/// | `BASE_URL` | `http://HOSTNAME:PORT/` | where clients find the bank, behind a proxy for instance |
+/// | `SUGGESTED_EXCHANGE` | none | base URL that wallets are told |
+/// | `SIGNUP_BONUS` | 0 | what a newly registered account receives |
+/// | `DATA_DIR` | `$TALER_DATA_HOME/bank/` | the store; without either everything is in memory only |
+/// | `DEBT_LIMIT` | none | how far any account may be overdrawn |
+/// | `CHECK_PASSWORDS` | NO | whether requests for an account need its password |
+/// | `CREATE_ACCOUNTS` | YES | whether transfers create the accounts that they name |
+/// | `ALLOW_ADD_INCOMING` | YES | whether there is `admin/add-incoming` |
+/// | `ALLOW_REPEATED_RESERVE_PUB` | NO | whether several transfers may carry the same reserve key |
+#[derive(Clone)]
+pub struct BankConfig {
+    /// The currency of all accounts.
+    pub currency: Currency,
+    /// The TCP port; 0 picks a free one.
+    pub http_port: u16,
+    /// The address to listen on. None: all, IPv4 and IPv6.
+    pub listen_host: Option<String>,
+    /// The host name in payto and withdraw URIs.
+    pub hostname: String,
+    /// Where clients find the bank, with a final slash. None: `http://HOSTNAME:PORT/`.
+    pub base_url: Option<String>,
+    /// The exchange that wallets are told to use.
+    pub suggested_exchange: Option<String>,
+    /// What a newly registered account receives.
+    pub signup_bonus: Money,
+    /// The directory of the store. None: everything is in memory and ends with the process.
+    pub data_dir: Option<PathBuf>,
+    /// How far any account may be overdrawn. None: without limit.
+    pub debt_limit: Option<Money>,
+    /// Whether requests for an account need its name and password (HTTP basic authentication).
+    pub check_passwords: bool,
+    /// Whether transfers create the accounts that they name. Otherwise unknown accounts, and transfers from an account to
+    /// itself, are refused.
+    pub create_accounts: bool,
+    /// Whether there is `admin/add-incoming`, by which anybody can move anybody's money.
+    pub allow_add_incoming: bool,
+    /// Whether several transfers may carry the same reserve key. Exchanges of the 0.9 generation lose the later ones.
+    pub allow_repeated_reserve_pub: bool,
+    /// Connections at once.
+    pub max_connections: usize,
+    /// Whether to close each connection after its first request.
+    pub close_each_connection: bool,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl fmt::Debug for BankConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BankConfig")
+            .field("currency", &self.currency)
+            .field("http_port", &self.http_port)
+            .field("hostname", &self.hostname)
+            .field("data_dir", &self.data_dir)
+            .finish_non_exhaustive()
+    }
+}
+
+impl BankConfig {
+    /// A test bank on port 8082 of this machine, in memory.
+    pub fn new(currency: Currency) -> Self {
+        Self {
+            currency,
+            http_port: 8082,
+            listen_host: Some("127.0.0.1".to_owned()),
+            hostname: "localhost".to_owned(),
+            base_url: None,
+            suggested_exchange: None,
+            signup_bonus: Money::ZERO,
+            data_dir: None,
+            debt_limit: None,
+            check_passwords: false,
+            create_accounts: true,
+            allow_add_incoming: true,
+            allow_repeated_reserve_pub: false,
+            max_connections: 65_536,
+            close_each_connection: false,
+            clock: Arc::new(|| Timestamp::from_system_time(SystemTime::now())),
+        }
+    }
+
+    /// Reads `[taler] CURRENCY` and section `[bank]`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with the place in the file.
+    pub fn from_config(config: &Config) -> Result<Self, ConfigError> {
+        const BANK: &str = "bank";
+        let currency: String = config.require("taler", "CURRENCY")?;
+        let currency: Currency = currency
+            .parse()
+            .map_err(|_| config.invalid("taler", "CURRENCY", "a currency of up to 11 letters"))?;
+        let money = |option: &str| -> Result<Option<Money>, ConfigError> {
+            let Some(amount) = config.get::<Amount>(BANK, option)? else { return Ok(None) };
+            let wrong = |_| config.invalid(BANK, option, "an amount in the currency of section [taler]");
+            amount.money_in(currency).map(Some).map_err(wrong)
+        };
+        let data_dir = match config.get::<PathBuf>(BANK, "DATA_DIR")? {
+            Some(dir) => Some(dir),
+            None => config.expand("${TALER_DATA_HOME}/bank").ok().map(PathBuf::from),
+        };
+        Ok(Self {
+            http_port: config.get_or(BANK, "HTTP_PORT", 8082)?,
+            listen_host: config.get(BANK, "BIND_TO")?,
+            hostname: config.get_or(BANK, "HOSTNAME", "localhost".to_owned())?,
+            base_url: config.get(BANK, "BASE_URL")?,
+            suggested_exchange: config.get(BANK, "SUGGESTED_EXCHANGE")?,
+            signup_bonus: money("SIGNUP_BONUS")?.unwrap_or(Money::ZERO),
+            data_dir,
+            debt_limit: money("DEBT_LIMIT")?,
+            check_passwords: config.get_or(BANK, "CHECK_PASSWORDS", false)?,
+            create_accounts: config.get_or(BANK, "CREATE_ACCOUNTS", true)?,
+            allow_add_incoming: config.get_or(BANK, "ALLOW_ADD_INCOMING", true)?,
+            allow_repeated_reserve_pub: config.get_or(BANK, "ALLOW_REPEATED_RESERVE_PUB", false)?,
+            ..Self::new(currency)
+        })
+    }
+
+    /// What the rules need to know of it.
+    pub fn policy(&self) -> Policy {
+        Policy {
+            signup_bonus: self.signup_bonus,
+            debt_limit: self.debt_limit,
+            create_accounts: self.create_accounts,
+            allow_same_account: self.create_accounts,
+            allow_repeated_reserve_pub: self.allow_repeated_reserve_pub,
+        }
+    }
+
+    /// What is wrong with it, if anything is.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let is_base = |url: &str| {
+            let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+            rest.is_some_and(|rest| rest.len() > 1 && !rest.starts_with('/') && rest.ends_with('/'))
+        };
+        for (name, url) in [("BASE_URL", &self.base_url), ("SUGGESTED_EXCHANGE", &self.suggested_exchange)] {
+            if let Some(url) = url
+                && !is_base(url)
+            {
+                return Err(format!(
+                    "[bank] {name} is {url:?}, but must begin with http:// or https:// and end with /"
+                ));
+            }
+        }
+        let host_ok = |b: u8| b.is_ascii_alphanumeric() || b"-.:".contains(&b);
+        if self.hostname.is_empty() || !self.hostname.bytes().all(host_ok) {
+            return Err(format!("[bank] HOSTNAME is {:?}, which is no host name", self.hostname));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_options() {
+        let text = "[taler]\nCURRENCY = KUDOS\n[bank]\nHTTP_PORT = 9000\nHOSTNAME = bank.test\nRAM_LIMIT = 32\n\
+                    MAX_DEBT = KUDOS:1\nSUGGESTED_EXCHANGE = http://localhost:8081/\nSIGNUP_BONUS = KUDOS:100\n\
+                    DEBT_LIMIT = KUDOS:2.5\nCHECK_PASSWORDS = YES\nDATA_DIR = /tmp/x\n";
+        let config = Config::parse(text).unwrap();
+        let bank = BankConfig::from_config(&config).unwrap();
+        assert_eq!(
+            (bank.currency.as_str(), bank.http_port, bank.hostname.as_str()),
+            ("KUDOS", 9000, "bank.test")
+        );
+        assert_eq!(bank.suggested_exchange.as_deref(), Some("http://localhost:8081/"));
+        assert_eq!(bank.signup_bonus, "100".parse().unwrap());
+        assert_eq!(bank.debt_limit, Some("2.5".parse().unwrap()));
+        assert_eq!(bank.data_dir, Some(PathBuf::from("/tmp/x")));
+        assert!(bank.check_passwords && bank.create_accounts && !bank.allow_repeated_reserve_pub);
+        assert!(bank.listen_host.is_none() && bank.check().is_ok());
+    }
+
+    #[test]
+    fn refuses_what_does_not_fit() {
+        for text in [
+            "[bank]\nHTTP_PORT = 1",
+            "[taler]\nCURRENCY = \n",
+            "[taler]\nCURRENCY = KUDOS\n[bank]\nSIGNUP_BONUS = EUR:1\n",
+            "[taler]\nCURRENCY = KUDOS\n[bank]\nHTTP_PORT = 70000\n",
+        ] {
+            assert!(BankConfig::from_config(&Config::parse(text).unwrap()).is_err(), "{text}");
+        }
+        let bank = BankConfig::new("KUDOS".parse().unwrap());
+        assert!(BankConfig { suggested_exchange: Some("localhost".into()), ..bank.clone() }.check().is_err());
+        assert!(BankConfig { base_url: Some("http://x".into()), ..bank.clone() }.check().is_err());
+        assert!(BankConfig { hostname: "a b".into(), ..bank }.check().is_err());
+    }
+}
