@@ -26,11 +26,11 @@ pub enum ConfigError {
     #[error("[{section}] {option} is missing: expected {expected}")]
     Missing {
         /// The section, in upper case.
-        section: String,
+        section: Box<str>,
         /// The option, in upper case.
-        option: String,
+        option: Box<str>,
         /// What is expected.
-        expected: String,
+        expected: Box<str>,
     },
     /// A value is not what it should be.
     #[error("{at}: [{section}] {option}: expected {expected}, found {found}")]
@@ -38,13 +38,13 @@ pub enum ConfigError {
         /// Where the value stands.
         at: Source,
         /// The section, in upper case.
-        section: String,
+        section: Box<str>,
         /// The option, in upper case.
-        option: String,
+        option: Box<str>,
         /// What is expected.
-        expected: String,
+        expected: Box<str>,
         /// What stands there, in quotes and shortened, or what is wrong with it.
-        found: String,
+        found: Box<str>,
     },
     /// A name or value cannot be written in the dialect.
     #[error("[{section}] {option}: {reason}")]

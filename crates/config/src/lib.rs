@@ -17,6 +17,8 @@
 //! );
 //! ```
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 mod error;
 mod expand;
 mod files;

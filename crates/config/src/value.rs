@@ -210,10 +210,10 @@ impl Config {
         let Some(value) = self.raw(section, option) else { return Ok(None) };
         read(&value.text).map(Some).map_err(|Expected { expected, found }| ConfigError::Invalid {
             at: value.source.clone(),
-            section: canonical(section),
-            option: canonical(option),
-            expected,
-            found: found.unwrap_or_else(|| shown(&value.text)),
+            section: canonical(section).into(),
+            option: canonical(option).into(),
+            expected: expected.into(),
+            found: found.unwrap_or_else(|| shown(&value.text)).into(),
         })
     }
 
@@ -221,9 +221,9 @@ impl Config {
     #[must_use]
     pub fn missing(&self, section: &str, option: &str, expected: &str) -> ConfigError {
         ConfigError::Missing {
-            section: canonical(section),
-            option: canonical(option),
-            expected: expected.to_owned(),
+            section: canonical(section).into(),
+            option: canonical(option).into(),
+            expected: expected.into(),
         }
     }
 
@@ -234,10 +234,10 @@ impl Config {
             None => self.missing(section, option, expected),
             Some(value) => ConfigError::Invalid {
                 at: value.source.clone(),
-                section: canonical(section),
-                option: canonical(option),
-                expected: expected.to_owned(),
-                found: shown(&value.text),
+                section: canonical(section).into(),
+                option: canonical(option).into(),
+                expected: expected.into(),
+                found: shown(&value.text).into(),
             },
         }
     }

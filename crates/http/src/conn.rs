@@ -1,9 +1,6 @@
 //! One connection: the deadlines of its phases, kept beneath hyper, where every byte passes.
 
-use crate::{
-    codes::FrameError,
-    stats::{Stats, add},
-};
+use crate::codes::FrameError;
 use std::{
     io::{self, IoSlice},
     pin::Pin,
@@ -60,11 +57,10 @@ pub(crate) struct ConnState {
     written_bytes: AtomicU64,
     linger: AtomicBool,
     deadlines: Deadlines,
-    stats: Arc<Stats>,
 }
 
 impl ConnState {
-    pub(crate) fn new(deadlines: Deadlines, stats: Arc<Stats>) -> Arc<Self> {
+    pub(crate) fn new(deadlines: Deadlines) -> Arc<Self> {
         let state = Self {
             begin: Instant::now(),
             phase: AtomicU8::new(Phase::Idle as u8),
@@ -74,7 +70,6 @@ impl ConnState {
             written_bytes: AtomicU64::new(0),
             linger: AtomicBool::new(false),
             deadlines,
-            stats,
         };
         Arc::new(state)
     }
@@ -133,13 +128,13 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(NEVER - 1)
 }
 
-/// A socket that tells the [`ConnState`] what passes, and gives hyper's own refusals of ill-formed requests the form of
-/// every other answer.
+/// A socket that tells the [`ConnState`] what passes, and holds back hyper's own refusals of ill-formed requests, so that
+/// they can be given the form of every other answer.
 pub(crate) struct Watched<S> {
     socket: S,
     state: Arc<ConnState>,
-    /// An answer that stands in for one of hyper's, and how much of it is written.
-    refusal: Option<(Vec<u8>, usize)>,
+    /// Which of hyper's own answers was held back.
+    refusal: Option<FrameError>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Watched<S> {
@@ -162,25 +157,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Watched<S> {
             Some(b"HTTP/1.1 431" | b"HTTP/1.0 431") => FrameError::HeaderTooLarge,
             _ => return false,
         };
-        add(&self.state.stats.malformed, 1);
-        self.state.stats.count_response(code.status());
-        self.state.ask_linger();
-        self.refusal = Some((raw_error(code, "not a well-formed HTTP request", ""), 0));
+        self.refusal = Some(code);
         true
     }
 
-    fn poll_refusal(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Some((bytes, at)) = &mut self.refusal {
-            if *at >= bytes.len() {
-                break;
-            }
-            let n = ready!(Pin::new(&mut self.socket).poll_write(cx, &bytes[*at..]))?;
-            if n == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            *at += n;
-        }
-        Poll::Ready(Ok(()))
+    /// The socket, and which refusal hyper wanted to write at the end.
+    pub(crate) fn into_parts(self) -> (S, Option<FrameError>) {
+        (self.socket, self.refusal)
     }
 }
 
@@ -242,7 +225,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        ready!(this.poll_refusal(cx))?;
         ready!(Pin::new(&mut this.socket).poll_flush(cx))?;
         // Hyper flushes when its buffer is empty, and an answer (its whole body is at hand) is buffered in one go.
         if this.state.phase() == Phase::Writing && this.state.written_bytes.load(Ordering::Relaxed) > 0 {
@@ -252,8 +234,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        ready!(this.poll_refusal(cx))?;
-        Pin::new(&mut this.socket).poll_shutdown(cx)
+        Pin::new(&mut self.get_mut().socket).poll_shutdown(cx)
     }
 }

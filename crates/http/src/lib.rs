@@ -11,6 +11,8 @@
 //!
 //! Nothing here is global, and nothing reads the environment.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 mod body;
 mod client;
 mod codes;

@@ -203,7 +203,7 @@ where
     let _open = Gauge::raise(&stats.connections_open);
     let deadlines = frame.deadlines();
     let drain = frame.drain.clone();
-    let state = ConnState::new(deadlines, Arc::clone(&stats));
+    let state = ConnState::new(deadlines);
     let service = {
         let state = Arc::clone(&state);
         let frame = Arc::clone(&frame);
@@ -232,11 +232,14 @@ where
     let draining = drain.draining();
     tokio::pin!(draining);
     let mut is_draining = false;
+    let mut bad_length = false;
     loop {
         tokio::select! {
             biased;
             ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => {
                 if let Err(error) = ended {
+                    // Hyper has no other sign for a `Content-Length` that is no number.
+                    bad_length = error.is_parse() && error.to_string().contains("content-length");
                     tracing::debug!(%peer, %error, "connection ended");
                 }
                 break;
@@ -258,10 +261,24 @@ where
             }
         }
     }
-    let mut stream = connection.into_parts().io.into_inner();
+    let (mut stream, refusal) = connection.into_parts().io.into_inner().into_parts();
+    if refusal.is_some() {
+        add(&stats.malformed, 1);
+        // A peer that does not tell where its request ends is not answered: it would take the answer for another one.
+        if bad_length {
+            return;
+        }
+    }
     let _ = timeout(LINGER, async {
-        stream.flush().await?;
-        if state.wants_linger() { part(&mut stream).await } else { stream.shutdown().await }
+        if let Some(code) = refusal {
+            stats.count_response(code.status());
+            stream.write_all(&raw_error(code, "not a well-formed HTTP request", "")).await?;
+        }
+        if refusal.is_some() || state.wants_linger() {
+            part(&mut stream).await
+        } else {
+            stream.shutdown().await
+        }
     })
     .await;
 }

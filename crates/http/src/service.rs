@@ -69,7 +69,7 @@ pub struct ServerOptions {
     pub min_rate_bytes_per_s: u64,
     /// Connections at once; more are answered with 503 and closed.
     pub max_connections: usize,
-    /// Requests at once that are being read or handled (long polls give their place back); more are answered with 503.
+    /// Requests at once that are being handled (long polls give their place back); more are answered with 503.
     pub max_in_flight: usize,
     /// What `Retry-After` says on a 503, in seconds.
     pub retry_after_s: u32,
@@ -186,9 +186,11 @@ impl<H: Handler> Frame<H> {
         if head.method == Method::OPTIONS && head.path == "*" {
             return Ok(Response::empty(204));
         }
-        let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
+        // Told early, before the body is uploaded; the place itself is taken when the body is there, so that slow uploads
+        // do not keep out the others (connections and buffered bytes bound those).
+        if self.slots.available_permits() == 0 {
             return Ok(self.overloaded(conn, &body));
-        };
+        }
         let admission = match self.handler.admit(&head) {
             Ok(admission) => admission,
             Err(response) => return Ok(self.refuse(conn, &body, response)),
@@ -200,6 +202,9 @@ impl<H: Handler> Frame<H> {
         let (body, share) = match self.read_body(conn, &head.headers, body, max_bytes).await? {
             Ok(read) => read,
             Err(response) => return Ok(response),
+        };
+        let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
+            return Ok(self.too_busy());
         };
         let request =
             Request { head, body, drain: self.drain.clone(), slot: Some(slot), _share: Some(share) };
@@ -227,10 +232,13 @@ impl<H: Handler> Frame<H> {
     }
 
     fn overloaded(&self, conn: &ConnState, body: &Incoming) -> Response {
+        self.refuse(conn, body, self.too_busy())
+    }
+
+    fn too_busy(&self) -> Response {
         add(&self.stats.requests_overload, 1);
-        let response = Response::frame_error(FrameError::Overloaded, "")
-            .with_header(header::RETRY_AFTER, &self.options.retry_after_s.to_string());
-        self.refuse(conn, body, response)
+        Response::frame_error(FrameError::Overloaded, "")
+            .with_header(header::RETRY_AFTER, &self.options.retry_after_s.to_string())
     }
 
     async fn read_body(
