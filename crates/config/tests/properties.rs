@@ -46,7 +46,7 @@ proptest! {
     fn durations_add_up(days in 0_u64..100_000, hours in 0_u64..1000, seconds in 0_u64..1_000_000, micros in 0_u64..1_000_000) {
         let text = format!("{days} days {hours} h {seconds}s {micros} us");
         let want = ((days * 24 + hours) * 3600 + seconds) * 1_000_000 + micros;
-        prop_assert_eq!(parse_duration(&text).map(|d| d.as_micros()), Some(want));
+        prop_assert_eq!(parse_duration(&text).map(batzen_protocol::Duration::as_micros), Some(want));
     }
 
     #[test]
