@@ -99,8 +99,26 @@ trait ErasedRows {
 }
 
 impl<T: Table> TableRows<T> {
+    /// Whether the key lies in a planned prefix group. All rows of the group are loaded, so a key without a row is known
+    /// to be free: running numbers need not be planned one by one.
+    fn covers(&self, key: &T::Key) -> bool {
+        let bytes = key.to_bytes();
+        T::DEF.indexes.iter().any(|index| match index.kind {
+            IndexKind::Prefix { key_bytes } => {
+                self.groups.contains_key(&(index.id, bytes[..key_bytes].to_vec()))
+            }
+            _ => false,
+        })
+    }
+
     fn set(&mut self, key: &T::Key, row: Option<T::Row>) {
-        let slot = self.slots.get_mut(key).unwrap_or_else(|| unplanned::<T>());
+        if !self.slots.contains_key(key) {
+            if !self.covers(key) {
+                unplanned::<T>();
+            }
+            self.slots.insert(key.clone(), Slot { stored: None, current: None });
+        }
+        let slot = self.slots.get_mut(key).expect("just looked at");
         let before = std::mem::replace(&mut slot.current, row);
         let (was_there, is_there) = (before.is_some(), slot.current.is_some());
         if !was_there && is_there && !self.groups.is_empty() {
@@ -195,8 +213,12 @@ impl WorkingSet {
     /// # Panics
     /// When the row was not planned: a rule that reads what it did not load would decide on nothing.
     pub fn get<T: Table>(&self, key: &T::Key) -> Option<&T::Row> {
-        let Some(slot) = self.table::<T>().slots.get(key) else { unplanned::<T>() };
-        slot.current.as_ref()
+        let table = self.table::<T>();
+        match table.slots.get(key) {
+            Some(slot) => slot.current.as_ref(),
+            None if table.covers(key) => None,
+            None => unplanned::<T>(),
+        }
     }
 
     /// Adds a row.
