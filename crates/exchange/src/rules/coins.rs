@@ -1,0 +1,230 @@
+//! Coins that pay: deposits and refunds.
+
+use batzen_engine::{Plan, WorkingSet};
+use batzen_protocol::{Money, Timestamp};
+use batzen_tables::exchange::{
+    CoinKey, CoinRow, Coins, DepositKey, DepositOpenRow, DepositRow, Deposits, DepositsOpen, RefundRow,
+    Refunds, WireTargetKey, WireTargets,
+};
+
+use super::reserves::remember_target;
+use super::{
+    CoinConflict, CoinHistory, ConflictReason, DenomTerms, Deposit, DepositCoin, Deposited, DepositedCoin,
+    ExchangeRules, PresentedCoin, Refund, Refunded, Refusal, add,
+};
+
+pub(super) fn plan_deposit(command: &Deposit, plan: &mut Plan) {
+    plan.row::<WireTargets>(WireTargetKey { h_payto: command.h_payto });
+    for coin in &command.coins {
+        let key = deposit_key(command, coin);
+        plan.row::<Coins>(CoinKey { coin_pub: coin.coin.coin_pub });
+        plan.row::<Deposits>(key.clone());
+        plan.row::<DepositsOpen>(key);
+    }
+}
+
+pub(super) fn plan_refund(command: &Refund, plan: &mut Plan) {
+    plan.row::<Coins>(CoinKey { coin_pub: command.key.coin_pub });
+    plan.row::<Deposits>(command.key.deposit());
+    plan.row::<Refunds>(command.key.clone());
+}
+
+fn deposit_key(command: &Deposit, coin: &DepositCoin) -> DepositKey {
+    DepositKey {
+        coin_pub: coin.coin.coin_pub,
+        merchant_pub: command.merchant_pub,
+        h_contract_terms: command.h_contract_terms,
+    }
+}
+
+/// A refusal that the coin's history proves. The history is filled in after the batch.
+pub(super) fn conflict(coin: &PresentedCoin, row: &CoinRow, index: usize, reason: ConflictReason) -> Refusal {
+    Refusal::CoinConflict {
+        index,
+        conflict: Box::new(CoinConflict {
+            coin_pub: coin.coin_pub,
+            reason,
+            history: CoinHistory::unread(coin.coin_pub, row),
+        }),
+    }
+}
+
+/// The coin as known, or as it becomes known by its first use (C1, C2). It is written by whoever changes it.
+pub(super) fn known_or_new(
+    rows: &WorkingSet,
+    coin: &PresentedCoin,
+    terms: &DenomTerms,
+    index: usize,
+) -> Result<CoinRow, Refusal> {
+    let Some(row) = rows.get::<Coins>(&CoinKey { coin_pub: coin.coin_pub }) else {
+        return Ok(CoinRow {
+            denom: coin.denom,
+            h_age: coin.h_age,
+            denom_sig: coin.denom_sig.clone(),
+            remaining: terms.value,
+            zombie: false,
+        });
+    };
+    if row.denom != coin.denom {
+        return Err(conflict(coin, row, index, ConflictReason::OtherDenomination));
+    }
+    if row.h_age != coin.h_age {
+        return Err(conflict(coin, row, index, ConflictReason::OtherAgeCommitment));
+    }
+    assert!(row.remaining <= terms.value, "a coin holds at most its value");
+    Ok(row.clone())
+}
+
+/// Takes value from a coin and writes it.
+pub(super) fn debit(
+    rows: &mut WorkingSet,
+    coin: &PresentedCoin,
+    row: CoinRow,
+    amount: Money,
+    index: usize,
+) -> Result<(), Refusal> {
+    let Ok(remaining) = row.remaining.checked_sub(amount) else {
+        return Err(conflict(coin, &row, index, ConflictReason::Insufficient { requested: amount }));
+    };
+    rows.put::<Coins>(&CoinKey { coin_pub: coin.coin_pub }, CoinRow { remaining, ..row });
+    Ok(())
+}
+
+impl ExchangeRules {
+    pub(super) fn deposit(
+        &self,
+        rows: &mut WorkingSet,
+        command: &Deposit,
+        now: Timestamp,
+    ) -> Result<Deposited, Refusal> {
+        assert!(!command.coins.is_empty(), "a deposit has coins");
+        if command.refund_deadline > command.wire_deadline || command.wire_deadline.is_never() {
+            return Err(Refusal::DeadlinesImpossible);
+        }
+        // All coins of a batch have one timestamp: that of the first acceptance of any of them.
+        let exchange_time = command
+            .coins
+            .iter()
+            .filter_map(|coin| rows.get::<Deposits>(&deposit_key(command, coin)))
+            .map(|row| row.exchange_time)
+            .fold(now, Timestamp::min);
+        let mut coins = Vec::with_capacity(command.coins.len());
+        for (index, coin) in command.coins.iter().enumerate() {
+            coins.push(self.deposit_coin(rows, command, coin, index, exchange_time, now)?);
+        }
+        remember_target(rows, command.h_payto, &command.payto_uri);
+        Ok(Deposited { exchange_time, coins })
+    }
+
+    fn deposit_coin(
+        &self,
+        rows: &mut WorkingSet,
+        command: &Deposit,
+        coin: &DepositCoin,
+        index: usize,
+        exchange_time: Timestamp,
+        now: Timestamp,
+    ) -> Result<DepositedCoin, Refusal> {
+        let terms = self.terms(coin.coin.denom, index)?;
+        let row = known_or_new(rows, &coin.coin, &terms, index)?;
+        let key = deposit_key(command, coin);
+        if let Some(stored) = rows.get::<Deposits>(&key) {
+            // Everything that a confirmation says is compared, not only the coin's signature: a weak key's signature
+            // may fit two messages.
+            let same = stored.coin_sig == coin.coin_sig
+                && stored.amount == coin.contribution
+                && stored.h_payto == command.h_payto
+                && stored.wire_salt == command.wire_salt
+                && stored.wallet_time == command.wallet_time
+                && stored.refund_deadline == command.refund_deadline;
+            if !same {
+                return Err(conflict(&coin.coin, &row, index, ConflictReason::OtherDeposit));
+            }
+            return Ok(DepositedCoin {
+                wire_deadline: stored.wire_deadline,
+                amount_without_fee: less_fee(coin.contribution, terms.fee_deposit, index)?,
+                repeated: true,
+            });
+        }
+        terms.spendable(now).map_err(|problem| Refusal::DenominationUnusable {
+            index,
+            denom: coin.coin.denom,
+            problem,
+        })?;
+        if coin.contribution > terms.value {
+            return Err(Refusal::ContributionAboveValue { index });
+        }
+        let amount_without_fee = less_fee(coin.contribution, terms.fee_deposit, index)?;
+        debit(rows, &coin.coin, row, coin.contribution, index)?;
+        rows.insert::<Deposits>(
+            &key,
+            DepositRow {
+                amount: coin.contribution,
+                wallet_time: command.wallet_time,
+                exchange_time,
+                refund_deadline: command.refund_deadline,
+                wire_deadline: command.wire_deadline,
+                wire_salt: command.wire_salt,
+                h_payto: command.h_payto,
+                coin_sig: coin.coin_sig,
+                refunded: Money::ZERO,
+                wtid: None,
+            },
+        );
+        rows.insert::<DepositsOpen>(
+            &key,
+            DepositOpenRow {
+                // A deadline that is past already is queued under the present, so that old parts of the queue are
+                // never written again.
+                ready: command.wire_deadline.max(now),
+                h_payto: command.h_payto,
+                refund_deadline: command.refund_deadline,
+            },
+        );
+        Ok(DepositedCoin { wire_deadline: command.wire_deadline, amount_without_fee, repeated: false })
+    }
+
+    pub(super) fn refund(&self, rows: &mut WorkingSet, command: &Refund) -> Result<Refunded, Refusal> {
+        let coin_key = CoinKey { coin_pub: command.key.coin_pub };
+        let coin = rows.get::<Coins>(&coin_key).ok_or(Refusal::CoinUnknown)?.clone();
+        let terms = self.terms(coin.denom, 0)?;
+        let deposit_key = command.key.deposit();
+        let deposit = rows.get::<Deposits>(&deposit_key).ok_or(Refusal::DepositUnknown)?.clone();
+        let presented = PresentedCoin {
+            coin_pub: command.key.coin_pub,
+            denom: coin.denom,
+            h_age: coin.h_age,
+            denom_sig: coin.denom_sig.clone(),
+        };
+        if let Some(stored) = rows.get::<Refunds>(&command.key) {
+            return if stored.amount == command.amount {
+                Ok(Refunded { repeated: true })
+            } else {
+                Err(conflict(&presented, &coin, 0, ConflictReason::RefundOtherAmount))
+            };
+        }
+        if deposit.wtid.is_some() {
+            return Err(Refusal::DepositPaid);
+        }
+        let back = command.amount.checked_sub(terms.fee_refund).map_err(|_| Refusal::RefundBelowFee)?;
+        let refunded = add(deposit.refunded, command.amount)?;
+        if refunded > deposit.amount {
+            let reason = ConflictReason::RefundAboveDeposit { requested: command.amount };
+            return Err(conflict(&presented, &coin, 0, reason));
+        }
+        let remaining = add(coin.remaining, back)?;
+        assert!(remaining <= terms.value, "refunds never fill a coin above its value");
+        rows.update::<Coins>(&coin_key, CoinRow { remaining, ..coin });
+        // Written to the deposit's own row, so that a refund and an aggregation of it never pass each other.
+        rows.update::<Deposits>(&deposit_key, DepositRow { refunded, ..deposit });
+        rows.insert::<Refunds>(
+            &command.key,
+            RefundRow { amount: command.amount, merchant_sig: command.merchant_sig },
+        );
+        Ok(Refunded { repeated: false })
+    }
+}
+
+fn less_fee(contribution: Money, fee: Money, index: usize) -> Result<Money, Refusal> {
+    contribution.checked_sub(fee).map_err(|_| Refusal::ContributionBelowFee { index })
+}

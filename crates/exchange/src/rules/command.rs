@@ -1,0 +1,520 @@
+//! What can be asked of the rules, and what they answer.
+//!
+//! All amounts are in the exchange's currency. Everything that a request signed has been verified before.
+
+use batzen_crypto::{CsNonce, EcdhePublicKey, EddsaSignature, HashCode, ShortHash, WireSalt, Wtid};
+use batzen_protocol::{Money, Timestamp};
+use batzen_tables::exchange::{
+    AccountId, BlindSignature, CoinPub, CoinSignature, DenomSerial, DepositKey, FreshCoin, MerchantPub,
+    PaytoHash, RefundKey, ReservePub,
+};
+
+use super::management;
+
+/// A change of money state, or of the key set.
+#[derive(Debug, Clone)]
+pub enum Command {
+    /// Coins from a reserve.
+    Withdraw(Withdraw),
+    /// The fee of a full reserve history.
+    ReserveHistory(ReserveHistory),
+    /// Incoming transfers.
+    Credits(Credits),
+    /// Return an expired reserve's money.
+    CloseReserve(CloseReserve),
+    /// Coins for a contract.
+    Deposit(Deposit),
+    /// Money back from a merchant.
+    Refund(Refund),
+    /// Begin to change a coin.
+    Melt(Melt),
+    /// Finish it.
+    Reveal(Reveal),
+    /// A coin of a revoked denomination goes back to its reserve.
+    Recoup(Recoup),
+    /// A coin of a revoked denomination goes back to the coin that it was changed from.
+    RecoupRefresh(RecoupRefresh),
+    /// Deposits of a merchant become a transfer.
+    Aggregate(Aggregate),
+    /// The bank accepted a transfer.
+    TransferDone(TransferDone),
+    /// The bank will never accept a transfer.
+    TransferFailed(TransferFailed),
+    /// An operator wants a failed transfer tried again.
+    TransferRetry(TransferRetry),
+    /// An order to pay out profit becomes a transfer.
+    ExecuteDrain(ExecuteDrain),
+    /// A change of the key set.
+    Management(management::Command),
+}
+
+/// The answer to a command that took effect, now or before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// To [`Command::Withdraw`].
+    Withdraw(Withdrawn),
+    /// To [`Command::ReserveHistory`].
+    ReserveHistory(HistoryPaid),
+    /// To [`Command::Credits`].
+    Credits(Credited),
+    /// To [`Command::CloseReserve`].
+    CloseReserve(Closed),
+    /// To [`Command::Deposit`].
+    Deposit(Deposited),
+    /// To [`Command::Refund`].
+    Refund(Refunded),
+    /// To [`Command::Melt`].
+    Melt(Melted),
+    /// To [`Command::Reveal`].
+    Reveal(Revealed),
+    /// To [`Command::Recoup`].
+    Recoup(Recouped),
+    /// To [`Command::RecoupRefresh`].
+    RecoupRefresh(RecoupRefreshed),
+    /// To [`Command::Aggregate`].
+    Aggregate(Aggregated),
+    /// To [`Command::TransferDone`], [`Command::TransferFailed`] and [`Command::TransferRetry`].
+    Transfer(TransferMarked),
+    /// To [`Command::ExecuteDrain`].
+    Drain(Drained),
+    /// To [`Command::Management`].
+    Management(management::Outcome),
+}
+
+// --- Reserves -------------------------------------------------------------------------------------------------------
+
+/// One planchet of a withdrawal.
+#[derive(Debug, Clone)]
+pub struct Planchet {
+    /// Its denomination.
+    pub denom: DenomSerial,
+    /// Hash of the blinded planchet and the denomination.
+    pub h_coin_ev: HashCode,
+    /// The reserve's signature on it, verified.
+    pub reserve_sig: EddsaSignature,
+    /// The blind signature, made before; dropped unseen if the withdrawal is refused or a repetition.
+    pub ev_sig: BlindSignature,
+    /// Clause Blind Schnorr only: the planchet's nonce.
+    pub nonce: Option<CsNonce>,
+}
+
+/// Withdraws coins: `/withdraw` (one planchet) and `/batch-withdraw` alike. All or nothing; a complete repetition
+/// returns the stored signatures and charges nothing.
+#[derive(Debug, Clone)]
+pub struct Withdraw {
+    /// From which reserve.
+    pub reserve_pub: ReservePub,
+    /// 1 to 256 planchets, all different.
+    pub planchets: Vec<Planchet>,
+    /// Whether this is `/batch-withdraw`, which knows only reserves that had a wire credit.
+    pub batch: bool,
+}
+
+/// The coins of a withdrawal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Withdrawn {
+    /// Their signatures as stored, in the order of the request.
+    pub ev_sigs: Vec<BlindSignature>,
+    /// Whether all had been withdrawn before.
+    pub repeated: bool,
+}
+
+/// Charges for a full reserve history. The history itself is read after ([`super::read::reserve_statement`]).
+#[derive(Debug, Clone)]
+pub struct ReserveHistory {
+    /// Of which reserve.
+    pub reserve_pub: ReservePub,
+    /// The request's time: one charge for each.
+    pub request_time: Timestamp,
+    /// The history fee that the request signed (that of the global fee period of `request_time`).
+    pub fee: Money,
+    /// The reserve's signature, verified.
+    pub reserve_sig: EddsaSignature,
+}
+
+/// A full history may be shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HistoryPaid {
+    /// Whether the fee was charged now (not if it is zero or was paid before).
+    pub charged: bool,
+}
+
+/// One incoming transfer.
+#[derive(Debug, Clone)]
+pub struct Credit {
+    /// Its row at the bank.
+    pub bank_row: u64,
+    /// The reserve named in its subject.
+    pub reserve_pub: ReservePub,
+    /// How much.
+    pub amount: Money,
+    /// The sender's payto URI.
+    pub payto_uri: String,
+    /// Its hash.
+    pub h_payto: PaytoHash,
+    /// When the bank executed it.
+    pub time: Timestamp,
+}
+
+/// Books a page of incoming transfers and moves the cursor, in one commit. Rows booked before are skipped.
+#[derive(Debug, Clone)]
+pub struct Credits {
+    /// The exchange's account that received them.
+    pub account: AccountId,
+    /// The transfers, in the order of bank rows. May be empty (rows without a reserve in their subject).
+    pub credits: Vec<Credit>,
+    /// The last bank row of the page. The cursor never goes back.
+    pub cursor: u64,
+}
+
+/// What a page of incoming transfers did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Credited {
+    /// The reserves credited now, each once: wake those who wait for them.
+    pub reserves: Vec<ReservePub>,
+    /// How many transfers were booked now.
+    pub booked: usize,
+}
+
+/// Closes one expired reserve and prepares the transfer of its money to where it came from. The target is the reserve's
+/// origin, which never changes once set; the caller read it and its payto URI before.
+#[derive(Debug, Clone)]
+pub struct CloseReserve {
+    /// Which reserve.
+    pub reserve_pub: ReservePub,
+    /// Its origin account.
+    pub h_payto: PaytoHash,
+    /// The method of that account's payto URI.
+    pub method: String,
+    /// The exchange's account that pays.
+    pub account: AccountId,
+    /// 32 random bytes, used from the reserve's second closing on. (The first uses the reserve's public key.)
+    pub wtid: Wtid,
+    /// 64 random bytes: identifies the transfer at the bank.
+    pub request_uid: HashCode,
+}
+
+/// What became of a reserve that was to be closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closed {
+    /// It is unknown, empty, or not expired (any more): nothing was done.
+    NotDue,
+    /// It is empty now.
+    Closed {
+        /// The transfer's identifier.
+        wtid: Wtid,
+        /// What it held.
+        amount: Money,
+        /// The closing fee, at most the amount.
+        fee: Money,
+        /// What is wired; zero if no transfer was prepared.
+        paid: Money,
+    },
+}
+
+// --- Coins ----------------------------------------------------------------------------------------------------------
+
+/// A coin as a request presents it, its denomination's signature verified.
+#[derive(Debug, Clone)]
+pub struct PresentedCoin {
+    /// Its public key.
+    pub coin_pub: CoinPub,
+    /// Its denomination.
+    pub denom: DenomSerial,
+    /// Hash of its age commitment. All zero counts as none: pass `None` then.
+    pub h_age: Option<ShortHash>,
+    /// The denomination's signature on it.
+    pub denom_sig: CoinSignature,
+}
+
+/// One coin of a deposit.
+#[derive(Debug, Clone)]
+pub struct DepositCoin {
+    /// The coin.
+    pub coin: PresentedCoin,
+    /// What it pays, deposit fee included.
+    pub contribution: Money,
+    /// Its signature on the deposit, verified.
+    pub coin_sig: EddsaSignature,
+}
+
+/// Pays a contract: `/deposit` (one coin) and `/batch-deposit` alike. All or nothing.
+#[derive(Debug, Clone)]
+pub struct Deposit {
+    /// Who is paid.
+    pub merchant_pub: MerchantPub,
+    /// For what.
+    pub h_contract_terms: HashCode,
+    /// The merchant's account.
+    pub payto_uri: String,
+    /// Its hash.
+    pub h_payto: PaytoHash,
+    /// Salt of the hash of that account.
+    pub wire_salt: WireSalt,
+    /// The wallet's time.
+    pub wallet_time: Timestamp,
+    /// Until when refunds are promised to be possible; zero: none. Not after the wire deadline.
+    pub refund_deadline: Timestamp,
+    /// When the merchant wants the money at the latest; not never. The past means as soon as possible.
+    pub wire_deadline: Timestamp,
+    /// 1 to 256 coins.
+    pub coins: Vec<DepositCoin>,
+}
+
+/// An accepted deposit: what the confirmations are signed over, beside the request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deposited {
+    /// When the exchange accepted the first of the coins first: the timestamp of all confirmations.
+    pub exchange_time: Timestamp,
+    /// The coins, in the order of the request.
+    pub coins: Vec<DepositedCoin>,
+}
+
+/// One coin of an accepted deposit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DepositedCoin {
+    /// The wire deadline in force: that of the first acceptance.
+    pub wire_deadline: Timestamp,
+    /// The contribution less the deposit fee.
+    pub amount_without_fee: Money,
+    /// Whether it had been deposited before.
+    pub repeated: bool,
+}
+
+/// Gives money of a deposit back to its coin.
+#[derive(Debug, Clone)]
+pub struct Refund {
+    /// The deposit and the merchant's number of the refund.
+    pub key: RefundKey,
+    /// How much, refund fee included.
+    pub amount: Money,
+    /// The merchant's signature, verified.
+    pub merchant_sig: EddsaSignature,
+}
+
+/// An accepted refund.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refunded {
+    /// Whether it had been accepted before.
+    pub repeated: bool,
+}
+
+/// Takes value from a coin to turn it into fresh ones.
+#[derive(Debug, Clone)]
+pub struct Melt {
+    /// The old coin.
+    pub coin: PresentedCoin,
+    /// What is taken from it, melt fee included.
+    pub amount: Money,
+    /// The refresh commitment.
+    pub rc: HashCode,
+    /// The coin's signature, verified.
+    pub coin_sig: EddsaSignature,
+    /// 0, 1 or 2, drawn uniformly; counts only if the melt is new.
+    pub noreveal_index: u8,
+    /// The refresh master secret, if fresh coins shall be Clause Blind Schnorr.
+    pub rms: Option<CsNonce>,
+}
+
+/// An accepted melt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Melted {
+    /// The index as stored.
+    pub noreveal_index: u8,
+    /// Whether it had been accepted before.
+    pub repeated: bool,
+}
+
+/// Finishes a refresh. The commitment has been recomputed and found right, the link signatures are verified.
+#[derive(Debug, Clone)]
+pub struct Reveal {
+    /// The old coin: [`super::read::melt_by_rc`] finds it.
+    pub coin_pub: CoinPub,
+    /// The refresh commitment.
+    pub rc: HashCode,
+    /// The transfer key of the index that stays secret.
+    pub transfer_pub: EcdhePublicKey,
+    /// The two revealed transfer private keys in the order of their indexes.
+    pub transfer_privs: [u8; 64],
+    /// The refresh master secret; required if a fresh coin is Clause Blind Schnorr.
+    pub rms: Option<CsNonce>,
+    /// 1 to 255 fresh coins with their blind signatures; dropped unseen if refused or a repetition.
+    pub fresh: Vec<FreshCoin>,
+}
+
+/// The coins of a refresh.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Revealed {
+    /// Their signatures as stored, in the order of the request.
+    pub ev_sigs: Vec<BlindSignature>,
+    /// Whether the melt had been revealed before.
+    pub repeated: bool,
+}
+
+/// Takes back a withdrawn coin of a revoked denomination.
+#[derive(Debug, Clone)]
+pub struct Recoup {
+    /// The coin.
+    pub coin: PresentedCoin,
+    /// Its blinding secret.
+    pub coin_blind: [u8; 32],
+    /// Its signature, verified.
+    pub coin_sig: EddsaSignature,
+    /// Hash of the planchet, recomputed from coin and blinding secret.
+    pub h_coin_ev: HashCode,
+    /// The reserve that withdrew it: [`super::read::withdrawal_of`] finds it.
+    pub reserve_pub: ReservePub,
+}
+
+/// A coin went back to its reserve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recouped {
+    /// The reserve.
+    pub reserve_pub: ReservePub,
+    /// How much went back (with a repetition: the last time).
+    pub amount: Money,
+    /// When.
+    pub time: Timestamp,
+    /// Whether nothing was left because it had been recouped before.
+    pub repeated: bool,
+}
+
+/// Takes back a coin of a revoked denomination that was obtained by refresh.
+#[derive(Debug, Clone)]
+pub struct RecoupRefresh {
+    /// The fresh coin.
+    pub coin: PresentedCoin,
+    /// Its blinding secret.
+    pub coin_blind: [u8; 32],
+    /// Its signature, verified.
+    pub coin_sig: EddsaSignature,
+    /// Hash of the planchet, recomputed from coin and blinding secret.
+    pub h_coin_ev: HashCode,
+    /// The coin that it was changed from: [`super::read::reveal_of`] finds it and the commitment.
+    pub old_coin_pub: CoinPub,
+    /// The commitment of that melt.
+    pub rc: HashCode,
+}
+
+/// A coin went back to the coin that it was changed from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecoupRefreshed {
+    /// The old coin.
+    pub old_coin_pub: CoinPub,
+    /// How much went back (with a repetition: the last time).
+    pub amount: Money,
+    /// When.
+    pub time: Timestamp,
+    /// Whether nothing was left because it had been recouped before.
+    pub repeated: bool,
+}
+
+// --- Transfers ------------------------------------------------------------------------------------------------------
+
+/// Why a unit of aggregation is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trigger {
+    /// At least one of the named deposits is due; otherwise nothing is done.
+    Due,
+    /// A further part of a unit that was begun, or a transient aggregate whose KYC hold may be over.
+    Continued,
+}
+
+/// Aggregates deposits of one merchant into one account. Named deposits that are aggregated already, belong elsewhere,
+/// or whose refund deadline lies ahead are left out.
+#[derive(Debug, Clone)]
+pub struct Aggregate {
+    /// The merchant's account.
+    pub h_payto: PaytoHash,
+    /// The method of its payto URI.
+    pub method: String,
+    /// The merchant.
+    pub merchant_pub: MerchantPub,
+    /// The exchange's account that pays.
+    pub account: AccountId,
+    /// At most [`super::transfers::AGGREGATE_DEPOSITS_MAX`] deposits.
+    pub deposits: Vec<DepositKey>,
+    /// Why now.
+    pub trigger: Trigger,
+    /// Whether further deposits of the unit follow in another command: then nothing is paid yet.
+    pub more: bool,
+    /// The transient aggregate's identifier if there is one ([`super::read::transient`]), else 32 random bytes.
+    pub wtid: Wtid,
+    /// 64 random bytes: identifies the transfer at the bank.
+    pub request_uid: HashCode,
+    /// The KYC requirement that forbids to pay now, if any.
+    pub kyc_hold: Option<u64>,
+}
+
+/// What an aggregation did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Aggregated {
+    /// Nothing is due.
+    Nothing,
+    /// The sum waits: too small, held back, or more to come.
+    Transient {
+        /// Deposits taken in now.
+        taken: usize,
+        /// The sum so far, before the wire fee.
+        total: Money,
+    },
+    /// A transfer is prepared.
+    Prepared {
+        /// Deposits taken in now.
+        taken: usize,
+        /// What is wired.
+        amount: Money,
+    },
+}
+
+/// Marks a transfer as accepted by the bank.
+#[derive(Debug, Clone, Copy)]
+pub struct TransferDone {
+    /// Which.
+    pub wtid: Wtid,
+}
+
+/// Marks a transfer as impossible. Nothing is tried again until an operator says so.
+#[derive(Debug, Clone)]
+pub struct TransferFailed {
+    /// Which.
+    pub wtid: Wtid,
+    /// Why: for the operator.
+    pub reason: String,
+}
+
+/// Puts a failed transfer back into the queue.
+#[derive(Debug, Clone, Copy)]
+pub struct TransferRetry {
+    /// Which.
+    pub wtid: Wtid,
+}
+
+/// A transfer's state was recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TransferMarked {
+    /// Whether it changed.
+    pub changed: bool,
+}
+
+/// Prepares the transfer of an order to pay out profit. The order's signature has been verified.
+#[derive(Debug, Clone)]
+pub struct ExecuteDrain {
+    /// Which order.
+    pub wtid: Wtid,
+    /// Hash of its receiver's payto URI.
+    pub h_payto: PaytoHash,
+    /// The exchange's account that pays.
+    pub account: AccountId,
+    /// 64 random bytes: identifies the transfer at the bank.
+    pub request_uid: HashCode,
+}
+
+/// An order to pay out profit was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drained {
+    /// What is paid.
+    pub amount: Money,
+    /// Whether it had been executed before.
+    pub repeated: bool,
+}

@@ -1,0 +1,279 @@
+//! Histories of coins and reserves: what proves a refusal, and what owners may see.
+
+use batzen_crypto::{EddsaSignature, HashCode, ShortHash, WireSalt, Wtid};
+use batzen_engine::Evidence;
+use batzen_protocol::{Money, Timestamp};
+use batzen_store::{Store, StoreError};
+use batzen_tables::exchange::{CoinPub, CoinRow, DenomSerial, MerchantPub, ReservePub};
+
+use super::{ConflictReason, DenomTable, Refusal, read};
+
+/// All that ever happened to a coin. `remaining` = value − debits + credits of the items (C3).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CoinHistory {
+    /// The coin.
+    pub coin_pub: CoinPub,
+    /// The denomination under which it is known.
+    pub denom: DenomSerial,
+    /// Hash of its age commitment, if it has one.
+    pub h_age: Option<ShortHash>,
+    /// What is left of it.
+    pub remaining: Money,
+    /// What happened, by type.
+    pub items: Vec<CoinHistoryItem>,
+}
+
+impl CoinHistory {
+    /// A history that is read later.
+    pub(super) fn unread(coin_pub: CoinPub, row: &CoinRow) -> Self {
+        Self { coin_pub, denom: row.denom, h_age: row.h_age, remaining: row.remaining, items: Vec::new() }
+    }
+}
+
+/// One event in the life of a coin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CoinHistoryItem {
+    /// It paid for a contract.
+    Deposit {
+        /// What it contributed, fee included. Taken from the coin.
+        amount: Money,
+        /// The deposit fee.
+        deposit_fee: Money,
+        /// The wallet's time.
+        wallet_time: Timestamp,
+        /// The refund deadline.
+        refund_deadline: Timestamp,
+        /// The merchant.
+        merchant_pub: MerchantPub,
+        /// The contract.
+        h_contract_terms: HashCode,
+        /// The merchant's account.
+        payto_uri: String,
+        /// Salt of that account's hash.
+        wire_salt: WireSalt,
+        /// The coin's signature.
+        coin_sig: EddsaSignature,
+    },
+    /// It was melted.
+    Melt {
+        /// What was melted, fee included. Taken from the coin.
+        amount: Money,
+        /// The melt fee.
+        melt_fee: Money,
+        /// The commitment.
+        rc: HashCode,
+        /// The coin's signature.
+        coin_sig: EddsaSignature,
+    },
+    /// A merchant refunded.
+    Refund {
+        /// The refund, fee included (as the merchant signed it). The coin got this less the fee.
+        amount: Money,
+        /// The refund fee.
+        refund_fee: Money,
+        /// The contract.
+        h_contract_terms: HashCode,
+        /// The merchant.
+        merchant_pub: MerchantPub,
+        /// The merchant's number of the refund.
+        rtransaction_id: u64,
+        /// The merchant's signature.
+        merchant_sig: EddsaSignature,
+    },
+    /// Its value went back to its reserve. Taken from the coin.
+    Recoup {
+        /// How much.
+        amount: Money,
+        /// The reserve.
+        reserve_pub: ReservePub,
+        /// The coin's signature.
+        coin_sig: EddsaSignature,
+        /// The blinding secret.
+        coin_blind: [u8; 32],
+        /// When.
+        time: Timestamp,
+    },
+    /// Its value went back to the coin that it was changed from. Taken from the coin.
+    RecoupRefresh {
+        /// How much.
+        amount: Money,
+        /// The old coin.
+        old_coin_pub: CoinPub,
+        /// The coin's signature.
+        coin_sig: EddsaSignature,
+        /// The blinding secret.
+        coin_blind: [u8; 32],
+        /// When.
+        time: Timestamp,
+    },
+    /// The value of a coin that it was changed into came back. Added to the coin.
+    OldCoinRecoup {
+        /// How much.
+        amount: Money,
+        /// The fresh coin.
+        coin_pub: CoinPub,
+        /// When.
+        time: Timestamp,
+    },
+}
+
+impl CoinHistoryItem {
+    /// What the event took from the coin and what it gave.
+    #[must_use]
+    pub fn effect(&self) -> (Money, Money) {
+        match self {
+            Self::Deposit { amount, .. }
+            | Self::Melt { amount, .. }
+            | Self::Recoup { amount, .. }
+            | Self::RecoupRefresh { amount, .. } => (*amount, Money::ZERO),
+            Self::Refund { amount, refund_fee, .. } => {
+                (Money::ZERO, amount.checked_sub(*refund_fee).expect("a refund covers its fee"))
+            }
+            Self::OldCoinRecoup { amount, .. } => (Money::ZERO, *amount),
+        }
+    }
+}
+
+/// A reserve's balance with its history: all of it, or what falls into a window.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ReserveStatement {
+    /// What the reserve holds now.
+    pub balance: Money,
+    /// What happened, by type in the order of the protocol's table. A whole history adds up to the balance (R10).
+    pub items: Vec<ReserveHistoryItem>,
+}
+
+/// One event in the life of a reserve.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReserveHistoryItem {
+    /// A transfer came in. Added.
+    Credit {
+        /// When the bank executed it.
+        time: Timestamp,
+        /// The sender.
+        payto_uri: String,
+        /// Its row at the bank.
+        bank_row: u64,
+        /// How much.
+        amount: Money,
+    },
+    /// A coin was withdrawn. Taken.
+    Withdraw {
+        /// When.
+        time: Timestamp,
+        /// The reserve's signature.
+        reserve_sig: EddsaSignature,
+        /// The planchet.
+        h_coin_ev: HashCode,
+        /// Its denomination.
+        denom: DenomSerial,
+        /// The withdraw fee.
+        fee: Money,
+        /// Value and fee.
+        amount: Money,
+    },
+    /// A coin's value came back. Added.
+    Recoup {
+        /// When.
+        time: Timestamp,
+        /// The coin.
+        coin_pub: CoinPub,
+        /// How much.
+        amount: Money,
+    },
+    /// The reserve was closed. Taken.
+    Closing {
+        /// When.
+        time: Timestamp,
+        /// The receiver.
+        payto_uri: String,
+        /// Identifies the transfer.
+        wtid: Wtid,
+        /// The closing fee.
+        fee: Money,
+        /// What was taken, fee included.
+        amount: Money,
+    },
+    /// A full history was paid for. Taken.
+    History {
+        /// The request's time.
+        request_time: Timestamp,
+        /// The reserve's signature.
+        reserve_sig: EddsaSignature,
+        /// The fee.
+        amount: Money,
+    },
+}
+
+impl ReserveHistoryItem {
+    /// What the event took from the reserve and what it gave.
+    #[must_use]
+    pub fn effect(&self) -> (Money, Money) {
+        match self {
+            Self::Credit { amount, .. } | Self::Recoup { amount, .. } => (Money::ZERO, *amount),
+            Self::Withdraw { amount, .. } | Self::Closing { amount, .. } | Self::History { amount, .. } => {
+                (*amount, Money::ZERO)
+            }
+        }
+    }
+
+    /// When it happened.
+    #[must_use]
+    pub fn time(&self) -> Timestamp {
+        match self {
+            Self::Credit { time, .. }
+            | Self::Withdraw { time, .. }
+            | Self::Recoup { time, .. }
+            | Self::Closing { time, .. } => *time,
+            Self::History { request_time, .. } => *request_time,
+        }
+    }
+}
+
+/// Start value + what was given − what was taken, if that is an amount.
+#[must_use]
+pub fn balance_of(start: Money, effects: impl IntoIterator<Item = (Money, Money)>) -> Option<Money> {
+    let (mut taken, mut given) = (Money::ZERO, start);
+    for (minus, plus) in effects {
+        taken = taken.checked_add(minus).ok()?;
+        given = given.checked_add(plus).ok()?;
+    }
+    given.checked_sub(taken).ok()
+}
+
+/// Fills in the history that proves a refusal. When it no longer does (a later command of the batch filled the coin or
+/// the reserve again), the command is to be executed once more.
+pub(super) fn complete(
+    denoms: &DenomTable,
+    refusal: &mut Refusal,
+    store: &Store,
+) -> Result<Evidence, StoreError> {
+    match refusal {
+        Refusal::ReserveInsufficient(shortage) => {
+            let reserve_pub = shortage.reserve_pub;
+            // Reserves are not forgotten while they have commands.
+            let Some(statement) = read::reserve_statement(store, denoms, reserve_pub, None)? else {
+                return Ok(Evidence::Rerun);
+            };
+            if statement.balance >= shortage.requested {
+                return Ok(Evidence::Rerun);
+            }
+            shortage.balance = statement.balance;
+            shortage.history = statement;
+            Ok(Evidence::Complete)
+        }
+        Refusal::CoinConflict { conflict, .. } => {
+            // A coin that never paid anything may be asked for more than its value: then there is no history.
+            if let Some(history) = read::coin_history(store, denoms, conflict.coin_pub)? {
+                conflict.history = history;
+            }
+            match conflict.reason {
+                ConflictReason::Insufficient { requested } if conflict.history.remaining >= requested => {
+                    Ok(Evidence::Rerun)
+                }
+                _ => Ok(Evidence::Complete),
+            }
+        }
+        _ => Ok(Evidence::Complete),
+    }
+}

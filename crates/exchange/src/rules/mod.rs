@@ -1,0 +1,158 @@
+//! The money rules: what may be withdrawn, spent, refreshed, refunded, taken back, closed and paid out.
+//!
+//! Pure functions over rows: no I/O, no clock, no randomness, no cryptography. A [`Command`] names everything that was
+//! drawn, computed or verified before: signatures are checked by the API *before* a command is submitted, blind
+//! signatures are made before and count only if the debit does. The rules decide on the rows alone; whatever an API
+//! handler read before (is this a repetition? is the reserve rich enough?) was advice.
+//!
+//! | file | commands |
+//! |---|---|
+//! | [`reserves`] | [`Withdraw`], [`ReserveHistory`], [`Credits`], [`CloseReserve`] |
+//! | [`coins`] | [`Deposit`], [`Refund`] |
+//! | [`refreshes`] | [`Melt`], [`Reveal`] |
+//! | [`recoups`] | [`Recoup`], [`RecoupRefresh`] |
+//! | [`transfers`] | [`Aggregate`], [`TransferDone`], [`TransferFailed`], [`TransferRetry`], [`ExecuteDrain`] |
+//! | [`management`] | what the offline keys sign |
+//!
+//! Reads that need no batch are in [`read`], the balance sheet is in [`totals`]. A refused command changes nothing; where
+//! the protocol wants the refusal proven, it carries the history ([`history`]) that proves it.
+
+pub mod coins;
+mod command;
+pub mod denoms;
+pub mod history;
+pub mod management;
+pub mod read;
+pub mod recoups;
+pub mod refreshes;
+mod refusal;
+pub mod reserves;
+pub mod totals;
+pub mod transfers;
+
+use std::sync::Arc;
+
+use batzen_engine::{Evidence, Plan, Rules, WorkingSet};
+use batzen_protocol::{Duration, Money, Timestamp};
+use batzen_store::{Store, StoreError};
+
+pub use command::*;
+pub use denoms::{DenomProblem, DenomTable, DenomTerms};
+pub use history::{CoinHistory, CoinHistoryItem, ReserveHistoryItem, ReserveStatement};
+pub use refusal::*;
+
+/// What of the configuration the rules depend on.
+#[derive(Debug, Clone)]
+pub struct RulesConfig {
+    /// After which time without credit a reserve is closed (`IDLE_RESERVE_EXPIRATION_TIME`).
+    pub idle_reserve_expiration: Duration,
+    /// How long reserves are kept (`LEGAL_RESERVE_EXPIRATION_TIME`).
+    pub legal_reserve_expiration: Duration,
+    /// The smallest amount that a bank transfers (`CURRENCY_ROUND_UNIT`); zero: no rounding.
+    pub round_unit: Money,
+    /// How coarsely the aggregator reads the clock (`AGGREGATOR_SHIFT`).
+    pub aggregator_shift: Duration,
+    /// The exchange's base URL, part of each transfer's subject.
+    pub exchange_base_url: String,
+}
+
+impl RulesConfig {
+    /// The protocol's defaults: four weeks, seven years, a round unit of 0.01, one second.
+    #[must_use]
+    pub fn new(exchange_base_url: impl Into<String>) -> Self {
+        Self {
+            idle_reserve_expiration: Duration::from_days(28),
+            legal_reserve_expiration: Duration::from_days(7 * 365),
+            round_unit: Money::new(0, 1_000_000).expect("0.01 is an amount"),
+            aggregator_shift: Duration::from_secs(1),
+            exchange_base_url: exchange_base_url.into(),
+        }
+    }
+}
+
+/// The rules of an exchange, for [`batzen_engine::Lane`] and [`batzen_engine::Batcher`].
+#[derive(Debug, Clone)]
+pub struct ExchangeRules {
+    /// The terms of all denominations.
+    pub denoms: Arc<DenomTable>,
+    /// What they depend on besides.
+    pub config: RulesConfig,
+}
+
+impl ExchangeRules {
+    /// Rules with these denominations and this configuration.
+    #[must_use]
+    pub fn new(denoms: Arc<DenomTable>, config: RulesConfig) -> Self {
+        Self { denoms, config }
+    }
+}
+
+impl Rules for ExchangeRules {
+    type Command = Command;
+    type Outcome = Outcome;
+    type Refusal = Refusal;
+
+    fn plan(&self, command: &Command, plan: &mut Plan) {
+        match command {
+            Command::Withdraw(command) => reserves::plan_withdraw(command, plan),
+            Command::ReserveHistory(command) => reserves::plan_history(command, plan),
+            Command::Credits(command) => reserves::plan_credits(command, plan),
+            Command::CloseReserve(command) => reserves::plan_close(command, plan),
+            Command::Deposit(command) => coins::plan_deposit(command, plan),
+            Command::Refund(command) => coins::plan_refund(command, plan),
+            Command::Melt(command) => refreshes::plan_melt(command, plan),
+            Command::Reveal(command) => refreshes::plan_reveal(command, plan),
+            Command::Recoup(command) => recoups::plan_recoup(command, plan),
+            Command::RecoupRefresh(command) => recoups::plan_recoup_refresh(command, plan),
+            Command::Aggregate(command) => transfers::plan_aggregate(command, plan),
+            Command::TransferDone(TransferDone { wtid })
+            | Command::TransferFailed(TransferFailed { wtid, .. })
+            | Command::TransferRetry(TransferRetry { wtid }) => transfers::plan_transfer(*wtid, plan),
+            Command::ExecuteDrain(command) => transfers::plan_drain(command, plan),
+            Command::Management(command) => management::plan(command, plan),
+        }
+    }
+
+    fn execute(&self, rows: &mut WorkingSet, command: &Command, now: Timestamp) -> Result<Outcome, Refusal> {
+        match command {
+            Command::Withdraw(command) => self.withdraw(rows, command, now).map(Outcome::Withdraw),
+            Command::ReserveHistory(command) => {
+                self.reserve_history(rows, command).map(Outcome::ReserveHistory)
+            }
+            Command::Credits(command) => self.credits(rows, command, now).map(Outcome::Credits),
+            Command::CloseReserve(command) => {
+                self.close_reserve(rows, command, now).map(Outcome::CloseReserve)
+            }
+            Command::Deposit(command) => self.deposit(rows, command, now).map(Outcome::Deposit),
+            Command::Refund(command) => self.refund(rows, command).map(Outcome::Refund),
+            Command::Melt(command) => self.melt(rows, command, now).map(Outcome::Melt),
+            Command::Reveal(command) => self.reveal(rows, command, now).map(Outcome::Reveal),
+            Command::Recoup(command) => self.recoup(rows, command, now).map(Outcome::Recoup),
+            Command::RecoupRefresh(command) => {
+                self.recoup_refresh(rows, command, now).map(Outcome::RecoupRefresh)
+            }
+            Command::Aggregate(command) => self.aggregate(rows, command, now).map(Outcome::Aggregate),
+            Command::TransferDone(command) => transfers::done(rows, command, now).map(Outcome::Transfer),
+            Command::TransferFailed(command) => transfers::failed(rows, command).map(Outcome::Transfer),
+            Command::TransferRetry(command) => transfers::retry(rows, command).map(Outcome::Transfer),
+            Command::ExecuteDrain(command) => self.execute_drain(rows, command, now).map(Outcome::Drain),
+            Command::Management(command) => {
+                management::execute(rows, command, now).map(Outcome::Management).map_err(Refusal::Management)
+            }
+        }
+    }
+
+    fn evidence(
+        &self,
+        _command: &Command,
+        refusal: &mut Refusal,
+        store: &Store,
+    ) -> Result<Evidence, StoreError> {
+        history::complete(&self.denoms, refusal, store)
+    }
+}
+
+/// A sum of money, refused if it is above the largest amount.
+fn add(a: Money, b: Money) -> Result<Money, Refusal> {
+    a.checked_add(b).map_err(|_| Refusal::Overflow)
+}

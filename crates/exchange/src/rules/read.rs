@@ -1,0 +1,475 @@
+//! Reads that need no batch: committed rows only. What they tell may have changed by the time a command is executed;
+//! the rules decide again.
+
+use std::collections::HashSet;
+use std::ops::Bound;
+
+use batzen_crypto::{HashCode, Wtid};
+use batzen_protocol::{Money, Timestamp};
+use batzen_store::{Store, StoreError};
+use batzen_tables::exchange::{
+    AccountId, AccountKey, AggregateKey, AggregateRow, Aggregates, Closings, CoinKey, CoinPub, CoinRow,
+    Coins, Cursors, DepositKey, DepositRow, Deposits, DepositsOpen, HistoryRequests, MeltByRc, MeltKey,
+    MeltRow, Melts, MerchantPub, PaytoHash, Prepared, PreparedRow, RcKey, RecoupCredits,
+    RecoupRefreshCredits, RecoupRefreshes, Recoups, Refunds, ReserveKey, ReservePub, ReserveRow, Reserves,
+    ReservesIn, RevealRow, Reveals, Tracking, WireOut, WireOutRow, WireTargetKey, WireTargets, WithdrawalKey,
+    WithdrawalRow, Withdrawals, WtidKey,
+};
+
+use super::{CoinHistory, CoinHistoryItem, DenomTable, DenomTerms, ReserveHistoryItem, ReserveStatement};
+
+type Result<T> = std::result::Result<T, StoreError>;
+
+fn terms(denoms: &DenomTable, serial: batzen_tables::exchange::DenomSerial) -> DenomTerms {
+    denoms.get(serial).expect("rows name only denominations that are known for ever")
+}
+
+/// The payto URI of an account.
+///
+/// # Errors
+/// When the store cannot be read; so do all functions here.
+pub fn payto(store: &Store, h_payto: PaytoHash) -> Result<Option<String>> {
+    Ok(store.get::<WireTargets>(&WireTargetKey { h_payto })?.map(|found| found.row.payto_uri))
+}
+
+fn known_payto(store: &Store, h_payto: PaytoHash) -> Result<String> {
+    Ok(payto(store, h_payto)?.expect("accounts in rows are kept"))
+}
+
+// --- Reserves -------------------------------------------------------------------------------------------------------
+
+/// A reserve.
+///
+/// # Errors
+/// See [`payto`].
+pub fn reserve(store: &Store, reserve_pub: ReservePub) -> Result<Option<ReserveRow>> {
+    Ok(store.get::<Reserves>(&ReserveKey { reserve_pub })?.map(|found| found.row))
+}
+
+/// A reserve's balance and history: whole, or only what happened at or after `since`. None: unknown reserve.
+///
+/// # Errors
+/// See [`payto`].
+pub fn reserve_statement(
+    store: &Store,
+    denoms: &DenomTable,
+    reserve_pub: ReservePub,
+    since: Option<Timestamp>,
+) -> Result<Option<ReserveStatement>> {
+    let Some(row) = reserve(store, reserve_pub)? else { return Ok(None) };
+    let since = since.unwrap_or(Timestamp::ZERO);
+    let mut items = Vec::new();
+    for found in store.lookup::<ReservesIn>(ReservesIn::BY_RESERVE, &reserve_pub)? {
+        if found.row.time >= since {
+            items.push(ReserveHistoryItem::Credit {
+                time: found.row.time,
+                payto_uri: known_payto(store, found.row.h_payto)?,
+                bank_row: found.key.bank_row,
+                amount: found.row.amount,
+            });
+        }
+    }
+    for found in store.lookup::<Withdrawals>(Withdrawals::BY_RESERVE, &reserve_pub)? {
+        if found.row.time >= since {
+            let terms = terms(denoms, found.row.denom);
+            items.push(ReserveHistoryItem::Withdraw {
+                time: found.row.time,
+                reserve_sig: found.row.reserve_sig,
+                h_coin_ev: found.key.h_coin_ev,
+                denom: found.row.denom,
+                fee: terms.fee_withdraw,
+                amount: terms.value.checked_add(terms.fee_withdraw).expect("was added before"),
+            });
+        }
+    }
+    for found in store.lookup::<RecoupCredits>(RecoupCredits::BY_RESERVE, &reserve_pub)? {
+        if found.row.time >= since {
+            items.push(ReserveHistoryItem::Recoup {
+                time: found.row.time,
+                coin_pub: found.key.coin_pub,
+                amount: found.row.amount,
+            });
+        }
+    }
+    for found in store.lookup::<Closings>(Closings::BY_RESERVE, &reserve_pub)? {
+        if found.row.time >= since {
+            items.push(ReserveHistoryItem::Closing {
+                time: found.row.time,
+                payto_uri: known_payto(store, found.row.h_payto)?,
+                wtid: found.row.wtid,
+                fee: found.row.fee,
+                amount: found.row.amount,
+            });
+        }
+    }
+    for found in store.lookup::<HistoryRequests>(HistoryRequests::BY_RESERVE, &reserve_pub)? {
+        if found.key.request_time >= since {
+            items.push(ReserveHistoryItem::History {
+                request_time: found.key.request_time,
+                reserve_sig: found.row.reserve_sig,
+                amount: found.row.fee,
+            });
+        }
+    }
+    Ok(Some(ReserveStatement { balance: row.balance, items }))
+}
+
+/// Which of these planchets the reserve has withdrawn, in their order: a complete repetition is answered from here.
+///
+/// # Errors
+/// See [`payto`].
+pub fn withdrawals(
+    store: &Store,
+    reserve_pub: ReservePub,
+    h_coin_evs: &[HashCode],
+) -> Result<Vec<Option<WithdrawalRow>>> {
+    let keys: Vec<_> =
+        h_coin_evs.iter().map(|h_coin_ev| WithdrawalKey { reserve_pub, h_coin_ev: *h_coin_ev }).collect();
+    let found = store.get_many::<Withdrawals>(&keys)?;
+    Ok(found.into_iter().map(|found| found.map(|found| found.row)).collect())
+}
+
+/// Who withdrew a planchet: the earliest withdrawal of it. For recoup.
+///
+/// # Errors
+/// See [`payto`].
+pub fn withdrawal_of(store: &Store, h_coin_ev: HashCode) -> Result<Option<(ReservePub, WithdrawalRow)>> {
+    let found = store.lookup::<Withdrawals>(Withdrawals::BY_COIN_EV, &h_coin_ev)?;
+    Ok(found.into_iter().next().map(|found| (found.key.reserve_pub, found.row)))
+}
+
+// --- Coins ----------------------------------------------------------------------------------------------------------
+
+/// A known coin.
+///
+/// # Errors
+/// See [`payto`].
+pub fn coin(store: &Store, coin_pub: CoinPub) -> Result<Option<CoinRow>> {
+    Ok(store.get::<Coins>(&CoinKey { coin_pub })?.map(|found| found.row))
+}
+
+/// All that happened to a coin. None: it was never used.
+///
+/// # Errors
+/// See [`payto`].
+pub fn coin_history(store: &Store, denoms: &DenomTable, coin_pub: CoinPub) -> Result<Option<CoinHistory>> {
+    let Some(row) = coin(store, coin_pub)? else { return Ok(None) };
+    let terms = terms(denoms, row.denom);
+    let mut items = Vec::new();
+    for found in store.lookup::<Deposits>(Deposits::BY_COIN, &coin_pub)? {
+        items.push(CoinHistoryItem::Deposit {
+            amount: found.row.amount,
+            deposit_fee: terms.fee_deposit,
+            wallet_time: found.row.wallet_time,
+            refund_deadline: found.row.refund_deadline,
+            merchant_pub: found.key.merchant_pub,
+            h_contract_terms: found.key.h_contract_terms,
+            payto_uri: known_payto(store, found.row.h_payto)?,
+            wire_salt: found.row.wire_salt,
+            coin_sig: found.row.coin_sig,
+        });
+    }
+    for found in store.lookup::<Melts>(Melts::BY_COIN, &coin_pub)? {
+        items.push(CoinHistoryItem::Melt {
+            amount: found.row.amount,
+            melt_fee: terms.fee_refresh,
+            rc: found.key.rc,
+            coin_sig: found.row.coin_sig,
+        });
+    }
+    for found in store.lookup::<Refunds>(Refunds::BY_COIN, &coin_pub)? {
+        items.push(CoinHistoryItem::Refund {
+            amount: found.row.amount,
+            refund_fee: terms.fee_refund,
+            h_contract_terms: found.key.h_contract_terms,
+            merchant_pub: found.key.merchant_pub,
+            rtransaction_id: found.key.rtransaction_id,
+            merchant_sig: found.row.merchant_sig,
+        });
+    }
+    for found in store.lookup::<Recoups>(Recoups::BY_COIN, &coin_pub)? {
+        items.push(CoinHistoryItem::Recoup {
+            amount: found.row.amount,
+            reserve_pub: found.row.reserve_pub,
+            coin_sig: found.row.coin_sig,
+            coin_blind: found.row.coin_blind,
+            time: found.row.time,
+        });
+    }
+    for found in store.lookup::<RecoupRefreshes>(RecoupRefreshes::BY_COIN, &coin_pub)? {
+        items.push(CoinHistoryItem::RecoupRefresh {
+            amount: found.row.amount,
+            old_coin_pub: found.row.old_coin_pub,
+            coin_sig: found.row.coin_sig,
+            coin_blind: found.row.coin_blind,
+            time: found.row.time,
+        });
+    }
+    for found in store.lookup::<RecoupRefreshCredits>(RecoupRefreshCredits::BY_OLD_COIN, &coin_pub)? {
+        items.push(CoinHistoryItem::OldCoinRecoup {
+            amount: found.row.amount,
+            coin_pub: found.key.coin_pub,
+            time: found.row.time,
+        });
+    }
+    Ok(Some(CoinHistory { coin_pub, denom: row.denom, h_age: row.h_age, remaining: row.remaining, items }))
+}
+
+/// A melt as a reveal finds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundMelt {
+    /// The old coin.
+    pub coin_pub: CoinPub,
+    /// The old coin's row: denomination and age commitment.
+    pub coin: CoinRow,
+    /// The melt.
+    pub melt: MeltRow,
+}
+
+/// The melt under a commitment.
+///
+/// # Errors
+/// See [`payto`].
+pub fn melt_by_rc(store: &Store, rc: HashCode) -> Result<Option<FoundMelt>> {
+    let Some(found) = store.get::<MeltByRc>(&RcKey { rc })? else { return Ok(None) };
+    let coin_pub = found.row.coin_pub;
+    let melt = store.get::<Melts>(&MeltKey { coin_pub, rc })?.map(|found| found.row);
+    let coin = coin(store, coin_pub)?;
+    Ok(melt.zip(coin).map(|(melt, coin)| FoundMelt { coin_pub, coin, melt }))
+}
+
+/// The reveal of a melt, if it was revealed: a repetition is answered from here.
+///
+/// # Errors
+/// See [`payto`].
+pub fn reveal(store: &Store, coin_pub: CoinPub, rc: HashCode) -> Result<Option<RevealRow>> {
+    Ok(store.get::<Reveals>(&MeltKey { coin_pub, rc })?.map(|found| found.row))
+}
+
+/// Which melt a planchet was revealed in: the earliest. For recoup-refresh.
+///
+/// # Errors
+/// See [`payto`].
+pub fn reveal_of(store: &Store, h_coin_ev: HashCode) -> Result<Option<(MeltKey, RevealRow)>> {
+    let found = store.lookup::<Reveals>(Reveals::BY_COIN_EV, &h_coin_ev)?;
+    Ok(found.into_iter().next().map(|found| (found.key, found.row)))
+}
+
+/// All reveals of a coin's melts: link. Empty: none, or unknown coin.
+///
+/// # Errors
+/// See [`payto`].
+pub fn links(store: &Store, coin_pub: CoinPub) -> Result<Vec<RevealRow>> {
+    let found = store.lookup::<Reveals>(Reveals::BY_COIN, &coin_pub)?;
+    Ok(found.into_iter().map(|found| found.row).collect())
+}
+
+// --- Deposits and transfers -----------------------------------------------------------------------------------------
+
+/// A deposit as its merchant may see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DepositStatus {
+    /// The deposit.
+    pub deposit: DepositRow,
+    /// The merchant's account.
+    pub payto_uri: String,
+    /// The deposit fee of its coin.
+    pub deposit_fee: Money,
+    /// The transfer that pays it, once that is decided.
+    pub transfer: Option<WireOutRow>,
+    /// The KYC requirement that holds its transfer back, if any.
+    pub kyc_row: Option<u64>,
+}
+
+/// A deposit.
+///
+/// # Errors
+/// See [`payto`].
+pub fn deposit(store: &Store, key: &DepositKey) -> Result<Option<DepositRow>> {
+    Ok(store.get::<Deposits>(key)?.map(|found| found.row))
+}
+
+/// A deposit and what became of it.
+///
+/// # Errors
+/// See [`payto`].
+pub fn deposit_status(store: &Store, denoms: &DenomTable, key: &DepositKey) -> Result<Option<DepositStatus>> {
+    let (Some(deposit), Some(coin)) = (deposit(store, key)?, coin(store, key.coin_pub)?) else {
+        return Ok(None);
+    };
+    let (mut transfer, mut kyc_row) = (None, None);
+    if let Some(wtid) = deposit.wtid {
+        transfer = store.get::<WireOut>(&WtidKey { wtid })?.map(|found| found.row);
+        if transfer.is_none() {
+            kyc_row = store
+                .lookup::<Aggregates>(Aggregates::BY_TARGET, &deposit.h_payto)?
+                .into_iter()
+                .find(|found| found.row.wtid == wtid)
+                .and_then(|found| found.row.kyc_row);
+        }
+    }
+    let payto_uri = known_payto(store, deposit.h_payto)?;
+    let deposit_fee = terms(denoms, coin.denom).fee_deposit;
+    Ok(Some(DepositStatus { deposit, payto_uri, deposit_fee, transfer, kyc_row }))
+}
+
+/// A transfer to a merchant, with its deposits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transfer {
+    /// The transfer.
+    pub wire_out: WireOutRow,
+    /// What it pays, in the order in which it was taken in.
+    pub deposits: Vec<TransferDeposit>,
+}
+
+/// A deposit in a transfer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TransferDeposit {
+    /// Which.
+    pub key: DepositKey,
+    /// The contribution, fee included and refunds not considered.
+    pub amount: Money,
+    /// The deposit fee.
+    pub deposit_fee: Money,
+}
+
+/// A transfer to a merchant. None until it is decided (also while its deposits wait in a transient aggregate).
+///
+/// # Errors
+/// See [`payto`].
+pub fn transfer(store: &Store, denoms: &DenomTable, wtid: Wtid) -> Result<Option<Transfer>> {
+    let Some(wire_out) = store.get::<WireOut>(&WtidKey { wtid })?.map(|found| found.row) else {
+        return Ok(None);
+    };
+    let keys: Vec<DepositKey> = store
+        .lookup::<Tracking>(Tracking::BY_WTID, &wtid)?
+        .into_iter()
+        .map(|found| found.key.deposit())
+        .collect();
+    let coins: Vec<CoinKey> = keys.iter().map(|key| CoinKey { coin_pub: key.coin_pub }).collect();
+    let rows = store.get_many::<Deposits>(&keys)?;
+    let coins = store.get_many::<Coins>(&coins)?;
+    let deposits = keys
+        .into_iter()
+        .zip(rows.into_iter().zip(coins))
+        .map(|(key, (deposit, coin))| TransferDeposit {
+            key,
+            amount: deposit.expect("tracked deposits are kept").row.amount,
+            deposit_fee: terms(denoms, coin.expect("deposited coins are kept").row.denom).fee_deposit,
+        })
+        .collect();
+    Ok(Some(Transfer { wire_out, deposits }))
+}
+
+// --- Workers --------------------------------------------------------------------------------------------------------
+
+/// The transient aggregate of a merchant's account, if there is one: its wtid goes into the next
+/// [`super::Aggregate`].
+///
+/// # Errors
+/// See [`payto`].
+pub fn transient(
+    store: &Store,
+    h_payto: PaytoHash,
+    merchant_pub: MerchantPub,
+    account: AccountId,
+) -> Result<Option<AggregateRow>> {
+    Ok(store.get::<Aggregates>(&AggregateKey { h_payto, merchant_pub, account })?.map(|found| found.row))
+}
+
+/// Targets that have a deposit which is due at `now` (as [`super::ExchangeRules::aggregation_time`] gives it), most
+/// urgent first, each once; at most `limit` of them, found among the first `4 * limit` due deposits not in `skip`.
+///
+/// `skip` holds targets that cannot be paid at present (no account, no wire fee), so that they do not starve others.
+///
+/// # Errors
+/// See [`payto`].
+pub fn due_targets(
+    store: &Store,
+    now: Timestamp,
+    limit: usize,
+    skip: &HashSet<(PaytoHash, MerchantPub)>,
+) -> Result<Vec<(PaytoHash, MerchantPub)>> {
+    let page = limit.saturating_mul(4).max(64);
+    let mut targets = Vec::new();
+    let mut seen = HashSet::new();
+    let mut looked_at = 0;
+    let mut from = Bound::Unbounded;
+    let end = batzen_store::prefix_successor(&batzen_store::Column::to_bytes(&now));
+    let to = end.map_or(Bound::Unbounded, Bound::Excluded);
+    while looked_at < page && targets.len() < limit {
+        let found =
+            store.range_positions::<DepositsOpen>(DepositsOpen::BY_READY, from, to.clone(), page, false)?;
+        let last = found.last().map(|found| {
+            let mut position = batzen_store::Column::to_bytes(&found.row.ready);
+            batzen_store::Record::encode(&found.key, &mut position);
+            position
+        });
+        let full = found.len() == page;
+        for found in found {
+            // The queue is under the present at its latest; refunds may still be possible after it.
+            let target = (found.row.h_payto, found.key.merchant_pub);
+            if skip.contains(&target) || found.row.refund_deadline > now {
+                continue;
+            }
+            looked_at += 1;
+            if targets.len() < limit && seen.insert(target) {
+                targets.push(target);
+            }
+        }
+        match last {
+            Some(position) if full => from = Bound::Excluded(position),
+            _ => break,
+        }
+    }
+    Ok(targets)
+}
+
+/// Deposits of a target whose refund deadline has passed, oldest refund deadline first, at most `limit`: the unit of
+/// aggregation. A target with one due deposit takes all of them.
+///
+/// # Errors
+/// See [`payto`].
+pub fn unit(
+    store: &Store,
+    h_payto: PaytoHash,
+    merchant_pub: MerchantPub,
+    now: Timestamp,
+    limit: usize,
+) -> Result<Vec<DepositKey>> {
+    let from = Bound::Included(DepositsOpen::target_prefix(&h_payto, &merchant_pub));
+    let to = Bound::Included(DepositsOpen::target_until(&h_payto, &merchant_pub, now));
+    let found = store.range_bytes::<DepositsOpen>(DepositsOpen::BY_TARGET, from, to, limit, false)?;
+    Ok(found.into_iter().map(|found| found.key).collect())
+}
+
+/// Reserves that expired by `now`, with money and an origin account, earliest first; at most `limit`.
+///
+/// # Errors
+/// See [`payto`].
+pub fn expired_reserves(
+    store: &Store,
+    now: Timestamp,
+    limit: usize,
+) -> Result<Vec<(ReservePub, ReserveRow)>> {
+    let found = store.range::<Reserves, Timestamp>(Reserves::BY_EXPIRATION, ..=now, limit)?;
+    Ok(found.into_iter().map(|found| (found.key.reserve_pub, found.row)).collect())
+}
+
+/// Transfers that are neither finished nor failed, oldest first; at most `limit`.
+///
+/// # Errors
+/// See [`payto`].
+pub fn open_transfers(store: &Store, limit: usize) -> Result<Vec<(Wtid, PreparedRow)>> {
+    let found =
+        store.range_bytes::<Prepared>(Prepared::OPEN, Bound::Unbounded, Bound::Unbounded, limit, false)?;
+    Ok(found.into_iter().map(|found| (found.key.wtid, found.row)).collect())
+}
+
+/// The last bank row that was looked at on an account; 0 at first.
+///
+/// # Errors
+/// See [`payto`].
+pub fn cursor(store: &Store, account: AccountId) -> Result<u64> {
+    Ok(store.get::<Cursors>(&AccountKey { account })?.map_or(0, |found| found.row.bank_row))
+}

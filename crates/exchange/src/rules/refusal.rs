@@ -1,0 +1,201 @@
+//! Why the rules refuse a command.
+
+use batzen_protocol::Money;
+use batzen_tables::exchange::{CoinPub, DenomSerial, ReservePub};
+
+use super::history::{CoinHistory, ReserveStatement};
+use super::{DenomProblem, management};
+
+/// Why a command was refused. It changed nothing. The numbers in brackets are the protocol's error codes.
+///
+/// `index` counts planchets or coins in the order of the request.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    // Withdrawals and reserves
+    /// \[1027\] No such reserve (for a batch withdrawal: none that had a wire credit).
+    #[error("unknown reserve")]
+    ReserveUnknown,
+    /// \[1150\] The reserve holds too little.
+    #[error("the reserve holds {} but {} is needed", .0.balance, .0.requested)]
+    ReserveInsufficient(Box<ReserveShortage>),
+    /// \[1156\] The reserve cannot pay the history fee (or does not exist).
+    #[error("the reserve cannot pay the history fee")]
+    HistoryUnaffordable,
+    /// \[1175\] Some planchets were withdrawn before and some were not.
+    #[error("planchet {index} was withdrawn before, others were not")]
+    PlanchetsMixed {
+        /// The first that was.
+        index: usize,
+    },
+    /// \[26\] The same planchet twice in one request.
+    #[error("planchet {index} occurs twice")]
+    PlanchetDuplicate {
+        /// The second occurrence.
+        index: usize,
+    },
+    /// \[1160\] A Clause Blind Schnorr nonce (or refresh master secret) was used for something else.
+    #[error("nonce reuse")]
+    NonceReuse {
+        /// Which planchet; 0 in a melt or reveal.
+        index: usize,
+    },
+
+    // Denominations
+    /// \[1005\] No such denomination.
+    #[error("unknown denomination")]
+    DenominationUnknown {
+        /// Which planchet, coin or fresh coin.
+        index: usize,
+    },
+    /// \[1008, 1009, 1010; 1555, 1580\] The denomination may not be used for this now.
+    #[error("denomination {denom:?} is not usable: {problem:?}")]
+    DenominationUnusable {
+        /// Which planchet, coin or fresh coin.
+        index: usize,
+        /// Its denomination.
+        denom: DenomSerial,
+        /// What is wrong.
+        problem: DenomProblem,
+    },
+
+    // Coins
+    /// \[1003, 1012, 1015, 1206, 1501, 1510\] The coin's history contradicts the request, and proves it.
+    #[error("coin {index}: {:?}", .conflict.reason)]
+    CoinConflict {
+        /// Which coin of the request.
+        index: usize,
+        /// What contradicts.
+        conflict: Box<CoinConflict>,
+    },
+    /// \[1207\] The contribution is below the deposit fee.
+    #[error("the contribution of coin {index} is below the deposit fee")]
+    ContributionBelowFee {
+        /// Which coin.
+        index: usize,
+    },
+    /// \[1021\] The contribution is above the denomination's value.
+    #[error("the contribution of coin {index} is above its value")]
+    ContributionAboveValue {
+        /// Which coin.
+        index: usize,
+    },
+    /// \[1208, 1209\] The refund deadline is after the wire deadline, or that is never.
+    #[error("impossible deadlines")]
+    DeadlinesImpossible,
+    /// \[1500\] The refunded coin is unknown.
+    #[error("unknown coin")]
+    CoinUnknown,
+    /// \[1502\] The coin has no such deposit.
+    #[error("unknown deposit")]
+    DepositUnknown,
+    /// \[1503\] The deposit was aggregated: the merchant gets the money.
+    #[error("the merchant was paid already")]
+    DepositPaid,
+    /// \[1505\] The refund is below the refund fee.
+    #[error("the refund is below the refund fee")]
+    RefundBelowFee,
+
+    // Refreshes
+    /// \[1302\] The melted amount is below the melt fee.
+    #[error("the melted amount is below the melt fee")]
+    MeltBelowFee,
+    /// \[1305\] The coin's time is over and no value came back to it.
+    #[error("the coin has expired and is no zombie")]
+    MeltNoZombie,
+    /// Another coin was melted under this commitment. No honest client does that: a commitment covers its coin.
+    #[error("the commitment belongs to another coin")]
+    RcTaken,
+    /// \[1355\] No melt with this commitment.
+    #[error("unknown melt")]
+    MeltUnknown,
+    /// \[25 "rms"\] A fresh coin is Clause Blind Schnorr and the refresh master secret is missing.
+    #[error("the refresh master secret is missing")]
+    RmsMissing,
+    /// \[1360\] The fresh coins and fees cost more than was melted.
+    #[error("the fresh coins cost {cost} but {melted} was melted")]
+    RevealCostTooHigh {
+        /// Melt fee, values and withdraw fees.
+        cost: Money,
+        /// What was melted.
+        melted: Money,
+    },
+
+    // Recoups
+    /// \[1551, 1576\] The planchet was never withdrawn, or never revealed.
+    #[error("unknown planchet")]
+    PlanchetUnknown,
+    /// More would come back than was ever paid. Cannot happen unless signatures were forged.
+    #[error("more would come back to the coin than its value")]
+    RecoupAboveValue,
+
+    // Transfers
+    /// No wire fee is known for the method at that time. Try again when there is one.
+    #[error("no wire fee is known")]
+    WireFeeMissing,
+    /// The account is unknown, or its method is not the one named.
+    #[error("unknown account or other method")]
+    TargetMismatch,
+    /// The transient aggregate has another identifier than the command: read it and try again.
+    #[error("the transient aggregate has another identifier")]
+    TransientOther,
+    /// Another transfer has this identifier: draw another one and try again.
+    #[error("another transfer has this identifier")]
+    WtidTaken,
+    /// No such transfer or order.
+    #[error("unknown transfer")]
+    TransferUnknown,
+
+    /// A sum is above the largest amount \[60\].
+    #[error("a sum is too large")]
+    Overflow,
+    /// A change of the key set was refused.
+    #[error("{0:?}")]
+    Management(management::Refusal),
+}
+
+/// A reserve that holds too little.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReserveShortage {
+    /// Which reserve.
+    pub reserve_pub: ReservePub,
+    /// What it holds.
+    pub balance: Money,
+    /// What the request needs in all.
+    pub requested: Money,
+    /// Its whole history, which adds up to the balance.
+    pub history: ReserveStatement,
+}
+
+/// What a coin's history contradicts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CoinConflict {
+    /// The coin.
+    pub coin_pub: CoinPub,
+    /// Why.
+    pub reason: ConflictReason,
+    /// Its whole history, with the denomination under which it is known.
+    pub history: CoinHistory,
+}
+
+/// In which way a request contradicts a coin's history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConflictReason {
+    /// \[1012\] Less is left than the request takes.
+    Insufficient {
+        /// What it takes.
+        requested: Money,
+    },
+    /// \[1003\] The coin is known under another denomination.
+    OtherDenomination,
+    /// \[1015\] The coin is known with another age commitment, or with and without one.
+    OtherAgeCommitment,
+    /// \[1206\] The coin was deposited for this merchant and contract with other data.
+    OtherDeposit,
+    /// \[1501\] The refunds of the deposit would exceed it.
+    RefundAboveDeposit {
+        /// This refund.
+        requested: Money,
+    },
+    /// \[1510\] The refund's number was used with another amount.
+    RefundOtherAmount,
+}

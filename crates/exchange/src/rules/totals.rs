@@ -1,0 +1,366 @@
+//! The balance sheet, computed from the rows alone.
+//!
+//! Every figure is a sum over tables, not a running counter, so that it checks the rules instead of repeating them:
+//! balances and remaining values come from their columns, everything else from the rows that should have caused them. If
+//! any rule creates or loses money, [`Totals::conserved`] is false.
+//!
+//! # The identity
+//!
+//! `wired_in = wired_out + reserves + outstanding + pending + unrevealed_melts + fees`, to the last unit, where
+//!
+//! * **wired_in**: all incoming transfers that were booked.
+//! * **wired_out**: transfers that the bank accepted (aggregates, closings, drains).
+//! * **reserves**: Σ balances.
+//! * **outstanding** = issued − redeemed: what coins in wallets are worth. **issued**: Σ values of all coins signed, by
+//!   withdrawal or reveal. **redeemed**: Σ (value − remaining) of all known coins, so refunds and recoup-refreshes, which
+//!   fill coins again, reduce it.
+//! * **pending** = deposits + transient + in_flight: **deposits** not aggregated yet, contributions less refunds, the deposit
+//!   fee still included, because a complete refund would waive it; **transient** aggregates, deposit fees taken off, the
+//!   wire fee not; **in_flight** transfers decided but not accepted by the bank yet (failed ones too).
+//! * **unrevealed_melts**: Σ (amount − melt fee) of melts without reveal.
+//! * **fees**: income that is still there: [`Fees`] less the profit paid out by drains.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+use batzen_crypto::Wtid;
+use batzen_protocol::{AmountError, Money};
+use batzen_store::{Found, Store, StoreError, Table};
+use batzen_tables::exchange::{
+    Aggregates, Closings, CoinPub, Coins, DenomSerial, Deposits, Drains, HistoryRequests, MeltKey, Melts,
+    Prepared, Refunds, Reserves, ReservesIn, Reveals, TransferKind, WireOut, Withdrawals,
+};
+
+use super::{DenomTable, DenomTerms};
+
+/// The balance sheet of an exchange. See the module's documentation for what each term means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// Incoming transfers booked.
+    pub wired_in: Money,
+    /// Outgoing transfers that the bank accepted.
+    pub wired_out: Money,
+    /// Balances of reserves.
+    pub reserves: Money,
+    /// Values of all coins signed.
+    pub issued: Money,
+    /// What is gone from known coins.
+    pub redeemed: Money,
+    /// issued − redeemed.
+    pub outstanding: Money,
+    /// Deposits not aggregated yet.
+    pub deposits: Money,
+    /// Transient aggregates.
+    pub transient: Money,
+    /// Transfers decided, but not accepted by the bank yet.
+    pub in_flight: Money,
+    /// deposits + transient + in_flight.
+    pub pending: Money,
+    /// Melted value that was not revealed.
+    pub unrevealed_melts: Money,
+    /// Income that is still there.
+    pub fees: Money,
+    /// Income by source, and what was paid out of it.
+    pub income: Fees,
+}
+
+/// What the exchange earned, and what was paid out of that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Fees {
+    /// Withdraw fees, also of coins obtained by refresh.
+    pub withdraw: Money,
+    /// Deposit fees of aggregated deposits that were not completely refunded (less what could not be paid).
+    pub deposit: Money,
+    /// Melt fees.
+    pub refresh: Money,
+    /// Refund fees.
+    pub refund: Money,
+    /// Wire fees of transfers to merchants.
+    pub wire: Money,
+    /// Closing fees.
+    pub closing: Money,
+    /// Fees of full histories.
+    pub history: Money,
+    /// Remainders of outgoing transfers below the bank's smallest unit.
+    pub rounding: Money,
+    /// What was melted beyond the cost of the fresh coins.
+    pub surplus: Money,
+    /// Profit paid out (not income: taken off).
+    pub drained: Money,
+}
+
+impl Totals {
+    /// Whether the books add up.
+    #[must_use]
+    pub fn conserved(&self) -> bool {
+        let terms =
+            [self.wired_out, self.reserves, self.outstanding, self.pending, self.unrevealed_melts, self.fees];
+        Money::checked_sum(terms) == Ok(self.wired_in)
+    }
+}
+
+/// Why there is no balance sheet.
+#[derive(Debug, thiserror::Error)]
+pub enum TotalsError {
+    /// The store could not be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A sum is above the largest amount, or something is below zero that must not be: more was redeemed than issued, more
+    /// drained than earned.
+    #[error("{term}: {error}")]
+    Amount {
+        /// Which term.
+        term: &'static str,
+        /// What is wrong with it.
+        error: AmountError,
+    },
+    /// Rows contradict each other.
+    #[error("{0}")]
+    Inconsistent(String),
+}
+
+trait Term {
+    fn term(self, term: &'static str) -> Result<Money, TotalsError>;
+}
+
+impl Term for Result<Money, AmountError> {
+    fn term(self, term: &'static str) -> Result<Money, TotalsError> {
+        self.map_err(|error| TotalsError::Amount { term, error })
+    }
+}
+
+/// Adds to a sum.
+fn plus(sum: &mut Money, amount: Money, term: &'static str) -> Result<(), TotalsError> {
+    *sum = sum.checked_add(amount).term(term)?;
+    Ok(())
+}
+
+/// Shows every row to `visit`, until it fails.
+fn each<T: Table>(
+    store: &Store,
+    mut visit: impl FnMut(Found<T>) -> Result<(), TotalsError>,
+) -> Result<(), TotalsError> {
+    let mut outcome = Ok(());
+    store.scan::<T>(|found| match visit(found) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(error) => {
+            outcome = Err(error);
+            ControlFlow::Break(())
+        }
+    })?;
+    outcome
+}
+
+/// What a transfer's deposits brought, by their own rows.
+#[derive(Default, Clone, Copy)]
+struct Taken {
+    contributed: Money,
+    fees: Money,
+}
+
+struct Sheet<'a> {
+    store: &'a Store,
+    denoms: &'a DenomTable,
+    totals: Totals,
+    coins: HashMap<CoinPub, DenomSerial>,
+}
+
+/// Draws up the balance sheet. It scans every table, one after the other: call it when no commands are executed, or
+/// accept that it mixes moments. Needs memory for each known coin (about 50 bytes) and each melt.
+///
+/// # Errors
+/// When the store cannot be read, or its rows cannot be added up.
+pub fn totals(store: &Store, denoms: &DenomTable) -> Result<Totals, TotalsError> {
+    let mut sheet = Sheet { store, denoms, totals: Totals::default(), coins: HashMap::new() };
+    sheet.reserves()?;
+    sheet.coins()?;
+    sheet.refreshes()?;
+    sheet.deposits()?;
+    sheet.transfers()?;
+    let mut totals = sheet.totals;
+    totals.outstanding = totals.issued.checked_sub(totals.redeemed).term("outstanding")?;
+    totals.pending =
+        Money::checked_sum([totals.deposits, totals.transient, totals.in_flight]).term("pending")?;
+    let income = totals.income;
+    let earned = Money::checked_sum([
+        income.withdraw,
+        income.deposit,
+        income.refresh,
+        income.refund,
+        income.wire,
+        income.closing,
+        income.history,
+        income.rounding,
+        income.surplus,
+    ]);
+    totals.fees = earned.term("fees")?.checked_sub(income.drained).term("fees")?;
+    Ok(totals)
+}
+
+impl Sheet<'_> {
+    fn terms(&self, serial: DenomSerial) -> Result<DenomTerms, TotalsError> {
+        self.denoms
+            .get(serial)
+            .ok_or_else(|| TotalsError::Inconsistent(format!("a row names denomination {}", serial.0)))
+    }
+
+    fn coin_terms(&self, coin_pub: &CoinPub) -> Result<DenomTerms, TotalsError> {
+        match self.coins.get(coin_pub) {
+            Some(serial) => self.terms(*serial),
+            None => Err(TotalsError::Inconsistent(format!("a row names the unknown coin {coin_pub}"))),
+        }
+    }
+
+    fn reserves(&mut self) -> Result<(), TotalsError> {
+        let mut totals = self.totals;
+        each::<ReservesIn>(self.store, |found| plus(&mut totals.wired_in, found.row.amount, "wired_in"))?;
+        each::<Reserves>(self.store, |found| plus(&mut totals.reserves, found.row.balance, "reserves"))?;
+        each::<Withdrawals>(self.store, |found| {
+            let terms = self.terms(found.row.denom)?;
+            plus(&mut totals.issued, terms.value, "issued")?;
+            plus(&mut totals.income.withdraw, terms.fee_withdraw, "withdraw fees")
+        })?;
+        each::<HistoryRequests>(self.store, |found| {
+            plus(&mut totals.income.history, found.row.fee, "history fees")
+        })?;
+        each::<Closings>(self.store, |found| {
+            plus(&mut totals.income.closing, found.row.fee, "closing fees")?;
+            let rest = found.row.amount.checked_sub(found.row.fee).term("closing")?;
+            plus(&mut totals.income.rounding, rest.checked_sub(found.row.paid).term("closing")?, "rounding")
+        })?;
+        self.totals = totals;
+        Ok(())
+    }
+
+    fn coins(&mut self) -> Result<(), TotalsError> {
+        let mut totals = self.totals;
+        let mut coins = HashMap::new();
+        each::<Coins>(self.store, |found| {
+            let value = self.terms(found.row.denom)?.value;
+            plus(&mut totals.redeemed, value.checked_sub(found.row.remaining).term("coin")?, "redeemed")?;
+            coins.insert(found.key.coin_pub, found.row.denom);
+            Ok(())
+        })?;
+        self.totals = totals;
+        self.coins = coins;
+        Ok(())
+    }
+
+    fn refreshes(&mut self) -> Result<(), TotalsError> {
+        let mut totals = self.totals;
+        let mut melted: HashMap<MeltKey, Money> = HashMap::new();
+        each::<Melts>(self.store, |found| {
+            let fee = self.coin_terms(&found.key.coin_pub)?.fee_refresh;
+            plus(&mut totals.income.refresh, fee, "melt fees")?;
+            let left = found.row.amount.checked_sub(fee).term("melt")?;
+            melted.insert(found.key, left);
+            Ok(())
+        })?;
+        each::<Reveals>(self.store, |found| {
+            let mut left = melted
+                .remove(&found.key)
+                .ok_or_else(|| TotalsError::Inconsistent("a reveal without melt".to_owned()))?;
+            for coin in &found.row.fresh.0 {
+                let terms = self.terms(coin.denom)?;
+                plus(&mut totals.issued, terms.value, "issued")?;
+                plus(&mut totals.income.withdraw, terms.fee_withdraw, "withdraw fees")?;
+                left = left
+                    .checked_sub(terms.value)
+                    .and_then(|left| left.checked_sub(terms.fee_withdraw))
+                    .term("reveal")?;
+            }
+            plus(&mut totals.income.surplus, left, "surplus")
+        })?;
+        for left in melted.into_values() {
+            plus(&mut totals.unrevealed_melts, left, "unrevealed melts")?;
+        }
+        self.totals = totals;
+        Ok(())
+    }
+
+    fn deposits(&mut self) -> Result<(), TotalsError> {
+        let mut totals = self.totals;
+        let mut taken: HashMap<Wtid, Taken> = HashMap::new();
+        each::<Deposits>(self.store, |found| {
+            let net = found.row.amount.checked_sub(found.row.refunded).term("deposit")?;
+            let Some(wtid) = found.row.wtid else {
+                return plus(&mut totals.deposits, net, "deposits");
+            };
+            let taken = taken.entry(wtid).or_default();
+            plus(&mut taken.contributed, net, "aggregated deposits")?;
+            if net.is_zero() {
+                return Ok(());
+            }
+            plus(&mut taken.fees, self.coin_terms(&found.key.coin_pub)?.fee_deposit, "deposit fees")
+        })?;
+        each::<Refunds>(self.store, |found| {
+            plus(&mut totals.income.refund, self.coin_terms(&found.key.coin_pub)?.fee_refund, "refund fees")
+        })?;
+        each::<WireOut>(self.store, |found| {
+            let taken = taken
+                .remove(&found.key.wtid)
+                .ok_or_else(|| TotalsError::Inconsistent("a transfer without deposits".to_owned()))?;
+            let row = found.row;
+            plus(&mut totals.income.wire, row.wire_fee, "wire fees")?;
+            let rest = taken
+                .contributed
+                .checked_sub(row.amount)
+                .and_then(|rest| rest.checked_sub(row.wire_fee))
+                .term("transfer")?;
+            // What is left is deposit fees first and rounding then; fees that nobody could pay were waived.
+            let fees = taken.fees.min(rest);
+            plus(&mut totals.income.deposit, fees, "deposit fees")?;
+            plus(&mut totals.income.rounding, rest.checked_sub(fees).term("rounding")?, "rounding")
+        })?;
+        each::<Aggregates>(self.store, |found| {
+            let taken = taken.remove(&found.row.wtid).unwrap_or_default();
+            plus(&mut totals.transient, found.row.total, "transient")?;
+            let fees = taken.contributed.checked_sub(found.row.total).term("transient")?;
+            if fees > taken.fees {
+                return Err(TotalsError::Inconsistent("a transient aggregate lost money".to_owned()));
+            }
+            plus(&mut totals.income.deposit, fees, "deposit fees")
+        })?;
+        if !taken.is_empty() {
+            return Err(TotalsError::Inconsistent("aggregated deposits without transfer".to_owned()));
+        }
+        self.totals = totals;
+        Ok(())
+    }
+
+    fn transfers(&mut self) -> Result<(), TotalsError> {
+        let mut totals = self.totals;
+        let mut by_kind = [Money::ZERO; 3];
+        each::<Prepared>(self.store, |found| {
+            let kind = match found.row.kind {
+                TransferKind::Aggregate => 0,
+                TransferKind::Closing => 1,
+                TransferKind::Drain => 2,
+            };
+            plus(&mut by_kind[kind], found.row.amount, "transfers")?;
+            if found.row.finished.is_some() {
+                plus(&mut totals.wired_out, found.row.amount, "wired_out")
+            } else {
+                plus(&mut totals.in_flight, found.row.amount, "in_flight")
+            }
+        })?;
+        // Each decision to pay has its transfer, of just that amount.
+        let mut decided = [Money::ZERO; 3];
+        each::<WireOut>(self.store, |found| plus(&mut decided[0], found.row.amount, "wire_out"))?;
+        each::<Closings>(self.store, |found| plus(&mut decided[1], found.row.paid, "closings"))?;
+        each::<Drains>(self.store, |found| {
+            if found.row.executed {
+                plus(&mut decided[2], found.row.amount, "drains")?;
+            }
+            Ok(())
+        })?;
+        if decided != by_kind {
+            return Err(TotalsError::Inconsistent(format!(
+                "decided transfers {decided:?} differ from prepared ones {by_kind:?}"
+            )));
+        }
+        totals.income.drained = decided[2];
+        self.totals = totals;
+        Ok(())
+    }
+}

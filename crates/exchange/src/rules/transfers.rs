@@ -1,0 +1,329 @@
+//! Money that leaves: aggregation of deposits, transfers at the bank, profit.
+
+use std::collections::HashSet;
+
+use batzen_crypto::{HashCode, Wtid};
+use batzen_engine::{Plan, WorkingSet};
+use batzen_protocol::{Money, Timestamp};
+use batzen_tables::exchange::{
+    AccountId, AggregateKey, AggregateRow, Aggregates, CoinKey, Coins, DepositKey, DepositRow, Deposits,
+    DepositsOpen, DrainRow, Drains, PaytoHash, Prepared, PreparedRow, Tracking, TrackingKey, TransferKind,
+    WireFeeRow, WireFees, WireOut, WireOutRow, WireTargetKey, WireTargets, WtidKey,
+};
+
+use super::reserves::remember_target;
+use super::{
+    Aggregate, Aggregated, Drained, ExchangeRules, ExecuteDrain, Refusal, TransferDone, TransferFailed,
+    TransferMarked, TransferRetry, Trigger, add,
+};
+
+/// How many deposits one [`Aggregate`] may name, so that payments behind it in the lane do not wait long.
+pub const AGGREGATE_DEPOSITS_MAX: usize = 1_000;
+
+pub(super) fn plan_aggregate(command: &Aggregate, plan: &mut Plan) {
+    plan.row::<WireTargets>(WireTargetKey { h_payto: command.h_payto });
+    plan.group::<WireFees>(WireFees::BY_METHOD, &command.method);
+    plan.row::<Aggregates>(aggregate_key(command));
+    plan.row::<WireOut>(WtidKey { wtid: command.wtid });
+    plan.row::<Prepared>(WtidKey { wtid: command.wtid });
+    for key in &command.deposits {
+        plan.row::<Coins>(CoinKey { coin_pub: key.coin_pub });
+        plan.row::<Deposits>(key.clone());
+        plan.row::<DepositsOpen>(key.clone());
+        plan.row::<Tracking>(TrackingKey::new(command.wtid, key));
+    }
+}
+
+pub(super) fn plan_transfer(wtid: Wtid, plan: &mut Plan) {
+    plan.row::<Prepared>(WtidKey { wtid });
+}
+
+pub(super) fn plan_drain(command: &ExecuteDrain, plan: &mut Plan) {
+    let key = WtidKey { wtid: command.wtid };
+    plan.row::<Drains>(key.clone());
+    plan.row::<WireOut>(key.clone());
+    plan.row::<Prepared>(key);
+    plan.row::<WireTargets>(WireTargetKey { h_payto: command.h_payto });
+}
+
+fn aggregate_key(command: &Aggregate) -> AggregateKey {
+    AggregateKey { h_payto: command.h_payto, merchant_pub: command.merchant_pub, account: command.account }
+}
+
+/// The method of a payto URI: what stands between `payto://` and the next `/`.
+#[must_use]
+pub fn payto_method(payto_uri: &str) -> Option<&str> {
+    let (scheme, rest) = payto_uri.split_at_checked(8)?;
+    if !scheme.eq_ignore_ascii_case("payto://") {
+        return None;
+    }
+    rest.split(['/', '?']).next().filter(|method| !method.is_empty())
+}
+
+/// The largest multiple of `unit` that is not above `amount`. A zero unit changes nothing.
+#[must_use]
+pub fn round_down(amount: Money, unit: Money) -> Money {
+    if unit.is_zero() {
+        return amount;
+    }
+    let units = amount.units() - amount.units() % unit.units();
+    Money::from_units(units).expect("not above the amount")
+}
+
+/// That the account is known and has this method.
+pub(super) fn check_target(rows: &WorkingSet, h_payto: PaytoHash, method: &str) -> Result<(), Refusal> {
+    let target = rows.get::<WireTargets>(&WireTargetKey { h_payto }).ok_or(Refusal::TargetMismatch)?;
+    if payto_method(&target.payto_uri) == Some(method) { Ok(()) } else { Err(Refusal::TargetMismatch) }
+}
+
+/// The fees of a method at a time (F5).
+pub(super) fn wire_fees_at<'a>(
+    rows: &'a WorkingSet,
+    method: &str,
+    time: Timestamp,
+) -> Result<&'a WireFeeRow, Refusal> {
+    rows.group::<WireFees>(WireFees::BY_METHOD, &method.to_owned())
+        .into_iter()
+        .find(|(key, row)| key.start <= time && time < row.end)
+        .map(|(_, row)| row)
+        .ok_or(Refusal::WireFeeMissing)
+}
+
+/// Whether a transfer has this identifier.
+pub(super) fn wtid_taken(rows: &WorkingSet, wtid: Wtid) -> bool {
+    let key = WtidKey { wtid };
+    rows.get::<Prepared>(&key).is_some() || rows.get::<WireOut>(&key).is_some()
+}
+
+/// A transfer that is decided.
+pub(super) struct Payment {
+    pub kind: TransferKind,
+    pub wtid: Wtid,
+    pub account: AccountId,
+    pub request_uid: HashCode,
+    pub amount: Money,
+    pub h_payto: PaytoHash,
+}
+
+/// What an aggregation takes in.
+#[derive(Default)]
+struct Unit {
+    keys: Vec<DepositKey>,
+    /// Contributions less refunds.
+    contributed: Money,
+    /// Deposit fees of those that are not completely refunded (F3, G3).
+    fees: Money,
+    due: bool,
+}
+
+impl ExchangeRules {
+    /// The commit of this row is the decision to pay.
+    pub(super) fn prepare(
+        &self,
+        rows: &mut WorkingSet,
+        payment: &Payment,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        if wtid_taken(rows, payment.wtid) {
+            return Err(Refusal::WtidTaken);
+        }
+        assert!(!payment.amount.is_zero(), "nobody wires nothing");
+        rows.insert::<Prepared>(
+            &WtidKey { wtid: payment.wtid },
+            PreparedRow {
+                kind: payment.kind,
+                account: payment.account,
+                request_uid: payment.request_uid,
+                amount: payment.amount,
+                h_payto: payment.h_payto,
+                exchange_base_url: self.config.exchange_base_url.clone(),
+                time: now,
+                finished: None,
+                failed: None,
+            },
+        );
+        Ok(())
+    }
+
+    /// The present as the aggregator reads it: rounded down to its granularity.
+    #[must_use]
+    pub fn aggregation_time(&self, now: Timestamp) -> Timestamp {
+        let shift = self.config.aggregator_shift.as_micros();
+        if shift == 0 || now.is_never() {
+            return now;
+        }
+        Timestamp::from_micros(now.as_micros() - now.as_micros() % shift)
+    }
+
+    /// Finds what of the named deposits can be taken in now.
+    fn unit(&self, rows: &WorkingSet, command: &Aggregate, now: Timestamp) -> Result<Unit, Refusal> {
+        let mut unit = Unit::default();
+        let mut seen = HashSet::with_capacity(command.deposits.len());
+        for key in &command.deposits {
+            let Some(deposit) = rows.get::<Deposits>(key) else { continue };
+            let fits = deposit.wtid.is_none()
+                && deposit.h_payto == command.h_payto
+                && key.merchant_pub == command.merchant_pub
+                && deposit.refund_deadline <= now;
+            if !fits || !seen.insert(key) {
+                continue;
+            }
+            let coin =
+                rows.get::<Coins>(&CoinKey { coin_pub: key.coin_pub }).expect("a deposited coin is known");
+            let net = deposit.amount.checked_sub(deposit.refunded).expect("refunds never exceed a deposit");
+            unit.contributed = add(unit.contributed, net)?;
+            if !net.is_zero() {
+                unit.fees = add(unit.fees, self.terms(coin.denom, 0)?.fee_deposit)?;
+            }
+            unit.due |= deposit.wire_deadline <= now;
+            unit.keys.push(key.clone());
+        }
+        Ok(unit)
+    }
+
+    pub(super) fn aggregate(
+        &self,
+        rows: &mut WorkingSet,
+        command: &Aggregate,
+        now: Timestamp,
+    ) -> Result<Aggregated, Refusal> {
+        assert!(
+            command.deposits.len() <= AGGREGATE_DEPOSITS_MAX,
+            "at most {AGGREGATE_DEPOSITS_MAX} deposits a command"
+        );
+        let unit = self.unit(rows, command, self.aggregation_time(now))?;
+        let key = aggregate_key(command);
+        let transient = rows.get::<Aggregates>(&key).cloned();
+        let wanted = match command.trigger {
+            Trigger::Due => unit.due,
+            Trigger::Continued => !unit.keys.is_empty() || transient.is_some(),
+        };
+        if !wanted {
+            return Ok(Aggregated::Nothing);
+        }
+        if transient.as_ref().is_some_and(|row| row.wtid != command.wtid) {
+            return Err(Refusal::TransientOther);
+        }
+        if transient.is_none() && wtid_taken(rows, command.wtid) {
+            return Err(Refusal::WtidTaken);
+        }
+        check_target(rows, command.h_payto, &command.method)?;
+        let wire_fee = wire_fees_at(rows, &command.method, now)?.wire_fee;
+
+        let taken = unit.keys.len();
+        for deposit_key in &unit.keys {
+            let row = rows.get::<Deposits>(deposit_key).expect("taken from the rows").clone();
+            rows.update::<Deposits>(deposit_key, DepositRow { wtid: Some(command.wtid), ..row });
+            rows.delete::<DepositsOpen>(deposit_key);
+            rows.insert::<Tracking>(&TrackingKey::new(command.wtid, deposit_key), ());
+        }
+        let before = transient.as_ref().map_or(Money::ZERO, |row| row.total);
+        // A deposit refunded almost completely may owe more fee than is left of it; the others pay for it, and what
+        // even they cannot pay is waived.
+        let total = add(before, unit.contributed)?.checked_sub(unit.fees).unwrap_or(Money::ZERO);
+        let amount = round_down(total.checked_sub(wire_fee).unwrap_or(Money::ZERO), self.config.round_unit);
+        if command.more || command.kyc_hold.is_some() || amount.is_zero() {
+            let row = AggregateRow { total, wtid: command.wtid, kyc_row: command.kyc_hold };
+            rows.put::<Aggregates>(&key, row);
+            return Ok(Aggregated::Transient { taken, total });
+        }
+        if transient.is_some() {
+            rows.delete::<Aggregates>(&key);
+        }
+        self.prepare(
+            rows,
+            &Payment {
+                kind: TransferKind::Aggregate,
+                wtid: command.wtid,
+                account: command.account,
+                request_uid: command.request_uid,
+                amount,
+                h_payto: command.h_payto,
+            },
+            now,
+        )?;
+        rows.insert::<WireOut>(
+            &WtidKey { wtid: command.wtid },
+            WireOutRow {
+                time: now,
+                h_payto: command.h_payto,
+                merchant_pub: command.merchant_pub,
+                account: command.account,
+                amount,
+                wire_fee,
+            },
+        );
+        Ok(Aggregated::Prepared { taken, amount })
+    }
+
+    pub(super) fn execute_drain(
+        &self,
+        rows: &mut WorkingSet,
+        command: &ExecuteDrain,
+        now: Timestamp,
+    ) -> Result<Drained, Refusal> {
+        let key = WtidKey { wtid: command.wtid };
+        let order = rows.get::<Drains>(&key).ok_or(Refusal::TransferUnknown)?.clone();
+        let amount = order.amount;
+        if order.executed {
+            return Ok(Drained { amount, repeated: true });
+        }
+        remember_target(rows, command.h_payto, &order.payto_uri);
+        if !amount.is_zero() {
+            self.prepare(
+                rows,
+                &Payment {
+                    kind: TransferKind::Drain,
+                    wtid: command.wtid,
+                    account: command.account,
+                    request_uid: command.request_uid,
+                    amount,
+                    h_payto: command.h_payto,
+                },
+                now,
+            )?;
+        }
+        rows.update::<Drains>(&key, DrainRow { executed: true, ..order });
+        Ok(Drained { amount, repeated: false })
+    }
+}
+
+fn mark(
+    rows: &mut WorkingSet,
+    wtid: Wtid,
+    change: impl FnOnce(&mut PreparedRow),
+) -> Result<TransferMarked, Refusal> {
+    let key = WtidKey { wtid };
+    let old = rows.get::<Prepared>(&key).ok_or(Refusal::TransferUnknown)?;
+    let mut row = old.clone();
+    change(&mut row);
+    let changed = row != *old;
+    if changed {
+        rows.update::<Prepared>(&key, row);
+    }
+    Ok(TransferMarked { changed })
+}
+
+pub(super) fn done(
+    rows: &mut WorkingSet,
+    command: &TransferDone,
+    now: Timestamp,
+) -> Result<TransferMarked, Refusal> {
+    mark(rows, command.wtid, |row| {
+        row.finished.get_or_insert(now);
+        row.failed = None;
+    })
+}
+
+pub(super) fn failed(rows: &mut WorkingSet, command: &TransferFailed) -> Result<TransferMarked, Refusal> {
+    mark(rows, command.wtid, |row| {
+        // What the bank has accepted cannot fail any more.
+        if row.finished.is_none() {
+            row.failed.get_or_insert_with(|| command.reason.clone());
+        }
+    })
+}
+
+pub(super) fn retry(rows: &mut WorkingSet, command: &TransferRetry) -> Result<TransferMarked, Refusal> {
+    mark(rows, command.wtid, |row| row.failed = None)
+}
