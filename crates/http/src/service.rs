@@ -164,7 +164,8 @@ impl<H: Handler> Frame<H> {
             parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
         let target_bytes = parts.uri.path_and_query().map_or(0, |target| target.as_str().len());
         let head = Head::new(parts.method, &parts.uri, parts.headers, peer);
-        let (is_head, deflates) = (head.is_head, self.options.compress && head.accepts_deflate());
+        let (is_head, is_options) = (head.is_head, head.method == Method::OPTIONS);
+        let deflates = self.options.compress && head.accepts_deflate();
         let response = if target_bytes > self.options.max_target_bytes {
             Ok(self.refuse(&conn, &body, Response::frame_error(FrameError::UriTooLong, "")))
         } else if header_bytes > self.options.max_header_bytes {
@@ -172,7 +173,7 @@ impl<H: Handler> Frame<H> {
         } else {
             self.answer(&conn, head, body).await
         };
-        let response = self.finish(response?, deflates).await;
+        let response = self.finish(response?, deflates, is_options).await;
         unanswered.armed = false;
         self.stats.count_response(response.status().as_u16());
         if !is_head {
@@ -319,7 +320,12 @@ impl<H: Handler> Frame<H> {
     }
 
     /// Adds what every answer has.
-    async fn finish(&self, response: Response, deflates: bool) -> hyper::Response<Full<Bytes>> {
+    async fn finish(
+        &self,
+        response: Response,
+        deflates: bool,
+        is_options: bool,
+    ) -> hyper::Response<Full<Bytes>> {
         let Response { status, headers, mut body, deflated, close } = response;
         let status = http::StatusCode::from_u16(status).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
         let mut map = HeaderMap::with_capacity(headers.len() + 6);
@@ -329,7 +335,7 @@ impl<H: Handler> Frame<H> {
         let any = HeaderValue::from_static("*");
         map.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, any.clone());
         map.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, any.clone());
-        if status == http::StatusCode::NO_CONTENT {
+        if is_options {
             map.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, any.clone());
             map.insert(header::ACCESS_CONTROL_ALLOW_METHODS, any);
         }
