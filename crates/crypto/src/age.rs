@@ -11,7 +11,7 @@ use curve25519_dalek::{EdwardsPoint, Scalar};
 use zeroize::Zeroizing;
 
 use crate::eddsa::{decompress, verify_raw};
-use crate::hash::{Digest, Sha512, finish, sha512, sha512_parts, shorten};
+use crate::hash::{Digest, Sha512, finish, sha512_parts, sha512_secret, shorten};
 use crate::kdf::{kdf, kdf_array};
 use crate::random::random_array;
 use crate::{AgePrivateKey, AgePublicKey, AgeSignature, CryptoError, ShortHash};
@@ -97,7 +97,7 @@ impl AgePrivateKey {
     /// The key of a seed.
     #[must_use]
     pub fn from_seed(seed: &[u8]) -> Self {
-        let mut key = Zeroizing::new(*sha512(seed).as_bytes());
+        let mut key = sha512_secret(&[seed]);
         let a: &mut [u8; 32] = key.first_chunk_mut().expect("64 bytes hold 32");
         *a = clamp_integer(*a);
         Self::from_bytes(*key)
@@ -128,7 +128,7 @@ impl AgePrivateKey {
     #[must_use]
     pub fn sign(&self, message: &[u8]) -> AgeSignature {
         let public = self.public_key();
-        let nonce = Zeroizing::new(*sha512_parts(&[self.nonce_secret(), message]).as_bytes());
+        let nonce = sha512_secret(&[self.nonce_secret(), message]);
         let r = Zeroizing::new(Scalar::from_bytes_mod_order_wide(&nonce));
         let r_pub = EdwardsPoint::mul_base(&r).compress().to_bytes();
         let hash = sha512_parts(&[&r_pub, public.as_bytes(), message]);
@@ -145,10 +145,10 @@ impl AgePrivateKey {
         let (factor, hash) = derivation(&self.public_key(), salt);
         // 8 · (a/8 · φ mod L) mod L is a · φ mod L: eight has an inverse modulo L.
         let a = Zeroizing::new(*self.scalar() * factor);
-        let b = sha512_parts(&[self.nonce_secret(), &*hash]);
+        let b = sha512_secret(&[self.nonce_secret(), &*hash]);
         let mut key = Zeroizing::new([0; 64]);
         key[..32].copy_from_slice(a.as_bytes());
-        key[32..].copy_from_slice(shorten(&b).as_bytes());
+        key[32..].copy_from_slice(&b[..32]);
         Self::from_bytes(*key)
     }
 }

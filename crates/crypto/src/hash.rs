@@ -1,6 +1,7 @@
 //! SHA-512, the one hash of the protocol ("hash" means SHA-512 everywhere).
 
 pub use sha2::{Digest, Sha512};
+use zeroize::Zeroizing;
 
 use crate::{HashCode, ShortHash};
 
@@ -18,6 +19,17 @@ pub fn sha512_parts(parts: &[&[u8]]) -> HashCode {
         hasher.update(part);
     }
     finish(hasher)
+}
+
+/// SHA-512 of the concatenation of secret `parts`; the result is wiped when dropped.
+pub(crate) fn sha512_secret(parts: &[&[u8]]) -> Zeroizing<[u8; 64]> {
+    let mut hasher = Sha512::new();
+    for part in parts {
+        hasher.update(part);
+    }
+    let mut out = Zeroizing::new([0; 64]);
+    hasher.finalize_into((&mut *out).into());
+    out
 }
 
 /// First 32 bytes of SHA-512 of `data`.

@@ -34,6 +34,23 @@ pub(crate) fn ed25519_sign(message: &[u8], private: &[u8; 64]) -> [u8; 64] {
     signature
 }
 
+/// X25519 of a scalar (clamped on use) and a u-coordinate, as RFC 7748 computes it for every input.
+pub(crate) fn x25519(scalar: &[u8; 32], u: &[u8; 32]) -> Zeroizing<[u8; 32]> {
+    let mut shared = Zeroizing::new([0; 32]);
+    // SAFETY: all three pointers are to arrays of 32 bytes, which do not overlap. The status only says whether the
+    // result, which is written in any case, is zero; that is for nobody to care about here.
+    unsafe { ffi::X25519(shared.as_mut_ptr(), scalar.as_ptr(), u.as_ptr()) };
+    shared
+}
+
+/// X25519 of a scalar (clamped on use) and the base point.
+pub(crate) fn x25519_public(scalar: &[u8; 32]) -> [u8; 32] {
+    let mut public = [0; 32];
+    // SAFETY: both pointers are to arrays of 32 bytes, which do not overlap.
+    unsafe { ffi::X25519_public_from_private(public.as_mut_ptr(), scalar.as_ptr()) };
+    public
+}
+
 /// An integer of the library, wiped and freed when dropped.
 struct Bn(NonNull<ffi::BIGNUM>);
 
