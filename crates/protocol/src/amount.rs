@@ -318,7 +318,7 @@ impl fmt::Display for Money {
             return Ok(());
         }
         let mut digits = FRACTION_DIGITS;
-        while fraction % 10 == 0 {
+        while fraction.is_multiple_of(10) {
             fraction /= 10;
             digits -= 1;
         }

@@ -269,7 +269,7 @@ impl fmt::Display for Duration {
         for (unit, micros) in
             [("days", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000), ("s", 1_000_000)]
         {
-            if self.0 >= micros && self.0 % micros == 0 {
+            if self.0 >= micros && self.0.is_multiple_of(micros) {
                 let unit = if unit == "days" && self.0 == micros { "day" } else { unit };
                 return write!(f, "{} {unit}", self.0 / micros);
             }

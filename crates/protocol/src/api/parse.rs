@@ -98,10 +98,9 @@ fn explain<T: DeserializeOwned>(body: &[u8]) -> ParseError {
         return ParseError::not_json(error.to_string());
     }
     let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let error = match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
-        Err(error) => error,
-        // The first reading failed, and this one reads the same.
-        Ok(_) => return ParseError::not_json("unreadable".to_owned()),
+    let Err(error) = serde_path_to_error::deserialize::<_, T>(&mut deserializer) else {
+        // Cannot be: the first reading failed, and this one reads the same.
+        return ParseError::not_json("unreadable".to_owned());
     };
     let message = error.inner().to_string();
     let missing = message.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
