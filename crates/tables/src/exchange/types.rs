@@ -1,6 +1,6 @@
 //! Types that occur in several tables.
 
-use batzen_crypto::{CsRPub, CsScalar, EddsaPublicKey, EddsaSignature, HashCode, ShortHash, hash};
+use batzen_crypto::{CsRPub, EddsaPublicKey, EddsaSignature, HashCode, ShortHash, hash};
 use batzen_store::{Column, ColumnKind, ColumnType, DecodeError, put_bytes, take_array, take_bytes};
 
 /// A reserve's public key (32 bytes).
@@ -52,99 +52,12 @@ impl Column for AccountId {
     }
 }
 
-const RSA: u8 = 1;
-const CS: u8 = 2;
-
 /// The exchange's signature on a planchet, still blinded: what a withdrawal or reveal answers.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum BlindSignature {
-    /// The blinded RSA signature as on the wire, big-endian, as long as the modulus.
-    Rsa(Vec<u8>),
-    /// Clause Blind Schnorr: which of the two sessions was answered, and its answer.
-    Cs {
-        /// The session, 0 or 1.
-        b: bool,
-        /// The blinded answer.
-        s: CsScalar,
-    },
-}
-
-/// Bytes: cipher (1 RSA, 2 CS), then the signature (CS: b, s).
-impl Column for BlindSignature {
-    const TYPE: ColumnType = ColumnType::new(ColumnKind::Bytes);
-    fn encode(&self, out: &mut Vec<u8>) {
-        let mut bytes = Vec::with_capacity(258);
-        match self {
-            Self::Rsa(signature) => {
-                bytes.push(RSA);
-                bytes.extend_from_slice(signature);
-            }
-            Self::Cs { b, s } => {
-                bytes.extend_from_slice(&[CS, u8::from(*b)]);
-                bytes.extend_from_slice(s.as_bytes());
-            }
-        }
-        put_bytes(&bytes, out);
-    }
-    fn decode(input: &mut &[u8]) -> Result<Self, DecodeError> {
-        let bytes = take_bytes(input, "blind signature")?;
-        match bytes.split_first() {
-            Some((&RSA, signature)) => Ok(Self::Rsa(signature.to_vec())),
-            Some((&CS, mut rest)) => {
-                let (b, s) = (bool::decode(&mut rest)?, CsScalar::decode(&mut rest)?);
-                end(rest)?;
-                Ok(Self::Cs { b, s })
-            }
-            _ => Err(DecodeError::invalid("blind signature", "unknown cipher")),
-        }
-    }
-}
-
+pub use batzen_crypto::BlindedDenomSignature as BlindSignature;
+/// How a denomination signs.
+pub use batzen_crypto::Cipher;
 /// The denomination's signature on a coin, unblinded: what proves the coin's value.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum CoinSignature {
-    /// The RSA signature, big-endian.
-    Rsa(Vec<u8>),
-    /// The Clause Schnorr signature.
-    Cs {
-        /// The point R.
-        r: CsRPub,
-        /// The scalar s.
-        s: CsScalar,
-    },
-}
-
-/// Bytes: cipher (1 RSA, 2 CS), then the signature (CS: R, s).
-impl Column for CoinSignature {
-    const TYPE: ColumnType = ColumnType::new(ColumnKind::Bytes);
-    fn encode(&self, out: &mut Vec<u8>) {
-        let mut bytes = Vec::with_capacity(258);
-        match self {
-            Self::Rsa(signature) => {
-                bytes.push(RSA);
-                bytes.extend_from_slice(signature);
-            }
-            Self::Cs { r, s } => {
-                bytes.push(CS);
-                bytes.extend_from_slice(r.as_bytes());
-                bytes.extend_from_slice(s.as_bytes());
-            }
-        }
-        put_bytes(&bytes, out);
-    }
-    fn decode(input: &mut &[u8]) -> Result<Self, DecodeError> {
-        let bytes = take_bytes(input, "coin signature")?;
-        match bytes.split_first() {
-            Some((&RSA, signature)) => Ok(Self::Rsa(signature.to_vec())),
-            Some((&CS, mut rest)) => {
-                let (r, s) = (CsRPub::decode(&mut rest)?, CsScalar::decode(&mut rest)?);
-                end(rest)?;
-                Ok(Self::Cs { r, s })
-            }
-            _ => Err(DecodeError::invalid("coin signature", "unknown cipher")),
-        }
-    }
-}
+pub use batzen_crypto::DenomSignature as CoinSignature;
 
 /// One fresh coin of a reveal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -204,10 +117,6 @@ impl Column for FreshCoins {
     }
 }
 
-fn end(rest: &[u8]) -> Result<(), DecodeError> {
-    if rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing { left: rest.len() }) }
-}
-
 /// Declares an enum that is stored as one byte.
 macro_rules! byte_enum {
     ($(#[$meta:meta])* $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $value:literal,)* }) => {
@@ -229,16 +138,6 @@ macro_rules! byte_enum {
             }
         }
     };
-}
-
-byte_enum! {
-    /// How a denomination signs.
-    Cipher {
-        /// Blind RSA.
-        Rsa = 1,
-        /// Clause Blind Schnorr.
-        Cs = 2,
-    }
 }
 
 byte_enum! {
