@@ -1,2 +1,11 @@
 //! The e-cash exchange: money rules, key lifecycle, HTTP API and workers.
+
+pub mod api;
+pub mod config;
+pub mod keys;
+pub mod metrics;
+pub mod offline;
 pub mod rules;
+pub mod service;
+pub mod standalone;
+pub mod workers;

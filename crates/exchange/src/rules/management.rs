@@ -1,29 +1,396 @@
-//! What the offline keys sign: denominations, signing keys, accounts, fees, auditors.
+//! Changes of the key set, the accounts and the fees. All of them are signed by the offline master key (or an auditor's);
+//! the signatures have been checked before a command comes here.
 
+use batzen_crypto::{EddsaPublicKey, EddsaSignature, ShortHash, Wtid};
 use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::Timestamp;
+use batzen_tables::exchange::{
+    AuditorDenomKey, AuditorDenomRow, AuditorDenoms, AuditorKey, AuditorRow, Auditors, CounterKey,
+    CounterRow, Counters, DenomKey, DenomRow, DenomSerial, Denominations, DrainRow, Drains, Extensions,
+    ExtensionsKey, ExtensionsRow, GlobalFeeKey, GlobalFeeRow, GlobalFees, RevocationRow, Revocations,
+    SigningKeyKey, SigningKeyRow, SigningKeys, WireAccountRow, WireAccounts, WireFeeKey, WireFeeRow,
+    WireFees, WireTargetKey, WtidKey,
+};
 
-/// A change of the key set.
-#[derive(Debug, Clone)]
-pub enum Command {}
+/// A signed change.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Puts keys into use, all or nothing.
+    Keys {
+        /// Denominations under the serials that they are to have, consecutive from the next free one. Those that are
+        /// active already do not belong here.
+        denominations: Vec<(DenomSerial, DenomRow)>,
+        /// Online signing keys.
+        signing_keys: Vec<(EddsaPublicKey, SigningKeyRow)>,
+    },
+    /// Revokes a denomination for ever.
+    RevokeDenomination {
+        /// Which.
+        serial: DenomSerial,
+        /// `MASTER_DENOMINATION_KEY_REVOKED`.
+        master_sig: EddsaSignature,
+    },
+    /// Revokes an online signing key for ever.
+    RevokeSigningKey {
+        /// Which.
+        exchange_pub: EddsaPublicKey,
+        /// `MASTER_SIGNING_KEY_REVOKED`.
+        master_sig: EddsaSignature,
+    },
+    /// Enables an auditor.
+    EnableAuditor {
+        /// Who.
+        auditor_pub: EddsaPublicKey,
+        /// Its base URL.
+        url: String,
+        /// Its name.
+        name: String,
+        /// The signed time.
+        start: Timestamp,
+    },
+    /// Disables an auditor.
+    DisableAuditor {
+        /// Who.
+        auditor_pub: EddsaPublicKey,
+        /// The signed time.
+        end: Timestamp,
+    },
+    /// Keeps an auditor's signature on a denomination.
+    AuditorSignature {
+        /// The auditor.
+        auditor_pub: EddsaPublicKey,
+        /// The denomination.
+        serial: DenomSerial,
+        /// `AUDITOR_EXCHANGE_KEYS`.
+        auditor_sig: EddsaSignature,
+    },
+    /// Publishes a bank account.
+    EnableWire {
+        /// Hash of the payto URI.
+        h_payto: ShortHash,
+        /// The account.
+        payto_uri: String,
+        /// The signed time.
+        start: Timestamp,
+        /// `MASTER_WIRE_DETAILS`.
+        master_sig_wire: EddsaSignature,
+    },
+    /// Withdraws a bank account.
+    DisableWire {
+        /// Hash of the payto URI.
+        h_payto: ShortHash,
+        /// The signed time.
+        end: Timestamp,
+    },
+    /// Sets the fees of a wire method for a period.
+    WireFee {
+        /// Method and start of the period.
+        key: WireFeeKey,
+        /// End and fees.
+        row: WireFeeRow,
+    },
+    /// Sets the global fees for a period.
+    GlobalFee {
+        /// Start of the period.
+        start: Timestamp,
+        /// End, fees and limits.
+        row: GlobalFeeRow,
+    },
+    /// Publishes extensions.
+    Extensions(ExtensionsRow),
+    /// Orders a payment of profit.
+    Drain {
+        /// Names the order.
+        wtid: Wtid,
+        /// The order.
+        row: DrainRow,
+    },
+}
 
-/// What it did.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {}
+/// What a change did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It took effect.
+    Changed,
+    /// Everything was so already.
+    Unchanged,
+}
 
-/// Why it was refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {}
+/// Why a change was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// A serial is taken: somebody else added denominations. Read the key set again and repeat.
+    #[error("the key set has changed meanwhile")]
+    SerialTaken,
+    /// The signing key has never been in use.
+    #[error("unknown signing key")]
+    SigningKeyUnknown,
+    /// A change with a later time is stored.
+    #[error("a more recent change is stored")]
+    MoreRecentPresent,
+    /// The auditor is unknown.
+    #[error("unknown auditor")]
+    AuditorUnknown,
+    /// The auditor is disabled.
+    #[error("the auditor is disabled")]
+    AuditorInactive,
+    /// The account is unknown.
+    #[error("unknown account")]
+    AccountUnknown,
+    /// Another fee is set for a part of the period.
+    #[error("other fees are set for a part of the period")]
+    FeeMismatch,
+}
+
+type Verdict = Result<Outcome, Refusal>;
+
+use Outcome::{Changed, Unchanged};
+
+fn serial_counter() -> CounterKey {
+    CounterKey { name: Counters::DENOM_SERIAL.into() }
+}
+
+/// The value under which all global fees are found.
+const ALL_GLOBAL_FEES: u8 = 0;
 
 /// Names the rows that a change may touch.
-pub fn plan(command: &Command, _plan: &mut Plan) {
-    match *command {}
+pub fn plan(command: &Command, plan: &mut Plan) {
+    use Command as C;
+    match command {
+        C::Keys { denominations, signing_keys } => {
+            plan.row::<Counters>(serial_counter());
+            for (serial, row) in denominations {
+                plan.row::<Denominations>(DenomKey { serial: *serial });
+                plan.group::<Denominations>(Denominations::BY_HASH, &row.h_denom_pub);
+            }
+            for (exchange_pub, _) in signing_keys {
+                plan.row::<SigningKeys>(SigningKeyKey { exchange_pub: *exchange_pub });
+            }
+        }
+        C::RevokeDenomination { serial, .. } => plan.row::<Revocations>(DenomKey { serial: *serial }),
+        C::RevokeSigningKey { exchange_pub, .. } => {
+            plan.row::<SigningKeys>(SigningKeyKey { exchange_pub: *exchange_pub });
+        }
+        C::EnableAuditor { auditor_pub, .. } | C::DisableAuditor { auditor_pub, .. } => {
+            plan.row::<Auditors>(AuditorKey { auditor_pub: *auditor_pub });
+        }
+        C::AuditorSignature { auditor_pub, serial, .. } => {
+            plan.row::<Auditors>(AuditorKey { auditor_pub: *auditor_pub });
+            plan.row::<AuditorDenoms>(AuditorDenomKey { auditor_pub: *auditor_pub, serial: *serial });
+        }
+        C::EnableWire { h_payto, .. } | C::DisableWire { h_payto, .. } => {
+            plan.row::<WireAccounts>(WireTargetKey { h_payto: *h_payto });
+        }
+        C::WireFee { key, .. } => {
+            plan.row::<WireFees>(key.clone());
+            plan.group::<WireFees>(WireFees::BY_METHOD, &key.method);
+        }
+        C::GlobalFee { start, .. } => {
+            plan.row::<GlobalFees>(GlobalFeeKey { start: *start });
+            plan.group::<GlobalFees>(GlobalFees::ALL, &ALL_GLOBAL_FEES);
+        }
+        C::Extensions(_) => plan.row::<Extensions>(ExtensionsKey { id: 0 }),
+        C::Drain { wtid, .. } => plan.row::<Drains>(WtidKey { wtid: *wtid }),
+    }
 }
 
 /// Applies a change.
-///
-/// # Errors
-/// Why it was refused.
-pub fn execute(_rows: &mut WorkingSet, command: &Command, _now: Timestamp) -> Result<Outcome, Refusal> {
-    match *command {}
+pub fn execute(rows: &mut WorkingSet, command: &Command, now: Timestamp) -> Verdict {
+    use Command as C;
+    match command {
+        C::Keys { denominations, signing_keys } => keys(rows, denominations, signing_keys),
+        C::RevokeDenomination { serial, master_sig } => {
+            let key = DenomKey { serial: *serial };
+            if rows.get::<Revocations>(&key).is_some() {
+                return Ok(Unchanged);
+            }
+            rows.insert::<Revocations>(&key, RevocationRow { master_sig: *master_sig, time: now });
+            Ok(Changed)
+        }
+        C::RevokeSigningKey { exchange_pub, master_sig } => {
+            let key = SigningKeyKey { exchange_pub: *exchange_pub };
+            let Some(row) = rows.get::<SigningKeys>(&key) else { return Err(Refusal::SigningKeyUnknown) };
+            if row.revoked.is_some() {
+                return Ok(Unchanged);
+            }
+            let row = SigningKeyRow { revoked: Some(*master_sig), ..row.clone() };
+            rows.update::<SigningKeys>(&key, row);
+            Ok(Changed)
+        }
+        C::EnableAuditor { auditor_pub, url, name, start } => {
+            let row = AuditorRow { url: url.clone(), name: name.clone(), last_change: *start, enabled: true };
+            set_auditor(rows, *auditor_pub, row)
+        }
+        C::DisableAuditor { auditor_pub, end } => {
+            let key = AuditorKey { auditor_pub: *auditor_pub };
+            let Some(row) = rows.get::<Auditors>(&key) else { return Err(Refusal::AuditorUnknown) };
+            let row = AuditorRow { last_change: *end, enabled: false, ..row.clone() };
+            set_auditor(rows, *auditor_pub, row)
+        }
+        C::AuditorSignature { auditor_pub, serial, auditor_sig } => {
+            auditor_signature(rows, *auditor_pub, *serial, *auditor_sig)
+        }
+        C::EnableWire { h_payto, payto_uri, start, master_sig_wire } => {
+            let row = WireAccountRow {
+                payto_uri: payto_uri.clone(),
+                master_sig: *master_sig_wire,
+                last_change: *start,
+                enabled: true,
+            };
+            set_account(rows, *h_payto, row)
+        }
+        C::DisableWire { h_payto, end } => {
+            let key = WireTargetKey { h_payto: *h_payto };
+            let Some(row) = rows.get::<WireAccounts>(&key) else { return Err(Refusal::AccountUnknown) };
+            let row = WireAccountRow { last_change: *end, enabled: false, ..row.clone() };
+            set_account(rows, *h_payto, row)
+        }
+        C::WireFee { key, row } => wire_fee(rows, key, row),
+        C::GlobalFee { start, row } => global_fee(rows, *start, row),
+        C::Extensions(row) => {
+            let key = ExtensionsKey { id: 0 };
+            if rows.get::<Extensions>(&key) == Some(row) {
+                return Ok(Unchanged);
+            }
+            rows.put::<Extensions>(&key, row.clone());
+            Ok(Changed)
+        }
+        C::Drain { wtid, row } => {
+            let key = WtidKey { wtid: *wtid };
+            if rows.get::<Drains>(&key).is_some() {
+                return Ok(Unchanged);
+            }
+            rows.insert::<Drains>(&key, row.clone());
+            Ok(Changed)
+        }
+    }
+}
+
+fn keys(
+    rows: &mut WorkingSet,
+    denominations: &[(DenomSerial, DenomRow)],
+    signing_keys: &[(EddsaPublicKey, SigningKeyRow)],
+) -> Verdict {
+    let mut outcome = Unchanged;
+    let counter = serial_counter();
+    let mut last = rows.get::<Counters>(&counter).map_or(0, |row| row.value);
+    for (serial, row) in denominations {
+        let is_known = !rows.group::<Denominations>(Denominations::BY_HASH, &row.h_denom_pub).is_empty();
+        if is_known || u64::from(serial.0) != last + 1 {
+            return Err(Refusal::SerialTaken);
+        }
+        last += 1;
+        rows.insert::<Denominations>(&DenomKey { serial: *serial }, row.clone());
+        outcome = Changed;
+    }
+    if outcome == Changed {
+        rows.put::<Counters>(&counter, CounterRow { value: last });
+    }
+    for (exchange_pub, row) in signing_keys {
+        let key = SigningKeyKey { exchange_pub: *exchange_pub };
+        if rows.get::<SigningKeys>(&key).is_none() {
+            rows.insert::<SigningKeys>(&key, row.clone());
+            outcome = Changed;
+        }
+    }
+    Ok(outcome)
+}
+
+/// A change may follow one that was signed for the same time or earlier.
+fn order(old: Timestamp, new: Timestamp) -> Result<(), Refusal> {
+    if old > new { Err(Refusal::MoreRecentPresent) } else { Ok(()) }
+}
+
+fn set_auditor(rows: &mut WorkingSet, auditor_pub: EddsaPublicKey, row: AuditorRow) -> Verdict {
+    let key = AuditorKey { auditor_pub };
+    if let Some(old) = rows.get::<Auditors>(&key) {
+        order(old.last_change, row.last_change)?;
+        if *old == row {
+            return Ok(Unchanged);
+        }
+    }
+    rows.put::<Auditors>(&key, row);
+    Ok(Changed)
+}
+
+fn set_account(rows: &mut WorkingSet, h_payto: ShortHash, row: WireAccountRow) -> Verdict {
+    let key = WireTargetKey { h_payto };
+    if let Some(old) = rows.get::<WireAccounts>(&key) {
+        order(old.last_change, row.last_change)?;
+        if *old == row {
+            return Ok(Unchanged);
+        }
+    }
+    rows.put::<WireAccounts>(&key, row);
+    Ok(Changed)
+}
+
+fn auditor_signature(
+    rows: &mut WorkingSet,
+    auditor_pub: EddsaPublicKey,
+    serial: DenomSerial,
+    auditor_sig: EddsaSignature,
+) -> Verdict {
+    match rows.get::<Auditors>(&AuditorKey { auditor_pub }) {
+        None => return Err(Refusal::AuditorUnknown),
+        Some(auditor) if !auditor.enabled => return Err(Refusal::AuditorInactive),
+        Some(_) => {}
+    }
+    let key = AuditorDenomKey { auditor_pub, serial };
+    // Signatures of one message are equal, but an auditor that has changed its URL signs another message.
+    let row = AuditorDenomRow { auditor_sig };
+    if rows.get::<AuditorDenoms>(&key) == Some(&row) {
+        return Ok(Unchanged);
+    }
+    rows.put::<AuditorDenoms>(&key, row);
+    Ok(Changed)
+}
+
+/// Whether two periods have a moment in common.
+fn overlaps(a: (Timestamp, Timestamp), b: (Timestamp, Timestamp)) -> bool {
+    a.1 > b.0 && a.0 < b.1
+}
+
+/// What follows from the stored periods that overlap a new one, each with whether its fees are the same.
+fn compare(overlapping: impl Iterator<Item = bool>) -> Result<Option<Outcome>, Refusal> {
+    let mut found = None;
+    for is_same in overlapping {
+        if !is_same {
+            return Err(Refusal::FeeMismatch);
+        }
+        found = Some(Unchanged);
+    }
+    Ok(found)
+}
+
+fn wire_fee(rows: &mut WorkingSet, key: &WireFeeKey, row: &WireFeeRow) -> Verdict {
+    let overlapping = rows
+        .group::<WireFees>(WireFees::BY_METHOD, &key.method)
+        .into_iter()
+        .filter(|(other, stored)| *other == key || overlaps((other.start, stored.end), (key.start, row.end)))
+        .map(|(_, stored)| (stored.wire_fee, stored.closing_fee) == (row.wire_fee, row.closing_fee));
+    if let Some(outcome) = compare(overlapping)? {
+        return Ok(outcome);
+    }
+    rows.insert::<WireFees>(key, row.clone());
+    Ok(Changed)
+}
+
+fn global_fee(rows: &mut WorkingSet, start: Timestamp, row: &GlobalFeeRow) -> Verdict {
+    let terms = |row: &GlobalFeeRow| {
+        let fees = (row.history_fee, row.account_fee, row.purse_fee);
+        (fees, row.purse_timeout, row.history_expiration, row.purse_account_limit)
+    };
+    let overlapping = rows
+        .group::<GlobalFees>(GlobalFees::ALL, &ALL_GLOBAL_FEES)
+        .into_iter()
+        .filter(|(other, stored)| {
+            other.start == start || overlaps((other.start, stored.end), (start, row.end))
+        })
+        .map(|(_, stored)| terms(stored) == terms(row));
+    if let Some(outcome) = compare(overlapping)? {
+        return Ok(outcome);
+    }
+    rows.insert::<GlobalFees>(&GlobalFeeKey { start }, row.clone());
+    Ok(Changed)
 }

@@ -1,0 +1,72 @@
+//! `POST /auditors/$AUDITOR_PUB/$H_DENOM_PUB`: auditors approve denominations.
+
+use batzen_crypto::{EddsaPublicKey, HashCode};
+use batzen_http::{Request, Response};
+use batzen_protocol::api::exchange::AuditorSignatureRequest;
+use batzen_protocol::signatures::{AuditorExchangeKeys, SignedMessage};
+use batzen_protocol::{ErrorCode, hash_text};
+
+use super::{Table, body, endpoint, engine_error, error, path_value};
+use crate::rules::management::{Command, Refusal};
+use crate::service::{Exchange, ManageError};
+
+pub(super) fn routes(table: Table) -> Table {
+    table.post("/auditors/:auditor_pub/:h_denom_pub", endpoint!(approve))
+}
+
+async fn approve(app: &Exchange, request: &Request) -> Response {
+    post(app, request).await.unwrap_or_else(|response| response)
+}
+
+async fn post(app: &Exchange, request: &Request) -> Result<Response, Response> {
+    let auditor_pub: EddsaPublicKey = path_value(request, 1, ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
+    let h_denom_pub: HashCode = path_value(request, 2, ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
+    let AuditorSignatureRequest { auditor_sig } = body(request)?;
+    let _one_change = app.management.lock().await;
+    let keys = app.keys();
+    let Some(denom) = keys.denom(&h_denom_pub) else {
+        return Err(error(
+            ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN,
+            &h_denom_pub.to_string()[..8],
+        ));
+    };
+    let auditor = match keys.auditor(&auditor_pub) {
+        None => return Err(error(ErrorCode::EXCHANGE_AUDITORS_AUDITOR_UNKNOWN, "")),
+        Some(auditor) if !auditor.enabled => {
+            return Err(error(ErrorCode::EXCHANGE_AUDITORS_AUDITOR_INACTIVE, ""));
+        }
+        Some(auditor) => auditor,
+    };
+    let terms = denom.validity(app.master_public_key, app.config.currency);
+    let message = AuditorExchangeKeys {
+        h_auditor_url: hash_text(&auditor.url),
+        master_pub: terms.master_pub,
+        start: terms.start,
+        expire_withdraw: terms.expire_withdraw,
+        expire_deposit: terms.expire_deposit,
+        expire_legal: terms.expire_legal,
+        value: terms.value,
+        fee_withdraw: terms.fee_withdraw,
+        fee_deposit: terms.fee_deposit,
+        fee_refresh: terms.fee_refresh,
+        fee_refund: terms.fee_refund,
+        h_denom_pub,
+    };
+    app.metrics.verifications.eddsa.inc();
+    if !message.verify(&auditor_pub, &auditor_sig) {
+        return Err(error(ErrorCode::EXCHANGE_AUDITORS_AUDITOR_SIGNATURE_INVALID, ""));
+    }
+    match app.manage(Command::AuditorSignature { auditor_pub, serial: denom.serial, auditor_sig }).await {
+        Ok(_) => Ok(Response::empty(204)),
+        Err(ManageError::Refused(Refusal::AuditorUnknown)) => {
+            Err(error(ErrorCode::EXCHANGE_AUDITORS_AUDITOR_UNKNOWN, ""))
+        }
+        Err(ManageError::Refused(Refusal::AuditorInactive)) => {
+            Err(error(ErrorCode::EXCHANGE_AUDITORS_AUDITOR_INACTIVE, ""))
+        }
+        Err(ManageError::Refused(other)) => {
+            Err(error(ErrorCode::GENERIC_INTERNAL_INVARIANT_FAILURE, &other.to_string()))
+        }
+        Err(ManageError::Engine(failure)) => Err(engine_error(&failure)),
+    }
+}

@@ -1,0 +1,267 @@
+//! Legal documents in several languages and formats, and the choice among them.
+
+use std::path::Path;
+
+/// File name extensions that are served, with MIME type and priority (the highest wins when nothing else decides).
+const TYPES: [(&str, &str, u8); 10] = [
+    ("html", "text/html", 100),
+    ("htm", "text/html", 99),
+    ("txt", "text/plain", 50),
+    ("md", "text/markdown", 50),
+    ("pdf", "application/pdf", 25),
+    ("epub", "application/epub+zip", 10),
+    ("xml", "text/xml", 10),
+    ("jpg", "image/jpeg", 0),
+    ("png", "image/png", 0),
+    ("gif", "image/gif", 0),
+];
+
+/// Documents above this size are not loaded: they are kept in memory and sent to anybody.
+const DOCUMENT_SIZE_MAX: u64 = 16 * 1024 * 1024;
+
+/// One document in one language and one format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Document {
+    /// Language tag: the name of the directory.
+    pub language: String,
+    /// MIME type without parameters (wallets compare it exactly).
+    pub mime: &'static str,
+    priority: u8,
+    /// The text as stored.
+    pub body: Vec<u8>,
+}
+
+/// All versions of one legal text (terms of service or privacy policy) under one version tag.
+#[derive(Clone, Debug)]
+pub struct Documents {
+    etag: String,
+    documents: Vec<Document>,
+}
+
+/// A range of a header with its quality in thousandths.
+struct Range<'a> {
+    name: &'a str,
+    quality: u16,
+}
+
+/// Splits `a;q=0.5, b` into ranges, most wanted first as far as qualities tell. Ranges with quality zero are kept:
+/// they exclude.
+fn ranges(header: &str) -> Vec<Range<'_>> {
+    header
+        .split(',')
+        .filter_map(|part| {
+            let mut fields = part.split(';').map(str::trim);
+            let name = fields.next().filter(|name| !name.is_empty())?;
+            let quality = fields
+                .find_map(|field| field.strip_prefix("q=").or_else(|| field.strip_prefix("Q=")))
+                .and_then(|text| text.trim().parse::<f32>().ok())
+                .map_or(1.0, |quality| quality.clamp(0.0, 1.0));
+            // Quality values have at most three digits.
+            Some(Range { name, quality: (quality * 1000.0) as u16 })
+        })
+        .collect()
+}
+
+/// How well a MIME type fits: the quality of the most specific range that matches, 0 for none.
+fn mime_quality(accept: &[Range<'_>], mime: &str) -> u16 {
+    let (kind, _) = mime.split_once('/').expect("the table has types with a slash");
+    let mut best = (0u8, 0u16);
+    for range in accept {
+        let specificity = if range.name.eq_ignore_ascii_case(mime) {
+            3
+        } else if range.name == "*/*" || range.name == "*" {
+            1
+        } else if let Some((wanted, "*")) = range.name.split_once('/')
+            && wanted.eq_ignore_ascii_case(kind)
+        {
+            2
+        } else {
+            continue;
+        };
+        if (specificity, range.quality) > best {
+            best = (specificity, range.quality);
+        }
+    }
+    best.1
+}
+
+/// How well a language fits, 0 for not at all. `de` fits `de-CH` and the other way round; the exact tag fits better.
+fn language_quality(wanted: &[Range<'_>], language: &str) -> u32 {
+    let primary = |tag: &str| tag.split(['-', '_']).next().unwrap_or_default().to_ascii_lowercase();
+    wanted
+        .iter()
+        .filter(|range| range.quality > 0)
+        .filter_map(|range| {
+            let specificity = if range.name.eq_ignore_ascii_case(language) {
+                2
+            } else if range.name == "*" {
+                0
+            } else if primary(range.name) == primary(language) {
+                1
+            } else {
+                return None;
+            };
+            Some(u32::from(range.quality) * 4 + specificity)
+        })
+        .max()
+        .unwrap_or(0)
+}
+
+impl Documents {
+    /// A single built-in text, for exchanges without configured documents: wallets insist on an answer with a tag.
+    pub fn built_in(etag: &str, text: &str) -> Self {
+        let document = Document {
+            language: "en".into(),
+            mime: "text/plain",
+            priority: 50,
+            body: text.as_bytes().to_vec(),
+        };
+        Self { etag: etag.into(), documents: vec![document] }
+    }
+
+    /// Loads every `DIRECTORY/LANGUAGE/ETAG.EXTENSION`. Without any the built-in `text` is served.
+    ///
+    /// # Errors
+    /// When a file that has the right name cannot be read; a missing directory is not an error.
+    pub fn load(directory: &Path, etag: &str, text: &str) -> std::io::Result<Self> {
+        let mut documents = Vec::new();
+        let languages = match std::fs::read_dir(directory) {
+            Ok(languages) => languages,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Self::built_in(etag, text));
+            }
+            Err(error) => return Err(error),
+        };
+        for language in languages {
+            let language = language?;
+            let Ok(name) = language.file_name().into_string() else { continue };
+            if !language.path().is_dir() {
+                continue;
+            }
+            for (extension, mime, priority) in TYPES {
+                let path = language.path().join(format!("{etag}.{extension}"));
+                let Ok(metadata) = std::fs::metadata(&path) else { continue };
+                if metadata.len() > DOCUMENT_SIZE_MAX {
+                    return Err(std::io::Error::other(format!(
+                        "{} is too large to be served",
+                        path.display()
+                    )));
+                }
+                documents.push(Document {
+                    language: name.clone(),
+                    mime,
+                    priority,
+                    body: std::fs::read(&path)?,
+                });
+            }
+        }
+        if documents.is_empty() {
+            return Ok(Self::built_in(etag, text));
+        }
+        // The order of directory entries is accidental; answers should not be.
+        documents.sort_by(|a, b| b.priority.cmp(&a.priority).then_with(|| a.language.cmp(&b.language)));
+        Ok(Self { etag: etag.into(), documents })
+    }
+
+    /// The version tag, as it goes into the unquoted `ETag` header.
+    pub fn etag(&self) -> &str {
+        &self.etag
+    }
+
+    /// The document that fits the two headers best, and the languages of all documents of acceptable type.
+    /// There is always one: when no type is acceptable, the one with the highest type priority.
+    pub fn select(&self, accept: Option<&str>, accept_language: Option<&str>) -> (&Document, String) {
+        let accept = ranges(accept.unwrap_or("text/html"));
+        let wanted = ranges(accept_language.unwrap_or("en"));
+        let acceptable: Vec<&Document> =
+            self.documents.iter().filter(|document| mime_quality(&accept, document.mime) > 0).collect();
+        let considered: Vec<&Document> =
+            if acceptable.is_empty() { self.documents.iter().collect() } else { acceptable.clone() };
+        let rank = |document: &&&Document| {
+            let language = language_quality(&wanted, &document.language);
+            if acceptable.is_empty() {
+                (u32::from(document.priority), language, 0, false)
+            } else {
+                let english = document.language == "en";
+                (
+                    language,
+                    u32::from(mime_quality(&accept, document.mime)),
+                    u32::from(document.priority),
+                    english,
+                )
+            }
+        };
+        // `max_by_key` prefers the last of equals; the list is sorted best first.
+        let best = considered.iter().rev().max_by_key(rank).expect("there is at least one document");
+        let languages: Vec<&str> = considered.iter().map(|document| document.language.as_str()).collect();
+        (best, languages.join(" "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn library() -> (tempfile::TempDir, Documents) {
+        let directory = tempfile::tempdir().unwrap();
+        for (language, extension) in [
+            ("en", "html"),
+            ("en", "txt"),
+            ("en", "md"),
+            ("de", "txt"),
+            ("de", "html"),
+            ("fr", "pdf"),
+            ("pt-BR", "txt"),
+        ] {
+            let path = directory.path().join(language);
+            std::fs::create_dir_all(&path).unwrap();
+            std::fs::write(path.join(format!("tos-v1.{extension}")), format!("{language} {extension}"))
+                .unwrap();
+            std::fs::write(path.join(format!("tos-v0.{extension}")), "old").unwrap();
+        }
+        std::fs::write(directory.path().join("README"), "not a language").unwrap();
+        let documents = Documents::load(directory.path(), "tos-v1", "built in").unwrap();
+        (directory, documents)
+    }
+
+    #[test]
+    fn negotiation_table() {
+        let (_directory, documents) = library();
+        for (accept, language, expected) in [
+            (None, None, "en html"),
+            (Some("text/html"), Some("de"), "de html"),
+            (Some("text/plain"), None, "en txt"),
+            (Some("text/plain"), Some("de-AT, en;q=0.5"), "de txt"),
+            (Some("text/plain"), Some("en;q=0.5, de;q=0.4"), "en txt"),
+            (Some("text/plain"), Some("pt"), "pt-BR txt"),
+            (Some("text/plain"), Some("ja"), "en txt"),
+            (Some("text/*"), Some("de"), "de html"),
+            (Some("*/*"), Some("fr"), "fr pdf"),
+            (Some("*/*"), None, "en html"),
+            (Some("TEXT/PLAIN"), Some("DE"), "de txt"),
+            (Some("application/pdf"), Some("en"), "fr pdf"),
+            (Some("text/html;q=0.2, text/plain"), Some("en"), "en txt"),
+            (Some("text/html;q=0, */*"), Some("de"), "de txt"),
+            (Some("application/json"), Some("de"), "de html"),
+            (Some(""), None, "en html"),
+        ] {
+            let (document, _) = documents.select(accept, language);
+            let found = String::from_utf8(document.body.clone()).unwrap();
+            assert_eq!(found, expected, "Accept {accept:?}, Accept-Language {language:?}");
+        }
+        let (_, languages) = documents.select(Some("text/plain"), None);
+        let mut languages: Vec<&str> = languages.split(' ').collect();
+        languages.sort_unstable();
+        assert_eq!(languages, ["de", "en", "pt-BR"]);
+    }
+
+    #[test]
+    fn nothing_configured_serves_the_built_in_text() {
+        let directory = tempfile::tempdir().unwrap();
+        let documents = Documents::load(&directory.path().join("missing"), "tos-v0", "built in").unwrap();
+        let (document, languages) = documents.select(Some("text/html"), Some("de"));
+        assert_eq!((document.mime, document.body.as_slice()), ("text/plain", b"built in".as_slice()));
+        assert_eq!(languages, "en");
+        assert_eq!(documents.etag(), "tos-v0");
+    }
+}

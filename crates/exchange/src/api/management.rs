@@ -1,0 +1,484 @@
+//! `/management/…`: what the holder of the offline master key changes. Signatures are the only access control.
+
+use std::collections::HashSet;
+
+use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
+use batzen_engine::EngineError;
+use batzen_http::{Request, Response};
+use batzen_protocol::api::exchange::{
+    AuditorAddRequest, AuditorDisableRequest, DrainRequest, ExtensionsRequest, GlobalFeeRequest,
+    ManagementKeysRequest, RevokeRequest, WireAddRequest, WireDisableRequest, WireFeeRequest,
+};
+use batzen_protocol::payto::{PaytoUri, h_payto};
+use batzen_protocol::signatures::{
+    MasterAddAuditor, MasterAddWire, MasterDelAuditor, MasterDelWire, MasterDenominationKeyRevoked,
+    MasterDrainProfit, MasterExtension, MasterGlobalFees, MasterSigningKeyRevoked, MasterWireDetails,
+    MasterWireFees, SignedMessage,
+};
+use batzen_protocol::{Amount, ErrorCode, canonical, hash_text};
+use batzen_tables::exchange::{
+    DenomRow, DenomSerial, DrainRow, ExtensionsRow, GlobalFeeRow, SigningKeyRow, WireFeeKey, WireFeeRow,
+};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{Table, body, endpoint, engine_error, error, malformed, money, path_value};
+use crate::config::AgeRestrictionConfig;
+use crate::keys::KeyState;
+use crate::rules::management::{Command, Outcome, Refusal};
+use crate::service::{Exchange, ManageError};
+
+pub(super) fn routes(table: Table) -> Table {
+    table
+        .get("/management/keys", endpoint!(future_keys))
+        .post("/management/keys", endpoint!(keys))
+        .post("/management/denominations/:h_denom_pub/revoke", endpoint!(revoke_denomination))
+        .post("/management/signkeys/:exchange_pub/revoke", endpoint!(revoke_signkey))
+        .post("/management/auditors", endpoint!(auditor_add))
+        .post("/management/auditors/:auditor_pub/disable", endpoint!(auditor_disable))
+        .post("/management/wire", endpoint!(wire_add))
+        .post("/management/wire/disable", endpoint!(wire_disable))
+        .post("/management/wire-fee", endpoint!(wire_fee))
+        .post("/management/global-fee", endpoint!(global_fee))
+        .post("/management/extensions", endpoint!(extensions))
+        .post("/management/drain", endpoint!(drain))
+}
+
+type Answer = Result<Response, Response>;
+
+fn answer(result: Answer) -> Response {
+    result.unwrap_or_else(|response| response)
+}
+
+/// Checks a signature of the master key.
+fn check(
+    app: &Exchange,
+    message: &impl SignedMessage,
+    signature: &EddsaSignature,
+    invalid: ErrorCode,
+) -> Result<(), Response> {
+    app.metrics.verifications.eddsa.inc();
+    if message.verify(&app.master_public_key, signature) { Ok(()) } else { Err(error(invalid, "")) }
+}
+
+/// Amounts are signed with their currency but stored without, so it must be the exchange's, exactly.
+fn amount_of<T: DeserializeOwned>(
+    app: &Exchange,
+    amount: &Amount,
+    field: &str,
+) -> Result<batzen_protocol::Money, Response> {
+    money::<T>(app, amount, field)
+}
+
+/// Has the change decided and made visible.
+async fn apply(app: &Exchange, command: Command, refused: fn(Refusal) -> Response) -> Answer {
+    let _one_change = app.management.lock().await;
+    apply_locked(app, command, refused).await
+}
+
+async fn apply_locked(app: &Exchange, command: Command, refused: fn(Refusal) -> Response) -> Answer {
+    match app.manage(command).await {
+        Ok(Outcome::Changed | Outcome::Unchanged) => Ok(Response::empty(204)),
+        Err(ManageError::Refused(refusal)) => Err(refused(refusal)),
+        Err(ManageError::Engine(failure)) => Err(engine_error(&failure)),
+    }
+}
+
+/// For changes that no rule refuses.
+fn never(refusal: Refusal) -> Response {
+    error(ErrorCode::GENERIC_INTERNAL_INVARIANT_FAILURE, &refusal.to_string())
+}
+
+async fn future_keys(app: &Exchange, _: &Request) -> Response {
+    if !app.modules.is_complete() {
+        return error(ErrorCode::EXCHANGE_GENERIC_KEYS_MISSING, "keys are being created");
+    }
+    if app.modules.signing_keys().is_empty() {
+        return error(ErrorCode::EXCHANGE_SIGNKEY_HELPER_UNAVAILABLE, "");
+    }
+    Response::json(200, &app.keys().future_keys(&app.modules, &app.config))
+}
+
+async fn keys(app: &Exchange, request: &Request) -> Response {
+    answer(post_keys(app, request).await)
+}
+
+async fn post_keys(app: &Exchange, request: &Request) -> Answer {
+    let request: ManagementKeysRequest = body(request)?;
+    let _one_change = app.management.lock().await;
+    let state = app.keys();
+    let denominations = signed_denominations(app, &state, &request)?;
+    let signing_keys = signed_signing_keys(app, &state, &request)?;
+    let command = Command::Keys { denominations, signing_keys };
+    apply_locked(app, command, never).await
+}
+
+/// The denominations that the request puts into use. Those in use already are checked and left out.
+fn signed_denominations(
+    app: &Exchange,
+    state: &KeyState,
+    request: &ManagementKeysRequest,
+) -> Result<Vec<(DenomSerial, DenomRow)>, Response> {
+    let invalid = ErrorCode::EXCHANGE_MANAGEMENT_KEYS_DENOMKEY_ADD_SIGNATURE_INVALID;
+    let future = state.future_denoms(&app.modules, &app.config);
+    let mut seen = HashSet::new();
+    let mut rows: Vec<(DenomSerial, DenomRow)> = Vec::new();
+    for signed in &request.denom_sigs {
+        let h_denom_pub = signed.h_denom_pub;
+        if let Some(denom) = state.denom(&h_denom_pub) {
+            let message = denom.validity(app.master_public_key, app.config.currency);
+            check(app, &message, &signed.master_sig, invalid)?;
+            continue;
+        }
+        let Some(found) = future.iter().find(|denom| denom.row.h_denom_pub == h_denom_pub) else {
+            let detail = h_denom_pub.to_string();
+            return Err(error(ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN, &detail[..8]));
+        };
+        let message = found.announcement.terms().validity(app.master_public_key, h_denom_pub);
+        check(app, &message, &signed.master_sig, invalid)?;
+        if seen.insert(h_denom_pub) {
+            rows.push((DenomSerial(0), DenomRow { master_sig: signed.master_sig, ..found.row.clone() }));
+        }
+    }
+    // Numbers in the order of time: older keys have lower ones, whatever the order of the request.
+    rows.sort_by_key(|(_, row)| row.start);
+    let first = u32::try_from(state.denoms().len()).expect("serials are 32 bits wide") + 1;
+    for (serial, (slot, _)) in (first..).zip(&mut rows) {
+        *slot = DenomSerial(serial);
+    }
+    Ok(rows)
+}
+
+fn signed_signing_keys(
+    app: &Exchange,
+    state: &KeyState,
+    request: &ManagementKeysRequest,
+) -> Result<Vec<(EddsaPublicKey, SigningKeyRow)>, Response> {
+    let invalid = ErrorCode::EXCHANGE_MANAGEMENT_KEYS_SIGNKEY_ADD_SIGNATURE_INVALID;
+    let future = state.future_signkeys(&app.modules, &app.config);
+    let mut rows: Vec<(EddsaPublicKey, SigningKeyRow)> = Vec::new();
+    for signed in &request.signkey_sigs {
+        if let Some(key) = state.active_signkey(&signed.exchange_pub) {
+            check(app, &key.validity(), &signed.master_sig, invalid)?;
+            continue;
+        }
+        let Some(found) = future.iter().find(|key| key.key == signed.exchange_pub) else {
+            return Err(error(ErrorCode::EXCHANGE_MANAGEMENT_KEYS_SIGNKEY_UNKNOWN, ""));
+        };
+        let row = SigningKeyRow {
+            start: found.stamp_start,
+            expire: found.stamp_expire,
+            end: found.stamp_end,
+            master_sig: signed.master_sig,
+            revoked: None,
+        };
+        let message = batzen_protocol::signatures::MasterSigningKeyValidity {
+            start: row.start,
+            expire: row.expire,
+            end: row.end,
+            signkey_pub: found.key,
+        };
+        check(app, &message, &signed.master_sig, invalid)?;
+        if rows.iter().all(|(key, _)| *key != signed.exchange_pub) {
+            rows.push((signed.exchange_pub, row));
+        }
+    }
+    Ok(rows)
+}
+
+async fn revoke_denomination(app: &Exchange, request: &Request) -> Response {
+    answer(post_revoke_denomination(app, request).await)
+}
+
+async fn post_revoke_denomination(app: &Exchange, request: &Request) -> Answer {
+    let h_denom_pub: HashCode = path_value(request, 2, ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
+    let RevokeRequest { master_sig } = body(request)?;
+    let invalid = ErrorCode::EXCHANGE_MANAGEMENT_DENOMINATION_REVOKE_SIGNATURE_INVALID;
+    check(app, &MasterDenominationKeyRevoked { h_denom_pub }, &master_sig, invalid)?;
+    let _one_change = app.management.lock().await;
+    let state = app.keys();
+    if let Some(denom) = state.denom(&h_denom_pub) {
+        let command = Command::RevokeDenomination { serial: denom.serial, master_sig };
+        let response = apply_locked(app, command, never).await;
+        // The key state refuses the key from now on; the keeper destroys it and makes another.
+        app.keeper().poke();
+        return response;
+    }
+    // A key that was never in use: nothing to remember, but it must not come into use either.
+    let unused = state.future_denoms(&app.modules, &app.config);
+    let Some(found) = unused.iter().find(|denom| denom.row.h_denom_pub == h_denom_pub) else {
+        return Err(error(
+            ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN,
+            &h_denom_pub.to_string()[..8],
+        ));
+    };
+    let h_bare = found.announcement.denom_pub.h_key();
+    let replaced =
+        app.modules.replace_revoked_denominations(|key| *key == h_bare, &app.pool, app.now()).await;
+    match replaced {
+        Ok(_) => Ok(Response::empty(204)),
+        Err(failure) => {
+            tracing::error!(error = %failure, "revoked key could not be replaced");
+            Err(error(ErrorCode::EXCHANGE_DENOMINATION_HELPER_BUG, ""))
+        }
+    }
+}
+
+async fn revoke_signkey(app: &Exchange, request: &Request) -> Response {
+    answer(post_revoke_signkey(app, request).await)
+}
+
+async fn post_revoke_signkey(app: &Exchange, request: &Request) -> Answer {
+    let exchange_pub: EddsaPublicKey = path_value(request, 2, ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
+    let RevokeRequest { master_sig } = body(request)?;
+    let invalid = ErrorCode::EXCHANGE_MANAGEMENT_SIGNKEY_REVOKE_SIGNATURE_INVALID;
+    check(app, &MasterSigningKeyRevoked { signkey_pub: exchange_pub }, &master_sig, invalid)?;
+    let _one_change = app.management.lock().await;
+    if app.keys().active_signkey(&exchange_pub).is_some() {
+        let command = Command::RevokeSigningKey { exchange_pub, master_sig };
+        let response = apply_locked(app, command, never).await;
+        app.keeper().poke();
+        return response;
+    }
+    match app.modules.replace_revoked_signing_keys(|key| *key == exchange_pub, app.now()).await {
+        Ok(0) => Err(error(ErrorCode::EXCHANGE_MANAGEMENT_KEYS_SIGNKEY_UNKNOWN, "")),
+        Ok(_) => Ok(Response::empty(204)),
+        Err(failure) => {
+            tracing::error!(error = %failure, "revoked key could not be replaced");
+            Err(error(ErrorCode::EXCHANGE_SIGNKEY_HELPER_BUG, ""))
+        }
+    }
+}
+
+async fn auditor_add(app: &Exchange, request: &Request) -> Response {
+    answer(post_auditor_add(app, request).await)
+}
+
+async fn post_auditor_add(app: &Exchange, request: &Request) -> Answer {
+    let request: AuditorAddRequest = body(request)?;
+    let message = MasterAddAuditor {
+        start_date: request.validity_start,
+        auditor_pub: request.auditor_pub,
+        h_auditor_url: hash_text(&request.auditor_url),
+    };
+    check(app, &message, &request.master_sig, ErrorCode::EXCHANGE_MANAGEMENT_AUDITOR_ADD_SIGNATURE_INVALID)?;
+    let command = Command::EnableAuditor {
+        auditor_pub: request.auditor_pub,
+        url: request.auditor_url,
+        name: request.auditor_name,
+        start: request.validity_start,
+    };
+    apply(app, command, auditor_refused).await
+}
+
+fn auditor_refused(refusal: Refusal) -> Response {
+    match refusal {
+        Refusal::MoreRecentPresent => error(ErrorCode::EXCHANGE_MANAGEMENT_AUDITOR_MORE_RECENT_PRESENT, ""),
+        Refusal::AuditorUnknown => error(ErrorCode::EXCHANGE_MANAGEMENT_AUDITOR_NOT_FOUND, ""),
+        other => never(other),
+    }
+}
+
+async fn auditor_disable(app: &Exchange, request: &Request) -> Response {
+    answer(post_auditor_disable(app, request).await)
+}
+
+async fn post_auditor_disable(app: &Exchange, request: &Request) -> Answer {
+    let auditor_pub: EddsaPublicKey = path_value(request, 2, ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
+    let request: AuditorDisableRequest = body(request)?;
+    // An unknown auditor is told before the signature is looked at: what is unknown cannot be disabled by anybody.
+    if app.keys().auditor(&auditor_pub).is_none() {
+        return Err(error(ErrorCode::EXCHANGE_MANAGEMENT_AUDITOR_NOT_FOUND, ""));
+    }
+    let message = MasterDelAuditor { end_date: request.validity_end, auditor_pub };
+    check(app, &message, &request.master_sig, ErrorCode::EXCHANGE_MANAGEMENT_AUDITOR_DEL_SIGNATURE_INVALID)?;
+    apply(app, Command::DisableAuditor { auditor_pub, end: request.validity_end }, auditor_refused).await
+}
+
+async fn wire_add(app: &Exchange, request: &Request) -> Response {
+    answer(post_wire_add(app, request).await)
+}
+
+async fn post_wire_add(app: &Exchange, request: &Request) -> Answer {
+    let request: WireAddRequest = body(request)?;
+    if let Err(reason) = PaytoUri::parse(request.payto_uri.as_str()) {
+        return Err(error(ErrorCode::GENERIC_PAYTO_URI_MALFORMED, &reason.to_string()));
+    }
+    let h_payto = h_payto(&request.payto_uri);
+    let add = MasterAddWire { start_date: request.validity_start, h_payto };
+    check(app, &add, &request.master_sig_add, ErrorCode::EXCHANGE_MANAGEMENT_WIRE_ADD_SIGNATURE_INVALID)?;
+    let details = MasterWireDetails { h_wire_details: h_payto };
+    let invalid = ErrorCode::EXCHANGE_MANAGEMENT_WIRE_DETAILS_SIGNATURE_INVALID;
+    check(app, &details, &request.master_sig_wire, invalid)?;
+    let command = Command::EnableWire {
+        h_payto,
+        payto_uri: request.payto_uri,
+        start: request.validity_start,
+        master_sig_wire: request.master_sig_wire,
+    };
+    apply(app, command, wire_refused).await
+}
+
+fn wire_refused(refusal: Refusal) -> Response {
+    match refusal {
+        Refusal::MoreRecentPresent => error(ErrorCode::EXCHANGE_MANAGEMENT_WIRE_MORE_RECENT_PRESENT, ""),
+        Refusal::AccountUnknown => error(ErrorCode::EXCHANGE_MANAGEMENT_WIRE_NOT_FOUND, ""),
+        other => never(other),
+    }
+}
+
+async fn wire_disable(app: &Exchange, request: &Request) -> Response {
+    answer(post_wire_disable(app, request).await)
+}
+
+async fn post_wire_disable(app: &Exchange, request: &Request) -> Answer {
+    let request: WireDisableRequest = body(request)?;
+    let h_payto = h_payto(&request.payto_uri);
+    let message = MasterDelWire { end_date: request.validity_end, h_payto };
+    check(app, &message, &request.master_sig_del, ErrorCode::EXCHANGE_MANAGEMENT_WIRE_DEL_SIGNATURE_INVALID)?;
+    apply(app, Command::DisableWire { h_payto, end: request.validity_end }, wire_refused).await
+}
+
+async fn wire_fee(app: &Exchange, request: &Request) -> Response {
+    answer(post_wire_fee(app, request).await)
+}
+
+async fn post_wire_fee(app: &Exchange, request: &Request) -> Answer {
+    let request: WireFeeRequest = body(request)?;
+    let row = WireFeeRow {
+        end: request.fee_end,
+        wire_fee: amount_of::<WireFeeRequest>(app, &request.wire_fee, "wire_fee")?,
+        closing_fee: amount_of::<WireFeeRequest>(app, &request.closing_fee, "closing_fee")?,
+        master_sig: request.master_sig,
+    };
+    let message = MasterWireFees {
+        h_wire_method: hash_text(&request.wire_method),
+        start_date: request.fee_start,
+        end_date: request.fee_end,
+        wire_fee: request.wire_fee,
+        closing_fee: request.closing_fee,
+    };
+    check(app, &message, &request.master_sig, ErrorCode::EXCHANGE_MANAGEMENT_WIRE_FEE_SIGNATURE_INVALID)?;
+    let key = WireFeeKey { method: request.wire_method, start: request.fee_start };
+    apply(app, Command::WireFee { key, row }, |refusal| match refusal {
+        Refusal::FeeMismatch => error(ErrorCode::EXCHANGE_MANAGEMENT_WIRE_FEE_MISMATCH, ""),
+        other => never(other),
+    })
+    .await
+}
+
+async fn global_fee(app: &Exchange, request: &Request) -> Response {
+    answer(post_global_fee(app, request).await)
+}
+
+async fn post_global_fee(app: &Exchange, request: &Request) -> Answer {
+    let request: GlobalFeeRequest = body(request)?;
+    let row = GlobalFeeRow {
+        end: request.fee_end,
+        history_fee: amount_of::<GlobalFeeRequest>(app, &request.history_fee, "history_fee")?,
+        account_fee: amount_of::<GlobalFeeRequest>(app, &request.account_fee, "account_fee")?,
+        purse_fee: amount_of::<GlobalFeeRequest>(app, &request.purse_fee, "purse_fee")?,
+        purse_timeout: request.purse_timeout,
+        history_expiration: request.history_expiration,
+        purse_account_limit: request.purse_account_limit,
+        master_sig: request.master_sig,
+    };
+    let message = MasterGlobalFees {
+        start_date: request.fee_start,
+        end_date: request.fee_end,
+        purse_timeout: request.purse_timeout,
+        history_expiration: request.history_expiration,
+        history_fee: request.history_fee,
+        account_fee: request.account_fee,
+        purse_fee: request.purse_fee,
+        purse_account_limit: request.purse_account_limit,
+    };
+    check(app, &message, &request.master_sig, ErrorCode::EXCHANGE_MANAGEMENT_GLOBAL_FEE_SIGNATURE_INVALID)?;
+    apply(app, Command::GlobalFee { start: request.fee_start, row }, |refusal| match refusal {
+        Refusal::FeeMismatch => error(ErrorCode::EXCHANGE_MANAGEMENT_GLOBAL_FEE_MISMATCH, ""),
+        other => never(other),
+    })
+    .await
+}
+
+async fn extensions(app: &Exchange, request: &Request) -> Response {
+    answer(post_extensions(app, request).await)
+}
+
+/// Why manifests are not acceptable: only what this implementation does may be announced.
+fn check_manifests(app: &Exchange, extensions: &Value) -> Result<(), &'static str> {
+    let Some(extensions) = extensions.as_object() else { return Err("extensions is not an object") };
+    for (name, manifest) in extensions {
+        if name != AgeRestrictionConfig::NAME {
+            return Err("unknown extension");
+        }
+        if manifest["critical"] != Value::Bool(false) || manifest["version"] != AgeRestrictionConfig::VERSION
+        {
+            return Err("criticality or version is not that of the implementation");
+        }
+        let groups = manifest["config"]["age_groups"].as_str().and_then(AgeRestrictionConfig::parse);
+        let Some(groups) = groups else { return Err("age groups cannot be read") };
+        match &app.config.age_restriction {
+            None => return Err("the exchange is not configured for age restriction"),
+            Some(own) if own.mask != groups.mask => {
+                return Err("the exchange is configured for other age groups");
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+async fn post_extensions(app: &Exchange, request: &Request) -> Answer {
+    let request: ExtensionsRequest = body(request)?;
+    let bad = |reason: &str| error(ErrorCode::GENERIC_PARAMETER_MALFORMED, reason);
+    let h_manifests =
+        canonical::manifests_hash(&request.extensions).map_err(|reason| bad(&reason.to_string()))?;
+    let code = ErrorCode::GENERIC_PARAMETER_MALFORMED;
+    check(app, &MasterExtension { h_manifests }, &request.extensions_sig, code)?;
+    check_manifests(app, &request.extensions).map_err(bad)?;
+    let manifests =
+        canonical::to_canonical(&request.extensions).map_err(|reason| bad(&reason.to_string()))?;
+    apply(app, Command::Extensions(ExtensionsRow { manifests, master_sig: request.extensions_sig }), never)
+        .await
+}
+
+async fn drain(app: &Exchange, request: &Request) -> Response {
+    answer(post_drain(app, request).await)
+}
+
+async fn post_drain(app: &Exchange, request: &Request) -> Answer {
+    let request: DrainRequest = body(request)?;
+    if let Err(reason) = PaytoUri::parse(request.credit_payto_uri.as_str()) {
+        let message = reason.to_string();
+        return Err(malformed(&batzen_protocol::api::field_error::<DrainRequest>(
+            "credit_payto_uri",
+            message,
+        )));
+    }
+    let amount = amount_of::<DrainRequest>(app, &request.amount, "amount")?;
+    let message = MasterDrainProfit {
+        wtid: request.wtid,
+        date: request.date,
+        amount: request.amount,
+        h_section: hash_text(&request.debit_account_section),
+        h_payto: h_payto(&request.credit_payto_uri),
+    };
+    let invalid = ErrorCode::EXCHANGE_MANAGEMENT_DRAIN_PROFITS_SIGNATURE_INVALID;
+    check(app, &message, &request.master_sig, invalid)?;
+    let row = DrainRow {
+        account_section: request.debit_account_section,
+        payto_uri: request.credit_payto_uri,
+        date: request.date,
+        amount,
+        master_sig: request.master_sig,
+        executed: false,
+    };
+    apply(app, Command::Drain { wtid: request.wtid, row }, never).await
+}
+
+impl From<EngineError> for ManageError {
+    fn from(failure: EngineError) -> Self {
+        Self::Engine(failure)
+    }
+}

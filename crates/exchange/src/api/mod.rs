@@ -1,0 +1,199 @@
+//! The HTTP interface: one file per family of endpoints, each of which adds its own rows to the table below.
+//!
+//! A handler is `async fn name(app: &Exchange, request: &Request) -> Response` (or with `&mut Request`, to give up its
+//! slot while it waits). Path parameters are read with [`Request::segment`](batzen_http::Head::segment): segment 0 is
+//! the family.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use batzen_engine::EngineError;
+use batzen_http::{Admission, Handler, Head, Method, Request, Response, Routes, Style, header};
+use batzen_protocol::api::field_error;
+use batzen_protocol::{Amount, ErrorCode, Money, ParseError, parse_body};
+use batzen_store::StoreError;
+use serde::de::DeserializeOwned;
+
+use crate::metrics::RequestClass;
+use crate::service::Exchange;
+
+mod auditors;
+mod documents;
+mod http_time;
+mod keys;
+mod management;
+mod root;
+mod terms;
+mod wire;
+
+pub use documents::Documents;
+pub use http_time::http_date;
+pub use keys::KeyQueue;
+pub(crate) use terms::{BUILT_IN_PRIVACY, BUILT_IN_TERMS};
+
+/// The answer of a handler, boxed.
+pub type Answer<'a> = Pin<Box<dyn Future<Output = Response> + Send + 'a>>;
+
+/// A handler as the table holds it.
+pub type Endpoint = for<'a> fn(&'a Exchange, &'a mut Request) -> Answer<'a>;
+
+/// One row of the table: what answers, and what the request is counted as.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    endpoint: Endpoint,
+    class: RequestClass,
+}
+
+/// The table while it is put together.
+pub struct Table(Routes<Entry>);
+
+impl Table {
+    /// Adds a `GET` endpoint (which answers `HEAD` as well). `pattern` is like `/coins/:coin_pub/link`.
+    #[must_use]
+    pub fn get(self, pattern: &str, endpoint: Endpoint) -> Self {
+        Self(self.0.route(Method::GET, pattern, Entry { endpoint, class: RequestClass::Other }))
+    }
+
+    /// Adds a `POST` endpoint.
+    #[must_use]
+    pub fn post(self, pattern: &str, endpoint: Endpoint) -> Self {
+        self.post_as(RequestClass::Other, pattern, endpoint)
+    }
+
+    /// Adds a `POST` endpoint that is counted under a name of its own.
+    #[must_use]
+    pub fn post_as(self, class: RequestClass, pattern: &str, endpoint: Endpoint) -> Self {
+        Self(self.0.route(Method::POST, pattern, Entry { endpoint, class }))
+    }
+}
+
+/// Makes a table entry of a handler function.
+macro_rules! endpoint {
+    ($handler:path) => {
+        |app, request| Box::pin($handler(app, request))
+    };
+}
+pub(crate) use endpoint;
+
+/// All endpoints.
+fn table() -> Routes<Entry> {
+    let mut table = Table(Routes::new(Style::ByFirstSegment));
+    for family in
+        [root::routes, terms::routes, keys::routes, wire::routes, management::routes, auditors::routes]
+    {
+        table = family(table);
+    }
+    table.0
+}
+
+/// The service's HTTP handler.
+pub struct Api {
+    app: Arc<Exchange>,
+    routes: Routes<Entry>,
+}
+
+impl Api {
+    /// The interface of this exchange.
+    pub fn new(app: Arc<Exchange>) -> Self {
+        Self { app, routes: table() }
+    }
+
+    /// Answers one request.
+    pub async fn answer(&self, mut request: Request) -> Response {
+        let entry = match self.routes.resolve(&request.head) {
+            Ok(matched) => *matched.endpoint,
+            Err(response) => {
+                self.app.metrics.received(RequestClass::Other);
+                return response;
+            }
+        };
+        self.app.metrics.received(entry.class);
+        (entry.endpoint)(&self.app, &mut request).await
+    }
+}
+
+impl Handler for Api {
+    fn handle(&self, request: Request) -> impl Future<Output = Response> + Send {
+        self.answer(request)
+    }
+
+    /// Turns away what no endpoint is for before its body is read.
+    fn admit(&self, head: &Head) -> Result<Admission, Response> {
+        match self.routes.resolve(head) {
+            Ok(_) => Ok(Admission::default()),
+            Err(response) => {
+                self.app.metrics.received(RequestClass::Other);
+                Err(response)
+            }
+        }
+    }
+}
+
+/// An error answer with the code's own status.
+pub fn error(code: ErrorCode, detail: &str) -> Response {
+    Response::error(code, detail)
+}
+
+/// An error answer with another status than the code's own.
+pub fn error_status(code: ErrorCode, status: u16, detail: &str) -> Response {
+    Response::error_status(code, status, detail)
+}
+
+/// Reads a request's body.
+///
+/// # Errors
+/// The answer to give: 400, code 22, with what is wrong and where.
+pub fn body<T: DeserializeOwned>(request: &Request) -> Result<T, Response> {
+    parse_body(&request.body).map_err(|error| malformed(&error))
+}
+
+/// The answer to a body that cannot be read.
+pub fn malformed(error: &ParseError) -> Response {
+    Response::json(400, &error.to_error_body())
+}
+
+/// The amount of a member of body `T`, which must be in the exchange's currency.
+///
+/// # Errors
+/// The answer to give: 400, code 22, naming the member.
+pub fn money<T: DeserializeOwned>(app: &Exchange, amount: &Amount, field: &str) -> Result<Money, Response> {
+    amount
+        .money_in(app.config.currency)
+        .map_err(|error| malformed(&field_error::<T>(field, error.to_string())))
+}
+
+/// A value in base32 at a place in the path.
+///
+/// # Errors
+/// The answer to give: 400 with `code`.
+pub fn path_value<T: FromStr>(request: &Request, index: usize, code: ErrorCode) -> Result<T, Response> {
+    let text = request.segment(index);
+    text.parse().map_err(|_| error(code, text))
+}
+
+/// The answer when a command was not decided.
+pub fn engine_error(failure: &EngineError) -> Response {
+    match failure {
+        EngineError::Overloaded => overloaded(),
+        EngineError::Stopped => error_status(ErrorCode::GENERIC_DB_SOFT_FAILURE, 503, "ending")
+            .with_header(header::RETRY_AFTER, "1"),
+        EngineError::Store(failure) => store_error(failure),
+    }
+}
+
+/// The answer when the store failed.
+pub fn store_error(failure: &StoreError) -> Response {
+    tracing::error!(error = %failure, "store failed");
+    match failure {
+        StoreError::Full(_) => error(ErrorCode::GENERIC_DB_STORE_FAILED, "no space left"),
+        StoreError::Corrupt { .. } => error(ErrorCode::GENERIC_DB_INVARIANT_FAILURE, ""),
+        _ => error(ErrorCode::GENERIC_DB_COMMIT_FAILED, ""),
+    }
+}
+
+/// The answer when there is more to do than can be queued.
+pub fn overloaded() -> Response {
+    error_status(ErrorCode::GENERIC_DB_SOFT_FAILURE, 503, "busy").with_header(header::RETRY_AFTER, "1")
+}

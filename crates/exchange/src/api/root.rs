@@ -1,0 +1,33 @@
+//! Small pages: greeting, robots, seed, metrics.
+
+use batzen_http::{Request, Response};
+
+use super::{Table, endpoint};
+use crate::service::Exchange;
+
+pub(super) fn routes(table: Table) -> Table {
+    table
+        .get("/", endpoint!(greeting))
+        .get("/robots.txt", endpoint!(robots))
+        .get("/seed", endpoint!(seed))
+        .get("/metrics", endpoint!(metrics))
+}
+
+async fn greeting(_: &Exchange, _: &Request) -> Response {
+    Response::bytes(200, "text/plain", "Hello, I'm a Batzen exchange. This HTTP server is not for humans.\n")
+}
+
+async fn robots(_: &Exchange, _: &Request) -> Response {
+    Response::bytes(200, "text/plain", "User-agent: *\nDisallow: /\n")
+}
+
+/// Randomness for wallets that do not trust their own alone. Fresh in every answer, so nothing may cache it.
+async fn seed(_: &Exchange, _: &Request) -> Response {
+    let mut seed = vec![0; 32];
+    batzen_crypto::fill_random(&mut seed);
+    Response::bytes(200, "", seed)
+}
+
+async fn metrics(app: &Exchange, _: &Request) -> Response {
+    Response::bytes(200, "", app.metrics.render(&app.metric_sources()))
+}

@@ -1,0 +1,52 @@
+//! `/terms` and `/privacy`: legal documents by content negotiation.
+
+use batzen_http::{Request, Response, header};
+use batzen_protocol::Duration;
+
+use super::{Documents, Table, endpoint, http_date};
+use crate::service::Exchange;
+
+/// Served when the operator has configured no terms of service.
+pub(crate) const BUILT_IN_TERMS: &str = "\
+Terms of service
+
+The operator of this exchange has not published terms of service.
+Coins are digital cash: whoever loses them, loses the money.
+";
+
+/// Served when the operator has configured no privacy policy.
+pub(crate) const BUILT_IN_PRIVACY: &str = "\
+Privacy policy
+
+The operator of this exchange has not published a privacy policy.
+Payments with coins do not tell this exchange who pays.
+";
+
+pub(super) fn routes(table: Table) -> Table {
+    table.get("/terms", endpoint!(terms)).get("/privacy", endpoint!(privacy))
+}
+
+async fn terms(app: &Exchange, request: &Request) -> Response {
+    serve(app, &app.terms, request)
+}
+
+async fn privacy(app: &Exchange, request: &Request) -> Response {
+    serve(app, &app.privacy, request)
+}
+
+fn serve(app: &Exchange, documents: &Documents, request: &Request) -> Response {
+    let expires = http_date(app.now().saturating_add(Duration::from_days(1)));
+    let etag = documents.etag();
+    if request.header(header::IF_NONE_MATCH).is_some_and(|known| known.trim().eq_ignore_ascii_case(etag)) {
+        return Response::empty(304).with_header(header::EXPIRES, &expires).with_header(header::ETAG, etag);
+    }
+    let (document, languages) =
+        documents.select(request.header(header::ACCEPT), request.header(header::ACCEPT_LANGUAGE));
+    Response::bytes(200, document.mime, document.body.clone())
+        .with_header(header::ETAG, etag)
+        .with_header(header::EXPIRES, &expires)
+        // Without comma: what clients have always been sent.
+        .with_header(header::CACHE_CONTROL, "public max-age=864000")
+        .with_header(header::VARY, "Accept-Language,Accept,Accept-Encoding")
+        .with_header(header::HeaderName::from_static("acceptable-languages"), &languages)
+}

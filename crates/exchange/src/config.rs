@@ -1,0 +1,516 @@
+//! What the operator configures.
+//!
+//! [`ExchangeConfig::from_ini`](ExchangeConfig::from_ini) reads the configuration dialect; programs that play all roles
+//! themselves (demo, tests) start from [`ExchangeConfig::local`].
+
+use std::path::{Path, PathBuf};
+
+use batzen_crypto::EddsaPublicKey;
+use batzen_protocol::{Currency, Duration, Money};
+
+use crate::keys::schedule::{Schedule, ScheduleError};
+
+mod ini;
+
+/// The shortest RSA modulus that denominations may have, in bits.
+pub const RSA_BITS_MIN: u32 = 1024;
+/// The longest RSA modulus that denominations may have, in bits.
+pub const RSA_BITS_MAX: u32 = 8192;
+
+/// Why a configuration is not usable.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The text of the configuration, or one of its values, cannot be read.
+    #[error("{0}")]
+    Ini(String),
+    /// A value that can be read but makes no sense.
+    #[error("[{section}] {reason}")]
+    Invalid {
+        /// The section it is in.
+        section: String,
+        /// What is wrong, in words.
+        reason: String,
+    },
+}
+
+impl ConfigError {
+    pub(crate) fn invalid(section: &str, reason: impl Into<String>) -> Self {
+        Self::Invalid { section: section.into(), reason: reason.into() }
+    }
+}
+
+/// Where the HTTP service listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListenConfig {
+    /// On a TCP port.
+    Tcp {
+        /// Address or host name; every address if absent.
+        bind_to: Option<String>,
+        /// Port; 0 lets the system choose (tests).
+        port: u16,
+    },
+    /// On a local socket.
+    Unix {
+        /// The socket.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+}
+
+/// The cipher of a denomination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CipherConfig {
+    /// Blind RSA with a modulus of so many bits.
+    Rsa {
+        /// Length of the modulus in bits.
+        bits: u32,
+    },
+    /// Clause Blind Schnorr.
+    Cs,
+}
+
+/// The four fees of a denomination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoinFees {
+    /// For issuing the coin.
+    pub withdraw: Money,
+    /// For every deposit.
+    pub deposit: Money,
+    /// For every melt.
+    pub refresh: Money,
+    /// For every refund.
+    pub refund: Money,
+}
+
+impl CoinFees {
+    /// No fees at all.
+    pub const FREE: Self =
+        Self { withdraw: Money::ZERO, deposit: Money::ZERO, refresh: Money::ZERO, refund: Money::ZERO };
+}
+
+/// A section `[coin_*]`: one denomination, of which there is a sequence of keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CoinConfig {
+    /// The name of the section, which names the directory of its keys.
+    pub section: String,
+    /// What a coin is worth.
+    pub value: Money,
+    /// How long one key is offered for withdrawal.
+    pub duration_withdraw: Duration,
+    /// How long coins can be spent after that.
+    pub duration_spend: Duration,
+    /// How long records are kept after that.
+    pub duration_legal: Duration,
+    /// The fees.
+    pub fees: CoinFees,
+    /// The cipher.
+    pub cipher: CipherConfig,
+    /// Whether its coins may carry an age commitment.
+    pub age_restricted: bool,
+}
+
+/// A section `[taler-exchange-secmod-*]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModuleConfig {
+    /// How long two consecutive keys are valid at the same time.
+    pub overlap_duration: Duration,
+    /// How far ahead keys are created.
+    pub lookahead_sign: Duration,
+    /// Where the private keys are.
+    pub key_dir: PathBuf,
+    /// The module's own private key.
+    pub sm_priv_key: PathBuf,
+}
+
+/// Legal documents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DocumentsConfig {
+    /// One directory a language; the built-in text without.
+    pub directory: Option<PathBuf>,
+    /// Version tag and file name.
+    pub etag: String,
+}
+
+/// How the wire gateway knows us.
+#[derive(Clone, PartialEq, Eq)]
+pub enum GatewayAuth {
+    /// Not at all.
+    None,
+    /// HTTP basic authentication.
+    Basic {
+        /// User name.
+        username: String,
+        /// Password; never printed.
+        password: String,
+    },
+}
+
+impl std::fmt::Debug for GatewayAuth {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::None => f.write_str("None"),
+            Self::Basic { username, .. } => write!(f, "Basic {{ username: {username:?}, password: … }}"),
+        }
+    }
+}
+
+/// The wire gateway of an account.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatewayConfig {
+    /// Base URL of the account at the gateway.
+    pub url: String,
+    /// How to log in.
+    pub auth: GatewayAuth,
+}
+
+/// A section `[exchange-account-*]`: a bank account of the exchange.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccountConfig {
+    /// The name of the section.
+    pub section: String,
+    /// The account.
+    pub payto_uri: String,
+    /// Used for outgoing transfers.
+    pub enable_debit: bool,
+    /// Watched for incoming transfers.
+    pub enable_credit: bool,
+    /// Its gateway; required if the account is used either way.
+    pub gateway: Option<GatewayConfig>,
+}
+
+/// The age restriction extension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgeRestrictionConfig {
+    /// Ages at which a group begins, ascending, separated by `:`.
+    pub age_groups: String,
+    /// The same as bit mask: bit 0, and one bit an age.
+    pub mask: u32,
+}
+
+impl AgeRestrictionConfig {
+    /// The groups that are used unless the operator says otherwise.
+    pub const DEFAULT_GROUPS: &'static str = "8:10:12:14:16:18:21";
+
+    /// Reads `8:10:12`: ascending ages from 1 to 31.
+    pub fn parse(age_groups: &str) -> Option<Self> {
+        let mut mask = 1u32;
+        let mut last = 0;
+        for age in age_groups.split(':') {
+            let age: u32 = age.trim().parse().ok()?;
+            if age <= last || age > 31 {
+                return None;
+            }
+            mask |= 1 << age;
+            last = age;
+        }
+        Some(Self { age_groups: age_groups.into(), mask })
+    }
+
+    /// The name under which the extension is published.
+    pub const NAME: &'static str = "age_restriction";
+    /// The version of the extension that is implemented.
+    pub const VERSION: &'static str = "1";
+
+    /// The manifests object with this extension alone, as it is signed and published.
+    pub fn manifests(&self) -> serde_json::Value {
+        serde_json::json!({
+            Self::NAME: {
+                "critical": false,
+                "version": Self::VERSION,
+                "config": { "age_groups": self.age_groups },
+            }
+        })
+    }
+}
+
+/// Pauses and shards of the background workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkersConfig {
+    /// Pause of the aggregator without work.
+    pub aggregator_idle_sleep: Duration,
+    /// Width of an aggregator shard.
+    pub aggregator_shard_size: u64,
+    /// Granularity of the aggregator's clock.
+    pub aggregator_shift: Duration,
+    /// Pause of the closer.
+    pub closer_idle_sleep: Duration,
+    /// Pause of the transfer executor.
+    pub transfer_idle_sleep: Duration,
+    /// Pause of the import of incoming transfers.
+    pub wirewatch_idle_sleep: Duration,
+}
+
+impl Default for WorkersConfig {
+    fn default() -> Self {
+        Self {
+            aggregator_idle_sleep: Duration::from_secs(60),
+            aggregator_shard_size: 1 << 31,
+            aggregator_shift: Duration::from_secs(1),
+            closer_idle_sleep: Duration::from_secs(60),
+            transfer_idle_sleep: Duration::from_secs(60),
+            wirewatch_idle_sleep: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Fees that a stand-alone set-up signs for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StandaloneFees {
+    /// Of every aggregated transfer.
+    pub wire: Money,
+    /// Of closing a reserve.
+    pub closing: Money,
+    /// Of a reserve's full history.
+    pub history: Money,
+    /// Of opening an account, a year.
+    pub account: Money,
+    /// Of a purse beyond the free ones.
+    pub purse: Money,
+    /// How long a purse may stay open.
+    pub purse_timeout: Duration,
+    /// How long histories are kept.
+    pub history_expiration: Duration,
+    /// Free concurrent purses of an account.
+    pub purse_account_limit: u32,
+}
+
+impl Default for StandaloneFees {
+    fn default() -> Self {
+        Self {
+            wire: Money::ZERO,
+            closing: Money::ZERO,
+            history: Money::ZERO,
+            account: Money::ZERO,
+            purse: Money::ZERO,
+            purse_timeout: Duration::from_secs(3600),
+            history_expiration: Duration::from_days(365),
+            purse_account_limit: 8,
+        }
+    }
+}
+
+/// Set-up by the exchange itself, with a master key on its own machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StandaloneConfig {
+    /// The master private key, 32 bytes; created if missing.
+    pub master_priv_file: PathBuf,
+    /// What the security modules' keys were when first seen.
+    pub secm_tofu_file: PathBuf,
+    /// The fees to sign.
+    pub fees: StandaloneFees,
+}
+
+/// Everything that the exchange service and its workers need to know.
+#[derive(Clone, Debug)]
+pub struct ExchangeConfig {
+    /// The one currency.
+    pub currency: Currency,
+    /// What a bank can transfer: amounts on the wire are multiples of it.
+    pub currency_round_unit: Money,
+    /// The public URL, ending in `/`.
+    pub base_url: String,
+    /// The key that signs everything offline. Only a stand-alone exchange may find it out by itself.
+    pub master_public_key: Option<EddsaPublicKey>,
+    /// Where to listen.
+    pub listen: ListenConfig,
+    /// Directory of the embedded store.
+    pub store_dir: PathBuf,
+    /// Directory of local sockets.
+    pub runtime_dir: PathBuf,
+    /// The longest time for which `/keys` may be cached.
+    pub max_keys_caching: Duration,
+    /// Shown in `/keys`.
+    pub asset_type: String,
+    /// How long signatures of an online key count after its use.
+    pub signkey_legal_duration: Duration,
+    /// How long one online signing key is used.
+    pub signkey_duration: Duration,
+    /// Terms of service.
+    pub terms: DocumentsConfig,
+    /// Privacy policy.
+    pub privacy: DocumentsConfig,
+    /// After this time without withdrawal a reserve is closed.
+    pub idle_reserve_expiration: Duration,
+    /// How long reserves are kept.
+    pub legal_reserve_expiration: Duration,
+    /// Free concurrent purses of a paid account.
+    pub default_purse_limit: u32,
+    /// The denominations.
+    pub coins: Vec<CoinConfig>,
+    /// RSA denomination keys.
+    pub module_rsa: ModuleConfig,
+    /// Clause Blind Schnorr denomination keys.
+    pub module_cs: ModuleConfig,
+    /// Online signing keys.
+    pub module_eddsa: ModuleConfig,
+    /// The bank accounts.
+    pub accounts: Vec<AccountConfig>,
+    /// Age restriction, if enabled.
+    pub age_restriction: Option<AgeRestrictionConfig>,
+    /// Background workers.
+    pub workers: WorkersConfig,
+    /// Sets itself up, if present.
+    pub standalone: Option<StandaloneConfig>,
+    /// How long a connection may stay idle.
+    pub connection_timeout: Duration,
+    /// Threads for cryptography; 0: one a core.
+    pub crypto_threads: usize,
+}
+
+impl ExchangeConfig {
+    /// A stand-alone exchange on 127.0.0.1 that keeps everything below `data_dir`: one account, the default limits, and
+    /// few keys, long used, so that it starts quickly. Coins and accounts are to be added.
+    pub fn local(currency: Currency, data_dir: &Path, port: u16) -> Self {
+        let data = data_dir.join("exchange");
+        let module = |name: &str| ModuleConfig {
+            overlap_duration: Duration::from_secs(300),
+            lookahead_sign: Duration::from_days(1),
+            key_dir: data.join(format!("secmod-{name}")).join("keys"),
+            sm_priv_key: data.join(format!("secmod-{name}")).join("secmod-private-key"),
+        };
+        Self {
+            currency,
+            currency_round_unit: Money::new(0, 1_000_000).expect("a hundredth is a valid amount"),
+            base_url: format!("http://127.0.0.1:{port}/"),
+            master_public_key: None,
+            listen: ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port },
+            store_dir: data.join("store"),
+            runtime_dir: data.join("run"),
+            max_keys_caching: Duration::FOREVER,
+            asset_type: "fiat".into(),
+            signkey_legal_duration: Duration::from_days(2 * 365),
+            signkey_duration: Duration::from_days(12 * 7),
+            terms: DocumentsConfig { directory: None, etag: "tos-v0".into() },
+            privacy: DocumentsConfig { directory: None, etag: "pp-v0".into() },
+            idle_reserve_expiration: Duration::from_days(28),
+            legal_reserve_expiration: Duration::from_days(7 * 365),
+            default_purse_limit: 1,
+            coins: Vec::new(),
+            module_rsa: module("rsa"),
+            module_cs: module("cs"),
+            module_eddsa: module("eddsa"),
+            accounts: Vec::new(),
+            age_restriction: None,
+            workers: WorkersConfig::default(),
+            standalone: Some(StandaloneConfig {
+                master_priv_file: data.join("offline").join("master.priv"),
+                secm_tofu_file: data.join("offline").join("secm-tofus.pub"),
+                fees: StandaloneFees::default(),
+            }),
+            connection_timeout: Duration::from_secs(30),
+            crypto_threads: 0,
+        }
+    }
+
+    /// Adds a denomination with keys that are used for a week, coins that can be spent for two years, and records kept
+    /// for three more.
+    #[must_use]
+    pub fn with_coin(mut self, section: &str, value: Money, fees: CoinFees, cipher: CipherConfig) -> Self {
+        self.coins.push(CoinConfig {
+            section: section.into(),
+            value,
+            duration_withdraw: Duration::from_days(7),
+            duration_spend: Duration::from_days(2 * 365),
+            duration_legal: Duration::from_days(3 * 365),
+            fees,
+            cipher,
+            age_restricted: false,
+        });
+        self
+    }
+
+    /// Adds a bank account that is used in both directions.
+    #[must_use]
+    pub fn with_account(mut self, section: &str, payto_uri: &str, gateway: GatewayConfig) -> Self {
+        self.accounts.push(AccountConfig {
+            section: section.into(),
+            payto_uri: payto_uri.into(),
+            enable_debit: true,
+            enable_credit: true,
+            gateway: Some(gateway),
+        });
+        self
+    }
+
+    /// The spacing of the keys of a coin section.
+    pub fn coin_schedule(&self, coin: &CoinConfig) -> Schedule {
+        let module = match coin.cipher {
+            CipherConfig::Rsa { .. } => &self.module_rsa,
+            CipherConfig::Cs => &self.module_cs,
+        };
+        Schedule {
+            duration: coin.duration_withdraw,
+            overlap: module.overlap_duration,
+            lookahead: module.lookahead_sign,
+        }
+    }
+
+    /// The spacing of the online signing keys.
+    pub fn signkey_schedule(&self) -> Schedule {
+        Schedule {
+            duration: self.signkey_duration,
+            overlap: self.module_eddsa.overlap_duration,
+            lookahead: self.module_eddsa.lookahead_sign,
+        }
+    }
+
+    /// The age mask of a coin section: that of the extension if both are enabled, else 0.
+    pub fn age_mask(&self, coin: &CoinConfig) -> u32 {
+        match &self.age_restriction {
+            Some(extension) if coin.age_restricted => extension.mask,
+            _ => 0,
+        }
+    }
+
+    /// Checks what no single option can tell. Called by whoever starts the exchange.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if !self.base_url.ends_with('/') || !self.base_url.starts_with("http") {
+            return Err(ConfigError::invalid("exchange", "BASE_URL must be an http(s) URL that ends with /"));
+        }
+        if self.currency_round_unit.is_zero() {
+            return Err(ConfigError::invalid("taler", "CURRENCY_ROUND_UNIT must not be zero"));
+        }
+        if self.master_public_key.is_none() && self.standalone.is_none() {
+            return Err(ConfigError::invalid("exchange", "MASTER_PUBLIC_KEY is missing"));
+        }
+        let schedule = |section: &str, schedule: Schedule| {
+            schedule
+                .validate()
+                .map_err(|error: ScheduleError| ConfigError::invalid(section, error.to_string()))
+        };
+        schedule("taler-exchange-secmod-eddsa", self.signkey_schedule())?;
+        let mut names = std::collections::HashSet::new();
+        for coin in &self.coins {
+            let section = coin.section.as_str();
+            let safe =
+                section.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b'+'));
+            if !safe || section.is_empty() || section.starts_with('.') {
+                return Err(ConfigError::invalid(
+                    section,
+                    "the name must be usable as the name of a directory",
+                ));
+            }
+            if !names.insert(section.to_ascii_uppercase()) {
+                return Err(ConfigError::invalid(section, "the section exists twice"));
+            }
+            schedule(section, self.coin_schedule(coin))?;
+            if coin.value.is_zero() {
+                return Err(ConfigError::invalid(section, "VALUE must not be zero"));
+            }
+            if let CipherConfig::Rsa { bits } = coin.cipher
+                && !(RSA_BITS_MIN..=RSA_BITS_MAX).contains(&bits)
+            {
+                let reason = format!("RSA_KEYSIZE must be between {RSA_BITS_MIN} and {RSA_BITS_MAX}");
+                return Err(ConfigError::invalid(section, reason));
+            }
+            if coin.fees.deposit > coin.value {
+                return Err(ConfigError::invalid(
+                    section,
+                    "FEE_DEPOSIT is larger than the value of the coin",
+                ));
+            }
+        }
+        Ok(())
+    }
+}

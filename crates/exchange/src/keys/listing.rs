@@ -1,0 +1,377 @@
+//! The answers to `/keys` and `/wire`, prepared once for many clients.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, OnceLock};
+
+use batzen_crypto::denom::{Cipher, DenomKey as BareKey};
+use batzen_crypto::hash::{Digest, Sha512, finish, sha512};
+use batzen_crypto::{EddsaPublicKey, EddsaSignature, ExpandedSigner, HashCode};
+use batzen_http::{Bytes, deflate};
+use batzen_protocol::api::exchange::{
+    AuditorDenomination, AuditorKeys, Denomination, DenominationGroup, GlobalFee, GroupCipher, GroupMember,
+    KeysResponse, RecoupDenomination, SignKey, WireAccount, WireFee, WireResponse,
+};
+use batzen_protocol::payto::PaytoUri;
+use batzen_protocol::signatures::{ExchangeKeySet, SignedMessage};
+use batzen_protocol::{Currency, Duration, ErrorCode, Timestamp};
+use batzen_tables::exchange::{DenomSerial, ExtensionsRow, WireAccountRow, WireFeeRow};
+
+use super::state::{Denom, KeyState, extension_manifests};
+use crate::api::http_date;
+use crate::config::ExchangeConfig;
+
+/// The protocol version that is announced, libtool style.
+pub const PROTOCOL_VERSION: &str = "14:0:2";
+
+/// A prepared answer to `/keys`.
+#[derive(Debug)]
+pub struct KeysAnswer {
+    /// The JSON text.
+    pub body: Bytes,
+    /// The same compressed (zlib).
+    pub deflated: Bytes,
+    /// Base32 of its SHA-512, unquoted.
+    pub etag: String,
+    /// When the key state was built, as HTTP date.
+    pub last_modified: String,
+    /// Until when it may be kept, as HTTP date; absent for ever.
+    pub expires: Option<String>,
+}
+
+/// What is common to all answers of one key state, and the answers made so far.
+#[derive(Debug)]
+pub(super) struct KeysListing {
+    /// Everything but the denominations and what depends on them.
+    frame: KeysResponse,
+    signer: ExpandedSigner,
+    last_modified: String,
+    expires: Timestamp,
+    /// One slot for every start, oldest first (the first is the full answer); filled when it is first asked for.
+    slots: BTreeMap<Timestamp, OnceLock<Arc<KeysAnswer>>>,
+}
+
+impl KeysListing {
+    /// Nothing while there is no denomination or no usable signing key.
+    pub(super) fn new(
+        state: &KeyState,
+        config: &ExchangeConfig,
+        auditor_sigs: &[(EddsaPublicKey, DenomSerial, EddsaSignature)],
+        extensions: Option<&ExtensionsRow>,
+        now: Timestamp,
+    ) -> Option<Self> {
+        let signer = state.online_signer().ok()?.clone();
+        let listed = || state.denoms().iter().filter(|denom| !denom.revoked);
+        let oldest = listed().map(|denom| denom.start).min()?;
+        let slots = listed().map(|denom| (denom.start, OnceLock::new())).collect();
+        let (extensions, extensions_sig) = match extension_manifests(config, extensions) {
+            Some((manifests, sig)) => {
+                (Some(serde_json::from_value(manifests).expect("manifests were checked when stored")), sig)
+            }
+            None => (None, None),
+        };
+        let frame = KeysResponse {
+            version: PROTOCOL_VERSION.into(),
+            base_url: config.base_url.clone(),
+            currency: config.currency.as_str().into(),
+            asset_type: config.asset_type.clone(),
+            master_public_key: *state.master_pub(),
+            reserve_closing_delay: config.idle_reserve_expiration,
+            signkeys: signkeys(state, now),
+            recoup: Some(
+                state
+                    .denoms()
+                    .iter()
+                    .filter(|denom| denom.revoked)
+                    .map(|denom| RecoupDenomination { h_denom_pub: denom.h_denom_pub })
+                    .collect(),
+            ),
+            denoms: Vec::new(),
+            denominations: Vec::new(),
+            auditors: auditors(state, auditor_sigs),
+            global_fees: global_fees(state, now),
+            list_issue_date: oldest,
+            eddsa_pub: signer.public_key(),
+            eddsa_sig: EddsaSignature::ZERO,
+            denominations_sig: EddsaSignature::ZERO,
+            wallet_balance_limit_without_kyc: None,
+            extensions,
+            extensions_sig,
+        };
+        let lifetime = config.max_keys_caching.min(rekey_interval(state, now));
+        let expires = now.saturating_add(lifetime);
+        let listing = Self { frame, signer, last_modified: http_date(now), expires, slots };
+        // The full answer is what nearly everybody asks for: have it ready.
+        listing.answer(state, None);
+        Some(listing)
+    }
+
+    /// Until when the answers may be kept.
+    pub(super) fn expires(&self) -> Timestamp {
+        self.expires
+    }
+
+    /// The answer with all denominations, or with those that start at `since` or later, if one starts exactly then.
+    pub(super) fn answer(&self, state: &KeyState, since: Option<Timestamp>) -> Option<Arc<KeysAnswer>> {
+        let since = since.filter(|since| self.slots.contains_key(since));
+        let (start, slot) = match since {
+            Some(since) => (since, &self.slots[&since]),
+            None => self.slots.first_key_value().map(|(start, slot)| (*start, slot))?,
+        };
+        Some(Arc::clone(slot.get_or_init(|| Arc::new(self.make(state, start)))))
+    }
+
+    fn make(&self, state: &KeyState, since: Timestamp) -> KeysAnswer {
+        let mut denoms: Vec<&Denom> = state.denoms().iter().map(AsRef::as_ref).collect();
+        denoms.retain(|denom| !denom.revoked && denom.start >= since);
+        denoms.sort_by_key(|denom| (std::cmp::Reverse(denom.start), denom.serial));
+        let list_issue_date = denoms.last().expect("a slot has a denomination").start;
+        let mut hasher = Sha512::new();
+        for denom in &denoms {
+            hasher.update(denom.h_denom_pub.as_bytes());
+        }
+        let groups = groups(&denoms, state.currency());
+        let xor = groups.iter().fold(HashCode::ZERO, |sum, group| xor(sum, group.hash));
+        let sign = |hc| ExchangeKeySet { list_issue_date, hc }.sign_with(&self.signer);
+        let response = KeysResponse {
+            denoms: denoms.iter().map(|denom| denomination(denom, state.currency())).collect(),
+            denominations: groups,
+            list_issue_date,
+            eddsa_sig: sign(finish(hasher)),
+            denominations_sig: sign(xor),
+            ..self.frame.clone()
+        };
+        let body = serde_json::to_vec(&response).expect("key listings can be written as JSON");
+        let etag = sha512(&body).to_string();
+        let deflated = deflate(&body).into();
+        // An interval of zero or for ever: nothing useful could be said.
+        let expires = Some(self.expires).filter(|expires| !expires.is_never()).map(http_date);
+        KeysAnswer { body: body.into(), deflated, etag, last_modified: self.last_modified.clone(), expires }
+    }
+}
+
+fn xor(a: HashCode, b: HashCode) -> HashCode {
+    let mut bytes = *a.as_bytes();
+    for (byte, other) in bytes.iter_mut().zip(b.as_bytes()) {
+        *byte ^= other;
+    }
+    HashCode::from_bytes(bytes)
+}
+
+fn signkeys(state: &KeyState, now: Timestamp) -> Vec<SignKey> {
+    let keys = state.signing_keys().iter().filter(|key| !key.revoked && key.expire > now);
+    keys.map(|key| SignKey {
+        key: key.exchange_pub,
+        stamp_start: key.start,
+        stamp_expire: key.expire,
+        stamp_end: key.end,
+        master_sig: key.master_sig,
+    })
+    .collect()
+}
+
+fn auditors(
+    state: &KeyState,
+    signatures: &[(EddsaPublicKey, DenomSerial, EddsaSignature)],
+) -> Vec<AuditorKeys> {
+    let enabled = state.auditors().iter().filter(|(_, auditor)| auditor.enabled);
+    enabled
+        .map(|(auditor_pub, auditor)| AuditorKeys {
+            auditor_pub: *auditor_pub,
+            auditor_url: auditor.url.clone(),
+            auditor_name: auditor.name.clone(),
+            denomination_keys: signatures
+                .iter()
+                .filter(|(by, _, _)| by == auditor_pub)
+                .map(|(_, serial, sig)| AuditorDenomination {
+                    denom_pub_h: state.denom_by_serial(*serial).h_denom_pub,
+                    auditor_sig: *sig,
+                })
+                .collect(),
+        })
+        .collect()
+}
+
+fn global_fees(state: &KeyState, now: Timestamp) -> Vec<GlobalFee> {
+    let currency = state.currency();
+    let current = state.global_fees().iter().filter(|(_, fee)| fee.end > now);
+    current
+        .map(|(start, fee)| GlobalFee {
+            start_date: *start,
+            end_date: fee.end,
+            history_fee: fee.history_fee.of(currency),
+            account_fee: fee.account_fee.of(currency),
+            purse_fee: fee.purse_fee.of(currency),
+            history_expiration: fee.history_expiration,
+            purse_timeout: fee.purse_timeout,
+            purse_account_limit: fee.purse_account_limit,
+            master_sig: fee.master_sig,
+        })
+        .collect()
+}
+
+fn denomination(denom: &Denom, currency: Currency) -> Denomination {
+    Denomination {
+        denom_pub: denom.public.clone(),
+        value: denom.value.of(currency),
+        fee_withdraw: denom.fee_withdraw.of(currency),
+        fee_deposit: denom.fee_deposit.of(currency),
+        fee_refresh: denom.fee_refresh.of(currency),
+        fee_refund: denom.fee_refund.of(currency),
+        stamp_start: denom.start,
+        stamp_expire_withdraw: denom.expire_withdraw,
+        stamp_expire_deposit: denom.expire_deposit,
+        stamp_expire_legal: denom.expire_legal,
+        master_sig: denom.master_sig,
+    }
+}
+
+/// The same denominations, those of equal terms together; groups in the order of their newest member.
+fn groups(denoms: &[&Denom], currency: Currency) -> Vec<DenominationGroup> {
+    let mut groups: Vec<DenominationGroup> = Vec::new();
+    let mut places = HashMap::new();
+    for denom in denoms {
+        let fees = [denom.fee_withdraw, denom.fee_deposit, denom.fee_refresh, denom.fee_refund]
+            .map(|fee| fee.units());
+        let terms = (denom.cipher(), denom.value.units(), fees, denom.public.age_mask);
+        let place = *places.entry(terms).or_insert_with(|| {
+            let age_mask = Some(denom.public.age_mask).filter(|mask| *mask != 0);
+            groups.push(DenominationGroup {
+                cipher: match (denom.cipher(), age_mask) {
+                    (Cipher::Rsa, None) => GroupCipher::Rsa,
+                    (Cipher::Rsa, Some(_)) => GroupCipher::RsaAgeRestricted,
+                    (Cipher::Cs, None) => GroupCipher::Cs,
+                    (Cipher::Cs, Some(_)) => GroupCipher::CsAgeRestricted,
+                },
+                value: denom.value.of(currency),
+                fee_withdraw: denom.fee_withdraw.of(currency),
+                fee_deposit: denom.fee_deposit.of(currency),
+                fee_refresh: denom.fee_refresh.of(currency),
+                fee_refund: denom.fee_refund.of(currency),
+                age_mask,
+                hash: HashCode::ZERO,
+                denoms: Vec::new(),
+            });
+            groups.len() - 1
+        });
+        let group = &mut groups[place];
+        group.hash = xor(group.hash, denom.h_denom_pub);
+        let (rsa_pub, cs_pub) = match &denom.public.key {
+            BareKey::Rsa(key) => (Some(key.encode().to_vec().into()), None),
+            BareKey::Cs(key) => (None, Some(*key.as_public_key())),
+        };
+        group.denoms.push(GroupMember {
+            rsa_pub,
+            cs_pub,
+            stamp_start: denom.start,
+            stamp_expire_withdraw: denom.expire_withdraw,
+            stamp_expire_deposit: denom.expire_deposit,
+            stamp_expire_legal: denom.expire_legal,
+            master_sig: denom.master_sig,
+        });
+    }
+    groups
+}
+
+/// The shortest lifetime among the active signing keys and the withdraw windows of the denominations to come: new keys
+/// appear about so often.
+fn rekey_interval(state: &KeyState, now: Timestamp) -> Duration {
+    let signing = state.signing_keys().iter().filter(|key| !key.revoked && key.expire > now);
+    let signing = signing.map(|key| key.expire.saturating_since(key.start));
+    let coming = state.denoms().iter().filter(|denom| !denom.revoked && denom.start > now);
+    let coming = coming.map(|denom| denom.expire_withdraw.saturating_since(denom.start));
+    signing.chain(coming).min().unwrap_or(Duration::FOREVER)
+}
+
+/// The prepared answer to `/wire`.
+#[derive(Debug)]
+pub struct WireAnswer {
+    /// The JSON text.
+    pub body: Bytes,
+    /// The same compressed (zlib).
+    pub deflated: Bytes,
+    /// Base32 of its SHA-512, unquoted.
+    pub etag: String,
+    /// Until when it may be kept, as HTTP date.
+    pub expires: String,
+}
+
+/// What `/wire` lacks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireMissing {
+    /// No bank account is enabled.
+    #[error("no bank account is enabled")]
+    Accounts,
+    /// An account without recognizable method.
+    #[error("{0}: not a payto URI")]
+    Payto(String),
+    /// No fees for a method in use.
+    #[error("no fees for method {0}")]
+    Fees(String),
+}
+
+impl WireMissing {
+    /// The code to answer with.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Accounts => ErrorCode::EXCHANGE_WIRE_NO_ACCOUNTS_CONFIGURED,
+            Self::Payto(_) => ErrorCode::EXCHANGE_WIRE_INVALID_PAYTO_CONFIGURED,
+            Self::Fees(_) => ErrorCode::EXCHANGE_WIRE_FEES_NOT_CONFIGURED,
+        }
+    }
+
+    /// What it is about.
+    pub fn detail(&self) -> &str {
+        match self {
+            Self::Accounts => "",
+            Self::Payto(text) | Self::Fees(text) => text,
+        }
+    }
+}
+
+impl WireAnswer {
+    pub(super) fn new(
+        master_public_key: EddsaPublicKey,
+        currency: Currency,
+        accounts: &[WireAccountRow],
+        fees: &BTreeMap<String, Vec<(Timestamp, WireFeeRow)>>,
+    ) -> Result<Self, WireMissing> {
+        if accounts.is_empty() {
+            return Err(WireMissing::Accounts);
+        }
+        let mut used: BTreeMap<String, Vec<WireFee>> = BTreeMap::new();
+        let mut expires = Timestamp::NEVER;
+        for account in accounts {
+            let payto = PaytoUri::parse(account.payto_uri.as_str())
+                .map_err(|_| WireMissing::Payto(account.payto_uri.clone()))?;
+            let method = payto.method();
+            if used.contains_key(method) {
+                continue;
+            }
+            let missing = || WireMissing::Fees(method.to_owned());
+            let periods = fees.get(method).ok_or_else(missing)?;
+            expires = expires.min(periods.iter().map(|(_, fee)| fee.end).max().ok_or_else(missing)?);
+            let periods = periods.iter().map(|(start, fee)| WireFee {
+                wire_fee: fee.wire_fee.of(currency),
+                closing_fee: fee.closing_fee.of(currency),
+                start_date: *start,
+                end_date: fee.end,
+                sig: fee.master_sig,
+            });
+            used.insert(method.to_owned(), periods.collect());
+        }
+        let response = WireResponse {
+            accounts: accounts
+                .iter()
+                .map(|account| WireAccount {
+                    payto_uri: account.payto_uri.clone(),
+                    master_sig: account.master_sig,
+                })
+                .collect(),
+            fees: used,
+            master_public_key,
+        };
+        let body = serde_json::to_vec(&response).expect("wire answers can be written as JSON");
+        let (etag, deflated) = (sha512(&body).to_string(), deflate(&body).into());
+        Ok(Self { body: body.into(), deflated, etag, expires: http_date(expires) })
+    }
+}

@@ -1,0 +1,570 @@
+//! What the service knows about keys at one moment: an immutable snapshot that replaces the one before as a whole.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use batzen_crypto::denom::{Cipher, DenomKey as BareKey, DenomPublicKey};
+use batzen_crypto::{
+    CsPublicKey, EddsaPublicKey, EddsaSignature, ExpandedSigner, HashCode, cs::CsVerifyingKey,
+    rsa::RsaPublicKey,
+};
+use batzen_protocol::api::exchange::{FutureDenomination, FutureKeys, FutureSignKey};
+use batzen_protocol::signatures::{
+    MasterDenominationKeyValidity, MasterSigningKeyValidity, SignedMessage, SmCsDenominationKey,
+    SmRsaDenominationKey, SmSigningKey,
+};
+use batzen_protocol::{Amount, Currency, Duration, ErrorCode, Money, Timestamp, hash_text};
+use batzen_store::{Store, StoreError};
+use batzen_tables::exchange::{
+    AuditorDenoms, AuditorRow, Auditors, DenomRow, DenomSerial, Denominations, Extensions, ExtensionsRow,
+    GlobalFeeRow, GlobalFees, Revocations, SigningKeyRow, SigningKeys, WireAccountRow, WireAccounts,
+    WireFeeRow, WireFees,
+};
+
+use super::listing::KeysListing;
+use super::modules::{HeldKey, SecurityModules, SigningKey};
+use super::signer::Signer;
+use super::{KeysAnswer, WireAnswer, WireMissing};
+use crate::config::{CoinConfig, ExchangeConfig};
+use crate::metrics::Metrics;
+
+/// A denomination that the master key has signed.
+#[derive(Debug)]
+pub struct Denom {
+    /// Its number in rows.
+    pub serial: DenomSerial,
+    /// The hash that names it outside.
+    pub h_denom_pub: HashCode,
+    /// Its public key, ready to verify with.
+    pub public: DenomPublicKey,
+    /// What a coin is worth.
+    pub value: Money,
+    /// Fee of a withdrawal, and of each fresh coin of a refresh.
+    pub fee_withdraw: Money,
+    /// Fee of a deposit.
+    pub fee_deposit: Money,
+    /// Fee of a melt.
+    pub fee_refresh: Money,
+    /// Fee of a refund.
+    pub fee_refund: Money,
+    /// From when it is used.
+    pub start: Timestamp,
+    /// Until when it can be withdrawn.
+    pub expire_withdraw: Timestamp,
+    /// Until when it can be spent.
+    pub expire_deposit: Timestamp,
+    /// Until when records are kept.
+    pub expire_legal: Timestamp,
+    /// `MASTER_DENOMINATION_KEY_VALIDITY`.
+    pub master_sig: EddsaSignature,
+    /// Whether it is revoked.
+    pub revoked: bool,
+    key: Option<Arc<HeldKey>>,
+}
+
+impl Denom {
+    /// The cipher.
+    pub fn cipher(&self) -> Cipher {
+        self.public.cipher()
+    }
+
+    /// Whether the private key is at hand.
+    pub fn can_sign(&self) -> bool {
+        self.key.is_some()
+    }
+
+    pub(super) fn key(&self) -> Option<&HeldKey> {
+        self.key.as_deref()
+    }
+
+    /// What the master key signed about it.
+    pub fn validity(&self, master_pub: EddsaPublicKey, currency: Currency) -> MasterDenominationKeyValidity {
+        MasterDenominationKeyValidity {
+            master_pub,
+            start: self.start,
+            expire_withdraw: self.expire_withdraw,
+            expire_deposit: self.expire_deposit,
+            expire_legal: self.expire_legal,
+            value: self.value.of(currency),
+            fee_withdraw: self.fee_withdraw.of(currency),
+            fee_deposit: self.fee_deposit.of(currency),
+            fee_refresh: self.fee_refresh.of(currency),
+            fee_refund: self.fee_refund.of(currency),
+            h_denom_pub: self.h_denom_pub,
+        }
+    }
+
+    fn new(
+        serial: DenomSerial,
+        row: DenomRow,
+        revoked: bool,
+        held: &HashMap<HashCode, Arc<HeldKey>>,
+    ) -> Self {
+        let damaged = "keys were valid when they came into the table";
+        let key = match row.cipher {
+            Cipher::Rsa => BareKey::Rsa(RsaPublicKey::decode_own(&row.public_key).expect(damaged)),
+            Cipher::Cs => {
+                let bytes = CsPublicKey::try_from(row.public_key.as_slice()).expect(damaged);
+                BareKey::Cs(CsVerifyingKey::new(&bytes).expect(damaged))
+            }
+        };
+        let public = DenomPublicKey { age_mask: row.age_mask, key };
+        // A revoked key must never sign again, even if its file is still there.
+        let key = if revoked { None } else { held.get(&public.h_key()).cloned() };
+        Self {
+            serial,
+            h_denom_pub: row.h_denom_pub,
+            public,
+            value: row.value,
+            fee_withdraw: row.fee_withdraw,
+            fee_deposit: row.fee_deposit,
+            fee_refresh: row.fee_refresh,
+            fee_refund: row.fee_refund,
+            start: row.start,
+            expire_withdraw: row.expire_withdraw,
+            expire_deposit: row.expire_deposit,
+            expire_legal: row.expire_legal,
+            master_sig: row.master_sig,
+            revoked,
+            key,
+        }
+    }
+}
+
+/// An online signing key with the master key's signature.
+#[derive(Clone, Debug)]
+pub struct OnlineKey {
+    /// The key.
+    pub exchange_pub: EddsaPublicKey,
+    /// From when it signs.
+    pub start: Timestamp,
+    /// Until when it signs.
+    pub expire: Timestamp,
+    /// Until when its signatures count.
+    pub end: Timestamp,
+    /// `MASTER_SIGNING_KEY_VALIDITY`.
+    pub master_sig: EddsaSignature,
+    /// Whether it is revoked.
+    pub revoked: bool,
+}
+
+/// There is no online signing key that is valid now, signed by the master key, and at hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no usable online signing key")]
+pub struct NoSigningKey;
+
+impl NoSigningKey {
+    /// The code to answer with.
+    pub fn code(self) -> ErrorCode {
+        ErrorCode::EXCHANGE_GENERIC_KEYS_MISSING
+    }
+}
+
+/// What `POST /management/keys` has to fit for a key that is not in use yet.
+pub(crate) struct FutureDenom {
+    pub row: DenomRow,
+    pub announcement: FutureDenomination,
+}
+
+/// The keys at one moment.
+#[derive(Debug)]
+pub struct KeyState {
+    master_pub: EddsaPublicKey,
+    currency: Currency,
+    denoms: Vec<Arc<Denom>>,
+    by_hash: HashMap<HashCode, usize>,
+    by_bare: HashMap<HashCode, usize>,
+    signing_keys: Vec<OnlineKey>,
+    online: Option<Arc<SigningKey>>,
+    accounts: Vec<WireAccountRow>,
+    wire_fees: BTreeMap<String, Vec<(Timestamp, WireFeeRow)>>,
+    global_fees: Vec<(Timestamp, GlobalFeeRow)>,
+    auditors: BTreeMap<EddsaPublicKey, AuditorRow>,
+    keys: Option<KeysListing>,
+    wire: Result<WireAnswer, WireMissing>,
+    rebuild_at: Timestamp,
+    signer: Signer,
+    metrics: Arc<Metrics>,
+}
+
+impl KeyState {
+    /// Reads the key set and puts it together with the private keys at hand.
+    pub fn build(
+        store: &Store,
+        modules: &SecurityModules,
+        config: &ExchangeConfig,
+        now: Timestamp,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Self, StoreError> {
+        let master_pub = config.master_public_key.expect("the start has settled which master key it is");
+        let revoked: HashSet<DenomSerial> =
+            store.all::<Revocations>()?.into_iter().map(|found| found.key.serial).collect();
+        let held: HashMap<HashCode, Arc<HeldKey>> =
+            modules.denominations().into_iter().map(|key| (key.h_bare, key)).collect();
+        let mut rows = store.all::<Denominations>()?;
+        rows.sort_by_key(|found| found.key.serial);
+        let denoms: Vec<Arc<Denom>> = rows
+            .into_iter()
+            .map(|found| {
+                let serial = found.key.serial;
+                Arc::new(Denom::new(serial, found.row, revoked.contains(&serial), &held))
+            })
+            .collect();
+        for (index, denom) in denoms.iter().enumerate() {
+            assert_eq!(denom.serial.0 as usize, index + 1, "denominations are numbered without gaps");
+        }
+        let by_hash = denoms.iter().enumerate().map(|(index, denom)| (denom.h_denom_pub, index)).collect();
+        let by_bare = denoms.iter().enumerate().map(|(index, denom)| (denom.public.h_key(), index)).collect();
+        let signing_keys: Vec<OnlineKey> = store
+            .all::<SigningKeys>()?
+            .into_iter()
+            .map(|found| online_key(found.key.exchange_pub, &found.row))
+            .collect();
+        let online = usable_key(&signing_keys, modules, now);
+        let mut accounts: Vec<_> = store.all::<WireAccounts>()?.into_iter().map(|found| found.row).collect();
+        accounts.retain(|account| account.enabled);
+        let mut wire_fees: BTreeMap<String, Vec<(Timestamp, WireFeeRow)>> = BTreeMap::new();
+        for found in store.all::<WireFees>()? {
+            wire_fees.entry(found.key.method).or_default().push((found.key.start, found.row));
+        }
+        for periods in wire_fees.values_mut() {
+            periods.sort_by_key(|(start, _)| *start);
+        }
+        let mut global_fees: Vec<_> =
+            store.all::<GlobalFees>()?.into_iter().map(|found| (found.key.start, found.row)).collect();
+        global_fees.sort_by_key(|(start, _)| *start);
+        let auditors: BTreeMap<_, _> =
+            store.all::<Auditors>()?.into_iter().map(|found| (found.key.auditor_pub, found.row)).collect();
+        let wire = WireAnswer::new(master_pub, config.currency, &accounts, &wire_fees);
+        let mut state = Self {
+            master_pub,
+            currency: config.currency,
+            signer: Signer::new(denoms.clone(), Arc::clone(metrics)),
+            denoms,
+            by_hash,
+            by_bare,
+            signing_keys,
+            online,
+            accounts,
+            wire_fees,
+            global_fees,
+            auditors,
+            keys: None,
+            wire,
+            rebuild_at: Timestamp::NEVER,
+            metrics: Arc::clone(metrics),
+        };
+        let signatures = store
+            .all::<AuditorDenoms>()?
+            .into_iter()
+            .map(|found| (found.key.auditor_pub, found.key.serial, found.row.auditor_sig))
+            .collect::<Vec<_>>();
+        let extensions = store.all::<Extensions>()?.pop().map(|found| found.row);
+        state.keys = KeysListing::new(&state, config, &signatures, extensions.as_ref(), now);
+        state.rebuild_at = state.next_change(now);
+        metrics.key_state_builds.inc();
+        Ok(state)
+    }
+
+    /// When the snapshot has to be built anew although nothing was changed: a signing key begins or ends, or the listing
+    /// expires.
+    fn next_change(&self, now: Timestamp) -> Timestamp {
+        let after = |time: Timestamp| time.saturating_add(Duration::from_secs(1));
+        let keys = self.signing_keys.iter().filter(|key| !key.revoked);
+        let keys = keys.flat_map(|key| [key.start, after(key.expire)]);
+        let listing = self.keys.as_ref().map(KeysListing::expires);
+        let fees = self.global_fees.iter().map(|(_, fee)| after(fee.end));
+        keys.chain(listing).chain(fees).filter(|time| *time > now).min().unwrap_or(Timestamp::NEVER)
+    }
+
+    /// When the snapshot has to be built anew at the latest.
+    pub fn rebuild_at(&self) -> Timestamp {
+        self.rebuild_at
+    }
+
+    /// The master public key.
+    pub fn master_pub(&self) -> &EddsaPublicKey {
+        &self.master_pub
+    }
+
+    /// The currency.
+    pub fn currency(&self) -> Currency {
+        self.currency
+    }
+
+    /// A denomination by the hash that requests name it with.
+    pub fn denom(&self, h_denom_pub: &HashCode) -> Option<&Denom> {
+        self.by_hash.get(h_denom_pub).map(|index| self.denoms[*index].as_ref())
+    }
+
+    /// A denomination by its number in rows.
+    ///
+    /// # Panics
+    /// When there is none: rows name only denominations that exist.
+    pub fn denom_by_serial(&self, serial: DenomSerial) -> &Denom {
+        self.find_serial(serial).expect("rows name denominations that exist")
+    }
+
+    /// The same for numbers that may be newer than the snapshot.
+    pub fn find_serial(&self, serial: DenomSerial) -> Option<&Denom> {
+        self.denoms.get((serial.0 as usize).checked_sub(1)?).map(AsRef::as_ref)
+    }
+
+    /// All denominations in the order of their numbers.
+    pub fn denoms(&self) -> &[Arc<Denom>] {
+        &self.denoms
+    }
+
+    /// All online signing keys that ever were in use.
+    pub fn signing_keys(&self) -> &[OnlineKey] {
+        &self.signing_keys
+    }
+
+    /// The enabled bank accounts.
+    pub fn accounts(&self) -> &[WireAccountRow] {
+        &self.accounts
+    }
+
+    /// The fees of a wire method at a time.
+    pub fn wire_fee(&self, method: &str, time: Timestamp) -> Option<&WireFeeRow> {
+        let periods = self.wire_fees.get(method)?;
+        periods.iter().find(|(start, fee)| *start <= time && time < fee.end).map(|(_, fee)| fee)
+    }
+
+    /// The global fees at a time, with the start of their period.
+    pub fn global_fee(&self, time: Timestamp) -> Option<&(Timestamp, GlobalFeeRow)> {
+        self.global_fees.iter().find(|(start, fee)| *start <= time && time < fee.end)
+    }
+
+    /// All global fee periods by start.
+    pub(super) fn global_fees(&self) -> &[(Timestamp, GlobalFeeRow)] {
+        &self.global_fees
+    }
+
+    /// An auditor, enabled or not.
+    pub fn auditor(&self, auditor_pub: &EddsaPublicKey) -> Option<&AuditorRow> {
+        self.auditors.get(auditor_pub)
+    }
+
+    pub(super) fn auditors(&self) -> &BTreeMap<EddsaPublicKey, AuditorRow> {
+        &self.auditors
+    }
+
+    /// The online key that signs answers now.
+    pub fn online_signer(&self) -> Result<&ExpandedSigner, NoSigningKey> {
+        self.online.as_ref().map(|key| &key.signer).ok_or(NoSigningKey)
+    }
+
+    /// Signs an answer with the online key.
+    pub fn sign_online(
+        &self,
+        message: &impl SignedMessage,
+    ) -> Result<(EddsaPublicKey, EddsaSignature), NoSigningKey> {
+        let signer = self.online_signer()?;
+        self.metrics.signatures.eddsa.inc();
+        Ok((signer.public_key(), message.sign_with(signer)))
+    }
+
+    /// Signs blinded planchets and derives the values that wallets need before.
+    pub fn signer(&self) -> &Signer {
+        &self.signer
+    }
+
+    /// The answer to `/keys`: all keys, or those from a start on. None while there are no usable keys.
+    pub fn keys_answer(&self, last_issue_date: Option<Timestamp>) -> Option<Arc<KeysAnswer>> {
+        self.keys.as_ref()?.answer(self, last_issue_date)
+    }
+
+    /// The answer to `/wire`, or what is missing for it.
+    pub fn wire_answer(&self) -> Result<&WireAnswer, &WireMissing> {
+        self.wire.as_ref()
+    }
+
+    pub(crate) fn is_bare_revoked(&self, h_bare: &HashCode) -> bool {
+        self.by_bare.get(h_bare).is_some_and(|index| self.denoms[*index].revoked)
+    }
+
+    pub(crate) fn signed_until(&self, h_bare: &HashCode) -> Option<Timestamp> {
+        self.by_bare.get(h_bare).map(|index| self.denoms[*index].expire_withdraw)
+    }
+
+    fn signing_key(&self, exchange_pub: &EddsaPublicKey) -> Option<&OnlineKey> {
+        self.signing_keys.iter().find(|key| key.exchange_pub == *exchange_pub)
+    }
+
+    pub(crate) fn is_signkey_revoked(&self, exchange_pub: &EddsaPublicKey) -> bool {
+        self.signing_key(exchange_pub).is_some_and(|key| key.revoked)
+    }
+
+    pub(crate) fn signing_until(&self, exchange_pub: &EddsaPublicKey) -> Option<Timestamp> {
+        self.signing_key(exchange_pub).map(|key| key.expire)
+    }
+
+    pub(crate) fn active_signkey(&self, exchange_pub: &EddsaPublicKey) -> Option<&OnlineKey> {
+        self.signing_key(exchange_pub)
+    }
+
+    /// Denomination keys at hand that the master key has not signed, with what it would sign.
+    pub(crate) fn future_denoms(
+        &self,
+        modules: &SecurityModules,
+        config: &ExchangeConfig,
+    ) -> Vec<FutureDenom> {
+        let keys = modules.denominations().into_iter().filter(|key| !self.by_bare.contains_key(&key.h_bare));
+        // The section may be gone: then there is nobody to say what the coin is worth.
+        keys.filter_map(|key| Some(future_denom(&key, modules.coin(&key)?, modules, config))).collect()
+    }
+
+    /// Signing keys at hand that the master key has not signed.
+    pub(crate) fn future_signkeys(
+        &self,
+        modules: &SecurityModules,
+        config: &ExchangeConfig,
+    ) -> Vec<FutureSignKey> {
+        let keys = modules.signing_keys().into_iter();
+        let keys = keys.filter(|key| self.signing_key(&key.signer.public_key()).is_none());
+        keys.map(|key| {
+            let (start, duration) = (key.anchor, config.signkey_duration);
+            let expire = start.saturating_add(duration);
+            let message =
+                SmSigningKey { exchange_pub: key.signer.public_key(), anchor_time: start, duration };
+            FutureSignKey {
+                key: key.signer.public_key(),
+                stamp_start: start,
+                stamp_expire: expire,
+                stamp_end: expire.saturating_add(config.signkey_legal_duration),
+                signkey_secmod_sig: message.sign_with(&modules.sm_eddsa),
+            }
+        })
+        .collect()
+    }
+
+    /// The answer to `GET /management/keys`.
+    pub(crate) fn future_keys(&self, modules: &SecurityModules, config: &ExchangeConfig) -> FutureKeys {
+        let denoms = self.future_denoms(modules, config);
+        let announced = |cipher| modules.denominations().iter().any(|key| key.cipher() == cipher);
+        let module = |cipher, signer: &ExpandedSigner| {
+            if announced(cipher) { signer.public_key() } else { EddsaPublicKey::ZERO }
+        };
+        FutureKeys {
+            future_denoms: denoms.into_iter().map(|denom| denom.announcement).collect(),
+            future_signkeys: self.future_signkeys(modules, config),
+            master_pub: self.master_pub,
+            denom_secmod_public_key: module(Cipher::Rsa, &modules.sm_rsa),
+            denom_secmod_cs_public_key: module(Cipher::Cs, &modules.sm_cs),
+            signkey_secmod_public_key: modules.sm_eddsa.public_key(),
+        }
+    }
+}
+
+fn online_key(exchange_pub: EddsaPublicKey, row: &SigningKeyRow) -> OnlineKey {
+    OnlineKey {
+        exchange_pub,
+        start: row.start,
+        expire: row.expire,
+        end: row.end,
+        master_sig: row.master_sig,
+        revoked: row.revoked.is_some(),
+    }
+}
+
+impl OnlineKey {
+    /// What the master key signed about it.
+    pub fn validity(&self) -> MasterSigningKeyValidity {
+        MasterSigningKeyValidity {
+            start: self.start,
+            expire: self.expire,
+            end: self.end,
+            signkey_pub: self.exchange_pub,
+        }
+    }
+}
+
+/// The oldest key that is valid now: listings that clients have kept know it best.
+fn usable_key(keys: &[OnlineKey], modules: &SecurityModules, now: Timestamp) -> Option<Arc<SigningKey>> {
+    let held = modules.signing_keys();
+    let usable = keys.iter().filter(|key| !key.revoked && key.start <= now && now <= key.expire);
+    usable
+        .filter_map(|key| {
+            Some((key.expire, held.iter().find(|held| held.signer.public_key() == key.exchange_pub)?))
+        })
+        .min_by_key(|(expire, _)| *expire)
+        .map(|(_, key)| Arc::clone(key))
+}
+
+fn future_denom(
+    key: &HeldKey,
+    coin: &CoinConfig,
+    modules: &SecurityModules,
+    config: &ExchangeConfig,
+) -> FutureDenom {
+    let public = key.secret.public(config.age_mask(coin));
+    let (h_section_name, duration_withdraw) = (hash_text(&coin.section), coin.duration_withdraw);
+    let (cipher, denom_secmod_sig) = match key.cipher() {
+        Cipher::Rsa => {
+            let message = SmRsaDenominationKey {
+                h_rsa: key.h_bare,
+                h_section_name,
+                anchor_time: key.anchor,
+                duration_withdraw,
+            };
+            (Cipher::Rsa, message.sign_with(&modules.sm_rsa))
+        }
+        Cipher::Cs => {
+            let message = SmCsDenominationKey {
+                h_cs: key.h_bare,
+                h_section_name,
+                anchor_time: key.anchor,
+                duration_withdraw,
+            };
+            (Cipher::Cs, message.sign_with(&modules.sm_cs))
+        }
+    };
+    let expire_withdraw = key.anchor.saturating_add(duration_withdraw);
+    let expire_deposit = expire_withdraw.saturating_add(coin.duration_spend);
+    let row = DenomRow {
+        h_denom_pub: public.h_denom_pub(),
+        cipher,
+        public_key: public.key_bytes().to_vec(),
+        age_mask: public.age_mask,
+        value: coin.value,
+        fee_withdraw: coin.fees.withdraw,
+        fee_deposit: coin.fees.deposit,
+        fee_refresh: coin.fees.refresh,
+        fee_refund: coin.fees.refund,
+        start: key.anchor,
+        expire_withdraw,
+        expire_deposit,
+        expire_legal: expire_deposit.saturating_add(coin.duration_legal),
+        // Not signed yet: the signature comes with the request.
+        master_sig: EddsaSignature::ZERO,
+    };
+    let amount = |money: Money| -> Amount { money.of(config.currency) };
+    let announcement = FutureDenomination {
+        section_name: coin.section.clone(),
+        value: amount(row.value),
+        stamp_start: row.start,
+        stamp_expire_withdraw: row.expire_withdraw,
+        stamp_expire_deposit: row.expire_deposit,
+        stamp_expire_legal: row.expire_legal,
+        denom_pub: public,
+        fee_withdraw: amount(row.fee_withdraw),
+        fee_deposit: amount(row.fee_deposit),
+        fee_refresh: amount(row.fee_refresh),
+        fee_refund: amount(row.fee_refund),
+        denom_secmod_sig,
+    };
+    FutureDenom { row, announcement }
+}
+
+/// What is published about extensions: the signed manifests if they are stored, else what the configuration enables.
+pub(super) fn extension_manifests(
+    config: &ExchangeConfig,
+    stored: Option<&ExtensionsRow>,
+) -> Option<(serde_json::Value, Option<EddsaSignature>)> {
+    if let Some(row) = stored {
+        let manifests = serde_json::from_str(&row.manifests).expect("manifests were valid JSON when stored");
+        return Some((manifests, Some(row.master_sig)));
+    }
+    config.age_restriction.as_ref().map(|extension| (extension.manifests(), None))
+}

@@ -1,0 +1,414 @@
+//! One exchange: its parts, its start and its end.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration as StdDuration;
+
+use batzen_crypto::EddsaPublicKey;
+use batzen_engine::{Clock, CpuPool, EngineError, Lane, LaneOptions};
+use batzen_http::{Bound, Drain, Drained, Listen, Server, ServerOptions, Stats, Waiters};
+use batzen_protocol::Timestamp;
+use batzen_store::embedded::{EmbeddedStore, Options as StoreOptions};
+use batzen_store::{Store, StoreError};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::api::{Api, Documents, KeyQueue};
+use crate::config::{ConfigError, DocumentsConfig, ExchangeConfig, ListenConfig};
+use crate::keys::keeper::{self, Keeper};
+use crate::keys::{KeyError, KeyState, SecurityModules, load_or_create_eddsa};
+use crate::metrics::{Metrics, Sources};
+use crate::rules::{Command, DenomTable, ExchangeRules, Outcome, Refusal, RulesConfig, management};
+
+/// Clients that may wait for a reserve to be filled (each holds a connection).
+const RESERVE_WAITERS_MAX: usize = 65_536;
+/// Jobs that may wait for the CPU pool before requests are turned away.
+const POOL_PENDING_MAX: usize = 8_192;
+
+/// Why an exchange cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration makes no sense.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The store cannot be opened.
+    #[error("store: {0}")]
+    Store(#[from] StoreError),
+    /// Private keys cannot be loaded or created.
+    #[error("keys: {0}")]
+    Keys(#[from] KeyError),
+    /// The port or socket cannot be bound.
+    #[error("{0}")]
+    Listen(std::io::Error),
+    /// The legal documents cannot be read.
+    #[error("{directory}: {source}")]
+    Documents {
+        /// Where they should be.
+        directory: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The set-up by itself failed.
+    #[error("set-up: {0}")]
+    Setup(String),
+}
+
+/// How to start, beyond the configuration.
+#[derive(Clone)]
+pub struct StartOptions {
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
+    /// Whether the workers run in this process from the start; else [`RunningExchange::start_workers`].
+    pub workers: bool,
+    /// Told how many keys of a generation run are done, of how many.
+    pub progress: Arc<dyn Fn(usize, usize) + Send + Sync>,
+    /// Limits of the HTTP server.
+    pub http: ServerOptions,
+}
+
+impl Default for StartOptions {
+    fn default() -> Self {
+        Self {
+            clock: Arc::new(system_clock),
+            workers: true,
+            progress: Arc::new(|done, total| tracing::info!(done, total, "denomination keys created")),
+            http: ServerOptions::default(),
+        }
+    }
+}
+
+/// The machine's clock.
+pub fn system_clock() -> Timestamp {
+    Timestamp::from_system_time(std::time::SystemTime::now())
+}
+
+/// Everything that the parts of one exchange share.
+pub struct Exchange {
+    /// The configuration, with the real port in the base URL.
+    pub config: ExchangeConfig,
+    /// The master public key.
+    pub master_public_key: EddsaPublicKey,
+    /// Where every change of money state goes.
+    pub lane: Lane<ExchangeRules>,
+    /// The rules, with the terms of all denominations as they know them.
+    pub rules: Arc<ExchangeRules>,
+    /// Reads of committed rows.
+    pub store: Store,
+    /// Signature checks and blind signing.
+    pub pool: CpuPool,
+    /// Long polls on reserves: woken after a credit is committed.
+    pub reserve_waiters: Arc<Waiters<EddsaPublicKey>>,
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// The private keys.
+    pub modules: Arc<SecurityModules>,
+    /// Where it listens.
+    pub bound: Bound,
+    /// Fires when the process is to end.
+    pub drain: Drain,
+    /// Terms of service.
+    pub terms: Documents,
+    /// Privacy policy.
+    pub privacy: Documents,
+    pub(crate) keys: watch::Sender<Arc<KeyState>>,
+    pub(crate) key_queue: KeyQueue,
+    pub(crate) keeper: Keeper,
+    /// Held over a change of the key set, from the check against the present one to the new key state.
+    pub(crate) management: tokio::sync::Mutex<()>,
+    /// Held while a key state is built, so that an older one never replaces a newer one.
+    building: tokio::sync::Mutex<()>,
+    http_stats: Arc<Stats>,
+}
+
+/// Why a change of the key set did not take effect.
+#[derive(Debug)]
+pub(crate) enum ManageError {
+    /// A rule refused it.
+    Refused(management::Refusal),
+    /// It was not decided.
+    Engine(EngineError),
+}
+
+impl Exchange {
+    /// The present key state: a snapshot that does not change while it is held.
+    pub fn keys(&self) -> Arc<KeyState> {
+        Arc::clone(&self.keys.borrow())
+    }
+
+    /// What time it is, in microseconds.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Has a command decided. `Ok(Err(_))` is a rule's refusal.
+    pub async fn submit(&self, command: Command) -> Result<Result<Outcome, Refusal>, EngineError> {
+        self.lane.submit(command).await
+    }
+
+    /// Has a change of the key set decided. The caller holds the management lock. When it took effect, it is visible to
+    /// every request that comes after the return.
+    pub(crate) async fn manage(
+        &self,
+        change: management::Command,
+    ) -> Result<management::Outcome, ManageError> {
+        let outcome = match self.lane.submit(Command::Management(change)).await? {
+            Ok(Outcome::Management(outcome)) => outcome,
+            Ok(other) => panic!("a change of the key set was answered with {other:?}"),
+            Err(Refusal::Management(refusal)) => return Err(ManageError::Refused(refusal)),
+            Err(other) => panic!("a change of the key set was refused with {other}"),
+        };
+        if outcome == management::Outcome::Changed {
+            self.rebuild_keys().await.map_err(|error| EngineError::Store(Arc::new(error)))?;
+        }
+        Ok(outcome)
+    }
+
+    /// Builds the key state anew from what is stored and at hand, and puts it in place of the present one.
+    pub(crate) async fn rebuild_keys(&self) -> Result<(), StoreError> {
+        let _one_build = self.building.lock().await;
+        let (store, modules, metrics) =
+            (self.store.clone(), Arc::clone(&self.modules), Arc::clone(&self.metrics));
+        let (config, denoms, now) = (self.config.clone(), Arc::clone(&self.rules.denoms), self.now());
+        let build = move || {
+            // The rules must know a denomination before anybody can withdraw it.
+            denoms.reload(&store)?;
+            KeyState::build(&store, &modules, &config, now, &metrics)
+        };
+        let keys = tokio::task::spawn_blocking(build).await.expect("building a key state does not panic")?;
+        self.keys.send_replace(Arc::new(keys));
+        Ok(())
+    }
+
+    /// The task that looks after the keys.
+    pub fn keeper(&self) -> &Keeper {
+        &self.keeper
+    }
+
+    /// What the metrics page needs beside the counters.
+    pub(crate) fn metric_sources(&self) -> Sources {
+        Sources {
+            lane: self.lane.metrics().snapshot(),
+            http: self.http_stats.snapshot(),
+            further: store_metrics(&self.store, self.pool.pending()),
+        }
+    }
+
+    /// Starts an exchange: opens the store, loads keys, listens. Requests are answered from here on; keys are created
+    /// (and a stand-alone exchange sets itself up) in the background, see [`RunningExchange::ready`].
+    pub async fn start(
+        mut config: ExchangeConfig,
+        options: StartOptions,
+    ) -> Result<RunningExchange, StartError> {
+        config.validate()?;
+        let terms = documents(&config.terms, crate::api::BUILT_IN_TERMS)?;
+        let privacy = documents(&config.privacy, crate::api::BUILT_IN_PRIVACY)?;
+        let master_public_key = master_public_key(&config)?;
+        config.master_public_key = Some(master_public_key);
+        let server = Server::bind(listen(&config.listen)).await.map_err(StartError::Listen)?;
+        let bound = server.bound().clone();
+        if let Some(port) = bound.port() {
+            config.base_url = with_port(&config.base_url, port);
+        }
+        let modules = Arc::new(SecurityModules::open(&config)?);
+        let store = open_store(&config)?;
+        let denoms = Arc::new(DenomTable::load(&store)?);
+        let rules = Arc::new(ExchangeRules::new(denoms, rules_config(&config)));
+        let lane = Lane::start(
+            Arc::clone(&rules),
+            store.clone(),
+            Arc::clone(&options.clock),
+            LaneOptions::default(),
+        );
+        let metrics = Arc::new(Metrics::default());
+        let keys = KeyState::build(&store, &modules, &config, options.clock.now(), &metrics)?;
+        let drain = Drain::new();
+        let app = Arc::new(Self {
+            master_public_key,
+            lane,
+            rules,
+            store,
+            pool: CpuPool::new(config.crypto_threads, POOL_PENDING_MAX),
+            reserve_waiters: Arc::new(Waiters::new(RESERVE_WAITERS_MAX)),
+            clock: options.clock,
+            metrics,
+            modules,
+            bound,
+            drain: drain.clone(),
+            terms,
+            privacy,
+            keys: watch::Sender::new(Arc::new(keys)),
+            key_queue: KeyQueue::default(),
+            keeper: Keeper::default(),
+            management: tokio::sync::Mutex::new(()),
+            building: tokio::sync::Mutex::new(()),
+            http_stats: server.stats(),
+            config,
+        });
+        let mut http = options.http;
+        if let Some(idle) = app.config.connection_timeout.to_std() {
+            http.idle_timeout = idle;
+        }
+        let api = Arc::new(Api::new(Arc::clone(&app)));
+        let server = tokio::spawn(server.serve(api, http, drain));
+        let keeper = tokio::spawn(keeper::run(Arc::clone(&app), options.progress));
+        let running = RunningExchange { app, server, keeper, workers: std::sync::Mutex::new(None) };
+        if options.workers {
+            running.start_workers();
+        }
+        Ok(running)
+    }
+}
+
+/// An exchange that is up.
+pub struct RunningExchange {
+    app: Arc<Exchange>,
+    server: JoinHandle<Drained>,
+    keeper: JoinHandle<()>,
+    workers: std::sync::Mutex<Option<crate::workers::Workers>>,
+}
+
+impl RunningExchange {
+    /// The shared parts.
+    pub fn app(&self) -> &Arc<Exchange> {
+        &self.app
+    }
+
+    /// The public URL, ending in `/`.
+    pub fn base_url(&self) -> &str {
+        &self.app.config.base_url
+    }
+
+    /// Where it listens.
+    pub fn bound(&self) -> &Bound {
+        &self.app.bound
+    }
+
+    /// Waits until every configured denomination has a key, and a stand-alone exchange has set itself up.
+    pub async fn ready(&self) -> Result<(), StartError> {
+        self.app.keeper.ready().await.map_err(StartError::Setup)
+    }
+
+    /// Starts the workers in this process, unless they run already. The exchange's bank account must exist by then.
+    pub fn start_workers(&self) {
+        let mut workers = self.workers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if workers.is_none() {
+            *workers = Some(crate::workers::start(&self.app));
+        }
+    }
+
+    /// Ends: no new requests, waiting ones answered, workers stopped, everything accepted durable, store closed. Takes
+    /// about a second at most.
+    pub async fn shutdown(self) -> Result<(), StoreError> {
+        let Self { app, server, keeper, workers } = self;
+        app.drain.trigger();
+        let workers = workers.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(workers) = workers {
+            workers.join().await;
+        }
+        if let Err(error) = server.await {
+            tracing::error!(%error, "HTTP server ended abnormally");
+        }
+        keeper.abort();
+        // Ended either way: aborted, or done because of the drain.
+        let _ = keeper.await;
+        let (lane, store) = (app.lane.clone(), app.store.clone());
+        // A task that still holds the parts (none should) must not keep the process from ending.
+        drop(app);
+        let closed = tokio::task::spawn_blocking(move || {
+            lane.close();
+            store.close()
+        });
+        closed.await.expect("closing the store does not panic")
+    }
+
+    /// Runs until `stop` is ready, then shuts down.
+    pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<(), StoreError> {
+        stop.await;
+        self.shutdown().await
+    }
+}
+
+fn documents(config: &DocumentsConfig, built_in: &str) -> Result<Documents, StartError> {
+    match &config.directory {
+        None => Ok(Documents::built_in(&config.etag, built_in)),
+        Some(directory) => Documents::load(directory, &config.etag, built_in)
+            .map_err(|source| StartError::Documents { directory: directory.display().to_string(), source }),
+    }
+}
+
+/// The configured master key; a stand-alone exchange has it (or creates it) itself, and both must agree.
+fn master_public_key(config: &ExchangeConfig) -> Result<EddsaPublicKey, StartError> {
+    let own = match &config.standalone {
+        None => None,
+        Some(standalone) => {
+            Some(load_or_create_eddsa(&standalone.master_priv_file).map_err(KeyError::from)?.public_key())
+        }
+    };
+    match (config.master_public_key, own) {
+        (Some(configured), Some(own)) if configured != own => {
+            let reason = "MASTER_PUBLIC_KEY does not belong to the key in MASTER_PRIV_FILE";
+            Err(ConfigError::invalid("exchange", reason).into())
+        }
+        (Some(key), _) | (None, Some(key)) => Ok(key),
+        (None, None) => Err(ConfigError::invalid("exchange", "MASTER_PUBLIC_KEY is missing").into()),
+    }
+}
+
+fn listen(config: &ListenConfig) -> Listen {
+    match config {
+        ListenConfig::Tcp { bind_to, port } => Listen::tcp(bind_to.clone(), *port),
+        ListenConfig::Unix { path, mode } => Listen::Unix { path: path.clone(), mode: *mode },
+    }
+}
+
+/// The URL with port 0 (any free port) replaced by the real one.
+fn with_port(base_url: &str, port: u16) -> String {
+    base_url.replacen(":0/", &format!(":{port}/"), 1)
+}
+
+fn rules_config(config: &ExchangeConfig) -> RulesConfig {
+    RulesConfig {
+        idle_reserve_expiration: config.idle_reserve_expiration,
+        legal_reserve_expiration: config.legal_reserve_expiration,
+        round_unit: config.currency_round_unit,
+        aggregator_shift: config.workers.aggregator_shift,
+        exchange_base_url: config.base_url.clone(),
+    }
+}
+
+fn open_store(config: &ExchangeConfig) -> Result<Store, StartError> {
+    let embedded =
+        EmbeddedStore::open(&config.store_dir, batzen_tables::exchange::ALL, StoreOptions::default())?;
+    Ok(Store::new(embedded))
+}
+
+fn store_metrics(store: &Store, pool_pending: usize) -> Vec<(String, &'static str, bool, u64)> {
+    let stats = store.stats();
+    [
+        ("pool_pending", "Jobs of the CPU pool that wait or run", false, pool_pending as u64),
+        ("store_rows", "Live rows", false, stats.rows),
+        ("store_commits_total", "Commits", true, stats.commits_total),
+        ("store_changes_total", "Row changes committed", true, stats.changes_total),
+        (
+            "store_sync_microseconds_total",
+            "Time spent waiting for the disk in commits",
+            true,
+            stats.sync_us_total,
+        ),
+        ("store_written_bytes_total", "Bytes appended by commits", true, stats.written_bytes_total),
+        ("store_disk_bytes", "Bytes on disk", false, stats.disk_bytes),
+        ("store_live_bytes", "Bytes on disk of live rows", false, stats.live_bytes),
+        ("store_segments", "Files that hold data", false, stats.segments),
+        ("store_index_bytes", "Memory taken by indexes", false, stats.index_bytes),
+        ("store_compacted_total", "Segments removed by compaction", true, stats.compacted_total),
+        ("store_checkpoints_total", "Index checkpoints written", true, stats.checkpoints_total),
+    ]
+    .into_iter()
+    .map(|(name, help, grows, value)| (name.to_owned(), help, grows, value))
+    .collect()
+}
+
+/// How long the service sleeps at most between two looks at its keys: clocks can be shifted.
+pub(crate) const LOOK_INTERVAL_MAX: StdDuration = StdDuration::from_secs(3_600);
