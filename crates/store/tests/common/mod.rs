@@ -1,0 +1,178 @@
+//! A workload whose state after each commit is known, and the checker that compares a store with it.
+
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use batzen_store::conformance::{ItemKey, ItemRow, Items, TABLES, key};
+use batzen_store::embedded::sim::SimDisk;
+use batzen_store::embedded::{EmbeddedStore, Options};
+use batzen_store::{Backend, ChangeSet, List, Result, Store};
+
+/// All rows of the table of items.
+pub type Rows = BTreeMap<ItemKey, ItemRow>;
+
+pub const DIR: &str = "/store";
+
+/// SplitMix64: reproducible choices.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+/// Options for a simulated disk: small segments, no thread, no process that ends.
+pub fn sim_options(disk: &SimDisk) -> Options {
+    Options {
+        disk: Arc::new(disk.clone()),
+        segment_bytes_first: 1024,
+        segment_bytes_max: 4096,
+        compaction_step_bytes: 512,
+        checkpoint_bytes: 16 << 10,
+        background: false,
+        on_fatal: Arc::new(|_| {}),
+        identity: Some([42; 32]),
+        ..Options::default()
+    }
+}
+
+pub fn open(disk: &SimDisk) -> Result<EmbeddedStore> {
+    EmbeddedStore::open(Path::new(DIR), TABLES, sim_options(disk))
+}
+
+pub fn random_row(random: &mut Random) -> ItemRow {
+    let size = if random.below(20) == 0 { 900 } else { random.below(60) };
+    ItemRow {
+        label: format!("label {}", random.below(5)),
+        due: (random.below(3) == 0).then(|| random.below(50)),
+        tags: List((0..random.below(3)).map(|_| u16::try_from(random.below(4)).expect("small")).collect()),
+        body: (0..size).map(|_| u8::try_from(random.below(256)).expect("a byte")).collect(),
+    }
+}
+
+/// A random change set that fits `rows`, applied to them.
+pub fn random_changes(random: &mut Random, rows: &mut Rows) -> ChangeSet {
+    let mut changes = ChangeSet::new();
+    for _ in 0..1 + random.below(6) {
+        let slot = u32::try_from(random.below(24)).expect("small");
+        let slot = key(slot % 3, slot);
+        match rows.remove(&slot) {
+            None => {
+                let row = random_row(random);
+                changes.insert::<Items>(&slot, &row);
+                rows.insert(slot, row);
+            }
+            Some(old) if random.below(3) == 0 => changes.delete::<Items>(&slot, &old),
+            Some(old) => {
+                let row = random_row(random);
+                changes.update::<Items>(&slot, &old, &row);
+                rows.insert(slot, row);
+            }
+        }
+    }
+    changes
+}
+
+/// Everything a store says about its items, by every way of asking; an error when the ways disagree.
+pub fn read_rows(store: &Store) -> std::result::Result<Rows, String> {
+    let fail = |e: batzen_store::StoreError| e.to_string();
+    let all = store.all::<Items>().map_err(fail)?;
+    let rows: Rows = all.iter().map(|found| (found.key.clone(), found.row.clone())).collect();
+    if rows.len() != all.len() || store.count::<Items>().map_err(fail)? != rows.len() as u64 {
+        return Err("rows appear twice, or the count is wrong".into());
+    }
+    let keys: Vec<ItemKey> = rows.keys().cloned().collect();
+    for (key, got) in keys.iter().zip(store.get_many::<Items>(&keys).map_err(fail)?) {
+        if got.as_ref().map(|stored| &stored.row) != rows.get(key) {
+            return Err(format!("{key:?} differs by key and by scan"));
+        }
+    }
+    let select = |keep: &dyn Fn(&ItemKey, &ItemRow) -> bool| -> Vec<ItemKey> {
+        rows.iter().filter(|(key, row)| keep(key, row)).map(|(key, _)| key.clone()).collect()
+    };
+    let check =
+        |what: &str, found: Vec<batzen_store::Found<Items>>, expected: Vec<ItemKey>, by_serial: bool| {
+            if by_serial && !found.is_sorted_by_key(|found| found.serial) {
+                return Err(format!("{what}: not in commit order"));
+            }
+            let mut keys: Vec<ItemKey> = found.iter().map(|found| found.key.clone()).collect();
+            keys.sort();
+            if keys == expected { Ok(()) } else { Err(format!("{what}: {keys:?} instead of {expected:?}")) }
+        };
+    for n in 0..5_u32 {
+        let label = format!("label {n}");
+        let found = store.lookup::<Items>(Items::BY_LABEL, &label).map_err(fail)?;
+        check("labels", found, select(&|_, row| row.label == label), true)?;
+        let group = n.to_be_bytes();
+        let found = store.lookup::<Items>(Items::BY_GROUP, &group).map_err(fail)?;
+        check("groups", found, select(&|key, _| key.group == group), true)?;
+        let tag = u16::try_from(n).expect("small");
+        let found = store.lookup::<Items>(Items::BY_TAG, &tag).map_err(fail)?;
+        check("tags", found, select(&|_, row| row.tags.0.contains(&tag)), true)?;
+    }
+    let found = store.range::<Items, u64>(Items::BY_DUE, .., usize::MAX).map_err(fail)?;
+    if !found.is_sorted_by_key(|found| (found.row.due, found.key.clone())) {
+        return Err("deadlines: not in order".into());
+    }
+    check("deadlines", found, select(&|_, row| row.due.is_some()), false)?;
+    let (all, end) = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+    let found = store.range_bytes::<Items>(Items::QUEUE, all, end, usize::MAX, false).map_err(fail)?;
+    check("queue", found, select(&|_, row| row.due.is_some()), true)?;
+    Ok(rows)
+}
+
+/// The history of a store: its rows after each commit tried, and how many were acknowledged.
+pub struct History {
+    pub states: Vec<Rows>,
+    pub acknowledged: usize,
+}
+
+impl History {
+    pub fn new() -> Self {
+        Self { states: vec![Rows::new()], acknowledged: 0 }
+    }
+
+    /// The crash checker: the store must be as after some commit, none of the acknowledged ones missing. Returns which.
+    pub fn check(&self, store: &Store) -> std::result::Result<usize, String> {
+        let rows = read_rows(store)?;
+        // Different commits may lead to the same rows: the latest explains most.
+        let Some(at) = self.states.iter().rposition(|state| *state == rows) else {
+            return Err("the rows are those of no commit".into());
+        };
+        if at < self.acknowledged {
+            return Err(format!(
+                "commit {} was acknowledged, but the store is as after {at}",
+                self.acknowledged
+            ));
+        }
+        Ok(at)
+    }
+}
+
+/// Runs random commits on a simulated disk until one fails or `count` are done; maintains now and then.
+pub fn run(store: &EmbeddedStore, random: &mut Random, history: &mut History, count: usize) -> Result<()> {
+    for _ in 0..count {
+        let mut rows = history.states.last().expect("never empty").clone();
+        let changes = random_changes(random, &mut rows);
+        history.states.push(rows);
+        assert_eq!(store.commit(&changes)?, batzen_store::CommitOutcome::Committed);
+        history.acknowledged = history.states.len() - 1;
+        match random.below(12) {
+            0 => store.checkpoint()?,
+            1..=3 => store.maintain()?,
+            _ => {}
+        }
+    }
+    Ok(())
+}

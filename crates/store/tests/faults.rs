@@ -1,0 +1,262 @@
+//! Faults of the disk at every single call: nothing acknowledged is lost, nothing half-done is seen, and the store goes on
+//! when the fault has passed.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use batzen_store::conformance::{Items, TABLES, key, row};
+use batzen_store::embedded::sim::{Fault, SimDisk};
+use batzen_store::embedded::{EmbeddedStore, Options};
+use batzen_store::{Backend, ChangeSet, CommitOutcome, Store, StoreError};
+use common::{DIR, History, Random, open, run, sim_options};
+
+const COMMITS: usize = 60;
+
+/// Opens a store on the disk, runs the workload and closes it; ends at the first error.
+fn session(disk: &SimDisk, history: &mut History, seed: u64) -> Result<EmbeddedStore, StoreError> {
+    let store = open(disk)?;
+    run(&store, &mut Random(seed), history, COMMITS)?;
+    Backend::close(&store)?;
+    Ok(store)
+}
+
+/// How many disk calls the workload takes without a fault.
+fn calls_of_a_session(seed: u64) -> u64 {
+    let disk = SimDisk::new(seed);
+    let mut history = History::new();
+    let store = session(&disk, &mut history, seed).expect("no fault");
+    let stats = Backend::stats(&store);
+    assert!(
+        stats.compacted_total > 1 && stats.checkpoints_total > 3,
+        "the workload reaches compaction: {stats:?}"
+    );
+    disk.calls()
+}
+
+/// After a fault at the `n`-th call the machine goes down; the store must come back with all that was acknowledged.
+fn crash_after_fault(fault: Fault, seed: u64, n: u64) -> Result<(), String> {
+    let disk = SimDisk::new(seed.wrapping_mul(31).wrapping_add(n));
+    disk.fail_at(n, fault);
+    let mut history = History::new();
+    let result = session(&disk, &mut history, seed);
+    if let Err(error) = &result
+        && matches!(error, StoreError::Corrupt { .. } | StoreError::Stale { .. })
+    {
+        return Err(format!("{fault:?} at call {n} was reported as {error}"));
+    }
+    drop(result);
+    disk.restart();
+    let store = Store::new(open(&disk).map_err(|e| format!("{fault:?} at call {n}: {e}"))?);
+    history.check(&store).map_err(|e| format!("{fault:?} at call {n}: {e}"))?;
+    // It works on from there, and a second crash is as harmless.
+    let mut changes = ChangeSet::new();
+    changes.insert::<Items>(&key(99, 99), &row("after", Some(1)));
+    let outcome =
+        store.commit(&changes).map_err(|e| format!("{fault:?} at call {n}, after recovery: {e}"))?;
+    assert_eq!(outcome, CommitOutcome::Committed);
+    drop(store);
+    disk.restart();
+    let store = Store::new(open(&disk).map_err(|e| format!("{fault:?} at call {n}, opened again: {e}"))?);
+    match store.get::<Items>(&key(99, 99)) {
+        Ok(Some(_)) => Ok(()),
+        other => Err(format!("{fault:?} at call {n}: the commit after recovery is lost: {other:?}")),
+    }
+}
+
+fn sweep(fault: Fault, seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        for n in 1..=calls_of_a_session(seed) {
+            crash_after_fault(fault, seed, n).expect("nothing is lost");
+        }
+    }
+}
+
+#[test]
+fn a_crash_at_every_call_loses_nothing() {
+    sweep(Fault::Crash, 0..4);
+}
+
+#[test]
+fn an_error_at_every_call_loses_nothing() {
+    sweep(Fault::Error, 10..13);
+}
+
+#[test]
+fn a_full_disk_at_every_call_loses_nothing() {
+    sweep(Fault::Full, 20..23);
+}
+
+#[test]
+fn a_short_write_at_every_call_is_completed() {
+    for n in 1..=calls_of_a_session(30) {
+        let disk = SimDisk::new(n);
+        disk.fail_at(n, Fault::ShortWrite);
+        let mut history = History::new();
+        drop(session(&disk, &mut history, 30).expect("short writes are no errors"));
+        assert!(!disk.is_fault_pending());
+        disk.restart();
+        let at = history.check(&Store::new(open(&disk).expect("it opens"))).expect("all is there");
+        assert_eq!(history.states[at], history.states[history.acknowledged]);
+    }
+}
+
+/// A disk that is full for one call refuses one commit at most; the store goes on in the same process, and what it
+/// refused is not there.
+#[test]
+fn the_store_goes_on_after_a_full_disk() {
+    let mut refused = 0;
+    for n in 1..=calls_of_a_session(40) {
+        let disk = SimDisk::new(n);
+        let store = open(&disk).expect("no fault yet");
+        let start = disk.calls();
+        disk.fail_at(n, Fault::Full);
+        let mut history = History::new();
+        let mut random = Random(40);
+        match run(&store, &mut random, &mut history, COMMITS) {
+            Ok(()) => {}
+            Err(StoreError::Full(_)) => {
+                refused += 1;
+                // The refused commit (maintenance refuses nothing) leaves no trace.
+                history.states.truncate(history.acknowledged + 1);
+                let at =
+                    history.check(&Store::new(open_again(store, &disk))).expect("only what was acknowledged");
+                assert_eq!(history.states[at], history.states[history.acknowledged]);
+                continue;
+            }
+            // A sync that failed, whatever the reason, ends the process.
+            Err(StoreError::Stopped(_)) => continue,
+            Err(error) => panic!("call {n} after {start}: {error}"),
+        }
+    }
+    assert!(refused > 0);
+}
+
+/// Goes on in the same process for a while, then opens anew.
+fn open_again(store: EmbeddedStore, disk: &SimDisk) -> EmbeddedStore {
+    let mut changes = ChangeSet::new();
+    changes.insert::<Items>(&key(98, 98), &row("on", None));
+    assert_eq!(store.commit(&changes).expect("there is space again"), CommitOutcome::Committed);
+    let mut changes = ChangeSet::new();
+    changes.delete::<Items>(&key(98, 98), &row("on", None));
+    assert_eq!(store.commit(&changes).expect("there is space again"), CommitOutcome::Committed);
+    drop(store);
+    open(disk).expect("it opens")
+}
+
+/// Fills the disk up for real, again and again: commits are refused with the right error, reads go on, and with new space
+/// so do commits.
+#[test]
+fn a_disk_that_fills_up_refuses_and_recovers() {
+    let disk = SimDisk::new(50);
+    let mut store = open(&disk).expect("it opens");
+    let mut acknowledged = 0_u32;
+    for round in 1..=5_u64 {
+        disk.set_capacity(Some(round * 40_000));
+        loop {
+            let mut changes = ChangeSet::new();
+            changes.insert::<Items>(&key(1, acknowledged), &row(&"x".repeat(200), Some(1)));
+            match store.commit(&changes) {
+                Ok(outcome) => assert_eq!(outcome, CommitOutcome::Committed),
+                Err(StoreError::Full(_)) => break,
+                Err(error) => panic!("{error}"),
+            }
+            acknowledged += 1;
+        }
+        // Refused, and again.
+        assert!(matches!(store.maintain(), Err(StoreError::Full(_))));
+        let mut changes = ChangeSet::new();
+        changes.insert::<Items>(&key(2, 1), &row("large", None));
+        for _ in 0..20 {
+            changes.insert::<Items>(
+                &key(2, u32::try_from(changes.len()).expect("few") + 1),
+                &row(&"x".repeat(300), None),
+            );
+        }
+        assert!(matches!(store.commit(&changes), Err(StoreError::Full(_))));
+        assert_eq!(Backend::count(&store, TABLES[0]).expect("reads go on"), u64::from(acknowledged));
+        if round % 2 == 0 {
+            drop(store);
+            disk.restart();
+            store = open(&disk).expect("it opens on a full disk");
+        }
+    }
+    let store = Store::new(store);
+    let found = store.lookup::<Items>(Items::BY_GROUP, &1_u32.to_be_bytes()).expect("it works");
+    assert_eq!(
+        found.iter().map(|found| found.key.item).collect::<Vec<_>>(),
+        (0..acknowledged).collect::<Vec<_>>()
+    );
+}
+
+/// Deleting everything on a full disk gives the space back.
+#[test]
+fn compaction_gives_space_back() {
+    let disk = SimDisk::new(51);
+    let store = open(&disk).expect("it opens");
+    let rows: Vec<u32> = (0..400).collect();
+    for chunk in rows.chunks(10) {
+        let mut changes = ChangeSet::new();
+        chunk.iter().for_each(|&n| changes.insert::<Items>(&key(1, n), &row(&"x".repeat(100), Some(1))));
+        assert_eq!(store.commit(&changes).expect("it works"), CommitOutcome::Committed);
+    }
+    let before = disk.used();
+    for chunk in rows.chunks(10) {
+        let mut changes = ChangeSet::new();
+        chunk.iter().for_each(|&n| changes.delete::<Items>(&key(1, n), &row(&"x".repeat(100), Some(1))));
+        assert_eq!(store.commit(&changes).expect("it works"), CommitOutcome::Committed);
+        store.maintain().expect("it works");
+    }
+    store.maintain().expect("it works");
+    assert!(disk.used() * 4 < before, "{} bytes before, {} after", before, disk.used());
+    drop(store);
+    // Also without the checkpoint, from the journal alone: nothing deleted comes back.
+    let other = disk.copy();
+    other.tamper(&std::path::Path::new(DIR).join("checkpoint.idx"), Vec::clear);
+    for disk in [disk, other] {
+        assert_eq!(Backend::count(&open(&disk).expect("it opens"), TABLES[0]).expect("it works"), 0);
+    }
+}
+
+/// A commit whose write or sync fails calls the hook that ends the process, and nothing is written after it.
+#[test]
+fn a_failed_sync_ends_the_process() {
+    let disk = SimDisk::new(60);
+    let fatal = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&fatal);
+    let on_fatal = Arc::new(move |_: &str| {
+        counter.fetch_add(1, Ordering::Relaxed);
+    });
+    let options = Options { on_fatal, segment_bytes_first: 1 << 20, ..sim_options(&disk) };
+    let store = EmbeddedStore::open(DIR, TABLES, options).expect("it opens");
+    let mut changes = ChangeSet::new();
+    changes.insert::<Items>(&key(1, 1), &row("x", None));
+    // The write, then the sync.
+    disk.fail_at(2, Fault::Error);
+    assert!(matches!(store.commit(&changes), Err(StoreError::Stopped(_))));
+    assert_eq!(fatal.load(Ordering::Relaxed), 1);
+    let calls = disk.calls();
+    assert!(matches!(store.commit(&changes), Err(StoreError::Stopped(_))));
+    assert_eq!(disk.calls(), calls, "nothing is tried after a failed sync");
+    assert_eq!(Backend::count(&store, TABLES[0]).expect("reads go on"), 0);
+}
+
+/// The alarm works: on a disk that lies about syncs the crash checker finds lost commits.
+#[test]
+fn the_checker_finds_a_planted_bug() {
+    let mut found = 0;
+    for seed in 0..10 {
+        let disk = SimDisk::new(seed);
+        let store = open(&disk).expect("it opens");
+        let mut history = History::new();
+        let mut random = Random(seed);
+        run(&store, &mut random, &mut history, 10).expect("no fault");
+        disk.lie_about_syncs();
+        run(&store, &mut random, &mut history, 10).expect("a lie is no error");
+        drop(store);
+        disk.restart();
+        found += usize::from(open(&disk).map_or(true, |store| history.check(&Store::new(store)).is_err()));
+    }
+    assert!(found >= 8, "found in {found} of 10 runs");
+}
