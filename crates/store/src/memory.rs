@@ -238,6 +238,14 @@ impl Backend for MemoryBackend {
         if let Some(stale) = stale {
             return Err(stale);
         }
+        order.retain(|(table, key)| {
+            let stored = state.tables.get(&table.id).and_then(|t| t.rows.get(*key));
+            overlay[&(table.id, *key)].as_ref() != stored
+        });
+        if order.is_empty() {
+            // Nothing changes in the end: not even a serial is used up.
+            return Ok(CommitOutcome::Committed);
+        }
         for (table, key) in order {
             let row = overlay.remove(&(table.id, key)).flatten();
             state.tables.entry(table.id).or_default().set(table, key, row)?;
