@@ -162,7 +162,7 @@ mod tests {
             assert_eq!(bytes.len(), size);
         }
         let mut rest = bytes.as_slice();
-        assert_eq!(&C::decode(&mut rest).unwrap(), value);
+        assert_eq!(&C::decode(&mut rest).expect("it was encoded"), value);
         assert!(rest.is_empty());
     }
 

@@ -295,7 +295,7 @@ fn verification_names_all_damage() {
     let disk = image.disk.copy();
     for frame in [&image.frames[3], &image.frames[20]] {
         disk.tamper(&segment_path(frame), |data| {
-            data[usize::try_from(frame.offset).expect("small") + 60] ^= 1
+            data[usize::try_from(frame.offset).expect("small") + 60] ^= 1;
         });
     }
     disk.tamper(&Path::new(DIR).join("checkpoint.idx"), |data| data[30] ^= 1);

@@ -119,6 +119,8 @@ impl Core {
                 tracing::warn!(file = %segment.path.display(), %error, "a compacted segment could not be removed");
             }
         }
+        // There is space again.
+        lock(&self.next).full_since = None;
         Ok(())
     }
 

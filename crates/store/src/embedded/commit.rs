@@ -244,7 +244,7 @@ impl Core {
         }
         assert!(serial_next >= writer.serial_next, "serials only grow");
         while writer.offset + frame_bytes > writer.active.capacity.load(Ordering::Relaxed) {
-            self.roll(writer, frame_bytes)?;
+            self.roll(writer, frame_bytes, kind)?;
         }
         let payload = &frame[FRAME_HEADER_BYTES..];
         let header = FrameHeader {
@@ -289,9 +289,8 @@ impl Core {
     }
 
     /// Turns to the next segment.
-    fn roll(&self, writer: &mut Writer, frame_bytes: u64) -> Result<()> {
-        let segment =
-            self.take_next(SEGMENT_HEADER_BYTES + frame_bytes).inspect_err(|_| self.wake.notify())?;
+    fn roll(&self, writer: &mut Writer, frame_bytes: u64, kind: FrameKind) -> Result<()> {
+        let segment = self.take_next(frame_bytes, kind).inspect_err(|_| self.wake.notify())?;
         let mut state = self.write();
         Arc::make_mut(&mut state.segments).insert(segment.number, Arc::clone(&segment));
         drop(state);

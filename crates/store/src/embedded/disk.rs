@@ -106,7 +106,14 @@ impl DiskFile for File {
 
 impl Disk for RealDisk {
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o700).create(path)
+        let existing = path.ancestors().find(|ancestor| ancestor.is_dir()).map(Path::to_owned);
+        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        // What lies in a directory is as durable as the directory's own entry.
+        for made in path.ancestors().take_while(|ancestor| Some(*ancestor) != existing.as_deref()) {
+            let parent = made.parent().filter(|parent| !parent.as_os_str().is_empty());
+            self.sync_dir(parent.unwrap_or(Path::new(".")))?;
+        }
+        Ok(())
     }
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
         let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;

@@ -320,3 +320,69 @@ pub(crate) struct SecondaryOp {
     /// The key's fingerprint.
     pub key: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locations_keep_their_parts() {
+        let location = Location::new(0xff_fffe, (1 << 27) - 8, 4096);
+        assert_eq!(
+            (location.segment(), location.offset(), location.bytes()),
+            (0xff_fffe, (1 << 27) - 8, 4096)
+        );
+        assert!(!location.is_long());
+        let long = Location::new(1, 64, 1 << 20);
+        assert!(long.is_long());
+        assert_eq!(long.bytes(), 0xffff * 8);
+        assert!(Location::new(1, 64, 8) < Location::new(2, 64, 8));
+    }
+
+    #[test]
+    fn keys_with_one_fingerprint_are_kept_apart() {
+        let mut index = PrimaryIndex::default();
+        let places: Vec<Location> = (1..=5).map(|n| Location::new(n, 64, 64)).collect();
+        places.iter().for_each(|&place| index.insert(7, place));
+        index.insert(8, places[0]);
+        let found = |index: &PrimaryIndex| {
+            let mut found: Vec<Location> = index.find(7).collect();
+            found.sort_unstable();
+            found
+        };
+        assert_eq!(found(&index), places);
+        assert!(index.remove(7, places[2]) && !index.remove(7, places[2]));
+        let moved = Location::new(9, 64, 64);
+        assert!(index.replace(7, places[4], moved) && !index.replace(7, places[4], moved));
+        assert_eq!(found(&index), [places[0], places[1], places[3], moved]);
+        assert!(index.contains(8, places[0]) && !index.contains(8, moved));
+        assert_eq!(index.len(), 5);
+        let parts: usize = (0..PARTS).map(|part| index.part(part).count()).sum();
+        assert_eq!(parts, 5);
+    }
+
+    #[test]
+    fn groups_grow_and_shrink() {
+        let mut index = HashIndex::default();
+        let count = 2 * FEW_LIMIT as u64;
+        for key in (0..count).rev() {
+            index.insert(1, key);
+            index.insert(1, key);
+        }
+        index.insert(2, 5);
+        assert_eq!(index.find(1), (0..count).collect::<Vec<_>>());
+        assert_eq!(index.find(2), [5]);
+        index.remove(2, 6);
+        for key in 1..count {
+            index.remove(1, key);
+            index.remove(1, key);
+        }
+        assert_eq!(index.find(1), [0]);
+        index.remove(1, 0);
+        index.remove(2, 5);
+        assert!(index.find(1).is_empty() && index.find(2).is_empty());
+        assert_eq!((0..PARTS).map(|part| index.part(part).count()).sum::<usize>(), 0);
+        index.insert(1, 9);
+        assert_eq!(index.find(1), [9]);
+    }
+}

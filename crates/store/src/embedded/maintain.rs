@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::disk::{io_error, read_full_at, write_all_at};
 use super::format::{
@@ -12,7 +12,7 @@ use super::format::{
     SEGMENT_HEADER_BYTES, SEGMENT_NUMBER_LIMIT, encode_segment_header, segment_name,
 };
 use super::index::Location;
-use super::{Core, Segment, fingerprint, lock};
+use super::{Core, Identity, Options, Segment, fingerprint, lock};
 use crate::{Result, StoreError};
 
 /// The segment after the active one.
@@ -20,6 +20,8 @@ pub(crate) struct NextSegment {
     pub number: u32,
     /// Made ahead, so that no commit waits for it.
     pub ready: Option<Arc<Segment>>,
+    /// When the disk was found full: making a segment takes long, also in vain.
+    pub full_since: Option<Instant>,
 }
 
 /// What maintenance alone changes.
@@ -28,6 +30,9 @@ pub(crate) struct Maintenance {
     /// Emptied by compaction; they go once a checkpoint no longer needs them.
     pub retired: Vec<Arc<Segment>>,
 }
+
+/// What compaction asks for at least, in bytes, when the disk is nearly full.
+const SMALL_SEGMENT_BYTES: u64 = 1 << 20;
 
 /// A live record on its way out of a segment.
 struct Moving {
@@ -41,29 +46,54 @@ struct Moving {
 }
 
 impl Core {
-    /// Hands out the next segment, of at least so many bytes unless it was made ahead.
-    pub fn take_next(&self, bytes_min: u64) -> Result<Arc<Segment>> {
+    /// Hands out the next segment, with room for a frame of so many bytes unless it was made ahead. Compaction, which gives
+    /// space back in the end, makes do with a small one when the disk is nearly full.
+    pub fn take_next(&self, frame_bytes: u64, kind: FrameKind) -> Result<Arc<Segment>> {
         let mut next = lock(&self.next);
+        let bytes_min = SEGMENT_HEADER_BYTES + frame_bytes;
         let segment = match next.ready.take() {
             Some(segment) => segment,
-            None => self.create_segment(next.number, bytes_min)?,
+            None if kind == FrameKind::Move => {
+                self.create_segment(next.number, bytes_min).or_else(|error| {
+                    let small = SMALL_SEGMENT_BYTES.min(self.options.segment_bytes_first).max(bytes_min);
+                    if matches!(error, StoreError::Full(_)) {
+                        self.create_sized(next.number, small)
+                    } else {
+                        Err(error)
+                    }
+                })?
+            }
+            None => self.create_unless_full(&mut next, bytes_min)?,
         };
         assert_eq!(segment.number, next.number, "segments are made in order");
         next.number += 1;
         Ok(segment)
     }
 
+    fn create_unless_full(&self, next: &mut NextSegment, bytes_min: u64) -> Result<Arc<Segment>> {
+        if next.full_since.is_some_and(|since| since.elapsed() < self.options.full_pause) {
+            return Err(StoreError::Full("it was found full just now, and is tried again soon".into()));
+        }
+        let created = self.create_segment(next.number, bytes_min);
+        next.full_since = matches!(created, Err(StoreError::Full(_))).then(Instant::now);
+        created
+    }
+
     fn prepare_next(&self) -> Result<()> {
         let mut next = lock(&self.next);
         if next.ready.is_none() {
-            next.ready = Some(self.create_segment(next.number, 0)?);
+            next.ready = Some(self.create_unless_full(&mut next, 0)?);
         }
         Ok(())
     }
 
     /// Makes a segment full of zeros: its space is taken, and later syncs find no metadata to write.
-    pub fn create_segment(&self, number: u32, bytes_min: u64) -> Result<Arc<Segment>> {
-        create_segment(&self.dir, &self.options, &self.identity, number, bytes_min)
+    fn create_segment(&self, number: u32, bytes_min: u64) -> Result<Arc<Segment>> {
+        self.create_sized(number, segment_bytes(&self.options, number).max(bytes_min))
+    }
+
+    fn create_sized(&self, number: u32, bytes: u64) -> Result<Arc<Segment>> {
+        create_segment(&self.dir, &self.options, &self.identity, number, bytes)
     }
 
     /// Prepares the next segment, compacts what is mostly dead, and writes a checkpoint when one is due.
@@ -263,20 +293,24 @@ impl Core {
     }
 }
 
+/// How large a segment is made: they grow with the store.
+pub(crate) fn segment_bytes(options: &Options, number: u32) -> u64 {
+    let doublings = (number - 1).min(16);
+    (options.segment_bytes_first << doublings).min(options.segment_bytes_max)
+}
+
 /// Makes a segment; see [`Core::create_segment`].
 pub(crate) fn create_segment(
     dir: &Path,
-    options: &super::Options,
-    identity: &super::Identity,
+    options: &Options,
+    identity: &Identity,
     number: u32,
-    bytes_min: u64,
+    bytes: u64,
 ) -> Result<Arc<Segment>> {
     if number >= SEGMENT_NUMBER_LIMIT {
         return Err(StoreError::Backend("the journal has used up its segment numbers".into()));
     }
-    let doublings = (number - 1).min(16);
-    let size = (options.segment_bytes_first << doublings).min(options.segment_bytes_max).max(bytes_min);
-    let size = size.div_ceil(8) * 8;
+    let size = bytes.div_ceil(8) * 8;
     assert!(
         size > SEGMENT_HEADER_BYTES && size <= SEGMENT_BYTES_LIMIT,
         "segment sizes are between 64 bytes and 128 MiB"

@@ -28,6 +28,7 @@ use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 pub use disk::{Disk, DiskFile, RealDisk};
 pub use format::FrameKind;
@@ -61,6 +62,8 @@ pub struct Options {
     pub compaction_step_bytes: usize,
     /// A checkpoint is written after so many bytes of journal.
     pub checkpoint_bytes: u64,
+    /// After the disk was found full, commits that need a new segment are refused without another try for so long.
+    pub full_pause: Duration,
     /// Whether a thread does all that by itself. Otherwise [`EmbeddedStore::maintain`] does.
     pub background: bool,
     /// Called with the reason when a commit's write or sync failed. The default logs it and aborts the process. If it
@@ -79,6 +82,7 @@ impl Default for Options {
             compaction_dead_percent: 50,
             compaction_step_bytes: 256 << 10,
             checkpoint_bytes: 256 << 20,
+            full_pause: Duration::from_millis(500),
             background: true,
             on_fatal: Arc::new(abort),
             identity: None,

@@ -13,7 +13,7 @@ use super::format::{
     RecordView, SEGMENT_HEADER_BYTES, decode_segment_header, segment_name, segment_number,
 };
 use super::index::{Location, TableIndex};
-use super::maintain::{Maintenance, NextSegment, Wake, create_segment};
+use super::maintain::{Maintenance, NextSegment, Wake, create_segment, segment_bytes};
 use super::{Core, Counters, Options, Segment, Segments, State, fingerprint, read_record, secondary_entries};
 use crate::{IndexEntries, Result, StoreError, TableDef};
 
@@ -37,7 +37,7 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
     let schema = checkpoint::schema(&identity, tables);
     let mut segments = open_segments(&*disk, dir, &manifest)?;
     if segments.is_empty() {
-        let first = create_segment(dir, &options, &identity, 1, 0)?;
+        let first = create_segment(dir, &options, &identity, 1, segment_bytes(&options, 1))?;
         segments.insert(1, first);
     }
     if manifest.segments_upto == 0 {
@@ -86,7 +86,7 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         schema,
         maintenance: Mutex::new(Maintenance { manifest, retired: Vec::new() }),
         writer: Mutex::new(Writer::new(active, offset, sequence, serial_next)),
-        next: Mutex::new(NextSegment { number: number + 1, ready }),
+        next: Mutex::new(NextSegment { number: number + 1, ready, full_since: None }),
         state: RwLock::new(State { tables, segments: Arc::new(segments) }),
         counters: Counters::default(),
         wake: Wake::default(),

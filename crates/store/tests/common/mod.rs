@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use batzen_store::conformance::{ItemKey, ItemRow, Items, TABLES, key};
 use batzen_store::embedded::sim::SimDisk;
@@ -40,6 +41,7 @@ pub fn sim_options(disk: &SimDisk) -> Options {
         segment_bytes_max: 4096,
         compaction_step_bytes: 512,
         checkpoint_bytes: 16 << 10,
+        full_pause: Duration::ZERO,
         background: false,
         on_fatal: Arc::new(|_| {}),
         identity: Some([42; 32]),
