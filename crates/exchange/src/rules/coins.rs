@@ -1,5 +1,7 @@
 //! Coins that pay: deposits and refunds.
 
+use std::collections::HashMap;
+
 use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::{Money, Timestamp};
 use batzen_tables::exchange::{
@@ -100,6 +102,13 @@ impl ExchangeRules {
         assert!(!command.coins.is_empty(), "a deposit has coins");
         if command.refund_deadline > command.wire_deadline || command.wire_deadline.is_never() {
             return Err(Refusal::DeadlinesImpossible);
+        }
+        // A request that contradicts itself is no conflict with the coin's history, which could not prove it.
+        let mut seen = HashMap::with_capacity(command.coins.len());
+        for (index, coin) in command.coins.iter().enumerate() {
+            if *seen.entry(coin.coin.coin_pub).or_insert(coin) != coin {
+                return Err(Refusal::CoinDuplicate { index });
+            }
         }
         // All coins of a batch have one timestamp: that of the first acceptance of any of them.
         let exchange_time = command

@@ -215,7 +215,7 @@ pub enum Closed {
 // --- Coins ----------------------------------------------------------------------------------------------------------
 
 /// A coin as a request presents it, its denomination's signature verified.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PresentedCoin {
     /// Its public key.
     pub coin_pub: CoinPub,
@@ -228,7 +228,7 @@ pub struct PresentedCoin {
 }
 
 /// One coin of a deposit.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DepositCoin {
     /// The coin.
     pub coin: PresentedCoin,

@@ -67,6 +67,12 @@ pub enum Refusal {
         /// What contradicts.
         conflict: Box<CoinConflict>,
     },
+    /// \[26\] The same coin twice in one request, with different data. (Equal entries count once.)
+    #[error("coin {index} occurs twice")]
+    CoinDuplicate {
+        /// The second occurrence.
+        index: usize,
+    },
     /// \[1207\] The contribution is below the deposit fee.
     #[error("the contribution of coin {index} is below the deposit fee")]
     ContributionBelowFee {

@@ -1,0 +1,363 @@
+//! G1 to G5, F5, and the acceptance scenarios of the workers.
+
+use std::collections::HashSet;
+
+use batzen_crypto::HashCode;
+use batzen_exchange::rules::{
+    Aggregate, Aggregated, Command, ExecuteDrain, Outcome, Refusal, TransferDone, TransferFailed, TransferRetry,
+    Trigger, read,
+};
+use batzen_protocol::Money;
+use batzen_store::{ChangeSet, CommitOutcome};
+use batzen_tables::exchange::{Aggregates, DepositKey, DepositsOpen, DrainRow, Drains, Prepared, WtidKey};
+
+use crate::world::*;
+
+/// A world in which deposits of any amount can be made by fresh coins of denomination 1 (deposit fee 0.1).
+struct Shop {
+    world: World,
+    coins: u8,
+}
+
+impl Shop {
+    fn new() -> Self {
+        let world = World::new();
+        world.fund(99, 99, "2000");
+        Self { world, coins: 0 }
+    }
+
+    /// A deposit at merchant `merchant_n` into account `account_n`; the wire deadline is `due_s` from now.
+    fn pay(&mut self, merchant_n: u8, account_n: u8, amount: &str, due_s: u64) -> DepositKey {
+        self.coins += 1;
+        let now_s = self.world.now().as_secs().unwrap() - T0;
+        self.world.ok(withdraw(99, &[(self.coins, 1)], false));
+        let request = deposit(
+            &[(self.coins, 1, amount)],
+            (merchant_n, self.coins, account_n),
+            (now_s, now_s + due_s),
+        );
+        self.world.ok(Command::Deposit(request));
+        deposit_key(self.coins, merchant_n, self.coins)
+    }
+
+    /// Aggregator, then transfer: what the bank shows, by account number.
+    fn bank(&mut self) -> Vec<(u8, Money)> {
+        self.world.aggregate_all();
+        let accounts: Vec<String> = (0..100).map(payto).collect();
+        let mut sent: Vec<(u8, Money)> = self
+            .world
+            .transfer_all()
+            .into_iter()
+            .map(|(uri, amount)| {
+                let n = accounts.iter().position(|account| *account == uri).unwrap();
+                (u8::try_from(n).unwrap(), amount)
+            })
+            .collect();
+        sent.sort_unstable();
+        sent
+    }
+}
+
+const B: u8 = 2;
+const A: u8 = 1;
+
+#[test]
+fn scenario_single_double_and_separate_targets() {
+    let mut shop = Shop::new();
+    assert_eq!(shop.bank(), []);
+    shop.pay(B, 42, "1", 0);
+    assert_eq!(shop.bank(), [(42, m("0.89"))]);
+    shop.pay(B, 42, "1", 0);
+    shop.pay(B, 42, "1", 0);
+    assert_eq!(shop.bank(), [(42, m("1.79"))]);
+    shop.pay(B, 4, "1", 0);
+    shop.pay(B, 5, "1", 0);
+    shop.pay(A, 4, "1", 0);
+    assert_eq!(shop.bank(), [(4, m("0.89")), (4, m("0.89")), (5, m("0.89"))]);
+}
+
+#[test]
+fn scenario_deadlines() {
+    let mut shop = Shop::new();
+    shop.pay(B, 42, "0.2", 5);
+    shop.pay(B, 42, "0.2", 5);
+    assert_eq!(shop.bank(), []);
+    shop.world.advance(5);
+    assert_eq!(shop.bank(), [(42, m("0.19"))]);
+    shop.pay(B, 42, "0.2", 10);
+    shop.pay(B, 42, "0.2", 5);
+    assert_eq!(shop.bank(), []);
+    shop.world.advance(5);
+    assert_eq!(shop.bank(), [(42, m("0.19"))], "what is not due rides along");
+    shop.world.advance(5);
+    assert_eq!(shop.bank(), []);
+}
+
+#[test]
+fn scenario_tiny_amounts_wait() {
+    let mut shop = Shop::new();
+    for (amount, transient) in [("0.102", "0.002"), ("0.102", "0.004"), ("0.102", "0.006"), ("0.102", "0.008")] {
+        shop.pay(B, 42, amount, 0);
+        assert_eq!(shop.bank(), []);
+        assert_eq!(shop.world.totals().transient, m(transient));
+    }
+    shop.pay(B, 42, "0.112", 0);
+    assert_eq!(shop.bank(), [(42, m("0.01"))]);
+    shop.pay(B, 42, "0.109", 0);
+    assert_eq!(shop.bank(), []);
+    shop.pay(B, 42, "0.119", 0);
+    assert_eq!(shop.bank(), [(42, m("0.01"))]);
+    assert_eq!(shop.world.totals().income.rounding, m("0.008"));
+    shop.pay(B, 42, "0.122", 0);
+    assert_eq!(shop.bank(), [(42, m("0.01"))], "the remainder was not carried over");
+}
+
+#[test]
+fn scenario_tiny_amounts_with_deadlines() {
+    let mut shop = Shop::new();
+    shop.pay(B, 42, "0.109", 5);
+    assert_eq!(shop.bank(), []);
+    shop.pay(B, 42, "0.109", 5);
+    assert_eq!(shop.bank(), []);
+    shop.pay(B, 42, "0.122", 0);
+    assert_eq!(shop.bank(), [(42, m("0.03"))]);
+    shop.pay(B, 42, "0.104", 5);
+    assert_eq!(shop.bank(), []);
+    shop.pay(B, 42, "0.105", 5);
+    assert_eq!(shop.bank(), []);
+    shop.pay(B, 42, "0.112", 0);
+    assert_eq!(shop.bank(), [(42, m("0.01"))]);
+}
+
+#[test]
+fn refunds_lower_the_transfer_and_a_refund_window_keeps_a_deposit_out() {
+    let mut shop = Shop::new();
+    let partly = shop.pay(B, 42, "3", 10);
+    let wholly = shop.pay(B, 42, "4", 10);
+    let world = &shop.world;
+    let refund_of = |key: &DepositKey, amount: &str| {
+        let n = *key.coin_pub.as_bytes().last().unwrap();
+        world.ok(refund((n, B, n), 1, amount))
+    };
+    refund_of(&partly, "1");
+    refund_of(&wholly, "4");
+    // Another coin may still be refunded for a while: its deposit stays out although a due one of the same target comes.
+    shop.coins += 1;
+    let late = deposit(&[(shop.coins, 1, "5")], (B, shop.coins, 42), (60, 100));
+    shop.world.ok(withdraw(99, &[(shop.coins, 1)], false));
+    shop.world.ok(Command::Deposit(late));
+    shop.world.advance(10);
+    assert_eq!(shop.bank(), [(42, m("1.89"))]);
+    let wtid = read::deposit(&shop.world.store, &partly).unwrap().unwrap().wtid.unwrap();
+    let transfer = read::transfer(&shop.world.store, &shop.world.denoms, wtid).unwrap().unwrap();
+    assert_eq!(transfer.deposits.len(), 2);
+    assert_eq!((transfer.wire_out.amount, transfer.wire_out.wire_fee), (m("1.89"), m("0.01")));
+    let status = read::deposit_status(&shop.world.store, &shop.world.denoms, &wholly).unwrap().unwrap();
+    assert_eq!(status.transfer.unwrap().amount, m("1.89"));
+    shop.world.advance(90);
+    assert_eq!(shop.bank(), [(42, m("4.89"))]);
+    assert_eq!(shop.world.totals().income.deposit, m("0.2"));
+}
+
+#[test]
+fn a_fee_that_refunds_left_no_money_for_is_waived() {
+    let mut shop = Shop::new();
+    let key = shop.pay(B, 42, "1", 10);
+    let n = *key.coin_pub.as_bytes().last().unwrap();
+    shop.world.ok(refund((n, B, n), 1, "0.95"));
+    shop.world.advance(10);
+    assert_eq!(shop.bank(), []);
+    let totals = shop.world.totals();
+    assert_eq!((totals.transient, totals.income.deposit), (m("0"), m("0.05")));
+    // With others in the unit it is paid from the total.
+    let key = shop.pay(B, 7, "1", 10);
+    shop.pay(B, 7, "1", 10);
+    let n = *key.coin_pub.as_bytes().last().unwrap();
+    shop.world.ok(refund((n, B, n), 1, "0.95"));
+    shop.world.advance(10);
+    assert_eq!(shop.bank(), [(7, m("0.84"))]);
+}
+
+fn command(keys: &[DepositKey], account_n: u8, wtid_n: u8) -> Aggregate {
+    Aggregate {
+        h_payto: h_payto(account_n),
+        method: METHOD.to_owned(),
+        merchant_pub: merchant(B),
+        account: account(),
+        deposits: keys.to_vec(),
+        trigger: Trigger::Due,
+        more: false,
+        wtid: wtid(wtid_n),
+        request_uid: HashCode::random(),
+        kyc_hold: None,
+    }
+}
+
+#[test]
+fn an_aggregation_decides_on_the_rows_alone() {
+    let mut shop = Shop::new();
+    let due = shop.pay(B, 42, "1", 0);
+    let later = shop.pay(B, 42, "1", 50);
+    let elsewhere = shop.pay(B, 43, "1", 0);
+    let world = &shop.world;
+    let run = |aggregate: Aggregate| {
+        let Outcome::Aggregate(aggregated) = world.ok(Command::Aggregate(aggregate)) else { panic!() };
+        aggregated
+    };
+    // Nothing due among the named ones.
+    assert_eq!(run(command(&[later.clone(), elsewhere.clone()], 42, 1)), Aggregated::Nothing);
+    assert_eq!(run(command(&[], 42, 1)), Aggregated::Nothing);
+    let foreign = Aggregate { method: "iban".to_owned(), ..command(&[due.clone()], 42, 1) };
+    assert_eq!(world.refused(Command::Aggregate(foreign)), Refusal::TargetMismatch);
+    // Duplicates and strangers are left out; so is what was aggregated before, also in the same batch.
+    let named = [due.clone(), due.clone(), elsewhere, deposit_key(77, B, 1)];
+    let twice = [
+        Command::Aggregate(command(&named, 42, 1)),
+        Command::Aggregate(command(&named, 42, 2)),
+        refund((1, B, 1), 1, "0.5"),
+    ];
+    let verdicts = world.batch(&twice);
+    let prepared = Aggregated::Prepared { taken: 1, amount: m("0.89") };
+    assert_eq!(verdicts[0], Ok(Outcome::Aggregate(prepared)));
+    assert_eq!(verdicts[1], Ok(Outcome::Aggregate(Aggregated::Nothing)));
+    assert_eq!(verdicts[2], Err(Refusal::DepositPaid), "a refund and an aggregation never both happen");
+    // An identifier is used once.
+    let again = Aggregate { trigger: Trigger::Continued, ..command(&[later], 42, 1) };
+    assert_eq!(world.refused(Command::Aggregate(again)), Refusal::WtidTaken);
+    world.totals();
+}
+
+#[test]
+fn a_refund_before_the_aggregation_in_one_batch_counts() {
+    let mut shop = Shop::new();
+    let key = shop.pay(B, 42, "1", 0);
+    let verdicts = shop
+        .world
+        .batch(&[refund((1, B, 1), 1, "0.5"), Command::Aggregate(command(&[key], 42, 1))]);
+    let prepared = Aggregated::Prepared { taken: 1, amount: m("0.39") };
+    assert_eq!(verdicts[1], Ok(Outcome::Aggregate(prepared)));
+    shop.world.totals();
+}
+
+#[test]
+fn a_hold_keeps_the_money_until_it_is_lifted() {
+    let mut shop = Shop::new();
+    let key = shop.pay(B, 42, "1", 0);
+    let held = Aggregate { kyc_hold: Some(17), ..command(&[key.clone()], 42, 1) };
+    let outcome = shop.world.ok(Command::Aggregate(held));
+    let transient = Aggregated::Transient { taken: 1, total: m("0.9") };
+    assert_eq!(outcome, Outcome::Aggregate(transient));
+    let status = read::deposit_status(&shop.world.store, &shop.world.denoms, &key).unwrap().unwrap();
+    assert_eq!((status.transfer, status.kyc_row), (None, Some(17)));
+    assert_eq!(read::transfer(&shop.world.store, &shop.world.denoms, wtid(1)).unwrap(), None);
+    let released = Aggregate { trigger: Trigger::Continued, ..command(&[], 42, 2) };
+    assert_eq!(shop.world.refused(Command::Aggregate(released.clone())), Refusal::TransientOther);
+    shop.world.ok(Command::Aggregate(Aggregate { wtid: wtid(1), ..released }));
+    assert_eq!(shop.bank(), [(42, m("0.89"))]);
+}
+
+#[test]
+fn a_large_unit_is_taken_in_parts_under_one_identifier() {
+    let mut shop = Shop::new();
+    for _ in 0..25 {
+        shop.pay(B, 42, "1", 0);
+    }
+    shop.world.aggregate_target(h_payto(42), merchant(B), 10_000, 10);
+    assert_eq!(shop.world.store.count::<DepositsOpen>().unwrap(), 0);
+    assert_eq!(shop.world.store.count::<Aggregates>().unwrap(), 0);
+    assert_eq!(shop.bank(), [(42, m("22.49"))]);
+}
+
+#[test]
+fn without_a_wire_fee_deposits_wait_and_starve_nobody() {
+    let mut shop = Shop::new();
+    let key = shop.pay(B, 42, "1", 0);
+    shop.pay(B, 43, "1", 0);
+    shop.world.advance(5_000);
+    assert_eq!(
+        shop.world.refused(Command::Aggregate(command(&[key], 42, 1))),
+        Refusal::WireFeeMissing
+    );
+    let skip = HashSet::from([(h_payto(42), merchant(B))]);
+    let targets = read::due_targets(&shop.world.store, shop.world.now(), 10, &skip).unwrap();
+    assert_eq!(targets, [(h_payto(43), merchant(B))]);
+}
+
+#[test]
+fn many_due_deposits_of_skipped_targets_hide_nobody() {
+    let mut shop = Shop::new();
+    for _ in 0..100 {
+        shop.pay(B, 42, "1", 0);
+    }
+    shop.world.advance(1);
+    shop.pay(B, 43, "1", 0);
+    let skip = HashSet::from([(h_payto(42), merchant(B))]);
+    let targets = read::due_targets(&shop.world.store, shop.world.now(), 1, &skip).unwrap();
+    assert_eq!(targets, [(h_payto(43), merchant(B))]);
+    let targets = read::due_targets(&shop.world.store, shop.world.now(), 1, &HashSet::new()).unwrap();
+    assert_eq!(targets, [(h_payto(42), merchant(B))]);
+}
+
+#[test]
+fn transfers_finish_fail_and_are_tried_again() {
+    let mut shop = Shop::new();
+    let key = shop.pay(B, 42, "1", 0);
+    shop.world.ok(Command::Aggregate(command(&[key], 42, 1)));
+    let changed = |command| {
+        let Outcome::Transfer(marked) = shop.world.ok(command) else { panic!() };
+        marked.changed
+    };
+    let failed = || Command::TransferFailed(TransferFailed { wtid: wtid(1), reason: "404".to_owned() });
+    assert_eq!(
+        shop.world.refused(Command::TransferDone(TransferDone { wtid: wtid(9) })),
+        Refusal::TransferUnknown
+    );
+    assert!(changed(failed()));
+    assert!(!changed(failed()));
+    assert!(read::open_transfers(&shop.world.store, 9).unwrap().is_empty());
+    assert_eq!(shop.world.totals().in_flight, m("0.89"));
+    assert!(changed(Command::TransferRetry(TransferRetry { wtid: wtid(1) })));
+    assert_eq!(read::open_transfers(&shop.world.store, 9).unwrap().len(), 1);
+    assert!(changed(Command::TransferDone(TransferDone { wtid: wtid(1) })));
+    assert!(!changed(Command::TransferDone(TransferDone { wtid: wtid(1) })));
+    assert!(!changed(failed()), "what the bank accepted cannot fail");
+    assert_eq!(shop.world.totals().wired_out, m("0.89"));
+}
+
+#[test]
+fn profit_is_paid_out_once() {
+    let mut shop = Shop::new();
+    for _ in 0..5 {
+        shop.pay(B, 42, "1", 0);
+    }
+    shop.bank();
+    let fees = shop.world.totals().fees;
+    let drain = |n: u8| {
+        Command::ExecuteDrain(ExecuteDrain {
+            wtid: wtid(n),
+            h_payto: h_payto(66),
+            account: account(),
+            request_uid: HashCode::random(),
+        })
+    };
+    assert_eq!(shop.world.refused(drain(9)), Refusal::TransferUnknown);
+    let mut changes = ChangeSet::new();
+    changes.insert::<Drains>(
+        &WtidKey { wtid: wtid(9) },
+        &DrainRow {
+            account_section: "exchange-account-1".to_owned(),
+            payto_uri: payto(66),
+            date: at(0),
+            amount: m("0.3"),
+            master_sig: sig(1),
+            executed: false,
+        },
+    );
+    assert_eq!(shop.world.store.commit(&changes).unwrap(), CommitOutcome::Committed);
+    shop.world.ok(drain(9));
+    let Outcome::Drain(again) = shop.world.ok(drain(9)) else { panic!() };
+    assert!(again.repeated);
+    assert_eq!(shop.bank(), [(66, m("0.3"))]);
+    assert_eq!(shop.world.totals().fees, fees.checked_sub(m("0.3")).unwrap());
+    assert_eq!(shop.world.store.count::<Prepared>().unwrap(), 2);
+}

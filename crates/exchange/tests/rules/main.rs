@@ -1,0 +1,10 @@
+//! The money rules: each by itself, the acceptance scenarios of the workers, and random command sequences against a
+//! naive model.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod aggregation;
+mod coins;
+mod recoups;
+mod refreshes;
+mod reserves;
+mod world;

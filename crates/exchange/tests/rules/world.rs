@@ -1,0 +1,422 @@
+//! A small exchange in memory: denominations, fees, a clock, and builders of commands.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use batzen_crypto::{
+    BlindedDenomSignature, Cipher, CsNonce, DenomSignature, EcdhePublicKey, EddsaPublicKey, EddsaSignature,
+    HashCode, ShortHash, WireSalt, Wtid,
+};
+use batzen_engine::{Batcher, Rules};
+use batzen_exchange::rules::totals::{Totals, totals};
+use batzen_exchange::rules::{
+    Aggregate, Aggregated, Command, Credit, Credits, Deposit, DepositCoin, DenomTable, ExchangeRules, Melt, Outcome,
+    Planchet, PresentedCoin, Refund, Refusal, Reveal, RulesConfig, TransferDone, Trigger, Withdraw, read,
+};
+use batzen_protocol::{Duration, Money, Timestamp};
+use batzen_store::{ChangeSet, CommitOutcome, Store, memory::MemoryBackend};
+use batzen_tables::exchange::{
+    AccountId, DenomKey, DenomRow, DenomSerial, Denominations, DepositKey, FreshCoin, RefundKey, Revocations,
+    RevocationRow, WireFeeKey, WireFeeRow, WireFees,
+};
+
+/// The first moment of every test, in seconds.
+pub const T0: u64 = 1_700_000_000;
+
+pub fn m(text: &str) -> Money {
+    text.parse().unwrap()
+}
+
+pub fn at(offset_s: u64) -> Timestamp {
+    Timestamp::from_secs(T0 + offset_s)
+}
+
+/// A public key that names something in a test.
+pub fn key(kind: u8, n: u8) -> EddsaPublicKey {
+    let mut bytes = [kind; 32];
+    bytes[31] = n;
+    EddsaPublicKey::from_bytes(bytes)
+}
+
+pub fn reserve(n: u8) -> EddsaPublicKey {
+    key(1, n)
+}
+
+pub fn coin(n: u8) -> EddsaPublicKey {
+    key(2, n)
+}
+
+pub fn merchant(n: u8) -> EddsaPublicKey {
+    key(3, n)
+}
+
+pub fn hash(kind: u8, n: u8) -> HashCode {
+    let mut bytes = [kind; 64];
+    bytes[63] = n;
+    HashCode::from_bytes(bytes)
+}
+
+pub fn ev(n: u8) -> HashCode {
+    hash(4, n)
+}
+
+pub fn contract(n: u8) -> HashCode {
+    hash(5, n)
+}
+
+pub fn rc(n: u8) -> HashCode {
+    hash(6, n)
+}
+
+pub fn sig(n: u8) -> EddsaSignature {
+    EddsaSignature::from_bytes([n; 64])
+}
+
+pub fn wtid(n: u8) -> Wtid {
+    Wtid::from_bytes([n; 32])
+}
+
+pub fn payto(n: u8) -> String {
+    format!("payto://x-taler-bank/localhost/account-{n}?receiver-name=A")
+}
+
+pub fn h_payto(n: u8) -> ShortHash {
+    ShortHash::from_bytes([n.wrapping_add(100); 32])
+}
+
+pub fn account() -> AccountId {
+    AccountId::of_payto("payto://x-taler-bank/localhost/exchange?receiver-name=E")
+}
+
+pub const METHOD: &str = "x-taler-bank";
+
+/// A blind signature that tells which planchet it belongs to, and in which attempt it was made.
+pub fn ev_sig(n: u8, attempt: u8) -> BlindedDenomSignature {
+    BlindedDenomSignature::Rsa(vec![1, n, attempt])
+}
+
+pub fn denom(serial: u32, cipher: Cipher, value: &str, fees: [&str; 4]) -> (DenomSerial, DenomRow) {
+    let [withdraw, deposit, refresh, refund] = fees;
+    let row = DenomRow {
+        h_denom_pub: hash(7, u8::try_from(serial).unwrap()),
+        cipher,
+        public_key: vec![u8::try_from(serial).unwrap()],
+        age_mask: 0,
+        value: m(value),
+        fee_withdraw: m(withdraw),
+        fee_deposit: m(deposit),
+        fee_refresh: m(refresh),
+        fee_refund: m(refund),
+        start: at(0),
+        expire_withdraw: at(1_000),
+        expire_deposit: at(2_000),
+        expire_legal: at(3_000),
+        master_sig: sig(0),
+    };
+    (DenomSerial(serial), row)
+}
+
+/// The denominations of most tests. Fees: withdraw, deposit, refresh, refund.
+pub fn denoms() -> Vec<(DenomSerial, DenomRow)> {
+    vec![
+        denom(1, Cipher::Rsa, "10", ["0.1", "0.1", "0.05", "0.03"]),
+        denom(2, Cipher::Rsa, "2", ["0", "0.2", "0.01", "0"]),
+        denom(3, Cipher::Cs, "1", ["0.01", "0", "0", "0.01"]),
+    ]
+}
+
+pub type Verdict = Result<Outcome, Refusal>;
+
+/// An exchange in memory.
+pub struct World<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal> = ExchangeRules> {
+    pub store: Store,
+    pub denoms: Arc<DenomTable>,
+    pub rules: ExchangeRules,
+    batcher: Batcher<R>,
+    now: Arc<AtomicU64>,
+}
+
+pub fn config() -> RulesConfig {
+    let mut config = RulesConfig::new("http://localhost:8081/");
+    config.idle_reserve_expiration = Duration::from_secs(500);
+    config
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self::with(&denoms(), config(), |rules| rules)
+    }
+}
+
+impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R> {
+    pub fn with(
+        denoms: &[(DenomSerial, DenomRow)],
+        config: RulesConfig,
+        wrap: impl FnOnce(ExchangeRules) -> R,
+    ) -> Self {
+        let store = Store::new(MemoryBackend::new());
+        let mut changes = ChangeSet::new();
+        for (serial, row) in denoms {
+            changes.insert::<Denominations>(&DenomKey { serial: *serial }, row);
+        }
+        let periods = [(0, 1_500, "0.01", "0.01"), (1_500, 5_000, "0.02", "0.05")];
+        for (start, end, wire_fee, closing_fee) in periods {
+            changes.insert::<WireFees>(
+                &WireFeeKey { method: METHOD.to_owned(), start: at(start) },
+                &WireFeeRow {
+                    end: at(end),
+                    wire_fee: m(wire_fee),
+                    closing_fee: m(closing_fee),
+                    master_sig: sig(0),
+                },
+            );
+        }
+        assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
+        let denoms = Arc::new(DenomTable::load(&store).unwrap());
+        let rules = ExchangeRules::new(Arc::clone(&denoms), config);
+        let batcher = Batcher::new(Arc::new(wrap(rules.clone())), store.clone());
+        Self { store, denoms, rules, batcher, now: Arc::new(AtomicU64::new(T0)) }
+    }
+
+    pub fn now(&self) -> Timestamp {
+        Timestamp::from_secs(self.now.load(Ordering::SeqCst))
+    }
+
+    pub fn advance(&self, seconds: u64) {
+        self.now.fetch_add(seconds, Ordering::SeqCst);
+    }
+
+    pub fn revoke(&self, serial: u32) {
+        let key = DenomKey { serial: DenomSerial(serial) };
+        if self.store.get::<Revocations>(&key).unwrap().is_none() {
+            let mut changes = ChangeSet::new();
+            changes.insert::<Revocations>(&key, &RevocationRow { master_sig: sig(0), time: self.now() });
+            assert_eq!(self.store.commit(&changes).unwrap(), CommitOutcome::Committed);
+        }
+        self.denoms.reload(&self.store).unwrap();
+    }
+
+    pub fn batch(&self, commands: &[Command]) -> Vec<Verdict> {
+        let now = self.now();
+        self.batcher.run(commands, &move || now).unwrap()
+    }
+
+    pub fn run(&self, command: Command) -> Verdict {
+        self.batch(&[command]).pop().unwrap()
+    }
+
+    pub fn ok(&self, command: Command) -> Outcome {
+        self.run(command).unwrap()
+    }
+
+    pub fn refused(&self, command: Command) -> Refusal {
+        let before = self.totals();
+        let refusal = self.run(command).unwrap_err();
+        assert_eq!(self.totals(), before, "a refusal changes nothing");
+        refusal
+    }
+
+    /// The balance sheet, which must add up.
+    pub fn totals(&self) -> Totals {
+        let totals = totals(&self.store, &self.denoms).unwrap();
+        assert!(totals.conserved(), "the books do not add up: {totals:?}");
+        totals
+    }
+
+    pub fn remaining(&self, n: u8) -> Option<Money> {
+        read::coin(&self.store, coin(n)).unwrap().map(|row| row.remaining)
+    }
+
+    pub fn balance(&self, n: u8) -> Money {
+        read::reserve(&self.store, reserve(n)).unwrap().unwrap().balance
+    }
+
+    /// A reserve with money, from account `n`.
+    pub fn fund(&self, n: u8, bank_row: u64, amount: &str) {
+        let outcome = self.ok(credits(&[(n, bank_row, amount, n, self.now())], bank_row));
+        assert!(matches!(outcome, Outcome::Credits(credited) if credited.booked == 1));
+    }
+
+    /// Does what the aggregator does until nothing is due.
+    pub fn aggregate_all(&self) {
+        for round in 0.. {
+            assert!(round < 100, "the aggregator does not come to an end");
+            let now = self.rules.aggregation_time(self.now());
+            let targets = read::due_targets(&self.store, now, 100, &Default::default()).unwrap();
+            if targets.is_empty() {
+                return;
+            }
+            for (h_payto, merchant_pub) in targets {
+                self.aggregate_target(h_payto, merchant_pub, 10_000, 1_000);
+            }
+        }
+    }
+
+    /// Aggregates one target in parts of `part` deposits.
+    pub fn aggregate_target(
+        &self,
+        h_payto: ShortHash,
+        merchant_pub: EddsaPublicKey,
+        limit: usize,
+        part: usize,
+    ) {
+        let now = self.rules.aggregation_time(self.now());
+        let mut keys = read::unit(&self.store, h_payto, merchant_pub, now, limit).unwrap();
+        let due = |key: &DepositKey| {
+            read::deposit(&self.store, key).unwrap().unwrap().wire_deadline <= now
+        };
+        keys.sort_by_key(|key| !due(key));
+        let parts: Vec<&[DepositKey]> = keys.chunks(part).collect();
+        for (n, deposits) in parts.iter().enumerate() {
+            let transient = read::transient(&self.store, h_payto, merchant_pub, account()).unwrap();
+            let outcome = self.ok(Command::Aggregate(Aggregate {
+                h_payto,
+                method: METHOD.to_owned(),
+                merchant_pub,
+                account: account(),
+                deposits: deposits.to_vec(),
+                trigger: if n == 0 { Trigger::Due } else { Trigger::Continued },
+                more: n + 1 < parts.len(),
+                wtid: transient.map_or_else(Wtid::random, |row| row.wtid),
+                request_uid: HashCode::random(),
+                kyc_hold: None,
+            }));
+            let Outcome::Aggregate(aggregated) = outcome else { panic!("{outcome:?}") };
+            assert_ne!(aggregated, Aggregated::Nothing, "the worker asks only for what is due");
+        }
+    }
+
+    /// Does what the transfer worker does; says what reached the bank: account and amount.
+    pub fn transfer_all(&self) -> Vec<(String, Money)> {
+        let mut sent = Vec::new();
+        for (wtid, row) in read::open_transfers(&self.store, 1_000).unwrap() {
+            sent.push((read::payto(&self.store, row.h_payto).unwrap().unwrap(), row.amount));
+            self.ok(Command::TransferDone(TransferDone { wtid }));
+        }
+        self.totals();
+        sent
+    }
+}
+
+pub fn credits(rows: &[(u8, u64, &str, u8, Timestamp)], cursor: u64) -> Command {
+    let credits = rows
+        .iter()
+        .map(|(n, bank_row, amount, sender, time)| Credit {
+            bank_row: *bank_row,
+            reserve_pub: reserve(*n),
+            amount: m(amount),
+            payto_uri: payto(*sender),
+            h_payto: h_payto(*sender),
+            time: *time,
+        })
+        .collect();
+    Command::Credits(Credits { account: account(), credits, cursor })
+}
+
+/// A withdrawal of planchets: number, denomination.
+pub fn withdraw(n: u8, planchets: &[(u8, u32)], batch: bool) -> Command {
+    let planchets = planchets
+        .iter()
+        .map(|(planchet, serial)| Planchet {
+            denom: DenomSerial(*serial),
+            h_coin_ev: ev(*planchet),
+            reserve_sig: sig(*planchet),
+            ev_sig: ev_sig(*planchet, u8::from(batch)),
+            nonce: (*serial == 3).then(|| CsNonce::from_bytes([planchet % 4; 32])),
+        })
+        .collect();
+    Command::Withdraw(Withdraw { reserve_pub: reserve(n), planchets, batch })
+}
+
+pub fn presented(n: u8, serial: u32) -> PresentedCoin {
+    PresentedCoin {
+        coin_pub: coin(n),
+        denom: DenomSerial(serial),
+        h_age: None,
+        denom_sig: DenomSignature::Rsa(vec![n]),
+    }
+}
+
+/// A deposit: coins with denomination and contribution, merchant, contract, account, offsets of the refund and wire
+/// deadlines in seconds.
+pub fn deposit(
+    coins: &[(u8, u32, &str)],
+    (merchant_n, contract_n, account_n): (u8, u8, u8),
+    (refund_s, wire_s): (u64, u64),
+) -> Deposit {
+    Deposit {
+        merchant_pub: merchant(merchant_n),
+        h_contract_terms: contract(contract_n),
+        payto_uri: payto(account_n),
+        h_payto: h_payto(account_n),
+        wire_salt: WireSalt::from_bytes([9; 16]),
+        wallet_time: at(0),
+        refund_deadline: at(refund_s),
+        wire_deadline: at(wire_s),
+        coins: coins
+            .iter()
+            .map(|(n, serial, contribution)| DepositCoin {
+                coin: presented(*n, *serial),
+                contribution: m(contribution),
+                coin_sig: sig(*n),
+            })
+            .collect(),
+    }
+}
+
+pub fn deposit_key(n: u8, merchant_n: u8, contract_n: u8) -> DepositKey {
+    DepositKey {
+        coin_pub: coin(n),
+        merchant_pub: merchant(merchant_n),
+        h_contract_terms: contract(contract_n),
+    }
+}
+
+pub fn refund(
+    (n, merchant_n, contract_n): (u8, u8, u8),
+    rtransaction_id: u64,
+    amount: &str,
+) -> Command {
+    Command::Refund(Refund {
+        key: RefundKey {
+            coin_pub: coin(n),
+            merchant_pub: merchant(merchant_n),
+            h_contract_terms: contract(contract_n),
+            rtransaction_id,
+        },
+        amount: m(amount),
+        merchant_sig: sig(1),
+    })
+}
+
+pub fn melt(n: u8, serial: u32, amount: &str, rc_n: u8, noreveal_index: u8, rms: Option<u8>) -> Command {
+    Command::Melt(Melt {
+        coin: presented(n, serial),
+        amount: m(amount),
+        rc: rc(rc_n),
+        coin_sig: sig(n),
+        noreveal_index,
+        rms: rms.map(|rms| CsNonce::from_bytes([rms; 32])),
+    })
+}
+
+/// A reveal of fresh coins: planchet number, denomination.
+pub fn reveal(n: u8, rc_n: u8, fresh: &[(u8, u32)], rms: Option<u8>, attempt: u8) -> Command {
+    Command::Reveal(Reveal {
+        coin_pub: coin(n),
+        rc: rc(rc_n),
+        transfer_pub: EcdhePublicKey::from_bytes([1; 32]),
+        transfer_privs: [2; 64],
+        rms: rms.map(|rms| CsNonce::from_bytes([rms; 32])),
+        fresh: fresh
+            .iter()
+            .map(|(planchet, serial)| FreshCoin {
+                denom: DenomSerial(*serial),
+                h_coin_ev: ev(*planchet),
+                link_sig: sig(*planchet),
+                ev_sig: ev_sig(*planchet, attempt),
+                r_pubs: None,
+            })
+            .collect(),
+    })
+}
