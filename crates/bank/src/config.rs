@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use batzen_config::{Config, ConfigError};
+use batzen_config::{Config, ConfigError, Origin};
 use batzen_engine::Clock;
 use batzen_protocol::{Amount, Currency, Money, Timestamp};
 
@@ -43,7 +43,7 @@ pub const KNOWN_OPTIONS: &[&str] = &[
 /// | `BASE_URL` | `http://HOSTNAME:PORT/` | where clients find the bank, behind a proxy for instance |
 /// | `SUGGESTED_EXCHANGE` | none | base URL that wallets are told |
 /// | `SIGNUP_BONUS` | 0 | what a newly registered account receives |
-/// | `DATA_DIR` | `$TALER_DATA_HOME/bank/` | the store; without either everything is in memory only |
+/// | `DATA_DIR` | `$TALER_DATA_HOME/bank/` if `[paths]` sets it or `TALER_HOME` | the store; otherwise all is in memory only |
 /// | `DEBT_LIMIT` | none | how far any account may be overdrawn |
 /// | `CHECK_PASSWORDS` | NO | whether requests for an account need its password |
 /// | `CREATE_ACCOUNTS` | YES | whether transfers create the accounts that they name |
@@ -135,9 +135,17 @@ impl BankConfig {
             let wrong = |_| config.invalid(BANK, option, "an amount in the currency of section [taler]");
             amount.money_in(currency).map(Some).map_err(wrong)
         };
+        let is_chosen = |option: &str| {
+            let origin = config.raw("paths", option).map(|value| value.source.origin);
+            origin.is_some_and(|origin| origin != Origin::Builtin)
+        };
         let data_dir = match config.get::<PathBuf>(BANK, "DATA_DIR")? {
             Some(dir) => Some(dir),
-            None => config.expand("${TALER_DATA_HOME}/bank").ok().map(PathBuf::from),
+            // Only below a home that this set-up chose: banks of unrelated set-ups must not meet in the user's.
+            None if is_chosen("TALER_HOME") || is_chosen("TALER_DATA_HOME") => {
+                config.expand("${TALER_DATA_HOME}/bank").ok().map(PathBuf::from)
+            }
+            None => None,
         };
         Ok(Self {
             http_port: config.get_or(BANK, "HTTP_PORT", 8082)?,
@@ -191,6 +199,7 @@ impl BankConfig {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -211,6 +220,16 @@ mod tests {
         assert_eq!(bank.data_dir, Some(PathBuf::from("/tmp/x")));
         assert!(bank.check_passwords && bank.create_accounts && !bank.allow_repeated_reserve_pub);
         assert!(bank.listen_host.is_none() && bank.check().is_ok());
+        for (paths, dir) in [
+            ("", None),
+            (
+                "[paths]\nTALER_HOME = /srv/t\nTALER_DATA_HOME = ${TALER_HOME}/data\n",
+                Some("/srv/t/data/bank"),
+            ),
+        ] {
+            let config = Config::parse(&format!("[taler]\nCURRENCY = KUDOS\n{paths}")).unwrap();
+            assert_eq!(BankConfig::from_config(&config).unwrap().data_dir, dir.map(PathBuf::from));
+        }
     }
 
     #[test]

@@ -108,7 +108,7 @@ impl Bank {
         let drain = Drain::new();
         let api = Arc::new(Api::new(Arc::clone(&service)));
         let serving = tokio::spawn(server.serve(api, options, drain.clone()));
-        tracing::info!(%base_url, %addr, "the bank serves");
+        tracing::info!(%base_url, %addr, data_dir = ?service.data_dir(), "the bank serves");
         Ok(RunningBank { base_url, addr, service, drain, serving })
     }
 }
@@ -171,7 +171,7 @@ impl RunningBank {
         books::account_flow(self.store(), account)
     }
 
-    /// Resolves when the service has ended by itself, which it does only after [`Self::stop`].
+    /// The token that ends the service when it fires, for a signal handler.
     pub fn drain(&self) -> &Drain {
         &self.drain
     }

@@ -130,6 +130,7 @@ fn withdraw_uri(base_url: &str, withdrawal_id: &str) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -11,7 +11,7 @@ use batzen_protocol::api::bank::{
 use batzen_store::{Found, Store, StoreError};
 use batzen_tables::bank::{BankTransactions, TransactionRow};
 
-use super::{Answer, Direction, Service, body, poll_deadline, query, refused, unknown_account, wait};
+use super::{Answer, Direction, Service, body, poll_deadline, refused, unknown_account, wait};
 use crate::names;
 use crate::rules::{Command, Outcome};
 
@@ -20,10 +20,11 @@ const ROWS_MAX: usize = 16_384;
 
 impl Service {
     pub(super) async fn history(&self, mut request: Request, account: &str, direction: Direction) -> Answer {
-        let delta = query(&request, "delta", |text| text.parse::<i64>().ok().filter(|delta| *delta != 0))?;
+        let delta =
+            request.query_with("delta", |text| text.parse::<i64>().ok().filter(|delta| *delta != 0))?;
         let delta = delta.ok_or_else(|| Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "delta"))?;
-        let start = query(&request, "start", |text| text.parse::<u64>().ok())?;
-        let long_poll_ms = query(&request, "long_poll_ms", |text| text.parse::<u64>().ok())?;
+        let start = request.query_with("start", |text| text.parse::<u64>().ok())?;
+        let long_poll_ms = request.query_with("long_poll_ms", |text| text.parse::<u64>().ok())?;
         self.authorize(&request, account).await?;
         self.account(account).await?;
         let deadline = poll_deadline(long_poll_ms).filter(|_| delta > 0);

@@ -6,12 +6,12 @@ use batzen_http::{Request, Response};
 use batzen_protocol::api::bank::{WithdrawalOperation, WithdrawalSelected, WithdrawalSelection};
 
 use super::gateway::payto_account;
-use super::{Answer, Service, body, poll_deadline, query, refused, wait};
+use super::{Answer, Service, body, poll_deadline, refused, wait};
 use crate::rules::{Command, Outcome};
 
 impl Service {
     pub(super) async fn withdrawal_status(&self, mut request: Request, text: &str) -> Answer {
-        let long_poll_ms = query(&request, "long_poll_ms", |text| text.parse::<u64>().ok())?;
+        let long_poll_ms = request.query_with("long_poll_ms", |text| text.parse::<u64>().ok())?;
         let deadline = poll_deadline(long_poll_ms);
         let (wopid, mut row) = self.operation(text).await?;
         let is_open = |row: &batzen_tables::bank::WithdrawalRow| row.row_id.is_none() && !row.aborted;

@@ -180,6 +180,10 @@ impl Service {
         &self.store
     }
 
+    pub(crate) fn data_dir(&self) -> Option<&std::path::Path> {
+        self.settings.config.data_dir.as_deref()
+    }
+
     /// Waits until everything accepted is durable.
     pub(crate) fn close(self) {
         self.lane.close();
@@ -389,9 +393,4 @@ fn body<T: DeserializeOwned>(request: &Request) -> Result<T, Response> {
 fn wrong_member<T: DeserializeOwned>(field: &str) -> Response {
     let answer = field_error::<T>(field, "").to_error_body();
     Response::error_with(answer.code, None, "", answer.extra)
-}
-
-/// A parameter of the query: 400, code 26 when malformed.
-fn query<T>(head: &Head, name: &str, read: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>, Response> {
-    head.query_with(name, read)
 }
