@@ -8,12 +8,22 @@
 
 #[path = "http/bodies.rs"]
 mod bodies;
+#[path = "http/histories.rs"]
+mod histories;
+#[path = "http/keys.rs"]
+mod keys;
+#[path = "http/operations.rs"]
+mod operations;
+#[path = "http/purses.rs"]
+mod purses;
 #[path = "http/recording.rs"]
 mod recording;
 
 use std::path::Path;
 
+use keys::{Exchange, Tally};
 use recording::Recording;
+use serde_json::Value;
 
 fn directories() -> Vec<std::path::PathBuf> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/http");
@@ -44,8 +54,8 @@ fn files(directory: &Path) -> Vec<Vec<Recording>> {
 }
 
 /// Runs a check, and says which recording it was that failed.
-fn each(recording: &Recording, check: impl FnOnce() + std::panic::UnwindSafe) {
-    if let Err(panic) = std::panic::catch_unwind(check) {
+fn each(recording: &Recording, check: impl FnOnce()) {
+    if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)) {
         eprintln!(
             "in {} {} step {}: {} {} -> {}",
             recording.file,
@@ -69,5 +79,101 @@ fn http_vectors_bodies() {
                 each(recording, || bodies::check(recording, currency));
             }
         }
+    }
+}
+
+/// Verifies every signature of the recordings of a directory.
+fn verify(directory: &Path) -> Tally {
+    let mut tally = Tally::default();
+    let files = files(directory);
+    for file in &files {
+        let exchange = Exchange::of(file);
+        let (mut seen, mut known) = Default::default();
+        for recording in file.iter().filter(|recording| recording.server == "exchange") {
+            each(recording, || {
+                exchange.check(recording, &mut tally);
+                operations::check(&exchange, &mut seen, recording, &mut tally);
+                purses::check(&exchange, &mut known, recording, &mut tally);
+            });
+        }
+    }
+    if let Ok(text) = std::fs::read_to_string(directory.join("secrets.json")) {
+        let secrets: Value = serde_json::from_str(&text).unwrap();
+        purses::contracts(&secrets, &files, &mut tally);
+    }
+    tally
+}
+
+#[test]
+fn http_vectors_signatures() {
+    let directories = directories();
+    let tally = verify(&directories[0]);
+    for (what, count) in &tally.0 {
+        println!("{count:6} {what}");
+    }
+    // Each kind of message that the recordings have was met, so no check was skipped by mistake.
+    for what in [
+        "AuditorExchangeKeys",
+        "ExchangeAffirmDenomExpired",
+        "ExchangeAffirmDenomUnknown",
+        "ExchangeConfirmDeposit",
+        "ExchangeConfirmMelt",
+        "ExchangeConfirmPurseCreation",
+        "ExchangeConfirmPurseMerged",
+        "ExchangeConfirmRecoup",
+        "ExchangeConfirmRecoupRefresh",
+        "ExchangeConfirmRefund",
+        "ExchangeConfirmWire",
+        "ExchangeConfirmWireDeposit",
+        "ExchangeKeySet",
+        "ExchangePurseStatus",
+        "ExchangeReserveClosed",
+        "MasterAddAuditor",
+        "MasterAddWire",
+        "MasterDelAuditor",
+        "MasterDelWire",
+        "MasterDenominationKeyRevoked",
+        "MasterDenominationKeyValidity",
+        "MasterExtension",
+        "MasterGlobalFees",
+        "MasterSigningKeyValidity",
+        "MasterWireDetails",
+        "MasterWireFees",
+        "MerchantRefund",
+        "MerchantTrackTransaction",
+        "MerchantTrackTransactionWallet",
+        "SmCsDenominationKey",
+        "SmRsaDenominationKey",
+        "SmSigningKey",
+        "WalletAccountMerge",
+        "WalletAccountSetup",
+        "WalletCoinDeposit",
+        "WalletCoinLink",
+        "WalletCoinMelt",
+        "WalletCoinRecoup",
+        "WalletCoinRecoupRefresh",
+        "WalletPurseCreate",
+        "WalletPurseDeposit",
+        "WalletPurseEcontract",
+        "WalletPurseMerge",
+        "WalletReserveClose",
+        "WalletReserveHistory",
+        "WalletReserveStatus",
+        "WalletReserveWithdraw",
+        "blind CS signature",
+        "blind RSA signature",
+        "coin",
+        "contract hash",
+        "decrypted contract",
+        "h_payto of a wallet",
+        "link",
+        "origin of a recouped coin",
+        "refresh commitment",
+        "refused signature",
+    ] {
+        assert!(tally.0.contains_key(what), "no {what}");
+    }
+    if let Some(further) = directories.get(1) {
+        assert!(verify(further).0.values().sum::<usize>() > 0);
     }
 }
