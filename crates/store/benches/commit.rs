@@ -146,9 +146,39 @@ fn reads(c: &mut Criterion) {
     group.finish();
 }
 
+/// How long opening takes, with a checkpoint and by the journal alone. Printed, since one opening is long enough.
+fn opening(_: &mut Criterion) {
+    const ROWS: usize = 500_000;
+    let directory = tempfile::tempdir().expect("a directory");
+    let open = || EmbeddedStore::open(directory.path(), &[Rows::DEF], Options::default()).expect("it opens");
+    let mut random = Random(2);
+    let store = Store::new(open());
+    for _ in 0..ROWS / 1000 {
+        let mut changes = ChangeSet::new();
+        for _ in 0..1000 {
+            changes.insert::<Rows>(
+                &BenchKey { id: random.bytes() },
+                &BenchRow { group: random.bytes(), body: [7; 168] },
+            );
+        }
+        assert_eq!(store.commit(&changes).expect("it works"), CommitOutcome::Committed);
+    }
+    let start = Instant::now();
+    store.close().expect("it works");
+    println!("{ROWS} rows: checkpoint written in {:?}", start.elapsed());
+    drop(store);
+    let start = Instant::now();
+    drop(open());
+    println!("{ROWS} rows: opened with a checkpoint in {:?}", start.elapsed());
+    std::fs::remove_file(directory.path().join("checkpoint.idx")).expect("it was written");
+    let start = Instant::now();
+    drop(open());
+    println!("{ROWS} rows: opened by the journal alone in {:?}", start.elapsed());
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(50);
-    targets = commits, reads
+    targets = commits, reads, opening
 }
 criterion_main!(benches);

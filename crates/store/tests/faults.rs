@@ -1,5 +1,5 @@
 //! Faults of the disk at every single call: nothing acknowledged is lost, nothing half-done is seen, and the store goes on
-//! when the fault has passed.
+//! when the fault has passed. `BATZEN_SOAK_FACTOR` multiplies the number of seeds.
 
 mod common;
 
@@ -10,7 +10,7 @@ use batzen_store::conformance::{Items, TABLES, key, row};
 use batzen_store::embedded::sim::{Fault, SimDisk};
 use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::{Backend, ChangeSet, CommitOutcome, Store, StoreError};
-use common::{DIR, History, Random, open, run, sim_options};
+use common::{DIR, History, Random, open, read_rows, run, sim_options, soak_factor};
 
 const COMMITS: usize = 60;
 
@@ -65,8 +65,8 @@ fn crash_after_fault(fault: Fault, seed: u64, n: u64) -> Result<(), String> {
     }
 }
 
-fn sweep(fault: Fault, seeds: std::ops::Range<u64>) {
-    for seed in seeds {
+fn sweep(fault: Fault, first: u64, count: u64) {
+    for seed in (0..count * soak_factor()).map(|n| first + 100 * n) {
         for n in 1..=calls_of_a_session(seed) {
             crash_after_fault(fault, seed, n).expect("nothing is lost");
         }
@@ -75,17 +75,17 @@ fn sweep(fault: Fault, seeds: std::ops::Range<u64>) {
 
 #[test]
 fn a_crash_at_every_call_loses_nothing() {
-    sweep(Fault::Crash, 0..4);
+    sweep(Fault::Crash, 0, 4);
 }
 
 #[test]
 fn an_error_at_every_call_loses_nothing() {
-    sweep(Fault::Error, 10..13);
+    sweep(Fault::Error, 10, 3);
 }
 
 #[test]
 fn a_full_disk_at_every_call_loses_nothing() {
-    sweep(Fault::Full, 20..23);
+    sweep(Fault::Full, 20, 3);
 }
 
 #[test]
@@ -217,6 +217,41 @@ fn compaction_gives_space_back() {
     for disk in [disk, other] {
         assert_eq!(Backend::count(&open(&disk).expect("it opens"), TABLES[0]).expect("it works"), 0);
     }
+}
+
+/// Compaction on a disk with hardly any space left: it gives space back as soon as it can, and breaks nothing before.
+#[test]
+fn compaction_works_in_little_space() {
+    let mut shrunk = 0;
+    for pages in 0..24_u64 {
+        let disk = SimDisk::new(pages);
+        let store = open(&disk).expect("it opens");
+        let mut history = History::new();
+        let mut random = Random(70);
+        for _ in 0..120 {
+            let mut rows = history.states.last().expect("never empty").clone();
+            let changes = common::random_changes(&mut random, &mut rows);
+            assert_eq!(store.commit(&changes).expect("it works"), CommitOutcome::Committed);
+            history.states.push(rows);
+            if history.states.len() == 60 {
+                store.checkpoint().expect("it works");
+            }
+        }
+        let before = disk.used();
+        disk.set_capacity(Some(before + pages * 4096));
+        for _ in 0..6 {
+            match store.maintain() {
+                Ok(()) | Err(StoreError::Full(_)) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        shrunk += u32::from(disk.used() < before);
+        let rows = history.states.last().expect("never empty");
+        drop(store);
+        disk.restart();
+        assert_eq!(&read_rows(&Store::new(open(&disk).expect("it opens"))).expect("consistent"), rows);
+    }
+    assert!(shrunk >= 20, "space came back in {shrunk} of 24 runs");
 }
 
 /// A commit whose write or sync fails calls the hook that ends the process, and nothing is written after it.

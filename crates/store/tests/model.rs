@@ -67,8 +67,13 @@ fn refused_changes(random: &mut Random, rows: &Rows, conflict: bool) -> Option<C
     Some(changes)
 }
 
+fn config() -> ProptestConfig {
+    let cases = 200 * u32::try_from(common::soak_factor()).expect("a small factor");
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn random_histories_match_the_model(steps in prop::collection::vec(step(), 1..120), seed in any::<u64>()) {

@@ -16,7 +16,7 @@ use super::disk::{Disk, DiskFile, io_error, read_full_at, replace_file, write_al
 use super::format::{CHECKPOINT_NAME, FORMAT_VERSION, Identity, MANIFEST_NAME};
 use super::index::{Location, PARTS, Secondary, TableIndex};
 use super::{Core, Segment, lock};
-use crate::{Result, TableDef};
+use crate::{Result, StoreError, TableDef};
 
 const MAGIC: &[u8; 8] = b"BATZIDX1";
 const END: u8 = 0;
@@ -103,7 +103,12 @@ impl Core {
     /// Writes a checkpoint, then lets go of the segments that compaction has emptied.
     pub fn checkpoint(&self) -> Result<()> {
         let mut maintenance = lock(&self.maintenance);
-        self.write_checkpoint()?;
+        match self.write_checkpoint() {
+            // No space for a checkpoint, but there will be: the journal does without the emptied segments too, as long as no
+            // older checkpoint speaks of them.
+            Err(StoreError::Full(_)) if !maintenance.retired.is_empty() => self.remove_checkpoint()?,
+            written => written?,
+        }
         if maintenance.retired.is_empty() {
             return Ok(());
         }
@@ -119,9 +124,22 @@ impl Core {
                 tracing::warn!(file = %segment.path.display(), %error, "a compacted segment could not be removed");
             }
         }
-        // There is space again.
+        // Only with the entries do file systems let go of the space.
+        if let Err(error) = self.options.disk.sync_dir(&self.dir) {
+            tracing::warn!(store = %self.dir.display(), %error, "the removal of compacted segments could not be synced");
+        }
         lock(&self.next).full_since = None;
         Ok(())
+    }
+
+    fn remove_checkpoint(&self) -> Result<()> {
+        let (disk, path) = (&*self.options.disk, self.dir.join(CHECKPOINT_NAME));
+        let names = disk.list(&self.dir).map_err(|source| io_error("list", &self.dir, source))?;
+        if !names.iter().any(|name| name == CHECKPOINT_NAME) {
+            return Ok(());
+        }
+        let remove = disk.remove(&path).and_then(|()| disk.sync_dir(&self.dir));
+        remove.map_err(|source| io_error("remove", &path, source))
     }
 
     fn position(&self) -> (Position, Vec<(u32, u64, u64)>) {

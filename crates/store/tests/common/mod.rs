@@ -53,6 +53,12 @@ pub fn open(disk: &SimDisk) -> Result<EmbeddedStore> {
     EmbeddedStore::open(Path::new(DIR), TABLES, sim_options(disk))
 }
 
+/// How many times as much as usual a long run does: `BATZEN_SOAK_FACTOR`, else 1.
+pub fn soak_factor() -> u64 {
+    std::env::var("BATZEN_SOAK_FACTOR")
+        .map_or(1, |factor| factor.parse().expect("BATZEN_SOAK_FACTOR is a number"))
+}
+
 pub fn random_row(random: &mut Random) -> ItemRow {
     let size = if random.below(20) == 0 { 900 } else { random.below(60) };
     ItemRow {
