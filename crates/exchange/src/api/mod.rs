@@ -20,13 +20,25 @@ use crate::metrics::RequestClass;
 use crate::service::Exchange;
 
 mod auditors;
+mod check;
+mod csr;
+mod deposit;
 mod documents;
+mod errors;
 mod http_time;
 mod keys;
+mod kyc;
 mod management;
+mod melt;
+mod recoup;
+mod refreshes;
+mod refund;
+mod reserves;
 mod root;
 mod terms;
+mod tracking;
 mod wire;
+mod withdraw;
 
 pub use documents::Documents;
 pub use http_time::http_date;
@@ -80,9 +92,24 @@ pub(crate) use endpoint;
 /// All endpoints.
 fn table() -> Routes<Entry> {
     let mut table = Table(Routes::new(Style::ByFirstSegment));
-    for family in
-        [root::routes, terms::routes, keys::routes, wire::routes, management::routes, auditors::routes]
-    {
+    for family in [
+        root::routes,
+        terms::routes,
+        keys::routes,
+        wire::routes,
+        management::routes,
+        auditors::routes,
+        reserves::routes,
+        withdraw::routes,
+        csr::routes,
+        deposit::routes,
+        refund::routes,
+        melt::routes,
+        refreshes::routes,
+        recoup::routes,
+        tracking::routes,
+        kyc::routes,
+    ] {
         table = family(table);
     }
     table.0

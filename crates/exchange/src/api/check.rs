@@ -1,0 +1,144 @@
+//! Checks that several endpoints make before a command is submitted: currency, denominations, signatures of coins.
+
+use batzen_crypto::{Cipher, DenomPublicKey, DenomSignature, EddsaPublicKey, HashCode, ShortHash, denom};
+use batzen_http::Response;
+use batzen_protocol::payto::PaytoUri;
+use batzen_protocol::{ErrorCode, Timestamp};
+use batzen_tables::exchange::DenomSerial;
+
+use super::error;
+use super::errors::{self, Operation};
+use crate::keys::{Denom, KeyState};
+use crate::service::Exchange;
+
+/// The result of a step that may end the request with an answer.
+pub type Checked<T> = Result<T, Response>;
+
+/// The account that a merchant wants to be paid to.
+pub fn merchant_payto(text: &str) -> Checked<PaytoUri> {
+    PaytoUri::parse(text).map_err(|problem| {
+        error(ErrorCode::GENERIC_PARAMETER_MALFORMED, &format!("merchant_payto_uri: {problem}"))
+    })
+}
+
+/// An age commitment hash; all zero counts as none.
+pub fn age_hash(hash: Option<ShortHash>) -> Option<ShortHash> {
+    hash.filter(|hash| !hash.is_zero())
+}
+
+/// Until when a denomination may be used for an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Window {
+    /// Withdrawals and fresh coins: until `expire_withdraw`.
+    Withdraw,
+    /// Deposits and recoups: until `expire_deposit`.
+    Deposit,
+    /// Melts: until `expire_legal`; the rules decide about the time after `expire_deposit`, which is for zombies only.
+    Melt,
+}
+
+/// The denomination with this hash.
+///
+/// # Errors
+/// 404 with the exchange's signature that it does not know it.
+pub fn known<'a>(app: &Exchange, keys: &'a KeyState, h_denom_pub: &HashCode) -> Checked<&'a Denom> {
+    keys.denom(h_denom_pub).ok_or_else(|| errors::denomination_unknown(app, keys, h_denom_pub))
+}
+
+/// Whether the time is right: first the deadline, then the start.
+///
+/// # Errors
+/// 410 with the exchange's signature.
+pub fn in_window(
+    app: &Exchange,
+    keys: &KeyState,
+    denom: &Denom,
+    window: Window,
+    operation: Operation,
+    now: Timestamp,
+) -> Checked<()> {
+    let deadline = match window {
+        Window::Withdraw => denom.expire_withdraw,
+        Window::Deposit => denom.expire_deposit,
+        Window::Melt => denom.expire_legal,
+    };
+    let unusable = |code| Err(errors::denomination_unusable(app, keys, &denom.h_denom_pub, operation, code));
+    if deadline < now {
+        return unusable(ErrorCode::EXCHANGE_GENERIC_DENOMINATION_EXPIRED);
+    }
+    if denom.start > now {
+        return unusable(ErrorCode::EXCHANGE_GENERIC_DENOMINATION_VALIDITY_IN_FUTURE);
+    }
+    Ok(())
+}
+
+/// Whether the denomination is known, usable now and not revoked.
+///
+/// # Errors
+/// 404 or 410 with the exchange's signature.
+pub fn usable<'a>(
+    app: &Exchange,
+    keys: &'a KeyState,
+    h_denom_pub: &HashCode,
+    window: Window,
+    operation: Operation,
+    now: Timestamp,
+) -> Checked<&'a Denom> {
+    let denom = known(app, keys, h_denom_pub)?;
+    in_window(app, keys, denom, window, operation, now)?;
+    if denom.revoked {
+        let code = ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED;
+        return Err(errors::denomination_unusable(app, keys, h_denom_pub, operation, code));
+    }
+    Ok(denom)
+}
+
+/// # Errors
+/// 400 when the cipher of a planchet or signature is not the denomination's.
+pub fn cipher(denom: &Denom, cipher: Cipher) -> Checked<()> {
+    if denom.public.cipher() == cipher {
+        Ok(())
+    } else {
+        Err(error(ErrorCode::EXCHANGE_GENERIC_CIPHER_MISMATCH, ""))
+    }
+}
+
+/// The cipher of a coin's signature.
+pub fn signature_cipher(signature: &DenomSignature) -> Cipher {
+    match signature {
+        DenomSignature::Rsa(_) => Cipher::Rsa,
+        DenomSignature::Cs(_) => Cipher::Cs,
+    }
+}
+
+/// A coin that a request presents, ready to be checked on the CPU pool.
+pub struct Presented {
+    /// Its public key.
+    pub coin_pub: EddsaPublicKey,
+    /// Its denomination.
+    pub denom: DenomSerial,
+    /// The denomination's key.
+    pub denom_pub: DenomPublicKey,
+    /// Hash of its age commitment.
+    pub h_age: Option<ShortHash>,
+    /// The denomination's signature on it.
+    pub denom_sig: DenomSignature,
+}
+
+impl Presented {
+    /// Whether the denomination has signed the coin. Costs a public RSA or Schnorr operation.
+    pub fn is_valid(&self) -> bool {
+        let h_coin_pub = denom::h_coin_pub(&self.coin_pub, self.h_age.as_ref());
+        self.denom_pub.verify(&h_coin_pub, &self.denom_sig)
+    }
+
+    /// The coin as the rules take it.
+    pub fn into_rule(self) -> crate::rules::PresentedCoin {
+        crate::rules::PresentedCoin {
+            coin_pub: self.coin_pub,
+            denom: self.denom,
+            h_age: self.h_age,
+            denom_sig: self.denom_sig,
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! `POST /csr-withdraw` and `/csr-melt`: the exchange's first message for Clause Blind Schnorr coins.
+//!
+//! Deterministic in private key, nonce and context; nothing is written.
+
+use batzen_crypto::{Cipher, CsNonce, CsOperation, ExchangeWithdrawValues, HashCode};
+use batzen_http::{Request, Response};
+use batzen_protocol::ErrorCode;
+use batzen_protocol::api::exchange::{CsrMeltRequest, CsrMeltResponse, CsrWithdrawRequest, WithdrawValues};
+
+use super::check::{self, Checked, Window};
+use super::errors::{self, Operation};
+use super::{Table, body, endpoint, error};
+use crate::service::Exchange;
+
+/// Coins in one refresh.
+const FRESH_COINS_MAX: usize = 255;
+
+pub(super) fn routes(table: Table) -> Table {
+    table.post("/csr-withdraw", endpoint!(withdraw)).post("/csr-melt", endpoint!(melt))
+}
+
+async fn withdraw(app: &Exchange, request: &mut Request) -> Response {
+    let answer = async {
+        let body: CsrWithdrawRequest = body(request)?;
+        let nonces = vec![(body.denom_pub_hash, body.nonce)];
+        let mut values = values(app, nonces, Operation::CsrWithdraw, CsOperation::Withdraw).await?;
+        let ewv = values.pop().expect("one answer a nonce");
+        Ok(Response::json(200, &WithdrawValues { ewv }))
+    };
+    answer.await.unwrap_or_else(|refused: Response| refused)
+}
+
+async fn melt(app: &Exchange, request: &mut Request) -> Response {
+    let answer = async {
+        let body: CsrMeltRequest = body(request)?;
+        if body.nks.is_empty() || body.nks.len() > FRESH_COINS_MAX {
+            return Err(error(ErrorCode::EXCHANGE_GENERIC_NEW_DENOMS_ARRAY_SIZE_EXCESSIVE, ""));
+        }
+        let nonces =
+            body.nks.iter().map(|coin| (coin.denom_pub_hash, body.rms.cs_nonce(coin.coin_offset))).collect();
+        let values = values(app, nonces, Operation::CsrMelt, CsOperation::Melt).await?;
+        let ewvs = values.into_iter().map(|ewv| WithdrawValues { ewv }).collect();
+        Ok(Response::json(200, &CsrMeltResponse { ewvs }))
+    };
+    answer.await.unwrap_or_else(|refused: Response| refused)
+}
+
+async fn values(
+    app: &Exchange,
+    nonces: Vec<(HashCode, CsNonce)>,
+    operation: Operation,
+    context: CsOperation,
+) -> Checked<Vec<ExchangeWithdrawValues>> {
+    let keys = app.keys();
+    let now = app.now();
+    let mut items = Vec::with_capacity(nonces.len());
+    for (h_denom_pub, nonce) in nonces {
+        let denom = check::usable(app, &keys, &h_denom_pub, Window::Withdraw, operation, now)?;
+        if denom.public.cipher() != Cipher::Cs {
+            return Err(errors::wrong_cipher(app, &keys, &h_denom_pub));
+        }
+        items.push((denom.serial, nonce));
+    }
+    let signer = keys.signer().clone();
+    errors::on_pool(app, move || {
+        items
+            .iter()
+            .map(|(serial, nonce)| signer.withdraw_values(*serial, nonce, context))
+            .collect::<Result<Vec<_>, _>>()
+    })
+    .await?
+    .map_err(errors::not_signed)
+}

@@ -1,0 +1,268 @@
+//! `POST /coins/$COIN_PUB/deposit` and `/batch-deposit`: coins pay a merchant.
+
+use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, ShortHash, WireSalt};
+use batzen_http::{Request, Response};
+use batzen_protocol::api::exchange::{
+    BatchDepositCoin, BatchDepositConfirmation, BatchDepositRequest, ConfirmationSignature,
+    DepositConfirmation, DepositRequest,
+};
+use batzen_protocol::signatures::{ExchangeConfirmDeposit, SignedMessage, WalletCoinDeposit};
+use batzen_protocol::{Amount, ErrorCode, Timestamp};
+use serde_json::Value;
+
+use super::check::{self, Checked, Presented, Window};
+use super::errors::{self, Operation};
+use super::{Table, body, endpoint, error, money, path_value};
+use crate::metrics::RequestClass;
+use crate::rules::{Command, Deposit, DepositCoin, Deposited, Outcome};
+use crate::service::Exchange;
+
+/// Coins in one batch.
+const COINS_MAX: usize = 256;
+
+/// No extension policy.
+const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
+/// No age commitment.
+const NO_AGE: ShortHash = ShortHash::from_bytes([0; 32]);
+
+pub(super) fn routes(table: Table) -> Table {
+    table.post_as(RequestClass::Deposit, "/coins/:coin_pub/deposit", endpoint!(single)).post_as(
+        RequestClass::Deposit,
+        "/batch-deposit",
+        endpoint!(batch),
+    )
+}
+
+/// What is the same for all coins of a deposit.
+struct Contract {
+    merchant_payto_uri: String,
+    wire_salt: WireSalt,
+    merchant_pub: EddsaPublicKey,
+    h_contract_terms: HashCode,
+    timestamp: Timestamp,
+    refund_deadline: Timestamp,
+    wire_transfer_deadline: Timestamp,
+    policy: Option<Value>,
+}
+
+async fn single(app: &Exchange, request: &mut Request) -> Response {
+    let answer = async {
+        let coin_pub = path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
+        let body: DepositRequest = body(request)?;
+        let contract = Contract {
+            merchant_payto_uri: body.merchant_payto_uri,
+            wire_salt: body.wire_salt,
+            merchant_pub: body.merchant_pub,
+            h_contract_terms: body.h_contract_terms,
+            timestamp: body.timestamp,
+            refund_deadline: body.refund_deadline.unwrap_or(Timestamp::ZERO),
+            wire_transfer_deadline: body.wire_transfer_deadline,
+            policy: body.policy,
+        };
+        let coin = BatchDepositCoin {
+            contribution: body.contribution,
+            denom_pub_hash: body.denom_pub_hash,
+            ub_sig: body.ub_sig,
+            coin_pub,
+            h_age_commitment: body.h_age_commitment,
+            coin_sig: body.coin_sig,
+        };
+        let (exchange_timestamp, exchange_pub, mut sigs) = deposit(app, contract, vec![coin], false).await?;
+        let exchange_sig = sigs.pop().expect("one confirmation a coin");
+        Ok(Response::json(
+            200,
+            &DepositConfirmation {
+                exchange_timestamp,
+                exchange_sig,
+                exchange_pub,
+                transaction_base_url: None,
+            },
+        ))
+    };
+    answer.await.unwrap_or_else(|refused: Response| refused)
+}
+
+async fn batch(app: &Exchange, request: &mut Request) -> Response {
+    let answer = async {
+        let body: BatchDepositRequest = body(request)?;
+        if body.coins.is_empty() || body.coins.len() > COINS_MAX {
+            return Err(error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "coins"));
+        }
+        let contract = Contract {
+            merchant_payto_uri: body.merchant_payto_uri,
+            wire_salt: body.wire_salt,
+            merchant_pub: body.merchant_pub,
+            h_contract_terms: body.h_contract_terms,
+            timestamp: body.timestamp,
+            refund_deadline: body.refund_deadline.unwrap_or(Timestamp::ZERO),
+            wire_transfer_deadline: body.wire_transfer_deadline,
+            policy: body.policy,
+        };
+        let (exchange_timestamp, exchange_pub, sigs) = deposit(app, contract, body.coins, true).await?;
+        let exchange_sigs =
+            sigs.into_iter().map(|exchange_sig| ConfirmationSignature { exchange_sig }).collect();
+        Ok(Response::json(200, &BatchDepositConfirmation { exchange_timestamp, exchange_pub, exchange_sigs }))
+    };
+    answer.await.unwrap_or_else(|refused: Response| refused)
+}
+
+/// A coin with what its owner signed.
+struct Prepared {
+    coin: Presented,
+    message: WalletCoinDeposit,
+    coin_sig: EddsaSignature,
+    contribution: batzen_protocol::Money,
+}
+
+async fn deposit(
+    app: &Exchange,
+    contract: Contract,
+    coins: Vec<BatchDepositCoin>,
+    batch: bool,
+) -> Checked<(Timestamp, EddsaPublicKey, Vec<EddsaSignature>)> {
+    let payto = check::merchant_payto(&contract.merchant_payto_uri)?;
+    if contract.refund_deadline > contract.wire_transfer_deadline {
+        return Err(error(ErrorCode::EXCHANGE_DEPOSIT_REFUND_DEADLINE_AFTER_WIRE_DEADLINE, ""));
+    }
+    if contract.wire_transfer_deadline.is_never() {
+        return Err(error(ErrorCode::EXCHANGE_DEPOSIT_WIRE_DEADLINE_IS_NEVER, ""));
+    }
+    let h_wire = payto.wire_hash(&contract.wire_salt);
+    let keys = app.keys();
+    let now = app.now();
+    let mut prepared = Vec::with_capacity(coins.len());
+    let mut below_fee = false;
+    for coin in coins {
+        let contribution = money::<BatchDepositRequest>(app, &coin.contribution, "contribution")?;
+        let denom = check::known(app, &keys, &coin.denom_pub_hash)?;
+        if contribution > denom.value {
+            return Err(error(ErrorCode::EXCHANGE_GENERIC_AMOUNT_EXCEEDS_DENOMINATION_VALUE, ""));
+        }
+        check::usable(app, &keys, &coin.denom_pub_hash, Window::Deposit, Operation::Deposit, now)?;
+        check::cipher(denom, check::signature_cipher(&coin.ub_sig))?;
+        below_fee |= contribution < denom.fee_deposit;
+        let h_age = check::age_hash(coin.h_age_commitment);
+        prepared.push(Prepared {
+            message: WalletCoinDeposit {
+                h_contract_terms: contract.h_contract_terms,
+                h_age_commitment: h_age.unwrap_or(NO_AGE),
+                h_policy: NO_POLICY,
+                h_wire,
+                h_denom_pub: coin.denom_pub_hash,
+                wallet_timestamp: contract.timestamp,
+                refund_deadline: contract.refund_deadline,
+                amount_with_fee: coin.contribution,
+                deposit_fee: denom.fee_deposit.of(app.config.currency),
+                merchant_pub: contract.merchant_pub,
+            },
+            coin: Presented {
+                coin_pub: coin.coin_pub,
+                denom: denom.serial,
+                denom_pub: denom.public.clone(),
+                h_age,
+                denom_sig: coin.ub_sig,
+            },
+            coin_sig: coin.coin_sig,
+            contribution,
+        });
+    }
+    let prepared = verify(app, prepared, below_fee, contract.policy.is_some(), batch).await?;
+    let coin_pubs: Vec<EddsaPublicKey> = prepared.iter().map(|coin| coin.coin.coin_pub).collect();
+    let command = Command::Deposit(Deposit {
+        merchant_pub: contract.merchant_pub,
+        h_contract_terms: contract.h_contract_terms,
+        h_payto: payto.hash(),
+        payto_uri: payto.into_string(),
+        wire_salt: contract.wire_salt,
+        wallet_time: contract.timestamp,
+        refund_deadline: contract.refund_deadline,
+        wire_deadline: contract.wire_transfer_deadline,
+        coins: prepared
+            .into_iter()
+            .map(|coin| DepositCoin {
+                coin: coin.coin.into_rule(),
+                contribution: coin.contribution,
+                coin_sig: coin.coin_sig,
+            })
+            .collect(),
+    });
+    let deposited = match errors::decided(app, &keys, Operation::Deposit, app.submit(command).await, batch)? {
+        Outcome::Deposit(deposited) => deposited,
+        other => unreachable!("a deposit is answered by {other:?}"),
+    };
+    app.metrics.success.deposit.add(deposited.coins.iter().filter(|coin| !coin.repeated).count() as u64);
+    confirm(app, deposited, &coin_pubs, h_wire, &contract).await
+}
+
+/// Checks the denominations' and the coins' signatures, in the order of the protocol's error table.
+async fn verify(
+    app: &Exchange,
+    prepared: Vec<Prepared>,
+    below_fee: bool,
+    has_policy: bool,
+    batch: bool,
+) -> Checked<Vec<Prepared>> {
+    for coin in &prepared {
+        errors::count_verification(app, coin.coin.denom_pub.cipher());
+    }
+    app.metrics.verifications.eddsa.add(prepared.len() as u64);
+    let (prepared, invalid_coin, invalid_sig) = errors::on_pool(app, move || {
+        let invalid_coin = prepared.iter().any(|coin| !coin.coin.is_valid());
+        let messages: Vec<_> = prepared.iter().map(|coin| coin.message.message()).collect();
+        let items: Vec<_> = prepared
+            .iter()
+            .zip(&messages)
+            .map(|(coin, message)| (&coin.coin.coin_pub, message.as_slice(), &coin.coin_sig))
+            .collect();
+        let invalid_sig = batzen_crypto::eddsa::verify_batch(&items).iter().position(|valid| !valid);
+        (prepared, invalid_coin, invalid_sig)
+    })
+    .await?;
+    if invalid_coin {
+        return Err(error(ErrorCode::EXCHANGE_DENOMINATION_SIGNATURE_INVALID, ""));
+    }
+    if below_fee {
+        return Err(error(ErrorCode::EXCHANGE_DEPOSIT_NEGATIVE_VALUE_AFTER_FEE, ""));
+    }
+    if has_policy {
+        return Err(error(
+            ErrorCode::EXCHANGE_DEPOSITS_POLICY_NOT_ACCEPTED,
+            "no policy extension is enabled",
+        ));
+    }
+    if let Some(index) = invalid_sig {
+        let detail = if batch { prepared[index].coin.coin_pub.to_string() } else { String::new() };
+        return Err(error(ErrorCode::EXCHANGE_DEPOSIT_COIN_SIGNATURE_INVALID, &detail));
+    }
+    Ok(prepared)
+}
+
+/// Signs the confirmations anew; they are not stored.
+async fn confirm(
+    app: &Exchange,
+    deposited: Deposited,
+    coin_pubs: &[EddsaPublicKey],
+    h_wire: HashCode,
+    contract: &Contract,
+) -> Checked<(Timestamp, EddsaPublicKey, Vec<EddsaSignature>)> {
+    let exchange_timestamp = errors::whole_seconds(deposited.exchange_time);
+    let currency = app.config.currency;
+    let messages = deposited
+        .coins
+        .iter()
+        .zip(coin_pubs)
+        .map(|(coin, coin_pub)| ExchangeConfirmDeposit {
+            h_contract_terms: contract.h_contract_terms,
+            h_wire,
+            h_policy: NO_POLICY,
+            exchange_timestamp,
+            wire_deadline: coin.wire_deadline,
+            refund_deadline: contract.refund_deadline,
+            amount_without_fee: Amount::new(currency, coin.amount_without_fee),
+            coin_pub: *coin_pub,
+            merchant_pub: contract.merchant_pub,
+        })
+        .collect();
+    let (exchange_pub, signatures) = errors::sign_online(app, messages).await?;
+    Ok((exchange_timestamp, exchange_pub, signatures))
+}

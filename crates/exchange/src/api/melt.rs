@@ -1,0 +1,108 @@
+//! `POST /coins/$COIN_PUB/melt`: the first half of changing a coin.
+
+use batzen_crypto::{CsNonce, ShortHash};
+use batzen_http::{Request, Response};
+use batzen_protocol::ErrorCode;
+use batzen_protocol::api::exchange::{MeltConfirmation, MeltRequest};
+use batzen_protocol::signatures::{ExchangeConfirmMelt, SignedMessage, WalletCoinMelt};
+
+use super::check::{self, Presented, Window};
+use super::errors::{self, Operation};
+use super::{Table, body, endpoint, error, money, path_value};
+use crate::metrics::RequestClass;
+use crate::rules::{Command, Melt, Outcome};
+use crate::service::Exchange;
+
+pub(super) fn routes(table: Table) -> Table {
+    table.post_as(RequestClass::Melt, "/coins/:coin_pub/melt", endpoint!(melt))
+}
+
+async fn melt(app: &Exchange, request: &mut Request) -> Response {
+    let answer = async {
+        let coin_pub = path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
+        let body: MeltRequest = body(request)?;
+        let amount = money::<MeltRequest>(app, &body.value_with_fee, "value_with_fee")?;
+        let keys = app.keys();
+        // Coins of revoked or expired denominations may be zombies: the rules look at the coin.
+        let denom = check::known(app, &keys, &body.denom_pub_hash)?;
+        check::in_window(app, &keys, denom, Window::Melt, Operation::Melt, app.now())?;
+        if amount < denom.fee_refresh {
+            return Err(error(ErrorCode::EXCHANGE_MELT_FEES_EXCEED_CONTRIBUTION, ""));
+        }
+        check::cipher(denom, check::signature_cipher(&body.denom_sig))?;
+        let h_age = check::age_hash(body.age_commitment_hash);
+        let message = WalletCoinMelt {
+            refresh_commitment: body.rc,
+            h_denom_pub: body.denom_pub_hash,
+            h_age_commitment: h_age.unwrap_or(ShortHash::from_bytes([0; 32])),
+            amount_with_fee: body.value_with_fee,
+            melt_fee: denom.fee_refresh.of(app.config.currency),
+        };
+        let coin = Presented {
+            coin_pub,
+            denom: denom.serial,
+            denom_pub: denom.public.clone(),
+            h_age,
+            denom_sig: body.denom_sig,
+        };
+        errors::count_verification(app, coin.denom_pub.cipher());
+        app.metrics.verifications.eddsa.inc();
+        let coin_sig = body.confirm_sig;
+        let (coin, coin_valid, sig_valid) = errors::on_pool(app, move || {
+            let (coin_valid, sig_valid) = (coin.is_valid(), message.verify(&coin.coin_pub, &coin_sig));
+            (coin, coin_valid, sig_valid)
+        })
+        .await?;
+        if !coin_valid {
+            return Err(error(ErrorCode::EXCHANGE_DENOMINATION_SIGNATURE_INVALID, ""));
+        }
+        if !sig_valid {
+            return Err(error(ErrorCode::EXCHANGE_MELT_COIN_SIGNATURE_INVALID, ""));
+        }
+        let command = Command::Melt(Melt {
+            coin: coin.into_rule(),
+            amount,
+            rc: body.rc,
+            coin_sig,
+            noreveal_index: draw_noreveal_index(),
+            rms: body.rms.map(|rms| CsNonce::from_bytes(*rms.as_bytes())),
+        });
+        let melted = match errors::decided(app, &keys, Operation::Melt, app.submit(command).await, false)? {
+            Outcome::Melt(melted) => melted,
+            other => unreachable!("a melt is answered by {other:?}"),
+        };
+        if !melted.repeated {
+            app.metrics.success.melt.inc();
+        }
+        let noreveal_index = u32::from(melted.noreveal_index);
+        let confirmation = ExchangeConfirmMelt { refresh_commitment: body.rc, noreveal_index };
+        let (exchange_pub, exchange_sig) = errors::sign_one(app, confirmation).await?;
+        let body = MeltConfirmation { noreveal_index, exchange_sig, exchange_pub, refresh_base_url: None };
+        Ok(Response::json(200, &body))
+    };
+    answer.await.unwrap_or_else(|refused: Response| refused)
+}
+
+/// 0, 1 or 2, each equally likely: bytes from 255 up are drawn again.
+fn draw_noreveal_index() -> u8 {
+    loop {
+        let mut byte = [0];
+        batzen_crypto::fill_random(&mut byte);
+        if byte[0] < u8::MAX {
+            return byte[0] % 3;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn all_indexes_are_drawn() {
+        let mut seen = [0_u32; 3];
+        for _ in 0..3_000 {
+            seen[usize::from(super::draw_noreveal_index())] += 1;
+        }
+        // Six standard deviations around 1,000.
+        assert!(seen.iter().all(|count| (845..=1_155).contains(count)), "{seen:?}");
+    }
+}

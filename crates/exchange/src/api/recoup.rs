@@ -1,0 +1,177 @@
+//! `POST /coins/$COIN_PUB/recoup` and `…/recoup-refresh`: coins of revoked denominations go back to where they came
+//! from.
+
+use batzen_crypto::denom::recoup_h_coin_ev;
+use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
+use batzen_http::{Request, Response};
+use batzen_protocol::ErrorCode;
+use batzen_protocol::api::exchange::{RecoupRefreshResponse, RecoupRequest, RecoupResponse};
+use batzen_protocol::signatures::{SignedMessage, WalletCoinRecoup, WalletCoinRecoupRefresh};
+use batzen_tables::exchange::{Reveals, Withdrawals};
+
+use super::check::{self, Checked, Presented, Window};
+use super::errors::{self, Operation};
+use super::{Table, body, endpoint, error, path_value};
+use crate::keys::KeyState;
+use crate::rules::{Command, Outcome, Recoup, RecoupRefresh};
+use crate::service::Exchange;
+
+pub(super) fn routes(table: Table) -> Table {
+    table
+        .post("/coins/:coin_pub/recoup", endpoint!(recoup))
+        .post("/coins/:coin_pub/recoup-refresh", endpoint!(recoup_refresh))
+}
+
+/// What differs between the two.
+struct Kind {
+    operation: Operation,
+    not_eligible: ErrorCode,
+    signature_invalid: ErrorCode,
+    blinding_failed: ErrorCode,
+}
+
+const RECOUP: Kind = Kind {
+    operation: Operation::Recoup,
+    not_eligible: ErrorCode::EXCHANGE_RECOUP_NOT_ELIGIBLE,
+    signature_invalid: ErrorCode::EXCHANGE_RECOUP_SIGNATURE_INVALID,
+    blinding_failed: ErrorCode::EXCHANGE_RECOUP_BLINDING_FAILED,
+};
+
+const RECOUP_REFRESH: Kind = Kind {
+    operation: Operation::RecoupRefresh,
+    not_eligible: ErrorCode::EXCHANGE_RECOUP_REFRESH_NOT_ELIGIBLE,
+    signature_invalid: ErrorCode::EXCHANGE_RECOUP_REFRESH_SIGNATURE_INVALID,
+    blinding_failed: ErrorCode::EXCHANGE_RECOUP_REFRESH_BLINDING_FAILED,
+};
+
+async fn recoup(app: &Exchange, request: &mut Request) -> Response {
+    let answer = async {
+        let keys = app.keys();
+        let claim = claim(app, &keys, request, &RECOUP).await?;
+        let found = app
+            .store
+            .lookup::<Withdrawals>(Withdrawals::BY_COIN_EV, &claim.h_coin_ev)
+            .map_err(errors::store)?;
+        // Several reserves may have withdrawn an equal planchet; the earliest gets the money.
+        let Some(withdrawal) = found.into_iter().next() else {
+            return Err(error(ErrorCode::EXCHANGE_RECOUP_WITHDRAW_NOT_FOUND, ""));
+        };
+        let command = Command::Recoup(Recoup {
+            coin: claim.coin.into_rule(),
+            coin_blind: claim.coin_blind,
+            coin_sig: claim.coin_sig,
+            h_coin_ev: claim.h_coin_ev,
+            reserve_pub: withdrawal.key.reserve_pub,
+        });
+        match errors::decided(app, &keys, Operation::Recoup, app.submit(command).await, false)? {
+            Outcome::Recoup(done) => {
+                app.reserve_waiters.wake(&done.reserve_pub);
+                Ok(Response::json(200, &RecoupResponse { reserve_pub: done.reserve_pub }))
+            }
+            other => unreachable!("a recoup is answered by {other:?}"),
+        }
+    };
+    answer.await.unwrap_or_else(|refused: Response| refused)
+}
+
+async fn recoup_refresh(app: &Exchange, request: &mut Request) -> Response {
+    let answer = async {
+        let keys = app.keys();
+        let claim = claim(app, &keys, request, &RECOUP_REFRESH).await?;
+        let found =
+            app.store.lookup::<Reveals>(Reveals::BY_COIN_EV, &claim.h_coin_ev).map_err(errors::store)?;
+        let Some(reveal) = found.into_iter().next() else {
+            return Err(error(ErrorCode::EXCHANGE_RECOUP_REFRESH_MELT_NOT_FOUND, ""));
+        };
+        let command = Command::RecoupRefresh(RecoupRefresh {
+            coin: claim.coin.into_rule(),
+            coin_blind: claim.coin_blind,
+            coin_sig: claim.coin_sig,
+            h_coin_ev: claim.h_coin_ev,
+            old_coin_pub: reveal.key.coin_pub,
+            rc: reveal.key.rc,
+        });
+        match errors::decided(app, &keys, Operation::RecoupRefresh, app.submit(command).await, false)? {
+            Outcome::RecoupRefresh(done) => {
+                Ok(Response::json(200, &RecoupRefreshResponse { old_coin_pub: done.old_coin_pub }))
+            }
+            other => unreachable!("a recoup-refresh is answered by {other:?}"),
+        }
+    };
+    answer.await.unwrap_or_else(|refused: Response| refused)
+}
+
+/// A request whose signatures are right, with the planchet that the coin came from.
+struct Claim {
+    coin: Presented,
+    coin_blind: [u8; 32],
+    coin_sig: EddsaSignature,
+    h_coin_ev: HashCode,
+}
+
+enum Fault {
+    Coin,
+    Signature,
+    Blinding,
+}
+
+async fn claim(app: &Exchange, keys: &KeyState, request: &Request, kind: &Kind) -> Checked<Claim> {
+    let coin_pub = path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
+    let body: RecoupRequest = body(request)?;
+    let denom = check::known(app, keys, &body.denom_pub_hash)?;
+    check::in_window(app, keys, denom, Window::Deposit, kind.operation, app.now())?;
+    if !denom.revoked {
+        return Err(errors::denomination_unusable(
+            app,
+            keys,
+            &body.denom_pub_hash,
+            kind.operation,
+            kind.not_eligible,
+        ));
+    }
+    check::cipher(denom, check::signature_cipher(&body.denom_sig))?;
+    let coin = Presented {
+        coin_pub,
+        denom: denom.serial,
+        denom_pub: denom.public.clone(),
+        h_age: check::age_hash(body.h_age_commitment),
+        denom_sig: body.denom_sig.clone(),
+    };
+    errors::count_verification(app, coin.denom_pub.cipher());
+    app.metrics.verifications.eddsa.inc();
+    let is_recoup = kind.operation == Operation::Recoup;
+    let checked = errors::on_pool(app, move || {
+        if !coin.is_valid() {
+            return Err(Fault::Coin);
+        }
+        if !is_signed(is_recoup, &coin.coin_pub, &body) {
+            return Err(Fault::Signature);
+        }
+        let h_coin_ev = recoup_h_coin_ev(
+            &coin.denom_pub,
+            &body.ewv,
+            body.cs_nonce.as_ref(),
+            &coin.coin_pub,
+            &body.coin_blind_key_secret,
+            coin.h_age.as_ref(),
+        )
+        .map_err(|_| Fault::Blinding)?;
+        let coin_blind = *body.coin_blind_key_secret.as_bytes();
+        Ok(Claim { coin, coin_blind, coin_sig: body.coin_sig, h_coin_ev })
+    })
+    .await?;
+    checked.map_err(|fault| match fault {
+        Fault::Coin => error(ErrorCode::EXCHANGE_DENOMINATION_SIGNATURE_INVALID, ""),
+        Fault::Signature => error(kind.signature_invalid, ""),
+        Fault::Blinding => error(kind.blinding_failed, ""),
+    })
+}
+
+fn is_signed(is_recoup: bool, coin_pub: &EddsaPublicKey, body: &RecoupRequest) -> bool {
+    let (h_denom_pub, coin_blind) = (body.denom_pub_hash, body.coin_blind_key_secret.clone());
+    if is_recoup {
+        WalletCoinRecoup { h_denom_pub, coin_blind }.verify(coin_pub, &body.coin_sig)
+    } else {
+        WalletCoinRecoupRefresh { h_denom_pub, coin_blind }.verify(coin_pub, &body.coin_sig)
+    }
+}

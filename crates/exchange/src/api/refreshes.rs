@@ -1,0 +1,373 @@
+//! `POST /refreshes/$RCH/reveal` and `GET /coins/$COIN_PUB/link`: the second half of changing a coin, and its public
+//! trace.
+
+use batzen_crypto::refresh::{FreshDenom, KAPPA, RefreshCommitment, recompute_candidate};
+use batzen_crypto::{
+    AgeCommitment, AgeMask, BlindedDenomSignature, BlindedPlanchet, Cipher, CsNonce, CsOperation,
+    DenomPublicKey, EcdhePrivateKey, EcdhePublicKey, EddsaPublicKey, ExchangeWithdrawValues, HashCode,
+    RefreshMasterSecret, eddsa,
+};
+use batzen_http::{Request, Response};
+use batzen_protocol::api::errors::CommitmentViolation;
+use batzen_protocol::api::exchange::{BlindSignature, BlindSignatures, LinkCoin, LinkEntry, RevealRequest};
+use batzen_protocol::signatures::{SignedMessage, WalletCoinLink, Zeros};
+use batzen_protocol::{Amount, ErrorCode};
+use batzen_tables::exchange::{
+    CoinKey, CoinRow, Coins, DenomSerial, FreshCoin, MeltByRc, MeltKey, MeltRow, Melts, RcKey, Reveals,
+};
+
+use super::check::{self, Checked, Window};
+use super::errors::{self, Operation};
+use super::{Table, body, endpoint, error, path_value};
+use crate::keys::{Denom, KeyState};
+use crate::rules::{Command, Outcome, Reveal};
+use crate::service::Exchange;
+
+/// Coins in one refresh.
+const FRESH_COINS_MAX: usize = 255;
+
+pub(super) fn routes(table: Table) -> Table {
+    table.post("/refreshes/:rch/:operation", endpoint!(reveal)).get("/coins/:coin_pub/link", endpoint!(link))
+}
+
+async fn reveal(app: &Exchange, request: &mut Request) -> Response {
+    let answer = async {
+        let rc: HashCode = request
+            .segment(1)
+            .parse()
+            .map_err(|_| error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_INVALID_RCH, ""))?;
+        if request.segment(2) != "reveal" {
+            return Err(error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_OPERATION_INVALID, request.segment(2)));
+        }
+        let body: RevealRequest = body(request)?;
+        let ev_sigs = reveal_coins(app, rc, body).await?;
+        let ev_sigs = ev_sigs.into_iter().map(|ev_sig| BlindSignature { ev_sig }).collect();
+        Ok(Response::json(200, &BlindSignatures { ev_sigs }))
+    };
+    answer.await.unwrap_or_else(|refused: Response| refused)
+}
+
+/// The shape of the request, before anything is looked up.
+fn check_sizes(body: &RevealRequest) -> Checked<()> {
+    if body.transfer_privs.len() != KAPPA - 1 {
+        return Err(error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_CNC_TRANSFER_ARRAY_SIZE_INVALID, ""));
+    }
+    if body.new_denoms_h.is_empty() || body.new_denoms_h.len() > FRESH_COINS_MAX {
+        return Err(error(ErrorCode::EXCHANGE_GENERIC_NEW_DENOMS_ARRAY_SIZE_EXCESSIVE, ""));
+    }
+    let mismatch =
+        |detail| Err(error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_NEW_DENOMS_ARRAY_SIZE_MISMATCH, detail));
+    if body.coin_evs.len() != body.new_denoms_h.len() {
+        return mismatch("new_denoms/coin_evs");
+    }
+    if body.link_sigs.len() != body.new_denoms_h.len() {
+        return mismatch("new_denoms/link_sigs");
+    }
+    Ok(())
+}
+
+async fn reveal_coins(
+    app: &Exchange,
+    rc: HashCode,
+    body: RevealRequest,
+) -> Checked<Vec<BlindedDenomSignature>> {
+    check_sizes(&body)?;
+    let (old_coin_pub, coin, melt) = melted(app, rc)?;
+    let h_coin_evs: Vec<HashCode> = body
+        .coin_evs
+        .iter()
+        .zip(&body.new_denoms_h)
+        .map(|(planchet, h_denom)| planchet.hash(h_denom))
+        .collect();
+    // A repetition is answered from what is stored, before the checks: fresh denominations may have expired since.
+    let key = MeltKey { coin_pub: old_coin_pub, rc };
+    if let Some(stored) = app.store.get::<Reveals>(&key).map_err(errors::store)?
+        && stored.row.fresh.0.iter().map(|fresh| fresh.h_coin_ev).eq(h_coin_evs.iter().copied())
+    {
+        return Ok(stored.row.fresh.0.into_iter().map(|fresh| fresh.ev_sig).collect());
+    }
+    let keys = app.keys();
+    let now = app.now();
+    let Some(old_denom) = keys.find_serial(coin.denom) else {
+        return Err(error(ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN, "of the melted coin"));
+    };
+    let mut denoms: Vec<&Denom> = Vec::with_capacity(body.new_denoms_h.len());
+    for h_denom_pub in &body.new_denoms_h {
+        denoms.push(check::known(app, &keys, h_denom_pub)?);
+    }
+    let needs_rms = denoms.iter().any(|denom| denom.public.cipher() == Cipher::Cs);
+    if needs_rms && body.rms.is_none() {
+        return Err(error(ErrorCode::GENERIC_PARAMETER_MISSING, "rms"));
+    }
+    for denom in &denoms {
+        check::in_window(app, &keys, denom, Window::Withdraw, Operation::Reveal, now)?;
+        if denom.revoked {
+            return Err(error(ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED, ""));
+        }
+    }
+    let old_age = old_age_commitment(&coin, old_denom, body.old_age_commitment.as_deref())?;
+    let work = Work {
+        rc,
+        old_coin_pub,
+        amount_with_fee: Amount::new(app.config.currency, melt.amount),
+        noreveal_index: usize::from(melt.noreveal_index),
+        h_coin_evs: h_coin_evs.clone(),
+        denoms: denoms.iter().map(|denom| denom.public.clone()).collect(),
+        values: withdraw_values(app, &keys, &denoms, body.rms.as_ref()).await?,
+        old_age,
+        body,
+    };
+    app.metrics.verifications.eddsa.add(h_coin_evs.len() as u64);
+    app.metrics.keyexchanges_ecdh.add(KAPPA as u64 - 1);
+    let work = errors::on_pool(app, move || work.check().map(|()| work)).await??;
+    let cost_ok = cost(old_denom, &denoms).is_some_and(|cost| cost <= melt.amount);
+    if !cost_ok {
+        return Err(error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_AMOUNT_INSUFFICIENT, ""));
+    }
+    let items = denoms
+        .iter()
+        .zip(&work.body.coin_evs)
+        .map(|(denom, planchet)| (denom.serial, planchet.clone(), CsOperation::Melt))
+        .collect();
+    let signatures = errors::blind_sign(app, &keys, items).await?;
+    let fresh = denoms
+        .iter()
+        .zip(&h_coin_evs)
+        .zip(&work.body.link_sigs)
+        .zip(signatures)
+        .zip(&work.values)
+        .map(|((((denom, h_coin_ev), link_sig), ev_sig), values)| FreshCoin {
+            denom: denom.serial,
+            h_coin_ev: *h_coin_ev,
+            link_sig: *link_sig,
+            ev_sig,
+            r_pubs: match values {
+                ExchangeWithdrawValues::Rsa => None,
+                ExchangeWithdrawValues::Cs { r0, r1 } => Some((*r0, *r1)),
+            },
+        })
+        .collect();
+    let mut transfer_privs = [0; 64];
+    for (out, key) in transfer_privs.chunks_exact_mut(32).zip(&work.body.transfer_privs) {
+        out.copy_from_slice(key.as_bytes());
+    }
+    let command = Command::Reveal(Reveal {
+        coin_pub: old_coin_pub,
+        rc,
+        transfer_pub: work.body.transfer_pub,
+        transfer_privs,
+        rms: work.body.rms.as_ref().filter(|_| needs_rms).map(|rms| CsNonce::from_bytes(*rms.as_bytes())),
+        fresh,
+    });
+    match errors::decided(app, &keys, Operation::Reveal, app.submit(command).await, false)? {
+        Outcome::Reveal(revealed) => {
+            if !revealed.repeated {
+                app.metrics.success.refresh_reveal.inc();
+            }
+            Ok(revealed.ev_sigs.into_iter().collect())
+        }
+        other => unreachable!("a reveal is answered by {other:?}"),
+    }
+}
+
+/// The melt under a commitment. Its rows never change once written, so they can be read outside a batch.
+fn melted(app: &Exchange, rc: HashCode) -> Checked<(EddsaPublicKey, CoinRow, MeltRow)> {
+    let unknown = || error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_SESSION_UNKNOWN, "");
+    let by_rc = app.store.get::<MeltByRc>(&RcKey { rc }).map_err(errors::store)?.ok_or_else(unknown)?;
+    let coin_pub = by_rc.row.coin_pub;
+    let melt =
+        app.store.get::<Melts>(&MeltKey { coin_pub, rc }).map_err(errors::store)?.ok_or_else(unknown)?;
+    let coin = app.store.get::<Coins>(&CoinKey { coin_pub }).map_err(errors::store)?.ok_or_else(unknown)?;
+    Ok((coin_pub, coin.row, melt.row))
+}
+
+/// The old coin's age commitment, which must be given exactly when the coin has one, and hash to what was melted.
+fn old_age_commitment(
+    coin: &CoinRow,
+    old_denom: &Denom,
+    keys: Option<&[batzen_crypto::AgePublicKey]>,
+) -> Checked<Option<AgeCommitment>> {
+    let invalid =
+        |detail| Err(error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_AGE_RESTRICTION_COMMITMENT_INVALID, detail));
+    match (coin.h_age, keys) {
+        (None, None) => Ok(None),
+        (None, Some(_)) => invalid("the melted coin has no age commitment"),
+        (Some(_), None) => invalid("the melted coin has an age commitment"),
+        (Some(h_age), Some(keys)) => {
+            let Ok(mask) = AgeMask::new(old_denom.public.age_mask) else {
+                return invalid("the denomination has no age groups");
+            };
+            match AgeCommitment::new(mask, keys.to_vec()) {
+                Ok(commitment) if commitment.hash() == h_age => Ok(Some(commitment)),
+                Ok(_) => invalid("not the commitment of the melted coin"),
+                Err(_) => invalid("wrong number of keys"),
+            }
+        }
+    }
+}
+
+/// R values of the fresh coins, as `/csr-melt` gave them: two base point multiplications each, so on the CPU pool.
+async fn withdraw_values(
+    app: &Exchange,
+    keys: &KeyState,
+    denoms: &[&Denom],
+    rms: Option<&RefreshMasterSecret>,
+) -> Checked<Vec<ExchangeWithdrawValues>> {
+    let Some(rms) = rms.cloned() else { return Ok(vec![ExchangeWithdrawValues::Rsa; denoms.len()]) };
+    let signer = keys.signer().clone();
+    let serials: Vec<DenomSerial> = denoms.iter().map(|denom| denom.serial).collect();
+    errors::on_pool(app, move || {
+        serials
+            .iter()
+            .zip(0_u32..)
+            .map(|(serial, index)| signer.withdraw_values(*serial, &rms.cs_nonce(index), CsOperation::Melt))
+            .collect::<Result<Vec<_>, _>>()
+    })
+    .await?
+    .map_err(errors::not_signed)
+}
+
+/// Melt fee, values and withdraw fees; `None` above the largest amount.
+fn cost(old_denom: &Denom, denoms: &[&Denom]) -> Option<batzen_protocol::Money> {
+    denoms.iter().try_fold(old_denom.fee_refresh, |sum, denom| {
+        sum.checked_add(denom.value).and_then(|sum| sum.checked_add(denom.fee_withdraw)).ok()
+    })
+}
+
+/// What is checked on the CPU pool: link signatures, and the commitment by cut and choose.
+struct Work {
+    rc: HashCode,
+    old_coin_pub: EddsaPublicKey,
+    amount_with_fee: Amount,
+    noreveal_index: usize,
+    h_coin_evs: Vec<HashCode>,
+    denoms: Vec<DenomPublicKey>,
+    values: Vec<ExchangeWithdrawValues>,
+    old_age: Option<AgeCommitment>,
+    body: RevealRequest,
+}
+
+impl Work {
+    fn check(&self) -> Checked<()> {
+        let messages: Vec<_> = self
+            .h_coin_evs
+            .iter()
+            .zip(&self.body.new_denoms_h)
+            .map(|(h_coin_ev, h_denom_pub)| {
+                WalletCoinLink {
+                    h_denom_pub: *h_denom_pub,
+                    transfer_pub: self.body.transfer_pub,
+                    h_age_commitment: Zeros,
+                    h_coin_envelope: *h_coin_ev,
+                }
+                .message()
+            })
+            .collect();
+        let items: Vec<_> = messages
+            .iter()
+            .zip(&self.body.link_sigs)
+            .map(|(message, signature)| (&self.old_coin_pub, message.as_slice(), signature))
+            .collect();
+        if eddsa::verify_batch(&items).contains(&false) {
+            return Err(error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_LINK_SIGNATURE_INVALID, ""));
+        }
+        if self
+            .denoms
+            .iter()
+            .zip(&self.body.coin_evs)
+            .any(|(denom, planchet)| denom.cipher() != planchet.cipher())
+        {
+            return Err(error(ErrorCode::EXCHANGE_GENERIC_CIPHER_MISMATCH, ""));
+        }
+        let expected = self.commitment();
+        if expected == Some(self.rc) {
+            return Ok(());
+        }
+        // Derivations fail only for values that no honest wallet sends; such a request cannot have made this commitment.
+        let rc_expected = expected.unwrap_or(HashCode::from_bytes([0; 64]));
+        let code = ErrorCode::EXCHANGE_REFRESHES_REVEAL_COMMITMENT_VIOLATION;
+        Err(errors::error_extra(code, &CommitmentViolation { rc_expected }))
+    }
+
+    /// The commitment that follows from what was revealed.
+    fn commitment(&self) -> Option<HashCode> {
+        let fresh: Vec<FreshDenom<'_>> = self
+            .denoms
+            .iter()
+            .zip(&self.values)
+            .map(|(denom, values)| FreshDenom { denom, values: *values })
+            .collect();
+        let mut revealed = self.body.transfer_privs.iter();
+        let mut planchets: [Vec<BlindedPlanchet>; KAPPA] = Default::default();
+        let mut transfer_pubs: [EcdhePublicKey; KAPPA] = [self.body.transfer_pub; KAPPA];
+        for k in 0..KAPPA {
+            if k == self.noreveal_index {
+                planchets[k].clone_from(&self.body.coin_evs);
+            } else {
+                let transfer_priv: &EcdhePrivateKey = revealed.next()?;
+                transfer_pubs[k] = transfer_priv.public_key();
+                planchets[k] = recompute_candidate(
+                    transfer_priv,
+                    &self.old_coin_pub,
+                    &fresh,
+                    self.body.rms.as_ref(),
+                    self.old_age.as_ref(),
+                )
+                .ok()?;
+            }
+        }
+        RefreshCommitment {
+            rms: self.body.rms.as_ref(),
+            transfer_pubs: &transfer_pubs,
+            h_denom_pubs: &self.body.new_denoms_h,
+            old_coin_pub: &self.old_coin_pub,
+            amount_with_fee: &self.amount_with_fee.to_nbo(),
+            planchets: [&planchets[0], &planchets[1], &planchets[2]],
+        }
+        .hash()
+        .ok()
+    }
+}
+
+async fn link(app: &Exchange, request: &mut Request) -> Response {
+    let answer = async {
+        let coin_pub: EddsaPublicKey =
+            path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
+        let reveals = app.store.lookup::<Reveals>(Reveals::BY_COIN, &coin_pub).map_err(errors::store)?;
+        if reveals.is_empty() {
+            return Err(error(ErrorCode::EXCHANGE_LINK_COIN_UNKNOWN, ""));
+        }
+        let keys = app.keys();
+        let mut entries = Vec::with_capacity(reveals.len());
+        for reveal in reveals {
+            let rms = reveal.row.rms.map(RefreshMasterSecret::from_bytes);
+            let mut new_coins = Vec::with_capacity(reveal.row.fresh.0.len());
+            for (fresh, coin_idx) in reveal.row.fresh.0.into_iter().zip(0_u32..) {
+                let Some(denom) = keys.find_serial(fresh.denom) else {
+                    return Err(error(
+                        ErrorCode::GENERIC_DB_INVARIANT_FAILURE,
+                        "denomination of a fresh coin",
+                    ));
+                };
+                let (ewv, cs_nonce) = match fresh.r_pubs {
+                    None => (ExchangeWithdrawValues::Rsa, None),
+                    Some((r0, r1)) => (
+                        ExchangeWithdrawValues::Cs { r0, r1 },
+                        rms.as_ref().map(|rms| rms.cs_nonce(coin_idx)),
+                    ),
+                };
+                new_coins.push(LinkCoin {
+                    denom_pub: denom.public.clone(),
+                    ev_sig: fresh.ev_sig,
+                    coin_idx,
+                    ewv,
+                    link_sig: fresh.link_sig,
+                    cs_nonce,
+                });
+            }
+            entries.push(LinkEntry { transfer_pub: reveal.row.transfer_pub, new_coins });
+        }
+        Ok(Response::json(200, &entries))
+    };
+    answer.await.unwrap_or_else(|refused: Response| refused)
+}

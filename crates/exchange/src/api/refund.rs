@@ -1,0 +1,56 @@
+//! `POST /coins/$COIN_PUB/refund`: a merchant gives money of a deposit back to its coin.
+
+use batzen_http::{Request, Response};
+use batzen_protocol::ErrorCode;
+use batzen_protocol::api::exchange::{RefundConfirmation, RefundRequest};
+use batzen_protocol::signatures::{ExchangeConfirmRefund, MerchantRefund, SignedMessage};
+use batzen_tables::exchange::RefundKey;
+
+use super::errors::{self, Operation};
+use super::{Table, body, endpoint, error, money, path_value};
+use crate::rules::{Command, Outcome, Refund};
+use crate::service::Exchange;
+
+pub(super) fn routes(table: Table) -> Table {
+    table.post("/coins/:coin_pub/refund", endpoint!(refund))
+}
+
+async fn refund(app: &Exchange, request: &mut Request) -> Response {
+    let answer = async {
+        let coin_pub = path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
+        let body: RefundRequest = body(request)?;
+        let amount = money::<RefundRequest>(app, &body.refund_amount, "refund_amount")?;
+        let message = MerchantRefund {
+            h_contract_terms: body.h_contract_terms,
+            coin_pub,
+            rtransaction_id: body.rtransaction_id,
+            refund_amount: body.refund_amount,
+        };
+        app.metrics.verifications.eddsa.inc();
+        let (merchant_pub, merchant_sig) = (body.merchant_pub, body.merchant_sig);
+        if !errors::on_pool(app, move || message.verify(&merchant_pub, &merchant_sig)).await? {
+            return Err(error(ErrorCode::EXCHANGE_REFUND_MERCHANT_SIGNATURE_INVALID, ""));
+        }
+        let key = RefundKey {
+            coin_pub,
+            merchant_pub,
+            h_contract_terms: body.h_contract_terms,
+            rtransaction_id: body.rtransaction_id,
+        };
+        let command = Command::Refund(Refund { key, amount, merchant_sig });
+        match errors::decided(app, &app.keys(), Operation::Refund, app.submit(command).await, false)? {
+            Outcome::Refund(_) => {}
+            other => unreachable!("a refund is answered by {other:?}"),
+        }
+        let confirmation = ExchangeConfirmRefund {
+            h_contract_terms: body.h_contract_terms,
+            coin_pub,
+            merchant_pub,
+            rtransaction_id: body.rtransaction_id,
+            refund_amount: body.refund_amount,
+        };
+        let (exchange_pub, exchange_sig) = errors::sign_one(app, confirmation).await?;
+        Ok(Response::json(200, &RefundConfirmation { exchange_sig, exchange_pub }))
+    };
+    answer.await.unwrap_or_else(|refused: Response| refused)
+}

@@ -1,0 +1,132 @@
+//! `GET /reserves/$RESERVE_PUB`, and `POST …/status` and `…/history`: what a reserve holds, and why.
+
+use std::time::Duration as StdDuration;
+
+use batzen_http::{Request, Response};
+use batzen_protocol::api::exchange::{ReserveBalance, ReserveRequest, ReserveStatus};
+use batzen_protocol::signatures::{SignedMessage, WalletReserveHistory, WalletReserveStatus};
+use batzen_protocol::{Duration, ErrorCode, Timestamp};
+
+use super::check::Checked;
+use super::errors::{self, Operation};
+use super::{Table, body, endpoint, error, path_value};
+use crate::rules::{Command, Outcome, ReserveHistory, read};
+use crate::service::Exchange;
+
+/// A long poll ends after this time at the latest.
+const LONG_POLL_MAX: StdDuration = StdDuration::from_secs(120);
+/// How far a request's time may be from ours.
+const CLOCK_SKEW_MAX: Duration = Duration::from_secs(15 * 60);
+/// What the free status shows.
+const RECENT: Duration = Duration::from_days(5 * 7);
+
+pub(super) fn routes(table: Table) -> Table {
+    table
+        .get("/reserves/:reserve_pub", endpoint!(balance))
+        .post("/reserves/:reserve_pub/status", endpoint!(status))
+        .post("/reserves/:reserve_pub/history", endpoint!(history))
+}
+
+async fn balance(app: &Exchange, request: &mut Request) -> Response {
+    let answer = async {
+        let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
+        let timeout_ms = request.query_opt::<u64>("timeout_ms")?.unwrap_or(0);
+        let found = || read::reserve(&app.store, reserve_pub).map_err(errors::store);
+        if timeout_ms == 0 {
+            return answer_balance(app, found()?);
+        }
+        // Registered before the look-up, so that no credit falls in between.
+        let waiter = app.reserve_waiters.register(reserve_pub);
+        let known = found()?;
+        if known.is_some() {
+            return answer_balance(app, known);
+        }
+        if let Ok(mut waiter) = waiter {
+            request.leave_slot();
+            let timeout = StdDuration::from_millis(timeout_ms).min(LONG_POLL_MAX);
+            // Whatever ended the wait, the answer is what is there now.
+            let _ = waiter.wait(timeout, &app.drain).await;
+        }
+        answer_balance(app, found()?)
+    };
+    answer.await.unwrap_or_else(|refused: Response| refused)
+}
+
+fn answer_balance(app: &Exchange, reserve: Option<batzen_tables::exchange::ReserveRow>) -> Checked<Response> {
+    match reserve {
+        Some(row) => {
+            Ok(Response::json(200, &ReserveBalance { balance: row.balance.of(app.config.currency) }))
+        }
+        None => Err(error(ErrorCode::EXCHANGE_RESERVES_STATUS_UNKNOWN, "")),
+    }
+}
+
+fn check_clock(app: &Exchange, request_time: Timestamp) -> Checked<()> {
+    let now = app.now();
+    let skew = now.saturating_since(request_time).max(request_time.saturating_since(now));
+    if skew > CLOCK_SKEW_MAX { Err(error(ErrorCode::EXCHANGE_GENERIC_CLOCK_SKEW, "")) } else { Ok(()) }
+}
+
+async fn status(app: &Exchange, request: &mut Request) -> Response {
+    let answer = async {
+        let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
+        let body: ReserveRequest = body(request)?;
+        check_clock(app, body.request_timestamp)?;
+        app.metrics.verifications.eddsa.inc();
+        let message = WalletReserveStatus { request_timestamp: body.request_timestamp };
+        if !errors::on_pool(app, move || message.verify(&reserve_pub, &body.reserve_sig)).await? {
+            return Err(error(ErrorCode::EXCHANGE_RESERVES_STATUS_BAD_SIGNATURE, ""));
+        }
+        let since = app.now().saturating_sub(RECENT);
+        statement(app, reserve_pub, Some(since))
+    };
+    answer.await.unwrap_or_else(|refused: Response| refused)
+}
+
+async fn history(app: &Exchange, request: &mut Request) -> Response {
+    let answer = async {
+        let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
+        let body: ReserveRequest = body(request)?;
+        check_clock(app, body.request_timestamp)?;
+        let keys = app.keys();
+        let Some((_, fees)) = keys.global_fee(body.request_timestamp) else {
+            return Err(error(ErrorCode::EXCHANGE_GENERIC_BAD_CONFIGURATION, "no global fees for that time"));
+        };
+        let fee = fees.history_fee;
+        app.metrics.verifications.eddsa.inc();
+        let message = WalletReserveHistory {
+            request_timestamp: body.request_timestamp,
+            history_fee: fee.of(app.config.currency),
+        };
+        if !errors::on_pool(app, move || message.verify(&reserve_pub, &body.reserve_sig)).await? {
+            return Err(error(ErrorCode::EXCHANGE_RESERVES_HISTORY_BAD_SIGNATURE, ""));
+        }
+        let command = Command::ReserveHistory(ReserveHistory {
+            reserve_pub,
+            request_time: body.request_timestamp,
+            fee,
+            reserve_sig: body.reserve_sig,
+        });
+        match errors::decided(app, &keys, Operation::History, app.submit(command).await, false) {
+            Ok(Outcome::ReserveHistory(_)) => statement(app, reserve_pub, None),
+            Ok(other) => unreachable!("a history request is answered by {other:?}"),
+            Err(answer) => Err(answer),
+        }
+    };
+    answer.await.unwrap_or_else(|refused: Response| refused)
+}
+
+/// Balance and history. Several reads: what falls between them shows in the next answer.
+fn statement(
+    app: &Exchange,
+    reserve_pub: batzen_tables::exchange::ReservePub,
+    since: Option<Timestamp>,
+) -> Checked<Response> {
+    let statement =
+        read::reserve_statement(&app.store, &app.rules.denoms, reserve_pub, since).map_err(errors::store)?;
+    let Some(statement) = statement else {
+        return Err(error(ErrorCode::EXCHANGE_RESERVES_STATUS_UNKNOWN, ""));
+    };
+    let history = errors::reserve_history(app, &app.keys(), reserve_pub, &statement.items)?;
+    Ok(Response::json(200, &ReserveStatus { balance: statement.balance.of(app.config.currency), history }))
+}

@@ -1,0 +1,149 @@
+//! `GET /transfers/$WTID` and `GET /deposits/…`: which transfer pays a deposit, and what a transfer pays.
+
+use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, Wtid};
+use batzen_http::{Request, Response};
+use batzen_protocol::api::exchange::{DepositPending, DepositTransfer, TransferDeposit, TransferResponse};
+use batzen_protocol::denominations::wire_details_hash;
+use batzen_protocol::payto::h_wire;
+use batzen_protocol::signatures::{
+    ExchangeConfirmWire, ExchangeConfirmWireDeposit, MerchantTrackTransaction,
+    MerchantTrackTransactionWallet, SignedMessage,
+};
+use batzen_protocol::{ErrorCode, Money};
+use batzen_tables::exchange::DepositKey;
+
+use super::errors;
+use super::{Table, endpoint, error};
+use crate::rules::read;
+use crate::service::Exchange;
+
+pub(super) fn routes(table: Table) -> Table {
+    table
+        .get("/transfers/:wtid", endpoint!(transfer))
+        .get("/deposits/:h_wire/:merchant_pub/:h_contract_terms/:coin_pub", endpoint!(deposit))
+}
+
+async fn transfer(app: &Exchange, request: &mut Request) -> Response {
+    let answer = async {
+        let wtid: Wtid = request
+            .segment(1)
+            .parse()
+            .map_err(|_| error(ErrorCode::EXCHANGE_TRANSFERS_GET_WTID_MALFORMED, ""))?;
+        let found = read::transfer(&app.store, &app.rules.denoms, wtid).map_err(errors::store)?;
+        let Some(transfer) = found else {
+            return Err(error(ErrorCode::EXCHANGE_TRANSFERS_GET_WTID_NOT_FOUND, ""));
+        };
+        let currency = app.config.currency;
+        let row = transfer.wire_out;
+        let inconsistent = || error(ErrorCode::EXCHANGE_TRANSFERS_GET_WIRE_FEE_INCONSISTENT, "");
+        let total = transfer
+            .deposits
+            .iter()
+            .try_fold(Money::ZERO, |sum, deposit| {
+                sum.checked_add(deposit.amount)?.checked_sub(deposit.deposit_fee)
+            })
+            .and_then(|sum| sum.checked_sub(row.wire_fee))
+            .map_err(|_| inconsistent())?
+            .of(currency);
+        let wire_fee = row.wire_fee.of(currency);
+        let execution_time = errors::whole_seconds(row.time);
+        let deposits: Vec<TransferDeposit> = transfer
+            .deposits
+            .iter()
+            .map(|deposit| TransferDeposit {
+                h_contract_terms: deposit.key.h_contract_terms,
+                coin_pub: deposit.key.coin_pub,
+                deposit_value: deposit.amount.of(currency),
+                deposit_fee: deposit.deposit_fee.of(currency),
+            })
+            .collect();
+        let confirmation = ExchangeConfirmWireDeposit {
+            total,
+            wire_fee,
+            merchant_pub: row.merchant_pub,
+            h_payto: row.h_payto,
+            h_details: wire_details_hash(execution_time, &deposits),
+        };
+        let (exchange_pub, exchange_sig) = errors::sign_one(app, confirmation).await?;
+        Ok(Response::json(
+            200,
+            &TransferResponse {
+                total,
+                wire_fee,
+                merchant_pub: row.merchant_pub,
+                h_payto: row.h_payto,
+                execution_time,
+                deposits,
+                exchange_sig,
+                exchange_pub,
+            },
+        ))
+    };
+    answer.await.unwrap_or_else(|refused: Response| refused)
+}
+
+async fn deposit(app: &Exchange, request: &mut Request) -> Response {
+    let answer = async {
+        let h_wire_asked: HashCode = request
+            .segment(1)
+            .parse()
+            .map_err(|_| error(ErrorCode::EXCHANGE_DEPOSITS_GET_INVALID_H_WIRE, ""))?;
+        let merchant_pub: EddsaPublicKey = request
+            .segment(2)
+            .parse()
+            .map_err(|_| error(ErrorCode::EXCHANGE_DEPOSITS_GET_INVALID_MERCHANT_PUB, ""))?;
+        let h_contract_terms: HashCode = request
+            .segment(3)
+            .parse()
+            .map_err(|_| error(ErrorCode::EXCHANGE_DEPOSITS_GET_INVALID_H_CONTRACT_TERMS, ""))?;
+        let coin_pub: EddsaPublicKey = request
+            .segment(4)
+            .parse()
+            .map_err(|_| error(ErrorCode::EXCHANGE_DEPOSITS_GET_INVALID_COIN_PUB, ""))?;
+        let merchant_sig: EddsaSignature = request.query_required("merchant_sig")?;
+        app.metrics.verifications.eddsa.inc();
+        // Wallets of protocol 12 sign the merchant's key as well; both forms say the same.
+        let plain = MerchantTrackTransaction { h_contract_terms, h_wire: h_wire_asked, coin_pub };
+        let wallet =
+            MerchantTrackTransactionWallet { h_contract_terms, h_wire: h_wire_asked, merchant_pub, coin_pub };
+        let valid = errors::on_pool(app, move || {
+            plain.verify(&merchant_pub, &merchant_sig) || wallet.verify(&merchant_pub, &merchant_sig)
+        })
+        .await?;
+        if !valid {
+            return Err(error(ErrorCode::EXCHANGE_DEPOSITS_GET_MERCHANT_SIGNATURE_INVALID, ""));
+        }
+        let key = DepositKey { coin_pub, merchant_pub, h_contract_terms };
+        let found = read::deposit_status(&app.store, &app.rules.denoms, &key).map_err(errors::store)?;
+        let status = found
+            .filter(|status| h_wire(&status.payto_uri, &status.deposit.wire_salt) == h_wire_asked)
+            .ok_or_else(|| error(ErrorCode::EXCHANGE_DEPOSITS_GET_NOT_FOUND, ""))?;
+        let (Some(transfer), Some(wtid)) = (&status.transfer, status.deposit.wtid) else {
+            let pending = DepositPending {
+                execution_time: status.deposit.wire_deadline,
+                kyc_ok: status.kyc_row.is_none(),
+                requirement_row: status.kyc_row,
+            };
+            return Ok(Response::json(202, &pending));
+        };
+        let execution_time = errors::whole_seconds(transfer.time);
+        let coin_contribution = status
+            .deposit
+            .amount
+            .checked_sub(status.deposit_fee)
+            .expect("a deposit covers its fee")
+            .of(app.config.currency);
+        let confirmation = ExchangeConfirmWire {
+            h_wire: h_wire_asked,
+            h_contract_terms,
+            wtid,
+            coin_pub,
+            execution_time,
+            coin_contribution,
+        };
+        let (exchange_pub, exchange_sig) = errors::sign_one(app, confirmation).await?;
+        let body = DepositTransfer { wtid, execution_time, coin_contribution, exchange_sig, exchange_pub };
+        Ok(Response::json(200, &body))
+    };
+    answer.await.unwrap_or_else(|refused: Response| refused)
+}

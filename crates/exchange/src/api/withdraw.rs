@@ -1,0 +1,217 @@
+//! `POST /reserves/$RESERVE_PUB/withdraw` and `…/batch-withdraw`: coins from a reserve.
+
+use batzen_crypto::{
+    BlindedDenomSignature, BlindedPlanchet, CsOperation, EddsaPublicKey, EddsaSignature, HashCode, eddsa,
+};
+use batzen_http::{Request, Response};
+use batzen_protocol::api::exchange::{
+    BatchWithdrawRequest, BlindSignature, BlindSignatures, WithdrawRequest,
+};
+use batzen_protocol::signatures::{SignedMessage, WalletReserveWithdraw};
+use batzen_protocol::{Amount, ErrorCode};
+use batzen_tables::exchange::{
+    self as tables, DenomSerial, ReserveKey, Reserves, WithdrawalKey, Withdrawals,
+};
+
+use super::check::{self, Checked, Window};
+use super::errors::{self, Operation};
+use super::{Table, body, endpoint, error, path_value};
+use crate::keys::KeyState;
+use crate::metrics::RequestClass;
+use crate::rules::{Command, Outcome, Planchet, Withdraw};
+use crate::service::Exchange;
+
+/// Planchets in one batch.
+const PLANCHETS_MAX: usize = 256;
+
+pub(super) fn routes(table: Table) -> Table {
+    table.post_as(RequestClass::Withdraw, "/reserves/:reserve_pub/withdraw", endpoint!(single)).post_as(
+        RequestClass::Withdraw,
+        "/reserves/:reserve_pub/batch-withdraw",
+        endpoint!(batch),
+    )
+}
+
+async fn single(app: &Exchange, request: &mut Request) -> Response {
+    let answer = async {
+        let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
+        let body: WithdrawRequest = body(request)?;
+        let mut signatures = withdraw(app, reserve_pub, vec![body], false).await?;
+        let ev_sig = signatures.pop().expect("one signature a planchet");
+        Ok(Response::json(200, &BlindSignature { ev_sig }))
+    };
+    answer.await.unwrap_or_else(|refused: Response| refused)
+}
+
+async fn batch(app: &Exchange, request: &mut Request) -> Response {
+    let answer = async {
+        let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
+        let body: BatchWithdrawRequest = body(request)?;
+        let malformed = |detail| Err(error(ErrorCode::GENERIC_PARAMETER_MALFORMED, detail));
+        if body.planchets.is_empty() {
+            return malformed("planchets");
+        }
+        if body.planchets.len() > PLANCHETS_MAX {
+            return malformed("too many planchets");
+        }
+        let signatures = withdraw(app, reserve_pub, body.planchets, true).await?;
+        let ev_sigs = signatures.into_iter().map(|ev_sig| BlindSignature { ev_sig }).collect();
+        Ok(Response::json(200, &BlindSignatures { ev_sigs }))
+    };
+    answer.await.unwrap_or_else(|refused: Response| refused)
+}
+
+async fn withdraw(
+    app: &Exchange,
+    reserve_pub: EddsaPublicKey,
+    requests: Vec<WithdrawRequest>,
+    batch: bool,
+) -> Checked<Vec<BlindedDenomSignature>> {
+    let keys = app.keys();
+    let h_coin_evs: Vec<HashCode> =
+        requests.iter().map(|request| request.coin_ev.hash(&request.denom_pub_hash)).collect();
+    if let Some(stored) = repetition(app, &keys, reserve_pub, &requests, &h_coin_evs).await? {
+        let counters = &app.metrics.idempotent;
+        if batch {
+            counters.batch_withdraw.inc()
+        } else {
+            counters.withdraw.inc()
+        }
+        return Ok(stored);
+    }
+    let now = app.now();
+    let mut messages = Vec::with_capacity(requests.len());
+    let mut serials = Vec::with_capacity(requests.len());
+    for (request, h_coin_envelope) in requests.iter().zip(&h_coin_evs) {
+        let denom =
+            check::usable(app, &keys, &request.denom_pub_hash, Window::Withdraw, Operation::Withdraw, now)?;
+        check::cipher(denom, request.coin_ev.cipher())?;
+        let amount = denom
+            .value
+            .checked_add(denom.fee_withdraw)
+            .map_err(|_| error(ErrorCode::EXCHANGE_WITHDRAW_AMOUNT_FEE_OVERFLOW, ""))?;
+        messages.push(message(amount.of(app.config.currency), request, h_coin_envelope));
+        serials.push(denom.serial);
+    }
+    verify_signatures(app, reserve_pub, messages, &requests).await?;
+    // Advice only, so that a withdrawal from nowhere does not cost a blind signature. The rules decide on the row.
+    let reserve = app.store.get::<Reserves>(&ReserveKey { reserve_pub }).map_err(errors::store)?;
+    if reserve.is_none() {
+        return Err(error(ErrorCode::EXCHANGE_GENERIC_RESERVE_UNKNOWN, ""));
+    }
+    let signatures = blind_sign(app, &keys, &serials, &requests).await?;
+    let planchets = requests
+        .iter()
+        .zip(&h_coin_evs)
+        .zip(serials)
+        .zip(signatures)
+        .map(|(((request, h_coin_ev), denom), ev_sig)| Planchet {
+            denom,
+            h_coin_ev: *h_coin_ev,
+            reserve_sig: request.reserve_sig,
+            ev_sig,
+            nonce: match &request.coin_ev {
+                BlindedPlanchet::Rsa { .. } => None,
+                BlindedPlanchet::Cs { nonce, .. } => Some(*nonce),
+            },
+        })
+        .collect();
+    let command = Command::Withdraw(Withdraw { reserve_pub, planchets, batch });
+    match errors::decided(app, &keys, Operation::Withdraw, app.submit(command).await, batch)? {
+        Outcome::Withdraw(withdrawn) => {
+            count(app, batch, withdrawn.repeated, withdrawn.ev_sigs.len());
+            Ok(withdrawn.ev_sigs.into_iter().collect())
+        }
+        other => unreachable!("a withdrawal is answered by {other:?}"),
+    }
+}
+
+fn count(app: &Exchange, batch: bool, repeated: bool, coins: usize) {
+    let metrics = &app.metrics;
+    match (batch, repeated) {
+        (false, false) => metrics.success.withdraw.inc(),
+        (true, false) => {
+            metrics.success.batch_withdraw.inc();
+            metrics.batch_withdraw_coins.add(coins as u64);
+        }
+        (false, true) => metrics.idempotent.withdraw.inc(),
+        (true, true) => metrics.idempotent.batch_withdraw.inc(),
+    }
+}
+
+fn message(
+    amount_with_fee: Amount,
+    request: &WithdrawRequest,
+    h_coin_envelope: &HashCode,
+) -> WalletReserveWithdraw {
+    WalletReserveWithdraw {
+        amount_with_fee,
+        h_denom_pub: request.denom_pub_hash,
+        h_coin_envelope: *h_coin_envelope,
+    }
+}
+
+/// The stored signatures if all planchets were withdrawn before, whatever has become of their denominations since.
+async fn repetition(
+    app: &Exchange,
+    keys: &KeyState,
+    reserve_pub: EddsaPublicKey,
+    requests: &[WithdrawRequest],
+    h_coin_evs: &[HashCode],
+) -> Checked<Option<Vec<BlindedDenomSignature>>> {
+    let rows: Vec<_> =
+        h_coin_evs.iter().map(|h_coin_ev| WithdrawalKey { reserve_pub, h_coin_ev: *h_coin_ev }).collect();
+    let rows = app.store.get_many::<Withdrawals>(&rows).map_err(errors::store)?;
+    let Some(rows) = rows.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
+    let has_duplicate = (1..h_coin_evs.len()).any(|i| h_coin_evs[..i].contains(&h_coin_evs[i]));
+    if has_duplicate {
+        return Ok(None);
+    }
+    let mut messages = Vec::with_capacity(rows.len());
+    for ((row, request), h_coin_ev) in rows.iter().zip(requests).zip(h_coin_evs) {
+        // A denomination of a withdrawal is forgotten only after the withdrawal.
+        let Some(denom) = keys.find_serial(row.row.denom) else { return Ok(None) };
+        let amount = denom
+            .value
+            .checked_add(denom.fee_withdraw)
+            .map_err(|_| error(ErrorCode::EXCHANGE_WITHDRAW_AMOUNT_FEE_OVERFLOW, ""))?;
+        messages.push(message(amount.of(app.config.currency), request, h_coin_ev));
+    }
+    verify_signatures(app, reserve_pub, messages, requests).await?;
+    Ok(Some(rows.into_iter().map(|row| row.row.ev_sig).collect()))
+}
+
+async fn verify_signatures(
+    app: &Exchange,
+    reserve_pub: EddsaPublicKey,
+    messages: Vec<WalletReserveWithdraw>,
+    requests: &[WithdrawRequest],
+) -> Checked<()> {
+    app.metrics.verifications.eddsa.add(messages.len() as u64);
+    let signatures: Vec<EddsaSignature> = requests.iter().map(|request| request.reserve_sig).collect();
+    let all_valid = errors::on_pool(app, move || {
+        let messages: Vec<_> = messages.iter().map(SignedMessage::message).collect();
+        let items: Vec<_> = messages
+            .iter()
+            .zip(&signatures)
+            .map(|(message, signature)| (&reserve_pub, message.as_slice(), signature))
+            .collect();
+        eddsa::verify_batch(&items).into_iter().all(|valid| valid)
+    })
+    .await?;
+    if all_valid { Ok(()) } else { Err(error(ErrorCode::EXCHANGE_WITHDRAW_RESERVE_SIGNATURE_INVALID, "")) }
+}
+
+async fn blind_sign(
+    app: &Exchange,
+    keys: &KeyState,
+    serials: &[DenomSerial],
+    requests: &[WithdrawRequest],
+) -> Checked<Vec<tables::BlindSignature>> {
+    let items = serials
+        .iter()
+        .zip(requests)
+        .map(|(serial, request)| (*serial, request.coin_ev.clone(), CsOperation::Withdraw))
+        .collect();
+    errors::blind_sign(app, keys, items).await
+}
