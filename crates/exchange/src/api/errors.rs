@@ -272,6 +272,9 @@ fn refused(app: &Exchange, keys: &KeyState, operation: Operation, refusal: Refus
             }
         }
         Refusal::CoinConflict { conflict, .. } => coin_conflict(app, keys, &conflict),
+        Refusal::CoinDuplicate { .. } => {
+            error(Code::GENERIC_PARAMETER_MALFORMED, "coins: the same coin twice")
+        }
         Refusal::ContributionBelowFee { .. } => plain(Code::EXCHANGE_DEPOSIT_NEGATIVE_VALUE_AFTER_FEE),
         Refusal::ContributionAboveValue { .. } => {
             plain(Code::EXCHANGE_GENERIC_AMOUNT_EXCEEDS_DENOMINATION_VALUE)

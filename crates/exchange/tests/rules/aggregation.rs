@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use batzen_crypto::HashCode;
 use batzen_exchange::rules::{
-    Aggregate, Aggregated, Command, ExecuteDrain, Outcome, Refusal, TransferDone, TransferFailed, TransferRetry,
-    Trigger, read,
+    Aggregate, Aggregated, Command, ExecuteDrain, Outcome, Refusal, TransferDone, TransferFailed,
+    TransferRetry, Trigger, read,
 };
 use batzen_protocol::Money;
 use batzen_store::{ChangeSet, CommitOutcome};
@@ -31,11 +31,8 @@ impl Shop {
         self.coins += 1;
         let now_s = self.world.now().as_secs().unwrap() - T0;
         self.world.ok(withdraw(99, &[(self.coins, 1)], false));
-        let request = deposit(
-            &[(self.coins, 1, amount)],
-            (merchant_n, self.coins, account_n),
-            (now_s, now_s + due_s),
-        );
+        let request =
+            deposit(&[(self.coins, 1, amount)], (merchant_n, self.coins, account_n), (now_s, now_s + due_s));
         self.world.ok(Command::Deposit(request));
         deposit_key(self.coins, merchant_n, self.coins)
     }
@@ -96,7 +93,9 @@ fn scenario_deadlines() {
 #[test]
 fn scenario_tiny_amounts_wait() {
     let mut shop = Shop::new();
-    for (amount, transient) in [("0.102", "0.002"), ("0.102", "0.004"), ("0.102", "0.006"), ("0.102", "0.008")] {
+    for (amount, transient) in
+        [("0.102", "0.002"), ("0.102", "0.004"), ("0.102", "0.006"), ("0.102", "0.008")]
+    {
         shop.pay(B, 42, amount, 0);
         assert_eq!(shop.bank(), []);
         assert_eq!(shop.world.totals().transient, m(transient));
@@ -231,9 +230,8 @@ fn an_aggregation_decides_on_the_rows_alone() {
 fn a_refund_before_the_aggregation_in_one_batch_counts() {
     let mut shop = Shop::new();
     let key = shop.pay(B, 42, "1", 0);
-    let verdicts = shop
-        .world
-        .batch(&[refund((1, B, 1), 1, "0.5"), Command::Aggregate(command(&[key], 42, 1))]);
+    let verdicts =
+        shop.world.batch(&[refund((1, B, 1), 1, "0.5"), Command::Aggregate(command(&[key], 42, 1))]);
     let prepared = Aggregated::Prepared { taken: 1, amount: m("0.39") };
     assert_eq!(verdicts[1], Ok(Outcome::Aggregate(prepared)));
     shop.world.totals();
@@ -274,10 +272,7 @@ fn without_a_wire_fee_deposits_wait_and_starve_nobody() {
     let key = shop.pay(B, 42, "1", 0);
     shop.pay(B, 43, "1", 0);
     shop.world.advance(5_000);
-    assert_eq!(
-        shop.world.refused(Command::Aggregate(command(&[key], 42, 1))),
-        Refusal::WireFeeMissing
-    );
+    assert_eq!(shop.world.refused(Command::Aggregate(command(&[key], 42, 1))), Refusal::WireFeeMissing);
     let skip = HashSet::from([(h_payto(42), merchant(B))]);
     let targets = read::due_targets(&shop.world.store, shop.world.now(), 10, &skip).unwrap();
     assert_eq!(targets, [(h_payto(43), merchant(B))]);

@@ -97,8 +97,7 @@ fn a_batch_is_accepted_as_a_whole_with_one_time() {
     let Outcome::Deposit(again) = world.ok(Command::Deposit(good)) else { panic!() };
     assert_eq!(again.exchange_time, at(0));
     // A deposit of one of them alone says the same.
-    let Outcome::Deposit(single) =
-        world.ok(Command::Deposit(deposit(&[(2, 1, "5")], (1, 1, 1), (0, 50))))
+    let Outcome::Deposit(single) = world.ok(Command::Deposit(deposit(&[(2, 1, "5")], (1, 1, 1), (0, 50))))
     else {
         panic!()
     };
@@ -190,10 +189,8 @@ fn a_coin_filled_by_the_same_batch_pays() {
     let world = World::new();
     issue(&world, &[1]);
     world.ok(Command::Deposit(deposit(&[(1, 1, "10")], (1, 1, 1), (50, 50))));
-    let verdicts = world.batch(&[
-        Command::Deposit(deposit(&[(1, 1, "2")], (1, 2, 1), (50, 50))),
-        refund((1, 1, 1), 1, "5"),
-    ]);
+    let verdicts = world
+        .batch(&[Command::Deposit(deposit(&[(1, 1, "2")], (1, 2, 1), (50, 50))), refund((1, 1, 1), 1, "5")]);
     assert!(verdicts.iter().all(Result::is_ok), "{verdicts:?}");
     assert_eq!(world.remaining(1), Some(m("2.97")));
     world.totals();

@@ -3,7 +3,8 @@
 use batzen_crypto::{CsNonce, HashCode, Wtid};
 use batzen_exchange::rules::history::balance_of;
 use batzen_exchange::rules::{
-    CloseReserve, Closed, Command, DenomProblem, Outcome, Refusal, ReserveHistory, ReserveHistoryItem, Withdraw, read,
+    CloseReserve, Closed, Command, DenomProblem, Outcome, Refusal, ReserveHistory, ReserveHistoryItem,
+    Withdraw, read,
 };
 use batzen_protocol::Money;
 use batzen_tables::exchange::DenomSerial;
@@ -72,10 +73,7 @@ fn withdrawals_debit_value_and_fee_and_repeat_the_stored_signature() {
     // Old and new planchets together are refused.
     let refusal = world.refused(withdraw(1, &[(3, 1), (1, 1)], true));
     assert_eq!(refusal, Refusal::PlanchetsMixed { index: 1 });
-    assert_eq!(
-        world.refused(withdraw(1, &[(3, 1), (3, 1)], true)),
-        Refusal::PlanchetDuplicate { index: 1 }
-    );
+    assert_eq!(world.refused(withdraw(1, &[(3, 1), (3, 1)], true)), Refusal::PlanchetDuplicate { index: 1 });
     // Another reserve pays for the same planchet itself.
     world.fund(2, 2, "11");
     world.ok(withdraw(2, &[(1, 1)], false));
@@ -98,7 +96,9 @@ fn a_poor_reserve_is_shown_its_history() {
     assert_eq!(world.refused(withdraw(1, &[(1, 1)], false)), Refusal::ReserveUnknown);
     world.fund(1, 1, "12");
     world.ok(withdraw(1, &[(2, 2)], false));
-    let Refusal::ReserveInsufficient(shortage) = world.refused(withdraw(1, &[(1, 1)], true)) else { panic!() };
+    let Refusal::ReserveInsufficient(shortage) = world.refused(withdraw(1, &[(1, 1)], true)) else {
+        panic!()
+    };
     assert_eq!((shortage.balance, shortage.requested), (m("10"), m("10.1")));
     assert_eq!(shortage.history.balance, m("10"));
     let effects = shortage.history.items.iter().map(ReserveHistoryItem::effect);
@@ -151,10 +151,7 @@ fn a_revoked_denomination_is_not_withdrawn() {
         world.refused(withdraw(1, &[(2, 2)], false)),
         Refusal::DenominationUnusable { index: 0, denom: DenomSerial(2), problem: DenomProblem::Revoked }
     );
-    assert_eq!(
-        world.refused(withdraw(1, &[(2, 77)], false)),
-        Refusal::DenominationUnknown { index: 0 }
-    );
+    assert_eq!(world.refused(withdraw(1, &[(2, 77)], false)), Refusal::DenominationUnknown { index: 0 });
 }
 
 #[test]
@@ -188,7 +185,12 @@ fn an_expired_reserve_returns_to_its_origin() {
     let first = Wtid::from_bytes(*reserve(1).as_bytes());
     assert_eq!(
         world.ok(close(1, 1, 1)),
-        Outcome::CloseReserve(Closed::Closed { wtid: first, amount: m("5"), fee: m("0.01"), paid: m("4.99") })
+        Outcome::CloseReserve(Closed::Closed {
+            wtid: first,
+            amount: m("5"),
+            fee: m("0.01"),
+            paid: m("4.99")
+        })
     );
     assert_eq!(world.ok(close(1, 1, 1)), Outcome::CloseReserve(Closed::NotDue));
     assert_eq!(world.transfer_all(), vec![(payto(1), m("4.99"))]);

@@ -10,14 +10,15 @@ use batzen_crypto::{
 use batzen_engine::{Batcher, Rules};
 use batzen_exchange::rules::totals::{Totals, totals};
 use batzen_exchange::rules::{
-    Aggregate, Aggregated, Command, Credit, Credits, Deposit, DepositCoin, DenomTable, ExchangeRules, Melt, Outcome,
-    Planchet, PresentedCoin, Refund, Refusal, Reveal, RulesConfig, TransferDone, Trigger, Withdraw, read,
+    Aggregate, Aggregated, Command, Credit, Credits, DenomTable, Deposit, DepositCoin, ExchangeRules, Melt,
+    Outcome, Planchet, PresentedCoin, Refund, Refusal, Reveal, RulesConfig, TransferDone, Trigger, Withdraw,
+    read,
 };
 use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_store::{ChangeSet, CommitOutcome, Store, memory::MemoryBackend};
 use batzen_tables::exchange::{
-    AccountId, DenomKey, DenomRow, DenomSerial, Denominations, DepositKey, FreshCoin, RefundKey, Revocations,
-    RevocationRow, WireFeeKey, WireFeeRow, WireFees,
+    AccountId, DenomKey, DenomRow, DenomSerial, Denominations, DepositKey, FreshCoin, RefundKey,
+    RevocationRow, Revocations, WireFeeKey, WireFeeRow, WireFees,
 };
 
 /// The first moment of every test, in seconds.
@@ -262,9 +263,7 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
     ) {
         let now = self.rules.aggregation_time(self.now());
         let mut keys = read::unit(&self.store, h_payto, merchant_pub, now, limit).unwrap();
-        let due = |key: &DepositKey| {
-            read::deposit(&self.store, key).unwrap().unwrap().wire_deadline <= now
-        };
+        let due = |key: &DepositKey| read::deposit(&self.store, key).unwrap().unwrap().wire_deadline <= now;
         keys.sort_by_key(|key| !due(key));
         let parts: Vec<&[DepositKey]> = keys.chunks(part).collect();
         for (n, deposits) in parts.iter().enumerate() {
@@ -372,11 +371,7 @@ pub fn deposit_key(n: u8, merchant_n: u8, contract_n: u8) -> DepositKey {
     }
 }
 
-pub fn refund(
-    (n, merchant_n, contract_n): (u8, u8, u8),
-    rtransaction_id: u64,
-    amount: &str,
-) -> Command {
+pub fn refund((n, merchant_n, contract_n): (u8, u8, u8), rtransaction_id: u64, amount: &str) -> Command {
     Command::Refund(Refund {
         key: RefundKey {
             coin_pub: coin(n),
