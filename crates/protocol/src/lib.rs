@@ -2,12 +2,16 @@
 //!
 //! Everything here is a pure function of its input: no I/O, no clock, no randomness.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 pub mod amount;
 pub mod api;
 pub mod canonical;
 pub mod denominations;
 pub mod econtract;
 pub mod error_code;
+#[doc(hidden)]
+pub mod fuzz_entry;
 pub mod payto;
 pub mod signatures;
 pub mod taler_uri;

@@ -1,0 +1,244 @@
+//! What fuzzers call, one function for each parser: none may panic, and what was read must survive writing and
+//! reading again.
+
+use std::fmt::Debug;
+
+use batzen_crypto::{DenomPublicKey, EcdhePrivateKey, EddsaPrivateKey, RsaPublicKey, base32};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::api::{bank, errors, exchange, offline};
+use crate::econtract::PeerContract;
+use crate::{
+    Amount, Duration, ErrorBody, ErrorDetail, PaytoUri, TalerUri, Timestamp, canonical, econtract, parse_body,
+};
+
+/// A function that takes any bytes.
+pub type Entry = fn(&[u8]);
+
+/// All functions with the names of their targets and seeds.
+pub const ENTRIES: &[(&str, Entry)] = &[
+    ("base32", base32_text),
+    ("amount", amount),
+    ("timestamp", timestamp),
+    ("payto", payto),
+    ("taler_uri", taler_uri),
+    ("body_keys", body_keys),
+    ("body_withdraw", body_withdraw),
+    ("body_deposit", body_deposit),
+    ("body_refresh", body_refresh),
+    ("body_refund_recoup", body_refund_recoup),
+    ("body_tracking", body_tracking),
+    ("body_management", body_management),
+    ("body_purses", body_purses),
+    ("body_errors", body_errors),
+    ("body_bank", body_bank),
+    ("body_offline", body_offline),
+    ("canonical_json", canonical_json),
+    ("econtract", econtract_plain),
+    ("denom_keys", denom_keys),
+];
+
+fn text(data: &[u8]) -> Option<&str> {
+    std::str::from_utf8(data).ok()
+}
+
+/// Base32.
+pub fn base32_text(data: &[u8]) {
+    let Some(text) = text(data) else { return };
+    if let Ok(bytes) = base32::decode(text) {
+        let again = base32::encode(&bytes);
+        assert_eq!(again.len(), text.len());
+        assert_eq!(base32::decode(&again).as_ref(), Ok(&bytes));
+    }
+}
+
+/// Amounts.
+pub fn amount(data: &[u8]) {
+    let Some(amount) = text(data).and_then(|text| Amount::parse(text).ok()) else { return };
+    assert_eq!(Amount::parse(&amount.to_string()), Ok(amount));
+    assert_eq!(Amount::from_nbo(&amount.to_nbo()), Ok(amount));
+    assert_eq!(amount.checked_sub(&amount).map(|rest| rest.is_zero()), Ok(true));
+}
+
+/// Times and durations.
+pub fn timestamp(data: &[u8]) {
+    if let Ok(time) = serde_json::from_slice::<Timestamp>(data) {
+        let again = serde_json::to_string(&time).expect("every time can be written");
+        assert_eq!(serde_json::from_str::<Timestamp>(&again).ok(), Some(time));
+        assert_eq!(Timestamp::from_nbo(time.to_nbo()), time);
+    }
+    if let Ok(duration) = serde_json::from_slice::<Duration>(data) {
+        let again = serde_json::to_string(&duration).expect("every duration that was read can be written");
+        assert_eq!(serde_json::from_str::<Duration>(&again).ok(), Some(duration));
+    }
+}
+
+/// Payto URIs.
+pub fn payto(data: &[u8]) {
+    let Some(text) = text(data) else { return };
+    let strict = PaytoUri::parse_strict(text).is_ok();
+    let Ok(uri) = PaytoUri::parse(text) else {
+        assert!(!strict, "the strict form is narrower");
+        return;
+    };
+    let _ = (uri.host(), uri.account(), uri.receiver_name(), uri.hash());
+    assert!(!uri.method().is_empty());
+    if let Ok((base_url, reserve_pub)) = uri.to_reserve() {
+        let again = PaytoUri::reserve(&base_url, &reserve_pub).map(|uri| uri.to_reserve());
+        // A path that begins with a slash is no base URL.
+        assert!(again.is_err() || again == Ok(Ok((base_url, reserve_pub))));
+    }
+}
+
+/// Taler URIs.
+pub fn taler_uri(data: &[u8]) {
+    let Some(uri) = text(data).and_then(|text| TalerUri::parse(text).ok()) else { return };
+    assert_eq!(TalerUri::parse(&uri.to_string()), Ok(uri));
+}
+
+fn body<T: DeserializeOwned + Serialize + PartialEq + Debug>(data: &[u8]) {
+    match parse_body::<T>(data) {
+        Ok(body) => {
+            let again = serde_json::to_vec(&body).expect("what was read can be written");
+            assert_eq!(parse_body::<T>(&again).as_ref(), Ok(&body));
+        }
+        Err(error) => {
+            let answer = serde_json::to_vec(&error.to_error_body()).expect("an error can be written");
+            assert!(serde_json::from_slice::<ErrorDetail>(&answer).is_ok());
+        }
+    }
+}
+
+/// Key listings.
+pub fn body_keys(data: &[u8]) {
+    body::<exchange::KeysResponse>(data);
+    body::<exchange::WireResponse>(data);
+}
+
+/// Withdrawal.
+pub fn body_withdraw(data: &[u8]) {
+    body::<exchange::WithdrawRequest>(data);
+    body::<exchange::BatchWithdrawRequest>(data);
+    body::<exchange::CsrWithdrawRequest>(data);
+    body::<exchange::WithdrawValues>(data);
+    body::<exchange::BlindSignature>(data);
+    body::<exchange::ReserveRequest>(data);
+    body::<exchange::ReserveStatus>(data);
+}
+
+/// Deposits.
+pub fn body_deposit(data: &[u8]) {
+    body::<exchange::DepositRequest>(data);
+    body::<exchange::BatchDepositRequest>(data);
+    body::<exchange::DepositConfirmation>(data);
+    body::<exchange::BatchDepositConfirmation>(data);
+}
+
+/// Refresh.
+pub fn body_refresh(data: &[u8]) {
+    body::<exchange::MeltRequest>(data);
+    body::<exchange::CsrMeltRequest>(data);
+    body::<exchange::RevealRequest>(data);
+    body::<exchange::BlindSignatures>(data);
+    body::<Vec<exchange::LinkEntry>>(data);
+}
+
+/// Refunds and recoups.
+pub fn body_refund_recoup(data: &[u8]) {
+    body::<exchange::RefundRequest>(data);
+    body::<exchange::RecoupRequest>(data);
+}
+
+/// Tracking and identification.
+pub fn body_tracking(data: &[u8]) {
+    body::<exchange::TransferResponse>(data);
+    body::<exchange::DepositTransfer>(data);
+    body::<exchange::DepositPending>(data);
+    body::<exchange::KycWalletRequest>(data);
+    body::<exchange::KycDone>(data);
+}
+
+/// Management.
+pub fn body_management(data: &[u8]) {
+    body::<exchange::FutureKeys>(data);
+    body::<exchange::ManagementKeysRequest>(data);
+    body::<exchange::AuditorAddRequest>(data);
+    body::<exchange::WireAddRequest>(data);
+    body::<exchange::WireFeeRequest>(data);
+    body::<exchange::GlobalFeeRequest>(data);
+    body::<exchange::ExtensionsRequest>(data);
+    body::<exchange::DrainRequest>(data);
+}
+
+/// Purses.
+pub fn body_purses(data: &[u8]) {
+    body::<exchange::PurseCreateRequest>(data);
+    body::<exchange::PurseDepositRequest>(data);
+    body::<exchange::PurseMergeRequest>(data);
+    body::<exchange::ReservePurseRequest>(data);
+    body::<exchange::ReserveOpenRequest>(data);
+    body::<exchange::ContractResponse>(data);
+}
+
+/// Errors and histories.
+pub fn body_errors(data: &[u8]) {
+    body::<ErrorDetail>(data);
+    body::<ErrorBody<errors::CoinConflict>>(data);
+    body::<ErrorBody<errors::InsufficientReserve>>(data);
+    body::<ErrorBody<errors::DenominationUnusable>>(data);
+}
+
+/// The bank's interfaces.
+pub fn body_bank(data: &[u8]) {
+    body::<bank::IncomingHistory>(data);
+    body::<bank::OutgoingHistory>(data);
+    body::<bank::TransferRequest>(data);
+    body::<bank::AddIncomingRequest>(data);
+    body::<bank::WithdrawalOperation>(data);
+    body::<bank::WithdrawalSelection>(data);
+    body::<bank::WithdrawalInfo>(data);
+}
+
+/// Documents of the offline tool.
+pub fn body_offline(data: &[u8]) {
+    body::<Vec<offline::OfflineOperation>>(data);
+}
+
+/// Canonical JSON and contracts.
+pub fn canonical_json(data: &[u8]) {
+    let Ok(mut value) = canonical::parse(data) else { return };
+    let Ok(text) = canonical::to_canonical(&value) else { return };
+    let again = canonical::parse(text.as_bytes()).expect("canonical text is JSON");
+    assert_eq!(canonical::to_canonical(&again).as_ref(), Ok(&text));
+    let Ok(hash) = canonical::contract_hash(&value) else { return };
+    let forgettable = value.get("$forgettable").and_then(|members| members.as_object());
+    let names: Vec<String> = forgettable.into_iter().flatten().map(|(name, _)| name.clone()).collect();
+    for name in names {
+        if canonical::forget(&mut value, &name).is_ok() {
+            assert_eq!(canonical::contract_hash(&value).as_ref(), Ok(&hash));
+        }
+    }
+}
+
+/// Encrypted contracts: what comes after decryption, and decryption itself.
+pub fn econtract_plain(data: &[u8]) {
+    for kind in [0, 1] {
+        let _ = PeerContract::from_plain(data, kind);
+    }
+    let contract_priv = EcdhePrivateKey::from_bytes([1; 32]);
+    let purse_pub = EddsaPrivateKey::from_bytes([2; 32]).public_key();
+    let _ = PeerContract::decrypt_request(&contract_priv, &purse_pub, data);
+    let _ = econtract::open_attributes(&[3; 64], data);
+}
+
+/// Denomination keys.
+pub fn denom_keys(data: &[u8]) {
+    if let Ok(key) = RsaPublicKey::decode(data) {
+        assert_eq!(key.encode(), data);
+    }
+    if let Ok(key) = serde_json::from_slice::<DenomPublicKey>(data) {
+        let again = serde_json::to_vec(&key).expect("a key can be written");
+        assert_eq!(serde_json::from_slice::<DenomPublicKey>(&again).ok(), Some(key));
+    }
+}
