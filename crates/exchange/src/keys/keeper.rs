@@ -1,11 +1,11 @@
 //! The background task that keeps keys coming: creates them ahead, replaces revoked ones, erases those whose use has
 //! ended, rebuilds the key state when a deadline passes, and (stand-alone) signs what is new.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration as StdDuration;
 
 use batzen_protocol::{Duration, Timestamp};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 use crate::service::{Exchange, LOOK_INTERVAL_MAX};
 use crate::standalone;
@@ -22,11 +22,13 @@ const SETUP_INTERVAL: Duration = Duration::from_days(1);
 pub struct Keeper {
     ready: watch::Sender<Option<Result<(), String>>>,
     poke: Notify,
+    /// Who waits for a round that begins from now on.
+    waiting: Mutex<Vec<oneshot::Sender<Result<(), String>>>>,
 }
 
 impl Default for Keeper {
     fn default() -> Self {
-        Self { ready: watch::Sender::new(None), poke: Notify::new() }
+        Self { ready: watch::Sender::new(None), poke: Notify::new(), waiting: Mutex::default() }
     }
 }
 
@@ -39,9 +41,20 @@ impl Keeper {
         result.ok().flatten().unwrap_or(Ok(()))
     }
 
-    /// Starts a round now (something was revoked, or a test has moved the clock).
+    /// Starts a round as soon as the present one is over: something was revoked.
     pub fn poke(&self) {
         self.poke.notify_one();
+    }
+
+    /// Starts a round and waits for its end.
+    ///
+    /// # Errors
+    /// What went wrong in it.
+    pub async fn round(&self) -> Result<(), String> {
+        let (sender, receiver) = oneshot::channel();
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
+        self.poke();
+        receiver.await.unwrap_or_else(|_| Err("the exchange is ending".into()))
     }
 }
 
@@ -49,6 +62,7 @@ impl Keeper {
 pub(crate) async fn run(app: Arc<Exchange>, progress: Arc<dyn Fn(usize, usize) + Send + Sync>) {
     let mut setup_due = Timestamp::ZERO;
     loop {
+        let waiting = std::mem::take(&mut *app.keeper.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         let result = tokio::select! {
             biased;
             () = app.drain.draining() => return,
@@ -61,6 +75,10 @@ pub(crate) async fn run(app: Arc<Exchange>, progress: Arc<dyn Fn(usize, usize) +
                 RETRY
             }
         };
+        for waiter in waiting {
+            // It may have given up.
+            let _ = waiter.send(result.clone());
+        }
         app.keeper.ready.send_if_modified(|ready| {
             let first_word = !matches!(ready, Some(Ok(())));
             if first_word {
