@@ -172,7 +172,7 @@ proptest! {
         prop_assert_eq!(uri.method(), "x-taler-bank");
         prop_assert_eq!(uri.host(), host.as_str());
         prop_assert_eq!(uri.account(), account.as_str());
-        prop_assert_eq!(uri.receiver_name().map(|name| name.into_owned()), name);
+        prop_assert_eq!(uri.receiver_name().map(std::borrow::Cow::into_owned), name);
         prop_assert_eq!(PaytoUri::parse(uri.as_str()), Ok(uri.clone()));
         let json = serde_json::to_string(&uri).unwrap();
         prop_assert_eq!(serde_json::from_str::<PaytoUri>(&json).unwrap(), uri);

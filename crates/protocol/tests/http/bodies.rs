@@ -157,14 +157,18 @@ fn check_response(recording: &Recording) {
 
 /// Statuses that an endpoint may have beside the one in the table.
 fn other_status(code: ErrorCode, status: u16) -> bool {
-    matches!(
-        (code, status),
-        (ErrorCode::EXCHANGE_GENERIC_KEYS_MISSING | ErrorCode::EXCHANGE_DENOMINATION_HELPER_UNAVAILABLE, 500)
-            | (ErrorCode::EXCHANGE_SIGNKEY_HELPER_UNAVAILABLE, 500)
-            | (ErrorCode::EXCHANGE_WITHDRAW_NONCE_REUSE, 400)
-            | (ErrorCode::EXCHANGE_REFUND_INCONSISTENT_AMOUNT, 412)
-            | (ErrorCode::EXCHANGE_PURSE_NOT_FULL, 409)
-    )
+    match status {
+        500 => matches!(
+            code,
+            ErrorCode::EXCHANGE_GENERIC_KEYS_MISSING
+                | ErrorCode::EXCHANGE_DENOMINATION_HELPER_UNAVAILABLE
+                | ErrorCode::EXCHANGE_SIGNKEY_HELPER_UNAVAILABLE
+        ),
+        400 => code == ErrorCode::EXCHANGE_WITHDRAW_NONCE_REUSE,
+        409 => code == ErrorCode::EXCHANGE_PURSE_NOT_FULL,
+        412 => code == ErrorCode::EXCHANGE_REFUND_INCONSISTENT_AMOUNT,
+        _ => false,
+    }
 }
 
 fn check_error(recording: &Recording) {

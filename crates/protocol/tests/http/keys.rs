@@ -68,7 +68,7 @@ impl Exchange {
             let (method, path) = recording.route();
             match (method, path.as_slice(), recording.response.status) {
                 ("GET", ["keys"], 200) if recording.response.body.is_object() => {
-                    this.add_keys(recording.response())
+                    this.add_keys(recording.response());
                 }
                 ("GET", ["management", "keys"], 200) => {
                     let future: FutureKeys = recording.response();
@@ -137,7 +137,7 @@ impl Exchange {
         let (method, path) = recording.route();
         match (method, path.as_slice(), recording.response.status) {
             ("GET", ["keys"], 200) if recording.response.body.is_object() => {
-                self.keys(tally, &recording.response())
+                self.keys(tally, &recording.response());
             }
             ("GET", ["wire"], 200) => self.wire(tally, &recording.response()),
             ("GET", ["management", "keys"], 200) => future_keys(tally, &recording.response()),

@@ -99,13 +99,13 @@ pub fn check(exchange: &Exchange, seen: &mut Seen, recording: &Recording, tally:
         }
         ("POST", ["batch-deposit"]) if ok => batch_deposit(exchange, recording, tally),
         ("POST", ["coins", coin, "melt"]) if ok => {
-            melt(exchange, seen, recording, tally, coin.parse().unwrap())
+            melt(exchange, seen, recording, tally, coin.parse().unwrap());
         }
         ("POST", ["refreshes", rc, "reveal"]) if ok => {
-            reveal(exchange, seen, recording, tally, &rc.parse().unwrap())
+            reveal(exchange, seen, recording, tally, &rc.parse().unwrap());
         }
         ("GET", ["coins", coin, "link"]) if ok => {
-            link(exchange, seen, recording, tally, &coin.parse().unwrap())
+            link(exchange, seen, recording, tally, &coin.parse().unwrap());
         }
         ("POST", ["coins", coin, "refund"]) if ok || code == Some(1506) => {
             let coin_pub: EddsaPublicKey = coin.parse().unwrap();

@@ -54,7 +54,7 @@ pub fn check(exchange: &Exchange, purses: &mut Purses, recording: &Recording, ta
             exchange.online(tally, &message, &answer.exchange_pub, &answer.exchange_sig);
         }
         ("POST", ["purses", purse, "merge"]) => {
-            merge(exchange, purses, recording, tally, purse.parse().unwrap())
+            merge(exchange, purses, recording, tally, purse.parse().unwrap());
         }
         ("GET", ["purses", _, "merge" | "deposit"]) if ok => {
             let answer: PurseStatus = recording.response();

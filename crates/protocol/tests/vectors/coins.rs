@@ -363,7 +363,7 @@ fn check_refresh(
             assert_eq!(fresh.planchet.hash(h_denom_pub), expected.value("h_coin_ev"));
             match &fresh.planchet {
                 BlindedPlanchet::Rsa { blinded } => {
-                    assert_eq!(*blinded, expected.hex("rsa_blinded_planchet"))
+                    assert_eq!(*blinded, expected.hex("rsa_blinded_planchet"));
                 }
                 BlindedPlanchet::Cs { c0, c1, .. } => {
                     assert_eq!(

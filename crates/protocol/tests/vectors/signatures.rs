@@ -22,6 +22,9 @@ fn check<M: SignedMessage>(case: Case<'_>, message: &M) {
 
 /// Checks a case of one of the `sig_…` groups; false for an unknown group.
 pub fn signature(group: &str, case: Case<'_>) -> bool {
+    if !group.starts_with("sig_") {
+        return false;
+    }
     let i = case.inputs();
     match group {
         "sig_officer_aml_decision" => check(
@@ -108,7 +111,7 @@ pub fn signature(group: &str, case: Case<'_>) -> bool {
             },
         ),
         "sig_wallet_account_setup" => {
-            check(case, &WalletAccountSetup { threshold: i.amount("balance_threshold") })
+            check(case, &WalletAccountSetup { threshold: i.amount("balance_threshold") });
         }
         "sig_wallet_reserve_attest_request" => check(
             case,
@@ -230,7 +233,7 @@ pub fn signature(group: &str, case: Case<'_>) -> bool {
             },
         ),
         "sig_exchange_online_key_set" => {
-            check(case, &ExchangeKeySet { list_issue_date: i.time("timestamp"), hc: i.value("hc") })
+            check(case, &ExchangeKeySet { list_issue_date: i.time("timestamp"), hc: i.value("hc") });
         }
         "sig_exchange_online_account_setup_success" => check(
             case,
@@ -367,10 +370,10 @@ pub fn signature(group: &str, case: Case<'_>) -> bool {
             &MasterDelAuditor { end_date: i.time("end_date"), auditor_pub: i.value("auditor_pub") },
         ),
         "sig_exchange_offline_denomination_revoke" => {
-            check(case, &MasterDenominationKeyRevoked { h_denom_pub: i.value("h_denom_pub") })
+            check(case, &MasterDenominationKeyRevoked { h_denom_pub: i.value("h_denom_pub") });
         }
         "sig_exchange_offline_signkey_revoke" => {
-            check(case, &MasterSigningKeyRevoked { signkey_pub: i.value("exchange_pub") })
+            check(case, &MasterSigningKeyRevoked { signkey_pub: i.value("exchange_pub") });
         }
         "sig_exchange_offline_signkey_validity" => check(
             case,
@@ -493,19 +496,22 @@ pub fn signature(group: &str, case: Case<'_>) -> bool {
             &MasterDelWire { end_date: i.time("now"), h_payto: payto::h_payto(i.text("payto_uri")) },
         ),
         "sig_exchange_offline_wire_details" => {
-            check(case, &MasterWireDetails { h_wire_details: payto::h_payto(i.text("payto_uri")) })
+            check(case, &MasterWireDetails { h_wire_details: payto::h_payto(i.text("payto_uri")) });
         }
         "sig_merchant_wire_details" => {
-            check(case, &MerchantWireDetails { h_wire: payto::h_wire(i.text("payto_uri"), &i.value("salt")) })
+            check(
+                case,
+                &MerchantWireDetails { h_wire: payto::h_wire(i.text("payto_uri"), &i.value("salt")) },
+            );
         }
         "sig_merchant_pay" => {
-            check(case, &MerchantPaymentOk { h_contract_terms: i.value("h_contract_terms") })
+            check(case, &MerchantPaymentOk { h_contract_terms: i.value("h_contract_terms") });
         }
         "sig_merchant_contract" => {
-            check(case, &MerchantContract { h_contract_terms: i.value("h_contract_terms") })
+            check(case, &MerchantContract { h_contract_terms: i.value("h_contract_terms") });
         }
         "sig_exchange_offline_extension_manifests_hash" => {
-            check(case, &MasterExtension { h_manifests: i.value("h_manifests") })
+            check(case, &MasterExtension { h_manifests: i.value("h_manifests") });
         }
         "sig_merchant_deposit_wallet_variant" => check(
             case,
@@ -517,7 +523,7 @@ pub fn signature(group: &str, case: Case<'_>) -> bool {
             },
         ),
         "sig_sync_backup_upload" => {
-            check(case, &SyncBackupUpload { h_old: i.value("h_old"), h_new: i.value("h_new") })
+            check(case, &SyncBackupUpload { h_old: i.value("h_old"), h_new: i.value("h_new") });
         }
         _ => return false,
     }
