@@ -206,7 +206,7 @@ fn an_aggregation_decides_on_the_rows_alone() {
     // Nothing due among the named ones.
     assert_eq!(run(command(&[later.clone(), elsewhere.clone()], 42, 1)), Aggregated::Nothing);
     assert_eq!(run(command(&[], 42, 1)), Aggregated::Nothing);
-    let foreign = Aggregate { method: "iban".to_owned(), ..command(&[due.clone()], 42, 1) };
+    let foreign = Aggregate { method: "iban".to_owned(), ..command(std::slice::from_ref(&due), 42, 1) };
     assert_eq!(world.refused(Command::Aggregate(foreign)), Refusal::TargetMismatch);
     // Duplicates and strangers are left out; so is what was aggregated before, also in the same batch.
     let named = [due.clone(), due.clone(), elsewhere, deposit_key(77, B, 1)];
@@ -241,7 +241,7 @@ fn a_refund_before_the_aggregation_in_one_batch_counts() {
 fn a_hold_keeps_the_money_until_it_is_lifted() {
     let mut shop = Shop::new();
     let key = shop.pay(B, 42, "1", 0);
-    let held = Aggregate { kyc_hold: Some(17), ..command(&[key.clone()], 42, 1) };
+    let held = Aggregate { kyc_hold: Some(17), ..command(std::slice::from_ref(&key), 42, 1) };
     let outcome = shop.world.ok(Command::Aggregate(held));
     let transient = Aggregated::Transient { taken: 1, total: m("0.9") };
     assert_eq!(outcome, Outcome::Aggregate(transient));

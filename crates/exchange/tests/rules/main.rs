@@ -4,6 +4,9 @@
 
 mod aggregation;
 mod coins;
+mod compare;
+mod generate;
+mod model;
 mod recoups;
 mod refreshes;
 mod reserves;

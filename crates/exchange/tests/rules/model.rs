@@ -1,0 +1,804 @@
+//! A naive exchange: plain maps, one command at a time, balances summed up from logs at every question. Written from the
+//! rules' text, not from their code, so that the two can be compared.
+
+use std::collections::BTreeMap;
+
+use batzen_crypto::{
+    BlindedDenomSignature, CsNonce, EddsaPublicKey, EddsaSignature, HashCode, ShortHash, Wtid,
+};
+use batzen_exchange::rules::{
+    Aggregate, Aggregated, CloseReserve, Closed, Command, ConflictReason, Credited, Credits, DenomProblem,
+    DenomTerms, Deposit, Deposited, DepositedCoin, HistoryPaid, Melt, Melted, Outcome, PresentedCoin, Recoup,
+    RecoupRefresh, RecoupRefreshed, Recouped, Refund, Refunded, Refusal, ReserveHistory, Reveal, Revealed,
+    RulesConfig, TransferMarked, Trigger, Withdraw, Withdrawn,
+};
+use batzen_protocol::{Money, Timestamp};
+use batzen_tables::exchange::{Cipher, DepositKey, FreshCoin};
+
+/// Hundred-millionths, with sign.
+type Units = i128;
+
+fn u(money: Money) -> Units {
+    i128::try_from(money.units()).unwrap()
+}
+
+fn money(units: Units) -> Money {
+    Money::from_units(u128::try_from(units).expect("never negative")).unwrap()
+}
+
+/// Why the model refuses: the rules' refusal as text, without the evidence.
+pub type Reason = String;
+
+/// A refusal of the rules as the model says it.
+pub fn reason(refusal: &Refusal) -> Reason {
+    match refusal {
+        Refusal::ReserveInsufficient(shortage) => short_reserve(&shortage.reserve_pub, shortage.requested),
+        Refusal::CoinConflict { index, conflict } => conflicting(*index, &conflict.coin_pub, conflict.reason),
+        other => format!("{other:?}"),
+    }
+}
+
+fn short_reserve(reserve_pub: &EddsaPublicKey, requested: Money) -> Reason {
+    format!("reserve {reserve_pub} lacks {requested}")
+}
+
+fn conflicting(index: usize, coin_pub: &EddsaPublicKey, reason: ConflictReason) -> Reason {
+    format!("coin {index} {coin_pub}: {reason:?}")
+}
+
+/// What a refusal would need to be tried again.
+enum Shortage {
+    Reserve(EddsaPublicKey, Units),
+    Coin(EddsaPublicKey, Units),
+}
+
+struct Refused(Reason, Option<Shortage>);
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        Self(reason(&refusal), None)
+    }
+}
+
+type Step<T> = Result<T, Refused>;
+
+#[derive(Clone, Default)]
+struct Reserve {
+    log: Vec<Units>,
+    expiration: Timestamp,
+    gc: Timestamp,
+    origin: Option<ShortHash>,
+    closings: u32,
+}
+
+impl Reserve {
+    fn balance(&self) -> Units {
+        self.log.iter().sum()
+    }
+}
+
+#[derive(Clone)]
+struct Coin {
+    denom: u32,
+    h_age: Option<ShortHash>,
+    log: Vec<Units>,
+    zombie: bool,
+    recoups: Vec<(EddsaPublicKey, Money, Timestamp)>,
+    recoup_refreshes: Vec<(EddsaPublicKey, Money, Timestamp)>,
+}
+
+#[derive(Clone)]
+struct Payment {
+    amount: Units,
+    sig: EddsaSignature,
+    h_payto: ShortHash,
+    wallet_time: Timestamp,
+    exchange_time: Timestamp,
+    refund_deadline: Timestamp,
+    wire_deadline: Timestamp,
+    refunds: BTreeMap<u64, Units>,
+    wtid: Option<Wtid>,
+}
+
+impl Payment {
+    fn refunded(&self) -> Units {
+        self.refunds.values().sum()
+    }
+}
+
+#[derive(Clone)]
+struct Refresh {
+    amount: Units,
+    index: u8,
+    fresh: Option<Vec<FreshCoin>>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Sent {
+    Open,
+    Done,
+    Failed,
+}
+
+/// The naive exchange.
+#[derive(Clone)]
+pub struct Model {
+    pub denoms: BTreeMap<u32, DenomTerms>,
+    config: RulesConfig,
+    fees: Vec<(Timestamp, Timestamp, Units, Units)>,
+    method: String,
+    targets: BTreeMap<ShortHash, String>,
+    credits: BTreeMap<(EddsaPublicKey, u64), Units>,
+    reserves: BTreeMap<EddsaPublicKey, Reserve>,
+    histories: BTreeMap<(EddsaPublicKey, Timestamp), Units>,
+    withdrawals: BTreeMap<(EddsaPublicKey, HashCode), (u32, BlindedDenomSignature)>,
+    nonces: BTreeMap<(bool, CsNonce), HashCode>,
+    coins: BTreeMap<EddsaPublicKey, Coin>,
+    deposits: BTreeMap<DepositKey, Payment>,
+    melts: BTreeMap<(EddsaPublicKey, HashCode), Refresh>,
+    rcs: BTreeMap<HashCode, EddsaPublicKey>,
+    transients: BTreeMap<(ShortHash, EddsaPublicKey), (Units, Wtid)>,
+    transfers: BTreeMap<Wtid, (Units, Sent)>,
+    income: Units,
+}
+
+/// What the model says of the books: wired in, wired out, reserves, outstanding, pending, unrevealed melts, fees.
+pub type Books = [Money; 7];
+
+impl Model {
+    pub fn new(
+        denoms: BTreeMap<u32, DenomTerms>,
+        config: RulesConfig,
+        method: &str,
+        fees: &[(Timestamp, Timestamp, Money, Money)],
+    ) -> Self {
+        Self {
+            denoms,
+            config,
+            fees: fees
+                .iter()
+                .map(|(start, end, wire, closing)| (*start, *end, u(*wire), u(*closing)))
+                .collect(),
+            method: method.to_owned(),
+            targets: BTreeMap::new(),
+            credits: BTreeMap::new(),
+            reserves: BTreeMap::new(),
+            histories: BTreeMap::new(),
+            withdrawals: BTreeMap::new(),
+            nonces: BTreeMap::new(),
+            coins: BTreeMap::new(),
+            deposits: BTreeMap::new(),
+            melts: BTreeMap::new(),
+            rcs: BTreeMap::new(),
+            transients: BTreeMap::new(),
+            transfers: BTreeMap::new(),
+            income: 0,
+        }
+    }
+
+    /// Executes a batch, and those again whose refusal the batch itself has overtaken. Says how many that were.
+    pub fn batch(&mut self, commands: &[Command], now: Timestamp) -> (Vec<Result<Outcome, Reason>>, usize) {
+        let mut verdicts: Vec<Option<Result<Outcome, Reason>>> = vec![None; commands.len()];
+        let mut open: Vec<usize> = (0..commands.len()).collect();
+        let mut reruns = 0;
+        while !open.is_empty() {
+            let mut shortages = Vec::new();
+            for index in open.drain(..) {
+                let before = self.clone();
+                verdicts[index] = Some(match self.step(&commands[index], now) {
+                    Ok(outcome) => Ok(outcome),
+                    Err(Refused(reason, shortage)) => {
+                        *self = before;
+                        shortages.push((index, shortage));
+                        Err(reason)
+                    }
+                });
+            }
+            for (index, shortage) in shortages {
+                let gone = match shortage {
+                    None => false,
+                    Some(Shortage::Reserve(key, needed)) => self.reserves[&key].balance() >= needed,
+                    Some(Shortage::Coin(key, needed)) => {
+                        self.coins.get(&key).is_some_and(|coin| self.remaining(coin) >= needed)
+                    }
+                };
+                if gone {
+                    reruns += 1;
+                    open.push(index);
+                }
+            }
+        }
+        (verdicts.into_iter().map(Option::unwrap).collect(), reruns)
+    }
+
+    pub fn books(&self) -> Books {
+        let mut outstanding = 0;
+        for (denom, _) in self.withdrawals.values() {
+            outstanding += u(self.denoms[denom].value);
+        }
+        let mut unrevealed = 0;
+        for ((coin_pub, _), melt) in &self.melts {
+            match &melt.fresh {
+                Some(fresh) => {
+                    outstanding +=
+                        fresh.iter().map(|coin| u(self.denoms[&coin.denom.0].value)).sum::<Units>();
+                }
+                None => unrevealed += melt.amount - u(self.denoms[&self.coins[coin_pub].denom].fee_refresh),
+            }
+        }
+        outstanding += self.coins.values().flat_map(|coin| coin.log.iter()).sum::<Units>();
+        let mut pending: Units = self.transients.values().map(|(total, _)| total).sum();
+        for deposit in self.deposits.values().filter(|deposit| deposit.wtid.is_none()) {
+            pending += deposit.amount - deposit.refunded();
+        }
+        let mut out = 0;
+        for (amount, sent) in self.transfers.values() {
+            if *sent == Sent::Done {
+                out += amount;
+            } else {
+                pending += amount;
+            }
+        }
+        let reserves = self.reserves.values().map(Reserve::balance).sum();
+        let wired_in = self.credits.values().sum();
+        [wired_in, out, reserves, outstanding, pending, unrevealed, self.income].map(money)
+    }
+
+    /// What is left of each known coin.
+    pub fn remainders(&self) -> BTreeMap<EddsaPublicKey, Money> {
+        self.coins.iter().map(|(key, coin)| (*key, money(self.remaining(coin)))).collect()
+    }
+
+    /// What each reserve holds, when it expires and when it may be forgotten.
+    pub fn balances(&self) -> BTreeMap<EddsaPublicKey, (Money, Timestamp, Timestamp)> {
+        self.reserves
+            .iter()
+            .map(|(key, reserve)| (*key, (money(reserve.balance()), reserve.expiration, reserve.gc)))
+            .collect()
+    }
+
+    fn step(&mut self, command: &Command, now: Timestamp) -> Step<Outcome> {
+        Ok(match command {
+            Command::Withdraw(command) => Outcome::Withdraw(self.withdraw(command, now)?),
+            Command::ReserveHistory(command) => Outcome::ReserveHistory(self.history(command)?),
+            Command::Credits(command) => Outcome::Credits(self.credits(command, now)),
+            Command::CloseReserve(command) => Outcome::CloseReserve(self.close(command, now)?),
+            Command::Deposit(command) => Outcome::Deposit(self.deposit(command, now)?),
+            Command::Refund(command) => Outcome::Refund(self.refund(command)?),
+            Command::Melt(command) => Outcome::Melt(self.melt(command, now)?),
+            Command::Reveal(command) => Outcome::Reveal(self.reveal(command, now)?),
+            Command::Recoup(command) => Outcome::Recoup(self.recoup(command, now)?),
+            Command::RecoupRefresh(command) => Outcome::RecoupRefresh(self.recoup_refresh(command, now)?),
+            Command::Aggregate(command) => Outcome::Aggregate(self.aggregate(command, now)?),
+            Command::TransferDone(command) => self.mark(command.wtid, |_| Sent::Done)?,
+            Command::TransferFailed(command) => {
+                self.mark(command.wtid, |sent| if sent == Sent::Done { sent } else { Sent::Failed })?
+            }
+            Command::TransferRetry(command) => {
+                self.mark(command.wtid, |sent| if sent == Sent::Failed { Sent::Open } else { sent })?
+            }
+            Command::ExecuteDrain(_) | Command::Management(_) => unreachable!("not generated"),
+        })
+    }
+
+    fn mark(&mut self, wtid: Wtid, change: impl Fn(Sent) -> Sent) -> Step<Outcome> {
+        let (_, sent) = self.transfers.get_mut(&wtid).ok_or(Refusal::TransferUnknown)?;
+        let before = *sent;
+        *sent = change(before);
+        Ok(Outcome::Transfer(TransferMarked { changed: *sent != before }))
+    }
+
+    fn terms(&self, denom: u32, index: usize) -> Step<DenomTerms> {
+        Ok(*self.denoms.get(&denom).ok_or(Refusal::DenominationUnknown { index })?)
+    }
+
+    fn remaining(&self, coin: &Coin) -> Units {
+        let value = u(self.denoms[&coin.denom].value);
+        let remaining = value + coin.log.iter().sum::<Units>();
+        assert!((0..=value).contains(&remaining), "the model's own coin holds {remaining} of {value}");
+        remaining
+    }
+
+    /// Past the end, before the start, revoked: in this order.
+    fn window(terms: &DenomTerms, end: Timestamp, now: Timestamp, index: usize, denom: u32) -> Step<()> {
+        let problem = if now > end {
+            DenomProblem::Expired
+        } else if now < terms.start {
+            DenomProblem::Future
+        } else if terms.revoked {
+            DenomProblem::Revoked
+        } else {
+            return Ok(());
+        };
+        Err(unusable(index, denom, problem))
+    }
+
+    fn lock(&mut self, melt: bool, nonce: CsNonce, operation: HashCode, index: usize) -> Step<()> {
+        let locked = self.nonces.entry((melt, nonce)).or_insert(operation);
+        if *locked == operation { Ok(()) } else { Err(Refusal::NonceReuse { index }.into()) }
+    }
+
+    fn withdraw(&mut self, command: &Withdraw, now: Timestamp) -> Step<Withdrawn> {
+        let known: Vec<bool> = command
+            .planchets
+            .iter()
+            .map(|planchet| self.withdrawals.contains_key(&(command.reserve_pub, planchet.h_coin_ev)))
+            .collect();
+        for (index, planchet) in command.planchets.iter().enumerate() {
+            if command.planchets[..index].iter().any(|other| other.h_coin_ev == planchet.h_coin_ev) {
+                return Err(Refusal::PlanchetDuplicate { index }.into());
+            }
+        }
+        let repeated = known.iter().all(|known| *known);
+        if let (false, Some(index)) = (repeated, known.iter().position(|known| *known)) {
+            return Err(Refusal::PlanchetsMixed { index }.into());
+        }
+        if !repeated {
+            let mut price = 0;
+            for (index, planchet) in command.planchets.iter().enumerate() {
+                let terms = self.terms(planchet.denom.0, index)?;
+                Self::window(&terms, terms.expire_withdraw, now, index, planchet.denom.0)?;
+                price += u(terms.value) + u(terms.fee_withdraw);
+            }
+            let reserve = self.reserves.get_mut(&command.reserve_pub).ok_or(Refusal::ReserveUnknown)?;
+            if command.batch && reserve.origin.is_none() {
+                return Err(Refusal::ReserveUnknown.into());
+            }
+            if reserve.balance() < price {
+                return Err(Refused(
+                    short_reserve(&command.reserve_pub, money(price)),
+                    Some(Shortage::Reserve(command.reserve_pub, price)),
+                ));
+            }
+            reserve.log.push(-price);
+            reserve.gc = reserve.gc.max(now.saturating_add(self.config.legal_reserve_expiration));
+            for (index, planchet) in command.planchets.iter().enumerate() {
+                if let Some(nonce) = planchet.nonce {
+                    self.lock(false, nonce, planchet.h_coin_ev, index)?;
+                }
+                self.income += u(self.denoms[&planchet.denom.0].fee_withdraw);
+                self.withdrawals.insert(
+                    (command.reserve_pub, planchet.h_coin_ev),
+                    (planchet.denom.0, planchet.ev_sig.clone()),
+                );
+            }
+        }
+        let stored = |h_coin_ev| self.withdrawals[&(command.reserve_pub, h_coin_ev)].1.clone();
+        let ev_sigs = command.planchets.iter().map(|planchet| stored(planchet.h_coin_ev)).collect();
+        Ok(Withdrawn { ev_sigs, repeated })
+    }
+
+    fn history(&mut self, command: &ReserveHistory) -> Step<HistoryPaid> {
+        let fee = u(command.fee);
+        if fee == 0 {
+            self.reserves.get(&command.reserve_pub).ok_or(Refusal::ReserveUnknown)?;
+            return Ok(HistoryPaid { charged: false });
+        }
+        let key = (command.reserve_pub, command.request_time);
+        if self.histories.contains_key(&key) {
+            return Ok(HistoryPaid { charged: false });
+        }
+        let reserve = self.reserves.get_mut(&command.reserve_pub).ok_or(Refusal::HistoryUnaffordable)?;
+        if reserve.balance() < fee {
+            return Err(Refusal::HistoryUnaffordable.into());
+        }
+        reserve.log.push(-fee);
+        self.histories.insert(key, fee);
+        self.income += fee;
+        Ok(HistoryPaid { charged: true })
+    }
+
+    fn credits(&mut self, command: &Credits, now: Timestamp) -> Credited {
+        let (mut reserves, mut booked) = (Vec::new(), 0);
+        for credit in &command.credits {
+            let key = (credit.reserve_pub, credit.bank_row);
+            if self.credits.contains_key(&key) {
+                continue;
+            }
+            self.credits.insert(key, u(credit.amount));
+            self.targets.entry(credit.h_payto).or_insert_with(|| credit.payto_uri.clone());
+            let idle = credit.time.saturating_add(self.config.idle_reserve_expiration);
+            self.fill(credit.reserve_pub, u(credit.amount), idle, now);
+            self.reserves.get_mut(&credit.reserve_pub).unwrap().origin.get_or_insert(credit.h_payto);
+            booked += 1;
+            if !reserves.contains(&credit.reserve_pub) {
+                reserves.push(credit.reserve_pub);
+            }
+        }
+        Credited { reserves, booked }
+    }
+
+    fn fill(&mut self, reserve_pub: EddsaPublicKey, amount: Units, idle: Timestamp, now: Timestamp) {
+        let gc = now.saturating_add(self.config.legal_reserve_expiration);
+        let reserve = self.reserves.entry(reserve_pub).or_default();
+        reserve.log.push(amount);
+        reserve.expiration = reserve.expiration.max(idle);
+        reserve.gc = reserve.gc.max(gc);
+    }
+
+    fn fee_at(&self, time: Timestamp) -> Step<(Units, Units)> {
+        for (start, end, wire, closing) in &self.fees {
+            if *start <= time && time < *end {
+                return Ok((*wire, *closing));
+            }
+        }
+        Err(Refusal::WireFeeMissing.into())
+    }
+
+    fn round(&self, amount: Units) -> Units {
+        amount.max(0) / u(self.config.round_unit) * u(self.config.round_unit)
+    }
+
+    fn target(&self, h_payto: ShortHash, method: &str) -> Step<()> {
+        if self.targets.contains_key(&h_payto) && method == self.method {
+            Ok(())
+        } else {
+            Err(Refusal::TargetMismatch.into())
+        }
+    }
+
+    fn close(&mut self, command: &CloseReserve, now: Timestamp) -> Step<Closed> {
+        let Some(reserve) = self.reserves.get(&command.reserve_pub) else { return Ok(Closed::NotDue) };
+        let balance = reserve.balance();
+        let Some(origin) = reserve.origin else { return Ok(Closed::NotDue) };
+        if balance == 0 || now < reserve.expiration {
+            return Ok(Closed::NotDue);
+        }
+        if origin != command.h_payto {
+            return Err(Refusal::TargetMismatch.into());
+        }
+        self.target(command.h_payto, &command.method)?;
+        let (_, fee) = self.fee_at(reserve.expiration)?;
+        let fee = fee.min(balance);
+        let paid = self.round(balance - fee);
+        let own = Wtid::from_bytes(*command.reserve_pub.as_bytes());
+        let wtid =
+            if reserve.closings == 0 && !self.transfers.contains_key(&own) { own } else { command.wtid };
+        if paid > 0 {
+            if self.transfers.contains_key(&wtid) {
+                return Err(Refusal::WtidTaken.into());
+            }
+            self.transfers.insert(wtid, (paid, Sent::Open));
+        }
+        self.income += balance - paid;
+        let reserve = self.reserves.get_mut(&command.reserve_pub).unwrap();
+        reserve.log.push(-balance);
+        reserve.closings += 1;
+        Ok(Closed::Closed { wtid, amount: money(balance), fee: money(fee), paid: money(paid) })
+    }
+
+    /// Makes a coin known, or finds it to be another one than presented.
+    fn know(&mut self, coin: &PresentedCoin, index: usize) -> Step<()> {
+        let known = self.coins.entry(coin.coin_pub).or_insert_with(|| Coin {
+            denom: coin.denom.0,
+            h_age: coin.h_age,
+            log: Vec::new(),
+            zombie: false,
+            recoups: Vec::new(),
+            recoup_refreshes: Vec::new(),
+        });
+        if known.denom != coin.denom.0 {
+            return Err(Refused(conflicting(index, &coin.coin_pub, ConflictReason::OtherDenomination), None));
+        }
+        if known.h_age != coin.h_age {
+            return Err(Refused(
+                conflicting(index, &coin.coin_pub, ConflictReason::OtherAgeCommitment),
+                None,
+            ));
+        }
+        Ok(())
+    }
+
+    fn spend(&mut self, coin_pub: EddsaPublicKey, amount: Units, index: usize) -> Step<()> {
+        if self.remaining(&self.coins[&coin_pub]) < amount {
+            let reason = ConflictReason::Insufficient { requested: money(amount) };
+            return Err(Refused(
+                conflicting(index, &coin_pub, reason),
+                Some(Shortage::Coin(coin_pub, amount)),
+            ));
+        }
+        self.coins.get_mut(&coin_pub).unwrap().log.push(-amount);
+        Ok(())
+    }
+
+    fn deposit(&mut self, command: &Deposit, now: Timestamp) -> Step<Deposited> {
+        if command.wire_deadline < command.refund_deadline || command.wire_deadline.is_never() {
+            return Err(Refusal::DeadlinesImpossible.into());
+        }
+        let key = |coin_pub| DepositKey {
+            coin_pub,
+            merchant_pub: command.merchant_pub,
+            h_contract_terms: command.h_contract_terms,
+        };
+        for (index, coin) in command.coins.iter().enumerate() {
+            let same_coin =
+                |other: &&batzen_exchange::rules::DepositCoin| other.coin.coin_pub == coin.coin.coin_pub;
+            if command.coins.iter().find(same_coin).unwrap() != coin {
+                return Err(Refusal::CoinDuplicate { index }.into());
+            }
+        }
+        let mut time = now;
+        for coin in &command.coins {
+            if let Some(deposit) = self.deposits.get(&key(coin.coin.coin_pub)) {
+                time = time.min(deposit.exchange_time);
+            }
+        }
+        let mut coins = Vec::new();
+        for (index, coin) in command.coins.iter().enumerate() {
+            let coin_pub = coin.coin.coin_pub;
+            let amount = u(coin.contribution);
+            let terms = self.terms(coin.coin.denom.0, index)?;
+            self.know(&coin.coin, index)?;
+            if let Some(old) = self.deposits.get(&key(coin_pub)) {
+                let same = (old.sig, old.amount, old.h_payto, old.wallet_time, old.refund_deadline)
+                    == (coin.coin_sig, amount, command.h_payto, command.wallet_time, command.refund_deadline);
+                if !same {
+                    return Err(Refused(conflicting(index, &coin_pub, ConflictReason::OtherDeposit), None));
+                }
+                coins.push(DepositedCoin {
+                    wire_deadline: old.wire_deadline,
+                    amount_without_fee: money(amount - u(terms.fee_deposit)),
+                    repeated: true,
+                });
+                continue;
+            }
+            Self::window(&terms, terms.expire_deposit, now, index, coin.coin.denom.0)?;
+            if amount > u(terms.value) {
+                return Err(Refusal::ContributionAboveValue { index }.into());
+            }
+            if amount < u(terms.fee_deposit) {
+                return Err(Refusal::ContributionBelowFee { index }.into());
+            }
+            self.spend(coin_pub, amount, index)?;
+            self.deposits.insert(
+                key(coin_pub),
+                Payment {
+                    amount,
+                    sig: coin.coin_sig,
+                    h_payto: command.h_payto,
+                    wallet_time: command.wallet_time,
+                    exchange_time: time,
+                    refund_deadline: command.refund_deadline,
+                    wire_deadline: command.wire_deadline,
+                    refunds: BTreeMap::new(),
+                    wtid: None,
+                },
+            );
+            coins.push(DepositedCoin {
+                wire_deadline: command.wire_deadline,
+                amount_without_fee: money(amount - u(terms.fee_deposit)),
+                repeated: false,
+            });
+        }
+        self.targets.entry(command.h_payto).or_insert_with(|| command.payto_uri.clone());
+        Ok(Deposited { exchange_time: time, coins })
+    }
+
+    fn refund(&mut self, command: &Refund) -> Step<Refunded> {
+        let coin_pub = command.key.coin_pub;
+        let amount = u(command.amount);
+        let denom = self.coins.get(&coin_pub).ok_or(Refusal::CoinUnknown)?.denom;
+        let fee = u(self.denoms[&denom].fee_refund);
+        let deposit = self.deposits.get_mut(&command.key.deposit()).ok_or(Refusal::DepositUnknown)?;
+        if let Some(old) = deposit.refunds.get(&command.key.rtransaction_id) {
+            if *old == amount {
+                return Ok(Refunded { repeated: true });
+            }
+            return Err(Refused(conflicting(0, &coin_pub, ConflictReason::RefundOtherAmount), None));
+        }
+        if deposit.wtid.is_some() {
+            return Err(Refusal::DepositPaid.into());
+        }
+        if amount < fee {
+            return Err(Refusal::RefundBelowFee.into());
+        }
+        if deposit.refunded() + amount > deposit.amount {
+            let reason = ConflictReason::RefundAboveDeposit { requested: command.amount };
+            return Err(Refused(conflicting(0, &coin_pub, reason), None));
+        }
+        deposit.refunds.insert(command.key.rtransaction_id, amount);
+        self.coins.get_mut(&coin_pub).unwrap().log.push(amount - fee);
+        self.income += fee;
+        Ok(Refunded { repeated: false })
+    }
+
+    fn melt(&mut self, command: &Melt, now: Timestamp) -> Step<Melted> {
+        let coin_pub = command.coin.coin_pub;
+        if let Some(melt) = self.melts.get(&(coin_pub, command.rc)) {
+            return Ok(Melted { noreveal_index: melt.index, repeated: true });
+        }
+        let denom = command.coin.denom.0;
+        let terms = self.terms(denom, 0)?;
+        if now < terms.start {
+            return Err(unusable(0, denom, DenomProblem::Future));
+        }
+        if now > terms.expire_legal {
+            return Err(unusable(0, denom, DenomProblem::Expired));
+        }
+        let expired = now > terms.expire_deposit;
+        if expired || terms.revoked {
+            if !self.coins.contains_key(&coin_pub) {
+                let problem = if expired { DenomProblem::Expired } else { DenomProblem::Revoked };
+                return Err(unusable(0, denom, problem));
+            }
+            self.know(&command.coin, 0)?;
+            if !self.coins[&coin_pub].zombie {
+                return Err(if expired {
+                    Refusal::MeltNoZombie.into()
+                } else {
+                    unusable(0, denom, DenomProblem::Revoked)
+                });
+            }
+        }
+        if command.amount < terms.fee_refresh {
+            return Err(Refusal::MeltBelowFee.into());
+        }
+        self.know(&command.coin, 0)?;
+        self.spend(coin_pub, u(command.amount), 0)?;
+        if self.rcs.contains_key(&command.rc) {
+            return Err(Refusal::RcTaken.into());
+        }
+        if let Some(rms) = command.rms {
+            self.lock(true, rms, command.rc, 0)?;
+        }
+        self.rcs.insert(command.rc, coin_pub);
+        self.melts.insert(
+            (coin_pub, command.rc),
+            Refresh { amount: u(command.amount), index: command.noreveal_index, fresh: None },
+        );
+        self.income += u(terms.fee_refresh);
+        Ok(Melted { noreveal_index: command.noreveal_index, repeated: false })
+    }
+
+    fn reveal(&mut self, command: &Reveal, now: Timestamp) -> Step<Revealed> {
+        let key = (command.coin_pub, command.rc);
+        let melt = self.melts.get(&key).ok_or(Refusal::MeltUnknown)?.clone();
+        if let Some(fresh) = melt.fresh {
+            let ev_sigs = fresh.iter().map(|coin| coin.ev_sig.clone()).collect();
+            return Ok(Revealed { ev_sigs, repeated: true });
+        }
+        let melt_fee = u(self.denoms[&self.coins[&command.coin_pub].denom].fee_refresh);
+        let (mut values, mut fees, mut cs) = (0, 0, false);
+        for (index, coin) in command.fresh.iter().enumerate() {
+            let terms = self.terms(coin.denom.0, index)?;
+            Self::window(&terms, terms.expire_withdraw, now, index, coin.denom.0)?;
+            values += u(terms.value);
+            fees += u(terms.fee_withdraw);
+            cs |= terms.cipher == Cipher::Cs;
+        }
+        if cs {
+            let rms = command.rms.ok_or(Refusal::RmsMissing)?;
+            self.lock(true, rms, command.rc, 0)?;
+        }
+        let cost = melt_fee + values + fees;
+        if cost > melt.amount {
+            return Err(Refusal::RevealCostTooHigh { cost: money(cost), melted: money(melt.amount) }.into());
+        }
+        self.income += melt.amount - melt_fee - values;
+        self.melts.get_mut(&key).unwrap().fresh = Some(command.fresh.clone());
+        let ev_sigs = command.fresh.iter().map(|coin| coin.ev_sig.clone()).collect();
+        Ok(Revealed { ev_sigs, repeated: false })
+    }
+
+    fn recoupable(&mut self, coin: &PresentedCoin, now: Timestamp) -> Step<()> {
+        let terms = self.terms(coin.denom.0, 0)?;
+        let usable = DenomTerms { revoked: false, ..terms };
+        Self::window(&usable, terms.expire_deposit, now, 0, coin.denom.0)?;
+        if !terms.revoked {
+            return Err(unusable(0, coin.denom.0, DenomProblem::NotRevoked));
+        }
+        self.know(coin, 0)
+    }
+
+    fn recoup(&mut self, command: &Recoup, now: Timestamp) -> Step<Recouped> {
+        self.recoupable(&command.coin, now)?;
+        let coin_pub = command.coin.coin_pub;
+        let withdrawal = self.withdrawals.get(&(command.reserve_pub, command.h_coin_ev));
+        if withdrawal.is_none_or(|(denom, _)| *denom != command.coin.denom.0) {
+            return Err(Refusal::PlanchetUnknown.into());
+        }
+        let coin = &self.coins[&coin_pub];
+        let amount = self.remaining(coin);
+        if let (0, Some((reserve_pub, amount, time))) = (amount, coin.recoups.last()) {
+            return Ok(Recouped { reserve_pub: *reserve_pub, amount: *amount, time: *time, repeated: true });
+        }
+        self.spend(coin_pub, amount.max(1), 0)?;
+        let done = (command.reserve_pub, money(amount), now);
+        self.coins.get_mut(&coin_pub).unwrap().recoups.push(done);
+        let idle = now.saturating_add(self.config.idle_reserve_expiration);
+        self.fill(command.reserve_pub, amount, idle, now);
+        Ok(Recouped { reserve_pub: done.0, amount: done.1, time: done.2, repeated: false })
+    }
+
+    fn recoup_refresh(&mut self, command: &RecoupRefresh, now: Timestamp) -> Step<RecoupRefreshed> {
+        self.recoupable(&command.coin, now)?;
+        let coin_pub = command.coin.coin_pub;
+        let melt = self.melts.get(&(command.old_coin_pub, command.rc));
+        let fresh = melt.and_then(|melt| melt.fresh.as_ref());
+        let revealed = fresh.is_some_and(|fresh| {
+            fresh.iter().any(|coin| coin.h_coin_ev == command.h_coin_ev && coin.denom == command.coin.denom)
+        });
+        if !revealed {
+            return Err(Refusal::PlanchetUnknown.into());
+        }
+        let coin = &self.coins[&coin_pub];
+        let amount = self.remaining(coin);
+        if let (0, Some((old, amount, time))) = (amount, coin.recoup_refreshes.last()) {
+            return Ok(RecoupRefreshed { old_coin_pub: *old, amount: *amount, time: *time, repeated: true });
+        }
+        self.spend(coin_pub, amount.max(1), 0)?;
+        let old = &self.coins[&command.old_coin_pub];
+        if self.remaining(old) + amount > u(self.denoms[&old.denom].value) {
+            return Err(Refusal::RecoupAboveValue.into());
+        }
+        let old = self.coins.get_mut(&command.old_coin_pub).unwrap();
+        old.log.push(amount);
+        old.zombie = true;
+        let done = (command.old_coin_pub, money(amount), now);
+        self.coins.get_mut(&coin_pub).unwrap().recoup_refreshes.push(done);
+        Ok(RecoupRefreshed { old_coin_pub: done.0, amount: done.1, time: done.2, repeated: false })
+    }
+
+    fn aggregate(&mut self, command: &Aggregate, now: Timestamp) -> Step<Aggregated> {
+        let key = (command.h_payto, command.merchant_pub);
+        let transient = self.transients.get(&key).copied();
+        let mut names: Vec<&DepositKey> = command.deposits.iter().collect();
+        names.sort();
+        names.dedup();
+        names.retain(|name| {
+            self.deposits.get(name).is_some_and(|deposit| {
+                deposit.wtid.is_none()
+                    && deposit.h_payto == command.h_payto
+                    && name.merchant_pub == command.merchant_pub
+                    && deposit.refund_deadline <= now
+            })
+        });
+        let due = names.iter().any(|name| self.deposits[name].wire_deadline <= now);
+        let wanted = match command.trigger {
+            Trigger::Due => due,
+            Trigger::Continued => !names.is_empty() || transient.is_some(),
+        };
+        if !wanted {
+            return Ok(Aggregated::Nothing);
+        }
+        match transient {
+            Some((_, wtid)) if wtid != command.wtid => return Err(Refusal::TransientOther.into()),
+            None if self.transfers.contains_key(&command.wtid) => return Err(Refusal::WtidTaken.into()),
+            _ => {}
+        }
+        self.target(command.h_payto, &command.method)?;
+        let (wire_fee, _) = self.fee_at(now)?;
+        let mut total = transient.map_or(0, |(total, _)| total);
+        let mut given = total;
+        for name in &names {
+            let deposit = self.deposits.get_mut(name).unwrap();
+            deposit.wtid = Some(command.wtid);
+            let net = deposit.amount - deposit.refunded();
+            given += net;
+            total += net;
+            if deposit.refunded() < deposit.amount {
+                total -= u(self.denoms[&self.coins[&name.coin_pub].denom].fee_deposit);
+            }
+        }
+        let total = total.max(0);
+        self.income += given - total;
+        let amount = self.round(total - wire_fee);
+        let taken = names.len();
+        if amount == 0 || command.more || command.kyc_hold.is_some() {
+            self.transients.insert(key, (total, command.wtid));
+            return Ok(Aggregated::Transient { taken, total: money(total) });
+        }
+        self.transients.remove(&key);
+        if self.transfers.contains_key(&command.wtid) {
+            return Err(Refusal::WtidTaken.into());
+        }
+        self.transfers.insert(command.wtid, (amount, Sent::Open));
+        self.income += total - amount;
+        Ok(Aggregated::Prepared { taken, amount: money(amount) })
+    }
+}
+
+fn unusable(index: usize, denom: u32, problem: DenomProblem) -> Refused {
+    let denom = batzen_tables::exchange::DenomSerial(denom);
+    Refusal::DenominationUnusable { index, denom, problem }.into()
+}
