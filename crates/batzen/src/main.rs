@@ -1,2 +1,91 @@
-//! The one binary of Batzen.
-fn main() {}
+//! `batzen`: the one binary. It parses arguments, sets up logging, and hands over to the rooms below.
+//!
+//! Standard output carries data only; everything else goes to standard error.
+
+mod bank_cli;
+mod exchange_cli;
+mod logging;
+mod names;
+mod play_money;
+mod progress;
+mod services;
+mod sheet;
+mod store_cli;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Digital cash at central-bank scale: bank, exchange and wallet in one binary.
+#[derive(Parser)]
+#[command(name = "batzen", version, propagate_version = true, arg_required_else_help = true)]
+#[command(
+    after_help = "Try it:\n  batzen demo            a whole round of digital cash on this machine\n  batzen demo --once     the same, and exit"
+)]
+struct Cli {
+    /// Log level: NONE, ERROR, WARNING, MESSAGE, INFO, DEBUG or TRACE
+    #[arg(short = 'L', long = "log", global = true, default_value = "WARNING", value_name = "LEVEL")]
+    log: logging::Level,
+    /// Append the log to this file instead of standard error
+    #[arg(short = 'l', long = "logfile", global = true, value_name = "FILE")]
+    logfile: Option<std::path::PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the bank
+    Bank(bank_cli::BankArgs),
+    /// Run the exchange, its workers, and the offline key tool
+    Exchange(exchange_cli::ExchangeArgs),
+    /// Look into an embedded store that no process has open
+    Store(store_cli::StoreArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse_from(names::native_arguments(std::env::args_os()));
+    if let Err(error) = logging::init(cli.log, cli.logfile.as_deref()) {
+        eprintln!("batzen: {error:#}");
+        return ExitCode::from(2);
+    }
+    let result = match cli.command {
+        Command::Bank(args) => bank_cli::run(args),
+        Command::Exchange(args) => exchange_cli::run(args),
+        Command::Store(args) => store_cli::run(args),
+    };
+    match result {
+        Ok(code) => code,
+        // The reader of our output has seen enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("batzen: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// The async runtime of a service.
+///
+/// # Errors
+/// When the operating system refuses threads.
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("async").build()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_tree_is_sound() {
+        super::Cli::command().debug_assert();
+    }
+}

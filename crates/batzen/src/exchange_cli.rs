@@ -1,0 +1,323 @@
+//! `batzen exchange`: run the exchange, its workers, and the offline key tool; look into its books.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use batzen_config::Config;
+use batzen_exchange::config::{ExchangeConfig, ListenConfig};
+use batzen_exchange::offline::{Offline, OfflineConfig, OfflineError};
+use batzen_exchange::rules::{DenomTable, totals};
+use batzen_exchange::service::{Exchange, StartError, StartOptions};
+use batzen_http::{Client, ClientOptions};
+use batzen_protocol::Currency;
+use batzen_store::embedded::{EmbeddedStore, Options};
+use batzen_store::{Store, StoreError};
+use clap::{Args, Subcommand};
+
+use crate::play_money::{self, Ciphers};
+use crate::services::{self, Common};
+use crate::{progress, sheet};
+
+/// Run the exchange, its workers, and the offline key tool.
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub struct ExchangeArgs {
+    #[command(subcommand)]
+    command: ExchangeCommand,
+}
+
+#[derive(Subcommand)]
+enum ExchangeCommand {
+    /// Serve the exchange's API, with its workers inside
+    Serve(ServeArgs),
+    /// Sign with the offline master key: keys, accounts, fees
+    Offline(OfflineArgs),
+    /// Draw up the balance sheet of an exchange that is not running. Exit code 1 if it does not add up
+    Totals(TotalsArgs),
+    /// Print a configuration to start from
+    SampleConfig,
+}
+
+/// Options of `exchange serve`; each stands over the configuration file.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  batzen exchange serve --config /etc/taler/taler.conf
+  batzen exchange serve --standalone --data ./exchange --port 8081 --bank http://localhost:8082/
+
+Ready when GET /management/keys answers 200. A stand-alone exchange can be used when GET /keys answers 200.")]
+struct ServeArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Directory of store and keys [default: from the configuration]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Set everything up with a master key on this machine
+    #[arg(long)]
+    standalone: bool,
+    /// TCP port; 0 picks a free one
+    #[arg(short, long)]
+    port: Option<u16>,
+    /// Address to listen on
+    #[arg(long, value_name = "ADDRESS")]
+    bind: Option<String>,
+    /// Do not run the workers in this process
+    #[arg(long)]
+    no_workers: bool,
+    /// With --standalone and without configuration: base URL of the test bank
+    #[arg(long, value_name = "URL", requires = "standalone")]
+    bank: Option<String>,
+    /// With --bank: the exchange's account there
+    #[arg(long, value_name = "NAME", requires = "bank", default_value = "exchange")]
+    account: String,
+    /// With --bank: the currency
+    #[arg(long, requires = "bank", default_value = "KUDOS")]
+    currency: Currency,
+    /// With --bank: bits of RSA denominations
+    #[arg(long, requires = "bank", default_value_t = 2048, value_name = "BITS")]
+    rsa_bits: u32,
+    /// With --bank: which blind signatures
+    #[arg(long, requires = "bank", value_enum, default_value_t = Ciphers::Both)]
+    ciphers: Ciphers,
+}
+
+#[derive(Args)]
+#[command(after_help = batzen_exchange::offline::HELP)]
+struct OfflineArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Sub-commands with their arguments, one after the other
+    #[arg(trailing_var_arg = true, required = true, value_name = "SUB-COMMAND")]
+    steps: Vec<String>,
+}
+
+#[derive(Args)]
+struct TotalsArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Directory of the store [default: from the configuration]
+    #[arg(value_name = "STORE")]
+    store: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs a `batzen exchange` command.
+///
+/// # Errors
+/// Whatever keeps it from its work, as one line.
+pub fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
+    match args.command {
+        ExchangeCommand::Serve(args) => services::block_on(serve(args)),
+        ExchangeCommand::Offline(args) => services::block_on(offline(args)),
+        ExchangeCommand::Totals(args) => show_totals(&args),
+        ExchangeCommand::SampleConfig => {
+            print!("{}", include_str!("sample/exchange.conf"));
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Options that are read from the sections that the exchange owns, to name misspelt ones.
+const KNOWN_OPTIONS: &[(&str, &[&str])] = &[
+    (
+        "exchange-standalone",
+        &[
+            "ENABLED",
+            "WIRE_FEE",
+            "CLOSING_FEE",
+            "HISTORY_FEE",
+            "ACCOUNT_FEE",
+            "PURSE_FEE",
+            "PURSE_TIMEOUT",
+            "HISTORY_EXPIRATION",
+            "PURSE_ACCOUNT_LIMIT",
+        ],
+    ),
+    ("exchange-account-*", &["PAYTO_URI", "WIRE_RESPONSE", "ENABLE_CREDIT", "ENABLE_DEBIT"]),
+    (
+        "exchange-accountcredentials-*",
+        &[
+            "WIRE_GATEWAY_URL",
+            "WIRE_GATEWAY_AUTH_METHOD",
+            "USERNAME",
+            "PASSWORD",
+            "ENABLE_CREDIT",
+            "ENABLE_DEBIT",
+        ],
+    ),
+    (
+        "coin_*",
+        &[
+            "VALUE",
+            "DURATION_WITHDRAW",
+            "DURATION_SPEND",
+            "DURATION_LEGAL",
+            "FEE_WITHDRAW",
+            "FEE_DEPOSIT",
+            "FEE_REFRESH",
+            "FEE_REFUND",
+            "CIPHER",
+            "RSA_KEYSIZE",
+            "AGE_RESTRICTED",
+        ],
+    ),
+];
+
+/// Reads the configuration of the service, whether from a file or from the command line alone.
+fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
+    let mut config = if let (Some(bank), None) = (&args.bank, &args.common.config) {
+        let Some(data) = &args.data else {
+            bail!("where shall store and keys be kept? Name a directory with --data DIR")
+        };
+        let data = services::directory(data)?;
+        let bank_url = if bank.ends_with('/') { bank.clone() } else { format!("{bank}/") };
+        let (payto, gateway) = play_money::account(&bank_url, "localhost", &args.account);
+        let port = args.port.unwrap_or(8081);
+        play_money::exchange_config(args.currency, &data, port, args.rsa_bits, args.ciphers).with_account(
+            "exchange-account-1",
+            &payto,
+            gateway,
+        )
+    } else {
+        let mut ini = args.common.load()?;
+        if args.standalone {
+            ini.set("exchange-standalone", "ENABLED", "YES")?;
+        }
+        if let Some(data) = &args.data {
+            set_data(&mut ini, data)?;
+        }
+        for unknown in ini.unknown_options(KNOWN_OPTIONS) {
+            let nearest = unknown.nearest.map(|name| format!(" (did you mean {name}?)")).unwrap_or_default();
+            tracing::warn!(
+                "{}: [{}] {} is not an option{nearest}",
+                unknown.source,
+                unknown.section,
+                unknown.option
+            );
+        }
+        ExchangeConfig::from_ini(&ini)?
+    };
+    if let ListenConfig::Tcp { bind_to, port } = &mut config.listen {
+        *port = args.port.unwrap_or(*port);
+        if args.bind.is_some() {
+            bind_to.clone_from(&args.bind);
+        }
+    }
+    Ok(config)
+}
+
+/// Puts everything that is kept below one directory.
+fn set_data(ini: &mut Config, dir: &Path) -> anyhow::Result<()> {
+    let dir = services::directory(dir)?;
+    let text = |path: &Path| path.to_str().map(str::to_owned).context("the directory's name is not text");
+    ini.set("PATHS", "TALER_DATA_HOME", &text(&dir)?)?;
+    ini.set("PATHS", "TALER_RUNTIME_DIR", &text(&dir.join("run"))?)?;
+    Ok(())
+}
+
+async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
+    let stop = services::stop_signal()?;
+    let config = exchange_config(&args)?;
+    let place = match &config.listen {
+        ListenConfig::Tcp { port, .. } => format!("port {port}"),
+        ListenConfig::Unix { path, .. } => path.display().to_string(),
+    };
+    let options = StartOptions {
+        clock: args.common.timetravel.clock(),
+        workers: false,
+        progress: progress::of_keys(progress::is_interactive()),
+        ..StartOptions::default()
+    };
+    let exchange = match Exchange::start(config, options).await {
+        Err(StartError::Listen(error)) => bail!("cannot listen on {place}: {error}"),
+        Err(StartError::Store(StoreError::InUse(dir))) => {
+            bail!("the store {} is in use: another exchange runs on it", dir.display())
+        }
+        other => other?,
+    };
+    tokio::pin!(stop);
+    let ready = async {
+        exchange.ready().await?;
+        if !args.no_workers {
+            let client = Client::new(&ClientOptions::default())?;
+            play_money::open_accounts(&client, &exchange.app().config).await;
+            exchange.start_workers();
+        }
+        eprintln!("exchange ready: {}", exchange.base_url());
+        anyhow::Ok(())
+    };
+    let outcome = tokio::select! {
+        biased;
+        () = &mut stop => None,
+        outcome = ready => Some(outcome),
+    };
+    match outcome {
+        Some(Ok(())) => stop.await,
+        Some(Err(error)) => {
+            // Requests are answered and the next round may succeed (the disk may have space again): stay.
+            eprintln!("batzen: {error:#}");
+            stop.await;
+        }
+        None => {}
+    }
+    exchange.shutdown().await.context("the exchange's store")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn offline(args: OfflineArgs) -> anyhow::Result<ExitCode> {
+    let config = OfflineConfig::from_ini(&args.common.load()?)?;
+    let mut say = |text: &str| eprintln!("{text}");
+    let mut input = || std::io::read_to_string(std::io::stdin());
+    let mut tool =
+        Offline { config, say: &mut say, input: &mut input, now: services::TimeShift::default().now() };
+    match tool.run(&args.steps).await {
+        Ok(outcome) => {
+            if let Some(json) = outcome.to_json() {
+                print!("{json}");
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(OfflineError::Usage(reason)) => {
+            eprintln!("batzen: {reason}");
+            Ok(ExitCode::from(2))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The directory of an exchange's store: as given, below what is given, or as configured.
+fn store_dir(store: Option<&Path>, common: &Common) -> anyhow::Result<PathBuf> {
+    match store {
+        Some(dir) => {
+            let below = dir.join("exchange").join("store");
+            Ok(if below.is_dir() { below } else { dir.to_owned() })
+        }
+        None => Ok(ExchangeConfig::from_ini(&common.load()?)?.store_dir),
+    }
+}
+
+fn show_totals(args: &TotalsArgs) -> anyhow::Result<ExitCode> {
+    let dir = store_dir(args.store.as_deref(), &args.common)?;
+    // Opening would create one.
+    if !dir.is_dir() {
+        bail!("there is no store at {}", dir.display());
+    }
+    let embedded = match EmbeddedStore::open(&dir, batzen_tables::exchange::ALL, Options::default()) {
+        Err(StoreError::InUse(dir)) => {
+            bail!("the store {} is in use: stop the exchange first, or work on a copy", dir.display())
+        }
+        other => other?,
+    };
+    let store = Store::new(embedded);
+    let denoms = DenomTable::load(&store)?;
+    let totals = totals::totals(&store, &denoms)?;
+    store.close()?;
+    if args.json {
+        println!("{:#}", sheet::totals_json(&totals));
+    } else {
+        print!("{}", sheet::totals_text(&totals));
+    }
+    Ok(if totals.conserved() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,73 @@
+//! Log lines on standard error or in a file, by the level names that operators of payment services know.
+
+use std::fs::OpenOptions;
+use std::io::IsTerminal;
+use std::path::Path;
+use std::str::FromStr;
+
+use anyhow::Context;
+use tracing::level_filters::LevelFilter;
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Level(LevelFilter);
+
+impl FromStr for Level {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(Self(match text.to_ascii_uppercase().as_str() {
+            "NONE" => LevelFilter::OFF,
+            "ERROR" => LevelFilter::ERROR,
+            "WARNING" | "WARN" => LevelFilter::WARN,
+            "MESSAGE" | "INFO" => LevelFilter::INFO,
+            "DEBUG" => LevelFilter::DEBUG,
+            "TRACE" => LevelFilter::TRACE,
+            _ => return Err("expected NONE, ERROR, WARNING, MESSAGE, INFO, DEBUG or TRACE".into()),
+        }))
+    }
+}
+
+/// Starts logging. Colours only on a terminal and without `NO_COLOR`.
+///
+/// # Errors
+/// When the log file cannot be opened.
+pub fn init(level: Level, file: Option<&Path>) -> anyhow::Result<()> {
+    let builder = tracing_subscriber::fmt().with_max_level(level.0).with_target(false);
+    match file {
+        Some(path) => {
+            let file = OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(path)
+                .with_context(|| format!("open log file {}", path.display()))?;
+            builder.with_ansi(false).with_writer(std::sync::Mutex::new(file)).init();
+        }
+        None => {
+            let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+            builder.with_ansi(colours).with_writer(std::io::stderr).init();
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_have_the_names_operators_use() {
+        for (text, level) in [
+            ("NONE", LevelFilter::OFF),
+            ("error", LevelFilter::ERROR),
+            ("WARNING", LevelFilter::WARN),
+            ("MESSAGE", LevelFilter::INFO),
+            ("INFO", LevelFilter::INFO),
+            ("DEBUG", LevelFilter::DEBUG),
+            ("TRACE", LevelFilter::TRACE),
+        ] {
+            assert_eq!(text.parse(), Ok(Level(level)));
+        }
+        assert!("LOUD".parse::<Level>().is_err());
+    }
+}

@@ -1,0 +1,52 @@
+//! The names that existing operators, test harnesses and service units start programs by.
+//!
+//! `make install` links them to the one binary, which looks at the name it was called by.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+/// Name of a program → the native command that does the same.
+pub const NAMES: &[(&str, &[&str])] = &[
+    ("taler-fakebank-run", &["bank", "serve"]),
+    ("taler-exchange-httpd", &["exchange", "serve"]),
+    ("taler-exchange-offline", &["exchange", "offline"]),
+    ("taler-exchange-wirewatch", &["exchange", "wirewatch"]),
+    ("taler-exchange-aggregator", &["exchange", "aggregator"]),
+    ("taler-exchange-transfer", &["exchange", "transfer"]),
+    ("taler-exchange-closer", &["exchange", "closer"]),
+];
+
+/// The arguments as the native command line has them, whatever name the program was called by.
+pub fn native_arguments(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut arguments = arguments.into_iter();
+    let program = arguments.next().unwrap_or_else(|| "batzen".into());
+    let name = Path::new(&program).file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let mut native = vec![OsString::from("batzen")];
+    if let Some((_, words)) = NAMES.iter().find(|(known, _)| *known == name) {
+        native.extend(words.iter().map(OsString::from));
+    }
+    native.extend(arguments);
+    native
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn native(arguments: &[&str]) -> Vec<String> {
+        native_arguments(arguments.iter().map(OsString::from))
+            .into_iter()
+            .map(|argument| argument.into_string().unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn known_names_become_commands() {
+        assert_eq!(
+            native(&["/usr/bin/taler-fakebank-run", "-c", "x"]),
+            ["batzen", "bank", "serve", "-c", "x"]
+        );
+        assert_eq!(native(&["./batzen", "demo"]), ["batzen", "demo"]);
+        assert_eq!(native(&["renamed", "demo"]), ["batzen", "demo"]);
+    }
+}

@@ -1,0 +1,194 @@
+//! `batzen store`: look into an embedded store that no process has open.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use batzen_store::embedded::{EmbeddedStore, RealDisk};
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+/// Look into an embedded store that no process has open.
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub struct StoreArgs {
+    #[command(subcommand)]
+    command: StoreCommand,
+}
+
+#[derive(Subcommand)]
+enum StoreCommand {
+    /// Read every byte and say whether the store is sound. Changes nothing. Exit code 1 if it is not
+    Verify(Target),
+    /// Show what the store holds: segments, frames, records by table
+    Inspect {
+        #[command(flatten)]
+        target: Target,
+        /// Show every frame
+        #[arg(long)]
+        frames: bool,
+    },
+}
+
+#[derive(Args)]
+struct Target {
+    /// Directory of the store
+    dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs a `batzen store` command.
+///
+/// # Errors
+/// When there is no readable store.
+pub fn run(args: StoreArgs) -> anyhow::Result<ExitCode> {
+    match args.command {
+        StoreCommand::Verify(target) => verify(&target),
+        StoreCommand::Inspect { target, frames } => inspect(&target, frames),
+    }
+}
+
+fn at(dir: &Path) -> String {
+    format!("store {}", dir.display())
+}
+
+fn verify(target: &Target) -> anyhow::Result<ExitCode> {
+    let report = EmbeddedStore::verify(&target.dir).with_context(|| at(&target.dir))?;
+    let is_sound = report.problems.is_empty();
+    let frames: u64 = report.segments.iter().map(|segment| segment.frames).sum();
+    let records: u64 = report.segments.iter().map(|segment| segment.records).sum();
+    let bytes: u64 = report.segments.iter().map(|segment| segment.used_bytes).sum();
+    if target.json {
+        let torn = report.torn_tail.as_ref().map(|(file, offset)| json!({ "file": file, "offset": offset }));
+        println!(
+            "{:#}",
+            json!({
+                "sound": is_sound,
+                "segments": report.segments.len(),
+                "frames": frames,
+                "records": records,
+                "bytes": bytes,
+                "checkpoint_bytes": report.checkpoint_bytes,
+                "torn_tail": torn,
+                "problems": report.problems,
+            })
+        );
+    } else {
+        println!("{} segments, {frames} frames, {records} records, {bytes} bytes", report.segments.len());
+        if let Some((file, offset)) = &report.torn_tail {
+            println!(
+                "{}: a commit was interrupted at byte {offset}; nothing of it was answered, the next start drops it",
+                file.display()
+            );
+        }
+        for problem in &report.problems {
+            println!("{problem}");
+        }
+        println!(
+            "{}",
+            if is_sound { "the store is sound" } else { "the store is damaged: restore it from a backup" }
+        );
+    }
+    Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The name of a table by its number, as far as this program's services know it.
+fn table_name(number: u16) -> String {
+    let known = batzen_tables::exchange::ALL.iter().chain(batzen_tables::bank::ALL);
+    known
+        .copied()
+        .find(|table| table.id == number)
+        .map_or_else(|| format!("table {number}"), |table| table.name.to_owned())
+}
+
+fn inspect(target: &Target, show_frames: bool) -> anyhow::Result<ExitCode> {
+    let mut tables: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
+    let mut lines = Vec::new();
+    let report = EmbeddedStore::inspect(&target.dir, &RealDisk, &mut |frame| {
+        for (table, _, is_deletion) in &frame.records {
+            let (puts, deletes) = tables.entry(*table).or_default();
+            *(if *is_deletion { deletes } else { puts }) += 1;
+        }
+        if show_frames {
+            lines.push(frame);
+        }
+    })
+    .with_context(|| at(&target.dir))?;
+    if target.json {
+        let segments: Vec<_> = report
+            .segments
+            .iter()
+            .map(|segment| {
+                json!({
+                    "number": segment.number,
+                    "file": segment.file,
+                    "bytes": segment.used_bytes,
+                    "frames": segment.frames,
+                    "records": segment.records,
+                    "sequences": segment.sequences,
+                })
+            })
+            .collect();
+        let tables: serde_json::Map<_, _> = tables
+            .iter()
+            .map(|(number, (puts, deletes))| {
+                (table_name(*number), json!({ "written": puts, "deleted": deletes }))
+            })
+            .collect();
+        let frames: Vec<_> = lines
+            .iter()
+            .map(|frame| {
+                let records: Vec<_> = frame
+                    .records
+                    .iter()
+                    .map(|(table, serial, deleted)| json!({ "table": table_name(*table), "serial": serial, "deleted": deleted }))
+                    .collect();
+                json!({
+                    "segment": frame.segment,
+                    "offset": frame.offset,
+                    "bytes": frame.bytes,
+                    "sequence": frame.sequence,
+                    "kind": format!("{:?}", frame.kind),
+                    "records": records,
+                })
+            })
+            .collect();
+        let mut out = json!({ "segments": segments, "tables": tables, "problems": report.problems });
+        if show_frames {
+            out["frames"] = frames.into();
+        }
+        println!("{out:#}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    for segment in &report.segments {
+        println!(
+            "segment {:>4}  {:>12} bytes  {:>8} frames  {:>9} records  {}",
+            segment.number,
+            segment.used_bytes,
+            segment.frames,
+            segment.records,
+            segment.file.display()
+        );
+    }
+    for (number, (puts, deletes)) in &tables {
+        println!("{:<28} {puts:>9} written {deletes:>9} deleted", table_name(*number));
+    }
+    for frame in &lines {
+        println!(
+            "frame {:>8}  segment {} at {:>10}  {:>8} bytes  {:?}  {} records",
+            frame.sequence,
+            frame.segment,
+            frame.offset,
+            frame.bytes,
+            frame.kind,
+            frame.records.len()
+        );
+    }
+    for problem in &report.problems {
+        println!("{problem}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
