@@ -1,1 +1,25 @@
-//! The wallet: a core without I/O, a SQLite file and an HTTP driver around it.
+//! The wallet: digital cash for one person.
+//!
+//! [`core`] holds everything that decides: records, state machines, coin selection, cryptographic requests. It does no
+//! I/O. [`Wallet`] drives it with an SQLite file ([`store`]) and HTTP ([`transport`]).
+//!
+//! The one rule of the driver: whatever a request could spend or create is on disk before the request is sent, and an
+//! operation's next request follows from what is on disk alone. So the process can be killed anywhere;
+//! [`Wallet::run_pending`] then repeats the last request of each operation, which the exchange answers as it did before.
+
+pub mod backup;
+pub mod bank;
+pub mod core;
+mod driver;
+pub mod store;
+pub mod transport;
+
+pub use batzen_protocol::{Amount, Currency, Money, Timestamp};
+pub use core::coin::{Coin, CoinStatus};
+pub use core::exchange::{CipherChoice, Exchange};
+pub use core::payment::{DepositAmount, PaymentReceipt, PaymentRequest, ReceiptCoin};
+pub use core::refund::RefundPermission;
+pub use core::views::{Balance, ExchangeBalance, Status, Transaction};
+pub use driver::{
+    Clock, ManualWithdrawal, RunReport, RunUntil, SystemClock, Wallet, WalletError, WalletOptions,
+};

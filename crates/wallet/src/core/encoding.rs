@@ -1,0 +1,30 @@
+//! How records are written, where that is not the form of the protocol.
+
+/// Values that print and parse, as texts: sums of money without their currency.
+pub mod text {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    /// Writes the text.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<T: std::fmt::Display, S: Serializer>(
+        value: &T,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    /// Parses the text.
+    ///
+    /// # Errors
+    /// If it does not parse.
+    pub fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+    where
+        T: std::str::FromStr,
+        T::Err: std::fmt::Display,
+        D: Deserializer<'de>,
+    {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}

@@ -1,0 +1,147 @@
+//! What can go wrong in the wallet's core.
+
+use batzen_crypto::{CryptoError, EddsaPublicKey, HashCode};
+use batzen_protocol::{Amount, AmountError};
+
+/// An error of the wallet's core. None of them loses money: records change only when a step succeeds.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CoreError {
+    /// An amount is malformed, in another currency, or out of range.
+    #[error("bad amount: {0}")]
+    Amount(#[from] AmountError),
+    /// A cryptographic check failed.
+    #[error("cryptographic check failed: {0}")]
+    Crypto(#[from] CryptoError),
+    /// The peer's answer does not parse, or says something that cannot be.
+    #[error("{what}: the answer (HTTP {status}) makes no sense: {reason}")]
+    BadAnswer {
+        /// Which request.
+        what: &'static str,
+        /// HTTP status.
+        status: u16,
+        /// Why.
+        reason: String,
+    },
+    /// The peer's answer carries a signature that does not verify. The peer is broken or dishonest.
+    #[error("{what}: invalid signature; do not trust this service until its operator has explained it")]
+    BadSignature {
+        /// Which signature.
+        what: &'static str,
+    },
+    /// The peer refused the request.
+    #[error("{what} was refused: HTTP {status}, code {code}{}", if text.is_empty() { String::new() } else { format!(" ({text})") })]
+    Refused {
+        /// Which request.
+        what: &'static str,
+        /// HTTP status.
+        status: u16,
+        /// Protocol error code, zero if the body had none.
+        code: u32,
+        /// The peer's words.
+        text: String,
+    },
+    /// A base URL cannot be used.
+    #[error("bad URL {url:?}: {reason}")]
+    BadUrl {
+        /// As given.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The exchange speaks a version of the protocol that this wallet does not know.
+    #[error(
+        "{base_url} speaks protocol {version}, this wallet speaks {ours}; use a newer wallet or another exchange"
+    )]
+    Version {
+        /// The exchange.
+        base_url: String,
+        /// What it announced.
+        version: String,
+        /// What we speak.
+        ours: &'static str,
+    },
+    /// The exchange presented another master key than before.
+    #[error(
+        "{base_url} presents another master key than before; the wallet keeps the old one and refuses the new one"
+    )]
+    MasterKeyChanged {
+        /// The exchange.
+        base_url: String,
+    },
+    /// A confirmation is signed by a key that is not in the exchange's listing, as far as we know it.
+    #[error("{base_url} signed with a key {key} that it does not publish")]
+    UnknownSigningKey {
+        /// The exchange.
+        base_url: String,
+        /// The key.
+        key: EddsaPublicKey,
+    },
+    /// No such exchange in the wallet.
+    #[error("the wallet does not know the exchange {0}; add it with `batzen wallet exchanges add {0}`")]
+    UnknownExchange(String),
+    /// No such denomination.
+    #[error("unknown denomination {0}")]
+    UnknownDenomination(HashCode),
+    /// No such coin.
+    #[error("unknown coin {0}")]
+    UnknownCoin(EddsaPublicKey),
+    /// No such operation.
+    #[error("unknown operation {0}")]
+    UnknownOperation(u64),
+    /// The terms of service were not accepted yet.
+    #[error(
+        "the terms of {0} are not accepted yet; read them and run `batzen wallet exchanges tos-accept {0}`"
+    )]
+    TermsNotAccepted(String),
+    /// Not enough money.
+    #[error(
+        "not enough money: {needed} needed, {available} available at one exchange; withdraw more, or finish what is pending with `batzen wallet run`"
+    )]
+    InsufficientFunds {
+        /// With fees, as far as known.
+        needed: Amount,
+        /// At the exchange that has most.
+        available: Amount,
+    },
+    /// The amount is too small for the coins this exchange issues.
+    #[error("{amount} is too little: the smallest coin of {base_url} costs {smallest} with its fee")]
+    TooSmall {
+        /// Asked for.
+        amount: Amount,
+        /// The exchange.
+        base_url: String,
+        /// Smallest value plus fee.
+        smallest: Amount,
+    },
+    /// The exchange offers no coins now.
+    #[error("{0} offers no coins for withdrawal now; try again later or ask its operator")]
+    NothingOffered(String),
+    /// A payment would need more coins than one request may carry.
+    #[error("this takes more than {max} coins; pay in several parts")]
+    TooManyCoins {
+        /// Limit.
+        max: usize,
+    },
+    /// A text is not what it should be.
+    #[error("{what}: {reason}")]
+    BadInput {
+        /// Which input.
+        what: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// The stored records contradict each other.
+    #[error("the wallet's records are inconsistent: {0}; restore a backup or report this")]
+    Inconsistent(String),
+}
+
+impl CoreError {
+    /// The HTTP status and protocol code of a refusal.
+    #[must_use]
+    pub fn status_and_code(&self) -> Option<(u16, u32)> {
+        match self {
+            Self::Refused { status, code, .. } => Some((*status, *code)),
+            _ => None,
+        }
+    }
+}

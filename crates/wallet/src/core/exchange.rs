@@ -1,0 +1,589 @@
+//! Exchanges as the wallet knows them, and how their offers are fetched and verified.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use batzen_crypto::{Cipher, DenomKey, DenomPublicKey, EddsaPublicKey, HashCode, RsaPublicKey};
+use batzen_protocol::api::exchange::{
+    Denomination, DenominationGroup, GlobalFee, GroupCipher, GroupMember, KeysResponse, SignKey, WireFee,
+    WireResponse,
+};
+use batzen_protocol::denominations::DenominationTerms;
+use batzen_protocol::signatures::{ExchangeKeySet, SignedMessage};
+use batzen_protocol::{Amount, Currency, Duration, Money, PaytoUri, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::encoding::text;
+use super::http::{Context, HttpRequest, HttpResponse};
+use super::select::Offer;
+use super::url::versions_compatible;
+use super::{Change, CoreError};
+
+/// The protocol version this wallet speaks, libtool style.
+pub const PROTOCOL_VERSION: &str = "14:0:2";
+
+/// How long what an exchange published is used without asking again.
+pub const CACHE_DURATION: Duration = Duration::from_secs(3600);
+
+/// Which blind signatures the user likes. Where an exchange has none of the liked kind, the other is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CipherChoice {
+    /// Whatever is cheaper.
+    #[default]
+    Any,
+    /// Blind RSA.
+    Rsa,
+    /// Clause Blind Schnorr.
+    Cs,
+}
+
+/// A denomination with its terms. The amounts are in the exchange's currency.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Denom {
+    /// Its hash, by which everything names it.
+    pub h_denom_pub: HashCode,
+    /// The key.
+    pub key: DenomPublicKey,
+    /// Value of a coin.
+    #[serde(with = "text")]
+    pub value: Money,
+    /// Fee for withdrawing a coin.
+    #[serde(with = "text")]
+    pub fee_withdraw: Money,
+    /// Fee for depositing a coin.
+    #[serde(with = "text")]
+    pub fee_deposit: Money,
+    /// Fee for melting a coin.
+    #[serde(with = "text")]
+    pub fee_refresh: Money,
+    /// Fee for refunding a coin.
+    #[serde(with = "text")]
+    pub fee_refund: Money,
+    /// Coins are issued from here on …
+    pub stamp_start: Timestamp,
+    /// … to here.
+    pub stamp_expire_withdraw: Timestamp,
+    /// Coins can be spent to here.
+    pub stamp_expire_deposit: Timestamp,
+    /// Records are kept to here.
+    pub stamp_expire_legal: Timestamp,
+    /// Whether the exchange listed it last time we looked.
+    pub offered: bool,
+    /// Whether the exchange revoked it: its coins are paid back.
+    pub revoked: bool,
+}
+
+impl Denom {
+    /// From a verified announcement.
+    ///
+    /// # Errors
+    /// If its amounts are not in `currency`.
+    pub fn new(
+        key: DenomPublicKey,
+        terms: &DenominationTerms,
+        currency: Currency,
+    ) -> Result<Self, CoreError> {
+        Ok(Self {
+            h_denom_pub: key.h_denom_pub(),
+            key,
+            value: terms.value.money_in(currency)?,
+            fee_withdraw: terms.fee_withdraw.money_in(currency)?,
+            fee_deposit: terms.fee_deposit.money_in(currency)?,
+            fee_refresh: terms.fee_refresh.money_in(currency)?,
+            fee_refund: terms.fee_refund.money_in(currency)?,
+            stamp_start: terms.stamp_start,
+            stamp_expire_withdraw: terms.stamp_expire_withdraw,
+            stamp_expire_deposit: terms.stamp_expire_deposit,
+            stamp_expire_legal: terms.stamp_expire_legal,
+            offered: true,
+            revoked: false,
+        })
+    }
+
+    /// Whether it is Clause Blind Schnorr.
+    #[must_use]
+    pub fn is_cs(&self) -> bool {
+        self.key.cipher() == Cipher::Cs
+    }
+
+    /// Whether its coins may be spent now.
+    #[must_use]
+    pub fn can_deposit(&self, now: Timestamp) -> bool {
+        !self.revoked && self.stamp_start <= now && now < self.stamp_expire_deposit
+    }
+
+    /// Whether coins of it can be had now, with enough time left for a slow network. The exchange's clock may run
+    /// ahead of ours, so not to the last second.
+    #[must_use]
+    pub fn can_withdraw(&self, now: Timestamp) -> bool {
+        let window_us = self.stamp_expire_withdraw.as_micros().saturating_sub(self.stamp_start.as_micros());
+        let margin = Duration::from_micros((window_us / 20).min(600_000_000));
+        self.offered
+            && !self.revoked
+            && self.key.age_mask == 0
+            && self.stamp_start <= now
+            && now.saturating_add(margin) < self.stamp_expire_withdraw
+    }
+
+    /// Whether its coins should become younger ones: three quarters of the time in which they can be spent after the
+    /// last one was issued are over.
+    #[must_use]
+    pub fn should_refresh(&self, now: Timestamp) -> bool {
+        let (from, to) = (self.stamp_expire_withdraw.as_micros(), self.stamp_expire_deposit.as_micros());
+        !self.stamp_expire_deposit.is_never()
+            && now.as_micros() >= from.saturating_add(to.saturating_sub(from) / 4 * 3)
+    }
+}
+
+/// The terms of service of an exchange.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Terms {
+    /// Version: the `ETag`.
+    pub version: String,
+    /// The text.
+    pub text: String,
+    /// The version that the user accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted: Option<String>,
+}
+
+/// An exchange.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Exchange {
+    /// Base URL in canonical form; its name.
+    pub base_url: String,
+    /// Its one currency.
+    pub currency: Currency,
+    /// Its offline key, fixed when it was added.
+    pub master_pub: EddsaPublicKey,
+    /// The protocol version it announced.
+    pub version: String,
+    /// All denominations ever seen, by hash.
+    #[serde(with = "denom_list")]
+    pub denoms: BTreeMap<HashCode, Denom>,
+    /// All signing keys that may still have made a valid signature.
+    pub signkeys: Vec<SignKey>,
+    /// Its bank accounts: payto URIs.
+    pub accounts: Vec<String>,
+    /// Fees by wire method.
+    pub wire_fees: BTreeMap<String, Vec<WireFee>>,
+    /// Fees for reserves and purses.
+    pub global_fees: Vec<GlobalFee>,
+    /// How long an unused reserve stays open before the money returns to its sender.
+    pub reserve_closing_delay: Duration,
+    /// The terms of service.
+    pub terms: Terms,
+    /// When all this was fetched.
+    pub updated: Timestamp,
+}
+
+impl Eq for Exchange {}
+
+impl Exchange {
+    /// `money` in this exchange's currency.
+    #[must_use]
+    pub const fn amount(&self, money: Money) -> Amount {
+        money.of(self.currency)
+    }
+
+    /// A denomination.
+    ///
+    /// # Errors
+    /// [`CoreError::UnknownDenomination`].
+    pub fn denom(&self, h_denom_pub: &HashCode) -> Result<&Denom, CoreError> {
+        self.denoms.get(h_denom_pub).ok_or(CoreError::UnknownDenomination(*h_denom_pub))
+    }
+
+    /// Whether the current terms of service are accepted.
+    #[must_use]
+    pub fn terms_accepted(&self) -> bool {
+        self.terms.accepted.as_deref() == Some(&self.terms.version)
+    }
+
+    pub(crate) fn require_terms(&self) -> Result<(), CoreError> {
+        if self.terms_accepted() { Ok(()) } else { Err(CoreError::TermsNotAccepted(self.base_url.clone())) }
+    }
+
+    /// Whether it is time to ask again.
+    #[must_use]
+    pub fn is_stale(&self, now: Timestamp) -> bool {
+        self.updated.saturating_add(CACHE_DURATION) <= now
+    }
+
+    /// Checks that `key` is an online signing key of this exchange.
+    ///
+    /// # Errors
+    /// [`CoreError::UnknownSigningKey`]; it may be newer than what we know, so update the exchange and try again.
+    pub fn require_signing_key(&self, key: &EddsaPublicKey, now: Timestamp) -> Result<(), CoreError> {
+        if self.signkeys.iter().any(|signkey| signkey.key == *key && now < signkey.stamp_end) {
+            Ok(())
+        } else {
+            Err(CoreError::UnknownSigningKey { base_url: self.base_url.clone(), key: *key })
+        }
+    }
+
+    /// What can be withdrawn now: for each value one denomination, the cheapest, and of equals the newest.
+    #[must_use]
+    pub fn offers(&self, cipher: CipherChoice, now: Timestamp) -> Vec<Offer> {
+        let available = || self.denoms.values().filter(|denom| denom.can_withdraw(now));
+        let liked = |denom: &&Denom| match cipher {
+            CipherChoice::Any => true,
+            CipherChoice::Rsa => !denom.is_cs(),
+            CipherChoice::Cs => denom.is_cs(),
+        };
+        let any_liked = available().any(|denom| liked(&denom));
+        let mut best: BTreeMap<Money, &Denom> = BTreeMap::new();
+        for denom in available().filter(|denom| !any_liked || liked(denom)) {
+            let key = |denom: &Denom| {
+                let later_fees = denom.fee_deposit.units() + denom.fee_refresh.units();
+                (
+                    denom.fee_withdraw,
+                    later_fees,
+                    std::cmp::Reverse(denom.stamp_start),
+                    denom.is_cs(),
+                    denom.h_denom_pub,
+                )
+            };
+            best.entry(denom.value)
+                .and_modify(|other| {
+                    if key(denom) < key(other) {
+                        *other = denom;
+                    }
+                })
+                .or_insert(denom);
+        }
+        best.into_values()
+            .map(|denom| Offer {
+                h_denom_pub: denom.h_denom_pub,
+                value: denom.value,
+                fee_withdraw: denom.fee_withdraw,
+            })
+            .collect()
+    }
+
+    /// The wire fee that a transfer to `payto` costs at `time`, if the exchange publishes one.
+    #[must_use]
+    pub fn wire_fee(&self, payto: &str, time: Timestamp) -> Option<Amount> {
+        let payto = PaytoUri::parse(payto).ok()?;
+        let fees = self.wire_fees.get(payto.method())?;
+        fees.iter().find(|fee| fee.start_date <= time && time < fee.end_date).map(|fee| fee.wire_fee)
+    }
+}
+
+/// The denominations as a list: their hashes stand in them already.
+mod denom_list {
+    use super::{BTreeMap, Denom, Deserialize, HashCode, Serialize};
+    use serde::{Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        denoms: &BTreeMap<HashCode, Denom>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        denoms.values().collect::<Vec<_>>().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<BTreeMap<HashCode, Denom>, D::Error> {
+        let list = Vec::<Denom>::deserialize(deserializer)?;
+        Ok(list.into_iter().map(|denom| (denom.h_denom_pub, denom)).collect())
+    }
+}
+
+/// Fetching and verifying what an exchange publishes: `/keys`, `/wire`, `/terms`. Nothing is kept unless all three are
+/// good.
+#[derive(Debug)]
+pub struct ExchangeUpdate {
+    base_url: String,
+    previous: Option<Exchange>,
+    keys: Option<KeysResponse>,
+    wire: Option<WireResponse>,
+}
+
+impl ExchangeUpdate {
+    /// Begins; `previous` is what the wallet knows already. The base URL must be in canonical form.
+    #[must_use]
+    pub fn new(base_url: String, previous: Option<Exchange>) -> Self {
+        Self { base_url, previous, keys: None, wire: None }
+    }
+
+    /// What to send next.
+    #[must_use]
+    pub fn next(&self) -> HttpRequest {
+        let base = &self.base_url;
+        if self.keys.is_none() {
+            HttpRequest::get(Context::Info, format!("{base}keys"))
+        } else if self.wire.is_none() {
+            HttpRequest::get(Context::Info, format!("{base}wire"))
+        } else {
+            HttpRequest { accept: "text/plain", ..HttpRequest::get(Context::Info, format!("{base}terms")) }
+        }
+    }
+
+    /// Takes in the answer to [`ExchangeUpdate::next`]. After the last one it gives the changes to be stored.
+    ///
+    /// # Errors
+    /// If an answer is no good; the update is to be given up then.
+    pub fn receive(
+        &mut self,
+        response: &HttpResponse,
+        now: Timestamp,
+    ) -> Result<Option<Vec<Change>>, CoreError> {
+        if self.keys.is_none() {
+            if response.status != 200 {
+                return Err(response.refusal("asking the exchange for its keys"));
+            }
+            // The version first: another version may have another form of everything else.
+            #[derive(Deserialize)]
+            struct Versioned {
+                version: String,
+            }
+            let version = response.json::<Versioned>("the exchange's keys")?.version;
+            if !versions_compatible(PROTOCOL_VERSION, &version) {
+                return Err(CoreError::Version {
+                    base_url: self.base_url.clone(),
+                    version,
+                    ours: PROTOCOL_VERSION,
+                });
+            }
+            let keys: KeysResponse = response.json("the exchange's keys")?;
+            if self.previous.as_ref().is_some_and(|previous| previous.master_pub != keys.master_public_key) {
+                return Err(CoreError::MasterKeyChanged { base_url: self.base_url.clone() });
+            }
+            self.keys = Some(keys);
+            return Ok(None);
+        }
+        if self.wire.is_none() {
+            if response.status != 200 {
+                return Err(response.refusal("asking the exchange for its bank accounts"));
+            }
+            self.wire = Some(response.json("the exchange's bank accounts")?);
+            return Ok(None);
+        }
+        if response.status != 200 {
+            return Err(response.refusal("asking the exchange for its terms"));
+        }
+        let terms = Terms {
+            // Without a version the text itself is the version.
+            version: response
+                .etag
+                .clone()
+                .unwrap_or_else(|| batzen_crypto::hash::sha512(&response.body).to_string()),
+            text: String::from_utf8_lossy(&response.body).into_owned(),
+            accepted: self.previous.as_ref().and_then(|previous| previous.terms.accepted.clone()),
+        };
+        let (Some(keys), Some(wire)) = (self.keys.take(), self.wire.take()) else {
+            return Err(CoreError::Inconsistent("an update lost its answers".to_owned()));
+        };
+        let exchange = build(&self.base_url, self.previous.as_ref(), keys, wire, terms, now)?;
+        Ok(Some(vec![Change::Exchange(Box::new(exchange))]))
+    }
+}
+
+fn bad(what: &'static str, reason: impl Into<String>) -> CoreError {
+    CoreError::BadAnswer { what, status: 200, reason: reason.into() }
+}
+
+/// Verifies every signature and merges with what was known.
+fn build(
+    base_url: &str,
+    previous: Option<&Exchange>,
+    keys: KeysResponse,
+    wire: WireResponse,
+    terms: Terms,
+    now: Timestamp,
+) -> Result<Exchange, CoreError> {
+    let master_pub = keys.master_public_key;
+    let listed = verify_denominations(&keys)?;
+    let currency = match listed.first() {
+        Some((_, terms)) => terms.value.currency,
+        None => match previous {
+            Some(previous) => previous.currency,
+            None => keys.currency.parse()?,
+        },
+    };
+    if previous.is_some_and(|previous| previous.currency != currency) {
+        return Err(bad("the exchange's keys", "another currency than before"));
+    }
+    for signkey in &keys.signkeys {
+        if !signkey.validity().verify(&master_pub, &signkey.master_sig) {
+            return Err(CoreError::BadSignature { what: "the master key's signature of a signing key" });
+        }
+    }
+    for fee in &keys.global_fees {
+        if !fee.message().verify(&master_pub, &fee.master_sig) {
+            return Err(CoreError::BadSignature { what: "the master key's signature of the global fees" });
+        }
+    }
+    let mut denoms: BTreeMap<HashCode, Denom> =
+        previous.map(|previous| previous.denoms.clone()).unwrap_or_default();
+    for denom in denoms.values_mut() {
+        denom.offered = false;
+    }
+    for (key, terms) in listed {
+        let denom = Denom::new(key, &terms, currency)?;
+        // Terms never change under a key: the master signature of the first ones would not fit the new ones, but two
+        // valid signatures over different terms would be possible, and coins were bought under the first.
+        match denoms.get_mut(&denom.h_denom_pub) {
+            Some(known) => {
+                let same = Denom { offered: known.offered, revoked: known.revoked, ..denom } == *known;
+                if !same {
+                    return Err(bad(
+                        "the exchange's keys",
+                        "a denomination's terms changed after it was announced",
+                    ));
+                }
+                known.offered = true;
+            }
+            None => {
+                denoms.insert(denom.h_denom_pub, denom);
+            }
+        }
+    }
+    let revoked: BTreeSet<HashCode> = keys.recoup.iter().flatten().map(|item| item.h_denom_pub).collect();
+    for denom in denoms.values_mut() {
+        if revoked.contains(&denom.h_denom_pub) {
+            denom.revoked = true;
+            denom.offered = false;
+        }
+    }
+    verify_wire(&master_pub, &wire)?;
+    let mut signkeys = keys.signkeys;
+    for old in previous.iter().flat_map(|previous| &previous.signkeys) {
+        if now < old.stamp_end && !signkeys.iter().any(|signkey| signkey.key == old.key) {
+            signkeys.push(old.clone());
+        }
+    }
+    Ok(Exchange {
+        base_url: base_url.to_owned(),
+        currency,
+        master_pub,
+        version: keys.version,
+        denoms,
+        signkeys,
+        accounts: wire.accounts.into_iter().map(|account| account.payto_uri).collect(),
+        wire_fees: wire.fees,
+        global_fees: keys.global_fees,
+        reserve_closing_delay: keys.reserve_closing_delay,
+        terms,
+        updated: now,
+    })
+}
+
+/// The denominations of a listing, each verified against the master key. The two lists must agree, if both are there.
+fn verify_denominations(keys: &KeysResponse) -> Result<Vec<(DenomPublicKey, DenominationTerms)>, CoreError> {
+    let mut listed: Vec<(DenomPublicKey, DenominationTerms)> = Vec::new();
+    let mut hashes = BTreeSet::new();
+    let verify = |key: &DenomPublicKey, terms: &DenominationTerms, signature| {
+        let h_denom_pub = key.h_denom_pub();
+        if terms.validity(keys.master_public_key, h_denom_pub).verify(&keys.master_public_key, signature) {
+            Ok(h_denom_pub)
+        } else {
+            Err(CoreError::BadSignature { what: "the master key's signature of a denomination" })
+        }
+    };
+    let mut flat = batzen_crypto::hash::Sha512::default();
+    for denom in &keys.denoms {
+        let terms = Denomination::terms(denom);
+        let h_denom_pub = verify(&denom.denom_pub, &terms, &denom.master_sig)?;
+        batzen_crypto::hash::Digest::update(&mut flat, h_denom_pub.as_bytes());
+        if hashes.insert(h_denom_pub) {
+            listed.push((denom.denom_pub.clone(), terms));
+        }
+    }
+    let mut all = [0u8; 64];
+    let mut grouped = BTreeSet::new();
+    for group in &keys.denominations {
+        let mut group_hash = [0u8; 64];
+        for member in &group.denoms {
+            let key = group_key(group, member)?;
+            let terms = DenominationGroup::terms(group, member);
+            let h_denom_pub = verify(&key, &terms, &member.master_sig)?;
+            for (sum, byte) in group_hash.iter_mut().zip(h_denom_pub.as_bytes()) {
+                *sum ^= byte;
+            }
+            grouped.insert(h_denom_pub);
+            if hashes.insert(h_denom_pub) {
+                listed.push((key, terms));
+            }
+        }
+        if HashCode::from_bytes(group_hash) != group.hash {
+            return Err(bad("the exchange's keys", "the hash of a denomination group is wrong"));
+        }
+        for (sum, byte) in all.iter_mut().zip(group_hash) {
+            *sum ^= byte;
+        }
+    }
+    if !keys.denoms.is_empty() && !keys.denominations.is_empty() && grouped.len() != hashes.len() {
+        return Err(bad("the exchange's keys", "its two lists of denominations differ"));
+    }
+    if !keys.signkeys.iter().any(|signkey| signkey.key == keys.eddsa_pub) {
+        return Err(bad(
+            "the exchange's keys",
+            "they are signed by a key that is not among its signing keys",
+        ));
+    }
+    let checks = [
+        (!keys.denoms.is_empty(), batzen_crypto::hash::finish(flat), &keys.eddsa_sig),
+        (!keys.denominations.is_empty(), HashCode::from_bytes(all), &keys.denominations_sig),
+    ];
+    for (present, hc, signature) in checks {
+        let message = ExchangeKeySet { list_issue_date: keys.list_issue_date, hc };
+        if present && !message.verify(&keys.eddsa_pub, signature) {
+            return Err(CoreError::BadSignature {
+                what: "the exchange's signature of its list of denominations",
+            });
+        }
+    }
+    Ok(listed)
+}
+
+fn group_key(group: &DenominationGroup, member: &GroupMember) -> Result<DenomPublicKey, CoreError> {
+    let restricted = matches!(group.cipher, GroupCipher::RsaAgeRestricted | GroupCipher::CsAgeRestricted);
+    let age_mask = match (restricted, group.age_mask) {
+        (true, Some(mask)) => mask,
+        (true, None) => return Err(bad("the exchange's keys", "an age-restricted group has no age mask")),
+        (false, _) => 0,
+    };
+    let missing = || bad("the exchange's keys", "a denomination has no key of its group's cipher");
+    let key = match group.cipher {
+        GroupCipher::Rsa | GroupCipher::RsaAgeRestricted => {
+            let encoded = member.rsa_pub.as_ref().ok_or_else(missing)?;
+            DenomKey::Rsa(RsaPublicKey::decode(encoded.as_ref())?)
+        }
+        GroupCipher::Cs | GroupCipher::CsAgeRestricted => {
+            let key = member.cs_pub.as_ref().ok_or_else(missing)?;
+            DenomKey::Cs(batzen_crypto::CsVerifyingKey::new(key)?)
+        }
+    };
+    Ok(DenomPublicKey { age_mask, key })
+}
+
+fn verify_wire(master_pub: &EddsaPublicKey, wire: &WireResponse) -> Result<(), CoreError> {
+    if wire.master_public_key != *master_pub {
+        return Err(bad("the exchange's bank accounts", "another master key than for its keys"));
+    }
+    for account in &wire.accounts {
+        if !account.message().verify(master_pub, &account.master_sig) {
+            return Err(CoreError::BadSignature { what: "the master key's signature of a bank account" });
+        }
+    }
+    for (method, fees) in &wire.fees {
+        for fee in fees {
+            if !fee.message(method).verify(master_pub, &fee.sig) {
+                return Err(CoreError::BadSignature { what: "the master key's signature of the wire fees" });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The changes that record the user's acceptance of the current terms.
+///
+/// # Errors
+/// [`CoreError::UnknownExchange`].
+pub fn accept_terms(state: &super::State, base_url: &str) -> Result<Vec<Change>, CoreError> {
+    let mut exchange = state.exchange(base_url)?.clone();
+    exchange.terms.accepted = Some(exchange.terms.version.clone());
+    Ok(vec![Change::Exchange(Box::new(exchange))])
+}

@@ -1,0 +1,139 @@
+//! The state machine of the wallet: what an operation wants to send next, and what an answer changes.
+//!
+//! [`next`] is a function of the stored state alone, so after a crash it asks for exactly the same request again, byte
+//! for byte, and every request of the protocol may be repeated. [`receive`] turns an answer into changes. Nothing
+//! else moves an operation.
+
+use batzen_protocol::Timestamp;
+
+use super::entropy::Entropy;
+use super::http::{HttpRequest, HttpResponse};
+use super::state::{Change, Draft, OpId, OpKind, Operation, State};
+use super::{CoreError, payment, recoup, refresh, refund, withdraw};
+
+/// What an operation wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing, it is finished.
+    Done,
+    /// Send this and hand the answer to [`receive`].
+    Request(Box<HttpRequest>),
+}
+
+/// What an answer led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// To be made durable before anything else is sent.
+    pub changes: Vec<Change>,
+    /// The operation waits for somebody else (the bank, a person); in plain words for whom. Ask again later.
+    pub waiting: Option<String>,
+}
+
+/// What `id` wants to send next. With `poll_ms` above zero, servers may hold back their answers that long where the
+/// operation waits for something.
+///
+/// # Errors
+/// [`CoreError::Inconsistent`] and its relatives if records contradict each other; never because of a peer.
+pub fn next(state: &State, id: OpId, poll_ms: u64) -> Result<Next, CoreError> {
+    let operation = state.operation(id)?;
+    if operation.finished.is_some() {
+        return Ok(Next::Done);
+    }
+    let request = match &operation.kind {
+        OpKind::Withdrawal(record) => withdraw::next(state, operation, record, poll_ms)?,
+        OpKind::Payment(record) => payment::next(state, operation, record)?,
+        OpKind::Refresh(record) => refresh::next(state, operation, record)?,
+        OpKind::Recoup(record) => recoup::next(state, operation, record)?,
+        OpKind::Refund(record) => refund::next(state, operation, record)?,
+    };
+    Ok(Next::Request(Box::new(request)))
+}
+
+/// Takes in the answer to the request that [`next`] gave.
+///
+/// Answers that say "later" ([`HttpResponse::is_transient`]) do not belong here: the same request is sent again.
+///
+/// # Errors
+/// If the peer refuses for good, or its answer does not verify. The operation stays where it is, to be tried again.
+pub fn receive(
+    state: &State,
+    id: OpId,
+    response: &HttpResponse,
+    now: Timestamp,
+    entropy: &mut dyn Entropy,
+) -> Result<Outcome, CoreError> {
+    let operation = state.operation(id)?;
+    if operation.finished.is_some() {
+        return Ok(Outcome { changes: Vec::new(), waiting: None });
+    }
+    let mut step =
+        Step { draft: Draft::new(state), operation: operation.clone(), now, entropy, waiting: None };
+    step.operation.last_error = None;
+    match operation.kind.clone() {
+        OpKind::Withdrawal(record) => withdraw::receive(&mut step, *record, response)?,
+        OpKind::Payment(record) => payment::receive(&mut step, *record, response)?,
+        OpKind::Refresh(record) => refresh::receive(&mut step, *record, response)?,
+        OpKind::Recoup(record) => recoup::receive(&mut step, *record, response)?,
+        OpKind::Refund(record) => refund::receive(&mut step, *record, response)?,
+    }
+    let Step { mut draft, mut operation, waiting, .. } = step;
+    operation.last_error.clone_from(&waiting);
+    draft.put_operation(operation);
+    // A change whose coins are spent must not wait for anybody to remember it.
+    follow_ups(&mut draft, now, entropy)?;
+    Ok(Outcome { changes: draft.into_changes(), waiting })
+}
+
+/// Operations that the present state calls for: refreshes of what is left on used coins and of coins that expire
+/// soon, recoups of coins whose denomination was revoked.
+///
+/// # Errors
+/// If records contradict each other.
+pub fn plan(state: &State, now: Timestamp, entropy: &mut dyn Entropy) -> Result<Vec<Change>, CoreError> {
+    let mut draft = Draft::new(state);
+    follow_ups(&mut draft, now, entropy)?;
+    Ok(draft.into_changes())
+}
+
+fn follow_ups(draft: &mut Draft<'_>, now: Timestamp, entropy: &mut dyn Entropy) -> Result<(), CoreError> {
+    recoup::plan(draft, now)?;
+    refresh::plan(draft, now, entropy)
+}
+
+/// The changes that record why an operation does not get on, or nothing if that stands there already.
+///
+/// # Errors
+/// [`CoreError::UnknownOperation`].
+pub fn note_error(state: &State, id: OpId, text: &str) -> Result<Vec<Change>, CoreError> {
+    let operation = state.operation(id)?;
+    if operation.finished.is_some() || operation.last_error.as_deref() == Some(text) {
+        return Ok(Vec::new());
+    }
+    let operation = Operation { last_error: Some(text.to_owned()), ..operation.clone() };
+    Ok(vec![Change::Operation(Box::new(operation))])
+}
+
+/// One answer being worked on.
+pub(crate) struct Step<'a, 'e> {
+    pub(crate) draft: Draft<'a>,
+    pub(crate) operation: Operation,
+    pub(crate) now: Timestamp,
+    pub(crate) entropy: &'e mut dyn Entropy,
+    pub(crate) waiting: Option<String>,
+}
+
+impl Step<'_, '_> {
+    pub(crate) fn finish(&mut self, kind: OpKind) {
+        self.operation.kind = kind;
+        self.operation.finished = Some(self.now);
+    }
+
+    pub(crate) fn go_on(&mut self, kind: OpKind) {
+        self.operation.kind = kind;
+    }
+
+    pub(crate) fn wait(&mut self, kind: OpKind, reason: impl Into<String>) {
+        self.operation.kind = kind;
+        self.waiting = Some(reason.into());
+    }
+}

@@ -1,0 +1,32 @@
+//! The wallet's core: no I/O, no clock, no randomness of its own.
+//!
+//! A wallet is a [`State`] and operations in it. [`next`] says what an operation wants to send, [`receive`] turns the
+//! answer into [`Change`]s, [`plan`] begins what is due. A driver makes changes durable, applies them, and only then
+//! sends the next request. Random bytes come from an [`Entropy`], the time is an argument.
+//!
+//! [`planchet`], [`refresh::Session`] and [`select`] work without any state, for load generators and other wallets.
+
+pub mod coin;
+pub mod encoding;
+mod entropy;
+mod error;
+pub mod exchange;
+mod history;
+pub mod http;
+mod machine;
+pub mod payment;
+pub mod planchet;
+pub mod recoup;
+pub mod refresh;
+pub mod refund;
+pub mod select;
+pub mod state;
+pub mod url;
+pub mod views;
+pub mod withdraw;
+
+pub use entropy::{Entropy, OsEntropy, SeededEntropy};
+pub use error::CoreError;
+pub use exchange::Exchange;
+pub use machine::{Next, Outcome, next, note_error, plan, receive};
+pub use state::{Change, OpId, State};

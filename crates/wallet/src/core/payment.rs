@@ -1,0 +1,751 @@
+//! Coins to a merchant, or to one's own bank account.
+//!
+//! Coins are debited in the wallet before the request goes out, and credited again only when the exchange has refused
+//! for good. An unanswered request is repeated unchanged; the exchange knows it by coin, merchant and contract.
+
+use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature, HashCode, WireSalt};
+use batzen_protocol::signatures::{ExchangeConfirmDeposit, SignedMessage, WalletCoinDeposit};
+use batzen_protocol::{Amount, Duration, Money, PaytoUri, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::coin::{Coin, CoinStatus};
+use super::encoding::text;
+use super::exchange::Exchange;
+use super::http::{Context, HttpRequest, HttpResponse};
+use super::machine::Step;
+use super::select::{Candidate, PaymentPlan, Target, select_all, select_coins};
+use super::state::{Draft, OpId, OpKind, Operation, State};
+use super::{Change, CoreError, Entropy, history, refresh};
+use batzen_protocol::api::exchange::{
+    BatchDepositCoin, BatchDepositConfirmation, BatchDepositRequest, DepositConfirmation, DepositRequest,
+};
+
+/// Most coins in one payment: the limit of a batch deposit.
+pub const MAX_COINS: usize = 256;
+
+/// A payment as a merchant's contract describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PaymentRequest {
+    /// Base URL of the exchange whose coins shall be used; the cheapest that has enough if not given.
+    pub exchange: Option<String>,
+    /// What the merchant shall get before the wire fee.
+    pub amount: Amount,
+    /// Deposit fees up to this sum are on the merchant.
+    pub max_fee: Money,
+    /// The merchant's key.
+    pub merchant_pub: EddsaPublicKey,
+    /// The merchant's bank account.
+    pub merchant_payto: String,
+    /// Salt of its hash.
+    pub wire_salt: WireSalt,
+    /// Hash of the contract.
+    pub h_contract_terms: HashCode,
+    /// When the contract was made; now if not given.
+    pub timestamp: Option<Timestamp>,
+    /// Until when the merchant may refund; zero for not at all.
+    pub refund_deadline: Timestamp,
+    /// When the exchange must pay the merchant.
+    pub wire_transfer_deadline: Timestamp,
+    /// For the history: what for.
+    pub summary: String,
+}
+
+/// A coin in a receipt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ReceiptCoin {
+    /// Which coin.
+    pub coin_pub: EddsaPublicKey,
+    /// Its denomination.
+    pub h_denom_pub: HashCode,
+    /// What it gave, fee included.
+    pub contribution: Amount,
+    /// Deposit fee in it.
+    pub deposit_fee: Amount,
+    /// The exchange's confirmation.
+    pub exchange_sig: EddsaSignature,
+}
+
+/// Proof of a payment: what an exchange confirmed, coin by coin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PaymentReceipt {
+    /// Number of the operation.
+    pub operation: OpId,
+    /// Base URL of the exchange.
+    pub exchange: String,
+    /// What left the wallet.
+    pub total: Amount,
+    /// The deposit fees in it; the receiver gets the rest, less the wire fee.
+    pub fees: Amount,
+    /// Coins in the order of the request.
+    pub coins: Vec<ReceiptCoin>,
+    /// The signing key of the exchange.
+    pub exchange_pub: EddsaPublicKey,
+    /// When the exchange accepted it.
+    pub exchange_timestamp: Timestamp,
+    /// Hash of the receiver's account with its salt.
+    pub h_wire: HashCode,
+}
+
+/// How far a payment got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PaymentStage {
+    /// To be sent, perhaps sent already.
+    Send,
+    /// Confirmed by the exchange.
+    Done,
+    /// Refused; the coins that were not taken are back.
+    Failed,
+}
+
+/// One coin of a payment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PaymentCoin {
+    /// Which coin.
+    pub coin_pub: EddsaPublicKey,
+    /// What it gives, deposit fee included.
+    #[serde(with = "text")]
+    pub amount: Money,
+    /// The fee in it.
+    #[serde(with = "text")]
+    pub fee_deposit: Money,
+    /// The exchange's confirmation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exchange_sig: Option<EddsaSignature>,
+}
+
+/// A payment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Payment {
+    /// Set for payments to one's own account: the key under which the exchange can be asked about them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub merchant_priv: Option<EddsaPrivateKey>,
+    /// Who is paid.
+    pub merchant_pub: EddsaPublicKey,
+    /// To which account.
+    pub payto: String,
+    /// Salt of its hash.
+    pub wire_salt: WireSalt,
+    /// Hash of the contract; random for payments to one's own account.
+    pub h_contract_terms: HashCode,
+    /// The wallet's time.
+    pub timestamp: Timestamp,
+    /// Until when the merchant may refund; zero for not at all.
+    pub refund_deadline: Timestamp,
+    /// When the exchange must pay.
+    pub wire_deadline: Timestamp,
+    /// What the receiver shall get before the wire fee.
+    #[serde(with = "text")]
+    pub amount: Money,
+    /// Deposit fees up to this sum are on the receiver.
+    #[serde(with = "text")]
+    pub max_fee: Money,
+    /// For the history: what for.
+    pub summary: String,
+    /// The coins, in the random order in which they are sent.
+    pub coins: Vec<PaymentCoin>,
+    /// Whether one request carries all coins; not with exchanges that cannot.
+    pub batch: bool,
+    /// How far it got.
+    pub stage: PaymentStage,
+    /// The exchange's signing key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exchange_pub: Option<EddsaPublicKey>,
+    /// When the exchange accepted it first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exchange_timestamp: Option<Timestamp>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Payment {
+    /// Sum of the contributions, and of the deposit fees in them.
+    ///
+    /// # Errors
+    /// On overflow, which records cannot have.
+    pub fn totals(&self) -> Result<(Money, Money), CoreError> {
+        let total = Money::checked_sum(self.coins.iter().map(|coin| coin.amount))?;
+        let fees = Money::checked_sum(self.coins.iter().map(|coin| coin.fee_deposit))?;
+        Ok((total, fees))
+    }
+
+    /// Hash of the receiver's account with its salt.
+    #[must_use]
+    pub fn h_wire(&self) -> HashCode {
+        batzen_protocol::payto::h_wire(&self.payto, &self.wire_salt)
+    }
+
+    /// Whether this pays the wallet's owner out.
+    #[must_use]
+    pub const fn is_own_account(&self) -> bool {
+        self.merchant_priv.is_some()
+    }
+}
+
+/// The coins of `exchange` that may pay now.
+fn candidates(state: &State, exchange: &Exchange, now: Timestamp) -> Result<Vec<Candidate>, CoreError> {
+    state
+        .fresh_coins(&exchange.base_url, now)
+        .map(|coin| {
+            let fee_deposit = exchange.denom(&coin.h_denom_pub)?.fee_deposit;
+            Ok(Candidate { coin_pub: coin.coin_pub, remaining: coin.remaining, fee_deposit })
+        })
+        .collect()
+}
+
+/// The cheapest coins of one exchange for a payment, without recording anything.
+///
+/// # Errors
+/// [`CoreError::InsufficientFunds`].
+pub fn preview(
+    state: &State,
+    base_url: &str,
+    amount: Amount,
+    max_fee: Money,
+    now: Timestamp,
+) -> Result<PaymentPlan, CoreError> {
+    let exchange = state.exchange(base_url)?;
+    let have = candidates(state, exchange, now)?;
+    let target = Target { amount: amount.money_in(exchange.currency)?, max_fee, max_coins: MAX_COINS };
+    choose(state, exchange, &have, target, now)
+}
+
+fn choose(
+    state: &State,
+    exchange: &Exchange,
+    have: &[Candidate],
+    target: Target,
+    now: Timestamp,
+) -> Result<PaymentPlan, CoreError> {
+    let change_cost = |coin_pub: &EddsaPublicKey, change: Money| {
+        state.coin(coin_pub).map_or(change, |coin| refresh::cost_of_change(exchange, coin, change, now))
+    };
+    if let Some(plan) = select_coins(have, target, &change_cost)? {
+        return Ok(plan);
+    }
+    let available = Money::checked_sum(have.iter().map(|coin| coin.remaining))?;
+    let all = select_all(have, usize::MAX)?;
+    if all.total.checked_sub(all.fees)? >= target.amount {
+        return Err(CoreError::TooManyCoins { max: target.max_coins });
+    }
+    Err(CoreError::InsufficientFunds {
+        needed: exchange.amount(target.amount),
+        available: exchange.amount(available),
+    })
+}
+
+/// Records a payment and debits its coins. Nothing is sent before the changes are durable.
+///
+/// # Errors
+/// If no exchange has enough, or the request is malformed.
+pub fn start(
+    state: &State,
+    request: &PaymentRequest,
+    now: Timestamp,
+    entropy: &mut dyn Entropy,
+) -> Result<(OpId, Vec<Change>), CoreError> {
+    check_payto(&request.merchant_payto)?;
+    if request.wire_transfer_deadline.is_never() || request.refund_deadline > request.wire_transfer_deadline {
+        return Err(CoreError::BadInput {
+            what: "wire transfer deadline",
+            reason: "it must be a date, and not before the refund deadline".to_owned(),
+        });
+    }
+    if request.amount.is_zero() {
+        return Err(CoreError::BadInput { what: "amount", reason: "it must be more than zero".to_owned() });
+    }
+    let (base_url, plan) = match &request.exchange {
+        Some(base_url) => (base_url.clone(), preview(state, base_url, request.amount, request.max_fee, now)?),
+        None => cheapest(state, request, now)?,
+    };
+    let payment = Payment {
+        merchant_priv: None,
+        merchant_pub: request.merchant_pub,
+        payto: request.merchant_payto.clone(),
+        wire_salt: request.wire_salt,
+        h_contract_terms: request.h_contract_terms,
+        timestamp: request.timestamp.unwrap_or(now),
+        refund_deadline: request.refund_deadline,
+        wire_deadline: request.wire_transfer_deadline,
+        amount: request.amount.money,
+        max_fee: request.max_fee,
+        summary: request.summary.clone(),
+        coins: Vec::new(),
+        batch: true,
+        stage: PaymentStage::Send,
+        exchange_pub: None,
+        exchange_timestamp: None,
+        reason: None,
+    };
+    record(state, &base_url, payment, &plan, now, entropy)
+}
+
+/// What to deposit into one's own account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DepositAmount {
+    /// This much shall be credited, before the wire fee; deposit fees come on top.
+    Exact(Amount),
+    /// Everything at the exchange.
+    All,
+}
+
+/// The coins for a deposit into one's own account.
+///
+/// # Errors
+/// [`CoreError::InsufficientFunds`].
+pub fn preview_deposit(
+    state: &State,
+    base_url: &str,
+    amount: DepositAmount,
+    now: Timestamp,
+) -> Result<PaymentPlan, CoreError> {
+    match amount {
+        DepositAmount::Exact(amount) => preview(state, base_url, amount, Money::ZERO, now),
+        DepositAmount::All => {
+            let exchange = state.exchange(base_url)?;
+            let plan = select_all(&candidates(state, exchange, now)?, MAX_COINS)?;
+            if plan.contributions.is_empty() {
+                let none = exchange.amount(Money::ZERO);
+                return Err(CoreError::InsufficientFunds {
+                    needed: exchange.amount(Money::UNIT),
+                    available: none,
+                });
+            }
+            Ok(plan)
+        }
+    }
+}
+
+/// Records a deposit into one's own bank account and debits its coins.
+///
+/// # Errors
+/// As [`start`].
+pub fn start_deposit(
+    state: &State,
+    base_url: &str,
+    amount: DepositAmount,
+    payto: &str,
+    now: Timestamp,
+    entropy: &mut dyn Entropy,
+) -> Result<(OpId, Vec<Change>), CoreError> {
+    check_payto(payto)?;
+    let plan = preview_deposit(state, base_url, amount, now)?;
+    let merchant_priv = EddsaPrivateKey::from_bytes(entropy.array());
+    let payment = Payment {
+        merchant_pub: merchant_priv.public_key(),
+        merchant_priv: Some(merchant_priv),
+        payto: payto.to_owned(),
+        wire_salt: WireSalt::from_bytes(entropy.array()),
+        h_contract_terms: HashCode::from_bytes(entropy.array()),
+        timestamp: now,
+        refund_deadline: Timestamp::ZERO,
+        // As soon as possible: there is nobody to wait for.
+        wire_deadline: now.saturating_add(Duration::from_secs(1)),
+        amount: plan.total.checked_sub(plan.fees)?,
+        max_fee: Money::ZERO,
+        summary: "deposit into a bank account".to_owned(),
+        coins: Vec::new(),
+        batch: true,
+        stage: PaymentStage::Send,
+        exchange_pub: None,
+        exchange_timestamp: None,
+        reason: None,
+    };
+    record(state, base_url, payment, &plan, now, entropy)
+}
+
+fn check_payto(payto: &str) -> Result<(), CoreError> {
+    PaytoUri::parse(payto)
+        .map(|_| ())
+        .map_err(|error| CoreError::BadInput { what: "payto URI", reason: error.to_string() })
+}
+
+fn cheapest(
+    state: &State,
+    request: &PaymentRequest,
+    now: Timestamp,
+) -> Result<(String, PaymentPlan), CoreError> {
+    let mut best: Option<(u128, String, PaymentPlan)> = None;
+    let mut failure = None;
+    for exchange in state.exchanges.values().filter(|exchange| exchange.currency == request.amount.currency) {
+        match preview(state, &exchange.base_url, request.amount, request.max_fee, now) {
+            Ok(plan) => {
+                let cost = plan.total.units() + plan.change_cost.units();
+                if best.as_ref().is_none_or(|(other, ..)| cost < *other) {
+                    best = Some((cost, exchange.base_url.clone(), plan));
+                }
+            }
+            Err(error) => failure = Some(error),
+        }
+    }
+    match (best, failure) {
+        (Some((_, base_url, plan)), _) => Ok((base_url, plan)),
+        (None, Some(error)) => Err(error),
+        (None, None) => Err(CoreError::InsufficientFunds {
+            needed: request.amount,
+            available: Amount::zero(request.amount.currency),
+        }),
+    }
+}
+
+fn record(
+    state: &State,
+    base_url: &str,
+    mut payment: Payment,
+    plan: &PaymentPlan,
+    now: Timestamp,
+    entropy: &mut dyn Entropy,
+) -> Result<(OpId, Vec<Change>), CoreError> {
+    let mut draft = Draft::new(state);
+    allocate(&mut draft, &mut payment, plan, entropy)?;
+    let id = draft.next_id();
+    draft.put_operation(Operation {
+        id,
+        created: now,
+        finished: None,
+        exchange: base_url.to_owned(),
+        last_error: None,
+        kind: OpKind::Payment(Box::new(payment)),
+    });
+    Ok((id, draft.into_changes()))
+}
+
+fn allocate(
+    draft: &mut Draft<'_>,
+    payment: &mut Payment,
+    plan: &PaymentPlan,
+    entropy: &mut dyn Entropy,
+) -> Result<(), CoreError> {
+    let mut contributions = plan.contributions.clone();
+    entropy.shuffle(&mut contributions);
+    for part in contributions {
+        draft.debit_coin(&part.coin_pub, part.amount)?;
+        payment.coins.push(PaymentCoin {
+            coin_pub: part.coin_pub,
+            amount: part.amount,
+            fee_deposit: part.fee_deposit,
+            exchange_sig: None,
+        });
+    }
+    Ok(())
+}
+
+/// The coins of the next request: all that are not confirmed, or one of them.
+fn asked(payment: &Payment) -> Vec<usize> {
+    let open = payment.coins.iter().enumerate().filter(|(_, coin)| coin.exchange_sig.is_none());
+    open.map(|(position, _)| position).take(if payment.batch { MAX_COINS } else { 1 }).collect()
+}
+
+/// The signature that moves a coin's contribution.
+pub(crate) fn sign_deposit(
+    exchange: &Exchange,
+    payment: &Payment,
+    part: &PaymentCoin,
+    coin: &Coin,
+) -> EddsaSignature {
+    WalletCoinDeposit {
+        h_contract_terms: payment.h_contract_terms,
+        h_age_commitment: batzen_crypto::ShortHash::ZERO,
+        h_policy: HashCode::ZERO,
+        h_wire: payment.h_wire(),
+        h_denom_pub: coin.h_denom_pub,
+        wallet_timestamp: payment.timestamp,
+        refund_deadline: payment.refund_deadline,
+        amount_with_fee: exchange.amount(part.amount),
+        deposit_fee: exchange.amount(part.fee_deposit),
+        merchant_pub: payment.merchant_pub,
+    }
+    .sign(&coin.coin_priv)
+}
+
+pub(crate) fn next(
+    state: &State,
+    operation: &Operation,
+    payment: &Payment,
+) -> Result<HttpRequest, CoreError> {
+    let exchange = state.exchange(&operation.exchange)?;
+    let mut coins = Vec::new();
+    for position in asked(payment) {
+        let part = &payment.coins[position];
+        let coin = state.coin(&part.coin_pub)?;
+        coins.push(BatchDepositCoin {
+            coin_pub: coin.coin_pub,
+            contribution: exchange.amount(part.amount),
+            denom_pub_hash: coin.h_denom_pub,
+            ub_sig: coin.denom_sig.clone(),
+            h_age_commitment: None,
+            coin_sig: sign_deposit(exchange, payment, part, coin),
+        });
+    }
+    let refund_deadline = (payment.refund_deadline != Timestamp::ZERO).then_some(payment.refund_deadline);
+    match (coins.pop(), coins.is_empty()) {
+        (Some(coin), true) => {
+            let body = DepositRequest {
+                merchant_payto_uri: payment.payto.clone(),
+                wire_salt: payment.wire_salt,
+                contribution: coin.contribution,
+                denom_pub_hash: coin.denom_pub_hash,
+                ub_sig: coin.ub_sig,
+                merchant_pub: payment.merchant_pub,
+                h_contract_terms: payment.h_contract_terms,
+                h_age_commitment: None,
+                coin_sig: coin.coin_sig,
+                timestamp: payment.timestamp,
+                refund_deadline,
+                wire_transfer_deadline: payment.wire_deadline,
+                policy: None,
+            };
+            let url = format!("{}coins/{}/deposit", operation.exchange, coin.coin_pub);
+            Ok(HttpRequest::post(Context::Deposit, url, &body))
+        }
+        (Some(last), false) => {
+            coins.push(last);
+            let body = BatchDepositRequest {
+                merchant_payto_uri: payment.payto.clone(),
+                wire_salt: payment.wire_salt,
+                merchant_pub: payment.merchant_pub,
+                h_contract_terms: payment.h_contract_terms,
+                timestamp: payment.timestamp,
+                refund_deadline,
+                wire_transfer_deadline: payment.wire_deadline,
+                policy: None,
+                coins,
+            };
+            Ok(HttpRequest::post(Context::Deposit, format!("{}batch-deposit", operation.exchange), &body))
+        }
+        (None, _) => {
+            Err(CoreError::Inconsistent(format!("payment {} has no coins left to send", operation.id)))
+        }
+    }
+}
+
+pub(crate) fn receive(
+    step: &mut Step<'_, '_>,
+    mut payment: Payment,
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    let asked = asked(&payment);
+    match (response.status, response.code()) {
+        (200, _) => confirmed(step, payment, &asked, response),
+        (404, 21) if payment.batch && asked.len() > 1 => {
+            payment.batch = false;
+            step.go_on(OpKind::Payment(Box::new(payment)));
+            Ok(())
+        }
+        (409, 1003 | 1012 | 1015) => {
+            let named = history::coin_in(response);
+            let Some(coin_pub) =
+                named.filter(|coin_pub| payment.coins.iter().any(|coin| coin.coin_pub == *coin_pub))
+            else {
+                return Err(response.refusal("paying"));
+            };
+            let left = history::remaining_after_conflict(&step.draft, &coin_pub, response)?;
+            replace(step, payment, |draft, coin| {
+                if coin == coin_pub {
+                    let coin = draft.coin_mut(&coin)?;
+                    coin.remaining = left;
+                    coin.status = if left.is_zero() { CoinStatus::Lost } else { CoinStatus::Used };
+                    return Ok(true);
+                }
+                Ok(false)
+            })
+        }
+        (404, 1005) | (410, 1009 | 1010) => {
+            let named = super::planchet::denomination_in(response);
+            let code = response.code();
+            let Some(h_denom_pub) = named else { return Err(response.refusal("paying")) };
+            if code == 1010
+                && let Some(denom) =
+                    step.draft.exchange_mut(&step.operation.exchange)?.denoms.get_mut(&h_denom_pub)
+            {
+                denom.revoked = true;
+                denom.offered = false;
+            }
+            let status = match code {
+                1005 => CoinStatus::Frozen,
+                1009 => CoinStatus::Lost,
+                _ => CoinStatus::Used,
+            };
+            replace(step, payment, |draft, coin| {
+                let coin = draft.coin_mut(&coin)?;
+                if coin.h_denom_pub == h_denom_pub {
+                    coin.status = status;
+                    return Ok(true);
+                }
+                Ok(false)
+            })
+        }
+        // The exchange understood and refused; nothing of this request was booked.
+        (400..=499, code) if code != 0 => {
+            let refusal = response.refusal("paying").to_string();
+            fail(step, payment, refusal)
+        }
+        _ => Err(response.refusal("paying")),
+    }
+}
+
+fn confirmed(
+    step: &mut Step<'_, '_>,
+    mut payment: Payment,
+    asked: &[usize],
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    let (timestamp, exchange_pub, signatures) = if asked.len() == 1 {
+        let answer: DepositConfirmation = response.json("paying")?;
+        (answer.exchange_timestamp, answer.exchange_pub, vec![answer.exchange_sig])
+    } else {
+        let answer: BatchDepositConfirmation = response.json("paying")?;
+        let signatures = answer.exchange_sigs.iter().map(|item| item.exchange_sig).collect();
+        (answer.exchange_timestamp, answer.exchange_pub, signatures)
+    };
+    if signatures.len() != asked.len() {
+        return Err(CoreError::BadAnswer {
+            what: "paying",
+            status: response.status,
+            reason: format!("{} confirmations for {} coins", signatures.len(), asked.len()),
+        });
+    }
+    let exchange = step.draft.exchange(&step.operation.exchange)?;
+    exchange.require_signing_key(&exchange_pub, step.now)?;
+    let h_wire = payment.h_wire();
+    for (&position, exchange_sig) in asked.iter().zip(signatures) {
+        let part = &mut payment.coins[position];
+        let message = ExchangeConfirmDeposit {
+            h_contract_terms: payment.h_contract_terms,
+            h_wire,
+            h_policy: HashCode::ZERO,
+            exchange_timestamp: timestamp,
+            wire_deadline: payment.wire_deadline,
+            refund_deadline: payment.refund_deadline,
+            amount_without_fee: exchange.amount(part.amount.checked_sub(part.fee_deposit)?),
+            coin_pub: part.coin_pub,
+            merchant_pub: payment.merchant_pub,
+        };
+        if !message.verify(&exchange_pub, &exchange_sig) {
+            return Err(CoreError::BadSignature { what: "the exchange's confirmation of the payment" });
+        }
+        part.exchange_sig = Some(exchange_sig);
+    }
+    payment.exchange_pub = Some(exchange_pub);
+    payment.exchange_timestamp.get_or_insert(timestamp);
+    if payment.coins.iter().all(|coin| coin.exchange_sig.is_some()) {
+        payment.stage = PaymentStage::Done;
+        step.finish(OpKind::Payment(Box::new(payment)));
+    } else {
+        step.go_on(OpKind::Payment(Box::new(payment)));
+    }
+    Ok(())
+}
+
+/// Takes back the coins that are not confirmed, leaves out those that `drop_coin` tells, and chooses anew for what is
+/// still to be paid.
+fn replace(
+    step: &mut Step<'_, '_>,
+    mut payment: Payment,
+    mut drop_coin: impl FnMut(&mut Draft<'_>, EddsaPublicKey) -> Result<bool, CoreError>,
+) -> Result<(), CoreError> {
+    let (kept, open): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut payment.coins).into_iter().partition(|coin| coin.exchange_sig.is_some());
+    payment.coins = kept;
+    let mut have = Vec::new();
+    let base_url = step.operation.exchange.clone();
+    for part in &open {
+        step.draft.credit_coin(&part.coin_pub, part.amount)?;
+        if !drop_coin(&mut step.draft, part.coin_pub)? {
+            // Another try of the same payment tells the receiver nothing new.
+            let coin = step.draft.coin(&part.coin_pub)?;
+            have.push(Candidate {
+                coin_pub: coin.coin_pub,
+                remaining: coin.remaining,
+                fee_deposit: part.fee_deposit,
+            });
+        }
+    }
+    let exchange = step.draft.exchange(&base_url)?.clone();
+    let others = candidates(step.draft.base(), &exchange, step.now)?;
+    for other in others {
+        let coin = step.draft.coin(&other.coin_pub)?;
+        let usable = coin.status == CoinStatus::Fresh && !exchange.denom(&coin.h_denom_pub)?.revoked;
+        if usable && !have.iter().any(|candidate| candidate.coin_pub == other.coin_pub) {
+            have.push(other);
+        }
+    }
+    let (total, fees) = payment.totals()?;
+    let paid = total.checked_sub(fees)?.checked_add(fees.min(payment.max_fee))?;
+    let target = Target {
+        amount: payment.amount.checked_sub(paid).unwrap_or(Money::ZERO),
+        max_fee: payment.max_fee.checked_sub(fees).unwrap_or(Money::ZERO),
+        max_coins: MAX_COINS - payment.coins.len(),
+    };
+    match choose(step.draft.base(), &exchange, &have, target, step.now) {
+        Ok(plan) => {
+            allocate(&mut step.draft, &mut payment, &plan, step.entropy)?;
+            step.go_on(OpKind::Payment(Box::new(payment)));
+            Ok(())
+        }
+        Err(error @ (CoreError::InsufficientFunds { .. } | CoreError::TooManyCoins { .. })) => {
+            fail(step, payment, error.to_string())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Ends a payment that was refused; what was debited for it returns.
+fn fail(step: &mut Step<'_, '_>, mut payment: Payment, reason: String) -> Result<(), CoreError> {
+    let own = payment.is_own_account();
+    for part in payment.coins.iter().filter(|coin| coin.exchange_sig.is_none()) {
+        step.draft.credit_coin(&part.coin_pub, part.amount)?;
+        let coin = step.draft.coin_mut(&part.coin_pub)?;
+        // A merchant may have seen the coin: it is refreshed. For an own account only the exchange saw it, in a request
+        // that it did not book; paying again to the same account reveals nothing that this did not.
+        if own && coin.status == CoinStatus::Used {
+            coin.status = CoinStatus::Fresh;
+        }
+    }
+    payment.coins.retain(|coin| coin.exchange_sig.is_some());
+    payment.stage = PaymentStage::Failed;
+    payment.reason = Some(reason);
+    step.finish(OpKind::Payment(Box::new(payment)));
+    Ok(())
+}
+
+/// The receipt of a finished payment.
+///
+/// # Errors
+/// [`CoreError::BadInput`] if `id` is no payment or it is not confirmed.
+pub fn receipt(state: &State, id: OpId) -> Result<PaymentReceipt, CoreError> {
+    let operation = state.operation(id)?;
+    let OpKind::Payment(payment) = &operation.kind else {
+        return Err(CoreError::BadInput { what: "operation", reason: format!("{id} is not a payment") });
+    };
+    let not_done = || CoreError::BadInput {
+        what: "payment",
+        reason: payment.reason.clone().unwrap_or_else(|| "not confirmed yet".to_owned()),
+    };
+    if payment.stage != PaymentStage::Done {
+        return Err(not_done());
+    }
+    let exchange = state.exchange(&operation.exchange)?;
+    let (total, fees) = payment.totals()?;
+    let mut coins = Vec::with_capacity(payment.coins.len());
+    for part in &payment.coins {
+        coins.push(ReceiptCoin {
+            coin_pub: part.coin_pub,
+            h_denom_pub: state.coin(&part.coin_pub)?.h_denom_pub,
+            contribution: exchange.amount(part.amount),
+            deposit_fee: exchange.amount(part.fee_deposit),
+            exchange_sig: part.exchange_sig.ok_or_else(not_done)?,
+        });
+    }
+    Ok(PaymentReceipt {
+        operation: id,
+        exchange: operation.exchange.clone(),
+        total: exchange.amount(total),
+        fees: exchange.amount(fees),
+        coins,
+        exchange_pub: payment.exchange_pub.ok_or_else(not_done)?,
+        exchange_timestamp: payment.exchange_timestamp.ok_or_else(not_done)?,
+        h_wire: payment.h_wire(),
+    })
+}

@@ -1,0 +1,142 @@
+//! Coins in the making: pure functions from secrets and public values to requests, and from signatures to coins.
+//!
+//! These are what a load generator or another wallet needs; nothing here knows about records.
+
+use batzen_crypto::{
+    BlindedDenomSignature, BlindedPlanchet, BlindingSecret, CoinSecrets, CsNonce, DenomSignature,
+    EddsaPrivateKey, EddsaPublicKey, ExchangeWithdrawValues, HashCode, PlanchetMasterSecret, UnblindState,
+    kdf,
+};
+use batzen_protocol::Currency;
+use batzen_protocol::signatures::{SignedMessage, WalletReserveWithdraw};
+use serde::Deserialize;
+
+use super::CoreError;
+use super::coin::CsSession;
+use super::exchange::Denom;
+use super::http::HttpResponse;
+use batzen_protocol::api::exchange::WithdrawRequest;
+
+/// A coin that is not signed yet.
+#[derive(Clone, Debug)]
+pub struct Planchet {
+    /// Private key of the coin to be.
+    pub coin_priv: EddsaPrivateKey,
+    /// Its public key.
+    pub coin_pub: EddsaPublicKey,
+    /// What blinds it.
+    pub blinding: BlindingSecret,
+    /// What is sent.
+    pub blinded: BlindedPlanchet,
+    /// Its hash.
+    pub h_coin_ev: HashCode,
+    /// What finishes the coin.
+    pub unblind_state: UnblindState,
+}
+
+impl Planchet {
+    /// Blinds a coin for `denom`.
+    ///
+    /// # Errors
+    /// If the key of the denomination or the R values are made to mark coins, or the ciphers do not match.
+    pub fn new(secrets: CoinSecrets, denom: &Denom, cs: Option<&CsSession>) -> Result<Self, CoreError> {
+        let values = withdraw_values(cs);
+        let coin_pub = secrets.coin_pub();
+        let nonce = cs.map(|session| session.nonce);
+        let (blinded, unblind_state) = batzen_crypto::denom::prepare_planchet(
+            &denom.key,
+            &values,
+            nonce.as_ref(),
+            &coin_pub,
+            &secrets.blinding,
+            None,
+        )?;
+        Ok(Self {
+            h_coin_ev: blinded.hash(&denom.h_denom_pub),
+            coin_priv: secrets.coin_priv,
+            coin_pub,
+            blinding: secrets.blinding,
+            blinded,
+            unblind_state,
+        })
+    }
+
+    /// Finishes the coin and verifies the exchange's signature.
+    ///
+    /// # Errors
+    /// [`CoreError::BadSignature`].
+    pub fn unblind(&self, blind: &BlindedDenomSignature) -> Result<DenomSignature, CoreError> {
+        self.unblind_state
+            .unblind(blind)
+            .map_err(|_| CoreError::BadSignature { what: "the exchange's blind signature of a coin" })
+    }
+}
+
+/// The exchange's first message as the cryptography wants it.
+#[must_use]
+pub fn withdraw_values(cs: Option<&CsSession>) -> ExchangeWithdrawValues {
+    cs.map_or(ExchangeWithdrawValues::Rsa, |session| ExchangeWithdrawValues::Cs {
+        r0: session.r_0,
+        r1: session.r_1,
+    })
+}
+
+/// The master secret of Clause-Schnorr coin number `index` of a withdrawal.
+fn master_secret(seed: &PlanchetMasterSecret, index: u32) -> PlanchetMasterSecret {
+    let info: [&[u8]; 1] = [b"batzen-withdrawal-planchet"];
+    PlanchetMasterSecret::from_bytes(kdf::kdf_array(&index.to_be_bytes(), seed.as_bytes(), &info))
+}
+
+/// The nonce of coin number `index` of a withdrawal, for Clause-Schnorr.
+#[must_use]
+pub fn withdraw_nonce(seed: &PlanchetMasterSecret, index: u32) -> CsNonce {
+    master_secret(seed, index).cs_nonce()
+}
+
+/// Coin number `index` of a withdrawal. RSA coins derive as other wallets of this protocol derive them.
+///
+/// # Errors
+/// As [`Planchet::new`].
+pub fn withdraw_planchet(
+    seed: &PlanchetMasterSecret,
+    index: u32,
+    denom: &Denom,
+    cs: Option<&CsSession>,
+) -> Result<Planchet, CoreError> {
+    let secrets = match cs {
+        None => CoinSecrets::from_withdrawal_seed(seed.as_bytes(), index),
+        Some(_) => CoinSecrets::from_master(&master_secret(seed, index), &withdraw_values(cs)),
+    };
+    Planchet::new(secrets, denom, cs)
+}
+
+/// The signed request that takes one coin out of a reserve.
+///
+/// # Errors
+/// If value and fee overflow together.
+pub fn withdraw_request(
+    reserve_priv: &EddsaPrivateKey,
+    currency: Currency,
+    denom: &Denom,
+    planchet: &Planchet,
+) -> Result<WithdrawRequest, CoreError> {
+    let message = WalletReserveWithdraw {
+        amount_with_fee: denom.value.checked_add(denom.fee_withdraw)?.of(currency),
+        h_denom_pub: denom.h_denom_pub,
+        h_coin_envelope: planchet.h_coin_ev,
+    };
+    Ok(WithdrawRequest {
+        reserve_sig: message.sign(reserve_priv),
+        denom_pub_hash: denom.h_denom_pub,
+        coin_ev: planchet.blinded.clone(),
+    })
+}
+
+/// The denomination that an error answer is about.
+pub(crate) fn denomination_in(response: &HttpResponse) -> Option<HashCode> {
+    #[derive(Deserialize)]
+    struct Named {
+        h_denom_pub: HashCode,
+    }
+    serde_json::from_slice::<Named>(&response.body).ok().map(|named| named.h_denom_pub)
+}

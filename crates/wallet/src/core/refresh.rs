@@ -1,0 +1,580 @@
+//! What is left on a coin into fresh coins that nobody can tell from others.
+//!
+//! The wallet commits to three sets of fresh coins, the exchange picks one at random, the wallet opens the other two.
+//! Everything follows from one stored secret, so a killed refresh goes on with the very same requests.
+
+use batzen_crypto::refresh::{
+    FreshDenom, KAPPA, MAX_FRESH_COINS, RefreshCommitment, derive_candidate,
+    transfer_priv_from_master_secret, transfer_secret,
+};
+use batzen_crypto::{
+    CoinSecrets, EcdhePrivateKey, EcdhePublicKey, EddsaPublicKey, ExchangeWithdrawValues, HashCode,
+    RefreshMasterSecret, ShortHash,
+};
+use batzen_protocol::signatures::{
+    ExchangeConfirmMelt, SignedMessage, WalletCoinLink, WalletCoinMelt, Zeros,
+};
+use batzen_protocol::{Amount, Money, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::coin::{Coin, CoinSource, CoinStatus, CsSession};
+use super::encoding::text;
+use super::exchange::{CipherChoice, Exchange};
+use super::http::{Context, HttpRequest, HttpResponse};
+use super::machine::Step;
+use super::select::{IssuePlan, split_into_coins};
+use super::state::{Draft, OpKind, Operation, State};
+use super::{CoreError, Entropy, history, planchet};
+use batzen_protocol::api::exchange::{
+    BlindSignatures, CsrMeltCoin, CsrMeltRequest, CsrMeltResponse, MeltConfirmation, MeltRequest,
+    RevealRequest,
+};
+
+/// Fresh coins of one refresh; more would make its three candidate sets needlessly large.
+const MAX_COINS: usize = 64;
+const _: () = assert!(MAX_COINS <= MAX_FRESH_COINS);
+
+/// Why a coin is refreshed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RefreshReason {
+    /// Change of a payment, or money that came back to a used coin.
+    Change,
+    /// The coin's denomination expires soon.
+    Expiry,
+}
+
+/// How far a refresh got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RefreshStage {
+    /// Gets the exchange's first messages for Clause-Schnorr coins.
+    Prepare,
+    /// Commits to the fresh coins and debits the old one.
+    Melt,
+    /// Opens two candidates and gets the coins of the third.
+    Reveal,
+    /// The fresh coins are in the wallet.
+    Done,
+    /// Refused before anything was debited.
+    Failed,
+    /// Debited, but the fresh coins cannot be had any more.
+    Lost,
+}
+
+/// One coin to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FreshRecord {
+    /// Its denomination.
+    pub h_denom_pub: HashCode,
+    /// The exchange's first message, for Clause-Schnorr.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cs: Option<CsSession>,
+}
+
+/// A refresh.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refresh {
+    /// Why.
+    pub reason: RefreshReason,
+    /// The coin that is melted.
+    pub old_coin_pub: EddsaPublicKey,
+    /// All transfer keys and nonces derive from it (and from the old coin's key).
+    pub secret: RefreshMasterSecret,
+    /// What is taken from the old coin, melt fee included.
+    #[serde(with = "text")]
+    pub amount: Money,
+    /// The melt fee in it.
+    #[serde(with = "text")]
+    pub fee_melt: Money,
+    /// Sum of the withdraw fees in it.
+    #[serde(with = "text")]
+    pub fees_withdraw: Money,
+    /// Coins to get.
+    pub fresh: Vec<FreshRecord>,
+    /// The commitment, fixed before the melt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rc: Option<HashCode>,
+    /// Which candidate the exchange picked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noreveal_index: Option<u32>,
+    /// How far it got.
+    pub stage: RefreshStage,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+impl Refresh {
+    /// What the fresh coins are worth together.
+    ///
+    /// # Errors
+    /// Never for records of this wallet.
+    pub fn value(&self) -> Result<Money, CoreError> {
+        Ok(self.amount.checked_sub(self.fee_melt)?.checked_sub(self.fees_withdraw)?)
+    }
+}
+
+/// A refresh session: the candidates and what they commit to. Pure; a load generator uses it without a wallet.
+#[derive(Debug)]
+pub struct Session<'a> {
+    /// Private key and public key of the coin that is melted.
+    pub old_coin: (&'a batzen_crypto::EddsaPrivateKey, EddsaPublicKey),
+    /// The secret.
+    pub secret: &'a RefreshMasterSecret,
+    /// Fresh denominations, with the exchange's first messages where the cipher has them.
+    pub fresh: Vec<(&'a super::exchange::Denom, ExchangeWithdrawValues)>,
+}
+
+impl Session<'_> {
+    fn has_cs(&self) -> bool {
+        self.fresh.iter().any(|(_, values)| !matches!(values, ExchangeWithdrawValues::Rsa))
+    }
+
+    /// The secret as it is sent: only with Clause-Schnorr coins.
+    #[must_use]
+    pub fn rms(&self) -> Option<&RefreshMasterSecret> {
+        self.has_cs().then_some(self.secret)
+    }
+
+    /// Transfer key of a candidate.
+    #[must_use]
+    pub fn transfer_priv(&self, candidate: u32) -> EcdhePrivateKey {
+        transfer_priv_from_master_secret(self.secret, self.old_coin.0, candidate)
+    }
+
+    /// The coins of a candidate.
+    ///
+    /// # Errors
+    /// If a key or an R value is made to mark coins.
+    pub fn candidate(&self, candidate: u32) -> Result<Vec<batzen_crypto::refresh::FreshCoin>, CoreError> {
+        let fresh: Vec<FreshDenom<'_>> = self
+            .fresh
+            .iter()
+            .map(|(denom, values)| FreshDenom { denom: &denom.key, values: *values })
+            .collect();
+        let secret = transfer_secret(&self.transfer_priv(candidate), &self.old_coin.1)?;
+        Ok(derive_candidate(&secret, &fresh, self.rms(), None)?)
+    }
+
+    /// The commitment to all candidates.
+    ///
+    /// # Errors
+    /// As [`Session::candidate`].
+    pub fn commitment(&self, amount_with_fee: &Amount) -> Result<HashCode, CoreError> {
+        let mut planchets: [Vec<_>; KAPPA] = Default::default();
+        for (candidate, list) in (0u32..).zip(&mut planchets) {
+            *list = self.candidate(candidate)?.into_iter().map(|coin| coin.planchet).collect();
+        }
+        let [first, second, third] = &planchets;
+        let transfer_pubs: [EcdhePublicKey; KAPPA] =
+            [0, 1, 2].map(|candidate| self.transfer_priv(candidate).public_key());
+        let h_denom_pubs: Vec<HashCode> = self.fresh.iter().map(|(denom, _)| denom.h_denom_pub).collect();
+        let commitment = RefreshCommitment {
+            rms: self.rms(),
+            transfer_pubs: &transfer_pubs,
+            h_denom_pubs: &h_denom_pubs,
+            old_coin_pub: &self.old_coin.1,
+            amount_with_fee: &amount_with_fee.to_nbo(),
+            planchets: [first, second, third],
+        };
+        Ok(commitment.hash()?)
+    }
+}
+
+fn session<'a>(exchange: &'a Exchange, old: &'a Coin, record: &'a Refresh) -> Result<Session<'a>, CoreError> {
+    let mut fresh = Vec::with_capacity(record.fresh.len());
+    for item in &record.fresh {
+        fresh.push((exchange.denom(&item.h_denom_pub)?, planchet::withdraw_values(item.cs.as_ref())));
+    }
+    Ok(Session { old_coin: (&old.coin_priv, old.coin_pub), secret: &record.secret, fresh })
+}
+
+/// The coins that `amount` on a coin of this denomination would give, or nothing if it is too little.
+fn plan_fresh(
+    exchange: &Exchange,
+    old: &Coin,
+    amount: Money,
+    now: Timestamp,
+) -> Result<Option<IssuePlan>, CoreError> {
+    let fee_melt = exchange.denom(&old.h_denom_pub)?.fee_refresh;
+    let Ok(sum) = amount.checked_sub(fee_melt) else { return Ok(None) };
+    let plan = split_into_coins(&exchange.offers(CipherChoice::Any, now), sum, MAX_COINS)?;
+    Ok((!plan.denoms.is_empty()).then_some(plan))
+}
+
+/// What turning `change` on a coin into fresh coins costs: melt fee, withdraw fees, and what no coin fits into.
+#[must_use]
+pub fn cost_of_change(exchange: &Exchange, old: &Coin, change: Money, now: Timestamp) -> Money {
+    match plan_fresh(exchange, old, change, now) {
+        Ok(Some(plan)) => change.checked_sub(plan.value).unwrap_or(change),
+        _ => change,
+    }
+}
+
+/// Begins the refreshes that are due.
+pub(crate) fn plan(
+    draft: &mut Draft<'_>,
+    now: Timestamp,
+    entropy: &mut dyn Entropy,
+) -> Result<(), CoreError> {
+    let mut due = Vec::new();
+    for coin in draft.coins() {
+        if coin.remaining.is_zero() {
+            continue;
+        }
+        let Ok(exchange) = draft.exchange(&coin.exchange) else { continue };
+        let Ok(denom) = exchange.denom(&coin.h_denom_pub) else { continue };
+        // Revoked coins are recouped; expired ones can only be melted if the exchange remembers a recoup into them.
+        if denom.revoked || denom.stamp_expire_legal <= now {
+            continue;
+        }
+        let reason = match coin.status {
+            CoinStatus::Used => RefreshReason::Change,
+            CoinStatus::Fresh if denom.should_refresh(now) => RefreshReason::Expiry,
+            _ => continue,
+        };
+        due.push((coin.coin_pub, reason));
+    }
+    if due.is_empty() {
+        return Ok(());
+    }
+    due.retain(|(coin_pub, _)| !is_busy(draft, coin_pub));
+    for (coin_pub, reason) in due {
+        begin(draft, &coin_pub, reason, now, entropy)?;
+    }
+    Ok(())
+}
+
+/// Whether an operation that is not finished works with the coin.
+pub(crate) fn is_busy(draft: &Draft<'_>, coin_pub: &EddsaPublicKey) -> bool {
+    draft.operations().filter(|operation| operation.finished.is_none()).any(|operation| {
+        match &operation.kind {
+            OpKind::Withdrawal(_) => false,
+            OpKind::Payment(payment) => payment.coins.iter().any(|coin| coin.coin_pub == *coin_pub),
+            OpKind::Refresh(refresh) => refresh.old_coin_pub == *coin_pub,
+            OpKind::Recoup(recoup) => recoup.coin_pub == *coin_pub,
+            OpKind::Refund(refund) => refund.items.iter().any(|item| item.coin_pub == *coin_pub),
+        }
+    })
+}
+
+fn begin(
+    draft: &mut Draft<'_>,
+    coin_pub: &EddsaPublicKey,
+    reason: RefreshReason,
+    now: Timestamp,
+    entropy: &mut dyn Entropy,
+) -> Result<(), CoreError> {
+    let coin = draft.coin(coin_pub)?.clone();
+    let exchange = draft.exchange(&coin.exchange)?.clone();
+    let Some(plan) = plan_fresh(&exchange, &coin, coin.remaining, now)? else { return Ok(()) };
+    let fee_melt = exchange.denom(&coin.h_denom_pub)?.fee_refresh;
+    // An expiring coin that cannot become anything better stays as it is until it can.
+    let amount = plan.value.checked_add(plan.fees)?.checked_add(fee_melt)?;
+    draft.debit_coin(coin_pub, amount)?;
+    let mut record = Refresh {
+        reason,
+        old_coin_pub: *coin_pub,
+        secret: RefreshMasterSecret::from_bytes(entropy.array()),
+        amount,
+        fee_melt,
+        fees_withdraw: plan.fees,
+        fresh: plan.denoms.into_iter().map(|h_denom_pub| FreshRecord { h_denom_pub, cs: None }).collect(),
+        rc: None,
+        noreveal_index: None,
+        stage: RefreshStage::Prepare,
+        failure: None,
+    };
+    if missing_cs(&exchange, &record)?.is_empty() {
+        commit(&exchange, &coin, &mut record)?;
+    }
+    draft.put_operation(Operation {
+        id: draft.next_id(),
+        created: now,
+        finished: None,
+        exchange: exchange.base_url.clone(),
+        last_error: None,
+        kind: OpKind::Refresh(Box::new(record)),
+    });
+    Ok(())
+}
+
+/// Fixes the commitment; from here on the fresh coins cannot change.
+fn commit(exchange: &Exchange, old: &Coin, record: &mut Refresh) -> Result<(), CoreError> {
+    record.rc = Some(session(exchange, old, record)?.commitment(&exchange.amount(record.amount))?);
+    record.stage = RefreshStage::Melt;
+    Ok(())
+}
+
+/// Positions of the fresh coins that lack the exchange's first message.
+fn missing_cs(exchange: &Exchange, record: &Refresh) -> Result<Vec<u32>, CoreError> {
+    let mut missing = Vec::new();
+    for (position, item) in (0u32..).zip(&record.fresh) {
+        if item.cs.is_none() && exchange.denom(&item.h_denom_pub)?.is_cs() {
+            missing.push(position);
+        }
+    }
+    Ok(missing)
+}
+
+fn rc_of(operation: &Operation, record: &Refresh) -> Result<HashCode, CoreError> {
+    record.rc.ok_or_else(|| CoreError::Inconsistent(format!("refresh {} has no commitment", operation.id)))
+}
+
+pub(crate) fn next(state: &State, operation: &Operation, record: &Refresh) -> Result<HttpRequest, CoreError> {
+    let base = &operation.exchange;
+    let exchange = state.exchange(base)?;
+    let old = state.coin(&record.old_coin_pub)?;
+    match record.stage {
+        RefreshStage::Prepare => {
+            let nks = missing_cs(exchange, record)?
+                .into_iter()
+                .map(|coin_offset| CsrMeltCoin {
+                    coin_offset,
+                    denom_pub_hash: record.fresh[coin_offset as usize].h_denom_pub,
+                })
+                .collect();
+            let body = CsrMeltRequest { rms: record.secret.clone(), nks };
+            Ok(HttpRequest::post(Context::Refresh, format!("{base}csr-melt"), &body))
+        }
+        RefreshStage::Melt => {
+            let rc = rc_of(operation, record)?;
+            let message = WalletCoinMelt {
+                refresh_commitment: rc,
+                h_denom_pub: old.h_denom_pub,
+                h_age_commitment: ShortHash::ZERO,
+                amount_with_fee: exchange.amount(record.amount),
+                melt_fee: exchange.amount(record.fee_melt),
+            };
+            let body = MeltRequest {
+                denom_sig: old.denom_sig.clone(),
+                denom_pub_hash: old.h_denom_pub,
+                age_commitment_hash: None,
+                confirm_sig: message.sign(&old.coin_priv),
+                value_with_fee: exchange.amount(record.amount),
+                rc,
+                rms: session(exchange, old, record)?.rms().cloned(),
+                coin_pub: None,
+            };
+            Ok(HttpRequest::post(Context::Refresh, format!("{base}coins/{}/melt", old.coin_pub), &body))
+        }
+        RefreshStage::Reveal => {
+            let rc = rc_of(operation, record)?;
+            let chosen = chosen(operation, record)?;
+            let session = session(exchange, old, record)?;
+            let transfer_pub = session.transfer_priv(chosen).public_key();
+            let coins = session.candidate(chosen)?;
+            let link_sigs = coins
+                .iter()
+                .zip(&record.fresh)
+                .map(|(coin, item)| {
+                    WalletCoinLink {
+                        h_denom_pub: item.h_denom_pub,
+                        transfer_pub,
+                        h_age_commitment: Zeros,
+                        h_coin_envelope: coin.planchet.hash(&item.h_denom_pub),
+                    }
+                    .sign(&old.coin_priv)
+                })
+                .collect();
+            let body = RevealRequest {
+                transfer_pub,
+                transfer_privs: (0..KAPPA as u32)
+                    .filter(|candidate| *candidate != chosen)
+                    .map(|candidate| session.transfer_priv(candidate))
+                    .collect(),
+                link_sigs,
+                coin_evs: coins.into_iter().map(|coin| coin.planchet).collect(),
+                new_denoms_h: record.fresh.iter().map(|item| item.h_denom_pub).collect(),
+                old_age_commitment: None,
+                rms: session.rms().cloned(),
+            };
+            Ok(HttpRequest::post(Context::Refresh, format!("{base}refreshes/{rc}/reveal"), &body))
+        }
+        RefreshStage::Done | RefreshStage::Failed | RefreshStage::Lost => {
+            Err(CoreError::Inconsistent(format!("refresh {} ended without date", operation.id)))
+        }
+    }
+}
+
+fn chosen(operation: &Operation, record: &Refresh) -> Result<u32, CoreError> {
+    record
+        .noreveal_index
+        .ok_or_else(|| CoreError::Inconsistent(format!("refresh {} is not melted", operation.id)))
+}
+
+pub(crate) fn receive(
+    step: &mut Step<'_, '_>,
+    record: Refresh,
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    match record.stage {
+        RefreshStage::Prepare => after_csr(step, record, response),
+        RefreshStage::Melt => after_melt(step, record, response),
+        RefreshStage::Reveal => after_reveal(step, record, response),
+        RefreshStage::Done | RefreshStage::Failed | RefreshStage::Lost => Ok(()),
+    }
+}
+
+fn after_csr(step: &mut Step<'_, '_>, mut record: Refresh, response: &HttpResponse) -> Result<(), CoreError> {
+    let exchange = step.draft.exchange(&step.operation.exchange)?.clone();
+    match (response.status, response.code()) {
+        (200, _) => {
+            let answer: CsrMeltResponse = response.json("preparing change")?;
+            let missing = missing_cs(&exchange, &record)?;
+            if answer.ewvs.len() != missing.len() {
+                return Err(CoreError::BadAnswer {
+                    what: "preparing change",
+                    status: response.status,
+                    reason: "wrong number of values".to_owned(),
+                });
+            }
+            for (position, item) in missing.into_iter().zip(answer.ewvs) {
+                let nonce = record.secret.cs_nonce(position);
+                record.fresh[position as usize].cs = Some(CsSession::new(nonce, &item.ewv)?);
+            }
+            let old = step.draft.coin(&record.old_coin_pub)?.clone();
+            commit(&exchange, &old, &mut record)?;
+            step.go_on(OpKind::Refresh(Box::new(record)));
+            Ok(())
+        }
+        (404, 1005) | (410, 1009 | 1010) => {
+            // Nothing is committed yet: take the money back, and the planner begins anew with other denominations.
+            if let Some(h_denom_pub) = planchet::denomination_in(response)
+                && let Some(denom) =
+                    step.draft.exchange_mut(&step.operation.exchange)?.denoms.get_mut(&h_denom_pub)
+            {
+                denom.offered = false;
+                return fail(step, record, "a denomination is no longer offered; beginning anew", None);
+            }
+            Err(response.refusal("preparing change"))
+        }
+        _ => Err(response.refusal("preparing change")),
+    }
+}
+
+/// Ends a refresh before anything was debited at the exchange.
+fn fail(
+    step: &mut Step<'_, '_>,
+    mut record: Refresh,
+    reason: impl Into<String>,
+    status: Option<CoinStatus>,
+) -> Result<(), CoreError> {
+    step.draft.credit_coin(&record.old_coin_pub, record.amount)?;
+    if let Some(status) = status {
+        step.draft.coin_mut(&record.old_coin_pub)?.status = status;
+    }
+    record.stage = RefreshStage::Failed;
+    record.failure = Some(reason.into());
+    step.finish(OpKind::Refresh(Box::new(record)));
+    Ok(())
+}
+
+fn after_melt(
+    step: &mut Step<'_, '_>,
+    mut record: Refresh,
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    match (response.status, response.code()) {
+        (200, _) => {
+            let answer: MeltConfirmation = response.json("melting a coin")?;
+            let exchange = step.draft.exchange(&step.operation.exchange)?;
+            exchange.require_signing_key(&answer.exchange_pub, step.now)?;
+            let message = ExchangeConfirmMelt {
+                refresh_commitment: rc_of(&step.operation, &record)?,
+                noreveal_index: answer.noreveal_index,
+            };
+            if answer.noreveal_index as usize >= KAPPA
+                || !message.verify(&answer.exchange_pub, &answer.exchange_sig)
+            {
+                return Err(CoreError::BadSignature { what: "the exchange's confirmation of a melt" });
+            }
+            record.noreveal_index = Some(answer.noreveal_index);
+            record.stage = RefreshStage::Reveal;
+            step.go_on(OpKind::Refresh(Box::new(record)));
+            Ok(())
+        }
+        (404, 1005) => {
+            fail(step, record, "the exchange does not know the coin's denomination", Some(CoinStatus::Frozen))
+        }
+        (410, 1009) | (400, 1305) => fail(step, record, "the coin has expired", Some(CoinStatus::Lost)),
+        (410, 1010) => {
+            let h_denom_pub = step.draft.coin(&record.old_coin_pub)?.h_denom_pub;
+            if let Some(denom) =
+                step.draft.exchange_mut(&step.operation.exchange)?.denoms.get_mut(&h_denom_pub)
+            {
+                denom.revoked = true;
+                denom.offered = false;
+            }
+            fail(step, record, "the coin's denomination was revoked; it will be paid back", None)
+        }
+        (409, 1003 | 1012 | 1015) => {
+            let left = history::remaining_after_conflict(&step.draft, &record.old_coin_pub, response)?;
+            let old_coin_pub = record.old_coin_pub;
+            fail(step, record, "the coin was spent elsewhere, perhaps by a copy of this wallet", None)?;
+            let coin = step.draft.coin_mut(&old_coin_pub)?;
+            coin.remaining = left;
+            coin.status = if left.is_zero() { CoinStatus::Lost } else { CoinStatus::Used };
+            Ok(())
+        }
+        (400..=499, code) if code != 0 => {
+            let refusal = response.refusal("melting a coin").to_string();
+            fail(step, record, refusal, Some(CoinStatus::Frozen))
+        }
+        _ => Err(response.refusal("melting a coin")),
+    }
+}
+
+fn after_reveal(
+    step: &mut Step<'_, '_>,
+    mut record: Refresh,
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    match (response.status, response.code()) {
+        (200, _) => {}
+        (410, code @ (1009 | 1010)) => {
+            record.stage = RefreshStage::Lost;
+            let why = if code == 1009 { "expired" } else { "was revoked" };
+            record.failure =
+                Some(format!("a denomination of the change {why} before the change could be fetched"));
+            step.finish(OpKind::Refresh(Box::new(record)));
+            return Ok(());
+        }
+        _ => return Err(response.refusal("fetching change")),
+    }
+    let answer: BlindSignatures = response.json("fetching change")?;
+    if answer.ev_sigs.len() != record.fresh.len() {
+        return Err(CoreError::BadAnswer {
+            what: "fetching change",
+            status: response.status,
+            reason: format!("{} signatures for {} coins", answer.ev_sigs.len(), record.fresh.len()),
+        });
+    }
+    let exchange = step.draft.exchange(&step.operation.exchange)?.clone();
+    let old = step.draft.coin(&record.old_coin_pub)?.clone();
+    let coins = session(&exchange, &old, &record)?.candidate(chosen(&step.operation, &record)?)?;
+    for ((fresh, item), signature) in coins.into_iter().zip(&record.fresh).zip(&answer.ev_sigs) {
+        let denom_sig = fresh
+            .unblind
+            .unblind(&signature.ev_sig)
+            .map_err(|_| CoreError::BadSignature { what: "the exchange's blind signature of change" })?;
+        let CoinSecrets { coin_priv, blinding } = fresh.secrets;
+        step.draft.put_coin(Coin {
+            coin_pub: fresh.coin_pub,
+            coin_priv,
+            blinding,
+            cs: item.cs,
+            exchange: exchange.base_url.clone(),
+            h_denom_pub: item.h_denom_pub,
+            denom_sig,
+            source: CoinSource::Refresh { operation: step.operation.id, old_coin_pub: record.old_coin_pub },
+            status: CoinStatus::Fresh,
+            remaining: exchange.denom(&item.h_denom_pub)?.value,
+            created: step.now,
+        });
+    }
+    record.stage = RefreshStage::Done;
+    step.finish(OpKind::Refresh(Box::new(record)));
+    Ok(())
+}

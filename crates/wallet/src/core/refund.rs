@@ -1,0 +1,262 @@
+//! Money a merchant gives back: onto the coin that paid, less the refund fee, and from there into fresh coins.
+//!
+//! The merchant signs a permission for each coin. Anybody may show it to the exchange, any number of times; the wallet
+//! does so itself, and so hears from the exchange that the money is there.
+
+use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
+use batzen_protocol::signatures::{ExchangeConfirmRefund, MerchantRefund, SignedMessage};
+use batzen_protocol::{Amount, Money, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::encoding::text;
+use super::http::{Context, HttpRequest, HttpResponse};
+use super::machine::Step;
+use super::payment::Payment;
+use super::state::{Draft, OpId, OpKind, Operation, State};
+use super::{Change, CoreError};
+use batzen_protocol::api::exchange::{RefundConfirmation, RefundRequest};
+
+/// A merchant's permission to take back a part of a payment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefundPermission {
+    /// The coin that paid.
+    pub coin_pub: EddsaPublicKey,
+    /// The merchant's number for this refund of this coin.
+    pub rtransaction_id: u64,
+    /// How much, refund fee included.
+    pub amount: Amount,
+    /// `MERCHANT_REFUND` over it.
+    pub merchant_sig: EddsaSignature,
+}
+
+/// How far one permission got.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", content = "reason", rename_all = "kebab-case")]
+pub enum RefundState {
+    /// To be shown to the exchange.
+    Open,
+    /// The coin was credited.
+    Done,
+    /// Refused.
+    Failed(String),
+}
+
+/// One permission.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefundItem {
+    /// The coin.
+    pub coin_pub: EddsaPublicKey,
+    /// The merchant's number.
+    pub rtransaction_id: u64,
+    /// How much, fee included.
+    #[serde(with = "text")]
+    pub amount: Money,
+    /// The fee in it.
+    #[serde(with = "text")]
+    pub fee_refund: Money,
+    /// The merchant's signature.
+    pub merchant_sig: EddsaSignature,
+    /// How far it got.
+    pub progress: RefundState,
+}
+
+/// A refund.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refund {
+    /// The payment.
+    pub payment: OpId,
+    /// The contract.
+    pub h_contract_terms: HashCode,
+    /// The merchant.
+    pub merchant_pub: EddsaPublicKey,
+    /// The permissions.
+    pub items: Vec<RefundItem>,
+}
+
+impl Refund {
+    /// What came back, and the fees taken from it.
+    ///
+    /// # Errors
+    /// Never for records of this wallet.
+    pub fn totals(&self) -> Result<(Money, Money), CoreError> {
+        let done = || self.items.iter().filter(|item| item.progress == RefundState::Done);
+        let amount = Money::checked_sum(done().map(|item| item.amount))?;
+        let fees = Money::checked_sum(done().map(|item| item.fee_refund))?;
+        Ok((amount.checked_sub(fees)?, fees))
+    }
+}
+
+/// Records permissions for the payment of contract `h_contract_terms`. Those known already are left out; `None` if
+/// all are.
+///
+/// # Errors
+/// If there is no such payment or coin in it, a signature is wrong, or the refunds exceed what was paid.
+pub fn start(
+    state: &State,
+    h_contract_terms: &HashCode,
+    permissions: &[RefundPermission],
+    now: Timestamp,
+) -> Result<Option<(OpId, Vec<Change>)>, CoreError> {
+    let (payment_op, payment) = find_payment(state, h_contract_terms)?;
+    let exchange = state.exchange(&payment_op.exchange)?;
+    let mut items: Vec<RefundItem> = Vec::new();
+    for permission in permissions {
+        let bad = |reason: &str| CoreError::BadInput { what: "refund permission", reason: reason.to_owned() };
+        let paid = payment
+            .coins
+            .iter()
+            .find(|coin| coin.coin_pub == permission.coin_pub)
+            .ok_or_else(|| bad("its coin is not part of the payment"))?;
+        let message = MerchantRefund {
+            h_contract_terms: *h_contract_terms,
+            coin_pub: permission.coin_pub,
+            rtransaction_id: permission.rtransaction_id,
+            refund_amount: permission.amount,
+        };
+        if !message.verify(&payment.merchant_pub, &permission.merchant_sig) {
+            return Err(CoreError::BadSignature { what: "the merchant's refund permission" });
+        }
+        let amount = permission.amount.money_in(exchange.currency)?;
+        let fee_refund = exchange.denom(&state.coin(&permission.coin_pub)?.h_denom_pub)?.fee_refund;
+        if amount < fee_refund {
+            return Err(bad("it is smaller than the refund fee"));
+        }
+        let earlier = known_items(state, payment_op.id).chain(&items).filter(|item| {
+            item.coin_pub == permission.coin_pub && !matches!(item.progress, RefundState::Failed(_))
+        });
+        let mut sum = amount;
+        let mut repeated = false;
+        for item in earlier {
+            repeated |= item.rtransaction_id == permission.rtransaction_id;
+            sum = sum.checked_add(item.amount)?;
+        }
+        if repeated {
+            continue;
+        }
+        if sum > paid.amount {
+            return Err(bad("the refunds exceed what the coin paid"));
+        }
+        items.push(RefundItem {
+            coin_pub: permission.coin_pub,
+            rtransaction_id: permission.rtransaction_id,
+            amount,
+            fee_refund,
+            merchant_sig: permission.merchant_sig,
+            progress: RefundState::Open,
+        });
+    }
+    if items.is_empty() {
+        return Ok(None);
+    }
+    let mut draft = Draft::new(state);
+    let id = draft.next_id();
+    draft.put_operation(Operation {
+        id,
+        created: now,
+        finished: None,
+        exchange: payment_op.exchange.clone(),
+        last_error: None,
+        kind: OpKind::Refund(Box::new(Refund {
+            payment: payment_op.id,
+            h_contract_terms: *h_contract_terms,
+            merchant_pub: payment.merchant_pub,
+            items,
+        })),
+    });
+    Ok(Some((id, draft.into_changes())))
+}
+
+fn find_payment<'a>(
+    state: &'a State,
+    h_contract_terms: &HashCode,
+) -> Result<(&'a Operation, &'a Payment), CoreError> {
+    state
+        .operations
+        .values()
+        .rev()
+        .find_map(|operation| match &operation.kind {
+            OpKind::Payment(payment) if payment.h_contract_terms == *h_contract_terms => {
+                Some((operation, payment.as_ref()))
+            }
+            _ => None,
+        })
+        .ok_or_else(|| CoreError::BadInput {
+            what: "refund permission",
+            reason: "this wallet made no payment for that contract".to_owned(),
+        })
+}
+
+fn known_items(state: &State, payment: OpId) -> impl Iterator<Item = &RefundItem> {
+    state.operations.values().flat_map(move |operation| match &operation.kind {
+        OpKind::Refund(refund) if refund.payment == payment => refund.items.as_slice(),
+        _ => &[],
+    })
+}
+
+fn open_item(record: &Refund) -> Option<usize> {
+    record.items.iter().position(|item| item.progress == RefundState::Open)
+}
+
+pub(crate) fn next(state: &State, operation: &Operation, record: &Refund) -> Result<HttpRequest, CoreError> {
+    let position = open_item(record)
+        .ok_or_else(|| CoreError::Inconsistent(format!("refund {} ended without date", operation.id)))?;
+    let item = &record.items[position];
+    let body = RefundRequest {
+        refund_amount: state.exchange(&operation.exchange)?.amount(item.amount),
+        h_contract_terms: record.h_contract_terms,
+        merchant_pub: record.merchant_pub,
+        rtransaction_id: item.rtransaction_id,
+        merchant_sig: item.merchant_sig,
+    };
+    Ok(HttpRequest::post(
+        Context::Deposit,
+        format!("{}coins/{}/refund", operation.exchange, item.coin_pub),
+        &body,
+    ))
+}
+
+pub(crate) fn receive(
+    step: &mut Step<'_, '_>,
+    mut record: Refund,
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    let Some(position) = open_item(&record) else {
+        step.finish(OpKind::Refund(Box::new(record)));
+        return Ok(());
+    };
+    let item = &mut record.items[position];
+    match (response.status, response.code()) {
+        (200, _) => {
+            let answer: RefundConfirmation = response.json("taking back money")?;
+            let exchange = step.draft.exchange(&step.operation.exchange)?;
+            exchange.require_signing_key(&answer.exchange_pub, step.now)?;
+            let message = ExchangeConfirmRefund {
+                h_contract_terms: record.h_contract_terms,
+                coin_pub: item.coin_pub,
+                merchant_pub: record.merchant_pub,
+                rtransaction_id: item.rtransaction_id,
+                refund_amount: exchange.amount(item.amount),
+            };
+            if !message.verify(&answer.exchange_pub, &answer.exchange_sig) {
+                return Err(CoreError::BadSignature { what: "the exchange's confirmation of a refund" });
+            }
+            step.draft.credit_coin(&item.coin_pub, item.amount.checked_sub(item.fee_refund)?)?;
+            item.progress = RefundState::Done;
+        }
+        (410, 1503) => {
+            item.progress = RefundState::Failed(
+                "too late: the merchant has been paid; ask the merchant for the money".to_owned(),
+            );
+        }
+        (400..=499, code) if code != 0 => {
+            item.progress = RefundState::Failed(response.refusal("taking back money").to_string());
+        }
+        _ => return Err(response.refusal("taking back money")),
+    }
+    if open_item(&record).is_some() {
+        step.go_on(OpKind::Refund(Box::new(record)));
+    } else {
+        step.finish(OpKind::Refund(Box::new(record)));
+    }
+    Ok(())
+}

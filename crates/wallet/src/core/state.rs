@@ -1,0 +1,274 @@
+//! Everything the wallet knows, as plain values, and the changes that steps make to it.
+//!
+//! Steps never touch the state: they read it and return [`Change`]s. The driver makes them durable and applies them
+//! here, in this order, before it does what the step wants next. So whatever was sent, the file knows.
+
+use std::collections::BTreeMap;
+
+use batzen_crypto::{EddsaPublicKey, HashCode};
+use batzen_protocol::{Money, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::CoreError;
+use super::coin::{Coin, CoinStatus};
+use super::exchange::{Denom, Exchange};
+use super::payment::Payment;
+use super::recoup::Recoup;
+use super::refresh::Refresh;
+use super::refund::Refund;
+use super::withdraw::Withdrawal;
+
+/// Number of an operation, counted from 1.
+pub type OpId = u64;
+
+/// One thing that the wallet does in several steps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Operation {
+    /// Its number.
+    pub id: OpId,
+    /// When it was begun.
+    pub created: Timestamp,
+    /// When it ended, well or badly. Nothing is done with it after that.
+    pub finished: Option<Timestamp>,
+    /// Base URL of the exchange.
+    pub exchange: String,
+    /// Why it does not get on, in plain words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// What it is, and how far it got.
+    pub kind: OpKind,
+}
+
+/// The kinds of operations with their records.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+pub enum OpKind {
+    /// From a bank account into coins.
+    Withdrawal(Box<Withdrawal>),
+    /// Coins to a merchant or to a bank account.
+    Payment(Box<Payment>),
+    /// What is left on a coin into fresh coins.
+    Refresh(Box<Refresh>),
+    /// A coin of a revoked denomination back to where it came from.
+    Recoup(Box<Recoup>),
+    /// Money a merchant gives back.
+    Refund(Box<Refund>),
+}
+
+impl OpKind {
+    /// One word for it.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Withdrawal(_) => "withdrawal",
+            Self::Payment(_) => "payment",
+            Self::Refresh(_) => "refresh",
+            Self::Recoup(_) => "recoup",
+            Self::Refund(_) => "refund",
+        }
+    }
+}
+
+/// A record to be written in place of the one of the same name, or anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// An exchange, by base URL.
+    Exchange(Box<Exchange>),
+    /// An operation, by number.
+    Operation(Box<Operation>),
+    /// A coin, by public key.
+    Coin(Box<Coin>),
+}
+
+/// What the wallet knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Exchanges by base URL.
+    pub exchanges: BTreeMap<String, Exchange>,
+    /// Operations by number.
+    pub operations: BTreeMap<OpId, Operation>,
+    /// Coins by public key.
+    pub coins: BTreeMap<EddsaPublicKey, Coin>,
+}
+
+impl State {
+    /// Takes over a change.
+    pub fn apply(&mut self, change: Change) {
+        match change {
+            Change::Exchange(exchange) => {
+                self.exchanges.insert(exchange.base_url.clone(), *exchange);
+            }
+            Change::Operation(operation) => {
+                self.operations.insert(operation.id, *operation);
+            }
+            Change::Coin(coin) => {
+                self.coins.insert(coin.coin_pub, *coin);
+            }
+        }
+    }
+
+    /// All records, in an order in which they can be applied to an empty state.
+    #[must_use]
+    pub fn to_changes(&self) -> Vec<Change> {
+        let exchanges = self.exchanges.values().map(|exchange| Change::Exchange(Box::new(exchange.clone())));
+        let operations =
+            self.operations.values().map(|operation| Change::Operation(Box::new(operation.clone())));
+        let coins = self.coins.values().map(|coin| Change::Coin(Box::new(coin.clone())));
+        exchanges.chain(operations).chain(coins).collect()
+    }
+
+    /// The number for the next operation.
+    #[must_use]
+    pub fn next_id(&self) -> OpId {
+        self.operations.last_key_value().map_or(1, |(id, _)| id + 1)
+    }
+
+    /// An operation.
+    ///
+    /// # Errors
+    /// [`CoreError::UnknownOperation`].
+    pub fn operation(&self, id: OpId) -> Result<&Operation, CoreError> {
+        self.operations.get(&id).ok_or(CoreError::UnknownOperation(id))
+    }
+
+    /// An exchange.
+    ///
+    /// # Errors
+    /// [`CoreError::UnknownExchange`].
+    pub fn exchange(&self, base_url: &str) -> Result<&Exchange, CoreError> {
+        self.exchanges.get(base_url).ok_or_else(|| CoreError::UnknownExchange(base_url.to_owned()))
+    }
+
+    /// A coin.
+    ///
+    /// # Errors
+    /// [`CoreError::UnknownCoin`].
+    pub fn coin(&self, coin_pub: &EddsaPublicKey) -> Result<&Coin, CoreError> {
+        self.coins.get(coin_pub).ok_or(CoreError::UnknownCoin(*coin_pub))
+    }
+
+    /// A denomination of an exchange.
+    ///
+    /// # Errors
+    /// [`CoreError::UnknownExchange`] or [`CoreError::UnknownDenomination`].
+    pub fn denom(&self, exchange: &str, h_denom_pub: &HashCode) -> Result<&Denom, CoreError> {
+        self.exchange(exchange)?.denoms.get(h_denom_pub).ok_or(CoreError::UnknownDenomination(*h_denom_pub))
+    }
+
+    /// The operations that are not finished, oldest first.
+    pub fn open_operations(&self) -> impl Iterator<Item = &Operation> {
+        self.operations.values().filter(|operation| operation.finished.is_none())
+    }
+
+    /// The coins of `exchange` that may be spent.
+    pub fn fresh_coins<'a>(&'a self, exchange: &'a str, now: Timestamp) -> impl Iterator<Item = &'a Coin> {
+        self.coins.values().filter(move |coin| {
+            coin.exchange == exchange
+                && coin.status == CoinStatus::Fresh
+                && !coin.remaining.is_zero()
+                && self.denom(exchange, &coin.h_denom_pub).is_ok_and(|denom| denom.can_deposit(now))
+        })
+    }
+}
+
+/// Changes under construction: later ones of a step see the earlier ones.
+#[derive(Debug)]
+pub(crate) struct Draft<'a> {
+    base: &'a State,
+    exchanges: BTreeMap<String, Exchange>,
+    operations: BTreeMap<OpId, Operation>,
+    coins: BTreeMap<EddsaPublicKey, Coin>,
+}
+
+impl<'a> Draft<'a> {
+    pub(crate) fn new(base: &'a State) -> Self {
+        Self { base, exchanges: BTreeMap::new(), operations: BTreeMap::new(), coins: BTreeMap::new() }
+    }
+
+    pub(crate) fn base(&self) -> &'a State {
+        self.base
+    }
+
+    pub(crate) fn next_id(&self) -> OpId {
+        self.operations.last_key_value().map_or(0, |(id, _)| id + 1).max(self.base.next_id())
+    }
+
+    pub(crate) fn operation(&self, id: OpId) -> Result<&Operation, CoreError> {
+        self.operations.get(&id).map_or_else(|| self.base.operation(id), Ok)
+    }
+
+    pub(crate) fn exchange(&self, base_url: &str) -> Result<&Exchange, CoreError> {
+        self.exchanges.get(base_url).map_or_else(|| self.base.exchange(base_url), Ok)
+    }
+
+    pub(crate) fn coin(&self, coin_pub: &EddsaPublicKey) -> Result<&Coin, CoreError> {
+        self.coins.get(coin_pub).map_or_else(|| self.base.coin(coin_pub), Ok)
+    }
+
+    pub(crate) fn coin_mut(&mut self, coin_pub: &EddsaPublicKey) -> Result<&mut Coin, CoreError> {
+        if !self.coins.contains_key(coin_pub) {
+            self.coins.insert(*coin_pub, self.base.coin(coin_pub)?.clone());
+        }
+        self.coins.get_mut(coin_pub).ok_or(CoreError::UnknownCoin(*coin_pub))
+    }
+
+    pub(crate) fn exchange_mut(&mut self, base_url: &str) -> Result<&mut Exchange, CoreError> {
+        if !self.exchanges.contains_key(base_url) {
+            self.exchanges.insert(base_url.to_owned(), self.base.exchange(base_url)?.clone());
+        }
+        self.exchanges.get_mut(base_url).ok_or_else(|| CoreError::UnknownExchange(base_url.to_owned()))
+    }
+
+    pub(crate) fn put_operation(&mut self, operation: Operation) {
+        self.operations.insert(operation.id, operation);
+    }
+
+    pub(crate) fn put_coin(&mut self, coin: Coin) {
+        self.coins.insert(coin.coin_pub, coin);
+    }
+
+    /// All coins, with the drafted ones in place.
+    pub(crate) fn coins(&self) -> impl Iterator<Item = &Coin> {
+        let untouched = self.base.coins.values().filter(|coin| !self.coins.contains_key(&coin.coin_pub));
+        untouched.chain(self.coins.values())
+    }
+
+    /// All operations, with the drafted ones in place.
+    pub(crate) fn operations(&self) -> impl Iterator<Item = &Operation> {
+        let untouched =
+            self.base.operations.values().filter(|operation| !self.operations.contains_key(&operation.id));
+        untouched.chain(self.operations.values())
+    }
+
+    /// Takes `amount` off a coin and marks it as used.
+    pub(crate) fn debit_coin(&mut self, coin_pub: &EddsaPublicKey, amount: Money) -> Result<(), CoreError> {
+        let coin = self.coin_mut(coin_pub)?;
+        coin.remaining = coin.remaining.checked_sub(amount)?;
+        coin.status = CoinStatus::Used;
+        Ok(())
+    }
+
+    /// Puts `amount` back on a coin.
+    ///
+    /// A sum above the coin's value would be money out of nothing, so it is an error.
+    pub(crate) fn credit_coin(&mut self, coin_pub: &EddsaPublicKey, amount: Money) -> Result<(), CoreError> {
+        let coin = self.coin(coin_pub)?;
+        let value = self.exchange(&coin.exchange)?.denom(&coin.h_denom_pub)?.value;
+        let remaining = coin.remaining.checked_add(amount)?;
+        if remaining > value {
+            return Err(CoreError::Inconsistent(format!(
+                "coin {coin_pub} would be worth more than its denomination"
+            )));
+        }
+        self.coin_mut(coin_pub)?.remaining = remaining;
+        Ok(())
+    }
+
+    pub(crate) fn into_changes(self) -> Vec<Change> {
+        let exchanges = self.exchanges.into_values().map(|exchange| Change::Exchange(Box::new(exchange)));
+        let operations =
+            self.operations.into_values().map(|operation| Change::Operation(Box::new(operation)));
+        let coins = self.coins.into_values().map(|coin| Change::Coin(Box::new(coin)));
+        exchanges.chain(operations).chain(coins).collect()
+    }
+}

@@ -1,0 +1,363 @@
+//! What people want to see: balances and the history, in amounts and plain words.
+
+use std::collections::BTreeMap;
+
+use batzen_protocol::{Amount, Currency, Money, Timestamp};
+use serde::Serialize;
+
+use super::CoreError;
+use super::coin::CoinStatus;
+use super::exchange::Exchange;
+use super::payment::PaymentStage;
+use super::refresh::{RefreshReason, RefreshStage, is_busy};
+use super::refund::RefundState;
+use super::state::{Draft, OpId, OpKind, Operation, State};
+use super::withdraw::{Origin, PlanchetState, WithdrawStage};
+
+/// The money at one exchange.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ExchangeBalance {
+    /// Base URL.
+    pub exchange: String,
+    /// May be spent now.
+    pub available: Amount,
+    /// On its way into the wallet: withdrawals, change, money paid back.
+    pub pending_incoming: Amount,
+    /// Spent, but not confirmed by the exchange yet.
+    pub pending_outgoing: Amount,
+    /// Left on used coins and too little to become a coin.
+    pub dust: Amount,
+}
+
+/// All money of one currency.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Balance {
+    /// Which currency.
+    pub currency: Currency,
+    /// Sum of the exchanges.
+    pub available: Amount,
+    /// Sum of the exchanges.
+    pub pending_incoming: Amount,
+    /// Sum of the exchanges.
+    pub pending_outgoing: Amount,
+    /// Sum of the exchanges.
+    pub dust: Amount,
+    /// By exchange.
+    pub exchanges: Vec<ExchangeBalance>,
+}
+
+/// The balances, by currency.
+///
+/// # Errors
+/// If records contradict each other.
+pub fn balances(state: &State, now: Timestamp) -> Result<Vec<Balance>, CoreError> {
+    let mut by_currency: BTreeMap<String, Balance> = BTreeMap::new();
+    for exchange in state.exchanges.values() {
+        let part = exchange_balance(state, exchange, now)?;
+        let zero = exchange.amount(Money::ZERO);
+        let total =
+            by_currency.entry(exchange.currency.as_str().to_ascii_uppercase()).or_insert_with(|| Balance {
+                currency: exchange.currency,
+                available: zero,
+                pending_incoming: zero,
+                pending_outgoing: zero,
+                dust: zero,
+                exchanges: Vec::new(),
+            });
+        total.available = total.available.checked_add(&part.available)?;
+        total.pending_incoming = total.pending_incoming.checked_add(&part.pending_incoming)?;
+        total.pending_outgoing = total.pending_outgoing.checked_add(&part.pending_outgoing)?;
+        total.dust = total.dust.checked_add(&part.dust)?;
+        total.exchanges.push(part);
+    }
+    Ok(by_currency.into_values().collect())
+}
+
+fn exchange_balance(
+    state: &State,
+    exchange: &Exchange,
+    now: Timestamp,
+) -> Result<ExchangeBalance, CoreError> {
+    let (mut available, mut incoming, mut outgoing, mut dust) =
+        (Money::ZERO, Money::ZERO, Money::ZERO, Money::ZERO);
+    let draft = Draft::new(state);
+    for coin in
+        state.coins.values().filter(|coin| coin.exchange == exchange.base_url && !coin.remaining.is_zero())
+    {
+        let denom = exchange.denom(&coin.h_denom_pub)?;
+        let sum = match coin.status {
+            CoinStatus::Fresh if denom.can_deposit(now) => &mut available,
+            // Will be refreshed when what holds it is finished; what no operation holds was too little for that.
+            CoinStatus::Used if is_busy(&draft, &coin.coin_pub) || denom.revoked => &mut incoming,
+            CoinStatus::Used => &mut dust,
+            // To be recouped, or refreshed before it expires for good.
+            CoinStatus::Fresh if denom.revoked => &mut incoming,
+            CoinStatus::Fresh | CoinStatus::Frozen | CoinStatus::Lost => continue,
+        };
+        *sum = sum.checked_add(coin.remaining)?;
+    }
+    for operation in state.open_operations().filter(|operation| operation.exchange == exchange.base_url) {
+        match &operation.kind {
+            OpKind::Withdrawal(record) => {
+                let (open, _) = record.totals(exchange, &[PlanchetState::Open])?;
+                let planned = !record.planchets.is_empty();
+                incoming = incoming.checked_add(if planned { open } else { record.amount })?;
+            }
+            OpKind::Payment(record) => {
+                let (total, _) = record.totals()?;
+                outgoing = outgoing.checked_add(total)?;
+            }
+            OpKind::Refresh(record) => incoming = incoming.checked_add(record.value()?)?,
+            OpKind::Recoup(record) => incoming = incoming.checked_add(record.amount)?,
+            OpKind::Refund(record) => {
+                for item in record.items.iter().filter(|item| item.progress == RefundState::Open) {
+                    incoming = incoming.checked_add(item.amount.checked_sub(item.fee_refund)?)?;
+                }
+            }
+        }
+    }
+    Ok(ExchangeBalance {
+        exchange: exchange.base_url.clone(),
+        available: exchange.amount(available),
+        pending_incoming: exchange.amount(incoming),
+        pending_outgoing: exchange.amount(outgoing),
+        dust: exchange.amount(dust),
+    })
+}
+
+/// Whether something is still going on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Status {
+    /// Not finished.
+    Pending,
+    /// Finished well.
+    Done,
+    /// Given up or refused; the money is where it was.
+    Failed,
+}
+
+/// One line of the history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Transaction {
+    /// Number of the operation.
+    pub id: OpId,
+    /// `withdrawal`, `payment`, `deposit`, `refresh`, `recoup` or `refund`.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// When it was begun.
+    pub timestamp: Timestamp,
+    /// Whether it is finished.
+    pub status: Status,
+    /// Base URL of the exchange.
+    pub exchange: String,
+    /// What the operation is about: the sum that left the bank, that the receiver gets (before the wire fee), that was
+    /// melted, or that came back.
+    pub amount: Amount,
+    /// By how much it makes the wallet's balance larger or smaller: `+CUR:X` or `-CUR:X`.
+    pub effect: String,
+    /// What the exchange takes for it.
+    pub fees: Amount,
+    /// Number of coins.
+    pub coins: usize,
+    /// In plain words.
+    pub description: String,
+    /// What is wrong or waited for, in plain words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Where money comes from or goes to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payto: Option<String>,
+    /// Subject for the bank transfer of a manual withdrawal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reserve_pub: Option<String>,
+    /// The contract of a payment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub h_contract_terms: Option<String>,
+}
+
+/// The history, newest first.
+///
+/// # Errors
+/// If records contradict each other.
+pub fn transactions(state: &State, with_refreshes: bool) -> Result<Vec<Transaction>, CoreError> {
+    let wanted = |operation: &&Operation| with_refreshes || !matches!(operation.kind, OpKind::Refresh(_));
+    state.operations.values().rev().filter(wanted).map(|operation| transaction(state, operation)).collect()
+}
+
+fn signed(before: Amount, after: Amount) -> Result<String, CoreError> {
+    Ok(if after.money >= before.money {
+        format!("+{}", after.checked_sub(&before)?)
+    } else {
+        format!("-{}", before.checked_sub(&after)?)
+    })
+}
+
+/// One line of the history.
+///
+/// # Errors
+/// If records contradict each other.
+pub fn transaction(state: &State, operation: &Operation) -> Result<Transaction, CoreError> {
+    let exchange = state.exchange(&operation.exchange)?;
+    let zero = exchange.amount(Money::ZERO);
+    let running = if operation.finished.is_some() { Status::Done } else { Status::Pending };
+    let mut line = Transaction {
+        id: operation.id,
+        kind: operation.kind.name(),
+        timestamp: operation.created,
+        status: running,
+        exchange: operation.exchange.clone(),
+        amount: zero,
+        effect: String::new(),
+        fees: zero,
+        coins: 0,
+        description: String::new(),
+        message: operation.last_error.clone(),
+        payto: None,
+        reserve_pub: None,
+        h_contract_terms: None,
+    };
+    match &operation.kind {
+        OpKind::Withdrawal(record) => {
+            let (value, fees) = record.totals(exchange, &[PlanchetState::Open, PlanchetState::Done])?;
+            line.amount = exchange.amount(record.amount);
+            line.fees = exchange.amount(fees);
+            line.coins =
+                record.planchets.iter().filter(|planchet| planchet.state == PlanchetState::Done).count();
+            line.effect = signed(zero, exchange.amount(value))?;
+            line.reserve_pub = Some(record.reserve_pub.to_string());
+            let from = match &record.origin {
+                Origin::Bank(_) => "from your bank account",
+                Origin::Manual { payto } => {
+                    line.payto = Some(payto.clone());
+                    "by bank transfer"
+                }
+                Origin::Recoup => "of money paid back for revoked coins",
+            };
+            line.description = format!("Withdrawal {from}");
+            if line.coins > 0 || !record.planchets.is_empty() {
+                line.description.push_str(&format!(
+                    ": {} into coins, {}",
+                    exchange.amount(value),
+                    fee_words(&[("withdrawal", exchange.amount(fees))])
+                ));
+            }
+            if !record.leftover.is_zero() {
+                line.description.push_str(&format!(
+                    "; {} fit into no coin and return to the sender when the reserve closes",
+                    exchange.amount(record.leftover)
+                ));
+            }
+            if record.stage == WithdrawStage::Aborted || (running == Status::Done && line.coins == 0) {
+                line.status = Status::Failed;
+            }
+            line.message = line.message.or_else(|| record.reason.clone());
+        }
+        OpKind::Payment(record) => {
+            let (total, fees) = record.totals()?;
+            if record.is_own_account() {
+                line.kind = "deposit";
+            }
+            line.amount = exchange.amount(record.amount);
+            line.fees = exchange.amount(fees);
+            line.coins = record.coins.len();
+            line.effect = signed(exchange.amount(total), zero)?;
+            line.payto = Some(record.payto.clone());
+            line.h_contract_terms = Some(record.h_contract_terms.to_string());
+            line.description = format!(
+                "{}: {} plus {}",
+                record.summary,
+                exchange.amount(total.checked_sub(fees)?),
+                fee_words(&[("deposit", exchange.amount(fees))])
+            );
+            if let Some(fee) =
+                exchange.wire_fee(&record.payto, record.wire_deadline).filter(|fee| !fee.is_zero())
+            {
+                line.description
+                    .push_str(&format!("; the exchange keeps a wire fee of {fee} from the transfer"));
+            }
+            if record.stage == PaymentStage::Failed {
+                line.status = Status::Failed;
+            }
+            line.message = line.message.or_else(|| record.reason.clone());
+        }
+        OpKind::Refresh(record) => {
+            line.amount = exchange.amount(record.amount);
+            let fees = record.fee_melt.checked_add(record.fees_withdraw)?;
+            line.fees = exchange.amount(fees);
+            line.coins = record.fresh.len();
+            let why = match record.reason {
+                RefreshReason::Change => "Change into fresh coins",
+                RefreshReason::Expiry => "Coins that expire into fresh ones",
+            };
+            line.description = format!(
+                "{why}: {}",
+                fee_words(&[
+                    ("refresh", exchange.amount(record.fee_melt)),
+                    ("withdrawal", exchange.amount(record.fees_withdraw))
+                ])
+            );
+            line.effect = match record.stage {
+                RefreshStage::Failed => {
+                    line.status = Status::Failed;
+                    line.fees = zero;
+                    signed(zero, zero)?
+                }
+                RefreshStage::Lost => {
+                    line.status = Status::Failed;
+                    signed(line.amount, zero)?
+                }
+                _ => signed(line.fees, zero)?,
+            };
+            line.message = line.message.or_else(|| record.failure.clone());
+        }
+        OpKind::Recoup(record) => {
+            line.amount = exchange.amount(record.amount);
+            line.coins = 1;
+            line.effect = signed(zero, zero)?;
+            line.description = format!(
+                "The exchange revoked a coin's denomination and pays {} back, free of charge",
+                line.amount
+            );
+            if record.reason.is_some() {
+                line.status = Status::Failed;
+            }
+            line.message = line.message.or_else(|| record.reason.clone());
+        }
+        OpKind::Refund(record) => {
+            let (net, fees) = record.totals()?;
+            line.amount = exchange.amount(Money::checked_sum(record.items.iter().map(|item| item.amount))?);
+            line.fees = exchange.amount(fees);
+            line.coins = record.items.len();
+            line.effect = signed(zero, exchange.amount(net))?;
+            line.h_contract_terms = Some(record.h_contract_terms.to_string());
+            line.description = format!("Refund: {}", fee_words(&[("refund", exchange.amount(fees))]));
+            let failures: Vec<&str> = record
+                .items
+                .iter()
+                .filter_map(|item| match &item.progress {
+                    RefundState::Failed(reason) => Some(reason.as_str()),
+                    _ => None,
+                })
+                .collect();
+            if !failures.is_empty() {
+                if failures.len() == record.items.len() {
+                    line.status = Status::Failed;
+                }
+                line.message = Some(failures.join("; "));
+            }
+        }
+    }
+    Ok(line)
+}
+
+/// `no fee`, or the fees that are not zero: `EUR:0.02 withdrawal fee`.
+#[must_use]
+pub fn fee_words(fees: &[(&str, Amount)]) -> String {
+    let parts: Vec<String> = fees
+        .iter()
+        .filter(|(_, fee)| !fee.is_zero())
+        .map(|(name, fee)| format!("{fee} {name} fee"))
+        .collect();
+    if parts.is_empty() { "no fee".to_owned() } else { parts.join(" and ") }
+}

@@ -1,0 +1,837 @@
+//! From a bank account into coins.
+//!
+//! A bank-integrated withdrawal tells the bank a reserve key, waits for the transfer and for the exchange to see it; a
+//! manual one only waits, while the user makes the transfer. Then the reserve's balance is split into coins, whose
+//! secrets all derive from one stored seed. Denominations that vanish on the way are replaced under new coin numbers,
+//! so that no number (and no Clause-Schnorr nonce) ever serves two denominations.
+
+use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode, PlanchetMasterSecret};
+use batzen_protocol::{Amount, Money, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::coin::{Coin, CoinSource, CoinStatus, CsSession};
+use super::encoding::text;
+use super::exchange::{CipherChoice, Denom, Exchange};
+use super::http::{Context, HttpRequest, HttpResponse};
+use super::machine::Step;
+use super::select::split_into_coins;
+use super::state::{Draft, OpId, OpKind, Operation, State};
+use super::{CoreError, planchet};
+use batzen_protocol::api::bank::WithdrawalSelection;
+use batzen_protocol::api::errors::KycRequired;
+use batzen_protocol::api::exchange::{
+    BatchWithdrawRequest, BlindSignature, BlindSignatures, CsrWithdrawRequest, KycRedirect, ReserveBalance,
+    WithdrawRequest, WithdrawValues,
+};
+
+/// Coins asked for in one request. The exchange allows 256; smaller batches bound what one lost answer repeats.
+const BATCH_SIZE: usize = 64;
+/// No more coins than this in one withdrawal; what does not fit stays in the reserve and returns to its owner.
+const MAX_COINS: usize = 1000;
+
+/// Where the money comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+pub enum Origin {
+    /// A withdrawal operation at a bank.
+    Bank(BankOperation),
+    /// The user makes the transfer.
+    Manual {
+        /// Account of the exchange.
+        payto: String,
+    },
+    /// Coins of a revoked denomination were paid back into the reserve.
+    Recoup,
+}
+
+/// A withdrawal operation at a bank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BankOperation {
+    /// Base URL of its integration API.
+    pub integration_url: String,
+    /// Identifier of the operation.
+    pub operation_id: String,
+    /// Account of the exchange, as the exchange writes it.
+    pub exchange_payto: String,
+    /// Where the user confirms, if the bank says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirm_url: Option<String>,
+    /// How the wallet confirms by itself: for test banks, where the user gave it the account. Forgotten once done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirm: Option<BankLogin>,
+}
+
+/// An account at a bank's access API.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BankLogin {
+    /// Base URL of the access API.
+    pub access_url: String,
+    /// Account name.
+    pub user: String,
+    /// Its password.
+    pub password: String,
+}
+
+impl std::fmt::Debug for BankLogin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "BankLogin({} at {})", self.user, self.access_url)
+    }
+}
+
+/// How far a withdrawal got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WithdrawStage {
+    /// Tells the bank which reserve.
+    Select,
+    /// Confirms at the bank.
+    Confirm,
+    /// Waits for the bank to transfer.
+    AwaitTransfer,
+    /// Waits for the money to reach the reserve.
+    AwaitReserve,
+    /// Gets coins.
+    Withdraw,
+    /// Finished.
+    Done,
+    /// Given up before money moved.
+    Aborted,
+}
+
+/// How far one planchet got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PlanchetState {
+    /// To be sent.
+    Open,
+    /// Its coin is in the wallet.
+    Done,
+    /// Its denomination can no longer be withdrawn.
+    Dropped,
+}
+
+/// One coin to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanchetRecord {
+    /// Coin number under the seed.
+    pub index: u32,
+    /// Denomination.
+    pub h_denom_pub: HashCode,
+    /// The exchange's first message, for Clause-Schnorr.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cs: Option<CsSession>,
+    /// How far it got.
+    pub state: PlanchetState,
+}
+
+/// What the exchange wants to know about the user first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KycWanted {
+    /// Account it asks about.
+    pub h_payto: String,
+    /// Number of the requirement.
+    pub requirement_row: u64,
+    /// Where the user goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+}
+
+/// A withdrawal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Withdrawal {
+    /// Key of the reserve.
+    pub reserve_priv: EddsaPrivateKey,
+    /// Its public key: the subject of the bank transfer.
+    pub reserve_pub: EddsaPublicKey,
+    /// All coins derive from it.
+    pub seed: PlanchetMasterSecret,
+    /// What shall leave the bank account.
+    #[serde(with = "text")]
+    pub amount: Money,
+    /// Which blind signatures the user likes.
+    pub cipher: CipherChoice,
+    /// Where the money comes from.
+    pub origin: Origin,
+    /// How far it got.
+    pub stage: WithdrawStage,
+    /// The next unused coin number.
+    pub next_index: u32,
+    /// Coins in the order of their numbers.
+    pub planchets: Vec<PlanchetRecord>,
+    /// Whether several coins go into one request; not with exchanges that cannot.
+    pub batch: bool,
+    /// What no coin fits into; it stays in the reserve and returns to the sender when the reserve closes.
+    #[serde(with = "text")]
+    pub leftover: Money,
+    /// Set while the exchange wants to know the user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kyc: Option<KycWanted>,
+    /// Why it was given up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Withdrawal {
+    /// Values and withdraw fees of the planchets in one of the given states.
+    ///
+    /// # Errors
+    /// [`CoreError::UnknownDenomination`] if records contradict each other.
+    pub fn totals(&self, exchange: &Exchange, states: &[PlanchetState]) -> Result<(Money, Money), CoreError> {
+        let (mut value, mut fees) = (Money::ZERO, Money::ZERO);
+        for planchet in self.planchets.iter().filter(|planchet| states.contains(&planchet.state)) {
+            let denom = exchange.denom(&planchet.h_denom_pub)?;
+            value = value.checked_add(denom.value)?;
+            fees = fees.checked_add(denom.fee_withdraw)?;
+        }
+        Ok((value, fees))
+    }
+}
+
+/// Records a new withdrawal; its secrets are drawn here. Nothing is sent before the changes are durable.
+///
+/// # Errors
+/// If the exchange is unknown, its terms are not accepted, or the amount fits no coin.
+pub fn start(
+    state: &State,
+    base_url: &str,
+    amount: Amount,
+    origin: Origin,
+    cipher: CipherChoice,
+    now: Timestamp,
+    entropy: &mut dyn super::Entropy,
+) -> Result<(OpId, Vec<super::Change>), CoreError> {
+    let exchange = state.exchange(base_url)?;
+    exchange.require_terms()?;
+    let sum = amount.money_in(exchange.currency)?;
+    let preview = preview(exchange, amount, cipher, now)?;
+    debug_assert!(!preview.denoms.is_empty() && sum >= preview.leftover);
+    let mut draft = Draft::new(state);
+    let stage = match &origin {
+        Origin::Bank(_) => WithdrawStage::Select,
+        Origin::Manual { .. } | Origin::Recoup => WithdrawStage::AwaitReserve,
+    };
+    let reserve_priv = EddsaPrivateKey::from_bytes(entropy.array());
+    let id = put(&mut draft, base_url, reserve_priv, sum, origin, stage, cipher, now, entropy);
+    Ok((id, draft.into_changes()))
+}
+
+#[expect(clippy::too_many_arguments, reason = "the parts of one record")]
+fn put(
+    draft: &mut Draft<'_>,
+    base_url: &str,
+    reserve_priv: EddsaPrivateKey,
+    amount: Money,
+    origin: Origin,
+    stage: WithdrawStage,
+    cipher: CipherChoice,
+    now: Timestamp,
+    entropy: &mut dyn super::Entropy,
+) -> OpId {
+    let id = draft.next_id();
+    let record = Withdrawal {
+        reserve_pub: reserve_priv.public_key(),
+        reserve_priv,
+        seed: PlanchetMasterSecret::from_bytes(entropy.array()),
+        amount,
+        cipher,
+        origin,
+        stage,
+        next_index: 0,
+        planchets: Vec::new(),
+        batch: true,
+        leftover: Money::ZERO,
+        kyc: None,
+        reason: None,
+    };
+    draft.put_operation(Operation {
+        id,
+        created: now,
+        finished: None,
+        exchange: base_url.to_owned(),
+        last_error: None,
+        kind: OpKind::Withdrawal(Box::new(record)),
+    });
+    id
+}
+
+/// Records the withdrawal of what a recoup paid into a reserve, unless a withdrawal from that reserve is still to look
+/// at its balance.
+pub(crate) fn start_from_recoup(
+    step: &mut Step<'_, '_>,
+    reserve_priv: &EddsaPrivateKey,
+    amount: Money,
+) -> Result<(), CoreError> {
+    let reserve_pub = reserve_priv.public_key();
+    let busy = step.draft.operations().any(|operation| match &operation.kind {
+        OpKind::Withdrawal(record) => {
+            operation.finished.is_none()
+                && record.reserve_pub == reserve_pub
+                && record.stage == WithdrawStage::AwaitReserve
+        }
+        _ => false,
+    });
+    if !busy {
+        let exchange = step.operation.exchange.clone();
+        put(
+            &mut step.draft,
+            &exchange,
+            reserve_priv.clone(),
+            amount,
+            Origin::Recoup,
+            WithdrawStage::AwaitReserve,
+            CipherChoice::Any,
+            step.now,
+            step.entropy,
+        );
+    }
+    Ok(())
+}
+
+/// The coins that `amount` would give now.
+///
+/// # Errors
+/// [`CoreError::NothingOffered`] or [`CoreError::TooSmall`].
+pub fn preview(
+    exchange: &Exchange,
+    amount: Amount,
+    cipher: CipherChoice,
+    now: Timestamp,
+) -> Result<super::select::IssuePlan, CoreError> {
+    let sum = amount.money_in(exchange.currency)?;
+    let offers = exchange.offers(cipher, now);
+    let mut smallest: Option<Money> = None;
+    for offer in &offers {
+        let cost = offer.value.checked_add(offer.fee_withdraw)?;
+        smallest = Some(smallest.map_or(cost, |other| other.min(cost)));
+    }
+    let Some(smallest) = smallest else {
+        return Err(CoreError::NothingOffered(exchange.base_url.clone()));
+    };
+    let plan = split_into_coins(&offers, sum, MAX_COINS)?;
+    if plan.denoms.is_empty() {
+        return Err(CoreError::TooSmall {
+            amount,
+            base_url: exchange.base_url.clone(),
+            smallest: exchange.amount(smallest),
+        });
+    }
+    Ok(plan)
+}
+
+/// Answer about an operation at the bank; absent members are those of older banks.
+#[derive(Deserialize)]
+struct BankStatus {
+    #[serde(default)]
+    aborted: bool,
+    #[serde(default)]
+    transfer_done: bool,
+    #[serde(default)]
+    confirm_transfer_url: Option<String>,
+}
+
+/// The next open planchets: first those that lack the exchange's first message, one at a time.
+enum Work {
+    Csr(usize),
+    Issue(Vec<usize>),
+    Nothing,
+}
+
+fn work(exchange: &Exchange, record: &Withdrawal) -> Result<Work, CoreError> {
+    let mut batch = Vec::new();
+    let limit = if record.batch { BATCH_SIZE } else { 1 };
+    for (position, planchet) in record.planchets.iter().enumerate() {
+        if planchet.state != PlanchetState::Open {
+            continue;
+        }
+        if planchet.cs.is_none() && exchange.denom(&planchet.h_denom_pub)?.is_cs() {
+            return Ok(Work::Csr(position));
+        }
+        if batch.len() < limit {
+            batch.push(position);
+        }
+    }
+    Ok(if batch.is_empty() { Work::Nothing } else { Work::Issue(batch) })
+}
+
+fn body_for(
+    exchange: &Exchange,
+    record: &Withdrawal,
+    planchet: &PlanchetRecord,
+) -> Result<WithdrawRequest, CoreError> {
+    let denom = exchange.denom(&planchet.h_denom_pub)?;
+    let made = planchet::withdraw_planchet(&record.seed, planchet.index, denom, planchet.cs.as_ref())?;
+    planchet::withdraw_request(&record.reserve_priv, exchange.currency, denom, &made)
+}
+
+pub(crate) fn next(
+    state: &State,
+    operation: &Operation,
+    record: &Withdrawal,
+    poll_ms: u64,
+) -> Result<HttpRequest, CoreError> {
+    let bank = || match &record.origin {
+        Origin::Bank(bank) => Ok(bank),
+        _ => Err(CoreError::Inconsistent(format!("operation {} has no bank", operation.id))),
+    };
+    let base = &operation.exchange;
+    let reserve = record.reserve_pub;
+    Ok(match record.stage {
+        WithdrawStage::Select => {
+            let bank = bank()?;
+            let body =
+                WithdrawalSelection { reserve_pub: reserve, selected_exchange: bank.exchange_payto.clone() };
+            HttpRequest::post(Context::Bank, operation_url(bank), &body)
+        }
+        WithdrawStage::Confirm => {
+            let bank = bank()?;
+            let Some(login) = &bank.confirm else {
+                return Err(CoreError::Inconsistent(format!("operation {} cannot confirm", operation.id)));
+            };
+            let url = format!(
+                "{}accounts/{}/withdrawals/{}/confirm",
+                login.access_url, login.user, bank.operation_id
+            );
+            let mut request = HttpRequest::post(Context::Bank, url, &serde_json::json!({}));
+            request.basic_auth = Some((login.user.clone(), login.password.clone()));
+            request
+        }
+        WithdrawStage::AwaitTransfer => {
+            let url = operation_url(bank()?);
+            if poll_ms == 0 {
+                HttpRequest::get(Context::Bank, url)
+            } else {
+                HttpRequest::get(Context::Bank, format!("{url}?long_poll_ms={poll_ms}")).polling(poll_ms)
+            }
+        }
+        WithdrawStage::AwaitReserve => {
+            let url = format!("{base}reserves/{reserve}");
+            if poll_ms == 0 {
+                HttpRequest::get(Context::Withdraw, url)
+            } else {
+                HttpRequest::get(Context::Withdraw, format!("{url}?timeout_ms={poll_ms}")).polling(poll_ms)
+            }
+        }
+        WithdrawStage::Withdraw => {
+            if let Some(kyc) = &record.kyc {
+                let url = format!("{base}kyc-check/{}/{}/individual", kyc.requirement_row, kyc.h_payto);
+                return Ok(HttpRequest::get(Context::Withdraw, url));
+            }
+            let exchange = state.exchange(base)?;
+            match work(exchange, record)? {
+                Work::Csr(position) => {
+                    let planchet = &record.planchets[position];
+                    let nonce = planchet::withdraw_nonce(&record.seed, planchet.index);
+                    let body = CsrWithdrawRequest { nonce, denom_pub_hash: planchet.h_denom_pub };
+                    HttpRequest::post(Context::Withdraw, format!("{base}csr-withdraw"), &body)
+                }
+                Work::Issue(positions) => {
+                    let mut planchets = Vec::with_capacity(positions.len());
+                    for position in positions {
+                        planchets.push(body_for(exchange, record, &record.planchets[position])?);
+                    }
+                    match (planchets.pop(), planchets.is_empty()) {
+                        (Some(single), true) => HttpRequest::post(
+                            Context::Withdraw,
+                            format!("{base}reserves/{reserve}/withdraw"),
+                            &single,
+                        ),
+                        (last, _) => {
+                            planchets.extend(last);
+                            let body = BatchWithdrawRequest { planchets };
+                            HttpRequest::post(
+                                Context::Withdraw,
+                                format!("{base}reserves/{reserve}/batch-withdraw"),
+                                &body,
+                            )
+                        }
+                    }
+                }
+                // The stage changes in the same step in which the last coin arrives.
+                Work::Nothing => {
+                    return Err(CoreError::Inconsistent(format!(
+                        "operation {} has nothing to withdraw",
+                        operation.id
+                    )));
+                }
+            }
+        }
+        WithdrawStage::Done | WithdrawStage::Aborted => {
+            return Err(CoreError::Inconsistent(format!("operation {} ended without date", operation.id)));
+        }
+    })
+}
+
+fn operation_url(bank: &BankOperation) -> String {
+    format!("{}withdrawal-operation/{}", bank.integration_url, bank.operation_id)
+}
+
+pub(crate) fn receive(
+    step: &mut Step<'_, '_>,
+    mut record: Withdrawal,
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    match record.stage {
+        WithdrawStage::Select => after_select(step, record, response),
+        WithdrawStage::Confirm => {
+            match (response.status, response.code()) {
+                // Older banks refuse to confirm twice with "reserve key already used".
+                (200..=204, _) | (409, 5114) => {}
+                (409, 5117) => return abort(step, record, "the withdrawal was cancelled at the bank"),
+                // The account is not good for the amount; nobody can confirm this operation any more usefully.
+                (409, 5102) => return abort(step, record, "the bank account does not hold enough money"),
+                _ => return Err(response.refusal("confirming the withdrawal at the bank")),
+            }
+            if let Origin::Bank(bank) = &mut record.origin {
+                bank.confirm = None;
+            }
+            record.stage = WithdrawStage::AwaitTransfer;
+            step.go_on(OpKind::Withdrawal(Box::new(record)));
+            Ok(())
+        }
+        WithdrawStage::AwaitTransfer => after_bank_status(step, record, response),
+        WithdrawStage::AwaitReserve => after_reserve(step, record, response),
+        WithdrawStage::Withdraw if record.kyc.is_some() => after_kyc(step, record, response),
+        WithdrawStage::Withdraw => after_withdraw(step, record, response),
+        WithdrawStage::Done | WithdrawStage::Aborted => Ok(()),
+    }
+}
+
+fn abort(step: &mut Step<'_, '_>, mut record: Withdrawal, reason: &str) -> Result<(), CoreError> {
+    record.stage = WithdrawStage::Aborted;
+    record.reason = Some(reason.to_owned());
+    if let Origin::Bank(bank) = &mut record.origin {
+        bank.confirm = None;
+    }
+    step.finish(OpKind::Withdrawal(Box::new(record)));
+    Ok(())
+}
+
+fn after_select(
+    step: &mut Step<'_, '_>,
+    mut record: Withdrawal,
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    match (response.status, response.code()) {
+        (200, _) => {
+            let status: BankStatus = response.json("selecting the reserve at the bank")?;
+            let Origin::Bank(bank) = &mut record.origin else {
+                return Err(CoreError::Inconsistent("a withdrawal without bank was selected".to_owned()));
+            };
+            if status.confirm_transfer_url.is_some() {
+                bank.confirm_url = status.confirm_transfer_url;
+            }
+            record.stage = if status.transfer_done {
+                bank.confirm = None;
+                WithdrawStage::AwaitReserve
+            } else if bank.confirm.is_some() {
+                WithdrawStage::Confirm
+            } else {
+                WithdrawStage::AwaitTransfer
+            };
+            step.go_on(OpKind::Withdrawal(Box::new(record)));
+            Ok(())
+        }
+        // Our key is unique, so "already used" means that the transfer we asked for was made (older banks).
+        (409, 5114) => {
+            record.stage = WithdrawStage::AwaitReserve;
+            step.go_on(OpKind::Withdrawal(Box::new(record)));
+            Ok(())
+        }
+        (409, 5113) => abort(step, record, "another wallet took this withdrawal"),
+        (404, 5107) => abort(step, record, "the bank does not know this withdrawal"),
+        _ => Err(response.refusal("selecting the reserve at the bank")),
+    }
+}
+
+fn after_bank_status(
+    step: &mut Step<'_, '_>,
+    mut record: Withdrawal,
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    match (response.status, response.code()) {
+        (200, _) => {
+            let status: BankStatus = response.json("asking the bank about the withdrawal")?;
+            if status.aborted {
+                return abort(step, record, "the withdrawal was cancelled at the bank");
+            }
+            if status.transfer_done {
+                record.stage = WithdrawStage::AwaitReserve;
+                step.go_on(OpKind::Withdrawal(Box::new(record)));
+                return Ok(());
+            }
+            let Origin::Bank(bank) = &mut record.origin else {
+                return Err(CoreError::Inconsistent("a withdrawal without bank waits for one".to_owned()));
+            };
+            if status.confirm_transfer_url.is_some() {
+                bank.confirm_url = status.confirm_transfer_url;
+            }
+            let reason = match &bank.confirm_url {
+                Some(url) => format!("confirm the withdrawal at your bank: {url}"),
+                None => "confirm the withdrawal at your bank".to_owned(),
+            };
+            step.wait(OpKind::Withdrawal(Box::new(record)), reason);
+            Ok(())
+        }
+        // The key was sent and the money may be on its way, so this is not given up.
+        _ => Err(response.refusal("asking the bank about the withdrawal")),
+    }
+}
+
+fn after_reserve(
+    step: &mut Step<'_, '_>,
+    mut record: Withdrawal,
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    match (response.status, response.code()) {
+        (404, 1250 | 0) => {
+            let reason = match &record.origin {
+                Origin::Manual { .. } => "waiting for your bank transfer to reach the exchange",
+                Origin::Bank(_) | Origin::Recoup => "waiting for the transfer to reach the exchange",
+            };
+            step.wait(OpKind::Withdrawal(Box::new(record)), reason);
+            return Ok(());
+        }
+        (200, _) => {}
+        _ => return Err(response.refusal("looking at the reserve")),
+    }
+    let answer: ReserveBalance = response.json("looking at the reserve")?;
+    let exchange = step.draft.exchange(&step.operation.exchange)?;
+    let balance = answer.balance.money_in(exchange.currency)?;
+    let got_coins = record.planchets.iter().any(|planchet| planchet.state == PlanchetState::Done);
+    let offers = exchange.offers(record.cipher, step.now);
+    if offers.is_empty() && !balance.is_zero() && !got_coins {
+        step.wait(OpKind::Withdrawal(Box::new(record)), "the exchange offers no coins now");
+        return Ok(());
+    }
+    let plan = split_into_coins(&offers, balance, MAX_COINS)?;
+    record.leftover = plan.leftover;
+    for h_denom_pub in plan.denoms {
+        record.planchets.push(PlanchetRecord {
+            index: record.next_index,
+            h_denom_pub,
+            cs: None,
+            state: PlanchetState::Open,
+        });
+        record.next_index = record
+            .next_index
+            .checked_add(1)
+            .ok_or_else(|| CoreError::Inconsistent("a withdrawal ran out of coin numbers".to_owned()))?;
+    }
+    settle(step, record);
+    Ok(())
+}
+
+/// Goes on with the open planchets, or ends if there are none.
+fn settle(step: &mut Step<'_, '_>, mut record: Withdrawal) {
+    let has = |state| record.planchets.iter().any(|planchet| planchet.state == state);
+    if has(PlanchetState::Open) {
+        record.stage = WithdrawStage::Withdraw;
+        step.go_on(OpKind::Withdrawal(Box::new(record)));
+    } else {
+        record.stage = WithdrawStage::Done;
+        if !has(PlanchetState::Done) {
+            record.reason = Some("the reserve holds too little for a coin".to_owned());
+        }
+        step.finish(OpKind::Withdrawal(Box::new(record)));
+    }
+}
+
+fn after_kyc(
+    step: &mut Step<'_, '_>,
+    mut record: Withdrawal,
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    match response.status {
+        200 | 204 => {
+            record.kyc = None;
+            step.go_on(OpKind::Withdrawal(Box::new(record)));
+            Ok(())
+        }
+        202 => {
+            let pending: KycRedirect = response.json("asking about the identity check")?;
+            if let Some(kyc) = &mut record.kyc {
+                kyc.url = Some(pending.kyc_url);
+            }
+            let reason = kyc_reason(&record);
+            step.wait(OpKind::Withdrawal(Box::new(record)), reason);
+            Ok(())
+        }
+        _ => Err(response.refusal("asking about the identity check")),
+    }
+}
+
+fn kyc_reason(record: &Withdrawal) -> String {
+    match record.kyc.as_ref().and_then(|kyc| kyc.url.as_ref()) {
+        Some(url) => {
+            format!("the exchange wants to know who you are; your money waits in the reserve; visit {url}")
+        }
+        None => "the exchange wants to know who you are; your money waits in the reserve".to_owned(),
+    }
+}
+
+fn after_withdraw(
+    step: &mut Step<'_, '_>,
+    mut record: Withdrawal,
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    let exchange = step.draft.exchange(&step.operation.exchange)?.clone();
+    let work = work(&exchange, &record)?;
+    let asked: Vec<usize> = match &work {
+        Work::Csr(position) => vec![*position],
+        Work::Issue(positions) => positions.clone(),
+        Work::Nothing => Vec::new(),
+    };
+    match (response.status, response.code()) {
+        (200, _) => match work {
+            Work::Csr(position) => {
+                let answer: WithdrawValues = response.json("preparing a coin")?;
+                let planchet = &mut record.planchets[position];
+                let nonce = planchet::withdraw_nonce(&record.seed, planchet.index);
+                planchet.cs = Some(CsSession::new(nonce, &answer.ewv)?);
+                step.go_on(OpKind::Withdrawal(Box::new(record)));
+                Ok(())
+            }
+            _ => take_coins(step, record, &exchange, &asked, response),
+        },
+        (451, _) => {
+            let answer: KycRequired = response.json("withdrawing coins")?;
+            record.kyc = Some(KycWanted {
+                h_payto: answer.h_payto.to_string(),
+                requirement_row: answer.requirement_row,
+                url: None,
+            });
+            let reason = kyc_reason(&record);
+            step.wait(OpKind::Withdrawal(Box::new(record)), reason);
+            Ok(())
+        }
+        // The endpoint is missing, or some coins of the batch were got before and the exchange cannot say which.
+        (404, 21 | 1001) | (409, 1175) if record.batch && asked.len() > 1 => {
+            record.batch = false;
+            step.go_on(OpKind::Withdrawal(Box::new(record)));
+            Ok(())
+        }
+        // Somebody else took from the reserve, or the plan was made on an older balance: plan again.
+        (409, 1150) => {
+            for position in asked {
+                record.planchets[position].state = PlanchetState::Dropped;
+            }
+            plan_again(step, record);
+            Ok(())
+        }
+        (404, 1005) | (410, 1009 | 1010) => {
+            // The denomination in the answer is no longer offered. Without one it is that of the only planchet.
+            let named = planchet::denomination_in(response)
+                .or_else(|| (asked.len() == 1).then(|| record.planchets[asked[0]].h_denom_pub));
+            let Some(h_denom_pub) = named else {
+                record.batch = false;
+                step.go_on(OpKind::Withdrawal(Box::new(record)));
+                return Ok(());
+            };
+            if let Some(denom) =
+                step.draft.exchange_mut(&step.operation.exchange)?.denoms.get_mut(&h_denom_pub)
+            {
+                denom.offered = false;
+            }
+            for planchet in &mut record.planchets {
+                if planchet.state == PlanchetState::Open && planchet.h_denom_pub == h_denom_pub {
+                    planchet.state = PlanchetState::Dropped;
+                }
+            }
+            if record.planchets.iter().any(|planchet| planchet.state == PlanchetState::Open) {
+                step.go_on(OpKind::Withdrawal(Box::new(record)));
+            } else {
+                plan_again(step, record);
+            }
+            Ok(())
+        }
+        _ => Err(response.refusal("withdrawing coins")),
+    }
+}
+
+fn plan_again(step: &mut Step<'_, '_>, mut record: Withdrawal) {
+    if record.planchets.iter().any(|planchet| planchet.state == PlanchetState::Open) {
+        step.go_on(OpKind::Withdrawal(Box::new(record)));
+        return;
+    }
+    record.stage = WithdrawStage::AwaitReserve;
+    step.go_on(OpKind::Withdrawal(Box::new(record)));
+}
+
+fn take_coins(
+    step: &mut Step<'_, '_>,
+    mut record: Withdrawal,
+    exchange: &Exchange,
+    asked: &[usize],
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    let signatures = if asked.len() == 1 {
+        let answer: BlindSignature = response.json("withdrawing a coin")?;
+        vec![answer.ev_sig]
+    } else {
+        let answer: BlindSignatures = response.json("withdrawing coins")?;
+        answer.ev_sigs.into_iter().map(|item| item.ev_sig).collect()
+    };
+    if signatures.len() != asked.len() {
+        return Err(CoreError::BadAnswer {
+            what: "withdrawing coins",
+            status: response.status,
+            reason: format!("{} signatures for {} coins", signatures.len(), asked.len()),
+        });
+    }
+    for (&position, signature) in asked.iter().zip(&signatures) {
+        let planchet = &mut record.planchets[position];
+        let denom: &Denom = exchange.denom(&planchet.h_denom_pub)?;
+        let made = planchet::withdraw_planchet(&record.seed, planchet.index, denom, planchet.cs.as_ref())?;
+        let denom_sig = made.unblind(signature)?;
+        planchet.state = PlanchetState::Done;
+        step.draft.put_coin(Coin {
+            coin_pub: made.coin_pub,
+            coin_priv: made.coin_priv.clone(),
+            blinding: made.blinding.clone(),
+            cs: planchet.cs,
+            exchange: exchange.base_url.clone(),
+            h_denom_pub: planchet.h_denom_pub,
+            denom_sig,
+            source: CoinSource::Withdrawal { operation: step.operation.id, reserve_pub: record.reserve_pub },
+            status: CoinStatus::Fresh,
+            remaining: denom.value,
+            created: step.now,
+        });
+    }
+    let dropped = record.planchets.iter().any(|planchet| planchet.state == PlanchetState::Dropped);
+    let open = record.planchets.iter().any(|planchet| planchet.state == PlanchetState::Open);
+    if dropped && !open {
+        // Something was to be had that was not got: look what the reserve still holds.
+        record.stage = WithdrawStage::AwaitReserve;
+        step.go_on(OpKind::Withdrawal(Box::new(record)));
+    } else {
+        settle(step, record);
+    }
+    Ok(())
+}
+
+/// The changes that give up a withdrawal before any money came.
+///
+/// # Errors
+/// [`CoreError::BadInput`] if it is no withdrawal, or past that point.
+pub fn cancel(state: &State, id: OpId, now: Timestamp) -> Result<Vec<super::Change>, CoreError> {
+    let bad = |reason: &str| CoreError::BadInput { what: "operation", reason: reason.to_owned() };
+    let mut operation = state.operation(id)?.clone();
+    let OpKind::Withdrawal(record) = &mut operation.kind else {
+        return Err(bad("only withdrawals can be cancelled"));
+    };
+    let early = match (&record.origin, record.stage) {
+        (Origin::Bank(_), WithdrawStage::Select | WithdrawStage::AwaitTransfer) => true,
+        (Origin::Manual { .. }, WithdrawStage::AwaitReserve) => record.planchets.is_empty(),
+        _ => false,
+    };
+    if operation.finished.is_some() || !early {
+        return Err(bad("it is finished, or the money is on its way already"));
+    }
+    record.stage = WithdrawStage::Aborted;
+    record.reason =
+        Some("cancelled by you; if money was sent, it returns when the reserve closes".to_owned());
+    operation.finished = Some(now);
+    operation.last_error = None;
+    Ok(vec![super::Change::Operation(Box::new(operation))])
+}

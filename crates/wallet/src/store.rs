@@ -1,0 +1,287 @@
+//! The wallet file: SQLite, one row a record, one transaction a step.
+//!
+//! Records are JSON beside the few columns one wants to see or sort by. All reading happens once, at opening; after
+//! that the file only follows the state in memory, change set by change set, each synced before anything is sent.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, params};
+use zeroize::Zeroizing;
+
+use crate::core::state::{Change, State};
+
+/// Version of the tables. Each step to it stands in [`MIGRATIONS`].
+pub const SCHEMA_VERSION: u32 = MIGRATIONS.len() as u32;
+
+/// Statements that lead from version n to n + 1.
+const MIGRATIONS: [&str; 1] = ["
+    CREATE TABLE exchanges (
+        base_url TEXT PRIMARY KEY NOT NULL,
+        record TEXT NOT NULL
+    ) STRICT;
+    CREATE TABLE operations (
+        id INTEGER PRIMARY KEY NOT NULL,
+        exchange TEXT NOT NULL REFERENCES exchanges (base_url) DEFERRABLE INITIALLY DEFERRED,
+        kind TEXT NOT NULL,
+        created_s INTEGER NOT NULL,
+        finished_s INTEGER,
+        record TEXT NOT NULL
+    ) STRICT;
+    CREATE INDEX operations_open ON operations (id) WHERE finished_s IS NULL;
+    CREATE TABLE coins (
+        coin_pub TEXT PRIMARY KEY NOT NULL,
+        exchange TEXT NOT NULL REFERENCES exchanges (base_url) DEFERRABLE INITIALLY DEFERRED,
+        operation INTEGER NOT NULL REFERENCES operations (id) DEFERRABLE INITIALLY DEFERRED,
+        status TEXT NOT NULL,
+        remaining TEXT NOT NULL,
+        record TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
+"];
+
+/// Marks the file as a Batzen wallet in SQLite's header (\"Btzn\").
+const APPLICATION_ID: i32 = 0x4274_7a6e;
+
+/// What can go wrong with the wallet file.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// SQLite failed.
+    #[error("the wallet file failed: {0}")]
+    Sqlite(#[from] rusqlite::Error),
+    /// The file could not be opened or created.
+    #[error("cannot open {path}: {source}")]
+    Open {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Another process works with this wallet.
+    #[error("{0} is in use by another process; wait for it or stop it (reading commands work meanwhile)")]
+    InUse(PathBuf),
+    /// The file is something else.
+    #[error("{0} is not a wallet file")]
+    NotAWallet(PathBuf),
+    /// The file was written by a newer version.
+    #[error("{path} has format {found}, this version knows formats up to {known}; use a newer version")]
+    TooNew {
+        /// Which file.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// Our format.
+        known: u32,
+    },
+    /// A record does not parse.
+    #[error("damaged record in table {table}: {reason}; restore a backup")]
+    Damaged {
+        /// Which table.
+        table: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// The wallet was opened for reading only.
+    #[error("the wallet is open for reading only")]
+    ReadOnly,
+}
+
+/// An open wallet file.
+#[derive(Debug)]
+pub struct Store {
+    connection: Connection,
+    read_only: bool,
+    /// Held while the store is open: one writer at a time.
+    _lock: Option<File>,
+}
+
+impl Store {
+    /// Opens or creates the file for writing, readable by its owner only.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let open_error = |source| StoreError::Open { path: path.to_owned(), source };
+        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            create_private_dir(parent).map_err(open_error)?;
+        }
+        let mut lock_path = path.as_os_str().to_owned();
+        lock_path.push(".lock");
+        let lock = private_file(Path::new(&lock_path)).map_err(open_error)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(StoreError::InUse(path.to_owned())),
+            Err(TryLockError::Error(source)) => return Err(open_error(source)),
+        }
+        // SQLite gives its journal files the mode of the database file, so this covers them too.
+        drop(private_file(path).map_err(open_error)?);
+        let connection = Connection::open_with_flags(
+            path,
+            OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+        )?;
+        Self::prepare(connection, path, Some(lock))
+    }
+
+    /// Opens an existing file for reading, also while another process writes to it.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub fn open_read_only(path: &Path) -> Result<Self, StoreError> {
+        let connection = Connection::open_with_flags(
+            path,
+            OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+        )?;
+        connection.busy_timeout(Duration::from_secs(5))?;
+        let store = Self { connection, read_only: true, _lock: None };
+        let version = store.check_identity(path)?;
+        if version != SCHEMA_VERSION {
+            return Err(StoreError::TooNew { path: path.to_owned(), found: version, known: SCHEMA_VERSION });
+        }
+        Ok(store)
+    }
+
+    fn prepare(connection: Connection, path: &Path, lock: Option<File>) -> Result<Self, StoreError> {
+        connection.busy_timeout(Duration::from_secs(5))?;
+        let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+        debug_assert!(mode == "wal" || mode == "memory");
+        connection.execute_batch(
+            "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON; PRAGMA trusted_schema = OFF;",
+        )?;
+        let mut store = Self { connection, read_only: false, _lock: lock };
+        let version = store.check_identity(path)?;
+        store.migrate(version)?;
+        Ok(store)
+    }
+
+    fn check_identity(&self, path: &Path) -> Result<u32, StoreError> {
+        let identity: i32 = self.connection.query_row("PRAGMA application_id", [], |row| row.get(0))?;
+        let version: u32 = self.connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+        let tables: u32 =
+            self.connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+        if identity != APPLICATION_ID && (identity != 0 || version != 0 || tables != 0) {
+            return Err(StoreError::NotAWallet(path.to_owned()));
+        }
+        if version > SCHEMA_VERSION {
+            return Err(StoreError::TooNew { path: path.to_owned(), found: version, known: SCHEMA_VERSION });
+        }
+        Ok(version)
+    }
+
+    fn migrate(&mut self, from: u32) -> Result<(), StoreError> {
+        for (step, statements) in MIGRATIONS.iter().enumerate().skip(from as usize) {
+            let transaction = self.connection.transaction()?;
+            transaction.execute_batch(statements)?;
+            transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+            transaction.pragma_update(None, "user_version", step as u32 + 1)?;
+            transaction.commit()?;
+        }
+        Ok(())
+    }
+
+    /// Everything in the file.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if a record does not parse.
+    pub fn load(&self) -> Result<State, StoreError> {
+        let mut state = State::default();
+        for table in ["exchanges", "operations", "coins"] {
+            let mut statement = self.connection.prepare(&format!("SELECT record FROM {table}"))?;
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                let record = Zeroizing::new(row.get::<_, String>(0)?);
+                let damaged =
+                    |error: serde_json::Error| StoreError::Damaged { table, reason: error.to_string() };
+                let change = match table {
+                    "exchanges" => Change::Exchange(serde_json::from_str(&record).map_err(damaged)?),
+                    "operations" => Change::Operation(serde_json::from_str(&record).map_err(damaged)?),
+                    _ => Change::Coin(serde_json::from_str(&record).map_err(damaged)?),
+                };
+                state.apply(change);
+            }
+        }
+        Ok(state)
+    }
+
+    /// Writes `changes` in one transaction. When this returns they are on disk.
+    ///
+    /// # Errors
+    /// If SQLite fails; then none of them is in the file.
+    pub fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+        if self.read_only {
+            return Err(StoreError::ReadOnly);
+        }
+        let transaction = self.connection.transaction()?;
+        for change in changes {
+            match change {
+                Change::Exchange(exchange) => {
+                    let record = to_text(exchange);
+                    transaction
+                        .prepare_cached(
+                            "INSERT INTO exchanges (base_url, record) VALUES (?1, ?2)
+                             ON CONFLICT (base_url) DO UPDATE SET record = ?2",
+                        )?
+                        .execute(params![exchange.base_url, *record])?;
+                }
+                Change::Operation(operation) => {
+                    let record = to_text(operation);
+                    transaction
+                        .prepare_cached(
+                            "INSERT INTO operations (id, exchange, kind, created_s, finished_s, record)
+                             VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+                             ON CONFLICT (id) DO UPDATE SET finished_s = ?5, record = ?6",
+                        )?
+                        .execute(params![
+                            operation.id as i64,
+                            operation.exchange,
+                            operation.kind.name(),
+                            operation.created.as_secs().unwrap_or(0) as i64,
+                            operation.finished.map(|time| time.as_secs().unwrap_or(0) as i64),
+                            *record
+                        ])?;
+                }
+                Change::Coin(coin) => {
+                    let record = to_text(coin);
+                    transaction
+                        .prepare_cached(
+                            "INSERT INTO coins (coin_pub, exchange, operation, status, remaining, record)
+                             VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+                             ON CONFLICT (coin_pub) DO UPDATE SET status = ?4, remaining = ?5, record = ?6",
+                        )?
+                        .execute(params![
+                            coin.coin_pub.to_string(),
+                            coin.exchange,
+                            coin.source.operation() as i64,
+                            format!("{:?}", coin.status).to_lowercase(),
+                            coin.remaining.to_string(),
+                            *record
+                        ])?;
+                }
+            }
+        }
+        transaction.commit()?;
+        Ok(())
+    }
+}
+
+fn to_text(record: &impl serde::Serialize) -> Zeroizing<String> {
+    Zeroizing::new(
+        serde_json::to_string(record).expect("records have texts as keys and no floating-point numbers"),
+    )
+}
+
+/// Opens or creates a file that only its owner may read.
+fn private_file(path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}
+
+fn create_private_dir(path: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
+}
