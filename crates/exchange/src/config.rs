@@ -12,6 +12,8 @@ use crate::keys::schedule::{Schedule, ScheduleError};
 
 mod ini;
 
+pub use ini::unknown_options;
+
 /// The shortest RSA modulus that denominations may have, in bits.
 pub const RSA_BITS_MIN: u32 = 1024;
 /// The longest RSA modulus that denominations may have, in bits.
@@ -499,9 +501,10 @@ impl ExchangeConfig {
                 return Err(ConfigError::invalid(section, "VALUE must not be zero"));
             }
             if let CipherConfig::Rsa { bits } = coin.cipher
-                && !(RSA_BITS_MIN..=RSA_BITS_MAX).contains(&bits)
+                && (!(RSA_BITS_MIN..=RSA_BITS_MAX).contains(&bits) || !bits.is_multiple_of(128))
             {
-                let reason = format!("RSA_KEYSIZE must be between {RSA_BITS_MIN} and {RSA_BITS_MAX}");
+                let reason =
+                    format!("RSA_KEYSIZE must be a multiple of 128 from {RSA_BITS_MIN} to {RSA_BITS_MAX}");
                 return Err(ConfigError::invalid(section, reason));
             }
             if coin.fees.deposit > coin.value {

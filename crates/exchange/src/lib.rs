@@ -1,5 +1,7 @@
 //! The e-cash exchange: money rules, key lifecycle, HTTP API and workers.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 pub mod api;
 pub mod config;
 pub mod keys;

@@ -8,8 +8,10 @@ use batzen_crypto::EddsaPublicKey;
 use batzen_engine::{Clock, CpuPool, EngineError, Lane, LaneOptions};
 use batzen_http::{Bound, Drain, Drained, Listen, Server, ServerOptions, Stats, Waiters};
 use batzen_protocol::Timestamp;
+use batzen_protocol::signatures::{MasterDenominationKeyValidity, SignedMessage};
 use batzen_store::embedded::{EmbeddedStore, Options as StoreOptions};
 use batzen_store::{Store, StoreError};
+use batzen_tables::exchange::{DenomKey, DenomSerial, Denominations};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -54,8 +56,9 @@ pub enum StartError {
 }
 
 /// How to start, beyond the configuration.
-#[derive(Clone)]
 pub struct StartOptions {
+    /// Where to listen instead of where the configuration says: a socket handed over by the service manager.
+    pub listen: Option<Listen>,
     /// What time it is.
     pub clock: Arc<dyn Clock>,
     /// Whether the workers run in this process from the start; else [`RunningExchange::start_workers`].
@@ -69,6 +72,7 @@ pub struct StartOptions {
 impl Default for StartOptions {
     fn default() -> Self {
         Self {
+            listen: None,
             clock: Arc::new(system_clock),
             workers: true,
             progress: Arc::new(|done, total| tracing::info!(done, total, "denomination keys created")),
@@ -206,15 +210,16 @@ impl Exchange {
         let privacy = documents(&config.privacy, crate::api::BUILT_IN_PRIVACY)?;
         let master_public_key = master_public_key(&config)?;
         config.master_public_key = Some(master_public_key);
-        let server = Server::bind(listen(&config.listen)).await.map_err(StartError::Listen)?;
+        let place = options.listen.unwrap_or_else(|| listen(&config.listen));
+        let server = Server::bind(place).await.map_err(StartError::Listen)?;
         let bound = server.bound().clone();
         if let Some(port) = bound.port() {
             config.base_url = with_port(&config.base_url, port);
         }
-        let modules = Arc::new(SecurityModules::open(&config)?);
-        let store = open_store(&config)?;
-        let denoms = Arc::new(DenomTable::load(&store)?);
-        let rules = Arc::new(ExchangeRules::new(denoms, rules_config(&config)));
+        // Reading journal and key files may take a while; other tasks of the process go on meanwhile.
+        let opened = tokio::task::spawn_blocking(move || open(config)).await;
+        let (config, modules, store, denoms) = opened.expect("opening the store does not panic")?;
+        let rules = Arc::new(ExchangeRules::new(Arc::new(denoms), rules_config(&config)));
         let lane = Lane::start(
             Arc::clone(&rules),
             store.clone(),
@@ -378,10 +383,45 @@ fn rules_config(config: &ExchangeConfig) -> RulesConfig {
     }
 }
 
-fn open_store(config: &ExchangeConfig) -> Result<Store, StartError> {
+/// Everything on the disk, and whether it belongs together.
+type Opened = (ExchangeConfig, Arc<SecurityModules>, Store, DenomTable);
+
+fn open(config: ExchangeConfig) -> Result<Opened, StartError> {
     let embedded =
         EmbeddedStore::open(&config.store_dir, batzen_tables::exchange::ALL, StoreOptions::default())?;
-    Ok(Store::new(embedded))
+    let store = Store::new(embedded);
+    check_master(&store, &config)?;
+    let modules = Arc::new(SecurityModules::open(&config)?);
+    let denoms = DenomTable::load(&store)?;
+    Ok((config, modules, store, denoms))
+}
+
+/// Refuses a store whose denominations were signed by another master key or in another currency: every coin would be
+/// wrong.
+fn check_master(store: &Store, config: &ExchangeConfig) -> Result<(), StartError> {
+    let master_pub = config.master_public_key.expect("the start has settled which master key it is");
+    let Some(found) = store.get::<Denominations>(&DenomKey { serial: DenomSerial(1) })? else {
+        return Ok(());
+    };
+    let (row, currency) = (found.row, config.currency);
+    let message = MasterDenominationKeyValidity {
+        master_pub,
+        start: row.start,
+        expire_withdraw: row.expire_withdraw,
+        expire_deposit: row.expire_deposit,
+        expire_legal: row.expire_legal,
+        value: row.value.of(currency),
+        fee_withdraw: row.fee_withdraw.of(currency),
+        fee_deposit: row.fee_deposit.of(currency),
+        fee_refresh: row.fee_refresh.of(currency),
+        fee_refund: row.fee_refund.of(currency),
+        h_denom_pub: row.h_denom_pub,
+    };
+    if message.verify(&master_pub, &row.master_sig) {
+        return Ok(());
+    }
+    let reason = "the store belongs to another MASTER_PUBLIC_KEY or another [taler] CURRENCY";
+    Err(ConfigError::invalid("exchange", reason).into())
 }
 
 fn store_metrics(store: &Store, pool_pending: usize) -> Vec<(String, &'static str, bool, u64)> {

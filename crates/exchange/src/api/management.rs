@@ -9,13 +9,14 @@ use batzen_protocol::api::exchange::{
     AuditorAddRequest, AuditorDisableRequest, DrainRequest, ExtensionsRequest, GlobalFeeRequest,
     ManagementKeysRequest, RevokeRequest, WireAddRequest, WireDisableRequest, WireFeeRequest,
 };
+use batzen_protocol::api::field_error;
 use batzen_protocol::payto::{PaytoUri, h_payto};
 use batzen_protocol::signatures::{
     MasterAddAuditor, MasterAddWire, MasterDelAuditor, MasterDelWire, MasterDenominationKeyRevoked,
     MasterDrainProfit, MasterExtension, MasterGlobalFees, MasterSigningKeyRevoked, MasterWireDetails,
     MasterWireFees, SignedMessage,
 };
-use batzen_protocol::{Amount, ErrorCode, canonical, hash_text};
+use batzen_protocol::{ErrorCode, Timestamp, canonical, hash_text};
 use batzen_tables::exchange::{
     DenomRow, DenomSerial, DrainRow, ExtensionsRow, GlobalFeeRow, SigningKeyRow, WireFeeKey, WireFeeRow,
 };
@@ -61,13 +62,13 @@ fn check(
     if message.verify(&app.master_public_key, signature) { Ok(()) } else { Err(error(invalid, "")) }
 }
 
-/// Amounts are signed with their currency but stored without, so it must be the exchange's, exactly.
-fn amount_of<T: DeserializeOwned>(
-    app: &Exchange,
-    amount: &Amount,
-    field: &str,
-) -> Result<batzen_protocol::Money, Response> {
-    money::<T>(app, amount, field)
+/// A period must have a moment: one that has none would be stored for nothing.
+fn check_period<T: DeserializeOwned>(start: Timestamp, end: Timestamp) -> Result<(), Response> {
+    if start < end {
+        Ok(())
+    } else {
+        Err(malformed(&field_error::<T>("fee_end", "the period ends before it begins")))
+    }
 }
 
 /// Has the change decided and made visible.
@@ -345,10 +346,11 @@ async fn wire_fee(app: &Exchange, request: &Request) -> Response {
 
 async fn post_wire_fee(app: &Exchange, request: &Request) -> Answer {
     let request: WireFeeRequest = body(request)?;
+    check_period::<WireFeeRequest>(request.fee_start, request.fee_end)?;
     let row = WireFeeRow {
         end: request.fee_end,
-        wire_fee: amount_of::<WireFeeRequest>(app, &request.wire_fee, "wire_fee")?,
-        closing_fee: amount_of::<WireFeeRequest>(app, &request.closing_fee, "closing_fee")?,
+        wire_fee: money::<WireFeeRequest>(app, &request.wire_fee, "wire_fee")?,
+        closing_fee: money::<WireFeeRequest>(app, &request.closing_fee, "closing_fee")?,
         master_sig: request.master_sig,
     };
     let message = MasterWireFees {
@@ -373,11 +375,12 @@ async fn global_fee(app: &Exchange, request: &Request) -> Response {
 
 async fn post_global_fee(app: &Exchange, request: &Request) -> Answer {
     let request: GlobalFeeRequest = body(request)?;
+    check_period::<GlobalFeeRequest>(request.fee_start, request.fee_end)?;
     let row = GlobalFeeRow {
         end: request.fee_end,
-        history_fee: amount_of::<GlobalFeeRequest>(app, &request.history_fee, "history_fee")?,
-        account_fee: amount_of::<GlobalFeeRequest>(app, &request.account_fee, "account_fee")?,
-        purse_fee: amount_of::<GlobalFeeRequest>(app, &request.purse_fee, "purse_fee")?,
+        history_fee: money::<GlobalFeeRequest>(app, &request.history_fee, "history_fee")?,
+        account_fee: money::<GlobalFeeRequest>(app, &request.account_fee, "account_fee")?,
+        purse_fee: money::<GlobalFeeRequest>(app, &request.purse_fee, "purse_fee")?,
         purse_timeout: request.purse_timeout,
         history_expiration: request.history_expiration,
         purse_account_limit: request.purse_account_limit,
@@ -451,12 +454,9 @@ async fn post_drain(app: &Exchange, request: &Request) -> Answer {
     let request: DrainRequest = body(request)?;
     if let Err(reason) = PaytoUri::parse(request.credit_payto_uri.as_str()) {
         let message = reason.to_string();
-        return Err(malformed(&batzen_protocol::api::field_error::<DrainRequest>(
-            "credit_payto_uri",
-            message,
-        )));
+        return Err(malformed(&field_error::<DrainRequest>("credit_payto_uri", message)));
     }
-    let amount = amount_of::<DrainRequest>(app, &request.amount, "amount")?;
+    let amount = money::<DrainRequest>(app, &request.amount, "amount")?;
     let message = MasterDrainProfit {
         wtid: request.wtid,
         date: request.date,

@@ -238,6 +238,115 @@ fn currency(ini: &Config) -> Result<Currency> {
     currency.ok_or_else(|| ini.missing("taler", "CURRENCY", "the name of a currency").into())
 }
 
+/// The options that the exchange's programs read, by section.
+const KNOWN: &[(&str, &[&str])] = &[
+    ("taler", &["CURRENCY", "CURRENCY_ROUND_UNIT"]),
+    (
+        "exchange",
+        &[
+            "MASTER_PUBLIC_KEY",
+            "BASE_URL",
+            "SERVE",
+            "PORT",
+            "BIND_TO",
+            "UNIXPATH",
+            "UNIXPATH_MODE",
+            "DB",
+            "MAX_KEYS_CACHING",
+            "MAX_REQUESTS",
+            "ASSET_TYPE",
+            "SIGNKEY_LEGAL_DURATION",
+            "TERMS_DIR",
+            "TERMS_ETAG",
+            "PRIVACY_DIR",
+            "PRIVACY_ETAG",
+            "REVOCATION_DIR",
+            "RUNTIME_DIR",
+            "KEYDIR",
+            "AGGREGATOR_IDLE_SLEEP_INTERVAL",
+            "AGGREGATOR_SHARD_SIZE",
+            "CLOSER_IDLE_SLEEP_INTERVAL",
+            "TRANSFER_IDLE_SLEEP_INTERVAL",
+            "WIREWATCH_IDLE_SLEEP_INTERVAL",
+            "EXPIRE_IDLE_SLEEP_INTERVAL",
+            "EXPIRE_SHARD_SIZE",
+            "ROUTER_IDLE_SLEEP_INTERVAL",
+            "ROUTER_SHARD_SIZE",
+        ],
+    ),
+    (
+        "exchangedb",
+        &[
+            "IDLE_RESERVE_EXPIRATION_TIME",
+            "LEGAL_RESERVE_EXPIRATION_TIME",
+            "AGGREGATOR_SHIFT",
+            "DEFAULT_PURSE_LIMIT",
+            "AUDITOR_BASE_DIR",
+            "WIREFEE_BASE_DIR",
+            "DURATION_OVERLAP",
+        ],
+    ),
+    ("exchangedb-embedded", &["DIR"]),
+    ("coin_*", COIN),
+    ("coin-*", COIN),
+    ("taler-exchange-secmod-rsa", MODULE),
+    ("taler-exchange-secmod-cs", MODULE),
+    ("taler-exchange-secmod-eddsa", MODULE),
+    ("taler-exchange-secmod-eddsa", &["DURATION"]),
+    (
+        "exchange-offline",
+        &[
+            "MASTER_PRIV_FILE",
+            "SECM_TOFU_FILE",
+            "SECM_ESIGN_PUBKEY",
+            "SECM_DENOM_PUBKEY",
+            "SECM_DENOM_CS_PUBKEY",
+        ],
+    ),
+    ("exchange-account-*", &["PAYTO_URI", "ENABLE_DEBIT", "ENABLE_CREDIT", "WIRE_RESPONSE"]),
+    (
+        "exchange-accountcredentials-*",
+        &["WIRE_GATEWAY_URL", "WIRE_GATEWAY_AUTH_METHOD", "USERNAME", "PASSWORD"],
+    ),
+    ("exchange-extension-age_restriction", &["ENABLED", "AGE_GROUPS"]),
+    (
+        "exchange-standalone",
+        &[
+            "ENABLED",
+            "WIRE_FEE",
+            "CLOSING_FEE",
+            "HISTORY_FEE",
+            "ACCOUNT_FEE",
+            "PURSE_FEE",
+            "PURSE_TIMEOUT",
+            "HISTORY_EXPIRATION",
+            "PURSE_ACCOUNT_LIMIT",
+        ],
+    ),
+];
+
+const COIN: &[&str] = &[
+    "VALUE",
+    "DURATION_WITHDRAW",
+    "DURATION_SPEND",
+    "DURATION_LEGAL",
+    "FEE_WITHDRAW",
+    "FEE_DEPOSIT",
+    "FEE_REFRESH",
+    "FEE_REFUND",
+    "CIPHER",
+    "RSA_KEYSIZE",
+    "AGE_RESTRICTED",
+];
+
+const MODULE: &[&str] =
+    &["OVERLAP_DURATION", "LOOKAHEAD_SIGN", "KEY_DIR", "SM_PRIV_KEY", "UNIXPATH", "CLIENT_DIR"];
+
+/// Options in the exchange's sections that no program reads, most likely misspelt: to be reported, never fatal.
+pub fn unknown_options(ini: &Config) -> Vec<batzen_config::UnknownOption> {
+    ini.unknown_options(KNOWN)
+}
+
 impl ExchangeConfig {
     /// Reads everything that service and workers need. Options of other programs are not looked at.
     ///
@@ -407,11 +516,25 @@ password = secret
     }
 
     #[test]
+    fn unknown_options_are_reported() {
+        let mut ini = Config::parse(SAMPLE).unwrap();
+        assert_eq!(unknown_options(&ini), []);
+        ini.add_text(
+            "[exchange]\nmax_key_caching = 1 h\n[taler-exchange-secmod-eddsa]\nduration = 1 week\n[x]\ny = z",
+        )
+        .unwrap();
+        let unknown = unknown_options(&ini);
+        assert_eq!(unknown.len(), 1);
+        assert_eq!(unknown[0].nearest.as_deref(), Some("MAX_KEYS_CACHING"));
+    }
+
+    #[test]
     fn mistakes_are_told_with_their_place() {
         for (change, expected) in [
             ("[coin_kudos_1]\nvalue = EUR:1", "KUDOS"),
             ("[coin_kudos_1]\ncipher = rsa", "CIPHER"),
             ("[coin_kudos_1]\nrsa_keysize = 512", "RSA_KEYSIZE"),
+            ("[coin_kudos_1]\nrsa_keysize = 1025", "RSA_KEYSIZE"),
             ("[coin_kudos_1]\nduration_withdraw = 1 h", "overlap"),
             ("[coin_kudos_1]\nfee_deposit = KUDOS:2", "FEE_DEPOSIT"),
             ("[exchange]\nbase_url = http://localhost:8081", "BASE_URL"),

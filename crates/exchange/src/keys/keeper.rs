@@ -60,16 +60,29 @@ impl Keeper {
 
 /// Runs until the process ends.
 pub(crate) async fn run(app: Arc<Exchange>, progress: Arc<dyn Fn(usize, usize) + Send + Sync>) {
+    keep(&app, progress.as_ref()).await;
+    // Nobody shall wait for what will not come.
+    app.keeper.waiting.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    app.keeper.ready.send_if_modified(|ready| {
+        let is_waited_for = ready.is_none();
+        if is_waited_for {
+            *ready = Some(Err("the exchange is ending".into()));
+        }
+        is_waited_for
+    });
+}
+
+async fn keep(app: &Arc<Exchange>, progress: &(dyn Fn(usize, usize) + Send + Sync)) {
     let mut setup_due = Timestamp::ZERO;
     loop {
         let waiting = std::mem::take(&mut *app.keeper.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         let result = tokio::select! {
             biased;
             () = app.drain.draining() => return,
-            result = round(&app, progress.as_ref(), &mut setup_due) => result,
+            result = round(app, progress, &mut setup_due) => result,
         };
         let pause = match &result {
-            Ok(()) => pause(&app, setup_due),
+            Ok(()) => pause(app, setup_due),
             Err(error) => {
                 tracing::error!(%error, "keys could not be brought up to date");
                 RETRY

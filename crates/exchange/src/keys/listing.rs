@@ -46,6 +46,7 @@ pub(super) struct KeysListing {
     signer: ExpandedSigner,
     last_modified: String,
     expires: Timestamp,
+    has_expiry: bool,
     /// One slot for every start, oldest first (the first is the full answer); filled when it is first asked for.
     slots: BTreeMap<Timestamp, OnceLock<Arc<KeysAnswer>>>,
 }
@@ -99,7 +100,8 @@ impl KeysListing {
         };
         let lifetime = config.max_keys_caching.min(rekey_interval(state, now));
         let expires = now.saturating_add(lifetime);
-        let listing = Self { frame, signer, last_modified: http_date(now), expires, slots };
+        let has_expiry = expires > now && !expires.is_never();
+        let listing = Self { frame, signer, last_modified: http_date(now), expires, has_expiry, slots };
         // The full answer is what nearly everybody asks for: have it ready.
         listing.answer(state, None);
         Some(listing)
@@ -143,8 +145,8 @@ impl KeysListing {
         let body = serde_json::to_vec(&response).expect("key listings can be written as JSON");
         let etag = sha512(&body).to_string();
         let deflated = deflate(&body).into();
-        // An interval of zero or for ever: nothing useful could be said.
-        let expires = Some(self.expires).filter(|expires| !expires.is_never()).map(http_date);
+        // An interval of zero, or for ever: nothing useful could be said.
+        let expires = self.has_expiry.then(|| http_date(self.expires));
         KeysAnswer { body: body.into(), deflated, etag, last_modified: self.last_modified.clone(), expires }
     }
 }
@@ -231,7 +233,7 @@ fn groups(denoms: &[&Denom], currency: Currency) -> Vec<DenominationGroup> {
     let mut places = HashMap::new();
     for denom in denoms {
         let fees = [denom.fee_withdraw, denom.fee_deposit, denom.fee_refresh, denom.fee_refund]
-            .map(|fee| fee.units());
+            .map(batzen_protocol::Money::units);
         let terms = (denom.cipher(), denom.value.units(), fees, denom.public.age_mask);
         let place = *places.entry(terms).or_insert_with(|| {
             let age_mask = Some(denom.public.age_mask).filter(|mask| *mask != 0);

@@ -194,3 +194,32 @@ async fn a_wrong_master_key_is_told_at_the_start() {
     let error = batzen_exchange::service::Exchange::start(wrong, Default::default()).await.err().unwrap();
     assert!(error.to_string().contains("MASTER_PUBLIC_KEY"), "{error}");
 }
+
+#[tokio::test]
+async fn a_store_of_another_exchange_is_refused() {
+    let (directory, _) = Site::standalone().await.stop().await;
+    for change in ["key", "currency"] {
+        let mut other = config(directory.path());
+        if change == "key" {
+            other.standalone = None;
+            other.master_public_key = Some(EddsaPrivateKey::generate().public_key());
+        } else {
+            other.currency = batzen_protocol::Currency::new("EUR").unwrap();
+        }
+        let error = batzen_exchange::service::Exchange::start(other, Default::default()).await.err().unwrap();
+        assert!(error.to_string().contains("belongs to another"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn an_early_end_is_told_to_those_who_wait() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut slow = config(directory.path());
+    slow.coins[0].cipher = batzen_exchange::config::CipherConfig::Rsa { bits: 4096 };
+    let running = start(slow, &crate::support::TestClock::new()).await;
+    let app = std::sync::Arc::clone(running.app());
+    app.drain.trigger();
+    let _ = running.ready().await;
+    drop(app);
+    running.shutdown().await.unwrap();
+}
