@@ -9,6 +9,7 @@ use batzen_exchange::rules::{
     CoinHistoryItem, Command, DenomTerms, ExchangeRules, Outcome, Refunded, Refusal, ReserveHistoryItem, read,
 };
 use batzen_protocol::{Money, Timestamp};
+use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::{Store, StoreError, Table};
 use batzen_tables::exchange::{self as tables, CoinKey, Coins, DenomSerial, Deposits, Reserves};
 use proptest::prelude::*;
@@ -263,6 +264,32 @@ fn the_generator_reaches_every_outcome() {
     eprintln!("{seen:#?}, {reruns} reruns");
     assert!(seen.len() == 50, "only {} outcomes were reached: {seen:?}", seen.len());
     assert!(reruns > 0);
+}
+
+#[test]
+fn the_embedded_store_holds_the_same_rows_also_after_it_is_opened_again() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+    let mut runner = TestRunner::deterministic();
+    let open = |path: &std::path::Path| {
+        Store::new(EmbeddedStore::open(path, tables::ALL, Options::default()).unwrap())
+    };
+    for _ in 0..4 {
+        let steps = with_coins(ops(200..201).new_tree(&mut runner).unwrap().current());
+        let memory = World::new();
+        let (expected, _) = check(&memory, &steps, &[20]).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let world = World::on(open(directory.path()), &denoms(), config(), |rules| rules);
+        let (verdicts, _) = check(&world, &steps, &[20]).unwrap();
+        assert_eq!(verdicts, expected);
+        assert_eq!(dump(&world.store), dump(&memory.store));
+        let totals = world.totals();
+        drop(world);
+        let store = open(directory.path());
+        assert_eq!(dump(&store), dump(&memory.store));
+        let denoms = batzen_exchange::rules::DenomTable::load(&store).unwrap();
+        assert_eq!(batzen_exchange::rules::totals::totals(&store, &denoms).unwrap(), totals);
+    }
 }
 
 // --- Planted bugs ---------------------------------------------------------------------------------------------------

@@ -155,7 +155,15 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
         config: RulesConfig,
         wrap: impl FnOnce(ExchangeRules) -> R,
     ) -> Self {
-        let store = Store::new(MemoryBackend::new());
+        Self::on(Store::new(MemoryBackend::new()), denoms, config, wrap)
+    }
+
+    pub fn on(
+        store: Store,
+        denoms: &[(DenomSerial, DenomRow)],
+        config: RulesConfig,
+        wrap: impl FnOnce(ExchangeRules) -> R,
+    ) -> Self {
         let mut changes = ChangeSet::new();
         for (serial, row) in denoms {
             changes.insert::<Denominations>(&DenomKey { serial: *serial }, row);
