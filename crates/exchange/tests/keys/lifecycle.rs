@@ -195,6 +195,40 @@ async fn a_wrong_master_key_is_told_at_the_start() {
     assert!(error.to_string().contains("MASTER_PUBLIC_KEY"), "{error}");
 }
 
+/// Goal: a crash between the revocation's commit and the destruction of the key leaves no way to use it. Method: put
+/// the old key file back before the restart.
+#[tokio::test]
+async fn a_revoked_key_does_not_come_back() {
+    let site = Site::standalone().await;
+    let app = std::sync::Arc::clone(site.running.app());
+    let master_file = &app.config.standalone.as_ref().unwrap().master_priv_file;
+    let master = EddsaPrivateKey::from_bytes(std::fs::read(master_file).unwrap().try_into().unwrap());
+    let denom = app.keys().denoms()[0].h_denom_pub;
+    let file = site
+        .directory
+        .path()
+        .join("exchange/secmod-rsa/keys/COIN_A")
+        .join(app.keys().denoms()[0].start.as_secs().unwrap().to_string());
+    let old_key = std::fs::read(&file).unwrap();
+    let revocation = batzen_exchange::offline::revoke_denomination(&master, denom);
+    assert!(
+        batzen_exchange::offline::upload(&site.client, site.running.base_url(), &revocation).await.unwrap()
+    );
+    assert!(!app.keys().denom(&denom).unwrap().can_sign(), "out of use at once");
+    site.settle().await;
+    assert_ne!(std::fs::read(&file).unwrap(), old_key, "replaced under the same name");
+    drop(app);
+    let (directory, clock) = site.stop().await;
+
+    std::fs::write(&file, &old_key).unwrap();
+    let running = start(config(directory.path()), &clock).await;
+    assert!(!running.app().keys().denom(&denom).unwrap().can_sign());
+    running.ready().await.unwrap();
+    assert!(!running.app().keys().denom(&denom).unwrap().can_sign());
+    assert_ne!(std::fs::read(&file).unwrap(), old_key);
+    running.shutdown().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_store_of_another_exchange_is_refused() {
     let (directory, _) = Site::standalone().await.stop().await;

@@ -9,6 +9,9 @@ use batzen_protocol::api::offline::OfflineOperation;
 use crate::caching::check_keys;
 use crate::support::{PAYTO, Site, code, operated};
 
+/// Damages a document.
+type Edit = fn(&mut serde_json::Value);
+
 struct Tool {
     config: OfflineConfig,
     said: String,
@@ -148,7 +151,7 @@ async fn nothing_strange_is_signed() {
         edit(&mut document[0]["arguments"]);
         document.to_string()
     };
-    let cases: [(fn(&mut serde_json::Value), &str); 4] = [
+    let cases: [(Edit, &str); 4] = [
         (
             |keys| keys["future_denoms"][0]["section_name"] = "COIN_X".into(),
             "not signed by the security module",
