@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use batzen_config::Config;
-use batzen_exchange::config::{ExchangeConfig, ListenConfig};
+use batzen_exchange::config::{ExchangeConfig, ListenConfig, unknown_options};
 use batzen_exchange::offline::{Offline, OfflineConfig, OfflineError};
 use batzen_exchange::rules::{DenomTable, totals};
 use batzen_exchange::service::{Exchange, StartError, StartOptions};
@@ -119,52 +119,6 @@ pub fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Options that are read from the sections that the exchange owns, to name misspelt ones.
-const KNOWN_OPTIONS: &[(&str, &[&str])] = &[
-    (
-        "exchange-standalone",
-        &[
-            "ENABLED",
-            "WIRE_FEE",
-            "CLOSING_FEE",
-            "HISTORY_FEE",
-            "ACCOUNT_FEE",
-            "PURSE_FEE",
-            "PURSE_TIMEOUT",
-            "HISTORY_EXPIRATION",
-            "PURSE_ACCOUNT_LIMIT",
-        ],
-    ),
-    ("exchange-account-*", &["PAYTO_URI", "WIRE_RESPONSE", "ENABLE_CREDIT", "ENABLE_DEBIT"]),
-    (
-        "exchange-accountcredentials-*",
-        &[
-            "WIRE_GATEWAY_URL",
-            "WIRE_GATEWAY_AUTH_METHOD",
-            "USERNAME",
-            "PASSWORD",
-            "ENABLE_CREDIT",
-            "ENABLE_DEBIT",
-        ],
-    ),
-    (
-        "coin_*",
-        &[
-            "VALUE",
-            "DURATION_WITHDRAW",
-            "DURATION_SPEND",
-            "DURATION_LEGAL",
-            "FEE_WITHDRAW",
-            "FEE_DEPOSIT",
-            "FEE_REFRESH",
-            "FEE_REFUND",
-            "CIPHER",
-            "RSA_KEYSIZE",
-            "AGE_RESTRICTED",
-        ],
-    ),
-];
-
 /// Reads the configuration of the service, whether from a file or from the command line alone.
 fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
     let mut config = if let (Some(bank), None) = (&args.bank, &args.common.config) {
@@ -188,7 +142,7 @@ fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
         if let Some(data) = &args.data {
             set_data(&mut ini, data)?;
         }
-        for unknown in ini.unknown_options(KNOWN_OPTIONS) {
+        for unknown in unknown_options(&ini) {
             let nearest = unknown.nearest.map(|name| format!(" (did you mean {name}?)")).unwrap_or_default();
             tracing::warn!(
                 "{}: [{}] {} is not an option{nearest}",
@@ -228,6 +182,9 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         clock: args.common.timetravel.clock(),
         workers: false,
         progress: progress::of_keys(progress::is_interactive()),
+        // A socket handed over by the service manager takes precedence over the configuration.
+        listen: batzen_http::inherited_fd(|name| std::env::var(name).ok(), std::process::id())?
+            .map(batzen_http::Listen::Inherited),
         ..StartOptions::default()
     };
     let exchange = match Exchange::start(config, options).await {

@@ -73,9 +73,9 @@ async fn withdraw(
     if let Some(stored) = repetition(app, &keys, reserve_pub, &requests, &h_coin_evs).await? {
         let counters = &app.metrics.idempotent;
         if batch {
-            counters.batch_withdraw.inc()
+            counters.batch_withdraw.inc();
         } else {
-            counters.withdraw.inc()
+            counters.withdraw.inc();
         }
         return Ok(stored);
     }

@@ -306,7 +306,14 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("exchange-account-*", &["PAYTO_URI", "ENABLE_DEBIT", "ENABLE_CREDIT", "WIRE_RESPONSE"]),
     (
         "exchange-accountcredentials-*",
-        &["WIRE_GATEWAY_URL", "WIRE_GATEWAY_AUTH_METHOD", "USERNAME", "PASSWORD"],
+        &[
+            "WIRE_GATEWAY_URL",
+            "WIRE_GATEWAY_AUTH_METHOD",
+            "USERNAME",
+            "PASSWORD",
+            "ENABLE_CREDIT",
+            "ENABLE_DEBIT",
+        ],
     ),
     ("exchange-extension-age_restriction", &["ENABLED", "AGE_GROUPS"]),
     (
