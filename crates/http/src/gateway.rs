@@ -7,12 +7,15 @@ pub use batzen_protocol::api::bank::{
     AddIncomingRequest, IncomingHistory, IncomingTransaction, OutgoingHistory, OutgoingTransaction,
     TransactionResponse, TransferRequest,
 };
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::{Call, Client, ClientError, Reply};
 
 /// How much longer than the long poll a client waits for its answer.
 const POLL_MARGIN: Duration = Duration::from_secs(10);
+/// How much of an unusable row is shown, in characters.
+const ROW_TEXT_MAX: usize = 1_000;
 
 /// What of a history is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +26,15 @@ pub struct HistoryQuery {
     pub delta: i64,
     /// How long the bank may wait for a first row, in milliseconds. Only used with a positive delta.
     pub long_poll_ms: u64,
+}
+
+/// One row of a history as the bank gave it: it may be unusable without making its neighbours so.
+#[derive(Clone, Debug, PartialEq)]
+pub struct IncomingRow {
+    /// Its id; none if there is no usable one.
+    pub row_id: Option<u64>,
+    /// The transfer, or why it cannot be read (with the row's text, for the operator).
+    pub transaction: Result<IncomingTransaction, String>,
 }
 
 /// How the exchange identifies itself at the bank.
@@ -46,6 +58,20 @@ impl fmt::Debug for GatewayAuth {
             Self::None => f.write_str("None"),
             Self::Basic { username, .. } => write!(f, "Basic({username}, password redacted)"),
         }
+    }
+}
+
+impl IncomingRow {
+    fn read(value: serde_json::Value) -> Self {
+        let row_id = value.get("row_id").and_then(serde_json::Value::as_u64);
+        let transaction = IncomingTransaction::deserialize(&value).map_err(|error| {
+            let mut text = value.to_string();
+            if let Some((end, _)) = text.char_indices().nth(ROW_TEXT_MAX) {
+                text.truncate(end);
+            }
+            format!("{error}: {text}")
+        });
+        Self { row_id, transaction }
     }
 }
 
@@ -88,6 +114,21 @@ impl WireGatewayClient {
         let history: Option<IncomingHistory> = self.history("history/incoming", query).await?;
         let rows = history.map_or_else(Vec::new, |history| history.incoming_transactions);
         self.in_order(rows, query, |row| row.row_id)
+    }
+
+    /// The same row by row, for readers that must not let one odd row block the others: every row stands for itself, and
+    /// nothing is promised of the order of ids.
+    ///
+    /// # Errors
+    /// [`ClientError`]; [`ClientError::BadReply`] only if the answer is not a history at all.
+    pub async fn history_incoming_rows(&self, query: HistoryQuery) -> Result<Vec<IncomingRow>, ClientError> {
+        #[derive(Deserialize)]
+        struct Rows {
+            incoming_transactions: Vec<serde_json::Value>,
+        }
+        let history: Option<Rows> = self.history("history/incoming", query).await?;
+        let rows = history.map_or_else(Vec::new, |history| history.incoming_transactions);
+        Ok(rows.into_iter().map(IncomingRow::read).collect())
     }
 
     /// The transfers that the account sent through the gateway; as [`Self::history_incoming`].
