@@ -73,7 +73,9 @@ pub fn round_down(amount: Money, unit: Money) -> Money {
 /// That the account is known and has this method.
 pub(super) fn check_target(rows: &WorkingSet, h_payto: PaytoHash, method: &str) -> Result<(), Refusal> {
     let target = rows.get::<WireTargets>(&WireTargetKey { h_payto }).ok_or(Refusal::TargetMismatch)?;
-    if payto_method(&target.payto_uri) == Some(method) { Ok(()) } else { Err(Refusal::TargetMismatch) }
+    // Methods compare without case (RFC 8905).
+    let is_same = payto_method(&target.payto_uri).is_some_and(|found| found.eq_ignore_ascii_case(method));
+    if is_same { Ok(()) } else { Err(Refusal::TargetMismatch) }
 }
 
 /// The fees of a method at a time (F5).
