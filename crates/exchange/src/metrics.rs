@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use batzen_engine::LaneSnapshot;
 use batzen_http::StatsSnapshot;
 
+use crate::workers::WorkerMetrics;
+
 /// A number that only grows.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
@@ -113,6 +115,8 @@ pub struct Metrics {
     pub signing_keys_created: Counter,
     /// Rebuilt key states.
     pub key_state_builds: Counter,
+    /// Background workers.
+    pub workers: WorkerMetrics,
 }
 
 /// What the metrics page reads besides the service's own counters.
@@ -274,6 +278,9 @@ impl Metrics {
             ),
             ("batzen_keys_builds_total", "Key states built", true, self.key_state_builds.get()),
         ] {
+            page.plain(name, help, grows, value);
+        }
+        for (name, help, grows, value) in self.workers.rows() {
             page.plain(name, help, grows, value);
         }
         page.head("batzen_http_responses_total", "Answers by class of status", "counter");

@@ -1,15 +1,146 @@
-//! Background workers inside the service process.
+//! Background workers: how money enters and leaves the exchange while nobody calls.
+//!
+//! | worker | what it does |
+//! |---|---|
+//! | [`wirewatch`] | imports transfers that the bank received for us, as credits of reserves |
+//! | [`aggregator`] | turns due deposits into prepared transfers to merchants |
+//! | [`closer`] | turns what is left on expired reserves into prepared transfers back |
+//! | [`drain`] | turns signed orders to pay out profit into prepared transfers |
+//! | [`transfer`] | has the bank execute prepared transfers |
+//!
+//! They run as tasks of the service ([`start`]), or one after the other until there is nothing left to do
+//! (`run_until_idle` of each: tests, the demo, the `-t` mode of programs). Any number of them may do the same work at the
+//! same time, and each may be killed at any instruction: what they decide, they decide by a command, in one commit, that
+//! finds out by itself whether it was done before; and the bank executes a transfer once, however often it is told.
+//!
+//! An item that cannot be processed (no account for its method, no wire fee, a row that is not readable) is set aside: it is
+//! logged and counted, the others go on, and it is looked at again later. A failing bank, disk or queue is asked again for
+//! ever, ever more slowly and with random pauses. Nothing here needs an operator once the cause of a failure is gone, except
+//! transfers that the bank has refused for good.
 
+pub mod aggregator;
+pub mod closer;
+pub mod drain;
+mod metrics;
+mod queues;
+pub mod transfer;
+pub mod wirewatch;
+
+use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
+use batzen_engine::EngineError;
+use batzen_http::gateway::{GatewayAuth, WireGatewayClient};
+use batzen_http::{Client, ClientError, ClientOptions, RetryPolicy};
+use batzen_store::{Store, StoreError};
+use batzen_tables::exchange::AccountId;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use crate::config::{self, AccountConfig, GatewayConfig};
+use crate::rules::transfers::payto_method;
+use crate::rules::{Command, Outcome, Refusal};
 use crate::service::Exchange;
+
+pub use metrics::{Gauge, WorkerMetrics};
+
+/// How often something that fails is tried when a worker runs only until it is idle.
+const ATTEMPTS_UNTIL_IDLE: u32 = 16;
+/// How soon a worker that ended abnormally is started anew.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
+
+/// Why a worker cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// The service ends.
+    #[error("the service ends")]
+    Stopped,
+    /// The store cannot be read.
+    #[error("store: {0}")]
+    Store(#[from] StoreError),
+    /// A command was not decided.
+    #[error(transparent)]
+    Engine(EngineError),
+    /// The bank does not answer, or not as it should.
+    #[error("[{section}] {source}")]
+    Bank {
+        /// The account's configuration section.
+        section: String,
+        /// What the bank said.
+        source: Box<ClientError>,
+    },
+    /// The bank's history is out of order. Its ids order the import, so nothing of the answer is imported.
+    #[error("[{section}] the bank lists row {after} after row {before}: ids must ascend")]
+    Disorder {
+        /// The account's configuration section.
+        section: String,
+        /// An id.
+        before: u64,
+        /// The id after it, which is not greater.
+        after: u64,
+    },
+    /// A rule refused what it never refuses.
+    #[error("unexpected refusal: {0}")]
+    Refused(String),
+}
+
+/// What a worker did until it was idle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Items done: credits booked, units aggregated, transfers executed, reserves closed, orders executed.
+    pub done: u64,
+    /// Items set aside: they need something that is missing, or someone.
+    pub set_aside: u64,
+    /// Items left for later: the bank refuses them at present.
+    pub deferred: u64,
+}
+
+/// How long a worker goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// Until there is nothing to do; gives up on what fails again and again.
+    UntilIdle,
+    /// Until the service ends.
+    Service,
+}
+
+impl Mode {
+    fn gives_up_after(self, attempts: u32) -> bool {
+        self == Self::UntilIdle && attempts >= ATTEMPTS_UNTIL_IDLE
+    }
+
+    /// The pause after so many failures of the bank or the store.
+    fn pause(self, attempts: u32) -> Duration {
+        let (first, max) = match self {
+            Self::UntilIdle => (20, 1_000),
+            Self::Service => (200, 30_000),
+        };
+        growing(first, max).pause(attempts)
+    }
+}
+
+/// Pauses that double from `first_ms` to `max_ms`, the upper half of each at random.
+fn growing(first_ms: u64, max_ms: u64) -> RetryPolicy {
+    RetryPolicy {
+        first_pause: Duration::from_millis(first_ms),
+        max_pause: Duration::from_millis(max_ms),
+        ..RetryPolicy::default()
+    }
+}
+
+/// By which workers wake each other.
+#[derive(Debug, Default)]
+struct Bells {
+    /// A transfer was prepared.
+    transfer: Notify,
+}
 
 /// The running workers. They stop by themselves when [`Exchange::drain`] fires.
 #[derive(Debug, Default)]
 pub struct Workers {
     tasks: JoinSet<()>,
+    bells: Arc<Bells>,
 }
 
 impl Workers {
@@ -21,9 +152,179 @@ impl Workers {
             }
         }
     }
+
+    /// Looks for transfers to execute now, for instance after a failed one was released for another attempt.
+    pub fn wake_transfer(&self) {
+        self.bells.transfer.notify_one();
+    }
+
+    /// Keeps a worker running: one that ends abnormally is started anew, as its successor after a kill would be.
+    fn spawn<F>(
+        &mut self,
+        name: &'static str,
+        app: &Arc<Exchange>,
+        run: impl Fn(Arc<Exchange>) -> F + Send + 'static,
+    ) where
+        F: Future<Output = Result<(), WorkerError>> + Send + 'static,
+    {
+        let app = Arc::clone(app);
+        self.tasks.spawn(async move {
+            loop {
+                let mut task = JoinSet::new();
+                task.spawn(run(Arc::clone(&app)));
+                match task.join_next().await {
+                    Some(Ok(Ok(()) | Err(WorkerError::Stopped))) | None => return,
+                    Some(Ok(Err(error))) => tracing::error!(worker = name, %error, "worker starts anew"),
+                    Some(Err(error)) => {
+                        tracing::error!(worker = name, %error, "worker failed and starts anew");
+                    }
+                }
+                app.metrics.workers.restarts.inc();
+                if app.drain.sleep(RESTART_PAUSE).await {
+                    return;
+                }
+            }
+        });
+    }
 }
 
-/// Starts all workers of an exchange.
-pub fn start(_app: &Arc<Exchange>) -> Workers {
-    Workers::default()
+/// Starts all workers of an exchange. Must be called within a tokio runtime.
+pub fn start(app: &Arc<Exchange>) -> Workers {
+    let mut workers = Workers::default();
+    let bells = Arc::clone(&workers.bells);
+    for account in wirewatch::accounts(app) {
+        let account = account.clone();
+        workers.spawn("wirewatch", app, move |app| {
+            let account = account.clone();
+            async move { wirewatch::run(&app, &account).await }
+        });
+    }
+    macro_rules! spawn {
+        ($($worker:ident),*) => {$({
+            let bells = Arc::clone(&bells);
+            workers.spawn(stringify!($worker), app, move |app| {
+                let bells = Arc::clone(&bells);
+                async move { $worker::run(&app, &bells).await }
+            });
+        })*};
+    }
+    spawn!(aggregator, transfer, closer, drain);
+    workers
+}
+
+/// Has a command decided, asking again while queue or disk are full.
+async fn decide(
+    app: &Exchange,
+    mode: Mode,
+    command: Command,
+) -> Result<Result<Outcome, Refusal>, WorkerError> {
+    let mut attempts = 0;
+    loop {
+        match app.submit(command.clone()).await {
+            Ok(verdict) => return Ok(verdict),
+            Err(EngineError::Stopped) => return Err(WorkerError::Stopped),
+            Err(error) => {
+                attempts += 1;
+                if mode.gives_up_after(attempts) {
+                    return Err(WorkerError::Engine(error));
+                }
+                tracing::warn!(%error, attempts, "a worker's command was not decided, trying again");
+                pause(app, mode.pause(attempts)).await?;
+            }
+        }
+    }
+}
+
+/// Reads from the store, off the threads that serve requests.
+async fn read<T: Send + 'static>(
+    app: &Exchange,
+    read: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, WorkerError> {
+    let store = app.store.clone();
+    match tokio::task::spawn_blocking(move || read(&store)).await {
+        Ok(result) => Ok(result?),
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(_) => Err(WorkerError::Stopped),
+    }
+}
+
+/// Sleeps, unless the service ends.
+async fn pause(app: &Exchange, duration: Duration) -> Result<(), WorkerError> {
+    if app.drain.sleep(duration).await { Err(WorkerError::Stopped) } else { Ok(()) }
+}
+
+/// Stops a worker between two items when the service ends.
+fn check_drain(app: &Exchange) -> Result<(), WorkerError> {
+    if app.drain.is_draining() { Err(WorkerError::Stopped) } else { Ok(()) }
+}
+
+/// A configured pause; "forever" is a day.
+fn idle_interval(configured: batzen_protocol::Duration) -> Duration {
+    const LONGEST: Duration = Duration::from_secs(86_400);
+    configured.to_std().unwrap_or(LONGEST).clamp(Duration::from_millis(1), LONGEST)
+}
+
+/// The account that pays to accounts of this method: the first that may.
+fn debit_account<'a>(app: &'a Exchange, method: &str) -> Option<Account<'a>> {
+    debit_accounts(app).find(|account| account.method.eq_ignore_ascii_case(method))
+}
+
+/// An account that pays.
+struct Account<'a> {
+    id: AccountId,
+    config: &'a AccountConfig,
+    /// The method of its payto URI as written: wire fees are signed for it.
+    method: &'a str,
+}
+
+fn debit_accounts(app: &Exchange) -> impl Iterator<Item = Account<'_>> {
+    app.config.accounts.iter().filter(|config| config.enable_debit).filter_map(|config| {
+        let method = payto_method(&config.payto_uri)?;
+        Some(Account { id: AccountId::of_payto(&config.payto_uri), config, method })
+    })
+}
+
+/// A client of an account's gateway.
+fn gateway(client: &Client, config: &GatewayConfig) -> WireGatewayClient {
+    let auth = match &config.auth {
+        config::GatewayAuth::None => GatewayAuth::None,
+        config::GatewayAuth::Basic { username, password } => {
+            GatewayAuth::Basic { username: username.clone(), password: password.clone() }
+        }
+    };
+    WireGatewayClient::new(client.clone(), &config.url, auth)
+}
+
+/// An HTTP client for gateways.
+fn client(section: &str, connections: usize) -> Result<Client, WorkerError> {
+    let options = ClientOptions { pool_max_idle: connections, ..ClientOptions::default() };
+    Client::new(&options)
+        .map_err(|source| WorkerError::Bank { section: section.to_owned(), source: source.into() })
+}
+
+/// What was set aside the last time, so that the alarm is given once for each item and not with every look.
+struct Aside<K> {
+    known: std::collections::HashSet<K>,
+    now: std::collections::HashSet<K>,
+}
+
+/// Alarms of one round; more are only counted.
+const ALARMS_MAX: usize = 20;
+
+impl<K: Eq + std::hash::Hash + Clone> Aside<K> {
+    fn new() -> Self {
+        Self { known: std::collections::HashSet::new(), now: std::collections::HashSet::new() }
+    }
+
+    /// Sets an item aside; true if there shall be an alarm.
+    fn put(&mut self, item: K) -> bool {
+        let is_new = !self.known.contains(&item);
+        self.now.insert(item) && is_new && self.now.len() <= ALARMS_MAX
+    }
+
+    /// Ends a round: how many items are set aside.
+    fn end_round(&mut self) -> u64 {
+        self.known = std::mem::take(&mut self.now);
+        self.known.len() as u64
+    }
 }

@@ -1,0 +1,129 @@
+//! closer: turns what is left on expired reserves into prepared transfers to where the money came from.
+//!
+//! One reserve a command. Reserves without origin account are not in the queue; those whose origin no account of ours can
+//! pay to, or for whose expiration day no closing fee is known, are passed by.
+
+use std::time::Duration;
+
+use batzen_crypto::{HashCode, Wtid};
+use batzen_store::Found;
+use batzen_tables::exchange::{ReservePub, Reserves};
+
+use super::{
+    Aside, Bells, Mode, Progress, WorkerError, check_drain, debit_account, decide, idle_interval, pause,
+    queues, read,
+};
+use crate::rules::transfers::payto_method;
+use crate::rules::{self, CloseReserve, Closed, Command, Outcome, Refusal};
+use crate::service::Exchange;
+
+/// Reserves read at once.
+const PAGE: usize = 256;
+/// How often a reserve is tried again because its transfer's identifier was taken.
+const RACES_MAX: u32 = 8;
+/// The shortest pause between two rounds.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+
+/// Closes all expired reserves that can be closed.
+///
+/// # Errors
+/// When the store fails again and again; what was closed before stays.
+pub async fn run_until_idle(app: &Exchange) -> Result<Progress, WorkerError> {
+    Closer::new(app, Mode::UntilIdle, &Bells::default()).round().await
+}
+
+/// Closes until the service ends.
+pub(super) async fn run(app: &Exchange, bells: &Bells) -> Result<(), WorkerError> {
+    let mut closer = Closer::new(app, Mode::Service, bells);
+    loop {
+        closer.round().await?;
+        let now = app.now();
+        let next = read(app, move |store| queues::next_expiration(store, now)).await?;
+        let until = next.and_then(|next| next.saturating_since(now).to_std());
+        let idle = idle_interval(app.config.workers.closer_idle_sleep);
+        pause(app, until.map_or(idle, |until| until.clamp(PAUSE_MIN, idle.max(PAUSE_MIN)))).await?;
+    }
+}
+
+struct Closer<'a> {
+    app: &'a Exchange,
+    mode: Mode,
+    bells: &'a Bells,
+    aside: Aside<ReservePub>,
+}
+
+impl<'a> Closer<'a> {
+    fn new(app: &'a Exchange, mode: Mode, bells: &'a Bells) -> Self {
+        Self { app, mode, bells, aside: Aside::new() }
+    }
+
+    /// One pass over all reserves that are expired now.
+    async fn round(&mut self) -> Result<Progress, WorkerError> {
+        let mut progress = Progress::default();
+        let now = self.app.now();
+        let mut position = None;
+        loop {
+            let from = position.take();
+            let page = read(self.app, move |store| queues::expired_reserves(store, now, from, PAGE)).await?;
+            for found in &page {
+                check_drain(self.app)?;
+                match self.close(found).await? {
+                    Ok(true) => progress.done += 1,
+                    Ok(false) => {}
+                    Err(reason) => {
+                        let reserve_pub = found.key.reserve_pub;
+                        if self.aside.put(reserve_pub) {
+                            tracing::error!(%reserve_pub, reason, "a reserve cannot be closed, set aside");
+                        }
+                    }
+                }
+            }
+            match page.last() {
+                Some(last) if page.len() == PAGE => position = Some(queues::expiration_position(last)),
+                _ => break,
+            }
+        }
+        progress.set_aside = self.aside.end_round();
+        self.app.metrics.workers.reserves_set_aside.set(progress.set_aside);
+        Ok(progress)
+    }
+
+    /// Whether it was closed now, or why it cannot be.
+    async fn close(&self, found: &Found<Reserves>) -> Result<Result<bool, String>, WorkerError> {
+        let reserve_pub = found.key.reserve_pub;
+        let Some(h_payto) = found.row.origin else { return Ok(Ok(false)) };
+        let payto_uri = read(self.app, move |store| rules::read::payto(store, h_payto)).await?;
+        let Some(payto_uri) = payto_uri else { return Ok(Err("the account is unknown".to_owned())) };
+        let Some(method) = payto_method(&payto_uri) else {
+            return Ok(Err(format!("{payto_uri:?} has no wire method")));
+        };
+        let Some(account) = debit_account(self.app, method) else {
+            return Ok(Err(format!("no account pays to {method} accounts")));
+        };
+        let mut races = 0;
+        loop {
+            let command = Command::CloseReserve(CloseReserve {
+                reserve_pub,
+                h_payto,
+                method: account.method.to_owned(),
+                account: account.id,
+                wtid: Wtid::random(),
+                request_uid: HashCode::random(),
+            });
+            match decide(self.app, self.mode, command).await? {
+                Ok(Outcome::CloseReserve(Closed::NotDue)) => return Ok(Ok(false)),
+                Ok(Outcome::CloseReserve(Closed::Closed { wtid, amount, fee, paid })) => {
+                    tracing::debug!(%reserve_pub, %wtid, %amount, %fee, %paid, "reserve closed");
+                    self.app.metrics.workers.closings.inc();
+                    if !paid.is_zero() {
+                        self.bells.transfer.notify_one();
+                    }
+                    return Ok(Ok(true));
+                }
+                Ok(other) => panic!("a closing was answered with {other:?}"),
+                Err(Refusal::WtidTaken) if races < RACES_MAX => races += 1,
+                Err(refusal) => return Ok(Err(refusal.to_string())),
+            }
+        }
+    }
+}

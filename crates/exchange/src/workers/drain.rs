@@ -1,0 +1,118 @@
+//! drain: turns orders to pay out profit into prepared transfers.
+//!
+//! The master key's signature on an order is the decision; it was checked when the order came, and is checked again here,
+//! where the money is moved.
+
+use batzen_crypto::{HashCode, Wtid};
+use batzen_protocol::hash_text;
+use batzen_protocol::payto::h_payto;
+use batzen_protocol::signatures::{MasterDrainProfit, SignedMessage};
+use batzen_store::Found;
+use batzen_tables::exchange::Drains;
+
+use super::{
+    Aside, Bells, Mode, Progress, WorkerError, check_drain, debit_account, debit_accounts, decide,
+    idle_interval, pause, queues, read,
+};
+use crate::rules::transfers::payto_method;
+use crate::rules::{Command, ExecuteDrain, Outcome};
+use crate::service::Exchange;
+
+/// Orders read at once.
+const PAGE: usize = 256;
+
+/// Executes all orders that can be executed.
+///
+/// # Errors
+/// When the store fails again and again; what was executed before stays.
+pub async fn run_until_idle(app: &Exchange) -> Result<Progress, WorkerError> {
+    Orders { app, mode: Mode::UntilIdle, bells: &Bells::default(), aside: Aside::new() }.round().await
+}
+
+/// Executes orders until the service ends.
+pub(super) async fn run(app: &Exchange, bells: &Bells) -> Result<(), WorkerError> {
+    let mut orders = Orders { app, mode: Mode::Service, bells, aside: Aside::new() };
+    loop {
+        orders.round().await?;
+        pause(app, idle_interval(app.config.workers.closer_idle_sleep)).await?;
+    }
+}
+
+struct Orders<'a> {
+    app: &'a Exchange,
+    mode: Mode,
+    bells: &'a Bells,
+    aside: Aside<Wtid>,
+}
+
+impl Orders<'_> {
+    async fn round(&mut self) -> Result<Progress, WorkerError> {
+        let mut progress = Progress::default();
+        let mut position = None;
+        loop {
+            let from = position.take();
+            let page = read(self.app, move |store| queues::open_drains(store, from, PAGE)).await?;
+            for found in &page {
+                check_drain(self.app)?;
+                match self.execute(found).await? {
+                    Ok(is_new) => progress.done += u64::from(is_new),
+                    Err(reason) => {
+                        let wtid = found.key.wtid;
+                        if self.aside.put(wtid) {
+                            tracing::error!(%wtid, reason, "an order cannot be executed, set aside");
+                        }
+                    }
+                }
+            }
+            match page.last() {
+                Some(last) if page.len() == PAGE => position = Some(queues::serial_position(last.serial)),
+                _ => break,
+            }
+        }
+        progress.set_aside = self.aside.end_round();
+        Ok(progress)
+    }
+
+    async fn execute(&self, found: &Found<Drains>) -> Result<Result<bool, String>, WorkerError> {
+        let (app, wtid, order) = (self.app, found.key.wtid, &found.row);
+        let message = MasterDrainProfit {
+            wtid,
+            date: order.date,
+            amount: order.amount.of(app.config.currency),
+            h_section: hash_text(&order.account_section),
+            h_payto: h_payto(&order.payto_uri),
+        };
+        if !message.verify(&app.master_public_key, &order.master_sig) {
+            return Ok(Err("it is not signed by the master key".to_owned()));
+        }
+        let Some(method) = payto_method(&order.payto_uri) else {
+            return Ok(Err(format!("{:?} has no wire method", order.payto_uri)));
+        };
+        // The account that the order names, if it can pay there; else any that can.
+        let named = debit_accounts(app).find(|account| {
+            account.config.section.eq_ignore_ascii_case(&order.account_section)
+                && account.method.eq_ignore_ascii_case(method)
+        });
+        let Some(account) = named.or_else(|| debit_account(app, method)) else {
+            return Ok(Err(format!("no account pays to {method} accounts")));
+        };
+        let command = Command::ExecuteDrain(ExecuteDrain {
+            wtid,
+            h_payto: message.h_payto,
+            account: account.id,
+            request_uid: HashCode::random(),
+        });
+        match decide(app, self.mode, command).await? {
+            Ok(Outcome::Drain(drained)) => {
+                if !drained.repeated {
+                    tracing::info!(%wtid, amount = %drained.amount, to = order.payto_uri, "profit is paid out");
+                    app.metrics.workers.drains.inc();
+                    self.bells.transfer.notify_one();
+                }
+                Ok(Ok(!drained.repeated))
+            }
+            Ok(other) => panic!("an order was answered with {other:?}"),
+            Err(refusal) => Ok(Err(refusal.to_string())),
+        }
+    }
+}

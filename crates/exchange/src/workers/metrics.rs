@@ -1,0 +1,144 @@
+//! Counters of the workers.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::metrics::Counter;
+
+/// A number that goes up and down.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicU64);
+
+impl Gauge {
+    /// Sets it.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Relaxed);
+    }
+
+    /// The number as it was set last.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// Counters of all workers of one process, `batzen_worker_*` in `/metrics`.
+#[derive(Debug, Default)]
+pub struct WorkerMetrics {
+    /// Credits booked.
+    pub credits: Counter,
+    /// Pages of the bank's history imported.
+    pub credit_pages: Counter,
+    /// Rows of the bank's history that cannot be booked: unreadable, or in another currency.
+    pub credits_set_aside: Counter,
+    /// Failed or unusable answers to history requests.
+    pub history_failures: Counter,
+    /// How old the newest credit of the last page was when it was booked, in seconds.
+    pub credit_lag_s: Gauge,
+    /// Deposits aggregated.
+    pub deposits: Counter,
+    /// Transfers to merchants prepared.
+    pub aggregates: Counter,
+    /// Units of aggregation that were too small to be paid.
+    pub transients: Counter,
+    /// Targets that cannot be paid at present.
+    pub targets_set_aside: Gauge,
+    /// How long the most urgent deposit had been due when the aggregator last began a round, in seconds.
+    pub aggregation_lag_s: Gauge,
+    /// Transfers that the bank accepted.
+    pub transfers: Counter,
+    /// Transfers that the bank refused for good: an operator has to look.
+    pub transfers_failed: Counter,
+    /// Attempts at a transfer that have to be repeated.
+    pub transfer_failures: Counter,
+    /// Transfers being asked for.
+    pub transfers_in_flight: Gauge,
+    /// Transfers of accounts that are not configured.
+    pub transfers_set_aside: Gauge,
+    /// How old the oldest open transfer was at the last look, in seconds.
+    pub transfer_lag_s: Gauge,
+    /// Reserves closed.
+    pub closings: Counter,
+    /// Expired reserves that cannot be closed at present.
+    pub reserves_set_aside: Gauge,
+    /// Orders to pay out profit executed.
+    pub drains: Counter,
+    /// Workers that ended abnormally and were started anew.
+    pub restarts: Counter,
+}
+
+impl WorkerMetrics {
+    /// For the metrics page: name, help text, whether it only grows, value.
+    pub(crate) fn rows(&self) -> Vec<(&'static str, &'static str, bool, u64)> {
+        let counter = |name, help, counter: &Counter| (name, help, true, counter.get());
+        let gauge = |name, help, gauge: &Gauge| (name, help, false, gauge.get());
+        vec![
+            counter("batzen_worker_wirewatch_credits_total", "Credits booked", &self.credits),
+            counter("batzen_worker_wirewatch_pages_total", "Pages of credits imported", &self.credit_pages),
+            counter(
+                "batzen_worker_wirewatch_set_aside_total",
+                "Rows of the bank that could not be booked",
+                &self.credits_set_aside,
+            ),
+            counter(
+                "batzen_worker_wirewatch_failures_total",
+                "Failed requests for the bank's history",
+                &self.history_failures,
+            ),
+            gauge(
+                "batzen_worker_wirewatch_lag_seconds",
+                "Age of the last credit when it was booked",
+                &self.credit_lag_s,
+            ),
+            counter("batzen_worker_aggregator_deposits_total", "Deposits aggregated", &self.deposits),
+            counter(
+                "batzen_worker_aggregator_transfers_total",
+                "Transfers to merchants prepared",
+                &self.aggregates,
+            ),
+            counter(
+                "batzen_worker_aggregator_transients_total",
+                "Units that were too small to be paid",
+                &self.transients,
+            ),
+            gauge(
+                "batzen_worker_aggregator_set_aside",
+                "Targets that cannot be paid at present",
+                &self.targets_set_aside,
+            ),
+            gauge(
+                "batzen_worker_aggregator_lag_seconds",
+                "How long the most urgent deposit was due at the last look",
+                &self.aggregation_lag_s,
+            ),
+            counter("batzen_worker_transfer_done_total", "Transfers accepted by the bank", &self.transfers),
+            counter(
+                "batzen_worker_transfer_failed_total",
+                "Transfers refused by the bank for good",
+                &self.transfers_failed,
+            ),
+            counter(
+                "batzen_worker_transfer_retries_total",
+                "Attempts at transfers that have to be repeated",
+                &self.transfer_failures,
+            ),
+            gauge("batzen_worker_transfer_in_flight", "Transfers being asked for", &self.transfers_in_flight),
+            gauge(
+                "batzen_worker_transfer_set_aside",
+                "Transfers of accounts that are not configured",
+                &self.transfers_set_aside,
+            ),
+            gauge(
+                "batzen_worker_transfer_lag_seconds",
+                "Age of the oldest open transfer at the last look",
+                &self.transfer_lag_s,
+            ),
+            counter("batzen_worker_closer_reserves_total", "Reserves closed", &self.closings),
+            gauge(
+                "batzen_worker_closer_set_aside",
+                "Expired reserves that cannot be closed at present",
+                &self.reserves_set_aside,
+            ),
+            counter("batzen_worker_drain_orders_total", "Orders to pay out profit executed", &self.drains),
+            counter("batzen_worker_restarts_total", "Workers started anew after a failure", &self.restarts),
+        ]
+    }
+}

@@ -1,0 +1,78 @@
+//! The workers' queues, read page by page. A page begins after the last row of the one before, so that rows which cannot be
+//! processed are passed by; every look begins at the front again, so nothing is passed by for ever.
+
+use std::ops::Bound;
+
+use batzen_protocol::Timestamp;
+use batzen_store::{Column, Found, Record, Store, StoreError, prefix_successor};
+use batzen_tables::exchange::{DepositsOpen, Drains, Prepared, Reserves};
+
+type Result<T> = std::result::Result<T, StoreError>;
+
+/// Where a page ended.
+pub(super) type Position = Vec<u8>;
+
+fn from(after: Option<Position>) -> Bound<Position> {
+    after.map_or(Bound::Unbounded, Bound::Excluded)
+}
+
+/// Transfers neither finished nor failed, in the order in which they were decided.
+pub(super) fn open_transfers(
+    store: &Store,
+    after: Option<Position>,
+    limit: usize,
+) -> Result<Vec<Found<Prepared>>> {
+    store.range_positions::<Prepared>(Prepared::OPEN, from(after), Bound::Unbounded, limit, false)
+}
+
+/// Orders to pay out profit that are not executed.
+pub(super) fn open_drains(
+    store: &Store,
+    after: Option<Position>,
+    limit: usize,
+) -> Result<Vec<Found<Drains>>> {
+    store.range_positions::<Drains>(Drains::OPEN, from(after), Bound::Unbounded, limit, false)
+}
+
+/// The position in a queue in the order of commits.
+pub(super) fn serial_position(serial: u64) -> Position {
+    serial.to_be_bytes().to_vec()
+}
+
+/// Reserves that expired by `now`, with money and an origin account, earliest first.
+pub(super) fn expired_reserves(
+    store: &Store,
+    now: Timestamp,
+    after: Option<Position>,
+    limit: usize,
+) -> Result<Vec<Found<Reserves>>> {
+    let to = prefix_successor(&Column::to_bytes(&now)).map_or(Bound::Unbounded, Bound::Excluded);
+    store.range_positions::<Reserves>(Reserves::BY_EXPIRATION, from(after), to, limit, false)
+}
+
+/// A reserve's position among the expiring ones.
+pub(super) fn expiration_position(found: &Found<Reserves>) -> Position {
+    let mut position = Column::to_bytes(&found.row.expiration);
+    found.key.encode(&mut position);
+    position
+}
+
+/// The next moment after `now` at which a reserve expires.
+pub(super) fn next_expiration(store: &Store, now: Timestamp) -> Result<Option<Timestamp>> {
+    let later = (Bound::Excluded(now), Bound::Unbounded);
+    let found = store.range::<Reserves, Timestamp>(Reserves::BY_EXPIRATION, later, 1)?;
+    Ok(found.first().map(|found| found.row.expiration))
+}
+
+/// When the most urgent deposit is, or was, due.
+pub(super) fn first_ready(store: &Store) -> Result<Option<Timestamp>> {
+    let found = store.range::<DepositsOpen, Timestamp>(DepositsOpen::BY_READY, .., 1)?;
+    Ok(found.first().map(|found| found.row.ready))
+}
+
+/// The next moment after `now` at which a deposit is due.
+pub(super) fn next_ready(store: &Store, now: Timestamp) -> Result<Option<Timestamp>> {
+    let later = (Bound::Excluded(now), Bound::Unbounded);
+    let found = store.range::<DepositsOpen, Timestamp>(DepositsOpen::BY_READY, later, 1)?;
+    Ok(found.first().map(|found| found.row.ready))
+}
