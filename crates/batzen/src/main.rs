@@ -11,6 +11,7 @@ mod progress;
 mod services;
 mod sheet;
 mod store_cli;
+mod wallet_cli;
 
 use std::process::ExitCode;
 
@@ -39,6 +40,8 @@ enum Command {
     Bank(bank_cli::BankArgs),
     /// Run the exchange, its workers, and the offline key tool
     Exchange(exchange_cli::ExchangeArgs),
+    /// Hold and spend coins
+    Wallet(wallet_cli::WalletArgs),
     /// Look into an embedded store that no process has open
     Store(store_cli::StoreArgs),
 }
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Bank(args) => bank_cli::run(args),
         Command::Exchange(args) => exchange_cli::run(args),
+        Command::Wallet(args) => wallet_cli::run(args),
         Command::Store(args) => store_cli::run(args),
     };
     match result {
