@@ -17,7 +17,11 @@ use clap::{Args, Subcommand};
 
 use crate::play_money::{self, Ciphers};
 use crate::services::{self, Common};
+use crate::worker_link::{self, Worker};
 use crate::{progress, sheet};
+
+/// The pause before something that failed or is not there yet is looked at again.
+const SETUP_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Run the exchange, its workers, and the offline key tool.
 #[derive(Args)]
@@ -33,6 +37,16 @@ enum ExchangeCommand {
     Serve(ServeArgs),
     /// Sign with the offline master key: keys, accounts, fees
     Offline(OfflineArgs),
+    /// Import transfers that the bank received for the exchange
+    Wirewatch(WorkerArgs),
+    /// Combine deposits whose time has come into transfers to merchants
+    Aggregator(AggregatorArgs),
+    /// Have the bank execute transfers
+    Transfer(WorkerArgs),
+    /// Pay back what is left on expired reserves
+    Closer(WorkerArgs),
+    /// Pay out profit as ordered by the master key
+    Drain(WorkerArgs),
     /// Draw up the balance sheet of an exchange that is not running. Exit code 1 if it does not add up
     Totals(TotalsArgs),
     /// Print a configuration to start from
@@ -91,6 +105,29 @@ struct OfflineArgs {
     steps: Vec<String>,
 }
 
+/// With the embedded store the service runs all workers by itself. A worker program hands its work to the service; without
+/// a running service `--test` opens the store itself.
+#[derive(Args)]
+struct WorkerArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Run until there is nothing left to do, then exit
+    #[arg(short, long)]
+    test: bool,
+    /// Directory of store and keys [default: from the configuration]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct AggregatorArgs {
+    #[command(flatten)]
+    worker: WorkerArgs,
+    /// Do not check whether receivers have identified themselves (they need not in this version)
+    #[arg(short = 'y', long)]
+    kyc_off: bool,
+}
+
 #[derive(Args)]
 struct TotalsArgs {
     #[command(flatten)]
@@ -111,6 +148,16 @@ pub fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         ExchangeCommand::Serve(args) => services::block_on(serve(args)),
         ExchangeCommand::Offline(args) => services::block_on(offline(args)),
+        ExchangeCommand::Wirewatch(args) => services::block_on(work(Worker::Wirewatch, args)),
+        ExchangeCommand::Aggregator(args) => {
+            if args.kyc_off {
+                tracing::info!("there are no identification rules to switch off");
+            }
+            services::block_on(work(Worker::Aggregator, args.worker))
+        }
+        ExchangeCommand::Transfer(args) => services::block_on(work(Worker::Transfer, args)),
+        ExchangeCommand::Closer(args) => services::block_on(work(Worker::Closer, args)),
+        ExchangeCommand::Drain(args) => services::block_on(work(Worker::Drain, args)),
         ExchangeCommand::Totals(args) => show_totals(&args),
         ExchangeCommand::SampleConfig => {
             print!("{}", include_str!("sample/exchange.conf"));
@@ -194,9 +241,16 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         }
         other => other?,
     };
+    if let Err(error) = worker_link::serve(exchange.app()) {
+        tracing::warn!(%error, "worker programs cannot reach this service");
+    }
     tokio::pin!(stop);
     let ready = async {
-        exchange.ready().await?;
+        // The reason may pass: the disk may have space again, another process may let go of a key.
+        while let Err(error) = exchange.ready().await {
+            eprintln!("batzen: {error:#}");
+            tokio::time::sleep(SETUP_PAUSE).await;
+        }
         if !args.no_workers {
             let client = Client::new(&ClientOptions::default())?;
             play_money::open_accounts(&client, &exchange.app().config).await;
@@ -205,22 +259,79 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         eprintln!("exchange ready: {}", exchange.base_url());
         anyhow::Ok(())
     };
-    let outcome = tokio::select! {
+    tokio::select! {
         biased;
-        () = &mut stop => None,
-        outcome = ready => Some(outcome),
-    };
-    match outcome {
-        Some(Ok(())) => stop.await,
-        Some(Err(error)) => {
-            // Requests are answered and the next round may succeed (the disk may have space again): stay.
-            eprintln!("batzen: {error:#}");
+        () = &mut stop => {}
+        outcome = ready => {
+            outcome?;
             stop.await;
         }
-        None => {}
     }
     exchange.shutdown().await.context("the exchange's store")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Does a worker's work: in the service if it runs, else here.
+async fn work(worker: Worker, args: WorkerArgs) -> anyhow::Result<ExitCode> {
+    let stop = services::stop_signal()?;
+    let mut ini = args.common.load()?;
+    if let Some(data) = &args.data {
+        set_data(&mut ini, data)?;
+    }
+    let config = ExchangeConfig::from_ini(&ini)?;
+    let socket = worker_link::socket(&config.runtime_dir);
+    let name = worker.name();
+    tokio::pin!(stop);
+    if !args.test {
+        eprintln!("{name}: the exchange's service runs this worker by itself; staying as long as it does");
+        loop {
+            let stay = async {
+                // Services and workers may be started in any order.
+                while !worker_link::stay_with_service(&socket).await.unwrap_or(true) {
+                    tokio::time::sleep(SETUP_PAUSE).await;
+                }
+            };
+            tokio::select! {
+                () = &mut stop => return Ok(ExitCode::SUCCESS),
+                () = stay => {}
+            }
+            // The service has ended; it may come back.
+            tokio::select! {
+                () = &mut stop => return Ok(ExitCode::SUCCESS),
+                () = tokio::time::sleep(SETUP_PAUSE) => {}
+            }
+        }
+    }
+    if let Some(progress) = worker_link::run_in_service(&socket, worker).await? {
+        tracing::info!(?progress, "{name} is idle, in the running service");
+        return Ok(ExitCode::SUCCESS);
+    }
+    // Nobody needs to reach it: any port will do.
+    let config =
+        ExchangeConfig { listen: ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port: 0 }, ..config };
+    let options =
+        StartOptions { clock: args.common.timetravel.clock(), workers: false, ..StartOptions::default() };
+    let exchange = match Exchange::start(config, options).await {
+        Err(StartError::Store(StoreError::InUse(dir))) => bail!(
+            "the store {} is in use by a service that does not listen at {}; it runs the {name} by itself",
+            dir.display(),
+            socket.display()
+        ),
+        other => other?,
+    };
+    let progress = tokio::select! {
+        () = &mut stop => None,
+        progress = worker.run_until_idle(exchange.app()) => Some(progress),
+    };
+    exchange.shutdown().await.context("the exchange's store")?;
+    match progress {
+        Some(progress) => {
+            let progress = progress?;
+            tracing::info!(?progress, "{name} is idle");
+            Ok(ExitCode::SUCCESS)
+        }
+        None => Ok(ExitCode::from(130)),
+    }
 }
 
 async fn offline(args: OfflineArgs) -> anyhow::Result<ExitCode> {

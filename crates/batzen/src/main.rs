@@ -3,6 +3,7 @@
 //! Standard output carries data only; everything else goes to standard error.
 
 mod bank_cli;
+mod demo;
 mod exchange_cli;
 mod logging;
 mod names;
@@ -11,7 +12,7 @@ mod progress;
 mod services;
 mod sheet;
 mod store_cli;
-mod wallet_cli;
+mod worker_link;
 
 use std::process::ExitCode;
 
@@ -36,12 +37,12 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Play a round of digital cash on this machine, and prove that every balance adds up
+    Demo(demo::DemoArgs),
     /// Run the bank
     Bank(bank_cli::BankArgs),
     /// Run the exchange, its workers, and the offline key tool
     Exchange(exchange_cli::ExchangeArgs),
-    /// Hold and spend coins
-    Wallet(wallet_cli::WalletArgs),
     /// Look into an embedded store that no process has open
     Store(store_cli::StoreArgs),
 }
@@ -53,9 +54,9 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     let result = match cli.command {
+        Command::Demo(args) => demo::run(args),
         Command::Bank(args) => bank_cli::run(args),
         Command::Exchange(args) => exchange_cli::run(args),
-        Command::Wallet(args) => wallet_cli::run(args),
         Command::Store(args) => store_cli::run(args),
     };
     match result {

@@ -14,6 +14,7 @@ pub const NAMES: &[(&str, &[&str])] = &[
     ("taler-exchange-aggregator", &["exchange", "aggregator"]),
     ("taler-exchange-transfer", &["exchange", "transfer"]),
     ("taler-exchange-closer", &["exchange", "closer"]),
+    ("taler-exchange-drain", &["exchange", "drain"]),
 ];
 
 /// The arguments as the native command line has them, whatever name the program was called by.

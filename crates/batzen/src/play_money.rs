@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use batzen_exchange::config::{
-    CipherConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig, ListenConfig,
+    CipherConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig, ListenConfig, WorkersConfig,
 };
 use batzen_http::{Client, ClientError};
 use batzen_protocol::api::bank::RegisterRequest;
-use batzen_protocol::{Currency, Money};
+use batzen_protocol::{Currency, Duration, Money};
 
 /// The values of the coins, largest first.
 const VALUES: [&str; 8] = ["10", "5", "2", "1", "0.5", "0.2", "0.1", "0.01"];
@@ -55,6 +55,15 @@ pub fn exchange_config(
     let mut config = ExchangeConfig::local(currency, dir, port);
     config.listen = ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port };
     config.base_url = format!("http://localhost:{port}/");
+    // Nobody who plays wants to wait for a minute.
+    let pause = Duration::from_secs(1);
+    config.workers = WorkersConfig {
+        aggregator_idle_sleep: pause,
+        closer_idle_sleep: pause,
+        transfer_idle_sleep: pause,
+        wirewatch_idle_sleep: Duration::from_micros(200_000),
+        ..config.workers
+    };
     if let Some(standalone) = &mut config.standalone {
         standalone.fees.wire = money(WIRE_FEE);
         standalone.fees.closing = money(WIRE_FEE);

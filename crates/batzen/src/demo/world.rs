@@ -1,0 +1,248 @@
+//! The bank, the exchange, the people, and what is kept of them.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, bail, ensure};
+use batzen_bank::{Bank, BankConfig, BankError, RunningBank};
+use batzen_crypto::{EddsaPrivateKey, WireSalt};
+use batzen_exchange::rules::totals::totals;
+use batzen_exchange::service::RunningExchange;
+use batzen_exchange::service::{Exchange, StartError, StartOptions};
+use batzen_http::{Client, ClientOptions};
+use batzen_protocol::Currency;
+use batzen_wallet::Wallet;
+use serde::{Deserialize, Serialize};
+
+use super::merchant::Merchant;
+use crate::play_money::{self, Ciphers};
+use crate::progress;
+use crate::services::TimeShift;
+use crate::sheet::BalanceSheet;
+
+/// The exchange's account at the bank.
+pub const EXCHANGE_ACCOUNT: &str = "exchange";
+/// The host name in payto URIs.
+pub const HOSTNAME: &str = "localhost";
+/// The currency.
+const CURRENCY: &str = "KUDOS";
+/// What people get when they open an account.
+const SIGNUP_BONUS: &str = "100";
+
+/// How the world shall be.
+pub struct Options {
+    /// The bank's port; none: that of the last run, or a free one.
+    pub bank_port: Option<u16>,
+    /// The exchange's port; none: that of the first run, or a free one.
+    pub exchange_port: Option<u16>,
+    /// Bits of RSA denominations.
+    pub rsa_bits: u32,
+}
+
+/// What is kept beside stores, keys and wallets: `demo.json`.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    /// How many rounds were begun.
+    runs: u64,
+    bank_port: u16,
+    /// Wallets know the exchange by its URL, so it keeps its port.
+    exchange_port: u16,
+    merchant_priv: EddsaPrivateKey,
+    wire_salt: WireSalt,
+}
+
+/// Everything that takes part.
+pub struct World {
+    /// Where everything is kept.
+    pub dir: PathBuf,
+    /// The currency.
+    pub currency: Currency,
+    /// The number of this round, from 1.
+    pub run: u64,
+    /// The bank.
+    pub bank: RunningBank,
+    /// The exchange.
+    pub exchange: RunningExchange,
+    /// The merchant.
+    pub merchant: Merchant,
+    /// For calls that nobody else makes.
+    pub client: Client,
+}
+
+impl World {
+    /// Starts bank and exchange, opens their accounts, and waits until wallets can use them.
+    ///
+    /// # Errors
+    /// Ports that are taken, directories that another demo uses, stores that are damaged.
+    pub async fn start(dir: &Path, options: &Options, shows_progress: bool) -> anyhow::Result<Self> {
+        let currency: Currency = CURRENCY.parse().context("currency")?;
+        let file = dir.join("demo.json");
+        let mut kept = match Kept::read(&file)? {
+            Some(kept) => kept,
+            None => Kept::new(options)?,
+        };
+        if let Some(port) = options.exchange_port {
+            ensure!(
+                port == kept.exchange_port || port == 0,
+                "the wallets in {} know their exchange at port {}: use --exchange-port {0} or another --data directory",
+                kept.exchange_port,
+                dir.display()
+            );
+        }
+        kept.bank_port = options.bank_port.unwrap_or(kept.bank_port);
+        let exchange_url = format!("http://localhost:{}/", kept.exchange_port);
+
+        let bank = match Bank::start(BankConfig {
+            http_port: kept.bank_port,
+            hostname: HOSTNAME.to_owned(),
+            suggested_exchange: Some(exchange_url),
+            signup_bonus: SIGNUP_BONUS.parse().context("sign-up bonus")?,
+            data_dir: Some(dir.join("bank")),
+            ..BankConfig::new(currency)
+        })
+        .await
+        {
+            Err(BankError::Bind(error)) => {
+                bail!(
+                    "cannot listen on port {} for the bank: {error}; choose another with --bank-port",
+                    kept.bank_port
+                )
+            }
+            other => other.context("bank")?,
+        };
+        kept.bank_port = bank.addr.port();
+        kept.runs += 1;
+        kept.write(&file)?;
+
+        let client = Client::new(&ClientOptions::default())?;
+        play_money::open_account(&client, &bank.base_url, EXCHANGE_ACCOUNT, EXCHANGE_ACCOUNT)
+            .await
+            .context("open the exchange's account")?;
+        let merchant = Merchant::new(kept.merchant_priv.clone(), kept.wire_salt, HOSTNAME);
+        play_money::open_account(&client, &bank.base_url, merchant.account(), merchant.account())
+            .await
+            .context("open the merchant's account")?;
+
+        let (payto, gateway) = play_money::account(&bank.base_url, HOSTNAME, EXCHANGE_ACCOUNT);
+        let config =
+            play_money::exchange_config(currency, dir, kept.exchange_port, options.rsa_bits, Ciphers::Both)
+                .with_account("exchange-account-1", &payto, gateway);
+        let start = StartOptions {
+            clock: TimeShift::default().clock(),
+            // The round runs them itself, so that refunds come before the aggregation whatever the machine's speed.
+            workers: false,
+            progress: progress::of_keys(shows_progress),
+            ..StartOptions::default()
+        };
+        let exchange = match Exchange::start(config, start).await {
+            Err(StartError::Listen(error)) => bail!(
+                "cannot listen on port {} for the exchange: {error}; choose another with --exchange-port",
+                kept.exchange_port
+            ),
+            other => other.context("exchange")?,
+        };
+        exchange.ready().await?;
+        Ok(Self { dir: dir.to_owned(), currency, run: kept.runs, bank, exchange, merchant, client })
+    }
+
+    /// The shared parts of the exchange.
+    pub fn app(&self) -> &Arc<Exchange> {
+        self.exchange.app()
+    }
+
+    /// The file of somebody's wallet.
+    pub fn wallet_file(&self, name: &str) -> PathBuf {
+        self.dir.join("wallets").join(format!("{name}.db"))
+    }
+
+    /// Somebody's wallet, new or as it was left.
+    ///
+    /// # Errors
+    /// When it is in use or damaged.
+    pub fn wallet(&self, name: &str) -> anyhow::Result<Wallet> {
+        crate::services::directory(&self.dir.join("wallets"))?;
+        Wallet::open(&self.wallet_file(name)).with_context(|| format!("wallet of {name}"))
+    }
+
+    /// Both sides of the books. Call it when nothing moves.
+    ///
+    /// # Errors
+    /// When a store cannot be read, or rows contradict each other.
+    pub async fn sheet(&self) -> anyhow::Result<BalanceSheet> {
+        let flow = self.bank.account_flow(EXCHANGE_ACCOUNT)?;
+        let app = Arc::clone(self.app());
+        let totals = tokio::task::spawn_blocking(move || totals(&app.store, &app.rules.denoms)).await??;
+        Ok(BalanceSheet {
+            currency: self.currency,
+            bank_in: flow.incoming_with_reserve_pub,
+            bank_out: flow.outgoing_transfers,
+            totals,
+        })
+    }
+
+    /// Lets the workers run from now on.
+    pub fn serve_on(&self) {
+        self.exchange.start_workers();
+    }
+
+    /// Ends exchange and bank; everything answered is durable.
+    ///
+    /// # Errors
+    /// When a store cannot be closed in order.
+    pub async fn shutdown(self) -> anyhow::Result<()> {
+        let exchange = self.exchange.shutdown().await.context("close the exchange's store");
+        self.bank.shutdown().await.context("close the bank's store")?;
+        exchange
+    }
+}
+
+impl Kept {
+    fn new(options: &Options) -> anyhow::Result<Self> {
+        let mut salt = [0; 16];
+        batzen_crypto::fill_random(&mut salt);
+        let exchange_port = match options.exchange_port {
+            Some(port) if port != 0 => port,
+            _ => free_port()?,
+        };
+        Ok(Self {
+            runs: 0,
+            bank_port: options.bank_port.unwrap_or(0),
+            exchange_port,
+            merchant_priv: EddsaPrivateKey::generate(),
+            wire_salt: WireSalt::from_bytes(salt),
+        })
+    }
+
+    fn read(file: &Path) -> anyhow::Result<Option<Self>> {
+        match std::fs::read(file) {
+            Ok(text) => serde_json::from_slice(&text).map(Some).with_context(|| file.display().to_string()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| file.display().to_string()),
+        }
+    }
+
+    /// All or nothing: the merchant's key is in it.
+    fn write(&self, file: &Path) -> anyhow::Result<()> {
+        let fresh = file.with_extension("json.new");
+        let mut out = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&fresh)
+            .with_context(|| fresh.display().to_string())?;
+        serde_json::to_writer_pretty(&mut out, self)?;
+        out.write_all(b"\n")?;
+        out.sync_all()?;
+        std::fs::rename(&fresh, file).with_context(|| file.display().to_string())
+    }
+}
+
+/// A port that nobody listens on at present.
+fn free_port() -> anyhow::Result<u16> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port")?;
+    Ok(listener.local_addr()?.port())
+}

@@ -1,0 +1,100 @@
+//! Running the real program.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything may take that should take a second: machines are busy sometimes.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The program, with nothing of the caller's configuration.
+pub fn batzen() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_batzen"));
+    for name in ["TALER_BASE_CONFIG", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "LISTEN_FDS", "LISTEN_PID"] {
+        command.env_remove(name);
+    }
+    command.env("HOME", "/nonexistent").env("NO_COLOR", "1").stdin(Stdio::null());
+    command
+}
+
+/// Runs the program to its end.
+pub fn run(arguments: &[&str]) -> Output {
+    batzen().args(arguments).output().unwrap()
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A port that nobody listens on at present.
+pub fn free_port() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// A running service; killed when it is dropped.
+pub struct Service {
+    pub child: Child,
+}
+
+impl Service {
+    /// Starts it; what it says goes to a file in `dir`.
+    pub fn start(dir: &Path, name: &str, arguments: &[&str]) -> Self {
+        let log = File::options().create(true).append(true).open(dir.join(format!("{name}.log"))).unwrap();
+        let child = batzen()
+            .args(arguments)
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        Self { child }
+    }
+
+    pub fn signal(&self, signal: i32) {
+        let status =
+            Command::new("kill").arg(format!("-{signal}")).arg(self.child.id().to_string()).status().unwrap();
+        assert!(status.success());
+    }
+
+    /// SIGKILL, and waits until it is gone.
+    pub fn kill_9(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// SIGTERM, and how it ended and after how long.
+    pub fn terminate(mut self) -> (ExitStatus, Duration) {
+        let begun = Instant::now();
+        self.signal(15);
+        let status = self.wait();
+        (status, begun.elapsed())
+    }
+
+    pub fn wait(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "the service does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
