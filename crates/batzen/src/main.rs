@@ -12,6 +12,7 @@ mod progress;
 mod services;
 mod sheet;
 mod store_cli;
+mod wallet_cli;
 mod worker_link;
 
 use std::process::ExitCode;
@@ -43,6 +44,8 @@ enum Command {
     Bank(bank_cli::BankArgs),
     /// Run the exchange, its workers, and the offline key tool
     Exchange(exchange_cli::ExchangeArgs),
+    /// Hold and spend coins
+    Wallet(wallet_cli::WalletArgs),
     /// Look into an embedded store that no process has open
     Store(store_cli::StoreArgs),
 }
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Bank(args) => bank_cli::run(args),
         Command::Exchange(args) => exchange_cli::run(args),
+        Command::Wallet(args) => wallet_cli::run(args),
         Command::Store(args) => store_cli::run(args),
     };
     match result {

@@ -340,10 +340,16 @@ impl<H: Handler> Frame<H> {
             map.insert(header::ACCESS_CONTROL_ALLOW_METHODS, any);
         }
         if !map.contains_key(header::CONTENT_ENCODING) && body.len() >= MIN_COMPRESSED_BYTES {
-            if map.contains_key(header::ETAG)
+            let is_cacheable = map.contains_key(header::ETAG)
                 || map.contains_key(header::CACHE_CONTROL)
-                || map.contains_key(header::EXPIRES)
-            {
+                || map.contains_key(header::EXPIRES);
+            let says_so = map
+                .get_all(header::VARY)
+                .iter()
+                .filter_map(|value| value.to_str().ok())
+                .flat_map(|value| value.split(','))
+                .any(|name| name.trim().eq_ignore_ascii_case("accept-encoding"));
+            if is_cacheable && !says_so {
                 map.append(header::VARY, HeaderValue::from_static("accept-encoding"));
             }
             if deflates {

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use batzen_crypto::{EddsaPublicKey, HashCode};
 use batzen_protocol::{Amount, Timestamp};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use serde::Serialize;
-use tokio::task::JoinSet;
 
 use crate::bank::{self, WithdrawOffer};
 use crate::core::coin::Coin;
@@ -175,7 +176,9 @@ struct Core {
 
 struct Inner {
     core: Mutex<Core>,
+    /// Operations that somebody works on.
     running: Mutex<BTreeSet<OpId>>,
+    freed: tokio::sync::Notify,
     transport: Arc<dyn Transport>,
     clock: Arc<dyn Clock>,
     attempts: u32,
@@ -210,6 +213,7 @@ struct Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         lock(&self.inner.running).remove(&self.id);
+        self.inner.freed.notify_waiters();
     }
 }
 
@@ -266,6 +270,7 @@ impl Wallet {
             inner: Arc::new(Inner {
                 core: Mutex::new(Core { state, store, entropy: options.entropy }),
                 running: Mutex::new(BTreeSet::new()),
+                freed: tokio::sync::Notify::new(),
                 transport: options.transport,
                 clock: options.clock,
                 attempts: options.attempts.max(1),
@@ -708,7 +713,8 @@ impl Wallet {
         let mut report = RunReport::default();
         // When to look at an operation again, and after how long a pause the time after.
         let mut resting: BTreeMap<OpId, (Instant, Duration)> = BTreeMap::new();
-        let mut tasks: JoinSet<(OpId, Progress)> = JoinSet::new();
+        // Not spawned, so that dropping this future stops everything at once.
+        let mut tasks = FuturesUnordered::new();
         let mut active: BTreeSet<OpId> = BTreeSet::new();
         loop {
             self.step(|state, now, entropy| Ok(((), crate::core::plan(state, now, entropy)?)))?;
@@ -722,13 +728,12 @@ impl Wallet {
                     Some((at, _)) => !idle_mode && *at <= now,
                 };
                 if due && !out_of_time && active.len() < PARALLEL && active.insert(id) {
-                    let wallet = self.clone();
                     let left = deadline.map_or(LONG_POLL_MS, |deadline| {
                         u64::try_from(deadline.saturating_duration_since(now).as_millis())
                             .unwrap_or(LONG_POLL_MS)
                     });
                     let poll_ms = if idle_mode { 0 } else { LONG_POLL_MS.min(left) };
-                    tasks.spawn(async move { (id, wallet.drive(id, poll_ms).await) });
+                    tasks.push(async move { (id, self.drive(id, poll_ms).await) });
                 }
             }
             if tasks.is_empty() {
@@ -742,13 +747,7 @@ impl Wallet {
                     _ => break,
                 }
             }
-            let Some(joined) = tasks.join_next().await else { continue };
-            // A worker that panicked leaves its operation as it was; do not hide it.
-            let (id, progress) = match joined {
-                Ok(result) => result,
-                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-                Err(_) => continue,
-            };
+            let Some((id, progress)) = tasks.next().await else { continue };
             active.remove(&id);
             match progress {
                 Progress::Done => {
@@ -774,9 +773,15 @@ impl Wallet {
 
     /// Gets one operation on as far as it goes.
     async fn drive(&self, id: OpId, poll_ms: u64) -> Progress {
-        if !lock(&self.inner.running).insert(id) {
-            // Somebody else does; let them.
-            return Progress::Waiting;
+        loop {
+            let freed = self.inner.freed.notified();
+            tokio::pin!(freed);
+            // From here on, so that no notification is missed between looking and waiting.
+            freed.as_mut().enable();
+            if lock(&self.inner.running).insert(id) {
+                break;
+            }
+            freed.await;
         }
         let _claim = Claim { inner: Arc::clone(&self.inner), id };
         let mut key_refreshed = false;

@@ -86,6 +86,7 @@ async fn standalone_publishes_everything_signed() {
     assert_eq!(reply.header("expires"), Some("Sat, 01 Jan 2028 00:00:00 GMT"));
     assert_eq!(reply.header("cache-control"), Some("public,max-age=86400"));
     assert_eq!(reply.header("vary"), Some("Accept-Encoding"));
+    assert_eq!(reply.headers.get_all("vary").iter().count(), 1, "said once");
     let etag = reply.header("etag").unwrap();
     assert_eq!(etag, sha512(&reply.body).to_string());
     let reply = site.get_with("wire", &[("if-none-match", etag)]).await;

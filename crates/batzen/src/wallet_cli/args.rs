@@ -1,0 +1,262 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use batzen_wallet::{Amount, CipherChoice};
+use clap::{Args, Subcommand, ValueEnum};
+
+/// Hold and spend coins.
+#[derive(Debug, Args)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "Examples:
+  batzen wallet withdraw --bank http://localhost:8082/ --user alice --password secret --amount KUDOS:20 --yes
+  batzen wallet balance
+  batzen wallet deposit KUDOS:5 payto://x-taler-bank/localhost/alice --yes
+
+Exit codes: 0 done, 1 error, 2 wrong usage, 3 pending (go on with `batzen wallet run`), 4 not enough money,
+5 refused by exchange or bank, 6 the wallet is in use."
+)]
+pub struct WalletArgs {
+    /// The wallet file [default: batzen/wallet.db in the user's data directory]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub wallet: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Do not ask: accept terms of service, confirm payments
+    #[arg(long, short = 'y', global = true)]
+    pub yes: bool,
+    /// No colours (also: NO_COLOR)
+    #[arg(long, global = true)]
+    pub no_color: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: WalletCommand,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum WalletCommand {
+    /// Get coins for money in a bank account
+    Withdraw(WithdrawArgs),
+    /// Accept a withdrawal that a bank began (a taler://withdraw URI)
+    Accept(AcceptArgs),
+    /// Show how much money the wallet holds
+    Balance,
+    /// Pay coins out into a bank account
+    Deposit(DepositArgs),
+    /// Show the history, newest first
+    #[command(visible_alias = "history")]
+    Transactions {
+        /// Also show how change was made
+        #[arg(long)]
+        all: bool,
+        /// Only this one
+        id: Option<u64>,
+    },
+    /// Go on with everything that is not finished
+    Run(RunArgs),
+    /// Show what is not finished, and why
+    Pending,
+    /// Show the coins (without their secrets)
+    Coins,
+    /// Show again where to send the money for a manual withdrawal
+    Instructions {
+        /// Number of the withdrawal
+        id: u64,
+        /// Show QR codes also when the output is no terminal
+        #[arg(long)]
+        qr: bool,
+    },
+    /// Give up a withdrawal for which no money was sent
+    Cancel {
+        /// Number of the withdrawal
+        id: u64,
+    },
+    /// Add, update and list exchanges, read and accept their terms
+    Exchanges(ExchangesArgs),
+    /// Save everything into a file, or restore it
+    BackupFile(BackupArgs),
+}
+
+/// Which blind signatures to prefer.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum Cipher {
+    /// Whatever is cheaper
+    #[default]
+    Any,
+    /// Blind RSA
+    Rsa,
+    /// Clause Blind Schnorr
+    Cs,
+}
+
+impl From<Cipher> for CipherChoice {
+    fn from(cipher: Cipher) -> Self {
+        match cipher {
+            Cipher::Any => Self::Any,
+            Cipher::Rsa => Self::Rsa,
+            Cipher::Cs => Self::Cs,
+        }
+    }
+}
+
+/// Options of `withdraw`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  A test bank whose account the wallet may use (opened if needed):
+    batzen wallet withdraw --bank http://localhost:8082/ --user alice --password secret --amount KUDOS:20
+  A transfer that you make yourself:
+    batzen wallet withdraw --exchange http://localhost:8081/ --amount KUDOS:20 --manual")]
+pub struct WithdrawArgs {
+    /// How much shall leave the bank account, e.g. KUDOS:20
+    #[arg(long)]
+    pub amount: Amount,
+    /// Base URL of the exchange [default: what the bank suggests]
+    #[arg(long, value_name = "URL", required_unless_present = "bank")]
+    pub exchange: Option<String>,
+    /// You make the bank transfer yourself (the default without --bank)
+    #[arg(long, conflicts_with = "bank")]
+    pub manual: bool,
+    /// Base URL of a test bank: begin and confirm the withdrawal there
+    #[arg(long, value_name = "URL", requires = "user")]
+    pub bank: Option<String>,
+    /// Account at the test bank
+    #[arg(long, value_name = "NAME", requires = "bank")]
+    pub user: Option<String>,
+    /// Its password; for play money only, since other users of this machine can see it
+    #[arg(long, value_name = "PASSWORD", requires = "bank", conflicts_with = "password_file")]
+    pub password: Option<String>,
+    /// File with its password
+    #[arg(long, value_name = "FILE", requires = "bank")]
+    pub password_file: Option<PathBuf>,
+    /// Which blind signatures to prefer
+    #[arg(long, value_enum, default_value_t)]
+    pub cipher: Cipher,
+    /// Wait so many seconds for the coins [default: 60 with --bank, else 0]
+    #[arg(long, value_name = "SECONDS")]
+    pub wait: Option<u64>,
+    /// Show QR codes also when the output is no terminal
+    #[arg(long)]
+    pub qr: bool,
+}
+
+/// Options of `accept`.
+#[derive(Debug, Args)]
+pub struct AcceptArgs {
+    /// The taler://withdraw URI
+    pub uri: String,
+    /// Base URL of the exchange [default: what the bank suggests]
+    #[arg(long, value_name = "URL")]
+    pub exchange: Option<String>,
+    /// Which blind signatures to prefer
+    #[arg(long, value_enum, default_value_t)]
+    pub cipher: Cipher,
+    /// Wait so many seconds for your confirmation at the bank and the coins
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub wait: u64,
+}
+
+/// Options of `deposit`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  batzen wallet deposit KUDOS:5 payto://x-taler-bank/localhost/alice
+  batzen wallet deposit all payto://x-taler-bank/localhost/alice
+
+Deposit fees come on top of the amount. The exchange takes its wire fee out of the transfer.")]
+pub struct DepositArgs {
+    /// How much, e.g. KUDOS:5, or `all`
+    #[arg(value_name = "AMOUNT|all")]
+    pub amount: String,
+    /// The account, a payto:// URI
+    pub payto: String,
+    /// Base URL of the exchange whose coins to use [default: the only one, or the one that has enough]
+    #[arg(long, value_name = "URL")]
+    pub exchange: Option<String>,
+}
+
+/// Options of `run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Do what can be done now and do not wait for banks or people
+    #[arg(long)]
+    pub once: bool,
+    /// Stop after so many seconds [default: when nothing is pending]
+    #[arg(long, value_name = "SECONDS", conflicts_with = "once")]
+    pub timeout: Option<u64>,
+}
+
+/// Options of `exchanges`.
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+pub struct ExchangesArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: ExchangesCommand,
+}
+
+/// What to do with exchanges.
+#[derive(Debug, Subcommand)]
+pub enum ExchangesCommand {
+    /// List the exchanges that the wallet knows
+    List,
+    /// Add an exchange: fetch and verify what it publishes
+    Add {
+        /// Base URL
+        url: String,
+    },
+    /// Fetch again what an exchange publishes
+    Update {
+        /// Base URL [default: all]
+        url: Option<String>,
+    },
+    /// Show the coins that an exchange issues, and their fees
+    Show {
+        /// Base URL
+        url: String,
+    },
+    /// Print the terms of service
+    Tos {
+        /// Base URL
+        url: String,
+    },
+    /// Accept the terms of service
+    TosAccept {
+        /// Base URL
+        url: String,
+    },
+}
+
+/// Options of `backup-file`.
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+pub struct BackupArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: BackupCommand,
+}
+
+/// What to do with a backup.
+#[derive(Debug, Subcommand)]
+pub enum BackupCommand {
+    /// Save everything into a new file, encrypted under a passphrase
+    Export {
+        /// The file
+        file: PathBuf,
+        /// File with the passphrase [default: ask on the terminal, or read a line from standard input]
+        #[arg(long, value_name = "FILE")]
+        passphrase_file: Option<PathBuf>,
+        /// Do not encrypt: whoever reads the file can take the money
+        #[arg(long, conflicts_with = "passphrase_file")]
+        insecure: bool,
+    },
+    /// Restore everything into a new wallet. Never use a restored wallet and the original at the same time
+    Import {
+        /// The file
+        file: PathBuf,
+        /// File with the passphrase [default: ask on the terminal, or read a line from standard input]
+        #[arg(long, value_name = "FILE")]
+        passphrase_file: Option<PathBuf>,
+    },
+}

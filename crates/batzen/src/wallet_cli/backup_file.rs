@@ -1,0 +1,89 @@
+//! `batzen wallet backup-file`.
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use batzen_wallet::backup;
+use serde_json::json;
+
+use super::args::{BackupArgs, BackupCommand};
+use super::output::Output;
+use super::{look, open};
+
+/// Shorter ones are guessed too soon.
+const MIN_PASSPHRASE: usize = 8;
+
+pub fn run(path: &Path, args: &BackupArgs, output: &Output) -> anyhow::Result<u8> {
+    match &args.command {
+        BackupCommand::Export { file, passphrase_file, insecure } => {
+            let wallet = look(path)?;
+            let content = if *insecure {
+                output.note("Warning: whoever reads this file can take the money.");
+                backup::to_json(wallet.export()).to_vec()
+            } else {
+                let passphrase = passphrase(passphrase_file.as_deref(), true)?;
+                if passphrase.chars().count() < MIN_PASSPHRASE {
+                    bail!("the passphrase is too short: take at least {MIN_PASSPHRASE} characters");
+                }
+                backup::seal(wallet.export(), &passphrase)
+            };
+            write_new(file, &content)?;
+            let data = json!({ "file": file, "bytes": content.len(), "encrypted": !insecure });
+            output.result(&data, &format!("Saved to {}.", file.display()))?;
+        }
+        BackupCommand::Import { file, passphrase_file } => {
+            let content = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+            let changes = match backup::open(&content, None) {
+                Err(backup::BackupError::PassphraseNeeded) => {
+                    backup::open(&content, Some(&passphrase(passphrase_file.as_deref(), false)?))?
+                }
+                other => other?,
+            };
+            let count = changes.len();
+            let wallet = open(path)?;
+            wallet.import(changes)?;
+            let text = format!(
+                "Restored {count} records into {}.\nDo not use the original any more: two wallets with the same coins look like a double-spender.\nGo on with `batzen wallet run`.",
+                path.display()
+            );
+            output.result(&json!({ "wallet": path, "records": count }), &text)?;
+        }
+    }
+    Ok(0)
+}
+
+/// From the file, or a line from standard input; on a terminal without echo, and twice if it is new.
+fn passphrase(file: Option<&Path>, new: bool) -> anyhow::Result<String> {
+    if let Some(file) = file {
+        let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        return Ok(text.trim_end_matches(['\r', '\n']).to_owned());
+    }
+    if !std::io::stdin().is_terminal() {
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line)?;
+        return Ok(line.trim_end_matches(['\r', '\n']).to_owned());
+    }
+    let term = console::Term::stderr();
+    let ask = |prompt: &str| -> anyhow::Result<String> {
+        term.write_str(prompt)?;
+        Ok(term.read_secure_line()?)
+    };
+    let passphrase = ask("Passphrase: ")?;
+    if new && ask("Once more: ")? != passphrase {
+        bail!("the passphrases differ");
+    }
+    Ok(passphrase)
+}
+
+/// Writes a file that must not exist yet, readable by its owner only, and syncs it.
+fn write_new(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(path).with_context(|| format!("cannot create {}", path.display()))?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    Ok(())
+}

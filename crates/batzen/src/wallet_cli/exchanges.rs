@@ -1,0 +1,155 @@
+//! `batzen wallet exchanges`.
+
+use std::path::Path;
+
+use batzen_wallet::core::url::normalise_base_url;
+use batzen_wallet::{CipherChoice, Exchange, Wallet, WalletError};
+use serde_json::{Value, json};
+
+use super::args::{ExchangesArgs, ExchangesCommand};
+use super::output::{Output, date};
+use super::{look, open};
+
+pub async fn run(path: &Path, args: &ExchangesArgs, output: &Output) -> anyhow::Result<u8> {
+    match &args.command {
+        ExchangesCommand::List => list(&look(path)?, output),
+        ExchangesCommand::Add { url } => {
+            let wallet = open(path)?;
+            let exchange = fetch(&wallet, url, output).await?;
+            let text = format!(
+                "{}: {} kinds of coins in {}.\nRead its terms with `batzen wallet exchanges tos {}`, accept them with `batzen wallet exchanges tos-accept {}`.",
+                output.bold(&exchange.base_url),
+                offered(&exchange),
+                exchange.currency,
+                exchange.base_url,
+                exchange.base_url,
+            );
+            output.result(&describe(&exchange), &text)?;
+            Ok(0)
+        }
+        ExchangesCommand::Update { url } => {
+            let wallet = open(path)?;
+            let urls = match url {
+                Some(url) => vec![url.clone()],
+                None => wallet.with_state(|state| state.exchanges.keys().cloned().collect()),
+            };
+            let mut updated = Vec::new();
+            for url in &urls {
+                updated.push(fetch(&wallet, url, output).await?);
+            }
+            let report = wallet.run_pending().await?;
+            let text = updated.iter().map(|exchange| format!("{}: up to date\n", exchange.base_url)).collect::<String>();
+            let data: Vec<Value> = updated.iter().map(describe).collect();
+            output.result(&json!({ "exchanges": data, "pending": report.pending }), &text)?;
+            Ok(0)
+        }
+        ExchangesCommand::Show { url } => show(&look(path)?, url, output),
+        ExchangesCommand::Tos { url } => {
+            let exchange = known(&look(path)?, url)?;
+            let data = json!({
+                "exchange": exchange.base_url,
+                "version": exchange.terms.version,
+                "accepted": exchange.terms_accepted(),
+                "text": exchange.terms.text,
+            });
+            output.result(&data, &exchange.terms.text)?;
+            Ok(0)
+        }
+        ExchangesCommand::TosAccept { url } => {
+            let wallet = open(path)?;
+            wallet.accept_terms(url)?;
+            let exchange = known(&wallet, url)?;
+            let text = format!("Terms of {} (version {}) accepted.", exchange.base_url, exchange.terms.version);
+            output.result(&describe(&exchange), &text)?;
+            Ok(0)
+        }
+    }
+}
+
+async fn fetch(wallet: &Wallet, url: &str, output: &Output) -> anyhow::Result<Exchange> {
+    let bar = output.progress(format!("Asking {url}"));
+    let exchange = wallet.add_exchange(url).await;
+    bar.finish_and_clear();
+    Ok(exchange?)
+}
+
+fn known(wallet: &Wallet, url: &str) -> anyhow::Result<Exchange> {
+    let base_url = normalise_base_url(url).map_err(WalletError::from)?;
+    Ok(wallet.with_state(|state| state.exchange(&base_url).cloned()).map_err(WalletError::from)?)
+}
+
+fn offered(exchange: &Exchange) -> usize {
+    exchange.denoms.values().filter(|denom| denom.offered).count()
+}
+
+fn describe(exchange: &Exchange) -> Value {
+    json!({
+        "base_url": exchange.base_url,
+        "currency": exchange.currency,
+        "master_pub": exchange.master_pub,
+        "version": exchange.version,
+        "denominations": offered(exchange),
+        "accounts": exchange.accounts,
+        "terms_version": exchange.terms.version,
+        "terms_accepted": exchange.terms_accepted(),
+        "updated": exchange.updated,
+    })
+}
+
+fn list(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
+    let exchanges: Vec<Exchange> = wallet.with_state(|state| state.exchanges.values().cloned().collect());
+    let mut text = String::new();
+    if exchanges.is_empty() {
+        text.push_str("No exchanges yet. Add one with `batzen wallet exchanges add URL`.\n");
+    }
+    for exchange in &exchanges {
+        let terms = if exchange.terms_accepted() { "terms accepted" } else { "terms not accepted" };
+        text.push_str(&format!(
+            "{}  {}  {} kinds of coins, {terms}, as of {}\n",
+            output.bold(&exchange.base_url),
+            exchange.currency,
+            offered(exchange),
+            date(exchange.updated)
+        ));
+    }
+    let data: Vec<Value> = exchanges.iter().map(describe).collect();
+    output.result(&json!({ "exchanges": data }), &text)?;
+    Ok(0)
+}
+
+fn show(wallet: &Wallet, url: &str, output: &Output) -> anyhow::Result<u8> {
+    let exchange = known(wallet, url)?;
+    let offers = exchange.offers(CipherChoice::Any, wallet.now());
+    let mut text = format!("{}\n", output.bold(&exchange.base_url));
+    let mut coins = Vec::new();
+    for offer in offers.iter().rev() {
+        let Ok(denom) = exchange.denom(&offer.h_denom_pub) else { continue };
+        let amount = |money| exchange.amount(money);
+        text.push_str(&format!(
+            "  {:<14} fees: withdraw {}, deposit {}, change {}, refund {}; spendable until {}\n",
+            amount(denom.value).to_string(),
+            amount(denom.fee_withdraw),
+            amount(denom.fee_deposit),
+            amount(denom.fee_refresh),
+            amount(denom.fee_refund),
+            date(denom.stamp_expire_deposit)
+        ));
+        coins.push(json!({
+            "h_denom_pub": denom.h_denom_pub,
+            "cipher": denom.key.cipher().name(),
+            "value": amount(denom.value),
+            "fee_withdraw": amount(denom.fee_withdraw),
+            "fee_deposit": amount(denom.fee_deposit),
+            "fee_refresh": amount(denom.fee_refresh),
+            "fee_refund": amount(denom.fee_refund),
+            "expire_deposit": denom.stamp_expire_deposit,
+        }));
+    }
+    for account in &exchange.accounts {
+        text.push_str(&format!("  account {account}\n"));
+    }
+    let mut data = describe(&exchange);
+    data["coins"] = Value::Array(coins);
+    output.result(&data, &text)?;
+    Ok(0)
+}

@@ -1,0 +1,316 @@
+//! Commands that move money.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use batzen_wallet::core::payment;
+use batzen_wallet::core::views::fee_words;
+use batzen_wallet::core::withdraw;
+use batzen_wallet::{
+    Amount, CipherChoice, DepositAmount, Exchange, ManualWithdrawal, RunReport, RunUntil, Status, Wallet, WalletError,
+};
+use serde_json::json;
+
+use super::args::{AcceptArgs, DepositArgs, RunArgs, WithdrawArgs};
+use super::output::Output;
+use super::{EXIT_PENDING, EXIT_REFUSED};
+
+/// Fetches the exchange if needed and has its terms accepted.
+async fn usable_exchange(wallet: &Wallet, url: &str, yes: bool, output: &Output) -> anyhow::Result<Exchange> {
+    let bar = output.progress(format!("Asking {url}"));
+    let exchange = wallet.fresh_exchange(url).await;
+    bar.finish_and_clear();
+    let exchange = exchange?;
+    if !exchange.terms_accepted() {
+        let question = format!(
+            "Do you accept the terms of service (version {}) of {}? Read them with `batzen wallet exchanges tos {}`.",
+            exchange.terms.version, exchange.base_url, exchange.base_url
+        );
+        output.confirm(&question, yes)?;
+        wallet.accept_terms(&exchange.base_url)?;
+    }
+    Ok(exchange)
+}
+
+/// What a withdrawal will give, in plain words.
+fn preview_words(
+    wallet: &Wallet,
+    exchange: &Exchange,
+    amount: Amount,
+    cipher: CipherChoice,
+) -> anyhow::Result<String> {
+    let plan = withdraw::preview(exchange, amount, cipher, wallet.now()).map_err(WalletError::from)?;
+    let mut words = format!(
+        "{amount} from your bank account become {} in {} coins of {}; {}",
+        exchange.amount(plan.value),
+        plan.denoms.len(),
+        exchange.base_url,
+        fee_words(&[("withdrawal", exchange.amount(plan.fees))]),
+    );
+    if !plan.leftover.is_zero() {
+        words.push_str(&format!(
+            "; {} fit into no coin and return to your account when the reserve closes",
+            exchange.amount(plan.leftover)
+        ));
+    }
+    Ok(words)
+}
+
+/// Waits for an operation, makes change, and prints its line of the history.
+async fn finish(wallet: &Wallet, id: u64, wait: Duration, output: &Output) -> anyhow::Result<u8> {
+    let bar = output.progress("Waiting for exchange and bank");
+    let result = wallet.finish_within(id, wait).await;
+    let report = wallet.run_pending().await;
+    bar.finish_and_clear();
+    report?;
+    let line = wallet.transaction(id)?;
+    let code = match (&result, line.status) {
+        (_, Status::Failed) => EXIT_REFUSED,
+        (Ok(()), _) => 0,
+        (Err(WalletError::Pending { .. } | WalletError::Transport(_) | WalletError::Unavailable { .. }), _) => EXIT_PENDING,
+        (Err(_), _) => return Err(result.expect_err("matched as an error").into()),
+    };
+    let mut text = line.description.clone();
+    match (line.status, &line.message) {
+        (Status::Pending, message) => text.push_str(&format!(
+            "\nNot finished: {}. Go on with `batzen wallet run`.",
+            message.as_deref().unwrap_or("waiting")
+        )),
+        (_, Some(message)) => text.push_str(&format!("\n{message}")),
+        (_, None) => {}
+    }
+    for balance in wallet.balance()? {
+        text.push_str(&format!("\nAvailable: {}", output.bold(balance.available)));
+    }
+    output.result(&line, &text)?;
+    Ok(code)
+}
+
+pub async fn withdraw(wallet: &Wallet, args: &WithdrawArgs, yes: bool, output: &Output) -> anyhow::Result<u8> {
+    let cipher = CipherChoice::from(args.cipher);
+    match (&args.bank, &args.user, &args.exchange) {
+        (Some(bank), Some(user), exchange) => {
+            let password = match (&args.password, &args.password_file) {
+                (Some(password), _) => password.clone(),
+                (None, Some(file)) => read_secret(file)?,
+                (None, None) => bail!("give the password of the bank account with --password-file FILE"),
+            };
+            let login = batzen_wallet::core::withdraw::BankLogin {
+                access_url: batzen_wallet::bank::access_url(bank).map_err(WalletError::from)?,
+                user: user.clone(),
+                password,
+            };
+            let bar = output.progress(format!("Asking {bank}"));
+            let offer = wallet.begin_at_bank(&login, args.amount).await;
+            bar.finish_and_clear();
+            let offer = offer?;
+            let url = exchange
+                .as_deref()
+                .or(offer.suggested_exchange.as_deref())
+                .context("the bank suggests no exchange; name one with --exchange URL")?;
+            let exchange = usable_exchange(wallet, url, yes, output).await?;
+            let words = preview_words(wallet, &exchange, args.amount, cipher)?;
+            output.note(&words);
+            output.confirm("Withdraw?", yes)?;
+            let id = wallet.accept_withdrawal(&offer, Some(&exchange.base_url), cipher, Some(login)).await?;
+            finish(wallet, id, Duration::from_secs(args.wait.unwrap_or(60)), output).await
+        }
+        (_, _, Some(exchange)) => {
+            let exchange = usable_exchange(wallet, exchange, yes, output).await?;
+            output.note(&preview_words(wallet, &exchange, args.amount, cipher)?);
+            let manual = wallet.withdraw_manual(&exchange.base_url, args.amount, cipher).await?;
+            match args.wait {
+                None | Some(0) => {
+                    print_instructions(&manual, args.qr, output)?;
+                    Ok(0)
+                }
+                Some(seconds) => {
+                    output.note(&instruction_words(&manual, args.qr, output)?);
+                    finish(wallet, manual.operation, Duration::from_secs(seconds), output).await
+                }
+            }
+        }
+        _ => bail!("name the exchange with --exchange URL"),
+    }
+}
+
+fn read_secret(file: &std::path::Path) -> anyhow::Result<String> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+fn instruction_words(manual: &ManualWithdrawal, qr: bool, output: &Output) -> anyhow::Result<String> {
+    let mut text = format!(
+        "Transfer {} with exactly this subject:\n\n  {}\n\nto (any one of):\n",
+        output.bold(manual.amount),
+        output.bold(manual.reserve_pub)
+    );
+    for payto in &manual.payto_uris {
+        text.push_str(&format!("\n  {payto}\n"));
+        if let Some(image) = output.qr(payto, qr)? {
+            text.push_str(&image);
+            text.push('\n');
+        }
+    }
+    text.push_str(&format!(
+        "\nThen `batzen wallet run` fetches the coins. To see this again: `batzen wallet instructions {}`.",
+        manual.operation
+    ));
+    Ok(text)
+}
+
+fn print_instructions(manual: &ManualWithdrawal, qr: bool, output: &Output) -> anyhow::Result<()> {
+    output.result(manual, &instruction_words(manual, qr, output)?)
+}
+
+pub fn instructions(wallet: &Wallet, id: u64, qr: bool, output: &Output) -> anyhow::Result<u8> {
+    print_instructions(&wallet.manual_withdrawal(id)?, qr, output)?;
+    Ok(0)
+}
+
+pub async fn accept(wallet: &Wallet, args: &AcceptArgs, yes: bool, output: &Output) -> anyhow::Result<u8> {
+    let cipher = CipherChoice::from(args.cipher);
+    let bar = output.progress("Asking the bank");
+    let offer = wallet.inspect_withdrawal(&args.uri).await;
+    bar.finish_and_clear();
+    let offer = offer?;
+    let url = args
+        .exchange
+        .as_deref()
+        .or(offer.suggested_exchange.as_deref())
+        .context("the bank suggests no exchange; name one with --exchange URL")?;
+    let exchange = usable_exchange(wallet, url, yes, output).await?;
+    output.note(&preview_words(wallet, &exchange, offer.amount, cipher)?);
+    output.confirm("Withdraw?", yes)?;
+    let id = wallet.accept_withdrawal(&offer, Some(&exchange.base_url), cipher, None).await?;
+    finish(wallet, id, Duration::from_secs(args.wait), output).await
+}
+
+pub async fn deposit(wallet: &Wallet, args: &DepositArgs, yes: bool, output: &Output) -> anyhow::Result<u8> {
+    let amount = if args.amount.eq_ignore_ascii_case("all") {
+        DepositAmount::All
+    } else {
+        let amount: Amount = args.amount.parse().with_context(|| format!("{:?} is not an amount", args.amount))?;
+        DepositAmount::Exact(amount)
+    };
+    let exchange = choose_exchange(wallet, args.exchange.as_deref(), amount).await?;
+    let now = wallet.now();
+    let plan = wallet
+        .with_state(|state| payment::preview_deposit(state, &exchange.base_url, amount, now))
+        .map_err(WalletError::from)?;
+    let credited = exchange.amount(plan.total.checked_sub(plan.fees)?);
+    let mut words = format!(
+        "{credited} go to {}; on top {}",
+        args.payto,
+        fee_words(&[("deposit", exchange.amount(plan.fees)), ("change", exchange.amount(plan.change_cost))]),
+    );
+    if let Some(fee) = exchange.wire_fee(&args.payto, now).filter(|fee| !fee.is_zero()) {
+        words.push_str(&format!("; the exchange keeps a wire fee of {fee} from each transfer"));
+    }
+    output.note(&words);
+    output.confirm("Deposit?", yes)?;
+    let bar = output.progress("Depositing");
+    let receipt = wallet.deposit(&exchange.base_url, amount, &args.payto).await;
+    let report = wallet.run_pending().await;
+    bar.finish_and_clear();
+    let receipt = receipt?;
+    let report = report?;
+    let line = wallet.transaction(receipt.operation)?;
+    let mut text = line.description.clone();
+    for balance in wallet.balance()? {
+        text.push_str(&format!("\nAvailable: {}", output.bold(balance.available)));
+    }
+    if !report.pending.is_empty() {
+        text.push_str("\nChange is still being made. Go on with `batzen wallet run`.");
+    }
+    output.result(&json!({ "transaction": line, "receipt": receipt, "pending": report.pending }), &text)?;
+    Ok(0)
+}
+
+/// The exchange named, the only one, or the first whose coins suffice.
+async fn choose_exchange(wallet: &Wallet, named: Option<&str>, amount: DepositAmount) -> anyhow::Result<Exchange> {
+    if let Some(url) = named {
+        return Ok(wallet.fresh_exchange(url).await?);
+    }
+    let now = wallet.now();
+    let known: Vec<String> = wallet.with_state(|state| {
+        let suits = |exchange: &&Exchange| match amount {
+            DepositAmount::Exact(amount) => exchange.currency == amount.currency,
+            DepositAmount::All => true,
+        };
+        state.exchanges.values().filter(suits).map(|exchange| exchange.base_url.clone()).collect()
+    });
+    let enough = |url: &String| {
+        wallet.with_state(|state| payment::preview_deposit(state, url, amount, now)).is_ok()
+    };
+    let candidates: Vec<&String> = known.iter().filter(|url| enough(url)).collect();
+    let url = match (candidates.as_slice(), known.as_slice()) {
+        ([], []) => bail!("the wallet holds no such money; withdraw some first"),
+        // Its error tells how much is missing.
+        ([], [first, ..]) => first,
+        ([_, _, ..], _) if amount == DepositAmount::All => bail!("name the exchange with --exchange URL"),
+        ([url, ..], _) => url,
+    };
+    Ok(wallet.fresh_exchange(url).await?)
+}
+
+pub async fn run(wallet: &Wallet, args: &RunArgs, output: &Output) -> anyhow::Result<u8> {
+    let until = if args.once {
+        RunUntil::Idle
+    } else {
+        RunUntil::Finished(args.timeout.map(Duration::from_secs))
+    };
+    if !args.once {
+        for operation in wallet.pending() {
+            if let Some(message) = &operation.message {
+                output.note(&format!("{} {}: {message}", operation.kind, operation.id));
+            }
+        }
+    }
+    // Keys first: revocations and new signing keys concern what is pending.
+    let stale: Vec<String> = wallet.with_state(|state| {
+        let now = wallet.now();
+        state.exchanges.values().filter(|exchange| exchange.is_stale(now)).map(|exchange| exchange.base_url.clone()).collect()
+    });
+    for url in stale {
+        if let Err(error) = wallet.add_exchange(&url).await {
+            output.note(&format!("{url} could not be updated: {error}"));
+        }
+    }
+    let bar = output.progress("Working on what is pending (Ctrl-C stops; nothing is lost)");
+    let report = wallet.run(until).await;
+    bar.finish_and_clear();
+    let report = report?;
+    output.result(&report, &report_words(wallet, &report, output)?)?;
+    Ok(if report.pending.is_empty() { 0 } else { EXIT_PENDING })
+}
+
+fn report_words(wallet: &Wallet, report: &RunReport, output: &Output) -> anyhow::Result<String> {
+    let mut text = String::new();
+    for id in &report.finished {
+        let line = wallet.transaction(*id)?;
+        let status = if line.status == Status::Failed { "failed" } else { "done" };
+        text.push_str(&format!("{status}: {}\n", line.description));
+        if let Some(message) = &line.message {
+            text.push_str(&format!("  {message}\n"));
+        }
+    }
+    for operation in &report.pending {
+        let message = operation.message.as_deref().unwrap_or("not finished");
+        text.push_str(&format!("pending: {} {}: {message}\n", operation.kind, operation.id));
+    }
+    if text.is_empty() {
+        text.push_str("Nothing to do.\n");
+    }
+    for balance in wallet.balance()? {
+        text.push_str(&format!("Available: {}\n", output.bold(balance.available)));
+    }
+    Ok(text)
+}
+
+pub fn cancel(wallet: &Wallet, id: u64, output: &Output) -> anyhow::Result<u8> {
+    wallet.cancel(id)?;
+    let line = wallet.transaction(id)?;
+    output.result(&line, &format!("Withdrawal {id} is given up. If you sent money, it returns when the reserve closes."))?;
+    Ok(0)
+}

@@ -1,0 +1,134 @@
+//! Data to standard output, everything else to standard error; colours and movement only on terminals.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use qrcode::QrCode;
+use qrcode::render::unicode::Dense1x2;
+use serde::Serialize;
+
+/// How to talk to the user.
+pub struct Output {
+    json: bool,
+    color: bool,
+}
+
+impl Output {
+    pub fn new(json: bool, no_color: bool) -> Self {
+        let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let color = !json && !no_color && !set("NO_COLOR") && !dumb && std::io::stdout().is_terminal();
+        Self { json, color }
+    }
+
+    /// Prints the result: `data` as JSON, or `text`.
+    pub fn result(&self, data: &impl Serialize, text: &str) -> anyhow::Result<()> {
+        let mut out = std::io::stdout().lock();
+        if self.json {
+            serde_json::to_writer_pretty(&mut out, data)?;
+            writeln!(out)?;
+        } else {
+            writeln!(out, "{}", text.trim_end())?;
+        }
+        out.flush()?;
+        Ok(())
+    }
+
+
+    pub fn bold(&self, text: impl std::fmt::Display) -> String {
+        if self.color { format!("\x1b[1m{text}\x1b[0m") } else { text.to_string() }
+    }
+
+    pub fn dim(&self, text: impl std::fmt::Display) -> String {
+        if self.color { format!("\x1b[2m{text}\x1b[0m") } else { text.to_string() }
+    }
+
+    /// Something for people, not part of the result.
+    pub fn note(&self, text: &str) {
+        if !self.json {
+            eprintln!("{text}");
+        }
+    }
+
+    /// Reports an error, as JSON if that is wanted.
+    pub fn error(&self, error: &anyhow::Error, code: u8) {
+        if self.json {
+            let mut body = serde_json::json!({ "error": format!("{error:#}"), "exit_code": code });
+            let refusal = error
+                .downcast_ref::<batzen_wallet::WalletError>()
+                .and_then(|error| match error {
+                    batzen_wallet::WalletError::Core(core) => core.status_and_code(),
+                    _ => None,
+                });
+            if let Some((status, number)) = refusal {
+                body["http_status"] = status.into();
+                body["code"] = number.into();
+            }
+            eprintln!("{body}");
+        } else {
+            eprintln!("batzen wallet: {error:#}");
+        }
+    }
+
+    /// A QR code of `text`, if the output is a terminal or `force` is set.
+    pub fn qr(&self, text: &str, force: bool) -> anyhow::Result<Option<String>> {
+        if self.json || !(force || std::io::stdout().is_terminal()) {
+            return Ok(None);
+        }
+        let code = QrCode::new(text.as_bytes()).context("the text is too long for a QR code")?;
+        // Swapped: terminals are mostly dark, and a QR code is dark on light.
+        let image = code
+            .render::<Dense1x2>()
+            .dark_color(Dense1x2::Light)
+            .light_color(Dense1x2::Dark)
+            .quiet_zone(true)
+            .build();
+        Ok(Some(image))
+    }
+
+    /// A moving line on standard error while something takes its time; nothing if that is no terminal.
+    pub fn progress(&self, text: impl Into<String>) -> ProgressBar {
+        if self.json || !std::io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})").unwrap_or_else(|_| ProgressStyle::default_spinner());
+        let bar = ProgressBar::new_spinner().with_style(style).with_message(text.into());
+        bar.enable_steady_tick(Duration::from_millis(120));
+        bar
+    }
+
+    /// Asks for a yes. Without a terminal to ask on, `--yes` is needed.
+    pub fn confirm(&self, question: &str, yes: bool) -> anyhow::Result<()> {
+        if yes {
+            return Ok(());
+        }
+        if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+            bail!("{question} Nobody is there to answer; add --yes to agree");
+        }
+        eprint!("{question} [y/N] ");
+        std::io::stderr().flush()?;
+        let mut answer = String::new();
+        std::io::stdin().read_line(&mut answer)?;
+        if matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes") {
+            Ok(())
+        } else {
+            bail!("not done");
+        }
+    }
+}
+
+/// Whether the reader of our output went away.
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let io = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
+        io.or(json) == Some(std::io::ErrorKind::BrokenPipe)
+    })
+}
+
+/// A date for people: `2025-03-01 14:05:09` in UTC.
+pub fn date(time: batzen_wallet::Timestamp) -> String {
+    time.to_string()
+}

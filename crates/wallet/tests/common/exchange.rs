@@ -1,0 +1,1092 @@
+//! The exchange (and the bank) themselves.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::OnceLock;
+
+use batzen_crypto::denom::{blind_sign_batch, h_coin_pub};
+use batzen_crypto::refresh::{FreshDenom, KAPPA, RefreshCommitment, recompute_candidate};
+use batzen_crypto::{
+    BlindedDenomSignature, BlindedPlanchet, CsNonce, CsOperation, DenomPrivateKey, DenomPublicKey,
+    DenomSignature, EcdhePublicKey, EddsaPrivateKey, EddsaPublicKey, EddsaSignature, ExchangeWithdrawValues,
+    HashCode, RefreshMasterSecret, ShortHash,
+};
+use batzen_protocol::api::errors::{CoinConflict, DenominationUnusable};
+use batzen_protocol::api::exchange::*;
+use batzen_protocol::denominations::DenominationTerms;
+use batzen_protocol::signatures::*;
+use batzen_protocol::{Amount, Currency, Duration, ErrorBody, ErrorCode, Money, Timestamp, hash_text, payto};
+use batzen_wallet::core::http::{HttpRequest, HttpResponse, Method};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+pub const EXCHANGE: &str = "http://exchange.test/";
+pub const BANK: &str = "http://bank.test/";
+pub const ACCOUNT: &str = "payto://x-taler-bank/bank.test/exchange?receiver-name=exchange";
+
+/// Fees, in the smallest unit of the test coins (0.01).
+#[derive(Clone, Copy)]
+pub struct FakeTerms {
+    pub fee_withdraw: u64,
+    pub fee_deposit: u64,
+    pub fee_refresh: u64,
+    pub fee_refund: u64,
+    pub has_batch: bool,
+    /// Complete repetitions of a batch are refused, as old exchanges do.
+    pub refuses_batch_repetition: bool,
+}
+
+impl Default for FakeTerms {
+    fn default() -> Self {
+        Self {
+            fee_withdraw: 1,
+            fee_deposit: 1,
+            fee_refresh: 1,
+            fee_refund: 1,
+            has_batch: true,
+            refuses_batch_repetition: false,
+        }
+    }
+}
+
+fn cents(n: u64) -> Money {
+    Money::from_units(u128::from(n) * 1_000_000).unwrap()
+}
+
+fn currency() -> Currency {
+    "KUDOS".parse().unwrap()
+}
+
+pub struct FakeDenom {
+    pub key: DenomPrivateKey,
+    pub public: DenomPublicKey,
+    pub h: HashCode,
+    pub terms: DenominationTerms,
+    master_sig: EddsaSignature,
+    pub listed: bool,
+    pub revoked: bool,
+}
+
+#[derive(Clone)]
+struct CoinRow {
+    h_denom: HashCode,
+    remaining: Money,
+    history: Vec<CoinHistoryItem>,
+}
+
+struct MeltRow {
+    old_coin: EddsaPublicKey,
+    amount: Money,
+    noreveal_index: u32,
+    revealed: Option<Vec<BlindedDenomSignature>>,
+    /// Blinded coin hashes after the reveal: what recoup-refresh looks for.
+    h_coin_evs: Vec<HashCode>,
+}
+
+struct DepositRow {
+    coin_sig: EddsaSignature,
+    contribution: Money,
+    time: Timestamp,
+    refunded: Money,
+    refunds: BTreeMap<u64, Money>,
+}
+
+struct BankOp {
+    amount: Amount,
+    selected: Option<(EddsaPublicKey, String)>,
+    done: bool,
+    aborted: bool,
+}
+
+/// Test keys are made once for all tests of a process: RSA keys take their time.
+fn keys() -> &'static (Vec<DenomPrivateKey>, Vec<DenomPrivateKey>) {
+    static KEYS: OnceLock<(Vec<DenomPrivateKey>, Vec<DenomPrivateKey>)> = OnceLock::new();
+    KEYS.get_or_init(|| {
+        let rsa = (0..5).map(|_| DenomPrivateKey::generate_rsa(1024).unwrap()).collect();
+        let cs = (0..5).map(|_| DenomPrivateKey::generate_cs()).collect();
+        (rsa, cs)
+    })
+}
+
+/// Values of the coins in 0.01.
+const VALUES: [u64; 5] = [800, 400, 200, 100, 10];
+
+pub struct FakeExchange {
+    pub terms: FakeTerms,
+    master: EddsaPrivateKey,
+    pub signer: EddsaPrivateKey,
+    pub start: Timestamp,
+    pub denoms: Vec<FakeDenom>,
+    pub reserves: HashMap<EddsaPublicKey, Money>,
+    withdrawals: HashMap<(EddsaPublicKey, HashCode), (HashCode, BlindedDenomSignature)>,
+    nonces: HashMap<CsNonce, HashCode>,
+    rms: HashMap<[u8; 32], HashCode>,
+    coins: HashMap<EddsaPublicKey, CoinRow>,
+    deposits: HashMap<(EddsaPublicKey, EddsaPublicKey, HashCode), DepositRow>,
+    melts: HashMap<HashCode, MeltRow>,
+    bank: HashMap<String, BankOp>,
+    accounts: HashMap<String, String>,
+    /// Sum of the values of all coins ever signed.
+    pub issued: Money,
+    /// Money that came in from the bank.
+    pub bank_in: Money,
+    /// What merchants are owed, less fees and refunds.
+    pub owed: Money,
+    /// Fees earned, with what melts and rounding leave.
+    pub fees: Money,
+    /// Conflict answers given: attempts to spend twice.
+    pub conflicts: u64,
+    /// Answer everything to these paths with 451 / 1028.
+    pub kyc: bool,
+    /// Paths whose requests are answered with this status.
+    pub broken: Option<(String, u16)>,
+    pub requests: Vec<String>,
+    draws: u32,
+}
+
+fn ok(body: &impl Serialize) -> HttpResponse {
+    HttpResponse { status: 200, body: serde_json::to_vec(body).unwrap(), ..HttpResponse::default() }
+}
+
+fn error(status: u16, code: u32) -> HttpResponse {
+    error_with(status, code, json!({}))
+}
+
+fn error_with(status: u16, code: u32, extra: impl Serialize) -> HttpResponse {
+    let body = ErrorBody::with(ErrorCode::from_u32(code), serde_json::to_value(extra).unwrap());
+    HttpResponse { status, body: serde_json::to_vec(&body).unwrap(), ..HttpResponse::default() }
+}
+
+fn body<T: DeserializeOwned>(request: &HttpRequest) -> T {
+    serde_json::from_slice(request.body.as_ref().expect("a body")).expect("a well-formed body")
+}
+
+impl FakeExchange {
+    pub fn new(start: Timestamp, terms: FakeTerms) -> Self {
+        let mut exchange = Self {
+            terms,
+            master: EddsaPrivateKey::generate(),
+            signer: EddsaPrivateKey::generate(),
+            start,
+            denoms: Vec::new(),
+            reserves: HashMap::new(),
+            withdrawals: HashMap::new(),
+            nonces: HashMap::new(),
+            rms: HashMap::new(),
+            coins: HashMap::new(),
+            deposits: HashMap::new(),
+            melts: HashMap::new(),
+            bank: HashMap::new(),
+            accounts: HashMap::new(),
+            issued: Money::ZERO,
+            bank_in: Money::ZERO,
+            owed: Money::ZERO,
+            fees: Money::ZERO,
+            conflicts: 0,
+            kyc: false,
+            broken: None,
+            requests: Vec::new(),
+            draws: 0,
+        };
+        let (rsa, cs) = keys();
+        for keys in [rsa, cs] {
+            for (key, value) in keys.iter().zip(VALUES) {
+                exchange.add_denom(key.clone(), value, start);
+            }
+        }
+        exchange
+    }
+
+    pub fn add_denom(&mut self, key: DenomPrivateKey, value: u64, start: Timestamp) {
+        let amount = |n| cents(n).of(currency());
+        let days = |n| start.saturating_add(Duration::from_days(n));
+        let terms = DenominationTerms {
+            value: amount(value),
+            fee_withdraw: amount(self.terms.fee_withdraw),
+            fee_deposit: amount(self.terms.fee_deposit),
+            fee_refresh: amount(self.terms.fee_refresh),
+            fee_refund: amount(self.terms.fee_refund),
+            stamp_start: start,
+            stamp_expire_withdraw: days(7),
+            stamp_expire_deposit: days(100),
+            stamp_expire_legal: days(400),
+        };
+        let public = key.public(0);
+        let h = public.h_denom_pub();
+        let master_sig = terms.validity(self.master.public_key(), h).sign(&self.master);
+        self.denoms.push(FakeDenom { key, public, h, terms, master_sig, listed: true, revoked: false });
+    }
+
+    /// What is left on a coin by the exchange's books; nothing if it never saw it.
+    pub fn coin_remaining(&self, coin_pub: &EddsaPublicKey) -> Option<Money> {
+        self.coins.get(coin_pub).map(|row| row.remaining)
+    }
+
+    pub fn credit_reserve(&mut self, reserve_pub: EddsaPublicKey, amount: Amount) {
+        let balance = self.reserves.entry(reserve_pub).or_default();
+        *balance = balance.checked_add(amount.money).unwrap();
+        self.bank_in = self.bank_in.checked_add(amount.money).unwrap();
+    }
+
+    /// bank_in = reserves + coins outstanding + owed + fees, where the coins outstanding are those issued less what
+    /// was taken from them; money between melt and reveal is in none of them and is returned.
+    pub fn unrevealed(&self) -> Money {
+        let mut sum = Money::ZERO;
+        for melt in self.melts.values().filter(|melt| melt.revealed.is_none()) {
+            sum = sum.checked_add(melt.amount).unwrap();
+        }
+        sum
+    }
+
+    pub fn check_conservation(&self) {
+        let reserves = Money::checked_sum(self.reserves.values().copied()).unwrap();
+        let mut taken = 0i128;
+        for row in self.coins.values() {
+            let value = self.denom(&row.h_denom).unwrap().terms.value.money;
+            taken += value.units() as i128 - row.remaining.units() as i128;
+        }
+        let outstanding = self.issued.units() as i128 - taken;
+        let sum = reserves.units() as i128
+            + outstanding
+            + self.owed.units() as i128
+            + self.fees.units() as i128
+            + self.unrevealed().units() as i128;
+        assert_eq!(sum, self.bank_in.units() as i128, "the exchange's books add up");
+    }
+
+    pub fn denom(&self, h: &HashCode) -> Option<&FakeDenom> {
+        self.denoms.iter().find(|denom| denom.h == *h)
+    }
+
+    pub fn denom_mut(&mut self, h: &HashCode) -> &mut FakeDenom {
+        self.denoms.iter_mut().find(|denom| denom.h == *h).unwrap()
+    }
+
+    fn add_fee(&mut self, fee: Money) {
+        self.fees = self.fees.checked_add(fee).unwrap();
+    }
+
+    pub fn handle(&mut self, request: &HttpRequest, now: Timestamp) -> HttpResponse {
+        let url = request.url.split('?').next().unwrap();
+        let path = url.strip_prefix(EXCHANGE).or_else(|| url.strip_prefix(BANK)).expect("a known host");
+        self.requests.push(format!("{} {path}", request.method.as_str()));
+        if let Some((broken, status)) = &self.broken
+            && path.contains(broken.as_str())
+        {
+            return HttpResponse { status: *status, ..HttpResponse::default() };
+        }
+        let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+        match (request.method, segments.as_slice()) {
+            (Method::Get, ["keys"]) => self.keys(now),
+            (Method::Get, ["wire"]) => self.wire(),
+            (Method::Get, ["terms"]) => HttpResponse {
+                status: 200,
+                etag: Some("tos-1".to_owned()),
+                content_type: Some("text/plain".to_owned()),
+                body: b"Be nice.".to_vec(),
+                ..HttpResponse::default()
+            },
+            (Method::Get, ["reserves", reserve]) => match self.reserves.get(&reserve.parse().unwrap()) {
+                Some(balance) => ok(&ReserveBalance { balance: balance.of(currency()) }),
+                None => error(404, 1250),
+            },
+            (Method::Post, ["reserves", reserve, "withdraw"]) => {
+                let planchet: WithdrawRequest = body(request);
+                match self.withdraw(reserve.parse().unwrap(), std::slice::from_ref(&planchet), false, now) {
+                    Ok(mut signatures) => ok(&signatures.remove(0)),
+                    Err(response) => *response,
+                }
+            }
+            (Method::Post, ["reserves", reserve, "batch-withdraw"]) if self.terms.has_batch => {
+                let batch: BatchWithdrawRequest = body(request);
+                match self.withdraw(reserve.parse().unwrap(), &batch.planchets, true, now) {
+                    Ok(ev_sigs) => ok(&BlindSignatures { ev_sigs }),
+                    Err(response) => *response,
+                }
+            }
+            (Method::Post, ["csr-withdraw"]) => {
+                let csr: CsrWithdrawRequest = body(request);
+                match self.usable(&csr.denom_pub_hash, "csr-withdraw", now) {
+                    Ok(denom) => {
+                        let ewv =
+                            ExchangeWithdrawValues::derive(&denom.key, &csr.nonce, CsOperation::Withdraw);
+                        ok(&WithdrawValues { ewv })
+                    }
+                    Err(response) => *response,
+                }
+            }
+            (Method::Post, ["csr-melt"]) => {
+                let csr: CsrMeltRequest = body(request);
+                let mut ewvs = Vec::new();
+                for coin in &csr.nks {
+                    match self.usable(&coin.denom_pub_hash, "csr-melt", now) {
+                        Ok(denom) => {
+                            let nonce = csr.rms.cs_nonce(coin.coin_offset);
+                            let ewv = ExchangeWithdrawValues::derive(&denom.key, &nonce, CsOperation::Melt);
+                            ewvs.push(WithdrawValues { ewv });
+                        }
+                        Err(response) => return *response,
+                    }
+                }
+                ok(&CsrMeltResponse { ewvs })
+            }
+            (Method::Post, ["coins", coin, "deposit"]) => {
+                let deposit: DepositRequest = body(request);
+                let part = BatchDepositCoin {
+                    contribution: deposit.contribution,
+                    denom_pub_hash: deposit.denom_pub_hash,
+                    ub_sig: deposit.ub_sig,
+                    coin_pub: coin.parse().unwrap(),
+                    h_age_commitment: None,
+                    coin_sig: deposit.coin_sig,
+                };
+                let batch = BatchDepositRequest {
+                    merchant_payto_uri: deposit.merchant_payto_uri,
+                    wire_salt: deposit.wire_salt,
+                    merchant_pub: deposit.merchant_pub,
+                    h_contract_terms: deposit.h_contract_terms,
+                    coins: vec![part],
+                    timestamp: deposit.timestamp,
+                    refund_deadline: deposit.refund_deadline,
+                    wire_transfer_deadline: deposit.wire_transfer_deadline,
+                    policy: None,
+                };
+                match self.deposit(&batch, now) {
+                    Ok(answer) => ok(&DepositConfirmation {
+                        exchange_timestamp: answer.exchange_timestamp,
+                        exchange_sig: answer.exchange_sigs[0].exchange_sig,
+                        exchange_pub: answer.exchange_pub,
+                        transaction_base_url: None,
+                    }),
+                    Err(response) => *response,
+                }
+            }
+            (Method::Post, ["batch-deposit"]) if self.terms.has_batch => {
+                match self.deposit(&body(request), now) {
+                    Ok(answer) => ok(&answer),
+                    Err(response) => *response,
+                }
+            }
+            (Method::Post, ["coins", coin, "melt"]) => self.melt(coin.parse().unwrap(), &body(request), now),
+            (Method::Post, ["refreshes", rc, "reveal"]) => {
+                self.reveal(rc.parse().unwrap(), &body(request), now)
+            }
+            (Method::Post, ["coins", coin, "refund"]) => self.refund(coin.parse().unwrap(), &body(request)),
+            (Method::Post, ["coins", coin, "recoup"]) => {
+                self.recoup(coin.parse().unwrap(), &body(request), now, false)
+            }
+            (Method::Post, ["coins", coin, "recoup-refresh"]) => {
+                self.recoup(coin.parse().unwrap(), &body(request), now, true)
+            }
+            (Method::Get, ["kyc-check", ..]) => {
+                if self.kyc {
+                    let body =
+                        serde_json::to_vec(&KycRedirect { kyc_url: "http://kyc.test/".to_owned() }).unwrap();
+                    HttpResponse { status: 202, body, ..HttpResponse::default() }
+                } else {
+                    HttpResponse { status: 204, ..HttpResponse::default() }
+                }
+            }
+            (method, ["taler-bank-integration" | "taler-bank-access", rest @ ..]) => {
+                self.bank(method, rest, request)
+            }
+            _ => error(404, 21),
+        }
+    }
+
+    fn keys(&self, now: Timestamp) -> HttpResponse {
+        let listed: Vec<&FakeDenom> =
+            self.denoms.iter().filter(|denom| denom.listed && !denom.revoked).collect();
+        let mut flat = Vec::new();
+        let mut groups: Vec<DenominationGroup> = Vec::new();
+        let mut all = [0u8; 64];
+        for denom in &listed {
+            flat.extend_from_slice(denom.h.as_bytes());
+            let (cipher, rsa_pub, cs_pub) = match &denom.public.key {
+                batzen_crypto::DenomKey::Rsa(key) => {
+                    (GroupCipher::Rsa, Some(key.encode().to_vec().into()), None)
+                }
+                batzen_crypto::DenomKey::Cs(key) => (GroupCipher::Cs, None, Some(*key.as_public_key())),
+            };
+            for (sum, byte) in all.iter_mut().zip(denom.h.as_bytes()) {
+                *sum ^= byte;
+            }
+            groups.push(DenominationGroup {
+                cipher,
+                value: denom.terms.value,
+                fee_withdraw: denom.terms.fee_withdraw,
+                fee_deposit: denom.terms.fee_deposit,
+                fee_refresh: denom.terms.fee_refresh,
+                fee_refund: denom.terms.fee_refund,
+                age_mask: None,
+                hash: denom.h,
+                denoms: vec![GroupMember {
+                    rsa_pub,
+                    cs_pub,
+                    stamp_start: denom.terms.stamp_start,
+                    stamp_expire_withdraw: denom.terms.stamp_expire_withdraw,
+                    stamp_expire_deposit: denom.terms.stamp_expire_deposit,
+                    stamp_expire_legal: denom.terms.stamp_expire_legal,
+                    master_sig: denom.master_sig,
+                }],
+            });
+        }
+        let denoms = listed
+            .iter()
+            .map(|denom| Denomination {
+                denom_pub: denom.public.clone(),
+                value: denom.terms.value,
+                fee_withdraw: denom.terms.fee_withdraw,
+                fee_deposit: denom.terms.fee_deposit,
+                fee_refresh: denom.terms.fee_refresh,
+                fee_refund: denom.terms.fee_refund,
+                stamp_start: denom.terms.stamp_start,
+                stamp_expire_withdraw: denom.terms.stamp_expire_withdraw,
+                stamp_expire_deposit: denom.terms.stamp_expire_deposit,
+                stamp_expire_legal: denom.terms.stamp_expire_legal,
+                master_sig: denom.master_sig,
+            })
+            .collect();
+        let list_issue_date = self.start;
+        let key_set = |hc| ExchangeKeySet { list_issue_date, hc }.sign(&self.signer);
+        let mut signkey = SignKey {
+            key: self.signer.public_key(),
+            stamp_start: self.start,
+            stamp_expire: now.saturating_add(Duration::from_days(30)),
+            stamp_end: now.saturating_add(Duration::from_days(60)),
+            master_sig: EddsaSignature::ZERO,
+        };
+        signkey.master_sig = signkey.validity().sign(&self.master);
+        let recoup = self.denoms.iter().filter(|denom| denom.revoked);
+        ok(&KeysResponse {
+            version: "14:0:2".to_owned(),
+            base_url: EXCHANGE.to_owned(),
+            currency: "KUDOS".to_owned(),
+            asset_type: "fiat".to_owned(),
+            master_public_key: self.master.public_key(),
+            reserve_closing_delay: Duration::from_days(28),
+            signkeys: vec![signkey],
+            recoup: Some(recoup.map(|denom| RecoupDenomination { h_denom_pub: denom.h }).collect()),
+            denoms,
+            denominations: groups,
+            auditors: Vec::new(),
+            global_fees: Vec::new(),
+            list_issue_date,
+            eddsa_pub: self.signer.public_key(),
+            eddsa_sig: key_set(batzen_crypto::hash::sha512(&flat)),
+            denominations_sig: key_set(HashCode::from_bytes(all)),
+            wallet_balance_limit_without_kyc: None,
+            extensions: None,
+            extensions_sig: None,
+        })
+    }
+
+    fn wire(&self) -> HttpResponse {
+        let mut account = WireAccount { payto_uri: ACCOUNT.to_owned(), master_sig: EddsaSignature::ZERO };
+        account.master_sig = account.message().sign(&self.master);
+        let mut fee = WireFee {
+            wire_fee: cents(2).of(currency()),
+            closing_fee: cents(2).of(currency()),
+            start_date: self.start,
+            end_date: self.start.saturating_add(Duration::from_days(365)),
+            sig: EddsaSignature::ZERO,
+        };
+        fee.sig = fee.message("x-taler-bank").sign(&self.master);
+        ok(&WireResponse {
+            accounts: vec![account],
+            fees: BTreeMap::from([("x-taler-bank".to_owned(), vec![fee])]),
+            master_public_key: self.master.public_key(),
+        })
+    }
+
+    fn usable(&self, h: &HashCode, oper: &str, now: Timestamp) -> Result<&FakeDenom, Box<HttpResponse>> {
+        let Some(denom) = self.denom(h) else { return Err(Box::new(error(404, 1005))) };
+        let expire = match oper {
+            "DEPOSIT" | "MELT" => denom.terms.stamp_expire_deposit,
+            _ => denom.terms.stamp_expire_withdraw,
+        };
+        let code = if denom.revoked {
+            1010
+        } else if now > expire {
+            1009
+        } else {
+            return Ok(denom);
+        };
+        let evidence = DenominationUnusable {
+            oper: oper.to_owned(),
+            timestamp: now,
+            h_denom_pub: *h,
+            exchange_pub: self.signer.public_key(),
+            exchange_sig: EddsaSignature::ZERO,
+        };
+        Err(Box::new(error_with(410, code, evidence)))
+    }
+
+    fn sign_blind(
+        &self,
+        denom: &FakeDenom,
+        planchet: &BlindedPlanchet,
+        operation: CsOperation,
+    ) -> BlindedDenomSignature {
+        blind_sign_batch(&[(&denom.key, planchet, operation)]).remove(0).expect("signs")
+    }
+
+    fn withdraw(
+        &mut self,
+        reserve: EddsaPublicKey,
+        planchets: &[WithdrawRequest],
+        batch: bool,
+        now: Timestamp,
+    ) -> Result<Vec<BlindSignature>, Box<HttpResponse>> {
+        let h_evs: Vec<HashCode> =
+            planchets.iter().map(|planchet| planchet.coin_ev.hash(&planchet.denom_pub_hash)).collect();
+        let known: Vec<_> =
+            h_evs.iter().filter_map(|h| self.withdrawals.get(&(reserve, *h))).cloned().collect();
+        if known.len() == planchets.len() && !(batch && self.terms.refuses_batch_repetition) {
+            return Ok(known.into_iter().map(|(_, ev_sig)| BlindSignature { ev_sig }).collect());
+        }
+        if batch && !known.is_empty() {
+            return Err(Box::new(error(409, 1175)));
+        }
+        let (mut cost, mut fees, mut values) = (Money::ZERO, Money::ZERO, Money::ZERO);
+        let mut signatures = Vec::new();
+        for (planchet, h_coin_envelope) in planchets.iter().zip(&h_evs) {
+            let denom = self.usable(&planchet.denom_pub_hash, "WITHDRAW", now)?;
+            let amount_with_fee = denom.terms.withdraw_cost().unwrap();
+            let message = WalletReserveWithdraw {
+                amount_with_fee,
+                h_denom_pub: denom.h,
+                h_coin_envelope: *h_coin_envelope,
+            };
+            assert!(message.verify(&reserve, &planchet.reserve_sig), "reserve signature");
+            assert_eq!(planchet.coin_ev.cipher(), denom.public.cipher());
+            if let BlindedPlanchet::Cs { nonce, .. } = &planchet.coin_ev {
+                let bound = *self.nonces.get(nonce).unwrap_or(h_coin_envelope);
+                assert_eq!(bound, *h_coin_envelope, "a nonce serves one coin only");
+            }
+            cost = cost.checked_add(amount_with_fee.money).unwrap();
+            fees = fees.checked_add(denom.terms.fee_withdraw.money).unwrap();
+            values = values.checked_add(denom.terms.value.money).unwrap();
+            signatures.push(self.sign_blind(denom, &planchet.coin_ev, CsOperation::Withdraw));
+        }
+        if self.kyc {
+            let kyc =
+                batzen_protocol::api::errors::KycRequired { h_payto: ShortHash::ZERO, requirement_row: 7 };
+            return Err(Box::new(error_with(451, 1028, kyc)));
+        }
+        let Some(balance) = self.reserves.get_mut(&reserve) else { return Err(Box::new(error(404, 1027))) };
+        let Ok(rest) = balance.checked_sub(cost) else { return Err(Box::new(error(409, 1150))) };
+        *balance = rest;
+        self.add_fee(fees);
+        self.issued = self.issued.checked_add(values).unwrap();
+        for ((planchet, h), signature) in planchets.iter().zip(&h_evs).zip(&signatures) {
+            if let BlindedPlanchet::Cs { nonce, .. } = &planchet.coin_ev {
+                self.nonces.insert(*nonce, *h);
+            }
+            self.withdrawals.insert((reserve, *h), (planchet.denom_pub_hash, signature.clone()));
+        }
+        Ok(signatures.into_iter().map(|ev_sig| BlindSignature { ev_sig }).collect())
+    }
+
+    /// The coin's row, made known if it is valid.
+    fn known_coin(
+        &mut self,
+        coin_pub: EddsaPublicKey,
+        h_denom: &HashCode,
+        signature: &DenomSignature,
+    ) -> &mut CoinRow {
+        let denom = self.denom(h_denom).unwrap();
+        assert!(denom.public.verify(&h_coin_pub(&coin_pub, None), signature), "a genuine coin");
+        let remaining = denom.terms.value.money;
+        let h_denom = denom.h;
+        self.coins.entry(coin_pub).or_insert(CoinRow { h_denom, remaining, history: Vec::new() })
+    }
+
+    fn conflict(&mut self, coin_pub: EddsaPublicKey, code: u32) -> Box<HttpResponse> {
+        self.conflicts += 1;
+        let row = &self.coins[&coin_pub];
+        let conflict = CoinConflict { coin_pub, h_denom_pub: row.h_denom, history: row.history.clone() };
+        Box::new(error_with(409, code, conflict))
+    }
+
+    fn deposit(
+        &mut self,
+        request: &BatchDepositRequest,
+        now: Timestamp,
+    ) -> Result<BatchDepositConfirmation, Box<HttpResponse>> {
+        let h_wire = payto::h_wire(&request.merchant_payto_uri, &request.wire_salt);
+        let refund_deadline = request.refund_deadline.unwrap_or(Timestamp::ZERO);
+        assert!(refund_deadline <= request.wire_transfer_deadline);
+        let before = (self.coins.clone(), self.owed, self.fees);
+        let mut time = None;
+        let mut sigs = Vec::new();
+        let mut rows = Vec::new();
+        for coin in &request.coins {
+            let key = (coin.coin_pub, request.merchant_pub, request.h_contract_terms);
+            let denom = self.usable(&coin.denom_pub_hash, "DEPOSIT", now)?;
+            let (fee, h_denom_pub) = (denom.terms.fee_deposit, denom.h);
+            let message = WalletCoinDeposit {
+                h_contract_terms: request.h_contract_terms,
+                h_age_commitment: ShortHash::ZERO,
+                h_policy: HashCode::ZERO,
+                h_wire,
+                h_denom_pub,
+                wallet_timestamp: request.timestamp,
+                refund_deadline,
+                amount_with_fee: coin.contribution,
+                deposit_fee: fee,
+                merchant_pub: request.merchant_pub,
+            };
+            assert!(message.verify(&coin.coin_pub, &coin.coin_sig), "coin signature");
+            assert!(coin.contribution.money >= fee.money, "F2");
+            self.known_coin(coin.coin_pub, &coin.denom_pub_hash, &coin.ub_sig);
+            if let Some(row) = self.deposits.get(&key) {
+                assert_eq!(row.coin_sig, coin.coin_sig, "the same deposit");
+                time = Some(row.time);
+            } else {
+                let row = self.coins.get_mut(&coin.coin_pub).unwrap();
+                let Ok(rest) = row.remaining.checked_sub(coin.contribution.money) else {
+                    let conflict = self.conflict(coin.coin_pub, 1012);
+                    (self.coins, self.owed, self.fees) = before;
+                    return Err(conflict);
+                };
+                row.remaining = rest;
+                row.history.push(CoinHistoryItem::Deposit(CoinDeposit {
+                    amount: coin.contribution,
+                    deposit_fee: fee,
+                    timestamp: request.timestamp,
+                    refund_deadline: request.refund_deadline,
+                    merchant_pub: request.merchant_pub,
+                    h_contract_terms: request.h_contract_terms,
+                    h_wire,
+                    h_age_commitment: None,
+                    h_policy: None,
+                    coin_sig: coin.coin_sig,
+                }));
+                self.add_fee(fee.money);
+                let net = coin.contribution.money.checked_sub(fee.money).unwrap();
+                self.owed = self.owed.checked_add(net).unwrap();
+                rows.push((key, coin.coin_sig, coin.contribution.money));
+            }
+            let net = coin.contribution.checked_sub(&fee).unwrap();
+            sigs.push((coin.coin_pub, net));
+        }
+        let exchange_timestamp = time.unwrap_or(now);
+        for (key, coin_sig, contribution) in rows {
+            self.deposits.insert(
+                key,
+                DepositRow {
+                    coin_sig,
+                    contribution,
+                    time: exchange_timestamp,
+                    refunded: Money::ZERO,
+                    refunds: BTreeMap::new(),
+                },
+            );
+        }
+        let exchange_sigs = sigs
+            .into_iter()
+            .map(|(coin_pub, amount_without_fee)| ConfirmationSignature {
+                exchange_sig: ExchangeConfirmDeposit {
+                    h_contract_terms: request.h_contract_terms,
+                    h_wire,
+                    h_policy: HashCode::ZERO,
+                    exchange_timestamp,
+                    wire_deadline: request.wire_transfer_deadline,
+                    refund_deadline,
+                    amount_without_fee,
+                    coin_pub,
+                    merchant_pub: request.merchant_pub,
+                }
+                .sign(&self.signer),
+            })
+            .collect();
+        Ok(BatchDepositConfirmation {
+            exchange_timestamp,
+            exchange_pub: self.signer.public_key(),
+            exchange_sigs,
+        })
+    }
+
+    fn melt(&mut self, coin_pub: EddsaPublicKey, request: &MeltRequest, now: Timestamp) -> HttpResponse {
+        let zombie = self.coins.get(&coin_pub).is_some_and(|row| {
+            row.history.iter().any(|item| matches!(item, CoinHistoryItem::OldCoinRecoup(_)))
+        });
+        let denom = match self.usable(&request.denom_pub_hash, "MELT", now) {
+            Ok(denom) => denom,
+            Err(_) if zombie => self.denom(&request.denom_pub_hash).unwrap(),
+            Err(response) => return *response,
+        };
+        let fee = denom.terms.fee_refresh;
+        let message = WalletCoinMelt {
+            refresh_commitment: request.rc,
+            h_denom_pub: denom.h,
+            h_age_commitment: ShortHash::ZERO,
+            amount_with_fee: request.value_with_fee,
+            melt_fee: fee,
+        };
+        assert!(message.verify(&coin_pub, &request.confirm_sig), "coin signature");
+        if !self.melts.contains_key(&request.rc) {
+            let row = self.known_coin(coin_pub, &request.denom_pub_hash, &request.denom_sig);
+            let Ok(rest) = row.remaining.checked_sub(request.value_with_fee.money) else {
+                return *self.conflict(coin_pub, 1012);
+            };
+            row.remaining = rest;
+            row.history.push(CoinHistoryItem::Melt(CoinMelt {
+                amount: request.value_with_fee,
+                melt_fee: fee,
+                rc: request.rc,
+                h_age_commitment: None,
+                coin_sig: request.confirm_sig,
+            }));
+            self.draws += 1;
+            self.melts.insert(
+                request.rc,
+                MeltRow {
+                    old_coin: coin_pub,
+                    amount: request.value_with_fee.money,
+                    noreveal_index: self.draws % 3,
+                    revealed: None,
+                    h_coin_evs: Vec::new(),
+                },
+            );
+        }
+        let noreveal_index = self.melts[&request.rc].noreveal_index;
+        ok(&MeltConfirmation {
+            noreveal_index,
+            exchange_sig: ExchangeConfirmMelt { refresh_commitment: request.rc, noreveal_index }
+                .sign(&self.signer),
+            exchange_pub: self.signer.public_key(),
+            refresh_base_url: None,
+        })
+    }
+
+    fn reveal(&mut self, rc: HashCode, request: &RevealRequest, now: Timestamp) -> HttpResponse {
+        let Some(melt) = self.melts.get(&rc) else { return error(404, 1355) };
+        if let Some(signatures) = &melt.revealed {
+            let ev_sigs = signatures.iter().map(|ev_sig| BlindSignature { ev_sig: ev_sig.clone() }).collect();
+            return ok(&BlindSignatures { ev_sigs });
+        }
+        let mut denoms = Vec::new();
+        for h in &request.new_denoms_h {
+            match self.usable(h, "REVEAL", now) {
+                Ok(denom) => denoms.push(denom),
+                Err(response) => return *response,
+            }
+        }
+        let rms: Option<&RefreshMasterSecret> = request.rms.as_ref();
+        let values = |(index, denom): (usize, &&FakeDenom)| match &denom.key {
+            DenomPrivateKey::Rsa(_) => ExchangeWithdrawValues::Rsa,
+            DenomPrivateKey::Cs(_) => {
+                let nonce = rms.expect("CS needs rms").cs_nonce(index as u32);
+                ExchangeWithdrawValues::derive(&denom.key, &nonce, CsOperation::Melt)
+            }
+        };
+        let fresh: Vec<FreshDenom<'_>> = denoms
+            .iter()
+            .enumerate()
+            .map(|item| FreshDenom { denom: &item.1.public, values: values(item) })
+            .collect();
+        let mut planchets: [Vec<BlindedPlanchet>; KAPPA] = Default::default();
+        let mut transfer_pubs = [EcdhePublicKey::ZERO; KAPPA];
+        let mut privs = request.transfer_privs.iter();
+        for candidate in 0..KAPPA {
+            if candidate as u32 == melt.noreveal_index {
+                planchets[candidate].clone_from(&request.coin_evs);
+                transfer_pubs[candidate] = request.transfer_pub;
+            } else {
+                let key = privs.next().unwrap();
+                transfer_pubs[candidate] = key.public_key();
+                planchets[candidate] = recompute_candidate(key, &melt.old_coin, &fresh, rms, None).unwrap();
+            }
+        }
+        let [first, second, third] = &planchets;
+        let commitment = RefreshCommitment {
+            rms,
+            transfer_pubs: &transfer_pubs,
+            h_denom_pubs: &request.new_denoms_h,
+            old_coin_pub: &melt.old_coin,
+            amount_with_fee: &melt.amount.of(currency()).to_nbo(),
+            planchets: [first, second, third],
+        };
+        if commitment.hash().unwrap() != rc {
+            return error(409, 1353);
+        }
+        if let Some(rms) = rms {
+            assert_eq!(
+                *self.rms.get(rms.as_bytes()).unwrap_or(&rc),
+                rc,
+                "a refresh secret serves one melt only"
+            );
+        }
+        let mut signatures = Vec::new();
+        let mut h_coin_evs = Vec::new();
+        let mut value = Money::ZERO;
+        for ((denom, planchet), link_sig) in denoms.iter().zip(&request.coin_evs).zip(&request.link_sigs) {
+            let h_coin_envelope = planchet.hash(&denom.h);
+            let link = WalletCoinLink {
+                h_denom_pub: denom.h,
+                transfer_pub: request.transfer_pub,
+                h_age_commitment: Zeros,
+                h_coin_envelope,
+            };
+            assert!(link.verify(&melt.old_coin, link_sig), "link signature");
+            h_coin_evs.push(h_coin_envelope);
+            value = value.checked_add(denom.terms.value.money).unwrap();
+            signatures.push(self.sign_blind(denom, planchet, CsOperation::Melt));
+        }
+        let fees = melt.amount.checked_sub(value).expect("the melt covers the fresh coins");
+        if let Some(rms) = rms {
+            self.rms.insert(*rms.as_bytes(), rc);
+        }
+        self.issued = self.issued.checked_add(value).unwrap();
+        self.add_fee(fees);
+        let melt = self.melts.get_mut(&rc).unwrap();
+        melt.h_coin_evs = h_coin_evs;
+        melt.revealed = Some(signatures.clone());
+        ok(&BlindSignatures {
+            ev_sigs: signatures.into_iter().map(|ev_sig| BlindSignature { ev_sig }).collect(),
+        })
+    }
+
+    fn refund(&mut self, coin_pub: EddsaPublicKey, request: &RefundRequest) -> HttpResponse {
+        let message = MerchantRefund {
+            h_contract_terms: request.h_contract_terms,
+            coin_pub,
+            rtransaction_id: request.rtransaction_id,
+            refund_amount: request.refund_amount,
+        };
+        assert!(message.verify(&request.merchant_pub, &request.merchant_sig), "merchant signature");
+        let key = (coin_pub, request.merchant_pub, request.h_contract_terms);
+        let Some(deposit) = self.deposits.get_mut(&key) else { return error(404, 1502) };
+        let amount = request.refund_amount.money;
+        if !deposit.refunds.contains_key(&request.rtransaction_id) {
+            let sum = deposit.refunded.checked_add(amount).unwrap();
+            if sum > deposit.contribution {
+                return *self.conflict(coin_pub, 1501);
+            }
+            deposit.refunded = sum;
+            deposit.refunds.insert(request.rtransaction_id, amount);
+            let full = deposit.refunded == deposit.contribution;
+            let row = self.coins.get_mut(&coin_pub).unwrap();
+            let h_denom = row.h_denom;
+            let fee = self.denoms.iter().find(|denom| denom.h == h_denom).unwrap().terms.fee_refund;
+            let fee_deposit = self.denoms.iter().find(|denom| denom.h == h_denom).unwrap().terms.fee_deposit;
+            let net = amount.checked_sub(fee.money).unwrap();
+            row.remaining = row.remaining.checked_add(net).unwrap();
+            row.history.push(CoinHistoryItem::Refund(CoinRefund {
+                amount: net.of(currency()),
+                refund_fee: fee,
+                h_contract_terms: request.h_contract_terms,
+                merchant_pub: request.merchant_pub,
+                rtransaction_id: request.rtransaction_id,
+                merchant_sig: request.merchant_sig,
+            }));
+            // The merchant gives back the whole refund, except for the deposit fee that is waived on a full one.
+            if full {
+                self.owed = self.owed.checked_sub(amount.checked_sub(fee_deposit.money).unwrap()).unwrap();
+                self.fees = self.fees.checked_sub(fee_deposit.money).unwrap();
+            } else {
+                self.owed = self.owed.checked_sub(amount).unwrap();
+            }
+            self.add_fee(fee.money);
+        }
+        let message = ExchangeConfirmRefund {
+            h_contract_terms: request.h_contract_terms,
+            coin_pub,
+            merchant_pub: request.merchant_pub,
+            rtransaction_id: request.rtransaction_id,
+            refund_amount: request.refund_amount,
+        };
+        ok(&RefundConfirmation {
+            exchange_sig: message.sign(&self.signer),
+            exchange_pub: self.signer.public_key(),
+        })
+    }
+
+    fn recoup(
+        &mut self,
+        coin_pub: EddsaPublicKey,
+        request: &RecoupRequest,
+        now: Timestamp,
+        refreshed: bool,
+    ) -> HttpResponse {
+        let denom = self.denom(&request.denom_pub_hash).unwrap();
+        if !denom.revoked {
+            return error(410, if refreshed { 1580 } else { 1555 });
+        }
+        let h_denom_pub = denom.h;
+        let coin_blind = request.coin_blind_key_secret.clone();
+        let valid = if refreshed {
+            WalletCoinRecoupRefresh { h_denom_pub, coin_blind: coin_blind.clone() }
+                .verify(&coin_pub, &request.coin_sig)
+        } else {
+            WalletCoinRecoup { h_denom_pub, coin_blind: coin_blind.clone() }
+                .verify(&coin_pub, &request.coin_sig)
+        };
+        assert!(valid, "coin signature");
+        let h_coin_ev = batzen_crypto::denom::recoup_h_coin_ev(
+            &denom.public,
+            &request.ewv,
+            request.cs_nonce.as_ref(),
+            &coin_pub,
+            &coin_blind,
+            None,
+        )
+        .unwrap();
+        let reserve = self.withdrawals.keys().find(|(_, h)| *h == h_coin_ev).map(|(reserve, _)| *reserve);
+        let old_coin =
+            self.melts.values().find(|melt| melt.h_coin_evs.contains(&h_coin_ev)).map(|melt| melt.old_coin);
+        self.known_coin(coin_pub, &request.denom_pub_hash, &request.denom_sig);
+        let row = self.coins.get_mut(&coin_pub).unwrap();
+        let amount = std::mem::take(&mut row.remaining);
+        let repeated = row
+            .history
+            .iter()
+            .any(|item| matches!(item, CoinHistoryItem::Recoup(_) | CoinHistoryItem::RecoupRefresh(_)));
+        if amount.is_zero() && !repeated {
+            return *self.conflict(coin_pub, 1012);
+        }
+        let exchange_pub = self.signer.public_key();
+        let money = amount.of(currency());
+        if refreshed {
+            let Some(old_coin_pub) = old_coin else { return error(404, 1576) };
+            if !amount.is_zero() {
+                let exchange_sig = EddsaSignature::ZERO;
+                row.history.push(CoinHistoryItem::RecoupRefresh(CoinRecoupRefresh {
+                    amount: money,
+                    exchange_sig,
+                    exchange_pub,
+                    old_coin_pub,
+                    coin_sig: request.coin_sig,
+                    coin_blind,
+                    timestamp: now,
+                }));
+                let old = self.coins.get_mut(&old_coin_pub).unwrap();
+                old.remaining = old.remaining.checked_add(amount).unwrap();
+                old.history.push(CoinHistoryItem::OldCoinRecoup(OldCoinRecoup {
+                    amount: money,
+                    exchange_sig,
+                    exchange_pub,
+                    coin_pub,
+                    timestamp: now,
+                }));
+            }
+            ok(&RecoupRefreshResponse { old_coin_pub })
+        } else {
+            let Some(reserve_pub) = reserve else { return error(404, 1551) };
+            if !amount.is_zero() {
+                row.history.push(CoinHistoryItem::Recoup(CoinRecoup {
+                    amount: money,
+                    exchange_sig: EddsaSignature::ZERO,
+                    exchange_pub,
+                    reserve_pub,
+                    coin_sig: request.coin_sig,
+                    coin_blind,
+                    timestamp: now,
+                }));
+                let balance = self.reserves.get_mut(&reserve_pub).unwrap();
+                *balance = balance.checked_add(amount).unwrap();
+            }
+            ok(&RecoupResponse { reserve_pub })
+        }
+    }
+
+    fn bank(&mut self, method: Method, path: &[&str], request: &HttpRequest) -> HttpResponse {
+        match (method, path) {
+            (Method::Get, ["config"]) => {
+                ok(&json!({ "version": "0:0:0", "currency": "KUDOS", "name": "taler-bank-integration" }))
+            }
+            (Method::Post, ["testing", "register"]) => {
+                let account: Value = body(request);
+                let (user, password) =
+                    (account["username"].as_str().unwrap(), account["password"].as_str().unwrap());
+                let known = self.accounts.entry(user.to_owned()).or_insert_with(|| password.to_owned());
+                if known == password {
+                    HttpResponse { status: 204, ..HttpResponse::default() }
+                } else {
+                    error(409, 5118)
+                }
+            }
+            (Method::Post, ["accounts", _, "withdrawals"]) => {
+                let amount: Amount = body::<Value>(request)["amount"].as_str().unwrap().parse().unwrap();
+                let id = format!("OP{}", self.bank.len());
+                self.bank.insert(id.clone(), BankOp { amount, selected: None, done: false, aborted: false });
+                let host = BANK.trim_start_matches("http://");
+                ok(&json!({
+                    "withdrawal_id": id,
+                    "taler_withdraw_uri": format!("taler+http://withdraw/{host}taler-bank-integration/{id}"),
+                }))
+            }
+            (Method::Post, ["accounts", _, "withdrawals", id, "confirm"]) => {
+                let operation = self.bank.get_mut(*id).unwrap();
+                let Some((reserve, _)) = operation.selected else { return error(400, 5119) };
+                if operation.aborted {
+                    return error(409, 5117);
+                }
+                if !std::mem::replace(&mut operation.done, true) {
+                    let amount = operation.amount;
+                    self.credit_reserve(reserve, amount);
+                }
+                ok(&json!({}))
+            }
+            (Method::Get, ["withdrawal-operation", id]) => {
+                let Some(operation) = self.bank.get(*id) else { return error(404, 5107) };
+                ok(&json!({
+                    "aborted": operation.aborted,
+                    "selection_done": operation.selected.is_some(),
+                    "transfer_done": operation.done,
+                    "amount": operation.amount,
+                    "suggested_exchange": EXCHANGE,
+                    "wire_types": ["x-taler-bank"],
+                }))
+            }
+            (Method::Post, ["withdrawal-operation", id]) => {
+                let selection: Value = body(request);
+                let Some(operation) = self.bank.get_mut(*id) else { return error(404, 5107) };
+                let wanted = (
+                    selection["reserve_pub"].as_str().unwrap().parse().unwrap(),
+                    selection["selected_exchange"].as_str().unwrap().to_owned(),
+                );
+                if *operation.selected.get_or_insert(wanted.clone()) != wanted {
+                    return error(409, 5113);
+                }
+                ok(&json!({ "transfer_done": operation.done }))
+            }
+            _ => error(404, 21),
+        }
+    }
+
+    /// Confirms at the bank, as the user does on the bank's page.
+    pub fn confirm_at_bank(&mut self) {
+        let open: Vec<String> = self
+            .bank
+            .iter()
+            .filter(|(_, op)| op.selected.is_some() && !op.done)
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in open {
+            let url = format!("{BANK}taler-bank-access/accounts/user/withdrawals/{id}/confirm");
+            let request = HttpRequest::post(batzen_wallet::core::http::Context::Bank, url, &json!({}));
+            assert_eq!(self.handle(&request, self.start).status, 200);
+        }
+    }
+
+    pub fn create_bank_operation(&mut self, amount: Amount) -> String {
+        let url = format!("{BANK}taler-bank-access/accounts/user/withdrawals");
+        let request =
+            HttpRequest::post(batzen_wallet::core::http::Context::Bank, url, &json!({ "amount": amount }));
+        let response = self.handle(&request, self.start);
+        let body: Value = serde_json::from_slice(&response.body).unwrap();
+        body["taler_withdraw_uri"].as_str().unwrap().to_owned()
+    }
+
+    pub fn seen_coins(&self) -> HashSet<EddsaPublicKey> {
+        self.coins.keys().copied().collect()
+    }
+}
+
+#[test]
+fn hash_of_a_method_includes_its_end() {
+    assert_ne!(hash_text("x-taler-bank"), batzen_crypto::hash::sha512(b"x-taler-bank"));
+}
