@@ -1,0 +1,165 @@
+//! Aggregation: large units, targets that cannot be paid, and refunds at the same time.
+
+use std::sync::Arc;
+
+use batzen_crypto::{HashCode, Wtid};
+use batzen_exchange::rules::{Aggregate, Aggregated, Command, Outcome, Refusal, Trigger, read};
+use batzen_protocol::Money;
+use batzen_protocol::payto::h_payto;
+use batzen_tables::exchange::{Aggregates, Prepared};
+
+use crate::world::{World, m, merchant, our_account, payto};
+
+#[tokio::test]
+async fn a_large_unit_is_one_transfer() {
+    let w = World::new().await;
+    let amounts = vec!["1"; 2_345];
+    w.deposit("B", "42", &amounts, 0).await;
+    assert_eq!(w.aggregate().await.unwrap().done, 1);
+    w.transfer().await.unwrap();
+    // 2345 × (1 − 0.1) − 0.01
+    assert_eq!(w.paid().await, [("42".to_owned(), m("2110.49"))]);
+    assert_eq!(w.app().metrics.workers.deposits.get(), 2_345);
+    w.end().await;
+}
+
+#[tokio::test]
+async fn a_unit_left_half_way_is_found_again() {
+    let w = World::new().await;
+    let due = w.deposit("B", "42", &["1"; 3], 0).await;
+    let later = w.deposit("B", "42", &["2"; 3], 1_000).await;
+    // An aggregator took the first part, which was all that was due, and was killed.
+    let outcome = w
+        .submit(Command::Aggregate(Aggregate {
+            h_payto: h_payto(&payto("42")),
+            method: "x-taler-bank".to_owned(),
+            merchant_pub: merchant("B"),
+            account: our_account(),
+            deposits: due,
+            trigger: Trigger::Due,
+            more: true,
+            wtid: Wtid::random(),
+            request_uid: HashCode::random(),
+            kyc_hold: None,
+        }))
+        .await
+        .unwrap();
+    assert!(matches!(outcome, Outcome::Aggregate(Aggregated::Transient { taken: 3, .. })));
+    assert_eq!(w.aggregate().await.unwrap().done, 1, "nothing is due any more, and yet it is paid");
+    w.transfer().await.unwrap();
+    assert_eq!(w.paid().await, [("42".to_owned(), m("8.39"))]);
+    assert_eq!(w.app().store.count::<Aggregates>().unwrap(), 0);
+    for key in later {
+        assert!(read::deposit(&w.app().store, &key).unwrap().unwrap().wtid.is_some(), "the rest rode along");
+    }
+    w.end().await;
+}
+
+#[tokio::test]
+async fn targets_that_cannot_be_paid_hold_up_nobody() {
+    let w = World::new().await;
+    let iban = "payto://iban/DE75512108001245126199?receiver-name=A";
+    for n in 0..40 {
+        w.deposit_into(merchant(&format!("i{n}")), iban, &["1"], (0, 0)).await;
+    }
+    w.advance(1);
+    w.deposit("B", "42", &["1"], 0).await;
+    // Methods compare without case.
+    let odd_case = "payto://X-Taler-Bank/localhost/43?receiver-name=43";
+    w.deposit_into(merchant("C"), odd_case, &["1"], (0, 0)).await;
+    for round in 0..2 {
+        let progress = w.aggregate().await.unwrap();
+        assert_eq!((progress.done, progress.set_aside), (2 * (1 - round), 40));
+    }
+    w.transfer().await.unwrap();
+    assert_eq!(w.paid().await, [("42".to_owned(), m("0.89")), ("43".to_owned(), m("0.89"))]);
+    assert_eq!(w.app().metrics.workers.targets_set_aside.get(), 40);
+    let reply = batzen_http::Client::new(&Default::default())
+        .unwrap()
+        .get_json(format!("{}metrics", w.exchange.base_url()))
+        .await
+        .unwrap();
+    let page = String::from_utf8(reply.body.to_vec()).unwrap();
+    assert!(page.contains("\nbatzen_worker_aggregator_set_aside 40\n"), "{page}");
+    assert!(page.contains("\nbatzen_worker_transfer_done_total 2\n"), "{page}");
+    w.end().await;
+}
+
+/// A refund is either in time, and the merchant gets less, or too late, and the merchant gets it all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refunds_race_the_aggregator() {
+    let w = Arc::new(World::new().await);
+    let mut in_time = 0;
+    for round in 0..6 {
+        let account = format!("r{round}");
+        let deposits = w.deposit("B", &account, &["2"; 150], 0).await;
+        let refunds = {
+            let w = Arc::clone(&w);
+            let deposits = deposits.clone();
+            tokio::spawn(async move {
+                let mut accepted = 0;
+                for (n, deposit) in deposits.iter().enumerate() {
+                    // Every third one completely.
+                    let amount = if n % 3 == 0 { "2" } else { "0.5" };
+                    match w.refund(deposit, amount).await {
+                        Ok(_) => accepted += 1,
+                        Err(refusal) => {
+                            assert!(matches!(refusal, Refusal::DepositPaid), "{refusal:?}")
+                        }
+                    }
+                }
+                accepted
+            })
+        };
+        tokio::time::sleep(std::time::Duration::from_millis(3 * round)).await;
+        w.aggregate().await.unwrap();
+        in_time += refunds.await.unwrap();
+        w.aggregate().await.unwrap();
+        let mut expected = Money::ZERO;
+        for deposit in &deposits {
+            let row = read::deposit(&w.app().store, deposit).unwrap().unwrap();
+            assert!(row.wtid.is_some());
+            let left = row.amount.checked_sub(row.refunded).unwrap();
+            if !left.is_zero() {
+                expected = expected.checked_add(left.checked_sub(m("0.1")).unwrap()).unwrap();
+            }
+        }
+        w.transfer().await.unwrap();
+        let paid = w.paid().await.into_iter().find(|(to, _)| *to == account).unwrap();
+        assert_eq!(paid.1, expected.checked_sub(m("0.01")).unwrap());
+        w.check().await;
+    }
+    assert!(in_time < 6 * 150 || w.app().store.count::<Prepared>().unwrap() == 6);
+    Arc::into_inner(w).unwrap().end().await;
+}
+
+/// Aggregators at the same time pay nothing twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn aggregators_and_transfers_at_the_same_time() {
+    let w = World::new().await;
+    for n in 0..30 {
+        w.deposit(&format!("m{n}"), &format!("x{n}"), &["1", "2", "3"], 0).await;
+    }
+    w.deposit("big", "big", &["1"; 1_100], 0).await;
+    let tasks: Vec<_> = (0..4)
+        .map(|_| {
+            let app = Arc::clone(w.app());
+            tokio::spawn(async move {
+                batzen_exchange::workers::aggregator::run_until_idle(&app).await.unwrap();
+                batzen_exchange::workers::transfer::run_until_idle(&app).await.unwrap();
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    w.aggregate().await.unwrap();
+    w.transfer().await.unwrap();
+    // Two of them may have shared the large unit, each with a transfer of its own.
+    let paid = w.paid().await;
+    assert_eq!(paid.iter().filter(|(to, amount)| to.starts_with('x') && *amount == m("5.69")).count(), 30);
+    let big = paid.iter().filter(|(to, _)| to == "big").map(|(_, amount)| *amount);
+    let big = Money::checked_sum(big).unwrap();
+    assert!(big == m("989.99") || big == m("989.98"), "{big}");
+    w.end().await;
+}

@@ -1,0 +1,219 @@
+//! Importing credits: once each, whatever the bank does.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use batzen_exchange::rules::read;
+use batzen_exchange::workers::WorkerError;
+use batzen_protocol::{Money, Timestamp};
+use serde_json::{Value, json};
+
+use crate::proxy::Action;
+use crate::world::{OUR_PAYTO, World, m, our_account, payto, reserve};
+
+fn row(id: u64, n: u64, amount: &str) -> Value {
+    json!({
+        "row_id": id,
+        "date": Timestamp::from_secs(crate::world::START_SECS),
+        "amount": amount,
+        "credit_account": OUR_PAYTO,
+        "debit_account": payto("42"),
+        "reserve_pub": reserve(n),
+    })
+}
+
+fn page(rows: &[Value]) -> Action {
+    Action::Answer(200, json!({ "incoming_transactions": rows }).to_string())
+}
+
+fn parameter(line: &str, name: &str) -> Option<u64> {
+    let query = line.split(' ').nth(1)?.split_once('?')?.1;
+    query.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
+}
+
+/// A bank with this history.
+fn history(rows: Vec<Value>) -> impl FnMut(&str, &str) -> Action {
+    move |line, _| {
+        let start = parameter(line, "start").unwrap_or(0);
+        let delta = parameter(line, "delta").unwrap() as usize;
+        let later = rows.iter().filter(|row| row["row_id"].as_u64().is_none_or(|id| id > start));
+        let rows: Vec<Value> = later.take(delta).cloned().collect();
+        if rows.is_empty() { Action::Answer(204, String::new()) } else { page(&rows) }
+    }
+}
+
+impl World {
+    fn cursor(&self) -> u64 {
+        read::cursor(&self.app().store, our_account()).unwrap()
+    }
+
+    /// For banks that are only played.
+    async fn end_without_bank(self) {
+        assert!(self.totals().conserved());
+        self.exchange.shutdown().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn several_credits_for_one_reserve_all_count() {
+    let w = World::new().await;
+    assert_eq!(
+        w.wirewatch().await.unwrap().done,
+        0,
+        "the bank does not know the account before its first credit"
+    );
+    w.add_incoming(reserve(1), "5", "42").await;
+    assert_eq!(w.wirewatch().await.unwrap().done, 1);
+    assert_eq!(w.wirewatch().await.unwrap().done, 0);
+    w.add_incoming(reserve(1), "1.5", "42").await;
+    w.add_incoming(reserve(2), "3", "43").await;
+    w.add_incoming(reserve(1), "0.00000001", "44").await;
+    assert_eq!(w.wirewatch().await.unwrap().done, 3);
+    assert_eq!(w.balance(reserve(1)), Some(m("6.50000001")));
+    assert_eq!(w.balance(reserve(2)), Some(m("3")));
+    w.end().await;
+}
+
+#[tokio::test]
+async fn many_watchers_on_ids_with_gaps_and_pages_that_end_anywhere() {
+    let w = World::new().await;
+    // 3000 credits of 100 reserves; ids 7, 14, 28, 35, …
+    let ids: Vec<u64> = (1..=4_500).filter(|n| n % 3 != 0).map(|n| n * 7).collect();
+    let rows = ids.iter().map(|id| row(*id, id % 100, "EUR:0.5")).collect();
+    w.proxy.script(history(rows));
+    for watchers in [1, 4, 16] {
+        let w = &w;
+        let all: Vec<_> =
+            (0..watchers)
+                .map(|_| {
+                    tokio::spawn({
+                        let app = Arc::clone(w.app());
+                        async move {
+                            batzen_exchange::workers::wirewatch::run_until_idle(&app).await.unwrap().done
+                        }
+                    })
+                })
+                .collect();
+        let mut booked = 0;
+        for watcher in all {
+            booked += watcher.await.unwrap();
+        }
+        assert_eq!(booked, if watchers == 1 { ids.len() as u64 } else { 0 });
+    }
+    assert_eq!(w.totals().wired_in, m("1500"));
+    assert_eq!(w.cursor(), *ids.last().unwrap());
+    w.end_without_bank().await;
+}
+
+#[tokio::test]
+async fn sixteen_watchers_from_the_start() {
+    let w = World::new().await;
+    let rows = (1..=2_100).map(|id| row(id * 3, id % 50, "EUR:0.1")).collect();
+    w.proxy.script(history(rows));
+    let watchers: Vec<_> = (0..16)
+        .map(|_| {
+            let app = Arc::clone(w.app());
+            tokio::spawn(async move {
+                batzen_exchange::workers::wirewatch::run_until_idle(&app).await.unwrap().done
+            })
+        })
+        .collect();
+    let mut booked = 0;
+    for watcher in watchers {
+        booked += watcher.await.unwrap();
+    }
+    assert_eq!(booked, 2_100, "each credit by one of them");
+    assert_eq!(w.totals().wired_in, m("210"));
+    w.end_without_bank().await;
+}
+
+#[tokio::test]
+async fn a_page_delivered_twice_counts_once() {
+    let w = World::new().await;
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let rows = [row(5, 1, "EUR:1"), row(9, 2, "EUR:2")];
+    let more = [row(5, 1, "EUR:1"), row(9, 2, "EUR:2"), row(10, 1, "EUR:4")];
+    // Whatever is asked: the first page, the same again, and then one that overlaps.
+    w.proxy.script(move |_, _| match count.fetch_add(1, Ordering::SeqCst) {
+        0 | 1 => page(&rows),
+        2 | 3 => page(&more),
+        _ => Action::Answer(204, String::new()),
+    });
+    assert_eq!(w.wirewatch().await.unwrap().done, 2);
+    assert_eq!(asked.load(Ordering::SeqCst), 2);
+    assert_eq!(w.wirewatch().await.unwrap().done, 1);
+    assert_eq!((w.balance(reserve(1)), w.balance(reserve(2))), (Some(m("5")), Some(m("2"))));
+    assert_eq!(w.cursor(), 10);
+    w.end_without_bank().await;
+}
+
+#[tokio::test]
+async fn odd_rows_block_nobody() {
+    let w = World::new().await;
+    let mut no_id = row(0, 7, "EUR:1");
+    no_id.as_object_mut().unwrap().remove("row_id");
+    let mut no_key = row(6, 7, "EUR:1");
+    no_key["reserve_pub"] = json!("not a key");
+    let largest = format!("EUR:{}", Money::MAX);
+    w.proxy.script(history(vec![
+        row(1, 1, "EUR:1"),
+        row(2, 7, "USD:100"),
+        row(3, 2, "EUR:2"),
+        row(4, 7, "EUR:-1"),
+        no_id,
+        no_key,
+        row(7, 3, "EUR:3"),
+        row(8, 3, &largest),
+        row(9, 4, "EUR:4"),
+        json!({ "row_id": 12 }),
+    ]));
+    let progress = w.wirewatch().await.unwrap();
+    assert_eq!(progress.done, 4);
+    // The row without id is met by the last look again.
+    assert!(progress.set_aside >= 6, "{progress:?}");
+    for (n, balance) in [(1, "1"), (2, "2"), (3, "3"), (4, "4")] {
+        assert_eq!(w.balance(reserve(n)), Some(m(balance)));
+    }
+    assert_eq!(w.balance(reserve(7)), None);
+    assert_eq!(w.cursor(), 12);
+    assert_eq!(w.app().metrics.workers.credits_set_aside.get(), progress.set_aside);
+    w.end_without_bank().await;
+}
+
+#[tokio::test]
+async fn a_disordered_history_is_not_touched() {
+    let w = World::new().await;
+    w.proxy.script(|_, _| page(&[row(1, 1, "EUR:1"), row(3, 2, "EUR:1"), row(3, 3, "EUR:1")]));
+    let error = w.wirewatch().await.unwrap_err();
+    assert!(matches!(error, WorkerError::Disorder { before: 3, after: 3, .. }), "{error}");
+    assert_eq!((w.balance(reserve(1)), w.cursor()), (None, 0));
+    w.proxy.script(|_, _| Action::Answer(200, "[]".to_owned()));
+    assert!(matches!(w.wirewatch().await, Err(WorkerError::Bank { .. })), "not a history");
+    w.end_without_bank().await;
+}
+
+#[tokio::test]
+async fn a_failing_bank_is_asked_again() {
+    let w = World::new().await;
+    w.add_incoming(reserve(1), "5", "42").await;
+    let mut left = 6;
+    w.proxy.script(move |_, _| {
+        left -= 1;
+        match left {
+            1.. if left % 3 == 0 => Action::Refuse,
+            1.. if left % 3 == 1 => Action::Lose,
+            1.. => Action::Answer(500, r#"{"code":5110,"hint":"no"}"#.to_owned()),
+            _ => Action::Forward,
+        }
+    });
+    assert_eq!(w.wirewatch().await.unwrap().done, 1);
+    w.proxy.script(|_, _| Action::Answer(500, String::new()));
+    let error = w.wirewatch().await.unwrap_err();
+    assert!(
+        matches!(&error, WorkerError::Bank { section, .. } if section == "exchange-account-1"),
+        "{error}"
+    );
+    w.proxy.heal();
+    w.end().await;
+}
