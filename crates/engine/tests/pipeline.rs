@@ -3,6 +3,8 @@
 //! Goal: whatever the batch sizes, the outcome is that of one command after the other; refused commands leave no trace;
 //! conflicts, overtaken refusals, full queues and failing stores end as documented.
 
+#![allow(clippy::unwrap_used, clippy::type_complexity, missing_docs)]
+
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

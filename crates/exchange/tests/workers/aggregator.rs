@@ -104,7 +104,7 @@ async fn refunds_race_the_aggregator() {
                     match w.refund(deposit, amount).await {
                         Ok(_) => accepted += 1,
                         Err(refusal) => {
-                            assert!(matches!(refusal, Refusal::DepositPaid), "{refusal:?}")
+                            assert!(matches!(refusal, Refusal::DepositPaid), "{refusal:?}");
                         }
                     }
                 }

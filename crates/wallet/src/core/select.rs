@@ -268,7 +268,7 @@ fn price(
 pub fn select_all(candidates: &[Candidate], max_coins: usize) -> Result<PaymentPlan, AmountError> {
     let mut sorted: Vec<&Candidate> =
         candidates.iter().filter(|coin| coin.remaining > coin.fee_deposit).collect();
-    sorted.sort_by(|a, b| b.remaining.cmp(&a.remaining));
+    sorted.sort_by_key(|coin| std::cmp::Reverse(coin.remaining));
     let contributions = sorted
         .into_iter()
         .take(max_coins)
