@@ -21,7 +21,13 @@ use clap::{Parser, Subcommand};
 
 /// Digital cash at central-bank scale: bank, exchange and wallet in one binary.
 #[derive(Parser)]
-#[command(name = "batzen", version, propagate_version = true, arg_required_else_help = true)]
+#[command(
+    name = "batzen",
+    version,
+    propagate_version = true,
+    disable_version_flag = true,
+    arg_required_else_help = true
+)]
 #[command(
     after_help = "Try it:\n  batzen demo            a whole round of digital cash on this machine\n  batzen demo --once     the same, and exit"
 )]
@@ -32,6 +38,9 @@ struct Cli {
     /// Append the log to this file instead of standard error
     #[arg(short = 'l', long = "logfile", global = true, value_name = "FILE")]
     logfile: Option<std::path::PathBuf>,
+    /// Print the version
+    #[arg(short = 'v', short_alias = 'V', long, global = true, action = clap::ArgAction::Version)]
+    version: Option<bool>,
     #[command(subcommand)]
     command: Command,
 }

@@ -104,7 +104,9 @@ fn look(path: &Path) -> anyhow::Result<Wallet> {
 
 fn exit_code(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<WalletError>() {
-        Some(WalletError::Pending { .. } | WalletError::Transport(_) | WalletError::Unavailable { .. }) => EXIT_PENDING,
+        Some(WalletError::Pending { .. } | WalletError::Transport(_) | WalletError::Unavailable { .. }) => {
+            EXIT_PENDING
+        }
         Some(WalletError::Core(CoreError::InsufficientFunds { .. })) => EXIT_INSUFFICIENT,
         Some(WalletError::Failed { .. } | WalletError::Core(CoreError::Refused { .. })) => EXIT_REFUSED,
         Some(WalletError::Store(StoreError::InUse(_))) => EXIT_IN_USE,

@@ -1,5 +1,7 @@
 //! The command line: help, exit codes, one clear line for every mistake.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod common;
 
 use std::net::TcpListener;

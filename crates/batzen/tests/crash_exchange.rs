@@ -3,6 +3,8 @@
 //!
 //! `BATZEN_SOAK_CYCLES` sets the number of kills (default 5).
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod common;
 
 use std::path::Path;
@@ -414,6 +416,23 @@ impl Town {
     }
 }
 
+impl Drop for Town {
+    /// What the services said is needed to understand a failure.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for name in ["bank", "exchange"] {
+                let text =
+                    std::fs::read_to_string(self.dir.path().join(format!("{name}.log"))).unwrap_or_default();
+                let lines: Vec<&str> = text.lines().collect();
+                eprintln!(
+                    "--- the last lines of {name}:\n{}",
+                    lines[lines.len().saturating_sub(40)..].join("\n")
+                );
+            }
+        }
+    }
+}
+
 /// Waits until a service answers.
 async fn wait_for(client: &Client, url: &str) {
     let deadline = Instant::now() + PATIENCE;
@@ -501,6 +520,7 @@ async fn crash_under_load_loses_nothing() {
         let deadline = Instant::now() + PATIENCE;
         while load.acks.lock().unwrap().len() < before + 10 {
             assert!(Instant::now() < deadline, "the exchange does not answer");
+            exchange.assert_runs();
             // A user that fails ends the test at once.
             if let Some(ended) = users.try_join_next() {
                 ended.unwrap();

@@ -1,5 +1,7 @@
 //! Bank and exchange as services: readiness, worker programs, the end.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod common;
 
 use std::io::{Read, Write};

@@ -8,7 +8,7 @@ use std::time::Duration as StdDuration;
 
 use anyhow::{Context, bail, ensure};
 use batzen_crypto::{EddsaPrivateKey, HashCode};
-use batzen_exchange::workers::{aggregator, closer, transfer, wirewatch};
+use batzen_exchange::workers::{aggregator, transfer, wirewatch};
 use batzen_http::gateway::{
     AddIncomingRequest, GatewayAuth, HistoryQuery, OutgoingTransaction, WireGatewayClient,
 };
@@ -183,7 +183,6 @@ impl Round<'_> {
         report
             .step("transfer", "paying the merchant's bank account", self.transfer(&exchange, &sales, before))
             .await?;
-        report.step("close", "closing expired reserves", self.close()).await?;
         report
             .step(
                 "pending",
@@ -486,14 +485,6 @@ impl Round<'_> {
             "{total} in {count} transfer to the merchant's account, found there and accounted for sale by sale"
         );
         Ok(((), Done { count, words }))
-    }
-
-    /// Reserves that nobody used for weeks are paid back.
-    async fn close(&self) -> anyhow::Result<((), Done)> {
-        let progress = closer::run_until_idle(self.world.app()).await?;
-        transfer::run_until_idle(self.world.app()).await?;
-        let count = usize::try_from(progress.done).unwrap_or(usize::MAX);
-        Ok(((), Done { count, words: format!("{count} reserves were due to be paid back") }))
     }
 
     /// A sale that can be given back for an hour: the merchant has to wait for it.

@@ -22,6 +22,7 @@ use anyhow::Context;
 use clap::Args;
 
 use crate::services;
+use crate::sheet::BalanceSheet;
 use report::Report;
 
 /// Play a round of digital cash on this machine, and prove that every balance adds up.
@@ -116,7 +117,7 @@ async fn play(args: &DemoArgs, dir: &Path) -> anyhow::Result<ExitCode> {
         world.shutdown().await?;
         return Ok(interrupted());
     };
-    let is_good = report.is_good() && sheet.as_ref().is_ok_and(|sheet| sheet.conserved());
+    let is_good = report.is_good() && sheet.as_ref().is_ok_and(BalanceSheet::conserved);
     if let Err(error) = &sheet {
         report.complain(&format!("there is no balance sheet: {error:#}"));
     }

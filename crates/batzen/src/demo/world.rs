@@ -209,7 +209,7 @@ impl Kept {
         };
         Ok(Self {
             runs: 0,
-            bank_port: options.bank_port.unwrap_or(0),
+            bank_port: options.bank_port.map_or_else(free_port, Ok)?,
             exchange_port,
             merchant_priv: EddsaPrivateKey::generate(),
             wire_salt: WireSalt::from_bytes(salt),
@@ -241,8 +241,18 @@ impl Kept {
     }
 }
 
-/// A port that nobody listens on at present.
+/// A port that nobody listens on at present. It is kept for later runs, so it is below those that the system gives to
+/// clients: any of them could have it by then.
 fn free_port() -> anyhow::Result<u16> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port")?;
-    Ok(listener.local_addr()?.port())
+    const FIRST: u16 = 10_240;
+    const COUNT: u16 = 20_000;
+    for _ in 0..100 {
+        let mut bytes = [0; 2];
+        batzen_crypto::fill_random(&mut bytes);
+        let port = FIRST + u16::from_le_bytes(bytes) % COUNT;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no free port between {FIRST} and {}", FIRST + COUNT)
 }

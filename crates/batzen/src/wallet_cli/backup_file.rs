@@ -56,7 +56,8 @@ pub fn run(path: &Path, args: &BackupArgs, output: &Output) -> anyhow::Result<u8
 /// From the file, or a line from standard input; on a terminal without echo, and twice if it is new.
 fn passphrase(file: Option<&Path>, new: bool) -> anyhow::Result<String> {
     if let Some(file) = file {
-        let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let text =
+            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
         return Ok(text.trim_end_matches(['\r', '\n']).to_owned());
     }
     if !std::io::stdin().is_terminal() {

@@ -38,7 +38,10 @@ pub async fn run(path: &Path, args: &ExchangesArgs, output: &Output) -> anyhow::
                 updated.push(fetch(&wallet, url, output).await?);
             }
             let report = wallet.run_pending().await?;
-            let text = updated.iter().map(|exchange| format!("{}: up to date\n", exchange.base_url)).collect::<String>();
+            let text = updated
+                .iter()
+                .map(|exchange| format!("{}: up to date\n", exchange.base_url))
+                .collect::<String>();
             let data: Vec<Value> = updated.iter().map(describe).collect();
             output.result(&json!({ "exchanges": data, "pending": report.pending }), &text)?;
             Ok(0)
@@ -59,7 +62,8 @@ pub async fn run(path: &Path, args: &ExchangesArgs, output: &Output) -> anyhow::
             let wallet = open(path)?;
             wallet.accept_terms(url)?;
             let exchange = known(&wallet, url)?;
-            let text = format!("Terms of {} (version {}) accepted.", exchange.base_url, exchange.terms.version);
+            let text =
+                format!("Terms of {} (version {}) accepted.", exchange.base_url, exchange.terms.version);
             output.result(&describe(&exchange), &text)?;
             Ok(0)
         }

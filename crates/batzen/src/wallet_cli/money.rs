@@ -7,7 +7,8 @@ use batzen_wallet::core::payment;
 use batzen_wallet::core::views::fee_words;
 use batzen_wallet::core::withdraw;
 use batzen_wallet::{
-    Amount, CipherChoice, DepositAmount, Exchange, ManualWithdrawal, RunReport, RunUntil, Status, Wallet, WalletError,
+    Amount, CipherChoice, DepositAmount, Exchange, ManualWithdrawal, RunReport, RunUntil, Status, Wallet,
+    WalletError,
 };
 use serde_json::json;
 
@@ -67,7 +68,10 @@ async fn finish(wallet: &Wallet, id: u64, wait: Duration, output: &Output) -> an
     let code = match (&result, line.status) {
         (_, Status::Failed) => EXIT_REFUSED,
         (Ok(()), _) => 0,
-        (Err(WalletError::Pending { .. } | WalletError::Transport(_) | WalletError::Unavailable { .. }), _) => EXIT_PENDING,
+        (
+            Err(WalletError::Pending { .. } | WalletError::Transport(_) | WalletError::Unavailable { .. }),
+            _,
+        ) => EXIT_PENDING,
         (Err(_), _) => return Err(result.expect_err("matched as an error").into()),
     };
     let mut text = line.description.clone();
@@ -86,7 +90,12 @@ async fn finish(wallet: &Wallet, id: u64, wait: Duration, output: &Output) -> an
     Ok(code)
 }
 
-pub async fn withdraw(wallet: &Wallet, args: &WithdrawArgs, yes: bool, output: &Output) -> anyhow::Result<u8> {
+pub async fn withdraw(
+    wallet: &Wallet,
+    args: &WithdrawArgs,
+    yes: bool,
+    output: &Output,
+) -> anyhow::Result<u8> {
     let cipher = CipherChoice::from(args.cipher);
     match (&args.bank, &args.user, &args.exchange) {
         (Some(bank), Some(user), exchange) => {
@@ -190,7 +199,8 @@ pub async fn deposit(wallet: &Wallet, args: &DepositArgs, yes: bool, output: &Ou
     let amount = if args.amount.eq_ignore_ascii_case("all") {
         DepositAmount::All
     } else {
-        let amount: Amount = args.amount.parse().with_context(|| format!("{:?} is not an amount", args.amount))?;
+        let amount: Amount =
+            args.amount.parse().with_context(|| format!("{:?} is not an amount", args.amount))?;
         DepositAmount::Exact(amount)
     };
     let exchange = choose_exchange(wallet, args.exchange.as_deref(), amount).await?;
@@ -228,7 +238,11 @@ pub async fn deposit(wallet: &Wallet, args: &DepositArgs, yes: bool, output: &Ou
 }
 
 /// The exchange named, the only one, or the first whose coins suffice.
-async fn choose_exchange(wallet: &Wallet, named: Option<&str>, amount: DepositAmount) -> anyhow::Result<Exchange> {
+async fn choose_exchange(
+    wallet: &Wallet,
+    named: Option<&str>,
+    amount: DepositAmount,
+) -> anyhow::Result<Exchange> {
     if let Some(url) = named {
         return Ok(wallet.fresh_exchange(url).await?);
     }
@@ -240,9 +254,8 @@ async fn choose_exchange(wallet: &Wallet, named: Option<&str>, amount: DepositAm
         };
         state.exchanges.values().filter(suits).map(|exchange| exchange.base_url.clone()).collect()
     });
-    let enough = |url: &String| {
-        wallet.with_state(|state| payment::preview_deposit(state, url, amount, now)).is_ok()
-    };
+    let enough =
+        |url: &String| wallet.with_state(|state| payment::preview_deposit(state, url, amount, now)).is_ok();
     let candidates: Vec<&String> = known.iter().filter(|url| enough(url)).collect();
     let url = match (candidates.as_slice(), known.as_slice()) {
         ([], []) => bail!("the wallet holds no such money; withdraw some first"),
@@ -255,11 +268,8 @@ async fn choose_exchange(wallet: &Wallet, named: Option<&str>, amount: DepositAm
 }
 
 pub async fn run(wallet: &Wallet, args: &RunArgs, output: &Output) -> anyhow::Result<u8> {
-    let until = if args.once {
-        RunUntil::Idle
-    } else {
-        RunUntil::Finished(args.timeout.map(Duration::from_secs))
-    };
+    let until =
+        if args.once { RunUntil::Idle } else { RunUntil::Finished(args.timeout.map(Duration::from_secs)) };
     if !args.once {
         for operation in wallet.pending() {
             if let Some(message) = &operation.message {
@@ -270,7 +280,12 @@ pub async fn run(wallet: &Wallet, args: &RunArgs, output: &Output) -> anyhow::Re
     // Keys first: revocations and new signing keys concern what is pending.
     let stale: Vec<String> = wallet.with_state(|state| {
         let now = wallet.now();
-        state.exchanges.values().filter(|exchange| exchange.is_stale(now)).map(|exchange| exchange.base_url.clone()).collect()
+        state
+            .exchanges
+            .values()
+            .filter(|exchange| exchange.is_stale(now))
+            .map(|exchange| exchange.base_url.clone())
+            .collect()
     });
     for url in stale {
         if let Err(error) = wallet.add_exchange(&url).await {
@@ -311,6 +326,9 @@ fn report_words(wallet: &Wallet, report: &RunReport, output: &Output) -> anyhow:
 pub fn cancel(wallet: &Wallet, id: u64, output: &Output) -> anyhow::Result<u8> {
     wallet.cancel(id)?;
     let line = wallet.transaction(id)?;
-    output.result(&line, &format!("Withdrawal {id} is given up. If you sent money, it returns when the reserve closes."))?;
+    output.result(
+        &line,
+        &format!("Withdrawal {id} is given up. If you sent money, it returns when the reserve closes."),
+    )?;
     Ok(0)
 }

@@ -36,7 +36,6 @@ impl Output {
         Ok(())
     }
 
-
     pub fn bold(&self, text: impl std::fmt::Display) -> String {
         if self.color { format!("\x1b[1m{text}\x1b[0m") } else { text.to_string() }
     }
@@ -56,12 +55,10 @@ impl Output {
     pub fn error(&self, error: &anyhow::Error, code: u8) {
         if self.json {
             let mut body = serde_json::json!({ "error": format!("{error:#}"), "exit_code": code });
-            let refusal = error
-                .downcast_ref::<batzen_wallet::WalletError>()
-                .and_then(|error| match error {
-                    batzen_wallet::WalletError::Core(core) => core.status_and_code(),
-                    _ => None,
-                });
+            let refusal = error.downcast_ref::<batzen_wallet::WalletError>().and_then(|error| match error {
+                batzen_wallet::WalletError::Core(core) => core.status_and_code(),
+                _ => None,
+            });
             if let Some((status, number)) = refusal {
                 body["http_status"] = status.into();
                 body["code"] = number.into();
@@ -93,7 +90,8 @@ impl Output {
         if self.json || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
-        let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})").unwrap_or_else(|_| ProgressStyle::default_spinner());
+        let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})")
+            .unwrap_or_else(|_| ProgressStyle::default_spinner());
         let bar = ProgressBar::new_spinner().with_style(style).with_message(text.into());
         bar.enable_steady_tick(Duration::from_millis(120));
         bar

@@ -24,7 +24,11 @@ pub fn balance(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
         }
         if balance.exchanges.len() > 1 {
             for part in &balance.exchanges {
-                text.push_str(&format!("  {:<15} {}\n", part.available.to_string(), output.dim(&part.exchange)));
+                text.push_str(&format!(
+                    "  {:<15} {}\n",
+                    part.available.to_string(),
+                    output.dim(&part.exchange)
+                ));
             }
         }
     }

@@ -35,9 +35,17 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A port that nobody listens on at present.
+/// A port that nobody listens on at present, below those that the system gives to clients: while a service is down, one of
+/// its own clients could be given the service's port otherwise.
 pub fn free_port() -> u16 {
-    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+    loop {
+        let mut bytes = [0; 2];
+        batzen_crypto::fill_random(&mut bytes);
+        let port = 10_240 + u16::from_le_bytes(bytes) % 20_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// A running service; killed when it is dropped.
@@ -57,6 +65,13 @@ impl Service {
             .spawn()
             .unwrap();
         Self { child }
+    }
+
+    /// Fails the test if the service has ended by itself.
+    pub fn assert_runs(&mut self) {
+        if let Some(status) = self.child.try_wait().unwrap() {
+            panic!("the service has ended by itself: {status}");
+        }
     }
 
     pub fn signal(&self, signal: i32) {
