@@ -5,6 +5,7 @@
 mod common;
 
 use std::path::Path;
+use std::time::Duration;
 
 use batzen_protocol::{Amount, Money};
 use serde_json::Value;
@@ -58,6 +59,7 @@ fn term(results: &Value, name: &str) -> Money {
     amount.money
 }
 
+/// Checks the results of a run: every step succeeded and did something, every term occurs, both sides are equal.
 fn check(results: &Value) {
     let steps = results["steps"].as_array().unwrap();
     let names: Vec<&str> = steps.iter().map(|step| step["name"].as_str().unwrap()).collect();
@@ -126,4 +128,22 @@ fn demo_continues_its_books() {
         assert!(term(&second, name) > term(&first, name), "{name} did not grow");
     }
     assert!(term(&second, "unrevealed_melts") < term(&first, "unrevealed_melts").checked_mul(20).unwrap());
+}
+
+#[test]
+fn demo_crash_anywhere_and_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let data = data.to_str().unwrap();
+    for round in 0..4u64 {
+        let arguments = ["demo", "--once", "--json", "--rsa-bits", "1024", "--data", data];
+        let mut demo = common::Service::start(dir.path(), "demo", &arguments);
+        let mut bytes = [0; 2];
+        batzen_crypto::fill_random(&mut bytes);
+        let pause = Duration::from_millis(300 * round + u64::from(u16::from_le_bytes(bytes)) % 1_500);
+        println!("kill after {pause:?}");
+        std::thread::sleep(pause);
+        demo.kill_9();
+    }
+    check(&play(Some(Path::new(data))));
 }

@@ -20,7 +20,7 @@ use batzen_wallet::core::OpId;
 use batzen_wallet::core::coin::CoinSource;
 use batzen_wallet::core::http::{HttpRequest, HttpResponse};
 use batzen_wallet::transport::{HttpTransport, ResponseFuture, Transport, TransportError};
-use batzen_wallet::{CipherChoice, CoinStatus, Exchange, Wallet, WalletOptions};
+use batzen_wallet::{CipherChoice, CoinStatus, Exchange, RunUntil, Wallet, WalletOptions};
 
 use super::merchant::{Paid, Sale, deadline};
 use super::proof;
@@ -202,7 +202,8 @@ impl Round<'_> {
         let mut count = 0;
         for (name, withdrawals) in PEOPLE {
             let wallet = self.world.wallet(name)?;
-            let finished = wallet.run_pending().await?;
+            // A withdrawal may still wait for the bank.
+            let finished = wallet.run(RunUntil::Finished(Some(PATIENCE))).await?;
             ensure!(
                 finished.pending.is_empty(),
                 "{name}: an operation of an earlier run cannot be finished: {:?}",
@@ -210,6 +211,11 @@ impl Round<'_> {
             );
             count += finished.finished.len();
             people.push(Person { name, wallet, withdrawals });
+        }
+        if self.world.is_after_cut {
+            // Pay what the earlier round left, so that this round's transfer has this round's sales alone.
+            self.pay_due(deadline(self.now(), REFUNDABLE)).await?;
+            transfer::run_until_idle(self.world.app()).await?;
         }
         let words = match count {
             0 => "three wallets: alice (RSA), bob (Clause Schnorr), carol (both)".to_owned(),
@@ -433,18 +439,24 @@ impl Round<'_> {
         let before = self.outgoing().await?.iter().map(|row| row.row_id).max();
         let until =
             sales.iter().map(|paid| paid.sale.request.wire_transfer_deadline).max().context("no sales")?;
-        // The aggregator looks at whole seconds, and a little later than the deadline.
-        let until = until.saturating_add(Duration::from_secs(2));
-        let wait = until.saturating_since(self.now()).to_std().unwrap_or_default();
-        tokio::time::sleep(wait).await;
-        let progress = aggregator::run_until_idle(self.world.app()).await?;
-        ensure!(progress.set_aside == 0, "{} deposits could not be aggregated", progress.set_aside);
+        self.pay_due(until).await?;
         let sheet = self.world.sheet().await?;
         ensure!(!sheet.totals.in_flight.is_zero(), "nothing was aggregated");
         let count: usize = sales.iter().map(|paid| paid.receipt.coins.len()).sum();
         let amount = sheet.totals.in_flight.of(self.world.currency);
         let words = format!("{count} deposits became transfers of {amount} together");
         Ok((before, Done { count, words }))
+    }
+
+    /// Combines all deposits whose deadlines are over at some time, once it has come.
+    async fn pay_due(&self, until: Timestamp) -> anyhow::Result<()> {
+        // The aggregator looks at whole seconds, and a little later than the deadline.
+        let until = until.saturating_add(Duration::from_secs(2));
+        let wait = until.saturating_since(self.now()).to_std().unwrap_or_default();
+        tokio::time::sleep(wait).await;
+        let progress = aggregator::run_until_idle(self.world.app()).await?;
+        ensure!(progress.set_aside == 0, "{} deposits could not be aggregated", progress.set_aside);
+        Ok(())
     }
 
     /// The outgoing history of the exchange's account.

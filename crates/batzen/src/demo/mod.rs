@@ -107,7 +107,7 @@ async fn play(args: &DemoArgs, dir: &Path) -> anyhow::Result<ExitCode> {
         () = &mut stop => return Ok(interrupted()),
         world = cycle::start(&mut report, dir, &options) => world,
     };
-    let world = started?;
+    let mut world = started?;
     let outcome = tokio::select! {
         biased;
         () = &mut stop => None,
@@ -120,6 +120,9 @@ async fn play(args: &DemoArgs, dir: &Path) -> anyhow::Result<ExitCode> {
     let is_good = report.is_good() && sheet.as_ref().is_ok_and(BalanceSheet::conserved);
     if let Err(error) = &sheet {
         report.complain(&format!("there is no balance sheet: {error:#}"));
+    }
+    if is_good {
+        world.finish()?;
     }
     report.results(sheet.as_ref().ok(), &world)?;
     if !args.once {

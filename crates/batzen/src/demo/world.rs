@@ -42,11 +42,16 @@ pub struct Options {
     pub rsa_bits: u32,
 }
 
-/// What is kept beside stores, keys and wallets: `demo.json`.
+/// The name of its file.
+const KEPT_FILE: &str = "demo.json";
+
+/// What is kept beside stores, keys and wallets.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     /// How many rounds were begun.
     runs: u64,
+    /// Whether the last one came to its end.
+    is_finished: bool,
     bank_port: u16,
     /// Wallets know the exchange by its URL, so it keeps its port.
     exchange_port: u16,
@@ -70,6 +75,9 @@ pub struct World {
     pub merchant: Merchant,
     /// For calls that nobody else makes.
     pub client: Client,
+    /// Whether the round before this one was cut off.
+    pub is_after_cut: bool,
+    kept: Kept,
 }
 
 impl World {
@@ -79,7 +87,7 @@ impl World {
     /// Ports that are taken, directories that another demo uses, stores that are damaged.
     pub async fn start(dir: &Path, options: &Options, shows_progress: bool) -> anyhow::Result<Self> {
         let currency: Currency = CURRENCY.parse().context("currency")?;
-        let file = dir.join("demo.json");
+        let file = dir.join(KEPT_FILE);
         let mut kept = match Kept::read(&file)? {
             Some(kept) => kept,
             None => Kept::new(options)?,
@@ -114,7 +122,9 @@ impl World {
             other => other.context("bank")?,
         };
         kept.bank_port = bank.addr.port();
+        let is_after_cut = !kept.is_finished;
         kept.runs += 1;
+        kept.is_finished = false;
         kept.write(&file)?;
 
         let client = Client::new(&ClientOptions::default())?;
@@ -145,7 +155,17 @@ impl World {
             other => other.context("exchange")?,
         };
         exchange.ready().await?;
-        Ok(Self { dir: dir.to_owned(), currency, run: kept.runs, bank, exchange, merchant, client })
+        let (dir, run) = (dir.to_owned(), kept.runs);
+        Ok(Self { dir, currency, run, bank, exchange, merchant, client, is_after_cut, kept })
+    }
+
+    /// Notes that the round came to its end.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn finish(&mut self) -> anyhow::Result<()> {
+        self.kept.is_finished = true;
+        self.kept.write(&self.dir.join(KEPT_FILE))
     }
 
     /// The shared parts of the exchange.
@@ -209,6 +229,7 @@ impl Kept {
         };
         Ok(Self {
             runs: 0,
+            is_finished: true,
             bank_port: options.bank_port.map_or_else(free_port, Ok)?,
             exchange_port,
             merchant_priv: EddsaPrivateKey::generate(),
