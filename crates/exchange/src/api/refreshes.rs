@@ -105,6 +105,7 @@ async fn reveal_coins(
             return Err(error(ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED, ""));
         }
     }
+    check_nonces(&body)?;
     let old_age = old_age_commitment(&coin, old_denom, body.old_age_commitment.as_deref())?;
     let work = Work {
         rc,
@@ -120,8 +121,10 @@ async fn reveal_coins(
     app.metrics.verifications.eddsa.add(h_coin_evs.len() as u64);
     app.metrics.keyexchanges_ecdh.add(KAPPA as u64 - 1);
     let work = errors::on_pool(app, move || work.check().map(|()| work)).await??;
-    let cost_ok = cost(old_denom, &denoms).is_some_and(|cost| cost <= melt.amount);
-    if !cost_ok {
+    let Some(cost) = cost(old_denom, &denoms) else {
+        return Err(error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_COST_CALCULATION_OVERFLOW, ""));
+    };
+    if cost > melt.amount {
         return Err(error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_AMOUNT_INSUFFICIENT, ""));
     }
     let items = denoms
@@ -167,6 +170,24 @@ async fn reveal_coins(
             Ok(revealed.ev_sigs.into_iter().collect())
         }
         other => unreachable!("a reveal is answered by {other:?}"),
+    }
+}
+
+/// Whether the planchets to be signed have the nonces that follow from the refresh master secret.
+///
+/// The commitment binds the planchets of the candidate that stays secret only as the client made them up. With a nonce of
+/// its own choice a client would get two signatures under one nonce by two melts, and with them the private key: nonces
+/// that follow from the refresh master secret are used for one commitment only, as the rules lock that secret.
+fn check_nonces(body: &RevealRequest) -> Checked<()> {
+    let own = |planchet: &BlindedPlanchet, index: u32| match (planchet, &body.rms) {
+        (BlindedPlanchet::Rsa { .. }, _) => true,
+        (BlindedPlanchet::Cs { nonce, .. }, Some(rms)) => *nonce == rms.cs_nonce(index),
+        (BlindedPlanchet::Cs { .. }, None) => false,
+    };
+    if body.coin_evs.iter().zip(0..).all(|(planchet, index)| own(planchet, index)) {
+        Ok(())
+    } else {
+        Err(error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "coin_evs: a nonce does not follow from rms"))
     }
 }
 
