@@ -45,7 +45,29 @@ pub fn known<'a>(app: &Exchange, keys: &'a KeyState, h_denom_pub: &HashCode) -> 
     keys.denom(h_denom_pub).ok_or_else(|| errors::denomination_unknown(app, keys, h_denom_pub))
 }
 
-/// Whether the time is right: first the deadline, then the start.
+/// What speaks against using a denomination at this time: first the deadline, then the start.
+pub fn time_problem(denom: &Denom, window: Window, now: Timestamp) -> Option<ErrorCode> {
+    let deadline = match window {
+        Window::Withdraw => denom.expire_withdraw,
+        Window::Deposit => denom.expire_deposit,
+        Window::Melt => denom.expire_legal,
+    };
+    if deadline < now {
+        Some(ErrorCode::EXCHANGE_GENERIC_DENOMINATION_EXPIRED)
+    } else if denom.start > now {
+        Some(ErrorCode::EXCHANGE_GENERIC_DENOMINATION_VALIDITY_IN_FUTURE)
+    } else {
+        None
+    }
+}
+
+/// What speaks against using a denomination: its time, then a revocation.
+pub fn problem(denom: &Denom, window: Window, now: Timestamp) -> Option<ErrorCode> {
+    time_problem(denom, window, now)
+        .or_else(|| denom.revoked.then_some(ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED))
+}
+
+/// Whether the time is right for a denomination, revoked or not.
 ///
 /// # Errors
 /// 410 with the exchange's signature.
@@ -57,19 +79,10 @@ pub fn in_window(
     operation: Operation,
     now: Timestamp,
 ) -> Checked<()> {
-    let deadline = match window {
-        Window::Withdraw => denom.expire_withdraw,
-        Window::Deposit => denom.expire_deposit,
-        Window::Melt => denom.expire_legal,
-    };
-    let unusable = |code| Err(errors::denomination_unusable(app, keys, &denom.h_denom_pub, operation, code));
-    if deadline < now {
-        return unusable(ErrorCode::EXCHANGE_GENERIC_DENOMINATION_EXPIRED);
+    match time_problem(denom, window, now) {
+        None => Ok(()),
+        Some(code) => Err(errors::denomination_unusable(app, keys, &denom.h_denom_pub, operation, code)),
     }
-    if denom.start > now {
-        return unusable(ErrorCode::EXCHANGE_GENERIC_DENOMINATION_VALIDITY_IN_FUTURE);
-    }
-    Ok(())
 }
 
 /// Whether the denomination is known, usable now and not revoked.
@@ -85,12 +98,10 @@ pub fn usable<'a>(
     now: Timestamp,
 ) -> Checked<&'a Denom> {
     let denom = known(app, keys, h_denom_pub)?;
-    in_window(app, keys, denom, window, operation, now)?;
-    if denom.revoked {
-        let code = ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED;
-        return Err(errors::denomination_unusable(app, keys, h_denom_pub, operation, code));
+    match problem(denom, window, now) {
+        None => Ok(denom),
+        Some(code) => Err(errors::denomination_unusable(app, keys, h_denom_pub, operation, code)),
     }
-    Ok(denom)
 }
 
 /// # Errors

@@ -295,7 +295,15 @@ fn refused(app: &Exchange, keys: &KeyState, operation: Operation, refusal: Refus
             plain(Code::EXCHANGE_RECOUP_REFRESH_MELT_NOT_FOUND)
         }
         Refusal::PlanchetUnknown => plain(Code::EXCHANGE_RECOUP_WITHDRAW_NOT_FOUND),
-        Refusal::RecoupAboveValue
+        Refusal::Overflow if operation == Operation::Withdraw => {
+            plain(Code::EXCHANGE_WITHDRAW_AMOUNT_FEE_OVERFLOW)
+        }
+        Refusal::Overflow if operation == Operation::Reveal => {
+            plain(Code::EXCHANGE_REFRESHES_REVEAL_COST_CALCULATION_OVERFLOW)
+        }
+        // Only who submits unsigned planchets meets this, and signs them.
+        Refusal::SignatureMissing
+        | Refusal::RecoupAboveValue
         | Refusal::WireFeeMissing
         | Refusal::TargetMismatch
         | Refusal::TransientOther

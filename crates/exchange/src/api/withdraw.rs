@@ -1,24 +1,25 @@
 //! `POST /reserves/$RESERVE_PUB/withdraw` and `…/batch-withdraw`: coins from a reserve.
 
+use std::collections::HashSet;
+
 use batzen_crypto::{
     BlindedDenomSignature, BlindedPlanchet, CsOperation, EddsaPublicKey, EddsaSignature, HashCode, eddsa,
 };
+use batzen_engine::EngineError;
 use batzen_http::{Request, Response};
 use batzen_protocol::api::exchange::{
     BatchWithdrawRequest, BlindSignature, BlindSignatures, WithdrawRequest,
 };
 use batzen_protocol::signatures::{SignedMessage, WalletReserveWithdraw};
-use batzen_protocol::{Amount, ErrorCode};
-use batzen_tables::exchange::{
-    self as tables, DenomSerial, ReserveKey, Reserves, WithdrawalKey, Withdrawals,
-};
+use batzen_protocol::{Amount, ErrorCode, Money};
+use batzen_tables::exchange::{self as tables, DenomSerial};
 
 use super::check::{self, Checked, Window};
 use super::errors::{self, Operation};
 use super::{Table, body, endpoint, error, path_value};
 use crate::keys::KeyState;
 use crate::metrics::RequestClass;
-use crate::rules::{Command, Outcome, Planchet, Withdraw};
+use crate::rules::{Command, Outcome, Planchet, Refusal, Withdraw, read};
 use crate::service::Exchange;
 
 /// Planchets in one batch.
@@ -54,6 +55,10 @@ async fn batch(app: &Exchange, request: &mut Request) -> Response {
         if body.planchets.len() > PLANCHETS_MAX {
             return malformed("too many planchets");
         }
+        let mut seen = HashSet::with_capacity(body.planchets.len());
+        if !body.planchets.iter().all(|planchet| seen.insert((planchet.denom_pub_hash, &planchet.coin_ev))) {
+            return malformed("duplicate planchet");
+        }
         let signatures = withdraw(app, reserve_pub, body.planchets, true).await?;
         let ev_sigs = signatures.into_iter().map(|ev_sig| BlindSignature { ev_sig }).collect();
         Ok(Response::json(200, &BlindSignatures { ev_sigs }))
@@ -82,45 +87,67 @@ async fn withdraw(
     let now = app.now();
     let mut messages = Vec::with_capacity(requests.len());
     let mut serials = Vec::with_capacity(requests.len());
+    let mut requested = Money::ZERO;
+    let overflow = |_| error(ErrorCode::EXCHANGE_WITHDRAW_AMOUNT_FEE_OVERFLOW, "");
     for (request, h_coin_envelope) in requests.iter().zip(&h_coin_evs) {
         let denom =
             check::usable(app, &keys, &request.denom_pub_hash, Window::Withdraw, Operation::Withdraw, now)?;
         check::cipher(denom, request.coin_ev.cipher())?;
-        let amount = denom
-            .value
-            .checked_add(denom.fee_withdraw)
-            .map_err(|_| error(ErrorCode::EXCHANGE_WITHDRAW_AMOUNT_FEE_OVERFLOW, ""))?;
+        let amount = denom.value.checked_add(denom.fee_withdraw).map_err(overflow)?;
+        requested = requested.checked_add(amount).map_err(overflow)?;
         messages.push(message(amount.of(app.config.currency), request, h_coin_envelope));
         serials.push(denom.serial);
     }
     verify_signatures(app, reserve_pub, messages, &requests).await?;
-    // Advice only, so that a withdrawal from nowhere does not cost a blind signature. The rules decide on the row.
-    let reserve = app.store.get::<Reserves>(&ReserveKey { reserve_pub }).map_err(errors::store)?;
-    if reserve.is_none() {
+    // Advice only, so that a withdrawal that cannot be paid does not cost a blind signature. The rules decide on the row.
+    let reserve = read::reserve(&app.store, reserve_pub).map_err(errors::store)?;
+    let Some(reserve) = reserve else {
         return Err(error(ErrorCode::EXCHANGE_GENERIC_RESERVE_UNKNOWN, ""));
+    };
+    let mut command = Withdraw {
+        reserve_pub,
+        planchets: requests
+            .iter()
+            .zip(&h_coin_evs)
+            .zip(&serials)
+            .map(|((request, h_coin_ev), denom)| Planchet {
+                denom: *denom,
+                h_coin_ev: *h_coin_ev,
+                reserve_sig: request.reserve_sig,
+                ev_sig: None,
+                nonce: match &request.coin_ev {
+                    BlindedPlanchet::Rsa { .. } => None,
+                    BlindedPlanchet::Cs { nonce, .. } => Some(*nonce),
+                },
+            })
+            .collect(),
+        batch,
+    };
+    if reserve.balance < requested {
+        // Usually a refusal, proven by the reserve's history. If money has come in meanwhile, only signatures are missing.
+        match app.submit(Command::Withdraw(command.clone())).await {
+            Ok(Err(Refusal::SignatureMissing)) => {}
+            verdict => return decided(app, &keys, verdict, batch),
+        }
     }
     let signatures = blind_sign(app, &keys, &serials, &requests).await?;
-    let planchets = requests
-        .iter()
-        .zip(&h_coin_evs)
-        .zip(serials)
-        .zip(signatures)
-        .map(|(((request, h_coin_ev), denom), ev_sig)| Planchet {
-            denom,
-            h_coin_ev: *h_coin_ev,
-            reserve_sig: request.reserve_sig,
-            ev_sig,
-            nonce: match &request.coin_ev {
-                BlindedPlanchet::Rsa { .. } => None,
-                BlindedPlanchet::Cs { nonce, .. } => Some(*nonce),
-            },
-        })
-        .collect();
-    let command = Command::Withdraw(Withdraw { reserve_pub, planchets, batch });
-    match errors::decided(app, &keys, Operation::Withdraw, app.submit(command).await, batch)? {
+    for (planchet, signature) in command.planchets.iter_mut().zip(signatures) {
+        planchet.ev_sig = Some(signature);
+    }
+    decided(app, &keys, app.submit(Command::Withdraw(command)).await, batch)
+}
+
+/// The signatures to answer with, if the withdrawal took effect.
+fn decided(
+    app: &Exchange,
+    keys: &KeyState,
+    verdict: Result<Result<Outcome, Refusal>, EngineError>,
+    batch: bool,
+) -> Checked<Vec<BlindedDenomSignature>> {
+    match errors::decided(app, keys, Operation::Withdraw, verdict, batch)? {
         Outcome::Withdraw(withdrawn) => {
             count(app, batch, withdrawn.repeated, withdrawn.ev_sigs.len());
-            Ok(withdrawn.ev_sigs.into_iter().collect())
+            Ok(withdrawn.ev_sigs)
         }
         other => unreachable!("a withdrawal is answered by {other:?}"),
     }
@@ -159,18 +186,12 @@ async fn repetition(
     requests: &[WithdrawRequest],
     h_coin_evs: &[HashCode],
 ) -> Checked<Option<Vec<BlindedDenomSignature>>> {
-    let rows: Vec<_> =
-        h_coin_evs.iter().map(|h_coin_ev| WithdrawalKey { reserve_pub, h_coin_ev: *h_coin_ev }).collect();
-    let rows = app.store.get_many::<Withdrawals>(&rows).map_err(errors::store)?;
+    let rows = read::withdrawals(&app.store, reserve_pub, h_coin_evs).map_err(errors::store)?;
     let Some(rows) = rows.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
-    let has_duplicate = (1..h_coin_evs.len()).any(|i| h_coin_evs[..i].contains(&h_coin_evs[i]));
-    if has_duplicate {
-        return Ok(None);
-    }
     let mut messages = Vec::with_capacity(rows.len());
     for ((row, request), h_coin_ev) in rows.iter().zip(requests).zip(h_coin_evs) {
         // A denomination of a withdrawal is forgotten only after the withdrawal.
-        let Some(denom) = keys.find_serial(row.row.denom) else { return Ok(None) };
+        let Some(denom) = keys.find_serial(row.denom) else { return Ok(None) };
         let amount = denom
             .value
             .checked_add(denom.fee_withdraw)
@@ -178,7 +199,7 @@ async fn repetition(
         messages.push(message(amount.of(app.config.currency), request, h_coin_ev));
     }
     verify_signatures(app, reserve_pub, messages, requests).await?;
-    Ok(Some(rows.into_iter().map(|row| row.row.ev_sig).collect()))
+    Ok(Some(rows.into_iter().map(|row| row.ev_sig).collect()))
 }
 
 async fn verify_signatures(

@@ -92,8 +92,10 @@ pub struct Planchet {
     pub h_coin_ev: HashCode,
     /// The reserve's signature on it, verified.
     pub reserve_sig: EddsaSignature,
-    /// The blind signature, made before; dropped unseen if the withdrawal is refused or a repetition.
-    pub ev_sig: BlindSignature,
+    /// The blind signature, made before; dropped unseen if the withdrawal is refused or a repetition. Without one a
+    /// withdrawal that could be paid is refused with [`super::Refusal::SignatureMissing`]: so a request that is likely
+    /// to be refused costs no signature.
+    pub ev_sig: Option<BlindSignature>,
     /// Clause Blind Schnorr only: the planchet's nonce.
     pub nonce: Option<CsNonce>,
 }

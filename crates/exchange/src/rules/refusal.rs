@@ -33,6 +33,9 @@ pub enum Refusal {
         /// The second occurrence.
         index: usize,
     },
+    /// Nothing is wrong, but for a blind signature that was not made yet: make it and submit again.
+    #[error("a blind signature is missing")]
+    SignatureMissing,
     /// \[1160\] A Clause Blind Schnorr nonce (or refresh master secret) was used for something else.
     #[error("nonce reuse")]
     NonceReuse {

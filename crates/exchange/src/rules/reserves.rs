@@ -158,17 +158,21 @@ impl ExchangeRules {
                 let denom_max = self.denoms.serial_max();
                 lock_nonce(rows, NonceKind::Withdraw, nonce, planchet.h_coin_ev, denom_max, index)?;
             }
+        }
+        let ev_sigs: Option<Vec<_>> =
+            command.planchets.iter().map(|planchet| planchet.ev_sig.clone()).collect();
+        let ev_sigs = ev_sigs.ok_or(Refusal::SignatureMissing)?;
+        for (planchet, ev_sig) in command.planchets.iter().zip(&ev_sigs) {
             rows.insert::<Withdrawals>(
                 &key(planchet.h_coin_ev),
                 WithdrawalRow {
                     denom: planchet.denom,
                     reserve_sig: planchet.reserve_sig,
-                    ev_sig: planchet.ev_sig.clone(),
+                    ev_sig: ev_sig.clone(),
                     time: now,
                 },
             );
         }
-        let ev_sigs = command.planchets.iter().map(|planchet| planchet.ev_sig.clone()).collect();
         Ok(Withdrawn { ev_sigs, repeated: false })
     }
 

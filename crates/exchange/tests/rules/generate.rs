@@ -59,10 +59,15 @@ fn credits() -> impl Strategy<Value = Command> {
 }
 
 fn withdrawal() -> impl Strategy<Value = Command> {
-    (0..RESERVES, prop::collection::vec(0..PLANCHETS, 1..4), any::<bool>()).prop_map(
-        |(n, planchets, batch)| {
+    let planchets = prop::collection::vec(0..PLANCHETS, 1..4);
+    (0..RESERVES, planchets, any::<bool>(), prop::bool::weighted(0.1)).prop_map(
+        |(n, planchets, batch, unsigned)| {
             let planchets: Vec<(u8, u32)> = planchets.into_iter().map(|p| (p, denom_of(p))).collect();
-            withdraw(n, &planchets, batch)
+            let Command::Withdraw(mut command) = withdraw(n, &planchets, batch) else { unreachable!() };
+            if unsigned {
+                command.planchets[0].ev_sig = None;
+            }
+            Command::Withdraw(command)
         },
     )
 }

@@ -91,6 +91,31 @@ fn withdrawals_debit_value_and_fee_and_repeat_the_stored_signature() {
 }
 
 #[test]
+fn a_withdrawal_without_signatures_is_decided_up_to_the_payment() {
+    let world = World::new();
+    world.fund(1, 1, "15");
+    let unsigned = |n, planchets: &[(u8, u32)]| {
+        let Command::Withdraw(mut command) = withdraw(n, planchets, true) else { panic!() };
+        command.planchets.last_mut().unwrap().ev_sig = None;
+        Command::Withdraw(command)
+    };
+    // What is wrong otherwise is told without a signature: money, then nonces.
+    let refusal = world.refused(unsigned(1, &[(1, 1), (2, 1)]));
+    assert!(matches!(refusal, Refusal::ReserveInsufficient(_)), "{refusal}");
+    assert_eq!(world.refused(unsigned(2, &[(1, 1)])), Refusal::ReserveUnknown);
+    assert_eq!(world.refused(unsigned(1, &[(4, 3), (8, 3)])), Refusal::NonceReuse { index: 1 });
+    // Nothing is wrong: make the signature. Nothing was charged and no nonce was locked.
+    assert_eq!(world.refused(unsigned(1, &[(1, 1), (4, 3)])), Refusal::SignatureMissing);
+    assert_eq!(world.balance(1), m("15"));
+    world.ok(withdraw(1, &[(8, 3)], false));
+    world.ok(withdraw(1, &[(2, 2)], false));
+    // A repetition needs none.
+    let Outcome::Withdraw(again) = world.ok(unsigned(1, &[(2, 2)])) else { panic!() };
+    assert!(again.repeated);
+    world.totals();
+}
+
+#[test]
 fn a_poor_reserve_is_shown_its_history() {
     let world = World::new();
     assert_eq!(world.refused(withdraw(1, &[(1, 1)], false)), Refusal::ReserveUnknown);

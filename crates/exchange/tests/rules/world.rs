@@ -328,7 +328,7 @@ pub fn withdraw(n: u8, planchets: &[(u8, u32)], batch: bool) -> Command {
             denom: DenomSerial(*serial),
             h_coin_ev: ev(*planchet),
             reserve_sig: sig(*planchet),
-            ev_sig: ev_sig(*planchet, u8::from(batch)),
+            ev_sig: Some(ev_sig(*planchet, u8::from(batch))),
             nonce: (*serial == 3).then(|| CsNonce::from_bytes([planchet % 4; 32])),
         })
         .collect();

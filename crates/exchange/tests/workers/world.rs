@@ -196,7 +196,7 @@ impl World {
                 denom: DenomSerial(1),
                 h_coin_ev: hash(4, *n),
                 reserve_sig: EddsaSignature::from_bytes([1; 64]),
-                ev_sig: BlindedDenomSignature::Rsa(vec![1]),
+                ev_sig: Some(BlindedDenomSignature::Rsa(vec![1])),
                 nonce: None,
             };
             let planchets = part.iter().map(planchet).collect();

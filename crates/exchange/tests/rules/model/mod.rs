@@ -357,11 +357,12 @@ impl Model {
                 if let Some(nonce) = planchet.nonce {
                     self.lock(false, nonce, planchet.h_coin_ev, index)?;
                 }
+            }
+            for planchet in &command.planchets {
+                let ev_sig = planchet.ev_sig.clone().ok_or(Refusal::SignatureMissing)?;
                 self.income += u(self.denoms[&planchet.denom.0].fee_withdraw);
-                self.withdrawals.insert(
-                    (command.reserve_pub, planchet.h_coin_ev),
-                    (planchet.denom.0, planchet.ev_sig.clone()),
-                );
+                self.withdrawals
+                    .insert((command.reserve_pub, planchet.h_coin_ev), (planchet.denom.0, ev_sig));
             }
         }
         let stored = |h_coin_ev| self.withdrawals[&(command.reserve_pub, h_coin_ev)].1.clone();
