@@ -6,8 +6,10 @@ use batzen_protocol::api::exchange::{
     BatchDepositCoin, BatchDepositConfirmation, BatchDepositRequest, ConfirmationSignature,
     DepositConfirmation, DepositRequest,
 };
+use batzen_protocol::payto::PaytoUri;
 use batzen_protocol::signatures::{ExchangeConfirmDeposit, SignedMessage, WalletCoinDeposit};
 use batzen_protocol::{Amount, ErrorCode, Timestamp};
+use batzen_tables::exchange::{DepositKey, Deposits};
 use serde_json::Value;
 
 use super::check::{self, Checked, Presented, Window};
@@ -132,13 +134,22 @@ async fn deposit(
     let now = app.now();
     let mut prepared = Vec::with_capacity(coins.len());
     let mut below_fee = false;
-    for coin in coins {
+    let mut repeated = false;
+    for coin in &coins {
         let contribution = money::<BatchDepositRequest>(app, &coin.contribution, "contribution")?;
         let denom = check::known(app, &keys, &coin.denom_pub_hash)?;
         if contribution > denom.value {
             return Err(error(ErrorCode::EXCHANGE_GENERIC_AMOUNT_EXCEEDS_DENOMINATION_VALUE, ""));
         }
-        check::usable(app, &keys, &coin.denom_pub_hash, Window::Deposit, Operation::Deposit, now)?;
+        if let Some(code) = check::problem(denom, Window::Deposit, now)
+            && !repeated
+        {
+            if !is_repetition(app, &contract, &payto, &coins)? {
+                let h_denom_pub = &coin.denom_pub_hash;
+                return Err(errors::denomination_unusable(app, &keys, h_denom_pub, Operation::Deposit, code));
+            }
+            repeated = true;
+        }
         check::cipher(denom, check::signature_cipher(&coin.ub_sig))?;
         below_fee |= contribution < denom.fee_deposit;
         let h_age = check::age_hash(coin.h_age_commitment);
@@ -160,7 +171,7 @@ async fn deposit(
                 denom: denom.serial,
                 denom_pub: denom.public.clone(),
                 h_age,
-                denom_sig: coin.ub_sig,
+                denom_sig: coin.ub_sig.clone(),
             },
             coin_sig: coin.coin_sig,
             contribution,
@@ -192,6 +203,28 @@ async fn deposit(
     };
     app.metrics.success.deposit.add(deposited.coins.iter().filter(|coin| !coin.repeated).count() as u64);
     confirm(app, deposited, &coin_pubs, h_wire, &contract).await
+}
+
+/// Whether all these deposits were accepted before. A repetition is confirmed whatever has become of the denominations
+/// since: a merchant whose answer was lost must learn that the coins have paid. The rules compare everything else.
+fn is_repetition(
+    app: &Exchange,
+    contract: &Contract,
+    payto: &PaytoUri,
+    coins: &[BatchDepositCoin],
+) -> Checked<bool> {
+    let (merchant_pub, h_contract_terms) = (contract.merchant_pub, contract.h_contract_terms);
+    let keys: Vec<_> = coins
+        .iter()
+        .map(|coin| DepositKey { coin_pub: coin.coin_pub, merchant_pub, h_contract_terms })
+        .collect();
+    let found = app.store.get_many::<Deposits>(&keys).map_err(errors::store)?;
+    let h_payto = payto.hash();
+    Ok(found.iter().zip(coins).all(|(found, coin)| {
+        found
+            .as_ref()
+            .is_some_and(|found| found.row.coin_sig == coin.coin_sig && found.row.h_payto == h_payto)
+    }))
 }
 
 /// Checks the denominations' and the coins' signatures, in the order of the protocol's error table.

@@ -2,7 +2,7 @@
 //! from.
 
 use batzen_crypto::denom::recoup_h_coin_ev;
-use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
+use batzen_crypto::{Cipher, EddsaPublicKey, EddsaSignature, ExchangeWithdrawValues, HashCode};
 use batzen_http::{Request, Response};
 use batzen_protocol::ErrorCode;
 use batzen_protocol::api::exchange::{RecoupRefreshResponse, RecoupRequest, RecoupResponse};
@@ -130,6 +130,10 @@ async fn claim(app: &Exchange, keys: &KeyState, request: &Request, kind: &Kind) 
         ));
     }
     check::cipher(denom, check::signature_cipher(&body.denom_sig))?;
+    check::cipher(denom, values_cipher(&body.ewv))?;
+    if denom.public.cipher() == Cipher::Cs && body.cs_nonce.is_none() {
+        return Err(error(ErrorCode::GENERIC_PARAMETER_MISSING, "cs_nonce"));
+    }
     let coin = Presented {
         coin_pub,
         denom: denom.serial,
@@ -165,6 +169,13 @@ async fn claim(app: &Exchange, keys: &KeyState, request: &Request, kind: &Kind) 
         Fault::Signature => error(kind.signature_invalid, ""),
         Fault::Blinding => error(kind.blinding_failed, ""),
     })
+}
+
+fn values_cipher(values: &ExchangeWithdrawValues) -> Cipher {
+    match values {
+        ExchangeWithdrawValues::Rsa => Cipher::Rsa,
+        ExchangeWithdrawValues::Cs { .. } => Cipher::Cs,
+    }
 }
 
 fn is_signed(is_recoup: bool, coin_pub: &EddsaPublicKey, body: &RecoupRequest) -> bool {

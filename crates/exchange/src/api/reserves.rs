@@ -5,12 +5,13 @@ use std::time::Duration as StdDuration;
 use batzen_http::{Request, Response};
 use batzen_protocol::api::exchange::{ReserveBalance, ReserveRequest, ReserveStatus};
 use batzen_protocol::signatures::{SignedMessage, WalletReserveHistory, WalletReserveStatus};
-use batzen_protocol::{Duration, ErrorCode, Timestamp};
+use batzen_protocol::{Duration, ErrorCode, Money, Timestamp};
 
 use super::check::Checked;
 use super::errors::{self, Operation};
-use super::{Table, body, endpoint, error, path_value};
-use crate::rules::{Command, Outcome, ReserveHistory, read};
+use super::{Table, body, endpoint, error, overloaded, path_value};
+use crate::rules::history::balance_of;
+use crate::rules::{Command, Outcome, ReserveHistory, ReserveHistoryItem, read};
 use crate::service::Exchange;
 
 /// A long poll ends after this time at the latest.
@@ -116,16 +117,29 @@ async fn history(app: &Exchange, request: &mut Request) -> Response {
     answer.await.unwrap_or_else(|refused: Response| refused)
 }
 
-/// Balance and history. Several reads: what falls between them shows in the next answer.
+/// How often a statement is read anew because something happened in between.
+const READS_MAX: u32 = 16;
+
+/// Balance and history. A whole history adds up to the balance; it is read again when something happened meanwhile.
 fn statement(
     app: &Exchange,
     reserve_pub: batzen_tables::exchange::ReservePub,
     since: Option<Timestamp>,
 ) -> Checked<Response> {
-    let statement =
-        read::reserve_statement(&app.store, &app.rules.denoms, reserve_pub, since).map_err(errors::store)?;
-    let Some(statement) = statement else {
-        return Err(error(ErrorCode::EXCHANGE_RESERVES_STATUS_UNKNOWN, ""));
+    let mut reads = 0;
+    let statement = loop {
+        let found = read::reserve_statement(&app.store, &app.rules.denoms, reserve_pub, since);
+        let Some(statement) = found.map_err(errors::store)? else {
+            return Err(error(ErrorCode::EXCHANGE_RESERVES_STATUS_UNKNOWN, ""));
+        };
+        reads += 1;
+        let effects = || statement.items.iter().map(ReserveHistoryItem::effect);
+        if since.is_some() || balance_of(Money::ZERO, effects()) == Some(statement.balance) {
+            break statement;
+        }
+        if reads == READS_MAX {
+            return Err(overloaded());
+        }
     };
     let history = errors::reserve_history(app, &app.keys(), reserve_pub, &statement.items)?;
     Ok(Response::json(200, &ReserveStatus { balance: statement.balance.of(app.config.currency), history }))
