@@ -64,7 +64,9 @@ impl Report {
         doing: &str,
         work: impl Future<Output = anyhow::Result<(T, Done)>>,
     ) -> Result<T, Failed> {
-        let spinner = self.is_interactive.then(|| {
+        // The first step has a bar of its own: keys are created.
+        let spins = self.is_interactive && !self.steps.is_empty();
+        let spinner = spins.then(|| {
             let style = ProgressStyle::with_template("{spinner} {msg} …")
                 .unwrap_or_else(|_| ProgressStyle::default_spinner());
             let spinner = ProgressBar::new_spinner().with_style(style).with_message(doing.to_owned());
