@@ -27,7 +27,7 @@ const UNIT_DEPOSITS_MAX: usize = 10_000;
 const TARGETS: usize = 64;
 /// How often a part is tried again because somebody else was faster.
 const RACES_MAX: u32 = 8;
-/// The shortest pause between two rounds: a deposit becomes due at a multiple of `AGGREGATOR_SHIFT` only.
+/// The shortest pause between two rounds.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 
 /// Who is paid, and where.
@@ -44,11 +44,14 @@ pub async fn run_until_idle(app: &Exchange) -> Result<Progress, WorkerError> {
 /// Aggregates until the service ends.
 pub(super) async fn run(app: &Exchange, bells: &Bells) -> Result<(), WorkerError> {
     let mut aggregator = Aggregator::new(app, Mode::Service, bells);
+    let shift = app.config.workers.aggregator_shift;
     loop {
         aggregator.round().await?;
         let now = app.rules.aggregation_time(app.now());
         let next = read(app, move |store| queues::next_ready(store, now)).await?;
-        let until = next.and_then(|next| next.saturating_since(app.now()).to_std());
+        // It counts as due from the next tick of the aggregator's coarse clock on.
+        let due = next.map(|next| app.rules.aggregation_time(next.saturating_add(shift)));
+        let until = due.and_then(|due| due.saturating_since(app.now()).to_std());
         let idle = idle_interval(app.config.workers.aggregator_idle_sleep);
         pause(app, until.map_or(idle, |until| until.clamp(PAUSE_MIN, idle.max(PAUSE_MIN)))).await?;
     }
@@ -65,7 +68,7 @@ struct Aggregator<'a> {
 
 /// What became of a target.
 enum Fate {
-    /// So many commands took effect.
+    /// All of it is aggregated.
     Done,
     /// Nothing was due any more.
     Nothing,

@@ -44,17 +44,9 @@ const FAILURES_IN_A_ROW: u32 = 8;
 /// [`WorkerError::Bank`] when the bank fails again and again on one of them. The others are still tried.
 pub async fn run_until_idle(app: &Exchange) -> Result<Progress, WorkerError> {
     let mut transfers = Transfers::new(app, Mode::UntilIdle)?;
-    loop {
-        let launched = transfers.look().await?;
-        while let Some(ended) = transfers.tasks.join_next().await {
-            transfers.ended(ended);
-        }
-        match transfers.next_attempt() {
-            Some(next) => pause(app, next.saturating_duration_since(Instant::now())).await?,
-            None if launched == 0 => break,
-            None => {}
-        }
-    }
+    let result = transfers.until_idle().await;
+    transfers.tasks.shutdown().await;
+    result?;
     match transfers.gave_up {
         Some(error) => Err(error),
         None => Ok(transfers.progress),
@@ -63,23 +55,11 @@ pub async fn run_until_idle(app: &Exchange) -> Result<Progress, WorkerError> {
 
 /// Has transfers executed until the service ends.
 pub(super) async fn run(app: &Exchange, bells: &Bells) -> Result<(), WorkerError> {
-    let idle = idle_interval(app.config.workers.transfer_idle_sleep);
     let mut transfers = Transfers::new(app, Mode::Service)?;
-    let mut next_look = Instant::now();
-    loop {
-        if next_look <= Instant::now() {
-            transfers.look().await?;
-            next_look = Instant::now() + idle;
-        }
-        let due = transfers.next_attempt().map_or(next_look, |next| next.min(next_look));
-        tokio::select! {
-            biased;
-            () = app.drain.draining() => return Ok(()),
-            Some(ended) = transfers.tasks.join_next() => transfers.ended(ended),
-            () = bells.transfer.notified() => next_look = Instant::now(),
-            () = tokio::time::sleep_until(due) => next_look = Instant::now(),
-        }
-    }
+    let result = transfers.serve(bells).await;
+    // Nobody may use the lane when the service has ended. The bank will be asked again.
+    transfers.tasks.shutdown().await;
+    result
 }
 
 /// What became of one attempt.
@@ -163,6 +143,39 @@ impl<'a> Transfers<'a> {
             failed: 0,
             gave_up: None,
         })
+    }
+
+    async fn until_idle(&mut self) -> Result<(), WorkerError> {
+        loop {
+            let launched = self.look().await?;
+            while let Some(ended) = self.tasks.join_next().await {
+                self.ended(ended);
+            }
+            match self.next_attempt() {
+                Some(next) => pause(self.app, next.saturating_duration_since(Instant::now())).await?,
+                None if launched == 0 => return Ok(()),
+                None => {}
+            }
+        }
+    }
+
+    async fn serve(&mut self, bells: &Bells) -> Result<(), WorkerError> {
+        let idle = idle_interval(self.app.config.workers.transfer_idle_sleep);
+        let mut next_look = Instant::now();
+        loop {
+            if next_look <= Instant::now() {
+                self.look().await?;
+                next_look = Instant::now() + idle;
+            }
+            let due = self.next_attempt().map_or(next_look, |next| next.min(next_look));
+            tokio::select! {
+                biased;
+                () = self.app.drain.draining() => return Ok(()),
+                Some(ended) = self.tasks.join_next() => self.ended(ended),
+                () = bells.transfer.notified() => next_look = Instant::now(),
+                () = tokio::time::sleep_until(due) => next_look = Instant::now(),
+            }
+        }
     }
 
     /// Looks through all open transfers and asks for those that are due; says how many.

@@ -40,7 +40,7 @@ impl Dice {
 async fn killed_again_and_again() {
     let w = World::new().await;
     let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
-    let mut incoming = 0;
+    let (mut incoming, mut killed, mut ended) = (0, 0, 0);
     for round in 0..40 {
         // The customers' side of the bank works; ours fails in three of four requests.
         let mut fate = Dice(round + 1);
@@ -77,12 +77,13 @@ async fn killed_again_and_again() {
         for _ in 0..6 {
             let app = w.app();
             let waits = dice.roll(12);
-            match dice.roll(4) {
-                0 => drop(killed_after(waits, wirewatch::run_until_idle(app)).await),
-                1 => drop(killed_after(waits, aggregator::run_until_idle(app)).await),
-                2 => drop(killed_after(waits, closer::run_until_idle(app)).await),
-                _ => drop(killed_after(waits * 2, transfer::run_until_idle(app)).await),
-            }
+            let was_killed = match dice.roll(4) {
+                0 => killed_after(waits, wirewatch::run_until_idle(app)).await.is_none(),
+                1 => killed_after(waits, aggregator::run_until_idle(app)).await.is_none(),
+                2 => killed_after(waits, closer::run_until_idle(app)).await.is_none(),
+                _ => killed_after(waits * 2, transfer::run_until_idle(app)).await.is_none(),
+            };
+            *(if was_killed { &mut killed } else { &mut ended }) += 1;
         }
     }
     w.proxy.heal();
@@ -91,7 +92,7 @@ async fn killed_again_and_again() {
     w.aggregate().await.unwrap();
     w.close().await.unwrap();
     w.transfer().await.unwrap();
-    assert!(incoming > 20, "the test does something");
+    assert!(incoming > 20 && killed > 20 && ended > 20, "{incoming} credits, {killed} kills, {ended} ends");
     let totals = w.check().await;
     assert_eq!(w.open_transfers(), 0);
     assert!(totals.deposits.is_zero(), "everything that was due is aggregated: {totals:?}");
