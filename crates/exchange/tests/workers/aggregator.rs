@@ -24,6 +24,19 @@ async fn a_large_unit_is_one_transfer() {
 }
 
 #[tokio::test]
+async fn what_is_due_may_stand_at_the_end_of_a_large_unit() {
+    let w = World::new().await;
+    w.deposit("B", "42", &["1"; 1_024], 1_000).await;
+    assert_eq!(w.aggregate().await.unwrap().done, 0);
+    w.advance(1);
+    w.deposit("B", "42", &["1"], 0).await;
+    assert_eq!(w.aggregate().await.unwrap().done, 1);
+    w.transfer().await.unwrap();
+    assert_eq!(w.paid().await, [("42".to_owned(), m("922.49"))]);
+    w.end().await;
+}
+
+#[tokio::test]
 async fn a_unit_left_half_way_is_found_again() {
     let w = World::new().await;
     let due = w.deposit("B", "42", &["1"; 3], 0).await;
