@@ -284,10 +284,8 @@ async fn a_copy_of_the_wallet_finds_out_and_pays_with_other_coins() {
     // The copy tries with coins that are spent, learns it with proof, and takes others.
     copy.pay(&request(&merchant, "KUDOS:15.9", 2)).await.unwrap();
     copy.run_pending().await.unwrap();
-    let exchange = world.exchange.lock().unwrap();
-    exchange.check_conservation();
-    assert!(exchange.conflicts > 0);
-    drop(exchange);
+    world.exchange.lock().unwrap().check_conservation();
+    assert!(world.exchange.lock().unwrap().conflicts > 0);
     let lost = copy.coins().into_iter().filter(|coin| coin.status == CoinStatus::Lost).count();
     assert!(lost > 0);
     let broke = copy.pay(&request(&merchant, "KUDOS:40", 3)).await;

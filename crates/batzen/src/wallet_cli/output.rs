@@ -53,8 +53,13 @@ impl Output {
 
     /// Reports an error, as JSON if that is wanted.
     pub fn error(&self, error: &anyhow::Error, code: u8) {
+        // The wallet's own errors name their causes already.
+        let text = match error.downcast_ref::<batzen_wallet::WalletError>() {
+            Some(error) => error.to_string(),
+            None => format!("{error:#}"),
+        };
         if self.json {
-            let mut body = serde_json::json!({ "error": format!("{error:#}"), "exit_code": code });
+            let mut body = serde_json::json!({ "error": text, "exit_code": code });
             let refusal = error.downcast_ref::<batzen_wallet::WalletError>().and_then(|error| match error {
                 batzen_wallet::WalletError::Core(core) => core.status_and_code(),
                 _ => None,
@@ -65,7 +70,7 @@ impl Output {
             }
             eprintln!("{body}");
         } else {
-            eprintln!("batzen wallet: {error:#}");
+            eprintln!("batzen wallet: {text}");
         }
     }
 

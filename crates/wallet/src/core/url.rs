@@ -2,7 +2,7 @@
 
 use super::CoreError;
 
-/// Normalises a base URL: `https` if no scheme is given, host in lower case, default port dropped, no query or
+/// Normalises a base URL: without a scheme `https` (`http` for this machine), host in lower case, default port dropped, no query or
 /// fragment, exactly one slash at the end.
 ///
 /// # Errors
@@ -10,7 +10,10 @@ use super::CoreError;
 pub fn normalise_base_url(text: &str) -> Result<String, CoreError> {
     let bad = |reason: &str| CoreError::BadUrl { url: text.to_owned(), reason: reason.to_owned() };
     let trimmed = text.trim();
-    let (scheme, rest) = trimmed.split_once("://").unwrap_or(("https", trimmed));
+    let (scheme, rest) = trimmed.split_once("://").unwrap_or_else(|| {
+        let local = ["localhost", "127.", "[::1]"].iter().any(|host| trimmed.starts_with(host));
+        (if local { "http" } else { "https" }, trimmed)
+    });
     let scheme = scheme.to_ascii_lowercase();
     if scheme != "https" && scheme != "http" {
         return Err(bad("it must begin with https:// or http://"));
@@ -75,6 +78,7 @@ mod tests {
     fn base_urls_have_one_spelling() {
         for (given, wanted) in [
             ("exchange.test", "https://exchange.test/"),
+            ("localhost:8081", "http://localhost:8081/"),
             ("https://Exchange.Test:443", "https://exchange.test/"),
             ("http://127.0.0.1:8081/", "http://127.0.0.1:8081/"),
             ("HTTP://a.test:80//x//Y/?q=1#f", "http://a.test/x/Y/"),

@@ -5,6 +5,7 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "shared by several tests, each using a part of it")]
 
+mod coins;
 mod exchange;
 
 use std::future::Future;
@@ -97,7 +98,7 @@ impl Transport for Network {
             self.point().await;
             let sent = self.sent.fetch_add(1, Ordering::SeqCst) + 1;
             let lose_every = self.lose_every.load(Ordering::SeqCst);
-            if lose_every > 0 && sent % lose_every == 0 {
+            if lose_every > 0 && sent.is_multiple_of(lose_every) {
                 return Err(TransportError { url: request.url.clone(), reason: "lost".to_owned() });
             }
             Ok(response)

@@ -1,0 +1,306 @@
+//! What a person does with a wallet: exchanges, withdrawals, payments, refunds.
+
+use batzen_crypto::HashCode;
+use batzen_protocol::Amount;
+
+use super::{ManualWithdrawal, Wallet, WalletError};
+use crate::bank::{self, WithdrawOffer};
+use crate::core::exchange::{CipherChoice, Exchange, ExchangeUpdate, accept_terms};
+use crate::core::payment::{self, DepositAmount, PaymentReceipt, PaymentRequest, PaymentStage};
+use crate::core::refund::{self, RefundPermission};
+use crate::core::state::OpKind;
+use crate::core::url::normalise_base_url;
+use crate::core::withdraw::{self, BankLogin, BankOperation, Origin};
+use crate::core::{Change, CoreError, OpId};
+
+impl Wallet {
+    /// Adds an exchange, or updates it: fetches and verifies everything it publishes.
+    ///
+    /// # Errors
+    /// If it does not answer, or not as an exchange must.
+    pub async fn add_exchange(&self, url: &str) -> Result<Exchange, WalletError> {
+        let base_url = normalise_base_url(url)?;
+        let previous = self.with_state(|state| state.exchanges.get(&base_url).cloned());
+        let mut update = ExchangeUpdate::new(base_url.clone(), previous);
+        loop {
+            let response = self.send(&update.next()).await?;
+            let now = self.now();
+            if let Some(mut changes) = update.receive(&response, now)? {
+                return self.step(|state, now, entropy| {
+                    let fetched = changes.iter_mut().find_map(|change| match change {
+                        Change::Exchange(exchange) => Some(exchange),
+                        _ => None,
+                    });
+                    let Some(fetched) = fetched else {
+                        return Err(CoreError::Inconsistent("an update gave no exchange".to_owned()));
+                    };
+                    // What other steps learnt while the answers were on their way stays.
+                    if let Some(known) = state.exchanges.get(&base_url) {
+                        fetched.terms.accepted.clone_from(&known.terms.accepted);
+                        for denom in known.denoms.values().filter(|denom| denom.revoked) {
+                            if let Some(denom) = fetched.denoms.get_mut(&denom.h_denom_pub) {
+                                denom.revoked = true;
+                                denom.offered = false;
+                            }
+                        }
+                    }
+                    let exchange = fetched.as_ref().clone();
+                    let mut updated = state.clone();
+                    for change in &changes {
+                        updated.apply(change.clone());
+                    }
+                    changes.extend(crate::core::plan(&updated, now, entropy)?);
+                    Ok((exchange, changes))
+                });
+            }
+        }
+    }
+
+    /// The exchange, asked again if what is known is older than an hour. What is known is used if it does not answer.
+    ///
+    /// # Errors
+    /// If it is not known and does not answer as it must.
+    pub async fn fresh_exchange(&self, url: &str) -> Result<Exchange, WalletError> {
+        let base_url = normalise_base_url(url)?;
+        match self.with_state(|state| state.exchanges.get(&base_url).cloned()) {
+            Some(exchange) if !exchange.is_stale(self.now()) => Ok(exchange),
+            Some(exchange) => match self.add_exchange(&base_url).await {
+                Err(WalletError::Transport(_) | WalletError::Unavailable { .. }) => Ok(exchange),
+                other => other,
+            },
+            None => self.add_exchange(&base_url).await,
+        }
+    }
+
+    /// Accepts the current terms of service of a known exchange.
+    ///
+    /// # Errors
+    /// If the exchange is not known.
+    pub fn accept_terms(&self, url: &str) -> Result<(), WalletError> {
+        let base_url = normalise_base_url(url)?;
+        self.step(|state, _, _| Ok(((), accept_terms(state, &base_url)?)))
+    }
+
+    /// Begins a withdrawal for which the user makes the transfer.
+    ///
+    /// # Errors
+    /// If the exchange cannot be used or the amount fits no coin.
+    pub async fn withdraw_manual(
+        &self,
+        exchange_url: &str,
+        amount: Amount,
+        cipher: CipherChoice,
+    ) -> Result<ManualWithdrawal, WalletError> {
+        let exchange = self.fresh_exchange(exchange_url).await?;
+        let payto = exchange.accounts.first().cloned().ok_or_else(|| CoreError::BadInput {
+            what: "exchange",
+            reason: format!("{} publishes no bank account", exchange.base_url),
+        })?;
+        let operation = self.step(|state, now, entropy| {
+            let origin = Origin::Manual { payto };
+            withdraw::start(state, &exchange.base_url, amount, origin, cipher, now, entropy)
+        })?;
+        self.manual_withdrawal(operation)
+    }
+
+    /// What the user needs to make the transfer for a manual withdrawal.
+    ///
+    /// # Errors
+    /// If there is no such withdrawal.
+    pub fn manual_withdrawal(&self, operation: OpId) -> Result<ManualWithdrawal, WalletError> {
+        Ok(self.with_state(|state| {
+            let record = state.operation(operation)?;
+            let exchange = state.exchange(&record.exchange)?;
+            let OpKind::Withdrawal(withdrawal) = &record.kind else {
+                return Err(CoreError::BadInput {
+                    what: "operation",
+                    reason: format!("{operation} is not a withdrawal"),
+                });
+            };
+            let amount = exchange.amount(withdrawal.amount);
+            let with_subject = |payto: &String| {
+                let separator = if payto.contains('?') { '&' } else { '?' };
+                format!("{payto}{separator}amount={amount}&message={}", withdrawal.reserve_pub)
+            };
+            Ok(ManualWithdrawal {
+                operation,
+                reserve_pub: withdrawal.reserve_pub,
+                amount,
+                payto_uris: exchange.accounts.iter().map(with_subject).collect(),
+            })
+        })?)
+    }
+
+    /// Asks a bank what it offers under a `taler://withdraw` URI. Nothing is recorded.
+    ///
+    /// # Errors
+    /// If the URI is none, or the bank does not answer as it must.
+    pub async fn inspect_withdrawal(&self, uri: &str) -> Result<WithdrawOffer, WalletError> {
+        let (integration_url, operation_id) = bank::parse_withdraw_uri(uri)?;
+        let config = self.send(&bank::config_request(&integration_url)).await?;
+        bank::check_config(&integration_url, &config)?;
+        let answer = self.send(&bank::operation_request(&integration_url, &operation_id)).await?;
+        Ok(bank::read_offer(&integration_url, &operation_id, &answer)?)
+    }
+
+    /// Accepts a bank's offer. With a `login` the wallet confirms at the (test) bank by itself.
+    ///
+    /// # Errors
+    /// If the exchange cannot be used or the amount fits no coin.
+    pub async fn accept_withdrawal(
+        &self,
+        offer: &WithdrawOffer,
+        exchange_url: Option<&str>,
+        cipher: CipherChoice,
+        login: Option<BankLogin>,
+    ) -> Result<OpId, WalletError> {
+        let url = exchange_url.or(offer.suggested_exchange.as_deref()).ok_or_else(|| {
+            CoreError::BadInput { what: "exchange", reason: "the bank suggests none; name one".to_owned() }
+        })?;
+        let exchange = self.fresh_exchange(url).await?;
+        let exchange_payto = offer.account_of(&exchange)?;
+        let known = self.with_state(|state| {
+            state.operations.values().find_map(|operation| match &operation.kind {
+                OpKind::Withdrawal(record) => match &record.origin {
+                    Origin::Bank(bank)
+                        if bank.operation_id == offer.operation_id
+                            && bank.integration_url == offer.integration_url =>
+                    {
+                        Some(operation.id)
+                    }
+                    _ => None,
+                },
+                _ => None,
+            })
+        });
+        if let Some(id) = known {
+            return Ok(id);
+        }
+        let origin = Origin::Bank(BankOperation {
+            integration_url: offer.integration_url.clone(),
+            operation_id: offer.operation_id.clone(),
+            exchange_payto,
+            confirm_url: offer.confirm_url.clone(),
+            confirm: login,
+        });
+        self.step(|state, now, entropy| {
+            withdraw::start(state, &exchange.base_url, offer.amount, origin, cipher, now, entropy)
+        })
+    }
+
+    /// Opens an account at a test bank if needed and begins a withdrawal there. Nothing is recorded here yet.
+    ///
+    /// # Errors
+    /// If the bank refuses.
+    pub async fn begin_at_bank(
+        &self,
+        login: &BankLogin,
+        amount: Amount,
+    ) -> Result<WithdrawOffer, WalletError> {
+        let answer = self.send(&bank::register_request(login)).await?;
+        bank::check_registered(login, &answer)?;
+        let answer = self.send(&bank::create_request(login, amount)).await?;
+        self.inspect_withdrawal(&bank::read_created(&answer)?).await
+    }
+
+    /// Begins a withdrawal at a test bank whose account the wallet may use: opens the account if needed, creates the
+    /// withdrawal, and confirms it once it is recorded here.
+    ///
+    /// # Errors
+    /// If bank or exchange refuse.
+    pub async fn withdraw_from_bank(
+        &self,
+        bank_url: &str,
+        user: &str,
+        password: &str,
+        amount: Amount,
+        exchange_url: Option<&str>,
+        cipher: CipherChoice,
+    ) -> Result<OpId, WalletError> {
+        let login = BankLogin {
+            access_url: bank::access_url(bank_url)?,
+            user: user.to_owned(),
+            password: password.to_owned(),
+        };
+        let offer = self.begin_at_bank(&login, amount).await?;
+        self.accept_withdrawal(&offer, exchange_url, cipher, Some(login)).await
+    }
+
+    /// Pays a merchant and waits for the exchange's confirmation. The change is refreshed by [`Wallet::run_pending`].
+    ///
+    /// # Errors
+    /// [`WalletError::Failed`] if the exchange refused; [`WalletError::Pending`] and its relatives if it did not
+    /// answer: then the payment goes on with the next run, and must not be made again.
+    pub async fn pay(&self, request: &PaymentRequest) -> Result<PaymentReceipt, WalletError> {
+        let id = self.step(|state, now, entropy| payment::start(state, request, now, entropy))?;
+        self.finish_payment(id).await
+    }
+
+    /// Pays coins out into a bank account.
+    ///
+    /// # Errors
+    /// As [`Wallet::pay`].
+    pub async fn deposit(
+        &self,
+        exchange_url: &str,
+        amount: DepositAmount,
+        payto: &str,
+    ) -> Result<PaymentReceipt, WalletError> {
+        let base_url = normalise_base_url(exchange_url)?;
+        let id = self.step(|state, now, entropy| {
+            payment::start_deposit(state, &base_url, amount, payto, now, entropy)
+        })?;
+        self.finish_payment(id).await
+    }
+
+    async fn finish_payment(&self, id: OpId) -> Result<PaymentReceipt, WalletError> {
+        self.finish(id).await?;
+        let failure = self.with_state(|state| match state.operation(id).map(|operation| &operation.kind) {
+            Ok(OpKind::Payment(payment)) if payment.stage == PaymentStage::Failed => payment.reason.clone(),
+            _ => None,
+        });
+        match failure {
+            Some(message) => Err(WalletError::Failed { operation: id, message }),
+            None => Ok(self.with_state(|state| payment::receipt(state, id))?),
+        }
+    }
+
+    /// The receipt of an earlier payment.
+    ///
+    /// # Errors
+    /// If there is no such payment, or it is not confirmed.
+    pub fn receipt(&self, id: OpId) -> Result<PaymentReceipt, WalletError> {
+        Ok(self.with_state(|state| payment::receipt(state, id))?)
+    }
+
+    /// Takes back what a merchant gives back for contract `h_contract_terms`, and refreshes the coins. `None` if all
+    /// permissions were known already.
+    ///
+    /// # Errors
+    /// If the permissions do not fit to a payment of this wallet, or as [`Wallet::pay`].
+    pub async fn refund(
+        &self,
+        h_contract_terms: &HashCode,
+        permissions: &[RefundPermission],
+    ) -> Result<Option<OpId>, WalletError> {
+        let started = self.step(|state, now, _| {
+            Ok(match refund::start(state, h_contract_terms, permissions, now)? {
+                Some((id, changes)) => (Some(id), changes),
+                None => (None, Vec::new()),
+            })
+        })?;
+        if let Some(id) = started {
+            self.finish(id).await?;
+        }
+        Ok(started)
+    }
+
+    /// Gives up a withdrawal for which no money was sent yet. Money that comes after all stays in the reserve and
+    /// returns to its sender when the reserve closes.
+    ///
+    /// # Errors
+    /// If it is no such withdrawal.
+    pub fn cancel(&self, id: OpId) -> Result<(), WalletError> {
+        self.step(|state, now, _| Ok(((), withdraw::cancel(state, id, now)?)))
+    }
+}
