@@ -1,0 +1,338 @@
+//! `batzen wallet` as people and scripts see it: help texts and JSON shapes against snapshots, and whole lives against
+//! a real bank and a real exchange, with the wallet killed in the middle of what it does.
+//!
+//! `UPDATE_SNAPSHOTS=1 cargo test -p batzen --test wallet_cli` writes the snapshots anew.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const PAYTO: &str = "payto://x-taler-bank/localhost/zoe?receiver-name=zoe";
+
+fn batzen() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_batzen"));
+    command.env_remove("NO_COLOR").env("HOME", "/nonexistent").stdin(Stdio::null());
+    command
+}
+
+fn check_snapshot(name: &str, actual: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name);
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, actual).unwrap();
+        return;
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(actual, expected, "{name} differs; if that is intended, run with UPDATE_SNAPSHOTS=1");
+}
+
+#[test]
+fn help_texts() {
+    let commands: [&[&str]; 20] = [
+        &[],
+        &["withdraw"],
+        &["accept"],
+        &["balance"],
+        &["deposit"],
+        &["transactions"],
+        &["run"],
+        &["pending"],
+        &["coins"],
+        &["instructions"],
+        &["cancel"],
+        &["exchanges"],
+        &["exchanges", "list"],
+        &["exchanges", "add"],
+        &["exchanges", "update"],
+        &["exchanges", "show"],
+        &["exchanges", "tos"],
+        &["exchanges", "tos-accept"],
+        &["backup-file", "export"],
+        &["backup-file", "import"],
+    ];
+    let mut text = String::new();
+    for command in commands {
+        let output = batzen().arg("wallet").args(command).arg("--help").output().unwrap();
+        assert!(output.status.success());
+        text.push_str(&format!("$ batzen wallet {} --help\n", command.join(" ")).replace("  ", " "));
+        text.push_str(&String::from_utf8(output.stdout).unwrap());
+        text.push('\n');
+    }
+    check_snapshot("wallet-help.txt", &text);
+}
+
+/// The shape of a JSON value: member names and types, of lists the first element.
+fn shape(value: &Value) -> Value {
+    match value {
+        Value::Null => "null".into(),
+        Value::Bool(_) => "bool".into(),
+        Value::Number(_) => "number".into(),
+        Value::String(text) => match text.split_once(':') {
+            Some((currency, rest))
+                if currency.trim_start_matches(['+', '-']) == "KUDOS"
+                    && rest.starts_with(char::is_numeric) =>
+            {
+                "amount".into()
+            }
+            _ => "text".into(),
+        },
+        Value::Array(items) => Value::Array(items.first().map(shape).into_iter().collect()),
+        Value::Object(members) => {
+            Value::Object(members.iter().map(|(name, member)| (name.clone(), shape(member))).collect())
+        }
+    }
+}
+
+/// A process that ends with the test.
+struct Service(Child);
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A bank and an exchange of its own for a test.
+struct World {
+    directory: tempfile::TempDir,
+    bank_url: String,
+    exchange_url: String,
+    services: Option<(Service, Service)>,
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn wait_for(url: &str) {
+    let (address, path) = url.trim_start_matches("http://").split_once('/').unwrap();
+    let deadline = Instant::now() + Duration::from_secs(240);
+    loop {
+        let answered = std::net::TcpStream::connect(address).ok().and_then(|mut stream| {
+            use std::io::{Read, Write};
+            stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+            write!(stream, "GET /{path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").ok()?;
+            let mut status = [0u8; 12];
+            stream.read_exact(&mut status).ok()?;
+            status.ends_with(b" 200").then_some(())
+        });
+        if answered.is_some() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{url} does not come up");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+impl World {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let (bank_port, exchange_port) = (free_port(), free_port());
+        let (bank_url, exchange_url) =
+            (format!("http://localhost:{bank_port}/"), format!("http://localhost:{exchange_port}/"));
+        let log = |name: &str| Stdio::from(std::fs::File::create(directory.path().join(name)).unwrap());
+        let bank = batzen()
+            .args(["bank", "serve", "--signup-bonus", "KUDOS:1000", "--exchange", &exchange_url, "--data"])
+            .arg(directory.path().join("bank"))
+            .args(["--port", &bank_port.to_string()])
+            .stdout(Stdio::null())
+            .stderr(log("bank.log"))
+            .spawn()
+            .unwrap();
+        let bank = Service(bank);
+        wait_for(&format!("{}taler-bank-integration/config", bank_url.replace("localhost", "127.0.0.1")));
+        let exchange = batzen()
+            .args(["exchange", "serve", "--standalone", "--rsa-bits", "1024", "--bank", &bank_url, "--data"])
+            .arg(directory.path().join("exchange"))
+            .args(["--port", &exchange_port.to_string()])
+            .stdout(Stdio::null())
+            .stderr(log("exchange.log"))
+            .spawn()
+            .unwrap();
+        let exchange = Service(exchange);
+        wait_for(&format!("{}keys", exchange_url.replace("localhost", "127.0.0.1")));
+        Self { directory, bank_url, exchange_url, services: Some((bank, exchange)) }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn wallet(&self, name: &str, args: &[&str]) -> Command {
+        let mut command = batzen();
+        command.arg("wallet").arg("--wallet").arg(self.file(name)).arg("--json").args(args);
+        command
+    }
+
+    fn run(&self, name: &str, args: &[&str]) -> (i32, Value) {
+        let output = self.wallet(name, args).output().unwrap();
+        let code = output.status.code().unwrap();
+        (code, parse(&output, args))
+    }
+
+    fn ok(&self, name: &str, args: &[&str]) -> Value {
+        let (code, value) = self.run(name, args);
+        assert_eq!(code, 0, "{args:?}: {value}");
+        value
+    }
+
+    fn withdraw_args<'a>(&'a self, amount: &'a str, cipher: &'a str) -> Vec<&'a str> {
+        let bank = ["--bank", &self.bank_url, "--user", "zoe", "--password", "zoe"];
+        [&["withdraw", "--yes", "--amount", amount, "--cipher", cipher][..], &bank[..]].concat()
+    }
+
+    /// Stops the services and draws up the exchange's balance sheet.
+    fn totals(&mut self) -> Value {
+        self.services = None;
+        let output =
+            batzen().args(["exchange", "totals", "--json"]).arg(self.file("exchange")).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+fn parse(output: &Output, args: &[&str]) -> Value {
+    let bytes = if output.stdout.is_empty() { &output.stderr } else { &output.stdout };
+    serde_json::from_slice(bytes).unwrap_or_else(|_| {
+        panic!(
+            "{args:?}: {} {}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        )
+    })
+}
+
+/// Units of 10⁻⁸ in an amount, with or without currency and sign.
+fn units(text: &str) -> i128 {
+    let (sign, text) = match text.strip_prefix('-') {
+        Some(rest) => (-1, rest),
+        None => (1, text.trim_start_matches('+')),
+    };
+    let number = text.rsplit(':').next().unwrap();
+    let (value, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let fraction: i128 = format!("{fraction:0<8}").parse().unwrap();
+    sign * (value.parse::<i128>().unwrap() * 100_000_000 + fraction)
+}
+
+/// What the wallet holds: available and dust. Nothing may be pending.
+fn holdings(balances: &Value) -> i128 {
+    let balance = &balances["balances"][0];
+    assert_eq!(balance["pending_incoming"], "KUDOS:0", "{balances}");
+    assert_eq!(balance["pending_outgoing"], "KUDOS:0", "{balances}");
+    units(balance["available"].as_str().unwrap()) + units(balance["dust"].as_str().unwrap())
+}
+
+/// The history explains the balance, to the last unit.
+fn effects(transactions: &Value) -> i128 {
+    let lines = transactions["transactions"].as_array().unwrap();
+    lines.iter().map(|line| units(line["effect"].as_str().unwrap())).sum()
+}
+
+#[test]
+fn a_life_with_a_real_exchange() {
+    let mut world = World::start();
+    let mut shapes = serde_json::Map::new();
+    let mut note = |name: &str, value: &Value| {
+        shapes.insert(name.to_owned(), shape(value));
+    };
+
+    let withdrawn = world.ok("w.db", &world.withdraw_args("KUDOS:20", "rsa"));
+    note("withdraw", &withdrawn);
+    assert_eq!(
+        (withdrawn["status"].as_str(), withdrawn["type"].as_str()),
+        (Some("done"), Some("withdrawal"))
+    );
+    world.ok("w.db", &world.withdraw_args("KUDOS:10", "cs"));
+
+    let deposit = world.ok("w.db", &["deposit", "KUDOS:7.777", PAYTO, "--yes"]);
+    note("deposit", &deposit);
+    assert_eq!(deposit["transaction"]["status"], "done");
+    note("balance", &world.ok("w.db", &["balance"]));
+    note("transactions", &world.ok("w.db", &["transactions"]));
+    note("coins", &world.ok("w.db", &["coins"]));
+    note("exchanges list", &world.ok("w.db", &["exchanges", "list"]));
+    note("exchanges update", &world.ok("w.db", &["exchanges", "update"]));
+    note("exchanges show", &world.ok("w.db", &["exchanges", "show", &world.exchange_url]));
+    note("exchanges tos", &world.ok("w.db", &["exchanges", "tos", &world.exchange_url]));
+    note("run", &world.ok("w.db", &["run"]));
+
+    let manual =
+        world.ok("w.db", &["withdraw", "--exchange", &world.exchange_url, "--amount", "KUDOS:3", "--manual"]);
+    note("withdraw --manual", &manual);
+    let id = manual["operation"].to_string();
+    assert_eq!(world.ok("w.db", &["instructions", &id]), manual);
+    let (code, report) = world.run("w.db", &["run", "--once"]);
+    assert_eq!(code, 3, "{report}");
+    note("run, pending", &report);
+    note("pending", &world.ok("w.db", &["pending"]));
+    world.ok("w.db", &["cancel", &id]);
+    assert_eq!(world.ok("w.db", &["pending"])["pending"], Value::Array(Vec::new()));
+
+    let (code, poor) = world.run("w.db", &["deposit", "KUDOS:1000", PAYTO, "--yes"]);
+    assert_eq!(code, 4, "{poor}");
+    note("error", &poor);
+    let (code, _) = world.run("w.db", &["deposit", "KUDOS:1", PAYTO]);
+    assert_eq!(code, 1, "nobody agreed");
+
+    // A backup, encrypted, into another file, which then spends everything.
+    let (secret, backup) = (world.file("passphrase"), world.file("backup"));
+    std::fs::write(&secret, "correct horse battery\n").unwrap();
+    let paths = [secret.to_str().unwrap(), backup.to_str().unwrap()];
+    note(
+        "backup-file export",
+        &world.ok("w.db", &["backup-file", "export", paths[1], "--passphrase-file", paths[0]]),
+    );
+    note(
+        "backup-file import",
+        &world.ok("r.db", &["backup-file", "import", paths[1], "--passphrase-file", paths[0]]),
+    );
+    assert_eq!(world.ok("r.db", &["balance"]), world.ok("w.db", &["balance"]));
+    world.ok("r.db", &["deposit", "all", PAYTO, "--yes"]);
+    let balances = world.ok("r.db", &["balance"]);
+    assert_eq!(balances["balances"][0]["available"], "KUDOS:0");
+    assert_eq!(holdings(&balances), effects(&world.ok("r.db", &["transactions", "--all"])));
+    check_snapshot("wallet-json.json", &format!("{:#}\n", Value::Object(shapes)));
+
+    let totals = world.totals();
+    assert_eq!(units(totals["outstanding"].as_str().unwrap()), holdings(&balances), "{totals}");
+}
+
+/// Goal: `kill -9` at any moment loses nothing. Method: begin withdrawals and deposits, kill each after a while that
+/// grows from a millisecond to longer than it takes, then let `run` finish; in the end the wallet's coins are all that
+/// the exchange has outstanding.
+#[test]
+fn killed_in_the_middle() {
+    let mut world = World::start();
+    world.ok("w.db", &world.withdraw_args("KUDOS:30", "rsa"));
+    for round in 0..24u64 {
+        let args = match round % 3 {
+            0 => world.withdraw_args("KUDOS:5.55", if round % 2 == 0 { "cs" } else { "rsa" }),
+            _ => vec!["deposit", "KUDOS:1.111", PAYTO, "--yes"],
+        };
+        let mut child =
+            world.wallet("w.db", &args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(1 + round * 7));
+        // Dead, whatever it was about to do. It may have been faster.
+        let _ = child.kill();
+        child.wait().unwrap();
+        let (code, report) = world.run("w.db", &["run", "--timeout", "60"]);
+        assert_eq!(code, 0, "round {round}: {report}");
+    }
+    let balances = world.ok("w.db", &["balance"]);
+    let held = holdings(&balances);
+    assert_eq!(
+        held,
+        effects(&world.ok("w.db", &["transactions", "--all"])),
+        "the history explains the balance"
+    );
+    let totals = world.totals();
+    assert_eq!(units(totals["outstanding"].as_str().unwrap()), held, "{totals}");
+    assert_eq!(totals["unrevealed_melts"], "0");
+    assert_eq!(totals["conserved"], true);
+}
