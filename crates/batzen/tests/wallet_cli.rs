@@ -1,34 +1,30 @@
 //! `batzen wallet` as people and scripts see it: help texts and JSON shapes against snapshots, and whole lives against
 //! a real bank and a real exchange, with the wallet killed in the middle of what it does.
 //!
-//! `UPDATE_SNAPSHOTS=1 cargo test -p batzen --test wallet_cli` writes the snapshots anew.
+//! `BATZEN_BLESS=1 cargo test -p batzen --test wallet_cli` writes the snapshots anew.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::net::TcpListener;
+mod common;
+
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use common::{PATIENCE, Service, batzen, free_port};
 use serde_json::Value;
 
 const PAYTO: &str = "payto://x-taler-bank/localhost/zoe?receiver-name=zoe";
 
-fn batzen() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_batzen"));
-    command.env_remove("NO_COLOR").env("HOME", "/nonexistent").stdin(Stdio::null());
-    command
-}
-
 fn check_snapshot(name: &str, actual: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name);
-    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+    if std::env::var_os("BATZEN_BLESS").is_some() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, actual).unwrap();
         return;
     }
     let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(actual, expected, "{name} differs; if that is intended, run with UPDATE_SNAPSHOTS=1");
+    assert_eq!(actual, expected, "{name} differs; if that is intended, run with BATZEN_BLESS=1");
 }
 
 #[test]
@@ -57,7 +53,8 @@ fn help_texts() {
     ];
     let mut text = String::new();
     for command in commands {
-        let output = batzen().arg("wallet").args(command).arg("--help").output().unwrap();
+        let output =
+            batzen().arg("wallet").args(command).arg("--help").env("COLUMNS", "100").output().unwrap();
         assert!(output.status.success());
         text.push_str(&format!("$ batzen wallet {} --help\n", command.join(" ")).replace("  ", " "));
         text.push_str(&String::from_utf8(output.stdout).unwrap());
@@ -88,16 +85,6 @@ fn shape(value: &Value) -> Value {
     }
 }
 
-/// A process that ends with the test.
-struct Service(Child);
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// A bank and an exchange of its own for a test.
 struct World {
     directory: tempfile::TempDir,
@@ -106,13 +93,9 @@ struct World {
     services: Option<(Service, Service)>,
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 fn wait_for(url: &str) {
     let (address, path) = url.trim_start_matches("http://").split_once('/').unwrap();
-    let deadline = Instant::now() + Duration::from_secs(240);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         let answered = std::net::TcpStream::connect(address).ok().and_then(|mut stream| {
             use std::io::{Read, Write};
@@ -136,26 +119,22 @@ impl World {
         let (bank_port, exchange_port) = (free_port(), free_port());
         let (bank_url, exchange_url) =
             (format!("http://localhost:{bank_port}/"), format!("http://localhost:{exchange_port}/"));
-        let log = |name: &str| Stdio::from(std::fs::File::create(directory.path().join(name)).unwrap());
-        let bank = batzen()
-            .args(["bank", "serve", "--signup-bonus", "KUDOS:1000", "--exchange", &exchange_url, "--data"])
-            .arg(directory.path().join("bank"))
-            .args(["--port", &bank_port.to_string()])
-            .stdout(Stdio::null())
-            .stderr(log("bank.log"))
-            .spawn()
-            .unwrap();
-        let bank = Service(bank);
+        let data = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+        let (bank_data, exchange_data) = (data("bank"), data("exchange"));
+        let (bank_port, exchange_port) = (bank_port.to_string(), exchange_port.to_string());
+        let bank_arguments = [
+            &["bank", "serve", "--signup-bonus", "KUDOS:1000", "--exchange", &exchange_url][..],
+            &["--data", &bank_data, "--port", &bank_port][..],
+        ]
+        .concat();
+        let bank = Service::start(directory.path(), "bank", &bank_arguments);
         wait_for(&format!("{}taler-bank-integration/config", bank_url.replace("localhost", "127.0.0.1")));
-        let exchange = batzen()
-            .args(["exchange", "serve", "--standalone", "--rsa-bits", "1024", "--bank", &bank_url, "--data"])
-            .arg(directory.path().join("exchange"))
-            .args(["--port", &exchange_port.to_string()])
-            .stdout(Stdio::null())
-            .stderr(log("exchange.log"))
-            .spawn()
-            .unwrap();
-        let exchange = Service(exchange);
+        let exchange_arguments = [
+            &["exchange", "serve", "--standalone", "--rsa-bits", "1024", "--bank", &bank_url][..],
+            &["--data", &exchange_data, "--port", &exchange_port][..],
+        ]
+        .concat();
+        let exchange = Service::start(directory.path(), "exchange", &exchange_arguments);
         wait_for(&format!("{}keys", exchange_url.replace("localhost", "127.0.0.1")));
         Self { directory, bank_url, exchange_url, services: Some((bank, exchange)) }
     }

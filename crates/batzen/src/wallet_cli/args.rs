@@ -10,12 +10,18 @@ use clap::{Args, Subcommand, ValueEnum};
 #[command(
     arg_required_else_help = true,
     after_help = "Examples:
-  batzen wallet withdraw --bank http://localhost:8082/ --user alice --password secret --amount KUDOS:20 --yes
+  batzen wallet withdraw --bank http://localhost:8082/ --user zoe --password zoe --amount KUDOS:20
   batzen wallet balance
-  batzen wallet deposit KUDOS:5 payto://x-taler-bank/localhost/alice --yes
+  batzen wallet deposit KUDOS:5 payto://x-taler-bank/localhost/zoe
 
-Exit codes: 0 done, 1 error, 2 wrong usage, 3 pending (go on with `batzen wallet run`), 4 not enough money,
-5 refused by exchange or bank, 6 the wallet is in use."
+Exit codes:
+  0  done
+  1  error
+  2  wrong usage
+  3  pending: go on with `batzen wallet run`
+  4  not enough money
+  5  refused by exchange or bank
+  6  another process works with the wallet"
 )]
 pub struct WalletArgs {
     /// The wallet file [default: batzen/wallet.db in the user's data directory]
@@ -106,7 +112,7 @@ impl From<Cipher> for CipherChoice {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   A test bank whose account the wallet may use (opened if needed):
-    batzen wallet withdraw --bank http://localhost:8082/ --user alice --password secret --amount KUDOS:20
+    batzen wallet withdraw --bank http://localhost:8082/ --user zoe --password zoe --amount KUDOS:20
   A transfer that you make yourself:
     batzen wallet withdraw --exchange http://localhost:8081/ --amount KUDOS:20 --manual")]
 pub struct WithdrawArgs {
@@ -161,8 +167,8 @@ pub struct AcceptArgs {
 /// Options of `deposit`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  batzen wallet deposit KUDOS:5 payto://x-taler-bank/localhost/alice
-  batzen wallet deposit all payto://x-taler-bank/localhost/alice
+  batzen wallet deposit KUDOS:5 payto://x-taler-bank/localhost/zoe
+  batzen wallet deposit all payto://x-taler-bank/localhost/zoe
 
 Deposit fees come on top of the amount. The exchange takes its wire fee out of the transfer.")]
 pub struct DepositArgs {
