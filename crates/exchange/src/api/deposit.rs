@@ -6,15 +6,16 @@ use batzen_protocol::api::exchange::{
     BatchDepositCoin, BatchDepositConfirmation, BatchDepositRequest, ConfirmationSignature,
     DepositConfirmation, DepositRequest,
 };
+use batzen_protocol::api::field_error;
 use batzen_protocol::payto::PaytoUri;
 use batzen_protocol::signatures::{ExchangeConfirmDeposit, SignedMessage, WalletCoinDeposit};
-use batzen_protocol::{Amount, ErrorCode, Timestamp};
+use batzen_protocol::{Amount, ErrorCode, Money, ParseError, Timestamp};
 use batzen_tables::exchange::{DepositKey, Deposits};
 use serde_json::Value;
 
 use super::check::{self, Checked, Presented, Window};
 use super::errors::{self, Operation};
-use super::{Table, body, endpoint, error, money, path_value};
+use super::{Table, body, endpoint, error, in_currency, malformed, money, path_value};
 use crate::metrics::RequestClass;
 use crate::rules::{Command, Deposit, DepositCoin, Deposited, Outcome};
 use crate::service::Exchange;
@@ -113,7 +114,7 @@ struct Prepared {
     coin: Presented,
     message: WalletCoinDeposit,
     coin_sig: EddsaSignature,
-    contribution: batzen_protocol::Money,
+    contribution: Money,
 }
 
 async fn deposit(
@@ -135,8 +136,8 @@ async fn deposit(
     let mut prepared = Vec::with_capacity(coins.len());
     let mut below_fee = false;
     let mut repeated = false;
-    for coin in &coins {
-        let contribution = money::<BatchDepositRequest>(app, &coin.contribution, "contribution")?;
+    for (index, coin) in coins.iter().enumerate() {
+        let contribution = contribution(app, &coin.contribution, batch.then_some(index))?;
         let denom = check::known(app, &keys, &coin.denom_pub_hash)?;
         if contribution > denom.value {
             return Err(error(ErrorCode::EXCHANGE_GENERIC_AMOUNT_EXCEEDS_DENOMINATION_VALUE, ""));
@@ -203,6 +204,15 @@ async fn deposit(
     };
     app.metrics.success.deposit.add(deposited.coins.iter().filter(|coin| !coin.repeated).count() as u64);
     confirm(app, deposited, &coin_pubs, h_wire, &contract).await
+}
+
+/// What a coin contributes; `index` is its place in a batch.
+fn contribution(app: &Exchange, amount: &Amount, index: Option<usize>) -> Checked<Money> {
+    let Some(index) = index else { return money::<DepositRequest>(app, amount, "contribution") };
+    in_currency(app, amount).map_err(|error| {
+        let element = Some((index, "contribution".to_owned()));
+        malformed(&ParseError { element, ..field_error::<BatchDepositRequest>("coins", error.to_string()) })
+    })
 }
 
 /// Whether all these deposits were accepted before. A repetition is confirmed whatever has become of the denominations

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use batzen_engine::EngineError;
 use batzen_http::{Admission, Handler, Head, Method, Request, Response, Routes, Style, header};
 use batzen_protocol::api::field_error;
-use batzen_protocol::{Amount, ErrorCode, Money, ParseError, parse_body};
+use batzen_protocol::{Amount, AmountError, ErrorCode, Money, ParseError, parse_body};
 use batzen_store::StoreError;
 use serde::de::DeserializeOwned;
 
@@ -186,9 +186,20 @@ pub fn malformed(error: &ParseError) -> Response {
 /// # Errors
 /// The answer to give: 400, code 22, naming the member.
 pub fn money<T: DeserializeOwned>(app: &Exchange, amount: &Amount, field: &str) -> Result<Money, Response> {
-    amount
-        .money_in(app.config.currency)
-        .map_err(|error| malformed(&field_error::<T>(field, error.to_string())))
+    in_currency(app, amount).map_err(|error| malformed(&field_error::<T>(field, error.to_string())))
+}
+
+/// The quantity of an amount in the exchange's currency, exactly as configured: the bytes of its name are signed, but only
+/// the quantity is stored, so that a history could not repeat another spelling.
+///
+/// # Errors
+/// Another currency, or another spelling of ours.
+pub fn in_currency(app: &Exchange, amount: &Amount) -> Result<Money, AmountError> {
+    if amount.currency.padded() == app.config.currency.padded() {
+        Ok(amount.money)
+    } else {
+        Err(AmountError::CurrencyMismatch)
+    }
 }
 
 /// A value in base32 at a place in the path.

@@ -105,7 +105,7 @@ async fn reveal_coins(
             return Err(error(ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED, ""));
         }
     }
-    check_nonces(&body)?;
+    check_nonces(&denoms, &body)?;
     let old_age = old_age_commitment(&coin, old_denom, body.old_age_commitment.as_deref())?;
     let work = Work {
         rc,
@@ -178,17 +178,18 @@ async fn reveal_coins(
 /// The commitment binds the planchets of the candidate that stays secret only as the client made them up. With a nonce of
 /// its own choice a client would get two signatures under one nonce by two melts, and with them the private key: nonces
 /// that follow from the refresh master secret are used for one commitment only, as the rules lock that secret.
-fn check_nonces(body: &RevealRequest) -> Checked<()> {
-    let own = |planchet: &BlindedPlanchet, index: u32| match (planchet, &body.rms) {
-        (BlindedPlanchet::Rsa { .. }, _) => true,
-        (BlindedPlanchet::Cs { nonce, .. }, Some(rms)) => *nonce == rms.cs_nonce(index),
-        (BlindedPlanchet::Cs { .. }, None) => false,
-    };
-    if body.coin_evs.iter().zip(0..).all(|(planchet, index)| own(planchet, index)) {
-        Ok(())
-    } else {
-        Err(error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "coin_evs: a nonce does not follow from rms"))
+fn check_nonces(denoms: &[&Denom], body: &RevealRequest) -> Checked<()> {
+    let items = denoms.iter().zip(&body.coin_evs).zip(0..);
+    for ((denom, planchet), index) in items {
+        if let (Cipher::Cs, BlindedPlanchet::Cs { nonce, .. }, Some(rms)) =
+            (denom.public.cipher(), planchet, &body.rms)
+            && *nonce != rms.cs_nonce(index)
+        {
+            let detail = "coin_evs: a nonce does not follow from rms";
+            return Err(error(ErrorCode::GENERIC_PARAMETER_MALFORMED, detail));
+        }
     }
+    Ok(())
 }
 
 /// The melt under a commitment. Its rows never change once written, so they can be read outside a batch.
