@@ -246,6 +246,9 @@ fn refused(app: &Exchange, keys: &KeyState, operation: Operation, refusal: Refus
     use ErrorCode as Code;
     let plain = |code| error(code, "");
     match refusal {
+        Refusal::ReserveUnknown if operation == Operation::History => {
+            plain(Code::EXCHANGE_RESERVES_STATUS_UNKNOWN)
+        }
         Refusal::ReserveUnknown => plain(Code::EXCHANGE_GENERIC_RESERVE_UNKNOWN),
         Refusal::ReserveInsufficient(shortage) => reserve_insufficient(app, keys, &shortage),
         Refusal::HistoryUnaffordable => plain(Code::EXCHANGE_GET_RESERVE_HISTORY_ERROR_INSUFFICIENT_BALANCE),

@@ -216,11 +216,11 @@ impl ExchangeRules {
             return Err(Refusal::DepositPaid);
         }
         let back = command.amount.checked_sub(terms.fee_refund).map_err(|_| Refusal::RefundBelowFee)?;
-        let refunded = add(deposit.refunded, command.amount)?;
-        if refunded > deposit.amount {
+        let refunded = deposit.refunded.checked_add(command.amount);
+        let Some(refunded) = refunded.ok().filter(|refunded| *refunded <= deposit.amount) else {
             let reason = ConflictReason::RefundAboveDeposit { requested: command.amount };
             return Err(conflict(&presented, &coin, 0, reason));
-        }
+        };
         let remaining = add(coin.remaining, back)?;
         assert!(remaining <= terms.value, "refunds never fill a coin above its value");
         rows.update::<Coins>(&coin_key, CoinRow { remaining, ..coin });

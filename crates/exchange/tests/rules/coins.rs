@@ -27,6 +27,17 @@ fn conflict(refusal: Refusal) -> (usize, ConflictReason, Vec<CoinHistoryItem>, M
 }
 
 #[test]
+fn a_refund_above_all_amounts_is_above_the_deposit() {
+    let world = World::new();
+    issue(&world, &[1]);
+    world.ok(Command::Deposit(deposit(&[(1, 1, "4")], (1, 1, 1), (0, 100))));
+    world.ok(refund((1, 1, 1), 1, "1"));
+    let refusal = world.refused(refund((1, 1, 1), 2, "4503599627370496.99999999"));
+    let Refusal::CoinConflict { conflict, .. } = refusal else { panic!("{refusal}") };
+    assert!(matches!(conflict.reason, ConflictReason::RefundAboveDeposit { .. }));
+}
+
+#[test]
 fn a_deposit_is_accepted_once_and_confirmed_for_ever() {
     let world = World::new();
     issue(&world, &[1, 1]);
