@@ -362,7 +362,7 @@ async fn fresh_denominations_must_be_withdrawable_at_the_first_reveal() {
     let first: BlindSignatures = site.ok(&done.reveal_path(), &done.reveal(done_index)).await;
 
     let future = site.future_denom(RSA_1).await;
-    let early = site.plan_refresh(&old, &[future.clone()], "1.04").await;
+    let early = site.plan_refresh(&old, std::slice::from_ref(&future), "1.04").await;
     let early_index = site.melt(&early).await;
     let reply = site.post(&early.reveal_path(), &early.reveal(early_index)).await;
     proof::denom_unusable(&site, &reply, 1008, "REVEAL", &future.h);
@@ -375,8 +375,8 @@ async fn fresh_denominations_must_be_withdrawable_at_the_first_reveal() {
 
     // Revoked: a plain error.
     let now = site.denom(CS_FREE);
-    let done = site.plan_refresh(&old, &[now.clone()], "0.53").await;
-    let late = site.plan_refresh(&old, &[now.clone()], "0.53").await;
+    let done = site.plan_refresh(&old, std::slice::from_ref(&now), "0.53").await;
+    let late = site.plan_refresh(&old, std::slice::from_ref(&now), "0.53").await;
     let done_index = site.melt(&done).await;
     let late_index = site.melt(&late).await;
     let first: BlindSignatures = site.ok(&done.reveal_path(), &done.reveal(done_index)).await;
