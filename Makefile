@@ -39,7 +39,7 @@ test-fast: needs ## tests only, by cargo-nextest when it is installed
 	if $(CARGO) nextest --version >/dev/null 2>&1; then $(CARGO) nextest run --workspace --locked; else $(CARGO) test --workspace --locked; fi
 
 soak: needs ## the crash tests in their long form (CYCLES=50 kills each)
-	BATZEN_SOAK_CYCLES=$(CYCLES) $(CARGO) test --workspace --locked -- crash --nocapture --test-threads=1
+	BATZEN_SOAK_CYCLES=$(CYCLES) BATZEN_SOAK_FACTOR=4 $(CARGO) test --workspace --locked -- crash kill --nocapture --test-threads=1
 
 bench: needs ## micro-benchmarks of cryptography and storage
 	$(CARGO) bench -p batzen-crypto -p batzen-store
