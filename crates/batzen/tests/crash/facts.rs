@@ -13,8 +13,8 @@ use batzen_protocol::{Money, Timestamp};
 use batzen_store::{Store, Table};
 use batzen_tables::bank::BankTransactions;
 use batzen_tables::exchange::{
-    CoinKey, Coins, DepositKey, Deposits, MeltKey, Melts, Prepared, RefundKey, Refunds, ReserveKey, Reserves,
-    ReservesIn, Reveals, TransferKind, WireOut, WithdrawalKey, Withdrawals,
+    Aggregates, CoinKey, Coins, DepositKey, Deposits, MeltKey, Melts, Prepared, RefundKey, Refunds,
+    ReserveKey, Reserves, ReservesIn, Reveals, TransferKind, WireOut, WithdrawalKey, Withdrawals,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -337,6 +337,9 @@ fn transfers(claims: &Claims<'_>, exchange: &Store, bank: &Store, findings: &mut
     });
     findings.transfers = made.len();
 
+    // The wire fee and a hundredth, the bank's unit.
+    let wire_fee = exchange.all::<WireOut>().unwrap().iter().map(|found| found.row.wire_fee).max();
+    let smallest_transfer = sum([wire_fee.unwrap_or(Money::ZERO), Money::new(0, 1_000_000).unwrap()]);
     let accounts = books::totals(bank).unwrap().accounts;
     for (index, shop) in claims.shops.iter().enumerate() {
         let (mut wired, mut fees, mut count) = (Money::ZERO, Money::ZERO, 0_u64);
@@ -348,6 +351,14 @@ fn transfers(claims: &Claims<'_>, exchange: &Store, bank: &Store, findings: &mut
                 wired = sum([wired, found.row.amount]);
                 fees = sum([fees, found.row.wire_fee]);
                 count += 1;
+            }
+        }
+        // What is too small to be wired waits for more; anything larger that waits is only late.
+        let mut waiting = BTreeMap::<Wtid, Money>::new();
+        for found in exchange.all::<Aggregates>().unwrap() {
+            if found.key.merchant_pub == shop.key_pub {
+                findings.is_unpaid |= found.row.total >= smallest_transfer;
+                waiting.insert(found.row.wtid, found.row.total);
             }
         }
         let balance = accounts.iter().find(|account| account.name == shop.account);
@@ -373,13 +384,15 @@ fn transfers(claims: &Claims<'_>, exchange: &Store, bank: &Store, findings: &mut
                 };
                 let wtid = exchange.get::<Deposits>(&key).unwrap().and_then(|found| found.row.wtid);
                 findings.is_unpaid |= wtid.is_none();
-                findings.unless(wtid.is_some_and(|wtid| made.contains_key(&wtid)), || {
-                    format!("a deposit of coin {coin_pub} was not paid")
+                let is_paid = wtid.is_some_and(|wtid| {
+                    made.contains_key(&wtid)
+                        || waiting.get(&wtid).is_some_and(|total| *total < smallest_transfer)
                 });
+                findings.unless(is_paid, || format!("a deposit of coin {coin_pub} was not paid"));
             }
         }
         // Each transfer is rounded down to a hundredth; what is left over is in the balance sheet.
-        let paid = sum([wired, fees]);
+        let paid = sum([wired, fees].into_iter().chain(waiting.into_values()));
         let rounding = earned.checked_sub(paid);
         let rounding_max = Money::new(0, 1_000_000).unwrap().checked_mul(count).unwrap();
         findings.unless(rounding.is_ok_and(|rounding| rounding <= rounding_max), || {
