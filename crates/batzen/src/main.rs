@@ -3,6 +3,7 @@
 //! Standard output carries data only; everything else goes to standard error.
 
 mod bank_cli;
+mod bench_cli;
 mod demo;
 mod exchange_cli;
 mod logging;
@@ -57,6 +58,8 @@ enum Command {
     Wallet(wallet_cli::WalletArgs),
     /// Look into an embedded store that no process has open
     Store(store_cli::StoreArgs),
+    /// Measure: throughput, latency, efficiency
+    Bench(bench_cli::BenchArgs),
 }
 
 fn main() -> ExitCode {
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Command::Exchange(args) => exchange_cli::run(args),
         Command::Wallet(args) => wallet_cli::run(args),
         Command::Store(args) => store_cli::run(args),
+        Command::Bench(args) => bench_cli::run(args),
     };
     match result {
         Ok(code) => code,

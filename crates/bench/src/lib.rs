@@ -1,5 +1,13 @@
 //! Measures Batzen: scenarios run against the product's own processes, the ceilings of the machine beside them, and what
 //! becomes of the figures: a result directory a run, reports, comparisons, tables.
 
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on fails"))]
+
+pub mod affinity;
+mod error;
 pub mod machine;
+pub mod options;
 pub mod result;
+pub mod scenarios;
+
+pub use error::BenchError;

@@ -1,0 +1,24 @@
+//! `batzen bench`: measure this machine, this program, and compare.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+/// Measure: throughput, latency, efficiency.
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    command: BenchCommand,
+}
+
+#[derive(Subcommand)]
+enum BenchCommand {}
+
+/// Runs a `batzen bench` command. Exit code 3: the measurement was made, but requests failed.
+///
+/// # Errors
+/// Whatever keeps it from measuring, as one line.
+pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
+    match args.command {}
+}
