@@ -17,6 +17,7 @@ pub mod eddsa;
 mod error;
 pub mod hash;
 pub mod kdf;
+mod lanes;
 mod lc;
 pub mod planchet;
 mod random;

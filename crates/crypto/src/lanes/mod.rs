@@ -1,0 +1,39 @@
+//! Eight independent operations side by side, one in each 64-bit lane of an AVX-512 register.
+//!
+//! The multiplications are those of the IFMA instructions: 52 by 52 bits, low or high half, added to 64 bits. Where the
+//! processor lacks them, callers take the library instead; the results are the same.
+
+#[cfg(target_arch = "x86_64")]
+use std::sync::OnceLock;
+
+/// Number of operations that run side by side.
+#[allow(dead_code, reason = "for the modules that follow")]
+pub(crate) const LANES: usize = 8;
+
+/// Whether the processor multiplies in eight lanes, and nobody has switched that off.
+///
+/// `BATZEN_NO_IFMA=1` in the environment switches it off for the whole life of the process, so that the other path can
+/// be compared and tested on every machine. Any other value does nothing.
+#[cfg(target_arch = "x86_64")]
+#[allow(dead_code, reason = "for the modules that follow")]
+pub(crate) fn ifma() -> bool {
+    static IFMA: OnceLock<bool> = OnceLock::new();
+    *IFMA.get_or_init(|| {
+        let allowed = std::env::var_os("BATZEN_NO_IFMA").is_none_or(|value| value != "1");
+        // All of them came with or before IFMA. The standard library also asks the operating system whether it keeps
+        // the wide registers.
+        allowed
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512ifma")
+    })
+}
+
+/// Whether the processor multiplies in eight lanes: never on this architecture.
+#[cfg(not(target_arch = "x86_64"))]
+#[allow(dead_code, reason = "for the modules that follow")]
+pub(crate) fn ifma() -> bool {
+    false
+}
