@@ -13,12 +13,18 @@ pub struct BenchArgs {
 }
 
 #[derive(Subcommand)]
-enum BenchCommand {}
+enum BenchCommand {
+    /// Measure the mandatory cryptography of operations alone (scenarios do this by themselves)
+    #[command(hide = true)]
+    Ceiling(batzen_bench::ceiling::CeilingArgs),
+}
 
 /// Runs a `batzen bench` command. Exit code 3: the measurement was made, but requests failed.
 ///
 /// # Errors
 /// Whatever keeps it from measuring, as one line.
 pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
-    match args.command {}
+    match args.command {
+        BenchCommand::Ceiling(args) => Ok(batzen_bench::ceiling::run(&args)?),
+    }
 }

@@ -4,9 +4,12 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on fails"))]
 
 pub mod affinity;
+pub mod ceiling;
 mod error;
 pub mod machine;
+pub mod meter;
 pub mod options;
+mod output;
 pub mod result;
 pub mod scenarios;
 

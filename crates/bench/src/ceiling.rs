@@ -1,0 +1,524 @@
+//! What a core could do if there were nothing but the cryptography that the protocol demands.
+//!
+//! | operation | mandatory steps |
+//! |---|---|
+//! | withdraw, a coin | Ed25519 verification (reserve), blind signature; Clause Schnorr: the two R values before |
+//! | deposit, a coin | Ed25519 verification (coin), denomination signature, Ed25519 signature (confirmation) |
+//! | refresh to n coins | melt as a deposit; n Ed25519 verifications (links); for both opened candidates a key exchange and n planchets derived; n blind signatures; Clause Schnorr: n times the R values |
+//!
+//! The steps are measured by the best path this processor has, 64 at a time, each alone and undisturbed. Hashes, parsing and
+//! everything else that an exchange does too are not part of it.
+
+use std::fmt::{self, Write as _};
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use batzen_crypto::refresh::{self, FreshDenom};
+use batzen_crypto::{
+    BlindedDenomSignature, BlindedPlanchet, CoinSecrets, CsOperation, DenomPrivateKey, DenomPublicKey,
+    DenomSignature, EcdhePrivateKey, EddsaPrivateKey, EddsaPublicKey, EddsaSignature, ExchangeWithdrawValues,
+    ExpandedSigner, HashCode, PlanchetMasterSecret, TransferSecret, denom, eddsa,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::BenchError;
+use crate::affinity::{self, Cores};
+use crate::meter::{self, Effort, Rival};
+use crate::output;
+use crate::result::CeilingPart;
+
+/// The cipher of the denominations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cipher {
+    /// Blind RSA with so many bits.
+    Rsa(u32),
+    /// Clause Blind Schnorr.
+    Cs,
+}
+
+impl fmt::Display for Cipher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rsa(bits) => write!(f, "RSA-{bits}"),
+            Self::Cs => f.write_str("CS"),
+        }
+    }
+}
+
+/// How many of each operation make up one operation of a scenario. Written `withdraw=1`, `refresh/3.5=0.2`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share {
+    /// The operation.
+    pub operation: Operation,
+    /// How many of it.
+    pub times: f64,
+}
+
+/// An operation of the exchange.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Operation {
+    /// A coin withdrawn.
+    Withdraw,
+    /// A coin deposited.
+    Deposit,
+    /// A coin changed into fresh coins, so many on average.
+    Refresh(f64),
+}
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| {
+            let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0);
+            number.ok_or_else(|| format!("{text:?} is not a positive number"))
+        };
+        let (name, times) = text.split_once('=').unwrap_or((text, "1"));
+        let operation = match name.split_once('/') {
+            None if name == "withdraw" => Operation::Withdraw,
+            None if name == "deposit" => Operation::Deposit,
+            Some(("refresh", fresh)) => Operation::Refresh(number(fresh)?),
+            _ => return Err(format!("{name:?} is none of withdraw, deposit, refresh/COINS")),
+        };
+        Ok(Self { operation, times: number(times)? })
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.operation {
+            Operation::Withdraw => write!(f, "withdraw={}", self.times),
+            Operation::Deposit => write!(f, "deposit={}", self.times),
+            Operation::Refresh(fresh) => write!(f, "refresh/{fresh}={}", self.times),
+        }
+    }
+}
+
+/// A mandatory step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// Verifying an Ed25519 signature.
+    EddsaVerify,
+    /// Making an Ed25519 signature with a key at hand.
+    EddsaSign,
+    /// Making a blind signature.
+    BlindSign,
+    /// Verifying a coin's denomination signature.
+    DenomVerify,
+    /// The two R values of Clause Blind Schnorr.
+    RValues,
+    /// A transfer public key and the key exchange with the old coin.
+    KeyExchange,
+    /// A fresh coin's key and planchet from a transfer secret.
+    Planchet,
+}
+
+impl Step {
+    /// All of them, in the order of the variants.
+    pub const ALL: [Self; 7] = [
+        Self::EddsaVerify,
+        Self::EddsaSign,
+        Self::BlindSign,
+        Self::DenomVerify,
+        Self::RValues,
+        Self::KeyExchange,
+        Self::Planchet,
+    ];
+
+    /// The name of the step in results.
+    #[must_use]
+    pub fn name(self, cipher: Cipher) -> String {
+        match self {
+            Self::EddsaVerify => "Ed25519 verify".into(),
+            Self::EddsaSign => "Ed25519 sign".into(),
+            Self::BlindSign => format!("{cipher} blind sign"),
+            Self::DenomVerify => format!("{cipher} verify"),
+            Self::RValues => "CS R values".into(),
+            Self::KeyExchange => "X25519 key and exchange".into(),
+            Self::Planchet => format!("{cipher} planchet"),
+        }
+    }
+}
+
+impl Operation {
+    /// The steps of one operation, and how often.
+    #[must_use]
+    pub fn steps(self, cipher: Cipher) -> Vec<(Step, f64)> {
+        let spend = [(Step::EddsaVerify, 1.0), (Step::DenomVerify, 1.0), (Step::EddsaSign, 1.0)];
+        let mut steps = match self {
+            Self::Withdraw => vec![(Step::EddsaVerify, 1.0), (Step::BlindSign, 1.0), (Step::RValues, 1.0)],
+            Self::Deposit => spend.to_vec(),
+            Self::Refresh(fresh) => {
+                let opened = (refresh::KAPPA - 1) as f64;
+                let reveal = [
+                    (Step::EddsaVerify, fresh),
+                    (Step::KeyExchange, opened),
+                    (Step::Planchet, opened * fresh),
+                    (Step::BlindSign, fresh),
+                    (Step::RValues, fresh),
+                ];
+                spend.into_iter().chain(reveal).collect()
+            }
+        };
+        if cipher != Cipher::Cs {
+            steps.retain(|(step, _)| *step != Step::RValues);
+        }
+        steps
+    }
+}
+
+/// The steps of one operation of a scenario, and how often, in the order of [`Step::ALL`].
+#[must_use]
+pub fn steps_of(cipher: Cipher, shares: &[Share]) -> Vec<(Step, f64)> {
+    let all: Vec<(Step, f64)> = shares
+        .iter()
+        .flat_map(|share| {
+            share.operation.steps(cipher).into_iter().map(|(step, times)| (step, times * share.times))
+        })
+        .collect();
+    Step::ALL
+        .iter()
+        .map(|step| (*step, all.iter().filter(|(of, _)| of == step).map(|(_, times)| times).sum::<f64>()))
+        .filter(|(_, times)| *times > 0.0)
+        .collect()
+}
+
+/// Items per call: enough to fill all lanes of any path eight times.
+const BATCH: usize = 64;
+/// Denominations among the coins of a batch: an exchange has neighbours of different value.
+const DENOMINATIONS: usize = 4;
+/// Size of the messages that are signed: between the 160 bytes of a withdrawal and the 432 of a deposit.
+const MESSAGE_BYTES: usize = 256;
+
+/// What the steps work on: keys, coins and signatures of one cipher.
+pub struct Material {
+    keys: Vec<DenomPrivateKey>,
+    publics: Vec<DenomPublicKey>,
+    coins: Vec<Coin>,
+    signer: ExpandedSigner,
+}
+
+struct Coin {
+    denomination: usize,
+    master: PlanchetMasterSecret,
+    values: ExchangeWithdrawValues,
+    planchet: BlindedPlanchet,
+    hash: HashCode,
+    signature: DenomSignature,
+    public: EddsaPublicKey,
+    message: Vec<u8>,
+    coin_sig: EddsaSignature,
+    transfer: EcdhePrivateKey,
+    secret: TransferSecret,
+}
+
+impl Material {
+    /// Makes keys and coins.
+    ///
+    /// # Errors
+    /// When there is no RSA of this size.
+    pub fn new(cipher: Cipher) -> Result<Self, batzen_crypto::CryptoError> {
+        let generate = |_| match cipher {
+            Cipher::Rsa(bits) => DenomPrivateKey::generate_rsa(bits),
+            Cipher::Cs => Ok(DenomPrivateKey::generate_cs()),
+        };
+        let keys = (0..DENOMINATIONS).map(generate).collect::<Result<Vec<_>, _>>()?;
+        let publics: Vec<DenomPublicKey> = keys.iter().map(|key| key.public(0)).collect();
+        let signer = ExpandedSigner::new(&EddsaPrivateKey::generate());
+        let coins =
+            (0..BATCH).map(|index| Coin::new(index, &keys, &publics)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self { keys, publics, coins, signer })
+    }
+
+    /// The code of a step, over one batch. What it computes is right: each step is checked once.
+    #[must_use]
+    pub fn rival(&self, step: Step) -> Rival<'_> {
+        let batch = u32::try_from(BATCH).expect("a small number");
+        match step {
+            Step::EddsaVerify => {
+                let items: Vec<_> =
+                    self.coins.iter().map(|coin| (&coin.public, &coin.message[..], &coin.coin_sig)).collect();
+                assert!(eddsa::verify_batch(&items).iter().all(|valid| *valid), "made by ourselves");
+                Rival::new(batch, move || drop(black_box(eddsa::verify_batch(black_box(&items)))))
+            }
+            Step::EddsaSign => Rival::new(batch, || {
+                for coin in &self.coins {
+                    black_box(self.signer.sign(black_box(&coin.message)));
+                }
+            }),
+            Step::BlindSign => {
+                let items: Vec<_> = self
+                    .coins
+                    .iter()
+                    .map(|coin| (&self.keys[coin.denomination], &coin.planchet, CsOperation::Withdraw))
+                    .collect();
+                Rival::new(batch, move || drop(black_box(denom::blind_sign_batch(black_box(&items)))))
+            }
+            Step::DenomVerify => {
+                let items: Vec<_> = self
+                    .coins
+                    .iter()
+                    .map(|coin| (&self.publics[coin.denomination], &coin.hash, &coin.signature))
+                    .collect();
+                assert!(denom::verify_batch(&items).iter().all(|valid| *valid), "made by ourselves");
+                Rival::new(batch, move || drop(black_box(denom::verify_batch(black_box(&items)))))
+            }
+            Step::RValues => {
+                let nonces: Vec<_> =
+                    self.coins.iter().map(|coin| (coin.denomination, coin.master.cs_nonce())).collect();
+                Rival::new(batch, move || {
+                    for (denomination, nonce) in &nonces {
+                        let key = &self.keys[*denomination];
+                        black_box(ExchangeWithdrawValues::derive(
+                            key,
+                            black_box(nonce),
+                            CsOperation::Withdraw,
+                        ));
+                    }
+                })
+            }
+            Step::KeyExchange => Rival::new(batch, || {
+                for coin in &self.coins {
+                    black_box(coin.transfer.public_key());
+                    let _ = black_box(refresh::transfer_secret(black_box(&coin.transfer), &coin.public));
+                }
+            }),
+            Step::Planchet => {
+                let rms = batzen_crypto::RefreshMasterSecret::from_bytes([7; 32]);
+                Rival::new(batch, move || {
+                    for coin in &self.coins {
+                        let fresh =
+                            [FreshDenom { denom: &self.publics[coin.denomination], values: coin.values }];
+                        let made =
+                            refresh::derive_candidate(black_box(&coin.secret), &fresh, Some(&rms), None);
+                        let _ = black_box(made);
+                    }
+                })
+            }
+        }
+    }
+}
+
+impl Coin {
+    fn new(
+        index: usize,
+        keys: &[DenomPrivateKey],
+        publics: &[DenomPublicKey],
+    ) -> Result<Self, batzen_crypto::CryptoError> {
+        let denomination = index % keys.len();
+        let (key, public) = (&keys[denomination], &publics[denomination]);
+        let master = PlanchetMasterSecret::generate();
+        let nonce = master.cs_nonce();
+        let values = ExchangeWithdrawValues::derive(key, &nonce, CsOperation::Withdraw);
+        let secrets = CoinSecrets::from_master(&master, &values);
+        let (planchet, state) = secrets.prepare(public, &values, Some(&nonce), None)?;
+        let blind: BlindedDenomSignature =
+            denom::blind_sign_batch(&[(key, &planchet, CsOperation::Withdraw)]).remove(0)?;
+        let signature = state.unblind(&blind)?;
+        let owner = EddsaPrivateKey::generate();
+        let mut message = vec![0; MESSAGE_BYTES];
+        batzen_crypto::fill_random(&mut message);
+        let transfer = EcdhePrivateKey::generate();
+        let secret = refresh::transfer_secret(&transfer, &owner.public_key())?;
+        Ok(Self {
+            denomination,
+            master,
+            values,
+            planchet,
+            hash: *state.h_coin_pub(),
+            signature,
+            public: owner.public_key(),
+            coin_sig: owner.sign(&message),
+            message,
+            transfer,
+            secret,
+        })
+    }
+}
+
+/// A measured ceiling.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ceiling {
+    /// Operations of the scenario per second on all the cores together.
+    pub ops_per_s: f64,
+    /// What it is made of; times are the mean over the cores.
+    pub parts: Vec<CeilingPart>,
+    /// The cores it was measured on, all at the same time; empty: one, not pinned.
+    pub cores: Vec<usize>,
+}
+
+/// Measures the ceiling of a scenario, on all these cores at the same time (or on one that the system chooses).
+///
+/// # Errors
+/// [`BenchError::Usage`] when there is no RSA of this size, nothing to measure, or a core that may not be used.
+pub fn measure(
+    cipher: Cipher,
+    shares: &[Share],
+    cores: &[usize],
+    effort: Effort,
+) -> Result<Ceiling, BenchError> {
+    let steps = steps_of(cipher, shares);
+    if steps.is_empty() {
+        return Err(BenchError::Usage("there is nothing to measure: name at least one operation".into()));
+    }
+    let measure_here = || -> Result<Vec<f64>, BenchError> {
+        let material =
+            Material::new(cipher).map_err(|error| BenchError::Usage(format!("{cipher}: {error}")))?;
+        let mut rivals: Vec<Rival<'_>> = steps.iter().map(|(step, _)| material.rival(*step)).collect();
+        Ok(meter::best_us(effort, &mut rivals))
+    };
+    let measure_here = &measure_here;
+    let places: Vec<Vec<usize>> =
+        if cores.is_empty() { vec![Vec::new()] } else { cores.iter().map(|core| vec![*core]).collect() };
+    let by_core: Vec<Vec<f64>> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            places.iter().map(|place| scope.spawn(move || affinity::on_cores(place, measure_here))).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().map_err(|_| BenchError::SetUp("a measurement panicked".into()))??)
+            .collect::<Result<_, _>>()
+    })?;
+    Ok(combine(cipher, &steps, &by_core, cores))
+}
+
+fn combine(cipher: Cipher, steps: &[(Step, f64)], by_core: &[Vec<f64>], cores: &[usize]) -> Ceiling {
+    let us_per_op = |times: &Vec<f64>| -> f64 { steps.iter().zip(times).map(|((_, n), us)| n * us).sum() };
+    let ops_per_s = by_core.iter().map(|times| 1e6 / us_per_op(times)).sum();
+    let parts = steps
+        .iter()
+        .enumerate()
+        .map(|(index, (step, per_op))| CeilingPart {
+            name: step.name(cipher),
+            per_op: *per_op,
+            us: by_core.iter().map(|times| times[index]).sum::<f64>() / by_core.len() as f64,
+        })
+        .collect();
+    Ceiling { ops_per_s, parts, cores: cores.to_vec() }
+}
+
+/// The cipher of a command line.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct CipherArgs {
+    /// Size of RSA denominations
+    #[arg(long, value_name = "BITS", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1024..=8192))]
+    pub rsa: u32,
+    /// Clause Blind Schnorr denominations instead of RSA
+    #[arg(long, conflicts_with = "rsa")]
+    pub cs: bool,
+}
+
+impl CipherArgs {
+    /// What was chosen.
+    #[must_use]
+    pub fn cipher(self) -> Cipher {
+        if self.cs { Cipher::Cs } else { Cipher::Rsa(self.rsa) }
+    }
+}
+
+/// Arguments of `batzen bench ceiling`.
+#[derive(Debug, clap::Args)]
+pub struct CeilingArgs {
+    #[command(flatten)]
+    cipher: CipherArgs,
+    /// Cores to measure on at the same time, for example 0,1 or none [default: the first]
+    #[arg(long, value_name = "CORES")]
+    cores: Option<Cores>,
+    /// Measure for a shorter time
+    #[arg(long)]
+    quick: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Operations and their number: withdraw=1, deposit=0.8, refresh/COINS=0.2
+    #[arg(required = true, value_name = "OPERATION=TIMES")]
+    shares: Vec<Share>,
+}
+
+/// Runs `batzen bench ceiling`.
+///
+/// # Errors
+/// As [`measure`], and when the output cannot be written.
+pub fn run(args: &CeilingArgs) -> Result<ExitCode, BenchError> {
+    let cipher = args.cipher.cipher();
+    let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
+    let first = || affinity::allowed().into_iter().take(1).collect();
+    let cores = args.cores.clone().map_or_else(first, |cores| cores.0);
+    let ceiling = measure(cipher, &args.shares, &cores, effort)?;
+    let text = if args.json { output::json(&ceiling) } else { table(&ceiling) };
+    output::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(ceiling: &Ceiling) -> String {
+    let mut text = String::new();
+    for part in &ceiling.parts {
+        let _ = writeln!(text, "{:<24} {:>8.3} × {:>9.2} µs", part.name, part.per_op, part.us);
+    }
+    let _ = writeln!(text, "{:<24} {:>23.0} a second", "ceiling", ceiling.ops_per_s);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn shares_are_read_and_written() {
+        for text in ["withdraw=1", "deposit=0.5", "refresh/3.5=0.25"] {
+            assert_eq!(text.parse::<Share>().map(|share| share.to_string()), Ok(text.to_owned()));
+        }
+        assert_eq!("withdraw".parse::<Share>().map(|share| share.times), Ok(1.0));
+        for text in
+            ["", "withdraw=0", "withdraw=-1", "deposit=inf", "refresh=1", "refresh/x=1", "withdraw/2", "melt"]
+        {
+            assert!(text.parse::<Share>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn steps_are_those_of_the_protocol() {
+        let share = |text: &str| text.parse::<Share>().expect("a share");
+        let rsa = Cipher::Rsa(2048);
+        assert_eq!(steps_of(rsa, &[share("withdraw")]), [(Step::EddsaVerify, 1.0), (Step::BlindSign, 1.0)]);
+        assert_eq!(
+            steps_of(Cipher::Cs, &[share("withdraw")]),
+            [(Step::EddsaVerify, 1.0), (Step::BlindSign, 1.0), (Step::RValues, 1.0)]
+        );
+        assert_eq!(
+            steps_of(rsa, &[share("withdraw=2"), share("deposit=1"), share("refresh/3=0.5")]),
+            [
+                (Step::EddsaVerify, 2.0 + 1.0 + 0.5 * 4.0),
+                (Step::EddsaSign, 1.0 + 0.5),
+                (Step::BlindSign, 2.0 + 1.5),
+                (Step::DenomVerify, 1.0 + 0.5),
+                (Step::KeyExchange, 1.0),
+                (Step::Planchet, 3.0),
+            ]
+        );
+    }
+
+    #[test]
+    fn cores_add_up() {
+        let steps = [(Step::EddsaVerify, 2.0), (Step::BlindSign, 1.0)];
+        let ceiling = combine(Cipher::Cs, &steps, &[vec![10.0, 80.0], vec![20.0, 160.0]], &[0, 1]);
+        assert!((ceiling.ops_per_s - (10_000.0 + 5_000.0)).abs() < 1e-6);
+        assert_eq!(ceiling.parts[1], CeilingPart { name: "CS blind sign".into(), per_op: 1.0, us: 120.0 });
+    }
+
+    #[test]
+    fn every_step_runs_with_both_ciphers() {
+        let effort = Effort { rounds: 1, turn: Duration::from_millis(1) };
+        let shares = ["withdraw", "deposit", "refresh/2"].map(|text| text.parse::<Share>().expect("a share"));
+        for (cipher, parts) in [(Cipher::Rsa(1024), 6), (Cipher::Cs, 7)] {
+            let core = affinity::allowed()[0];
+            let ceiling = measure(cipher, &shares, &[core], effort).expect("measured");
+            assert_eq!(ceiling.parts.len(), parts);
+            assert!(ceiling.ops_per_s > 1.0 && ceiling.parts.iter().all(|part| part.us > 0.0), "{ceiling:?}");
+        }
+        assert!(measure(Cipher::Cs, &[], &[], effort).is_err());
+    }
+}

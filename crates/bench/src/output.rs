@@ -1,0 +1,29 @@
+//! Standard output: data, and nothing else.
+
+use std::io::Write;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::BenchError;
+
+/// A value as indented JSON with a line end.
+pub fn json(value: &impl Serialize) -> String {
+    let mut text = serde_json::to_string_pretty(value).expect("string keys and finite numbers");
+    text.push('\n');
+    text
+}
+
+/// Writes to standard output. A reader that has gone has seen enough.
+///
+/// # Errors
+/// When it cannot be written to for another reason.
+pub fn print(text: &str) -> Result<(), BenchError> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(BenchError::io(Path::new("standard output"))(error))
+        }
+        _ => Ok(()),
+    }
+}
