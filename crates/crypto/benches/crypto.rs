@@ -6,10 +6,12 @@ use batzen_crypto::cs::CsOperation;
 use batzen_crypto::denom::{self, DenomPrivateKey, DenomPublicKey, ExchangeWithdrawValues};
 use batzen_crypto::refresh::{self, FreshDenom};
 use batzen_crypto::{
-    BlindingSecret, CoinSecrets, DenomKey, EcdhePrivateKey, EddsaPrivateKey, ExpandedSigner, HashCode,
+    BlindingSecret, CoinSecrets, DenomKey, EcdhePrivateKey, EddsaPrivateKey, ExpandedSigner, HashCode, Path,
     PlanchetMasterSecret, RsaPublicKey, base32, ecdh, eddsa, hash, kdf, rsa,
 };
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+
+const PATHS: [(&str, Path); 2] = [("library", Path::Library), ("lanes", Path::Lanes)];
 
 fn text(c: &mut Criterion) {
     let mut group = c.benchmark_group("base32");
@@ -48,12 +50,15 @@ fn curves(c: &mut Criterion) {
     let signature = key.sign(&message);
     c.bench_function("eddsa/verify", |b| b.iter(|| eddsa::verify(black_box(&public), &message, &signature)));
     let mut group = c.benchmark_group("eddsa/verify_batch");
-    for size in [1usize, 16, 256] {
+    for size in [1usize, 2, 3, 4, 8, 16, 64, 256] {
         let keys: Vec<_> = (0..size).map(|_| EddsaPrivateKey::generate()).collect();
         let signed: Vec<_> = keys.iter().map(|key| (key.public_key(), key.sign(&message))).collect();
         let items: Vec<_> = signed.iter().map(|(public, sig)| (public, &message[..], sig)).collect();
         group.throughput(Throughput::Elements(size as u64));
-        group.bench_function(size.to_string(), |b| b.iter(|| eddsa::verify_batch(black_box(&items))));
+        for (name, path) in PATHS {
+            let verify = || eddsa::verify_batch_with(path, black_box(&items));
+            group.bench_function(format!("{name}/{size}"), |b| b.iter(verify));
+        }
     }
     group.finish();
     let ecdhe = EcdhePrivateKey::generate();

@@ -1,4 +1,4 @@
-//! The few calls into the C library AWS-LC, and the only unsafe code of this crate.
+//! The few calls into the C library AWS-LC, the only unsafe code of this crate besides the lanes.
 //!
 //! Every wrapper owns what it allocates and frees it when dropped; every pointer given to C is made from a reference
 //! that outlives the call, with the length of that same reference.

@@ -36,6 +36,7 @@ pub use denom::{
 };
 pub use eddsa::ExpandedSigner;
 pub use error::CryptoError;
+pub use lanes::Path;
 pub use planchet::CoinSecrets;
 pub use random::fill_random;
 pub use rsa::{RsaPrivateKey, RsaPublicKey};

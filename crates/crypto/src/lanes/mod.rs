@@ -4,7 +4,27 @@
 //! processor lacks them, callers take the library instead; the results are the same.
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod curve;
+
+#[cfg(target_arch = "x86_64")]
 use std::sync::OnceLock;
+
+/// Which implementation does the work of a batch. Both give the same results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Path {
+    /// A library, one operation after the other.
+    Library,
+    /// Eight operations at once; also the library where the processor cannot.
+    Lanes,
+}
+
+impl Path {
+    /// The faster one on this processor.
+    #[must_use]
+    pub fn fastest() -> Self {
+        if ifma() { Self::Lanes } else { Self::Library }
+    }
+}
 
 /// Number of operations that run side by side.
 #[allow(dead_code, reason = "for the modules that follow")]
@@ -15,7 +35,6 @@ pub(crate) const LANES: usize = 8;
 /// `BATZEN_NO_IFMA=1` in the environment switches it off for the whole life of the process, so that the other path can
 /// be compared and tested on every machine. Any other value does nothing.
 #[cfg(target_arch = "x86_64")]
-#[allow(dead_code, reason = "for the modules that follow")]
 pub(crate) fn ifma() -> bool {
     static IFMA: OnceLock<bool> = OnceLock::new();
     *IFMA.get_or_init(|| {
@@ -33,7 +52,6 @@ pub(crate) fn ifma() -> bool {
 
 /// Whether the processor multiplies in eight lanes: never on this architecture.
 #[cfg(not(target_arch = "x86_64"))]
-#[allow(dead_code, reason = "for the modules that follow")]
 pub(crate) fn ifma() -> bool {
     false
 }

@@ -10,7 +10,7 @@ use batzen_crypto::kdf::{kdf, kdf_mod};
 use batzen_crypto::{
     AgePrivateKey, AgePublicKey, AgeSignature, CoinSecrets, CsNonce, CsPrivateKey, CsPublicKey, CsRPub,
     CsScalar, CsSignature, EcdhePrivateKey, EcdhePublicKey, EddsaPrivateKey, EddsaPublicKey, EddsaSignature,
-    HashCode, PlanchetMasterSecret, RefreshMasterSecret, ShortHash, base32, ecdh, eddsa,
+    HashCode, Path, PlanchetMasterSecret, RefreshMasterSecret, ShortHash, base32, ecdh, eddsa,
 };
 
 use crate::{Case, for_each};
@@ -96,7 +96,9 @@ fn vectors_eddsa_verify() {
         message[4..8].copy_from_slice(&case.u32("expected_purpose").to_be_bytes());
         let valid = case.bool("valid");
         assert_eq!(eddsa::verify(&public, &message, &signature), valid, "{}", case.text("case"));
-        assert_eq!(eddsa::verify_batch(&[(&public, &message, &signature)]), [valid]);
+        for path in [Path::Library, Path::Lanes] {
+            assert_eq!(eddsa::verify_batch_with(path, &[(&public, &message, &signature)]), [valid]);
+        }
     });
 }
 

@@ -1,0 +1,637 @@
+//! Arithmetic modulo p = 2^255 − 19, eight elements side by side, one in each 64-bit lane.
+//!
+//! An element is five limbs of radix 2^51. The multiply-add instructions of AVX-512 IFMA take the low 52 bits of
+//! their factors, so a limb has one bit to spare and sums need care. Two types carry the bounds:
+//!
+//! | type | limbs | made by |
+//! |---|---|---|
+//! | [`Fe`], tight | below 2^51 + 2^16 | [`Wide::carry`], decoding, constants |
+//! | [`Fe`], any | below 2^52: what a multiplication takes | [`Fe::negate`] |
+//! | [`Wide`], product | below 2^60.2 | [`Fe::mul`], [`Fe::square`] |
+//! | [`Wide`], any | below 2^63: what [`Wide::carry`] takes | sums of up to four products; [`Wide::sub`] adds 2^61 |
+//!
+//! So sums and differences are taken of products before their carry, which costs nothing extra. In builds with debug
+//! assertions every operation checks the bounds of what it takes and gives.
+//!
+//! The bound of a product: a column k < 5 of the result collects Σ lo(a_i·b_j) + 2·hi(a_i·b_j) with weight 1 for
+//! i + j = k (k − 1 for hi) and 19 for five columns higher. Limbs below 2^52 make lo and hi smaller than 2^52; the
+//! worst column is 0 with one lo of weight 1, four of weight 19, and five hi of weight 2·19: 267·2^52 < 2^60.1.
+
+use std::arch::x86_64::{
+    __m512i, __mmask8, _mm512_add_epi64, _mm512_and_si512, _mm512_cmpeq_epi64_mask, _mm512_madd52hi_epu64,
+    _mm512_madd52lo_epu64, _mm512_mask_blend_epi64, _mm512_mask_sub_epi64, _mm512_mullo_epi64,
+    _mm512_or_si512, _mm512_set1_epi64, _mm512_setzero_si512, _mm512_slli_epi64, _mm512_srli_epi64,
+    _mm512_sub_epi64, _mm512_test_epi64_mask,
+};
+
+use super::vector::{load, store};
+
+/// Bits of a limb.
+const RADIX_BITS: u32 = 51;
+const LIMB_MASK: i64 = (1 << RADIX_BITS) - 1;
+
+/// Eight field elements; see the module for the sizes of limbs.
+#[derive(Clone, Copy)]
+pub(super) struct Fe(pub(super) [__m512i; 5]);
+
+/// Eight field elements with limbs that need a carry before they can be multiplied.
+#[derive(Clone, Copy)]
+pub(super) struct Wide([__m512i; 5]);
+
+/// An element as limbs of radix 2^51 of one lane.
+pub(super) type Limbs = [u64; 5];
+
+/// Zero.
+pub(super) const ZERO: Limbs = [0; 5];
+/// One.
+pub(super) const ONE: Limbs = [1, 0, 0, 0, 0];
+/// d = −121665/121666 of the curve equation.
+pub(super) const D: Limbs =
+    [0x34dca135978a3, 0x1a8283b156ebd, 0x5e7a26001c029, 0x739c663a03cbb, 0x52036cee2b6ff];
+/// 2·d.
+pub(super) const D2: Limbs =
+    [0x69b9426b2f159, 0x35050762add7a, 0x3cf44c0038052, 0x6738cc7407977, 0x2406d9dc56dff];
+/// The root of −1 that is even.
+pub(super) const SQRT_MINUS_ONE: Limbs =
+    [0x61b274a0ea0b0, 0x0d5a5fc8f189d, 0x7ef5e9cbd0c60, 0x78595a6804c9e, 0x2b8324804fc1d];
+
+/// Asserts that all limbs are below `bound`, in builds with debug assertions.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+fn check(limbs: &[__m512i; 5], bound: u64) {
+    if cfg!(debug_assertions) {
+        for limb in limbs {
+            assert!(store(*limb).iter().all(|&limb| limb < bound), "a limb is out of bounds");
+        }
+    }
+}
+
+impl Fe {
+    /// The same element in every lane.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn splat(limbs: &Limbs) -> Self {
+        let [a, b, c, d, e] = limbs.map(u64::cast_signed);
+        Self([
+            _mm512_set1_epi64(a),
+            _mm512_set1_epi64(b),
+            _mm512_set1_epi64(c),
+            _mm512_set1_epi64(d),
+            _mm512_set1_epi64(e),
+        ])
+    }
+
+    /// Decodes the low 255 bits of four little endian words per lane, which need not be below p. Tight.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn from_words(words: &[[u64; 8]; 4]) -> Self {
+        let mask = _mm512_set1_epi64(LIMB_MASK);
+        let [w0, w1, w2, w3] = [load(&words[0]), load(&words[1]), load(&words[2]), load(&words[3])];
+        let limb1 = _mm512_or_si512(_mm512_srli_epi64::<51>(w0), _mm512_slli_epi64::<13>(w1));
+        let limb2 = _mm512_or_si512(_mm512_srli_epi64::<38>(w1), _mm512_slli_epi64::<26>(w2));
+        let limb3 = _mm512_or_si512(_mm512_srli_epi64::<25>(w2), _mm512_slli_epi64::<39>(w3));
+        let limb4 = _mm512_srli_epi64::<12>(w3);
+        Self([
+            _mm512_and_si512(w0, mask),
+            _mm512_and_si512(limb1, mask),
+            _mm512_and_si512(limb2, mask),
+            _mm512_and_si512(limb3, mask),
+            _mm512_and_si512(limb4, mask),
+        ])
+    }
+
+    /// The canonical representatives below p, of elements below 2p, which every tight one is.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn canonical(&self) -> Self {
+        let mask = _mm512_set1_epi64(LIMB_MASK);
+        let mut limbs = self.0;
+        check(&limbs, (1 << 51) + (1 << 16));
+        // The quotient by p is that of (value + 19) by 2^255: 0 or 1.
+        let mut quotient = _mm512_set1_epi64(19);
+        for limb in &limbs {
+            quotient = _mm512_srli_epi64::<RADIX_BITS>(_mm512_add_epi64(*limb, quotient));
+        }
+        let mut carry = _mm512_mullo_epi64(quotient, _mm512_set1_epi64(19));
+        for limb in &mut limbs {
+            let sum = _mm512_add_epi64(*limb, carry);
+            *limb = _mm512_and_si512(sum, mask);
+            carry = _mm512_srli_epi64::<RADIX_BITS>(sum);
+        }
+        Self(limbs)
+    }
+
+    /// The four little endian words of a canonical element.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn canonical_words(&self) -> [__m512i; 4] {
+        let [a, b, c, d, e] = self.0;
+        check(&self.0, 1 << 51);
+        [
+            _mm512_or_si512(a, _mm512_slli_epi64::<51>(b)),
+            _mm512_or_si512(_mm512_srli_epi64::<13>(b), _mm512_slli_epi64::<38>(c)),
+            _mm512_or_si512(_mm512_srli_epi64::<26>(c), _mm512_slli_epi64::<25>(d)),
+            _mm512_or_si512(_mm512_srli_epi64::<39>(d), _mm512_slli_epi64::<12>(e)),
+        ]
+    }
+
+    /// The lanes in which a canonical element is odd ("negative").
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn canonical_is_odd(&self) -> __mmask8 {
+        _mm512_test_epi64_mask(self.0[0], _mm512_set1_epi64(1))
+    }
+
+    /// The lanes in which two tight elements are equal modulo p.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn equals(&self, other: &Self) -> __mmask8 {
+        let (a, b) = (self.canonical(), other.canonical());
+        let mut equal = 0xff;
+        for i in 0..5 {
+            equal &= _mm512_cmpeq_epi64_mask(a.0[i], b.0[i]);
+        }
+        equal
+    }
+
+    /// Takes the lanes of `other` that are set in `mask`.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn select(&self, mask: __mmask8, other: &Self) -> Self {
+        let mut limbs = self.0;
+        for i in 0..5 {
+            limbs[i] = _mm512_mask_blend_epi64(mask, self.0[i], other.0[i]);
+        }
+        Self(limbs)
+    }
+
+    /// Negates a tight element in the lanes of `mask`. The result has limbs below 2^52.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn negate(&self, mask: __mmask8) -> Self {
+        check(&self.0, (1 << 51) + (1 << 16));
+        // 2p, so that no limb can go below zero.
+        let low = _mm512_set1_epi64(2 * (LIMB_MASK - 18));
+        let high = _mm512_set1_epi64(2 * LIMB_MASK);
+        let mut limbs = self.0;
+        limbs[0] = _mm512_mask_sub_epi64(limbs[0], mask, low, limbs[0]);
+        for limb in &mut limbs[1..] {
+            *limb = _mm512_mask_sub_epi64(*limb, mask, high, *limb);
+        }
+        Self(limbs)
+    }
+
+    /// The element as limbs that may take part in sums.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn widen(&self) -> Wide {
+        Wide(self.0)
+    }
+
+    /// The product of elements with limbs below 2^52.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn mul_wide(&self, other: &Self) -> Wide {
+        let (a, b) = (&self.0, &other.0);
+        check(a, 1 << 52);
+        check(b, 1 << 52);
+        // The low and the high half of the product a_i·b_j go to column i + j of each; the weight of a column of
+        // high halves is 2^52, twice that of the next column of low halves.
+        let mut lo = [_mm512_setzero_si512(); 9];
+        let mut hi = [_mm512_setzero_si512(); 9];
+        for i in 0..5 {
+            for j in 0..5 {
+                lo[i + j] = _mm512_madd52lo_epu64(lo[i + j], a[i], b[j]);
+                hi[i + j] = _mm512_madd52hi_epu64(hi[i + j], a[i], b[j]);
+            }
+        }
+        let mut columns = [lo[0]; 10];
+        for k in 1..9 {
+            columns[k] = _mm512_add_epi64(lo[k], _mm512_add_epi64(hi[k - 1], hi[k - 1]));
+        }
+        columns[9] = _mm512_add_epi64(hi[8], hi[8]);
+        Wide::fold(&columns)
+    }
+
+    /// The square of an element with limbs below 2^52.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn square_wide(&self) -> Wide {
+        let a = &self.0;
+        check(a, 1 << 52);
+        let zero = _mm512_setzero_si512();
+        // A doubled limb would have 53 bits, so that columns are doubled instead: once for high halves, once for
+        // products of two different limbs.
+        let (mut lo, mut hi) = ([zero; 9], [zero; 9]);
+        for i in 0..5 {
+            for j in i + 1..5 {
+                lo[i + j] = _mm512_madd52lo_epu64(lo[i + j], a[i], a[j]);
+                hi[i + j] = _mm512_madd52hi_epu64(hi[i + j], a[i], a[j]);
+            }
+        }
+        let mut columns = [zero; 10];
+        for k in 0..10 {
+            // 2·(lo + 2·hi of different limbs + hi of a square) + lo of a square.
+            let mut column = zero;
+            if (2..=8).contains(&k) {
+                column = _mm512_add_epi64(hi[k - 1], hi[k - 1]);
+            }
+            if (1..=7).contains(&k) {
+                column = _mm512_add_epi64(column, lo[k]);
+            }
+            if k % 2 == 1 {
+                column = _mm512_madd52hi_epu64(column, a[k / 2], a[k / 2]);
+            }
+            column = _mm512_add_epi64(column, column);
+            if k % 2 == 0 && k < 9 {
+                column = _mm512_madd52lo_epu64(column, a[k / 2], a[k / 2]);
+            }
+            columns[k] = column;
+        }
+        Wide::fold(&columns)
+    }
+
+    /// The product, tight.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn mul(&self, other: &Self) -> Self {
+        self.mul_wide(other).carry()
+    }
+
+    /// The square, tight.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn square(&self) -> Self {
+        self.square_wide().carry()
+    }
+}
+
+impl Wide {
+    /// Ten columns modulo p: 2^255 is 19.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    fn fold(columns: &[__m512i; 10]) -> Self {
+        let nineteen = _mm512_set1_epi64(19);
+        let mut limbs = [columns[0]; 5];
+        for k in 0..5 {
+            limbs[k] = _mm512_add_epi64(columns[k], _mm512_mullo_epi64(columns[k + 5], nineteen));
+        }
+        check(&limbs, 0x12 << 56);
+        Self(limbs)
+    }
+
+    /// The sum.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn add(&self, other: &Self) -> Self {
+        let mut limbs = self.0;
+        for i in 0..5 {
+            limbs[i] = _mm512_add_epi64(limbs[i], other.0[i]);
+        }
+        check(&limbs, 1 << 63);
+        Self(limbs)
+    }
+
+    /// The difference; the limbs of `other` must be below 2^60.9: one product and a little.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn sub(&self, other: &Self) -> Self {
+        // 2^10·p.
+        let low = _mm512_set1_epi64((LIMB_MASK - 18) << 10);
+        let high = _mm512_set1_epi64(LIMB_MASK << 10);
+        check(&other.0, (LIMB_MASK.cast_unsigned() - 18) << 10);
+        let mut limbs = self.0;
+        for i in 0..5 {
+            let bias = if i == 0 { low } else { high };
+            limbs[i] = _mm512_sub_epi64(_mm512_add_epi64(limbs[i], bias), other.0[i]);
+        }
+        check(&limbs, 1 << 63);
+        Self(limbs)
+    }
+
+    /// Twice the value.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn double(&self) -> Self {
+        self.add(self)
+    }
+
+    /// Brings limbs below 2^63 to a tight element: what is above a limb's 51 bits, less than 2^12, moves one limb up,
+    /// from the highest times 19 to the lowest.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn carry(&self) -> Fe {
+        check(&self.0, 1 << 63);
+        let mask = _mm512_set1_epi64(LIMB_MASK);
+        let mut limbs = self.0;
+        let mut carries = self.0;
+        for i in 0..5 {
+            carries[i] = _mm512_srli_epi64::<RADIX_BITS>(limbs[i]);
+            limbs[i] = _mm512_and_si512(limbs[i], mask);
+        }
+        limbs[0] = _mm512_madd52lo_epu64(limbs[0], carries[4], _mm512_set1_epi64(19));
+        for i in 1..5 {
+            limbs[i] = _mm512_add_epi64(limbs[i], carries[i - 1]);
+        }
+        check(&limbs, (1 << 51) + (1 << 16));
+        Fe(limbs)
+    }
+}
+
+/// Squares `n` times, each of `N` groups of eight; several groups hide each other's latency.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+fn square_times<const N: usize>(z: &[Fe; N], n: u32) -> [Fe; N] {
+    let mut z = *z;
+    for _ in 0..n {
+        for element in &mut z {
+            *element = element.square();
+        }
+    }
+    z
+}
+
+/// The products of two lists.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+fn mul_each<const N: usize>(a: &[Fe; N], b: &[Fe; N]) -> [Fe; N] {
+    let mut out = *a;
+    for i in 0..N {
+        out[i] = a[i].mul(&b[i]);
+    }
+    out
+}
+
+/// z^(2^250 − 1) and z^11: the common part of the two powers below.
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+fn power_chain<const N: usize>(z: &[Fe; N]) -> ([Fe; N], [Fe; N]) {
+    let z2 = square_times(z, 1);
+    let z9 = mul_each(&square_times(&z2, 2), z);
+    let z11 = mul_each(&z9, &z2);
+    let z_5_0 = mul_each(&square_times(&z11, 1), &z9);
+    let z_10_0 = mul_each(&square_times(&z_5_0, 5), &z_5_0);
+    let z_20_0 = mul_each(&square_times(&z_10_0, 10), &z_10_0);
+    let z_40_0 = mul_each(&square_times(&z_20_0, 20), &z_20_0);
+    let z_50_0 = mul_each(&square_times(&z_40_0, 10), &z_10_0);
+    let z_100_0 = mul_each(&square_times(&z_50_0, 50), &z_50_0);
+    let z_200_0 = mul_each(&square_times(&z_100_0, 100), &z_100_0);
+    let z_250_0 = mul_each(&square_times(&z_200_0, 50), &z_50_0);
+    (z_250_0, z11)
+}
+
+/// z^(p − 2): the inverse, and zero for zero.
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+pub(super) fn invert(z: &Fe) -> Fe {
+    let (z_250_0, z11) = power_chain(&[*z]);
+    square_times(&z_250_0, 5)[0].mul(&z11[0])
+}
+
+/// z^((p − 5)/8).
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+fn power_p58<const N: usize>(z: &[Fe; N]) -> [Fe; N] {
+    let (z_250_0, _) = power_chain(z);
+    mul_each(&square_times(&z_250_0, 2), z)
+}
+
+/// A square root of u/v and the lanes in which there is one; v must not be zero. Tight in, tight out.
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+pub(super) fn sqrt_ratios<const N: usize>(u: &[Fe; N], v: &[Fe; N]) -> ([Fe; N], [__mmask8; N]) {
+    // u·v³·(u·v⁷)^((p − 5)/8) is a root of u/v or of −u/v, if it has one.
+    let v3 = mul_each(&square_times(v, 1), v);
+    let v7 = mul_each(&square_times(&v3, 1), v);
+    let mut roots = mul_each(&mul_each(u, &v3), &power_p58(&mul_each(u, &v7)));
+    let mut exist = [0; N];
+    let sqrt_minus_one = Fe::splat(&SQRT_MINUS_ONE);
+    let zero = Fe::splat(&ZERO).widen();
+    for i in 0..N {
+        let check = v[i].mul(&roots[i].square());
+        let direct = check.equals(&u[i]);
+        let flipped = check.equals(&zero.sub(&u[i].widen()).carry());
+        let other = roots[i].mul(&sqrt_minus_one);
+        roots[i] = roots[i].select(flipped, &other);
+        exist[i] = direct | flipped;
+    }
+    (roots, exist)
+}
+
+#[cfg(test)]
+mod tests {
+    use num_bigint::BigUint;
+
+    use super::super::tests::{Rng, on_lanes};
+    use super::*;
+
+    fn p() -> BigUint {
+        (BigUint::from(1u8) << 255) - 19u8
+    }
+
+    fn value(limbs: &Limbs) -> BigUint {
+        limbs.iter().rev().fold(BigUint::ZERO, |sum, &limb| (sum << RADIX_BITS) + limb)
+    }
+
+    fn limbs_of(mut value: BigUint) -> Limbs {
+        let mut limbs = [0; 5];
+        for limb in &mut limbs {
+            *limb = u64::try_from(&value % (1u64 << RADIX_BITS)).expect("51 bits");
+            value >>= RADIX_BITS;
+        }
+        limbs
+    }
+
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    fn gather(lanes: &[Limbs; 8]) -> Fe {
+        let mut fe = Fe::splat(&ZERO);
+        for (i, limb) in fe.0.iter_mut().enumerate() {
+            *limb = load(&lanes.map(|limbs| limbs[i]));
+        }
+        fe
+    }
+
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    fn scatter(fe: &Fe) -> [Limbs; 8] {
+        let limbs = fe.0.map(|limb| store(limb));
+        std::array::from_fn(|lane| limbs.map(|limb| limb[lane]))
+    }
+
+    /// Elements whose limbs are below `bound`: the edges, elements next to multiples of p, and random ones.
+    fn samples(bound: u64, rng: &mut Rng) -> Vec<Limbs> {
+        let mut samples = vec![ZERO, ONE, D, D2, SQRT_MINUS_ONE, [bound - 1; 5], [(1 << 51) - 1; 5]];
+        for i in 0..5 {
+            let (mut alone, mut except) = ([0; 5], [bound - 1; 5]);
+            alone[i] = bound - 1;
+            except[i] = 0;
+            samples.extend([alone, except]);
+        }
+        for offset in 0..4u8 {
+            samples.extend([limbs_of(p() - offset), limbs_of(p() + offset)]);
+        }
+        // 2p with limbs that overlap.
+        if bound > 1 << 51 {
+            let mut twice = [0; 5];
+            for (twice, limb) in twice.iter_mut().zip(limbs_of(p())) {
+                *twice = (2 * limb).min(bound - 1);
+            }
+            samples.push(twice);
+        }
+        while samples.len() < 400 {
+            samples.push(std::array::from_fn(|_| {
+                let limb = rng.next() % bound;
+                // Often at an edge.
+                match rng.next() % 8 {
+                    0 => bound - 1 - limb % 3,
+                    1 => limb % 3,
+                    2 => (1 << 51) - 1 + limb % 3,
+                    _ => limb,
+                }
+                .min(bound - 1)
+            }));
+        }
+        samples
+    }
+
+    const TIGHT: u64 = (1 << 51) + (1 << 16);
+
+    fn eights(samples: &[Limbs]) -> impl Iterator<Item = [Limbs; 8]> {
+        samples.as_chunks::<8>().0.iter().copied()
+    }
+
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    fn arithmetic() {
+        let mut rng = Rng::new(1);
+        let samples = samples(1 << 52, &mut rng);
+        for shift in 0..25 {
+            let mut others = samples.clone();
+            others.rotate_left(shift * 13);
+            for (a, b) in eights(&samples).zip(eights(&others)) {
+                let (va, vb) = (gather(&a), gather(&b));
+                let product = va.mul_wide(&vb);
+                let sum = scatter(&product.add(&vb.widen()).carry());
+                let difference = scatter(&vb.widen().sub(&product).carry());
+                let four = scatter(&product.double().double().carry());
+                let square = va.square_wide();
+                let mixed = scatter(&square.double().add(&product).sub(&va.square_wide()).carry());
+                let product = scatter(&product.carry());
+                let square = scatter(&square.carry());
+                for lane in 0..8 {
+                    let (a, b) = (value(&a[lane]), value(&b[lane]));
+                    let ab = &a * &b % p();
+                    for limbs in [sum, difference, four, mixed, product, square].map(|lanes| lanes[lane]) {
+                        assert!(limbs.iter().all(|&limb| limb < TIGHT));
+                    }
+                    assert_eq!(value(&product[lane]) % p(), ab);
+                    assert_eq!(value(&square[lane]) % p(), &a * &a % p());
+                    assert_eq!(value(&sum[lane]) % p(), (&ab + &b) % p());
+                    assert_eq!((value(&difference[lane]) + &ab) % p(), &b % p());
+                    assert_eq!(value(&four[lane]) % p(), &ab * 4u8 % p());
+                    assert_eq!(value(&mixed[lane]) % p(), (&a * &a + &ab) % p());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn products_and_sums_are_those_of_integers() {
+        on_lanes(arithmetic);
+    }
+
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    fn representatives() {
+        let mut rng = Rng::new(2);
+        for lanes in eights(&samples(TIGHT, &mut rng)) {
+            let fe = gather(&lanes);
+            let canonical = fe.canonical();
+            let negated = scatter(&fe.negate(0b1010_0110));
+            let words = canonical.canonical_words().map(|word| store(word));
+            let odd = canonical.canonical_is_odd();
+            assert_eq!(fe.equals(&canonical), 0xff);
+            assert_eq!(fe.equals(&canonical.widen().add(&gather(&[ONE; 8]).widen()).carry()), 0);
+            let again = scatter(&Fe::from_words(&words));
+            for lane in 0..8 {
+                let expected = value(&lanes[lane]) % p();
+                assert_eq!(scatter(&canonical)[lane], limbs_of(expected.clone()));
+                assert_eq!(again[lane], limbs_of(expected.clone()));
+                assert_eq!(odd >> lane & 1 == 1, expected.bit(0));
+                let bytes: Vec<u8> = words.iter().flat_map(|word| word[lane].to_le_bytes()).collect();
+                assert_eq!(BigUint::from_bytes_le(&bytes), expected);
+                assert!(negated[lane].iter().all(|&limb| limb < 1 << 52));
+                let sum = (value(&negated[lane]) + &expected) % p();
+                if 0b1010_0110 >> lane & 1 == 1 {
+                    assert_eq!(sum, BigUint::ZERO);
+                } else {
+                    assert_eq!(negated[lane], lanes[lane]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn representatives_are_unique() {
+        on_lanes(representatives);
+    }
+
+    /// Words from 2^255 − 19 on, and with the highest bit.
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    fn decoding() {
+        let mut words = [[u64::MAX; 8]; 4];
+        words[0] = std::array::from_fn(|lane| u64::MAX - 18 - 3 + lane as u64);
+        words[3][..4].fill(u64::MAX >> 1);
+        let canonical = scatter(&Fe::from_words(&words).canonical());
+        for lane in 0..8 {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word[lane].to_le_bytes()).collect();
+            let mut expected = BigUint::from_bytes_le(&bytes);
+            expected.set_bit(255, false);
+            assert_eq!(value(&canonical[lane]), expected % p());
+        }
+    }
+
+    #[test]
+    fn every_string_decodes() {
+        on_lanes(decoding);
+    }
+
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    fn inverses_and_roots() {
+        let mut rng = Rng::new(3);
+        let samples = samples(TIGHT, &mut rng);
+        let (p_minus_2, half) = (p() - 2u8, (p() - 1u8) >> 1);
+        let mut others = samples.clone();
+        others.rotate_left(7);
+        let mut squares = [0; 2];
+        for (u, v) in eights(&samples).zip(eights(&others)).take(30) {
+            let inverses = scatter(&invert(&gather(&v)));
+            let ([_, roots], [_, exist]) =
+                sqrt_ratios(&[gather(&[ONE; 8]), gather(&u)], &[gather(&[ONE; 8]), gather(&v)]);
+            let roots = scatter(&roots);
+            for lane in 0..8 {
+                let (u, v) = (value(&u[lane]) % p(), value(&v[lane]) % p());
+                assert_eq!(value(&inverses[lane]) % p(), v.modpow(&p_minus_2, &p()));
+                if v == BigUint::ZERO {
+                    continue;
+                }
+                let ratio = &u * v.modpow(&p_minus_2, &p()) % p();
+                let is_square = ratio.modpow(&half, &p()) <= BigUint::from(1u8);
+                assert_eq!(exist >> lane & 1 == 1, is_square);
+                squares[usize::from(is_square)] += 1;
+                if is_square {
+                    assert_eq!(value(&roots[lane]).modpow(&BigUint::from(2u8), &p()), ratio);
+                }
+            }
+        }
+        assert!(squares.iter().all(|&count| count > 50), "both kinds occur");
+    }
+
+    #[test]
+    fn inverses_and_roots_are_those_of_integers() {
+        on_lanes(inverses_and_roots);
+    }
+
+    #[test]
+    fn constants_are_those_of_the_curve() {
+        let inverse = BigUint::from(121_666u32).modpow(&(p() - 2u8), &p());
+        let d = (p() - 121_665u32) * inverse % p();
+        assert_eq!(value(&D), d);
+        assert_eq!(value(&D2), d * 2u8 % p());
+        assert_eq!(value(&SQRT_MINUS_ONE).modpow(&BigUint::from(2u8), &p()), p() - 1u8);
+        assert!(!value(&SQRT_MINUS_ONE).bit(0));
+    }
+}
