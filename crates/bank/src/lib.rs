@@ -104,7 +104,7 @@ impl Bank {
             ..ServerOptions::default()
         };
         let settings = Settings { base_url: base_url.clone(), password_salt, config };
-        let service = Arc::new(Service::new(lane, store, settings));
+        let service = Arc::new(Service::new(lane, store, settings, server.stats()));
         let drain = Drain::new();
         let api = Arc::new(Api::new(Arc::clone(&service)));
         let serving = tokio::spawn(server.serve(api, options, drain.clone()));

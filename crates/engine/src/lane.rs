@@ -183,6 +183,7 @@ impl<R: Rules> Lane<R> {
         let (queue, receiver) = sync_channel(options.queue_commands_max);
         let batcher = Batcher::new(rules, store.clone());
         let metrics = Arc::clone(&batcher.metrics);
+        metrics.limits(options.queue_commands_max, options.batch_commands_max);
         let thread = std::thread::Builder::new()
             .name("lane".into())
             .spawn(move || run(&batcher, &receiver, clock.as_ref(), options.batch_commands_max))
@@ -271,6 +272,7 @@ fn run<R: Rules>(
             }
             Ok(Err(error)) => {
                 tracing::error!(%error, commands = commands.len(), "batch not committed");
+                batcher.metrics.failed(commands.len() as u64);
                 let error = EngineError::Store(Arc::new(error));
                 for answer in answers {
                     let _ = answer.send(Err(error.clone()));

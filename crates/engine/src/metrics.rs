@@ -3,20 +3,43 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use batzen_metrics::{Counter, Gauge, Histogram, Page};
+
 /// Counters of one lane since its start. Cheap to update, read with [`LaneMetrics::snapshot`].
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct LaneMetrics {
-    batches: AtomicU64,
-    commands: AtomicU64,
-    refusals: AtomicU64,
-    reruns: AtomicU64,
-    conflicts: AtomicU64,
-    rejected: AtomicU64,
+    commands: Counter,
+    refusals: Counter,
+    reruns: Counter,
+    conflicts: Counter,
+    rejected: Counter,
+    failed: Counter,
     queued: AtomicU64,
+    queue_limit: Gauge,
+    batch_limit: Gauge,
     batch_commands_max: AtomicU64,
-    prefetch_ns: AtomicU64,
-    execute_ns: AtomicU64,
-    commit_ns: AtomicU64,
+    batch_commands: Histogram,
+    /// Prefetch, execute, commit.
+    stages: [Histogram; 3],
+}
+
+impl Default for LaneMetrics {
+    fn default() -> Self {
+        Self {
+            commands: Counter::default(),
+            refusals: Counter::default(),
+            reruns: Counter::default(),
+            conflicts: Counter::default(),
+            rejected: Counter::default(),
+            failed: Counter::default(),
+            queued: AtomicU64::new(0),
+            queue_limit: Gauge::default(),
+            batch_limit: Gauge::default(),
+            batch_commands_max: AtomicU64::new(0),
+            batch_commands: Histogram::of_counts(),
+            stages: std::array::from_fn(|_| Histogram::of_times()),
+        }
+    }
 }
 
 /// A reading of [`LaneMetrics`].
@@ -47,6 +70,11 @@ pub struct LaneSnapshot {
 }
 
 impl LaneMetrics {
+    pub(crate) fn limits(&self, queue_commands_max: usize, batch_commands_max: usize) {
+        self.queue_limit.set(queue_commands_max as u64);
+        self.batch_limit.set(batch_commands_max as u64);
+    }
+
     pub(crate) fn enqueued(&self) {
         self.queued.fetch_add(1, Relaxed);
     }
@@ -56,42 +84,74 @@ impl LaneMetrics {
     }
 
     pub(crate) fn rejected(&self) {
-        self.rejected.fetch_add(1, Relaxed);
+        self.rejected.inc();
+    }
+
+    pub(crate) fn failed(&self, commands: u64) {
+        self.failed.add(commands);
     }
 
     pub(crate) fn conflict(&self) {
-        self.conflicts.fetch_add(1, Relaxed);
+        self.conflicts.inc();
     }
 
     pub(crate) fn rerun(&self) {
-        self.reruns.fetch_add(1, Relaxed);
+        self.reruns.inc();
     }
 
     pub(crate) fn batch(&self, commands: u64, refusals: u64, stages: [Duration; 3]) {
-        self.batches.fetch_add(1, Relaxed);
-        self.commands.fetch_add(commands, Relaxed);
-        self.refusals.fetch_add(refusals, Relaxed);
+        self.commands.add(commands);
+        self.refusals.add(refusals);
         self.batch_commands_max.fetch_max(commands, Relaxed);
-        for (counter, spent) in [&self.prefetch_ns, &self.execute_ns, &self.commit_ns].into_iter().zip(stages)
-        {
-            counter.fetch_add(u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+        self.batch_commands.count(commands);
+        for (histogram, spent) in self.stages.iter().zip(stages) {
+            histogram.time(spent);
         }
     }
 
     /// Reads all counters (each by itself; they need not belong to one instant).
     pub fn snapshot(&self) -> LaneSnapshot {
+        let [prefetch_ns, execute_ns, commit_ns] = self.stages.each_ref().map(|stage| stage.reading().1);
         LaneSnapshot {
-            batches: self.batches.load(Relaxed),
-            commands: self.commands.load(Relaxed),
-            refusals: self.refusals.load(Relaxed),
-            reruns: self.reruns.load(Relaxed),
-            conflicts: self.conflicts.load(Relaxed),
-            rejected: self.rejected.load(Relaxed),
+            batches: self.batch_commands.reading().0,
+            commands: self.commands.get(),
+            refusals: self.refusals.get(),
+            reruns: self.reruns.get(),
+            conflicts: self.conflicts.get(),
+            rejected: self.rejected.get(),
             queued: self.queued.load(Relaxed),
             batch_commands_max: self.batch_commands_max.load(Relaxed),
-            prefetch_ns: self.prefetch_ns.load(Relaxed),
-            execute_ns: self.execute_ns.load(Relaxed),
-            commit_ns: self.commit_ns.load(Relaxed),
+            prefetch_ns,
+            execute_ns,
+            commit_ns,
         }
+    }
+
+    /// Writes `batzen_lane_*`.
+    pub fn write(&self, page: &mut Page) {
+        page.count("batzen_lane_commands_total", "Commands decided", &self.commands);
+        page.count("batzen_lane_refusals_total", "Commands refused by a rule", &self.refusals);
+        page.count("batzen_lane_reruns_total", "Commands executed again for their evidence", &self.reruns);
+        page.count("batzen_lane_conflicts_total", "Batches run again", &self.conflicts);
+        page.count(
+            "batzen_lane_rejected_total",
+            "Commands not accepted because the queue was full",
+            &self.rejected,
+        );
+        page.count(
+            "batzen_lane_failed_total",
+            "Commands not decided because the store could not be read or written",
+            &self.failed,
+        );
+        page.gauge("batzen_lane_queued", "Commands waiting", self.queued.load(Relaxed));
+        page.gauge("batzen_lane_queue_limit", "Commands that may wait", self.queue_limit.get());
+        page.gauge("batzen_lane_batch_limit", "Commands that one batch may have", self.batch_limit.get());
+        page.histogram("batzen_lane_batch_commands", "Commands in a committed batch", &self.batch_commands);
+        page.histograms(
+            "batzen_lane_stage_seconds",
+            "Time of a batch in each stage: loading rows, rules, making durable",
+            "stage",
+            ["prefetch", "execute", "commit"].into_iter().zip(&self.stages),
+        );
     }
 }

@@ -1,33 +1,10 @@
 //! Counters of the service, and their Prometheus text.
 
-use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use batzen_http::Operations;
+use batzen_metrics::{Counter, Page};
 
-use batzen_engine::LaneSnapshot;
-use batzen_http::StatsSnapshot;
-
+use crate::rules::{ConflictReason, Outcome, Refusal};
 use crate::workers::WorkerMetrics;
-
-/// A number that only grows.
-#[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
-
-impl Counter {
-    /// Counts one.
-    pub fn inc(&self) {
-        self.add(1);
-    }
-
-    /// Counts `count` at once.
-    pub fn add(&self, count: u64) {
-        self.0.fetch_add(count, Relaxed);
-    }
-
-    /// The count since the start of the process.
-    pub fn get(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
-}
 
 /// Transactions that took effect for the first time.
 #[derive(Debug, Default)]
@@ -91,7 +68,7 @@ pub enum RequestClass {
 }
 
 /// All counters of one exchange process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Metrics {
     /// `taler_exchange_success_transactions`
     pub success: SuccessCounters,
@@ -117,42 +94,239 @@ pub struct Metrics {
     pub key_state_builds: Counter,
     /// Background workers.
     pub workers: WorkerMetrics,
+    /// What the rules decided.
+    pub decisions: Decisions,
+    /// `batzen_operations_total` and `batzen_operation_seconds`.
+    pub(crate) operations: Operations,
 }
 
-/// What the metrics page reads besides the service's own counters.
-#[derive(Clone, Debug)]
-pub struct Sources {
-    /// The lane.
-    pub lane: LaneSnapshot,
-    /// The HTTP server.
-    pub http: StatsSnapshot,
-    /// Counters of the store and other rooms: name without prefix, help text, whether it only grows, value.
-    pub further: Vec<(String, &'static str, bool, u64)>,
-}
-
-struct Page(String);
-
-impl Page {
-    fn head(&mut self, name: &str, help: &str, kind: &str) {
-        // Writing to a string cannot fail.
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            success: SuccessCounters::default(),
+            serialization_failures: RequestCounters::default(),
+            received: RequestCounters::default(),
+            idempotent: IdempotentCounters::default(),
+            signatures: AlgorithmCounters::default(),
+            verifications: AlgorithmCounters::default(),
+            keyexchanges_ecdh: Counter::default(),
+            batch_withdraw_coins: Counter::default(),
+            denomination_keys_created: Counter::default(),
+            signing_keys_created: Counter::default(),
+            key_state_builds: Counter::default(),
+            workers: WorkerMetrics::default(),
+            decisions: Decisions::default(),
+            operations: Operations::new(&OPERATIONS),
+        }
     }
+}
 
-    fn labelled(&mut self, name: &str, help: &str, rows: &[(&str, u64)]) {
-        self.head(name, help, "counter");
-        for (label, value) in rows {
-            let _ = writeln!(self.0, "{name}{{type=\"{label}\"}} {value}");
+/// What requests ask for: the label `operation`. The order is that of [`Operation`].
+const OPERATIONS: [&str; 17] = [
+    "withdraw",
+    "batch-withdraw",
+    "csr",
+    "deposit",
+    "batch-deposit",
+    "refund",
+    "melt",
+    "reveal",
+    "link",
+    "recoup",
+    "recoup-refresh",
+    "keys",
+    "reserve",
+    "tracking",
+    "kyc",
+    "management",
+    "other",
+];
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Withdraw,
+    BatchWithdraw,
+    Csr,
+    Deposit,
+    BatchDeposit,
+    Refund,
+    Melt,
+    Reveal,
+    Link,
+    Recoup,
+    RecoupRefresh,
+    Keys,
+    Reserve,
+    Tracking,
+    Kyc,
+    Management,
+    Other,
+}
+
+impl Operation {
+    /// What an endpoint is for, by its pattern in the table.
+    pub(crate) fn of_pattern(pattern: &str) -> Self {
+        let mut segments = pattern.split('/').filter(|segment| !segment.is_empty());
+        let (first, last) = (segments.next().unwrap_or(""), segments.next_back().unwrap_or(""));
+        match (first, last) {
+            ("reserves", "withdraw") => Self::Withdraw,
+            ("reserves", "batch-withdraw") => Self::BatchWithdraw,
+            ("reserves", _) => Self::Reserve,
+            ("csr-withdraw" | "csr-melt", _) => Self::Csr,
+            ("batch-deposit", _) => Self::BatchDeposit,
+            ("coins", "deposit") => Self::Deposit,
+            ("coins", "refund") => Self::Refund,
+            ("coins", "melt") => Self::Melt,
+            ("coins", "link") => Self::Link,
+            ("coins", "recoup") => Self::Recoup,
+            ("coins", "recoup-refresh") => Self::RecoupRefresh,
+            ("refreshes", _) => Self::Reveal,
+            ("keys", _) => Self::Keys,
+            ("transfers" | "deposits", _) => Self::Tracking,
+            ("kyc-wallet" | "kyc-check" | "kyc-proof", _) => Self::Kyc,
+            ("management" | "auditors", _) => Self::Management,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Coins, and what was asked for with them, by operation.
+#[derive(Debug, Default)]
+pub struct CoinCounters {
+    withdraw: Counter,
+    deposit: Counter,
+    refund: Counter,
+    melt: Counter,
+    reveal: Counter,
+    recoup: Counter,
+    recoup_refresh: Counter,
+}
+
+impl CoinCounters {
+    fn rows(&self) -> [(&'static str, u64); 7] {
+        [
+            ("withdraw", self.withdraw.get()),
+            ("deposit", self.deposit.get()),
+            ("refund", self.refund.get()),
+            ("melt", self.melt.get()),
+            ("reveal", self.reveal.get()),
+            ("recoup", self.recoup.get()),
+            ("recoup-refresh", self.recoup_refresh.get()),
+        ]
+    }
+}
+
+/// Requests that a coin's or a reserve's history contradicts, by what contradicts.
+#[derive(Debug, Default)]
+pub struct ConflictCounters {
+    double_spend: Counter,
+    other_denomination: Counter,
+    other_age: Counter,
+    other_deposit: Counter,
+    refund: Counter,
+    reserve_insufficient: Counter,
+    nonce_reuse: Counter,
+}
+
+impl ConflictCounters {
+    fn rows(&self) -> [(&'static str, u64); 7] {
+        [
+            ("double-spend", self.double_spend.get()),
+            ("other-denomination", self.other_denomination.get()),
+            ("other-age", self.other_age.get()),
+            ("other-deposit", self.other_deposit.get()),
+            ("refund", self.refund.get()),
+            ("reserve-insufficient", self.reserve_insufficient.get()),
+            ("nonce-reuse", self.nonce_reuse.get()),
+        ]
+    }
+}
+
+/// Counters of what the rules decided.
+#[derive(Debug, Default)]
+pub struct Decisions {
+    coins: CoinCounters,
+    repeats: CoinCounters,
+    conflicts: ConflictCounters,
+}
+
+impl Decisions {
+    /// Counts a decision on a command.
+    pub(crate) fn count(&self, verdict: &Result<Outcome, Refusal>) {
+        match verdict {
+            Ok(outcome) => self.count_outcome(outcome),
+            Err(refusal) => self.count_refusal(refusal),
         }
     }
 
-    fn plain(&mut self, name: &str, help: &str, grows: bool, value: u64) {
-        self.head(name, help, if grows { "counter" } else { "gauge" });
-        let _ = writeln!(self.0, "{name} {value}");
+    fn count_outcome(&self, outcome: &Outcome) {
+        let side = |repeated| if repeated { &self.repeats } else { &self.coins };
+        match outcome {
+            Outcome::Withdraw(done) => side(done.repeated).withdraw.add(done.ev_sigs.len() as u64),
+            Outcome::Deposit(done) => {
+                let repeated = done.coins.iter().filter(|coin| coin.repeated).count();
+                self.repeats.deposit.add(repeated as u64);
+                self.coins.deposit.add((done.coins.len() - repeated) as u64);
+            }
+            Outcome::Refund(done) => side(done.repeated).refund.inc(),
+            Outcome::Melt(done) => side(done.repeated).melt.inc(),
+            Outcome::Reveal(done) => side(done.repeated).reveal.add(done.ev_sigs.len() as u64),
+            Outcome::Recoup(done) => side(done.repeated).recoup.inc(),
+            Outcome::RecoupRefresh(done) => side(done.repeated).recoup_refresh.inc(),
+            Outcome::ReserveHistory(_)
+            | Outcome::Credits(_)
+            | Outcome::CloseReserve(_)
+            | Outcome::Aggregate(_)
+            | Outcome::Transfer(_)
+            | Outcome::Drain(_)
+            | Outcome::Management(_) => {}
+        }
     }
 
-    fn seconds(&mut self, name: &str, help: &str, ns: u64) {
-        self.head(name, help, "counter");
-        let _ = writeln!(self.0, "{name} {}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
+    fn count_refusal(&self, refusal: &Refusal) {
+        let conflicts = &self.conflicts;
+        let counter = match refusal {
+            Refusal::CoinConflict { conflict, .. } => match conflict.reason {
+                ConflictReason::Insufficient { .. } => &conflicts.double_spend,
+                ConflictReason::OtherDenomination => &conflicts.other_denomination,
+                ConflictReason::OtherAgeCommitment => &conflicts.other_age,
+                ConflictReason::OtherDeposit => &conflicts.other_deposit,
+                ConflictReason::RefundOtherAmount | ConflictReason::RefundAboveDeposit { .. } => {
+                    &conflicts.refund
+                }
+            },
+            Refusal::ReserveInsufficient(_) => &conflicts.reserve_insufficient,
+            Refusal::NonceReuse { .. } => &conflicts.nonce_reuse,
+            _ => return,
+        };
+        counter.inc();
+    }
+
+    /// Counts coins of a withdrawal that was answered without asking the rules: it had been made before.
+    pub(crate) fn count_repeated_withdrawal(&self, coins: usize) {
+        self.repeats.withdraw.add(coins as u64);
+    }
+
+    fn write(&self, page: &mut Page) {
+        page.counters(
+            "batzen_coins_total",
+            "Coins of operations that took effect for the first time",
+            "operation",
+            self.coins.rows(),
+        );
+        page.counters(
+            "batzen_repeated_coins_total",
+            "Coins of operations that were answered from an earlier result",
+            "operation",
+            self.repeats.rows(),
+        );
+        page.counters(
+            "batzen_conflicts_total",
+            "Requests that a history contradicts; a double spend is one that takes more than is left on the coin",
+            "reason",
+            self.conflicts.rows(),
+        );
     }
 }
 
@@ -167,9 +341,33 @@ impl Metrics {
         }
     }
 
-    /// The page `/metrics` in Prometheus' text format.
-    pub fn render(&self, sources: &Sources) -> String {
-        let mut page = Page(String::with_capacity(8 * 1024));
+    /// Writes the counters of the exchange itself: `taler_exchange_*` as existing dashboards know them (their names have no
+    /// `_total`), and its `batzen_*`. `lane_conflicts`: batches that the lane ran again.
+    pub fn write(&self, page: &mut Page, lane_conflicts: u64) {
+        self.write_taler(page, lane_conflicts);
+        self.operations.write(page);
+        self.decisions.write(page);
+        for (name, help, counter) in [
+            (
+                "batzen_keys_denominations_created_total",
+                "Denomination keys created",
+                &self.denomination_keys_created,
+            ),
+            ("batzen_keys_signing_created_total", "Signing keys created", &self.signing_keys_created),
+            ("batzen_keys_builds_total", "Key states built", &self.key_state_builds),
+        ] {
+            page.count(name, help, counter);
+        }
+        for (name, help, grows, value) in self.workers.rows() {
+            if grows {
+                page.counter(name, help, value);
+            } else {
+                page.gauge(name, help, value);
+            }
+        }
+    }
+
+    fn write_taler(&self, page: &mut Page, lane_conflicts: u64) {
         let requests = |counters: &RequestCounters, further: u64| {
             [
                 ("other", counters.other.get() + further),
@@ -181,8 +379,11 @@ impl Metrics {
         let algorithms = |counters: &AlgorithmCounters| {
             [("rsa", counters.rsa.get()), ("cs", counters.cs.get()), ("eddsa", counters.eddsa.get())]
         };
-        page.labelled(
-            "taler_exchange_success_transactions",
+        let mut by_type = |name: &str, help: &str, rows: &[(&str, u64)]| {
+            page.counters(&format!("taler_exchange_{name}"), help, "type", rows.iter().copied());
+        };
+        by_type(
+            "success_transactions",
             "Transactions that took effect",
             &[
                 ("deposit", self.success.deposit.get()),
@@ -192,110 +393,60 @@ impl Metrics {
                 ("refresh-reveal", self.success.refresh_reveal.get()),
             ],
         );
-        page.labelled(
-            "taler_exchange_serialization_failures",
+        by_type(
+            "serialization_failures",
             "Transactions that had to be run again",
-            &requests(&self.serialization_failures, sources.lane.conflicts),
+            &requests(&self.serialization_failures, lane_conflicts),
         );
-        page.labelled("taler_exchange_received_requests", "Requests received", &requests(&self.received, 0));
-        page.labelled(
-            "taler_exchange_idempotent_requests",
+        by_type("received_requests", "Requests received", &requests(&self.received, 0));
+        by_type(
+            "idempotent_requests",
             "Requests answered from an earlier result",
             &[
                 ("withdraw", self.idempotent.withdraw.get()),
                 ("batch-withdraw", self.idempotent.batch_withdraw.get()),
             ],
         );
-        page.labelled("taler_exchange_num_signatures", "Signatures made", &algorithms(&self.signatures));
-        page.labelled(
-            "taler_exchange_num_signature_verifications",
-            "Signatures checked",
-            &algorithms(&self.verifications),
-        );
-        page.labelled(
-            "taler_exchange_num_keyexchanges",
-            "Key exchanges computed",
-            &[("ecdh", self.keyexchanges_ecdh.get())],
-        );
-        page.plain(
+        by_type("num_signatures", "Signatures made", &algorithms(&self.signatures));
+        by_type("num_signature_verifications", "Signatures checked", &algorithms(&self.verifications));
+        by_type("num_keyexchanges", "Key exchanges computed", &[("ecdh", self.keyexchanges_ecdh.get())]);
+        page.count(
             "taler_exchange_batch_withdraw_num_coins",
             "Coins issued by batch withdrawals",
-            true,
-            self.batch_withdraw_coins.get(),
+            &self.batch_withdraw_coins,
         );
-        self.render_own(sources, &mut page);
-        page.0
     }
+}
 
-    fn render_own(&self, sources: &Sources, page: &mut Page) {
-        let (lane, http) = (&sources.lane, &sources.http);
-        for (name, help, grows, value) in [
-            ("batzen_lane_batches_total", "Batches committed", true, lane.batches),
-            ("batzen_lane_commands_total", "Commands decided", true, lane.commands),
-            ("batzen_lane_refusals_total", "Commands refused by a rule", true, lane.refusals),
-            ("batzen_lane_reruns_total", "Commands executed again for their evidence", true, lane.reruns),
-            ("batzen_lane_conflicts_total", "Batches run again", true, lane.conflicts),
-            (
-                "batzen_lane_rejected_total",
-                "Commands not accepted because the queue was full",
-                true,
-                lane.rejected,
-            ),
-            ("batzen_lane_queued", "Commands waiting", false, lane.queued),
-            (
-                "batzen_lane_batch_commands_max",
-                "Commands in the largest batch",
-                false,
-                lane.batch_commands_max,
-            ),
-            ("batzen_http_connections_total", "Connections accepted", true, http.connections_accepted),
-            ("batzen_http_connections_refused_total", "Connections refused", true, http.connections_refused),
-            ("batzen_http_connections_open", "Connections open", false, http.connections_open),
-            ("batzen_http_requests_total", "Requests", true, http.requests),
-            ("batzen_http_requests_in_flight", "Requests in work", false, http.requests_in_flight),
-            (
-                "batzen_http_requests_overload_total",
-                "Requests refused for load",
-                true,
-                http.requests_overload,
-            ),
-            ("batzen_http_cancelled_total", "Requests without answer", true, http.cancelled),
-            ("batzen_http_panics_total", "Handlers that failed", true, http.panics),
-            ("batzen_http_timeouts_total", "Connections closed for slowness", true, http.timeouts),
-            ("batzen_http_received_bytes_total", "Bytes of request bodies", true, http.body_bytes_received),
-            ("batzen_http_sent_bytes_total", "Bytes of response bodies", true, http.body_bytes_sent),
-            (
-                "batzen_keys_denominations_created_total",
-                "Denomination keys created",
-                true,
-                self.denomination_keys_created.get(),
-            ),
-            (
-                "batzen_keys_signing_created_total",
-                "Signing keys created",
-                true,
-                self.signing_keys_created.get(),
-            ),
-            ("batzen_keys_builds_total", "Key states built", true, self.key_state_builds.get()),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_stand_where_their_names_are() {
+        for (pattern, name) in [
+            ("/reserves/:reserve_pub/withdraw", "withdraw"),
+            ("/reserves/:reserve_pub/batch-withdraw", "batch-withdraw"),
+            ("/reserves/:reserve_pub", "reserve"),
+            ("/reserves/:reserve_pub/history", "reserve"),
+            ("/csr-melt", "csr"),
+            ("/coins/:coin_pub/deposit", "deposit"),
+            ("/batch-deposit", "batch-deposit"),
+            ("/coins/:coin_pub/refund", "refund"),
+            ("/coins/:coin_pub/melt", "melt"),
+            ("/refreshes/:rch/:operation", "reveal"),
+            ("/coins/:coin_pub/link", "link"),
+            ("/coins/:coin_pub/recoup", "recoup"),
+            ("/coins/:coin_pub/recoup-refresh", "recoup-refresh"),
+            ("/keys", "keys"),
+            ("/transfers/:wtid", "tracking"),
+            ("/kyc-wallet", "kyc"),
+            ("/management/keys", "management"),
+            ("/", "other"),
+            ("/metrics", "other"),
         ] {
-            page.plain(name, help, grows, value);
+            assert_eq!(OPERATIONS[Operation::of_pattern(pattern) as usize], name, "{pattern}");
         }
-        for (name, help, grows, value) in self.workers.rows() {
-            page.plain(name, help, grows, value);
-        }
-        page.head("batzen_http_responses_total", "Answers by class of status", "counter");
-        for (class, count) in http.responses.iter().enumerate() {
-            let _ = writeln!(page.0, "batzen_http_responses_total{{class=\"{}xx\"}} {count}", class + 1);
-        }
-        for (name, help, ns) in [
-            ("batzen_lane_prefetch_seconds_total", "Time spent loading rows", lane.prefetch_ns),
-            ("batzen_lane_execute_seconds_total", "Time spent in rules", lane.execute_ns),
-            ("batzen_lane_commit_seconds_total", "Time spent committing", lane.commit_ns),
-        ] {
-            page.seconds(name, help, ns);
-        }
-        for (name, help, grows, value) in &sources.further {
-            page.plain(&format!("batzen_{name}"), help, *grows, *value);
-        }
+        assert_eq!(Operation::Other as usize, OPERATIONS.len() - 1);
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration as StdDuration;
 use batzen_crypto::EddsaPublicKey;
 use batzen_engine::{Clock, CpuPool, EngineError, Lane, LaneOptions};
 use batzen_http::{Bound, Drain, Drained, Listen, Server, ServerOptions, Stats, Waiters};
+use batzen_metrics::Page;
 use batzen_protocol::Timestamp;
 use batzen_protocol::signatures::{MasterDenominationKeyValidity, SignedMessage};
 use batzen_store::embedded::{EmbeddedStore, Options as StoreOptions};
@@ -19,7 +20,7 @@ use crate::api::{Api, Documents, KeyQueue};
 use crate::config::{ConfigError, DocumentsConfig, ExchangeConfig, ListenConfig};
 use crate::keys::keeper::{self, Keeper};
 use crate::keys::{KeyError, KeyState, SecurityModules, load_or_create_eddsa};
-use crate::metrics::{Metrics, Sources};
+use crate::metrics::Metrics;
 use crate::rules::{Command, DenomTable, ExchangeRules, Outcome, Refusal, RulesConfig, management};
 
 /// Clients that may wait for a reserve to be filled (each holds a connection).
@@ -148,7 +149,11 @@ impl Exchange {
 
     /// Has a command decided. `Ok(Err(_))` is a rule's refusal.
     pub async fn submit(&self, command: Command) -> Result<Result<Outcome, Refusal>, EngineError> {
-        self.lane.submit(command).await
+        let verdict = self.lane.submit(command).await;
+        if let Ok(verdict) = &verdict {
+            self.metrics.decisions.count(verdict);
+        }
+        verdict
     }
 
     /// Has a change of the key set decided. The caller holds the management lock. When it took effect, it is visible to
@@ -190,13 +195,20 @@ impl Exchange {
         &self.keeper
     }
 
-    /// What the metrics page needs beside the counters.
-    pub(crate) fn metric_sources(&self) -> Sources {
-        Sources {
-            lane: self.lane.metrics().snapshot(),
-            http: self.http_stats.snapshot(),
-            further: store_metrics(&self.store, self.pool.pending()),
-        }
+    /// The page `/metrics`.
+    pub fn metrics_page(&self) -> String {
+        let mut page = Page::new();
+        let labels = [("service", "exchange"), ("version", env!("CARGO_PKG_VERSION"))];
+        page.info("batzen_build_info", "What runs here", &labels);
+        let lane = self.lane.metrics();
+        self.metrics.write(&mut page, lane.snapshot().conflicts);
+        lane.write(&mut page);
+        page.gauge("batzen_pool_pending", "Jobs of the CPU pool that wait or run", self.pool.pending());
+        page.gauge("batzen_pool_pending_limit", "Jobs that the CPU pool takes at most", POOL_PENDING_MAX);
+        self.store.write_metrics(&mut page, batzen_tables::exchange::ALL);
+        self.http_stats.write(&mut page);
+        batzen_metrics::write_process(&mut page);
+        page.finish()
     }
 
     /// Starts an exchange: opens the store, loads keys, listens. Requests are answered from here on; keys are created
@@ -422,32 +434,6 @@ fn check_master(store: &Store, config: &ExchangeConfig) -> Result<(), StartError
     }
     let reason = "the store belongs to another MASTER_PUBLIC_KEY or another [taler] CURRENCY";
     Err(ConfigError::invalid("exchange", reason).into())
-}
-
-fn store_metrics(store: &Store, pool_pending: usize) -> Vec<(String, &'static str, bool, u64)> {
-    let stats = store.stats();
-    [
-        ("pool_pending", "Jobs of the CPU pool that wait or run", false, pool_pending as u64),
-        ("store_rows", "Live rows", false, stats.rows),
-        ("store_commits_total", "Commits", true, stats.commits_total),
-        ("store_changes_total", "Row changes committed", true, stats.changes_total),
-        (
-            "store_sync_microseconds_total",
-            "Time spent waiting for the disk in commits",
-            true,
-            stats.sync_us_total,
-        ),
-        ("store_written_bytes_total", "Bytes appended by commits", true, stats.written_bytes_total),
-        ("store_disk_bytes", "Bytes on disk", false, stats.disk_bytes),
-        ("store_live_bytes", "Bytes on disk of live rows", false, stats.live_bytes),
-        ("store_segments", "Files that hold data", false, stats.segments),
-        ("store_index_bytes", "Memory taken by indexes", false, stats.index_bytes),
-        ("store_compacted_total", "Segments removed by compaction", true, stats.compacted_total),
-        ("store_checkpoints_total", "Index checkpoints written", true, stats.checkpoints_total),
-    ]
-    .into_iter()
-    .map(|(name, help, grows, value)| (name.to_owned(), help, grows, value))
-    .collect()
 }
 
 /// How long the service sleeps at most between two looks at its keys: clocks can be shifted.

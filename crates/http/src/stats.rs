@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use batzen_metrics::Page;
+
 /// Counters since the server was bound. Shared between the accept loop, the connections and whoever reads them.
 #[derive(Debug, Default)]
 pub struct Stats {
@@ -71,6 +73,29 @@ impl Stats {
             body_bytes_received: get(&self.body_bytes_received),
             body_bytes_sent: get(&self.body_bytes_sent),
         }
+    }
+
+    /// Writes `batzen_http_*`.
+    pub fn write(&self, page: &mut Page) {
+        let stats = self.snapshot();
+        let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(stats.responses);
+        page.counters("batzen_http_responses_total", "Answers by class of status", "class", classes);
+        for (name, help, value) in [
+            ("batzen_http_connections_total", "Connections accepted", stats.connections_accepted),
+            ("batzen_http_connections_refused_total", "Connections refused", stats.connections_refused),
+            ("batzen_http_requests_total", "Requests", stats.requests),
+            ("batzen_http_requests_overload_total", "Requests refused for load", stats.requests_overload),
+            ("batzen_http_cancelled_total", "Requests without answer", stats.cancelled),
+            ("batzen_http_panics_total", "Handlers that failed", stats.panics),
+            ("batzen_http_malformed_total", "Requests that were not HTTP", stats.malformed),
+            ("batzen_http_timeouts_total", "Connections closed for slowness", stats.timeouts),
+            ("batzen_http_received_bytes_total", "Bytes of request bodies", stats.body_bytes_received),
+            ("batzen_http_sent_bytes_total", "Bytes of response bodies", stats.body_bytes_sent),
+        ] {
+            page.counter(name, help, value);
+        }
+        page.gauge("batzen_http_connections_open", "Connections open", stats.connections_open);
+        page.gauge("batzen_http_requests_in_flight", "Requests in work", stats.requests_in_flight);
     }
 
     pub(crate) fn count_response(&self, status: u16) {

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
 
+use batzen_metrics::Histogram;
+
 use crate::{Record, Result, Table, TableDef};
 
 /// A stored row.
@@ -205,6 +207,8 @@ pub struct StoreStats {
     pub compacted_total: u64,
     /// Index checkpoints written since opening.
     pub checkpoints_total: u64,
+    /// Bytes that the file system under the store has left; none if the backend has no file system, or it does not say.
+    pub disk_free_bytes: Option<u64>,
 }
 
 /// A storage backend. All methods may be called from several threads at once; none of them is for async threads.
@@ -271,6 +275,11 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Counts since opening.
     fn stats(&self) -> StoreStats;
+
+    /// How long commits waited for the disk; none if the backend has no disk.
+    fn sync_times(&self) -> Option<&Histogram> {
+        None
+    }
 
     /// Makes the next opening fast. Nothing depends on it.
     ///

@@ -4,9 +4,11 @@ use std::fmt;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
 
+use batzen_metrics::Page;
+
 use crate::{
     Backend, ChangeSet, Column, CommitOutcome, RawRecord, RawRow, Record, Result, StoreError, StoreStats,
-    Table,
+    Table, TableDef,
 };
 
 /// A row as stored.
@@ -279,6 +281,34 @@ impl Store {
     #[must_use]
     pub fn stats(&self) -> StoreStats {
         self.backend.stats()
+    }
+
+    /// Writes `batzen_store_*`, with the rows of each of these tables.
+    pub fn write_metrics(&self, page: &mut Page, tables: &[&'static TableDef]) {
+        let stats = self.stats();
+        page.gauge("batzen_store_rows", "Live rows", stats.rows);
+        // A table that the store was not opened with has no rows to tell.
+        let rows = tables.iter().filter_map(|table| Some((table.name, self.backend.count(table).ok()?)));
+        page.gauges("batzen_store_table_rows", "Live rows by table", "table", rows);
+        page.counter("batzen_store_commits_total", "Commits", stats.commits_total);
+        page.counter("batzen_store_changes_total", "Row changes committed", stats.changes_total);
+        if let Some(times) = self.backend.sync_times() {
+            page.histogram("batzen_store_sync_seconds", "Time a commit waited for the disk", times);
+        }
+        page.counter(
+            "batzen_store_written_bytes_total",
+            "Bytes appended by commits",
+            stats.written_bytes_total,
+        );
+        page.gauge("batzen_store_disk_bytes", "Bytes on disk", stats.disk_bytes);
+        page.gauge("batzen_store_live_bytes", "Bytes on disk of live rows", stats.live_bytes);
+        if let Some(free) = stats.disk_free_bytes {
+            page.gauge("batzen_store_disk_free_bytes", "Bytes that the file system has left", free);
+        }
+        page.gauge("batzen_store_segments", "Files that hold data", stats.segments);
+        page.gauge("batzen_store_index_bytes", "Memory taken by indexes", stats.index_bytes);
+        page.counter("batzen_store_compacted_total", "Segments removed by compaction", stats.compacted_total);
+        page.counter("batzen_store_checkpoints_total", "Index checkpoints written", stats.checkpoints_total);
     }
 
     /// Makes the next opening fast.

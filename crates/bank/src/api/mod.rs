@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use batzen_engine::{EngineError, Lane};
 use batzen_http::{
-    Admission, Drain, ErrorCode, Handler, Head, Method, Request, Response, Routes, Style, Waiter, Waiters,
-    Woken, header,
+    Admission, Drain, ErrorCode, Handler, Head, Method, Operations, Request, Response, Routes, Stats, Style,
+    Waiter, Waiters, Woken, header,
 };
+use batzen_metrics::Page;
 use batzen_protocol::api::bank::{self as api, BANK_PROTOCOL_VERSION};
 use batzen_protocol::api::{field_error, parse_body};
 use batzen_protocol::{Amount, Money};
@@ -39,6 +40,7 @@ type Answer = Result<Response, Response>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Endpoint {
     Home,
+    Metrics,
     IntegrationConfig,
     WithdrawalStatus,
     WithdrawalSelect,
@@ -62,6 +64,7 @@ fn routes() -> Routes<Endpoint> {
     let (get, post) = (Method::GET, Method::POST);
     let mut routes = Routes::new(Style::ByPath)
         .route(get.clone(), "/", E::Home)
+        .route(get.clone(), "/metrics", E::Metrics)
         .route(get.clone(), "/taler-bank-integration/config", E::IntegrationConfig)
         .route(get.clone(), "/taler-bank-integration/withdrawal-operation/:wopid", E::WithdrawalStatus)
         .route(post.clone(), "/taler-bank-integration/withdrawal-operation/:wopid", E::WithdrawalSelect)
@@ -94,6 +97,30 @@ fn routes() -> Routes<Endpoint> {
     routes
 }
 
+/// What requests ask for: the label `operation`.
+const OPERATIONS: [&str; 7] =
+    ["transfer", "add-incoming", "history", "withdrawal", "account", "config", "other"];
+
+impl Endpoint {
+    /// The endpoint's place in [`OPERATIONS`].
+    const fn operation(self) -> usize {
+        match self {
+            Self::Transfer => 0,
+            Self::AddIncoming => 1,
+            Self::HistoryIncoming | Self::HistoryOutgoing => 2,
+            Self::WithdrawalStatus
+            | Self::WithdrawalSelect
+            | Self::WithdrawalCreate
+            | Self::WithdrawalDetails
+            | Self::WithdrawalConfirm
+            | Self::WithdrawalAbort => 3,
+            Self::PublicAccounts | Self::Register | Self::AccountStatus => 4,
+            Self::IntegrationConfig | Self::AccessConfig | Self::GatewayConfig => 5,
+            Self::Home | Self::Metrics => 6,
+        }
+    }
+}
+
 /// Which of an account's histories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Direction {
@@ -119,6 +146,9 @@ pub(crate) struct Service {
     histories: Arc<Waiters<(Direction, String)>>,
     /// Who waits for a withdrawal operation to be confirmed or aborted.
     operations: Arc<Waiters<[u8; 32]>>,
+    http_stats: Arc<Stats>,
+    /// Counters of requests.
+    operations_run: Operations,
 }
 
 /// The handler of the server.
@@ -137,8 +167,10 @@ impl Api {
         let matched = self.routes.resolve(&head)?;
         let param = |index: usize| matched.params.get(index).copied().unwrap_or_default();
         let service = &self.service;
-        match *matched.endpoint {
+        let running = service.operations_run.begin(matched.endpoint.operation());
+        let answer = match *matched.endpoint {
             Endpoint::Home => Ok(service.home()),
+            Endpoint::Metrics => Ok(service.metrics()),
             Endpoint::IntegrationConfig => Ok(service.api_config("taler-bank-integration")),
             Endpoint::WithdrawalStatus => service.withdrawal_status(request, param(0)).await,
             Endpoint::WithdrawalSelect => service.withdrawal_select(&request, param(0)).await,
@@ -155,7 +187,10 @@ impl Api {
             Endpoint::HistoryOutgoing => service.history(request, param(0), Direction::Outgoing).await,
             Endpoint::Transfer => service.transfer(&request, param(0)).await,
             Endpoint::AddIncoming => service.add_incoming(&request, param(0)).await,
-        }
+        };
+        let (Ok(response) | Err(response)) = &answer;
+        running.end(response.status);
+        answer
     }
 }
 
@@ -170,10 +205,16 @@ impl Handler for Api {
 }
 
 impl Service {
-    pub(crate) fn new(lane: Lane<BankRules>, store: Store, settings: Settings) -> Self {
+    pub(crate) fn new(
+        lane: Lane<BankRules>,
+        store: Store,
+        settings: Settings,
+        http_stats: Arc<Stats>,
+    ) -> Self {
         let histories = Arc::new(Waiters::new(WAITERS_MAX));
         let operations = Arc::new(Waiters::new(WAITERS_MAX));
-        Self { lane, store, settings, histories, operations }
+        let operations_run = Operations::new(&OPERATIONS);
+        Self { lane, store, settings, histories, operations, http_stats, operations_run }
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -298,6 +339,19 @@ impl Service {
         let salt = self.settings.password_salt;
         let hash = tokio::task::spawn_blocking(move || password::hash(&salt, &account, &password)).await;
         hash.map_err(|_| Response::error(ErrorCode::BANK_UNMANAGED_EXCEPTION, ""))
+    }
+
+    /// The page `/metrics`.
+    fn metrics(&self) -> Response {
+        let mut page = Page::new();
+        let labels = [("service", "bank"), ("version", env!("CARGO_PKG_VERSION"))];
+        page.info("batzen_build_info", "What runs here", &labels);
+        self.operations_run.write(&mut page);
+        self.lane.metrics().write(&mut page);
+        self.store.write_metrics(&mut page, batzen_tables::bank::ALL);
+        self.http_stats.write(&mut page);
+        batzen_metrics::write_process(&mut page);
+        Response::bytes(200, batzen_metrics::CONTENT_TYPE, page.finish())
     }
 
     fn home(&self) -> Response {

@@ -16,7 +16,7 @@ use batzen_protocol::{Amount, AmountError, ErrorCode, Money, ParseError, parse_b
 use batzen_store::StoreError;
 use serde::de::DeserializeOwned;
 
-use crate::metrics::RequestClass;
+use crate::metrics::{Operation, RequestClass};
 use crate::service::Exchange;
 
 mod auditors;
@@ -56,6 +56,7 @@ pub type Endpoint = for<'a> fn(&'a Exchange, &'a mut Request) -> Answer<'a>;
 pub struct Entry {
     endpoint: Endpoint,
     class: RequestClass,
+    operation: Operation,
 }
 
 /// The table while it is put together.
@@ -65,7 +66,8 @@ impl Table {
     /// Adds a `GET` endpoint (which answers `HEAD` as well). `pattern` is like `/coins/:coin_pub/link`.
     #[must_use]
     pub fn get(self, pattern: &str, endpoint: Endpoint) -> Self {
-        Self(self.0.route(Method::GET, pattern, Entry { endpoint, class: RequestClass::Other }))
+        let (class, operation) = (RequestClass::Other, Operation::of_pattern(pattern));
+        Self(self.0.route(Method::GET, pattern, Entry { endpoint, class, operation }))
     }
 
     /// Adds a `POST` endpoint.
@@ -77,7 +79,8 @@ impl Table {
     /// Adds a `POST` endpoint that is counted under a name of its own.
     #[must_use]
     pub fn post_as(self, class: RequestClass, pattern: &str, endpoint: Endpoint) -> Self {
-        Self(self.0.route(Method::POST, pattern, Entry { endpoint, class }))
+        let operation = Operation::of_pattern(pattern);
+        Self(self.0.route(Method::POST, pattern, Entry { endpoint, class, operation }))
     }
 }
 
@@ -137,7 +140,10 @@ impl Api {
             }
         };
         self.app.metrics.received(entry.class);
-        (entry.endpoint)(&self.app, &mut request).await
+        let running = self.app.metrics.operations.begin(entry.operation as usize);
+        let response = (entry.endpoint)(&self.app, &mut request).await;
+        running.end(response.status);
+        response
     }
 }
 

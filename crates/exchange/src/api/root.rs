@@ -29,5 +29,5 @@ async fn seed(_: &Exchange, _: &Request) -> Response {
 }
 
 async fn metrics(app: &Exchange, _: &Request) -> Response {
-    Response::bytes(200, "", app.metrics.render(&app.metric_sources()))
+    Response::bytes(200, batzen_metrics::CONTENT_TYPE, app.metrics_page())
 }

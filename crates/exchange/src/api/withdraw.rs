@@ -82,6 +82,7 @@ async fn withdraw(
         } else {
             counters.withdraw.inc();
         }
+        app.metrics.decisions.count_repeated_withdrawal(stored.len());
         return Ok(stored);
     }
     let now = app.now();

@@ -1,24 +1,6 @@
 //! Counters of the workers.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-use crate::metrics::Counter;
-
-/// A number that goes up and down.
-#[derive(Debug, Default)]
-pub struct Gauge(AtomicU64);
-
-impl Gauge {
-    /// Sets it.
-    pub fn set(&self, value: u64) {
-        self.0.store(value, Relaxed);
-    }
-
-    /// The number as it was set last.
-    pub fn get(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
-}
+use batzen_metrics::{Counter, Gauge};
 
 /// Counters of all workers of one process, `batzen_worker_*` in `/metrics`.
 #[derive(Debug, Default)]

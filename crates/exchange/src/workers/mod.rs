@@ -43,7 +43,7 @@ use crate::rules::transfers::payto_method;
 use crate::rules::{Command, Outcome, Refusal};
 use crate::service::Exchange;
 
-pub use metrics::{Gauge, WorkerMetrics};
+pub use metrics::WorkerMetrics;
 
 /// How often something that fails is tried when a worker runs only until it is idle.
 const ATTEMPTS_UNTIL_IDLE: u32 = 16;

@@ -92,7 +92,7 @@ async fn configured_documents_are_negotiated() {
 async fn metrics_have_the_names_that_dashboards_know() {
     let site = Site::standalone().await;
     let reply = site.get("metrics").await;
-    assert_eq!((reply.status, reply.header("content-type")), (200, None));
+    assert_eq!((reply.status, reply.header("content-type")), (200, Some(batzen_metrics::CONTENT_TYPE)));
     let page = std::str::from_utf8(&reply.body).unwrap();
     for (name, labels) in [
         ("success_transactions", &["deposit", "withdraw", "batch-withdraw", "melt", "refresh-reveal"][..]),

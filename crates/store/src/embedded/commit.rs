@@ -277,8 +277,7 @@ impl Core {
         if let Err(error) = active.file.sync() {
             return Err(self.fatal(writer, &active.path, "sync", &io_error("sync", &active.path, error)));
         }
-        let sync_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
-        self.counters.sync_us.fetch_add(sync_us, Ordering::Relaxed);
+        self.counters.sync_times.time(start.elapsed());
         self.counters.written.fetch_add(frame_bytes, Ordering::Relaxed);
         self.counters.since_checkpoint.fetch_add(frame_bytes, Ordering::Relaxed);
         writer.offset += frame_bytes;

@@ -80,6 +80,11 @@ pub trait Disk: Send + Sync {
     /// # Errors
     /// The system's.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// How many bytes may still be written below a directory, if that is known.
+    fn free_bytes(&self, dir: &Path) -> Option<u64> {
+        let _ = dir;
+        None
+    }
 }
 
 /// The operating system's files.
@@ -105,6 +110,10 @@ impl DiskFile for File {
 }
 
 impl Disk for RealDisk {
+    fn free_bytes(&self, dir: &Path) -> Option<u64> {
+        let stat = rustix::fs::statvfs(dir).ok()?;
+        stat.f_bavail.checked_mul(stat.f_frsize)
+    }
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         let existing = path.ancestors().find(|ancestor| ancestor.is_dir()).map(Path::to_owned);
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;

@@ -34,6 +34,8 @@ pub use disk::{Disk, DiskFile, RealDisk};
 pub use format::FrameKind;
 pub use verify::{FrameInfo, Report, SegmentReport};
 
+use batzen_metrics::Histogram;
+
 use crate::memory::{is_empty_range, position};
 use crate::{
     Backend, ChangeSet, CommitOutcome, IndexEntries, IndexKind, RawRecord, RawRow, Result, StoreError,
@@ -134,16 +136,29 @@ pub(crate) struct State {
     pub segments: Arc<Segments>,
 }
 
-#[derive(Default)]
 pub(crate) struct Counters {
     pub commits: AtomicU64,
     pub changes: AtomicU64,
-    pub sync_us: AtomicU64,
+    pub sync_times: Histogram,
     pub written: AtomicU64,
     pub compacted: AtomicU64,
     pub checkpoints: AtomicU64,
     /// Bytes of journal since the last checkpoint.
     pub since_checkpoint: AtomicU64,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            commits: AtomicU64::default(),
+            changes: AtomicU64::default(),
+            sync_times: Histogram::of_times(),
+            written: AtomicU64::default(),
+            compacted: AtomicU64::default(),
+            checkpoints: AtomicU64::default(),
+            since_checkpoint: AtomicU64::default(),
+        }
+    }
 }
 
 /// Locks are taken in the order of the fields: maintenance, writer, next, state.
@@ -572,7 +587,7 @@ impl Backend for EmbeddedStore {
             rows: state.tables.values().map(|table| table.primary.len() as u64).sum(),
             commits_total: counters.commits.load(Ordering::Relaxed),
             changes_total: counters.changes.load(Ordering::Relaxed),
-            sync_us_total: counters.sync_us.load(Ordering::Relaxed),
+            sync_us_total: counters.sync_times.reading().1 / 1_000,
             written_bytes_total: counters.written.load(Ordering::Relaxed),
             disk_bytes: sum(|segment| &segment.used),
             live_bytes: sum(|segment| &segment.live),
@@ -580,7 +595,12 @@ impl Backend for EmbeddedStore {
             index_bytes: state.tables.values().map(|table| table.bytes() as u64).sum(),
             compacted_total: counters.compacted.load(Ordering::Relaxed),
             checkpoints_total: counters.checkpoints.load(Ordering::Relaxed),
+            disk_free_bytes: self.core.options.disk.free_bytes(&self.core.dir),
         }
+    }
+
+    fn sync_times(&self) -> Option<&Histogram> {
+        Some(&self.core.counters.sync_times)
     }
 
     fn checkpoint(&self) -> Result<()> {

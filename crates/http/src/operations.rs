@@ -1,0 +1,125 @@
+//! Requests by what they ask for and how they ended, and how long they took.
+
+use std::time::Instant;
+
+use batzen_metrics::{Counter, Histogram, Page};
+
+/// How requests end, as the label `outcome` says it. `done`: 2xx and 3xx. `conflict`: 409, which comes with proof.
+/// `refused`: any other 4xx. `overload`: 503, to be tried again. `failed`: any other 5xx. `cancelled`: the client went away
+/// before the answer.
+pub const OUTCOMES: [&str; 6] = ["done", "conflict", "refused", "overload", "failed", "cancelled"];
+
+/// Which of [`OUTCOMES`] an answer is.
+fn outcome(status: u16) -> usize {
+    match status {
+        0..=399 => 0,
+        409 => 1,
+        400..=499 => 2,
+        503 => 3,
+        _ => 4,
+    }
+}
+
+const CANCELLED: usize = OUTCOMES.len() - 1;
+
+/// Counters of one service's operations. What an operation is, the service says: a name from a small fixed list.
+#[derive(Debug)]
+pub struct Operations {
+    names: &'static [&'static str],
+    ended: Box<[[Counter; OUTCOMES.len()]]>,
+    times: Box<[Histogram]>,
+}
+
+impl Operations {
+    /// Counters for these operations.
+    #[must_use]
+    pub fn new(names: &'static [&'static str]) -> Self {
+        let ended = names.iter().map(|_| Default::default()).collect();
+        let times = names.iter().map(|_| Histogram::of_times()).collect();
+        Self { names, ended, times }
+    }
+
+    /// Begins an operation, named by its place in the list. It counts as cancelled if the result is dropped.
+    ///
+    /// # Panics
+    /// When there is no such place.
+    #[must_use]
+    pub fn begin(&self, operation: usize) -> Running<'_> {
+        assert!(operation < self.names.len(), "an operation of the list");
+        Running { operations: self, operation, begun: Instant::now(), outcome: CANCELLED }
+    }
+
+    /// How many requests for this operation ended with `outcome`, one of [`OUTCOMES`].
+    #[must_use]
+    pub fn ended(&self, operation: usize, outcome: &str) -> u64 {
+        let column = OUTCOMES.iter().position(|name| *name == outcome);
+        column.map_or(0, |column| self.ended[operation][column].get())
+    }
+
+    /// Writes `batzen_operations_total` and `batzen_operation_seconds`.
+    pub fn write(&self, page: &mut Page) {
+        let counts = self.ended.iter().map(|row| row.each_ref().map(Counter::get));
+        page.matrix(
+            "batzen_operations_total",
+            "Requests by what they ask for and how they ended",
+            ["operation", "outcome"],
+            OUTCOMES,
+            self.names.iter().copied().zip(counts),
+        );
+        page.histograms(
+            "batzen_operation_seconds",
+            "Time from a complete request to its answer; long polls include the wait",
+            "operation",
+            self.names.iter().copied().zip(&self.times),
+        );
+    }
+}
+
+/// An operation that is being worked on.
+#[derive(Debug)]
+pub struct Running<'a> {
+    operations: &'a Operations,
+    operation: usize,
+    begun: Instant,
+    outcome: usize,
+}
+
+impl Running<'_> {
+    /// Ends it with an answer of this HTTP status.
+    pub fn end(mut self, status: u16) {
+        self.outcome = outcome(status);
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.operations.ended[self.operation][self.outcome].inc();
+        // The time until somebody lost patience says nothing of ours.
+        if self.outcome != CANCELLED {
+            self.operations.times[self.operation].time(self.begun.elapsed());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_end_is_counted_once() {
+        let operations = Operations::new(&["read", "write"]);
+        for status in [200, 204, 304, 404, 409, 451, 500, 503] {
+            operations.begin(1).end(status);
+        }
+        drop(operations.begin(0));
+        let ended = |operation| OUTCOMES.map(|outcome| operations.ended(operation, outcome));
+        assert_eq!(ended(1), [3, 1, 2, 1, 1, 0]);
+        assert_eq!(ended(0), [0, 0, 0, 0, 0, 1]);
+        assert_eq!((operations.times[0].reading().0, operations.times[1].reading().0), (0, 8));
+        let mut page = Page::new();
+        operations.write(&mut page);
+        let text = page.finish();
+        assert!(text.contains("\nbatzen_operations_total{operation=\"write\",outcome=\"conflict\"} 1\n"));
+        assert!(text.contains("\nbatzen_operation_seconds_count{operation=\"write\"} 8\n"));
+    }
+}
