@@ -14,6 +14,10 @@ pub struct BenchArgs {
 
 #[derive(Subcommand)]
 enum BenchCommand {
+    /// Make one HTML file with plots and tables of some results
+    Report(batzen_bench::report::ReportArgs),
+    /// Put two results beside each other: ratios, better, worse
+    Compare(batzen_bench::compare::CompareArgs),
     /// Measure the mandatory cryptography of operations alone (scenarios do this by themselves)
     #[command(hide = true)]
     Ceiling(batzen_bench::ceiling::CeilingArgs),
@@ -25,6 +29,8 @@ enum BenchCommand {
 /// Whatever keeps it from measuring, as one line.
 pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
+        BenchCommand::Report(args) => Ok(batzen_bench::report::run(&args)?),
+        BenchCommand::Compare(args) => Ok(batzen_bench::compare::run(&args)?),
         BenchCommand::Ceiling(args) => Ok(batzen_bench::ceiling::run(&args)?),
     }
 }

@@ -127,6 +127,12 @@ impl Step {
         Self::Planchet,
     ];
 
+    /// Whether the cipher has this step.
+    #[must_use]
+    pub fn exists(self, cipher: Cipher) -> bool {
+        self != Self::RValues || cipher == Cipher::Cs
+    }
+
     /// The name of the step in results.
     #[must_use]
     pub fn name(self, cipher: Cipher) -> String {
@@ -162,9 +168,7 @@ impl Operation {
                 spend.into_iter().chain(reveal).collect()
             }
         };
-        if cipher != Cipher::Cs {
-            steps.retain(|(step, _)| *step != Step::RValues);
-        }
+        steps.retain(|(step, _)| step.exists(cipher));
         steps
     }
 }
@@ -349,6 +353,84 @@ pub struct Ceiling {
     pub cores: Vec<usize>,
 }
 
+/// What the steps take on each of some cores while all of these are busy.
+#[derive(Clone, Debug)]
+pub struct StepTimes {
+    cipher: Cipher,
+    cores: Vec<usize>,
+    steps: Vec<Step>,
+    /// For each core the CPU time of each of the steps, µs.
+    by_core: Vec<Vec<f64>>,
+}
+
+impl StepTimes {
+    /// Measures every step of a cipher, on all these cores at the same time (or on one that the system chooses).
+    ///
+    /// # Errors
+    /// [`BenchError::Usage`] when there is no RSA of this size, or a core may not be used.
+    pub fn measure(cipher: Cipher, cores: &[usize], effort: Effort) -> Result<Self, BenchError> {
+        let steps = Step::ALL.into_iter().filter(|step| step.exists(cipher)).collect();
+        Self::measure_steps(cipher, steps, cores, effort)
+    }
+
+    fn measure_steps(
+        cipher: Cipher,
+        steps: Vec<Step>,
+        cores: &[usize],
+        effort: Effort,
+    ) -> Result<Self, BenchError> {
+        let measure_here = || -> Result<Vec<f64>, BenchError> {
+            let material =
+                Material::new(cipher).map_err(|error| BenchError::Usage(format!("{cipher}: {error}")))?;
+            let mut rivals: Vec<Rival<'_>> = steps.iter().map(|step| material.rival(*step)).collect();
+            Ok(meter::best_us(effort, &mut rivals))
+        };
+        let measure_here = &measure_here;
+        let places: Vec<Vec<usize>> =
+            if cores.is_empty() { vec![Vec::new()] } else { cores.iter().map(|core| vec![*core]).collect() };
+        let by_core = std::thread::scope(|scope| {
+            let threads: Vec<_> = places
+                .iter()
+                .map(|place| scope.spawn(move || affinity::on_cores(place, measure_here)))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| {
+                    thread.join().map_err(|_| BenchError::SetUp("a measurement panicked".into()))??
+                })
+                .collect::<Result<_, _>>()
+        })?;
+        Ok(Self { cipher, cores: cores.to_vec(), steps, by_core })
+    }
+
+    /// The ceiling of a scenario, one operation of which is made up of these. Zero operations need no time: then the
+    /// ceiling is zero, as there is none.
+    ///
+    /// # Panics
+    /// If a step is needed that was not measured.
+    #[must_use]
+    pub fn ceiling(&self, shares: &[Share]) -> Ceiling {
+        let steps = steps_of(self.cipher, shares);
+        let place = |step: Step| {
+            self.steps.iter().position(|measured| *measured == step).expect("every step was measured")
+        };
+        let us_per_op = |times: &Vec<f64>| -> f64 {
+            steps.iter().map(|(step, per_op)| per_op * times[place(*step)]).sum()
+        };
+        let ops_per_s = self.by_core.iter().map(us_per_op).filter(|us| *us > 0.0).map(|us| 1e6 / us).sum();
+        let parts = steps
+            .iter()
+            .map(|(step, per_op)| CeilingPart {
+                name: step.name(self.cipher),
+                per_op: *per_op,
+                us: self.by_core.iter().map(|times| times[place(*step)]).sum::<f64>()
+                    / self.by_core.len() as f64,
+            })
+            .collect();
+        Ceiling { ops_per_s, parts, cores: self.cores.clone() }
+    }
+}
+
 /// Measures the ceiling of a scenario, on all these cores at the same time (or on one that the system chooses).
 ///
 /// # Errors
@@ -359,43 +441,11 @@ pub fn measure(
     cores: &[usize],
     effort: Effort,
 ) -> Result<Ceiling, BenchError> {
-    let steps = steps_of(cipher, shares);
+    let steps: Vec<Step> = steps_of(cipher, shares).into_iter().map(|(step, _)| step).collect();
     if steps.is_empty() {
         return Err(BenchError::Usage("there is nothing to measure: name at least one operation".into()));
     }
-    let measure_here = || -> Result<Vec<f64>, BenchError> {
-        let material =
-            Material::new(cipher).map_err(|error| BenchError::Usage(format!("{cipher}: {error}")))?;
-        let mut rivals: Vec<Rival<'_>> = steps.iter().map(|(step, _)| material.rival(*step)).collect();
-        Ok(meter::best_us(effort, &mut rivals))
-    };
-    let measure_here = &measure_here;
-    let places: Vec<Vec<usize>> =
-        if cores.is_empty() { vec![Vec::new()] } else { cores.iter().map(|core| vec![*core]).collect() };
-    let by_core: Vec<Vec<f64>> = std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            places.iter().map(|place| scope.spawn(move || affinity::on_cores(place, measure_here))).collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().map_err(|_| BenchError::SetUp("a measurement panicked".into()))??)
-            .collect::<Result<_, _>>()
-    })?;
-    Ok(combine(cipher, &steps, &by_core, cores))
-}
-
-fn combine(cipher: Cipher, steps: &[(Step, f64)], by_core: &[Vec<f64>], cores: &[usize]) -> Ceiling {
-    let us_per_op = |times: &Vec<f64>| -> f64 { steps.iter().zip(times).map(|((_, n), us)| n * us).sum() };
-    let ops_per_s = by_core.iter().map(|times| 1e6 / us_per_op(times)).sum();
-    let parts = steps
-        .iter()
-        .enumerate()
-        .map(|(index, (step, per_op))| CeilingPart {
-            name: step.name(cipher),
-            per_op: *per_op,
-            us: by_core.iter().map(|times| times[index]).sum::<f64>() / by_core.len() as f64,
-        })
-        .collect();
-    Ceiling { ops_per_s, parts, cores: cores.to_vec() }
+    Ok(StepTimes::measure_steps(cipher, steps, cores, effort)?.ceiling(shares))
 }
 
 /// The cipher of a command line.
@@ -503,10 +553,20 @@ mod tests {
 
     #[test]
     fn cores_add_up() {
-        let steps = [(Step::EddsaVerify, 2.0), (Step::BlindSign, 1.0)];
-        let ceiling = combine(Cipher::Cs, &steps, &[vec![10.0, 80.0], vec![20.0, 160.0]], &[0, 1]);
+        let times = StepTimes {
+            cipher: Cipher::Rsa(2048),
+            cores: vec![0, 1],
+            steps: vec![Step::BlindSign, Step::EddsaVerify],
+            by_core: vec![vec![90.0, 10.0], vec![180.0, 20.0]],
+        };
+        let ceiling = times.ceiling(&["withdraw".parse().unwrap()]);
         assert!((ceiling.ops_per_s - (10_000.0 + 5_000.0)).abs() < 1e-6);
-        assert_eq!(ceiling.parts[1], CeilingPart { name: "CS blind sign".into(), per_op: 1.0, us: 120.0 });
+        assert_eq!(
+            ceiling.parts[1],
+            CeilingPart { name: "RSA-2048 blind sign".into(), per_op: 1.0, us: 135.0 }
+        );
+        assert!((times.ceiling(&["withdraw=2".parse().unwrap()]).ops_per_s - 7_500.0).abs() < 1e-6);
+        assert!(times.ceiling(&[]).ops_per_s.abs() < 1e-6);
     }
 
     #[test]

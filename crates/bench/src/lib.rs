@@ -5,12 +5,15 @@
 
 pub mod affinity;
 pub mod ceiling;
+pub mod compare;
 mod error;
 pub mod machine;
 pub mod meter;
 pub mod options;
 mod output;
+pub mod report;
 pub mod result;
 pub mod scenarios;
+pub mod svg;
 
 pub use error::BenchError;

@@ -27,3 +27,15 @@ pub fn print(text: &str) -> Result<(), BenchError> {
         _ => Ok(()),
     }
 }
+
+/// Writes a file as a whole: readers see the old or the new one.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn replace_file(path: &Path, text: &str) -> Result<(), BenchError> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".tmp");
+    let temporary = Path::new(&temporary);
+    std::fs::write(temporary, text).map_err(BenchError::io(temporary))?;
+    std::fs::rename(temporary, path).map_err(BenchError::io(path))
+}

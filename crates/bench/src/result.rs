@@ -572,4 +572,4 @@ pub fn utc_now() -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
