@@ -20,7 +20,7 @@ mod working_set;
 
 pub use lane::{Batcher, EngineError, Lane, LaneOptions};
 pub use metrics::{LaneMetrics, LaneSnapshot};
-pub use pool::{CpuPool, PoolBusy};
+pub use pool::{Collector, CollectorOptions, CpuPool, PoolBusy, TURN_NS, Ticket, WorkSnapshot, run_long};
 pub use working_set::{Plan, WorkingSet};
 
 use batzen_protocol::Timestamp;

@@ -1,38 +1,150 @@
-//! The CPU pool: signature checks and blind signing leave the async threads.
+//! The CPU pool and its collectors: cryptography leaves the async threads, and the items of many requests meet in one
+//! batch, because eight signatures side by side cost little more than one.
+//!
+//! * **No added delay.** An idle thread takes whatever is there at once. What arrives while the threads are busy
+//!   gathers, and forms the next batch: under light load a batch is one item, under heavy load it grows by itself.
+//! * **Turns.** Each kind of work (a [`Collector`], or the single jobs of [`CpuPool::run`]) has its own queue. Kinds with
+//!   waiting items take turns of at most [`TURN_NS`], so that a check of a signature never waits behind a long row of
+//!   blind signatures.
+//! * **Shares.** Within a turn every waiting request gives as many items as fill the lanes of the processor, then the
+//!   next request, and so on round and round: who comes with 256 items keeps nobody out.
+//! * **Bounds.** Each queue takes a number of items; more is refused at once ([`PoolBusy`]). What nobody waits for any
+//!   more is dropped unexecuted.
+//! * **Panics are no answers.** If a batch panics, its requests are executed again one by one, and only the one that
+//!   panics again passes the panic on to its caller.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::any::Any;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
-use tokio::sync::oneshot;
+use batzen_metrics::{Counter, Histogram, Page};
 
-/// A bounded pool of threads for cryptography.
-#[derive(Clone)]
-pub struct CpuPool {
-    pool: Arc<rayon::ThreadPool>,
-    pending: Arc<AtomicUsize>,
-    pending_max: usize,
-}
+/// How long a turn of one kind of work should take at most, in nanoseconds. A turn always executes at least one row of
+/// lanes, however long that takes.
+pub const TURN_NS: u64 = 2_000_000;
 
-/// The pool has as many jobs waiting as it may: answer 503 and let the client come back.
+/// The pool has as much waiting as it may: answer 503 and let the client come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("all processors are busy: try again later")]
 pub struct PoolBusy;
 
+/// Limits of one kind of work.
+#[derive(Clone, Copy, Debug)]
+pub struct CollectorOptions {
+    /// Items that may wait; a request that would go beyond is refused.
+    pub queue_items_max: usize,
+    /// Items in one batch at most.
+    pub batch_items_max: usize,
+    /// Items that cost (nearly) as much as one because they are computed side by side. Batches are cut at multiples.
+    pub lanes: usize,
+}
+
+impl Default for CollectorOptions {
+    fn default() -> Self {
+        Self { queue_items_max: 16_384, batch_items_max: 64, lanes: 8 }
+    }
+}
+
+/// A reading of the counters of one kind of work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkSnapshot {
+    /// The name of the kind.
+    pub kind: &'static str,
+    /// Items executed.
+    pub items: u64,
+    /// Batches executed.
+    pub batches: u64,
+    /// Largest batch so far, in items.
+    pub batch_items_max: u64,
+    /// Items waiting at the moment of the reading.
+    pub queued: u64,
+    /// Items refused because the queue was full.
+    pub rejected: u64,
+    /// Items dropped because nobody waited for them any more.
+    pub abandoned: u64,
+    /// Batches that panicked.
+    pub panics: u64,
+    /// Time spent executing, summed over threads, in nanoseconds.
+    pub busy_ns: u64,
+    /// How often a request gave items to a batch.
+    pub shares: u64,
+    /// Time from submission to execution, summed over these, in nanoseconds.
+    pub wait_ns: u64,
+}
+
+/// A bounded pool of threads for cryptography. Clones share it; the threads end when the last clone and the last
+/// collector are gone, after everything accepted has been executed.
+#[derive(Clone)]
+pub struct CpuPool {
+    owner: Arc<Owner>,
+    jobs: Collector<Mutex<Option<Job>>, ()>,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
 impl CpuPool {
-    /// A pool of `threads` threads (0: one a core) that lets at most `pending_max` jobs wait.
+    /// A pool of `threads` threads (0: one a core) that lets at most `jobs_max` jobs wait (collectors have their own
+    /// limits).
     ///
     /// # Panics
     /// When the operating system refuses to start threads.
-    pub fn new(threads: usize, pending_max: usize) -> Self {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .thread_name(|index| format!("cpu-{index}"))
-            .build()
-            .expect("the operating system starts the threads of the CPU pool");
-        Self { pool: Arc::new(pool), pending: Arc::default(), pending_max }
+    pub fn new(threads: usize, jobs_max: usize) -> Self {
+        let threads = match threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        };
+        let shared = Arc::new(Shared {
+            threads,
+            turns: Mutex::default(),
+            work_waits: Condvar::new(),
+            kinds: Mutex::default(),
+        });
+        for index in 0..threads {
+            let shared = Arc::clone(&shared);
+            std::thread::Builder::new()
+                .name(format!("cpu-{index}"))
+                .spawn(move || shared.work())
+                .expect("the operating system starts the threads of the CPU pool");
+        }
+        let owner = Arc::new(Owner(shared));
+        let limits = CollectorOptions { queue_items_max: jobs_max, batch_items_max: 1, lanes: 1 };
+        let jobs = collector(&owner, "job", limits, |jobs: &[Mutex<Option<Job>>]| {
+            jobs.iter()
+                .map(|job| {
+                    // Taken out by the first execution: a job that panicked is not run again.
+                    if let Some(job) = lock(job).take() {
+                        job();
+                    }
+                })
+                .collect()
+        });
+        Self { owner, jobs }
     }
 
-    /// Runs `job` on the pool and waits for its result without blocking the caller's thread.
+    /// A queue for one kind of work whose items are executed in batches by `execute`, which answers every item in order.
+    ///
+    /// `execute` must not have effects beside its results: a batch that panicked is executed again in parts.
+    ///
+    /// # Panics
+    /// When a limit is zero or the queue takes less than a batch.
+    pub fn collector<I: Send + Sync + 'static, O: Send + 'static>(
+        &self,
+        kind: &'static str,
+        options: CollectorOptions,
+        execute: impl Fn(&[I]) -> Vec<O> + Send + Sync + 'static,
+    ) -> Collector<I, O> {
+        collector(&self.owner, kind, options, execute)
+    }
+
+    /// Runs a job that nothing can be gathered with, and waits for its result without blocking the caller's thread.
+    ///
+    /// Jobs should be short (a few milliseconds): they do not leave their thread before they are done.
     ///
     /// # Panics
     /// When the job itself panicked: a broken assertion must not pass for an answer.
@@ -40,26 +152,532 @@ impl CpuPool {
         &self,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, PoolBusy> {
-        if self.pending.fetch_add(1, Relaxed) >= self.pending_max {
-            self.pending.fetch_sub(1, Relaxed);
-            return Err(PoolBusy);
-        }
-        let (sender, receiver) = oneshot::channel();
-        let pending = Arc::clone(&self.pending);
-        self.pool.spawn(move || {
-            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
-            pending.fetch_sub(1, Relaxed);
-            // The client may be gone; then nobody wants the result.
-            let _ = sender.send(result);
+        let place = Arc::new(Mutex::new(None));
+        let result = Arc::clone(&place);
+        let job: Job = Box::new(move || {
+            let value = catch_unwind(AssertUnwindSafe(job));
+            *lock(&result) = Some(value);
         });
-        match receiver.await.expect("the pool answers every job") {
+        self.jobs.run_one(Mutex::new(Some(job))).await?;
+        let result = lock(&place).take().expect("the pool executes every job");
+        match result {
             Ok(value) => Ok(value),
             Err(panic) => std::panic::resume_unwind(panic),
         }
     }
 
-    /// Jobs that wait or run.
-    pub fn pending(&self) -> usize {
-        self.pending.load(Relaxed)
+    /// Items of all kinds that wait.
+    pub fn queued(&self) -> u64 {
+        self.snapshot().iter().map(|kind| kind.queued).sum()
     }
+
+    /// The number of threads.
+    pub fn threads(&self) -> usize {
+        self.owner.0.threads
+    }
+
+    /// Reads the counters of every kind of work, in the order in which the kinds were made.
+    pub fn snapshot(&self) -> Vec<WorkSnapshot> {
+        lock(&self.owner.0.kinds).iter().map(|kind| kind.snapshot()).collect()
+    }
+}
+
+impl CpuPool {
+    /// Writes `batzen_pool_*`.
+    pub fn write(&self, page: &mut Page) {
+        let kinds = lock(&self.owner.0.kinds).clone();
+        let kinds: Vec<_> = kinds.iter().map(|kind| kind.counters()).collect();
+        let count = |value: fn(&Counters) -> u64| {
+            kinds.iter().map(move |(kind, _, counters)| (*kind, value(counters))).collect::<Vec<_>>()
+        };
+        let spread = |value: fn(&Counters) -> &Histogram| {
+            kinds.iter().map(move |(kind, _, counters)| (*kind, value(counters))).collect::<Vec<_>>()
+        };
+        page.gauge("batzen_pool_threads", "Threads of the CPU pool", self.threads());
+        let queued = count(|counters| counters.queued.load(Relaxed));
+        page.gauges("batzen_pool_queued", "Items that wait for the CPU pool", "kind", queued);
+        let limits = kinds.iter().map(|(kind, options, _)| (*kind, options.queue_items_max as u64));
+        page.gauges("batzen_pool_queue_limit", "Items that may wait", "kind", limits);
+        let counter = |page: &mut Page, name, help, value| page.counters(name, help, "kind", count(value));
+        counter(page, "batzen_pool_items_total", "Items executed", |counters| counters.items.get());
+        counter(
+            page,
+            "batzen_pool_rejected_total",
+            "Items not accepted because the queue was full",
+            |counters| counters.rejected.get(),
+        );
+        counter(page, "batzen_pool_abandoned_total", "Items that nobody waited for any more", |counters| {
+            counters.abandoned.get()
+        });
+        counter(page, "batzen_pool_panics_total", "Batches that panicked", |counters| counters.panics.get());
+        let batches = spread(|counters| &counters.batch_items);
+        page.histograms("batzen_pool_batch_items", "Items in a batch", "kind", batches);
+        let busy = spread(|counters| &counters.busy);
+        page.histograms("batzen_pool_batch_seconds", "Time to execute a batch", "kind", busy);
+        let wait = spread(|counters| &counters.wait);
+        page.histograms("batzen_pool_wait_seconds", "Time from submission to execution", "kind", wait);
+    }
+}
+
+/// Runs a long job (the generation of a key) on a thread of its own, so that the pool stays free for what clients wait
+/// for; the operating system shares out the processors.
+///
+/// # Panics
+/// When the job panicked, or the operating system refuses to start a thread.
+pub async fn run_long<T: Send + 'static>(name: &str, job: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || {
+            // Who asked may be gone.
+            let _ = sender.send(catch_unwind(AssertUnwindSafe(job)));
+        })
+        .expect("the operating system starts a thread");
+    match receiver.await.expect("the thread answers") {
+        Ok(value) => value,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+fn collector<I: Send + Sync + 'static, O: Send + 'static>(
+    owner: &Arc<Owner>,
+    kind: &'static str,
+    options: CollectorOptions,
+    execute: impl Fn(&[I]) -> Vec<O> + Send + Sync + 'static,
+) -> Collector<I, O> {
+    let CollectorOptions { queue_items_max, batch_items_max, lanes } = options;
+    assert!(lanes > 0 && batch_items_max >= lanes && queue_items_max >= batch_items_max, "limits of {kind}");
+    let queue = Arc::new(Queue {
+        kind,
+        options,
+        execute: Box::new(execute),
+        waiting: Mutex::new(Waiting { requests: VecDeque::new(), items: 0, has_turn: false }),
+        counters: Counters::new(),
+    });
+    lock(&owner.0.kinds).push(Arc::clone(&queue) as Arc<dyn Kind>);
+    Collector { owner: Arc::clone(owner), queue }
+}
+
+/// Gathers items of one kind from many requests and has them executed in batches. Clones share the queue.
+pub struct Collector<I, O> {
+    owner: Arc<Owner>,
+    queue: Arc<Queue<I, O>>,
+}
+
+impl<I, O> Clone for Collector<I, O> {
+    fn clone(&self) -> Self {
+        Self { owner: Arc::clone(&self.owner), queue: Arc::clone(&self.queue) }
+    }
+}
+
+impl<I: Send + Sync + 'static, O: Send + 'static> Collector<I, O> {
+    /// Has all items executed and returns the results in their order. The items are in the queue when this returns; wait
+    /// for the results by awaiting. Dropping the future gives up what has not begun.
+    ///
+    /// # Errors
+    /// When the queue has no room for all of them: nothing was accepted.
+    ///
+    /// # Panics
+    /// The future panics when the execution of its items panicked.
+    pub fn submit(&self, items: Vec<I>) -> Result<Ticket<O>, PoolBusy> {
+        let count = items.len();
+        let slot = Arc::new(Slot {
+            abandoned: AtomicBool::new(false),
+            state: Mutex::new(SlotState {
+                results: std::iter::repeat_with(|| None).take(count).collect(),
+                missing: count,
+                panicked: false,
+                waker: None,
+            }),
+        });
+        if count > 0 {
+            let request = Request { slot: Arc::clone(&slot), items, done: 0, since: Instant::now() };
+            self.queue.push(request, &self.owner.0)?;
+        }
+        Ok(Ticket { slot })
+    }
+
+    /// [`Collector::submit`] and wait.
+    ///
+    /// # Errors
+    /// When the queue has no room for all of them.
+    ///
+    /// # Panics
+    /// When the execution of the items panicked.
+    pub async fn run(&self, items: Vec<I>) -> Result<Vec<O>, PoolBusy> {
+        Ok(self.submit(items)?.await)
+    }
+
+    /// [`Collector::run`] for one item.
+    ///
+    /// # Errors
+    /// When the queue has no room.
+    ///
+    /// # Panics
+    /// When the execution panicked.
+    pub async fn run_one(&self, item: I) -> Result<O, PoolBusy> {
+        Ok(self.run(vec![item]).await?.pop().expect("one result an item"))
+    }
+}
+
+/// The results of one request to come, in the order of its items.
+#[must_use = "dropping the ticket gives up the request"]
+pub struct Ticket<O> {
+    slot: Arc<Slot<O>>,
+}
+
+impl<O> Future for Ticket<O> {
+    type Output = Vec<O>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<O>> {
+        let mut state = lock(&self.slot.state);
+        assert!(!state.panicked, "the execution of a request on the CPU pool panicked");
+        if state.missing > 0 {
+            match &mut state.waker {
+                Some(waker) => waker.clone_from(context.waker()),
+                none => *none = Some(context.waker().clone()),
+            }
+            return Poll::Pending;
+        }
+        let results = std::mem::take(&mut state.results);
+        Poll::Ready(results.into_iter().map(|result| result.expect("nothing is missing")).collect())
+    }
+}
+
+impl<O> Drop for Ticket<O> {
+    fn drop(&mut self) {
+        self.slot.abandoned.store(true, Relaxed);
+    }
+}
+
+/// Where the results of one request gather.
+struct Slot<O> {
+    abandoned: AtomicBool,
+    state: Mutex<SlotState<O>>,
+}
+
+struct SlotState<O> {
+    results: Vec<Option<O>>,
+    missing: usize,
+    panicked: bool,
+    waker: Option<Waker>,
+}
+
+impl<O> Slot<O> {
+    fn put(&self, first: usize, results: impl ExactSizeIterator<Item = O>) {
+        let mut state = lock(&self.state);
+        state.missing -= results.len();
+        for (place, result) in state.results[first..].iter_mut().zip(results) {
+            *place = Some(result);
+        }
+        let waker = if state.missing == 0 { state.waker.take() } else { None };
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn fail(&self) {
+        // Nobody needs the request's other results.
+        self.abandoned.store(true, Relaxed);
+        let mut state = lock(&self.state);
+        state.panicked = true;
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// A request with the items that have not been executed yet.
+struct Request<I, O> {
+    slot: Arc<Slot<O>>,
+    items: Vec<I>,
+    /// Results of how many items were taken up before: `items` begins there.
+    done: usize,
+    since: Instant,
+}
+
+/// Some neighbouring items of one request in a batch.
+struct Part<O> {
+    slot: Arc<Slot<O>>,
+    first: usize,
+    count: usize,
+}
+
+struct Waiting<I, O> {
+    requests: VecDeque<Request<I, O>>,
+    items: usize,
+    /// Whether the kind stands in the row of turns.
+    has_turn: bool,
+}
+
+struct Counters {
+    items: Counter,
+    batch_items: Histogram,
+    batch_items_max: AtomicU64,
+    queued: AtomicU64,
+    rejected: Counter,
+    abandoned: Counter,
+    panics: Counter,
+    /// Of batches.
+    busy: Histogram,
+    /// Of requests, each time one gives items to a batch.
+    wait: Histogram,
+    /// What a row of lanes costs, in nanoseconds: falls at once, rises slowly, so that one batch that was interrupted by
+    /// the operating system does not make the next ones small.
+    row_ns: AtomicU64,
+}
+
+impl Counters {
+    fn new() -> Self {
+        Self {
+            items: Counter::default(),
+            batch_items: Histogram::of_counts(),
+            batch_items_max: AtomicU64::new(0),
+            queued: AtomicU64::new(0),
+            rejected: Counter::default(),
+            abandoned: Counter::default(),
+            panics: Counter::default(),
+            busy: Histogram::of_times(),
+            wait: Histogram::of_times(),
+            row_ns: AtomicU64::new(0),
+        }
+    }
+}
+
+/// How a batch is executed: all items in, one result an item out, in the same order.
+type Execute<I, O> = Box<dyn Fn(&[I]) -> Vec<O> + Send + Sync>;
+
+struct Queue<I, O> {
+    kind: &'static str,
+    options: CollectorOptions,
+    execute: Execute<I, O>,
+    waiting: Mutex<Waiting<I, O>>,
+    counters: Counters,
+}
+
+/// A kind of work as the threads see it.
+trait Kind: Send + Sync {
+    /// Takes a batch and executes it. When more is waiting, the kind joins the row of turns again before it begins.
+    fn turn(self: Arc<Self>, shared: &Shared);
+    fn snapshot(&self) -> WorkSnapshot;
+    fn counters(&self) -> (&'static str, &CollectorOptions, &Counters);
+}
+
+impl<I: Send + Sync + 'static, O: Send + 'static> Queue<I, O> {
+    fn push(self: &Arc<Self>, request: Request<I, O>, shared: &Shared) -> Result<(), PoolBusy> {
+        let count = request.items.len();
+        let mut waiting = lock(&self.waiting);
+        if count > self.options.queue_items_max - waiting.items {
+            self.counters.rejected.add(count as u64);
+            return Err(PoolBusy);
+        }
+        waiting.items += count;
+        self.counters.queued.fetch_add(count as u64, Relaxed);
+        waiting.requests.push_back(request);
+        if !waiting.has_turn {
+            waiting.has_turn = true;
+            drop(waiting);
+            shared.join_turns(Arc::clone(self) as Arc<dyn Kind>);
+        }
+        Ok(())
+    }
+
+    /// How many of the waiting items one turn takes: a thread's share, not more than fits into a turn, cut at a full row
+    /// of lanes (what is left gathers company meanwhile).
+    fn turn_items(&self, waiting: usize, threads: usize) -> usize {
+        let CollectorOptions { batch_items_max, lanes, .. } = self.options;
+        let row_ns = self.counters.row_ns.load(Relaxed).max(1);
+        let rows = usize::try_from(TURN_NS / row_ns).unwrap_or(usize::MAX).clamp(1, batch_items_max / lanes);
+        let share = waiting.div_ceil(threads).next_multiple_of(lanes);
+        let take = share.min(rows * lanes).min(waiting);
+        if take > lanes { take - take % lanes } else { take }
+    }
+
+    /// Takes a batch out of the queue; the flag tells whether anything is left.
+    fn take(&self, threads: usize) -> (Vec<I>, Vec<Part<O>>, bool) {
+        let mut waiting = lock(&self.waiting);
+        let wanted = self.turn_items(waiting.items, threads);
+        let (mut items, mut parts) = (Vec::with_capacity(wanted), Vec::with_capacity(wanted));
+        let now = Instant::now();
+        while items.len() < wanted
+            && let Some(mut request) = waiting.requests.pop_front()
+        {
+            if request.slot.abandoned.load(Relaxed) {
+                waiting.items -= request.items.len();
+                self.counters.abandoned.add(request.items.len() as u64);
+                self.counters.queued.fetch_sub(request.items.len() as u64, Relaxed);
+                continue;
+            }
+            let count = request.items.len().min(self.options.lanes).min(wanted - items.len());
+            self.counters.wait.time(now.saturating_duration_since(request.since));
+            parts.push(Part { slot: Arc::clone(&request.slot), first: request.done, count });
+            if count == request.items.len() {
+                items.append(&mut request.items);
+            } else {
+                items.extend(request.items.drain(..count));
+                request.done += count;
+                waiting.requests.push_back(request);
+            }
+        }
+        waiting.items -= items.len();
+        let more = waiting.items > 0;
+        waiting.has_turn = more;
+        drop(waiting);
+        self.counters.queued.fetch_sub(items.len() as u64, Relaxed);
+        (items, parts, more)
+    }
+
+    fn execute(&self, items: &[I]) -> Result<Vec<O>, Box<dyn Any + Send>> {
+        let start = Instant::now();
+        let results = catch_unwind(AssertUnwindSafe(|| {
+            let results = (self.execute)(items);
+            assert_eq!(results.len(), items.len(), "work of kind {} answers every item", self.kind);
+            results
+        }));
+        let spent = start.elapsed();
+        let counters = &self.counters;
+        let count = items.len() as u64;
+        counters.batch_items.count(count);
+        counters.batch_items_max.fetch_max(count, Relaxed);
+        counters.busy.time(spent);
+        if results.is_ok() {
+            counters.items.add(count);
+            let row_ns = nanos(spent) / items.len().div_ceil(self.options.lanes) as u64;
+            let known = counters.row_ns.load(Relaxed);
+            let risen = known.saturating_add(known / 16 + 1);
+            counters.row_ns.store(if known == 0 { row_ns } else { row_ns.min(risen) }, Relaxed);
+        } else {
+            counters.panics.inc();
+        }
+        results
+    }
+
+    fn answer(&self, items: &[I], parts: &[Part<O>]) {
+        match self.execute(items) {
+            Ok(results) => {
+                let mut results = results.into_iter();
+                for part in parts {
+                    part.slot.put(part.first, results.by_ref().take(part.count));
+                }
+            }
+            Err(_) if parts.len() == 1 => {
+                tracing::error!(kind = self.kind, "execution on the CPU pool panicked");
+                parts[0].slot.fail();
+            }
+            Err(_) => {
+                let mut rest = items;
+                for part in parts {
+                    let (items, others) = rest.split_at(part.count);
+                    rest = others;
+                    self.answer(items, std::slice::from_ref(part));
+                }
+            }
+        }
+    }
+}
+
+impl<I: Send + Sync + 'static, O: Send + 'static> Kind for Queue<I, O> {
+    fn turn(self: Arc<Self>, shared: &Shared) {
+        let (items, parts, more) = self.take(shared.threads);
+        if more {
+            shared.join_turns(Arc::clone(&self) as Arc<dyn Kind>);
+        }
+        if !items.is_empty() {
+            self.answer(&items, &parts);
+        }
+    }
+
+    fn snapshot(&self) -> WorkSnapshot {
+        let counters = &self.counters;
+        let (batches, _) = counters.batch_items.reading();
+        let (_, busy_ns) = counters.busy.reading();
+        let (shares, wait_ns) = counters.wait.reading();
+        WorkSnapshot {
+            kind: self.kind,
+            items: counters.items.get(),
+            batches,
+            batch_items_max: counters.batch_items_max.load(Relaxed),
+            queued: counters.queued.load(Relaxed),
+            rejected: counters.rejected.get(),
+            abandoned: counters.abandoned.get(),
+            panics: counters.panics.get(),
+            busy_ns,
+            shares,
+            wait_ns,
+        }
+    }
+
+    fn counters(&self) -> (&'static str, &CollectorOptions, &Counters) {
+        (self.kind, &self.options, &self.counters)
+    }
+}
+
+/// The row of turns and the threads that serve it.
+struct Shared {
+    threads: usize,
+    turns: Mutex<Turns>,
+    work_waits: Condvar,
+    kinds: Mutex<Vec<Arc<dyn Kind>>>,
+}
+
+#[derive(Default)]
+struct Turns {
+    /// Kinds with waiting items, next one first; each at most once.
+    row: VecDeque<Arc<dyn Kind>>,
+    /// Threads that sleep and have not been told to wake up.
+    sleeping: usize,
+    closed: bool,
+}
+
+impl Shared {
+    fn join_turns(&self, kind: Arc<dyn Kind>) {
+        let mut turns = lock(&self.turns);
+        turns.row.push_back(kind);
+        if turns.sleeping > 0 {
+            turns.sleeping -= 1;
+            drop(turns);
+            self.work_waits.notify_one();
+        }
+    }
+
+    fn work(&self) {
+        loop {
+            let mut turns = lock(&self.turns);
+            let kind = loop {
+                if let Some(kind) = turns.row.pop_front() {
+                    break kind;
+                }
+                if turns.closed {
+                    return;
+                }
+                turns.sleeping += 1;
+                turns = self.work_waits.wait(turns).unwrap_or_else(PoisonError::into_inner);
+                // After a wake-up without reason the count may be one too high: that costs a needless notification.
+            };
+            drop(turns);
+            kind.turn(self);
+        }
+    }
+}
+
+/// Ends the threads when the last user of the pool is gone.
+struct Owner(Arc<Shared>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        lock(&self.0.turns).closed = true;
+        self.0.work_waits.notify_all();
+    }
+}
+
+fn nanos(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Nothing panics with one of these locks held, so a poisoned one is as good as any.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

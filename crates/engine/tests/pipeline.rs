@@ -9,9 +9,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use batzen_engine::{
-    Batcher, CpuPool, EngineError, Evidence, Lane, LaneOptions, Plan, PoolBusy, Rules, WorkingSet,
-};
+use batzen_engine::{Batcher, EngineError, Evidence, Lane, LaneOptions, Plan, Rules, WorkingSet};
 use batzen_protocol::Timestamp;
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{
@@ -416,26 +414,4 @@ impl Rules for Careless {
 #[should_panic(expected = "a rule touched a row of accounts that its plan did not name")]
 fn an_unplanned_row_is_a_broken_assertion() {
     let _ = Batcher::new(Arc::new(Careless), Store::new(MemoryBackend::new())).run(&[()], &clock);
-}
-
-#[tokio::test]
-async fn the_pool_answers_and_is_bounded() {
-    let pool = CpuPool::new(1, 2);
-    assert_eq!(pool.run(|| 6 * 7).await, Ok(42));
-    let (release, wait) = std::sync::mpsc::channel::<()>();
-    let blocked = tokio::spawn({
-        let pool = pool.clone();
-        async move { pool.run(move || wait.recv()).await }
-    });
-    let waiting = tokio::spawn({
-        let pool = pool.clone();
-        async move { pool.run(|| ()).await }
-    });
-    while pool.pending() < 2 {
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(pool.run(|| ()).await, Err(PoolBusy));
-    release.send(()).unwrap();
-    blocked.await.unwrap().unwrap().unwrap();
-    waiting.await.unwrap().unwrap();
 }

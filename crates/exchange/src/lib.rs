@@ -4,6 +4,7 @@
 
 pub mod api;
 pub mod config;
+pub mod crypto;
 pub mod keys;
 pub mod metrics;
 pub mod offline;

@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 
 use crate::api::{Api, Documents, KeyQueue};
 use crate::config::{ConfigError, DocumentsConfig, ExchangeConfig, ListenConfig};
+use crate::crypto::Crypto;
 use crate::keys::keeper::{self, Keeper};
 use crate::keys::{KeyError, KeyState, SecurityModules, load_or_create_eddsa};
 use crate::metrics::Metrics;
@@ -25,8 +26,8 @@ use crate::rules::{Command, DenomTable, ExchangeRules, Outcome, Refusal, RulesCo
 
 /// Clients that may wait for a reserve to be filled (each holds a connection).
 const RESERVE_WAITERS_MAX: usize = 65_536;
-/// Jobs that may wait for the CPU pool before requests are turned away.
-const POOL_PENDING_MAX: usize = 8_192;
+/// Single jobs that may wait for the CPU pool before requests are turned away.
+const POOL_JOBS_MAX: usize = 8_192;
 
 /// Why an exchange cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -99,8 +100,10 @@ pub struct Exchange {
     pub rules: Arc<ExchangeRules>,
     /// Reads of committed rows.
     pub store: Store,
-    /// Signature checks and blind signing.
+    /// The threads for cryptography.
     pub pool: CpuPool,
+    /// What is gathered there.
+    pub crypto: Crypto,
     /// Long polls on reserves: woken after a credit is committed.
     pub reserve_waiters: Arc<Waiters<EddsaPublicKey>>,
     /// What time it is.
@@ -203,8 +206,7 @@ impl Exchange {
         let lane = self.lane.metrics();
         self.metrics.write(&mut page, lane.snapshot().conflicts);
         lane.write(&mut page);
-        page.gauge("batzen_pool_pending", "Jobs of the CPU pool that wait or run", self.pool.pending());
-        page.gauge("batzen_pool_pending_limit", "Jobs that the CPU pool takes at most", POOL_PENDING_MAX);
+        self.pool.write(&mut page);
         self.store.write_metrics(&mut page, batzen_tables::exchange::ALL);
         self.http_stats.write(&mut page);
         batzen_metrics::write_process(&mut page);
@@ -239,6 +241,7 @@ impl Exchange {
             LaneOptions::default(),
         );
         let metrics = Arc::new(Metrics::default());
+        let pool = CpuPool::new(config.crypto_threads, POOL_JOBS_MAX);
         let keys = KeyState::build(&store, &modules, &config, options.clock.now(), &metrics)?;
         let drain = Drain::new();
         let app = Arc::new(Self {
@@ -246,7 +249,8 @@ impl Exchange {
             lane,
             rules,
             store,
-            pool: CpuPool::new(config.crypto_threads, POOL_PENDING_MAX),
+            crypto: Crypto::new(&pool, &metrics),
+            pool,
             reserve_waiters: Arc::new(Waiters::new(RESERVE_WAITERS_MAX)),
             clock: options.clock,
             metrics,

@@ -1,6 +1,6 @@
 //! Checks that several endpoints make before a command is submitted: currency, denominations, signatures of coins.
 
-use batzen_crypto::{Cipher, DenomPublicKey, DenomSignature, EddsaPublicKey, HashCode, ShortHash, denom};
+use batzen_crypto::{Cipher, DenomPublicKey, DenomSignature, EddsaPublicKey, HashCode, ShortHash};
 use batzen_http::Response;
 use batzen_protocol::payto::PaytoUri;
 use batzen_protocol::{ErrorCode, Timestamp};
@@ -8,6 +8,7 @@ use batzen_tables::exchange::DenomSerial;
 
 use super::error;
 use super::errors::{self, Operation};
+use crate::crypto::Check;
 use crate::keys::{Denom, KeyState};
 use crate::service::Exchange;
 
@@ -137,10 +138,14 @@ pub struct Presented {
 }
 
 impl Presented {
-    /// Whether the denomination has signed the coin. Costs a public RSA or Schnorr operation.
-    pub fn is_valid(&self) -> bool {
-        let h_coin_pub = denom::h_coin_pub(&self.coin_pub, self.h_age.as_ref());
-        self.denom_pub.verify(&h_coin_pub, &self.denom_sig)
+    /// The check whether the denomination has signed the coin.
+    pub fn check(&self) -> Check {
+        Check::Coin {
+            coin_pub: self.coin_pub,
+            h_age: self.h_age,
+            denom_pub: self.denom_pub.clone(),
+            signature: self.denom_sig.clone(),
+        }
     }
 
     /// The coin as the rules take it.

@@ -61,13 +61,5 @@ async fn values(
         }
         items.push((denom.serial, nonce));
     }
-    let signer = keys.signer().clone();
-    errors::on_pool(app, move || {
-        items
-            .iter()
-            .map(|(serial, nonce)| signer.withdraw_values(*serial, nonce, context))
-            .collect::<Result<Vec<_>, _>>()
-    })
-    .await?
-    .map_err(errors::not_signed)
+    errors::withdraw_values(app, &keys, items, context).await
 }

@@ -8,7 +8,7 @@ use batzen_protocol::api::exchange::{
 };
 use batzen_protocol::api::field_error;
 use batzen_protocol::payto::PaytoUri;
-use batzen_protocol::signatures::{ExchangeConfirmDeposit, SignedMessage, WalletCoinDeposit};
+use batzen_protocol::signatures::{ExchangeConfirmDeposit, WalletCoinDeposit};
 use batzen_protocol::{Amount, ErrorCode, Money, ParseError, Timestamp};
 use batzen_tables::exchange::{DepositKey, Deposits};
 use serde_json::Value;
@@ -16,6 +16,7 @@ use serde_json::Value;
 use super::check::{self, Checked, Presented, Window};
 use super::errors::{self, Operation};
 use super::{Table, body, endpoint, error, in_currency, malformed, money, path_value};
+use crate::crypto::Check;
 use crate::metrics::RequestClass;
 use crate::rules::{Command, Deposit, DepositCoin, Deposited, Outcome};
 use crate::service::Exchange;
@@ -178,7 +179,7 @@ async fn deposit(
             contribution,
         });
     }
-    let prepared = verify(app, prepared, below_fee, contract.policy.is_some(), batch).await?;
+    verify(app, &prepared, below_fee, contract.policy.is_some(), batch).await?;
     let coin_pubs: Vec<EddsaPublicKey> = prepared.iter().map(|coin| coin.coin.coin_pub).collect();
     let command = Command::Deposit(Deposit {
         merchant_pub: contract.merchant_pub,
@@ -240,28 +241,17 @@ fn is_repetition(
 /// Checks the denominations' and the coins' signatures, in the order of the protocol's error table.
 async fn verify(
     app: &Exchange,
-    prepared: Vec<Prepared>,
+    prepared: &[Prepared],
     below_fee: bool,
     has_policy: bool,
     batch: bool,
-) -> Checked<Vec<Prepared>> {
-    for coin in &prepared {
-        errors::count_verification(app, coin.coin.denom_pub.cipher());
-    }
-    app.metrics.verifications.eddsa.add(prepared.len() as u64);
-    let (prepared, invalid_coin, invalid_sig) = errors::on_pool(app, move || {
-        let invalid_coin = prepared.iter().any(|coin| !coin.coin.is_valid());
-        let messages: Vec<_> = prepared.iter().map(|coin| coin.message.message()).collect();
-        let items: Vec<_> = prepared
-            .iter()
-            .zip(&messages)
-            .map(|(coin, message)| (&coin.coin.coin_pub, message.as_slice(), &coin.coin_sig))
-            .collect();
-        let invalid_sig = batzen_crypto::eddsa::verify_batch(&items).iter().position(|valid| !valid);
-        (prepared, invalid_coin, invalid_sig)
-    })
-    .await?;
-    if invalid_coin {
+) -> Checked<()> {
+    let coins = prepared.iter().map(|coin| coin.coin.check());
+    let signatures =
+        prepared.iter().map(|coin| Check::eddsa(coin.coin.coin_pub, &coin.message, coin.coin_sig));
+    let verdicts = errors::checked(app, coins.chain(signatures).collect()).await?;
+    let (coins, signatures) = verdicts.split_at(prepared.len());
+    if coins.contains(&false) {
         return Err(error(ErrorCode::EXCHANGE_DENOMINATION_SIGNATURE_INVALID, ""));
     }
     if below_fee {
@@ -273,11 +263,11 @@ async fn verify(
             "no policy extension is enabled",
         ));
     }
-    if let Some(index) = invalid_sig {
+    if let Some(index) = signatures.iter().position(|valid| !valid) {
         let detail = if batch { prepared[index].coin.coin_pub.to_string() } else { String::new() };
         return Err(error(ErrorCode::EXCHANGE_DEPOSIT_COIN_SIGNATURE_INVALID, &detail));
     }
-    Ok(prepared)
+    Ok(())
 }
 
 /// Signs the confirmations anew; they are not stored.
@@ -290,7 +280,7 @@ async fn confirm(
 ) -> Checked<(Timestamp, EddsaPublicKey, Vec<EddsaSignature>)> {
     let exchange_timestamp = errors::whole_seconds(deposited.exchange_time);
     let currency = app.config.currency;
-    let messages = deposited
+    let messages: Vec<_> = deposited
         .coins
         .iter()
         .zip(coin_pubs)
@@ -306,6 +296,6 @@ async fn confirm(
             merchant_pub: contract.merchant_pub,
         })
         .collect();
-    let (exchange_pub, signatures) = errors::sign_online(app, messages).await?;
+    let (exchange_pub, signatures) = errors::sign_online(app, &messages).await?;
     Ok((exchange_timestamp, exchange_pub, signatures))
 }

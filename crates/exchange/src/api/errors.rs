@@ -1,10 +1,14 @@
 //! Error answers with evidence, and the steps of a request that can fail for reasons of the service: the CPU pool, the
 //! lane, the signing keys.
 
+use std::future::Future;
+use std::sync::Arc;
+
 use batzen_crypto::{
-    BlindedPlanchet, BlindingSecret, Cipher, CsOperation, EddsaPublicKey, EddsaSignature, HashCode,
+    BlindedPlanchet, BlindingSecret, Cipher, CsNonce, CsOperation, EddsaPublicKey, EddsaSignature,
+    ExchangeWithdrawValues, HashCode,
 };
-use batzen_engine::EngineError;
+use batzen_engine::{EngineError, PoolBusy};
 use batzen_http::Response;
 use batzen_protocol::api::errors::{
     CoinConflict, DenominationUnknown, DenominationUnusable, InsufficientReserve,
@@ -22,6 +26,7 @@ use serde::Serialize;
 
 use super::check::Checked;
 use super::{engine_error, error, error_status, overloaded, store_error};
+use crate::crypto::{Check, SignOrder};
 use crate::keys::{KeyState, NoSigningKey, NotSigned};
 use crate::rules::{
     self, CoinHistory, CoinHistoryItem, ConflictReason, DenomProblem, Outcome, Refusal, ReserveHistoryItem,
@@ -95,15 +100,42 @@ pub async fn on_pool<T: Send + 'static>(
     app: &Exchange,
     job: impl FnOnce() -> T + Send + 'static,
 ) -> Checked<T> {
-    app.pool.run(job).await.map_err(|_| overloaded())
+    app.pool.run(job).await.map_err(busy)
 }
 
-/// Counts a check of a coin's signature.
-pub fn count_verification(app: &Exchange, cipher: Cipher) {
-    match cipher {
-        Cipher::Rsa => app.metrics.verifications.rsa.inc(),
-        Cipher::Cs => app.metrics.verifications.cs.inc(),
+fn busy(_: PoolBusy) -> Response {
+    overloaded()
+}
+
+/// Checks signatures on the CPU pool, together with those of other requests. The verdicts stand in the order of the
+/// arguments.
+///
+/// # Errors
+/// 503 when too much is waiting.
+pub async fn checked(app: &Exchange, checks: Vec<Check>) -> Checked<Vec<bool>> {
+    for check in &checks {
+        match check {
+            Check::Coin { denom_pub, .. } => match denom_pub.cipher() {
+                Cipher::Rsa => app.metrics.verifications.rsa.inc(),
+                Cipher::Cs => app.metrics.verifications.cs.inc(),
+            },
+            Check::Eddsa { .. } => app.metrics.verifications.eddsa.inc(),
+        }
     }
+    app.crypto.checks.run(checks).await.map_err(busy)
+}
+
+/// Whether one message is signed, see [`checked`].
+///
+/// # Errors
+/// As [`checked`].
+pub async fn is_signed(
+    app: &Exchange,
+    public: EddsaPublicKey,
+    message: &impl SignedMessage,
+    signature: EddsaSignature,
+) -> Checked<bool> {
+    Ok(checked(app, vec![Check::eddsa(public, message, signature)]).await? == [true])
 }
 
 /// Signs planchets blindly on the CPU pool.
@@ -115,14 +147,25 @@ pub async fn blind_sign(
     keys: &KeyState,
     items: Vec<(DenomSerial, BlindedPlanchet, CsOperation)>,
 ) -> Checked<Vec<BlindSignature>> {
-    let signer = keys.signer().clone();
-    let results = on_pool(app, move || {
-        let items: Vec<_> =
-            items.iter().map(|(serial, planchet, context)| (*serial, planchet, *context)).collect();
-        signer.blind_sign_batch(&items)
-    })
-    .await?;
+    let order = |(serial, planchet, operation)| keys.signer().order(serial, planchet, operation);
+    let orders = items.into_iter().map(order).collect::<Result<Vec<_>, _>>().map_err(not_signed)?;
+    let results = app.crypto.blind.run(orders).await.map_err(busy)?;
     results.into_iter().map(|result| result.map_err(not_signed)).collect()
+}
+
+/// The values that wallets need before they can blind coins, each for a denomination and a nonce.
+///
+/// # Errors
+/// When a private key is not there, or too much is waiting.
+pub async fn withdraw_values(
+    app: &Exchange,
+    keys: &KeyState,
+    items: Vec<(DenomSerial, CsNonce)>,
+    operation: CsOperation,
+) -> Checked<Vec<ExchangeWithdrawValues>> {
+    let order = |(serial, nonce)| keys.signer().order_values(serial, nonce, operation);
+    let orders = items.into_iter().map(order).collect::<Result<Vec<_>, _>>().map_err(not_signed)?;
+    app.crypto.values.run(orders).await.map_err(busy)
 }
 
 /// The answer when a private key is missing or what was to be signed is no planchet.
@@ -138,29 +181,38 @@ fn no_signing_key(fault: NoSigningKey) -> Response {
 ///
 /// # Errors
 /// When there is no usable signing key, or too much is waiting.
-pub async fn sign_online<M: SignedMessage + Send + 'static>(
+pub async fn sign_online<M: SignedMessage>(
     app: &Exchange,
-    messages: Vec<M>,
+    messages: &[M],
 ) -> Checked<(EddsaPublicKey, Vec<EddsaSignature>)> {
     let keys = app.keys();
-    let signer = keys.online_signer().map_err(no_signing_key)?.clone();
+    let messages = messages.iter().map(|message| message.message().as_ref().into()).collect();
+    sign_messages(app, &keys, messages)?.await
+}
+
+/// Signs messages with a key state's online key.
+fn sign_messages(
+    app: &Exchange,
+    keys: &KeyState,
+    messages: Vec<Box<[u8]>>,
+) -> Checked<impl Future<Output = Checked<(EddsaPublicKey, Vec<EddsaSignature>)>> + Send + use<>> {
+    let key = keys.online_key().map_err(no_signing_key)?;
     app.metrics.signatures.eddsa.add(messages.len() as u64);
-    on_pool(app, move || {
-        let signatures = messages.iter().map(|message| message.sign_with(&signer)).collect();
-        (signer.public_key(), signatures)
-    })
-    .await
+    let exchange_pub = key.signer.public_key();
+    let order = |message| SignOrder { key: Arc::clone(key), message };
+    let ticket = app.crypto.sign.submit(messages.into_iter().map(order).collect()).map_err(busy)?;
+    Ok(async move { Ok((exchange_pub, ticket.await)) })
 }
 
 /// [`sign_online`] for one confirmation.
 ///
 /// # Errors
 /// As [`sign_online`].
-pub async fn sign_one<M: SignedMessage + Send + 'static>(
+pub async fn sign_one<M: SignedMessage>(
     app: &Exchange,
     message: M,
 ) -> Checked<(EddsaPublicKey, EddsaSignature)> {
-    let (exchange_pub, signatures) = sign_online(app, vec![message]).await?;
+    let (exchange_pub, signatures) = sign_online(app, &[message]).await?;
     Ok((exchange_pub, signatures[0]))
 }
 

@@ -214,8 +214,7 @@ async fn post_revoke_denomination(app: &Exchange, request: &Request) -> Answer {
         ));
     };
     let h_bare = found.announcement.denom_pub.h_key();
-    let replaced =
-        app.modules.replace_revoked_denominations(|key| *key == h_bare, &app.pool, app.now()).await;
+    let replaced = app.modules.replace_revoked_denominations(|key| *key == h_bare, app.now()).await;
     match replaced {
         Ok(_) => Ok(Response::empty(204)),
         Err(failure) => {

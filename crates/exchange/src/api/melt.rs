@@ -4,11 +4,12 @@ use batzen_crypto::{CsNonce, ShortHash};
 use batzen_http::{Request, Response};
 use batzen_protocol::ErrorCode;
 use batzen_protocol::api::exchange::{MeltConfirmation, MeltRequest};
-use batzen_protocol::signatures::{ExchangeConfirmMelt, SignedMessage, WalletCoinMelt};
+use batzen_protocol::signatures::{ExchangeConfirmMelt, WalletCoinMelt};
 
 use super::check::{self, Presented, Window};
 use super::errors::{self, Operation};
 use super::{Table, body, endpoint, error, money, path_value};
+use crate::crypto::Check;
 use crate::metrics::RequestClass;
 use crate::rules::{Command, Melt, Outcome};
 use crate::service::Exchange;
@@ -45,18 +46,13 @@ async fn melt(app: &Exchange, request: &mut Request) -> Response {
             h_age,
             denom_sig: body.denom_sig,
         };
-        errors::count_verification(app, coin.denom_pub.cipher());
-        app.metrics.verifications.eddsa.inc();
         let coin_sig = body.confirm_sig;
-        let (coin, coin_valid, sig_valid) = errors::on_pool(app, move || {
-            let (coin_valid, sig_valid) = (coin.is_valid(), message.verify(&coin.coin_pub, &coin_sig));
-            (coin, coin_valid, sig_valid)
-        })
-        .await?;
-        if !coin_valid {
+        let checks = vec![coin.check(), Check::eddsa(coin_pub, &message, coin_sig)];
+        let verdicts = errors::checked(app, checks).await?;
+        if !verdicts[0] {
             return Err(error(ErrorCode::EXCHANGE_DENOMINATION_SIGNATURE_INVALID, ""));
         }
-        if !sig_valid {
+        if !verdicts[1] {
             return Err(error(ErrorCode::EXCHANGE_MELT_COIN_SIGNATURE_INVALID, ""));
         }
         let command = Command::Melt(Melt {

@@ -6,12 +6,13 @@ use batzen_crypto::{Cipher, EddsaPublicKey, EddsaSignature, ExchangeWithdrawValu
 use batzen_http::{Request, Response};
 use batzen_protocol::ErrorCode;
 use batzen_protocol::api::exchange::{RecoupRefreshResponse, RecoupRequest, RecoupResponse};
-use batzen_protocol::signatures::{SignedMessage, WalletCoinRecoup, WalletCoinRecoupRefresh};
+use batzen_protocol::signatures::{WalletCoinRecoup, WalletCoinRecoupRefresh};
 use batzen_tables::exchange::{Reveals, Withdrawals};
 
 use super::check::{self, Checked, Presented, Window};
 use super::errors::{self, Operation};
 use super::{Table, body, endpoint, error, path_value};
+use crate::crypto::Check;
 use crate::keys::KeyState;
 use crate::rules::{Command, Outcome, Recoup, RecoupRefresh};
 use crate::service::Exchange;
@@ -109,12 +110,6 @@ struct Claim {
     h_coin_ev: HashCode,
 }
 
-enum Fault {
-    Coin,
-    Signature,
-    Blinding,
-}
-
 async fn claim(app: &Exchange, keys: &KeyState, request: &Request, kind: &Kind) -> Checked<Claim> {
     let coin_pub = path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
     let body: RecoupRequest = body(request)?;
@@ -141,16 +136,17 @@ async fn claim(app: &Exchange, keys: &KeyState, request: &Request, kind: &Kind) 
         h_age: check::age_hash(body.h_age_commitment),
         denom_sig: body.denom_sig.clone(),
     };
-    errors::count_verification(app, coin.denom_pub.cipher());
-    app.metrics.verifications.eddsa.inc();
     let is_recoup = kind.operation == Operation::Recoup;
-    let checked = errors::on_pool(app, move || {
-        if !coin.is_valid() {
-            return Err(Fault::Coin);
-        }
-        if !is_signed(is_recoup, &coin.coin_pub, &body) {
-            return Err(Fault::Signature);
-        }
+    let verdicts =
+        errors::checked(app, vec![coin.check(), signature_check(is_recoup, coin.coin_pub, &body)]).await?;
+    if !verdicts[0] {
+        return Err(error(ErrorCode::EXCHANGE_DENOMINATION_SIGNATURE_INVALID, ""));
+    }
+    if !verdicts[1] {
+        return Err(error(kind.signature_invalid, ""));
+    }
+    let blinding_failed = kind.blinding_failed;
+    errors::on_pool(app, move || {
         let h_coin_ev = recoup_h_coin_ev(
             &coin.denom_pub,
             &body.ewv,
@@ -159,16 +155,11 @@ async fn claim(app: &Exchange, keys: &KeyState, request: &Request, kind: &Kind) 
             &body.coin_blind_key_secret,
             coin.h_age.as_ref(),
         )
-        .map_err(|_| Fault::Blinding)?;
+        .map_err(|_| error(blinding_failed, ""))?;
         let coin_blind = *body.coin_blind_key_secret.as_bytes();
         Ok(Claim { coin, coin_blind, coin_sig: body.coin_sig, h_coin_ev })
     })
-    .await?;
-    checked.map_err(|fault| match fault {
-        Fault::Coin => error(ErrorCode::EXCHANGE_DENOMINATION_SIGNATURE_INVALID, ""),
-        Fault::Signature => error(kind.signature_invalid, ""),
-        Fault::Blinding => error(kind.blinding_failed, ""),
-    })
+    .await?
 }
 
 fn values_cipher(values: &ExchangeWithdrawValues) -> Cipher {
@@ -178,11 +169,11 @@ fn values_cipher(values: &ExchangeWithdrawValues) -> Cipher {
     }
 }
 
-fn is_signed(is_recoup: bool, coin_pub: &EddsaPublicKey, body: &RecoupRequest) -> bool {
+fn signature_check(is_recoup: bool, coin_pub: EddsaPublicKey, body: &RecoupRequest) -> Check {
     let (h_denom_pub, coin_blind) = (body.denom_pub_hash, body.coin_blind_key_secret.clone());
     if is_recoup {
-        WalletCoinRecoup { h_denom_pub, coin_blind }.verify(coin_pub, &body.coin_sig)
+        Check::eddsa(coin_pub, &WalletCoinRecoup { h_denom_pub, coin_blind }, body.coin_sig)
     } else {
-        WalletCoinRecoupRefresh { h_denom_pub, coin_blind }.verify(coin_pub, &body.coin_sig)
+        Check::eddsa(coin_pub, &WalletCoinRecoupRefresh { h_denom_pub, coin_blind }, body.coin_sig)
     }
 }

@@ -5,20 +5,21 @@ use batzen_crypto::refresh::{FreshDenom, KAPPA, RefreshCommitment, recompute_can
 use batzen_crypto::{
     AgeCommitment, AgeMask, BlindedDenomSignature, BlindedPlanchet, Cipher, CsNonce, CsOperation,
     DenomPublicKey, EcdhePrivateKey, EcdhePublicKey, EddsaPublicKey, ExchangeWithdrawValues, HashCode,
-    RefreshMasterSecret, eddsa,
+    RefreshMasterSecret,
 };
 use batzen_http::{Request, Response};
 use batzen_protocol::api::errors::CommitmentViolation;
 use batzen_protocol::api::exchange::{BlindSignature, BlindSignatures, LinkCoin, LinkEntry, RevealRequest};
-use batzen_protocol::signatures::{SignedMessage, WalletCoinLink, Zeros};
+use batzen_protocol::signatures::{WalletCoinLink, Zeros};
 use batzen_protocol::{Amount, ErrorCode};
 use batzen_tables::exchange::{
-    CoinKey, CoinRow, Coins, DenomSerial, FreshCoin, MeltByRc, MeltKey, MeltRow, Melts, RcKey, Reveals,
+    CoinKey, CoinRow, Coins, FreshCoin, MeltByRc, MeltKey, MeltRow, Melts, RcKey, Reveals,
 };
 
 use super::check::{self, Checked, Window};
 use super::errors::{self, Operation};
 use super::{Table, body, endpoint, error, path_value};
+use crate::crypto::Check;
 use crate::keys::{Denom, KeyState};
 use crate::rules::{Command, Outcome, Reveal};
 use crate::service::Exchange;
@@ -118,7 +119,9 @@ async fn reveal_coins(
         old_age,
         body,
     };
-    app.metrics.verifications.eddsa.add(h_coin_evs.len() as u64);
+    if errors::checked(app, work.link_checks()).await?.contains(&false) {
+        return Err(error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_LINK_SIGNATURE_INVALID, ""));
+    }
     app.metrics.keyexchanges_ecdh.add(KAPPA as u64 - 1);
     let work = errors::on_pool(app, move || work.check().map(|()| work)).await??;
     let Some(cost) = cost(old_denom, &denoms) else {
@@ -228,25 +231,16 @@ fn old_age_commitment(
     }
 }
 
-/// R values of the fresh coins, as `/csr-melt` gave them: two base point multiplications each, so on the CPU pool.
+/// R values of the fresh coins, as `/csr-melt` gave them.
 async fn withdraw_values(
     app: &Exchange,
     keys: &KeyState,
     denoms: &[&Denom],
     rms: Option<&RefreshMasterSecret>,
 ) -> Checked<Vec<ExchangeWithdrawValues>> {
-    let Some(rms) = rms.cloned() else { return Ok(vec![ExchangeWithdrawValues::Rsa; denoms.len()]) };
-    let signer = keys.signer().clone();
-    let serials: Vec<DenomSerial> = denoms.iter().map(|denom| denom.serial).collect();
-    errors::on_pool(app, move || {
-        serials
-            .iter()
-            .zip(0_u32..)
-            .map(|(serial, index)| signer.withdraw_values(*serial, &rms.cs_nonce(index), CsOperation::Melt))
-            .collect::<Result<Vec<_>, _>>()
-    })
-    .await?
-    .map_err(errors::not_signed)
+    let Some(rms) = rms else { return Ok(vec![ExchangeWithdrawValues::Rsa; denoms.len()]) };
+    let items = denoms.iter().zip(0..).map(|(denom, index)| (denom.serial, rms.cs_nonce(index))).collect();
+    errors::withdraw_values(app, keys, items, CsOperation::Melt).await
 }
 
 /// Melt fee, values and withdraw fees; `None` above the largest amount.
@@ -256,7 +250,7 @@ fn cost(old_denom: &Denom, denoms: &[&Denom]) -> Option<batzen_protocol::Money> 
     })
 }
 
-/// What is checked on the CPU pool: link signatures, and the commitment by cut and choose.
+/// What is checked on the CPU pool: link signatures (gathered), and the commitment by cut and choose.
 struct Work {
     rc: HashCode,
     old_coin_pub: EddsaPublicKey,
@@ -270,29 +264,22 @@ struct Work {
 }
 
 impl Work {
+    /// Whether the old coin signed for each fresh one.
+    fn link_checks(&self) -> Vec<Check> {
+        let planchets = self.h_coin_evs.iter().zip(&self.body.new_denoms_h).zip(&self.body.link_sigs);
+        let checks = planchets.map(|((h_coin_ev, h_denom_pub), link_sig)| {
+            let message = WalletCoinLink {
+                h_denom_pub: *h_denom_pub,
+                transfer_pub: self.body.transfer_pub,
+                h_age_commitment: Zeros,
+                h_coin_envelope: *h_coin_ev,
+            };
+            Check::eddsa(self.old_coin_pub, &message, *link_sig)
+        });
+        checks.collect()
+    }
+
     fn check(&self) -> Checked<()> {
-        let messages: Vec<_> = self
-            .h_coin_evs
-            .iter()
-            .zip(&self.body.new_denoms_h)
-            .map(|(h_coin_ev, h_denom_pub)| {
-                WalletCoinLink {
-                    h_denom_pub: *h_denom_pub,
-                    transfer_pub: self.body.transfer_pub,
-                    h_age_commitment: Zeros,
-                    h_coin_envelope: *h_coin_ev,
-                }
-                .message()
-            })
-            .collect();
-        let items: Vec<_> = messages
-            .iter()
-            .zip(&self.body.link_sigs)
-            .map(|(message, signature)| (&self.old_coin_pub, message.as_slice(), signature))
-            .collect();
-        if eddsa::verify_batch(&items).contains(&false) {
-            return Err(error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_LINK_SIGNATURE_INVALID, ""));
-        }
         if self
             .denoms
             .iter()

@@ -3,7 +3,7 @@
 use batzen_http::{Request, Response};
 use batzen_protocol::ErrorCode;
 use batzen_protocol::api::exchange::{RefundConfirmation, RefundRequest};
-use batzen_protocol::signatures::{ExchangeConfirmRefund, MerchantRefund, SignedMessage};
+use batzen_protocol::signatures::{ExchangeConfirmRefund, MerchantRefund};
 use batzen_tables::exchange::RefundKey;
 
 use super::errors::{self, Operation};
@@ -26,9 +26,8 @@ async fn refund(app: &Exchange, request: &mut Request) -> Response {
             rtransaction_id: body.rtransaction_id,
             refund_amount: body.refund_amount,
         };
-        app.metrics.verifications.eddsa.inc();
         let (merchant_pub, merchant_sig) = (body.merchant_pub, body.merchant_sig);
-        if !errors::on_pool(app, move || message.verify(&merchant_pub, &merchant_sig)).await? {
+        if !errors::is_signed(app, merchant_pub, &message, merchant_sig).await? {
             return Err(error(ErrorCode::EXCHANGE_REFUND_MERCHANT_SIGNATURE_INVALID, ""));
         }
         let key = RefundKey {

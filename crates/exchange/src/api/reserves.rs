@@ -4,7 +4,7 @@ use std::time::Duration as StdDuration;
 
 use batzen_http::{Request, Response};
 use batzen_protocol::api::exchange::{ReserveBalance, ReserveRequest, ReserveStatus};
-use batzen_protocol::signatures::{SignedMessage, WalletReserveHistory, WalletReserveStatus};
+use batzen_protocol::signatures::{WalletReserveHistory, WalletReserveStatus};
 use batzen_protocol::{Duration, ErrorCode, Money, Timestamp};
 
 use super::check::Checked;
@@ -73,9 +73,8 @@ async fn status(app: &Exchange, request: &mut Request) -> Response {
         let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
         let body: ReserveRequest = body(request)?;
         check_clock(app, body.request_timestamp)?;
-        app.metrics.verifications.eddsa.inc();
         let message = WalletReserveStatus { request_timestamp: body.request_timestamp };
-        if !errors::on_pool(app, move || message.verify(&reserve_pub, &body.reserve_sig)).await? {
+        if !errors::is_signed(app, reserve_pub, &message, body.reserve_sig).await? {
             return Err(error(ErrorCode::EXCHANGE_RESERVES_STATUS_BAD_SIGNATURE, ""));
         }
         let since = app.now().saturating_sub(RECENT);
@@ -94,12 +93,11 @@ async fn history(app: &Exchange, request: &mut Request) -> Response {
             return Err(error(ErrorCode::EXCHANGE_GENERIC_BAD_CONFIGURATION, "no global fees for that time"));
         };
         let fee = fees.history_fee;
-        app.metrics.verifications.eddsa.inc();
         let message = WalletReserveHistory {
             request_timestamp: body.request_timestamp,
             history_fee: fee.of(app.config.currency),
         };
-        if !errors::on_pool(app, move || message.verify(&reserve_pub, &body.reserve_sig)).await? {
+        if !errors::is_signed(app, reserve_pub, &message, body.reserve_sig).await? {
             return Err(error(ErrorCode::EXCHANGE_RESERVES_HISTORY_BAD_SIGNATURE, ""));
         }
         let command = Command::ReserveHistory(ReserveHistory {

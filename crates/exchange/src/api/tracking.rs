@@ -6,8 +6,7 @@ use batzen_protocol::api::exchange::{DepositPending, DepositTransfer, TransferDe
 use batzen_protocol::denominations::wire_details_hash;
 use batzen_protocol::payto::h_wire;
 use batzen_protocol::signatures::{
-    ExchangeConfirmWire, ExchangeConfirmWireDeposit, MerchantTrackTransaction,
-    MerchantTrackTransactionWallet, SignedMessage,
+    ExchangeConfirmWire, ExchangeConfirmWireDeposit, MerchantTrackTransaction, MerchantTrackTransactionWallet,
 };
 use batzen_protocol::{ErrorCode, Money};
 use batzen_tables::exchange::DepositKey;
@@ -101,16 +100,13 @@ async fn deposit(app: &Exchange, request: &mut Request) -> Response {
             .parse()
             .map_err(|_| error(ErrorCode::EXCHANGE_DEPOSITS_GET_INVALID_COIN_PUB, ""))?;
         let merchant_sig: EddsaSignature = request.query_required("merchant_sig")?;
-        app.metrics.verifications.eddsa.inc();
         // Wallets of protocol 12 sign the merchant's key as well; both forms say the same.
         let plain = MerchantTrackTransaction { h_contract_terms, h_wire: h_wire_asked, coin_pub };
         let wallet =
             MerchantTrackTransactionWallet { h_contract_terms, h_wire: h_wire_asked, merchant_pub, coin_pub };
-        let valid = errors::on_pool(app, move || {
-            plain.verify(&merchant_pub, &merchant_sig) || wallet.verify(&merchant_pub, &merchant_sig)
-        })
-        .await?;
-        if !valid {
+        if !errors::is_signed(app, merchant_pub, &plain, merchant_sig).await?
+            && !errors::is_signed(app, merchant_pub, &wallet, merchant_sig).await?
+        {
             return Err(error(ErrorCode::EXCHANGE_DEPOSITS_GET_MERCHANT_SIGNATURE_INVALID, ""));
         }
         let key = DepositKey { coin_pub, merchant_pub, h_contract_terms };

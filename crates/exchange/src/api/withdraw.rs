@@ -2,21 +2,20 @@
 
 use std::collections::HashSet;
 
-use batzen_crypto::{
-    BlindedDenomSignature, BlindedPlanchet, CsOperation, EddsaPublicKey, EddsaSignature, HashCode, eddsa,
-};
+use batzen_crypto::{BlindedDenomSignature, BlindedPlanchet, CsOperation, EddsaPublicKey, HashCode};
 use batzen_engine::EngineError;
 use batzen_http::{Request, Response};
 use batzen_protocol::api::exchange::{
     BatchWithdrawRequest, BlindSignature, BlindSignatures, WithdrawRequest,
 };
-use batzen_protocol::signatures::{SignedMessage, WalletReserveWithdraw};
+use batzen_protocol::signatures::WalletReserveWithdraw;
 use batzen_protocol::{Amount, ErrorCode, Money};
 use batzen_tables::exchange::{self as tables, DenomSerial};
 
 use super::check::{self, Checked, Window};
 use super::errors::{self, Operation};
 use super::{Table, body, endpoint, error, path_value};
+use crate::crypto::Check;
 use crate::keys::KeyState;
 use crate::metrics::RequestClass;
 use crate::rules::{Command, Outcome, Planchet, Refusal, Withdraw, read};
@@ -99,7 +98,7 @@ async fn withdraw(
         messages.push(message(amount.of(app.config.currency), request, h_coin_envelope));
         serials.push(denom.serial);
     }
-    verify_signatures(app, reserve_pub, messages, &requests).await?;
+    verify_signatures(app, reserve_pub, &messages, &requests).await?;
     // Advice only, so that a withdrawal that cannot be paid does not cost a blind signature. The rules decide on the row.
     let reserve = read::reserve(&app.store, reserve_pub).map_err(errors::store)?;
     let Some(reserve) = reserve else {
@@ -199,29 +198,25 @@ async fn repetition(
             .map_err(|_| error(ErrorCode::EXCHANGE_WITHDRAW_AMOUNT_FEE_OVERFLOW, ""))?;
         messages.push(message(amount.of(app.config.currency), request, h_coin_ev));
     }
-    verify_signatures(app, reserve_pub, messages, requests).await?;
+    verify_signatures(app, reserve_pub, &messages, requests).await?;
     Ok(Some(rows.into_iter().map(|row| row.ev_sig).collect()))
 }
 
 async fn verify_signatures(
     app: &Exchange,
     reserve_pub: EddsaPublicKey,
-    messages: Vec<WalletReserveWithdraw>,
+    messages: &[WalletReserveWithdraw],
     requests: &[WithdrawRequest],
 ) -> Checked<()> {
-    app.metrics.verifications.eddsa.add(messages.len() as u64);
-    let signatures: Vec<EddsaSignature> = requests.iter().map(|request| request.reserve_sig).collect();
-    let all_valid = errors::on_pool(app, move || {
-        let messages: Vec<_> = messages.iter().map(SignedMessage::message).collect();
-        let items: Vec<_> = messages
-            .iter()
-            .zip(&signatures)
-            .map(|(message, signature)| (&reserve_pub, message.as_slice(), signature))
-            .collect();
-        eddsa::verify_batch(&items).into_iter().all(|valid| valid)
-    })
-    .await?;
-    if all_valid { Ok(()) } else { Err(error(ErrorCode::EXCHANGE_WITHDRAW_RESERVE_SIGNATURE_INVALID, "")) }
+    let checks = messages
+        .iter()
+        .zip(requests)
+        .map(|(message, request)| Check::eddsa(reserve_pub, message, request.reserve_sig))
+        .collect();
+    if errors::checked(app, checks).await?.contains(&false) {
+        return Err(error(ErrorCode::EXCHANGE_WITHDRAW_RESERVE_SIGNATURE_INVALID, ""));
+    }
+    Ok(())
 }
 
 async fn blind_sign(

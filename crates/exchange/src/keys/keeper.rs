@@ -130,7 +130,7 @@ async fn round(
     let modules = &app.modules;
     let is_first = app.keeper.ready.borrow().is_none();
     let mut changes = modules
-        .replace_revoked_denominations(|h_bare| keys.is_bare_revoked(h_bare), &app.pool, now)
+        .replace_revoked_denominations(|h_bare| keys.is_bare_revoked(h_bare), now)
         .await
         .map_err(|error| text(&error))?;
     changes += modules
@@ -139,8 +139,7 @@ async fn round(
         .map_err(|error| text(&error))?;
     // At the start nothing else needs the processors; later on payments do.
     let parallel = if is_first { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
-    let generated =
-        modules.generate(&app.pool, now, parallel, progress).await.map_err(|error| text(&error))?;
+    let generated = modules.generate(now, parallel, progress).await.map_err(|error| text(&error))?;
     app.metrics.denomination_keys_created.add(generated.denominations as u64);
     app.metrics.signing_keys_created.add(generated.signing as u64);
     changes += generated.denominations + generated.signing;

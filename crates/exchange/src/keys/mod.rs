@@ -11,6 +11,6 @@ mod signer;
 mod state;
 
 pub use listing::{KeysAnswer, WireAnswer, WireMissing};
-pub use modules::{HeldKey, KeyError, SecurityModules, load_or_create_eddsa};
-pub use signer::{NotSigned, Signer};
+pub use modules::{HeldKey, KeyError, SecurityModules, SigningKey, load_or_create_eddsa};
+pub use signer::{BlindOrder, NotSigned, Signer, ValuesOrder, blind_sign_batch};
 pub use state::{Denom, KeyState, NoSigningKey, OnlineKey};

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use batzen_crypto::denom::{Cipher, DenomPrivateKey};
 use batzen_crypto::{CryptoError, EddsaPrivateKey, EddsaPublicKey, ExpandedSigner, HashCode};
-use batzen_engine::CpuPool;
+use batzen_engine::run_long;
 use batzen_protocol::{Duration, Timestamp};
 use tokio::task::JoinSet;
 use zeroize::Zeroizing;
@@ -299,7 +299,6 @@ impl SecurityModules {
     /// Makes every key that the schedules ask for, at most `parallel` at a time.
     pub async fn generate(
         &self,
-        pool: &CpuPool,
         now: Timestamp,
         parallel: usize,
         progress: Progress<'_>,
@@ -327,7 +326,7 @@ impl SecurityModules {
         let generated = Generated { denominations: orders.len(), signing: signing.len() };
         // What is needed first is made first: a start with many keys is soon able to serve.
         orders.sort_by_key(|order| order.anchor);
-        self.fulfil(orders, pool, parallel, progress).await?;
+        self.fulfil(orders, parallel, progress).await?;
         Ok(generated)
     }
 
@@ -344,7 +343,6 @@ impl SecurityModules {
     async fn fulfil(
         &self,
         orders: Vec<Order>,
-        pool: &CpuPool,
         parallel: usize,
         progress: Progress<'_>,
     ) -> Result<(), KeyError> {
@@ -360,16 +358,10 @@ impl SecurityModules {
             while running.len() < parallel.max(1)
                 && let Some(order) = orders.next()
             {
-                let pool = pool.clone();
                 running.spawn(async move {
                     let cipher = order.coin.cipher;
-                    loop {
-                        match pool.run(move || make(cipher)).await {
-                            Ok(secret) => return (order, secret),
-                            // Payments have precedence; there is time.
-                            Err(_busy) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
-                        }
-                    }
+                    let secret = run_long("keygen", move || make(cipher)).await;
+                    (order, secret)
                 });
             }
             let Some(finished) = running.join_next().await else { return Ok(()) };
@@ -397,7 +389,6 @@ impl SecurityModules {
     pub async fn replace_revoked_denominations(
         &self,
         is_revoked: impl Fn(&HashCode) -> bool + Send,
-        pool: &CpuPool,
         now: Timestamp,
     ) -> Result<usize, KeyError> {
         let _one_run = self.generating.lock().await;
@@ -413,7 +404,7 @@ impl SecurityModules {
                 _ => files::erase(&self.directory(key.cipher()).join(&key.section), key.anchor)?,
             }
         }
-        self.fulfil(orders, pool, 1, &|_, _| ()).await?;
+        self.fulfil(orders, 1, &|_, _| ()).await?;
         Ok(revoked.len())
     }
 

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use batzen_crypto::cs::CsOperation;
-use batzen_crypto::denom::{
-    BlindedDenomSignature, BlindedPlanchet, Cipher, ExchangeWithdrawValues, blind_sign_batch,
-};
+use batzen_crypto::denom::{self, BlindedDenomSignature, BlindedPlanchet, Cipher, ExchangeWithdrawValues};
 use batzen_crypto::{CryptoError, CsNonce};
 use batzen_protocol::ErrorCode;
 use batzen_tables::exchange::DenomSerial;
 
+use super::modules::HeldKey;
 use super::state::Denom;
 use crate::metrics::Metrics;
 
@@ -50,42 +49,49 @@ impl Signer {
         Self { denoms: denoms.into(), metrics }
     }
 
-    fn denom(&self, serial: DenomSerial) -> Option<&Denom> {
-        self.denoms.get((serial.0 as usize).checked_sub(1)?).map(Arc::as_ref)
+    fn key(&self, serial: DenomSerial) -> Result<Arc<HeldKey>, NotSigned> {
+        let denom = (serial.0 as usize).checked_sub(1).and_then(|index| self.denoms.get(index));
+        denom.and_then(|denom| denom.key().cloned()).ok_or(NotSigned::KeyUnavailable)
     }
 
-    /// Signs blinded planchets, each with the key of its denomination; the results stand in the order of the arguments.
-    /// Takes its time: call it on the CPU pool.
+    /// A planchet to be signed with the key of its denomination.
     ///
     /// The caller has checked windows and revocation, and makes sure (by the rules' nonce locks) that no Clause Blind
     /// Schnorr signature leaves for a nonce that was signed with other challenges.
+    pub fn order(
+        &self,
+        serial: DenomSerial,
+        planchet: BlindedPlanchet,
+        operation: CsOperation,
+    ) -> Result<BlindOrder, NotSigned> {
+        Ok(BlindOrder { key: self.key(serial)?, planchet, operation })
+    }
+
+    /// The values for a nonce, to be derived with [`ValuesOrder::derive`].
+    pub fn order_values(
+        &self,
+        serial: DenomSerial,
+        nonce: CsNonce,
+        operation: CsOperation,
+    ) -> Result<ValuesOrder, NotSigned> {
+        Ok(ValuesOrder { key: self.key(serial)?, nonce, operation })
+    }
+
+    /// Signs blinded planchets at once; the results stand in the order of the arguments. See [`Signer::order`] and
+    /// [`blind_sign_batch`].
     pub fn blind_sign_batch(
         &self,
         items: &[(DenomSerial, &BlindedPlanchet, CsOperation)],
     ) -> Vec<Result<BlindedDenomSignature, NotSigned>> {
-        let mut results: Vec<Result<BlindedDenomSignature, NotSigned>> =
-            vec![Err(NotSigned::KeyUnavailable); items.len()];
-        let mut requests = Vec::with_capacity(items.len());
-        let mut places = Vec::with_capacity(items.len());
-        for (place, (serial, planchet, operation)) in items.iter().enumerate() {
-            if let Some(key) = self.denom(*serial).and_then(Denom::key) {
-                requests.push((&key.secret, *planchet, *operation));
-                places.push(place);
-            }
+        let mut results = Vec::with_capacity(items.len());
+        let mut orders = Vec::with_capacity(items.len());
+        for (serial, planchet, operation) in items {
+            let order = self.order(*serial, (*planchet).clone(), *operation);
+            results.push(order.map(|order| orders.push(order)));
         }
-        for (place, result) in places.into_iter().zip(blind_sign_batch(&requests)) {
-            results[place] = result.map_err(|error| match error {
-                CryptoError::Fault | CryptoError::Internal => NotSigned::Failed(error),
-                _ => NotSigned::Planchet(error),
-            });
-            if results[place].is_ok() {
-                match items[place].1.cipher() {
-                    Cipher::Rsa => self.metrics.signatures.rsa.inc(),
-                    Cipher::Cs => self.metrics.signatures.cs.inc(),
-                }
-            }
-        }
-        results
+        let mut signed = blind_sign_batch(&orders, &self.metrics).into_iter();
+        let result = |order: Result<(), _>| order.and_then(|()| signed.next().expect("one result an order"));
+        results.into_iter().map(result).collect()
     }
 
     /// The values that a wallet needs before it can blind a coin: the R values of a Clause Blind Schnorr denomination,
@@ -96,7 +102,52 @@ impl Signer {
         nonce: &CsNonce,
         operation: CsOperation,
     ) -> Result<ExchangeWithdrawValues, NotSigned> {
-        let key = self.denom(serial).and_then(Denom::key).ok_or(NotSigned::KeyUnavailable)?;
-        Ok(ExchangeWithdrawValues::derive(&key.secret, nonce, operation))
+        Ok(self.order_values(serial, *nonce, operation)?.derive())
     }
+}
+
+/// A planchet and the private key to sign it with.
+#[derive(Debug)]
+pub struct BlindOrder {
+    key: Arc<HeldKey>,
+    planchet: BlindedPlanchet,
+    operation: CsOperation,
+}
+
+/// A nonce and the private key to derive R values with.
+#[derive(Debug)]
+pub struct ValuesOrder {
+    key: Arc<HeldKey>,
+    nonce: CsNonce,
+    operation: CsOperation,
+}
+
+impl ValuesOrder {
+    /// Derives the values: two multiplications of the base point. Call it on the CPU pool.
+    pub fn derive(&self) -> ExchangeWithdrawValues {
+        ExchangeWithdrawValues::derive(&self.key.secret, &self.nonce, self.operation)
+    }
+}
+
+/// Signs what was ordered, by whomever; the results stand in the order of the arguments. Takes its time: call it on the
+/// CPU pool, with as many orders at once as there are.
+pub fn blind_sign_batch(
+    orders: &[BlindOrder],
+    metrics: &Metrics,
+) -> Vec<Result<BlindedDenomSignature, NotSigned>> {
+    let items: Vec<_> =
+        orders.iter().map(|order| (&order.key.secret, &order.planchet, order.operation)).collect();
+    let results = denom::blind_sign_batch(&items).into_iter().zip(orders);
+    let results = results.map(|(result, order)| {
+        let signature = result.map_err(|error| match error {
+            CryptoError::Fault | CryptoError::Internal => NotSigned::Failed(error),
+            _ => NotSigned::Planchet(error),
+        })?;
+        match order.planchet.cipher() {
+            Cipher::Rsa => metrics.signatures.rsa.inc(),
+            Cipher::Cs => metrics.signatures.cs.inc(),
+        }
+        Ok(signature)
+    });
+    results.collect()
 }

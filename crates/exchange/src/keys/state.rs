@@ -73,8 +73,8 @@ impl Denom {
         self.key.is_some()
     }
 
-    pub(super) fn key(&self) -> Option<&HeldKey> {
-        self.key.as_deref()
+    pub(super) fn key(&self) -> Option<&Arc<HeldKey>> {
+        self.key.as_ref()
     }
 
     /// What the master key signed about it.
@@ -350,9 +350,14 @@ impl KeyState {
         &self.auditors
     }
 
-    /// The online key that signs answers now.
+    /// The online key that signs answers now, to be signed with by itself.
     pub fn online_signer(&self) -> Result<&ExpandedSigner, NoSigningKey> {
-        self.online.as_ref().map(|key| &key.signer).ok_or(NoSigningKey)
+        self.online_key().map(|key| &key.signer)
+    }
+
+    /// The online key that signs answers now.
+    pub fn online_key(&self) -> Result<&Arc<SigningKey>, NoSigningKey> {
+        self.online.as_ref().ok_or(NoSigningKey)
     }
 
     /// Signs an answer with the online key.
