@@ -2,12 +2,12 @@
 
 use std::hint::black_box;
 
-use batzen_crypto::cs::CsOperation;
+use batzen_crypto::cs::{self, CsOperation, CsRequest, CsSignRequest};
 use batzen_crypto::denom::{self, DenomPrivateKey, DenomPublicKey, ExchangeWithdrawValues};
 use batzen_crypto::refresh::{self, FreshDenom};
 use batzen_crypto::{
-    BlindingSecret, CoinSecrets, DenomKey, EcdhePrivateKey, EddsaPrivateKey, ExpandedSigner, HashCode, Path,
-    PlanchetMasterSecret, RsaPublicKey, base32, ecdh, eddsa, hash, kdf, rsa,
+    BlindingSecret, CoinSecrets, CsPrivateKey, CsVerifyingKey, DenomKey, EcdhePrivateKey, EddsaPrivateKey,
+    ExpandedSigner, HashCode, Path, PlanchetMasterSecret, RsaPublicKey, base32, ecdh, eddsa, hash, kdf, rsa,
 };
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
@@ -58,6 +58,17 @@ fn curves(c: &mut Criterion) {
         for (name, path) in PATHS {
             let verify = || eddsa::verify_batch_with(path, black_box(&items));
             group.bench_function(format!("{name}/{size}"), |b| b.iter(verify));
+        }
+    }
+    group.finish();
+    let mut group = c.benchmark_group("eddsa/sign_batch");
+    for size in [1usize, 2, 3, 4, 8, 16, 64, 256] {
+        let signers: Vec<_> = (0..size).map(|_| ExpandedSigner::new(&EddsaPrivateKey::generate())).collect();
+        let items: Vec<_> = signers.iter().map(|signer| (signer, &message[..])).collect();
+        group.throughput(Throughput::Elements(size as u64));
+        for (name, path) in PATHS {
+            let sign = || eddsa::sign_batch_with(path, black_box(&items));
+            group.bench_function(format!("{name}/{size}"), |b| b.iter(sign));
         }
     }
     group.finish();
@@ -123,6 +134,41 @@ fn cs_operations(c: &mut Criterion) {
     c.bench_function("cs/verify", |b| b.iter(|| denom.verify(black_box(state.h_coin_pub()), &signature)));
 }
 
+/// One key, as for a popular denomination.
+fn cs_batches(c: &mut Criterion) {
+    let key = CsPrivateKey::generate();
+    let public = CsVerifyingKey::new(&key.public()).expect("a good key");
+    let operation = CsOperation::Withdraw;
+    let nonces: Vec<_> = (0..256).map(|_| PlanchetMasterSecret::generate().cs_nonce()).collect();
+    let signed: Vec<_> = nonces
+        .iter()
+        .map(|nonce| {
+            let message = HashCode::random();
+            let r_pubs = cs::r_pubs(&key, nonce, operation);
+            let (challenges, unblind) =
+                cs::blind(&public, &r_pubs, &message, &BlindingSecret::generate()).expect("an honest key");
+            let challenges = [&challenges[0], &challenges[1]];
+            let blind = cs::sign_batch(&[CsSignRequest { key: &key, nonce, operation, challenges }])[0];
+            (message, unblind.unblind(&blind).expect("a valid signature"))
+        })
+        .collect();
+    let requests: Vec<_> = nonces.iter().map(|nonce| CsRequest { key: &key, nonce, operation }).collect();
+    let items: Vec<_> = signed.iter().map(|(message, signature)| (&public, message, signature)).collect();
+    for size in [1usize, 2, 3, 4, 8, 64, 256] {
+        for (name, path) in PATHS {
+            let mut group = c.benchmark_group("cs");
+            group.throughput(Throughput::Elements(size as u64));
+            group.bench_function(format!("r_pubs_batch/{name}/{size}"), |b| {
+                b.iter(|| cs::r_pubs_batch_with(path, black_box(&requests[..size])));
+            });
+            group.bench_function(format!("verify_batch/{name}/{size}"), |b| {
+                b.iter(|| cs::verify_batch_with(path, black_box(&items[..size])));
+            });
+            group.finish();
+        }
+    }
+}
+
 fn refreshes(c: &mut Criterion) {
     let rsa = DenomPrivateKey::generate_rsa(2048).expect("a valid size");
     let own = rsa.public(0);
@@ -142,5 +188,5 @@ fn refreshes(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, text, hashes, curves, rsa_operations, cs_operations, refreshes);
+criterion_group!(benches, text, hashes, curves, rsa_operations, cs_operations, cs_batches, refreshes);
 criterion_main!(benches);

@@ -291,6 +291,38 @@ fn lanes_agree_with_the_library() {
     assert!(valid.iter().all(|&count| count > 500), "both verdicts occur: {valid:?}");
 }
 
+/// Messages of all lengths around the block size of the hash and some long ones, by different keys, in batches of all
+/// sizes: every signature must be the one and only of RFC 8032.
+#[test]
+fn signatures_in_batches_are_those_made_alone() {
+    let factor: usize = std::env::var("BATZEN_SOAK_FACTOR").map_or(1, |factor| factor.parse().unwrap());
+    let mut state = *sha512(b"signers").as_bytes();
+    let data: Vec<u8> = (0..5000u32).map(|i| (i * 31 % 251) as u8).collect();
+    for _ in 0..factor {
+        let mut signers = Vec::new();
+        for _ in 0..20 {
+            state = *sha512(&state).as_bytes();
+            signers.push(ExpandedSigner::new(&EddsaPrivateKey::from_bytes(state[..32].try_into().unwrap())));
+        }
+        let lengths = (0..=300).chain([900, 991, 992, 993, 1024, 1025, 2000, 4000]);
+        let items: Vec<_> = lengths
+            .enumerate()
+            .map(|(i, length)| {
+                (&signers[i * i % signers.len()], &data[i + usize::from(state[0])..][..length])
+            })
+            .collect();
+        let expected: Vec<_> = items.iter().map(|(signer, message)| signer.sign(message)).collect();
+        for path in [Path::Library, Path::Lanes] {
+            assert_eq!(eddsa::sign_batch_with(path, &items), expected);
+        }
+        for size in 0..=70 {
+            let (items, expected) = (&items[size..2 * size], &expected[size..2 * size]);
+            assert_eq!(eddsa::sign_batch(items), expected);
+            assert_eq!(eddsa::sign_batch_with(Path::Lanes, items), expected);
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn signatures_verify_and_changed_ones_do_not(

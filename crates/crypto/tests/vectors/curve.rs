@@ -10,7 +10,8 @@ use batzen_crypto::kdf::{kdf, kdf_mod};
 use batzen_crypto::{
     AgePrivateKey, AgePublicKey, AgeSignature, CoinSecrets, CsNonce, CsPrivateKey, CsPublicKey, CsRPub,
     CsScalar, CsSignature, EcdhePrivateKey, EcdhePublicKey, EddsaPrivateKey, EddsaPublicKey, EddsaSignature,
-    HashCode, Path, PlanchetMasterSecret, RefreshMasterSecret, ShortHash, base32, ecdh, eddsa,
+    ExpandedSigner, HashCode, Path, PlanchetMasterSecret, RefreshMasterSecret, ShortHash, base32, ecdh,
+    eddsa,
 };
 
 use crate::{Case, for_each};
@@ -82,6 +83,10 @@ fn vectors_eddsa_sign_purpose() {
         assert_eq!(message, case.bytes("message"));
         let signature = case.get::<EddsaPrivateKey>("private_key").sign(&message);
         assert_eq!(signature, case.get("signature"));
+        let signer = ExpandedSigner::new(&case.get("private_key"));
+        for path in [Path::Library, Path::Lanes] {
+            assert_eq!(eddsa::sign_batch_with(path, &[(&signer, &message)]), [signature]);
+        }
         assert!(eddsa::verify(&case.get("public_key"), &message, &signature));
     });
 }
@@ -265,6 +270,9 @@ fn vectors_cs_verify() {
         let signature = CsSignature { r: case.get::<CsRPub>("signature_r"), s: case.get("signature_s") };
         let message: HashCode = case.get("message");
         assert_eq!(cs::verify(&key, &message, &signature), case.bool("valid"), "{}", case.text("case"));
-        assert_eq!(cs::verify_batch(&[(&key, &message, &signature)]), [case.bool("valid")]);
+        for path in [Path::Library, Path::Lanes] {
+            let verdicts = cs::verify_batch_with(path, &[(&key, &message, &signature)]);
+            assert_eq!(verdicts, [case.bool("valid")]);
+        }
     });
 }

@@ -5,7 +5,7 @@
 //!
 //! | type | limbs | made by |
 //! |---|---|---|
-//! | [`Fe`], tight | below 2^51 + 2^16 | [`Wide::carry`], decoding, constants |
+//! | [`Fe`], tight | below 2^51 + 2^17 | [`Wide::carry`], decoding, constants |
 //! | [`Fe`], any | below 2^52: what a multiplication takes | [`Fe::negate`] |
 //! | [`Wide`], product | below 2^60.2 | [`Fe::mul`], [`Fe::square`] |
 //! | [`Wide`], any | below 2^63: what [`Wide::carry`] takes | sums of up to four products; [`Wide::sub`] adds 2^61 |
@@ -29,6 +29,8 @@ use super::vector::{load, store};
 /// Bits of a limb.
 const RADIX_BITS: u32 = 51;
 const LIMB_MASK: i64 = (1 << RADIX_BITS) - 1;
+/// What tight limbs are below: a carry out of 63 bits has 12 bits, times 19 less than 17.
+const TIGHT: u64 = (1 << 51) + (1 << 17);
 
 /// Eight field elements; see the module for the sizes of limbs.
 #[derive(Clone, Copy)]
@@ -106,7 +108,7 @@ impl Fe {
     pub(super) fn canonical(&self) -> Self {
         let mask = _mm512_set1_epi64(LIMB_MASK);
         let mut limbs = self.0;
-        check(&limbs, (1 << 51) + (1 << 16));
+        check(&limbs, TIGHT);
         // The quotient by p is that of (value + 19) by 2^255: 0 or 1.
         let mut quotient = _mm512_set1_epi64(19);
         for limb in &limbs {
@@ -169,7 +171,7 @@ impl Fe {
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn negate(&self, mask: __mmask8) -> Self {
-        check(&self.0, (1 << 51) + (1 << 16));
+        check(&self.0, TIGHT);
         // 2p, so that no limb can go below zero.
         let low = _mm512_set1_epi64(2 * (LIMB_MASK - 18));
         let high = _mm512_set1_epi64(2 * LIMB_MASK);
@@ -333,7 +335,7 @@ impl Wide {
         for i in 1..5 {
             limbs[i] = _mm512_add_epi64(limbs[i], carries[i - 1]);
         }
-        check(&limbs, (1 << 51) + (1 << 16));
+        check(&limbs, TIGHT);
         Fe(limbs)
     }
 }
@@ -488,8 +490,6 @@ mod tests {
         }
         samples
     }
-
-    const TIGHT: u64 = (1 << 51) + (1 << 16);
 
     fn eights(samples: &[Limbs]) -> impl Iterator<Item = [Limbs; 8]> {
         samples.as_chunks::<8>().0.iter().copied()

@@ -12,12 +12,14 @@ mod vector;
 use std::array::from_fn;
 use std::sync::LazyLock;
 
+use curve25519_dalek::EdwardsPoint;
 use curve25519_dalek::constants::ED25519_BASEPOINT_POINT;
+use zeroize::{Zeroize, Zeroizing};
 
-use crate::hash::sha512_parts;
+use crate::hash::sha512_secret;
 use field::Fe;
 use point::{Addable, Projective, decompress};
-use table::{Digits, LaneTable, NielsEntry, lookup, multiples};
+use table::{Comb, Digits, LaneTable, NielsEntry, lookup, multiples, times_power_of_2};
 
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 8;
@@ -26,6 +28,8 @@ const GROUPS: usize = 8;
 /// Window of the base point's multiples in verification: twice that of the key's.
 const BASE_BITS: u32 = 10;
 const KEY_BITS: u32 = 5;
+/// Window of tables of quarters.
+const QUARTER_BITS: u32 = 8;
 /// Longest messages hashed in lanes; of longer ones the lanes would wait for the longest.
 const MAX_LANE_MESSAGE_BYTES: usize = 1024;
 
@@ -36,6 +40,19 @@ static BASE_TABLE: LazyLock<Vec<NielsEntry>> = LazyLock::new(|| {
     #[allow(unsafe_code)]
     unsafe {
         multiples(&ED25519_BASEPOINT_POINT, (1 << (BASE_BITS - 1)) + 1)
+    }
+});
+
+/// Quarters of the base point.
+static BASE_QUARTERS: LazyLock<KeyTables> = LazyLock::new(|| KeyTables::new(&ED25519_BASEPOINT_POINT));
+
+/// The base point's multiples for secret scalars.
+static COMB: LazyLock<Comb> = LazyLock::new(|| {
+    assert!(super::ifma());
+    // SAFETY: the processor has the instructions, see the assertion.
+    #[allow(unsafe_code)]
+    unsafe {
+        Comb::new(&ED25519_BASEPOINT_POINT)
     }
 });
 
@@ -82,11 +99,78 @@ pub(crate) fn check_equations(equations: &[Equation<'_>], verdicts: &mut [bool])
     }
 }
 
+/// Multiples of a public key that many signatures are verified with: 2^(64·j)·A for j below 4, times 0 to 128.
+pub(crate) struct KeyTables([Vec<NielsEntry>; 4]);
+
+impl KeyTables {
+    /// Of a point; the processor must have what [`super::ifma`] finds.
+    pub(crate) fn new(point: &EdwardsPoint) -> Self {
+        assert!(super::ifma());
+        let mut power = *point;
+        Self(from_fn(|j| {
+            if j > 0 {
+                power = times_power_of_2(&power, 64);
+            }
+            // SAFETY: the processor has the instructions, see the assertion.
+            #[allow(unsafe_code)]
+            unsafe {
+                multiples(&power, (1 << (QUARTER_BITS - 1)) + 1)
+            }
+        }))
+    }
+}
+
+/// Whether the encoding of s·G + c·A is R, for a point A with tables.
+#[derive(Clone, Copy)]
+pub(crate) struct TableEquation<'a> {
+    /// Multiples of A.
+    pub(crate) a: &'a KeyTables,
+    /// Any 32 bytes.
+    pub(crate) r: &'a [u8; 32],
+    /// Below the group order, little endian.
+    pub(crate) s: &'a [u8; 32],
+    /// Below the group order, little endian.
+    pub(crate) c: &'a [u8; 32],
+}
+
+/// Checks every equation; the processor must have what [`super::ifma`] finds.
+pub(crate) fn check_table_equations(equations: &[TableEquation<'_>], verdicts: &mut [bool]) {
+    assert!(super::ifma());
+    assert_eq!(equations.len(), verdicts.len());
+    for (equations, verdicts) in equations.chunks(GROUPS * LANES).zip(verdicts.chunks_mut(GROUPS * LANES)) {
+        // SAFETY: the processor has the instructions, see the assertion.
+        #[allow(unsafe_code)]
+        unsafe {
+            check_table_chunk(equations, verdicts);
+        }
+    }
+}
+
+/// The encodings of the multiples of the base point by little endian integers below 2^253, which may be secret; the
+/// processor must have what [`super::ifma`] finds.
+pub(crate) fn base_multiples(scalars: &[[u8; 32]]) -> Vec<[u8; 32]> {
+    assert!(super::ifma());
+    let mut encodings = Vec::with_capacity(scalars.len());
+    for scalars in scalars.chunks(GROUPS * LANES) {
+        // SAFETY: the processor has the instructions, see the assertion.
+        #[allow(unsafe_code)]
+        unsafe {
+            base_chunk(scalars, &mut encodings);
+        }
+    }
+    encodings
+}
+
 /// SHA-512 of the concatenations of three parts each; the processor must have what [`super::ifma`] finds.
-pub(crate) fn sha512_each(messages: &[[&[u8]; 3]]) -> Vec<[u8; 64]> {
+///
+/// For secret messages the working memory is wiped; the result is for the caller to wipe.
+pub(crate) fn sha512_each(messages: &[[&[u8]; 3]], is_secret: bool) -> Vec<[u8; 64]> {
     assert!(super::ifma());
     let mut hashes = Vec::with_capacity(messages.len());
-    let mut buffers: [Vec<u8>; LANES] = Default::default();
+    // Of the final size, so that nothing secret stays behind in memory that was too small.
+    let longest = messages.iter().filter(|parts| !is_long(*parts)).map(|parts| bytes(parts)).max();
+    let capacity = sha512::padded_bytes(longest.unwrap_or(0));
+    let mut buffers: [_; LANES] = from_fn(|_| Vec::with_capacity(capacity));
     for chunk in messages.chunks(LANES) {
         for buffer in &mut buffers {
             buffer.clear();
@@ -100,19 +184,22 @@ pub(crate) fn sha512_each(messages: &[[&[u8]; 3]]) -> Vec<[u8; 64]> {
         // SAFETY: the processor has the instructions, see the assertion.
         #[allow(unsafe_code)]
         let hashed = unsafe { sha512::sha512_padded(&padded) };
-        hashes.extend(
-            chunk.iter().zip(hashed).map(
-                |(parts, hash)| {
-                    if is_long(parts) { *sha512_parts(parts).as_bytes() } else { hash }
-                },
-            ),
-        );
+        for (parts, hash) in chunk.iter().zip(&hashed) {
+            hashes.push(if is_long(parts) { *sha512_secret(parts) } else { *hash });
+        }
+    }
+    if is_secret {
+        buffers.zeroize();
     }
     hashes
 }
 
+fn bytes(parts: &[&[u8]]) -> usize {
+    parts.iter().map(|part| part.len()).sum()
+}
+
 fn is_long(parts: &[&[u8]]) -> bool {
-    parts.iter().map(|part| part.len()).sum::<usize>() > MAX_LANE_MESSAGE_BYTES
+    bytes(parts) > MAX_LANE_MESSAGE_BYTES
 }
 
 /// Of up to eight groups of eight.
@@ -136,7 +223,7 @@ fn check_chunk(equations: &[Equation<'_>], verdicts: &mut [bool]) {
             group += 1;
         }
     }
-    let mut results = [Projective { x: one, y: one, z: one }; GROUPS];
+    let mut results = [Projective::identity(); GROUPS];
     for (group, equations) in equations.chunks(LANES).enumerate() {
         let (x, y, exists) = keys[group];
         // Where there is no key any other point does: nobody looks at the result, but its Z must not be zero.
@@ -148,16 +235,31 @@ fn check_chunk(equations: &[Equation<'_>], verdicts: &mut [bool]) {
         let k = integers(|equation| *equation.k);
         results[group] = multiply(&x, &y, &s, &k);
     }
-    let inverses = invert_each(&results.map(|result| result.z), groups);
+    let points = affine_each(&results, groups);
     for (group, equations) in equations.chunks(LANES).enumerate() {
-        let x = results[group].x.mul(&inverses[group]).canonical();
-        let y = results[group].y.mul(&inverses[group]).canonical();
+        let (x, y) = &points[group];
         let expected = words_of(equations.iter().map(|equation| equation.r));
-        let equal = point::equals_encoding(&x, &y, &expected) & keys[group].2;
-        for (lane, verdict) in verdicts[group * LANES..].iter_mut().take(equations.len()).enumerate() {
-            *verdict = equal >> lane & 1 == 1;
-        }
+        let equal = point::equals_encoding(x, y, &expected) & keys[group].2;
+        set_verdicts(&mut verdicts[group * LANES..][..equations.len()], equal);
     }
+}
+
+/// One verdict from each lane.
+fn set_verdicts(verdicts: &mut [bool], lanes: u8) {
+    for (lane, verdict) in verdicts.iter_mut().enumerate() {
+        *verdict = lanes >> lane & 1 == 1;
+    }
+}
+
+/// Canonical x and y of the first `count` points.
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+fn affine_each(points: &[Projective; GROUPS], count: usize) -> [(Fe, Fe); GROUPS] {
+    let inverses = invert_each(&points.map(|point| point.z), count);
+    let mut affine = points.map(|point| (point.x, point.y));
+    for ((x, y), inverse) in affine.iter_mut().zip(&inverses).take(count) {
+        (*x, *y) = (x.mul(inverse).canonical(), y.mul(inverse).canonical());
+    }
+    affine
 }
 
 /// The inverses of the first `count` elements, none of which may be zero, by one inversion.
@@ -191,19 +293,86 @@ fn multiply(x: &Fe, y: &Fe, s: &[[u8; 32]; 8], k: &[[u8; 32]; 8]) -> Projective 
     for window in (0..top).rev() {
         for half in [1, 0] {
             for _ in 0..4 {
-                result = result.double().to_projective();
+                result.double().write_projective(&mut result);
             }
-            sum = result.double().to_addable();
+            result.double().write_addable(&mut sum);
             let added = sum.add(&table.get(k.get(2 * window + half)));
             if half == 1 {
-                result = added.to_projective();
+                added.write_projective(&mut result);
             } else {
-                sum = added.to_addable();
+                added.write_addable(&mut sum);
             }
         }
-        result = sum.add_niels(&lookup(&base, s.get(window))).to_projective();
+        sum.add_niels(&lookup(&base, s.get(window))).write_projective(&mut result);
     }
     result
+}
+
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+fn check_table_chunk(equations: &[TableEquation<'_>], verdicts: &mut [bool]) {
+    let mut results = [Projective::identity(); GROUPS];
+    for (group, equations) in equations.chunks(LANES).enumerate() {
+        let filled: [_; LANES] = from_fn(|lane| equations[if lane < equations.len() { lane } else { 0 }]);
+        let s = Digits::<QUARTER_BITS>::new(&filled.map(|equation| *equation.s));
+        let c = Digits::<QUARTER_BITS>::new(&filled.map(|equation| *equation.c));
+        let mut sum = Addable::identity();
+        let mut result = results[group];
+        // Four quarters of 64 bits share the doublings.
+        for window in (0..64 / QUARTER_BITS).rev() {
+            if window + 1 < 64 / QUARTER_BITS {
+                for _ in 1..QUARTER_BITS {
+                    result.double().write_projective(&mut result);
+                }
+                result.double().write_addable(&mut sum);
+            }
+            for quarter in 0..4 {
+                let digit = window + 64 / QUARTER_BITS * quarter;
+                let base = [BASE_QUARTERS.0[quarter as usize].as_slice(); LANES];
+                sum.add_niels(&lookup(&base, s.get(digit))).write_addable(&mut sum);
+                let key = filled.map(|equation| equation.a.0[quarter as usize].as_slice());
+                let added = sum.add_niels(&lookup(&key, c.get(digit)));
+                if quarter < 3 {
+                    added.write_addable(&mut sum);
+                } else {
+                    added.write_projective(&mut result);
+                }
+            }
+        }
+        results[group] = result;
+    }
+    let points = affine_each(&results, equations.len().div_ceil(LANES));
+    for (group, equations) in equations.chunks(LANES).enumerate() {
+        let (x, y) = &points[group];
+        let expected = words_of(equations.iter().map(|equation| equation.r));
+        let equal = point::equals_encoding(x, y, &expected);
+        set_verdicts(&mut verdicts[group * LANES..][..equations.len()], equal);
+    }
+}
+
+/// Appends the encodings of multiples of the base point, in constant time.
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+fn base_chunk(scalars: &[[u8; 32]], encodings: &mut Vec<[u8; 32]>) {
+    let mut results = [Projective::identity(); GROUPS];
+    for (scalars, results) in scalars.chunks(2 * LANES).zip(results.as_chunks_mut::<2>().0) {
+        let mut both = Zeroizing::new([[[0; 32]; LANES]; 2]);
+        both.as_flattened_mut()[..scalars.len()].copy_from_slice(scalars);
+        if scalars.len() > LANES {
+            *results = COMB.multiply(&[0, 1].map(|group| Zeroizing::new(Digits::new(&both[group]))));
+        } else {
+            [results[0]] = COMB.multiply(&[Zeroizing::new(Digits::new(&both[0]))]);
+        }
+    }
+    let points = affine_each(&results, scalars.len().div_ceil(LANES));
+    for (scalars, (x, y)) in scalars.chunks(LANES).zip(points) {
+        let words = point::encode(&x, &y).map(|word| vector::store(word));
+        for lane in 0..scalars.len() {
+            let mut encoding = [0; 32];
+            for (bytes, word) in encoding.as_chunks_mut::<8>().0.iter_mut().zip(&words) {
+                *bytes = word[lane].to_le_bytes();
+            }
+            encodings.push(encoding);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -260,10 +429,10 @@ mod tests {
         // Short and long ones side by side, and a group that is not full.
         let mixed: Vec<_> = (0..=1044).map(|i| messages[i * 521 % 1045]).collect();
         messages.extend(mixed);
-        for (hash, parts) in sha512_each(&messages).iter().zip(&messages) {
+        for (hash, parts) in sha512_each(&messages, true).iter().zip(&messages) {
             assert_eq!(hash, sha512(&parts.concat()).as_bytes());
         }
-        assert!(sha512_each(&[]).is_empty());
+        assert!(sha512_each(&[], false).is_empty());
     }
 
     /// Scalars at the edges of digits, and random ones.
@@ -323,6 +492,74 @@ mod tests {
                 let mut verdicts = vec![!expected; equations.len()];
                 check_equations(&equations, &mut verdicts);
                 assert!(verdicts.iter().all(|&verdict| verdict == expected));
+            }
+        }
+    }
+
+    #[test]
+    fn base_multiples_are_those_of_the_library() {
+        if !crate::lanes::ifma() {
+            return;
+        }
+        let mut rng = Rng::new(6);
+        let mut integers: Vec<_> = scalars(&mut rng).iter().map(Scalar::to_bytes).collect();
+        // Not reduced, up to 2^253 − 1.
+        let mut highest = [0xff; 32];
+        highest[31] = 0x1f;
+        integers.push(highest);
+        for _ in 0..50 {
+            let mut integer: [u8; 32] = rng.bytes();
+            integer[31] &= 0x1f;
+            integers.push(integer);
+        }
+        let expected: Vec<_> = integers
+            .iter()
+            .map(|integer| {
+                EdwardsPoint::mul_base(&Scalar::from_bytes_mod_order(*integer)).compress().to_bytes()
+            })
+            .collect();
+        assert_eq!(base_multiples(&integers), expected);
+        for size in 0..=2 * GROUPS * LANES + 1 {
+            assert_eq!(base_multiples(&integers[..size]), expected[..size]);
+        }
+    }
+
+    #[test]
+    fn equations_with_tables_hold() {
+        if !crate::lanes::ifma() {
+            return;
+        }
+        let mut rng = Rng::new(7);
+        let scalars = scalars(&mut rng);
+        let points: Vec<_> = (0..5u64)
+            .map(|i| EdwardsPoint::mul_base(&(Scalar::from(rng.next()) * Scalar::from(i & 3))))
+            .collect();
+        let tables: Vec<_> = points.iter().map(KeyTables::new).collect();
+        for offset in [3, 101] {
+            let mut rs: Vec<_> = (0..scalars.len())
+                .map(|i| {
+                    let c = scalars[(i + offset) % scalars.len()];
+                    (EdwardsPoint::mul_base(&scalars[i]) + points[i % 5] * c).compress().to_bytes()
+                })
+                .collect();
+            for wrong in rs.iter_mut().skip(1).step_by(3) {
+                wrong[rng.next() as usize % 32] ^= 1 << (rng.next() % 8);
+            }
+            let equations: Vec<_> = (0..scalars.len())
+                .map(|i| TableEquation {
+                    a: &tables[i % 5],
+                    r: &rs[i],
+                    s: scalars[i].as_bytes(),
+                    c: scalars[(i + offset) % scalars.len()].as_bytes(),
+                })
+                .collect();
+            let expected: Vec<_> = (0..scalars.len()).map(|i| i % 3 != 1).collect();
+            for size in [1, 2, 7, 8, 9, 63, 64, 65, scalars.len()] {
+                for (equations, expected) in equations.chunks(size).zip(expected.chunks(size)).take(20) {
+                    let mut verdicts = vec![false; equations.len()];
+                    check_table_equations(equations, &mut verdicts);
+                    assert_eq!(verdicts, expected);
+                }
             }
         }
     }

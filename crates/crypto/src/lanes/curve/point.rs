@@ -8,6 +8,8 @@ use std::arch::x86_64::{
     __m512i, __mmask8, _mm512_cmpeq_epi64_mask, _mm512_mask_or_epi64, _mm512_set1_epi64,
 };
 
+use std::hint::black_box;
+
 use super::field::{self, Fe};
 use super::vector::load;
 
@@ -53,30 +55,71 @@ pub(super) struct Completed {
     h: Fe,
 }
 
+/// Makes the compiler forget what it knows of the memory behind a reference.
+///
+/// Without that it keeps the limbs of one multiplication in registers for the next, runs out of them, and spills what
+/// it could read again from where it is.
+#[inline]
+fn reload<T>(reference: &T) -> &T {
+    black_box(reference)
+}
+
 impl Completed {
     /// For a doubling, or the end.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn to_projective(&self) -> Projective {
-        Projective { x: self.e.mul(&self.f), y: self.g.mul(&self.h), z: self.f.mul(&self.g) }
+        let mut point = Projective::identity();
+        self.write_projective(&mut point);
+        point
+    }
+
+    /// As [`Self::to_projective`].
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn write_projective(&self, point: &mut Projective) {
+        let this = reload(self);
+        point.x = this.e.mul(&this.f);
+        let this = reload(self);
+        point.y = this.g.mul(&this.h);
+        let this = reload(self);
+        point.z = this.f.mul(&this.g);
     }
 
     /// For an addition.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn to_addable(&self) -> Addable {
-        let x = self.e.mul_wide(&self.f);
-        let y = self.g.mul_wide(&self.h);
-        Addable {
-            y_plus_x: y.add(&x).carry(),
-            y_minus_x: y.sub(&x).carry(),
-            z: self.f.mul(&self.g),
-            t: self.e.mul(&self.h),
-        }
+        let mut point = Addable::identity();
+        self.write_addable(&mut point);
+        point
+    }
+
+    /// As [`Self::to_addable`].
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn write_addable(&self, point: &mut Addable) {
+        let this = reload(self);
+        let x = this.e.mul_wide(&this.f);
+        let y = this.g.mul_wide(&this.h);
+        point.y_plus_x = y.add(&x).carry();
+        point.y_minus_x = y.sub(&x).carry();
+        let this = reload(self);
+        point.z = this.f.mul(&this.g);
+        let this = reload(self);
+        point.t = this.e.mul(&this.h);
     }
 }
 
 impl Projective {
+    /// The neutral element.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn identity() -> Self {
+        let one = Fe::splat(&field::ONE);
+        Self { x: Fe::splat(&field::ZERO), y: one, z: one }
+    }
+
     /// Twice the point.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
@@ -132,32 +175,28 @@ impl Addable {
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn add(&self, other: &Cached) -> Completed {
-        let plus = self.y_plus_x.mul_wide(&other.y_plus_x);
-        let minus = self.y_minus_x.mul_wide(&other.y_minus_x);
-        let t = self.t.mul_wide(&other.t2d);
-        let z = self.z.mul_wide(&other.z2);
-        Completed {
-            e: plus.sub(&minus).carry(),
-            f: z.sub(&t).carry(),
-            g: z.add(&t).carry(),
-            h: plus.add(&minus).carry(),
-        }
+        let (this, other) = (reload(self), reload(other));
+        let plus = this.y_plus_x.mul_wide(&other.y_plus_x);
+        let minus = this.y_minus_x.mul_wide(&other.y_minus_x);
+        let (e, h) = (plus.sub(&minus).carry(), plus.add(&minus).carry());
+        let (this, other) = (reload(self), reload(other));
+        let t = this.t.mul_wide(&other.t2d);
+        let z = this.z.mul_wide(&other.z2);
+        Completed { e, f: z.sub(&t).carry(), g: z.add(&t).carry(), h }
     }
 
     /// The sum.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn add_niels(&self, other: &Niels) -> Completed {
-        let plus = self.y_plus_x.mul_wide(&other.y_plus_x);
-        let minus = self.y_minus_x.mul_wide(&other.y_minus_x);
-        let t = self.t.mul_wide(&other.xy2d);
-        let z = self.z.widen().double();
-        Completed {
-            e: plus.sub(&minus).carry(),
-            f: z.sub(&t).carry(),
-            g: z.add(&t).carry(),
-            h: plus.add(&minus).carry(),
-        }
+        let (this, other) = (reload(self), reload(other));
+        let plus = this.y_plus_x.mul_wide(&other.y_plus_x);
+        let minus = this.y_minus_x.mul_wide(&other.y_minus_x);
+        let (e, h) = (plus.sub(&minus).carry(), plus.add(&minus).carry());
+        let (this, other) = (reload(self), reload(other));
+        let t = this.t.mul_wide(&other.xy2d);
+        let z = this.z.widen().double();
+        Completed { e, f: z.sub(&t).carry(), g: z.add(&t).carry(), h }
     }
 }
 

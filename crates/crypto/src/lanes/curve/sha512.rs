@@ -105,16 +105,19 @@ const ROUND_CONSTANTS: [u64; 80] = [
     0x6c44198c4a475817,
 ];
 
+/// Size of a message of so many bytes with its padding.
+pub(super) fn padded_bytes(message_bytes: usize) -> usize {
+    (message_bytes + 17).next_multiple_of(BLOCK_BYTES)
+}
+
 /// Appends the concatenation of `parts` with the padding of SHA-512 to the empty `buffer`.
 pub(super) fn pad(buffer: &mut Vec<u8>, parts: &[&[u8]]) {
-    let bytes: usize = parts.iter().map(|part| part.len()).sum();
-    // At once, so that nothing secret stays behind in memory that was too small.
-    buffer.reserve_exact((bytes + 17).next_multiple_of(BLOCK_BYTES));
     for part in parts {
         buffer.extend_from_slice(part);
     }
+    let bytes = buffer.len();
     buffer.push(0x80);
-    buffer.resize((bytes + 17).next_multiple_of(BLOCK_BYTES) - 16, 0);
+    buffer.resize(padded_bytes(bytes) - 16, 0);
     buffer.extend_from_slice(&(bytes as u128 * 8).to_be_bytes());
 }
 

@@ -1,15 +1,18 @@
 //! Tables of multiples of points, and how lanes take their entries from them.
 
 use std::arch::x86_64::{
-    __m512i, _mm512_abs_epi64, _mm512_and_si512, _mm512_movepi64_mask, _mm512_or_si512, _mm512_set1_epi64,
-    _mm512_setzero_si512, _mm512_sllv_epi64, _mm512_srlv_epi64, _mm512_sub_epi64,
+    __m512i, _mm512_abs_epi64, _mm512_and_si512, _mm512_maskz_permutex2var_epi64, _mm512_movepi64_mask,
+    _mm512_or_si512, _mm512_set1_epi64, _mm512_setzero_si512, _mm512_sllv_epi64, _mm512_srlv_epi64,
+    _mm512_sub_epi64, _mm512_test_epi64_mask,
 };
 
 use curve25519_dalek::EdwardsPoint;
 use curve25519_dalek::edwards::CompressedEdwardsY;
 
-use super::field::Fe;
-use super::point::{Addable, Cached, Niels, decompress};
+use zeroize::{Zeroize, Zeroizing};
+
+use super::field::{self, Fe};
+use super::point::{Addable, Cached, Niels, Projective, decompress};
 use super::vector::{load, store, transpose};
 
 /// An entry of a table of points with Z = 1: y + x, y − x and 2·d·x·y in five words each, and one to fill a line.
@@ -26,8 +29,8 @@ struct CachedEntry([u64; 24]);
 /// fewer bits and no sign.
 ///
 /// Half a window is added to every window but the highest, which turns signed digits into plain bits.
-#[derive(Clone, Copy)]
-pub(super) struct Digits<const BITS: u32>([__m512i; 5]);
+#[derive(Zeroize)]
+pub(super) struct Digits<const BITS: u32>([[u64; 8]; 5]);
 
 impl<const BITS: u32> Digits<BITS> {
     /// Windows of an integer of 255 bits.
@@ -45,10 +48,9 @@ impl<const BITS: u32> Digits<BITS> {
         bias
     };
 
-    /// Of little endian integers below 2^254.
-    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    /// Of little endian integers below 2^253.
     pub(super) fn new(integers: &[[u8; 32]; 8]) -> Self {
-        let mut words = [[0; 8]; 4];
+        let mut words = [[0; 8]; 5];
         for (lane, integer) in integers.iter().enumerate() {
             let mut carry = false;
             for (i, bytes) in integer.as_chunks::<8>().0.iter().enumerate() {
@@ -58,8 +60,7 @@ impl<const BITS: u32> Digits<BITS> {
                 carry = over | again;
             }
         }
-        let [w0, w1, w2, w3] = words;
-        Self([load(&w0), load(&w1), load(&w2), load(&w3), _mm512_setzero_si512()])
+        Self(words)
     }
 
     /// The digits at a window.
@@ -69,8 +70,8 @@ impl<const BITS: u32> Digits<BITS> {
         let bit = window * BITS;
         let (word, shift) = ((bit / 64) as usize, i64::from(bit % 64));
         // A shift by 64 gives zero.
-        let low = _mm512_srlv_epi64(self.0[word], _mm512_set1_epi64(shift));
-        let high = _mm512_sllv_epi64(self.0[word + 1], _mm512_set1_epi64(64 - shift));
+        let low = _mm512_srlv_epi64(load(&self.0[word]), _mm512_set1_epi64(shift));
+        let high = _mm512_sllv_epi64(load(&self.0[word + 1]), _mm512_set1_epi64(64 - shift));
         let plain = _mm512_and_si512(_mm512_or_si512(low, high), _mm512_set1_epi64((1 << BITS) - 1));
         let half = if window + 1 < Self::WINDOWS { 1 << (BITS - 1) } else { 0 };
         _mm512_sub_epi64(plain, _mm512_set1_epi64(half))
@@ -124,10 +125,10 @@ impl LaneTable {
         let indices = store(_mm512_abs_epi64(digits));
         let mut parts = [[_mm512_setzero_si512(); 8]; 3];
         for lane in 0..8 {
-            let entry = &self.0[lane][indices[lane] as usize].0.as_chunks::<8>().0;
-            for (part, words) in parts.iter_mut().zip(*entry) {
-                part[lane] = load(words);
-            }
+            let (words, _) = self.0[lane][indices[lane] as usize].0.as_chunks::<8>();
+            parts[0][lane] = load(&words[0]);
+            parts[1][lane] = load(&words[1]);
+            parts[2][lane] = load(&words[2]);
         }
         let [a, b, c] = [transpose(&parts[0]), transpose(&parts[1]), transpose(&parts[2])];
         Cached {
@@ -176,6 +177,11 @@ pub(super) fn multiples(point: &EdwardsPoint, count: usize) -> Vec<NielsEntry> {
     niels_entries(&points)
 }
 
+/// 2^`exponent` times a point that is public.
+pub(super) fn times_power_of_2(point: &EdwardsPoint, exponent: u32) -> EdwardsPoint {
+    (0..exponent).fold(*point, |power, _| power + power)
+}
+
 /// Each lane's entry of its table by its digit. Not constant time.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
@@ -192,6 +198,81 @@ pub(super) fn lookup(tables: &[&[NielsEntry]; 8], digits: __m512i) -> Niels {
         y_plus_x: Fe([a[0], a[1], a[2], a[3], a[4]]),
         y_minus_x: Fe([a[5], a[6], a[7], b[0], b[1]]),
         xy2d: Fe([b[2], b[3], b[4], b[5], b[6]]),
+    }
+    .negate(_mm512_movepi64_mask(digits))
+}
+
+/// 1 to 16 times 32^i times a point, for every window of five bits: multiplication by 51 additions and no doubling.
+///
+/// What the memory accesses are, and which instructions run, does not depend on the scalars: every entry of a window
+/// is loaded, and a permutation between registers takes those of the digits.
+pub(super) struct Comb(Vec<[CombLimb; 15]>);
+
+/// One limb of the sixteen multiples.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct CombLimb([[u64; 8]; 2]);
+
+impl Comb {
+    const BITS: u32 = 5;
+
+    /// Of a point.
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn new(point: &EdwardsPoint) -> Self {
+        let mut power = *point;
+        let mut windows = Vec::new();
+        for _ in 0..Digits::<{ Self::BITS }>::WINDOWS {
+            let entries = multiples(&power, 17);
+            let mut window = [CombLimb([[0; 8]; 2]); 15];
+            for (i, entry) in entries[1..].iter().enumerate() {
+                for (limb, word) in window.iter_mut().zip(entry.0) {
+                    limb.0[i / 8][i % 8] = word;
+                }
+            }
+            windows.push(window);
+            power = times_power_of_2(&power, Self::BITS);
+        }
+        Self(windows)
+    }
+
+    /// The multiples by the integers of `N` groups, in constant time.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn multiply<const N: usize>(&self, integers: &[Zeroizing<Digits<5>>; N]) -> [Projective; N] {
+        let mut sums = [Addable::identity(); N];
+        let mut results = [Projective::identity(); N];
+        for (index, window) in self.0.iter().enumerate() {
+            for group in 0..N {
+                let added = sums[group].add_niels(&select(window, integers[group].get(index as u32)));
+                if index + 1 < self.0.len() {
+                    sums[group] = added.to_addable();
+                } else {
+                    results[group] = added.to_projective();
+                }
+            }
+        }
+        results
+    }
+}
+
+/// Each lane's multiple by its digit, in constant time.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+fn select(window: &[CombLimb; 15], digits: __m512i) -> Niels {
+    let magnitudes = _mm512_abs_epi64(digits);
+    // There is no entry for zero: its limbs are those of the neutral element, 1, 1 and 0.
+    let some = _mm512_test_epi64_mask(magnitudes, magnitudes);
+    let indices = _mm512_sub_epi64(magnitudes, _mm512_set1_epi64(1));
+    let mut limbs = [_mm512_setzero_si512(); 15];
+    for (limb, CombLimb([low, high])) in limbs.iter_mut().zip(window) {
+        *limb = _mm512_maskz_permutex2var_epi64(some, load(low), indices, load(high));
+    }
+    let [a0, a1, a2, a3, a4, b0, b1, b2, b3, b4, c0, c1, c2, c3, c4] = limbs;
+    let one = Fe::splat(&field::ONE);
+    Niels {
+        y_plus_x: one.select(some, &Fe([a0, a1, a2, a3, a4])),
+        y_minus_x: one.select(some, &Fe([b0, b1, b2, b3, b4])),
+        xy2d: Fe([c0, c1, c2, c3, c4]),
     }
     .negate(_mm512_movepi64_mask(digits))
 }
