@@ -15,6 +15,7 @@ pub mod denom;
 pub mod ecdh;
 pub mod eddsa;
 mod error;
+pub mod fuzz_entry;
 pub mod hash;
 pub mod kdf;
 mod lanes;
