@@ -17,7 +17,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::eddsa::decompress;
 use crate::hash::{sha512, sha512_parts};
-use crate::kdf::{Extractor, kdf, kdf_array};
+use crate::kdf::{Extractor, Prk, kdf, kdf_array};
 #[cfg(target_arch = "x86_64")]
 use crate::lanes::{
     curve::{self, KeyTables},
@@ -90,9 +90,31 @@ impl CsPrivateKey {
 
 /// r0 ‖ r1, clamped.
 fn r_secrets(key: &CsPrivateKey, nonce: &CsNonce, operation: CsOperation) -> Zeroizing<[[u8; 32]; 2]> {
+    expand_r_secrets(&Extractor::new(operation.label()).extract(key.as_bytes()), nonce)
+}
+
+/// As [`r_secrets`], when the first step of the derivation is done.
+fn expand_r_secrets(prk: &Prk, nonce: &CsNonce) -> Zeroizing<[[u8; 32]; 2]> {
     let mut both = Zeroizing::new([0; 64]);
-    kdf(&mut *both, operation.label(), key.as_bytes(), &[nonce.as_bytes()]);
+    prk.expand(&mut *both, &[nonce.as_bytes()]);
     clamped_chunks(&*both)
+}
+
+/// The first step of a derivation from a key, and which it was.
+type Derivation<'a> = Option<(&'a CsPrivateKey, &'static [u8], Prk)>;
+
+/// The first step of the derivation from `key` with `label`; that of the last call if it was the same, as it is for
+/// most coins of a batch.
+fn key_derivation<'d, 'a>(
+    last: &'d mut Derivation<'a>,
+    key: &'a CsPrivateKey,
+    label: &'static [u8],
+) -> &'d Prk {
+    if last.as_ref().is_none_or(|(last_key, last_label, _)| *last_label != label || *last_key != key) {
+        *last = None;
+    }
+    let (_, _, prk) = last.get_or_insert_with(|| (key, label, Extractor::new(label).extract(key.as_bytes())));
+    prk
 }
 
 /// Cuts derived bytes into clamped integers.
@@ -138,14 +160,15 @@ pub fn r_pubs_batch(items: &[CsRequest<'_>]) -> Vec<[CsRPub; 2]> {
 pub fn r_pubs_batch_with(path: Path, items: &[CsRequest<'_>]) -> Vec<[CsRPub; 2]> {
     #[cfg(target_arch = "x86_64")]
     if path == Path::Lanes && ifma() {
-        // As long as the result, so that no secret stays behind in memory that was too small.
-        let mut scalars = Zeroizing::new(Vec::with_capacity(2 * items.len()));
+        let mut scalars = curve::Wiped(Vec::with_capacity(2 * items.len()));
+        let mut derivation = None;
         for item in items {
-            for integer in r_secrets(item.key, item.nonce, item.operation).iter() {
-                scalars.push(Scalar::from_bytes_mod_order(*integer).to_bytes());
+            let prk = key_derivation(&mut derivation, item.key, item.operation.label());
+            for integer in expand_r_secrets(prk, item.nonce).iter() {
+                scalars.0.push(Scalar::from_bytes_mod_order(*integer).to_bytes());
             }
         }
-        let encodings = curve::base_multiples(&scalars);
+        let encodings = curve::base_multiples(&scalars.0);
         return encodings.as_chunks::<2>().0.iter().map(|pair| pair.map(CsRPub::from_bytes)).collect();
     }
     let _ = path;
@@ -177,14 +200,21 @@ pub struct CsBlindSignature {
 /// Signs blinded challenges, in the order of the arguments. Constant time in all secrets.
 #[must_use]
 pub fn sign_batch(items: &[CsSignRequest<'_>]) -> Vec<CsBlindSignature> {
-    items.iter().map(sign_one).collect()
+    let (mut for_choices, mut for_nonces) = (None, None);
+    items.iter().map(|request| sign_one(request, &mut for_choices, &mut for_nonces)).collect()
 }
 
-fn sign_one(request: &CsSignRequest<'_>) -> CsBlindSignature {
-    let [choice, ..] = kdf_array::<4>(b"b", request.key.as_bytes(), &[request.nonce.as_bytes()]);
-    let b = choice & 1;
+fn sign_one<'a>(
+    request: &CsSignRequest<'a>,
+    for_choices: &mut Derivation<'a>,
+    for_nonces: &mut Derivation<'a>,
+) -> CsBlindSignature {
+    let mut choice = [0; 4];
+    key_derivation(for_choices, request.key, b"b").expand(&mut choice, &[request.nonce.as_bytes()]);
+    let b = choice[0] & 1;
     // The choice is public as soon as the answer is sent.
-    let r = r_secrets(request.key, request.nonce, request.operation);
+    let prk = key_derivation(for_nonces, request.key, request.operation.label());
+    let r = expand_r_secrets(prk, request.nonce);
     let r = Zeroizing::new(Scalar::from_bytes_mod_order(r[usize::from(b)]));
     let c = Scalar::from_bytes_mod_order(*request.challenges[usize::from(b)].as_bytes());
     let s = *r + c * *request.key.scalar();

@@ -283,11 +283,10 @@ pub fn sign_batch_with(path: Path, items: &[(&ExpandedSigner, &[u8])]) -> Vec<Ed
 #[cfg(target_arch = "x86_64")]
 fn sign_in_lanes(items: &[(&ExpandedSigner, &[u8])]) -> Vec<EddsaSignature> {
     let messages: Vec<_> = items.iter().map(|(signer, message)| [&signer.prefix[..], message, &[]]).collect();
-    // As long as the result, so that no secret stays behind in memory that was too small.
-    let mut nonces = Zeroizing::new(Vec::with_capacity(items.len()));
-    let hashes = Zeroizing::new(curve::sha512_each(&messages, true));
-    nonces.extend(hashes.iter().map(|hash| Scalar::from_bytes_mod_order_wide(hash).to_bytes()));
-    let rs = curve::base_multiples(&nonces);
+    let hashes = curve::Wiped(curve::sha512_each(&messages, true));
+    let mut nonces = curve::Wiped(Vec::with_capacity(items.len()));
+    nonces.0.extend(hashes.0.iter().map(|hash| Scalar::from_bytes_mod_order_wide(hash).to_bytes()));
+    let rs = curve::base_multiples(&nonces.0);
     let challenges: Vec<_> = items
         .iter()
         .zip(&rs)
@@ -295,7 +294,7 @@ fn sign_in_lanes(items: &[(&ExpandedSigner, &[u8])]) -> Vec<EddsaSignature> {
         .collect();
     let hashes = curve::sha512_each(&challenges, false);
     let mut signatures = Vec::with_capacity(items.len());
-    for ((((signer, _), nonce), r), hash) in items.iter().zip(nonces.iter()).zip(&rs).zip(hashes.iter()) {
+    for ((((signer, _), nonce), r), hash) in items.iter().zip(&nonces.0).zip(&rs).zip(&hashes) {
         let nonce = Zeroizing::new(Scalar::from_bytes_mod_order(*nonce));
         let s = *nonce + Scalar::from_bytes_mod_order_wide(hash) * *signer.scalar;
         let mut signature = [0; 64];

@@ -10,11 +10,11 @@ mod table;
 mod vector;
 
 use std::array::from_fn;
+use std::hint::black_box;
 use std::sync::LazyLock;
 
 use curve25519_dalek::EdwardsPoint;
 use curve25519_dalek::constants::ED25519_BASEPOINT_POINT;
-use zeroize::{Zeroize, Zeroizing};
 
 use crate::hash::sha512_secret;
 use field::Fe;
@@ -189,9 +189,28 @@ pub(crate) fn sha512_each(messages: &[[&[u8]; 3]], is_secret: bool) -> Vec<[u8; 
         }
     }
     if is_secret {
-        buffers.zeroize();
+        for buffer in &mut buffers {
+            buffer.resize(buffer.capacity(), 0);
+            wipe(buffer);
+        }
     }
     hashes
+}
+
+/// Secret byte strings that are wiped when dropped. Vectors must have their final capacity from the start.
+pub(crate) struct Wiped<const N: usize>(pub(crate) Vec<[u8; N]>);
+
+impl<const N: usize> Drop for Wiped<N> {
+    fn drop(&mut self) {
+        wipe(self.0.as_flattened_mut());
+    }
+}
+
+/// Overwrites secrets in a way that the compiler must take as used; quicker than the volatile writes of zeroize, one
+/// for each byte, which would be a tenth of the time of a signature.
+fn wipe<T: Copy + Default>(values: &mut [T]) {
+    values.fill(T::default());
+    black_box(values);
 }
 
 fn bytes(parts: &[&[u8]]) -> usize {
@@ -229,11 +248,11 @@ fn check_chunk(equations: &[Equation<'_>], verdicts: &mut [bool]) {
         // Where there is no key any other point does: nobody looks at the result, but its Z must not be zero.
         let x = Fe::splat(&field::ZERO).select(exists, &x);
         let y = one.select(exists, &y);
-        let integers =
-            |of: fn(&Equation<'_>) -> [u8; 32]| from_fn(|lane| equations.get(lane).map_or([0; 32], of));
-        let s = integers(|equation| *equation.s);
-        let k = integers(|equation| *equation.k);
-        results[group] = multiply(&x, &y, &s, &k);
+        let (mut s, mut k) = ([[0; 32]; LANES], [[0; 32]; LANES]);
+        for (lane, equation) in equations.iter().enumerate() {
+            (s[lane], k[lane]) = (*equation.s, *equation.k);
+        }
+        multiply(&x, &y, &s, &k, &mut results[group]);
     }
     let points = affine_each(&results, groups);
     for (group, equations) in equations.chunks(LANES).enumerate() {
@@ -254,34 +273,28 @@ fn set_verdicts(verdicts: &mut [bool], lanes: u8) {
 /// Canonical x and y of the first `count` points.
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 fn affine_each(points: &[Projective; GROUPS], count: usize) -> [(Fe, Fe); GROUPS] {
-    let inverses = invert_each(&points.map(|point| point.z), count);
-    let mut affine = points.map(|point| (point.x, point.y));
-    for ((x, y), inverse) in affine.iter_mut().zip(&inverses).take(count) {
-        (*x, *y) = (x.mul(inverse).canonical(), y.mul(inverse).canonical());
+    let one = Fe::splat(&field::ONE);
+    let mut affine = [(one, one); GROUPS];
+    // All Z are inverted by one inversion (Montgomery): none is zero. First the products of all before each.
+    let mut products = [one; GROUPS];
+    let mut product = points[0].z;
+    for i in 1..count {
+        products[i] = product;
+        product = product.mul(&points[i].z);
+    }
+    let mut rest = field::invert(&product);
+    for i in (0..count).rev() {
+        let inverse = rest.mul(&products[i]);
+        rest = rest.mul(&points[i].z);
+        affine[i].0 = points[i].x.mul(&inverse).canonical();
+        affine[i].1 = points[i].y.mul(&inverse).canonical();
     }
     affine
 }
 
-/// The inverses of the first `count` elements, none of which may be zero, by one inversion.
-#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
-fn invert_each(elements: &[Fe; GROUPS], count: usize) -> [Fe; GROUPS] {
-    let mut products = *elements;
-    for i in 1..count {
-        products[i] = products[i - 1].mul(&elements[i]);
-    }
-    let mut rest = field::invert(&products[count - 1]);
-    let mut inverses = *elements;
-    for i in (1..count).rev() {
-        inverses[i] = rest.mul(&products[i - 1]);
-        rest = rest.mul(&elements[i]);
-    }
-    inverses[0] = rest;
-    inverses
-}
-
 /// s·G − k·A for A = (x, y), in time that depends on all of them.
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
-fn multiply(x: &Fe, y: &Fe, s: &[[u8; 32]; 8], k: &[[u8; 32]; 8]) -> Projective {
+fn multiply(x: &Fe, y: &Fe, s: &[[u8; 32]; 8], k: &[[u8; 32]; 8], result: &mut Projective) {
     let negated = Fe::splat(&field::ZERO).widen().sub(&x.widen()).carry();
     let table = LaneTable::new(&negated, y);
     let base = [BASE_TABLE.as_slice(); 8];
@@ -289,56 +302,60 @@ fn multiply(x: &Fe, y: &Fe, s: &[[u8; 32]; 8], k: &[[u8; 32]; 8]) -> Projective 
     let k = Digits::<KEY_BITS>::new(k);
     let top = Digits::<BASE_BITS>::WINDOWS - 1;
     let mut sum = Addable::identity().add(&table.get(k.get(2 * top))).to_addable();
-    let mut result = sum.add_niels(&lookup(&base, s.get(top))).to_projective();
+    sum.add_niels(&lookup(&base, s.get(top))).write_projective(result);
     for window in (0..top).rev() {
         for half in [1, 0] {
             for _ in 0..4 {
-                result.double().write_projective(&mut result);
+                result.double().write_projective(result);
             }
             result.double().write_addable(&mut sum);
             let added = sum.add(&table.get(k.get(2 * window + half)));
             if half == 1 {
-                added.write_projective(&mut result);
+                added.write_projective(result);
             } else {
                 added.write_addable(&mut sum);
             }
         }
-        sum.add_niels(&lookup(&base, s.get(window))).write_projective(&mut result);
+        sum.add_niels(&lookup(&base, s.get(window))).write_projective(result);
     }
-    result
 }
 
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 fn check_table_chunk(equations: &[TableEquation<'_>], verdicts: &mut [bool]) {
     let mut results = [Projective::identity(); GROUPS];
     for (group, equations) in equations.chunks(LANES).enumerate() {
-        let filled: [_; LANES] = from_fn(|lane| equations[if lane < equations.len() { lane } else { 0 }]);
-        let s = Digits::<QUARTER_BITS>::new(&filled.map(|equation| *equation.s));
-        let c = Digits::<QUARTER_BITS>::new(&filled.map(|equation| *equation.c));
+        let (mut s, mut c) = ([[0; 32]; LANES], [[0; 32]; LANES]);
+        let mut keys = [[BASE_QUARTERS.0[0].as_slice(); LANES]; 4];
+        for (lane, equation) in equations.iter().enumerate() {
+            (s[lane], c[lane]) = (*equation.s, *equation.c);
+            for quarter in 0..4 {
+                keys[quarter][lane] = &equation.a.0[quarter];
+            }
+        }
+        let s = Digits::<QUARTER_BITS>::new(&s);
+        let c = Digits::<QUARTER_BITS>::new(&c);
         let mut sum = Addable::identity();
-        let mut result = results[group];
+        let result = &mut results[group];
         // Four quarters of 64 bits share the doublings.
         for window in (0..64 / QUARTER_BITS).rev() {
             if window + 1 < 64 / QUARTER_BITS {
                 for _ in 1..QUARTER_BITS {
-                    result.double().write_projective(&mut result);
+                    result.double().write_projective(result);
                 }
                 result.double().write_addable(&mut sum);
             }
             for quarter in 0..4 {
-                let digit = window + 64 / QUARTER_BITS * quarter;
-                let base = [BASE_QUARTERS.0[quarter as usize].as_slice(); LANES];
+                let digit = window + 64 / QUARTER_BITS * quarter as u32;
+                let base = [BASE_QUARTERS.0[quarter].as_slice(); LANES];
                 sum.add_niels(&lookup(&base, s.get(digit))).write_addable(&mut sum);
-                let key = filled.map(|equation| equation.a.0[quarter as usize].as_slice());
-                let added = sum.add_niels(&lookup(&key, c.get(digit)));
+                let added = sum.add_niels(&lookup(&keys[quarter], c.get(digit)));
                 if quarter < 3 {
                     added.write_addable(&mut sum);
                 } else {
-                    added.write_projective(&mut result);
+                    added.write_projective(result);
                 }
             }
         }
-        results[group] = result;
     }
     let points = affine_each(&results, equations.len().div_ceil(LANES));
     for (group, equations) in equations.chunks(LANES).enumerate() {
@@ -354,17 +371,24 @@ fn check_table_chunk(equations: &[TableEquation<'_>], verdicts: &mut [bool]) {
 fn base_chunk(scalars: &[[u8; 32]], encodings: &mut Vec<[u8; 32]>) {
     let mut results = [Projective::identity(); GROUPS];
     for (scalars, results) in scalars.chunks(2 * LANES).zip(results.as_chunks_mut::<2>().0) {
-        let mut both = Zeroizing::new([[[0; 32]; LANES]; 2]);
-        both.as_flattened_mut()[..scalars.len()].copy_from_slice(scalars);
+        let mut integers = [[[0; 32]; LANES]; 2];
+        integers.as_flattened_mut()[..scalars.len()].copy_from_slice(scalars);
+        let mut digits = [Digits::new(&integers[0]), Digits::new(&integers[1])];
         if scalars.len() > LANES {
-            *results = COMB.multiply(&[0, 1].map(|group| Zeroizing::new(Digits::new(&both[group]))));
+            COMB.multiply(&digits, results);
         } else {
-            [results[0]] = COMB.multiply(&[Zeroizing::new(Digits::new(&both[0]))]);
+            let (digits, results) = (digits.first_chunk::<1>(), results.first_chunk_mut::<1>());
+            COMB.multiply(digits.expect("one of two"), results.expect("one of two"));
+        }
+        wipe(integers.as_flattened_mut().as_flattened_mut());
+        for digits in &mut digits {
+            wipe(digits.words_mut());
         }
     }
     let points = affine_each(&results, scalars.len().div_ceil(LANES));
-    for (scalars, (x, y)) in scalars.chunks(LANES).zip(points) {
-        let words = point::encode(&x, &y).map(|word| vector::store(word));
+    for (scalars, (x, y)) in scalars.chunks(LANES).zip(&points) {
+        let [w0, w1, w2, w3] = point::encode(x, y);
+        let words = [vector::store(w0), vector::store(w1), vector::store(w2), vector::store(w3)];
         for lane in 0..scalars.len() {
             let mut encoding = [0; 32];
             for (bytes, word) in encoding.as_chunks_mut::<8>().0.iter_mut().zip(&words) {

@@ -68,15 +68,6 @@ impl Completed {
     /// For a doubling, or the end.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
-    pub(super) fn to_projective(&self) -> Projective {
-        let mut point = Projective::identity();
-        self.write_projective(&mut point);
-        point
-    }
-
-    /// As [`Self::to_projective`].
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn write_projective(&self, point: &mut Projective) {
         let this = reload(self);
         point.x = this.e.mul(&this.f);

@@ -9,8 +9,6 @@ use std::arch::x86_64::{
 use curve25519_dalek::EdwardsPoint;
 use curve25519_dalek::edwards::CompressedEdwardsY;
 
-use zeroize::{Zeroize, Zeroizing};
-
 use super::field::{self, Fe};
 use super::point::{Addable, Cached, Niels, Projective, decompress};
 use super::vector::{load, store, transpose};
@@ -29,7 +27,6 @@ struct CachedEntry([u64; 24]);
 /// fewer bits and no sign.
 ///
 /// Half a window is added to every window but the highest, which turns signed digits into plain bits.
-#[derive(Zeroize)]
 pub(super) struct Digits<const BITS: u32>([[u64; 8]; 5]);
 
 impl<const BITS: u32> Digits<BITS> {
@@ -61,6 +58,11 @@ impl<const BITS: u32> Digits<BITS> {
             }
         }
         Self(words)
+    }
+
+    /// For wiping.
+    pub(super) fn words_mut(&mut self) -> &mut [u64] {
+        self.0.as_flattened_mut()
     }
 
     /// The digits at a window.
@@ -238,20 +240,18 @@ impl Comb {
     /// The multiples by the integers of `N` groups, in constant time.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
-    pub(super) fn multiply<const N: usize>(&self, integers: &[Zeroizing<Digits<5>>; N]) -> [Projective; N] {
+    pub(super) fn multiply<const N: usize>(&self, integers: &[Digits<5>; N], results: &mut [Projective; N]) {
         let mut sums = [Addable::identity(); N];
-        let mut results = [Projective::identity(); N];
         for (index, window) in self.0.iter().enumerate() {
             for group in 0..N {
                 let added = sums[group].add_niels(&select(window, integers[group].get(index as u32)));
                 if index + 1 < self.0.len() {
-                    sums[group] = added.to_addable();
+                    added.write_addable(&mut sums[group]);
                 } else {
-                    results[group] = added.to_projective();
+                    added.write_projective(&mut results[group]);
                 }
             }
         }
-        results
     }
 }
 
