@@ -47,8 +47,16 @@ impl Prk {
     /// If `out` is longer than [`MAX_OUTPUT`].
     pub fn expand(&self, out: &mut [u8], info: &[&[u8]]) {
         assert!(out.len() <= MAX_OUTPUT, "key derivation output too long");
+        self.expand_from(0, out, info);
+    }
+
+    /// Fills `out` from its 32-byte block `first` on; the one before must be there.
+    fn expand_from(&self, first: usize, out: &mut [u8], info: &[&[u8]]) {
         let mut block = Zeroizing::new([0u8; 32]);
-        for (index, chunk) in out.chunks_mut(32).enumerate() {
+        if first > 0 {
+            block.copy_from_slice(&out[32 * (first - 1)..32 * first]);
+        }
+        for (index, chunk) in out.chunks_mut(32).enumerate().skip(first) {
             let mut mac = self.0.clone();
             if index > 0 {
                 mac.update(&*block);
@@ -56,7 +64,7 @@ impl Prk {
             for part in info {
                 mac.update(part);
             }
-            let counter = u8::try_from(index + 1).expect("at most 255 blocks, asserted above");
+            let counter = u8::try_from(index + 1).expect("at most 255 blocks");
             mac.update(&[counter]);
             *block = mac.finalize().into_bytes().into();
             chunk.copy_from_slice(&block[..chunk.len()]);
@@ -82,10 +90,24 @@ impl Prk {
     pub(crate) fn expand_mod_into(&self, out: &mut [u8], n: &[u8], ctx: &[u8]) {
         assert!(n.first().is_some_and(|&first| first != 0), "modulus must not have leading zeros");
         assert_eq!(out.len(), n.len());
+        assert!(n.len() <= MAX_OUTPUT, "key derivation output too long");
         let mask = u8::MAX >> n[0].leading_zeros();
+        // Nearly always the first block tells whether the value is too large, so the others are only made then.
+        let front = n.len().min(32);
         for counter in 0..=u16::MAX {
-            self.expand(out, &[ctx, &counter.to_be_bytes()]);
+            let info: &[&[u8]] = &[ctx, &counter.to_be_bytes()];
+            self.expand_from(0, &mut out[..front], info);
+            // The next block comes from this one as it is, before the spare bits are masked away.
+            let first = out[0];
             out[0] &= mask;
+            if out[..front] > n[..front] {
+                continue;
+            }
+            if front < n.len() {
+                out[0] = first;
+                self.expand_from(1, out, info);
+                out[0] &= mask;
+            }
             if *out < *n {
                 return;
             }

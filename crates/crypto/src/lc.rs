@@ -291,6 +291,18 @@ impl Modulus {
     }
 }
 
+/// The secret numbers of an RSA key for the Chinese remainder theorem, big endian without leading zeros.
+pub(crate) struct CrtParts {
+    pub(crate) p: Zeroizing<Vec<u8>>,
+    pub(crate) q: Zeroizing<Vec<u8>>,
+    /// d modulo p − 1.
+    pub(crate) d_p: Zeroizing<Vec<u8>>,
+    /// d modulo q − 1.
+    pub(crate) d_q: Zeroizing<Vec<u8>>,
+    /// 1/q modulo p.
+    pub(crate) q_inverse: Zeroizing<Vec<u8>>,
+}
+
 /// An RSA private key with everything for the Chinese remainder theorem.
 pub(crate) struct Rsa(NonNull<ffi::RSA>);
 
@@ -399,6 +411,35 @@ impl Rsa {
         // SAFETY: the key is live, and every key that we make has both parts.
         let (n, e) = unsafe { (ffi::RSA_get0_n(self.0.as_ptr()), ffi::RSA_get0_e(self.0.as_ptr())) };
         Ok((copy(n)?, copy(e)?))
+    }
+
+    /// What the Chinese remainder theorem needs.
+    pub(crate) fn crt_parts(&self) -> Result<CrtParts, CryptoError> {
+        let copy = |borrowed: *const ffi::BIGNUM| -> Result<Zeroizing<Vec<u8>>, CryptoError> {
+            check((!borrowed.is_null()).into())?;
+            // SAFETY: `borrowed` belongs to the live key and is not null; the copy is owned by us, or null if memory is
+            // out.
+            let copy = NonNull::new(unsafe { ffi::BN_dup(borrowed) }).ok_or(CryptoError::Internal)?;
+            Bn(copy).to_be().map(Zeroizing::new)
+        };
+        let key = self.0.as_ptr();
+        // SAFETY: the key is live; what these return belongs to it, and nobody changes it.
+        let (p, q, d_p, d_q, q_inverse) = unsafe {
+            (
+                ffi::RSA_get0_p(key),
+                ffi::RSA_get0_q(key),
+                ffi::RSA_get0_dmp1(key),
+                ffi::RSA_get0_dmq1(key),
+                ffi::RSA_get0_iqmp(key),
+            )
+        };
+        Ok(CrtParts {
+            p: copy(p)?,
+            q: copy(q)?,
+            d_p: copy(d_p)?,
+            d_q: copy(d_q)?,
+            q_inverse: copy(q_inverse)?,
+        })
     }
 
     /// value^d mod n, in constant time; both have the size of the modulus.

@@ -5,6 +5,8 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod curve;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod rsa;
 
 #[cfg(target_arch = "x86_64")]
 use std::sync::OnceLock;

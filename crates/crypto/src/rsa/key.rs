@@ -1,10 +1,14 @@
 use std::sync::Arc;
+#[cfg(target_arch = "x86_64")]
+use std::sync::OnceLock;
 
 use zeroize::Zeroizing;
 
 use super::safegcd::OddModulus;
 use crate::hash::sha512;
 use crate::kdf::{Extractor, trim_leading_zeros};
+#[cfg(target_arch = "x86_64")]
+use crate::lanes;
 use crate::{CryptoError, HashCode, lc};
 
 /// Smallest modulus in bits.
@@ -20,6 +24,9 @@ struct Inner {
     n_len: usize,
     e_len: usize,
     arithmetic: lc::Modulus,
+    /// For the lanes; made when they first meet the key. Nothing inside if they have nothing of its size.
+    #[cfg(target_arch = "x86_64")]
+    lanes: OnceLock<Option<lanes::rsa::PublicKey>>,
     odd: OddModulus,
     /// The first step of the full-domain hash, whose salt is the encoded key.
     extractor: Extractor,
@@ -92,6 +99,8 @@ impl RsaPublicKey {
         encoded.extend_from_slice(e);
         let inner = Inner {
             arithmetic: lc::Modulus::new(n, e)?,
+            #[cfg(target_arch = "x86_64")]
+            lanes: OnceLock::new(),
             odd: OddModulus::new(n),
             extractor: Extractor::new(&encoded),
             encoded,
@@ -134,6 +143,13 @@ impl RsaPublicKey {
 
     pub(super) fn arithmetic(&self) -> &lc::Modulus {
         &self.inner.arithmetic
+    }
+
+    /// The key for the lanes, if they have its size.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn lanes(&self) -> Option<&lanes::rsa::PublicKey> {
+        let prepare = || lanes::rsa::PublicKey::new(self.modulus(), self.exponent());
+        self.inner.lanes.get_or_init(prepare).as_ref()
     }
 
     pub(super) fn extractor(&self) -> &Extractor {
@@ -192,6 +208,9 @@ impl std::fmt::Debug for RsaPublicKey {
 #[derive(Clone)]
 pub struct RsaPrivateKey {
     rsa: Arc<lc::Rsa>,
+    /// For the lanes. Nothing if they are not used or have nothing of its size.
+    #[cfg(target_arch = "x86_64")]
+    lanes: Option<Arc<lanes::rsa::PrivateKey>>,
     public: RsaPublicKey,
 }
 
@@ -238,13 +257,36 @@ impl RsaPrivateKey {
     fn new(rsa: lc::Rsa) -> Result<Self, CryptoError> {
         let (n, e) = rsa.public_parts()?;
         let public = RsaPublicKey { own: true, ..RsaPublicKey::from_parts(&n, &e)? };
-        Ok(Self { rsa: Arc::new(rsa), public })
+        Ok(Self {
+            #[cfg(target_arch = "x86_64")]
+            lanes: if lanes::ifma() {
+                lanes::rsa::PrivateKey::new(&n, &e, &rsa.crt_parts()?).map(Arc::new)
+            } else {
+                None
+            },
+            rsa: Arc::new(rsa),
+            public,
+        })
     }
 
     /// The public key.
     #[must_use]
     pub fn public(&self) -> &RsaPublicKey {
         &self.public
+    }
+
+    /// The key for the lanes, if they are used and have its size.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn lanes(&self) -> Option<&lanes::rsa::PrivateKey> {
+        self.lanes.as_deref()
+    }
+
+    /// As a fault of the hardware would: see [`lanes::rsa::PrivateKey::damage`].
+    #[cfg(all(test, target_arch = "x86_64"))]
+    pub(super) fn damage(&mut self) {
+        if let Some(key) = self.lanes.as_mut().and_then(Arc::get_mut) {
+            key.damage();
+        }
     }
 
     pub(super) fn private_power(&self, value: &[u8], out: &mut [u8]) -> Result<(), CryptoError> {

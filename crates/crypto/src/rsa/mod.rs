@@ -3,6 +3,7 @@
 //! Integers are big endian bytes without leading zeros, so they are sometimes a byte shorter than the modulus. What is
 //! read may have leading zeros.
 
+mod batch;
 mod key;
 mod safegcd;
 
@@ -12,7 +13,7 @@ use zeroize::Zeroizing;
 
 use crate::kdf::{Extractor, trim_leading_zeros};
 use crate::random::fill_random;
-use crate::{BlindingSecret, CryptoError, HashCode};
+use crate::{BlindingSecret, CryptoError, HashCode, Path};
 
 /// Number of random factors to try when a secret is hidden from the variable-time gcd. A random number has a common
 /// factor with an honest modulus never, with the worst modulus of the largest size with a probability of about 0.9.
@@ -36,20 +37,50 @@ fn blinding_factor(key: &RsaPublicKey, secret: &BlindingSecret) -> Zeroizing<Vec
     out
 }
 
+/// A random number below the modulus, in its size.
+fn random_below(key: &RsaPublicKey) -> Zeroizing<Vec<u8>> {
+    let n = key.modulus();
+    let mut out = Zeroizing::new(vec![0; n.len()]);
+    loop {
+        fill_random(&mut out);
+        out[0] &= u8::MAX >> n[0].leading_zeros();
+        if out.as_slice() < n {
+            return out;
+        }
+    }
+}
+
 /// A random factor t coprime to the modulus, and `secret` · t mod n, which says nothing about `secret`.
 fn hide(key: &RsaPublicKey, secret: &[u8]) -> Result<(Zeroizing<Vec<u8>>, Vec<u8>), CryptoError> {
-    let n = key.modulus();
-    let mut factor = Zeroizing::new(vec![0; n.len()]);
     for _ in 0..BLINDING_ATTEMPTS {
-        fill_random(&mut factor);
-        factor[0] &= u8::MAX >> n[0].leading_zeros();
-        if factor.as_slice() < n && key.is_coprime(&factor) {
-            let mut hidden = vec![0; n.len()];
+        let factor = random_below(key);
+        // Nobody finds a number that has a factor with the product of two large primes.
+        if key.is_own() || key.is_coprime(&factor) {
+            let mut hidden = vec![0; factor.len()];
             key.arithmetic().secret_product(secret, &factor, &mut hidden)?;
             return Ok((factor, hidden));
         }
     }
     Err(CryptoError::MaliciousKey)
+}
+
+/// A random factor r for blinding a private operation with an own key: r^e and 1/r modulo n, big endian.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn random_blinding(key: &RsaPublicKey) -> Result<[Zeroizing<Vec<u8>>; 2], CryptoError> {
+    let factor = random_below(key);
+    let mut power = Zeroizing::new(vec![0; factor.len()]);
+    key.arithmetic().blind(&[1], &factor, &mut power)?;
+    Ok([power, invert_hidden(key, &factor)?])
+}
+
+/// 1 / `secret` modulo n, without showing `secret` to the variable-time algorithm.
+fn invert_hidden(key: &RsaPublicKey, secret: &[u8]) -> Result<Zeroizing<Vec<u8>>, CryptoError> {
+    let (t, hidden) = hide(key, secret)?;
+    // 1/(secret·t) · t = 1/secret.
+    let inverse = Zeroizing::new(key.invert(&hidden).ok_or(CryptoError::MaliciousKey)?);
+    let mut out = Zeroizing::new(vec![0; key.modulus().len()]);
+    key.arithmetic().secret_product(&inverse, &t, &mut out)?;
+    Ok(out)
 }
 
 /// Blinds `message`: f · r^e mod n.
@@ -89,11 +120,7 @@ pub fn unblind(
 ) -> Result<Vec<u8>, CryptoError> {
     let blind_signature = key.reduced(blind_signature)?;
     let factor = blinding_factor(key, secret);
-    let (t, hidden) = hide(key, &factor)?;
-    // 1/(r·t) · t = 1/r.
-    let inverse = Zeroizing::new(key.invert(&hidden).ok_or(CryptoError::MaliciousKey)?);
-    let mut unblinding = Zeroizing::new(vec![0; key.modulus().len()]);
-    key.arithmetic().secret_product(&inverse, &t, &mut unblinding)?;
+    let unblinding = invert_hidden(key, &factor)?;
     let mut out = vec![0; key.modulus().len()];
     key.arithmetic().secret_product(&unblinding, &blind_signature, &mut out)?;
     Ok(without_leading_zeros(out))
@@ -106,13 +133,21 @@ pub fn unblind(
 /// gives and whose signatures everybody knows; [`CryptoError::Fault`] if the computation failed its check.
 #[must_use]
 pub fn sign_batch(items: &[(&RsaPrivateKey, &[u8])]) -> Vec<Result<Vec<u8>, CryptoError>> {
-    items.iter().map(|(key, blinded)| sign_one(key, blinded)).collect()
+    batch::sign(batch::Choice::Fastest, items)
 }
 
-fn sign_one(key: &RsaPrivateKey, blinded: &[u8]) -> Result<Vec<u8>, CryptoError> {
-    let public = key.public();
-    let n = public.modulus();
-    let value = public.reduced(blinded)?;
+/// As [`sign_batch`], by a given implementation: for measurements and tests. [`Path::Lanes`] takes the lanes for any
+/// number of items, also where the library would be faster; sizes of keys for which there are no lanes always take
+/// the library.
+#[must_use]
+pub fn sign_batch_with(path: Path, items: &[(&RsaPrivateKey, &[u8])]) -> Vec<Result<Vec<u8>, CryptoError>> {
+    batch::sign(batch::Choice::Only(path), items)
+}
+
+/// The blinded message in the size of the modulus, if it is one to sign.
+fn checked_message(key: &RsaPublicKey, blinded: &[u8]) -> Result<Vec<u8>, CryptoError> {
+    let n = key.modulus();
+    let value = key.reduced(blinded)?;
     let (last, front) = value.split_last().expect("a modulus has bytes");
     let (n_last, n_front) = n.split_last().expect("a modulus has bytes");
     // n is odd, so n − 1 differs from it in the last bit alone.
@@ -120,58 +155,45 @@ fn sign_one(key: &RsaPrivateKey, blinded: &[u8]) -> Result<Vec<u8>, CryptoError>
     if tiny || (front == n_front && *last == *n_last - 1) {
         return Err(CryptoError::OutOfRange);
     }
-    let mut out = vec![0; n.len()];
-    key.private_power(&value, &mut out)?;
-    Ok(without_leading_zeros(out))
+    Ok(value)
 }
 
-/// Whether the equation s^e = f mod n holds; f is left in `hash`.
-fn equation_holds(key: &RsaPublicKey, message: &HashCode, signature: &[u8], hash: &mut Vec<u8>) -> bool {
+/// The signature without leading zeros, if it is one to look at. A signature from n on verifies like its remainder.
+/// Nobody makes one that is longer than twice the modulus.
+fn checked_signature<'a>(key: &RsaPublicKey, signature: &'a [u8]) -> Option<&'a [u8]> {
     let signature = trim_leading_zeros(signature);
-    // A signature from n on verifies like its remainder. Nobody makes one that is longer than twice the modulus.
-    if signature.is_empty() || signature.len() > 2 * key.modulus().len() {
-        return false;
-    }
-    *hash = full_domain_hash(key, message);
+    (!signature.is_empty() && signature.len() <= 2 * key.modulus().len()).then_some(signature)
+}
+
+/// Whether the equation s^e = f mod n holds, by the library.
+fn equation_holds(key: &RsaPublicKey, hash: &[u8], signature: &[u8]) -> bool {
     let mut power = vec![0; hash.len()];
-    key.arithmetic().public_power(signature, &mut power).is_ok() && power == *hash
+    key.arithmetic().public_power(signature, &mut power).is_ok() && power == hash
 }
 
 /// Whether `signature` is a valid signature of `message`, and the key not a malicious one.
 #[must_use]
 pub fn verify(key: &RsaPublicKey, message: &HashCode, signature: &[u8]) -> bool {
-    let mut hash = Vec::new();
-    equation_holds(key, message, signature, &mut hash) && (key.is_own() || key.is_coprime(&hash))
+    checked_signature(key, signature).is_some_and(|signature| {
+        let hash = full_domain_hash(key, message);
+        equation_holds(key, &hash, signature) && (key.is_own() || key.is_coprime(&hash))
+    })
 }
 
 /// Verifies many signatures; the verdicts stand in the order of the arguments and are exactly those of [`verify`].
 ///
-/// What is shared are the gcds: neighbours with the same key have one for all, of the product of their hashes. Only if
-/// that finds a common factor each is looked at alone.
+/// Eight at once where the processor can. What is shared are the gcds: neighbours with the same key have one for all,
+/// of the product of their hashes. Only if that finds a common factor each is looked at alone.
 #[must_use]
 pub fn verify_batch(items: &[(&RsaPublicKey, &HashCode, &[u8])]) -> Vec<bool> {
-    let mut verdicts = vec![false; items.len()];
-    let mut hashes: Vec<(usize, Vec<u8>)> = Vec::new();
-    for (index, (key, message, signature)) in items.iter().enumerate() {
-        let mut hash = Vec::new();
-        verdicts[index] = equation_holds(key, message, signature, &mut hash);
-        if verdicts[index] && !key.is_own() {
-            hashes.push((index, hash));
-        }
-        let is_last_of_key = items.get(index + 1).is_none_or(|(next, ..)| !key.is_same_object(next));
-        if is_last_of_key && !hashes.is_empty() {
-            let mut product = vec![0; key.modulus().len()];
-            let values = hashes.iter().map(|(_, hash)| hash.as_slice());
-            let done = key.arithmetic().product_for_gcd(values, &mut product);
-            if done.is_err() || !key.is_coprime(&product) {
-                for (index, hash) in &hashes {
-                    verdicts[*index] = key.is_coprime(hash);
-                }
-            }
-            hashes.clear();
-        }
-    }
-    verdicts
+    batch::verify(batch::Choice::Fastest, items)
+}
+
+/// As [`verify_batch`], by a given implementation: for measurements and tests, with the same reservations as
+/// [`sign_batch_with`].
+#[must_use]
+pub fn verify_batch_with(path: Path, items: &[(&RsaPublicKey, &HashCode, &[u8])]) -> Vec<bool> {
+    batch::verify(batch::Choice::Only(path), items)
 }
 
 fn without_leading_zeros(mut bytes: Vec<u8>) -> Vec<u8> {

@@ -2,7 +2,7 @@
 
 use batzen_crypto::denom::{self, BlindedPlanchet, DenomKey, DenomPrivateKey, DenomPublicKey};
 use batzen_crypto::rsa::{self, RsaPrivateKey, RsaPublicKey};
-use batzen_crypto::{CsVerifyingKey, HashCode, ShortHash};
+use batzen_crypto::{CsVerifyingKey, HashCode, Path, ShortHash};
 
 use crate::{Case, for_each};
 
@@ -41,13 +41,18 @@ fn vectors_rsa_blind_sign() {
             assert_eq!(blinded, case.bytes("blinded_message"));
             let mut padded = vec![0];
             padded.extend_from_slice(&blinded);
-            for result in rsa::sign_batch(&[(&private, blinded.as_slice()), (&private, &padded)]) {
-                assert_eq!(result.unwrap(), case.bytes("blinded_signature"));
+            for path in [Path::Library, Path::Lanes] {
+                let items = [(&private, blinded.as_slice()), (&private, &padded)];
+                for result in rsa::sign_batch_with(path, &items).into_iter().chain(rsa::sign_batch(&items)) {
+                    assert_eq!(result.unwrap(), case.bytes("blinded_signature"));
+                }
             }
             let signature = rsa::unblind(public, &case.bytes("blinded_signature"), &secret).unwrap();
             assert_eq!(signature, case.bytes("signature"));
             assert!(rsa::verify(public, &message, &signature));
-            assert_eq!(rsa::verify_batch(&[(public, &message, &signature)]), [true]);
+            for path in [Path::Library, Path::Lanes] {
+                assert_eq!(rsa::verify_batch_with(path, &[(public, &message, &signature)]), [true]);
+            }
         }
     });
 }
@@ -56,8 +61,13 @@ fn vectors_rsa_blind_sign() {
 fn vectors_rsa_verify() {
     for_each("rsa_verify", |case| {
         let public = RsaPublicKey::decode(&case.bytes("rsa_public_key")).unwrap();
-        let valid = rsa::verify(&public, &case.get("hash"), &case.bytes("signature"));
+        let (hash, signature) = (case.get("hash"), case.bytes("signature"));
+        let valid = rsa::verify(&public, &hash, &signature);
         assert_eq!(valid, case.bool("valid"), "{}", case.text("case"));
+        for path in [Path::Library, Path::Lanes] {
+            let items = [(&public, &hash, signature.as_slice()); 9];
+            assert_eq!(rsa::verify_batch_with(path, &items), [valid; 9], "{}", case.text("case"));
+        }
     });
 }
 

@@ -1,0 +1,523 @@
+//! RSA in eight lanes, each with a key of its own; keys of one size side by side.
+//!
+//! The private operation takes the Chinese remainder theorem, windows of the exponents with scans of the whole table,
+//! a random blinding factor, and raises its result to the power of e and compares before it gives it out.
+
+mod block;
+mod modular;
+
+use std::sync::Mutex;
+
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::{CryptoError, lc, rsa::RsaPublicKey};
+use block::{BLOCK_LIMBS, Block, LIMB_BITS, LIMB_MASK, Word};
+use modular::{
+    Modulus, Number, Scratch, TABLE_SIZE, WINDOW_BITS, differing, divide_by_r, multiply, multiply_by,
+    multiply_plus, public_power, reduce_once, secret_power, square, subtract, zero,
+};
+
+/// Operations side by side.
+pub(crate) const LANES: usize = 8;
+
+/// Sizes of moduli for which there are lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Size {
+    Bits1024,
+    Bits2048,
+    Bits3072,
+}
+
+impl Size {
+    /// All of them.
+    pub(crate) const ALL: [Self; 3] = [Self::Bits1024, Self::Bits2048, Self::Bits3072];
+
+    /// The size of a modulus of exactly so many bits.
+    pub(crate) fn of(bits: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|size| size.bits() == bits)
+    }
+
+    pub(crate) const fn bits(self) -> u32 {
+        match self {
+            Self::Bits1024 => 1024,
+            Self::Bits2048 => 2048,
+            Self::Bits3072 => 3072,
+        }
+    }
+
+    const fn bytes(self) -> usize {
+        self.bits() as usize / 8
+    }
+
+    /// Limbs of numbers below the modulus, with the spare bits of their highest limb and some more.
+    const fn limbs(self) -> usize {
+        self.bits() as usize / 512 * BLOCK_LIMBS
+    }
+}
+
+/// An odd number prepared for Montgomery arithmetic, in 52-bit limbs, least significant first.
+struct Odd {
+    n: Zeroizing<Vec<u64>>,
+    /// −1/n modulo 2^52.
+    minus_inverse: u64,
+    /// R² modulo n, R being 2^52 to the power of the number of limbs.
+    r_squared: Zeroizing<Vec<u64>>,
+}
+
+impl Odd {
+    /// Prepares an odd number of exactly `bits` bits, in time that depends on its size only.
+    fn new(n: &[u8], bits: usize, limbs: usize) -> Self {
+        let n = to_limbs(n, limbs);
+        // Newton's iteration; an odd number is its own inverse modulo 8, and each round doubles the bits.
+        let mut inverse = n[0];
+        for _ in 0..5 {
+            inverse = inverse.wrapping_mul(2u64.wrapping_sub(n[0].wrapping_mul(inverse)));
+        }
+        let minus_inverse = inverse.wrapping_neg() & LIMB_MASK;
+        // The largest power of two below n, doubled modulo n until it is R².
+        let mut power = Zeroizing::new(vec![0; limbs]);
+        power[(bits - 1) / LIMB_BITS] = 1 << ((bits - 1) % LIMB_BITS);
+        let mut difference = Zeroizing::new(vec![0; limbs]);
+        for _ in bits - 1..2 * limbs * LIMB_BITS {
+            let (mut carry, mut borrow) = (0, 0);
+            for ((limb, n), difference) in power.iter_mut().zip(n.iter()).zip(difference.iter_mut()) {
+                let double = (*limb << 1) | carry;
+                carry = double >> LIMB_BITS;
+                *limb = double & LIMB_MASK;
+                let value = limb.wrapping_sub(*n).wrapping_sub(borrow);
+                borrow = value >> 63;
+                *difference = value & LIMB_MASK;
+            }
+            // All ones if the power is below n.
+            let below = std::hint::black_box(borrow).wrapping_neg();
+            for (limb, difference) in power.iter_mut().zip(difference.iter()) {
+                *limb = (*limb & below) | (*difference & !below);
+            }
+        }
+        Self { n, minus_inverse, r_squared: power }
+    }
+}
+
+/// A public key prepared for the lanes.
+pub(crate) struct PublicKey {
+    size: Size,
+    odd: Odd,
+    exponent: u32,
+}
+
+impl PublicKey {
+    /// The key with modulus `n` and exponent `e`, big endian without leading zeros, if there are lanes of that size.
+    /// The modulus must be odd, the exponent odd, above 1 and below 2^32.
+    pub(crate) fn new(n: &[u8], e: &[u8]) -> Option<Self> {
+        let bits = u32::try_from(n.len() * 8).ok()? - n.first()?.leading_zeros();
+        let size = Size::of(bits)?;
+        let exponent = e.iter().fold(0, |value, &byte| value << 8 | u32::from(byte));
+        Some(Self { size, odd: Odd::new(n, size.bytes() * 8, size.limbs()), exponent })
+    }
+}
+
+/// One of the two primes of a private key.
+struct Prime {
+    odd: Odd,
+    /// Digits of d modulo (prime − 1) to the base of the window, the most significant first.
+    digits: Zeroizing<Vec<u8>>,
+}
+
+impl Prime {
+    fn new(prime: &[u8], exponent: &[u8], size: Size) -> Option<Self> {
+        let bits = size.bytes() * 8 / 2;
+        // Both primes have exactly half the bits: then neither is twice as large as the other, which is relied on.
+        if prime.len() != bits / 8 || prime[0] >> 7 != 1 || prime[bits / 8 - 1] & 1 == 0 {
+            return None;
+        }
+        if exponent.len() > bits / 8 {
+            return None;
+        }
+        let digits = (0..bits.div_ceil(WINDOW_BITS)).rev().map(|digit| {
+            let bit = |position: usize| {
+                let byte = exponent.len().checked_sub(1 + position / 8).map_or(0, |index| exponent[index]);
+                byte >> (position % 8) & 1
+            };
+            (0..WINDOW_BITS).rev().fold(0, |value, low| value << 1 | bit(digit * WINDOW_BITS + low))
+        });
+        let digits = Zeroizing::new(digits.collect::<Vec<u8>>());
+        Some(Self { odd: Odd::new(prime, bits, size.limbs() / 2), digits })
+    }
+}
+
+/// A private key prepared for the lanes. Wiped when dropped.
+pub(crate) struct PrivateKey {
+    public: PublicKey,
+    p: Prime,
+    q: Prime,
+    /// 1/q modulo p.
+    q_inverse: Zeroizing<Vec<u64>>,
+    /// Blinding factors that nobody uses at the moment.
+    blindings: Mutex<Vec<Blinding>>,
+}
+
+impl PrivateKey {
+    /// The key with these parts, if there are lanes for its size and its primes have half that size each.
+    pub(crate) fn new(n: &[u8], e: &[u8], parts: &lc::CrtParts) -> Option<Self> {
+        let public = PublicKey::new(n, e)?;
+        let size = public.size;
+        if parts.q_inverse.len() > size.bytes() / 2 {
+            return None;
+        }
+        Some(Self {
+            p: Prime::new(&parts.p, &parts.d_p, size)?,
+            q: Prime::new(&parts.q, &parts.d_q, size)?,
+            q_inverse: to_limbs(&parts.q_inverse, size.limbs() / 2),
+            blindings: Mutex::new(Vec::new()),
+            public,
+        })
+    }
+
+    /// The size class; only keys of the same one run side by side.
+    pub(crate) fn size(&self) -> Size {
+        self.public.size
+    }
+
+    /// Damages what the recombination of the two halves needs, as a fault of the hardware could.
+    #[cfg(test)]
+    pub(crate) fn damage(&mut self) {
+        self.q_inverse[0] ^= 1;
+    }
+}
+
+/// Times that a blinding factor is squared before it is replaced by a fresh one.
+const BLINDING_USES: u32 = 32;
+/// Blinding factors kept for a key, at most: for eight lanes in as many threads as use a key at the same time.
+const MAX_BLINDINGS: usize = 64;
+
+/// A blinding factor r as r^e and 1/r, in limbs.
+struct Blinding {
+    forward: Zeroizing<Vec<u64>>,
+    backward: Zeroizing<Vec<u64>>,
+    uses: u32,
+}
+
+impl Blinding {
+    /// A fresh factor, not in Montgomery form.
+    fn generate(key: &RsaPublicKey, limbs: usize) -> Result<Self, CryptoError> {
+        let [forward, backward] = crate::rsa::random_blinding(key)?;
+        Ok(Self { forward: to_limbs(&forward, limbs), backward: to_limbs(&backward, limbs), uses: 0 })
+    }
+}
+
+/// Big endian bytes as limbs, least significant first.
+fn to_limbs(bytes: &[u8], limbs: usize) -> Zeroizing<Vec<u64>> {
+    // A limb is read as eight bytes, of which the last may lie behind the number.
+    let mut little = Zeroizing::new(vec![0; limbs * LIMB_BITS / 8 + 8]);
+    assert!(bytes.len() <= limbs * LIMB_BITS / 8, "the number has more limbs");
+    for (to, from) in little.iter_mut().zip(bytes.iter().rev()) {
+        *to = *from;
+    }
+    let limb = |index: usize| {
+        let bit = index * LIMB_BITS;
+        let chunk = little[bit / 8..].first_chunk().expect("eight bytes are left");
+        u64::from_le_bytes(*chunk) >> (bit % 8) & LIMB_MASK
+    };
+    Zeroizing::new((0..limbs).map(limb).collect())
+}
+
+/// Big endian bytes into the limbs of one lane, of which there are enough.
+fn scatter(number: &mut [Block], lane: usize, bytes: &[u8]) {
+    let mut limbs = number.iter_mut().flatten();
+    // Two limbs are thirteen bytes.
+    let mut put = |pair: u128| {
+        for limb in [pair as u64 & LIMB_MASK, (pair >> LIMB_BITS) as u64] {
+            limbs.next().expect("enough limbs").0[lane] = limb;
+        }
+    };
+    let chunks = bytes.rchunks_exact(13);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        let mut pair = [0; 16];
+        pair[3..].copy_from_slice(chunk);
+        put(u128::from_be_bytes(pair));
+    }
+    let mut pair = [0; 16];
+    pair[16 - rest.len()..].copy_from_slice(rest);
+    put(u128::from_be_bytes(pair));
+    for limb in limbs {
+        limb.0[lane] = 0;
+    }
+}
+
+/// The limbs of one lane as big endian bytes, as many as there are in `bytes`.
+fn gather(number: &[Block], lane: usize, bytes: &mut [u8]) {
+    let mut limbs = number.iter().flatten().map(|word| u128::from(word.0[lane]));
+    for chunk in bytes.rchunks_mut(13) {
+        let low = limbs.next().expect("enough limbs");
+        let pair = low | limbs.next().expect("enough limbs") << LIMB_BITS;
+        chunk.copy_from_slice(&pair.to_be_bytes()[16 - chunk.len()..]);
+    }
+}
+
+/// The limbs of eight numbers side by side.
+fn interleave(number: &mut [Block], limbs: [&[u64]; LANES]) {
+    let same = limbs.iter().all(|other| std::ptr::eq(*other, limbs[0]));
+    for (index, word) in number.iter_mut().flatten().enumerate() {
+        word.0 = if same { [limbs[0][index]; LANES] } else { limbs.map(|limbs| limbs[index]) };
+    }
+}
+
+impl<const M: usize> Modulus<M> {
+    fn set(&mut self, odds: [&Odd; LANES]) {
+        interleave(&mut self.n, odds.map(|odd| odd.n.as_slice()));
+        interleave(&mut self.r_squared, odds.map(|odd| odd.r_squared.as_slice()));
+        self.minus_inverse = Word(odds.map(|odd| odd.minus_inverse));
+    }
+}
+
+/// The item for each lane; lanes left over repeat the first.
+fn lane_items<T>(items: &[T]) -> [&T; LANES] {
+    assert!((1..=LANES).contains(&items.len()), "one to eight items");
+    std::array::from_fn(|lane| items.get(lane).unwrap_or(&items[0]))
+}
+
+/// An item of [`public_powers_are`]. Numbers are big endian; `base` is below the modulus, `expected` has its size.
+#[derive(Clone, Copy)]
+pub(crate) struct PublicItem<'a> {
+    pub(crate) key: &'a PublicKey,
+    pub(crate) base: &'a [u8],
+    pub(crate) expected: &'a [u8],
+}
+
+/// Whether base^e mod n is what is expected, for one to eight keys of one size. For public values only.
+pub(crate) fn public_powers_are(items: &[PublicItem<'_>]) -> Vec<bool> {
+    assert!(super::ifma(), "callers ask first");
+    let size = items[0].key.size;
+    assert!(items.iter().all(|item| item.key.size == size), "keys of one size");
+    #[allow(unsafe_code)]
+    // SAFETY: the processor has the instructions, see the first assertion.
+    unsafe {
+        match size {
+            Size::Bits1024 => public_in_lanes::<2>(items),
+            Size::Bits2048 => public_in_lanes::<4>(items),
+            Size::Bits3072 => public_in_lanes::<6>(items),
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512ifma")]
+fn public_in_lanes<const F: usize>(items: &[PublicItem<'_>]) -> Vec<bool> {
+    let lanes = lane_items(items);
+    let mut modulus = Modulus::<F>::new();
+    modulus.set(lanes.map(|item| &item.key.odd));
+    let mut power = zero::<F>();
+    let mut expected = zero::<F>();
+    for (lane, item) in lanes.iter().enumerate() {
+        scatter(&mut power, lane, item.base);
+        scatter(&mut expected, lane, item.expected);
+    }
+    public_power(&mut power, &lanes.map(|item| item.key.exponent), &modulus, &mut Scratch::new());
+    let wrong = differing(&power, &expected);
+    (0..items.len()).map(|lane| wrong >> lane & 1 == 0).collect()
+}
+
+/// An item of [`private_powers`].
+#[derive(Clone, Copy)]
+pub(crate) struct PrivateItem<'a> {
+    pub(crate) key: &'a PrivateKey,
+    /// The public key of `key`.
+    pub(crate) public: &'a RsaPublicKey,
+    /// Big endian, in the size of the modulus and below it.
+    pub(crate) value: &'a [u8],
+}
+
+/// value^d mod n for one to eight keys of one size, in constant time. The results have the size of the modulus.
+///
+/// A result that does not give the value again when raised to the power of e is not given out: that item is
+/// [`CryptoError::Fault`], the others are not touched by it.
+pub(crate) fn private_powers(items: &[PrivateItem<'_>]) -> Vec<Result<Vec<u8>, CryptoError>> {
+    assert!(super::ifma(), "callers ask first");
+    let size = items[0].key.size();
+    assert!(items.iter().all(|item| item.key.size() == size), "keys of one size");
+    #[allow(unsafe_code)]
+    // SAFETY: the processor has the instructions, see the first assertion.
+    unsafe {
+        match size {
+            Size::Bits1024 => private_in_lanes::<1, 2>(items),
+            Size::Bits2048 => private_in_lanes::<2, 4>(items),
+            Size::Bits3072 => private_in_lanes::<3, 6>(items),
+        }
+    }
+}
+
+/// The secrets of a batch, wiped at its end.
+struct Work<const H: usize, const F: usize> {
+    prime: Modulus<H>,
+    digits: Vec<Word>,
+    table: Vec<Number<H>>,
+    scratch: Scratch,
+    forward: Number<F>,
+    backward: Number<F>,
+    /// The blinded value, then its signature.
+    blinded: Number<F>,
+    at_p: Number<H>,
+    at_q: Number<H>,
+    factor: Number<H>,
+    check: Number<F>,
+}
+
+impl<const H: usize, const F: usize> Zeroize for Work<H, F> {
+    fn zeroize(&mut self) {
+        self.prime.zeroize();
+        self.digits.as_mut_slice().zeroize();
+        self.table.as_flattened_mut().as_flattened_mut().zeroize();
+        self.scratch.zeroize();
+        for number in [&mut self.forward, &mut self.backward, &mut self.blinded, &mut self.check] {
+            number.zeroize();
+        }
+        for number in [&mut self.at_p, &mut self.at_q, &mut self.factor] {
+            number.zeroize();
+        }
+    }
+}
+
+impl<const H: usize, const F: usize> Work<H, F> {
+    fn new() -> Self {
+        Self {
+            prime: Modulus::new(),
+            digits: Vec::new(),
+            table: vec![zero(); TABLE_SIZE],
+            scratch: Scratch::new(),
+            forward: zero(),
+            backward: zero(),
+            blinded: zero(),
+            at_p: zero(),
+            at_q: zero(),
+            factor: zero(),
+            check: zero(),
+        }
+    }
+}
+
+/// out := value^(d modulo prime − 1) modulo the prime that `prime` is prepared for, below it.
+#[target_feature(enable = "avx512f,avx512ifma")]
+fn power_modulo_prime<const H: usize, const F: usize>(
+    out: &mut Number<H>,
+    value: &Number<F>,
+    prime: &Modulus<H>,
+    digits: &[Word],
+    (table, factor): (&mut [Number<H>], &mut Number<H>),
+    scratch: &mut Scratch,
+) {
+    // value/R, times R³/R.
+    divide_by_r(out, value, prime, scratch);
+    multiply(factor, &prime.r_squared, &prime.r_squared, prime, scratch);
+    multiply_by(out, factor, prime, scratch);
+    secret_power(out, digits, prime, table, scratch);
+    *factor = *out;
+    divide_by_r(out, factor, prime, scratch);
+    reduce_once(out, &prime.n, scratch);
+}
+
+#[target_feature(enable = "avx512f,avx512ifma")]
+fn private_in_lanes<const H: usize, const F: usize>(
+    items: &[PrivateItem<'_>],
+) -> Vec<Result<Vec<u8>, CryptoError>> {
+    let lanes = lane_items(items);
+    let size = items[0].key.size();
+    let mut modulus = Modulus::<F>::new();
+    modulus.set(lanes.map(|item| &item.key.public.odd));
+    let mut value = zero::<F>();
+    for (lane, item) in lanes.iter().enumerate() {
+        scatter(&mut value, lane, item.value);
+    }
+    let mut work = Box::new(Zeroizing::new(Work::<H, F>::new()));
+    let Work { prime, digits, table, scratch, forward, backward, blinded, at_p, at_q, factor, check } =
+        &mut **work;
+    digits.resize((size.bytes() * 8 / 2).div_ceil(WINDOW_BITS), Word::ZERO);
+
+    // Blind: value · r^e.
+    let mut blindings = match take_blindings(items) {
+        Ok(blindings) => blindings,
+        Err(error) => return vec![Err(error); items.len()],
+    };
+    let factors: [&Blinding; LANES] = lane_items(&blindings);
+    interleave(forward, factors.map(|factor| factor.forward.as_slice()));
+    interleave(backward, factors.map(|factor| factor.backward.as_slice()));
+    let fresh = (0..LANES).filter(|&lane| factors[lane].uses == 0).map(|lane| 1u8 << lane).sum();
+    if fresh != 0 {
+        for number in [&mut *forward, &mut *backward] {
+            multiply(check, number, &modulus.r_squared, &modulus, scratch);
+            modular::assign_in(fresh, number, check);
+        }
+    }
+    multiply(blinded, &value, forward, &modulus, scratch);
+
+    // The two halves, and Garner's recombination: q · ((at p − at q) / q modulo p) + at q.
+    let set = |digits: &mut [Word], prime: &mut Modulus<H>, pick: fn(&PrivateKey) -> &Prime| {
+        let primes = lanes.map(|item| pick(item.key));
+        prime.set(primes.map(|prime| &prime.odd));
+        for (index, word) in digits.iter_mut().enumerate() {
+            word.0 = primes.map(|prime| u64::from(prime.digits[index]));
+        }
+    };
+    set(digits, prime, |key| &key.q);
+    power_modulo_prime(at_q, blinded, prime, digits, (table, factor), scratch);
+    let q = Zeroizing::new(prime.n);
+    set(digits, prime, |key| &key.p);
+    power_modulo_prime(at_p, blinded, prime, digits, (table, factor), scratch);
+    // The value at q is below q, and so below 2p.
+    subtract(at_p, at_q, &prime.n);
+    multiply_by(at_p, &prime.r_squared, prime, scratch);
+    interleave(factor, lanes.map(|item| item.key.q_inverse.as_slice()));
+    multiply_by(at_p, factor, prime, scratch);
+    reduce_once(at_p, &prime.n, scratch);
+    multiply_plus(blinded, at_q, at_p, &q, scratch);
+
+    // Take the blinding off, and check what is to be released.
+    multiply_by(blinded, backward, &modulus, scratch);
+    reduce_once(blinded, &modulus.n, scratch);
+    *check = *blinded;
+    public_power(check, &lanes.map(|item| item.key.public.exponent), &modulus, scratch);
+    let wrong = differing(check, &value);
+
+    // The next factors are the squares.
+    square(forward, &modulus, scratch);
+    square(backward, &modulus, scratch);
+    for (lane, blinding) in blindings.iter_mut().enumerate() {
+        blinding.uses += 1;
+        for (limbs, number) in [(&mut blinding.forward, &*forward), (&mut blinding.backward, &*backward)] {
+            for (limb, word) in limbs.iter_mut().zip(number.iter().flatten()) {
+                *limb = word.0[lane];
+            }
+        }
+    }
+    let release = |lane: usize| {
+        if wrong >> lane & 1 == 1 {
+            return Err(CryptoError::Fault);
+        }
+        let mut bytes = vec![0; size.bytes()];
+        gather(blinded, lane, &mut bytes);
+        Ok(bytes)
+    };
+    let results = (0..items.len()).map(release).collect();
+    give_blindings_back(items, blindings, wrong);
+    results
+}
+
+/// A blinding factor for each item, from its key's store or fresh.
+fn take_blindings(items: &[PrivateItem<'_>]) -> Result<Vec<Blinding>, CryptoError> {
+    let take = |item: &PrivateItem<'_>| {
+        let kept = item.key.blindings.lock().expect("nobody panics while holding it").pop();
+        kept.map_or_else(|| Blinding::generate(item.public, item.key.size().limbs()), Ok)
+    };
+    items.iter().map(take).collect()
+}
+
+/// Keeps the factors that are still good, but none of a lane whose result was wrong.
+fn give_blindings_back(items: &[PrivateItem<'_>], blindings: Vec<Blinding>, wrong: u8) {
+    for (lane, (item, blinding)) in items.iter().zip(blindings).enumerate() {
+        if blinding.uses < BLINDING_USES && wrong >> lane & 1 == 0 {
+            let mut kept = item.key.blindings.lock().expect("nobody panics while holding it");
+            if kept.len() < MAX_BLINDINGS {
+                kept.push(blinding);
+            }
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Modular arithmetic in eight lanes, each with a modulus of its own: almost-Montgomery multiplication.
+//!
+//! Numbers of M blocks are below 2n, n being odd and at least eight bits shorter than R = 2^(520·M). A Montgomery
+//! product a·b/R of such numbers is below 2n again, (4n² + R·n)/R < 2n, so nothing is ever subtracted in between.
+//!
+//! Time depends on the sizes and the public exponents alone.
+
+use std::arch::x86_64::{
+    _mm512_add_epi64, _mm512_and_si512, _mm512_cmpeq_epi64_mask, _mm512_cmpneq_epi64_mask,
+    _mm512_mask_mov_epi64, _mm512_or_si512, _mm512_set1_epi64, _mm512_setzero_si512, _mm512_srai_epi64,
+    _mm512_srli_epi64, _mm512_sub_epi64, _mm512_xor_si512,
+};
+
+use zeroize::Zeroize;
+
+use super::block::{
+    BLOCK_LIMBS, Block, LIMB_MASK, Word, ZERO_BLOCK, double_and_square, load, multiply_add, reduce_lowest,
+    store,
+};
+
+/// Eight numbers of `M` blocks.
+pub(super) type Number<const M: usize> = [Block; M];
+
+pub(super) const fn zero<const M: usize>() -> Number<M> {
+    [ZERO_BLOCK; M]
+}
+
+/// The number of blocks of the largest numbers: 3,120 bits.
+pub(super) const MAX_BLOCKS: usize = 6;
+
+/// Where products grow. Holds secrets after use: wipe it.
+pub(super) struct Scratch {
+    columns: [Block; 2 * MAX_BLOCKS],
+    multipliers: Block,
+}
+
+impl Scratch {
+    pub(super) const fn new() -> Self {
+        Self { columns: [ZERO_BLOCK; 2 * MAX_BLOCKS], multipliers: ZERO_BLOCK }
+    }
+}
+
+impl Zeroize for Scratch {
+    fn zeroize(&mut self) {
+        self.columns.zeroize();
+        self.multipliers.zeroize();
+    }
+}
+
+/// Eight moduli.
+pub(super) struct Modulus<const M: usize> {
+    pub(super) n: Number<M>,
+    /// −1/n modulo 2^52.
+    pub(super) minus_inverse: Word,
+    /// R² modulo n.
+    pub(super) r_squared: Number<M>,
+}
+
+impl<const M: usize> Modulus<M> {
+    pub(super) const fn new() -> Self {
+        Self { n: zero(), minus_inverse: Word::ZERO, r_squared: zero() }
+    }
+}
+
+impl<const M: usize> Zeroize for Modulus<M> {
+    fn zeroize(&mut self) {
+        self.n.zeroize();
+        self.minus_inverse.zeroize();
+        self.r_squared.zeroize();
+    }
+}
+
+/// The two columns blocks from `index` on.
+fn pair(columns: &mut [Block], index: usize) -> (&mut Block, &mut Block) {
+    let [lo, hi] = &mut columns[index..index + 2] else { unreachable!("a slice of two") };
+    (lo, hi)
+}
+
+/// columns := a · b, not carried.
+#[target_feature(enable = "avx512f,avx512ifma")]
+#[inline]
+fn product<const M: usize>(columns: &mut [Block], a: &Number<M>, b: &Number<M>) {
+    for (i, a) in a.iter().enumerate() {
+        for (j, b) in b.iter().enumerate() {
+            let (lo, hi) = pair(columns, i + j);
+            // Row 0 is the first to touch any block but its lowest; after that only the top one is new.
+            match (i == 0 && j == 0, i > 0 && j + 1 < M) {
+                (true, _) => multiply_add::<false, false>(lo, hi, a, b),
+                (false, false) => multiply_add::<true, false>(lo, hi, a, b),
+                (false, true) => multiply_add::<true, true>(lo, hi, a, b),
+            }
+        }
+    }
+}
+
+/// columns := a², not carried.
+#[target_feature(enable = "avx512f,avx512ifma")]
+#[inline]
+fn square_product<const M: usize>(columns: &mut [Block], a: &Number<M>) {
+    for i in 0..M {
+        for j in i + 1..M {
+            let (lo, hi) = pair(columns, i + j);
+            match (i == 0 && j == 1, i > 0 && j + 1 < M) {
+                (true, _) => multiply_add::<false, false>(lo, hi, &a[i], &a[j]),
+                (false, false) => multiply_add::<true, false>(lo, hi, &a[i], &a[j]),
+                (false, true) => multiply_add::<true, true>(lo, hi, &a[i], &a[j]),
+            }
+        }
+    }
+    // The lowest and the highest block of the square have no part in the products above.
+    for (i, block) in a.iter().enumerate() {
+        let (lo, hi) = pair(columns, 2 * i);
+        match (i == 0, i + 1 == M) {
+            (true, true) => double_and_square::<false, false>(lo, hi, block),
+            (true, false) => double_and_square::<false, true>(lo, hi, block),
+            (false, true) => double_and_square::<true, false>(lo, hi, block),
+            (false, false) => double_and_square::<true, true>(lo, hi, block),
+        }
+    }
+}
+
+/// out := columns, carried. What is above the highest limb must be zero.
+#[target_feature(enable = "avx512f,avx512ifma")]
+#[inline]
+fn carry<const M: usize>(out: &mut Number<M>, columns: &[Block]) {
+    let mask = _mm512_set1_epi64(LIMB_MASK as i64);
+    let mut carry = _mm512_setzero_si512();
+    for (out, columns) in out.iter_mut().zip(columns) {
+        for (limb, column) in out.iter_mut().zip(columns) {
+            let sum = _mm512_add_epi64(load(column), carry);
+            store(limb, _mm512_and_si512(sum, mask));
+            carry = _mm512_srli_epi64::<52>(sum);
+        }
+    }
+}
+
+/// out := columns / R modulo n, below 2n if columns < R·n.
+#[target_feature(enable = "avx512f,avx512ifma")]
+#[inline]
+fn reduce<const M: usize>(out: &mut Number<M>, scratch: &mut Scratch, modulus: &Modulus<M>) {
+    let Scratch { columns, multipliers } = scratch;
+    for i in 0..M {
+        let (lo, hi) = pair(columns, i);
+        reduce_lowest(lo, hi, &modulus.n[0], &modulus.minus_inverse, multipliers);
+        for j in 1..M {
+            let (lo, hi) = pair(columns, i + j);
+            multiply_add::<true, true>(lo, hi, multipliers, &modulus.n[j]);
+        }
+    }
+    carry(out, &columns[M..]);
+}
+
+/// out := a · b / R modulo n.
+#[target_feature(enable = "avx512f,avx512ifma")]
+pub(super) fn multiply<const M: usize>(
+    out: &mut Number<M>,
+    a: &Number<M>,
+    b: &Number<M>,
+    modulus: &Modulus<M>,
+    scratch: &mut Scratch,
+) {
+    product(&mut scratch.columns, a, b);
+    reduce(out, scratch, modulus);
+}
+
+/// a := a² / R modulo n.
+#[target_feature(enable = "avx512f,avx512ifma")]
+pub(super) fn square<const M: usize>(a: &mut Number<M>, modulus: &Modulus<M>, scratch: &mut Scratch) {
+    square_product(&mut scratch.columns, a);
+    reduce(a, scratch, modulus);
+}
+
+/// a := a · b / R modulo n.
+#[target_feature(enable = "avx512f,avx512ifma")]
+pub(super) fn multiply_by<const M: usize>(
+    a: &mut Number<M>,
+    b: &Number<M>,
+    modulus: &Modulus<M>,
+    scratch: &mut Scratch,
+) {
+    product(&mut scratch.columns, a, b);
+    reduce(a, scratch, modulus);
+}
+
+/// out := a / R modulo n for a number below R·n of twice (or as many) blocks.
+#[target_feature(enable = "avx512f,avx512ifma")]
+pub(super) fn divide_by_r<const M: usize, const A: usize>(
+    out: &mut Number<M>,
+    a: &Number<A>,
+    modulus: &Modulus<M>,
+    scratch: &mut Scratch,
+) {
+    scratch.columns[..A].copy_from_slice(a);
+    scratch.columns[A..2 * M].fill(ZERO_BLOCK);
+    reduce(out, scratch, modulus);
+}
+
+/// out := low + a · b, which must be below 2^(520·D), D = 2·M.
+#[target_feature(enable = "avx512f,avx512ifma")]
+pub(super) fn multiply_plus<const M: usize, const D: usize>(
+    out: &mut Number<D>,
+    low: &Number<M>,
+    a: &Number<M>,
+    b: &Number<M>,
+    scratch: &mut Scratch,
+) {
+    product(&mut scratch.columns, a, b);
+    for (column, limb) in scratch.columns.iter_mut().flatten().zip(low.iter().flatten()) {
+        store(column, _mm512_add_epi64(load(column), load(limb)));
+    }
+    carry(out, &scratch.columns);
+}
+
+/// Brings numbers below 2n below n.
+#[target_feature(enable = "avx512f,avx512ifma")]
+pub(super) fn reduce_once<const M: usize>(a: &mut Number<M>, n: &Number<M>, scratch: &mut Scratch) {
+    let mask = _mm512_set1_epi64(LIMB_MASK as i64);
+    let mut borrow = _mm512_setzero_si512();
+    for (difference, (limb, n)) in
+        scratch.columns.iter_mut().flatten().zip(a.iter().flatten().zip(n.iter().flatten()))
+    {
+        // Zero or minus one is carried.
+        let value = _mm512_add_epi64(_mm512_sub_epi64(load(limb), load(n)), borrow);
+        store(difference, _mm512_and_si512(value, mask));
+        borrow = _mm512_srai_epi64::<52>(value);
+    }
+    let not_below = _mm512_cmpeq_epi64_mask(borrow, _mm512_setzero_si512());
+    for (limb, difference) in a.iter_mut().flatten().zip(scratch.columns.iter().flatten()) {
+        store(limb, _mm512_mask_mov_epi64(load(limb), not_below, load(difference)));
+    }
+}
+
+/// a := a + 2n − b for b < 2n, so that the result is congruent to a − b and not negative.
+#[target_feature(enable = "avx512f,avx512ifma")]
+pub(super) fn subtract<const M: usize>(a: &mut Number<M>, b: &Number<M>, n: &Number<M>) {
+    let mask = _mm512_set1_epi64(LIMB_MASK as i64);
+    let mut carry = _mm512_setzero_si512();
+    for ((a, b), n) in a.iter_mut().flatten().zip(b.iter().flatten()).zip(n.iter().flatten()) {
+        let n = load(n);
+        let plus = _mm512_add_epi64(_mm512_add_epi64(load(a), carry), _mm512_add_epi64(n, n));
+        let value = _mm512_sub_epi64(plus, load(b));
+        store(a, _mm512_and_si512(value, mask));
+        carry = _mm512_srai_epi64::<52>(value);
+    }
+}
+
+/// The lanes in which two numbers differ, as bits.
+#[target_feature(enable = "avx512f,avx512ifma")]
+pub(super) fn differing<const M: usize>(a: &Number<M>, b: &Number<M>) -> u8 {
+    let mut difference = _mm512_setzero_si512();
+    for (a, b) in a.iter().flatten().zip(b.iter().flatten()) {
+        difference = _mm512_or_si512(difference, _mm512_xor_si512(load(a), load(b)));
+    }
+    _mm512_cmpneq_epi64_mask(difference, _mm512_setzero_si512())
+}
+
+/// out := table[index] in each lane, reading the whole table whatever the indices are.
+#[target_feature(enable = "avx512f,avx512ifma")]
+fn select<const M: usize>(out: &mut Number<M>, table: &[Number<M>], index: &Word) {
+    let index = load(index);
+    for (block, out) in out.iter_mut().enumerate() {
+        let mut found = [_mm512_setzero_si512(); BLOCK_LIMBS];
+        for (entry, number) in table.iter().enumerate() {
+            let here = _mm512_cmpeq_epi64_mask(index, _mm512_set1_epi64(entry as i64));
+            for (found, limb) in found.iter_mut().zip(&number[block]) {
+                *found = _mm512_mask_mov_epi64(*found, here, load(limb));
+            }
+        }
+        for (out, found) in out.iter_mut().zip(found) {
+            store(out, found);
+        }
+    }
+}
+
+/// Bits of an exponent that are looked up at once.
+pub(super) const WINDOW_BITS: usize = 5;
+/// Powers in a table.
+pub(super) const TABLE_SIZE: usize = 1 << WINDOW_BITS;
+
+/// base := base^exponent, both in Montgomery form (· R). The exponents are given as digits to the base 2^5, the most
+/// significant first.
+///
+/// Constant time: every window costs five squarings, a scan of the whole table and a multiplication.
+#[target_feature(enable = "avx512f,avx512ifma")]
+pub(super) fn secret_power<const M: usize>(
+    base: &mut Number<M>,
+    digits: &[Word],
+    modulus: &Modulus<M>,
+    table: &mut [Number<M>],
+    scratch: &mut Scratch,
+) {
+    assert_eq!(table.len(), TABLE_SIZE);
+    divide_by_r(&mut table[0], &modulus.r_squared, modulus, scratch);
+    table[1] = *base;
+    for index in 2..TABLE_SIZE {
+        let (front, back) = table.split_at_mut(index);
+        if index % 2 == 0 {
+            back[0] = front[index / 2];
+            square(&mut back[0], modulus, scratch);
+        } else {
+            multiply(&mut back[0], &front[index - 1], base, modulus, scratch);
+        }
+    }
+    let (first, rest) = digits.split_first().expect("an exponent has digits");
+    select(base, table, first);
+    let mut factor = zero();
+    for digit in rest {
+        for _ in 0..WINDOW_BITS {
+            square(base, modulus, scratch);
+        }
+        select(&mut factor, table, digit);
+        multiply_by(base, &factor, modulus, scratch);
+    }
+    factor.zeroize();
+}
+
+/// base := base^exponent below n, of public numbers not in Montgomery form. The exponents are odd.
+///
+/// Takes a time that depends on the exponents.
+#[target_feature(enable = "avx512f,avx512ifma")]
+pub(super) fn public_power<const M: usize>(
+    base: &mut Number<M>,
+    exponents: &[u32; 8],
+    modulus: &Modulus<M>,
+    scratch: &mut Scratch,
+) {
+    let bits = exponents.iter().map(|exponent| u32::BITS - exponent.leading_zeros()).max().unwrap_or(0);
+    let mut montgomery = zero();
+    multiply(&mut montgomery, base, &modulus.r_squared, modulus, scratch);
+    // Lanes with shorter exponents square a one until their first bit comes.
+    let lanes_with = |bit: u32| -> u8 {
+        (0..8).filter(|&lane| exponents[lane] >> bit & 1 == 1).map(|lane| 1u8 << lane).sum()
+    };
+    let mut power = zero();
+    divide_by_r(&mut power, &modulus.r_squared, modulus, scratch);
+    assign_in(lanes_with(bits - 1), &mut power, &montgomery);
+    let mut other = zero();
+    for bit in (1..bits - 1).rev() {
+        square(&mut power, modulus, scratch);
+        let lanes = lanes_with(bit);
+        if lanes != 0 {
+            multiply(&mut other, &power, &montgomery, modulus, scratch);
+            assign_in(lanes, &mut power, &other);
+        }
+    }
+    // The last bit is one in all lanes. A factor that is not in Montgomery form takes the product out of it.
+    square(&mut power, modulus, scratch);
+    multiply_by(base, &power, modulus, scratch);
+    reduce_once(base, &modulus.n, scratch);
+}
+
+/// a := b in the given lanes.
+#[target_feature(enable = "avx512f,avx512ifma")]
+pub(super) fn assign_in<const M: usize>(lanes: u8, a: &mut Number<M>, b: &Number<M>) {
+    for (a, b) in a.iter_mut().flatten().zip(b.iter().flatten()) {
+        store(a, _mm512_mask_mov_epi64(load(a), lanes, load(b)));
+    }
+}
