@@ -179,8 +179,8 @@ pub(crate) fn load(load: &Load) -> String {
 fn summary(out: &mut String, groups: &[Group<'_>]) {
     out.push_str(
         "<div class=\"scroll\"><table>\n<thead><tr><th>run</th><th>load</th><th>per second</th><th>efficiency</th>\
-         <th>p50 ms</th><th>p90 ms</th><th>p99 ms</th><th>p99.9 ms</th><th>max ms</th><th>CPU µs per op</th>\
-         <th>disk bytes per op</th><th>RAM bytes per op</th><th>limited by</th><th>errors</th></tr></thead>\n<tbody>\n",
+         <th>p50 ms</th><th>p90 ms</th><th>p99 ms</th><th>p99.9 ms</th><th>max ms</th><th>CPU µs<br>per op</th>\
+         <th>disk bytes<br>per op</th><th>RAM bytes<br>per op</th><th>limited<br>by</th><th>errors</th></tr></thead>\n<tbody>\n",
     );
     for shown in groups.iter().flat_map(|group| &group.runs) {
         let result = &shown.run.result;
@@ -221,8 +221,8 @@ fn efficiency(out: &mut String, groups: &[Group<'_>]) {
         })
     });
     let title = "Efficiency: throughput ÷ that of the mandatory cryptography alone";
-    let plot = RowPlot { title: title.to_owned(), unit: String::new(), rows: rows.collect(), max: Some(1.0) };
-    figure(out, title, plot.svg());
+    let plot = RowPlot { unit: String::new(), rows: rows.collect(), max: Some(1.0) };
+    figure(out, title, plot.html());
 }
 
 fn cpu(out: &mut String, groups: &[Group<'_>]) {
@@ -258,8 +258,8 @@ fn cpu(out: &mut String, groups: &[Group<'_>]) {
         return;
     }
     let title = "Server CPU time per operation, by stage";
-    let plot = RowPlot { title: title.to_owned(), unit: "µs".to_owned(), rows, max: None };
-    let Some(svg) = plot.svg() else { return };
+    let plot = RowPlot { unit: "µs".to_owned(), rows, max: None };
+    let Some(svg) = plot.html() else { return };
     let _ = write!(out, "<figure><figcaption>{title}; the mark: mandatory cryptography alone</figcaption>");
     let entries: Vec<_> =
         stages.iter().enumerate().map(|(colour, stage)| ((*stage).to_owned(), colour)).collect();

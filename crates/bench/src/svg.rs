@@ -254,8 +254,6 @@ pub struct Row {
 /// Rows of stacked parts, all on one scale.
 #[derive(Clone, Debug, Default)]
 pub struct RowPlot {
-    /// What the plot shows, for those who cannot see it.
-    pub title: String,
     /// The unit of the parts.
     pub unit: String,
     /// The rows.
@@ -265,11 +263,12 @@ pub struct RowPlot {
 }
 
 impl RowPlot {
-    /// The plot as an `<svg>` element; nothing if there is nothing to show.
+    /// The plot: for every row a line of text and a bar that is as wide as the page allows. Nothing if there is nothing
+    /// to show.
     #[must_use]
-    pub fn svg(&self) -> Option<String> {
-        const ROW: f64 = 38.0;
-        const BAR: f64 = 12.0;
+    pub fn html(&self) -> Option<String> {
+        /// Width of a bar in user units; they stretch.
+        const BAR: f64 = 1_000.0;
         if self.rows.is_empty() {
             return None;
         }
@@ -277,27 +276,24 @@ impl RowPlot {
             row.parts.iter().map(|(_, _, value)| *value).sum::<f64>().max(row.mark.unwrap_or(0.0))
         };
         let max = self.max.unwrap_or_else(|| self.rows.iter().map(length).fold(0.0, f64::max));
-        let scale = if max > 0.0 { WIDTH / max } else { 0.0 };
+        let scale = if max > 0.0 { BAR / max } else { 0.0 };
         let mut out = String::new();
-        open(&mut out, WIDTH, ROW * self.rows.len() as f64, &self.title);
-        for (index, row) in self.rows.iter().enumerate() {
-            let top = ROW * index as f64;
-            text(&mut out, "row", 0.0, top + 14.0, &row.label);
-            text(&mut out, "value", WIDTH, top + 14.0, &row.value);
+        for row in &self.rows {
+            let (label, value) = (escape(&row.label), escape(&row.value));
             let _ = write!(
                 out,
-                "<rect class=\"rest\" x=\"0\" y=\"{:.1}\" width=\"{WIDTH}\" height=\"{BAR}\"/>",
-                top + 19.0
+                "<div class=\"row\"><span>{label}</span><b>{value}</b></div><svg class=\"bar\" viewBox=\"0 0 {BAR} 18\" \
+                 preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{label}: {value}\">\
+                 <rect class=\"rest\" x=\"0\" y=\"3\" width=\"{BAR}\" height=\"12\"/>"
             );
             let mut left = 0.0;
             for (name, colour, value) in &row.parts {
-                let width = (value * scale).clamp(0.0, WIDTH - left);
+                let width = (value * scale).clamp(0.0, BAR - left);
                 let _ = write!(
                     out,
-                    "<rect fill=\"var(--c{})\" x=\"{left:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{BAR}\"><title>{}: \
-                     {} {}</title></rect>",
+                    "<rect fill=\"var(--c{})\" x=\"{left:.1}\" y=\"3\" width=\"{width:.1}\" height=\"12\"><title>{}: {} \
+                     {}</title></rect>",
                     colour % COLOURS,
-                    top + 19.0,
                     escape(name),
                     number(*value),
                     escape(&self.unit)
@@ -305,11 +301,11 @@ impl RowPlot {
                 left += width;
             }
             if let Some(mark) = row.mark {
-                let at = (mark * scale).clamp(1.0, WIDTH - 1.0);
-                let _ = write!(out, "<path class=\"mark\" d=\"M{at:.1} {:.1}v{}\"/>", top + 16.0, BAR + 6.0);
+                let at = (mark * scale).clamp(1.0, BAR - 1.0);
+                let _ = write!(out, "<path class=\"mark\" d=\"M{at:.1} 0v18\"/>");
             }
+            out.push_str("</svg>");
         }
-        out.push_str("</svg>");
         Some(out)
     }
 }
@@ -398,7 +394,7 @@ mod tests {
             mark: Some(100.0),
         };
         let plot = RowPlot { unit: "µs".into(), rows: vec![row], ..RowPlot::default() };
-        let svg = plot.svg().unwrap();
-        assert!(svg.contains("width=\"300.0\" height=\"12\"><title>cpu: 75.0 µs"), "{svg}");
+        let html = plot.html().unwrap();
+        assert!(html.contains("width=\"750.0\" height=\"12\"><title>cpu: 75.0 µs"), "{html}");
     }
 }
