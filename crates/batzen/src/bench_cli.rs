@@ -14,6 +14,8 @@ pub struct BenchArgs {
 
 #[derive(Subcommand)]
 enum BenchCommand {
+    /// Measure what one core of this machine can do: cryptography by library and in lanes, HTTP, store, disk
+    Limits(batzen_bench::limits::LimitsArgs),
     /// Make one HTML file with plots and tables of some results
     Report(batzen_bench::report::ReportArgs),
     /// Put two results beside each other: ratios, better, worse
@@ -29,6 +31,7 @@ enum BenchCommand {
 /// Whatever keeps it from measuring, as one line.
 pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
+        BenchCommand::Limits(args) => Ok(batzen_bench::limits::run(&args)?),
         BenchCommand::Report(args) => Ok(batzen_bench::report::run(&args)?),
         BenchCommand::Compare(args) => Ok(batzen_bench::compare::run(&args)?),
         BenchCommand::Ceiling(args) => Ok(batzen_bench::ceiling::run(&args)?),

@@ -14,11 +14,14 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::str::FromStr;
 
+use batzen_crypto::cs::{CsRequest, CsSignRequest};
 use batzen_crypto::refresh::{self, FreshDenom};
 use batzen_crypto::{
-    BlindedDenomSignature, BlindedPlanchet, CoinSecrets, CsOperation, DenomPrivateKey, DenomPublicKey,
-    DenomSignature, EcdhePrivateKey, EddsaPrivateKey, EddsaPublicKey, EddsaSignature, ExchangeWithdrawValues,
-    ExpandedSigner, HashCode, PlanchetMasterSecret, TransferSecret, denom, eddsa,
+    BlindedDenomSignature, BlindedPlanchet, CoinSecrets, CryptoError, CsOperation, CsSignature,
+    CsVerifyingKey, DenomKey, DenomPrivateKey, DenomPublicKey, DenomSignature, EcdhePrivateKey,
+    EddsaPrivateKey, EddsaPublicKey, EddsaSignature, ExchangeWithdrawValues, ExpandedSigner, HashCode, Path,
+    PlanchetMasterSecret, RefreshMasterSecret, RsaPrivateKey, RsaPublicKey, TransferSecret, cs, denom, eddsa,
+    rsa,
 };
 use serde::{Deserialize, Serialize};
 
@@ -133,6 +136,17 @@ impl Step {
         self != Self::RValues || cipher == Cipher::Cs
     }
 
+    /// Whether there is an implementation in lanes.
+    #[must_use]
+    pub fn has_lanes(self, cipher: Cipher) -> bool {
+        match self {
+            Self::EddsaVerify | Self::EddsaSign | Self::RValues => true,
+            Self::DenomVerify => cipher == Cipher::Cs,
+            // A Clause Schnorr signature is a hash and a multiplication of numbers.
+            Self::BlindSign | Self::KeyExchange | Self::Planchet => false,
+        }
+    }
+
     /// The name of the step in results.
     #[must_use]
     pub fn name(self, cipher: Cipher) -> String {
@@ -198,6 +212,7 @@ const MESSAGE_BYTES: usize = 256;
 
 /// What the steps work on: keys, coins and signatures of one cipher.
 pub struct Material {
+    cipher: Cipher,
     keys: Vec<DenomPrivateKey>,
     publics: Vec<DenomPublicKey>,
     coins: Vec<Coin>,
@@ -206,7 +221,6 @@ pub struct Material {
 
 struct Coin {
     denomination: usize,
-    master: PlanchetMasterSecret,
     values: ExchangeWithdrawValues,
     planchet: BlindedPlanchet,
     hash: HashCode,
@@ -223,7 +237,7 @@ impl Material {
     ///
     /// # Errors
     /// When there is no RSA of this size.
-    pub fn new(cipher: Cipher) -> Result<Self, batzen_crypto::CryptoError> {
+    pub fn new(cipher: Cipher) -> Result<Self, CryptoError> {
         let generate = |_| match cipher {
             Cipher::Rsa(bits) => DenomPrivateKey::generate_rsa(bits),
             Cipher::Cs => Ok(DenomPrivateKey::generate_cs()),
@@ -233,55 +247,51 @@ impl Material {
         let signer = ExpandedSigner::new(&EddsaPrivateKey::generate());
         let coins =
             (0..BATCH).map(|index| Coin::new(index, &keys, &publics)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { keys, publics, coins, signer })
+        Ok(Self { cipher, keys, publics, coins, signer })
     }
 
-    /// The code of a step, over one batch. What it computes is right: each step is checked once.
+    /// The code of a step, over one batch, by one of the implementations. What it computes is right: where there is a
+    /// verdict, it is looked at once. Steps that have but one implementation ignore `path`.
     #[must_use]
-    pub fn rival(&self, step: Step) -> Rival<'_> {
+    pub fn rival(&self, step: Step, path: Path) -> Rival<'_> {
         let batch = u32::try_from(BATCH).expect("a small number");
         match step {
             Step::EddsaVerify => {
                 let items: Vec<_> =
                     self.coins.iter().map(|coin| (&coin.public, &coin.message[..], &coin.coin_sig)).collect();
-                assert!(eddsa::verify_batch(&items).iter().all(|valid| *valid), "made by ourselves");
-                Rival::new(batch, move || drop(black_box(eddsa::verify_batch(black_box(&items)))))
+                assert!(all(eddsa::verify_batch_with(path, &items)), "made by ourselves");
+                Rival::new(batch, move || drop(black_box(eddsa::verify_batch_with(path, black_box(&items)))))
             }
-            Step::EddsaSign => Rival::new(batch, || {
-                for coin in &self.coins {
-                    black_box(self.signer.sign(black_box(&coin.message)));
-                }
-            }),
+            Step::EddsaSign => {
+                let items: Vec<_> = self.coins.iter().map(|coin| (&self.signer, &coin.message[..])).collect();
+                Rival::new(batch, move || drop(black_box(eddsa::sign_batch_with(path, black_box(&items)))))
+            }
+            Step::BlindSign if self.cipher == Cipher::Cs => {
+                let items: Vec<_> =
+                    self.coins.iter().filter_map(|coin| coin.cs_sign_request(&self.keys)).collect();
+                Rival::new(batch, move || drop(black_box(cs::sign_batch(black_box(&items)))))
+            }
             Step::BlindSign => {
-                let items: Vec<_> = self
-                    .coins
-                    .iter()
-                    .map(|coin| (&self.keys[coin.denomination], &coin.planchet, CsOperation::Withdraw))
-                    .collect();
-                Rival::new(batch, move || drop(black_box(denom::blind_sign_batch(black_box(&items)))))
+                let items: Vec<_> =
+                    self.coins.iter().filter_map(|coin| coin.rsa_to_sign(&self.keys)).collect();
+                Rival::new(batch, move || drop(black_box(rsa_sign(path, black_box(&items)))))
+            }
+            Step::DenomVerify if self.cipher == Cipher::Cs => {
+                let items: Vec<_> =
+                    self.coins.iter().filter_map(|coin| coin.cs_to_verify(&self.publics)).collect();
+                assert!(all(cs::verify_batch_with(path, &items)), "made by ourselves");
+                Rival::new(batch, move || drop(black_box(cs::verify_batch_with(path, black_box(&items)))))
             }
             Step::DenomVerify => {
-                let items: Vec<_> = self
-                    .coins
-                    .iter()
-                    .map(|coin| (&self.publics[coin.denomination], &coin.hash, &coin.signature))
-                    .collect();
-                assert!(denom::verify_batch(&items).iter().all(|valid| *valid), "made by ourselves");
-                Rival::new(batch, move || drop(black_box(denom::verify_batch(black_box(&items)))))
+                let items: Vec<_> =
+                    self.coins.iter().filter_map(|coin| coin.rsa_to_verify(&self.publics)).collect();
+                assert!(all(rsa_verify(path, &items)), "made by ourselves");
+                Rival::new(batch, move || drop(black_box(rsa_verify(path, black_box(&items)))))
             }
             Step::RValues => {
-                let nonces: Vec<_> =
-                    self.coins.iter().map(|coin| (coin.denomination, coin.master.cs_nonce())).collect();
-                Rival::new(batch, move || {
-                    for (denomination, nonce) in &nonces {
-                        let key = &self.keys[*denomination];
-                        black_box(ExchangeWithdrawValues::derive(
-                            key,
-                            black_box(nonce),
-                            CsOperation::Withdraw,
-                        ));
-                    }
-                })
+                let items: Vec<_> =
+                    self.coins.iter().filter_map(|coin| coin.cs_request(&self.keys)).collect();
+                Rival::new(batch, move || drop(black_box(cs::r_pubs_batch_with(path, black_box(&items)))))
             }
             Step::KeyExchange => Rival::new(batch, || {
                 for coin in &self.coins {
@@ -290,7 +300,7 @@ impl Material {
                 }
             }),
             Step::Planchet => {
-                let rms = batzen_crypto::RefreshMasterSecret::from_bytes([7; 32]);
+                let rms = RefreshMasterSecret::from_bytes([7; 32]);
                 Rival::new(batch, move || {
                     for coin in &self.coins {
                         let fresh =
@@ -305,12 +315,65 @@ impl Material {
     }
 }
 
+fn all(verdicts: Vec<bool>) -> bool {
+    verdicts.into_iter().all(|valid| valid)
+}
+
+fn rsa_sign(_: Path, items: &[(&RsaPrivateKey, &[u8])]) -> Vec<Result<Vec<u8>, CryptoError>> {
+    rsa::sign_batch(items)
+}
+
+fn rsa_verify(_: Path, items: &[(&RsaPublicKey, &HashCode, &[u8])]) -> Vec<bool> {
+    rsa::verify_batch(items)
+}
+
 impl Coin {
-    fn new(
-        index: usize,
-        keys: &[DenomPrivateKey],
-        publics: &[DenomPublicKey],
-    ) -> Result<Self, batzen_crypto::CryptoError> {
+    fn rsa_to_sign<'a>(&'a self, keys: &'a [DenomPrivateKey]) -> Option<(&'a RsaPrivateKey, &'a [u8])> {
+        match (&keys[self.denomination], &self.planchet) {
+            (DenomPrivateKey::Rsa(key), BlindedPlanchet::Rsa { blinded }) => Some((key, blinded)),
+            _ => None,
+        }
+    }
+
+    fn rsa_to_verify<'a>(
+        &'a self,
+        keys: &'a [DenomPublicKey],
+    ) -> Option<(&'a RsaPublicKey, &'a HashCode, &'a [u8])> {
+        match (&keys[self.denomination].key, &self.signature) {
+            (DenomKey::Rsa(key), DenomSignature::Rsa(signature)) => Some((key, &self.hash, signature)),
+            _ => None,
+        }
+    }
+
+    fn cs_request<'a>(&'a self, keys: &'a [DenomPrivateKey]) -> Option<CsRequest<'a>> {
+        match (&keys[self.denomination], &self.planchet) {
+            (DenomPrivateKey::Cs(key), BlindedPlanchet::Cs { nonce, .. }) => {
+                Some(CsRequest { key, nonce, operation: CsOperation::Withdraw })
+            }
+            _ => None,
+        }
+    }
+
+    fn cs_sign_request<'a>(&'a self, keys: &'a [DenomPrivateKey]) -> Option<CsSignRequest<'a>> {
+        match (&keys[self.denomination], &self.planchet) {
+            (DenomPrivateKey::Cs(key), BlindedPlanchet::Cs { nonce, c0, c1 }) => {
+                Some(CsSignRequest { key, nonce, operation: CsOperation::Withdraw, challenges: [c0, c1] })
+            }
+            _ => None,
+        }
+    }
+
+    fn cs_to_verify<'a>(
+        &'a self,
+        keys: &'a [DenomPublicKey],
+    ) -> Option<(&'a CsVerifyingKey, &'a HashCode, &'a CsSignature)> {
+        match (&keys[self.denomination].key, &self.signature) {
+            (DenomKey::Cs(key), DenomSignature::Cs(signature)) => Some((key, &self.hash, signature)),
+            _ => None,
+        }
+    }
+
+    fn new(index: usize, keys: &[DenomPrivateKey], publics: &[DenomPublicKey]) -> Result<Self, CryptoError> {
         let denomination = index % keys.len();
         let (key, public) = (&keys[denomination], &publics[denomination]);
         let master = PlanchetMasterSecret::generate();
@@ -328,7 +391,6 @@ impl Coin {
         let secret = refresh::transfer_secret(&transfer, &owner.public_key())?;
         Ok(Self {
             denomination,
-            master,
             values,
             planchet,
             hash: *state.h_coin_pub(),
@@ -382,7 +444,8 @@ impl StepTimes {
         let measure_here = || -> Result<Vec<f64>, BenchError> {
             let material =
                 Material::new(cipher).map_err(|error| BenchError::Usage(format!("{cipher}: {error}")))?;
-            let mut rivals: Vec<Rival<'_>> = steps.iter().map(|step| material.rival(*step)).collect();
+            let mut rivals: Vec<Rival<'_>> =
+                steps.iter().map(|step| material.rival(*step, Path::fastest())).collect();
             Ok(meter::best_us(effort, &mut rivals))
         };
         let measure_here = &measure_here;

@@ -7,6 +7,7 @@ pub mod affinity;
 pub mod ceiling;
 pub mod compare;
 mod error;
+pub mod limits;
 pub mod machine;
 pub mod meter;
 pub mod options;

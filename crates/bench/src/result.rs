@@ -61,7 +61,7 @@ pub enum ResultError {
     },
     /// The result was written by another version of Batzen.
     #[error(
-        "{path}: schema {found} is unknown; this program reads schema {SCHEMA} (rerun the measurement, or use the \
+        "{path}: schema {found} is unknown; this program reads schema {known} (rerun the measurement, or use the \
          version that made it)",
         path = path.display()
     )]
@@ -70,6 +70,8 @@ pub enum ResultError {
         path: PathBuf,
         /// The version in the file.
         found: u64,
+        /// The version that we read.
+        known: u64,
     },
     /// A line of a series or of a histogram is not of the expected form.
     #[error("{path}:{line}: {what}", path = path.display())]
@@ -413,14 +415,28 @@ fn read_optional(path: &Path) -> Result<Option<String>, ResultError> {
 }
 
 fn parse_result(path: &Path, text: &str) -> Result<RunResult, ResultError> {
+    parse_json(path, text, u64::from(SCHEMA))
+}
+
+/// Reads a file of ours that begins with the version of its form.
+pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path, schema: u64) -> Result<T, ResultError> {
+    let io = |source| ResultError::Io { path: path.to_owned(), source };
+    parse_json(path, &std::fs::read_to_string(path).map_err(io)?, schema)
+}
+
+fn parse_json<T: serde::de::DeserializeOwned>(
+    path: &Path,
+    text: &str,
+    schema: u64,
+) -> Result<T, ResultError> {
     #[derive(Deserialize)]
     struct Head {
         schema: u64,
     }
     let json = |source| ResultError::Json { path: path.to_owned(), source };
     let head: Head = serde_json::from_str(text).map_err(json)?;
-    if head.schema != u64::from(SCHEMA) {
-        return Err(ResultError::UnknownSchema { path: path.to_owned(), found: head.schema });
+    if head.schema != schema {
+        return Err(ResultError::UnknownSchema { path: path.to_owned(), found: head.schema, known: schema });
     }
     serde_json::from_str(text).map_err(json)
 }
