@@ -18,6 +18,8 @@ enum BenchCommand {
     Limits(batzen_bench::limits::LimitsArgs),
     /// Make one HTML file with plots and tables of some results
     Report(batzen_bench::report::ReportArgs),
+    /// Print results as Markdown, or renew the tables of a document
+    Table(batzen_bench::table::TableArgs),
     /// Put two results beside each other: ratios, better, worse
     Compare(batzen_bench::compare::CompareArgs),
     /// Measure the mandatory cryptography of operations alone (scenarios do this by themselves)
@@ -33,6 +35,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         BenchCommand::Limits(args) => Ok(batzen_bench::limits::run(&args)?),
         BenchCommand::Report(args) => Ok(batzen_bench::report::run(&args)?),
+        BenchCommand::Table(args) => Ok(batzen_bench::table::run(&args)?),
         BenchCommand::Compare(args) => Ok(batzen_bench::compare::run(&args)?),
         BenchCommand::Ceiling(args) => Ok(batzen_bench::ceiling::run(&args)?),
     }

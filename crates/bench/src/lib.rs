@@ -16,5 +16,6 @@ pub mod report;
 pub mod result;
 pub mod scenarios;
 pub mod svg;
+pub mod table;
 
 pub use error::BenchError;
