@@ -1,8 +1,20 @@
 //! `batzen bench`: measure this machine, this program, and compare.
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use anyhow::Context as _;
+use batzen_bench::BenchError;
+use batzen_bench::options::RunOptions;
+use batzen_bench::result::Run;
+use batzen_bench::scenarios::{self, Context, deposit, withdraw};
 use clap::{Args, Subcommand};
+
+use crate::{progress, services};
+
+/// The exit code of a measurement in which requests failed.
+const EXIT_ERRORS: u8 = 3;
 
 /// Measure: throughput, latency, efficiency.
 #[derive(Args)]
@@ -16,6 +28,12 @@ pub struct BenchArgs {
 enum BenchCommand {
     /// Measure what one core of this machine can do: cryptography by library and in lanes, HTTP, store, disk
     Limits(batzen_bench::limits::LimitsArgs),
+    /// Withdraw coins from funded reserves
+    Withdraw(withdraw::WithdrawArgs),
+    /// Pay merchants, one coin a request
+    Deposit(deposit::DepositArgs),
+    /// Pay merchants, several coins a request
+    BatchDeposit(deposit::BatchDepositArgs),
     /// Make one HTML file with plots and tables of some results
     Report(batzen_bench::report::ReportArgs),
     /// Print results as Markdown, or renew the tables of a document
@@ -34,9 +52,73 @@ enum BenchCommand {
 pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         BenchCommand::Limits(args) => Ok(batzen_bench::limits::run(&args)?),
+        BenchCommand::Withdraw(args) => show(&args.run, withdraw::run(&args, &context()?)),
+        BenchCommand::Deposit(args) => show(&args.run, deposit::run(&args, &context()?)),
+        BenchCommand::BatchDeposit(args) => show(&args.deposit.run, deposit::run_batch(&args, &context()?)),
         BenchCommand::Report(args) => Ok(batzen_bench::report::run(&args)?),
         BenchCommand::Table(args) => Ok(batzen_bench::table::run(&args)?),
         BenchCommand::Compare(args) => Ok(batzen_bench::compare::run(&args)?),
         BenchCommand::Ceiling(args) => Ok(batzen_bench::ceiling::run(&args)?),
     }
+}
+
+/// What scenarios need to know about this program. From here on signals end a measurement in order: its services, too.
+fn context() -> anyhow::Result<Context> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&interrupted);
+    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        let watched = services::block_on(async {
+            let stop = services::stop_signal()?;
+            // The receiver waits for this and nothing else.
+            let _ = sender.send(());
+            stop.await;
+            Ok(())
+        });
+        if let Err(error) = watched {
+            tracing::error!("{error:#}");
+        }
+        flag.store(true, Ordering::Relaxed);
+    })?;
+    receiver.recv().context("cannot watch signals")?;
+    Ok(Context {
+        program: std::env::current_exe().context("where is this program?")?,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: option_env!("BATZEN_COMMIT").unwrap_or("unknown").to_owned(),
+        command: command_line(),
+        interrupted,
+        shows_progress: progress::is_interactive(),
+    })
+}
+
+/// The command line as a shell would read it.
+fn command_line() -> String {
+    let quoted = |word: String| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=%,:+".contains(c);
+        if !word.is_empty() && word.chars().all(is_plain) {
+            word
+        } else {
+            format!("'{}'", word.replace('\'', "'\\''"))
+        }
+    };
+    let words = std::env::args_os().skip(1).map(|word| quoted(word.to_string_lossy().into_owned()));
+    std::iter::once("batzen".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+/// Shows what came of a measurement.
+fn show(options: &RunOptions, outcome: Result<Run, BenchError>) -> anyhow::Result<ExitCode> {
+    let run = match outcome {
+        Err(BenchError::Interrupted) => return Ok(ExitCode::from(130)),
+        Err(BenchError::Usage(reason)) => {
+            eprintln!("batzen: {reason}");
+            return Ok(ExitCode::from(2));
+        }
+        other => other?,
+    };
+    if options.json {
+        print!("{}", run.result.to_json());
+    } else {
+        print!("{}", scenarios::summary(&run));
+    }
+    Ok(if run.result.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_ERRORS) })
 }

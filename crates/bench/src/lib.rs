@@ -5,17 +5,27 @@
 
 pub mod affinity;
 pub mod ceiling;
+pub mod coins;
 pub mod compare;
 mod error;
 pub mod limits;
+pub mod load;
 pub mod machine;
+pub mod measure;
 pub mod meter;
 pub mod options;
 mod output;
+pub mod prepared;
+pub mod procfs;
+pub mod progress;
+pub mod random;
 pub mod report;
 pub mod result;
 pub mod scenarios;
+pub mod scrape;
 pub mod svg;
 pub mod table;
+pub mod wire;
+pub mod world;
 
 pub use error::BenchError;

@@ -28,6 +28,9 @@ pub struct LoadOptions {
     /// Let aggregation and transfers run meanwhile
     #[arg(long)]
     pub with_workers: bool,
+    /// Prepare so many operations instead of finding out how many are needed
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub supply: Option<u64>,
     /// Secrets, amounts and choices follow from this number
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,

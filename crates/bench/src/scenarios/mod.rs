@@ -1,8 +1,13 @@
 //! What is measured. A scenario is a module with its arguments and a function from them to a [`Run`].
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::result::Run;
+
+pub mod deposit;
+pub mod withdraw;
 
 /// What every scenario needs to know about the program it is part of.
 #[derive(Clone, Debug)]
@@ -11,6 +16,10 @@ pub struct Context {
     pub program: PathBuf,
     /// The version of the program.
     pub version: String,
+    /// The commit it was built from, or `unknown`.
+    pub commit: String,
+    /// Becomes true when the user has enough.
+    pub interrupted: Arc<AtomicBool>,
     /// The command line, as a shell would read it.
     pub command: String,
     /// Whether somebody watches standard error.

@@ -1,0 +1,165 @@
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+
+use super::client::Times;
+use super::*;
+use crate::wire;
+
+/// A server that answers every request after `pause`, with 200, or 500 to every one whose number `fails` says so.
+fn server(
+    pause: impl Fn(u64) -> Duration + Send + Sync + 'static,
+    fails: fn(u64) -> bool,
+) -> (SocketAddr, Arc<AtomicU64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let count = Arc::new(AtomicU64::new(0));
+    let (counted, pause) = (Arc::clone(&count), Arc::new(pause));
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, counted, pause) = (stream.unwrap(), Arc::clone(&counted), Arc::clone(&pause));
+            std::thread::spawn(move || {
+                stream.set_nodelay(true).unwrap();
+                let mut request = [0; 4096];
+                while let Ok(length) = stream.read(&mut request) {
+                    if length == 0 {
+                        return;
+                    }
+                    let number = counted.fetch_add(1, Relaxed);
+                    std::thread::sleep(pause(number));
+                    let status = if fails(number) { 500 } else { 200 };
+                    // In two parts: answers need not come at once.
+                    let answer = format!("HTTP/1.1 {status} x\r\nContent-Length: 2\r\n\r\nok");
+                    let (first, second) = answer.split_at(30);
+                    if stream.write_all(first.as_bytes()).is_err() {
+                        return;
+                    }
+                    if number % 7 == 0 {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    let _ = stream.write_all(second.as_bytes());
+                }
+            });
+        }
+    });
+    (address, count)
+}
+
+/// Jobs of two requests.
+struct Pairs {
+    left: u64,
+    is_second: Vec<bool>,
+}
+
+fn pairs(left: u64) -> Pairs {
+    Pairs { left, is_second: vec![false; 64] }
+}
+
+impl Script for Pairs {
+    fn begin(&mut self, slot: usize) -> Option<Outgoing> {
+        self.left = self.left.checked_sub(1)?;
+        self.is_second[slot] = false;
+        Some(Outgoing { bytes: wire::get("/first"), kind: 0 })
+    }
+
+    fn answer(&mut self, slot: usize, status: u16, body: &[u8]) -> (u64, Next) {
+        assert_eq!(body, b"ok");
+        if status != 200 {
+            return (0, Next::Failed(format!("HTTP {status}")));
+        }
+        if std::mem::replace(&mut self.is_second[slot], true) {
+            return (1, Next::Done);
+        }
+        (0, Next::Send(Outgoing { bytes: wire::post("/second", &()), kind: 1 }))
+    }
+}
+
+fn plan(server: SocketAddr, schedule: Schedule, duration: Option<Duration>) -> Plan {
+    let kinds = vec!["first", "second"];
+    Plan { server, clients: 5, schedule, warmup: Duration::ZERO, duration, kinds, cores: Vec::new() }
+}
+
+fn go(plan: &Plan, scripts: Vec<Pairs>) -> (Outcome, Vec<Pairs>) {
+    run(plan, scripts, &mut (), &Arc::default()).unwrap()
+}
+
+#[test]
+fn every_job_is_done_once() {
+    let (address, seen) = server(|_| Duration::ZERO, |_| false);
+    let (outcome, scripts) = go(&plan(address, Schedule::Closed, None), vec![pairs(100), pairs(51)]);
+    assert_eq!((outcome.all.ops, outcome.all.requests, seen.load(Relaxed)), (151, 302, 302));
+    assert_eq!((outcome.kinds[0].requests, outcome.kinds[1].ops, outcome.ops_in_all), (151, 151, 151));
+    assert!(outcome.errors.is_empty() && !outcome.is_exhausted && outcome.measured > Duration::ZERO);
+    assert_eq!(outcome.seconds.iter().map(|second| second.requests).sum::<u64>(), 302);
+    assert!(scripts.iter().all(|script| script.left == 0));
+}
+
+#[test]
+fn failures_are_counted_and_end_their_job() {
+    let (address, _) = server(|_| Duration::ZERO, |number| number % 10 == 3);
+    let (outcome, _) = go(&plan(address, Schedule::Closed, None), vec![pairs(200)]);
+    let failed = outcome.errors["HTTP 500"];
+    assert_eq!(outcome.all.ops + failed, 200);
+    assert!(failed > 10, "{failed}");
+}
+
+#[test]
+fn a_run_ends_in_time_or_with_its_jobs() {
+    let (address, _) = server(|_| Duration::from_millis(1), |_| false);
+    let time = Duration::from_millis(300);
+    let (outcome, scripts) = go(&plan(address, Schedule::Closed, Some(time)), vec![pairs(1_000_000)]);
+    assert!(!outcome.is_exhausted && outcome.measured == time && outcome.ops_in_all >= outcome.all.ops);
+    assert!(scripts[0].left > 0 && outcome.all.ops > 0);
+    let (outcome, _) = go(&plan(address, Schedule::Closed, Some(Duration::from_secs(600))), vec![pairs(10)]);
+    assert!(outcome.is_exhausted && outcome.measured < Duration::from_secs(600));
+}
+
+#[test]
+fn a_stall_shows_in_an_open_loop_only() {
+    // The server stops for half a second, once. Closed loop: five requests are slow, the others never start.
+    let slow = Duration::from_millis(500);
+    let stall = move |number| if (100..105).contains(&number) { slow } else { Duration::ZERO };
+    let (address, _) = server(stall, |_| false);
+    let (closed, _) = go(&plan(address, Schedule::Closed, None), vec![pairs(400)]);
+    let slow_ones = |outcome: &Outcome| outcome.all.latency.count_between(100_000, LATENCY_MAX_US);
+    assert!(closed.all.latency.max() >= 490_000);
+    assert!(slow_ones(&closed) <= 30, "{}", slow_ones(&closed));
+
+    // Open loop at 400 a second: all that should have started meanwhile were slow, about 160 by more than 100 ms.
+    let (address, _) = server(stall, |_| false);
+    let (open, _) = go(&plan(address, Schedule::Open { jobs_per_s: 400.0 }, None), vec![pairs(400)]);
+    assert!(slow_ones(&open) >= 100, "{}", slow_ones(&open));
+    assert_eq!(open.all.ops, 400);
+}
+
+#[test]
+fn planned_times_keep_the_rate() {
+    let all: Vec<u64> = (0..3)
+        .flat_map(|thread| {
+            let mut times = Times::new(Schedule::Open { jobs_per_s: 1_000.0 }, thread, 3);
+            (0..10).map(move |_| {
+                let next = times.next_ns().unwrap();
+                times.begun();
+                next
+            })
+        })
+        .collect();
+    let mut sorted = all;
+    sorted.sort_unstable();
+    for (index, time) in (0_u64..).zip(sorted) {
+        assert!(time.abs_diff(index * 1_000_000) < 10, "{index}: {time}");
+    }
+    assert_eq!(Times::new(Schedule::Closed, 0, 1).next_ns(), None);
+}
+
+#[test]
+fn a_server_that_is_gone_ends_the_run() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let plan = plan(address, Schedule::Closed, Some(Duration::from_secs(600)));
+    std::thread::spawn(move || {
+        let streams: Vec<_> = listener.incoming().take(5).collect();
+        drop((listener, streams));
+    });
+    let (outcome, _) = go(&plan, vec![pairs(10)]);
+    assert!(outcome.all.ops == 0 && !outcome.errors.is_empty());
+}

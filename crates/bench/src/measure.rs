@@ -1,0 +1,624 @@
+//! How a run goes: set-up, a look at the peak, load, checks, result.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::BenchError;
+use crate::affinity::{self, Placement};
+use crate::ceiling::{self, Cipher, Share};
+use crate::coins::Workshop;
+use crate::load::{self, Observer, Outcome, Plan, Schedule, Script, Watch};
+use crate::machine::Machine;
+use crate::meter::Effort;
+use crate::options::{LoadOptions, Rate, RunOptions};
+use crate::procfs::{self, CpuTime};
+use crate::progress::{Bar, Progress};
+use crate::result::{
+    self, BatchSizes, BytesPerOp, KindResult, Latency, LimitedBy, Load, Run, RunResult, Sample,
+};
+use crate::scenarios::Context;
+use crate::scrape::Page;
+use crate::world::{CoinKind, World, WorldPlan};
+
+/// What a scenario is called, and what it counts.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// Its name on the command line.
+    pub scenario: &'static str,
+    /// What tells this run from its neighbours.
+    pub title: String,
+    /// What an operation is, in the plural.
+    pub unit: &'static str,
+    /// Kinds of requests.
+    pub kinds: Vec<&'static str>,
+    /// What was chosen beyond the options of all scenarios.
+    pub parameters: BTreeMap<String, Value>,
+    /// The cipher of the coins.
+    pub cipher: Cipher,
+    /// The denominations.
+    pub coins: Vec<CoinKind>,
+    /// Operations of a job, on average.
+    pub ops_per_job: f64,
+    /// What a reader must know about the unit.
+    pub remarks: Vec<String>,
+}
+
+/// What a scenario prepares from.
+pub struct Stage<'a> {
+    /// The bank and the exchange.
+    pub world: &'a mut World,
+    /// The threads that prepare.
+    pub workshop: &'a Workshop,
+    /// Shows how far it is.
+    pub progress: Progress,
+    /// Threads of the load generator.
+    pub threads: usize,
+    /// Connections, at most, of one thread.
+    pub clients: usize,
+}
+
+/// What a scenario does.
+pub trait Workload {
+    /// What it sends.
+    type Script: Script;
+
+    /// What it is called.
+    fn describe(&self) -> Description;
+
+    /// Makes what all loads need: reserves with money.
+    ///
+    /// # Errors
+    /// When the bank or the exchange refuses.
+    fn set_up(&mut self, stage: &mut Stage<'_>) -> Result<(), BenchError>;
+
+    /// Makes the next `ops` operations, other ones than before: a script a thread.
+    ///
+    /// # Errors
+    /// When the exchange refuses.
+    fn prepare(&mut self, ops: u64, stage: &mut Stage<'_>) -> Result<Vec<Self::Script>, BenchError>;
+
+    /// Checks the answers that were kept; returns how many.
+    ///
+    /// # Errors
+    /// What is wrong with one.
+    fn check(&mut self, scripts: Vec<Self::Script>, stage: &mut Stage<'_>) -> Result<u64, BenchError>;
+
+    /// The operations of the exchange that one operation of the scenario is made of: as planned, or as they came.
+    fn shares(&self, outcome: Option<&Outcome>) -> Vec<Share>;
+
+    /// Further figures.
+    fn extra(&self, _outcome: &Outcome) -> BTreeMap<String, f64> {
+        BTreeMap::new()
+    }
+}
+
+/// A look at the peak: load before it is measured, and how long it is measured.
+const PROBE: (Duration, Duration) = (Duration::from_millis(300), Duration::from_millis(700));
+/// The same where a rate follows from it.
+const PROBE_FOR_RATE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_millis(2_000));
+/// How much more is prepared than the look at the peak says: machines get faster, too.
+const RESERVE_FACTOR: f64 = 1.3;
+/// Fewer operations make no measurement.
+const OPS_MIN: f64 = 200.0;
+/// Cores that are idle for less than this share of the time are busy.
+const IDLE_SHARE: f64 = 0.1;
+/// Foreign work on the server's cores beyond this share is remarked.
+const FOREIGN_SHARE: f64 = 0.05;
+
+/// Runs a scenario.
+///
+/// # Errors
+/// Whatever keeps it from a result. Requests that fail are part of the result.
+pub fn measure<W: Workload>(
+    workload: &mut W,
+    load: &LoadOptions,
+    run: &RunOptions,
+    context: &Context,
+) -> Result<Run, BenchError> {
+    let described = workload.describe();
+    let placement = Placement::choose(run.server_cores.as_ref(), run.client_cores.as_ref())?;
+    let progress = Progress::new(context.shows_progress);
+    let path = run.out.clone().unwrap_or_else(|| crate::scenarios::default_directory(described.scenario));
+    refuse_old_results(&path)?;
+
+    let spinner = progress.waiting("measuring the cryptography alone");
+    let planned =
+        ceiling::measure(described.cipher, &workload.shares(None), &placement.server, Effort::QUICK)?;
+    drop(spinner);
+    let workshop = Workshop::new(&placement.all)?;
+    let mut world = World::start(
+        WorldPlan {
+            program: context.program.clone(),
+            dir: path.join("world"),
+            placement: placement.clone(),
+            coins: described.coins.clone(),
+            with_workers: load.with_workers,
+            is_kept: run.keep_world,
+            interrupted: context.interrupted.clone(),
+        },
+        &progress,
+    )?;
+    let threads = placement.client_count().min(load.clients as usize);
+    let clients = (load.clients as usize).div_ceil(threads);
+    let mut stage = Stage { world: &mut world, workshop: &workshop, progress, threads, clients };
+    workload.set_up(&mut stage)?;
+
+    // How much is needed?
+    let shape = Shape { described: &described, load, placement: &placement };
+    let peak = match (load.supply, load.rate) {
+        (Some(_), None | Some(Rate::PerSecond(_))) | (None, Some(Rate::PerSecond(_))) => None,
+        (_, rate) => Some(probe(workload, &shape, rate.is_some(), planned.ops_per_s, &mut stage)?),
+    };
+    let target = match load.rate {
+        None => None,
+        Some(Rate::PerSecond(rate)) => Some(rate),
+        Some(Rate::OfPeak(share)) => peak.map(|peak| peak * share),
+    };
+    let seconds = (load.warmup + load.duration).as_secs_f64();
+    let needed = match (load.supply, target, peak) {
+        (Some(supply), ..) => supply as f64,
+        // Clients that wait hold jobs, too.
+        (None, Some(target), _) => target * seconds + f64::from(load.clients) * described.ops_per_job,
+        (None, None, peak) => peak.unwrap_or(planned.ops_per_s) * RESERVE_FACTOR * seconds,
+    };
+    let scripts = workload.prepare(whole(needed.max(OPS_MIN)), &mut stage)?;
+
+    // Load.
+    let schedule =
+        target.map_or(Schedule::Closed, |rate| Schedule::Open { jobs_per_s: rate / described.ops_per_job });
+    let plan = shape.plan(stage.world, schedule, load.warmup, load.duration);
+    let started = result::utc_now();
+    let bar = progress.timed(&described.title, load.warmup + load.duration);
+    let mut recorder = Recorder::new(stage.world, &placement, bar);
+    let interrupted = context.interrupted.clone();
+    let ran =
+        affinity::on_cores(&placement.client, || load::run(&plan, scripts, &mut recorder, &interrupted))?;
+    // A server that has ended explains everything else.
+    stage.world.still_runs()?;
+    let (outcome, scripts) = ran?;
+    let recorded = recorder.finish()?;
+
+    // Checks.
+    let checked = workload.check(scripts, &mut stage)?;
+    let spinner = progress.waiting("measuring the cryptography alone");
+    let shares = workload.shares(Some(&outcome));
+    let ceiling = ceiling::measure(described.cipher, &shares, &placement.server, Effort::QUICK)?;
+    drop(spinner);
+    let balanced = world.finish(&progress)?;
+
+    let mut result = shape.result(&outcome, &recorded, context);
+    result.started = started;
+    result.set_ceiling(ceiling.ops_per_s, ceiling.parts);
+    result.load = match target {
+        None => Load::Closed { clients: load.clients as usize },
+        Some(target_ops_per_s) => Load::Open { clients: load.clients as usize, target_ops_per_s },
+    };
+    result.extra.insert("answers_checked".into(), checked as f64);
+    result.extra.extend(peak.map(|peak| ("probed_peak_ops_per_s".into(), peak)));
+    result.extra.extend(workload.extra(&outcome));
+    if let (Some(us), Some(cores)) = (result.cpu_us_per_op, Some(placement.server_count() as f64)) {
+        // On a machine that does other things, too, this says more than the time on the clock.
+        let cpu_ceiling_us = cores * 1e6 / ceiling.ops_per_s;
+        result.extra.insert("efficiency_by_cpu_time".into(), cpu_ceiling_us / us);
+    }
+    if !balanced {
+        *result.errors.entry("the books of the exchange do not add up".into()).or_default() += 1;
+    }
+    let written = Run {
+        path: path.clone(),
+        result,
+        series: series(&outcome, &recorded),
+        latency: result::percentile_points(&outcome.all.latency),
+    };
+    written.write()?;
+    for (name, page) in
+        [(result::METRICS_BEFORE_FILE, &recorded.before), (result::METRICS_AFTER_FILE, &recorded.after)]
+    {
+        let file = path.join(name);
+        std::fs::write(&file, &page.text).map_err(BenchError::io(&file))?;
+    }
+    Ok(written)
+}
+
+/// A directory with a result in it is not written over: the user may have meant another.
+fn refuse_old_results(path: &std::path::Path) -> Result<(), BenchError> {
+    if path.join(result::RESULT_FILE).exists() || path.join("world").exists() {
+        let path = path.display();
+        return Err(BenchError::Usage(format!(
+            "{path} holds a result already; choose another directory with --out"
+        )));
+    }
+    std::fs::create_dir_all(path).map_err(BenchError::io(path))
+}
+
+/// A positive number without its fraction.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and below 2^53")]
+fn whole(number: f64) -> u64 {
+    number.ceil() as u64
+}
+
+/// A short load that shows what the server can do; operations per second.
+fn probe<W: Workload>(
+    workload: &mut W,
+    shape: &Shape<'_>,
+    for_rate: bool,
+    ceiling_ops_per_s: f64,
+    stage: &mut Stage<'_>,
+) -> Result<f64, BenchError> {
+    let (warmup, duration) = if for_rate { PROBE_FOR_RATE } else { PROBE };
+    // Nobody is faster than the cryptography alone; most are a good deal slower.
+    let needed = ceiling_ops_per_s * (warmup + duration).as_secs_f64();
+    let scripts = workload.prepare(whole(needed.max(OPS_MIN)), stage)?;
+    let spinner = stage.progress.waiting("looking for the peak");
+    let plan = shape.plan(stage.world, Schedule::Closed, warmup, duration);
+    let interrupted = stage.world.interrupted().clone();
+    let ran =
+        affinity::on_cores(&shape.placement.client, || load::run(&plan, scripts, &mut (), &interrupted))?;
+    stage.world.still_runs()?;
+    let (outcome, _) = ran?;
+    drop(spinner);
+    if let Some((reason, count)) = outcome.errors.iter().next() {
+        return Err(BenchError::SetUp(format!("{count} requests of the look at the peak failed: {reason}")));
+    }
+    let seconds = outcome.measured.as_secs_f64();
+    if outcome.all.ops == 0 || seconds <= 0.0 {
+        // So few that all were done before the measured part began, or so slow that none was done in it.
+        return Ok(outcome.ops_in_all as f64 / (warmup.as_secs_f64() + seconds).max(1e-3));
+    }
+    Ok(outcome.all.ops as f64 / seconds)
+}
+
+/// What is known before the load.
+struct Shape<'a> {
+    described: &'a Description,
+    load: &'a LoadOptions,
+    placement: &'a Placement,
+}
+
+impl Shape<'_> {
+    fn plan(&self, world: &World, schedule: Schedule, warmup: Duration, duration: Duration) -> Plan {
+        Plan {
+            server: world.exchange_address,
+            clients: self.load.clients as usize,
+            schedule,
+            warmup,
+            duration: Some(duration),
+            kinds: self.described.kinds.clone(),
+            cores: self.placement.client.clone(),
+        }
+    }
+
+    fn parameters(&self) -> BTreeMap<String, Value> {
+        let load = self.load;
+        let mut parameters = BTreeMap::from([
+            ("cipher".to_owned(), json!(self.described.cipher.to_string())),
+            ("clients".to_owned(), json!(load.clients)),
+            ("duration_s".to_owned(), json!(load.duration.as_secs_f64())),
+            ("warmup_s".to_owned(), json!(load.warmup.as_secs_f64())),
+            ("with_workers".to_owned(), json!(load.with_workers)),
+            ("seed".to_owned(), json!(load.seed)),
+        ]);
+        if let Some(rate) = load.rate {
+            parameters.insert("rate".to_owned(), json!(rate.to_string()));
+        }
+        parameters.extend(self.described.parameters.clone());
+        parameters
+    }
+
+    fn result(&self, outcome: &Outcome, recorded: &Recorded, context: &Context) -> RunResult {
+        let (ops, seconds) = (outcome.all.ops, outcome.measured.as_secs_f64());
+        let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+        let per_op = |amount: f64| if ops > 0 { amount / ops as f64 } else { 0.0 };
+        let server = recorded.server_after.since(&recorded.server_before);
+        let client_ns: u64 = recorded.client_ns;
+        let growth = |series: &str| recorded.after.growth(&recorded.before, series);
+        let disk = growth("batzen_store_written_bytes_total").unwrap_or(0.0);
+        let mut result = RunResult {
+            schema: result::SCHEMA,
+            scenario: self.described.scenario.to_owned(),
+            title: self.described.title.clone(),
+            command: context.command.clone(),
+            parameters: self.parameters(),
+            machine: Machine::detect(),
+            server_cores: self.placement.server.clone(),
+            client_cores: self.placement.client.clone(),
+            version: context.version.clone(),
+            commit: context.commit.clone(),
+            started: String::new(),
+            duration_s: seconds,
+            load: Load::Closed { clients: self.load.clients as usize },
+            unit: self.described.unit.to_owned(),
+            ops,
+            ops_per_s: per_second(ops),
+            requests: outcome.all.requests,
+            errors: outcome.errors.clone(),
+            ceiling_ops_per_s: None,
+            efficiency: None,
+            ceiling_parts: Vec::new(),
+            limited_by: recorded.limited_by(),
+            latency: Some(Latency::of(&outcome.all.latency)),
+            bytes_per_op: Some(BytesPerOp { disk: per_op(disk), ram: per_op(recorded.resident_growth) }),
+            cpu_us_per_op: Some(per_op(server.total_ns() as f64 / 1e3)),
+            cpu_us_per_op_by_stage: server
+                .by_role_ns
+                .iter()
+                .map(|(role, ns)| ((*role).to_owned(), per_op(*ns as f64 / 1e3)))
+                .collect(),
+            client_cpu_us_per_op: Some(per_op(client_ns as f64 / 1e3)),
+            batch_sizes: recorded.batch_sizes(),
+            kinds: BTreeMap::new(),
+            extra: BTreeMap::new(),
+            remarks: self.described.remarks.clone(),
+        };
+        if self.described.kinds.len() > 1 {
+            for (name, counts) in self.described.kinds.iter().zip(&outcome.kinds) {
+                let latency = Latency::of(&counts.latency);
+                let kind =
+                    KindResult { ops: counts.requests, ops_per_s: per_second(counts.requests), latency };
+                result.kinds.insert((*name).to_owned(), kind);
+            }
+        }
+        let extra = &mut result.extra;
+        extra.insert("requests_per_s".into(), per_second(outcome.all.requests));
+        extra.insert("server_cores_busy".into(), recorded.server_busy(seconds));
+        extra.insert("client_cores_busy".into(), client_ns as f64 / 1e9 / seconds.max(1e-9));
+        for (name, series) in [
+            ("index_bytes_per_op", "batzen_store_index_bytes"),
+            ("disk_growth_bytes_per_op", "batzen_store_disk_bytes"),
+            ("live_bytes_per_op", "batzen_store_live_bytes"),
+        ] {
+            extra.extend(growth(series).map(|growth| (name.to_owned(), per_op(growth))));
+        }
+        if let Some(growth) = growth("batzen_store_commits_total") {
+            extra.insert("commits_per_s".into(), growth / seconds.max(1e-9));
+        }
+        if outcome.late_p99_us > 0 {
+            extra.insert("generator_late_p99_us".into(), outcome.late_p99_us as f64);
+        }
+        self.remark(outcome, recorded, seconds, &mut result);
+        result
+    }
+
+    fn remark(&self, outcome: &Outcome, recorded: &Recorded, seconds: f64, result: &mut RunResult) {
+        let remarks = &mut result.remarks;
+        remarks.extend(self.placement.remark.clone());
+        if cfg!(debug_assertions) {
+            remarks.push("a debug build: the figures say nothing about speed".into());
+        }
+        if outcome.is_exhausted {
+            remarks.push(format!("what was prepared lasted for {seconds:.1} s only"));
+        }
+        if result.limited_by == LimitedBy::Client {
+            remarks.push("the load generator was the limit: the server can do more".into());
+        }
+        let foreign = recorded.foreign_share(self.placement, seconds);
+        if foreign > FOREIGN_SHARE {
+            let percent = foreign * 100.0;
+            remarks
+                .push(format!("others used {percent:.0} % of the server's cores: the figures are too low"));
+        }
+        if !outcome.errors.is_empty() {
+            remarks.push("requests failed: the figures do not count".into());
+        }
+        result.extra.insert("foreign_share_of_server_cores".into(), foreign.max(0.0));
+    }
+}
+
+/// What is looked at while the load runs.
+struct Recorder {
+    pid: u32,
+    server: std::net::SocketAddr,
+    placement: Placement,
+    bar: Bar,
+    start: std::time::Instant,
+    before: Option<(Page, Snapshot)>,
+    after: Option<(Page, Snapshot)>,
+    last: Option<Snapshot>,
+    last_page: Page,
+    /// What came of each second, beside the figures of the load itself.
+    seconds: Vec<Sample>,
+    last_ops: u64,
+    failure: Option<BenchError>,
+}
+
+/// What was used until a moment.
+#[derive(Clone, Debug)]
+struct Snapshot {
+    at: std::time::Instant,
+    server: CpuTime,
+    client: BTreeMap<String, u64>,
+    resident: u64,
+    server_cores: procfs::CoreTime,
+    client_cores: procfs::CoreTime,
+}
+
+/// What came of it.
+struct Recorded {
+    before: Page,
+    after: Page,
+    server_before: CpuTime,
+    server_after: CpuTime,
+    client_ns: u64,
+    busiest_client: f64,
+    resident_growth: f64,
+    server_idle: f64,
+    client_idle: f64,
+    series: Vec<Sample>,
+}
+
+impl Snapshot {
+    fn take(pid: u32, placement: &Placement) -> Self {
+        Self {
+            at: std::time::Instant::now(),
+            server: CpuTime::of(pid),
+            client: procfs::own_threads_ns("load-"),
+            resident: procfs::resident_bytes(pid),
+            server_cores: procfs::CoreTime::of(&placement.server),
+            client_cores: procfs::CoreTime::of(&placement.client),
+        }
+    }
+}
+
+impl Recorder {
+    fn new(world: &World, placement: &Placement, bar: Bar) -> Self {
+        Self {
+            pid: world.exchange_pid(),
+            server: world.exchange_address,
+            placement: placement.clone(),
+            bar,
+            start: std::time::Instant::now(),
+            before: None,
+            after: None,
+            last: None,
+            last_page: Page::default(),
+            seconds: Vec::new(),
+            last_ops: 0,
+            failure: None,
+        }
+    }
+
+    fn page(&mut self) -> Page {
+        Page::fetch(self.server).unwrap_or_else(|error| {
+            self.failure.get_or_insert(error);
+            Page::default()
+        })
+    }
+
+    fn finish(self) -> Result<Recorded, BenchError> {
+        if let Some(error) = self.failure {
+            return Err(error);
+        }
+        let (Some((before, first)), Some((after, last))) = (self.before, self.after) else {
+            return Err(BenchError::SetUp("the load ended before it was measured".into()));
+        };
+        let client: Vec<u64> = last
+            .client
+            .iter()
+            .map(|(name, ns)| ns.saturating_sub(first.client.get(name).copied().unwrap_or(0)))
+            .collect();
+        let elapsed = (last.at - first.at).as_secs_f64().max(1e-9);
+        Ok(Recorded {
+            client_ns: client.iter().sum(),
+            busiest_client: client.iter().max().map_or(0.0, |ns| *ns as f64 / 1e9 / elapsed),
+            resident_growth: last.resident as f64 - first.resident as f64,
+            server_idle: last.server_cores.idle_share_since(&first.server_cores),
+            client_idle: last.client_cores.idle_share_since(&first.client_cores),
+            server_before: first.server,
+            server_after: last.server,
+            before,
+            after,
+            series: self.seconds,
+        })
+    }
+}
+
+impl Observer for Recorder {
+    fn begins(&mut self) {
+        let snapshot = Snapshot::take(self.pid, &self.placement);
+        let page = self.page();
+        self.last = Some(snapshot.clone());
+        self.last_page = page.clone();
+        self.before = Some((page, snapshot));
+    }
+
+    fn second(&mut self, elapsed: Duration, watch: &Watch) {
+        let Some(last) = self.last.take() else { return };
+        let snapshot = Snapshot::take(self.pid, &self.placement);
+        let page = self.page();
+        let time = (snapshot.at - last.at).as_secs_f64().max(1e-9);
+        let busy = |ns: u64| Some(ns as f64 / 1e9 / time);
+        let client: u64 = snapshot
+            .client
+            .iter()
+            .map(|(name, ns)| ns.saturating_sub(last.client.get(name).copied().unwrap_or(0)))
+            .sum();
+        let batches =
+            page.growth(&self.last_page, "batzen_lane_batches_total").filter(|batches| *batches > 0.0);
+        let commands = page.growth(&self.last_page, "batzen_lane_commands_total");
+        self.seconds.push(Sample {
+            t_s: elapsed.as_secs_f64(),
+            batch_size: batches.zip(commands).map(|(batches, commands)| commands / batches),
+            server_cores_busy: busy(snapshot.server.since(&last.server).total_ns()),
+            client_cores_busy: busy(client),
+            queue_depth: page.value("batzen_lane_queued"),
+            ..Sample::default()
+        });
+        self.last = Some(snapshot);
+        self.last_page = page;
+        let ops = watch.ops();
+        self.bar.say(format!("{:.0} a second", (ops - self.last_ops) as f64 / time));
+        self.last_ops = ops;
+    }
+
+    fn ticks(&mut self, _watch: &Watch) {
+        self.bar.set(u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX));
+    }
+
+    fn ends(&mut self) {
+        let snapshot = Snapshot::take(self.pid, &self.placement);
+        let page = self.page();
+        self.after = Some((page, snapshot));
+    }
+}
+
+impl Recorded {
+    fn limited_by(&self) -> LimitedBy {
+        if self.server_idle < IDLE_SHARE {
+            LimitedBy::Server
+        } else if self.client_idle < IDLE_SHARE || self.busiest_client > 1.0 - IDLE_SHARE {
+            LimitedBy::Client
+        } else {
+            LimitedBy::Neither
+        }
+    }
+
+    /// Cores' worth of CPU time that the server used.
+    fn server_busy(&self, seconds: f64) -> f64 {
+        self.server_after.since(&self.server_before).total_ns() as f64 / 1e9 / seconds.max(1e-9)
+    }
+
+    /// Share of the server's cores that was used by somebody else. Unknown without cores of its own.
+    fn foreign_share(&self, placement: &Placement, seconds: f64) -> f64 {
+        if placement.server.is_empty() {
+            return 0.0;
+        }
+        1.0 - self.server_idle - self.server_busy(seconds) / placement.server.len() as f64
+    }
+
+    fn batch_sizes(&self) -> BTreeMap<String, BatchSizes> {
+        let growth = |series: &str| self.after.growth(&self.before, series);
+        let mut sizes = BTreeMap::new();
+        if let (Some(batches), Some(commands)) =
+            (growth("batzen_lane_batches_total"), growth("batzen_lane_commands_total"))
+            && batches > 0.0
+        {
+            let commit =
+                BatchSizes { batches: whole(batches), mean: commands / batches, buckets: Vec::new() };
+            sizes.insert("commit".to_owned(), commit);
+        }
+        sizes
+    }
+}
+
+/// What the load generator counted in each second, and what was seen meanwhile.
+fn series(outcome: &Outcome, recorded: &Recorded) -> Vec<Sample> {
+    let whole_seconds = usize::try_from(outcome.measured.as_secs()).unwrap_or(usize::MAX);
+    let latency = |counts: &load::Counts, quantile: f64| {
+        (counts.requests > 0).then(|| counts.latency.value_at_quantile(quantile) as f64)
+    };
+    outcome
+        .seconds
+        .iter()
+        .take(whole_seconds)
+        .enumerate()
+        .map(|(index, counts)| Sample {
+            t_s: (index + 1) as f64,
+            ops_per_s: counts.ops as f64,
+            p50_us: latency(counts, 0.5),
+            p99_us: latency(counts, 0.99),
+            ..recorded.series.get(index).copied().unwrap_or_default()
+        })
+        .collect()
+}

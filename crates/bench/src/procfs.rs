@@ -1,0 +1,191 @@
+//! What a process uses, as the kernel counts it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// CPU time of a process by the role of its threads, in nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CpuTime {
+    /// By role: `http`, `cpu`, `lane`, `store`, `other`.
+    pub by_role_ns: BTreeMap<&'static str, u64>,
+}
+
+impl CpuTime {
+    /// Of the threads that the process has now. Those that have ended do not count any more.
+    #[must_use]
+    pub fn of(pid: u32) -> Self {
+        let mut by_role_ns = BTreeMap::new();
+        for (name, ns) in threads(pid) {
+            *by_role_ns.entry(role(&name)).or_default() += ns;
+        }
+        Self { by_role_ns }
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn total_ns(&self) -> u64 {
+        self.by_role_ns.values().sum()
+    }
+
+    /// What came since `earlier`, by role.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let before = |role| earlier.by_role_ns.get(role).copied().unwrap_or(0);
+        let by_role_ns =
+            self.by_role_ns.iter().map(|(role, ns)| (*role, ns.saturating_sub(before(role)))).collect();
+        Self { by_role_ns }
+    }
+}
+
+/// What a thread does, by its name.
+#[must_use]
+pub fn role(thread: &str) -> &'static str {
+    const ROLES: [(&str, &str); 8] = [
+        ("http", "http"),
+        ("async", "http"),
+        ("tokio", "http"),
+        ("cpu", "cpu"),
+        ("collect", "cpu"),
+        ("lane", "lane"),
+        ("store", "store"),
+        ("journal", "store"),
+    ];
+    ROLES.iter().find(|(start, _)| thread.starts_with(start)).map_or("other", |(_, role)| role)
+}
+
+/// Name and CPU time in nanoseconds of each thread.
+fn threads(pid: u32) -> Vec<(String, u64)> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    tasks
+        .filter_map(|task| {
+            let path = task.ok()?.path();
+            let name = std::fs::read_to_string(path.join("comm")).ok()?.trim_end().to_owned();
+            Some((name, thread_ns(&path)?))
+        })
+        .collect()
+}
+
+/// CPU time of a thread: exact where the kernel keeps scheduler statistics, else in ticks of 10 ms.
+fn thread_ns(task: &Path) -> Option<u64> {
+    if let Ok(text) = std::fs::read_to_string(task.join("schedstat")) {
+        return text.split_whitespace().next()?.parse().ok();
+    }
+    let stat = std::fs::read_to_string(task.join("stat")).ok()?;
+    // The name, in parentheses, may hold anything.
+    let after_name = &stat[stat.rfind(')')? + 1..];
+    let ticks = |index: usize| after_name.split_whitespace().nth(index)?.parse::<u64>().ok();
+    Some((ticks(11)? + ticks(12)?) * 10_000_000)
+}
+
+/// CPU time in nanoseconds of the threads of this process whose names begin with `prefix`, each.
+#[must_use]
+pub fn own_threads_ns(prefix: &str) -> BTreeMap<String, u64> {
+    threads(std::process::id()).into_iter().filter(|(name, _)| name.starts_with(prefix)).collect()
+}
+
+/// Time of cores, in the kernel's ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoreTime {
+    idle: u64,
+    total: u64,
+}
+
+impl CoreTime {
+    /// Of these cores together; of all if none is named.
+    #[must_use]
+    pub fn of(cores: &[usize]) -> Self {
+        Self::from_stat(&std::fs::read_to_string("/proc/stat").unwrap_or_default(), cores)
+    }
+
+    fn from_stat(stat: &str, cores: &[usize]) -> Self {
+        let mut time = Self::default();
+        for line in stat.lines() {
+            let mut words = line.split_whitespace();
+            let Some(core) = words.next().and_then(|name| name.strip_prefix("cpu")?.parse().ok()) else {
+                continue;
+            };
+            if !cores.is_empty() && !cores.contains(&core) {
+                continue;
+            }
+            // user, nice, system, idle, iowait, irq, softirq, steal; what guests use is part of user.
+            let ticks: Vec<u64> = words.take(8).filter_map(|word| word.parse().ok()).collect();
+            time.total += ticks.iter().sum::<u64>();
+            time.idle += ticks.iter().skip(3).take(2).sum::<u64>();
+        }
+        time
+    }
+
+    /// Share of the time since `earlier` in which the cores had nothing to do.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "ticks of a run are few")]
+    pub fn idle_share_since(&self, earlier: &Self) -> f64 {
+        let total = self.total.saturating_sub(earlier.total);
+        if total == 0 { 0.0 } else { self.idle.saturating_sub(earlier.idle) as f64 / total as f64 }
+    }
+}
+
+/// Resident memory of a process in bytes, without files that are mapped; 0 if it is gone.
+#[must_use]
+pub fn resident_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())
+        .map_or(0, |kb| kb * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_have_roles() {
+        for (name, expected) in [
+            ("http-3", "http"),
+            ("async", "http"),
+            ("cpu-0", "cpu"),
+            ("lane", "lane"),
+            ("store-maintain", "store"),
+            ("batzen", "other"),
+        ] {
+            assert_eq!(role(name), expected);
+        }
+    }
+
+    #[test]
+    fn idle_cores_are_seen() {
+        let stat = "cpu  9 9 9 9\ncpu0 10 0 10 70 10 0 0 0 0 0\ncpu1 100 0 0 0 0 0 0 0\nintr 1\n";
+        let (start, both) = (CoreTime::default(), CoreTime::from_stat(stat, &[]));
+        assert!((CoreTime::from_stat(stat, &[0]).idle_share_since(&start) - 0.8).abs() < 1e-9);
+        assert!((both.idle_share_since(&start) - 0.4).abs() < 1e-9);
+        assert!(CoreTime::from_stat(stat, &[1]).idle_share_since(&start) < 1e-9);
+        assert!(both.idle_share_since(&both) < 1e-9);
+    }
+
+    #[test]
+    fn work_shows_in_the_thread_that_does_it() {
+        let (begun, ended) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+        std::thread::scope(|scope| {
+            let worker = || {
+                let start = std::time::Instant::now();
+                let mut number = 1_u64;
+                while start.elapsed().as_millis() < 50 {
+                    number = std::hint::black_box(number.wrapping_mul(3));
+                }
+                begun.wait();
+                ended.wait();
+            };
+            std::thread::Builder::new().name("cpu-busy".into()).spawn_scoped(scope, worker).unwrap();
+            begun.wait();
+            let cpu = CpuTime::of(std::process::id());
+            // A busy machine may have given it a part of the time only.
+            assert!(cpu.by_role_ns["cpu"] > 1_000_000, "{cpu:?}");
+            assert_eq!(own_threads_ns("cpu-busy").len(), 1);
+            assert!(cpu.total_ns() >= cpu.by_role_ns["cpu"]);
+            assert_eq!(cpu.since(&cpu).total_ns(), 0);
+            ended.wait();
+        });
+        assert!(resident_bytes(std::process::id()) > 0);
+        assert_eq!(resident_bytes(u32::MAX), 0);
+    }
+}

@@ -1,0 +1,83 @@
+//! Progress on standard error, if somebody watches.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Shows what is going on.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    is_shown: bool,
+}
+
+/// Something that goes on; it disappears when this is dropped.
+#[derive(Debug)]
+pub struct Bar(ProgressBar);
+
+impl Progress {
+    /// Shows, or keeps silent.
+    #[must_use]
+    pub fn new(is_shown: bool) -> Self {
+        Self { is_shown }
+    }
+
+    fn start(self, template: &str, message: &str, total: Option<u64>) -> Bar {
+        if !self.is_shown {
+            return Bar(ProgressBar::hidden());
+        }
+        let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        bar.set_style(style);
+        bar.set_message(message.to_owned());
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Bar(bar)
+    }
+
+    /// Something of which nobody knows how long it takes.
+    #[must_use]
+    pub fn waiting(self, message: &str) -> Bar {
+        self.start("{spinner} {msg} ({elapsed})", message, None)
+    }
+
+    /// Something that has so many steps.
+    #[must_use]
+    pub fn bar(self, message: &str, total: u64) -> Bar {
+        self.start("{msg} {wide_bar} {pos}/{len} {eta}", message, Some(total))
+    }
+
+    /// A load that takes a known time: milliseconds are the steps.
+    #[must_use]
+    pub fn timed(self, message: &str, time: Duration) -> Bar {
+        let total = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        self.start("{wide_msg} {bar:30} {elapsed}", message, Some(total))
+    }
+}
+
+impl Bar {
+    /// So many steps are done.
+    pub fn set(&self, done: u64) {
+        self.0.set_position(done);
+    }
+
+    /// One step more is done.
+    pub fn step(&self) {
+        self.0.inc(1);
+    }
+
+    /// How many steps are done.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.0.position()
+    }
+
+    /// Says something else.
+    pub fn say(&self, message: String) {
+        self.0.set_message(message);
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

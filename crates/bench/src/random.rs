@@ -1,0 +1,171 @@
+//! Choices and secrets that follow from a number, so that a run can be repeated.
+
+use batzen_crypto::kdf::kdf_array;
+
+/// Where everything that is chosen comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seed([u8; 32]);
+
+impl Seed {
+    /// The seed of a run.
+    #[must_use]
+    pub fn new(number: u64) -> Self {
+        Self(kdf_array(b"batzen-bench", &number.to_be_bytes(), &[b"seed"]))
+    }
+
+    /// The seed of a part of it.
+    #[must_use]
+    pub fn part(&self, name: &str) -> Self {
+        Self(self.bytes(name, 0))
+    }
+
+    /// 32 or 64 bytes, number `index` of those with this name.
+    #[must_use]
+    pub fn bytes<const N: usize>(&self, name: &str, index: u64) -> [u8; N] {
+        kdf_array(&index.to_be_bytes(), &self.0, &[name.as_bytes()])
+    }
+
+    /// The seed itself, for derivations of the protocol.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// Numbers that follow from it.
+    #[must_use]
+    pub fn numbers(&self, name: &str) -> Numbers {
+        Numbers(u64::from_be_bytes(self.bytes(name, 0)))
+    }
+}
+
+/// A stream of numbers for choices: SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators").
+#[derive(Clone, Debug)]
+pub struct Numbers(u64);
+
+impl Numbers {
+    /// The next number.
+    pub fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `limit`, which is far below 2⁶⁴: the bias does not show.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.draw() % limit.max(1)
+    }
+
+    /// A number from 0 to below 1.
+    #[allow(clippy::cast_precision_loss, reason = "53 bits are what a float holds")]
+    pub fn unit(&mut self) -> f64 {
+        (self.draw() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// How payments choose their merchant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Merchants {
+    /// Each as often as the others
+    Uniform,
+    /// All pay the same one
+    One,
+    /// The n-th most popular gets 1/n of what the most popular gets
+    Zipf,
+}
+
+impl Merchants {
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Uniform => "uniform",
+            Self::One => "one",
+            Self::Zipf => "zipf",
+        }
+    }
+}
+
+/// Draws merchants.
+#[derive(Clone, Debug)]
+pub struct Chooser {
+    /// Share of the draws that fall on this merchant or one before it.
+    cumulative: Vec<f64>,
+    numbers: Numbers,
+}
+
+impl Chooser {
+    /// Chooses among `count` merchants.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "there are not so many merchants")]
+    pub fn new(merchants: Merchants, count: usize, numbers: Numbers) -> Self {
+        let weight = |rank: usize| match merchants {
+            Merchants::Uniform => 1.0,
+            Merchants::One => f64::from(u8::from(rank == 1)),
+            Merchants::Zipf => 1.0 / rank as f64,
+        };
+        let mut sum = 0.0;
+        let mut cumulative: Vec<f64> = (1..=count.max(1))
+            .map(|rank| {
+                sum += weight(rank);
+                sum
+            })
+            .collect();
+        for share in &mut cumulative {
+            *share /= sum;
+        }
+        Self { cumulative, numbers }
+    }
+
+    /// The next one.
+    pub fn draw(&mut self) -> usize {
+        let number = self.numbers.unit();
+        self.cumulative.partition_point(|share| *share <= number).min(self.cumulative.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draws(merchants: Merchants, count: usize) -> Vec<u32> {
+        let mut chooser = Chooser::new(merchants, count, Seed::new(7).numbers("merchants"));
+        let mut seen = vec![0; count];
+        for _ in 0..100_000 {
+            seen[chooser.draw()] += 1;
+        }
+        seen
+    }
+
+    #[test]
+    fn zipf_draws_the_nth_one_nth_as_often() {
+        let seen = draws(Merchants::Zipf, 1_000);
+        // The sum of 1/n for n up to 1,000 is 7.485.
+        for (rank, tolerance) in [(1_usize, 0.03), (2, 0.05), (10, 0.12), (100, 0.35)] {
+            let expected = 100_000.0 / 7.485_470_86 / rank as f64;
+            let error = (f64::from(seen[rank - 1]) - expected).abs() / expected;
+            assert!(error < tolerance, "{rank}: {} instead of {expected}", seen[rank - 1]);
+        }
+        let tail: u32 = seen[500..].iter().sum();
+        assert!((8_000..10_500).contains(&tail), "{tail}");
+    }
+
+    #[test]
+    fn uniform_draws_all_alike_and_one_draws_one() {
+        let seen = draws(Merchants::Uniform, 10);
+        assert!(seen.iter().all(|count| (9_500..10_500).contains(count)), "{seen:?}");
+        assert_eq!(draws(Merchants::One, 10)[0], 100_000);
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_choices() {
+        let stream = |seed: u64| {
+            let mut numbers = Seed::new(seed).numbers("x");
+            [numbers.draw(), numbers.below(100), numbers.draw()]
+        };
+        assert_eq!(stream(1), stream(1));
+        assert_ne!(stream(1), stream(2));
+        assert_ne!(Seed::new(1).part("a"), Seed::new(1).part("b"));
+    }
+}
