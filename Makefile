@@ -9,7 +9,7 @@ BIN := $(or $(CARGO_TARGET_DIR),target)/release/batzen
 # Cycles of the long crash tests (`make soak`).
 CYCLES ?= 50
 
-.PHONY: help demo build test test-fast soak bench fmt lint doc install needs
+.PHONY: help demo build test test-fast soak bench timing-test fmt lint doc install needs
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -43,6 +43,9 @@ soak: needs ## the crash tests in their long form (CYCLES=50 kills each)
 
 bench: needs ## micro-benchmarks of cryptography and storage
 	$(CARGO) bench -p batzen-crypto -p batzen-store
+
+timing-test: needs ## look for secrets in the time that operations with private keys take (statistical, some minutes)
+	$(CARGO) run --release --locked -p batzen-crypto --example timing
 
 fmt: ## format the code
 	$(CARGO) fmt --all

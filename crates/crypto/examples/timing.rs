@@ -1,0 +1,187 @@
+//! Looks for secrets in the time that operations take, as dudect does (Reparaz, Balasch, Verbauwhede 2017): every
+//! operation runs with inputs of two classes in random order, and Welch's t-test says whether the times of the two
+//! have different means. A large |t| is a leak; a small one is no proof, only more trust with more measurements.
+//!
+//! `make timing-test`, or `cargo run --release -p batzen-crypto --example timing -- [MEASUREMENTS] [PART OF A NAME]`.
+//! Ends with status 1 if a case leaks, or if the control, which leaks on purpose, was not caught.
+
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use batzen_crypto::cs::{self, CsOperation, CsRequest};
+use batzen_crypto::{CsNonce, CsPrivateKey, EddsaPrivateKey, ExpandedSigner, Path, eddsa, fill_random};
+
+/// Above this nobody calls it chance.
+const LEAK_T: f64 = 10.0;
+/// Measurements of each class at the beginning that only warm up and say what an outlier is.
+const WARM_UP: usize = 500;
+
+/// An operation whose inputs lie in the same memory for both classes.
+struct Case {
+    name: &'static str,
+    /// Whether a difference between the classes is there on purpose.
+    leaks: bool,
+    /// Puts inputs of a class in place: fixed, or random.
+    prepare: Box<dyn FnMut(bool)>,
+    /// What is measured.
+    run: Box<dyn FnMut()>,
+}
+
+/// Two closures on the same inputs.
+fn case<T: 'static>(
+    name: &'static str,
+    inputs: T,
+    mut prepare: impl FnMut(&mut T, bool) + 'static,
+    mut run: impl FnMut(&T) + 'static,
+) -> Case {
+    let shared = std::rc::Rc::new(std::cell::RefCell::new(inputs));
+    let other = shared.clone();
+    Case {
+        name,
+        leaks: false,
+        prepare: Box::new(move |fixed| prepare(&mut other.borrow_mut(), fixed)),
+        run: Box::new(move || run(&shared.borrow())),
+    }
+}
+
+fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    fill_random(&mut bytes);
+    bytes
+}
+
+/// One of both, by a way that is the same for both: what prepares must leave no trace in what is measured.
+fn choose(fixed: bool, number: u8) -> [u8; 32] {
+    let candidates = [random(), [number; 32]];
+    candidates[usize::from(fixed)]
+}
+
+/// Eight keys: the same each time, or always others.
+fn signers(fixed: bool) -> Vec<ExpandedSigner> {
+    let key = |i| EddsaPrivateKey::from_bytes(choose(fixed, i));
+    (0..8).map(|i| ExpandedSigner::new(&key(i))).collect()
+}
+
+fn sign(path: Path) -> impl FnMut(&Vec<ExpandedSigner>) {
+    move |signers| {
+        let items: Vec<_> = signers.iter().map(|signer| (signer, &b"message"[..])).collect();
+        black_box(eddsa::sign_batch_with(path, &items));
+    }
+}
+
+type CsInputs = (CsPrivateKey, Vec<CsNonce>);
+
+/// A key and nonces of which the secret scalars are derived.
+fn cs_inputs(fixed: bool) -> CsInputs {
+    let mut key = choose(fixed, 1);
+    // Below the group order.
+    key[31] &= 0x0f;
+    let nonce = |i| CsNonce::from_bytes(choose(fixed, i));
+    (CsPrivateKey::from_bytes(key), (0..4).map(nonce).collect())
+}
+
+fn r_pubs((key, nonces): &CsInputs) {
+    let operation = CsOperation::Withdraw;
+    let items: Vec<_> = nonces.iter().map(|nonce| CsRequest { key, nonce, operation }).collect();
+    black_box(cs::r_pubs_batch_with(Path::Lanes, &items));
+}
+
+fn cases() -> Vec<Case> {
+    let refill = |inputs: &mut Vec<ExpandedSigner>, fixed: bool| *inputs = signers(fixed);
+    // Stops at the first byte that differs.
+    let control = case(
+        "control: a comparison that stops early",
+        [0u8; 4096],
+        |bytes, fixed| *bytes = if fixed { [0; 4096] } else { [1; 4096] },
+        |bytes| {
+            black_box(black_box(bytes).iter().all(|&byte| byte == 0));
+        },
+    );
+    vec![
+        Case { leaks: true, ..control },
+        case("eddsa/sign_batch/lanes", signers(true), refill, sign(Path::Lanes)),
+        case("eddsa/sign_batch/library", signers(true), refill, sign(Path::Library)),
+        case("cs/r_pubs_batch/lanes", cs_inputs(true), |i, fixed| *i = cs_inputs(fixed), r_pubs),
+    ]
+}
+
+/// Mean and variance as values come in (Welford).
+#[derive(Clone, Copy, Default)]
+struct Moments {
+    count: f64,
+    mean: f64,
+    squares: f64,
+}
+
+impl Moments {
+    fn push(&mut self, value: f64) {
+        self.count += 1.0;
+        let delta = value - self.mean;
+        self.mean += delta / self.count;
+        self.squares += delta * (value - self.mean);
+    }
+}
+
+fn welch([a, b]: &[Moments; 2]) -> f64 {
+    let error = |m: &Moments| m.squares / (m.count - 1.0) / m.count;
+    if a.count < 2.0 || b.count < 2.0 {
+        return 0.0;
+    }
+    (a.mean - b.mean) / (error(a) + error(b)).sqrt().max(f64::MIN_POSITIVE)
+}
+
+/// The largest |t| over several ideas of what an outlier is: interrupts would drown what is looked for.
+fn measure(case: &mut Case, measurements: usize) -> f64 {
+    const QUANTILES: [f64; 5] = [0.5, 0.75, 0.9, 0.97, 1.0];
+    let mut first = Vec::with_capacity(2 * WARM_UP);
+    let mut limits = [f64::MAX; QUANTILES.len()];
+    let mut moments = [[Moments::default(); 2]; QUANTILES.len()];
+    for number in 0..2 * WARM_UP + measurements {
+        let fixed = random::<1>()[0] & 1 == 0;
+        (case.prepare)(fixed);
+        let start = Instant::now();
+        (case.run)();
+        let time_ns = start.elapsed().as_nanos() as f64;
+        if number < 2 * WARM_UP {
+            first.push(time_ns);
+            if number + 1 == 2 * WARM_UP {
+                first.sort_by(f64::total_cmp);
+                for (limit, quantile) in limits.iter_mut().zip(QUANTILES) {
+                    let index = (quantile * first.len() as f64) as usize;
+                    *limit = first.get(index).copied().unwrap_or(f64::MAX);
+                }
+            }
+            continue;
+        }
+        for (limit, moments) in limits.iter().zip(&mut moments) {
+            if time_ns <= *limit {
+                moments[usize::from(fixed)].push(time_ns);
+            }
+        }
+    }
+    moments.iter().map(|classes| welch(classes).abs()).fold(0.0, f64::max)
+}
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let measurements = arguments.next().map_or(Ok(100_000), |text| text.parse());
+    let Ok(measurements) = measurements else {
+        eprintln!("usage: timing [MEASUREMENTS] [PART OF A NAME]");
+        return ExitCode::from(2);
+    };
+    let part = arguments.next().unwrap_or_default();
+    let mut as_expected = true;
+    for mut case in cases().into_iter().filter(|case| case.name.contains(&part)) {
+        let t = measure(&mut case, measurements);
+        let verdict = match (t > LEAK_T, case.leaks) {
+            (true, true) => "leaks, as it should",
+            (false, false) => "no leak found",
+            (true, false) => "LEAKS",
+            (false, true) => "NOT CAUGHT: too few measurements",
+        };
+        as_expected &= (t > LEAK_T) == case.leaks;
+        println!("{:<45} |t| {t:>8.2}  {verdict}", case.name);
+    }
+    if as_expected { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
