@@ -95,11 +95,31 @@ fn rsa_operations(c: &mut Criterion) {
         c.bench_function(&name("verify/foreign"), |b| {
             b.iter(|| rsa::verify(&foreign, &message, black_box(&signature)));
         });
-        let batch = [(&foreign, &message, signature.as_slice()); 64];
-        let mut group = c.benchmark_group(name("verify_batch/foreign"));
-        group.throughput(Throughput::Elements(64));
-        group.bench_function("64", |b| b.iter(|| rsa::verify_batch(black_box(&batch))));
+        let paths = [("library", Path::Library), ("lanes", Path::Lanes)];
+        let mut group = c.benchmark_group(name("sign_batch"));
+        for count in [1, 2, 3, 4, 8, 64] {
+            let batch = vec![(&key, blinded.as_slice()); count];
+            group.throughput(Throughput::Elements(count as u64));
+            for (label, path) in paths {
+                group.bench_function(format!("{label}/{count}"), |b| {
+                    b.iter(|| rsa::sign_batch_with(path, black_box(&batch)));
+                });
+            }
+        }
         group.finish();
+        for (who, public) in [("own", own), ("foreign", &foreign)] {
+            let mut group = c.benchmark_group(name(&format!("verify_batch/{who}")));
+            for count in [1, 2, 3, 8, 64] {
+                let batch = vec![(public, &message, signature.as_slice()); count];
+                group.throughput(Throughput::Elements(count as u64));
+                for (label, path) in paths {
+                    group.bench_function(format!("{label}/{count}"), |b| {
+                        b.iter(|| rsa::verify_batch_with(path, black_box(&batch)));
+                    });
+                }
+            }
+            group.finish();
+        }
         c.bench_function(&name("fdh"), |b| {
             let extractor = kdf::Extractor::new(own.encode());
             b.iter(|| extractor.extract(message.as_bytes()).expand_mod(own.modulus(), b"RSA-FDA FTpsW!"));

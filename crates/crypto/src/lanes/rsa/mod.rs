@@ -13,8 +13,8 @@ use zeroize::{Zeroize, Zeroizing};
 use crate::{CryptoError, lc, rsa::RsaPublicKey};
 use block::{BLOCK_LIMBS, Block, LIMB_BITS, LIMB_MASK, Word};
 use modular::{
-    Modulus, Number, Scratch, TABLE_SIZE, WINDOW_BITS, differing, divide_by_r, multiply, multiply_by,
-    multiply_plus, public_power, reduce_once, secret_power, square, subtract, zero,
+    Exponentiation, Modulus, Number, Scratch, WINDOW_BITS, assign_in, differing, divide_by_r, multiply,
+    multiply_by, multiply_plus, public_power, reduce_once, secret_powers, square, subtract, zero,
 };
 
 /// Operations side by side.
@@ -47,6 +47,10 @@ impl Size {
 
     const fn bytes(self) -> usize {
         self.bits() as usize / 8
+    }
+
+    const fn prime_bits(self) -> usize {
+        self.bits() as usize / 2
     }
 
     /// Limbs of numbers below the modulus, with the spare bits of their highest limb and some more.
@@ -125,7 +129,7 @@ struct Prime {
 
 impl Prime {
     fn new(prime: &[u8], exponent: &[u8], size: Size) -> Option<Self> {
-        let bits = size.bytes() * 8 / 2;
+        let bits = size.prime_bits();
         // Both primes have exactly half the bits: then neither is twice as large as the other, which is relied on.
         if prime.len() != bits / 8 || prime[0] >> 7 != 1 || prime[bits / 8 - 1] & 1 == 0 {
             return None;
@@ -348,71 +352,67 @@ pub(crate) fn private_powers(items: &[PrivateItem<'_>]) -> Vec<Result<Vec<u8>, C
 
 /// The secrets of a batch, wiped at its end.
 struct Work<const H: usize, const F: usize> {
-    prime: Modulus<H>,
-    digits: Vec<Word>,
-    table: Vec<Number<H>>,
-    scratch: Scratch,
+    p: Exponentiation<H>,
+    q: Exponentiation<H>,
+    factor: Number<H>,
     forward: Number<F>,
     backward: Number<F>,
-    /// The blinded value, then its signature.
-    blinded: Number<F>,
-    at_p: Number<H>,
-    at_q: Number<H>,
-    factor: Number<H>,
+    /// The blinded value, then its signature, then that without blinding.
+    value: Number<F>,
     check: Number<F>,
+    scratch: Scratch,
 }
 
 impl<const H: usize, const F: usize> Zeroize for Work<H, F> {
     fn zeroize(&mut self) {
-        self.prime.zeroize();
-        self.digits.as_mut_slice().zeroize();
-        self.table.as_flattened_mut().as_flattened_mut().zeroize();
+        self.p.zeroize();
+        self.q.zeroize();
+        self.factor.zeroize();
+        for number in [&mut self.forward, &mut self.backward, &mut self.value, &mut self.check] {
+            number.zeroize();
+        }
         self.scratch.zeroize();
-        for number in [&mut self.forward, &mut self.backward, &mut self.blinded, &mut self.check] {
-            number.zeroize();
-        }
-        for number in [&mut self.at_p, &mut self.at_q, &mut self.factor] {
-            number.zeroize();
-        }
     }
 }
 
 impl<const H: usize, const F: usize> Work<H, F> {
-    fn new() -> Self {
+    fn new(size: Size) -> Self {
+        let digits = size.prime_bits().div_ceil(WINDOW_BITS);
         Self {
-            prime: Modulus::new(),
-            digits: Vec::new(),
-            table: vec![zero(); TABLE_SIZE],
-            scratch: Scratch::new(),
+            p: Exponentiation::new(digits),
+            q: Exponentiation::new(digits),
+            factor: zero(),
             forward: zero(),
             backward: zero(),
-            blinded: zero(),
-            at_p: zero(),
-            at_q: zero(),
-            factor: zero(),
+            value: zero(),
             check: zero(),
+            scratch: Scratch::new(),
         }
     }
 }
 
-/// out := value^(d modulo prime − 1) modulo the prime that `prime` is prepared for, below it.
-#[target_feature(enable = "avx512f,avx512ifma")]
-fn power_modulo_prime<const H: usize, const F: usize>(
-    out: &mut Number<H>,
-    value: &Number<F>,
-    prime: &Modulus<H>,
-    digits: &[Word],
-    (table, factor): (&mut [Number<H>], &mut Number<H>),
-    scratch: &mut Scratch,
-) {
-    // value/R, times R³/R.
-    divide_by_r(out, value, prime, scratch);
-    multiply(factor, &prime.r_squared, &prime.r_squared, prime, scratch);
-    multiply_by(out, factor, prime, scratch);
-    secret_power(out, digits, prime, table, scratch);
-    *factor = *out;
-    divide_by_r(out, factor, prime, scratch);
-    reduce_once(out, &prime.n, scratch);
+impl<const H: usize> Exponentiation<H> {
+    /// Sets modulus and exponent, and the base to `value`.
+    #[target_feature(enable = "avx512f,avx512ifma")]
+    fn set<const F: usize>(&mut self, primes: [&Prime; LANES], value: &Number<F>, factor: &mut Number<H>) {
+        self.modulus.set(primes.map(|prime| &prime.odd));
+        for (index, word) in self.digits.iter_mut().enumerate() {
+            word.0 = primes.map(|prime| u64::from(prime.digits[index]));
+        }
+        // value/R, times R³/R.
+        divide_by_r(&mut self.power, value, &self.modulus, &mut self.scratch);
+        let r_squared = &self.modulus.r_squared;
+        multiply(factor, r_squared, r_squared, &self.modulus, &mut self.scratch);
+        multiply_by(&mut self.power, factor, &self.modulus, &mut self.scratch);
+    }
+
+    /// Takes the power out of Montgomery form, below the modulus.
+    #[target_feature(enable = "avx512f,avx512ifma")]
+    fn finish(&mut self, factor: &mut Number<H>) {
+        *factor = self.power;
+        divide_by_r(&mut self.power, factor, &self.modulus, &mut self.scratch);
+        reduce_once(&mut self.power, &self.modulus.n, &mut self.scratch);
+    }
 }
 
 #[target_feature(enable = "avx512f,avx512ifma")]
@@ -423,20 +423,18 @@ fn private_in_lanes<const H: usize, const F: usize>(
     let size = items[0].key.size();
     let mut modulus = Modulus::<F>::new();
     modulus.set(lanes.map(|item| &item.key.public.odd));
-    let mut value = zero::<F>();
+    let mut given = zero::<F>();
     for (lane, item) in lanes.iter().enumerate() {
-        scatter(&mut value, lane, item.value);
+        scatter(&mut given, lane, item.value);
     }
-    let mut work = Box::new(Zeroizing::new(Work::<H, F>::new()));
-    let Work { prime, digits, table, scratch, forward, backward, blinded, at_p, at_q, factor, check } =
-        &mut **work;
-    digits.resize((size.bytes() * 8 / 2).div_ceil(WINDOW_BITS), Word::ZERO);
-
-    // Blind: value · r^e.
     let mut blindings = match take_blindings(items) {
         Ok(blindings) => blindings,
         Err(error) => return vec![Err(error); items.len()],
     };
+    let mut work = Box::new(Zeroizing::new(Work::<H, F>::new(size)));
+    let Work { p, q, factor, forward, backward, value, check, scratch } = &mut **work;
+
+    // Blind: the value times r^e.
     let factors: [&Blinding; LANES] = lane_items(&blindings);
     interleave(forward, factors.map(|factor| factor.forward.as_slice()));
     interleave(backward, factors.map(|factor| factor.backward.as_slice()));
@@ -444,38 +442,32 @@ fn private_in_lanes<const H: usize, const F: usize>(
     if fresh != 0 {
         for number in [&mut *forward, &mut *backward] {
             multiply(check, number, &modulus.r_squared, &modulus, scratch);
-            modular::assign_in(fresh, number, check);
+            assign_in(fresh, number, check);
         }
     }
-    multiply(blinded, &value, forward, &modulus, scratch);
+    multiply(value, &given, forward, &modulus, scratch);
 
-    // The two halves, and Garner's recombination: q · ((at p − at q) / q modulo p) + at q.
-    let set = |digits: &mut [Word], prime: &mut Modulus<H>, pick: fn(&PrivateKey) -> &Prime| {
-        let primes = lanes.map(|item| pick(item.key));
-        prime.set(primes.map(|prime| &prime.odd));
-        for (index, word) in digits.iter_mut().enumerate() {
-            word.0 = primes.map(|prime| u64::from(prime.digits[index]));
-        }
-    };
-    set(digits, prime, |key| &key.q);
-    power_modulo_prime(at_q, blinded, prime, digits, (table, factor), scratch);
-    let q = Zeroizing::new(prime.n);
-    set(digits, prime, |key| &key.p);
-    power_modulo_prime(at_p, blinded, prime, digits, (table, factor), scratch);
-    // The value at q is below q, and so below 2p.
-    subtract(at_p, at_q, &prime.n);
-    multiply_by(at_p, &prime.r_squared, prime, scratch);
+    // The two halves.
+    p.set(lanes.map(|item| &item.key.p), value, factor);
+    q.set(lanes.map(|item| &item.key.q), value, factor);
+    secret_powers(p, q);
+    p.finish(factor);
+    q.finish(factor);
+
+    // Garner's recombination: q · ((at p − at q) / q modulo p) + at q. The power at q is below q, and so below 2p.
+    subtract(&mut p.power, &q.power, &p.modulus.n);
+    multiply_by(&mut p.power, &p.modulus.r_squared, &p.modulus, scratch);
     interleave(factor, lanes.map(|item| item.key.q_inverse.as_slice()));
-    multiply_by(at_p, factor, prime, scratch);
-    reduce_once(at_p, &prime.n, scratch);
-    multiply_plus(blinded, at_q, at_p, &q, scratch);
+    multiply_by(&mut p.power, factor, &p.modulus, scratch);
+    reduce_once(&mut p.power, &p.modulus.n, scratch);
+    multiply_plus(value, &q.power, &p.power, &q.modulus.n, scratch);
 
     // Take the blinding off, and check what is to be released.
-    multiply_by(blinded, backward, &modulus, scratch);
-    reduce_once(blinded, &modulus.n, scratch);
-    *check = *blinded;
+    multiply_by(value, backward, &modulus, scratch);
+    reduce_once(value, &modulus.n, scratch);
+    *check = *value;
     public_power(check, &lanes.map(|item| item.key.public.exponent), &modulus, scratch);
-    let wrong = differing(check, &value);
+    let wrong = differing(check, &given);
 
     // The next factors are the squares.
     square(forward, &modulus, scratch);
@@ -493,7 +485,7 @@ fn private_in_lanes<const H: usize, const F: usize>(
             return Err(CryptoError::Fault);
         }
         let mut bytes = vec![0; size.bytes()];
-        gather(blinded, lane, &mut bytes);
+        gather(value, lane, &mut bytes);
         Ok(bytes)
     };
     let results = (0..items.len()).map(release).collect();

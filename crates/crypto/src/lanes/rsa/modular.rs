@@ -272,46 +272,113 @@ fn select<const M: usize>(out: &mut Number<M>, table: &[Number<M>], index: &Word
     }
 }
 
-/// Bits of an exponent that are looked up at once.
-pub(super) const WINDOW_BITS: usize = 5;
+/// Bits of an exponent that are looked up at once. With 5 there are fewer multiplications, but scans take longer, and
+/// the tables of large primes fall out of the first-level cache.
+pub(super) const WINDOW_BITS: usize = 4;
 /// Powers in a table.
 pub(super) const TABLE_SIZE: usize = 1 << WINDOW_BITS;
 
-/// base := base^exponent, both in Montgomery form (· R). The exponents are given as digits to the base 2^5, the most
-/// significant first.
+/// An exponentiation with secret exponents: what it works on.
+pub(super) struct Exponentiation<const M: usize> {
+    pub(super) modulus: Modulus<M>,
+    /// Base, then power, both in Montgomery form (· R).
+    pub(super) power: Number<M>,
+    /// Digits of the exponents to the base 2^[`WINDOW_BITS`], the most significant first.
+    pub(super) digits: Vec<Word>,
+    table: Vec<Number<M>>,
+    factor: Number<M>,
+    pub(super) scratch: Scratch,
+}
+
+impl<const M: usize> Zeroize for Exponentiation<M> {
+    fn zeroize(&mut self) {
+        self.modulus.zeroize();
+        self.power.zeroize();
+        self.digits.as_mut_slice().zeroize();
+        self.table.as_flattened_mut().as_flattened_mut().zeroize();
+        self.factor.zeroize();
+        self.scratch.zeroize();
+    }
+}
+
+impl<const M: usize> Exponentiation<M> {
+    /// With room for so many digits.
+    pub(super) fn new(digits: usize) -> Self {
+        Self {
+            modulus: Modulus::new(),
+            power: zero(),
+            digits: vec![Word::ZERO; digits],
+            table: vec![zero(); TABLE_SIZE],
+            factor: zero(),
+            scratch: Scratch::new(),
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512ifma")]
+    fn fill_table(&mut self, index: usize) {
+        let (front, back) = self.table.split_at_mut(index);
+        match index {
+            0 => divide_by_r(&mut back[0], &self.modulus.r_squared, &self.modulus, &mut self.scratch),
+            1 => back[0] = self.power,
+            even if even % 2 == 0 => {
+                back[0] = front[even / 2];
+                square(&mut back[0], &self.modulus, &mut self.scratch);
+            }
+            odd => multiply(&mut back[0], &front[odd - 1], &self.power, &self.modulus, &mut self.scratch),
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512ifma")]
+    fn square(&mut self) {
+        square(&mut self.power, &self.modulus, &mut self.scratch);
+    }
+
+    #[target_feature(enable = "avx512f,avx512ifma")]
+    fn multiply_by_digit(&mut self, digit: usize) {
+        select(&mut self.factor, &self.table, &self.digits[digit]);
+        multiply_by(&mut self.power, &self.factor, &self.modulus, &mut self.scratch);
+    }
+}
+
+/// Runs exponentiations with as many digits each, in turns, so that the processor has something to do with one of them
+/// while another waits for its carries.
 ///
-/// Constant time: every window costs five squarings, a scan of the whole table and a multiplication.
+/// Constant time: every window costs its squarings, a scan of the whole table and a multiplication.
 #[target_feature(enable = "avx512f,avx512ifma")]
-pub(super) fn secret_power<const M: usize>(
-    base: &mut Number<M>,
-    digits: &[Word],
-    modulus: &Modulus<M>,
-    table: &mut [Number<M>],
-    scratch: &mut Scratch,
-) {
-    assert_eq!(table.len(), TABLE_SIZE);
-    divide_by_r(&mut table[0], &modulus.r_squared, modulus, scratch);
-    table[1] = *base;
-    for index in 2..TABLE_SIZE {
-        let (front, back) = table.split_at_mut(index);
-        if index % 2 == 0 {
-            back[0] = front[index / 2];
-            square(&mut back[0], modulus, scratch);
-        } else {
-            multiply(&mut back[0], &front[index - 1], base, modulus, scratch);
+fn run_in_turns<const M: usize, const N: usize>(mut all: [&mut Exponentiation<M>; N]) {
+    let digits = all[0].digits.len();
+    assert!(all.iter().all(|one| one.digits.len() == digits), "as many digits each");
+    for index in 0..TABLE_SIZE {
+        for one in &mut all {
+            one.fill_table(index);
         }
     }
-    let (first, rest) = digits.split_first().expect("an exponent has digits");
-    select(base, table, first);
-    let mut factor = zero();
-    for digit in rest {
+    for one in &mut all {
+        select(&mut one.power, &one.table, &one.digits[0]);
+    }
+    for digit in 1..digits {
         for _ in 0..WINDOW_BITS {
-            square(base, modulus, scratch);
+            for one in &mut all {
+                one.square();
+            }
         }
-        select(&mut factor, table, digit);
-        multiply_by(base, &factor, modulus, scratch);
+        for one in &mut all {
+            one.multiply_by_digit(digit);
+        }
     }
-    factor.zeroize();
+}
+
+/// Runs two exponentiations with as many digits each, in constant time.
+#[target_feature(enable = "avx512f,avx512ifma")]
+pub(super) fn secret_powers<const M: usize>(a: &mut Exponentiation<M>, b: &mut Exponentiation<M>) {
+    // The tables of two larger ones do not fit into the first-level cache together, and a single one has enough
+    // products that do not wait for each other.
+    if M == 1 {
+        run_in_turns([a, b]);
+    } else {
+        run_in_turns([a]);
+        run_in_turns([b]);
+    }
 }
 
 /// base := base^exponent below n, of public numbers not in Montgomery form. The exponents are odd.
