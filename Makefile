@@ -8,6 +8,8 @@ ARGS ?=
 BIN := $(or $(CARGO_TARGET_DIR),target)/release/batzen
 # Cycles of the long crash tests (`make soak`).
 CYCLES ?= 50
+# How many times as many random comparisons of the lanes with libraries (`make soak`): millions.
+SOAK_FACTOR ?= 500
 
 .PHONY: help demo build test test-fast soak bench timing-test fmt lint doc install needs
 
@@ -38,8 +40,9 @@ test: needs ## everything: format, lints, unit, property, vector, crash and end-
 test-fast: needs ## tests only, by cargo-nextest when it is installed
 	if $(CARGO) nextest --version >/dev/null 2>&1; then $(CARGO) nextest run --workspace --locked; else $(CARGO) test --workspace --locked; fi
 
-soak: needs ## the crash tests in their long form (CYCLES=50 kills each)
+soak: needs ## the crash tests and the comparisons with libraries in their long form (CYCLES=50 kills each)
 	BATZEN_SOAK_CYCLES=$(CYCLES) BATZEN_SOAK_FACTOR=4 $(CARGO) test --workspace --locked -- crash kill --nocapture --test-threads=1
+	BATZEN_SOAK_FACTOR=$(SOAK_FACTOR) $(CARGO) test -p batzen-crypto --locked -- lanes
 
 bench: needs ## micro-benchmarks of cryptography and storage
 	$(CARGO) bench -p batzen-crypto -p batzen-store

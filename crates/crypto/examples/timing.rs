@@ -10,7 +10,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use batzen_crypto::cs::{self, CsOperation, CsRequest};
-use batzen_crypto::{CsNonce, CsPrivateKey, EddsaPrivateKey, ExpandedSigner, Path, eddsa, fill_random};
+use batzen_crypto::{
+    CsNonce, CsPrivateKey, EddsaPrivateKey, ExpandedSigner, Path, RsaPrivateKey, eddsa, fill_random, rsa,
+};
 
 /// Above this nobody calls it chance.
 const LEAK_T: f64 = 10.0;
@@ -87,6 +89,59 @@ fn r_pubs((key, nonces): &CsInputs) {
     black_box(cs::r_pubs_batch_with(Path::Lanes, &items));
 }
 
+/// Keys and blinded messages.
+type RsaInputs = Vec<(RsaPrivateKey, Vec<u8>)>;
+
+fn rsa_sign(path: Path) -> impl FnMut(&RsaInputs) {
+    move |inputs| {
+        let items: Vec<_> = inputs.iter().map(|(key, blinded)| (key, blinded.as_slice())).collect();
+        for result in black_box(rsa::sign_batch_with(path, &items)) {
+            assert!(result.is_ok(), "the blinded messages are in range");
+        }
+    }
+}
+
+/// A blinded message below every modulus of the size.
+fn rsa_message(bits: u32) -> Vec<u8> {
+    let mut message = vec![0; bits as usize / 8];
+    fill_random(&mut message);
+    message[0] &= 0x7f;
+    message
+}
+
+/// Eight keys of one value or of many, and random messages.
+fn rsa_exponents(name: &'static str, path: Path, bits: u32) -> Case {
+    // As many objects for both classes, so that the caches see no difference. They are taken by turns, so that fresh
+    // blinding factors are made as often for both, too.
+    const KEYS: usize = 24;
+    let generate = || RsaPrivateKey::generate(bits).expect("a valid size");
+    let der = generate().to_der().expect("memory");
+    let same: Vec<_> = (0..KEYS).map(|_| RsaPrivateKey::from_der(&der).expect("our own key")).collect();
+    let different: Vec<_> = (0..KEYS).map(|_| generate()).collect();
+    let pools = [different, same];
+    let mut next = [0; 2];
+    let mut inputs = move |fixed: bool| -> RsaInputs {
+        let class = usize::from(fixed);
+        next[class] += 8;
+        (0..8).map(|i| (pools[class][(next[class] + i) % KEYS].clone(), rsa_message(bits))).collect()
+    };
+    case(name, inputs(true), move |place, fixed| *place = inputs(fixed), rsa_sign(path))
+}
+
+/// One key with messages of one value or of many.
+fn rsa_messages(name: &'static str, path: Path, bits: u32) -> Case {
+    let key = RsaPrivateKey::generate(bits).expect("a valid size");
+    let one = rsa_message(bits);
+    let inputs = move |fixed: bool| -> RsaInputs {
+        let message = || {
+            let candidates = [rsa_message(bits), one.clone()];
+            candidates[usize::from(fixed)].clone()
+        };
+        (0..8).map(|_| (key.clone(), message())).collect()
+    };
+    case(name, inputs(true), move |place, fixed| *place = inputs(fixed), rsa_sign(path))
+}
+
 fn cases() -> Vec<Case> {
     let refill = |inputs: &mut Vec<ExpandedSigner>, fixed: bool| *inputs = signers(fixed);
     // Stops at the first byte that differs.
@@ -103,6 +158,10 @@ fn cases() -> Vec<Case> {
         case("eddsa/sign_batch/lanes", signers(true), refill, sign(Path::Lanes)),
         case("eddsa/sign_batch/library", signers(true), refill, sign(Path::Library)),
         case("cs/r_pubs_batch/lanes", cs_inputs(true), |i, fixed| *i = cs_inputs(fixed), r_pubs),
+        rsa_exponents("rsa/1024/sign_batch/lanes, exponents", Path::Lanes, 1024),
+        rsa_messages("rsa/1024/sign_batch/lanes, messages", Path::Lanes, 1024),
+        rsa_exponents("rsa/2048/sign_batch/lanes, exponents", Path::Lanes, 2048),
+        rsa_messages("rsa/2048/sign_batch/lanes, messages", Path::Lanes, 2048),
     ]
 }
 
