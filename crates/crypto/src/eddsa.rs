@@ -182,7 +182,7 @@ pub fn verify(public: &EddsaPublicKey, message: &[u8], signature: &EddsaSignatur
 #[must_use]
 pub fn verify_batch(items: &[(&EddsaPublicKey, &[u8], &EddsaSignature)]) -> Vec<bool> {
     // Fewer than this in a group of eight lanes are faster one by one.
-    const MIN_LANES: usize = 3;
+    const MIN_LANES: usize = 2;
     let rest = items.len() % 8;
     let (bulk, few) = items.split_at(items.len() - if rest < MIN_LANES { rest } else { 0 });
     let mut verdicts = verify_batch_with(Path::fastest(), bulk);
@@ -261,7 +261,7 @@ fn verify_in_lanes(items: &[(&EddsaPublicKey, &[u8], &EddsaSignature)]) -> Vec<b
 #[must_use]
 pub fn sign_batch(items: &[(&ExpandedSigner, &[u8])]) -> Vec<EddsaSignature> {
     // Fewer than this in a group of eight lanes are faster one by one.
-    const MIN_LANES: usize = 3;
+    const MIN_LANES: usize = 2;
     let rest = items.len() % 8;
     let (bulk, few) = items.split_at(items.len() - if rest < MIN_LANES { rest } else { 0 });
     let mut signatures = sign_batch_with(Path::fastest(), bulk);

@@ -197,21 +197,22 @@ impl Fe {
         let (a, b) = (&self.0, &other.0);
         check(a, 1 << 52);
         check(b, 1 << 52);
-        // The low and the high half of the product a_i·b_j go to column i + j of each; the weight of a column of
-        // high halves is 2^52, twice that of the next column of low halves.
-        let mut lo = [_mm512_setzero_si512(); 9];
-        let mut hi = [_mm512_setzero_si512(); 9];
+        // The low half of the product a_i·b_j goes to column i + j, the high half to the next one, twice: its weight is
+        // 2^52, and columns are 2^51 apart.
+        let mut columns = [_mm512_setzero_si512(); 10];
         for i in 0..5 {
             for j in 0..5 {
-                lo[i + j] = _mm512_madd52lo_epu64(lo[i + j], a[i], b[j]);
-                hi[i + j] = _mm512_madd52hi_epu64(hi[i + j], a[i], b[j]);
+                columns[i + j + 1] = _mm512_madd52hi_epu64(columns[i + j + 1], a[i], b[j]);
             }
         }
-        let mut columns = [lo[0]; 10];
-        for k in 1..9 {
-            columns[k] = _mm512_add_epi64(lo[k], _mm512_add_epi64(hi[k - 1], hi[k - 1]));
+        for column in &mut columns[1..] {
+            *column = _mm512_add_epi64(*column, *column);
         }
-        columns[9] = _mm512_add_epi64(hi[8], hi[8]);
+        for i in 0..5 {
+            for j in 0..5 {
+                columns[i + j] = _mm512_madd52lo_epu64(columns[i + j], a[i], b[j]);
+            }
+        }
         Wide::fold(&columns)
     }
 
