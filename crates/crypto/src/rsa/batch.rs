@@ -28,6 +28,10 @@ fn fewest_to_sign(size: lanes::rsa::Size) -> usize {
 #[cfg(target_arch = "x86_64")]
 const FEWEST_TO_VERIFY: usize = 2;
 
+/// The fewest full-domain hashes that are faster in the lanes, measured with all sizes.
+#[cfg(target_arch = "x86_64")]
+const FEWEST_TO_HASH: usize = 4;
+
 impl Choice {
     /// Whether a last group of `items` goes through the lanes.
     #[cfg(target_arch = "x86_64")]
@@ -95,11 +99,17 @@ fn sign_in_lanes(
 
 /// Verifies; see [`super::verify_batch`].
 pub(super) fn verify(choice: Choice, items: &[(&RsaPublicKey, &HashCode, &[u8])]) -> Vec<bool> {
+    let signatures: Vec<_> =
+        items.iter().map(|(key, _, signature)| checked_signature(key, signature)).collect();
+    let mut hashes: Vec<Option<Vec<u8>>> = vec![None; items.len()];
+    #[cfg(target_arch = "x86_64")]
+    hash_in_lanes(choice, items, &signatures, &mut hashes);
     let equations: Vec<_> = items
         .iter()
-        .map(|(key, message, signature)| {
-            let signature = checked_signature(key, signature)?;
-            Some(Equation { key, hash: full_domain_hash(key, message), signature })
+        .zip(signatures.into_iter().zip(hashes))
+        .map(|((key, message, _), (signature, hash))| {
+            let signature = signature?;
+            Some(Equation { key, hash: hash.unwrap_or_else(|| full_domain_hash(key, message)), signature })
         })
         .collect();
     let mut verdicts: Vec<Option<bool>> = vec![None; items.len()];
@@ -153,6 +163,34 @@ fn refuse_malicious_keys(equations: &[Option<Equation<'_>>], verdicts: &mut [boo
             }
         }
         neighbours.clear();
+    }
+}
+
+/// Makes the full-domain hashes that are fast in the lanes, and leaves the rest.
+#[cfg(target_arch = "x86_64")]
+fn hash_in_lanes(
+    choice: Choice,
+    items: &[(&RsaPublicKey, &HashCode, &[u8])],
+    signatures: &[Option<&[u8]>],
+    hashes: &mut [Option<Vec<u8>>],
+) {
+    if choice == Choice::Only(Path::Library) || !lanes::ifma() {
+        return;
+    }
+    for size in lanes::rsa::Size::ALL {
+        let of_size = items.iter().zip(signatures).enumerate().filter_map(|(index, (item, signature))| {
+            let (key, message, _) = *item;
+            signature.filter(|_| key.bits() == size.bits())?;
+            Some((index, (key.lanes()?, key, message)))
+        });
+        let (places, of_size): (Vec<_>, Vec<_>) = of_size.unzip();
+        for (places, group) in places.chunks(lanes::rsa::HASHES).zip(of_size.chunks(lanes::rsa::HASHES)) {
+            if choice.takes_lanes(group.len(), FEWEST_TO_HASH) {
+                for (place, hash) in places.iter().zip(lanes::rsa::full_domain_hashes(group)) {
+                    hashes[*place] = hash;
+                }
+            }
+        }
     }
 }
 
@@ -456,6 +494,39 @@ mod tests {
             valid += verify_both_ways(&items).iter().filter(|&&valid| valid).count();
         }
         assert!(valid > done / 4 && valid < done / 2, "{valid} of {done}");
+    }
+
+    /// The same hashes by both, also with moduli for which many tries are needed.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn lanes_hash_like_the_library() {
+        if !lanes() {
+            return;
+        }
+        for bits in [1024u32, 2048, 3072] {
+            let one = BigUint::from(1u8);
+            let smallest = (&one << (bits - 1)) + 1u8;
+            let mut moduli = vec![smallest, (&one << bits) - 1u8];
+            moduli.extend((0..6).map(|_| random_below(&(&one << bits)) | (&one << (bits - 1)) | &one));
+            let keys: Vec<_> = moduli
+                .iter()
+                .map(|n| RsaPublicKey::from_parts(&n.to_bytes_be(), &[1, 0, 1]).unwrap())
+                .collect();
+            for round in 0..rounds(64) {
+                let messages: Vec<_> = (0..1 + round % 16).map(|_| HashCode::random()).collect();
+                let items: Vec<_> = messages
+                    .iter()
+                    .enumerate()
+                    .map(|(index, message)| {
+                        let key = &keys[(round + index * index) % keys.len()];
+                        (key.lanes().unwrap(), key, message)
+                    })
+                    .collect();
+                for ((_, key, message), hash) in items.iter().zip(lanes::rsa::full_domain_hashes(&items)) {
+                    assert_eq!(hash.unwrap(), full_domain_hash(key, message));
+                }
+            }
+        }
     }
 
     /// Values whose powers are known, so that the comparison is exact at the edges.

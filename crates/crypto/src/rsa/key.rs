@@ -148,7 +148,7 @@ impl RsaPublicKey {
     /// The key for the lanes, if they have its size.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn lanes(&self) -> Option<&lanes::rsa::PublicKey> {
-        let prepare = || lanes::rsa::PublicKey::new(self.modulus(), self.exponent());
+        let prepare = || lanes::rsa::PublicKey::new(self);
         self.inner.lanes.get_or_init(prepare).as_ref()
     }
 
@@ -260,7 +260,7 @@ impl RsaPrivateKey {
         Ok(Self {
             #[cfg(target_arch = "x86_64")]
             lanes: if lanes::ifma() {
-                lanes::rsa::PrivateKey::new(&n, &e, &rsa.crt_parts()?).map(Arc::new)
+                lanes::rsa::PrivateKey::new(&public, &rsa.crt_parts()?).map(Arc::new)
             } else {
                 None
             },

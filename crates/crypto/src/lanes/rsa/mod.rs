@@ -4,13 +4,15 @@
 //! a random blinding factor, and raises its result to the power of e and compares before it gives it out.
 
 mod block;
+mod fdh;
 mod modular;
 
 use std::sync::Mutex;
 
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::{CryptoError, lc, rsa::RsaPublicKey};
+use crate::rsa::RsaPublicKey;
+use crate::{CryptoError, HashCode, lc};
 use block::{BLOCK_LIMBS, Block, LIMB_BITS, LIMB_MASK, Word};
 use modular::{
     Exponentiation, Modulus, Number, Scratch, WINDOW_BITS, assign_in, differing, divide_by_r, multiply,
@@ -107,16 +109,22 @@ pub(crate) struct PublicKey {
     size: Size,
     odd: Odd,
     exponent: u32,
+    /// The salt of the full-domain hash: the encoded key.
+    salt: fdh::Salt,
 }
 
 impl PublicKey {
-    /// The key with modulus `n` and exponent `e`, big endian without leading zeros, if there are lanes of that size.
-    /// The modulus must be odd, the exponent odd, above 1 and below 2^32.
-    pub(crate) fn new(n: &[u8], e: &[u8]) -> Option<Self> {
-        let bits = u32::try_from(n.len() * 8).ok()? - n.first()?.leading_zeros();
-        let size = Size::of(bits)?;
+    /// The key if there are lanes of its size.
+    pub(crate) fn new(key: &RsaPublicKey) -> Option<Self> {
+        let (n, e) = (key.modulus(), key.exponent());
+        let size = Size::of(key.bits())?;
         let exponent = e.iter().fold(0, |value, &byte| value << 8 | u32::from(byte));
-        Some(Self { size, odd: Odd::new(n, size.bytes() * 8, size.limbs()), exponent })
+        Some(Self {
+            size,
+            odd: Odd::new(n, size.bytes() * 8, size.limbs()),
+            exponent,
+            salt: fdh::Salt::new(key.encode()),
+        })
     }
 }
 
@@ -162,8 +170,8 @@ pub(crate) struct PrivateKey {
 
 impl PrivateKey {
     /// The key with these parts, if there are lanes for its size and its primes have half that size each.
-    pub(crate) fn new(n: &[u8], e: &[u8], parts: &lc::CrtParts) -> Option<Self> {
-        let public = PublicKey::new(n, e)?;
+    pub(crate) fn new(public: &RsaPublicKey, parts: &lc::CrtParts) -> Option<Self> {
+        let public = PublicKey::new(public)?;
         let size = public.size;
         if parts.q_inverse.len() > size.bytes() / 2 {
             return None;
@@ -279,6 +287,25 @@ impl<const M: usize> Modulus<M> {
 fn lane_items<T>(items: &[T]) -> [&T; LANES] {
     assert!((1..=LANES).contains(&items.len()), "one to eight items");
     std::array::from_fn(|lane| items.get(lane).unwrap_or(&items[0]))
+}
+
+pub(crate) use fdh::HASHES;
+
+/// The full-domain hashes of one to sixteen messages for keys of one size, in the size of the modulus. Nothing where
+/// the lanes cannot decide, which never happens by chance.
+pub(crate) fn full_domain_hashes(items: &[(&PublicKey, &RsaPublicKey, &HashCode)]) -> Vec<Option<Vec<u8>>> {
+    assert!(super::ifma(), "callers ask first");
+    let jobs = items.iter().map(|(lanes, key, message)| fdh::Job {
+        salt: &lanes.salt,
+        message: message.as_bytes(),
+        n: key.modulus(),
+    });
+    let jobs: Vec<_> = jobs.collect();
+    #[allow(unsafe_code)]
+    // SAFETY: the processor has the instructions, see the assertion.
+    unsafe {
+        fdh::full_domain_hashes(&jobs)
+    }
 }
 
 /// An item of [`public_powers_are`]. Numbers are big endian; `base` is below the modulus, `expected` has its size.
