@@ -292,6 +292,8 @@ impl Modulus {
 }
 
 /// The secret numbers of an RSA key for the Chinese remainder theorem, big endian without leading zeros.
+#[cfg(any(test, target_arch = "x86_64"))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "tests take the primes only"))]
 pub(crate) struct CrtParts {
     pub(crate) p: Zeroizing<Vec<u8>>,
     pub(crate) q: Zeroizing<Vec<u8>>,
@@ -414,6 +416,7 @@ impl Rsa {
     }
 
     /// What the Chinese remainder theorem needs.
+    #[cfg(any(test, target_arch = "x86_64"))]
     pub(crate) fn crt_parts(&self) -> Result<CrtParts, CryptoError> {
         let copy = |borrowed: *const ffi::BIGNUM| -> Result<Zeroizing<Vec<u8>>, CryptoError> {
             check((!borrowed.is_null()).into())?;

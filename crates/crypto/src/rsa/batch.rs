@@ -4,8 +4,6 @@ use super::{
     RsaPrivateKey, RsaPublicKey, checked_message, checked_signature, equation_holds, full_domain_hash,
     without_leading_zeros,
 };
-#[cfg(target_arch = "x86_64")]
-use crate::lanes;
 use crate::{CryptoError, HashCode, Path};
 
 /// Who does the work.
@@ -17,41 +15,10 @@ pub(super) enum Choice {
     Only(Path),
 }
 
-/// The fewest items that are signed faster in the lanes than one after the other, as measured: eight lanes take as long
-/// as 1.2 (1024 bits), 2.6 and 2.8 items by the library.
-#[cfg(target_arch = "x86_64")]
-fn fewest_to_sign(size: lanes::rsa::Size) -> usize {
-    if size == lanes::rsa::Size::Bits1024 { 2 } else { 3 }
-}
-
-/// The fewest items that are verified faster in the lanes, measured with all sizes.
-#[cfg(target_arch = "x86_64")]
-const FEWEST_TO_VERIFY: usize = 2;
-
-/// The fewest full-domain hashes that are faster in the lanes, measured with all sizes.
-#[cfg(target_arch = "x86_64")]
-const FEWEST_TO_HASH: usize = 4;
-
-impl Choice {
-    /// Whether a last group of `items` goes through the lanes.
-    #[cfg(target_arch = "x86_64")]
-    fn takes_lanes(self, items: usize, fewest: usize) -> bool {
-        match self {
-            Self::Fastest => items >= fewest,
-            Self::Only(path) => path == Path::Lanes,
-        }
-    }
-}
-
 /// Signs; see [`super::sign_batch`].
 pub(super) fn sign(choice: Choice, items: &[(&RsaPrivateKey, &[u8])]) -> Vec<Result<Vec<u8>, CryptoError>> {
     let values: Vec<_> = items.iter().map(|(key, blinded)| checked_message(key.public(), blinded)).collect();
-    let mut results: Vec<Option<Result<Vec<u8>, CryptoError>>> = vec![None; items.len()];
-    #[cfg(target_arch = "x86_64")]
-    sign_in_lanes(choice, items, &values, &mut results);
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = choice;
-    results
+    in_lanes::sign(choice, items, &values)
         .into_iter()
         .zip(items.iter().zip(values))
         .map(|(done, ((key, _), value))| {
@@ -66,44 +33,11 @@ pub(super) fn sign(choice: Choice, items: &[(&RsaPrivateKey, &[u8])]) -> Vec<Res
         .collect()
 }
 
-/// Signs what is fast in the lanes, and leaves the rest.
-#[cfg(target_arch = "x86_64")]
-fn sign_in_lanes(
-    choice: Choice,
-    items: &[(&RsaPrivateKey, &[u8])],
-    values: &[Result<Vec<u8>, CryptoError>],
-    results: &mut [Option<Result<Vec<u8>, CryptoError>>],
-) {
-    if choice == Choice::Only(Path::Library) || !lanes::ifma() {
-        return;
-    }
-    for size in lanes::rsa::Size::ALL {
-        let of_size = items.iter().zip(values).enumerate().filter_map(|(index, ((key, _), value))| {
-            let item = lanes::rsa::PrivateItem {
-                key: key.lanes().filter(|key| key.size() == size)?,
-                public: key.public(),
-                value: value.as_ref().ok()?,
-            };
-            Some((index, item))
-        });
-        let (places, of_size): (Vec<_>, Vec<_>) = of_size.unzip();
-        for (places, group) in places.chunks(lanes::rsa::LANES).zip(of_size.chunks(lanes::rsa::LANES)) {
-            if choice.takes_lanes(group.len(), fewest_to_sign(size)) {
-                for (place, result) in places.iter().zip(lanes::rsa::private_powers(group)) {
-                    results[*place] = Some(result);
-                }
-            }
-        }
-    }
-}
-
 /// Verifies; see [`super::verify_batch`].
 pub(super) fn verify(choice: Choice, items: &[(&RsaPublicKey, &HashCode, &[u8])]) -> Vec<bool> {
     let signatures: Vec<_> =
         items.iter().map(|(key, _, signature)| checked_signature(key, signature)).collect();
-    let mut hashes: Vec<Option<Vec<u8>>> = vec![None; items.len()];
-    #[cfg(target_arch = "x86_64")]
-    hash_in_lanes(choice, items, &signatures, &mut hashes);
+    let hashes = in_lanes::hash(choice, items, &signatures);
     let equations: Vec<_> = items
         .iter()
         .zip(signatures.into_iter().zip(hashes))
@@ -112,12 +46,7 @@ pub(super) fn verify(choice: Choice, items: &[(&RsaPublicKey, &HashCode, &[u8])]
             Some(Equation { key, hash: hash.unwrap_or_else(|| full_domain_hash(key, message)), signature })
         })
         .collect();
-    let mut verdicts: Vec<Option<bool>> = vec![None; items.len()];
-    #[cfg(target_arch = "x86_64")]
-    verify_in_lanes(choice, &equations, &mut verdicts);
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = choice;
-    let mut verdicts: Vec<_> = verdicts
+    let mut verdicts: Vec<_> = in_lanes::verify(choice, &equations)
         .into_iter()
         .zip(&equations)
         .map(|(done, equation)| {
@@ -166,63 +95,151 @@ fn refuse_malicious_keys(equations: &[Option<Equation<'_>>], verdicts: &mut [boo
     }
 }
 
-/// Makes the full-domain hashes that are fast in the lanes, and leaves the rest.
+/// What the lanes do. Each function leaves nothing where the library is to do it.
 #[cfg(target_arch = "x86_64")]
-fn hash_in_lanes(
-    choice: Choice,
-    items: &[(&RsaPublicKey, &HashCode, &[u8])],
-    signatures: &[Option<&[u8]>],
-    hashes: &mut [Option<Vec<u8>>],
-) {
-    if choice == Choice::Only(Path::Library) || !lanes::ifma() {
-        return;
+mod in_lanes {
+    use super::{Choice, Equation, RsaPrivateKey, RsaPublicKey};
+    use crate::{CryptoError, HashCode, Path, lanes};
+
+    /// The fewest items that are signed faster in the lanes than one after the other, as measured: eight lanes take as long
+    /// as 1.2 (1024 bits), 2.6 and 2.8 items by the library.
+    fn fewest_to_sign(size: lanes::rsa::Size) -> usize {
+        if size == lanes::rsa::Size::Bits1024 { 2 } else { 3 }
     }
-    for size in lanes::rsa::Size::ALL {
-        let of_size = items.iter().zip(signatures).enumerate().filter_map(|(index, (item, signature))| {
-            let (key, message, _) = *item;
-            signature.filter(|_| key.bits() == size.bits())?;
-            Some((index, (key.lanes()?, key, message)))
-        });
-        let (places, of_size): (Vec<_>, Vec<_>) = of_size.unzip();
-        for (places, group) in places.chunks(lanes::rsa::HASHES).zip(of_size.chunks(lanes::rsa::HASHES)) {
-            if choice.takes_lanes(group.len(), FEWEST_TO_HASH) {
-                for (place, hash) in places.iter().zip(lanes::rsa::full_domain_hashes(group)) {
-                    hashes[*place] = hash;
-                }
+
+    /// The fewest items that are verified faster in the lanes, measured with all sizes.
+    const FEWEST_TO_VERIFY: usize = 2;
+
+    /// The fewest full-domain hashes that are faster in the lanes, measured with all sizes.
+    const FEWEST_TO_HASH: usize = 4;
+
+    impl Choice {
+        /// Whether a last group of `items` goes through the lanes.
+        fn takes_lanes(self, items: usize, fewest: usize) -> bool {
+            match self {
+                Self::Fastest => items >= fewest,
+                Self::Only(path) => path == Path::Lanes,
             }
         }
     }
-}
 
-/// Judges the equations that are fast in the lanes, and leaves the rest.
-#[cfg(target_arch = "x86_64")]
-fn verify_in_lanes(choice: Choice, equations: &[Option<Equation<'_>>], verdicts: &mut [Option<bool>]) {
-    if choice == Choice::Only(Path::Library) || !lanes::ifma() {
-        return;
-    }
-    for size in lanes::rsa::Size::ALL {
-        let of_size = equations.iter().enumerate().filter_map(|(index, equation)| {
-            let Equation { key, hash, signature } = equation.as_ref()?;
-            if key.bits() != size.bits() || !is_below(signature, key.modulus()) {
-                return None;
-            }
-            Some((index, lanes::rsa::PublicItem { key: key.lanes()?, base: signature, expected: hash }))
-        });
-        let (places, of_size): (Vec<_>, Vec<_>) = of_size.unzip();
-        for (places, group) in places.chunks(lanes::rsa::LANES).zip(of_size.chunks(lanes::rsa::LANES)) {
-            if choice.takes_lanes(group.len(), FEWEST_TO_VERIFY) {
-                for (place, holds) in places.iter().zip(lanes::rsa::public_powers_are(group)) {
-                    verdicts[*place] = Some(holds);
+    /// Signs what is fast in the lanes, and leaves the rest.
+    pub(super) fn sign(
+        choice: Choice,
+        items: &[(&RsaPrivateKey, &[u8])],
+        values: &[Result<Vec<u8>, CryptoError>],
+    ) -> Vec<Option<Result<Vec<u8>, CryptoError>>> {
+        let mut results = vec![None; items.len()];
+        if choice == Choice::Only(Path::Library) || !lanes::ifma() {
+            return results;
+        }
+        for size in lanes::rsa::Size::ALL {
+            let of_size = items.iter().zip(values).enumerate().filter_map(|(index, ((key, _), value))| {
+                let item = lanes::rsa::PrivateItem {
+                    key: key.lanes().filter(|key| key.size() == size)?,
+                    public: key.public(),
+                    value: value.as_ref().ok()?,
+                };
+                Some((index, item))
+            });
+            let (places, of_size): (Vec<_>, Vec<_>) = of_size.unzip();
+            for (places, group) in places.chunks(lanes::rsa::LANES).zip(of_size.chunks(lanes::rsa::LANES)) {
+                if choice.takes_lanes(group.len(), fewest_to_sign(size)) {
+                    for (place, result) in places.iter().zip(lanes::rsa::private_powers(group)) {
+                        results[*place] = Some(result);
+                    }
                 }
             }
         }
+        results
+    }
+
+    /// Makes the full-domain hashes that are fast in the lanes, and leaves the rest.
+    pub(super) fn hash(
+        choice: Choice,
+        items: &[(&RsaPublicKey, &HashCode, &[u8])],
+        signatures: &[Option<&[u8]>],
+    ) -> Vec<Option<Vec<u8>>> {
+        let mut hashes = vec![None; items.len()];
+        if choice == Choice::Only(Path::Library) || !lanes::ifma() {
+            return hashes;
+        }
+        for size in lanes::rsa::Size::ALL {
+            let of_size =
+                items.iter().zip(signatures).enumerate().filter_map(|(index, (item, signature))| {
+                    let (key, message, _) = *item;
+                    signature.filter(|_| key.bits() == size.bits())?;
+                    Some((index, (key.lanes()?, key, message)))
+                });
+            let (places, of_size): (Vec<_>, Vec<_>) = of_size.unzip();
+            for (places, group) in places.chunks(lanes::rsa::HASHES).zip(of_size.chunks(lanes::rsa::HASHES)) {
+                if choice.takes_lanes(group.len(), FEWEST_TO_HASH) {
+                    for (place, hash) in places.iter().zip(lanes::rsa::full_domain_hashes(group)) {
+                        hashes[*place] = hash;
+                    }
+                }
+            }
+        }
+        hashes
+    }
+
+    /// Judges the equations that are fast in the lanes, and leaves the rest.
+    pub(super) fn verify(choice: Choice, equations: &[Option<Equation<'_>>]) -> Vec<Option<bool>> {
+        let mut verdicts = vec![None; equations.len()];
+        if choice == Choice::Only(Path::Library) || !lanes::ifma() {
+            return verdicts;
+        }
+        for size in lanes::rsa::Size::ALL {
+            let of_size = equations.iter().enumerate().filter_map(|(index, equation)| {
+                let Equation { key, hash, signature } = equation.as_ref()?;
+                if key.bits() != size.bits() || !is_below(signature, key.modulus()) {
+                    return None;
+                }
+                Some((index, lanes::rsa::PublicItem { key: key.lanes()?, base: signature, expected: hash }))
+            });
+            let (places, of_size): (Vec<_>, Vec<_>) = of_size.unzip();
+            for (places, group) in places.chunks(lanes::rsa::LANES).zip(of_size.chunks(lanes::rsa::LANES)) {
+                if choice.takes_lanes(group.len(), FEWEST_TO_VERIFY) {
+                    for (place, holds) in places.iter().zip(lanes::rsa::public_powers_are(group)) {
+                        verdicts[*place] = Some(holds);
+                    }
+                }
+            }
+        }
+        verdicts
+    }
+
+    /// Compares numbers without leading zeros.
+    fn is_below(a: &[u8], b: &[u8]) -> bool {
+        (a.len(), a) < (b.len(), b)
     }
 }
 
-/// Compares numbers without leading zeros.
-#[cfg(target_arch = "x86_64")]
-fn is_below(a: &[u8], b: &[u8]) -> bool {
-    (a.len(), a) < (b.len(), b)
+/// There are none on this architecture.
+#[cfg(not(target_arch = "x86_64"))]
+mod in_lanes {
+    use super::{Choice, Equation, RsaPrivateKey, RsaPublicKey};
+    use crate::{CryptoError, HashCode};
+
+    pub(super) fn sign(
+        _: Choice,
+        items: &[(&RsaPrivateKey, &[u8])],
+        _: &[Result<Vec<u8>, CryptoError>],
+    ) -> Vec<Option<Result<Vec<u8>, CryptoError>>> {
+        vec![None; items.len()]
+    }
+
+    pub(super) fn hash(
+        _: Choice,
+        items: &[(&RsaPublicKey, &HashCode, &[u8])],
+        _: &[Option<&[u8]>],
+    ) -> Vec<Option<Vec<u8>>> {
+        vec![None; items.len()]
+    }
+
+    pub(super) fn verify(_: Choice, equations: &[Option<Equation<'_>>]) -> Vec<Option<bool>> {
+        vec![None; equations.len()]
+    }
 }
 
 #[cfg(test)]
@@ -522,7 +539,9 @@ mod tests {
                         (key.lanes().unwrap(), key, message)
                     })
                     .collect();
-                for ((_, key, message), hash) in items.iter().zip(lanes::rsa::full_domain_hashes(&items)) {
+                for ((_, key, message), hash) in
+                    items.iter().zip(crate::lanes::rsa::full_domain_hashes(&items))
+                {
                     assert_eq!(hash.unwrap(), full_domain_hash(key, message));
                 }
             }
@@ -568,14 +587,14 @@ mod tests {
                 cases.rotate_left(1);
                 let group: Vec<_> = cases[..1 + shift % 8]
                     .iter()
-                    .map(|(key, base, expected, _)| lanes::rsa::PublicItem {
+                    .map(|(key, base, expected, _)| crate::lanes::rsa::PublicItem {
                         key: key.lanes().unwrap(),
                         base,
                         expected,
                     })
                     .collect();
                 let expected: Vec<_> = cases[..group.len()].iter().map(|case| case.3).collect();
-                assert_eq!(lanes::rsa::public_powers_are(&group), expected);
+                assert_eq!(crate::lanes::rsa::public_powers_are(&group), expected);
             }
         }
     }
