@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use batzen_bench::BenchError;
 use batzen_bench::options::RunOptions;
 use batzen_bench::result::Run;
-use batzen_bench::scenarios::{self, Context, deposit, withdraw};
+use batzen_bench::scenarios::{self, Context, deposit, wallets, withdraw};
 use clap::{Args, Subcommand};
 
 use crate::{progress, services};
@@ -34,6 +34,12 @@ enum BenchCommand {
     Deposit(deposit::DepositArgs),
     /// Pay merchants, several coins a request
     BatchDeposit(deposit::BatchDepositArgs),
+    /// Change coins into fresh ones: melt and reveal
+    Refresh(wallets::RefreshArgs),
+    /// Withdraw, pay and take change: the experiment that GNU Taler has published
+    Mixed(wallets::MixedArgs),
+    /// Withdraw coins and deposit them, as the benchmark of GNU Taler's exchange does it
+    Cycle(wallets::CycleArgs),
     /// Make one HTML file with plots and tables of some results
     Report(batzen_bench::report::ReportArgs),
     /// Print results as Markdown, or renew the tables of a document
@@ -55,6 +61,9 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Withdraw(args) => show(&args.run, withdraw::run(&args, &context()?)),
         BenchCommand::Deposit(args) => show(&args.run, deposit::run(&args, &context()?)),
         BenchCommand::BatchDeposit(args) => show(&args.deposit.run, deposit::run_batch(&args, &context()?)),
+        BenchCommand::Refresh(args) => show(&args.run, wallets::run_refresh(&args, &context()?)),
+        BenchCommand::Mixed(args) => show(&args.run, wallets::run_mixed(&args, &context()?)),
+        BenchCommand::Cycle(args) => show(&args.run, wallets::run_cycle(&args, &context()?)),
         BenchCommand::Report(args) => Ok(batzen_bench::report::run(&args)?),
         BenchCommand::Table(args) => Ok(batzen_bench::table::run(&args)?),
         BenchCommand::Compare(args) => Ok(batzen_bench::compare::run(&args)?),

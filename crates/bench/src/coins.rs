@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
+use batzen_crypto::refresh::FreshCoin;
 use batzen_crypto::{
     BlindedDenomSignature, BlindedPlanchet, BlindingSecret, CoinSecrets, CsNonce, DenomKey, DenomSignature,
-    EddsaPrivateKey, EddsaPublicKey, ExchangeWithdrawValues, ExpandedSigner, HashCode, PlanchetMasterSecret,
-    UnblindState, WireSalt, denom, kdf, rsa,
+    EddsaPrivateKey, EddsaPublicKey, ExchangeWithdrawValues, ExpandedSigner, PlanchetMasterSecret,
+    UnblindState, denom, kdf, rsa,
 };
 use batzen_protocol::api::exchange::{
     BatchWithdrawRequest, BlindSignatures, CsrWithdrawRequest, WithdrawRequest, WithdrawValues,
 };
-use batzen_protocol::payto;
 use batzen_protocol::signatures::{SignedMessage, WalletReserveWithdraw};
 use rayon::prelude::*;
 
@@ -365,36 +365,16 @@ impl Mint<'_> {
     }
 }
 
-/// Somebody who is paid.
-#[derive(Clone, Debug)]
-pub struct Merchant {
-    /// The merchant's key.
-    pub key: EddsaPublicKey,
-    /// The account.
-    pub payto_uri: String,
-    /// Salt of the account's hash.
-    pub wire_salt: WireSalt,
-    /// Salted hash of the account.
-    pub h_wire: HashCode,
-}
-
-impl Merchant {
-    /// So many of them.
-    #[must_use]
-    pub fn several(count: usize, seed: &Seed) -> Vec<Self> {
-        (0..count)
-            .map(|index| {
-                let number = index as u64;
-                let payto_uri =
-                    format!("payto://x-taler-bank/localhost/merchant-{index}?receiver-name=merchant-{index}");
-                let wire_salt = WireSalt::from_bytes(seed.bytes("salt", number));
-                Self {
-                    key: EddsaPrivateKey::from_bytes(seed.bytes("merchant", number)).public_key(),
-                    h_wire: payto::h_wire(&payto_uri, &wire_salt),
-                    payto_uri,
-                    wire_salt,
-                }
-            })
-            .collect()
+impl From<FreshCoin> for Planchet {
+    fn from(coin: FreshCoin) -> Self {
+        // RSA can do without, which saves memory.
+        let unblind = matches!(coin.planchet, BlindedPlanchet::Cs { .. }).then_some(coin.unblind);
+        Self {
+            coin_priv: coin.secrets.coin_priv,
+            coin_pub: coin.coin_pub,
+            blinded: coin.planchet,
+            blinding: coin.secrets.blinding,
+            unblind,
+        }
     }
 }

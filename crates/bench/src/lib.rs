@@ -5,6 +5,7 @@
 
 pub mod affinity;
 pub mod ceiling;
+pub mod change;
 pub mod coins;
 pub mod compare;
 mod error;
@@ -15,6 +16,7 @@ pub mod measure;
 pub mod meter;
 pub mod options;
 mod output;
+pub mod payments;
 pub mod prepared;
 pub mod procfs;
 pub mod progress;
@@ -23,6 +25,7 @@ pub mod report;
 pub mod result;
 pub mod scenarios;
 pub mod scrape;
+pub mod session;
 pub mod svg;
 pub mod table;
 pub mod wire;

@@ -49,7 +49,8 @@ pub trait Script: Send {
     /// Begins the next job, on connection `slot` of the thread. None: nothing is left.
     fn begin(&mut self, slot: usize) -> Option<Outgoing>;
 
-    /// Takes the answer to the last request of `slot`; returns how many operations it completes, and what comes next.
+    /// Takes the answer to the last request of `slot`; returns how many things of its kind it completes, and what comes
+    /// next.
     fn answer(&mut self, slot: usize, status: u16, body: &[u8]) -> (u64, Next);
 }
 
@@ -65,6 +66,29 @@ pub enum Schedule {
     },
 }
 
+/// A kind of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether what these requests complete are the operations of the run.
+    pub is_counted: bool,
+}
+
+impl Kind {
+    /// A kind whose requests complete operations.
+    #[must_use]
+    pub const fn counted(name: &'static str) -> Self {
+        Self { name, is_counted: true }
+    }
+
+    /// A kind of requests on the way there.
+    #[must_use]
+    pub const fn uncounted(name: &'static str) -> Self {
+        Self { name, is_counted: false }
+    }
+}
+
 /// What a run shall be.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -78,8 +102,8 @@ pub struct Plan {
     pub warmup: Duration,
     /// The measured part; none: until the scripts have nothing left.
     pub duration: Option<Duration>,
-    /// Names of the kinds of requests.
-    pub kinds: Vec<&'static str>,
+    /// The kinds of requests.
+    pub kinds: Vec<Kind>,
     /// Cores of the generator's threads.
     pub cores: Vec<usize>,
 }
@@ -87,7 +111,7 @@ pub struct Plan {
 /// What happened in the measured part, or in an interval of it.
 #[derive(Clone, Debug)]
 pub struct Counts {
-    /// Operations completed.
+    /// Operations completed; of one kind of requests: things of that kind.
     pub ops: u64,
     /// Answers that were as they should be.
     pub requests: u64,
@@ -293,9 +317,12 @@ fn merge<S>(plan: &Plan, watch: &Watch, finished: Vec<client::Finished<S>>) -> (
     let mut late = Counts::default();
     let mut scripts = Vec::with_capacity(finished.len());
     for thread in finished {
-        for (kind, counts) in outcome.kinds.iter_mut().zip(&thread.kinds) {
-            kind.add(counts);
+        for ((kind, sum), counts) in plan.kinds.iter().zip(&mut outcome.kinds).zip(&thread.kinds) {
+            sum.add(counts);
             outcome.all.add(counts);
+            if !kind.is_counted {
+                outcome.all.ops -= counts.ops;
+            }
         }
         for (index, counts) in thread.seconds.into_iter().enumerate() {
             match outcome.seconds.get_mut(index) {

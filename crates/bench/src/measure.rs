@@ -9,7 +9,7 @@ use crate::BenchError;
 use crate::affinity::{self, Placement};
 use crate::ceiling::{self, Cipher, Share};
 use crate::coins::Workshop;
-use crate::load::{self, Observer, Outcome, Plan, Schedule, Script, Watch};
+use crate::load::{self, Kind, Observer, Outcome, Plan, Schedule, Script, Watch};
 use crate::machine::Machine;
 use crate::meter::Effort;
 use crate::options::{LoadOptions, Rate, RunOptions};
@@ -32,7 +32,7 @@ pub struct Description {
     /// What an operation is, in the plural.
     pub unit: &'static str,
     /// Kinds of requests.
-    pub kinds: Vec<&'static str>,
+    pub kinds: Vec<Kind>,
     /// What was chosen beyond the options of all scenarios.
     pub parameters: BTreeMap<String, Value>,
     /// The cipher of the coins.
@@ -352,12 +352,12 @@ impl Shape<'_> {
             extra: BTreeMap::new(),
             remarks: self.described.remarks.clone(),
         };
-        if self.described.kinds.len() > 1 {
-            for (name, counts) in self.described.kinds.iter().zip(&outcome.kinds) {
+        let kinds = self.described.kinds.iter().zip(&outcome.kinds).filter(|(_, counts)| counts.requests > 0);
+        if kinds.clone().count() > 1 {
+            for (kind, counts) in kinds {
                 let latency = Latency::of(&counts.latency);
-                let kind =
-                    KindResult { ops: counts.requests, ops_per_s: per_second(counts.requests), latency };
-                result.kinds.insert((*name).to_owned(), kind);
+                let figures = KindResult { ops: counts.ops, ops_per_s: per_second(counts.ops), latency };
+                result.kinds.insert(kind.name.to_owned(), figures);
             }
         }
         let extra = &mut result.extra;
@@ -535,8 +535,8 @@ impl Observer for Recorder {
             .map(|(name, ns)| ns.saturating_sub(last.client.get(name).copied().unwrap_or(0)))
             .sum();
         let batches =
-            page.growth(&self.last_page, "batzen_lane_batches_total").filter(|batches| *batches > 0.0);
-        let commands = page.growth(&self.last_page, "batzen_lane_commands_total");
+            page.growth(&self.last_page, "batzen_lane_batch_commands_count").filter(|batches| *batches > 0.0);
+        let commands = page.growth(&self.last_page, "batzen_lane_batch_commands_sum");
         self.seconds.push(Sample {
             t_s: elapsed.as_secs_f64(),
             batch_size: batches.zip(commands).map(|(batches, commands)| commands / batches),
@@ -588,17 +588,9 @@ impl Recorded {
     }
 
     fn batch_sizes(&self) -> BTreeMap<String, BatchSizes> {
-        let growth = |series: &str| self.after.growth(&self.before, series);
-        let mut sizes = BTreeMap::new();
-        if let (Some(batches), Some(commands)) =
-            (growth("batzen_lane_batches_total"), growth("batzen_lane_commands_total"))
-            && batches > 0.0
-        {
-            let commit =
-                BatchSizes { batches: whole(batches), mean: commands / batches, buckets: Vec::new() };
-            sizes.insert("commit".to_owned(), commit);
-        }
-        sizes
+        let commits = self.after.sizes(&self.before, "batzen_lane_batch_commands");
+        let commits = commits.into_values().map(|sizes| ("commit".to_owned(), sizes));
+        commits.chain(self.after.sizes(&self.before, "batzen_pool_batch_items")).collect()
     }
 }
 

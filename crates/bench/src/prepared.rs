@@ -91,7 +91,7 @@ impl Script for Prepared {
         }
         let job = self.under_way[slot].as_mut().expect("an answer belongs to a job");
         if let Some(next) = job.requests.pop_front() {
-            return (0, Next::Send(next));
+            return (1, Next::Send(next));
         }
         if job.number.is_multiple_of(SAMPLE_EVERY) && self.samples.len() < SAMPLES_MAX {
             self.samples.push(Sample { number: job.number, body: body.to_vec() });
@@ -119,7 +119,7 @@ mod tests {
         for script in &mut scripts {
             while let Some(first) = script.begin(1) {
                 assert_eq!(first.bytes, b"a");
-                assert_eq!(script.answer(1, 200, b"x"), (0, Next::Send(outgoing("b"))));
+                assert_eq!(script.answer(1, 200, b"x"), (1, Next::Send(outgoing("b"))));
                 ops += script.answer(1, 200, b"y").0;
             }
         }

@@ -56,27 +56,20 @@ impl Page {
         Some(self.value(series)? - earlier.value(series).unwrap_or(0.0))
     }
 
-    /// How the histograms whose names begin with `start` and end with `end` have grown, by what stands between (with
-    /// labels other than `le`).
+    /// How a histogram of sizes has grown since `earlier`, by the values of its labels (empty without labels).
     #[must_use]
-    pub fn histograms(&self, earlier: &Self, start: &str, end: &str) -> BTreeMap<String, BatchSizes> {
+    pub fn sizes(&self, earlier: &Self, family: &str) -> BTreeMap<String, BatchSizes> {
         let mut found: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+        let prefix = format!("{family}_bucket{{");
         for series in self.values.keys() {
-            let Some(rest) = series.strip_prefix(start) else { continue };
-            let Some((name, labels)) = rest.split_once('{') else { continue };
-            let Some(name) = name.strip_suffix("_bucket").and_then(|name| name.strip_suffix(end)) else {
-                continue;
-            };
-            let (mut key, mut limit) = (name.trim_matches('_').to_owned(), None);
+            let Some(labels) = series.strip_prefix(&prefix) else { continue };
+            let (mut key, mut limit) = (String::new(), None);
             for label in labels.trim_end_matches('}').split(',') {
-                let Some((label, value)) = label.split_once('=') else { continue };
+                let Some((name, value)) = label.split_once('=') else { continue };
                 let value = value.trim_matches('"');
-                if label == "le" {
+                if name == "le" {
                     limit = if value == "+Inf" { Some(f64::INFINITY) } else { value.parse().ok() };
                 } else {
-                    if !key.is_empty() {
-                        key.push('-');
-                    }
                     key.push_str(value);
                 }
             }
@@ -84,32 +77,48 @@ impl Page {
                 found.entry(key).or_default().push((limit, growth));
             }
         }
-        found.into_iter().map(|(key, cumulative)| (key, sizes(cumulative))).collect()
+        found
+            .into_iter()
+            .map(|(key, cumulative)| {
+                let mean = self.mean(earlier, family, &key);
+                (key, sizes(cumulative, mean))
+            })
+            .filter(|(_, sizes)| sizes.batches > 0)
+            .collect()
+    }
+
+    /// Mean of what a histogram took since `earlier`, of the series whose only label besides `le` has this value.
+    fn mean(&self, earlier: &Self, family: &str, label: &str) -> f64 {
+        let find = |what: &str| {
+            let name = format!("{family}_{what}");
+            let labelled = format!("=\"{label}\"}}");
+            let series = self.values.keys().find(|series| match series.strip_prefix(&name) {
+                Some("") => label.is_empty(),
+                Some(rest) => rest.starts_with('{') && rest.ends_with(&labelled),
+                None => false,
+            });
+            series.and_then(|series| self.growth(earlier, series)).unwrap_or(0.0)
+        };
+        let count = find("count");
+        if count > 0.0 { find("sum") / count } else { 0.0 }
     }
 }
 
-/// From Prometheus' cumulative buckets. The mean takes each batch for the middle of its bucket; who knows better replaces
-/// it.
+/// From Prometheus' cumulative buckets.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "counts and limits of batches are small"
+    reason = "sizes and numbers of batches are small"
 )]
-fn sizes(mut cumulative: Vec<(f64, f64)>) -> BatchSizes {
+fn sizes(mut cumulative: Vec<(f64, f64)>, mean: f64) -> BatchSizes {
     cumulative.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let (mut sizes, mut below, mut items, mut lower) = (BatchSizes::default(), 0.0, 0.0, 0.0);
+    let mut sizes = BatchSizes { mean, ..BatchSizes::default() };
+    let mut below = 0.0;
     for (limit, count) in cumulative {
-        let batches = (count - below).max(0.0);
-        let middle = if limit.is_finite() { f64::midpoint(lower + 1.0, limit) } else { lower };
-        items += batches * middle;
-        sizes.batches += batches as u64;
-        sizes
-            .buckets
-            .push(BatchBucket { up_to: limit.is_finite().then_some(limit as u64), batches: batches as u64 });
-        (below, lower) = (count, if limit.is_finite() { limit } else { lower });
-    }
-    if below > 0.0 {
-        sizes.mean = items / below;
+        let batches = (count - below).max(0.0) as u64;
+        sizes.batches += batches;
+        sizes.buckets.push(BatchBucket { up_to: limit.is_finite().then_some(limit as u64), batches });
+        below = count;
     }
     sizes
 }
@@ -130,16 +139,23 @@ mod tests {
 
     #[test]
     fn histograms_become_batch_sizes() {
-        let before = Page::parse("pool_batch_items_bucket{kind=\"verify\",le=\"1\"} 1\n".into());
-        let after = Page::parse(
-            "pool_batch_items_bucket{kind=\"verify\",le=\"1\"} 3\npool_batch_items_bucket{kind=\"verify\",le=\"9\"} \
-             4\npool_batch_items_bucket{kind=\"verify\",le=\"+Inf\"} 4\npool_batch_items_sum{kind=\"verify\"} 7\n"
-                .into(),
-        );
-        let found = after.histograms(&before, "pool_batch", "items");
-        let sizes = &found["verify"];
+        let page = |counts: [u32; 3], sum: u32| {
+            let [one, nine, all] = counts;
+            Page::parse(format!(
+                "items_bucket{{kind=\"check\",le=\"1\"}} {one}\nitems_bucket{{kind=\"check\",le=\"9\"}} {nine}\n\
+                 items_bucket{{kind=\"check\",le=\"+Inf\"}} {all}\nitems_sum{{kind=\"check\"}} {sum}\n\
+                 items_count{{kind=\"check\"}} {all}\nitems_bucket{{kind=\"sign\",le=\"+Inf\"}} 5\n"
+            ))
+        };
+        let (before, after) = (page([1, 1, 1], 1), page([3, 4, 5], 41));
+        let found = after.sizes(&before, "items");
+        assert_eq!(found.len(), 1, "nothing was signed: {found:?}");
+        let sizes = &found["check"];
+        assert!((sizes.mean - 10.0).abs() < 1e-9, "{sizes:?}");
         assert_eq!(sizes.batches, 4);
         let buckets: Vec<_> = sizes.buckets.iter().map(|bucket| (bucket.up_to, bucket.batches)).collect();
-        assert_eq!(buckets, [(Some(1), 2), (Some(9), 2), (None, 0)]);
+        assert_eq!(buckets, [(Some(1), 2), (Some(9), 1), (None, 1)]);
+        let plain = Page::parse("b_bucket{le=\"2\"} 3\nb_bucket{le=\"+Inf\"} 3\nb_sum 6\nb_count 3\n".into());
+        assert!((plain.sizes(&Page::default(), "b")[""].mean - 2.0).abs() < 1e-9);
     }
 }

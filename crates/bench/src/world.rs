@@ -88,6 +88,8 @@ pub struct World {
     pub denoms: Vec<Denom>,
     /// Keys with which the exchange signs its confirmations.
     pub signing_keys: Vec<EddsaPublicKey>,
+    /// Last, so that it is dropped last.
+    _place: Place,
 }
 
 /// The currency of the world.
@@ -121,6 +123,10 @@ impl World {
         std::fs::create_dir_all(&plan.dir).map_err(BenchError::io(&plan.dir))?;
         let dir = plan.dir.canonicalize().map_err(BenchError::io(&plan.dir))?;
         let plan = WorldPlan { dir, ..plan };
+        let mut place = Place { dirs: vec![service::runtime_dir(exchange_port)] };
+        if !plan.is_kept {
+            place.dirs.push(plan.dir.clone());
+        }
         let config = plan.dir.join("taler.conf");
         std::fs::write(&config, configuration(&plan, bank_port, exchange_port))
             .map_err(BenchError::io(&config))?;
@@ -158,6 +164,7 @@ impl World {
             denoms: Vec::new(),
             signing_keys: Vec::new(),
             plan,
+            _place: place,
         };
         world.read_keys()?;
         drop(spinner);
@@ -271,7 +278,7 @@ impl World {
             schedule: Schedule::Closed,
             warmup: Duration::ZERO,
             duration: None,
-            kinds: vec!["set-up"],
+            kinds: vec![load::Kind::counted("set-up")],
             cores: self.plan.placement.client.clone(),
         }
     }
@@ -323,15 +330,17 @@ impl World {
     }
 }
 
-impl Drop for World {
+/// The directories of a world. They go when this is dropped, which is after the services have ended.
+struct Place {
+    dirs: Vec<PathBuf>,
+}
+
+impl Drop for Place {
     fn drop(&mut self) {
-        self.exchange.kill();
-        self.bank.kill();
-        if !self.plan.is_kept {
+        for dir in &self.dirs {
             // What cannot be removed is no reason to hide the result.
-            let _ = std::fs::remove_dir_all(&self.plan.dir);
+            let _ = std::fs::remove_dir_all(dir);
         }
-        let _ = std::fs::remove_dir_all(service::runtime_dir(self.exchange_address.port()));
     }
 }
 

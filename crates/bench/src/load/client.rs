@@ -358,13 +358,14 @@ impl<S: Script> Work<'_, S> {
         let now_ns = self.now_ns();
         self.last_ns = now_ns;
         let body = &received[framed.body_start..framed.end];
-        let (ops, next) = self.thread.script.answer(slot, framed.status, body);
+        let (things, next) = self.thread.script.answer(slot, framed.status, body);
+        let ops = if self.thread.plan.kinds[request.outgoing.kind].is_counted { things } else { 0 };
         self.watch.ops.fetch_add(ops, Relaxed);
         let end_ns = self.watch.end_ns.load(Relaxed);
         let is_failed = matches!(next, Next::Failed(_));
         if now_ns >= self.warmup_ns && now_ns < end_ns && !is_failed {
             let latency_us = (now_ns.saturating_sub(request.since_ns) / 1000).min(LATENCY_MAX_US);
-            self.kinds[request.outgoing.kind].count(ops, latency_us);
+            self.kinds[request.outgoing.kind].count(things, latency_us);
             #[allow(clippy::cast_possible_truncation, reason = "a number of seconds")]
             let second = ((now_ns - self.warmup_ns) / 1_000_000_000) as usize;
             if self.seconds.len() <= second {

@@ -2,38 +2,29 @@
 
 use std::collections::BTreeMap;
 
-use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, ShortHash};
-use batzen_protocol::api::exchange::{
-    BatchDepositCoin, BatchDepositConfirmation, BatchDepositRequest, DepositConfirmation, DepositRequest,
-};
-use batzen_protocol::signatures::{ExchangeConfirmDeposit, SignedMessage, WalletCoinDeposit};
-use batzen_protocol::{Amount, Duration, Timestamp};
+use batzen_crypto::EddsaPublicKey;
+use batzen_protocol::api::exchange::{BatchDepositConfirmation, DepositConfirmation};
+use batzen_protocol::signatures::SignedMessage;
 use clap::Args;
 use serde_json::json;
 
 use crate::BenchError;
 use crate::ceiling::{CipherArgs, Operation, Share};
-use crate::coins::{self, Coin, Merchant, Mint, Reserves};
-use crate::load::Outcome;
+use crate::coins::{self, Mint, Reserves};
+use crate::load::{Kind, Outcome};
 use crate::measure::{Description, Stage, Workload, measure};
 use crate::options::{LoadOptions, RunOptions};
+use crate::payments::{Payment, Payments};
 use crate::prepared::{Job, Prepared, SAMPLE_EVERY};
-use crate::random::{Chooser, Merchants, Seed};
+use crate::random::{Merchants, Seed};
 use crate::result::Run;
 use crate::scenarios::Context;
-use crate::wire;
-use crate::world::{self, CoinKind, Denom};
+use crate::world::CoinKind;
 
 /// Value of a coin.
 const VALUE: u64 = 1;
-/// Merchants among whom payments choose.
-pub const MERCHANTS: usize = 1_000;
 /// Reserves of the set-up.
 const RESERVES: usize = 64;
-/// No extension policy.
-const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
-/// No age commitment.
-const NO_AGE: ShortHash = ShortHash::from_bytes([0; 32]);
 
 /// Arguments of `batzen bench deposit`.
 #[derive(Args, Clone, Debug)]
@@ -91,167 +82,6 @@ fn go(args: &DepositArgs, batch: Option<usize>, context: &Context) -> Result<Run
     measure(&mut workload, &args.load, &args.run, context)
 }
 
-/// Makes payments to merchants.
-pub struct Payments {
-    merchants: Vec<Merchant>,
-    chooser: Chooser,
-    seed: Seed,
-    made: u64,
-    with_workers: bool,
-}
-
-/// A payment: what is the same for all its coins.
-#[derive(Clone, Debug)]
-pub struct Payment {
-    merchant: usize,
-    h_contract_terms: HashCode,
-    timestamp: Timestamp,
-    wire_deadline: Timestamp,
-}
-
-impl Payments {
-    /// Chooses merchants in this way. With workers, deposits are due at once; else in an hour, when the run is over.
-    #[must_use]
-    pub fn new(merchants: Merchants, with_workers: bool, seed: &Seed) -> Self {
-        Self {
-            chooser: Chooser::new(merchants, MERCHANTS, seed.numbers("merchants")),
-            merchants: Merchant::several(MERCHANTS, seed),
-            seed: seed.part("contracts"),
-            made: 0,
-            with_workers,
-        }
-    }
-
-    /// The next one.
-    pub fn next_payment(&mut self) -> Payment {
-        let timestamp = world::now();
-        let hour = Duration::from_secs(3_600);
-        self.made += 1;
-        Payment {
-            merchant: self.chooser.draw(),
-            h_contract_terms: HashCode::from_bytes(self.seed.bytes("contract", self.made)),
-            timestamp,
-            wire_deadline: if self.with_workers { timestamp } else { timestamp.saturating_add(hour) },
-        }
-    }
-
-    /// The coin's signature for its part of the payment.
-    #[must_use]
-    pub fn sign(
-        &self,
-        payment: &Payment,
-        coin: &CoinRef<'_>,
-        denom: &Denom,
-        amount: Amount,
-    ) -> EddsaSignature {
-        let merchant = &self.merchants[payment.merchant];
-        WalletCoinDeposit {
-            h_contract_terms: payment.h_contract_terms,
-            h_age_commitment: NO_AGE,
-            h_policy: NO_POLICY,
-            h_wire: merchant.h_wire,
-            h_denom_pub: denom.h_denom_pub,
-            wallet_timestamp: payment.timestamp,
-            refund_deadline: Timestamp::ZERO,
-            amount_with_fee: amount,
-            deposit_fee: Amount::zero(amount.currency),
-            merchant_pub: merchant.key,
-        }
-        .sign(coin.coin_priv)
-    }
-
-    /// The HTTP request in which one coin pays.
-    #[must_use]
-    pub fn deposit(&self, payment: &Payment, coin: &Coin, denom: &Denom) -> Vec<u8> {
-        let merchant = &self.merchants[payment.merchant];
-        let body = DepositRequest {
-            merchant_payto_uri: merchant.payto_uri.clone(),
-            wire_salt: merchant.wire_salt,
-            contribution: denom.amount,
-            denom_pub_hash: denom.h_denom_pub,
-            ub_sig: coin.signature.clone(),
-            merchant_pub: merchant.key,
-            h_contract_terms: payment.h_contract_terms,
-            h_age_commitment: None,
-            coin_sig: self.sign(payment, &CoinRef::of(coin), denom, denom.amount),
-            timestamp: payment.timestamp,
-            refund_deadline: None,
-            wire_transfer_deadline: payment.wire_deadline,
-            policy: None,
-        };
-        wire::post(&format!("/coins/{}/deposit", coin.coin_pub), &body)
-    }
-
-    /// The HTTP request in which several coins pay.
-    #[must_use]
-    pub fn batch_deposit(&self, payment: &Payment, coins: Vec<BatchDepositCoin>) -> Vec<u8> {
-        let merchant = &self.merchants[payment.merchant];
-        let body = BatchDepositRequest {
-            merchant_payto_uri: merchant.payto_uri.clone(),
-            wire_salt: merchant.wire_salt,
-            merchant_pub: merchant.key,
-            h_contract_terms: payment.h_contract_terms,
-            coins,
-            timestamp: payment.timestamp,
-            refund_deadline: None,
-            wire_transfer_deadline: payment.wire_deadline,
-            policy: None,
-        };
-        wire::post("/batch-deposit", &body)
-    }
-
-    /// A coin's part of a batch.
-    #[must_use]
-    pub fn part(&self, payment: &Payment, coin: &Coin, denom: &Denom, amount: Amount) -> BatchDepositCoin {
-        BatchDepositCoin {
-            contribution: amount,
-            denom_pub_hash: denom.h_denom_pub,
-            ub_sig: coin.signature.clone(),
-            coin_pub: coin.coin_pub,
-            h_age_commitment: None,
-            coin_sig: self.sign(payment, &CoinRef::of(coin), denom, amount),
-        }
-    }
-
-    /// What the exchange confirms for a coin.
-    #[must_use]
-    pub fn confirmation(
-        &self,
-        payment: &Payment,
-        coin_pub: EddsaPublicKey,
-        amount: Amount,
-        exchange_timestamp: Timestamp,
-    ) -> ExchangeConfirmDeposit {
-        let merchant = &self.merchants[payment.merchant];
-        ExchangeConfirmDeposit {
-            h_contract_terms: payment.h_contract_terms,
-            h_wire: merchant.h_wire,
-            h_policy: NO_POLICY,
-            exchange_timestamp,
-            wire_deadline: payment.wire_deadline,
-            refund_deadline: Timestamp::ZERO,
-            amount_without_fee: amount,
-            coin_pub,
-            merchant_pub: merchant.key,
-        }
-    }
-}
-
-/// The keys of a coin.
-#[derive(Clone, Copy, Debug)]
-pub struct CoinRef<'a> {
-    /// The private key.
-    pub coin_priv: &'a batzen_crypto::EddsaPrivateKey,
-}
-
-impl<'a> CoinRef<'a> {
-    /// Those of a coin.
-    #[must_use]
-    pub fn of(coin: &'a Coin) -> Self {
-        Self { coin_priv: &coin.coin_priv }
-    }
-}
-
 struct DepositLoad {
     args: DepositArgs,
     /// Coins of a batch; none: single deposits.
@@ -287,7 +117,7 @@ impl Workload for DepositLoad {
             scenario,
             title: format!("{scenario} {cipher}, {coins} a request{merchants}"),
             unit: "coins",
-            kinds: vec![scenario],
+            kinds: vec![Kind::counted(scenario)],
             parameters,
             cipher,
             coins: vec![CoinKind { value: VALUE, cipher }],
@@ -322,12 +152,16 @@ impl Workload for DepositLoad {
         let bar = stage.progress.bar("preparing payments", jobs as u64);
         let made = stage.workshop.make_shown(jobs, &bar, |job| {
             let (payment, coins) = (&payments[job], &coins[job * batch..(job + 1) * batch]);
+            let parts = coins
+                .iter()
+                .map(|coin| {
+                    let signature = self.payments.sign(payment, &coin.coin_priv, denom, denom.amount);
+                    self.payments.part(coin, denom, denom.amount, signature)
+                })
+                .collect();
             let bytes = match self.batch {
-                None => self.payments.deposit(payment, &coins[0], denom),
-                Some(_) => {
-                    let part = |coin| self.payments.part(payment, coin, denom, denom.amount);
-                    self.payments.batch_deposit(payment, coins.iter().map(part).collect())
-                }
+                None => self.payments.request(payment, parts),
+                Some(_) => self.payments.batch_request(payment, parts),
             };
             Ok(Job::single(u64::from(first) + job as u64, batch as u64, bytes))
         })?;

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use crate::result::Run;
 
 pub mod deposit;
+pub mod wallets;
 pub mod withdraw;
 
 /// What every scenario needs to know about the program it is part of.
@@ -50,6 +51,12 @@ pub fn summary(run: &Run) -> String {
             format!("{efficiency:.2} of {ceiling:.0}/s, the mandatory cryptography alone on the same cores"),
         );
     }
+    if let Some(efficiency) = result.extra.get("efficiency_by_cpu_time") {
+        line(
+            "efficiency by CPU",
+            format!("{efficiency:.2}: the cryptography's share of the server's CPU time"),
+        );
+    }
     if let Some(latency) = &result.latency {
         line(
             "latency p50/p99/max",
@@ -65,6 +72,10 @@ pub fn summary(run: &Run) -> String {
         line("stored", format!("{:.0} bytes on disk, {:.0} in memory each", bytes.disk, bytes.ram));
     }
     line("limited by", format!("{:?}", result.limited_by).to_lowercase());
+    for (kind, figures) in &result.kinds {
+        let (p50, p99) = (ms(figures.latency.p50_us), ms(figures.latency.p99_us));
+        line(kind, format!("{:.0}/s, p50/p99 {p50:.2} / {p99:.2} ms", figures.ops_per_s));
+    }
     for (reason, count) in &result.errors {
         line("ERRORS", format!("{count} × {reason}"));
     }

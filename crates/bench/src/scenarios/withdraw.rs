@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::BenchError;
 use crate::ceiling::{Cipher, CipherArgs, Operation, Share};
 use crate::coins::{self, Planchet, Reserves};
-use crate::load::{Outcome, Outgoing};
+use crate::load::{Kind, Outcome, Outgoing};
 use crate::measure::{Description, Stage, Workload, measure};
 use crate::options::{LoadOptions, RunOptions};
 use crate::prepared::{Job, Prepared};
@@ -95,12 +95,11 @@ impl Workload for Withdraw {
     fn describe(&self) -> Description {
         let (cipher, batch) = (self.cipher(), self.args.batch);
         let coins = if batch == 1 { "one coin".to_owned() } else { format!("{batch} coins") };
-        let kinds = if cipher == Cipher::Cs { vec!["withdraw", "csr"] } else { vec!["withdraw"] };
         Description {
             scenario: "withdraw",
             title: format!("withdraw {cipher}, {coins} a request"),
             unit: "coins",
-            kinds,
+            kinds: vec![Kind::counted("withdraw"), Kind::uncounted("csr")],
             parameters: BTreeMap::from([
                 ("batch".into(), json!(batch)),
                 ("reserves".into(), json!(self.args.reserves)),

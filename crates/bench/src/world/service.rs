@@ -133,7 +133,7 @@ impl Service {
     }
 
     /// Ends it at once, if it still runs.
-    pub(super) fn kill(&mut self) {
+    fn kill(&mut self) {
         // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -145,6 +145,12 @@ impl Service {
             // It may have ended already; waiting for it will tell.
             let _ = kill_process(pid, signal);
         }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 
