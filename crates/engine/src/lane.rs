@@ -115,7 +115,7 @@ impl<R: Rules> Batcher<R> {
             let changes = rows.changes();
             let executed = Instant::now();
             match self.store.commit(&changes) {
-                Ok(CommitOutcome::Committed) => {}
+                Ok(CommitOutcome::Committed) => self.rules.committed(&changes),
                 Ok(CommitOutcome::Conflict(rows)) => {
                     let (table, key) = rows.into_iter().next().expect("a conflict names the rows");
                     overtaken = Some(StoreError::Stale { table: table.name, key });

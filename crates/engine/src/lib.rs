@@ -24,7 +24,7 @@ pub use pool::{Collector, CollectorOptions, CpuPool, PoolBusy, TURN_NS, Ticket, 
 pub use working_set::{Plan, WorkingSet};
 
 use batzen_protocol::Timestamp;
-use batzen_store::{Store, StoreError};
+use batzen_store::{ChangeSet, Store, StoreError};
 
 /// The money rules of one service: pure, deterministic functions over rows.
 pub trait Rules: Send + Sync + 'static {
@@ -45,6 +45,9 @@ pub trait Rules: Send + Sync + 'static {
         command: &Self::Command,
         now: Timestamp,
     ) -> Result<Self::Outcome, Self::Refusal>;
+
+    /// Is told what a batch has changed, once that is durable and before any of its commands is answered: for running sums.
+    fn committed(&self, _changes: &ChangeSet) {}
 
     /// Completes a refusal with the history that proves it, read after the batch's commit and before the next batch.
     ///

@@ -13,8 +13,8 @@ use batzen_engine::{Batcher, EngineError, Evidence, Lane, LaneOptions, Plan, Rul
 use batzen_protocol::Timestamp;
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{
-    Backend, ChangeSet, CommitOutcome, IndexDef, IndexKind, RawRecord, RawRow, Result as StoreResult, Store,
-    StoreError, StoreStats, Table, TableDef, record,
+    Backend, ChangeSet, CommitOutcome, FrozenRows, IndexDef, IndexKind, RawRecord, RawRow,
+    Result as StoreResult, Store, StoreError, StoreStats, Table, TableDef, record,
 };
 use proptest::prelude::*;
 
@@ -288,6 +288,9 @@ impl Backend for Rival {
         visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
     ) -> StoreResult<()> {
         self.inner.scan(table, visit)
+    }
+    fn freeze(&self, tables: &[&'static TableDef]) -> StoreResult<Box<dyn FrozenRows>> {
+        self.inner.freeze(tables)
     }
     fn count(&self, table: &'static TableDef) -> StoreResult<u64> {
         self.inner.count(table)

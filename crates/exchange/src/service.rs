@@ -22,6 +22,7 @@ use crate::crypto::Crypto;
 use crate::keys::keeper::{self, Keeper};
 use crate::keys::{KeyError, KeyState, SecurityModules, load_or_create_eddsa};
 use crate::metrics::Metrics;
+use crate::rules::flow::MoneyFlow;
 use crate::rules::{Command, DenomTable, ExchangeRules, Outcome, Refusal, RulesConfig, management};
 
 /// Clients that may wait for a reserve to be filled (each holds a connection).
@@ -207,6 +208,7 @@ impl Exchange {
         self.metrics.write(&mut page, lane.snapshot().conflicts);
         lane.write(&mut page);
         self.pool.write(&mut page);
+        self.rules.flow.write(&mut page);
         self.store.write_metrics(&mut page, batzen_tables::exchange::ALL);
         self.http_stats.write(&mut page);
         batzen_metrics::write_process(&mut page);
@@ -234,6 +236,7 @@ impl Exchange {
         let opened = tokio::task::spawn_blocking(move || open(config)).await;
         let (config, modules, store, denoms) = opened.expect("opening the store does not panic")?;
         let rules = Arc::new(ExchangeRules::new(Arc::new(denoms), rules_config(&config)));
+        sum_money(&rules, &store)?;
         let lane = Lane::start(
             Arc::clone(&rules),
             store.clone(),
@@ -438,6 +441,23 @@ fn check_master(store: &Store, config: &ExchangeConfig) -> Result<(), StartError
     }
     let reason = "the store belongs to another MASTER_PUBLIC_KEY or another [taler] CURRENCY";
     Err(ConfigError::invalid("exchange", reason).into())
+}
+
+/// Begins the running sums of money: with the rows that are there now, before the first command. They are added by a thread
+/// of their own, since there may be very many.
+fn sum_money(rules: &Arc<ExchangeRules>, store: &Store) -> Result<(), StoreError> {
+    let rows = MoneyFlow::freeze(store)?;
+    let rules = Arc::clone(rules);
+    let sum = move || {
+        if let Err(error) = rules.flow.begin(&rules.denoms, rows.as_ref()) {
+            tracing::error!(%error, "the metrics of money cannot be computed");
+        }
+    };
+    // Without the thread the exchange works as well, just without these metrics.
+    if let Err(error) = std::thread::Builder::new().name("money-sums".into()).spawn(sum) {
+        tracing::error!(%error, "the metrics of money cannot be computed");
+    }
+    Ok(())
 }
 
 /// How long the service sleeps at most between two looks at its keys: clocks can be shifted.

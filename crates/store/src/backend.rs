@@ -211,6 +211,19 @@ pub struct StoreStats {
     pub disk_free_bytes: Option<u64>,
 }
 
+/// Rows of several tables as of one moment: see [`Backend::freeze`].
+pub trait FrozenRows: Send {
+    /// Shows every row of a table to `visit`, in any order, until it breaks.
+    ///
+    /// # Errors
+    /// When the disk fails or its data is damaged, or the table was not frozen.
+    fn scan(
+        &self,
+        table: &'static TableDef,
+        visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
+    ) -> Result<()>;
+}
+
 /// A storage backend. All methods may be called from several threads at once; none of them is for async threads.
 ///
 /// Each read sees one state between commits. What a read returned may have changed by the next call: callers that depend on
@@ -259,6 +272,13 @@ pub trait Backend: Send + Sync + 'static {
         table: &'static TableDef,
         visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
     ) -> Result<()>;
+
+    /// The rows of these tables as of one moment, to be read later. Nothing is copied but where the rows are: what changes
+    /// meanwhile does not show. Segments that compaction empties keep their space until the result is dropped.
+    ///
+    /// # Errors
+    /// As [`Backend::get_many`].
+    fn freeze(&self, tables: &[&'static TableDef]) -> Result<Box<dyn FrozenRows>>;
 
     /// How many rows the table has.
     ///

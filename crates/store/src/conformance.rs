@@ -528,6 +528,27 @@ pub fn scans_show_every_row_once(mut fixture: Fixture) {
     }
 }
 
+/// Frozen rows are those of their moment, whatever comes after.
+pub fn frozen_rows_stay_as_they_were(fixture: Fixture) {
+    let store = fixture.store();
+    committed(store, |c| (0..9).for_each(|n| c.insert::<Items>(&key(n, n), &row("x", None))));
+    let frozen = store.freeze(&[Items::DEF]).expect("works");
+    committed(store, |c| {
+        c.delete::<Items>(&key(0, 0), &row("x", None));
+        c.update::<Items>(&key(1, 1), &row("x", None), &row("y", None));
+        c.insert::<Items>(&key(10, 10), &row("x", None));
+    });
+    let mut seen = 0;
+    let mut visit = |record: crate::RawRecord| {
+        assert_eq!(ItemRow::decode(&record.row).expect("decodes").label, "x");
+        seen += 1;
+        if seen == 9 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    frozen.scan(Items::DEF, &mut visit).expect("works");
+    assert_eq!(seen, 9);
+    assert!(frozen.scan(Marks::DEF, &mut |_| ControlFlow::Continue(())).is_err(), "it was not frozen");
+}
+
 /// Serials grow in commit order over all tables, stay on update, and are never given twice.
 pub fn serials_follow_the_commits(mut fixture: Fixture) {
     let serial =
@@ -701,6 +722,7 @@ macro_rules! store_conformance {
             serial_indexes_queue_in_commit_order
             a_value_may_have_many_rows
             scans_show_every_row_once
+            frozen_rows_stay_as_they_were
             serials_follow_the_commits
             rows_may_be_empty_or_large
             empty_sets_commit

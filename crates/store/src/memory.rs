@@ -5,8 +5,8 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::{PoisonError, RwLock};
 
 use crate::{
-    Backend, ChangeSet, CommitOutcome, IndexEntries, IndexKind, RawRecord, RawRow, Result, StoreError,
-    StoreStats, TableDef,
+    Backend, ChangeSet, CommitOutcome, FrozenRows, IndexEntries, IndexKind, RawRecord, RawRow, Result,
+    StoreError, StoreStats, TableDef,
 };
 
 type Position = Vec<u8>;
@@ -126,6 +126,27 @@ pub(crate) fn is_empty_range(from: Bound<&[u8]>, to: Bound<&[u8]>) -> bool {
     }
 }
 
+/// Copies of some tables' rows.
+struct Copied(Vec<(u16, Vec<RawRecord>)>);
+
+impl FrozenRows for Copied {
+    fn scan(
+        &self,
+        table: &'static TableDef,
+        visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let found = self.0.iter().find(|(id, _)| *id == table.id);
+        let (_, rows) =
+            found.ok_or_else(|| StoreError::Backend(format!("table {} was not frozen", table.name)))?;
+        for record in rows {
+            if visit(record.clone()).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Backend for MemoryBackend {
     fn get_many(&self, table: &'static TableDef, keys: &[Vec<u8>]) -> Result<Vec<Option<RawRow>>> {
         Ok(self.read(table, |state| keys.iter().map(|key| state.rows.get(key).cloned()).collect()))
@@ -185,14 +206,17 @@ impl Backend for MemoryBackend {
         table: &'static TableDef,
         visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
     ) -> Result<()> {
-        let rows: Vec<RawRecord> =
-            self.read(table, |state| state.rows.keys().map(|key| state.record(key)).collect());
-        for record in rows {
-            if visit(record).is_break() {
-                break;
-            }
-        }
-        Ok(())
+        self.freeze(&[table])?.scan(table, visit)
+    }
+
+    fn freeze(&self, tables: &[&'static TableDef]) -> Result<Box<dyn FrozenRows>> {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let copy = |table: &&'static TableDef| {
+            let rows = state.tables.get(&table.id);
+            let rows = rows.map(|rows| rows.rows.keys().map(|key| rows.record(key)).collect());
+            (table.id, rows.unwrap_or_default())
+        };
+        Ok(Box::new(Copied(tables.iter().map(copy).collect())))
     }
 
     fn count(&self, table: &'static TableDef) -> Result<u64> {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use batzen_metrics::Page;
 
 use crate::{
-    Backend, ChangeSet, Column, CommitOutcome, RawRecord, RawRow, Record, Result, StoreError, StoreStats,
-    Table, TableDef,
+    Backend, ChangeSet, Column, CommitOutcome, FrozenRows, RawRecord, RawRow, Record, Result, StoreError,
+    StoreStats, Table, TableDef,
 };
 
 /// A row as stored.
@@ -256,6 +256,14 @@ impl Store {
         })?;
         rows.sort_by_key(|found| found.serial);
         Ok(rows)
+    }
+
+    /// The rows of these tables as of one moment, to be read later.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn freeze(&self, tables: &[&'static TableDef]) -> Result<Box<dyn FrozenRows>> {
+        self.backend.freeze(tables)
     }
 
     /// How many rows the table has.

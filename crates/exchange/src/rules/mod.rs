@@ -20,6 +20,7 @@
 pub mod coins;
 mod command;
 pub mod denoms;
+pub mod flow;
 pub mod history;
 pub mod management;
 pub mod read;
@@ -34,7 +35,7 @@ use std::sync::Arc;
 
 use batzen_engine::{Evidence, Plan, Rules, WorkingSet};
 use batzen_protocol::{Duration, Money, Timestamp};
-use batzen_store::{Store, StoreError};
+use batzen_store::{ChangeSet, Store, StoreError};
 
 pub use command::*;
 pub use denoms::{DenomProblem, DenomTable, DenomTerms};
@@ -77,13 +78,15 @@ pub struct ExchangeRules {
     pub denoms: Arc<DenomTable>,
     /// What they depend on besides.
     pub config: RulesConfig,
+    /// Where the money is. No rule reads it.
+    pub flow: Arc<flow::MoneyFlow>,
 }
 
 impl ExchangeRules {
     /// Rules with these denominations and this configuration.
     #[must_use]
     pub fn new(denoms: Arc<DenomTable>, config: RulesConfig) -> Self {
-        Self { denoms, config }
+        Self { denoms, config, flow: Arc::default() }
     }
 }
 
@@ -140,6 +143,10 @@ impl Rules for ExchangeRules {
                 management::execute(rows, command, now).map(Outcome::Management).map_err(Refusal::Management)
             }
         }
+    }
+
+    fn committed(&self, changes: &ChangeSet) {
+        self.flow.committed(&self.denoms, changes);
     }
 
     fn evidence(

@@ -8,6 +8,7 @@ use batzen_crypto::{
     HashCode, ShortHash, WireSalt, Wtid,
 };
 use batzen_engine::{Batcher, Rules};
+use batzen_exchange::rules::flow::{MoneyFlow, Sums};
 use batzen_exchange::rules::totals::{Totals, totals};
 use batzen_exchange::rules::{
     Aggregate, Aggregated, Command, Credit, Credits, DenomTable, Deposit, DepositCoin, ExchangeRules, Melt,
@@ -183,6 +184,7 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
         assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
         let denoms = Arc::new(DenomTable::load(&store).unwrap());
         let rules = ExchangeRules::new(Arc::clone(&denoms), config);
+        rules.flow.begin(&denoms, MoneyFlow::freeze(&store).unwrap().as_ref()).unwrap();
         let batcher = Batcher::new(Arc::new(wrap(rules.clone())), store.clone());
         Self { store, denoms, rules, batcher, now: Arc::new(AtomicU64::new(T0)) }
     }
@@ -229,7 +231,30 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
     pub fn totals(&self) -> Totals {
         let totals = totals(&self.store, &self.denoms).unwrap();
         assert!(totals.conserved(), "the books do not add up: {totals:?}");
+        self.check_flow(&totals);
         totals
+    }
+
+    /// The running sums are what the rows say, be they kept from the first row on or begun now.
+    fn check_flow(&self, totals: &Totals) {
+        let units = |money: Money| i128::try_from(money.units()).unwrap();
+        let kept = self.rules.flow.sums().unwrap();
+        let anew = MoneyFlow::default();
+        assert_eq!(anew.sums(), None);
+        anew.begin(&self.denoms, MoneyFlow::freeze(&self.store).unwrap().as_ref()).unwrap();
+        assert_eq!(Some(kept), anew.sums());
+        let sums = Sums {
+            wired_in: units(totals.wired_in),
+            wired_out: units(totals.wired_out),
+            reserves: units(totals.reserves),
+            issued: units(totals.issued),
+            redeemed: units(totals.redeemed),
+            deposits: units(totals.deposits),
+            transient: units(totals.transient),
+            in_flight: units(totals.in_flight),
+        };
+        assert_eq!(kept, sums);
+        assert_eq!(kept.surplus(), units(totals.fees) + units(totals.unrevealed_melts));
     }
 
     pub fn remaining(&self, n: u8) -> Option<Money> {

@@ -38,8 +38,8 @@ use batzen_metrics::Histogram;
 
 use crate::memory::{is_empty_range, position};
 use crate::{
-    Backend, ChangeSet, CommitOutcome, IndexEntries, IndexKind, RawRecord, RawRow, Result, StoreError,
-    StoreStats, TableDef,
+    Backend, ChangeSet, CommitOutcome, FrozenRows, IndexEntries, IndexKind, RawRecord, RawRow, Result,
+    StoreError, StoreStats, TableDef,
 };
 use commit::Writer;
 use format::{Identity, RECORD_HEADER_BYTES, RecordView};
@@ -307,17 +307,58 @@ impl Core {
         table: &TableDef,
         locations: &[Location],
     ) -> Result<Vec<StoredRecord>> {
-        let mut records = Vec::with_capacity(locations.len());
-        for &location in locations {
-            let record = read_record(segments, location)?;
-            if record.table != table.id {
-                let segment = &segments[&location.segment()];
-                return Err(segment.corrupt(location.offset(), format!("no record of table {}", table.name)));
-            }
-            records.push(record);
-        }
-        Ok(records)
+        locations.iter().map(|location| read_record_of(segments, table, *location)).collect()
     }
+
+    fn freeze(&self, tables: &[&'static TableDef]) -> Result<Frozen> {
+        let state = self.read();
+        let located = |table: &&'static TableDef| -> Result<(u16, Vec<Location>)> {
+            Ok((table.id, state.table(table)?.primary.locations().collect()))
+        };
+        let mut tables: Vec<(u16, Vec<Location>)> = tables.iter().map(located).collect::<Result<_>>()?;
+        let segments = Arc::clone(&state.segments);
+        drop(state);
+        for (_, locations) in &mut tables {
+            // In the order of the disk, so that it reads ahead.
+            locations.sort_unstable();
+        }
+        Ok(Frozen { tables, segments })
+    }
+}
+
+/// Where the rows of some tables were at one moment.
+struct Frozen {
+    tables: Vec<(u16, Vec<Location>)>,
+    segments: Arc<Segments>,
+}
+
+impl FrozenRows for Frozen {
+    fn scan(
+        &self,
+        table: &'static TableDef,
+        visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let found = self.tables.iter().find(|(id, _)| *id == table.id);
+        let (_, locations) =
+            found.ok_or_else(|| StoreError::Backend(format!("table {} was not frozen", table.name)))?;
+        for location in locations {
+            let record = read_record_of(&self.segments, table, *location)?;
+            if visit(record.into_record()).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads the live record at a location, which must be one of this table.
+fn read_record_of(segments: &Segments, table: &TableDef, location: Location) -> Result<StoredRecord> {
+    let record = read_record(segments, location)?;
+    if record.table != table.id {
+        let segment = &segments[&location.segment()];
+        return Err(segment.corrupt(location.offset(), format!("no record of table {}", table.name)));
+    }
+    Ok(record)
 }
 
 impl State {
@@ -551,22 +592,11 @@ impl Backend for EmbeddedStore {
         table: &'static TableDef,
         visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
     ) -> Result<()> {
-        let (mut locations, segments) = {
-            let state = self.core.read();
-            let locations: Vec<Location> = state.table(table)?.primary.locations().collect();
-            (locations, Arc::clone(&state.segments))
-        };
-        // In the order of the disk, so that it reads ahead.
-        locations.sort_unstable();
-        for location in locations {
-            let records = self.core.records(&segments, table, &[location])?;
-            for record in records {
-                if visit(record.into_record()).is_break() {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
+        self.core.freeze(&[table])?.scan(table, visit)
+    }
+
+    fn freeze(&self, tables: &[&'static TableDef]) -> Result<Box<dyn FrozenRows>> {
+        Ok(Box::new(self.core.freeze(tables)?))
     }
 
     fn count(&self, table: &'static TableDef) -> Result<u64> {
