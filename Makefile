@@ -11,7 +11,7 @@ CYCLES ?= 50
 # How many times as many random comparisons of the lanes with libraries (`make soak`): millions.
 SOAK_FACTOR ?= 500
 
-.PHONY: help demo build test test-fast soak bench timing-test fmt lint doc install needs
+.PHONY: help demo build test test-fast soak bench timing-test fmt lint doc install needs needs-test
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -26,18 +26,29 @@ needs:
 			echo "a C compiler is missing: sudo apt-get install gcc libc6-dev" >&2; exit 1; \
 		fi; }
 
+# What some tests run beside Batzen: a browser, and Prometheus with its checks.
+needs-test: needs
+	@missing=""; for tool in chromium:chromium chromedriver:chromium-driver prometheus:prometheus promtool:prometheus; do \
+		command -v "$${tool%%:*}" >/dev/null || missing="$$missing $${tool##*:}"; done; \
+	[ -z "$$missing" ] || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; \
+		else \
+			echo "the tests need more programs: sudo apt-get install$$missing" >&2; exit 1; \
+		fi; }
+
 demo: build ## play one round of digital cash on this machine and keep serving (ARGS="--once --json" for scripts)
 	@$(BIN) demo $(ARGS)
 
 build: needs ## the release binary: target/release/batzen
 	@$(CARGO) build --release --locked --bin batzen 1>&2
 
-test: needs ## everything: format, lints, unit, property, vector, crash and end-to-end tests
+test: needs-test ## everything: format, lints, unit, property, vector, crash and end-to-end tests
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked
 
-test-fast: needs ## tests only, by cargo-nextest when it is installed
+test-fast: needs-test ## tests only, by cargo-nextest when it is installed
 	if $(CARGO) nextest --version >/dev/null 2>&1; then $(CARGO) nextest run --workspace --locked; else $(CARGO) test --workspace --locked; fi
 
 soak: needs ## the crash tests and the comparisons with libraries in their long form (CYCLES=50 kills each)

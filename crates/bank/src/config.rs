@@ -26,6 +26,7 @@ pub const KNOWN_OPTIONS: &[&str] = &[
     "CREATE_ACCOUNTS",
     "ALLOW_ADD_INCOMING",
     "ALLOW_REPEATED_RESERVE_PUB",
+    "DASHBOARD",
     "RAM_LIMIT",
     "MAX_DEBT",
     "MAX_DEBT_BANK",
@@ -49,6 +50,7 @@ pub const KNOWN_OPTIONS: &[&str] = &[
 /// | `CREATE_ACCOUNTS` | YES | whether transfers create the accounts that they name |
 /// | `ALLOW_ADD_INCOMING` | YES | whether there is `admin/add-incoming` |
 /// | `ALLOW_REPEATED_RESERVE_PUB` | NO | whether several transfers may carry the same reserve key |
+/// | `DASHBOARD` | YES | whether there is a page for people at `/dashboard` |
 #[derive(Clone)]
 pub struct BankConfig {
     /// The currency of all accounts.
@@ -78,6 +80,8 @@ pub struct BankConfig {
     pub allow_add_incoming: bool,
     /// Whether several transfers may carry the same reserve key. Exchanges of the 0.9 generation lose the later ones.
     pub allow_repeated_reserve_pub: bool,
+    /// Whether `/dashboard` is served.
+    pub dashboard: bool,
     /// Connections at once.
     pub max_connections: usize,
     /// Whether to close each connection after its first request.
@@ -114,6 +118,7 @@ impl BankConfig {
             create_accounts: true,
             allow_add_incoming: true,
             allow_repeated_reserve_pub: false,
+            dashboard: true,
             max_connections: 65_536,
             close_each_connection: false,
             clock: Arc::new(|| Timestamp::from_system_time(SystemTime::now())),
@@ -160,6 +165,7 @@ impl BankConfig {
             create_accounts: config.get_or(BANK, "CREATE_ACCOUNTS", true)?,
             allow_add_incoming: config.get_or(BANK, "ALLOW_ADD_INCOMING", true)?,
             allow_repeated_reserve_pub: config.get_or(BANK, "ALLOW_REPEATED_RESERVE_PUB", false)?,
+            dashboard: config.get_or(BANK, "DASHBOARD", true)?,
             ..Self::new(currency)
         })
     }

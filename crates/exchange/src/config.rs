@@ -316,6 +316,8 @@ pub struct ExchangeConfig {
     pub master_public_key: Option<EddsaPublicKey>,
     /// Where to listen.
     pub listen: ListenConfig,
+    /// Whether `/dashboard` is served.
+    pub dashboard: bool,
     /// Directory of the embedded store.
     pub store_dir: PathBuf,
     /// Directory of local sockets.
@@ -375,6 +377,7 @@ impl ExchangeConfig {
             currency,
             currency_round_unit: Money::new(0, 1_000_000).expect("a hundredth is a valid amount"),
             base_url: format!("http://127.0.0.1:{port}/"),
+            dashboard: true,
             master_public_key: None,
             listen: ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port },
             store_dir: data.join("store"),

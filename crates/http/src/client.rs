@@ -299,6 +299,12 @@ impl Client {
         }
     }
 
+    /// Begins a call by another method than those below.
+    #[must_use]
+    pub fn request(&self, method: Method, url: impl Into<String>) -> Call<'_> {
+        self.call(method, url)
+    }
+
     /// Begins a `GET`.
     #[must_use]
     pub fn get(&self, url: impl Into<String>) -> Call<'_> {
@@ -499,7 +505,7 @@ fn encode(text: &str) -> String {
     out
 }
 
-fn encode_base64(data: &[u8]) -> String {
+pub(crate) fn encode_base64(data: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::with_capacity(data.len().div_ceil(3) * 4);
     for chunk in data.chunks(3) {

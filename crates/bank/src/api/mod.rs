@@ -10,7 +10,7 @@ use std::time::Duration;
 use batzen_engine::{EngineError, Lane};
 use batzen_http::{
     Admission, Drain, ErrorCode, Handler, Head, Method, Operations, Request, Response, Routes, Stats, Style,
-    Waiter, Waiters, Woken, header,
+    Waiter, Waiters, Woken, dashboard, header,
 };
 use batzen_metrics::Page;
 use batzen_protocol::api::bank::{self as api, BANK_PROTOCOL_VERSION};
@@ -41,6 +41,7 @@ type Answer = Result<Response, Response>;
 enum Endpoint {
     Home,
     Metrics,
+    Dashboard,
     IntegrationConfig,
     WithdrawalStatus,
     WithdrawalSelect,
@@ -59,7 +60,7 @@ enum Endpoint {
     AddIncoming,
 }
 
-fn routes() -> Routes<Endpoint> {
+fn routes(with_dashboard: bool) -> Routes<Endpoint> {
     use Endpoint as E;
     let (get, post) = (Method::GET, Method::POST);
     let mut routes = Routes::new(Style::ByPath)
@@ -84,6 +85,9 @@ fn routes() -> Routes<Endpoint> {
             "/taler-bank-access/accounts/:account/withdrawals/:wid/abort",
             E::WithdrawalAbort,
         );
+    if with_dashboard {
+        routes = routes.route(get.clone(), "/dashboard", E::Dashboard);
+    }
     // The gateway has two base URLs for each account; the second is of older set-ups, and still the usual one in tests.
     for base in ["/taler-wire-gateway/:account", "/:account"] {
         let path = |rest: &str| format!("{base}/{rest}");
@@ -116,7 +120,7 @@ impl Endpoint {
             | Self::WithdrawalAbort => 3,
             Self::PublicAccounts | Self::Register | Self::AccountStatus => 4,
             Self::IntegrationConfig | Self::AccessConfig | Self::GatewayConfig => 5,
-            Self::Home | Self::Metrics => 6,
+            Self::Home | Self::Metrics | Self::Dashboard => 6,
         }
     }
 }
@@ -159,7 +163,7 @@ pub(crate) struct Api {
 
 impl Api {
     pub(crate) fn new(service: Arc<Service>) -> Self {
-        Self { routes: routes(), service }
+        Self { routes: routes(service.settings.config.dashboard), service }
     }
 
     async fn dispatch(&self, request: Request) -> Answer {
@@ -170,6 +174,7 @@ impl Api {
         let running = service.operations_run.begin(matched.endpoint.operation());
         let answer = match *matched.endpoint {
             Endpoint::Home => Ok(service.home()),
+            Endpoint::Dashboard => Ok(dashboard()),
             Endpoint::Metrics => Ok(service.metrics()),
             Endpoint::IntegrationConfig => Ok(service.api_config("taler-bank-integration")),
             Endpoint::WithdrawalStatus => service.withdrawal_status(request, param(0)).await,

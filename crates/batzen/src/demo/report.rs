@@ -118,6 +118,7 @@ impl Report {
                 "balance": sheet.map(BalanceSheet::json),
                 "bank": world.bank.base_url,
                 "exchange": world.exchange.base_url(),
+                "dashboards": dashboards(world),
                 "data": world.dir,
             });
             writeln!(out, "{results:#}")?;
@@ -140,10 +141,16 @@ impl Report {
             .map_or_else(|_| "batzen".to_owned(), |path| quoted(&path.to_string_lossy()));
         let wallet = quoted(&world.wallet_file("zoe").to_string_lossy());
         let (bank, exchange, currency) = (&world.bank.base_url, world.exchange.base_url(), world.currency);
+        let [exchange_page, bank_page] = dashboards(world);
         let mut out = std::io::stdout().lock();
         writeln!(
             out,
-            "Bank {bank} and exchange {exchange} keep serving; Ctrl-C ends them. In another terminal:
+            "Bank {bank} and exchange {exchange} keep serving; Ctrl-C ends them. Look at them in a browser:
+
+  {exchange_page}
+  {bank_page}
+
+and in another terminal:
 
   alias zoe=\"{program} wallet --wallet {wallet}\"
   zoe withdraw --exchange {exchange} --amount {currency}:20 --bank {bank} --user zoe --password zoe --yes
@@ -156,6 +163,11 @@ impl Report {
         out.flush()?;
         Ok(())
     }
+}
+
+/// Where people can look at exchange and bank.
+fn dashboards(world: &World) -> [String; 2] {
+    [world.exchange.base_url(), &world.bank.base_url].map(|base| format!("{base}dashboard"))
 }
 
 /// For a shell, inside double quotes or bare.

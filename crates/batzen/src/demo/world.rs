@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail, ensure};
 use batzen_bank::{Bank, BankConfig, BankError, RunningBank};
 use batzen_crypto::{EddsaPrivateKey, WireSalt};
-use batzen_exchange::rules::totals::totals;
+use batzen_exchange::rules::totals::{Totals, totals};
 use batzen_exchange::service::RunningExchange;
 use batzen_exchange::service::{Exchange, StartError, StartOptions};
 use batzen_http::{Client, ClientOptions};
@@ -195,12 +195,30 @@ impl World {
         let flow = self.bank.account_flow(EXCHANGE_ACCOUNT)?;
         let app = Arc::clone(self.app());
         let totals = tokio::task::spawn_blocking(move || totals(&app.store, &app.rules.denoms)).await??;
+        self.check_flow(&totals)?;
         Ok(BalanceSheet {
             currency: self.currency,
             bank_in: flow.incoming_with_reserve_pub,
             bank_out: flow.outgoing_transfers,
             totals,
         })
+    }
+
+    /// The running sums that the metrics tell must be those of the rows.
+    fn check_flow(&self, totals: &Totals) -> anyhow::Result<()> {
+        // None while a long history is still being added up.
+        let Some(sums) = self.app().rules.flow.sums() else { return Ok(()) };
+        let is_same = [
+            (sums.wired_in, totals.wired_in),
+            (sums.wired_out, totals.wired_out),
+            (sums.reserves, totals.reserves),
+            (sums.outstanding(), totals.outstanding),
+            (sums.pending(), totals.pending),
+        ]
+        .iter()
+        .all(|(sum, money)| u128::try_from(*sum) == Ok(money.units()));
+        ensure!(is_same, "the running sums {sums:?} are not those of the rows {totals:?}");
+        Ok(())
     }
 
     /// Lets the workers run from now on.

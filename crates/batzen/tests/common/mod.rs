@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod browser;
+
 use std::fs::File;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;

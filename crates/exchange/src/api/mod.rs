@@ -93,7 +93,7 @@ macro_rules! endpoint {
 pub(crate) use endpoint;
 
 /// All endpoints.
-fn table() -> Routes<Entry> {
+fn table(with_dashboard: bool) -> Routes<Entry> {
     let mut table = Table(Routes::new(Style::ByFirstSegment));
     for family in [
         root::routes,
@@ -115,6 +115,9 @@ fn table() -> Routes<Entry> {
     ] {
         table = family(table);
     }
+    if with_dashboard {
+        table = root::dashboard_route(table);
+    }
     table.0
 }
 
@@ -127,7 +130,8 @@ pub struct Api {
 impl Api {
     /// The interface of this exchange.
     pub fn new(app: Arc<Exchange>) -> Self {
-        Self { app, routes: table() }
+        let routes = table(app.config.dashboard);
+        Self { app, routes }
     }
 
     /// Answers one request.

@@ -13,6 +13,15 @@ pub(super) fn routes(table: Table) -> Table {
         .get("/metrics", endpoint!(metrics))
 }
 
+/// The page for people, where the configuration wants it.
+pub(super) fn dashboard_route(table: Table) -> Table {
+    table.get("/dashboard", endpoint!(dashboard))
+}
+
+async fn dashboard(_: &Exchange, _: &Request) -> Response {
+    batzen_http::dashboard()
+}
+
 async fn greeting(_: &Exchange, _: &Request) -> Response {
     Response::bytes(200, "text/plain", "Hello, I'm a Batzen exchange. This HTTP server is not for humans.\n")
 }

@@ -1,0 +1,214 @@
+//! A headless Chromium, driven by WebDriver: open a page, run script in it, look at its console, take pictures.
+//!
+//! WebDriver is a few JSON requests, so this speaks it with our own HTTP client rather than with a library of its own.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use batzen_http::{Client, ClientOptions, Method};
+use serde_json::{Value, json};
+
+use super::PATIENCE;
+
+const FLAGS: [&str; 10] = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+];
+
+/// A browser with one page and an empty profile. It ends when this is dropped.
+pub struct Browser {
+    driver: Child,
+    runtime: tokio::runtime::Runtime,
+    client: Client,
+    session: String,
+    _home: tempfile::TempDir,
+}
+
+impl Browser {
+    /// Starts it. Fails with what to install if it is missing.
+    pub fn start() -> Self {
+        let home = tempfile::Builder::new().prefix("batzen-browser-").tempdir().unwrap();
+        let log = home.path().join("driver.log");
+        let out = File::create(&log).unwrap();
+        let driver = Command::new("chromedriver")
+            .arg("--port=0")
+            .env("HOME", home.path())
+            .stdin(Stdio::null())
+            .stdout(out.try_clone().unwrap())
+            .stderr(out)
+            .process_group(0)
+            .spawn()
+            .unwrap_or_else(|error| {
+                panic!(
+                    "chromedriver: {error}: this test needs a browser; `make needs-test` installs it \
+                     (Debian packages chromium and chromium-driver)"
+                )
+            });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let client = {
+            let _inside = runtime.enter();
+            Client::new(&ClientOptions { timeout: PATIENCE, ..ClientOptions::default() }).unwrap()
+        };
+        let mut browser = Self { driver, runtime, client, session: String::new(), _home: home };
+        let port = browser.port(&log);
+        let mut arguments: Vec<String> = FLAGS.map(str::to_owned).to_vec();
+        arguments.push(format!("--user-data-dir={}", browser._home.path().join("profile").display()));
+        let options = json!({"capabilities": {"alwaysMatch": {
+            "browserName": "chrome",
+            "goog:chromeOptions": {"args": arguments},
+            "goog:loggingPrefs": {"browser": "ALL"},
+        }}});
+        let base = format!("http://127.0.0.1:{port}/session");
+        let session = browser.call(Method::POST, &base, &options);
+        let id = session["sessionId"].as_str().unwrap_or_else(|| panic!("no session: {session}"));
+        browser.session = format!("{base}/{id}");
+        browser
+    }
+
+    /// The port that the driver has taken, as it says in its first lines.
+    fn port(&mut self, log: &Path) -> u16 {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let text = std::fs::read_to_string(log).unwrap();
+            let found = text.split("successfully on port ").nth(1).and_then(|rest| rest.split('.').next());
+            if let Some(port) = found.and_then(|port| port.trim().parse().ok()) {
+                return port;
+            }
+            assert!(self.driver.try_wait().unwrap().is_none(), "chromedriver ended: {text}");
+            assert!(Instant::now() < deadline, "chromedriver does not start: {text}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn call(&self, method: Method, url: &str, body: &Value) -> Value {
+        let reply = self.runtime.block_on(async {
+            let call = self.client.request(method.clone(), url);
+            if method == Method::POST { call.json(body).send().await } else { call.send().await }
+        });
+        let reply = reply.unwrap();
+        let text = String::from_utf8_lossy(&reply.body);
+        assert_eq!(reply.status, 200, "{url}: {text}");
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        answer["value"].clone()
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Value {
+        self.call(Method::POST, &format!("{}/{path}", self.session), body)
+    }
+
+    fn devtools(&self, command: &str, parameters: Value) {
+        self.post("goog/cdp/execute", &json!({"cmd": command, "params": parameters}));
+    }
+
+    /// Opens a page and waits until it is loaded.
+    pub fn open(&self, url: &str) {
+        self.post("url", &json!({"url": url}));
+    }
+
+    /// The size of the page in CSS pixels; a phone's pages are laid out as phones do it.
+    pub fn resize(&self, width: u32, height: u32, is_phone: bool) {
+        let parameters =
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_phone});
+        self.devtools("Emulation.setDeviceMetricsOverride", parameters);
+    }
+
+    /// Whether the reader wants light on dark.
+    pub fn dark(&self, dark: bool) {
+        let value = if dark { "dark" } else { "light" };
+        let feature = json!({"name": "prefers-color-scheme", "value": value});
+        self.devtools("Emulation.setEmulatedMedia", json!({"features": [feature]}));
+    }
+
+    /// Runs script in the page: the body of a function.
+    pub fn run(&self, script: &str) -> Value {
+        self.post("execute/sync", &json!({"script": script, "args": []}))
+    }
+
+    /// Waits until an expression is true in the page.
+    pub fn until(&self, expression: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.run(&format!("return Boolean({expression})")) != Value::Bool(true) {
+            if Instant::now() > deadline {
+                let text = self.run("return document.body.innerText");
+                panic!("never true: {expression}\n{text}\n{:?}", self.console());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// A number from the page.
+    pub fn number(&self, expression: &str) -> f64 {
+        let value = self.run(&format!("return Number({expression})"));
+        value.as_f64().unwrap_or_else(|| panic!("{expression} is {value}"))
+    }
+
+    /// What the console says since the last call: level and message.
+    pub fn console(&self) -> Vec<String> {
+        let entries = self.post("se/log", &json!({"type": "browser"}));
+        let entry = |entry: &Value| format!("{} {}", entry["level"], entry["message"]);
+        entries.as_array().unwrap().iter().map(entry).collect()
+    }
+
+    /// How much wider the content is than the page, in pixels: something would have to be scrolled sideways.
+    pub fn overflow(&self) -> f64 {
+        self.number("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    }
+
+    /// Writes a picture of the whole page as PNG.
+    pub fn screenshot(&self, file: &Path) {
+        let size =
+            "({width: document.documentElement.clientWidth, height: document.documentElement.scrollHeight})";
+        let size = self.run(&format!("return {size}"));
+        let clip = json!({"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1});
+        let parameters = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
+        let answer =
+            self.post("goog/cdp/execute", &json!({"cmd": "Page.captureScreenshot", "params": parameters}));
+        let picture = decode_base64(answer["data"].as_str().unwrap());
+        assert!(picture.starts_with(b"\x89PNG"), "a picture");
+        std::fs::write(file, picture).unwrap();
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        if !self.session.is_empty() {
+            // The browser's own end, so that it leaves nothing behind; then the driver's whole group.
+            let _ = self.runtime.block_on(self.client.request(Method::DELETE, &self.session).send());
+        }
+        let group = format!("-{}", self.driver.id());
+        let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
+        let _ = self.driver.wait();
+    }
+}
+
+fn decode_base64(text: &str) -> Vec<u8> {
+    let value = |byte: u8| match byte {
+        b'A'..=b'Z' => Some(u32::from(byte - b'A')),
+        b'a'..=b'z' => Some(u32::from(byte - b'a') + 26),
+        b'0'..=b'9' => Some(u32::from(byte - b'0') + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    };
+    let (mut bytes, mut bits, mut count) = (Vec::with_capacity(text.len() * 3 / 4), 0_u32, 0);
+    for six in text.bytes().filter_map(value) {
+        bits = bits << 6 | six;
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push(u8::try_from(bits >> count & 0xff).unwrap());
+        }
+    }
+    bytes
+}

@@ -1,0 +1,400 @@
+//! What operators watch: the metrics by Prometheus' own tools, the files in `deploy/`, and the dashboard in a browser.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use batzen_http::{Client, ClientOptions, Reply};
+use common::browser::Browser;
+use common::{PATIENCE, Service, free_port, run, stderr, stdout};
+use serde_json::Value;
+
+fn deploy(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(file)
+}
+
+fn read(file: &str) -> String {
+    let path = deploy(file);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Runs one of Prometheus' programs to its end, with this on its standard input.
+fn tool(program: &str, arguments: &[&str], input: &str) -> Output {
+    let child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = child.unwrap_or_else(|error| missing(program, &error));
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn missing(program: &str, error: &std::io::Error) -> ! {
+    panic!("{program}: {error}: `make needs-test` installs it (Debian package prometheus)")
+}
+
+/// Blocking HTTP.
+struct Http(tokio::runtime::Runtime, Client);
+
+impl Http {
+    fn new() -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let client = runtime.block_on(async { Client::new(&ClientOptions::default()).unwrap() });
+        Self(runtime, client)
+    }
+
+    fn get(&self, url: &str) -> Reply {
+        self.0.block_on(self.1.get(url).send()).unwrap()
+    }
+
+    fn text(&self, url: &str) -> String {
+        let reply = self.get(url);
+        assert_eq!(reply.status, 200, "{url}");
+        String::from_utf8(reply.body.to_vec()).unwrap()
+    }
+}
+
+/// A demo that has played its round and keeps serving.
+struct Demo {
+    dir: tempfile::TempDir,
+    service: Option<Service>,
+    bank: String,
+    exchange: String,
+}
+
+impl Demo {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        let mut service = Service::start(
+            dir.path(),
+            "demo",
+            &["demo", "--json", "--rsa-bits", "1024", "--data", data.to_str().unwrap()],
+        );
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let text = std::fs::read_to_string(dir.path().join("demo.log")).unwrap();
+            if let Ok(results) = serde_json::from_str::<Value>(&text) {
+                let url = |name: &str| results[name].as_str().unwrap().to_owned();
+                let (bank, exchange) = (url("bank"), url("exchange"));
+                assert_eq!(results["dashboards"][0], format!("{exchange}dashboard"));
+                return Self { dir, service: Some(service), bank, exchange };
+            }
+            service.assert_runs();
+            assert!(Instant::now() < deadline, "the demo does not get on: {text}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Withdraws and pays, as a customer of the running demo.
+    fn spend(&self) {
+        let file = self.dir.path().join("zoe.db");
+        let wallet = |words: &[&str]| {
+            let mut all = vec!["wallet", "--wallet", file.to_str().unwrap(), "--yes"];
+            all.extend(words);
+            let output = run(&all);
+            assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+        };
+        let (bank, exchange) = (self.bank.as_str(), self.exchange.as_str());
+        let words = ["withdraw", "--exchange", exchange, "--amount", "KUDOS:20", "--bank", bank];
+        wallet(&[&words[..], &["--user", "zoe", "--password", "zoe"]].concat());
+        wallet(&["deposit", "KUDOS:7.5", "payto://x-taler-bank/localhost/zoe?receiver-name=zoe"]);
+    }
+
+    fn stop(&mut self) {
+        let (status, _) = self.service.take().unwrap().terminate();
+        assert!(status.success(), "the demo ended with {status}");
+    }
+}
+
+/// The names of a page's families, each with its type.
+fn families(page: &str) -> BTreeMap<&str, &str> {
+    let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    types.map(|line| line.split_once(' ').unwrap()).collect()
+}
+
+/// Every name in a text that could be a metric of ours.
+fn names_in(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    words
+        .filter(|word| {
+            word.starts_with("batzen_") || word.starts_with("process_") || word.starts_with("taler_")
+        })
+        .collect()
+}
+
+/// The family that a sample's name belongs to.
+fn family_of<'a>(name: &'a str, families: &BTreeMap<&str, &str>) -> &'a str {
+    let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
+    of_histogram.filter(|base| families.get(base) == Some(&"histogram")).unwrap_or(name)
+}
+
+/// The queries of a Grafana dashboard.
+fn queries(dashboard: &Value) -> Vec<String> {
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+    targets.map(|target| target["expr"].as_str().unwrap().to_owned()).collect()
+}
+
+const DASHBOARDS: [&str; 3] = ["grafana/exchange.json", "grafana/bank.json", "grafana/store.json"];
+
+#[test]
+fn alerts_and_configuration_are_sound() {
+    for arguments in [
+        &["check", "config", "prometheus.yml"][..],
+        &["check", "rules", "alerts.yml"],
+        &["test", "rules", "alerts.test.yml"],
+    ] {
+        let output = Command::new("promtool").args(arguments).current_dir(deploy("prometheus")).output();
+        let output = output.unwrap_or_else(|error| missing("promtool", &error));
+        assert!(output.status.success(), "{arguments:?}: {}{}", stdout(&output), stderr(&output));
+    }
+    // Each alert is tested, and says what to do.
+    let (alerts, tests) = (read("prometheus/alerts.yml"), read("prometheus/alerts.test.yml"));
+    let names: Vec<&str> = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    assert!(names.len() >= 10, "{names:?}");
+    for name in &names {
+        assert!(tests.contains(name), "no test fires {name}");
+    }
+    assert_eq!(alerts.matches("action: ").count(), names.len());
+    assert_eq!(alerts.matches("summary: ").count(), names.len());
+}
+
+#[test]
+fn units_start_what_there_is() {
+    for service in ["exchange", "bank"] {
+        let unit = read(&format!("systemd/batzen-{service}.service"));
+        let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+        let words: Vec<&str> = start.split_whitespace().collect();
+        assert_eq!(words[0], "/usr/local/bin/batzen");
+        let help = run(&[words[1], words[2], "--help"]);
+        assert!(help.status.success() && stdout(&help).contains(words[3]), "{start}");
+    }
+}
+
+#[test]
+fn prometheus_understands_metrics_alerts_and_dashboards() {
+    let demo = Demo::start();
+    demo.spend();
+    let http = Http::new();
+    let pages = [&demo.exchange, &demo.bank].map(|base| http.text(&format!("{base}metrics")));
+    for page in &pages {
+        naming(page);
+    }
+    let known: BTreeMap<&str, &str> = pages.iter().flat_map(|page| families(page)).collect();
+    let script = http.text(&format!("{}dashboard", demo.exchange));
+    let mut texts = vec![("alerts".to_owned(), read("prometheus/alerts.yml")), ("page".to_owned(), script)];
+    let mut all_queries = Vec::new();
+    for file in DASHBOARDS {
+        let dashboard: Value = serde_json::from_str(&read(file)).unwrap();
+        let found = queries(&dashboard);
+        assert!(found.len() >= 9, "{file}");
+        texts.push((file.to_owned(), found.join("\n")));
+        all_queries.extend(found);
+    }
+    for (whose, text) in &texts {
+        for name in names_in(text) {
+            assert!(known.contains_key(family_of(name, &known)), "{whose} names {name}, which nobody has");
+        }
+    }
+    scraped(&http, &demo, &all_queries);
+}
+
+/// The naming rules, as `promtool` knows them, and ours: few labels, and none that names anybody.
+fn naming(page: &str) {
+    let output = tool("promtool", &["check", "metrics"], page);
+    let complaints = stdout(&output) + &stderr(&output);
+    for line in complaints.lines().filter(|line| !line.is_empty()) {
+        // Names that existing dashboards know, and that are as they are.
+        let is_inherited = line.starts_with("taler_exchange_") && line.contains("_total");
+        assert!(is_inherited, "promtool: {line}");
+    }
+    let labels = [
+        "operation",
+        "outcome",
+        "reason",
+        "stage",
+        "table",
+        "class",
+        "type",
+        "le",
+        "service",
+        "version",
+        "kind",
+        "work",
+    ];
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let Some((_, rest)) = line.split_once('{') else { continue };
+        for pair in rest.split_once('}').unwrap().0.split("\",") {
+            let (label, value) = pair.split_once('=').unwrap();
+            assert!(labels.contains(&label), "label {label} in {line}");
+            assert!(value.trim_matches('"').len() <= 32, "a label's value is as long as a key: {line}");
+        }
+    }
+    assert!(page.lines().count() < 1_500, "{} lines are too many for a scrape", page.lines().count());
+}
+
+/// A Prometheus that is stopped when it is dropped.
+struct Prometheus(Child);
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A real Prometheus scrapes both services with our configuration and answers every query of the dashboards.
+fn scraped(http: &Http, demo: &Demo, queries: &[String]) {
+    let dir = demo.dir.path().join("prometheus");
+    std::fs::create_dir(&dir).unwrap();
+    let address =
+        |url: &str| url.trim_start_matches("http://").trim_end_matches('/').replace("localhost", "127.0.0.1");
+    let config = read("prometheus/prometheus.yml")
+        .replace("127.0.0.1:8081", &address(&demo.exchange))
+        .replace("127.0.0.1:8082", &address(&demo.bank))
+        .replace("15s", "1s");
+    std::fs::write(dir.join("prometheus.yml"), config).unwrap();
+    std::fs::copy(deploy("prometheus/alerts.yml"), dir.join("alerts.yml")).unwrap();
+    let port = free_port();
+    let log = File::create(dir.join("log")).unwrap();
+    let child = Command::new("prometheus")
+        .arg("--config.file=prometheus.yml")
+        .arg("--storage.tsdb.path=data")
+        .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+        .current_dir(&dir)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
+        .spawn();
+    let mut prometheus = Prometheus(child.unwrap_or_else(|error| missing("prometheus", &error)));
+    let query = |text: &str| -> Option<Vec<Value>> {
+        let url = format!("http://127.0.0.1:{port}/api/v1/query");
+        let reply = http.0.block_on(http.1.get(&url).query("query", text).send()).ok()?;
+        let answer: Value = serde_json::from_slice(&reply.body).ok()?;
+        assert_eq!(answer["status"], "success", "{text}: {answer}");
+        Some(answer["data"]["result"].as_array()?.clone())
+    };
+    let deadline = Instant::now() + PATIENCE;
+    let has_all = || {
+        let up = query("up == 1")?.len() == 2;
+        // Three scrapes at least, so that rates exist.
+        let scrapes = query("min(count_over_time(up[1h]))")?;
+        Some(up && scrapes.first()?["value"][1].as_str()?.parse::<f64>().ok()? >= 3.0)
+    };
+    while has_all() != Some(true) {
+        let said = || std::fs::read_to_string(dir.join("log")).unwrap();
+        assert!(prometheus.0.try_wait().unwrap().is_none(), "prometheus ended: {}", said());
+        assert!(Instant::now() < deadline, "prometheus does not scrape: {}", said());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    for text in queries {
+        let text = text.replace("$instance", ".*").replace("$__rate_interval", "1m");
+        let rows = query(&text).unwrap();
+        assert!(!rows.is_empty(), "the query has no result: {text}");
+    }
+    let value =
+        |text: &str| -> f64 { query(text).unwrap()[0]["value"][1].as_str().unwrap().parse().unwrap() };
+    assert!(value("batzen_money_wired_in") > 80.0);
+    assert!(value("batzen_money_surplus") > 0.0);
+    assert!(value("batzen_conflicts_total{reason=\"double-spend\"}") >= 1.0);
+    assert!(value("sum(batzen_coins_total{operation=\"deposit\"})") >= 4.0);
+    let firing = query("ALERTS{severity=\"critical\"}").unwrap();
+    assert!(firing.is_empty(), "an alert fires on a sound exchange: {firing:?}");
+}
+
+const LABELLED: &str = "[...document.querySelectorAll('svg, section')].every((node) => node.getAttribute('aria-label') \
+                        || document.getElementById(node.getAttribute('aria-labelledby'))?.textContent)";
+
+#[test]
+fn the_dashboard_shows_live_numbers() {
+    let mut demo = Demo::start();
+    let browser = Browser::start();
+    let pictures = demo.dir.path().to_owned();
+    browser.resize(1280, 900, false);
+    browser.open(&format!("{}dashboard", demo.exchange));
+    browser.until(
+        "document.querySelector('#state.live') && document.querySelector('#tile-issued')?.dataset.value",
+    );
+    let tile = |name: &str| browser.number(&format!("document.querySelector('#tile-{name}').dataset.value"));
+    let names = ["wired-in", "issued", "redeemed"];
+    let before = names.map(tile);
+    assert!(before.iter().all(|value| *value > 0.0), "{before:?}");
+    demo.spend();
+    for (name, value) in names.iter().zip(before) {
+        browser.until(&format!("Number(document.querySelector('#tile-{name}').dataset.value) > {value}"));
+    }
+    assert!(tile("surplus") > 0.0 && tile("rows") > 0.0 && tile("disk") > 0.0);
+    for section in ["now", "money", "operations", "batches", "cryptography", "workers", "store", "process"] {
+        assert!(
+            browser.number(&format!("document.querySelectorAll('#section-{section} .card').length")) >= 3.0
+        );
+    }
+    // Something was done since the page was opened, so the curves are not all flat.
+    browser.until(
+        "[...document.querySelectorAll('#chart-operations polyline')].some((line) => new Set(line.getAttribute('points')
+        .split(' ').map((point) => point.split(',')[1])).size > 1)",
+    );
+    assert_eq!(browser.run(&format!("return {LABELLED}")), Value::Bool(true));
+    browser.screenshot(&pictures.join("desktop-light.png"));
+    browser.dark(true);
+    browser.screenshot(&pictures.join("desktop-dark.png"));
+
+    browser.resize(390, 844, true);
+    assert_eq!(browser.overflow(), 0.0, "a phone would have to scroll sideways");
+    browser.screenshot(&pictures.join("phone-dark.png"));
+    browser.dark(false);
+    browser.open(&format!("{}dashboard/", demo.bank));
+    browser.until("document.querySelector('#state.live') && document.querySelector('#chart-fsync')");
+    assert_eq!(browser.run("return document.querySelector('#section-money')"), Value::Null);
+    assert_eq!(browser.overflow(), 0.0, "a phone would have to scroll sideways");
+    browser.screenshot(&pictures.join("phone-bank.png"));
+    let said = browser.console();
+    assert!(said.is_empty(), "the console says {said:?}");
+
+    // The service ends: the page says so, and keeps the last figures.
+    demo.stop();
+    browser.until("!document.getElementById('down').hidden");
+    let text = browser.run("return document.getElementById('down').innerText");
+    assert!(text.as_str().unwrap().contains("does not answer"), "{text}");
+    assert!(browser.number("document.querySelectorAll('.card').length") > 5.0);
+    browser.screenshot(&pictures.join("phone-down.png"));
+    // For those who change the page: where the pictures go.
+    if let Some(dir) = std::env::var_os("BATZEN_PICTURES") {
+        for name in ["desktop-light", "desktop-dark", "phone-dark", "phone-bank", "phone-down"] {
+            let file = format!("{name}.png");
+            std::fs::copy(pictures.join(&file), Path::new(&dir).join(&file)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_dashboard_can_be_switched_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let config = format!(
+        "[taler]\nCURRENCY = KUDOS\n[bank]\nHTTP_PORT = {port}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\nDASHBOARD = NO\n",
+        dir.path().join("bank").display()
+    );
+    let file = dir.path().join("bank.conf");
+    std::fs::write(&file, config).unwrap();
+    let mut bank = Service::start(dir.path(), "bank", &["bank", "serve", "--config", file.to_str().unwrap()]);
+    let http = Http::new();
+    let deadline = Instant::now() + PATIENCE;
+    while http.0.block_on(http.1.get(format!("http://127.0.0.1:{port}/")).send()).is_err() {
+        bank.assert_runs();
+        assert!(Instant::now() < deadline, "the bank does not start");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(http.get(&format!("http://127.0.0.1:{port}/dashboard")).status, 404);
+    assert_eq!(http.get(&format!("http://127.0.0.1:{port}/metrics")).status, 200);
+}
