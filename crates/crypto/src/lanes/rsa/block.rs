@@ -9,8 +9,8 @@
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::{
-    __m512i, _mm512_add_epi64, _mm512_load_si512, _mm512_madd52hi_epu64, _mm512_madd52lo_epu64,
-    _mm512_set1_epi64, _mm512_setzero_si512, _mm512_srli_epi64, _mm512_store_si512,
+    __m512i, _mm512_add_epi64, _mm512_and_si512, _mm512_load_si512, _mm512_madd52hi_epu64,
+    _mm512_madd52lo_epu64, _mm512_set1_epi64, _mm512_setzero_si512, _mm512_srli_epi64, _mm512_store_si512,
 };
 
 use zeroize::DefaultIsZeroes;
@@ -118,6 +118,30 @@ pub(super) fn multiply_add<const LO: bool, const HI: bool>(
     let a = load_block!(a);
     rows!(columns, a, b, [0 1 2 3 4 5 6 7 8 9]);
     store_block!(lo, columns, 0);
+    store_block!(hi, columns, BLOCK_LIMBS);
+}
+
+/// As `row!` for all limbs, then takes the row's column, which gets nothing more, as a limb and carries into the next.
+macro_rules! last_rows {
+    ($out:ident, $mask:ident, $columns:ident, $a:ident, $b:ident, [$($row:literal)*]) => {
+        $(
+            let x = load(&$b[$row]);
+            row!($columns, $row, $a, x, [0 1 2 3 4 5 6 7 8 9]);
+            store(&mut $out[$row], _mm512_and_si512($columns[$row], $mask));
+            let carry = _mm512_srli_epi64::<52>($columns[$row]);
+            $columns[$row + 1] = _mm512_add_epi64($columns[$row + 1], carry);
+        )*
+    };
+}
+
+/// lo ‖ hi += a · b, and `lo` is complete with that: out := lo, carried into `hi`. Between products carries cost nothing.
+#[target_feature(enable = "avx512f,avx512ifma")]
+#[inline(never)]
+pub(super) fn multiply_add_carry(out: &mut Block, lo: &Block, hi: &mut Block, a: &Block, b: &Block) {
+    let mask = _mm512_set1_epi64(LIMB_MASK as i64);
+    let mut columns = load_columns!(lo, true, hi, true);
+    let a = load_block!(a);
+    last_rows!(out, mask, columns, a, b, [0 1 2 3 4 5 6 7 8 9]);
     store_block!(hi, columns, BLOCK_LIMBS);
 }
 

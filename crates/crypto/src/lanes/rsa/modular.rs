@@ -14,8 +14,8 @@ use std::arch::x86_64::{
 use zeroize::Zeroize;
 
 use super::block::{
-    BLOCK_LIMBS, Block, LIMB_MASK, Word, ZERO_BLOCK, double_and_square, load, multiply_add, reduce_lowest,
-    store,
+    BLOCK_LIMBS, Block, LIMB_MASK, Word, ZERO_BLOCK, double_and_square, load, multiply_add,
+    multiply_add_carry, reduce_lowest, store,
 };
 
 /// Eight numbers of `M` blocks.
@@ -122,7 +122,7 @@ fn square_product<const M: usize>(columns: &mut [Block], a: &Number<M>) {
 /// out := columns, carried. What is above the highest limb must be zero.
 #[target_feature(enable = "avx512f,avx512ifma")]
 #[inline]
-fn carry<const M: usize>(out: &mut Number<M>, columns: &[Block]) {
+fn carry(out: &mut [Block], columns: &[Block]) {
     let mask = _mm512_set1_epi64(LIMB_MASK as i64);
     let mut carry = _mm512_setzero_si512();
     for (out, columns) in out.iter_mut().zip(columns) {
@@ -144,10 +144,14 @@ fn reduce<const M: usize>(out: &mut Number<M>, scratch: &mut Scratch, modulus: &
         reduce_lowest(lo, hi, &modulus.n[0], &modulus.minus_inverse, multipliers);
         for j in 1..M {
             let (lo, hi) = pair(columns, i + j);
-            multiply_add::<true, true>(lo, hi, multipliers, &modulus.n[j]);
+            if i + 1 < M {
+                multiply_add::<true, true>(lo, hi, multipliers, &modulus.n[j]);
+            } else {
+                multiply_add_carry(&mut out[j - 1], lo, hi, multipliers, &modulus.n[j]);
+            }
         }
     }
-    carry(out, &columns[M..]);
+    carry(&mut out[M - 1..], &columns[2 * M - 1..]);
 }
 
 /// out := a · b / R modulo n.
