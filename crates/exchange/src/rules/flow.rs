@@ -194,7 +194,7 @@ impl MoneyFlow {
         store.freeze(&TABLES)
     }
 
-    /// Adds the rows of a view, which may take a while: about a second for each million.
+    /// Adds the rows of a view, which takes a while if there are many: each is read once.
     ///
     /// # Errors
     /// When the store cannot be read.
