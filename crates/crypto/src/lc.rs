@@ -253,6 +253,20 @@ impl Modulus {
         })
     }
 
+    /// 2^exponent mod n.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn power_of_two(&self, exponent: usize, out: &mut [u8]) -> Result<(), CryptoError> {
+        let exponent = std::ffi::c_int::try_from(exponent).map_err(|_| CryptoError::Internal)?;
+        with_scratch(|Scratch { ctx, base, result }| {
+            base.set_be(&[])?;
+            // SAFETY: the number is live and ours.
+            check(unsafe { ffi::BN_set_bit(base.mut_ptr(), exponent) })?;
+            // SAFETY: all pointers are live.
+            check(unsafe { ffi::BN_nnmod(result.mut_ptr(), base.ptr(), self.n.ptr(), ctx.mut_ptr()) })?;
+            result.write_be(out)
+        })
+    }
+
     /// The product of public values modulo n, times some power of two: good for nothing but its common factors
     /// with the (odd) modulus.
     pub(crate) fn product_for_gcd<'a>(

@@ -401,18 +401,21 @@ mod tests {
         }
         for bits in [1024, 2048, 3072] {
             let good = RsaPrivateKey::generate(bits).unwrap();
-            let mut damaged = RsaPrivateKey::from_der(&good.to_der().unwrap()).unwrap();
-            damaged.damage();
+            let der = good.to_der().unwrap();
             for lane in 0..8 {
                 let value = vec![0x42 + lane as u8; bits as usize / 8 - 1];
+                let expected = sign(Choice::Only(Path::Library), &[(&good, &value[..])]);
+                assert!(expected[0].is_ok());
+                let mut damaged = RsaPrivateKey::from_der(&der).unwrap();
+                // Right before the damage.
+                assert_eq!(sign(Choice::Only(Path::Lanes), &[(&damaged, &value[..])]), expected);
+                damaged.damage(lane % crate::lanes::rsa::PrivateKey::DAMAGES);
                 let items: Vec<_> = (0..8)
                     .map(|other| if other == lane { (&damaged, &value[..]) } else { (&good, &value[..]) })
                     .collect();
-                let expected = sign(Choice::Only(Path::Library), &[(&good, &value[..])]).remove(0);
-                assert!(expected.is_ok());
                 for (other, result) in sign(Choice::Only(Path::Lanes), &items).into_iter().enumerate() {
-                    let expected = if other == lane { Err(CryptoError::Fault) } else { expected.clone() };
-                    assert_eq!(result, expected);
+                    let expected = if other == lane { Err(CryptoError::Fault) } else { expected[0].clone() };
+                    assert_eq!(result, expected, "lane {other} of {bits} bits, damage {lane}");
                 }
             }
         }

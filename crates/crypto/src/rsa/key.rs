@@ -152,6 +152,12 @@ impl RsaPublicKey {
         self.inner.lanes.get_or_init(prepare).as_ref()
     }
 
+    /// 2^exponent modulo n, in the size of the modulus.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn power_of_two(&self, exponent: usize, out: &mut [u8]) -> Result<(), CryptoError> {
+        self.inner.arithmetic.power_of_two(exponent, out)
+    }
+
     pub(super) fn extractor(&self) -> &Extractor {
         &self.inner.extractor
     }
@@ -283,10 +289,9 @@ impl RsaPrivateKey {
 
     /// As a fault of the hardware would: see [`lanes::rsa::PrivateKey::damage`].
     #[cfg(all(test, target_arch = "x86_64"))]
-    pub(super) fn damage(&mut self) {
-        if let Some(key) = self.lanes.as_mut().and_then(Arc::get_mut) {
-            key.damage();
-        }
+    pub(super) fn damage(&mut self, which: usize) {
+        let key = self.lanes.as_mut().and_then(Arc::get_mut).expect("lanes, and no clone of the key");
+        key.damage(which);
     }
 
     pub(super) fn private_power(&self, value: &[u8], out: &mut [u8]) -> Result<(), CryptoError> {

@@ -71,15 +71,25 @@ struct Odd {
 }
 
 impl Odd {
-    /// Prepares an odd number of exactly `bits` bits, in time that depends on its size only.
-    fn new(n: &[u8], bits: usize, limbs: usize) -> Self {
-        let n = to_limbs(n, limbs);
+    fn new(n: Zeroizing<Vec<u64>>, r_squared: Zeroizing<Vec<u64>>) -> Self {
         // Newton's iteration; an odd number is its own inverse modulo 8, and each round doubles the bits.
         let mut inverse = n[0];
         for _ in 0..5 {
             inverse = inverse.wrapping_mul(2u64.wrapping_sub(n[0].wrapping_mul(inverse)));
         }
-        let minus_inverse = inverse.wrapping_neg() & LIMB_MASK;
+        Self { n, minus_inverse: inverse.wrapping_neg() & LIMB_MASK, r_squared }
+    }
+
+    /// Prepares the modulus of a public key; nothing if memory is out.
+    fn public(key: &RsaPublicKey, limbs: usize) -> Option<Self> {
+        let mut r_squared = vec![0; key.modulus().len()];
+        key.power_of_two(2 * limbs * LIMB_BITS, &mut r_squared).ok()?;
+        Some(Self::new(to_limbs(key.modulus(), limbs), to_limbs(&r_squared, limbs)))
+    }
+
+    /// Prepares an odd number of exactly `bits` bits, in time that depends on its size only.
+    fn secret(n: &[u8], bits: usize, limbs: usize) -> Self {
+        let n = to_limbs(n, limbs);
         // The largest power of two below n, doubled modulo n until it is R².
         let mut power = Zeroizing::new(vec![0; limbs]);
         power[(bits - 1) / LIMB_BITS] = 1 << ((bits - 1) % LIMB_BITS);
@@ -100,7 +110,7 @@ impl Odd {
                 *limb = (*limb & below) | (*difference & !below);
             }
         }
-        Self { n, minus_inverse, r_squared: power }
+        Self::new(n, power)
     }
 }
 
@@ -116,12 +126,11 @@ pub(crate) struct PublicKey {
 impl PublicKey {
     /// The key if there are lanes of its size.
     pub(crate) fn new(key: &RsaPublicKey) -> Option<Self> {
-        let (n, e) = (key.modulus(), key.exponent());
         let size = Size::of(key.bits())?;
-        let exponent = e.iter().fold(0, |value, &byte| value << 8 | u32::from(byte));
+        let exponent = key.exponent().iter().fold(0, |value, &byte| value << 8 | u32::from(byte));
         Some(Self {
             size,
-            odd: Odd::new(n, size.bytes() * 8, size.limbs()),
+            odd: Odd::public(key, size.limbs())?,
             exponent,
             salt: fdh::Salt::new(key.encode()),
         })
@@ -153,7 +162,7 @@ impl Prime {
             (0..WINDOW_BITS).rev().fold(0, |value, low| value << 1 | bit(digit * WINDOW_BITS + low))
         });
         let digits = Zeroizing::new(digits.collect::<Vec<u8>>());
-        Some(Self { odd: Odd::new(prime, bits, size.limbs() / 2), digits })
+        Some(Self { odd: Odd::secret(prime, bits, size.limbs() / 2), digits })
     }
 }
 
@@ -190,11 +199,30 @@ impl PrivateKey {
         self.public.size
     }
 
-    /// Damages what the recombination of the two halves needs, as a fault of the hardware could.
+    /// Damages one of the numbers that a computation needs, as a fault of the hardware could; of which there are
+    /// [`Self::DAMAGES`].
     #[cfg(test)]
-    pub(crate) fn damage(&mut self) {
-        self.q_inverse[0] ^= 1;
+    pub(crate) fn damage(&mut self, which: usize) {
+        let last_digit = self.q.digits.len() - 1;
+        match which {
+            0 => self.q_inverse[0] ^= 1,
+            1 => self.p.odd.n[3] ^= 1 << 17,
+            2 => self.q.odd.minus_inverse ^= 1 << 51,
+            3 => self.p.odd.r_squared[1] ^= 1 << 5,
+            4 => self.q.digits[last_digit] ^= 1,
+            5 => self.p.digits[2] ^= 8,
+            6 => self.public.odd.r_squared[0] ^= 2,
+            7 => {
+                let kept = self.blindings.get_mut().expect("nobody panics while holding it");
+                kept.last_mut().expect("the key was used before").backward[0] ^= 4;
+            }
+            _ => unreachable!("no such damage"),
+        }
     }
+
+    /// Kinds of damage.
+    #[cfg(test)]
+    pub(crate) const DAMAGES: usize = 8;
 }
 
 /// Times that a blinding factor is squared before it is replaced by a fresh one.
