@@ -11,7 +11,7 @@ CYCLES ?= 50
 # How many times as many random comparisons of the lanes with libraries (`make soak`): millions.
 SOAK_FACTOR ?= 500
 
-.PHONY: help demo build test test-fast soak bench timing-test fmt lint doc install needs needs-test
+.PHONY: help demo build test test-fast soak bench bench-all timing-test fmt lint doc install needs needs-test
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -60,6 +60,42 @@ bench: needs ## micro-benchmarks of cryptography and storage
 
 timing-test: needs ## look for secrets in the time that operations with private keys take (statistical, some minutes)
 	$(CARGO) run --release --locked -p batzen-crypto --example timing
+
+# The runs that docs/performance.md shows, in its order: name of the result, then scenario and options.
+RESULTS ?= docs/results
+BENCH_TIME ?= 20
+define BENCH_RUNS
+withdraw                 withdraw --rsa 2048 --duration $(BENCH_TIME)
+withdraw-cs              withdraw --cs --duration $(BENCH_TIME)
+batch-withdraw           withdraw --rsa 2048 --batch 10 --duration $(BENCH_TIME)
+deposit                  deposit --rsa 2048 --duration $(BENCH_TIME)
+deposit-one-merchant     deposit --rsa 2048 --merchants one --duration $(BENCH_TIME)
+deposit-zipf             deposit --rsa 2048 --merchants zipf --duration $(BENCH_TIME)
+deposit-cs               deposit --cs --duration $(BENCH_TIME)
+batch-deposit            batch-deposit --rsa 2048 --batch 10 --duration $(BENCH_TIME)
+deposit-70-percent       deposit --rsa 2048 --rate 70% --with-workers --duration $(BENCH_TIME)
+refresh                  refresh --rsa 2048 --duration $(BENCH_TIME)
+mixed                    mixed --rsa 2048 --duration $(BENCH_TIME)
+cycle                    cycle --rsa 2048 --duration $(BENCH_TIME)
+batch-cycle              cycle --rsa 2048 --batch 10 --duration $(BENCH_TIME)
+wirewatch                wirewatch
+aggregator               aggregator
+transfer                 transfer
+store                    store
+endef
+export BENCH_RUNS
+
+bench-all: build ## every measurement of docs/performance.md, its tables, and a report with plots (BENCH_TIME=20 seconds each)
+	rm -rf $(RESULTS)/limits && $(BIN) bench limits --out $(RESULTS)/limits
+	while read -r name run; do \
+		echo "== $$name: batzen bench $$run" >&2; \
+		rm -rf "$(RESULTS)/$$name"; \
+		$(BIN) bench $$run --out "$(RESULTS)/$$name" </dev/null; \
+		rm -f "$(RESULTS)/$$name"/server-metrics-*.prom; \
+	done <<<"$$BENCH_RUNS"
+	names=$$(awk '{ print "$(RESULTS)/" $$1 }' <<<"$$BENCH_RUNS"); \
+		$(BIN) bench table $(RESULTS)/limits $$names --into docs/performance.md; \
+		$(BIN) bench report $$names $(RESULTS)/limits -o docs/results.html
 
 fmt: ## format the code
 	$(CARGO) fmt --all

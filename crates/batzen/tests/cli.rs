@@ -25,6 +25,10 @@ fn help_texts() {
         "exchange totals",
         "store",
         "store verify",
+        "bench limits",
+        "bench report",
+        "bench compare",
+        "bench table",
     ] {
         let mut words: Vec<&str> = command.split_whitespace().collect();
         words.push("--help");

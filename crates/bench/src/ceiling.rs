@@ -140,10 +140,10 @@ impl Step {
     #[must_use]
     pub fn has_lanes(self, cipher: Cipher) -> bool {
         match self {
-            Self::EddsaVerify | Self::EddsaSign | Self::RValues => true,
-            Self::DenomVerify => cipher == Cipher::Cs,
+            Self::EddsaVerify | Self::EddsaSign | Self::RValues | Self::DenomVerify => true,
             // A Clause Schnorr signature is a hash and a multiplication of numbers.
-            Self::BlindSign | Self::KeyExchange | Self::Planchet => false,
+            Self::BlindSign => cipher != Cipher::Cs,
+            Self::KeyExchange | Self::Planchet => false,
         }
     }
 
@@ -274,7 +274,7 @@ impl Material {
             Step::BlindSign => {
                 let items: Vec<_> =
                     self.coins.iter().filter_map(|coin| coin.rsa_to_sign(&self.keys)).collect();
-                Rival::new(batch, move || drop(black_box(rsa_sign(path, black_box(&items)))))
+                Rival::new(batch, move || drop(black_box(rsa::sign_batch_with(path, black_box(&items)))))
             }
             Step::DenomVerify if self.cipher == Cipher::Cs => {
                 let items: Vec<_> =
@@ -285,8 +285,8 @@ impl Material {
             Step::DenomVerify => {
                 let items: Vec<_> =
                     self.coins.iter().filter_map(|coin| coin.rsa_to_verify(&self.publics)).collect();
-                assert!(all(rsa_verify(path, &items)), "made by ourselves");
-                Rival::new(batch, move || drop(black_box(rsa_verify(path, black_box(&items)))))
+                assert!(all(rsa::verify_batch_with(path, &items)), "made by ourselves");
+                Rival::new(batch, move || drop(black_box(rsa::verify_batch_with(path, black_box(&items)))))
             }
             Step::RValues => {
                 let items: Vec<_> =
@@ -317,14 +317,6 @@ impl Material {
 
 fn all(verdicts: Vec<bool>) -> bool {
     verdicts.into_iter().all(|valid| valid)
-}
-
-fn rsa_sign(_: Path, items: &[(&RsaPrivateKey, &[u8])]) -> Vec<Result<Vec<u8>, CryptoError>> {
-    rsa::sign_batch(items)
-}
-
-fn rsa_verify(_: Path, items: &[(&RsaPublicKey, &HashCode, &[u8])]) -> Vec<bool> {
-    rsa::verify_batch(items)
 }
 
 impl Coin {
@@ -532,6 +524,9 @@ impl CipherArgs {
 
 /// Arguments of `batzen bench ceiling`.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  batzen bench ceiling --rsa 2048 withdraw=1\n  batzen bench ceiling --cs withdraw=4 deposit=3 refresh/2.5=1"
+)]
 pub struct CeilingArgs {
     #[command(flatten)]
     cipher: CipherArgs,

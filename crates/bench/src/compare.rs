@@ -15,6 +15,9 @@ use crate::svg::number;
 
 /// Arguments of `batzen bench compare`.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  batzen bench compare docs/results/deposit my-deposit\n  batzen bench compare before after --noise 5 --json"
+)]
 pub struct CompareArgs {
     /// The result to compare with
     #[arg(value_name = "A")]

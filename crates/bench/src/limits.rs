@@ -31,6 +31,9 @@ pub const LIMITS_FILE: &str = "limits.json";
 
 /// Arguments of `batzen bench limits`.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  batzen bench limits\n  batzen bench limits --json --directory /var/lib/batzen\n  BATZEN_NO_IFMA=1 batzen bench limits --quick      without eight lanes"
+)]
 pub struct LimitsArgs {
     /// The core to measure on [default: the first]
     #[arg(long, value_name = "CORE")]
@@ -477,6 +480,12 @@ mod tests {
         assert_eq!(rows, [1_000, 100]);
         assert!(
             limits.store.iter().all(|store| store.rows_per_s > 0.0 && store.journal_bytes_per_row > 200.0)
+        );
+        let mean_us = |store: &StoreLimit| store.rows_per_commit as f64 * 1e6 / store.rows_per_s;
+        assert!(
+            limits.store.iter().all(|store| store.commit_p99_us > mean_us(store) / 2.0),
+            "{:?}",
+            limits.store
         );
         assert!(limits.http.per_s > 0.0 && limits.http.requests > 0);
         assert!(limits.sync.iter().all(|sync| sync.p50_us <= sync.p99_us));

@@ -6,14 +6,19 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::BenchError;
+use crate::limits::Limits;
 use crate::output;
 use crate::result::{BatchBucket, Load, PercentilePoint, Run, Sample};
 use crate::svg::{ColumnPlot, Line, LinePlot, Row, RowPlot, count, escape, number};
+use crate::table::Results;
 
 /// Arguments of `batzen bench report`.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  batzen bench report docs/results/* -o report.html\n  batzen bench report before after --title \"Before and after\""
+)]
 pub struct ReportArgs {
-    /// Result directories, shown in this order
+    /// Result directories, shown in this order; that of `bench limits --out` too
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
     /// Where to write the report; - for standard output
@@ -29,8 +34,8 @@ pub struct ReportArgs {
 /// # Errors
 /// When a result cannot be read or the report cannot be written.
 pub fn run(args: &ReportArgs) -> Result<ExitCode, BenchError> {
-    let runs = args.directories.iter().map(|path| Run::read(path)).collect::<Result<Vec<_>, _>>()?;
-    let html = html(&args.title, &runs);
+    let Results { runs, limits } = Results::read(&args.directories)?;
+    let html = html(&args.title, &runs, limits.as_ref());
     if args.output == Path::new("-") {
         output::print(&html)?;
     } else {
@@ -81,9 +86,9 @@ pub(crate) fn name(run: &Run, among: &[Run]) -> String {
     format!("{title} ({directory})")
 }
 
-/// The report.
+/// The report, with the machine's ceilings if they were measured.
 #[must_use]
-pub fn html(title: &str, runs: &[Run]) -> String {
+pub fn html(title: &str, runs: &[Run], limits: Option<&Limits>) -> String {
     let groups = groups(runs);
     let mut out = String::with_capacity(64 << 10);
     let _ = write!(
@@ -104,6 +109,9 @@ pub fn html(title: &str, runs: &[Run]) -> String {
     out.push_str("</div>\n");
     for group in &groups {
         scenario(&mut out, group);
+    }
+    if let Some(limits) = limits {
+        ceilings(&mut out, limits);
     }
     reading(&mut out);
     out.push_str("</main>\n</body>\n</html>\n");
@@ -514,6 +522,48 @@ fn parameters(out: &mut String, group: &Group<'_>) {
         out.push_str("</tr>\n");
     }
     out.push_str("</tbody></table></div></details>\n");
+}
+
+/// What one core can do.
+fn ceilings(out: &mut String, limits: &Limits) {
+    let _ = writeln!(
+        out,
+        "<section>\n<h2>What one core can do</h2>\n<p>Cryptography, hashes and text in operations per second of CPU time, by \
+         a library one after the other and in eight lanes, measured in the same run on core {}; then what follows for an \
+         operation of the exchange.</p>\n<div class=\"plots wide\">",
+        limits.core
+    );
+    let mut table = |head: [&str; 4], rows: Vec<[String; 4]>| {
+        out.push_str("<div class=\"scroll\"><table>\n<thead><tr>");
+        for name in head {
+            let _ = write!(out, "<th>{}</th>", escape(name));
+        }
+        out.push_str("</tr></thead>\n<tbody>\n");
+        for [name, figures @ ..] in rows {
+            let _ = write!(out, "<tr><th scope=\"row\">{}</th>", escape(&name));
+            for figure in figures {
+                cell(out, Some(figure));
+            }
+            out.push_str("</tr>\n");
+        }
+        out.push_str("</tbody></table></div>\n");
+    };
+    let optional = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), number);
+    let rows = limits.limits.iter().map(|limit| {
+        let lanes = limit.lanes.as_ref().map(|speed| speed.per_s);
+        [limit.name.clone(), number(limit.library.per_s), optional(lanes), optional(limit.ratio)]
+    });
+    table(["step", "library", "lanes", "ratio"], rows.collect());
+    let rows = limits.derived.iter().map(|derived| {
+        [
+            derived.operation.clone(),
+            number(derived.cryptography_library_per_s),
+            optional(derived.cryptography_lanes_per_s),
+            number(derived.whole_per_s),
+        ]
+    });
+    table(["cryptography alone", "library", "lanes", "with HTTP, JSON, journal"], rows.collect());
+    out.push_str("</div>\n</section>\n");
 }
 
 fn reading(out: &mut String) {

@@ -11,11 +11,14 @@ use crate::BenchError;
 use crate::limits::{LIMITS_FILE, Limits};
 use crate::output;
 use crate::report::{cores, load};
-use crate::result::{Load, Run};
+use crate::result::Run;
 use crate::svg::{count, number};
 
 /// Arguments of `batzen bench table`.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  batzen bench table docs/results/*\n  batzen bench table docs/results/* --into docs/performance.md"
+)]
 pub struct TableArgs {
     /// Result directories, shown in this order; those of `bench limits --out` too
     #[arg(required = true, value_name = "DIR")]
@@ -25,14 +28,14 @@ pub struct TableArgs {
     into: Option<PathBuf>,
 }
 
-/// What the tables are made of.
-struct Results {
-    runs: Vec<Run>,
-    limits: Option<Limits>,
+/// What some directories hold.
+pub(crate) struct Results {
+    pub runs: Vec<Run>,
+    pub limits: Option<Limits>,
 }
 
 impl Results {
-    fn read(directories: &[PathBuf]) -> Result<Self, BenchError> {
+    pub fn read(directories: &[PathBuf]) -> Result<Self, BenchError> {
         let (mut runs, mut limits) = (Vec::new(), None);
         for directory in directories {
             if directory.join(LIMITS_FILE).is_file() {
@@ -349,46 +352,27 @@ fn stages(results: &Results) -> String {
 /// by its own benchmark, which handles one coin at a time.
 const REFERENCE_COINS_PER_S: f64 = 172.0;
 
-/// Coins withdrawn and deposited per second and core: every coin needs both.
+/// Coins withdrawn and deposited per second and core, one or several in a request.
 fn reference(results: &Results) -> String {
-    let per_core = |scenarios: &[&str], one_at_a_time: bool| {
-        let runs = results.runs.iter().filter(|run| {
-            let result = &run.result;
-            let batch = result.parameters.get("batch").and_then(serde_json::Value::as_u64).unwrap_or(1);
-            let merchants = result.parameters.get("merchants").and_then(serde_json::Value::as_str);
-            scenarios.contains(&result.scenario.as_str())
-                && result.parameters.get("cipher").and_then(serde_json::Value::as_str) == Some("RSA-2048")
-                && (batch == 1) == one_at_a_time
-                && merchants.is_none_or(|merchants| merchants == "uniform")
-                && matches!(result.load, Load::Closed { .. })
-        });
-        runs.map(|run| run.result.ops_per_s / server_cores(run)).reduce(f64::max)
-    };
-    let mut rows = Vec::new();
-    for (name, one_at_a_time) in [("one coin a request", true), ("several coins a request", false)] {
-        let withdrawn = per_core(&["withdraw", "batch-withdraw"], one_at_a_time);
-        let deposited = per_core(&["deposit", "batch-deposit"], one_at_a_time);
-        if let (Some(withdrawn), Some(deposited)) = (withdrawn, deposited) {
-            let coins = 1.0 / (1.0 / withdrawn + 1.0 / deposited);
-            rows.push(vec![
-                name.to_owned(),
-                number(withdrawn),
-                number(deposited),
+    let rows: Vec<Vec<String>> = results
+        .runs
+        .iter()
+        .filter(|run| {
+            let cipher = run.result.parameters.get("cipher").and_then(serde_json::Value::as_str);
+            run.result.scenario == "cycle" && cipher == Some("RSA-2048")
+        })
+        .map(|run| {
+            let coins = run.result.ops_per_s / server_cores(run);
+            vec![
+                run.result.title.clone(),
                 number(coins),
+                optional(run.result.cpu_us_per_op),
                 number(REFERENCE_COINS_PER_S),
                 number(coins / REFERENCE_COINS_PER_S),
-            ]);
-        }
-    }
-    let head = [
-        "RSA-2048, a second and core",
-        "coins withdrawn",
-        "coins deposited",
-        "coins withdrawn and deposited",
-        "reference implementation",
-        "ratio",
-    ];
-    markdown(&head, &rows)
+            ]
+        })
+        .collect();
+    markdown(&["run", "coins a second and core", "CPU µs a coin", "reference implementation", "ratio"], &rows)
 }
 
 fn commands(results: &Results) -> String {
@@ -421,16 +405,19 @@ mod tests {
     fn results() -> Results {
         let mut withdraw = sample_run(Path::new("withdraw"));
         withdraw.result.parameters.insert("cipher".into(), "RSA-2048".into());
-        withdraw.result.load = Load::Closed { clients: 64 };
+        withdraw.result.load = crate::result::Load::Closed { clients: 64 };
         let mut deposit = withdraw.clone();
         deposit.result.scenario = "deposit".into();
         deposit.result.title = "deposit | RSA-2048".into();
-        deposit.result.ops_per_s = 18_000.0;
+        let mut cycle = withdraw.clone();
+        cycle.result.scenario = "cycle".into();
+        cycle.result.title = "cycle RSA-2048".into();
+        cycle.result.ops_per_s = 6_000.0;
         let mut worker = sample_run(Path::new("aggregator"));
         worker.result.scenario = "aggregator".into();
         worker.result.title = "aggregator, 1,000 merchants".into();
         worker.result.cpu_us_per_op = Some(2.5);
-        Results { runs: vec![withdraw, deposit, worker], limits: None }
+        Results { runs: vec![withdraw, deposit, worker, cycle], limits: None }
     }
 
     #[test]
@@ -456,11 +443,8 @@ mod tests {
         assert!(stages.starts_with("| CPU µs per op | cpu | http | all | mandatory"), "{stages}");
         assert!(stages.contains("| withdraw RSA-2048 | 92.0 | 16.0 | 108 | 83.3 |\n"), "{stages}");
         let reference = reference(&results);
-        assert!(
-            reference.contains("| one coin a request | 9,000 | 18,000 | 6,000 | 172 | 34.9 |\n"),
-            "{reference}"
-        );
-        assert!(!reference.contains("several"), "{reference}");
+        assert!(reference.contains("| cycle RSA-2048 | 6,000 | 108 | 172 | 34.9 |\n"), "{reference}");
+        assert!(!reference.contains("| withdraw"), "{reference}");
         assert!(machine(&results).contains("* Zen 5, 2 cores"), "{}", machine(&results));
         assert_eq!(limits(&results), "No results yet.\n");
     }

@@ -88,8 +88,9 @@ fn us(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).max(1)
 }
 
+/// Of microseconds up to an hour; what takes longer counts as an hour.
 fn histogram() -> Histogram<u64> {
-    Histogram::new(3).expect("three digits are allowed")
+    Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("bounds in order, three digits")
 }
 
 fn temporary(directory: &Path) -> Result<tempfile::TempDir, BenchError> {

@@ -36,7 +36,7 @@ fn assert_well_formed(html: &str) {
 
 #[test]
 fn the_page_is_whole_and_needs_no_network() {
-    let html = html("Figures <1>", &runs());
+    let html = html("Figures <1>", &runs(), None);
     assert_well_formed(&html);
     assert!(html.contains("<title>Figures &lt;1&gt;</title>"));
     assert!(html.contains("default-src 'none'"), "whatever slips in, nothing is fetched");
@@ -48,7 +48,7 @@ fn the_page_is_whole_and_needs_no_network() {
 
 #[test]
 fn the_figures_are_those_of_the_runs() {
-    let html = html("Batzen, measured", &runs());
+    let html = html("Batzen, measured", &runs(), None);
     for text in [
         // Summary.
         "<td>9,000 coins</td><td>0.75</td><td>5.00</td><td>9.01</td><td>9.90</td>",
@@ -87,7 +87,7 @@ fn the_figures_are_those_of_the_runs() {
 fn different_machines_are_pointed_out() {
     let mut runs = runs();
     runs[1].result.machine.model = "another".into();
-    assert!(html("", &runs).contains("different machines or builds"));
+    assert!(html("", &runs, None).contains("different machines or builds"));
 }
 
 #[test]
@@ -114,4 +114,46 @@ fn the_command_writes_a_file_or_says_why_not() {
         ..args(vec![directory.path().join("run")])
     };
     assert!(run(&args).expect_err("no directory").to_string().contains("place.html"));
+}
+
+#[test]
+fn the_ceilings_of_the_machine_are_shown_with_the_runs() {
+    let speed = |us: f64| crate::limits::Speed { us, per_s: 1e6 / us };
+    let limits = Limits {
+        schema: crate::limits::SCHEMA,
+        machine: crate::machine::Machine::default(),
+        core: 3,
+        version: String::new(),
+        started: String::new(),
+        limits: vec![crate::limits::Limit {
+            group: "RSA-2048".into(),
+            name: "RSA-2048 blind sign".into(),
+            library: speed(250.0),
+            lanes: Some(speed(80.0)),
+            ratio: Some(3.125),
+        }],
+        http: crate::limits::HttpLimit {
+            per_s: 1.0,
+            cpu_us_per_request: 1.0,
+            requests: 1,
+            request_bytes: 1,
+            response_bytes: 1,
+            connections: 1,
+        },
+        store: Vec::new(),
+        sync: Vec::new(),
+        derived: vec![crate::limits::Derived {
+            operation: "withdraw RSA-2048".into(),
+            per_request: 1.0,
+            cryptography_library_per_s: 3_800.0,
+            cryptography_lanes_per_s: None,
+            whole_per_s: 3_500.0,
+        }],
+        remarks: Vec::new(),
+    };
+    let html = html("", &runs(), Some(&limits));
+    assert_well_formed(&html);
+    assert!(html.contains("in the same run on core 3"));
+    assert!(html.contains(">RSA-2048 blind sign</th><td>4,000</td><td>12,500</td><td>3.12</td>"));
+    assert!(html.contains(">withdraw RSA-2048</th><td>3,800</td><td>–</td><td>3,500</td>"));
 }
