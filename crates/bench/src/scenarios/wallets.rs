@@ -532,7 +532,7 @@ mod tests {
         }
         let course = mixed_course(1);
         assert_eq!(course.denoms, [0, 0, 1, 2, 2]);
-        assert_eq!(course.steps[1], Step::Pay(vec![(0, 8), (2, 2)]));
+        assert_eq!(course.steps[1], Step::Pay(vec![(1, 8), (2, 2)]));
         assert_eq!(course.steps[2], Step::Change { old: 2, units: 2, fresh: 3..5 });
         assert_eq!((course.withdrawals(), course.deposits(), course.changes()), (3, 2, (1, 2)));
     }
