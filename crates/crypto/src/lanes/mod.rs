@@ -29,7 +29,7 @@ impl Path {
 }
 
 /// Number of operations that run side by side.
-#[allow(dead_code, reason = "for the modules that follow")]
+#[cfg(target_arch = "x86_64")]
 pub(crate) const LANES: usize = 8;
 
 /// Whether the processor multiplies in eight lanes, and nobody has switched that off.

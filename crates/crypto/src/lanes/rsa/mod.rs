@@ -19,8 +19,7 @@ use modular::{
     multiply_by, multiply_plus, public_power, reduce_once, secret_powers, square, subtract, zero,
 };
 
-/// Operations side by side.
-pub(crate) const LANES: usize = 8;
+pub(crate) use super::LANES;
 
 /// Sizes of moduli for which there are lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -389,7 +388,7 @@ pub(crate) struct PrivateItem<'a> {
 /// value^d mod n for one to eight keys of one size, in constant time. The results have the size of the modulus.
 ///
 /// A result that does not give the value again when raised to the power of e is not given out: that item is
-/// [`CryptoError::Fault`], the others are not touched by it.
+/// [`CryptoError::Fault`], the others are not touched by it. Any other error is one of all items: nothing was computed.
 pub(crate) fn private_powers(items: &[PrivateItem<'_>]) -> Vec<Result<Vec<u8>, CryptoError>> {
     assert!(super::ifma(), "callers ask first");
     let size = items[0].key.size();
