@@ -1,7 +1,7 @@
 //! A lane: one thread that runs batch after batch against one store.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -13,6 +13,10 @@ use crate::{Clock, Evidence, LaneMetrics, Plan, Rules, WorkingSet};
 /// How often a batch is run again because other nodes inserted its rows first, or a command because its evidence was
 /// overtaken, before the store is declared unusable.
 const ATTEMPTS_MAX: u32 = 100;
+
+/// How often the history of a refused command is read while the lane goes on. After that the lane reads it itself,
+/// between two batches, where nothing changes.
+const READS_BESIDE_MAX: u32 = 3;
 
 /// Limits of a lane.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +76,9 @@ impl<R: Rules> Batcher<R> {
             let results = self.batch(&batch, clock)?;
             let mut again = Vec::new();
             for (index, mut result) in open.drain(..).zip(results) {
+                // Nothing changes between two batches, so a history that does not fit here never will: it is answered.
                 if let Err(refusal) = &mut result
+                    && self.rules.needs_evidence(refusal)
                     && self.rules.evidence(&commands[index], refusal, &self.store)? == Evidence::Rerun
                 {
                     self.metrics.rerun();
@@ -146,21 +152,41 @@ impl<R: Rules> Batcher<R> {
     }
 }
 
+/// What the lane answers: the verdict, or the command back whose evidence was overtaken.
+enum Answer<R: Rules> {
+    Decided(Verdict<R>),
+    Again(R::Command),
+}
+
+type AnswerSender<R> = oneshot::Sender<Result<Answer<R>, EngineError>>;
+
 struct Job<R: Rules> {
     command: R::Command,
-    answer: oneshot::Sender<Result<Verdict<R>, EngineError>>,
+    answer: AnswerSender<R>,
+    /// How often its evidence was overtaken.
+    reads: u32,
+}
+
+/// A refusal whose history is still to be read.
+struct Refused<R: Rules> {
+    command: R::Command,
+    refusal: R::Refusal,
+    answer: AnswerSender<R>,
 }
 
 /// A queue of commands and the thread that executes them batch by batch. Clones share both.
+///
+/// A second thread reads the histories that prove refusals, so that a long one delays only other refusals. What it reads
+/// may change meanwhile; [`Rules::evidence`] notices, and the command is executed again.
 pub struct Lane<R: Rules> {
     queue: SyncSender<Job<R>>,
     metrics: Arc<LaneMetrics>,
     store: Store,
-    thread: Arc<Thread>,
+    threads: Arc<Threads>,
 }
 
-/// Joins the lane's thread when the last handle is gone, so that no commit is cut short by the end of the process.
-struct Thread(std::sync::Mutex<Option<JoinHandle<()>>>);
+/// Joins the lane's threads when the last handle is gone, so that no commit is cut short by the end of the process.
+struct Threads(std::sync::Mutex<Vec<JoinHandle<()>>>);
 
 impl<R: Rules> Clone for Lane<R> {
     fn clone(&self) -> Self {
@@ -168,47 +194,71 @@ impl<R: Rules> Clone for Lane<R> {
             queue: self.queue.clone(),
             metrics: Arc::clone(&self.metrics),
             store: self.store.clone(),
-            thread: Arc::clone(&self.thread),
+            threads: Arc::clone(&self.threads),
         }
     }
 }
 
 impl<R: Rules> Lane<R> {
-    /// Starts the thread. It ends when the last handle is dropped, after everything accepted has been executed.
+    /// Starts the threads. They end when the last handle is dropped, after everything accepted has been executed.
     ///
     /// # Panics
     /// When the operating system refuses to start a thread.
     pub fn start(rules: Arc<R>, store: Store, clock: Arc<dyn Clock>, options: LaneOptions) -> Self {
         assert!(options.queue_commands_max > 0 && options.batch_commands_max > 0, "limits are positive");
         let (queue, receiver) = sync_channel(options.queue_commands_max);
+        // Bounded by those who wait for an answer: each has one command under way.
+        let (refused, to_prove) = channel();
         let batcher = Batcher::new(rules, store.clone());
         let metrics = Arc::clone(&batcher.metrics);
         metrics.limits(options.queue_commands_max, options.batch_commands_max);
-        let thread = std::thread::Builder::new()
-            .name("lane".into())
-            .spawn(move || run(&batcher, &receiver, clock.as_ref(), options.batch_commands_max))
-            .expect("the operating system starts the lane's thread");
-        Self { queue, metrics, store, thread: Arc::new(Thread(std::sync::Mutex::new(Some(thread)))) }
+        let prover =
+            Prover { rules: Arc::clone(&batcher.rules), store: store.clone(), metrics: Arc::clone(&metrics) };
+        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            let builder = std::thread::Builder::new().name(name.into());
+            builder.spawn(work).expect("the operating system starts the lane's threads")
+        };
+        let lane = move || run(&batcher, &receiver, &refused, clock.as_ref(), options.batch_commands_max);
+        let threads =
+            vec![spawn("lane", Box::new(lane)), spawn("evidence", Box::new(move || prover.run(&to_prove)))];
+        Self { queue, metrics, store, threads: Arc::new(Threads(std::sync::Mutex::new(threads))) }
     }
 
     /// Executes one command. Returns after its batch is durable: `Ok(Ok(_))` it took effect, `Ok(Err(_))` a rule
     /// refused it, `Err(_)` it was not decided.
     pub async fn submit(&self, command: R::Command) -> Result<Verdict<R>, EngineError> {
-        self.enqueue(command)?.await.unwrap_or(Err(EngineError::Stopped))
+        let mut command = command;
+        let mut reads = 0;
+        loop {
+            match self.enqueue(command, reads)?.await.unwrap_or(Err(EngineError::Stopped))? {
+                Answer::Decided(verdict) => return Ok(verdict),
+                Answer::Again(same) => command = same,
+            }
+            reads += 1;
+        }
     }
 
     /// [`Lane::submit`] for threads outside the async runtime.
     pub fn submit_blocking(&self, command: R::Command) -> Result<Verdict<R>, EngineError> {
-        self.enqueue(command)?.blocking_recv().unwrap_or(Err(EngineError::Stopped))
+        let mut command = command;
+        let mut reads = 0;
+        loop {
+            match self.enqueue(command, reads)?.blocking_recv().unwrap_or(Err(EngineError::Stopped))? {
+                Answer::Decided(verdict) => return Ok(verdict),
+                Answer::Again(same) => command = same,
+            }
+            reads += 1;
+        }
     }
 
     fn enqueue(
         &self,
         command: R::Command,
-    ) -> Result<oneshot::Receiver<Result<Verdict<R>, EngineError>>, EngineError> {
+        reads: u32,
+    ) -> Result<oneshot::Receiver<Result<Answer<R>, EngineError>>, EngineError> {
         let (answer, receiver) = oneshot::channel();
         self.metrics.enqueued();
-        self.queue.try_send(Job { command, answer }).map_err(|error| {
+        self.queue.try_send(Job { command, answer, reads }).map_err(|error| {
             self.metrics.dequeued(1);
             match error {
                 TrySendError::Full(_) => {
@@ -233,13 +283,60 @@ impl<R: Rules> Lane<R> {
 
     /// Drops this handle; if it is the last one, waits until everything accepted is durable and answered.
     pub fn close(self) {
-        let Self { queue, thread, .. } = self;
+        let Self { queue, threads, .. } = self;
         drop(queue);
-        if let Some(thread) = Arc::into_inner(thread)
-            && let Some(handle) = thread.0.into_inner().expect("nobody panics with the lock held")
-            && handle.join().is_err()
-        {
-            panic!("the lane ended with a broken assertion");
+        if let Some(threads) = Arc::into_inner(threads) {
+            for thread in threads.0.into_inner().expect("nobody panics with the lock held") {
+                assert!(thread.join().is_ok(), "the lane ended with a broken assertion");
+            }
+        }
+    }
+}
+
+/// Reads the histories that prove refusals, while the lane goes on.
+struct Prover<R: Rules> {
+    rules: Arc<R>,
+    store: Store,
+    metrics: Arc<LaneMetrics>,
+}
+
+impl<R: Rules> Prover<R> {
+    fn run(&self, refused: &Receiver<Refused<R>>) {
+        while let Ok(Refused { command, mut refusal, answer }) = refused.recv() {
+            if answer.is_closed() {
+                continue;
+            }
+            let read = || self.rules.evidence(&command, &mut refusal, &self.store);
+            let answered = match guarded(read) {
+                Ok(Evidence::Complete) => Ok(Answer::Decided(Err(refusal))),
+                Ok(Evidence::Rerun | Evidence::Torn) => {
+                    self.metrics.rerun();
+                    Ok(Answer::Again(command))
+                }
+                Err(error) => {
+                    tracing::error!(%error, "history of a refusal not read");
+                    Err(EngineError::Store(Arc::new(error)))
+                }
+            };
+            // A client that has gone away will ask again.
+            let _ = answer.send(answered);
+        }
+    }
+}
+
+/// Runs a piece of the rules. A broken assertion in them means that the books cannot be trusted to them any more: the
+/// process ends rather than answers wrongly.
+fn guarded<T>(work: impl FnOnce() -> T) -> T {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
+        Ok(value) => value,
+        Err(panic) => {
+            tracing::error!(
+                "invariant broken in a rule: the process ends, nothing of the batch was committed"
+            );
+            if cfg!(test) {
+                std::panic::resume_unwind(panic);
+            }
+            std::process::abort();
         }
     }
 }
@@ -247,47 +344,68 @@ impl<R: Rules> Lane<R> {
 fn run<R: Rules>(
     batcher: &Batcher<R>,
     queue: &Receiver<Job<R>>,
+    refused: &Sender<Refused<R>>,
     clock: &dyn Clock,
     batch_commands_max: usize,
 ) {
+    let mut jobs: Vec<Job<R>> = Vec::new();
     while let Ok(first) = queue.recv() {
-        let mut commands = vec![first.command];
-        let mut answers = vec![first.answer];
-        while commands.len() < batch_commands_max
+        jobs.push(first);
+        while jobs.len() < batch_commands_max
             && let Ok(job) = queue.try_recv()
         {
-            commands.push(job.command);
-            answers.push(job.answer);
+            jobs.push(job);
         }
-        batcher.metrics.dequeued(commands.len() as u64);
-        // A broken assertion in a rule means that the books cannot be trusted to it any more: end the process
-        // rather than answer wrongly. Nothing of the batch has been made durable or answered.
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| batcher.run(&commands, clock)));
-        match result {
-            Ok(Ok(verdicts)) => {
-                for (answer, verdict) in answers.into_iter().zip(verdicts) {
-                    // A client that has gone away will ask again.
-                    let _ = answer.send(Ok(verdict));
+        batcher.metrics.dequeued(jobs.len() as u64);
+        // Those whose evidence was overtaken too often are decided and proved in one go.
+        let at_once = jobs.extract_if(.., |job| job.reads >= READS_BESIDE_MAX).collect::<Vec<_>>();
+        if !jobs.is_empty() {
+            let commands: Vec<&R::Command> = jobs.iter().map(|job| &job.command).collect();
+            let results = guarded(|| batcher.batch(&commands, clock));
+            match results {
+                Ok(verdicts) => {
+                    for (job, verdict) in jobs.drain(..).zip(verdicts) {
+                        answer(batcher, refused, job, verdict);
+                    }
                 }
+                Err(error) => fail(batcher, jobs.drain(..), error),
             }
-            Ok(Err(error)) => {
-                tracing::error!(%error, commands = commands.len(), "batch not committed");
-                batcher.metrics.failed(commands.len() as u64);
-                let error = EngineError::Store(Arc::new(error));
-                for answer in answers {
-                    let _ = answer.send(Err(error.clone()));
+        }
+        for Job { command, answer, reads } in at_once {
+            match guarded(|| batcher.run(std::slice::from_ref(&command), clock)) {
+                Ok(mut verdicts) => {
+                    let verdict = verdicts.pop().expect("one verdict a command");
+                    let _ = answer.send(Ok(Answer::Decided(verdict)));
                 }
-            }
-            Err(panic) => {
-                tracing::error!(
-                    "invariant broken in a rule: the process ends, nothing of the batch was committed"
-                );
-                drop(answers);
-                if cfg!(test) {
-                    std::panic::resume_unwind(panic);
-                }
-                std::process::abort();
+                Err(error) => fail(batcher, [Job { command, answer, reads }], error),
             }
         }
     }
+}
+
+/// Answers a job of a committed batch, or has its evidence read.
+fn answer<R: Rules>(batcher: &Batcher<R>, refused: &Sender<Refused<R>>, job: Job<R>, verdict: Verdict<R>) {
+    let Job { command, answer, .. } = job;
+    match verdict {
+        Err(refusal) if batcher.rules.needs_evidence(&refusal) => {
+            let refused = refused.send(Refused { command, refusal, answer });
+            assert!(refused.is_ok(), "the thread for evidence lives as long as the lane");
+        }
+        verdict => {
+            // A client that has gone away will ask again.
+            let _ = answer.send(Ok(Answer::Decided(verdict)));
+        }
+    }
+}
+
+/// Answers jobs of a batch that was not committed.
+fn fail<R: Rules>(batcher: &Batcher<R>, jobs: impl IntoIterator<Item = Job<R>>, error: StoreError) {
+    let error = EngineError::Store(Arc::new(error));
+    let mut commands = 0_u64;
+    for job in jobs {
+        commands += 1;
+        let _ = job.answer.send(Err(error.clone()));
+    }
+    batcher.metrics.failed(commands);
+    tracing::error!(%error, commands, "batch not committed");
 }

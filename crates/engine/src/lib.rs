@@ -49,10 +49,17 @@ pub trait Rules: Send + Sync + 'static {
     /// Is told what a batch has changed, once that is durable and before any of its commands is answered: for running sums.
     fn committed(&self, _changes: &ChangeSet) {}
 
-    /// Completes a refusal with the history that proves it, read after the batch's commit and before the next batch.
+    /// Whether a refusal has to be completed with [`Rules::evidence`] before it is answered.
+    fn needs_evidence(&self, _refusal: &Self::Refusal) -> bool {
+        true
+    }
+
+    /// Completes a refusal with the history that proves it, read after the batch's commit.
     ///
-    /// A later command of the same batch may have removed the reason (a refund filled the coin again): answer
-    /// [`Evidence::Rerun`] when the history does not prove the refusal, and the command is executed once more.
+    /// Other commands are executed meanwhile, and one of them may have removed the reason (a refund filled the coin
+    /// again): answer [`Evidence::Rerun`] when the history does not prove the refusal, [`Evidence::Torn`] when it does not
+    /// agree with itself, and the command is executed once more. After a few such rounds the history is read between two
+    /// batches, where nothing changes; then torn evidence counts as complete.
     fn evidence(
         &self,
         _command: &Self::Command,
@@ -63,13 +70,15 @@ pub trait Rules: Send + Sync + 'static {
     }
 }
 
-/// Whether the history read for a refused command supports the refusal.
+/// Whether the history read for a refused command supports the refusal, see [`Rules::evidence`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
     /// Answer the refusal.
     Complete,
     /// The reason is gone: execute the command again in the next batch.
     Rerun,
+    /// Something was committed between the reads: execute the command again as well.
+    Torn,
 }
 
 /// Source of the present time, so that tests and simulators can supply their own.

@@ -418,3 +418,65 @@ impl Rules for Careless {
 fn an_unplanned_row_is_a_broken_assertion() {
     let _ = Batcher::new(Arc::new(Careless), Store::new(MemoryBackend::new())).run(&[()], &clock);
 }
+
+/// Rules that refuse everything odd, and whose evidence comes when and as the test says.
+struct Doubtful {
+    evidence: std::sync::Mutex<std::sync::mpsc::Receiver<Evidence>>,
+    executed: std::sync::atomic::AtomicU32,
+}
+
+impl Rules for Doubtful {
+    type Command = u32;
+    type Outcome = u32;
+    type Refusal = u32;
+    fn plan(&self, _: &u32, _: &mut Plan) {}
+    fn execute(&self, _: &mut WorkingSet, command: &u32, _: Timestamp) -> Result<u32, u32> {
+        self.executed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if command.is_multiple_of(2) { Ok(*command) } else { Err(0) }
+    }
+    fn needs_evidence(&self, _: &u32) -> bool {
+        true
+    }
+    fn evidence(&self, command: &u32, refusal: &mut u32, _: &Store) -> StoreResult<Evidence> {
+        *refusal += command;
+        Ok(self.evidence.lock().unwrap().recv().unwrap())
+    }
+}
+
+fn doubtful() -> (Arc<Doubtful>, Lane<Doubtful>, std::sync::mpsc::Sender<Evidence>) {
+    let (sender, evidence) = std::sync::mpsc::channel();
+    let rules = Arc::new(Doubtful { evidence: evidence.into(), executed: 0.into() });
+    let store = Store::new(MemoryBackend::new());
+    let lane = Lane::start(Arc::clone(&rules), store, Arc::new(clock), LaneOptions::default());
+    (rules, lane, sender)
+}
+
+#[tokio::test]
+async fn a_slow_history_delays_nobody_else() {
+    let (_, lane, evidence) = doubtful();
+    let refused = tokio::spawn({
+        let lane = lane.clone();
+        async move { lane.submit(1).await.unwrap() }
+    });
+    for command in (2..100).step_by(2) {
+        assert_eq!(lane.submit(command).await.unwrap(), Ok(command));
+    }
+    assert!(!refused.is_finished(), "its evidence has not been read");
+    evidence.send(Evidence::Complete).unwrap();
+    assert_eq!(refused.await.unwrap(), Err(1));
+    lane.close();
+}
+
+#[tokio::test]
+async fn evidence_that_was_overtaken_again_and_again_is_read_between_two_batches() {
+    let (rules, lane, evidence) = doubtful();
+    // Three times beside the lane; then the lane itself, which knows no torn evidence.
+    for read in [Evidence::Rerun, Evidence::Torn, Evidence::Rerun, Evidence::Rerun, Evidence::Torn] {
+        evidence.send(read).unwrap();
+    }
+    assert_eq!(lane.submit(7).await.unwrap(), Err(7), "the refusal of the last execution");
+    assert_eq!(rules.executed.load(std::sync::atomic::Ordering::Relaxed), 5);
+    assert_eq!(lane.metrics().snapshot().reruns, 4);
+    assert_eq!(lane.submit(8).await.unwrap(), Ok(8));
+    lane.close();
+}

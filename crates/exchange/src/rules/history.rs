@@ -230,6 +230,10 @@ impl ReserveHistoryItem {
     }
 }
 
+fn torn_unless(adds_up: bool) -> Evidence {
+    if adds_up { Evidence::Complete } else { Evidence::Torn }
+}
+
 /// Start value + what was given − what was taken, if that is an amount.
 #[must_use]
 pub fn balance_of(start: Money, effects: impl IntoIterator<Item = (Money, Money)>) -> Option<Money> {
@@ -241,8 +245,8 @@ pub fn balance_of(start: Money, effects: impl IntoIterator<Item = (Money, Money)
     given.checked_sub(taken).ok()
 }
 
-/// Fills in the history that proves a refusal. When it no longer does (a later command of the batch filled the coin or
-/// the reserve again), the command is to be executed once more.
+/// Fills in the history that proves a refusal. When it no longer does (another command filled the coin or the reserve
+/// again), or something was committed while it was read, the command is to be executed once more.
 pub(super) fn complete(
     denoms: &DenomTable,
     refusal: &mut Refusal,
@@ -258,20 +262,27 @@ pub(super) fn complete(
             if statement.balance >= shortage.requested {
                 return Ok(Evidence::Rerun);
             }
+            let effects = statement.items.iter().map(ReserveHistoryItem::effect);
+            let evidence = torn_unless(balance_of(Money::ZERO, effects) == Some(statement.balance));
             shortage.balance = statement.balance;
             shortage.history = statement;
-            Ok(Evidence::Complete)
+            Ok(evidence)
         }
         Refusal::CoinConflict { conflict, .. } => {
             // A coin that never paid anything may be asked for more than its value: then there is no history.
+            let mut evidence = Evidence::Complete;
             if let Some(history) = read::coin_history(store, denoms, conflict.coin_pub)? {
+                let terms =
+                    denoms.get(history.denom).expect("rows name only denominations that are known for ever");
+                let effects = history.items.iter().map(CoinHistoryItem::effect);
+                evidence = torn_unless(balance_of(terms.value, effects) == Some(history.remaining));
                 conflict.history = history;
             }
             match conflict.reason {
                 ConflictReason::Insufficient { requested } if conflict.history.remaining >= requested => {
                     Ok(Evidence::Rerun)
                 }
-                _ => Ok(Evidence::Complete),
+                _ => Ok(evidence),
             }
         }
         _ => Ok(Evidence::Complete),

@@ -149,6 +149,10 @@ impl Rules for ExchangeRules {
         self.flow.committed(&self.denoms, changes);
     }
 
+    fn needs_evidence(&self, refusal: &Refusal) -> bool {
+        matches!(refusal, Refusal::ReserveInsufficient(_) | Refusal::CoinConflict { .. })
+    }
+
     fn evidence(
         &self,
         _command: &Command,
