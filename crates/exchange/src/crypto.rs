@@ -85,9 +85,7 @@ impl Crypto {
                 crate::keys::blind_sign_batch(orders, &metrics)
             }),
             sign: pool.collector("sign", options(8), sign),
-            values: pool.collector("csr", options(8), |orders: &[ValuesOrder]| {
-                orders.iter().map(ValuesOrder::derive).collect()
-            }),
+            values: pool.collector("csr", options(8), crate::keys::derive_values),
         }
     }
 }
@@ -120,5 +118,6 @@ fn check(checks: &[Check]) -> Vec<bool> {
 }
 
 fn sign(orders: &[SignOrder]) -> Vec<EddsaSignature> {
-    orders.iter().map(|order| order.key.signer.sign(&order.message)).collect()
+    let items: Vec<_> = orders.iter().map(|order| (&order.key.signer, &*order.message)).collect();
+    eddsa::sign_batch(&items)
 }

@@ -42,8 +42,11 @@ pub enum Window {
 ///
 /// # Errors
 /// 404 with the exchange's signature that it does not know it.
-pub fn known<'a>(app: &Exchange, keys: &'a KeyState, h_denom_pub: &HashCode) -> Checked<&'a Denom> {
-    keys.denom(h_denom_pub).ok_or_else(|| errors::denomination_unknown(app, keys, h_denom_pub))
+pub async fn known<'a>(app: &Exchange, keys: &'a KeyState, h_denom_pub: &HashCode) -> Checked<&'a Denom> {
+    match keys.denom(h_denom_pub) {
+        Some(denom) => Ok(denom),
+        None => Err(errors::denomination_unknown(app, keys, h_denom_pub).await),
+    }
 }
 
 /// What speaks against using a denomination at this time: first the deadline, then the start.
@@ -72,7 +75,7 @@ pub fn problem(denom: &Denom, window: Window, now: Timestamp) -> Option<ErrorCod
 ///
 /// # Errors
 /// 410 with the exchange's signature.
-pub fn in_window(
+pub async fn in_window(
     app: &Exchange,
     keys: &KeyState,
     denom: &Denom,
@@ -82,7 +85,9 @@ pub fn in_window(
 ) -> Checked<()> {
     match time_problem(denom, window, now) {
         None => Ok(()),
-        Some(code) => Err(errors::denomination_unusable(app, keys, &denom.h_denom_pub, operation, code)),
+        Some(code) => {
+            Err(errors::denomination_unusable(app, keys, &denom.h_denom_pub, operation, code).await)
+        }
     }
 }
 
@@ -90,7 +95,7 @@ pub fn in_window(
 ///
 /// # Errors
 /// 404 or 410 with the exchange's signature.
-pub fn usable<'a>(
+pub async fn usable<'a>(
     app: &Exchange,
     keys: &'a KeyState,
     h_denom_pub: &HashCode,
@@ -98,10 +103,10 @@ pub fn usable<'a>(
     operation: Operation,
     now: Timestamp,
 ) -> Checked<&'a Denom> {
-    let denom = known(app, keys, h_denom_pub)?;
+    let denom = known(app, keys, h_denom_pub).await?;
     match problem(denom, window, now) {
         None => Ok(denom),
-        Some(code) => Err(errors::denomination_unusable(app, keys, h_denom_pub, operation, code)),
+        Some(code) => Err(errors::denomination_unusable(app, keys, h_denom_pub, operation, code).await),
     }
 }
 

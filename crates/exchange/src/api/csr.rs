@@ -55,9 +55,9 @@ async fn values(
     let now = app.now();
     let mut items = Vec::with_capacity(nonces.len());
     for (h_denom_pub, nonce) in nonces {
-        let denom = check::usable(app, &keys, &h_denom_pub, Window::Withdraw, operation, now)?;
+        let denom = check::usable(app, &keys, &h_denom_pub, Window::Withdraw, operation, now).await?;
         if denom.public.cipher() != Cipher::Cs {
-            return Err(errors::wrong_cipher(app, &keys, &h_denom_pub));
+            return Err(errors::wrong_cipher(app, &keys, &h_denom_pub).await);
         }
         items.push((denom.serial, nonce));
     }

@@ -19,7 +19,7 @@ use batzen_protocol::signatures::{
     ExchangeAffirmDenomExpired, ExchangeAffirmDenomUnknown, ExchangeConfirmRecoup,
     ExchangeConfirmRecoupRefresh, ExchangeReserveClosed, Operation as OperationName, SignedMessage,
 };
-use batzen_protocol::{Amount, ErrorCode, Money, Timestamp};
+use batzen_protocol::{Amount, Currency, ErrorCode, Money, Timestamp};
 use batzen_store::StoreError;
 use batzen_tables::exchange::{BlindSignature, DenomSerial, ReservePub};
 use serde::Serialize;
@@ -218,33 +218,48 @@ pub async fn sign_one<M: SignedMessage>(
 
 // --- Signed answers about denominations ------------------------------------------------------------------------------
 
-fn affirm_unknown(app: &Exchange, keys: &KeyState, h_denom_pub: &HashCode, code: ErrorCode) -> Response {
+/// Signs an answer with a key state's online key.
+async fn sign_answer(
+    app: &Exchange,
+    keys: &KeyState,
+    message: &impl SignedMessage,
+) -> Checked<(EddsaPublicKey, EddsaSignature)> {
+    let message = message.message().as_ref().into();
+    let (exchange_pub, signatures) = sign_messages(app, keys, vec![message])?.await?;
+    Ok((exchange_pub, signatures[0]))
+}
+
+async fn affirm_unknown(
+    app: &Exchange,
+    keys: &KeyState,
+    h_denom_pub: &HashCode,
+    code: ErrorCode,
+) -> Response {
     let timestamp = whole_seconds(app.now());
     let message = ExchangeAffirmDenomUnknown { timestamp, h_denom_pub: *h_denom_pub };
-    match keys.sign_online(&message) {
+    match Box::pin(sign_answer(app, keys, &message)).await {
         Ok((exchange_pub, exchange_sig)) => {
-            app.metrics.signatures.eddsa.inc();
             let proof =
                 DenominationUnknown { timestamp, h_denom_pub: *h_denom_pub, exchange_pub, exchange_sig };
             error_extra(code, &proof)
         }
-        Err(fault) => no_signing_key(fault),
+        Err(answer) => answer,
     }
 }
 
 /// 404: the exchange affirms that it does not know the denomination.
-pub fn denomination_unknown(app: &Exchange, keys: &KeyState, h_denom_pub: &HashCode) -> Response {
-    affirm_unknown(app, keys, h_denom_pub, ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN)
+pub async fn denomination_unknown(app: &Exchange, keys: &KeyState, h_denom_pub: &HashCode) -> Response {
+    affirm_unknown(app, keys, h_denom_pub, ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN).await
 }
 
 /// 404: the denomination's cipher does not have this operation.
-pub fn wrong_cipher(app: &Exchange, keys: &KeyState, h_denom_pub: &HashCode) -> Response {
+pub async fn wrong_cipher(app: &Exchange, keys: &KeyState, h_denom_pub: &HashCode) -> Response {
     let code = ErrorCode::EXCHANGE_GENERIC_INVALID_DENOMINATION_CIPHER_FOR_OPERATION;
-    affirm_unknown(app, keys, h_denom_pub, code)
+    affirm_unknown(app, keys, h_denom_pub, code).await
 }
 
 /// 410: the exchange affirms that the denomination is not usable for this now.
-pub fn denomination_unusable(
+pub async fn denomination_unusable(
     app: &Exchange,
     keys: &KeyState,
     h_denom_pub: &HashCode,
@@ -257,9 +272,8 @@ pub fn denomination_unusable(
         operation: OperationName::new(operation.name()),
         h_denom_pub: *h_denom_pub,
     };
-    match keys.sign_online(&message) {
+    match Box::pin(sign_answer(app, keys, &message)).await {
         Ok((exchange_pub, exchange_sig)) => {
-            app.metrics.signatures.eddsa.inc();
             let proof = DenominationUnusable {
                 oper: operation.name().to_owned(),
                 timestamp,
@@ -269,7 +283,7 @@ pub fn denomination_unusable(
             };
             Response::error_with(code, Some(410), "", &proof)
         }
-        Err(fault) => no_signing_key(fault),
+        Err(answer) => answer,
     }
 }
 
@@ -280,7 +294,7 @@ pub fn denomination_unusable(
 ///
 /// # Errors
 /// The answer to give.
-pub fn decided(
+pub async fn decided(
     app: &Exchange,
     keys: &KeyState,
     operation: Operation,
@@ -289,12 +303,19 @@ pub fn decided(
 ) -> Checked<Outcome> {
     match verdict {
         Ok(Ok(outcome)) => Ok(outcome),
-        Ok(Err(refusal)) => Err(refused(app, keys, operation, refusal, batch)),
+        // Apart from the request's own state, which is small as long as all goes well.
+        Ok(Err(refusal)) => Err(Box::pin(refused(app, keys, operation, refusal, batch)).await),
         Err(failure) => Err(engine_error(&failure)),
     }
 }
 
-fn refused(app: &Exchange, keys: &KeyState, operation: Operation, refusal: Refusal, batch: bool) -> Response {
+async fn refused(
+    app: &Exchange,
+    keys: &KeyState,
+    operation: Operation,
+    refusal: Refusal,
+    batch: bool,
+) -> Response {
     use ErrorCode as Code;
     let plain = |code| error(code, "");
     match refusal {
@@ -302,7 +323,7 @@ fn refused(app: &Exchange, keys: &KeyState, operation: Operation, refusal: Refus
             plain(Code::EXCHANGE_RESERVES_STATUS_UNKNOWN)
         }
         Refusal::ReserveUnknown => plain(Code::EXCHANGE_GENERIC_RESERVE_UNKNOWN),
-        Refusal::ReserveInsufficient(shortage) => reserve_insufficient(app, keys, &shortage),
+        Refusal::ReserveInsufficient(shortage) => reserve_insufficient(app, keys, &shortage).await,
         Refusal::HistoryUnaffordable => plain(Code::EXCHANGE_GET_RESERVE_HISTORY_ERROR_INSUFFICIENT_BALANCE),
         Refusal::PlanchetsMixed { .. } => plain(Code::EXCHANGE_WITHDRAW_BATCH_IDEMPOTENT_PLANCHET),
         Refusal::PlanchetDuplicate { .. } => error(Code::GENERIC_PARAMETER_MALFORMED, "duplicate planchet"),
@@ -322,11 +343,11 @@ fn refused(app: &Exchange, keys: &KeyState, operation: Operation, refusal: Refus
                 (DenomProblem::NotRevoked, _) => Code::EXCHANGE_RECOUP_NOT_ELIGIBLE,
             };
             match keys.find_serial(denom) {
-                Some(denom) => denomination_unusable(app, keys, &denom.h_denom_pub, operation, code),
+                Some(denom) => denomination_unusable(app, keys, &denom.h_denom_pub, operation, code).await,
                 None => plain(Code::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN),
             }
         }
-        Refusal::CoinConflict { conflict, .. } => coin_conflict(app, keys, &conflict),
+        Refusal::CoinConflict { conflict, .. } => coin_conflict(app, keys, &conflict).await,
         Refusal::CoinDuplicate { .. } => {
             error(Code::GENERIC_PARAMETER_MALFORMED, "coins: the same coin twice")
         }
@@ -372,9 +393,13 @@ fn refused(app: &Exchange, keys: &KeyState, operation: Operation, refusal: Refus
     }
 }
 
-fn reserve_insufficient(app: &Exchange, keys: &KeyState, shortage: &rules::ReserveShortage) -> Response {
+async fn reserve_insufficient(
+    app: &Exchange,
+    keys: &KeyState,
+    shortage: &rules::ReserveShortage,
+) -> Response {
     let currency = app.config.currency;
-    match reserve_history(app, keys, shortage.reserve_pub, &shortage.history.items) {
+    match reserve_history(app, keys, shortage.reserve_pub, &shortage.history.items).await {
         Ok(history) => error_extra(
             ErrorCode::EXCHANGE_WITHDRAW_INSUFFICIENT_FUNDS,
             &InsufficientReserve {
@@ -387,7 +412,7 @@ fn reserve_insufficient(app: &Exchange, keys: &KeyState, shortage: &rules::Reser
     }
 }
 
-fn coin_conflict(app: &Exchange, keys: &KeyState, conflict: &rules::CoinConflict) -> Response {
+async fn coin_conflict(app: &Exchange, keys: &KeyState, conflict: &rules::CoinConflict) -> Response {
     use ErrorCode as Code;
     let code = match conflict.reason {
         ConflictReason::Insufficient { .. } => Code::EXCHANGE_GENERIC_INSUFFICIENT_FUNDS,
@@ -400,7 +425,7 @@ fn coin_conflict(app: &Exchange, keys: &KeyState, conflict: &rules::CoinConflict
     let Some(denom) = keys.find_serial(conflict.history.denom) else {
         return error(Code::GENERIC_DB_INVARIANT_FAILURE, "denomination of a coin");
     };
-    match coin_history(app, keys, &conflict.history) {
+    match coin_history(app, keys, &conflict.history).await {
         Ok(history) => error_extra(
             code,
             &CoinConflict { coin_pub: conflict.coin_pub, h_denom_pub: denom.h_denom_pub, history },
@@ -411,52 +436,81 @@ fn coin_conflict(app: &Exchange, keys: &KeyState, conflict: &rules::CoinConflict
 
 // --- Histories ----------------------------------------------------------------------------------------------------------
 
-fn recoup_proof(
-    app: &Exchange,
-    keys: &KeyState,
-    time: Timestamp,
-    amount: Money,
-    coin_pub: EddsaPublicKey,
-    reserve_pub: ReservePub,
-) -> Checked<(EddsaPublicKey, EddsaSignature)> {
-    app.metrics.signatures.eddsa.inc();
-    keys.sign_online(&ExchangeConfirmRecoup {
-        timestamp: whole_seconds(time),
-        recoup_amount: amount.of(app.config.currency),
-        coin_pub,
-        reserve_pub,
-    })
-    .map_err(no_signing_key)
+/// Where the signatures of a history's items come from. Items are put together twice if any of them is signed: first to
+/// learn what there is to sign, then with the signatures, which are made together on the CPU pool.
+#[derive(Default)]
+struct Proofs {
+    exchange_pub: Option<EddsaPublicKey>,
+    /// What is to be signed, in the order of the items.
+    messages: Vec<Box<[u8]>>,
+    /// The signatures to it.
+    signatures: std::vec::IntoIter<EddsaSignature>,
 }
 
-fn recoup_refresh_proof(
-    app: &Exchange,
-    keys: &KeyState,
-    time: Timestamp,
-    amount: Money,
-    coin_pub: EddsaPublicKey,
-    old_coin_pub: EddsaPublicKey,
-) -> Checked<(EddsaPublicKey, EddsaSignature)> {
-    app.metrics.signatures.eddsa.inc();
-    keys.sign_online(&ExchangeConfirmRecoupRefresh {
-        timestamp: whole_seconds(time),
-        recoup_amount: amount.of(app.config.currency),
-        coin_pub,
-        old_coin_pub,
-    })
-    .map_err(no_signing_key)
+impl Proofs {
+    fn sign(&mut self, message: &impl SignedMessage) -> (EddsaPublicKey, EddsaSignature) {
+        match self.exchange_pub {
+            None => {
+                self.messages.push(message.message().as_ref().into());
+                (EddsaPublicKey::ZERO, EddsaSignature::ZERO)
+            }
+            Some(key) => (key, self.signatures.next().expect("the same items as the first time")),
+        }
+    }
+
+    fn recoup(
+        &mut self,
+        time: Timestamp,
+        recoup_amount: Amount,
+        coin_pub: EddsaPublicKey,
+        reserve_pub: ReservePub,
+    ) -> (EddsaPublicKey, EddsaSignature) {
+        let timestamp = whole_seconds(time);
+        self.sign(&ExchangeConfirmRecoup { timestamp, recoup_amount, coin_pub, reserve_pub })
+    }
+
+    fn recoup_refresh(
+        &mut self,
+        time: Timestamp,
+        recoup_amount: Amount,
+        coin_pub: EddsaPublicKey,
+        old_coin_pub: EddsaPublicKey,
+    ) -> (EddsaPublicKey, EddsaSignature) {
+        let timestamp = whole_seconds(time);
+        self.sign(&ExchangeConfirmRecoupRefresh { timestamp, recoup_amount, coin_pub, old_coin_pub })
+    }
+}
+
+/// Puts a history together, with the signatures that it needs.
+async fn proved<T>(app: &Exchange, keys: &KeyState, build: impl Fn(&mut Proofs) -> Checked<T>) -> Checked<T> {
+    let mut proofs = Proofs::default();
+    let unsigned = build(&mut proofs)?;
+    if proofs.messages.is_empty() {
+        return Ok(unsigned);
+    }
+    let (exchange_pub, signatures) = sign_messages(app, keys, proofs.messages)?.await?;
+    let signatures = signatures.into_iter();
+    build(&mut Proofs { exchange_pub: Some(exchange_pub), messages: Vec::new(), signatures })
 }
 
 /// A coin's history as answers carry it.
 ///
 /// # Errors
-/// When there is no usable signing key.
-pub fn coin_history(
+/// When there is no usable signing key, or too much is waiting.
+pub async fn coin_history(
     app: &Exchange,
     keys: &KeyState,
     history: &CoinHistory,
 ) -> Checked<Vec<bodies::CoinHistoryItem>> {
     let currency = app.config.currency;
+    proved(app, keys, |proofs| Ok(coin_items(currency, history, proofs))).await
+}
+
+fn coin_items(
+    currency: Currency,
+    history: &CoinHistory,
+    proofs: &mut Proofs,
+) -> Vec<bodies::CoinHistoryItem> {
     let of = |money: Money| -> Amount { money.of(currency) };
     let coin_pub = history.coin_pub;
     let mut items = Vec::with_capacity(history.items.len());
@@ -509,8 +563,7 @@ pub fn coin_history(
                 merchant_sig: *merchant_sig,
             }),
             CoinHistoryItem::Recoup { amount, reserve_pub, coin_sig, coin_blind, time } => {
-                let (exchange_pub, exchange_sig) =
-                    recoup_proof(app, keys, *time, *amount, coin_pub, *reserve_pub)?;
+                let (exchange_pub, exchange_sig) = proofs.recoup(*time, of(*amount), coin_pub, *reserve_pub);
                 bodies::CoinHistoryItem::Recoup(bodies::CoinRecoup {
                     amount: of(*amount),
                     exchange_sig,
@@ -523,7 +576,7 @@ pub fn coin_history(
             }
             CoinHistoryItem::RecoupRefresh { amount, old_coin_pub, coin_sig, coin_blind, time } => {
                 let (exchange_pub, exchange_sig) =
-                    recoup_refresh_proof(app, keys, *time, *amount, coin_pub, *old_coin_pub)?;
+                    proofs.recoup_refresh(*time, of(*amount), coin_pub, *old_coin_pub);
                 bodies::CoinHistoryItem::RecoupRefresh(bodies::CoinRecoupRefresh {
                     amount: of(*amount),
                     exchange_sig,
@@ -536,7 +589,7 @@ pub fn coin_history(
             }
             CoinHistoryItem::OldCoinRecoup { amount, coin_pub: fresh_coin_pub, time } => {
                 let (exchange_pub, exchange_sig) =
-                    recoup_refresh_proof(app, keys, *time, *amount, *fresh_coin_pub, coin_pub)?;
+                    proofs.recoup_refresh(*time, of(*amount), *fresh_coin_pub, coin_pub);
                 bodies::CoinHistoryItem::OldCoinRecoup(bodies::OldCoinRecoup {
                     amount: of(*amount),
                     exchange_sig,
@@ -547,20 +600,30 @@ pub fn coin_history(
             }
         });
     }
-    Ok(items)
+    items
 }
 
 /// A reserve's history as answers carry it.
 ///
 /// # Errors
-/// When there is no usable signing key.
-pub fn reserve_history(
+/// When there is no usable signing key, or too much is waiting.
+pub async fn reserve_history(
     app: &Exchange,
     keys: &KeyState,
     reserve_pub: ReservePub,
     history: &[ReserveHistoryItem],
 ) -> Checked<Vec<bodies::ReserveHistoryItem>> {
     let currency = app.config.currency;
+    proved(app, keys, |proofs| reserve_items(currency, keys, reserve_pub, history, proofs)).await
+}
+
+fn reserve_items(
+    currency: Currency,
+    keys: &KeyState,
+    reserve_pub: ReservePub,
+    history: &[ReserveHistoryItem],
+    proofs: &mut Proofs,
+) -> Checked<Vec<bodies::ReserveHistoryItem>> {
     let of = |money: Money| -> Amount { money.of(currency) };
     let mut items = Vec::with_capacity(history.len());
     for item in history {
@@ -589,8 +652,7 @@ pub fn reserve_history(
                 })
             }
             ReserveHistoryItem::Recoup { time, coin_pub, amount } => {
-                let (exchange_pub, exchange_sig) =
-                    recoup_proof(app, keys, *time, *amount, *coin_pub, reserve_pub)?;
+                let (exchange_pub, exchange_sig) = proofs.recoup(*time, of(*amount), *coin_pub, reserve_pub);
                 bodies::ReserveHistoryItem::Recoup(bodies::ReserveRecoup {
                     exchange_pub,
                     exchange_sig,
@@ -601,17 +663,14 @@ pub fn reserve_history(
             }
             ReserveHistoryItem::Closing { time, payto_uri, wtid, fee, amount } => {
                 let timestamp = whole_seconds(*time);
-                app.metrics.signatures.eddsa.inc();
-                let (exchange_pub, exchange_sig) = keys
-                    .sign_online(&ExchangeReserveClosed {
-                        timestamp,
-                        closing_amount: of(*amount),
-                        closing_fee: of(*fee),
-                        reserve_pub,
-                        h_payto: batzen_protocol::payto::h_payto(payto_uri),
-                        wtid: *wtid,
-                    })
-                    .map_err(no_signing_key)?;
+                let (exchange_pub, exchange_sig) = proofs.sign(&ExchangeReserveClosed {
+                    timestamp,
+                    closing_amount: of(*amount),
+                    closing_fee: of(*fee),
+                    reserve_pub,
+                    h_payto: batzen_protocol::payto::h_payto(payto_uri),
+                    wtid: *wtid,
+                });
                 bodies::ReserveHistoryItem::Closing(bodies::ReserveClosing {
                     receiver_account_details: payto_uri.clone(),
                     wtid: *wtid,

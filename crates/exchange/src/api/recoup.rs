@@ -64,7 +64,7 @@ async fn recoup(app: &Exchange, request: &mut Request) -> Response {
             h_coin_ev: claim.h_coin_ev,
             reserve_pub: withdrawal.key.reserve_pub,
         });
-        match errors::decided(app, &keys, Operation::Recoup, app.submit(command).await, false)? {
+        match errors::decided(app, &keys, Operation::Recoup, app.submit(command).await, false).await? {
             Outcome::Recoup(done) => {
                 app.reserve_waiters.wake(&done.reserve_pub);
                 Ok(Response::json(200, &RecoupResponse { reserve_pub: done.reserve_pub }))
@@ -92,7 +92,7 @@ async fn recoup_refresh(app: &Exchange, request: &mut Request) -> Response {
             old_coin_pub: reveal.key.coin_pub,
             rc: reveal.key.rc,
         });
-        match errors::decided(app, &keys, Operation::RecoupRefresh, app.submit(command).await, false)? {
+        match errors::decided(app, &keys, Operation::RecoupRefresh, app.submit(command).await, false).await? {
             Outcome::RecoupRefresh(done) => {
                 Ok(Response::json(200, &RecoupRefreshResponse { old_coin_pub: done.old_coin_pub }))
             }
@@ -113,8 +113,8 @@ struct Claim {
 async fn claim(app: &Exchange, keys: &KeyState, request: &Request, kind: &Kind) -> Checked<Claim> {
     let coin_pub = path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
     let body: RecoupRequest = body(request)?;
-    let denom = check::known(app, keys, &body.denom_pub_hash)?;
-    check::in_window(app, keys, denom, Window::Deposit, kind.operation, app.now())?;
+    let denom = check::known(app, keys, &body.denom_pub_hash).await?;
+    check::in_window(app, keys, denom, Window::Deposit, kind.operation, app.now()).await?;
     if !denom.revoked {
         return Err(errors::denomination_unusable(
             app,
@@ -122,7 +122,8 @@ async fn claim(app: &Exchange, keys: &KeyState, request: &Request, kind: &Kind) 
             &body.denom_pub_hash,
             kind.operation,
             kind.not_eligible,
-        ));
+        )
+        .await);
     }
     check::cipher(denom, check::signature_cipher(&body.denom_sig))?;
     check::cipher(denom, values_cipher(&body.ewv))?;

@@ -94,14 +94,14 @@ async fn reveal_coins(
     };
     let mut denoms: Vec<&Denom> = Vec::with_capacity(body.new_denoms_h.len());
     for h_denom_pub in &body.new_denoms_h {
-        denoms.push(check::known(app, &keys, h_denom_pub)?);
+        denoms.push(check::known(app, &keys, h_denom_pub).await?);
     }
     let needs_rms = denoms.iter().any(|denom| denom.public.cipher() == Cipher::Cs);
     if needs_rms && body.rms.is_none() {
         return Err(error(ErrorCode::GENERIC_PARAMETER_MISSING, "rms"));
     }
     for denom in &denoms {
-        check::in_window(app, &keys, denom, Window::Withdraw, Operation::Reveal, now)?;
+        check::in_window(app, &keys, denom, Window::Withdraw, Operation::Reveal, now).await?;
         if denom.revoked {
             return Err(error(ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED, ""));
         }
@@ -165,7 +165,7 @@ async fn reveal_coins(
         rms: work.body.rms.as_ref().filter(|_| needs_rms).map(|rms| CsNonce::from_bytes(*rms.as_bytes())),
         fresh,
     });
-    match errors::decided(app, &keys, Operation::Reveal, app.submit(command).await, false)? {
+    match errors::decided(app, &keys, Operation::Reveal, app.submit(command).await, false).await? {
         Outcome::Reveal(revealed) => {
             if !revealed.repeated {
                 app.metrics.success.refresh_reveal.inc();

@@ -78,7 +78,7 @@ async fn status(app: &Exchange, request: &mut Request) -> Response {
             return Err(error(ErrorCode::EXCHANGE_RESERVES_STATUS_BAD_SIGNATURE, ""));
         }
         let since = app.now().saturating_sub(RECENT);
-        statement(app, reserve_pub, Some(since))
+        statement(app, reserve_pub, Some(since)).await
     };
     answer.await.unwrap_or_else(|refused: Response| refused)
 }
@@ -106,8 +106,8 @@ async fn history(app: &Exchange, request: &mut Request) -> Response {
             fee,
             reserve_sig: body.reserve_sig,
         });
-        match errors::decided(app, &keys, Operation::History, app.submit(command).await, false) {
-            Ok(Outcome::ReserveHistory(_)) => statement(app, reserve_pub, None),
+        match errors::decided(app, &keys, Operation::History, app.submit(command).await, false).await {
+            Ok(Outcome::ReserveHistory(_)) => statement(app, reserve_pub, None).await,
             Ok(other) => unreachable!("a history request is answered by {other:?}"),
             Err(answer) => Err(answer),
         }
@@ -119,7 +119,7 @@ async fn history(app: &Exchange, request: &mut Request) -> Response {
 const READS_MAX: u32 = 16;
 
 /// Balance and history. A whole history adds up to the balance; it is read again when something happened meanwhile.
-fn statement(
+async fn statement(
     app: &Exchange,
     reserve_pub: batzen_tables::exchange::ReservePub,
     since: Option<Timestamp>,
@@ -139,6 +139,6 @@ fn statement(
             return Err(overloaded());
         }
     };
-    let history = errors::reserve_history(app, &app.keys(), reserve_pub, &statement.items)?;
+    let history = errors::reserve_history(app, &app.keys(), reserve_pub, &statement.items).await?;
     Ok(Response::json(200, &ReserveStatus { balance: statement.balance.of(app.config.currency), history }))
 }

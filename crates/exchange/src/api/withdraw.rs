@@ -91,7 +91,8 @@ async fn withdraw(
     let overflow = |_| error(ErrorCode::EXCHANGE_WITHDRAW_AMOUNT_FEE_OVERFLOW, "");
     for (request, h_coin_envelope) in requests.iter().zip(&h_coin_evs) {
         let denom =
-            check::usable(app, &keys, &request.denom_pub_hash, Window::Withdraw, Operation::Withdraw, now)?;
+            check::usable(app, &keys, &request.denom_pub_hash, Window::Withdraw, Operation::Withdraw, now)
+                .await?;
         check::cipher(denom, request.coin_ev.cipher())?;
         let amount = denom.value.checked_add(denom.fee_withdraw).map_err(overflow)?;
         requested = requested.checked_add(amount).map_err(overflow)?;
@@ -127,24 +128,24 @@ async fn withdraw(
         // Usually a refusal, proven by the reserve's history. If money has come in meanwhile, only signatures are missing.
         match app.submit(Command::Withdraw(command.clone())).await {
             Ok(Err(Refusal::SignatureMissing)) => {}
-            verdict => return decided(app, &keys, verdict, batch),
+            verdict => return decided(app, &keys, verdict, batch).await,
         }
     }
     let signatures = blind_sign(app, &keys, &serials, &requests).await?;
     for (planchet, signature) in command.planchets.iter_mut().zip(signatures) {
         planchet.ev_sig = Some(signature);
     }
-    decided(app, &keys, app.submit(Command::Withdraw(command)).await, batch)
+    decided(app, &keys, app.submit(Command::Withdraw(command)).await, batch).await
 }
 
 /// The signatures to answer with, if the withdrawal took effect.
-fn decided(
+async fn decided(
     app: &Exchange,
     keys: &KeyState,
     verdict: Result<Result<Outcome, Refusal>, EngineError>,
     batch: bool,
 ) -> Checked<Vec<BlindedDenomSignature>> {
-    match errors::decided(app, keys, Operation::Withdraw, verdict, batch)? {
+    match errors::decided(app, keys, Operation::Withdraw, verdict, batch).await? {
         Outcome::Withdraw(withdrawn) => {
             count(app, batch, withdrawn.repeated, withdrawn.ev_sigs.len());
             Ok(withdrawn.ev_sigs)

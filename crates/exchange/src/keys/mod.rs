@@ -12,5 +12,5 @@ mod state;
 
 pub use listing::{KeysAnswer, WireAnswer, WireMissing};
 pub use modules::{HeldKey, KeyError, SecurityModules, SigningKey, load_or_create_eddsa};
-pub use signer::{BlindOrder, NotSigned, Signer, ValuesOrder, blind_sign_batch};
+pub use signer::{BlindOrder, NotSigned, Signer, ValuesOrder, blind_sign_batch, derive_values};
 pub use state::{Denom, KeyState, NoSigningKey, OnlineKey};

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use batzen_crypto::cs::CsOperation;
-use batzen_crypto::denom::{self, BlindedDenomSignature, BlindedPlanchet, Cipher, ExchangeWithdrawValues};
+use batzen_crypto::cs::{self, CsOperation, CsRequest};
+use batzen_crypto::denom::{
+    self, BlindedDenomSignature, BlindedPlanchet, Cipher, DenomPrivateKey, ExchangeWithdrawValues,
+};
 use batzen_crypto::{CryptoError, CsNonce};
 use batzen_protocol::ErrorCode;
 use batzen_tables::exchange::DenomSerial;
@@ -67,7 +69,7 @@ impl Signer {
         Ok(BlindOrder { key: self.key(serial)?, planchet, operation })
     }
 
-    /// The values for a nonce, to be derived with [`ValuesOrder::derive`].
+    /// The values for a nonce, to be derived with [`derive_values`].
     pub fn order_values(
         &self,
         serial: DenomSerial,
@@ -102,7 +104,8 @@ impl Signer {
         nonce: &CsNonce,
         operation: CsOperation,
     ) -> Result<ExchangeWithdrawValues, NotSigned> {
-        Ok(self.order_values(serial, *nonce, operation)?.derive())
+        let order = self.order_values(serial, *nonce, operation)?;
+        Ok(derive_values(&[order]).pop().expect("one answer an order"))
     }
 }
 
@@ -122,11 +125,27 @@ pub struct ValuesOrder {
     operation: CsOperation,
 }
 
-impl ValuesOrder {
-    /// Derives the values: two multiplications of the base point. Call it on the CPU pool.
-    pub fn derive(&self) -> ExchangeWithdrawValues {
-        ExchangeWithdrawValues::derive(&self.key.secret, &self.nonce, self.operation)
-    }
+/// Derives the values that were ordered, by whomever, in the order of the arguments: two multiplications of the base
+/// point each. Call it on the CPU pool.
+pub fn derive_values(orders: &[ValuesOrder]) -> Vec<ExchangeWithdrawValues> {
+    let requests: Vec<_> = orders
+        .iter()
+        .filter_map(|order| match &order.key.secret {
+            DenomPrivateKey::Rsa(_) => None,
+            DenomPrivateKey::Cs(key) => {
+                Some(CsRequest { key, nonce: &order.nonce, operation: order.operation })
+            }
+        })
+        .collect();
+    let mut values = cs::r_pubs_batch(&requests).into_iter();
+    let value = |order: &ValuesOrder| match order.key.secret {
+        DenomPrivateKey::Rsa(_) => ExchangeWithdrawValues::Rsa,
+        DenomPrivateKey::Cs(_) => {
+            let [r0, r1] = values.next().expect("one answer a request");
+            ExchangeWithdrawValues::Cs { r0, r1 }
+        }
+    };
+    orders.iter().map(value).collect()
 }
 
 /// Signs what was ordered, by whomever; the results stand in the order of the arguments. Takes its time: call it on the

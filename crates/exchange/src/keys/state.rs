@@ -184,7 +184,6 @@ pub struct KeyState {
     wire: Result<WireAnswer, WireMissing>,
     rebuild_at: Timestamp,
     signer: Signer,
-    metrics: Arc<Metrics>,
 }
 
 impl KeyState {
@@ -252,7 +251,6 @@ impl KeyState {
             keys: None,
             wire,
             rebuild_at: Timestamp::NEVER,
-            metrics: Arc::clone(metrics),
         };
         let signatures = store
             .all::<AuditorDenoms>()?
@@ -358,16 +356,6 @@ impl KeyState {
     /// The online key that signs answers now.
     pub fn online_key(&self) -> Result<&Arc<SigningKey>, NoSigningKey> {
         self.online.as_ref().ok_or(NoSigningKey)
-    }
-
-    /// Signs an answer with the online key.
-    pub fn sign_online(
-        &self,
-        message: &impl SignedMessage,
-    ) -> Result<(EddsaPublicKey, EddsaSignature), NoSigningKey> {
-        let signer = self.online_signer()?;
-        self.metrics.signatures.eddsa.inc();
-        Ok((signer.public_key(), message.sign_with(signer)))
     }
 
     /// Signs blinded planchets and derives the values that wallets need before.
