@@ -20,6 +20,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+/// A payment allocates in one thread and frees in another, which is what this allocator is made for.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Digital cash at central-bank scale: bank, exchange and wallet in one binary.
 #[derive(Parser)]
 #[command(
@@ -99,7 +103,9 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 /// # Errors
 /// When the operating system refuses threads.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("async").build()
+    let number = std::sync::atomic::AtomicUsize::new(0);
+    let name = move || format!("http-{}", number.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+    tokio::runtime::Builder::new_multi_thread().enable_all().thread_name_fn(name).build()
 }
 
 #[cfg(test)]

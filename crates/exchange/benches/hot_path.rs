@@ -7,8 +7,6 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -29,10 +27,16 @@ use batzen_protocol::signatures::{SignedMessage, WalletCoinDeposit, WalletReserv
 use batzen_protocol::{Currency, Duration, Money, Timestamp};
 use batzen_tables::exchange::AccountId;
 use serde::Serialize;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 const PAYTO: &str = "payto://x-taler-bank/localhost/2?receiver-name=2";
 const CUSTOMER: &str = "payto://x-taler-bank/localhost/customer?receiver-name=Customer";
 const MERCHANT: &str = "payto://x-taler-bank/localhost/merchant?receiver-name=Merchant";
+
+/// As in the product.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 struct Arguments {
     withdraw: bool,
@@ -246,15 +250,15 @@ fn withdrawal(denom: &Denom, reserve: &EddsaPrivateKey, batch: usize) -> Vec<u8>
 }
 
 /// Sends requests over one connection, one after the other.
-fn client(port: u16, requests: &[Vec<u8>], next: &AtomicUsize) {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+async fn client(port: u16, requests: &[Vec<u8>], next: &AtomicUsize) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     stream.set_nodelay(true).unwrap();
     let mut buffer = vec![0; 64 << 10];
     while let Some(request) = requests.get(next.fetch_add(1, Ordering::Relaxed)) {
-        stream.write_all(request).unwrap();
+        stream.write_all(request).await.unwrap();
         let mut filled = 0;
         loop {
-            let read = stream.read(&mut buffer[filled..]).unwrap();
+            let read = stream.read(&mut buffer[filled..]).await.unwrap();
             assert!(read > 0, "connection closed");
             filled += read;
             let Some(head) = buffer[..filled].windows(4).position(|window| window == b"\r\n\r\n") else {
@@ -269,6 +273,13 @@ fn client(port: u16, requests: &[Vec<u8>], next: &AtomicUsize) {
             }
         }
     }
+}
+
+/// Sends all requests over as many connections as there are clients, from one thread.
+fn load(port: u16, requests: &[Vec<u8>], clients: usize) {
+    let next = AtomicUsize::new(0);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(futures_util::future::join_all((0..clients).map(|_| client(port, requests, &next))));
 }
 
 /// CPU time of this process by the names of its threads (without their numbers), in nanoseconds.
@@ -340,18 +351,11 @@ fn main() {
         pin(1);
     }
     let port = running.bound().port().unwrap();
-    let next = AtomicUsize::new(0);
     let (warm, measured) = requests.split_at(count / 10);
     let run = |requests: &[Vec<u8>]| {
-        next.store(0, Ordering::Relaxed);
         std::thread::scope(|scope| {
-            for _ in 0..arguments.clients {
-                let next = &next;
-                std::thread::Builder::new()
-                    .name("client".into())
-                    .spawn_scoped(scope, move || client(port, requests, next))
-                    .unwrap();
-            }
+            let work = || load(port, requests, arguments.clients);
+            std::thread::Builder::new().name("client".into()).spawn_scoped(scope, work).unwrap();
         });
     };
     run(warm);

@@ -16,7 +16,7 @@ use batzen_tables::exchange::{DenomKey, DenomSerial, Denominations};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::api::{Api, Documents, KeyQueue};
+use crate::api::{AccountHashes, Api, Documents, KeyQueue};
 use crate::config::{ConfigError, DocumentsConfig, ExchangeConfig, ListenConfig};
 use crate::crypto::Crypto;
 use crate::keys::keeper::{self, Keeper};
@@ -105,6 +105,8 @@ pub struct Exchange {
     pub pool: CpuPool,
     /// What is gathered there.
     pub crypto: Crypto,
+    /// Hashes of the accounts that were paid to lately.
+    pub account_hashes: AccountHashes,
     /// Long polls on reserves: woken after a credit is committed.
     pub reserve_waiters: Arc<Waiters<EddsaPublicKey>>,
     /// What time it is.
@@ -253,6 +255,7 @@ impl Exchange {
             rules,
             store,
             crypto: Crypto::new(&pool, &metrics),
+            account_hashes: AccountHashes::default(),
             pool,
             reserve_waiters: Arc::new(Waiters::new(RESERVE_WAITERS_MAX)),
             clock: options.clock,

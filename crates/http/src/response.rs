@@ -7,6 +7,9 @@ use http::{HeaderName, HeaderValue, header};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+/// Most JSON answers fit into so many bytes: their buffer does not have to grow.
+const JSON_BYTES: usize = 512;
+
 /// An answer. The frame adds the CORS headers, compression and the connection's own headers.
 #[derive(Clone, Debug)]
 pub struct Response {
@@ -37,8 +40,9 @@ impl Response {
     /// A JSON answer. A value that cannot be written (which no type of ours is) becomes a 500.
     #[must_use]
     pub fn json(status: u16, value: &impl Serialize) -> Self {
-        match serde_json::to_vec(value) {
-            Ok(body) => Self {
+        let mut body = Vec::with_capacity(JSON_BYTES);
+        match serde_json::to_writer(&mut body, value) {
+            Ok(()) => Self {
                 status,
                 headers: vec![(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))],
                 body: body.into(),

@@ -2,6 +2,7 @@
 
 use crate::{codes::FrameError, request::Head, response::Response};
 use http::{Method, header};
+use std::collections::BTreeMap;
 
 /// Which errors a table answers with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,13 +56,15 @@ pub struct Matched<'a, E> {
 pub struct Routes<E> {
     style: Style,
     routes: Vec<Route<E>>,
+    /// Places of the routes that begin with a literal (`""`: the root), in order.
+    by_first: BTreeMap<String, Vec<usize>>,
 }
 
 impl<E> Routes<E> {
     /// An empty table.
     #[must_use]
     pub const fn new(style: Style) -> Self {
-        Self { style, routes: Vec::new() }
+        Self { style, routes: Vec::new(), by_first: BTreeMap::new() }
     }
 
     /// Adds an endpoint. `pattern` is a path whose segments are literals or `:parameters`; earlier entries win, so
@@ -82,6 +85,14 @@ impl<E> Routes<E> {
             self.style == Style::ByPath || pattern.first() != Some(&Part::Parameter),
             "the first segment of an endpoint is a literal"
         );
+        let first = match pattern.first() {
+            None => Some(String::new()),
+            Some(Part::Literal(literal)) => Some(literal.clone()),
+            Some(Part::Parameter) => None,
+        };
+        if let Some(first) = first {
+            self.by_first.entry(first).or_default().push(self.routes.len());
+        }
         self.routes.push(Route { method, pattern, endpoint });
         self
     }
@@ -99,20 +110,14 @@ impl<E> Routes<E> {
 
     fn resolve_by_first<'a>(&'a self, head: &'a Head) -> Result<Matched<'a, E>, Response> {
         // The root is the endpoint whose first segment is empty, so `//x` is the root with a segment too many.
-        let first = head.segment(0);
-        let known = |route: &Route<E>| match route.pattern.first() {
-            None => first.is_empty(),
-            Some(Part::Literal(literal)) => literal == first,
-            Some(Part::Parameter) => false,
-        };
-        let mut found = self.routes.iter().filter(|route| known(route)).peekable();
-        if found.peek().is_none() {
+        let Some(places) = self.by_first.get(head.segment(0)) else {
             return Err(Response::frame_error(FrameError::EndpointUnknown, &head.path));
-        }
+        };
+        let found = places.iter().map(|place| &self.routes[*place]);
         if head.method == Method::OPTIONS {
             return Err(Response::empty(204));
         }
-        if !self.routes.iter().any(|route| known(route) && route.method == head.method) {
+        if !found.clone().any(|route| route.method == head.method) {
             return Err(method_invalid(found));
         }
         if head.path_remainder().len() > MAX_PATH_REMAINDER_BYTES {

@@ -7,10 +7,9 @@ use batzen_protocol::api::exchange::{
     DepositConfirmation, DepositRequest,
 };
 use batzen_protocol::api::field_error;
-use batzen_protocol::payto::PaytoUri;
 use batzen_protocol::signatures::{ExchangeConfirmDeposit, WalletCoinDeposit};
 use batzen_protocol::{Amount, ErrorCode, Money, ParseError, Timestamp};
-use batzen_tables::exchange::{DepositKey, Deposits};
+use batzen_tables::exchange::{DepositKey, Deposits, PaytoHash};
 use serde_json::Value;
 
 use super::check::{self, Checked, Presented, Window};
@@ -110,14 +109,6 @@ async fn batch(app: &Exchange, request: &mut Request) -> Response {
     answer.await.unwrap_or_else(|refused: Response| refused)
 }
 
-/// A coin with what its owner signed.
-struct Prepared {
-    coin: Presented,
-    message: WalletCoinDeposit,
-    coin_sig: EddsaSignature,
-    contribution: Money,
-}
-
 async fn deposit(
     app: &Exchange,
     contract: Contract,
@@ -131,78 +122,76 @@ async fn deposit(
     if contract.wire_transfer_deadline.is_never() {
         return Err(error(ErrorCode::EXCHANGE_DEPOSIT_WIRE_DEADLINE_IS_NEVER, ""));
     }
-    let h_wire = payto.wire_hash(&contract.wire_salt);
+    let account = app.account_hashes.of(&payto, &contract.wire_salt);
+    let h_wire = account.h_wire;
     let keys = app.keys();
     let now = app.now();
-    let mut prepared = Vec::with_capacity(coins.len());
+    let mut presented = Vec::with_capacity(coins.len());
+    let mut checks = Vec::with_capacity(2 * coins.len());
     let mut below_fee = false;
     let mut repeated = false;
     for (index, coin) in coins.iter().enumerate() {
         let contribution = contribution(app, &coin.contribution, batch.then_some(index))?;
-        let denom = check::known(app, &keys, &coin.denom_pub_hash)?;
+        let denom = check::known(app, &keys, &coin.denom_pub_hash).await?;
         if contribution > denom.value {
             return Err(error(ErrorCode::EXCHANGE_GENERIC_AMOUNT_EXCEEDS_DENOMINATION_VALUE, ""));
         }
         if let Some(code) = check::problem(denom, Window::Deposit, now)
             && !repeated
         {
-            if !is_repetition(app, &contract, &payto, &coins)? {
+            if !is_repetition(app, &contract, account.h_payto, &coins)? {
                 let h_denom_pub = &coin.denom_pub_hash;
-                return Err(errors::denomination_unusable(app, &keys, h_denom_pub, Operation::Deposit, code));
+                return Err(
+                    errors::denomination_unusable(app, &keys, h_denom_pub, Operation::Deposit, code).await
+                );
             }
             repeated = true;
         }
         check::cipher(denom, check::signature_cipher(&coin.ub_sig))?;
         below_fee |= contribution < denom.fee_deposit;
         let h_age = check::age_hash(coin.h_age_commitment);
-        prepared.push(Prepared {
-            message: WalletCoinDeposit {
-                h_contract_terms: contract.h_contract_terms,
-                h_age_commitment: h_age.unwrap_or(NO_AGE),
-                h_policy: NO_POLICY,
-                h_wire,
-                h_denom_pub: coin.denom_pub_hash,
-                wallet_timestamp: contract.timestamp,
-                refund_deadline: contract.refund_deadline,
-                amount_with_fee: coin.contribution,
-                deposit_fee: denom.fee_deposit.of(app.config.currency),
-                merchant_pub: contract.merchant_pub,
-            },
-            coin: Presented {
-                coin_pub: coin.coin_pub,
-                denom: denom.serial,
-                denom_pub: denom.public.clone(),
-                h_age,
-                denom_sig: coin.ub_sig.clone(),
-            },
-            coin_sig: coin.coin_sig,
-            contribution,
-        });
+        let message = WalletCoinDeposit {
+            h_contract_terms: contract.h_contract_terms,
+            h_age_commitment: h_age.unwrap_or(NO_AGE),
+            h_policy: NO_POLICY,
+            h_wire,
+            h_denom_pub: coin.denom_pub_hash,
+            wallet_timestamp: contract.timestamp,
+            refund_deadline: contract.refund_deadline,
+            amount_with_fee: coin.contribution,
+            deposit_fee: denom.fee_deposit.of(app.config.currency),
+            merchant_pub: contract.merchant_pub,
+        };
+        let coin_sig = coin.coin_sig;
+        let coin = Presented {
+            coin_pub: coin.coin_pub,
+            denom: denom.serial,
+            denom_pub: denom.public.clone(),
+            h_age,
+            denom_sig: coin.ub_sig.clone(),
+        };
+        checks.push(coin.check());
+        checks.push(Check::eddsa(coin.coin_pub, &message, coin_sig));
+        presented.push(DepositCoin { coin: coin.into_rule(), contribution, coin_sig });
     }
-    verify(app, &prepared, below_fee, contract.policy.is_some(), batch).await?;
-    let coin_pubs: Vec<EddsaPublicKey> = prepared.iter().map(|coin| coin.coin.coin_pub).collect();
+    let coin_pubs: Vec<EddsaPublicKey> = presented.iter().map(|coin| coin.coin.coin_pub).collect();
+    verify(app, checks, &coin_pubs, below_fee, contract.policy.is_some(), batch).await?;
     let command = Command::Deposit(Deposit {
         merchant_pub: contract.merchant_pub,
         h_contract_terms: contract.h_contract_terms,
-        h_payto: payto.hash(),
+        h_payto: account.h_payto,
         payto_uri: payto.into_string(),
         wire_salt: contract.wire_salt,
         wallet_time: contract.timestamp,
         refund_deadline: contract.refund_deadline,
         wire_deadline: contract.wire_transfer_deadline,
-        coins: prepared
-            .into_iter()
-            .map(|coin| DepositCoin {
-                coin: coin.coin.into_rule(),
-                contribution: coin.contribution,
-                coin_sig: coin.coin_sig,
-            })
-            .collect(),
+        coins: presented,
     });
-    let deposited = match errors::decided(app, &keys, Operation::Deposit, app.submit(command).await, batch)? {
-        Outcome::Deposit(deposited) => deposited,
-        other => unreachable!("a deposit is answered by {other:?}"),
-    };
+    let deposited =
+        match errors::decided(app, &keys, Operation::Deposit, app.submit(command).await, batch).await? {
+            Outcome::Deposit(deposited) => deposited,
+            other => unreachable!("a deposit is answered by {other:?}"),
+        };
     app.metrics.success.deposit.add(deposited.coins.iter().filter(|coin| !coin.repeated).count() as u64);
     confirm(app, deposited, &coin_pubs, h_wire, &contract).await
 }
@@ -221,7 +210,7 @@ fn contribution(app: &Exchange, amount: &Amount, index: Option<usize>) -> Checke
 fn is_repetition(
     app: &Exchange,
     contract: &Contract,
-    payto: &PaytoUri,
+    h_payto: PaytoHash,
     coins: &[BatchDepositCoin],
 ) -> Checked<bool> {
     let (merchant_pub, h_contract_terms) = (contract.merchant_pub, contract.h_contract_terms);
@@ -230,7 +219,6 @@ fn is_repetition(
         .map(|coin| DepositKey { coin_pub: coin.coin_pub, merchant_pub, h_contract_terms })
         .collect();
     let found = app.store.get_many::<Deposits>(&keys).map_err(errors::store)?;
-    let h_payto = payto.hash();
     Ok(found.iter().zip(coins).all(|(found, coin)| {
         found
             .as_ref()
@@ -238,20 +226,18 @@ fn is_repetition(
     }))
 }
 
-/// Checks the denominations' and the coins' signatures, in the order of the protocol's error table.
+/// Checks the denominations' and the coins' signatures (of each coin the one, then the other), in the order of the
+/// protocol's error table.
 async fn verify(
     app: &Exchange,
-    prepared: &[Prepared],
+    checks: Vec<Check>,
+    coin_pubs: &[EddsaPublicKey],
     below_fee: bool,
     has_policy: bool,
     batch: bool,
 ) -> Checked<()> {
-    let coins = prepared.iter().map(|coin| coin.coin.check());
-    let signatures =
-        prepared.iter().map(|coin| Check::eddsa(coin.coin.coin_pub, &coin.message, coin.coin_sig));
-    let verdicts = errors::checked(app, coins.chain(signatures).collect()).await?;
-    let (coins, signatures) = verdicts.split_at(prepared.len());
-    if coins.contains(&false) {
+    let verdicts = errors::checked(app, checks).await?;
+    if verdicts.iter().step_by(2).any(|valid| !valid) {
         return Err(error(ErrorCode::EXCHANGE_DENOMINATION_SIGNATURE_INVALID, ""));
     }
     if below_fee {
@@ -263,8 +249,8 @@ async fn verify(
             "no policy extension is enabled",
         ));
     }
-    if let Some(index) = signatures.iter().position(|valid| !valid) {
-        let detail = if batch { prepared[index].coin.coin_pub.to_string() } else { String::new() };
+    if let Some(index) = verdicts.iter().skip(1).step_by(2).position(|valid| !valid) {
+        let detail = if batch { coin_pubs[index].to_string() } else { String::new() };
         return Err(error(ErrorCode::EXCHANGE_DEPOSIT_COIN_SIGNATURE_INVALID, &detail));
     }
     Ok(())

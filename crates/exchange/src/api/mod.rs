@@ -19,6 +19,7 @@ use serde::de::DeserializeOwned;
 use crate::metrics::{Operation, RequestClass};
 use crate::service::Exchange;
 
+mod accounts;
 mod auditors;
 mod check;
 mod csr;
@@ -40,6 +41,7 @@ mod tracking;
 mod wire;
 mod withdraw;
 
+pub use accounts::{AccountHash, AccountHashes};
 pub use documents::Documents;
 pub use http_time::http_date;
 pub use keys::KeyQueue;
