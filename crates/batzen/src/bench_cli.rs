@@ -8,7 +8,9 @@ use anyhow::Context as _;
 use batzen_bench::BenchError;
 use batzen_bench::options::RunOptions;
 use batzen_bench::result::Run;
-use batzen_bench::scenarios::{self, Context, deposit, wallets, withdraw};
+use batzen_bench::scenarios::{
+    self, Context, aggregator, deposit, store, transfer, wallets, wirewatch, withdraw,
+};
 use clap::{Args, Subcommand};
 
 use crate::{progress, services};
@@ -40,6 +42,14 @@ enum BenchCommand {
     Mixed(wallets::MixedArgs),
     /// Withdraw coins and deposit them, as the benchmark of GNU Taler's exchange does it
     Cycle(wallets::CycleArgs),
+    /// Import credits from a bank
+    Wirewatch(wirewatch::WirewatchArgs),
+    /// Turn due deposits into transfers to merchants
+    Aggregator(aggregator::AggregatorArgs),
+    /// Have a bank execute prepared transfers
+    Transfer(transfer::TransferArgs),
+    /// Read and write rows of deposits, without rules, lane and HTTP
+    Store(store::StoreArgs),
     /// Make one HTML file with plots and tables of some results
     Report(batzen_bench::report::ReportArgs),
     /// Print results as Markdown, or renew the tables of a document
@@ -64,6 +74,10 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Refresh(args) => show(&args.run, wallets::run_refresh(&args, &context()?)),
         BenchCommand::Mixed(args) => show(&args.run, wallets::run_mixed(&args, &context()?)),
         BenchCommand::Cycle(args) => show(&args.run, wallets::run_cycle(&args, &context()?)),
+        BenchCommand::Wirewatch(args) => show(&args.run, wirewatch::run(&args, &context()?)),
+        BenchCommand::Aggregator(args) => show(&args.run, aggregator::run(&args, &context()?)),
+        BenchCommand::Transfer(args) => show(&args.run, transfer::run(&args, &context()?)),
+        BenchCommand::Store(args) => show(&args.run, store::run(&args, &context()?)),
         BenchCommand::Report(args) => Ok(batzen_bench::report::run(&args)?),
         BenchCommand::Table(args) => Ok(batzen_bench::table::run(&args)?),
         BenchCommand::Compare(args) => Ok(batzen_bench::compare::run(&args)?),

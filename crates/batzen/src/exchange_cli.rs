@@ -117,6 +117,12 @@ struct WorkerArgs {
     /// Directory of store and keys [default: from the configuration]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// Rows of a shard: accepted, as harnesses give it; work is shared without shards
+    #[arg(short = 'S', long = "size", value_name = "ROWS", hide = true)]
+    _size: Option<u64>,
+    /// Planned number of workers: accepted, as above
+    #[arg(short = 'w', long = "workers", value_name = "N", hide = true)]
+    _workers: Option<u32>,
 }
 
 #[derive(Args)]

@@ -125,3 +125,76 @@ fn services_start_work_and_end() {
     let inspect = run(&["store", "inspect", store.to_str().unwrap()]);
     assert!(stdout(&inspect).contains("denominations"), "{}", stdout(&inspect));
 }
+
+/// Sends credits to the exchange's account over one connection, each for a reserve of its own.
+fn credit(bank_port: u16, first: u16, count: u16) {
+    let mut stream = TcpStream::connect(("127.0.0.1", bank_port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    for n in first..first + count {
+        let mut reserve = [7; 32];
+        reserve[..2].copy_from_slice(&n.to_le_bytes());
+        let body = format!(
+            "{{\"reserve_pub\":\"{}\",\"amount\":\"KUDOS:1.25\",\
+             \"debit_account\":\"payto://x-taler-bank/localhost/c{n}?receiver-name=c{n}\"}}",
+            batzen_crypto::base32::encode(&reserve)
+        );
+        write!(
+            stream,
+            "POST /taler-wire-gateway/exchange/admin/add-incoming HTTP/1.1\r\nHost: localhost\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"}") {
+            let mut part = [0; 1024];
+            let read = stream.read(&mut part).unwrap();
+            assert_ne!(read, 0, "the bank answers");
+            answer.extend_from_slice(&part[..read]);
+        }
+        assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+    }
+}
+
+/// Worker programs are killed at any moment, also in the middle of a page, and started again: nothing is lost, nothing comes
+/// twice, and nothing is left that keeps the next one waiting.
+#[test]
+fn worker_programs_are_killed_and_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bank_port, exchange_port) = (common::free_port(), common::free_port());
+    let config = config(dir.path(), bank_port, exchange_port);
+    let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
+    wait_for(bank_port, "/taler-bank-integration/config");
+    // The exchange makes its keys, and ends.
+    let exchange =
+        Service::start(dir.path(), "exchange", &["exchange", "serve", "-c", &config, "--no-workers"]);
+    wait_for(exchange_port, "/wire");
+    assert!(exchange.terminate().0.success());
+    let (mut credits, mut pause_ms) = (0, 30);
+    for round in 0..6 {
+        credit(bank_port, credits, 400);
+        credits += 400;
+        for worker in ["wirewatch", "aggregator", "transfer", "closer"] {
+            let mut program = Service::start(
+                dir.path(),
+                worker,
+                &["exchange", worker, "-c", &config, "-t", "-S", "1", "-w", "0"],
+            );
+            std::thread::sleep(Duration::from_millis(pause_ms));
+            program.kill_9();
+            // From before the store is open to after the end of the work, whatever the machine.
+            pause_ms = pause_ms * (13 + round) / 10 % 1_500;
+        }
+    }
+    for worker in ["wirewatch", "aggregator", "transfer", "closer"] {
+        let output = run(&["exchange", worker, "-c", &config, "-t"]);
+        assert!(output.status.success(), "{worker}: {}", stderr(&output));
+    }
+    let totals = run(&["exchange", "totals", "-c", &config, "--json"]);
+    assert!(totals.status.success(), "{}", stderr(&totals));
+    let totals: serde_json::Value = serde_json::from_str(&stdout(&totals)).unwrap();
+    let expected = (u32::from(credits) * 5 / 4).to_string();
+    assert_eq!(totals["wired_in"], expected, "{totals}");
+    assert_eq!(totals["reserves"], expected, "{totals}");
+    assert!(bank.terminate().0.success());
+}

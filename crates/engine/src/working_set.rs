@@ -1,9 +1,14 @@
 //! The rows of one batch: what the commands asked for, and what the rules made of it.
 
 use std::any::Any;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
+use std::hash::BuildHasher;
+use std::ops::Bound;
 
-use batzen_store::{ChangeSet, Column, IndexEntries, IndexKind, Record, Store, StoreError, Table};
+use batzen_store::{
+    ChangeSet, Column, IndexEntries, IndexKind, Record, RowVersion, Store, StoreError, Table,
+};
+use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
 
 /// The rows and groups that the commands of a batch may touch.
 #[derive(Default)]
@@ -14,6 +19,8 @@ pub struct Plan {
 struct TablePlan<T: Table> {
     keys: HashSet<T::Key>,
     groups: HashSet<(u8, Vec<u8>)>,
+    /// (index, from) → (to, limit).
+    ranges: BTreeMap<(u8, Vec<u8>), (Vec<u8>, usize)>,
 }
 
 trait ErasedPlan {
@@ -32,10 +39,19 @@ impl Plan {
         self.table::<T>().groups.insert((index, value.to_bytes()));
     }
 
+    /// Asks for the first `limit` rows of the ordered or serial index `index` whose values are `from` or above, and below
+    /// `to`. Ranges of one index that begin at one value are one range, with the larger of their ends and limits.
+    pub fn range<T: Table>(&mut self, index: u8, from: Vec<u8>, to: Vec<u8>, limit: usize) {
+        let range = self.table::<T>().ranges.entry((index, from)).or_default();
+        *range = (std::mem::take(&mut range.0).max(to), range.1.max(limit));
+    }
+
     fn table<T: Table>(&mut self) -> &mut TablePlan<T> {
+        let empty =
+            || TablePlan::<T> { keys: HashSet::new(), groups: HashSet::new(), ranges: BTreeMap::new() };
         self.tables
             .entry(T::DEF.id)
-            .or_insert_with(|| Box::new(TablePlan::<T> { keys: HashSet::new(), groups: HashSet::new() }))
+            .or_insert_with(|| Box::new(empty()))
             .as_any()
             .downcast_mut()
             .expect("table numbers are unique")
@@ -44,13 +60,13 @@ impl Plan {
 
 impl<T: Table> ErasedPlan for TablePlan<T> {
     fn load(self: Box<Self>, store: &Store) -> Result<Box<dyn ErasedRows>, StoreError> {
-        let mut rows = TableRows::<T> { slots: HashMap::new(), groups: HashMap::new(), undo: Vec::new() };
         let keys: Vec<T::Key> = self.keys.into_iter().collect();
         let found = store.get_many::<T>(&keys)?;
         assert_eq!(found.len(), keys.len(), "a store answers every key");
+        let mut rows = TableRows::<T>::with_capacity(keys.len());
         for (key, found) in keys.into_iter().zip(found) {
-            let row = found.map(|found| found.row);
-            rows.slots.insert(key, Slot { stored: row.clone(), current: row });
+            let (row, version) = found.map(|found| (found.row, found.version)).unzip();
+            rows.load(key, row, version);
         }
         let mut by_index: BTreeMap<u8, Vec<Vec<u8>>> = BTreeMap::new();
         for (index, value) in self.groups {
@@ -59,14 +75,18 @@ impl<T: Table> ErasedPlan for TablePlan<T> {
         for (index, values) in by_index {
             let groups = store.lookup_many_bytes::<T>(index, &values)?;
             for (value, members) in values.into_iter().zip(groups) {
-                let mut keys = Vec::with_capacity(members.len());
-                for found in members {
-                    keys.push(found.key.clone());
-                    let row = Some(found.row);
-                    rows.slots.entry(found.key).or_insert_with(|| Slot { stored: row.clone(), current: row });
-                }
-                rows.groups.insert((index, value), keys);
+                let members = members.into_iter();
+                let members =
+                    members.map(|found| rows.load(found.key, Some(found.row), Some(found.version))).collect();
+                rows.groups.insert((index, value), members);
             }
+        }
+        for ((index, from), (to, limit)) in self.ranges {
+            let (first, end) = (Bound::Included(from.clone()), Bound::Excluded(to.clone()));
+            let found = store.range_positions::<T>(index, first, end, limit, false)?.into_iter();
+            let members =
+                found.map(|found| rows.load(found.key, Some(found.row), Some(found.version))).collect();
+            rows.ranges.insert((index, from), Range { to, limit, members });
         }
         Ok(Box::new(rows))
     }
@@ -76,32 +96,84 @@ impl<T: Table> ErasedPlan for TablePlan<T> {
     }
 }
 
+/// The number of a row within its table's part of the working set.
+type SlotNumber = usize;
+
 /// One row: as the store has it, and as the commands so far have left it.
-struct Slot<R> {
-    stored: Option<R>,
-    current: Option<R>,
+struct Slot<T: Table> {
+    key: T::Key,
+    /// The row as it was read and is still stored, if that is not the current one. Outer none: the current one is.
+    stored: Option<Option<T::Row>>,
+    current: Option<T::Row>,
+    /// Which stored row was read.
+    version: Option<RowVersion>,
+}
+
+/// A planned part of an ordered index.
+struct Range {
+    to: Vec<u8>,
+    limit: usize,
+    /// The rows in it: the stored ones in the index' order, then those that the batch put there.
+    members: Vec<SlotNumber>,
 }
 
 struct TableRows<T: Table> {
-    slots: HashMap<T::Key, Slot<T::Row>>,
+    slots: Vec<Slot<T>>,
+    /// The slots by their keys. The hasher has a key of its own, since clients choose many of the keys.
+    numbers: HashTable<SlotNumber>,
+    hasher: DefaultHashBuilder,
     /// (index, value) → members, in the order of their insertion.
-    groups: HashMap<(u8, Vec<u8>), Vec<T::Key>>,
-    /// The current command's changes, latest last: key and the row before.
-    undo: Vec<(T::Key, Option<T::Row>)>,
+    groups: HashMap<(u8, Vec<u8>), Vec<SlotNumber>>,
+    /// (index, from) → the range that begins there.
+    ranges: BTreeMap<(u8, Vec<u8>), Range>,
+    /// The current command's changes, latest last: the rows before.
+    undo: Vec<(SlotNumber, Option<T::Row>)>,
 }
 
 trait ErasedRows {
     fn rollback_last(&mut self);
-    fn change(&self, key: &dyn Any, changes: &mut ChangeSet);
+    fn change(&self, slot: SlotNumber, changes: &mut ChangeSet);
     fn forget_undo(&mut self);
+    fn len(&self) -> usize;
     fn as_any(&self) -> &dyn Any;
     fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 
 impl<T: Table> TableRows<T> {
+    fn with_capacity(rows: usize) -> Self {
+        Self {
+            slots: Vec::with_capacity(rows),
+            numbers: HashTable::with_capacity(rows),
+            hasher: DefaultHashBuilder::default(),
+            groups: HashMap::new(),
+            ranges: BTreeMap::new(),
+            undo: Vec::new(),
+        }
+    }
+
+    fn find(&self, key: &T::Key) -> Option<SlotNumber> {
+        self.numbers.find(self.hasher.hash_one(key), |number| self.slots[*number].key == *key).copied()
+    }
+
+    /// The slot of a key; a new one with what the store has if there was none.
+    fn load(&mut self, key: T::Key, row: Option<T::Row>, version: Option<RowVersion>) -> SlotNumber {
+        if let Some(number) = self.find(&key) {
+            return number;
+        }
+        let number = self.slots.len();
+        let (slots, hasher) = (&self.slots, &self.hasher);
+        self.numbers
+            .insert_unique(hasher.hash_one(&key), number, |number| hasher.hash_one(&slots[*number].key));
+        self.slots.push(Slot { key, stored: None, current: row, version });
+        number
+    }
+
     /// Whether the key lies in a planned prefix group. All rows of the group are loaded, so a key without a row is known
     /// to be free: running numbers need not be planned one by one.
     fn covers(&self, key: &T::Key) -> bool {
+        if self.groups.is_empty() {
+            return false;
+        }
         let bytes = key.to_bytes();
         T::DEF.indexes.iter().any(|index| match index.kind {
             IndexKind::Prefix { key_bytes } => {
@@ -111,50 +183,103 @@ impl<T: Table> TableRows<T> {
         })
     }
 
-    fn set(&mut self, key: &T::Key, row: Option<T::Row>) {
-        if !self.slots.contains_key(key) {
-            if !self.covers(key) {
-                unplanned::<T>();
-            }
-            self.slots.insert(key.clone(), Slot { stored: None, current: None });
-        }
-        let slot = self.slots.get_mut(key).expect("just looked at");
+    fn set(&mut self, key: &T::Key, row: Option<T::Row>) -> SlotNumber {
+        let number = match self.find(key) {
+            Some(number) => number,
+            None if self.covers(key) => self.load(key.clone(), None, None),
+            None => unplanned::<T>(),
+        };
+        let slot = &mut self.slots[number];
         let before = std::mem::replace(&mut slot.current, row);
+        if slot.stored.is_none() {
+            slot.stored = Some(before.clone());
+        }
         let (was_there, is_there) = (before.is_some(), slot.current.is_some());
-        if !was_there && is_there && !self.groups.is_empty() {
-            let row = slot.current.as_ref().expect("just set");
-            for group in groups_of::<T>(key, row) {
-                if let Some(members) = self.groups.get_mut(&group)
-                    && !members.contains(key)
-                {
-                    members.push(key.clone());
-                }
+        if !was_there && is_there {
+            self.join_groups(number);
+            self.join_ranges(number);
+        }
+        self.undo.push((number, before));
+        number
+    }
+
+    /// Adds a row that the batch has made to the planned groups that it belongs to.
+    fn join_groups(&mut self, number: SlotNumber) {
+        let Slot { key, current: Some(row), .. } = &self.slots[number] else { return };
+        if self.groups.is_empty() {
+            return;
+        }
+        for group in groups_of::<T>(key, row) {
+            if let Some(members) = self.groups.get_mut(&group)
+                && !members.contains(&number)
+            {
+                members.push(number);
             }
         }
-        self.undo.push((key.clone(), before));
+    }
+
+    /// Adds a row that the batch has made to the planned ranges that it belongs to, unless they are full without it.
+    fn join_ranges(&mut self, number: SlotNumber) {
+        let Slot { key, current: Some(row), .. } = &self.slots[number] else { return };
+        if self.ranges.is_empty() {
+            return;
+        }
+        let mut entries = IndexEntries::new();
+        T::index_entries(key, row, &mut entries);
+        for ((index, from), range) in &mut self.ranges {
+            let holds = |(id, value): (u8, &[u8])| {
+                id == *index && *from.as_slice() <= *value && *value < range.to[..]
+            };
+            if range.members.len() < range.limit
+                && entries.iter().any(holds)
+                && !range.members.contains(&number)
+            {
+                range.members.push(number);
+            }
+        }
+    }
+
+    fn rows<'a>(&'a self, members: &'a [SlotNumber]) -> impl Iterator<Item = (&'a T::Key, &'a T::Row)> {
+        members.iter().filter_map(|number| {
+            let slot = &self.slots[*number];
+            Some((&slot.key, slot.current.as_ref()?))
+        })
     }
 }
 
 impl<T: Table> ErasedRows for TableRows<T> {
     fn rollback_last(&mut self) {
-        let (key, before) = self.undo.pop().expect("one undo entry a change");
-        // Group membership may keep the key: a member without a current row is not shown.
-        self.slots.get_mut(&key).expect("changed rows have a slot").current = before;
+        let (number, before) = self.undo.pop().expect("one undo entry a change");
+        if before.is_none() {
+            // It joined as the latest. (A member that stays is not shown without a row, but it may come back as another.)
+            let groups = self.groups.values_mut();
+            let ranges = self.ranges.values_mut().map(|range| &mut range.members);
+            for members in groups.chain(ranges).filter(|members| members.last() == Some(&number)) {
+                members.pop();
+            }
+        }
+        self.slots[number].current = before;
     }
 
-    fn change(&self, key: &dyn Any, changes: &mut ChangeSet) {
-        let key: &T::Key = key.downcast_ref().expect("keys belong to their table");
-        let slot = &self.slots[key];
-        match (&slot.stored, &slot.current) {
-            (None, Some(row)) => changes.insert::<T>(key, row),
-            (Some(stored), Some(row)) if stored != row => changes.update::<T>(key, stored, row),
-            (Some(stored), None) => changes.delete::<T>(key, stored),
+    fn change(&self, number: SlotNumber, changes: &mut ChangeSet) {
+        let slot = &self.slots[number];
+        let Some(stored) = &slot.stored else { return };
+        match (stored, &slot.current) {
+            (None, Some(row)) => changes.insert::<T>(&slot.key, row),
+            (Some(stored), Some(row)) if stored != row => {
+                changes.update_read::<T>(&slot.key, (stored, slot.version), row);
+            }
+            (Some(stored), None) => changes.delete_read::<T>(&slot.key, (stored, slot.version)),
             _ => {}
         }
     }
 
     fn forget_undo(&mut self) {
         self.undo.clear();
+    }
+
+    fn len(&self) -> usize {
+        self.slots.len()
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -192,8 +317,8 @@ fn unplanned<T: Table>() -> ! {
 #[derive(Default)]
 pub struct WorkingSet {
     tables: BTreeMap<u16, Box<dyn ErasedRows>>,
-    /// Every change in order: table and key. The commit follows it, so that serial numbers follow the commands.
-    log: Vec<(u16, Box<dyn Any + Send>)>,
+    /// Every change in order: table and row. The commit follows it, so that serial numbers follow the commands.
+    log: Vec<(u16, SlotNumber)>,
     /// Length of `log` when the current command began.
     mark: usize,
 }
@@ -214,8 +339,8 @@ impl WorkingSet {
     /// When the row was not planned: a rule that reads what it did not load would decide on nothing.
     pub fn get<T: Table>(&self, key: &T::Key) -> Option<&T::Row> {
         let table = self.table::<T>();
-        match table.slots.get(key) {
-            Some(slot) => slot.current.as_ref(),
+        match table.find(key) {
+            Some(number) => table.slots[number].current.as_ref(),
             None if table.covers(key) => None,
             None => unplanned::<T>(),
         }
@@ -260,14 +385,24 @@ impl WorkingSet {
     pub fn group<T: Table>(&self, index: u8, value: &impl Column) -> Vec<(&T::Key, &T::Row)> {
         let table = self.table::<T>();
         let Some(members) = table.groups.get(&(index, value.to_bytes())) else { unplanned::<T>() };
-        members.iter().filter_map(|key| Some((key, table.slots[key].current.as_ref()?))).collect()
+        table.rows(members).collect()
+    }
+
+    /// The planned range that begins at `from`, as it was loaded, with the changes of the batch so far: rows that were
+    /// deleted since are left out, rows that the batch has added stand at the end.
+    ///
+    /// # Panics
+    /// When the range was not planned.
+    pub fn range<T: Table>(&self, index: u8, from: &[u8]) -> Vec<(&T::Key, &T::Row)> {
+        let table = self.table::<T>();
+        let Some(range) = table.ranges.get(&(index, from.to_vec())) else { unplanned::<T>() };
+        table.rows(&range.members).collect()
     }
 
     fn set<T: Table>(&mut self, key: &T::Key, row: Option<T::Row>) {
         let Some(rows) = self.tables.get_mut(&T::DEF.id) else { unplanned::<T>() };
         let rows: &mut TableRows<T> = rows.as_any_mut().downcast_mut().expect("table numbers are unique");
-        rows.set(key, row);
-        self.log.push((T::DEF.id, Box::new(key.clone())));
+        self.log.push((T::DEF.id, rows.set(key, row)));
     }
 
     fn table<T: Table>(&self) -> &TableRows<T> {
@@ -277,8 +412,8 @@ impl WorkingSet {
 
     /// Begins a command: what it changes from here on can be rolled back.
     pub fn begin(&mut self) {
-        for (id, _) in &self.log[self.mark..] {
-            self.tables.get_mut(id).expect("changed tables are loaded").forget_undo();
+        for table in self.tables.values_mut() {
+            table.forget_undo();
         }
         self.mark = self.log.len();
     }
@@ -293,16 +428,13 @@ impl WorkingSet {
 
     /// What the batch changed, each row once, in the order of the first change.
     pub fn changes(&self) -> ChangeSet {
-        let mut changes = ChangeSet::default();
-        let mut seen: BTreeMap<u16, HashSet<Vec<u8>>> = BTreeMap::new();
-        for (id, key) in &self.log {
+        let mut changes = ChangeSet::with_capacity(self.log.len());
+        let mut seen: BTreeMap<u16, Vec<bool>> = BTreeMap::new();
+        for (id, number) in &self.log {
             let rows = &self.tables[id];
-            let mut one = ChangeSet::default();
-            rows.change(key.as_ref(), &mut one);
-            if let Some(change) = one.changes().first()
-                && seen.entry(*id).or_default().insert(change.key().to_vec())
-            {
-                changes.append(one);
+            let seen = seen.entry(*id).or_insert_with(|| vec![false; rows.len()]);
+            if !std::mem::replace(&mut seen[*number], true) {
+                rows.change(*number, &mut changes);
             }
         }
         changes

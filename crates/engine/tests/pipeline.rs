@@ -13,7 +13,7 @@ use batzen_engine::{Batcher, EngineError, Evidence, Lane, LaneOptions, Plan, Rul
 use batzen_protocol::Timestamp;
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{
-    Backend, ChangeSet, CommitOutcome, FrozenRows, IndexDef, IndexKind, RawRecord, RawRow,
+    Backend, ChangeSet, CommitOutcome, FrozenRows, IndexDef, IndexEntries, IndexKind, RawRecord, RawRow,
     Result as StoreResult, Store, StoreError, StoreStats, Table, TableDef, record,
 };
 use proptest::prelude::*;
@@ -282,6 +282,16 @@ impl Backend for Rival {
     ) -> StoreResult<Vec<RawRecord>> {
         self.inner.range(table, index, from, to, limit, descending)
     }
+    fn positions(
+        &self,
+        table: &'static TableDef,
+        index: u8,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> StoreResult<()> {
+        self.inner.positions(table, index, from, to, visit)
+    }
     fn scan(
         &self,
         table: &'static TableDef,
@@ -479,4 +489,88 @@ async fn evidence_that_was_overtaken_again_and_again_is_read_between_two_batches
     assert_eq!(lane.metrics().snapshot().reruns, 4);
     assert_eq!(lane.submit(8).await.unwrap(), Ok(8));
     lane.close();
+}
+
+record! {
+    /// Names a ticket.
+    pub key struct TicketKey {
+        /// Its number.
+        pub id: u64,
+    }
+}
+record! {
+    /// A ticket that waits until it is done.
+    pub struct TicketRow {
+        /// How urgent it is.
+        pub urgency: Option<u8>,
+    }
+}
+struct Tickets;
+impl Tickets {
+    const WAITING: u8 = 1;
+}
+impl Table for Tickets {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(3, "tickets").indexed(&[IndexDef::new(
+        Self::WAITING,
+        "waiting",
+        IndexKind::Serial,
+    )]);
+    type Key = TicketKey;
+    type Row = TicketRow;
+    fn index_entries(_: &TicketKey, row: &TicketRow, out: &mut IndexEntries) {
+        if let Some(urgency) = row.urgency {
+            out.add(Self::WAITING, &urgency);
+        }
+    }
+}
+
+#[test]
+fn a_planned_range_is_what_the_store_has_and_what_the_batch_made_of_it() {
+    let store = Store::new(MemoryBackend::new());
+    let mut changes = ChangeSet::new();
+    for (id, urgency) in [(1, 5), (2, 3), (3, 5), (4, 9), (5, 4)] {
+        changes.insert::<Tickets>(&TicketKey { id }, &TicketRow { urgency: Some(urgency) });
+    }
+    assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
+    let load = |limit| {
+        let mut plan = Plan::default();
+        plan.range::<Tickets>(Tickets::WAITING, vec![4], vec![6], limit);
+        // A second wish for the same range is no second range.
+        plan.range::<Tickets>(Tickets::WAITING, vec![4], vec![5], 1);
+        plan.row::<Tickets>(TicketKey { id: 2 });
+        plan.row::<Tickets>(TicketKey { id: 6 });
+        plan.row::<Tickets>(TicketKey { id: 7 });
+        WorkingSet::load(plan, &store).unwrap()
+    };
+    let ids = |rows: &WorkingSet| {
+        let found = rows.range::<Tickets>(Tickets::WAITING, &[4]);
+        found.into_iter().map(|(key, row)| (key.id, row.urgency)).collect::<Vec<_>>()
+    };
+    let mut rows = load(10);
+    assert_eq!(ids(&rows), [(5, Some(4)), (1, Some(5)), (3, Some(5))]);
+    rows.begin();
+    rows.delete::<Tickets>(&TicketKey { id: 1 });
+    rows.update::<Tickets>(&TicketKey { id: 3 }, TicketRow { urgency: None });
+    rows.insert::<Tickets>(&TicketKey { id: 6 }, TicketRow { urgency: Some(5) });
+    rows.insert::<Tickets>(&TicketKey { id: 7 }, TicketRow { urgency: Some(6) });
+    assert_eq!(ids(&rows), [(5, Some(4)), (3, None), (6, Some(5))], "and what lies outside is not in it");
+    rows.rollback();
+    assert_eq!(ids(&rows), [(5, Some(4)), (1, Some(5)), (3, Some(5))]);
+    rows.begin();
+    rows.insert::<Tickets>(&TicketKey { id: 6 }, TicketRow { urgency: Some(4) });
+    assert_eq!(ids(&rows).len(), 4, "once, although its first insert was taken back");
+    let mut full = load(2);
+    assert_eq!(ids(&full), [(5, Some(4)), (1, Some(5))]);
+    full.begin();
+    full.insert::<Tickets>(&TicketKey { id: 6 }, TicketRow { urgency: Some(4) });
+    assert_eq!(ids(&full).len(), 2, "a full range stays as it was loaded");
+}
+
+#[test]
+#[should_panic(expected = "a rule touched a row of tickets that its plan did not name")]
+fn a_range_that_was_not_planned_is_a_bug() {
+    let store = Store::new(MemoryBackend::new());
+    let mut plan = Plan::default();
+    plan.row::<Tickets>(TicketKey { id: 1 });
+    WorkingSet::load(plan, &store).unwrap().range::<Tickets>(Tickets::WAITING, &[4]);
 }

@@ -24,6 +24,7 @@ use crate::keys::{KeyError, KeyState, SecurityModules, load_or_create_eddsa};
 use crate::metrics::Metrics;
 use crate::rules::flow::MoneyFlow;
 use crate::rules::{Command, DenomTable, ExchangeRules, Outcome, Refusal, RulesConfig, management};
+use crate::workers::Claims;
 
 /// Clients that may wait for a reserve to be filled (each holds a connection).
 const RESERVE_WAITERS_MAX: usize = 65_536;
@@ -131,6 +132,8 @@ pub struct Exchange {
     /// Held while a key state is built, so that an older one never replaces a newer one.
     building: tokio::sync::Mutex<()>,
     http_stats: Arc<Stats>,
+    /// What workers are at.
+    pub(crate) claims: Claims,
 }
 
 /// Why a change of the key set did not take effect.
@@ -271,6 +274,7 @@ impl Exchange {
             management: tokio::sync::Mutex::new(()),
             building: tokio::sync::Mutex::new(()),
             http_stats: server.stats(),
+            claims: Claims::default(),
             config,
         });
         let mut http = options.http;

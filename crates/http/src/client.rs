@@ -505,6 +505,14 @@ fn encode(text: &str) -> String {
     out
 }
 
+/// The value of `Authorization` for HTTP basic authentication (RFC 7617); none for what a header cannot hold.
+pub(crate) fn basic_auth(user: &str, password: &str) -> Option<HeaderValue> {
+    let token = encode_base64(format!("{user}:{password}").as_bytes());
+    let mut value = HeaderValue::from_str(&format!("Basic {token}")).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
 pub(crate) fn encode_base64(data: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::with_capacity(data.len().div_ceil(3) * 4);

@@ -7,13 +7,18 @@ pub use batzen_protocol::api::bank::{
     AddIncomingRequest, IncomingHistory, IncomingTransaction, OutgoingHistory, OutgoingTransaction,
     TransactionResponse, TransferRequest,
 };
+use http::{HeaderMap, HeaderValue, header};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Call, Client, ClientError, Reply};
+use crate::client::basic_auth;
+use crate::direct::{Direct, DirectOptions};
+use crate::{Call, Client, ClientError, ClientOptions, Reply};
 
 /// How much longer than the long poll a client waits for its answer.
 const POLL_MARGIN: Duration = Duration::from_secs(10);
+/// The largest answer to a transfer, in bytes.
+const TRANSFER_REPLY_BYTES_MAX: usize = 64 << 10;
 /// How much of an unusable row is shown, in characters.
 const ROW_TEXT_MAX: usize = 1_000;
 
@@ -62,6 +67,10 @@ impl fmt::Debug for GatewayAuth {
 }
 
 impl IncomingRow {
+    fn of(transaction: IncomingTransaction) -> Self {
+        Self { row_id: Some(transaction.row_id), transaction: Ok(transaction) }
+    }
+
     fn read(value: serde_json::Value) -> Self {
         let row_id = value.get("row_id").and_then(serde_json::Value::as_u64);
         let transaction = IncomingTransaction::deserialize(&value).map_err(|error| {
@@ -84,6 +93,8 @@ pub struct WireGatewayClient {
     client: Client,
     base_url: String,
     auth: GatewayAuth,
+    /// Where transfers go if not through the client.
+    direct: Option<Direct>,
 }
 
 impl WireGatewayClient {
@@ -94,7 +105,21 @@ impl WireGatewayClient {
         if !base_url.ends_with('/') {
             base_url.push('/');
         }
-        Self { client, base_url, auth }
+        Self { client, base_url, auth, direct: None }
+    }
+
+    /// The same, with connections of its own for transfers, of which it keeps so many: for many transfers at a time. Makes no
+    /// difference to a gateway that is reached by HTTPS. Proxies are not used.
+    #[must_use]
+    pub fn with_transfer_connections(self, connections: usize) -> Self {
+        let defaults = ClientOptions::default();
+        let options = DirectOptions {
+            idle_max: connections,
+            connect_timeout: defaults.connect_timeout,
+            timeout: defaults.timeout,
+            max_reply_bytes: TRANSFER_REPLY_BYTES_MAX,
+        };
+        Self { direct: Direct::new(&self.base_url, options), ..self }
     }
 
     /// The base URL, with its final slash.
@@ -126,9 +151,13 @@ impl WireGatewayClient {
         struct Rows {
             incoming_transactions: Vec<serde_json::Value>,
         }
-        let history: Option<Rows> = self.history("history/incoming", query).await?;
-        let rows = history.map_or_else(Vec::new, |history| history.incoming_transactions);
-        Ok(rows.into_iter().map(IncomingRow::read).collect())
+        let Some(reply) = self.history_reply("history/incoming", query).await? else { return Ok(Vec::new()) };
+        // Nearly always all rows are well-formed: then the page is read in one go.
+        if let Ok(history) = serde_json::from_slice::<IncomingHistory>(&reply.body) {
+            return Ok(history.incoming_transactions.into_iter().map(IncomingRow::of).collect());
+        }
+        let rows: Rows = reply.json()?;
+        Ok(rows.incoming_transactions.into_iter().map(IncomingRow::read).collect())
     }
 
     /// The transfers that the account sent through the gateway; as [`Self::history_incoming`].
@@ -149,7 +178,19 @@ impl WireGatewayClient {
     /// # Errors
     /// [`ClientError`]; 409 with code 5112 means that the request uid names another transfer.
     pub async fn transfer(&self, request: &TransferRequest) -> Result<TransactionResponse, ClientError> {
-        self.send(self.client.post(self.url("transfer")).json(request)).await?.ok()
+        let Some(direct) = &self.direct else {
+            return self.send(self.client.post(self.url("transfer")).json(request)).await?.ok();
+        };
+        let url = self.url("transfer");
+        let invalid = |reason: String| ClientError::Invalid { url: url.clone(), reason };
+        let body = serde_json::to_vec(request).map_err(|error| invalid(error.to_string()))?;
+        let mut headers = HeaderMap::with_capacity(4);
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let GatewayAuth::Basic { username, password } = &self.auth {
+            let value = basic_auth(username, password);
+            headers.insert(header::AUTHORIZATION, value.ok_or_else(|| invalid("authorization".to_owned()))?);
+        }
+        direct.post_idempotent(&url, &headers, body.into()).await?.ok()
     }
 
     /// Moves money to the account, with a reserve key as subject. Only test banks have it, and it is not idempotent.
@@ -181,6 +222,11 @@ impl WireGatewayClient {
         path: &str,
         query: HistoryQuery,
     ) -> Result<Option<H>, ClientError> {
+        self.history_reply(path, query).await?.map(|reply| reply.json()).transpose()
+    }
+
+    /// A history that is not empty.
+    async fn history_reply(&self, path: &str, query: HistoryQuery) -> Result<Option<Reply>, ClientError> {
         let mut call = self.client.get(self.url(path)).query("delta", query.delta);
         // Some banks do not know a start before the first or after the last row.
         let is_end = |start: u64| if query.delta > 0 { start == 0 } else { start >= i64::MAX as u64 };
@@ -193,7 +239,7 @@ impl WireGatewayClient {
         }
         let reply = self.send(call).await?;
         reply.expect(&[200, 204])?;
-        if reply.status == 204 || reply.body.is_empty() { Ok(None) } else { reply.json().map(Some) }
+        Ok(Some(reply).filter(|reply| reply.status != 204 && !reply.body.is_empty()))
     }
 
     /// Readers move a cursor along the ids and never look back, so a disorder would lose money.

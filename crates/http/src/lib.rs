@@ -18,6 +18,7 @@ mod client;
 mod codes;
 mod conn;
 mod dashboard;
+mod direct;
 mod drain;
 pub mod gateway;
 mod listen;

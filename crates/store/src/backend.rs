@@ -7,17 +7,38 @@ use batzen_metrics::Histogram;
 
 use crate::{Record, Result, Table, TableDef};
 
+/// Names one version of a row to the backend that gave it: whoever changes the row hands it back, and the backend sees that
+/// the row is still that version without reading it again. Means nothing to other backends, or after the store was opened
+/// anew; then rows are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RowVersion {
+    pub(crate) place: u64,
+    pub(crate) serial: u64,
+    pub(crate) birth: u32,
+}
+
 /// A stored row.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct RawRow {
     /// Its bytes.
     pub row: Vec<u8>,
     /// Its number in the order of commits, given at insert and kept on update.
     pub serial: u64,
+    /// Which version of the row this is.
+    pub version: RowVersion,
 }
 
+/// Versions do not count: they differ from backend to backend.
+impl PartialEq for RawRow {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.row, self.serial) == (&other.row, other.serial)
+    }
+}
+
+impl Eq for RawRow {}
+
 /// A stored row with its key.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct RawRecord {
     /// The key's bytes.
     pub key: Vec<u8>,
@@ -25,7 +46,18 @@ pub struct RawRecord {
     pub row: Vec<u8>,
     /// Its number in the order of commits.
     pub serial: u64,
+    /// Which version of the row this is.
+    pub version: RowVersion,
 }
+
+/// Versions do not count: they differ from backend to backend.
+impl PartialEq for RawRecord {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.key, &self.row, self.serial) == (&other.key, &other.row, other.serial)
+    }
+}
+
+impl Eq for RawRecord {}
 
 /// One change of one row.
 #[derive(Clone, PartialEq, Eq)]
@@ -47,6 +79,8 @@ pub enum Change {
         key: Vec<u8>,
         /// As it was read.
         old_row: Vec<u8>,
+        /// Which version was read, if that is known.
+        version: Option<RowVersion>,
         /// Its new content.
         row: Vec<u8>,
     },
@@ -58,6 +92,8 @@ pub enum Change {
         key: Vec<u8>,
         /// As it was read.
         old_row: Vec<u8>,
+        /// Which version was read, if that is known.
+        version: Option<RowVersion>,
     },
 }
 
@@ -84,6 +120,15 @@ impl Change {
         match self {
             Self::Insert { .. } => None,
             Self::Update { old_row, .. } | Self::Delete { old_row, .. } => Some(old_row),
+        }
+    }
+
+    /// Which version of the row was read, if that is known.
+    #[must_use]
+    pub fn version(&self) -> Option<RowVersion> {
+        match self {
+            Self::Insert { .. } => None,
+            Self::Update { version, .. } | Self::Delete { version, .. } => *version,
         }
     }
 
@@ -123,6 +168,12 @@ impl ChangeSet {
         Self::default()
     }
 
+    /// No changes, and room for so many.
+    #[must_use]
+    pub fn with_capacity(changes: usize) -> Self {
+        Self { changes: Vec::with_capacity(changes) }
+    }
+
     /// Adds a row that must not exist.
     pub fn insert<T: Table>(&mut self, key: &T::Key, row: &T::Row) {
         self.push(Change::Insert { table: T::DEF, key: key.to_bytes(), row: row.to_bytes() });
@@ -130,17 +181,29 @@ impl ChangeSet {
 
     /// Replaces `old`, as it was read, by `row`.
     pub fn update<T: Table>(&mut self, key: &T::Key, old: &T::Row, row: &T::Row) {
-        self.push(Change::Update {
-            table: T::DEF,
-            key: key.to_bytes(),
-            old_row: old.to_bytes(),
-            row: row.to_bytes(),
-        });
+        self.update_read::<T>(key, (old, None), row);
+    }
+
+    /// The same, with the version that was read.
+    pub fn update_read<T: Table>(
+        &mut self,
+        key: &T::Key,
+        (old, version): (&T::Row, Option<RowVersion>),
+        row: &T::Row,
+    ) {
+        let (key, old_row, row) = (key.to_bytes(), old.to_bytes(), row.to_bytes());
+        self.push(Change::Update { table: T::DEF, key, old_row, version, row });
     }
 
     /// Removes `old`, as it was read.
     pub fn delete<T: Table>(&mut self, key: &T::Key, old: &T::Row) {
-        self.push(Change::Delete { table: T::DEF, key: key.to_bytes(), old_row: old.to_bytes() });
+        self.delete_read::<T>(key, (old, None));
+    }
+
+    /// The same, with the version that was read.
+    pub fn delete_read<T: Table>(&mut self, key: &T::Key, (old, version): (&T::Row, Option<RowVersion>)) {
+        let (key, old_row) = (key.to_bytes(), old.to_bytes());
+        self.push(Change::Delete { table: T::DEF, key, old_row, version });
     }
 
     /// Adds a change.
@@ -262,6 +325,20 @@ pub trait Backend: Send + Sync + 'static {
         limit: usize,
         descending: bool,
     ) -> Result<Vec<RawRecord>>;
+
+    /// Shows the positions alone of the entries between the bounds, ascending, until `visit` breaks: as [`Backend::range`],
+    /// but no row is read. Commits wait meanwhile: `visit` must be quick, and must not use the backend.
+    ///
+    /// # Errors
+    /// As [`Backend::get_many`].
+    fn positions(
+        &self,
+        table: &'static TableDef,
+        index: u8,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<()>;
 
     /// Shows every row as of one moment to `visit`, in any order, until it breaks.
     ///

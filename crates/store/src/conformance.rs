@@ -446,6 +446,85 @@ pub fn ranges_are_ordered_and_bounded(mut fixture: Fixture) {
     }
 }
 
+/// A version handed back goes for the row that was read: while it is stored, the change is made; afterwards it is stale.
+pub fn versions_name_what_was_read(mut fixture: Fixture) {
+    let (one, two) = (key(1, 1), key(1, 2));
+    committed(fixture.store(), |c| {
+        c.insert::<Items>(&one, &row("a", Some(5)));
+        c.insert::<Items>(&two, &row("a", None));
+    });
+    for turn in 0..3_u64 {
+        let store = fixture.store();
+        let read = |key: &ItemKey| store.get::<Items>(key).expect("works").expect("it is there");
+        let (first, other) = (read(&one), read(&two));
+        assert_eq!(read(&one).version, first.version, "the same row, the same version");
+        let next = row("b", Some(6 + turn));
+        committed(store, |c| {
+            c.update_read::<Items>(&one, (&first.row, Some(first.version)), &next);
+            c.update_read::<Items>(&two, (&other.row, Some(other.version)), &row("c", Some(turn)));
+        });
+        let is_stale = |outcome| matches!(outcome, Err(StoreError::Stale { .. }));
+        let mut late = ChangeSet::new();
+        late.update_read::<Items>(&one, (&first.row, Some(first.version)), &row("lost", None));
+        assert!(is_stale(store.commit(&late)), "that version is gone");
+        let mut late = ChangeSet::new();
+        late.delete_read::<Items>(&one, (&first.row, Some(first.version)));
+        assert!(is_stale(store.commit(&late)));
+        // A version is a hint: the row decides where it says nothing.
+        let second = read(&one);
+        assert_eq!((&second.row, second.serial), (&next, first.serial));
+        committed(store, |c| {
+            c.update_read::<Items>(&one, (&second.row, Some(first.version)), &row("d", Some(9)));
+            // Once more in the same set: it builds on the change before.
+            c.update::<Items>(&one, &row("d", Some(9)), &row("e", Some(turn)));
+        });
+        let third = read(&one);
+        committed(store, |c| {
+            c.delete_read::<Items>(&one, (&third.row, Some(third.version)));
+            c.insert::<Items>(&one, &third.row);
+        });
+        assert_eq!(items(&store.range::<Items, u64>(Items::BY_DUE, .., 9).expect("works")), [1, 2]);
+        assert_eq!(items(&store.lookup::<Items>(Items::BY_GROUP, &1_u32).expect("works")).len(), 2);
+        let last = read(&one).version;
+        fixture.reopen();
+        // Opened anew, an old version is as good as none.
+        let store = fixture.store();
+        committed(store, |c| c.update_read::<Items>(&one, (&third.row, Some(last)), &row("f", Some(turn))));
+    }
+}
+
+/// The positions of a range are those of its rows, and a look at them ends when the visitor has seen enough.
+pub fn positions_need_no_rows(mut fixture: Fixture) {
+    committed(fixture.store(), |c| {
+        (0..9).for_each(|n| c.insert::<Items>(&key(9 - n, n), &row("x", Some(u64::from(n / 3)))));
+    });
+    for _ in 0..2 {
+        let look = |index, from: Bound<&[u8]>, to: Bound<&[u8]>, limit: usize| {
+            let mut seen = Vec::new();
+            let visit = |position: &[u8]| {
+                seen.push(position.to_vec());
+                if seen.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            };
+            fixture.store().positions::<Items>(index, from, to, visit).expect("works");
+            seen
+        };
+        use Bound::{Excluded, Included, Unbounded};
+        let all = look(Items::BY_DUE, Unbounded, Unbounded, 100);
+        let position =
+            |n: u32| [u64::from(n / 3).to_be_bytes().as_slice(), &key(9 - n, n).to_bytes()].concat();
+        // Equal values go by key, which falls here.
+        assert_eq!(all, [2, 1, 0, 5, 4, 3, 8, 7, 6].map(position));
+        assert_eq!(look(Items::BY_DUE, Unbounded, Unbounded, 4), all[..4]);
+        assert_eq!(look(Items::BY_DUE, Excluded(&all[3]), Included(&all[6]), 100), all[4..7]);
+        assert_eq!(look(Items::BY_DUE, Included(&2_u64.to_be_bytes()), Unbounded, 100), all[6..]);
+        assert!(look(Items::BY_DUE, Included(&all[5]), Excluded(&all[5]), 100).is_empty());
+        // A serial index: the value (empty here), then the serial.
+        let queue = look(Items::QUEUE, Unbounded, Unbounded, 100);
+        assert!(queue.len() == 9 && queue.iter().all(|position| position.len() == 8) && queue.is_sorted());
+        fixture.reopen();
+    }
+}
+
 /// A range goes on after a row seen before.
 pub fn ranges_can_be_paged(fixture: Fixture) {
     let store = fixture.store();
@@ -719,6 +798,8 @@ macro_rules! store_conformance {
             a_row_may_have_several_entries
             ranges_are_ordered_and_bounded
             ranges_can_be_paged
+            positions_need_no_rows
+            versions_name_what_was_read
             serial_indexes_queue_in_commit_order
             a_value_may_have_many_rows
             scans_show_every_row_once

@@ -23,7 +23,9 @@ mod store;
 mod table;
 mod value;
 
-pub use backend::{Backend, Change, ChangeSet, CommitOutcome, FrozenRows, RawRecord, RawRow, StoreStats};
+pub use backend::{
+    Backend, Change, ChangeSet, CommitOutcome, FrozenRows, RawRecord, RawRow, RowVersion, StoreStats,
+};
 pub use column::{Column, ColumnKind, ColumnType, List, put_bytes, take, take_array, take_bytes};
 pub use error::{DecodeError, Result, StoreError};
 pub use record::{ColumnDef, Record};

@@ -6,7 +6,7 @@ use std::sync::{PoisonError, RwLock};
 
 use crate::{
     Backend, ChangeSet, CommitOutcome, FrozenRows, IndexEntries, IndexKind, RawRecord, RawRow, Result,
-    StoreError, StoreStats, TableDef,
+    RowVersion, StoreError, StoreStats, TableDef,
 };
 
 type Position = Vec<u8>;
@@ -102,7 +102,12 @@ impl TableState {
 
     fn record(&self, key: &[u8]) -> RawRecord {
         let row = &self.rows[key];
-        RawRecord { key: key.to_vec(), row: row.row.clone(), serial: row.serial }
+        RawRecord {
+            key: key.to_vec(),
+            row: row.row.clone(),
+            serial: row.serial,
+            version: RowVersion::default(),
+        }
     }
 }
 
@@ -185,12 +190,7 @@ impl Backend for MemoryBackend {
         limit: usize,
         descending: bool,
     ) -> Result<Vec<RawRecord>> {
-        let kind = table.index_def(index).kind;
-        assert!(
-            matches!(kind, IndexKind::Ordered | IndexKind::Serial),
-            "index {index} of {} has no order",
-            table.name
-        );
+        table.assert_ordered(index);
         if is_empty_range(from, to) {
             return Ok(Vec::new());
         }
@@ -199,6 +199,28 @@ impl Backend for MemoryBackend {
             let range = positions.range::<[u8], _>((from, to)).map(|(_, key)| state.record(key));
             if descending { range.rev().take(limit).collect() } else { range.take(limit).collect() }
         }))
+    }
+
+    fn positions(
+        &self,
+        table: &'static TableDef,
+        index: u8,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        table.assert_ordered(index);
+        if is_empty_range(from, to) {
+            return Ok(());
+        }
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let positions = state.tables.get(&table.id).and_then(|table| table.ordered.get(&index));
+        for (position, _) in positions.into_iter().flat_map(|all| all.range::<[u8], _>((from, to))) {
+            if visit(position).is_break() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn scan(
@@ -254,7 +276,11 @@ impl Backend for MemoryBackend {
                     continue;
                 }
             };
-            *current = change.new_row().map(|row| RawRow { row: row.to_vec(), serial });
+            *current = change.new_row().map(|row| RawRow {
+                row: row.to_vec(),
+                serial,
+                version: RowVersion::default(),
+            });
         }
         if !conflicts.is_empty() {
             return Ok(CommitOutcome::Conflict(conflicts));

@@ -7,18 +7,29 @@ use std::sync::Arc;
 use batzen_metrics::Page;
 
 use crate::{
-    Backend, ChangeSet, Column, CommitOutcome, FrozenRows, RawRecord, RawRow, Record, Result, StoreError,
-    StoreStats, Table, TableDef,
+    Backend, ChangeSet, Column, CommitOutcome, FrozenRows, RawRecord, RawRow, Record, Result, RowVersion,
+    StoreError, StoreStats, Table, TableDef,
 };
 
 /// A row as stored.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Stored<R> {
     /// Its content.
     pub row: R,
     /// Its number in the order of commits.
     pub serial: u64,
+    /// Which version of the row this is.
+    pub version: RowVersion,
 }
+
+/// Versions do not count: they differ from backend to backend.
+impl<R: PartialEq> PartialEq for Stored<R> {
+    fn eq(&self, other: &Self) -> bool {
+        self.row == other.row && self.serial == other.serial
+    }
+}
+
+impl<R: Eq> Eq for Stored<R> {}
 
 /// A row found by something else than its key.
 pub struct Found<T: Table> {
@@ -28,11 +39,14 @@ pub struct Found<T: Table> {
     pub row: T::Row,
     /// Its number in the order of commits.
     pub serial: u64,
+    /// Which version of the row this is.
+    pub version: RowVersion,
 }
 
 impl<T: Table> Clone for Found<T> {
     fn clone(&self) -> Self {
-        Self { key: self.key.clone(), row: self.row.clone(), serial: self.serial }
+        let (serial, version) = (self.serial, self.version);
+        Self { key: self.key.clone(), row: self.row.clone(), serial, version }
     }
 }
 
@@ -228,6 +242,22 @@ impl Store {
         records.into_iter().map(decode_record::<T>).collect()
     }
 
+    /// Shows the positions alone of an ordered or serial index' entries, ascending, until `visit` breaks: value, then key or
+    /// serial. Nothing is read from the disk, so that a queue whose values say what is needed is looked through fast.
+    /// Commits wait meanwhile: `visit` must be quick, and must not use the store.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn positions<T: Table>(
+        &self,
+        index: u8,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        mut visit: impl FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.backend.positions(T::DEF, index, from, to, &mut visit)
+    }
+
     /// Shows every row as of one moment, in any order, until `visit` breaks.
     ///
     /// # Errors
@@ -360,7 +390,8 @@ fn decode_error<T: Table>(source: crate::DecodeError) -> StoreError {
 }
 
 fn decode_row<T: Table>(raw: RawRow) -> Result<Stored<T::Row>> {
-    Ok(Stored { row: T::Row::decode(&raw.row).map_err(decode_error::<T>)?, serial: raw.serial })
+    let row = T::Row::decode(&raw.row).map_err(decode_error::<T>)?;
+    Ok(Stored { row, serial: raw.serial, version: raw.version })
 }
 
 fn decode_record<T: Table>(raw: RawRecord) -> Result<Found<T>> {
@@ -368,5 +399,6 @@ fn decode_record<T: Table>(raw: RawRecord) -> Result<Found<T>> {
         key: T::Key::decode(&raw.key).map_err(decode_error::<T>)?,
         row: T::Row::decode(&raw.row).map_err(decode_error::<T>)?,
         serial: raw.serial,
+        version: raw.version,
     })
 }

@@ -51,6 +51,9 @@ pub struct TableDef {
     pub id: u16,
     /// Its name.
     pub name: &'static str,
+    /// How many times what [`Table::index_entries`] computes has changed while the columns and indexes stayed as they are:
+    /// see [`TableDef::version`].
+    pub version: u32,
     /// The columns of the key.
     pub key_columns: &'static [ColumnDef],
     /// The columns of the row (without the key's).
@@ -70,6 +73,7 @@ impl TableDef {
         Self {
             id,
             name,
+            version: 0,
             key_columns: T::Key::COLUMNS,
             row_columns: T::Row::COLUMNS,
             shard_bytes: usize::MAX,
@@ -83,6 +87,13 @@ impl TableDef {
     pub const fn shard(self, bytes: usize) -> Self {
         assert!(bytes > 0, "a shard key has at least a byte");
         Self { shard_bytes: bytes, ..self }
+    }
+
+    /// The same, in this version. To be raised with every change of [`Table::index_entries`]: indexes that an older program
+    /// has saved are then not used, but computed anew.
+    #[must_use]
+    pub const fn version(self, version: u32) -> Self {
+        Self { version, ..self }
     }
 
     /// The same, with indexes.
@@ -116,6 +127,20 @@ impl TableDef {
             panic!("table {} has no index {id}", self.name);
         };
         index
+    }
+
+    /// The kind of an index that has an order.
+    ///
+    /// # Panics
+    /// When it has none: a programming error.
+    pub(crate) fn assert_ordered(&self, index: u8) -> IndexKind {
+        let kind = self.index_def(index).kind;
+        assert!(
+            matches!(kind, IndexKind::Ordered | IndexKind::Serial),
+            "index {index} of {} has no order",
+            self.name
+        );
+        kind
     }
 
     /// Whether any index needs entries computed from the row.

@@ -3,13 +3,13 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
+use batzen_crypto::{EddsaPublicKey, Wtid};
 use batzen_http::{ErrorCode, Request, Response};
-use batzen_protocol::api::bank::{
-    AddIncomingRequest, IncomingHistory, IncomingTransaction, OutgoingHistory, OutgoingTransaction,
-    TransactionResponse, TransferRequest,
-};
+use batzen_protocol::api::bank::{AddIncomingRequest, TransactionResponse, TransferRequest};
+use batzen_protocol::{Amount, Currency, Timestamp};
 use batzen_store::{Found, Store, StoreError};
 use batzen_tables::bank::{BankTransactions, TransactionRow};
+use serde::Serialize;
 
 use super::{Answer, Direction, Service, body, poll_deadline, refused, unknown_account, wait};
 use crate::names;
@@ -32,9 +32,14 @@ impl Service {
         let mut waiter = deadline.and_then(|_| self.histories.register((direction, account.to_owned())).ok());
         loop {
             let name = account.to_owned();
-            let rows = self.read(move |store| page(store, &name, direction, start, delta)).await?;
-            if !rows.is_empty() {
-                return Ok(self.encode(rows, direction));
+            let (hostname, currency) = (self.settings.config.hostname.clone(), self.settings.config.currency);
+            let page = move |store: &Store| {
+                let rows = page(store, &name, direction, start, delta)?;
+                // Rendered off the threads that serve connections, too.
+                Ok((!rows.is_empty()).then(|| encode(&rows, direction, &hostname, currency)))
+            };
+            if let Some(body) = self.read(page).await? {
+                return Ok(Response::bytes(200, "application/json", body));
             }
             let (Some(deadline), Some(waiter)) = (deadline, waiter.as_mut()) else { break };
             request.leave_slot();
@@ -43,36 +48,6 @@ impl Service {
             }
         }
         Ok(Response::empty(204))
-    }
-
-    fn encode(&self, rows: Vec<TransactionRow>, direction: Direction) -> Response {
-        match direction {
-            Direction::Incoming => {
-                let credit = |row: TransactionRow| IncomingTransaction {
-                    row_id: row.row_id,
-                    date: row.time,
-                    amount: self.amount(row.amount),
-                    credit_account: self.payto(&row.credit_account),
-                    debit_account: self.payto(&row.debit_account),
-                    reserve_pub: row.reserve_pub.expect("the index holds transactions with a reserve key"),
-                };
-                let incoming_transactions = rows.into_iter().map(credit).collect();
-                Response::json(200, &IncomingHistory { incoming_transactions })
-            }
-            Direction::Outgoing => {
-                let debit = |row: TransactionRow| OutgoingTransaction {
-                    row_id: row.row_id,
-                    date: row.time,
-                    amount: self.amount(row.amount),
-                    credit_account: self.payto(&row.credit_account),
-                    debit_account: self.payto(&row.debit_account),
-                    wtid: row.wtid.expect("the index holds transactions with a transfer identifier"),
-                    exchange_base_url: row.exchange_base_url.unwrap_or_default(),
-                };
-                let outgoing_transactions = rows.into_iter().map(debit).collect();
-                Response::json(200, &OutgoingHistory { outgoing_transactions })
-            }
-        }
     }
 
     pub(super) async fn transfer(self: &Arc<Self>, request: &Request, account: &str) -> Answer {
@@ -133,6 +108,96 @@ fn transferred(outcome: &Outcome) -> Response {
     Response::json(200, &TransactionResponse { row_id, timestamp: time })
 }
 
+/// A transaction with a reserve key, as `IncomingTransaction` but without copies.
+#[derive(Serialize)]
+struct IncomingRow<'a> {
+    row_id: u64,
+    date: Timestamp,
+    amount: Amount,
+    credit_account: &'a str,
+    debit_account: &'a str,
+    reserve_pub: &'a EddsaPublicKey,
+}
+
+/// A transaction of an exchange, as `OutgoingTransaction` but without copies.
+#[derive(Serialize)]
+struct OutgoingRow<'a> {
+    row_id: u64,
+    date: Timestamp,
+    amount: Amount,
+    credit_account: &'a str,
+    debit_account: &'a str,
+    wtid: &'a Wtid,
+    exchange_base_url: &'a str,
+}
+
+/// About how long a row is in JSON, in bytes.
+const ROW_BYTES: usize = 384;
+
+/// A page of a history as JSON.
+fn encode(rows: &[TransactionRow], direction: Direction, hostname: &str, currency: Currency) -> Vec<u8> {
+    let mut json = Vec::with_capacity(64 + rows.len() * ROW_BYTES);
+    let list = match direction {
+        Direction::Incoming => "incoming_transactions",
+        Direction::Outgoing => "outgoing_transactions",
+    };
+    json.extend_from_slice(format!("{{\"{list}\":[").as_bytes());
+    // One side is the same in all rows, the other one often in several.
+    let (mut credited, mut debited) = (Account::default(), Account::default());
+    for (n, row) in rows.iter().enumerate() {
+        if n > 0 {
+            json.push(b',');
+        }
+        let TransactionRow { row_id, time: date, .. } = *row;
+        let amount = row.amount.of(currency);
+        let credit_account = credited.payto(hostname, &row.credit_account);
+        let debit_account = debited.payto(hostname, &row.debit_account);
+        let written = match direction {
+            Direction::Incoming => {
+                let reserve_pub =
+                    row.reserve_pub.as_ref().expect("the index holds transactions with a reserve key");
+                let row = IncomingRow { row_id, date, amount, credit_account, debit_account, reserve_pub };
+                serde_json::to_writer(&mut json, &row)
+            }
+            Direction::Outgoing => {
+                let wtid =
+                    row.wtid.as_ref().expect("the index holds transactions with a transfer identifier");
+                let exchange_base_url = row.exchange_base_url.as_deref().unwrap_or_default();
+                let row = OutgoingRow {
+                    row_id,
+                    date,
+                    amount,
+                    credit_account,
+                    debit_account,
+                    wtid,
+                    exchange_base_url,
+                };
+                serde_json::to_writer(&mut json, &row)
+            }
+        };
+        written.expect("rows have string keys, and memory takes everything");
+    }
+    json.extend_from_slice(b"]}");
+    json
+}
+
+/// The account of the row before, with its payto URI.
+#[derive(Default)]
+struct Account {
+    name: String,
+    payto: String,
+}
+
+impl Account {
+    fn payto(&mut self, hostname: &str, name: &str) -> &str {
+        if self.payto.is_empty() || self.name != name {
+            name.clone_into(&mut self.name);
+            self.payto = names::payto(hostname, name);
+        }
+        &self.payto
+    }
+}
+
 /// A part of a history, by one range of an ordered index: as much work as it has rows.
 fn page(
     store: &Store,
@@ -155,4 +220,40 @@ fn page(
     let (from, to) = if descending { (whole, edge) } else { (edge, whole) };
     let found: Vec<Found<BankTransactions>> = store.range_bytes(index, from, to, limit, descending)?;
     Ok(found.into_iter().map(|found| found.row).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use batzen_protocol::Money;
+    use batzen_protocol::api::bank::{IncomingHistory, OutgoingHistory};
+
+    use super::*;
+
+    #[test]
+    fn pages_are_what_the_protocol_says() {
+        let currency = Currency::new("EUR").unwrap();
+        let row = |row_id, is_incoming: bool| TransactionRow {
+            row_id,
+            debit_account: format!("d{}", row_id / 2),
+            credit_account: "exchange".to_owned(),
+            amount: Money::UNIT,
+            time: Timestamp::from_secs(row_id),
+            reserve_pub: is_incoming.then(|| EddsaPublicKey::from_bytes([7; 32])),
+            wtid: (!is_incoming).then(|| Wtid::from_bytes([8; 32])),
+            exchange_base_url: (!is_incoming).then(|| "http://e/\"x\"".to_owned()),
+        };
+        let rows: Vec<_> = (1..=4).map(|n| row(n, true)).collect();
+        let json = encode(&rows, Direction::Incoming, "bank.example", currency);
+        let page: IncomingHistory = serde_json::from_slice(&json).unwrap();
+        assert_eq!(serde_json::to_vec(&page).unwrap(), json, "member for member");
+        let debited: Vec<_> =
+            page.incoming_transactions.iter().map(|row| row.debit_account.as_str()).collect();
+        let payto = |name: &str| names::payto("bank.example", name);
+        assert_eq!(debited, [payto("d0"), payto("d1"), payto("d1"), payto("d2")]);
+        let rows: Vec<_> = (1..=2).map(|n| row(n, false)).collect();
+        let json = encode(&rows, Direction::Outgoing, "bank.example", currency);
+        let page: OutgoingHistory = serde_json::from_slice(&json).unwrap();
+        assert_eq!(serde_json::to_vec(&page).unwrap(), json);
+        assert_eq!(page.outgoing_transactions[1].exchange_base_url, "http://e/\"x\"");
+    }
 }

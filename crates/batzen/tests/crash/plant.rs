@@ -5,7 +5,7 @@ use std::path::Path;
 use batzen_crypto::HashCode;
 use batzen_store::Table;
 use batzen_store::embedded::{EmbeddedStore, FrameKind, RealDisk};
-use batzen_tables::exchange::{DepositsOpen, Melts, Refunds, Reveals, Withdrawals};
+use batzen_tables::exchange::{Coins, Melts, Refunds, Reveals, Withdrawals};
 
 use crate::customers::Effect;
 use crate::facts::Claims;
@@ -81,8 +81,8 @@ pub fn cut_off(store: &Path, copy: &Path) -> usize {
             std::fs::copy(file.path(), copy.join(file.file_name())).unwrap();
         }
     }
-    // The workers write to deposits, too, but open none.
-    let told = [Withdrawals::DEF.id, DepositsOpen::DEF.id, Refunds::DEF.id, Melts::DEF.id, Reveals::DEF.id];
+    // The workers write to deposits, too, but to no coins.
+    let told = [Withdrawals::DEF.id, Coins::DEF.id, Refunds::DEF.id, Melts::DEF.id, Reveals::DEF.id];
     let mut frames = Vec::new();
     let report = EmbeddedStore::inspect(copy, &RealDisk, &mut |frame| frames.push(frame)).unwrap();
     assert_eq!(report.problems, Vec::<String>::new());

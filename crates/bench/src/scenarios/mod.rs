@@ -6,9 +6,15 @@ use std::sync::atomic::AtomicBool;
 
 use crate::result::Run;
 
+pub mod aggregator;
 pub mod deposit;
+mod fill;
+pub mod store;
+pub mod transfer;
 pub mod wallets;
+pub mod wirewatch;
 pub mod withdraw;
+mod workers;
 
 /// What every scenario needs to know about the program it is part of.
 #[derive(Clone, Debug)]

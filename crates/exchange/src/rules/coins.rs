@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::{Money, Timestamp};
 use batzen_tables::exchange::{
-    CoinKey, CoinRow, Coins, DepositKey, DepositOpenRow, DepositRow, Deposits, DepositsOpen, RefundRow,
-    Refunds, WireTargetKey, WireTargets,
+    CoinKey, CoinRow, Coins, DepositKey, DepositRow, Deposits, RefundRow, Refunds, WireTargetKey, WireTargets,
 };
 
 use super::reserves::remember_target;
@@ -20,8 +19,7 @@ pub(super) fn plan_deposit(command: &Deposit, plan: &mut Plan) {
     for coin in &command.coins {
         let key = deposit_key(command, coin);
         plan.row::<Coins>(CoinKey { coin_pub: coin.coin.coin_pub });
-        plan.row::<Deposits>(key.clone());
-        plan.row::<DepositsOpen>(key);
+        plan.row::<Deposits>(key);
     }
 }
 
@@ -168,6 +166,7 @@ impl ExchangeRules {
         rows.insert::<Deposits>(
             &key,
             DepositRow {
+                denom: coin.coin.denom,
                 amount: coin.contribution,
                 wallet_time: command.wallet_time,
                 exchange_time,
@@ -178,16 +177,6 @@ impl ExchangeRules {
                 coin_sig: coin.coin_sig,
                 refunded: Money::ZERO,
                 wtid: None,
-            },
-        );
-        rows.insert::<DepositsOpen>(
-            &key,
-            DepositOpenRow {
-                // A deadline that is past already is queued under the present, so that old parts of the queue are
-                // never written again.
-                ready: command.wire_deadline.max(now),
-                h_payto: command.h_payto,
-                refund_deadline: command.refund_deadline,
             },
         );
         Ok(DepositedCoin { wire_deadline: command.wire_deadline, amount_without_fee, repeated: false })

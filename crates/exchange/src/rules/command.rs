@@ -5,7 +5,7 @@
 use batzen_crypto::{CsNonce, EcdhePublicKey, EddsaSignature, HashCode, ShortHash, WireSalt, Wtid};
 use batzen_protocol::{Money, Timestamp};
 use batzen_tables::exchange::{
-    AccountId, BlindSignature, CoinPub, CoinSignature, DenomSerial, DepositKey, FreshCoin, MerchantPub,
+    AccountId, BlindSignature, CoinPub, CoinSignature, DenomSerial, DepositTarget, FreshCoin, MerchantPub,
     PaytoHash, RefundKey, ReservePub,
 };
 
@@ -416,30 +416,29 @@ pub struct RecoupRefreshed {
 /// Why a unit of aggregation is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// At least one of the named deposits is due; otherwise nothing is done.
+    /// At least one of the deposits is due; otherwise nothing is done.
     Due,
     /// A further part of a unit that was begun, or a transient aggregate whose KYC hold may be over.
     Continued,
 }
 
-/// Aggregates deposits of one merchant into one account. Named deposits that are aggregated already, belong elsewhere,
-/// or whose refund deadline lies ahead are left out.
+/// Aggregates open deposits of one merchant into one account: those whose refund deadline has passed, oldest deadline first.
 #[derive(Debug, Clone)]
 pub struct Aggregate {
-    /// The merchant's account.
-    pub h_payto: PaytoHash,
-    /// The method of its payto URI.
+    /// The merchant and the account.
+    pub target: DepositTarget,
+    /// The method of the account's payto URI.
     pub method: String,
-    /// The merchant.
-    pub merchant_pub: MerchantPub,
     /// The exchange's account that pays.
     pub account: AccountId,
-    /// At most [`super::transfers::AGGREGATE_DEPOSITS_MAX`] deposits.
-    pub deposits: Vec<DepositKey>,
+    /// Deposits that may still be refunded after this moment are left out.
+    pub until: Timestamp,
+    /// How many deposits are taken in at most: 1 to [`super::transfers::AGGREGATE_DEPOSITS_MAX`].
+    pub deposits_max: usize,
     /// Why now.
     pub trigger: Trigger,
-    /// Whether further deposits of the unit follow in another command: then nothing is paid yet.
-    pub more: bool,
+    /// Whether the transfer is paid although more deposits are left than are taken in now. Otherwise the sum waits for them.
+    pub complete: bool,
     /// The transient aggregate's identifier if there is one ([`super::read::transient`]), else 32 random bytes.
     pub wtid: Wtid,
     /// 64 random bytes: identifies the transfer at the bank.
@@ -459,6 +458,8 @@ pub enum Aggregated {
         taken: usize,
         /// The sum so far, before the wire fee.
         total: Money,
+        /// Whether more deposits of the unit are left, which the sum waits for.
+        more: bool,
     },
     /// A transfer is prepared.
     Prepared {

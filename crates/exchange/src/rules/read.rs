@@ -2,18 +2,18 @@
 //! the rules decide again.
 
 use std::collections::HashSet;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 
 use batzen_crypto::{HashCode, Wtid};
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{Store, StoreError};
+use batzen_store::{Store, StoreError, Table};
 use batzen_tables::exchange::{
     AccountId, AccountKey, AggregateKey, AggregateRow, Aggregates, Closings, CoinKey, CoinPub, CoinRow,
-    Coins, Cursors, DepositKey, DepositRow, Deposits, DepositsOpen, HistoryRequests, MeltByRc, MeltKey,
-    MeltRow, Melts, MerchantPub, PaytoHash, Prepared, PreparedRow, RcKey, RecoupCredits,
-    RecoupRefreshCredits, RecoupRefreshes, Recoups, Refunds, ReserveKey, ReservePub, ReserveRow, Reserves,
-    ReservesIn, RevealRow, Reveals, Tracking, WireOut, WireOutRow, WireTargetKey, WireTargets, WithdrawalKey,
-    WithdrawalRow, Withdrawals, WtidKey,
+    Coins, Cursors, DepositKey, DepositRow, DepositTarget, Deposits, HistoryRequests, MeltByRc, MeltKey,
+    MeltRow, Melts, PaytoHash, Prepared, PreparedRow, RcKey, RecoupCredits, RecoupRefreshCredits,
+    RecoupRefreshes, Recoups, Refunds, ReserveKey, ReservePub, ReserveRow, Reserves, ReservesIn, RevealRow,
+    Reveals, WireOut, WireOutRow, WireTargetKey, WireTargets, WithdrawalKey, WithdrawalRow, Withdrawals,
+    WtidKey, ready_position,
 };
 
 use super::{CoinHistory, CoinHistoryItem, DenomTable, DenomTerms, ReserveHistoryItem, ReserveStatement};
@@ -294,9 +294,7 @@ pub fn deposit(store: &Store, key: &DepositKey) -> Result<Option<DepositRow>> {
 /// # Errors
 /// See [`payto`].
 pub fn deposit_status(store: &Store, denoms: &DenomTable, key: &DepositKey) -> Result<Option<DepositStatus>> {
-    let (Some(deposit), Some(coin)) = (deposit(store, key)?, coin(store, key.coin_pub)?) else {
-        return Ok(None);
-    };
+    let Some(deposit) = deposit(store, key)? else { return Ok(None) };
     let (mut transfer, mut kyc_row) = (None, None);
     if let Some(wtid) = deposit.wtid {
         transfer = store.get::<WireOut>(&WtidKey { wtid })?.map(|found| found.row);
@@ -309,7 +307,7 @@ pub fn deposit_status(store: &Store, denoms: &DenomTable, key: &DepositKey) -> R
         }
     }
     let payto_uri = known_payto(store, deposit.h_payto)?;
-    let deposit_fee = terms(denoms, coin.denom).fee_deposit;
+    let deposit_fee = terms(denoms, deposit.denom).fee_deposit;
     Ok(Some(DepositStatus { deposit, payto_uri, deposit_fee, transfer, kyc_row }))
 }
 
@@ -318,7 +316,7 @@ pub fn deposit_status(store: &Store, denoms: &DenomTable, key: &DepositKey) -> R
 pub struct Transfer {
     /// The transfer.
     pub wire_out: WireOutRow,
-    /// What it pays, in the order in which it was taken in.
+    /// What it pays, in the order in which it was deposited.
     pub deposits: Vec<TransferDeposit>,
 }
 
@@ -341,21 +339,13 @@ pub fn transfer(store: &Store, denoms: &DenomTable, wtid: Wtid) -> Result<Option
     let Some(wire_out) = store.get::<WireOut>(&WtidKey { wtid })?.map(|found| found.row) else {
         return Ok(None);
     };
-    let keys: Vec<DepositKey> = store
-        .lookup::<Tracking>(Tracking::BY_WTID, &wtid)?
+    let deposits = store
+        .lookup::<Deposits>(Deposits::BY_WTID, &wtid)?
         .into_iter()
-        .map(|found| found.key.deposit())
-        .collect();
-    let coins: Vec<CoinKey> = keys.iter().map(|key| CoinKey { coin_pub: key.coin_pub }).collect();
-    let rows = store.get_many::<Deposits>(&keys)?;
-    let coins = store.get_many::<Coins>(&coins)?;
-    let deposits = keys
-        .into_iter()
-        .zip(rows.into_iter().zip(coins))
-        .map(|(key, (deposit, coin))| TransferDeposit {
-            key,
-            amount: deposit.expect("tracked deposits are kept").row.amount,
-            deposit_fee: terms(denoms, coin.expect("deposited coins are kept").row.denom).fee_deposit,
+        .map(|found| TransferDeposit {
+            key: found.key,
+            amount: found.row.amount,
+            deposit_fee: terms(denoms, found.row.denom).fee_deposit,
         })
         .collect();
     Ok(Some(Transfer { wire_out, deposits }))
@@ -368,79 +358,102 @@ pub fn transfer(store: &Store, denoms: &DenomTable, wtid: Wtid) -> Result<Option
 ///
 /// # Errors
 /// See [`payto`].
-pub fn transient(
-    store: &Store,
-    h_payto: PaytoHash,
-    merchant_pub: MerchantPub,
-    account: AccountId,
-) -> Result<Option<AggregateRow>> {
+pub fn transient(store: &Store, target: DepositTarget, account: AccountId) -> Result<Option<AggregateRow>> {
+    let DepositTarget { h_payto, merchant_pub } = target;
     Ok(store.get::<Aggregates>(&AggregateKey { h_payto, merchant_pub, account })?.map(|found| found.row))
 }
 
-/// Targets that have a deposit which is due at `now` (as [`super::ExchangeRules::aggregation_time`] gives it), most
-/// urgent first, each once; at most `limit` of them, found among the first `4 * limit` due deposits not in `skip`.
-///
-/// `skip` holds targets that cannot be paid at present (no account, no wire fee), so that they do not starve others.
+/// Where a look at the queue of due deposits goes on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DuePosition(Option<Vec<u8>>);
+
+/// Whom the next deposits in the queue of those due at `now` (as [`super::ExchangeRules::aggregation_time`] gives it) are
+/// for: at most `deposits` of them are looked at behind `from`, most urgent first; each target is named once. And where to
+/// go on; None at the end. Only the index is read, and a row for each target. That a refund may still be possible after the wire deadline is not seen
+/// here: the rule leaves such deposits out.
 ///
 /// # Errors
 /// See [`payto`].
 pub fn due_targets(
     store: &Store,
     now: Timestamp,
-    limit: usize,
-    skip: &HashSet<(PaytoHash, MerchantPub)>,
-) -> Result<Vec<(PaytoHash, MerchantPub)>> {
-    let page = limit.saturating_mul(4).max(64);
-    let mut targets = Vec::new();
-    let mut seen = HashSet::new();
-    let mut looked_at = 0;
-    let mut from = Bound::Unbounded;
+    from: &DuePosition,
+    deposits: usize,
+) -> Result<(Vec<DepositTarget>, Option<DuePosition>)> {
+    let begin = from.0.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
     let end = batzen_store::prefix_successor(&batzen_store::Column::to_bytes(&now));
-    let to = end.map_or(Bound::Unbounded, Bound::Excluded);
-    while looked_at < page && targets.len() < limit {
-        let found =
-            store.range_positions::<DepositsOpen>(DepositsOpen::BY_READY, from, to.clone(), page, false)?;
-        let last = found.last().map(|found| {
-            let mut position = batzen_store::Column::to_bytes(&found.row.ready);
-            batzen_store::Record::encode(&found.key, &mut position);
-            position
-        });
-        let full = found.len() == page;
-        for found in found {
-            // The queue is under the present at its latest; refunds may still be possible after it.
-            let target = (found.row.h_payto, found.key.merchant_pub);
-            if skip.contains(&target) || found.row.refund_deadline > now {
-                continue;
-            }
-            looked_at += 1;
-            if targets.len() < limit && seen.insert(target) {
-                targets.push(target);
-            }
+    let end = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+    let mut firsts = Vec::new();
+    let mut seen = HashSet::new();
+    let (mut looked_at, mut next, mut bad) = (0, None, None);
+    store.positions::<Deposits>(Deposits::BY_READY, begin, end, |position| {
+        match ready_position(position) {
+            Ok((_, tag)) if seen.insert(tag) => firsts.push(position.to_vec()),
+            Ok(_) => {}
+            Err(source) => bad = Some(decode_error(source)),
         }
-        match last {
-            Some(position) if full => from = Bound::Excluded(position),
-            _ => break,
+        looked_at += 1;
+        if looked_at < deposits && bad.is_none() {
+            return ControlFlow::Continue(());
         }
+        next = Some(DuePosition(Some(position.to_vec())));
+        ControlFlow::Break(())
+    })?;
+    if let Some(bad) = bad {
+        return Err(bad);
     }
-    Ok(targets)
+    let mut targets = Vec::with_capacity(firsts.len());
+    for first in firsts {
+        let only = (Bound::Included(first.clone()), Bound::Included(first));
+        // Gone meanwhile: somebody else was faster.
+        let found = store.range_positions::<Deposits>(Deposits::BY_READY, only.0, only.1, 1, false)?;
+        targets.extend(
+            found.into_iter().map(|found| DepositTarget {
+                h_payto: found.row.h_payto,
+                merchant_pub: found.key.merchant_pub,
+            }),
+        );
+    }
+    Ok((targets, next))
 }
 
-/// Deposits of a target whose refund deadline has passed, oldest refund deadline first, at most `limit`: the unit of
-/// aggregation. A target with one due deposit takes all of them.
+fn decode_error(source: batzen_store::DecodeError) -> StoreError {
+    StoreError::Decode { table: Deposits::DEF.name, source }
+}
+
+/// When the first deposit in the queue that becomes due after `after` does; with None, the first of all. Only the index is
+/// read.
 ///
 /// # Errors
 /// See [`payto`].
-pub fn unit(
-    store: &Store,
-    h_payto: PaytoHash,
-    merchant_pub: MerchantPub,
-    now: Timestamp,
-    limit: usize,
-) -> Result<Vec<DepositKey>> {
-    let from = Bound::Included(DepositsOpen::target_prefix(&h_payto, &merchant_pub));
-    let to = Bound::Included(DepositsOpen::target_until(&h_payto, &merchant_pub, now));
-    let found = store.range_bytes::<DepositsOpen>(DepositsOpen::BY_TARGET, from, to, limit, false)?;
-    Ok(found.into_iter().map(|found| found.key).collect())
+pub fn next_ready(store: &Store, after: Option<Timestamp>) -> Result<Option<Timestamp>> {
+    let from = after.map(|after| batzen_store::prefix_successor(&batzen_store::Column::to_bytes(&after)));
+    let from = match &from {
+        None => Bound::Unbounded,
+        Some(Some(from)) => Bound::Included(from.as_slice()),
+        // Nothing is after never.
+        Some(None) => return Ok(None),
+    };
+    let mut first = Ok(None);
+    store.positions::<Deposits>(Deposits::BY_READY, from, Bound::Unbounded, |position| {
+        first = ready_position(position).map(|(ready, _)| Some(ready)).map_err(decode_error);
+        ControlFlow::Break(())
+    })?;
+    first
+}
+
+/// How many deposits of a target an aggregation at `now` would find, counted up to `max`. Only the index is read.
+///
+/// # Errors
+/// See [`payto`].
+pub fn open_deposits(store: &Store, target: &DepositTarget, now: Timestamp, max: usize) -> Result<usize> {
+    let (from, to) = target.range(now);
+    let mut count = 0;
+    store.positions::<Deposits>(Deposits::BY_TARGET, Bound::Included(&from), Bound::Excluded(&to), |_| {
+        count += 1;
+        if count < max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    Ok(count)
 }
 
 /// Reserves that expired by `now`, with money and an origin account, earliest first; at most `limit`.

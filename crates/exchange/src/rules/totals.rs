@@ -291,7 +291,7 @@ impl Sheet<'_> {
             if net.is_zero() {
                 return Ok(());
             }
-            plus(&mut taken.fees, self.coin_terms(&found.key.coin_pub)?.fee_deposit, "deposit fees")
+            plus(&mut taken.fees, self.terms(found.row.denom)?.fee_deposit, "deposit fees")
         })?;
         each::<Refunds>(self.store, |found| {
             plus(&mut totals.income.refund, self.coin_terms(&found.key.coin_pub)?.fee_refund, "refund fees")

@@ -1,14 +1,12 @@
 //! Money that leaves: aggregation of deposits, transfers at the bank, profit.
 
-use std::collections::HashSet;
-
 use batzen_crypto::{HashCode, Wtid};
 use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::{Money, Timestamp};
 use batzen_tables::exchange::{
-    AccountId, AggregateKey, AggregateRow, Aggregates, CoinKey, Coins, DepositKey, DepositRow, Deposits,
-    DepositsOpen, DrainRow, Drains, PaytoHash, Prepared, PreparedRow, Tracking, TrackingKey, TransferKind,
-    WireFeeRow, WireFees, WireOut, WireOutRow, WireTargetKey, WireTargets, WtidKey,
+    AccountId, AggregateKey, AggregateRow, Aggregates, DepositKey, DepositRow, DepositTarget, Deposits,
+    DrainRow, Drains, PaytoHash, Prepared, PreparedRow, TransferKind, WireFeeRow, WireFees, WireOut,
+    WireOutRow, WireTargetKey, WireTargets, WtidKey,
 };
 
 use super::reserves::remember_target;
@@ -17,21 +15,18 @@ use super::{
     TransferMarked, TransferRetry, Trigger, add,
 };
 
-/// How many deposits one [`Aggregate`] may name, so that payments behind it in the lane do not wait long.
+/// How many deposits one [`Aggregate`] may take in, so that payments behind it in the lane do not wait long.
 pub const AGGREGATE_DEPOSITS_MAX: usize = 1_000;
 
 pub(super) fn plan_aggregate(command: &Aggregate, plan: &mut Plan) {
-    plan.row::<WireTargets>(WireTargetKey { h_payto: command.h_payto });
+    plan.row::<WireTargets>(WireTargetKey { h_payto: command.target.h_payto });
     plan.group::<WireFees>(WireFees::BY_METHOD, &command.method);
     plan.row::<Aggregates>(aggregate_key(command));
     plan.row::<WireOut>(WtidKey { wtid: command.wtid });
     plan.row::<Prepared>(WtidKey { wtid: command.wtid });
-    for key in &command.deposits {
-        plan.row::<Coins>(CoinKey { coin_pub: key.coin_pub });
-        plan.row::<Deposits>(key.clone());
-        plan.row::<DepositsOpen>(key.clone());
-        plan.row::<Tracking>(TrackingKey::new(command.wtid, key));
-    }
+    let (from, to) = command.target.range(command.until);
+    // One more shows whether there is more.
+    plan.range::<Deposits>(Deposits::BY_TARGET, from, to, command.deposits_max + 1);
 }
 
 pub(super) fn plan_transfer(wtid: Wtid, plan: &mut Plan) {
@@ -47,7 +42,8 @@ pub(super) fn plan_drain(command: &ExecuteDrain, plan: &mut Plan) {
 }
 
 fn aggregate_key(command: &Aggregate) -> AggregateKey {
-    AggregateKey { h_payto: command.h_payto, merchant_pub: command.merchant_pub, account: command.account }
+    let target = command.target;
+    AggregateKey { h_payto: target.h_payto, merchant_pub: target.merchant_pub, account: command.account }
 }
 
 /// The method of a payto URI: what stands between `payto://` and the next `/`.
@@ -110,12 +106,14 @@ pub(super) struct Payment {
 /// What an aggregation takes in.
 #[derive(Default)]
 struct Unit {
-    keys: Vec<DepositKey>,
+    deposits: Vec<(DepositKey, DepositRow)>,
     /// Contributions less refunds.
     contributed: Money,
     /// Deposit fees of those that are not completely refunded (F3, G3).
     fees: Money,
     due: bool,
+    /// Whether there are others that it had no room for.
+    more: bool,
 }
 
 impl ExchangeRules {
@@ -157,29 +155,32 @@ impl ExchangeRules {
         Timestamp::from_micros(now.as_micros() - now.as_micros() % shift)
     }
 
-    /// Finds what of the named deposits can be taken in now.
+    /// Finds what can be taken in now.
     fn unit(&self, rows: &WorkingSet, command: &Aggregate, now: Timestamp) -> Result<Unit, Refusal> {
+        let (from, _) = command.target.range(command.until);
+        let until = command.until.min(now);
         let mut unit = Unit::default();
-        let mut seen = HashSet::with_capacity(command.deposits.len());
-        for key in &command.deposits {
-            let Some(deposit) = rows.get::<Deposits>(key) else { continue };
-            let fits = deposit.wtid.is_none()
-                && deposit.h_payto == command.h_payto
-                && key.merchant_pub == command.merchant_pub
-                && deposit.refund_deadline <= now;
-            if !fits || !seen.insert(key) {
+        for (key, deposit) in rows.range::<Deposits>(Deposits::BY_TARGET, &from) {
+            let target = DepositTarget { h_payto: deposit.h_payto, merchant_pub: key.merchant_pub };
+            // Taken in by an earlier command of the batch, or asked for by another one.
+            if target != command.target || deposit.wtid.is_some() || deposit.refund_deadline > until {
                 continue;
             }
-            let coin =
-                rows.get::<Coins>(&CoinKey { coin_pub: key.coin_pub }).expect("a deposited coin is known");
+            if unit.deposits.len() >= command.deposits_max {
+                unit.more = true;
+                break;
+            }
             let net = deposit.amount.checked_sub(deposit.refunded).expect("refunds never exceed a deposit");
             unit.contributed = add(unit.contributed, net)?;
             if !net.is_zero() {
-                unit.fees = add(unit.fees, self.terms(coin.denom, 0)?.fee_deposit)?;
+                unit.fees = add(unit.fees, self.terms(deposit.denom, 0)?.fee_deposit)?;
             }
-            unit.due |= deposit.wire_deadline <= now;
-            unit.keys.push(key.clone());
+            unit.due |= deposit.ready() <= now;
+            let row = DepositRow { wtid: Some(command.wtid), ..deposit.clone() };
+            unit.deposits.push((key.clone(), row));
         }
+        // Which part of a large unit holds the deposit that is due does not matter: they all go.
+        unit.due |= unit.more;
         Ok(unit)
     }
 
@@ -190,15 +191,15 @@ impl ExchangeRules {
         now: Timestamp,
     ) -> Result<Aggregated, Refusal> {
         assert!(
-            command.deposits.len() <= AGGREGATE_DEPOSITS_MAX,
-            "at most {AGGREGATE_DEPOSITS_MAX} deposits a command"
+            (1..=AGGREGATE_DEPOSITS_MAX).contains(&command.deposits_max),
+            "1 to {AGGREGATE_DEPOSITS_MAX} deposits a command"
         );
         let unit = self.unit(rows, command, self.aggregation_time(now))?;
         let key = aggregate_key(command);
         let transient = rows.get::<Aggregates>(&key).cloned();
         let wanted = match command.trigger {
             Trigger::Due => unit.due,
-            Trigger::Continued => !unit.keys.is_empty() || transient.is_some(),
+            Trigger::Continued => !unit.deposits.is_empty() || transient.is_some(),
         };
         if !wanted {
             return Ok(Aggregated::Nothing);
@@ -209,25 +210,23 @@ impl ExchangeRules {
         if transient.is_none() && wtid_taken(rows, command.wtid) {
             return Err(Refusal::WtidTaken);
         }
-        check_target(rows, command.h_payto, &command.method)?;
+        check_target(rows, command.target.h_payto, &command.method)?;
         let wire_fee = wire_fees_at(rows, &command.method, now)?.wire_fee;
 
-        let taken = unit.keys.len();
-        for deposit_key in &unit.keys {
-            let row = rows.get::<Deposits>(deposit_key).expect("taken from the rows").clone();
-            rows.update::<Deposits>(deposit_key, DepositRow { wtid: Some(command.wtid), ..row });
-            rows.delete::<DepositsOpen>(deposit_key);
-            rows.insert::<Tracking>(&TrackingKey::new(command.wtid, deposit_key), ());
+        let taken = unit.deposits.len();
+        for (deposit_key, row) in unit.deposits {
+            rows.update::<Deposits>(&deposit_key, row);
         }
         let before = transient.as_ref().map_or(Money::ZERO, |row| row.total);
         // A deposit refunded almost completely may owe more fee than is left of it; the others pay for it, and what
         // even they cannot pay is waived.
         let total = add(before, unit.contributed)?.checked_sub(unit.fees).unwrap_or(Money::ZERO);
         let amount = round_down(total.checked_sub(wire_fee).unwrap_or(Money::ZERO), self.config.round_unit);
-        if command.more || command.kyc_hold.is_some() || amount.is_zero() {
+        let more = unit.more && !command.complete;
+        if more || command.kyc_hold.is_some() || amount.is_zero() {
             let row = AggregateRow { total, wtid: command.wtid, kyc_row: command.kyc_hold };
             rows.put::<Aggregates>(&key, row);
-            return Ok(Aggregated::Transient { taken, total });
+            return Ok(Aggregated::Transient { taken, total, more });
         }
         if transient.is_some() {
             rows.delete::<Aggregates>(&key);
@@ -240,7 +239,7 @@ impl ExchangeRules {
                 account: command.account,
                 request_uid: command.request_uid,
                 amount,
-                h_payto: command.h_payto,
+                h_payto: command.target.h_payto,
             },
             now,
         )?;
@@ -248,8 +247,8 @@ impl ExchangeRules {
             &WtidKey { wtid: command.wtid },
             WireOutRow {
                 time: now,
-                h_payto: command.h_payto,
-                merchant_pub: command.merchant_pub,
+                h_payto: command.target.h_payto,
+                merchant_pub: command.target.merchant_pub,
                 account: command.account,
                 amount,
                 wire_fee,

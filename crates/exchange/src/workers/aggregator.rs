@@ -1,44 +1,74 @@
 //! aggregator: turns due deposits into prepared transfers to merchants.
 //!
 //! The unit of work is a merchant's account: once one of its deposits is due, all whose refund period is over are paid with
-//! it. Parts of at most [`AGGREGATE_DEPOSITS_MAX`] deposits are taken in a commit each, by way of the transient aggregate, so
-//! that payments behind them in the lane do not wait long; only the last part pays, under the identifier that the first one
-//! got. A unit that was left half-way is found again by its transient aggregate.
+//! it. Parts of at most [`AGGREGATE_DEPOSITS_MAX`] deposits are taken in a command each, by way of the transient aggregate;
+//! only the last part pays, under the identifier that the first one got. A unit that was left half-way is found again by its
+//! transient aggregate.
+//!
+//! The queue of due deposits is read from the index alone. Parts of many units are in flight at the same time, so that one
+//! commit takes in several units and the next ones are found while it happens; but never more than [`IN_FLIGHT_DEPOSITS`]
+//! deposits, so that payments behind them in the lane do not wait long. Several aggregators share the work by claiming
+//! targets ([`super::Claims`]).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use batzen_crypto::{HashCode, Wtid};
 use batzen_protocol::Timestamp;
-use batzen_tables::exchange::{AggregateKey, Aggregates, MerchantPub, PaytoHash};
-
-use super::{
-    Account, Aside, Bells, Mode, Progress, WorkerError, check_drain, debit_account, debit_accounts, decide,
-    idle_interval, pause, queues, read,
+use batzen_store::{Store, StoreError};
+use batzen_tables::exchange::{
+    AccountId, AggregateKey, AggregateRow, Aggregates, DepositTarget, KycRequirementKey, KycRequirements,
+    WireTargetKey, WireTargets,
 };
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use super::claims::Claim;
+use super::{
+    Aside, Bells, Mode, Progress, WorkerError, check_drain, debit_accounts, decide, idle_interval, pause,
+    read,
+};
+use crate::rules::read::DuePosition;
 use crate::rules::transfers::{AGGREGATE_DEPOSITS_MAX, payto_method, round_down};
 use crate::rules::{self, Aggregate, Aggregated, Command, Outcome, Refusal, Trigger};
 use crate::service::Exchange;
 
 /// Deposits paid by one transfer at most, so that its list stays readable for the merchant; more are paid by the next.
 const UNIT_DEPOSITS_MAX: usize = 10_000;
-/// Targets looked up at once.
-const TARGETS: usize = 64;
+/// Due deposits looked at at once.
+const PAGE_DEPOSITS: usize = 4_096;
+/// Deposits, and half as many units, that may be on their way through the lane. About two commits of a few milliseconds: one
+/// happens while the other one waits.
+const IN_FLIGHT_DEPOSITS: usize = 3_000;
+/// What a unit costs beside its deposits, in deposits: it writes a transfer and a prepared request.
+const UNIT_WEIGHT: usize = 2;
 /// How often a part is tried again because somebody else was faster.
 const RACES_MAX: u32 = 8;
 /// The shortest pause between two rounds.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
-
-/// Who is paid, and where.
-type Target = (PaytoHash, MerchantPub);
 
 /// Aggregates everything that is due.
 ///
 /// # Errors
 /// When the store fails again and again; what was prepared before stays.
 pub async fn run_until_idle(app: &Exchange) -> Result<Progress, WorkerError> {
-    Aggregator::new(app, Mode::UntilIdle, &Bells::default()).round().await
+    let bells = Bells::default();
+    let mut aggregator = Aggregator::new(app, Mode::UntilIdle, &bells);
+    let mut progress = Progress::default();
+    loop {
+        let round = aggregator.round().await?;
+        progress = Progress { done: progress.done + round.progress.done, ..round.progress };
+        if round.busy.is_empty() {
+            return Ok(progress);
+        }
+        // Whoever waits for our end expects that everything is aggregated, by whomever.
+        tokio::select! {
+            () = app.drain.draining() => return Err(WorkerError::Stopped),
+            () = app.claims.targets.freed(&round.busy) => {}
+        }
+    }
 }
 
 /// Aggregates until the service ends.
@@ -48,7 +78,7 @@ pub(super) async fn run(app: &Exchange, bells: &Bells) -> Result<(), WorkerError
     loop {
         aggregator.round().await?;
         let now = app.rules.aggregation_time(app.now());
-        let next = read(app, move |store| queues::next_ready(store, now)).await?;
+        let next = read(app, move |store| rules::read::next_ready(store, Some(now))).await?;
         // It counts as due from the next tick of the aggregator's coarse clock on.
         let due = next.map(|next| app.rules.aggregation_time(next.saturating_add(shift)));
         let until = due.and_then(|due| due.saturating_since(app.now()).to_std());
@@ -61,14 +91,61 @@ struct Aggregator<'a> {
     app: &'a Exchange,
     mode: Mode,
     bells: &'a Bells,
-    aside: Aside<Target>,
+    /// The accounts that pay, with the methods of their payto URIs.
+    accounts: Arc<[(AccountId, String)]>,
+    aside: Aside<DepositTarget>,
     /// Whether units left half-way were looked for.
     resumed: bool,
 }
 
-/// What became of a target.
+/// What came of a look at all that is due.
+struct Round {
+    progress: Progress,
+    /// Targets that somebody else was at.
+    busy: Vec<DepositTarget>,
+}
+
+/// A unit of aggregation on its way.
+struct Unit {
+    target: DepositTarget,
+    account: AccountId,
+    method: String,
+    wtid: Wtid,
+    kyc_hold: Option<u64>,
+    trigger: Trigger,
+    /// Deposits taken in by parts that are done.
+    taken: usize,
+    /// How many more there probably are, at most one more than fit into a part.
+    left: usize,
+    _claim: Claim<DepositTarget>,
+}
+
+impl Unit {
+    /// What its next part costs the lane.
+    fn weight(&self) -> usize {
+        self.left.min(AGGREGATE_DEPOSITS_MAX) + UNIT_WEIGHT
+    }
+}
+
+/// What is known of a target before its unit begins.
+enum Found {
+    Payable { account: AccountId, method: String, transient: Option<Transient>, left: usize },
+    Aside(String),
+}
+
+/// A transient aggregate, as far as it matters to what comes.
+#[derive(Clone, Copy)]
+struct Transient {
+    wtid: Wtid,
+    /// The KYC requirement that holds it back still.
+    kyc_hold: Option<u64>,
+}
+
+/// What became of a part.
 enum Fate {
-    /// All of it is aggregated.
+    /// The unit has another part.
+    More,
+    /// All of the unit is aggregated.
     Done,
     /// Nothing was due any more.
     Nothing,
@@ -78,181 +155,257 @@ enum Fate {
 
 impl<'a> Aggregator<'a> {
     fn new(app: &'a Exchange, mode: Mode, bells: &'a Bells) -> Self {
-        Self { app, mode, bells, aside: Aside::new(), resumed: false }
+        let accounts = debit_accounts(app).map(|account| (account.id, account.method.to_owned()));
+        let accounts = accounts.collect();
+        Self { app, mode, bells, accounts, aside: Aside::new(), resumed: false }
     }
 
-    /// Until nothing is due.
-    async fn round(&mut self) -> Result<Progress, WorkerError> {
-        let mut progress = Progress::default();
+    /// Looks through all that is due, once.
+    async fn round(&mut self) -> Result<Round, WorkerError> {
+        let mut round = Round { progress: Progress::default(), busy: Vec::new() };
         self.measure().await?;
         if !self.resumed {
-            progress.done += self.resume().await?;
+            let units = self.half_way().await?;
+            self.work(units, &mut round).await?;
             self.resumed = true;
         }
-        // Targets that this round does not look at again.
-        let mut skip = HashSet::new();
-        loop {
-            let now = self.app.rules.aggregation_time(self.app.now());
-            let (targets, given_back) = read(self.app, move |store| {
-                Ok((rules::read::due_targets(store, now, TARGETS, &skip)?, skip))
+        let now = self.app.rules.aggregation_time(self.app.now());
+        let mut position = Some(DuePosition::default());
+        while let Some(from) = position.take() {
+            check_drain(self.app)?;
+            let accounts = Arc::clone(&self.accounts);
+            let (found, next) = read(self.app, move |store| {
+                let (targets, next) = rules::read::due_targets(store, now, &from, PAGE_DEPOSITS)?;
+                Ok((look_up(store, targets, &accounts, now)?, next))
             })
             .await?;
-            skip = given_back;
-            if targets.is_empty() {
-                break;
-            }
-            for target in targets {
-                check_drain(self.app)?;
-                match self.unit(target, now).await? {
-                    Fate::Done => progress.done += 1,
-                    // Somebody else was faster; what is left of it comes with the next round.
-                    Fate::Nothing => {
-                        skip.insert(target);
-                    }
-                    Fate::Aside(reason) => {
-                        if self.aside.put(target) {
-                            let (h_payto, merchant_pub) = target;
-                            tracing::error!(%h_payto, %merchant_pub, reason, "deposits cannot be paid, set aside");
+            position = next;
+            let mut units = VecDeque::with_capacity(found.len());
+            for (target, found) in found {
+                match found {
+                    Found::Payable { account, method, transient, left } => {
+                        match self.app.claims.targets.take(target) {
+                            Some(claim) => units.push_back(Unit {
+                                target,
+                                account,
+                                method,
+                                wtid: transient.map_or_else(Wtid::random, |transient| transient.wtid),
+                                kyc_hold: transient.and_then(|transient| transient.kyc_hold),
+                                trigger: Trigger::Due,
+                                taken: 0,
+                                left,
+                                _claim: claim,
+                            }),
+                            None => round.busy.push(target),
                         }
-                        skip.insert(target);
                     }
+                    Found::Aside(reason) => self.set_aside(target, &reason),
                 }
             }
+            self.work(units, &mut round).await?;
         }
-        progress.set_aside = self.aside.end_round();
-        self.app.metrics.workers.targets_set_aside.set(progress.set_aside);
-        Ok(progress)
+        round.progress.set_aside = self.aside.end_round();
+        self.app.metrics.workers.targets_set_aside.set(round.progress.set_aside);
+        Ok(round)
+    }
+
+    fn set_aside(&mut self, target: DepositTarget, reason: &str) {
+        if self.aside.put(target) {
+            let DepositTarget { h_payto, merchant_pub } = target;
+            tracing::error!(%h_payto, %merchant_pub, reason, "deposits cannot be paid, set aside");
+        }
     }
 
     async fn measure(&self) -> Result<(), WorkerError> {
         let now = self.app.now();
-        let first = read(self.app, queues::first_ready).await?;
+        let first = read(self.app, |store| rules::read::next_ready(store, None)).await?;
         let lag = first.map_or(0, |ready| now.saturating_since(ready).as_micros() / 1_000_000);
         self.app.metrics.workers.aggregation_lag_s.set(lag);
         Ok(())
     }
 
-    /// Pays transient aggregates that are large enough: those whose unit was left half-way, or that a lower wire fee has
-    /// made payable.
-    async fn resume(&mut self) -> Result<u64, WorkerError> {
+    /// Transient aggregates that can be paid: those whose unit was left half-way, that a lower wire fee has made large
+    /// enough, or whose KYC hold is over.
+    async fn half_way(&mut self) -> Result<VecDeque<Unit>, WorkerError> {
         let keys = self.app.keys();
         let now = self.app.now();
         let round_unit = self.app.config.currency_round_unit;
         // The smallest sum that an account can pay now.
-        let payable: Vec<_> = debit_accounts(self.app)
-            .filter_map(|account| Some((account.id, keys.wire_fee(account.method, now)?.wire_fee)))
+        let fees: HashMap<AccountId, _> = self
+            .accounts
+            .iter()
+            .filter_map(|(id, method)| Some((*id, keys.wire_fee(method, now)?.wire_fee)))
             .collect();
-        let found: Vec<AggregateKey> = read(self.app, move |store| {
+        let found: Vec<(AggregateKey, Wtid)> = read(self.app, move |store| {
             let mut found = Vec::new();
             store.scan::<Aggregates>(|aggregate| {
-                let fee = payable.iter().find(|(id, _)| *id == aggregate.key.account).map(|(_, fee)| *fee);
-                let left = fee.and_then(|fee| aggregate.row.total.checked_sub(fee).ok());
-                let is_payable = left.is_some_and(|left| !round_down(left, round_unit).is_zero());
-                if is_payable && aggregate.row.kyc_row.is_none() {
-                    found.push(aggregate.key);
+                let fee = fees.get(&aggregate.key.account);
+                let left = fee.and_then(|fee| aggregate.row.total.checked_sub(*fee).ok());
+                if left.is_some_and(|left| !round_down(left, round_unit).is_zero()) {
+                    found.push((aggregate.key, aggregate.row));
                 }
                 ControlFlow::Continue(())
             })?;
-            Ok(found)
+            let mut payable = Vec::with_capacity(found.len());
+            for (key, row) in found {
+                if transient(store, &key, &row)?.kyc_hold.is_none() {
+                    payable.push((key, row.wtid));
+                }
+            }
+            Ok(payable)
         })
         .await?;
-        let mut done = 0;
-        for key in found {
-            check_drain(self.app)?;
-            let Some(account) = debit_accounts(self.app).find(|account| account.id == key.account) else {
-                continue;
-            };
-            let now = self.app.rules.aggregation_time(self.app.now());
-            match self.parts((key.h_payto, key.merchant_pub), &account, now, true).await? {
-                Fate::Done => done += 1,
-                Fate::Nothing => {}
-                Fate::Aside(reason) => {
-                    let AggregateKey { h_payto, merchant_pub, .. } = key;
-                    tracing::error!(%h_payto, %merchant_pub, reason, "a transient aggregate cannot be paid");
-                }
-            }
-        }
-        Ok(done)
-    }
-
-    /// Aggregates a target's deposits.
-    async fn unit(&mut self, target: Target, now: Timestamp) -> Result<Fate, WorkerError> {
-        let (h_payto, _) = target;
-        let Some(payto_uri) = read(self.app, move |store| rules::read::payto(store, h_payto)).await? else {
-            return Ok(Fate::Aside("the account is unknown".to_owned()));
-        };
-        let Some(method) = payto_method(&payto_uri) else {
-            return Ok(Fate::Aside(format!("{payto_uri:?} has no wire method")));
-        };
-        match debit_account(self.app, method) {
-            Some(account) => self.parts(target, &account, now, false).await,
-            None => Ok(Fate::Aside(format!("no account pays to {method} accounts"))),
-        }
-    }
-
-    /// Part after part of a unit, the last of which pays.
-    async fn parts(
-        &mut self,
-        target: Target,
-        account: &Account<'_>,
-        now: Timestamp,
-        is_begun: bool,
-    ) -> Result<Fate, WorkerError> {
-        let (h_payto, merchant_pub) = target;
-        let account_id = account.id;
-        let (mut taken_in_all, mut races) = (0, 0);
-        let mut is_begun = is_begun;
-        loop {
-            let (mut deposits, transient) = read(self.app, move |store| {
-                let limit = AGGREGATE_DEPOSITS_MAX + 1;
-                let deposits = rules::read::unit(store, h_payto, merchant_pub, now, limit)?;
-                Ok((deposits, rules::read::transient(store, h_payto, merchant_pub, account_id)?))
-            })
-            .await?;
-            if deposits.is_empty() && !is_begun {
-                return Ok(Fate::Nothing);
-            }
-            let is_full = deposits.len() > AGGREGATE_DEPOSITS_MAX;
-            deposits.truncate(AGGREGATE_DEPOSITS_MAX);
-            let more = is_full && taken_in_all + deposits.len() < UNIT_DEPOSITS_MAX;
-            // Which part of a large unit holds the deposit that is due does not matter: they all go.
-            let trigger = if is_begun || is_full { Trigger::Continued } else { Trigger::Due };
-            let command = Command::Aggregate(Aggregate {
-                h_payto,
-                method: account.method.to_owned(),
-                merchant_pub,
-                account: account_id,
-                deposits,
-                trigger,
-                more,
-                wtid: transient.map_or_else(Wtid::random, |row| row.wtid),
-                request_uid: HashCode::random(),
+        let unit = |(key, wtid): (AggregateKey, Wtid)| {
+            let (account, method) = self.accounts.iter().find(|(id, _)| *id == key.account)?.clone();
+            let target = DepositTarget { h_payto: key.h_payto, merchant_pub: key.merchant_pub };
+            Some(Unit {
+                target,
+                account,
+                method,
+                wtid,
                 kyc_hold: None,
-            });
-            let metrics = &self.app.metrics.workers;
-            match decide(self.app, self.mode, command).await? {
-                Ok(Outcome::Aggregate(Aggregated::Nothing)) => return Ok(Fate::Nothing),
-                Ok(Outcome::Aggregate(Aggregated::Transient { taken, total })) => {
-                    metrics.deposits.add(taken as u64);
-                    taken_in_all += taken;
-                    is_begun = true;
-                    if !more {
-                        tracing::debug!(%h_payto, %merchant_pub, taken, %total, "too little to be paid");
-                        metrics.transients.inc();
-                        return Ok(Fate::Done);
-                    }
-                }
-                Ok(Outcome::Aggregate(Aggregated::Prepared { taken, amount })) => {
-                    tracing::debug!(%h_payto, %merchant_pub, taken, %amount, "transfer prepared");
-                    metrics.deposits.add(taken as u64);
-                    metrics.aggregates.inc();
+                trigger: Trigger::Continued,
+                taken: 0,
+                left: AGGREGATE_DEPOSITS_MAX,
+                _claim: self.app.claims.targets.take(target)?,
+            })
+        };
+        Ok(found.into_iter().filter_map(unit).collect())
+    }
+
+    /// Works units off, several at a time.
+    async fn work(&mut self, mut units: VecDeque<Unit>, round: &mut Round) -> Result<(), WorkerError> {
+        let mut in_flight = FuturesUnordered::new();
+        let mut weight = 0;
+        loop {
+            while weight < IN_FLIGHT_DEPOSITS
+                && let Some(unit) = units.pop_front()
+            {
+                check_drain(self.app)?;
+                let unit_weight = unit.weight();
+                weight += unit_weight;
+                let (app, mode) = (self.app, self.mode);
+                in_flight.push(async move { (unit_weight, part(app, mode, unit).await) });
+            }
+            let Some((unit_weight, ended)) = in_flight.next().await else { return Ok(()) };
+            weight -= unit_weight;
+            let (unit, fate) = ended?;
+            match fate {
+                // At once, so that a unit is not left half-way for longer than need be.
+                Fate::More => units.push_front(unit),
+                Fate::Done => {
+                    round.progress.done += 1;
                     self.bells.transfer.notify_one();
-                    return Ok(Fate::Done);
                 }
-                Ok(other) => panic!("an aggregation was answered with {other:?}"),
-                Err(Refusal::TransientOther | Refusal::WtidTaken) if races < RACES_MAX => races += 1,
-                Err(refusal) => return Ok(Fate::Aside(refusal.to_string())),
+                // Somebody else was faster; what is left of it comes with the next round.
+                Fate::Nothing => {}
+                Fate::Aside(reason) => self.set_aside(unit.target, &reason),
             }
         }
+    }
+}
+
+/// Finds out how targets can be paid.
+fn look_up(
+    store: &Store,
+    targets: Vec<DepositTarget>,
+    accounts: &[(AccountId, String)],
+    now: Timestamp,
+) -> Result<Vec<(DepositTarget, Found)>, StoreError> {
+    let keys: Vec<_> = targets.iter().map(|target| WireTargetKey { h_payto: target.h_payto }).collect();
+    let paytos = store.get_many::<WireTargets>(&keys)?;
+    let mut found = Vec::with_capacity(targets.len());
+    for (target, payto) in targets.into_iter().zip(paytos) {
+        let payto_uri = payto.map(|payto| payto.row.payto_uri);
+        let method = payto_uri.as_deref().map(payto_method);
+        let account = match method {
+            None => Err("the account is unknown".to_owned()),
+            Some(None) => Err(format!("{:?} has no wire method", payto_uri.unwrap_or_default())),
+            Some(Some(method)) => accounts
+                .iter()
+                .find(|(_, own)| own.eq_ignore_ascii_case(method))
+                .ok_or_else(|| format!("no account pays to {method} accounts")),
+        };
+        let (account, method) = match account {
+            Ok(account) => account.clone(),
+            Err(reason) => {
+                found.push((target, Found::Aside(reason)));
+                continue;
+            }
+        };
+        let key = AggregateKey { h_payto: target.h_payto, merchant_pub: target.merchant_pub, account };
+        let row = store.get::<Aggregates>(&key)?;
+        let transient = row.map(|row| transient(store, &key, &row.row)).transpose()?;
+        let left = rules::read::open_deposits(store, &target, now, AGGREGATE_DEPOSITS_MAX + 1)?;
+        // Due, but a refund is possible still.
+        if left > 0 {
+            found.push((target, Found::Payable { account, method, transient, left }));
+        }
+    }
+    Ok(found)
+}
+
+/// A hold lasts as long as its requirement.
+fn transient(store: &Store, key: &AggregateKey, row: &AggregateRow) -> Result<Transient, StoreError> {
+    let kyc_hold = match row.kyc_row {
+        Some(row) => {
+            let requirement = KycRequirementKey { h_payto: key.h_payto, row };
+            store.get::<KycRequirements>(&requirement)?.map(|_| row)
+        }
+        None => None,
+    };
+    Ok(Transient { wtid: row.wtid, kyc_hold })
+}
+
+/// Has the next part of a unit decided.
+async fn part(app: &Exchange, mode: Mode, mut unit: Unit) -> Result<(Unit, Fate), WorkerError> {
+    let metrics = &app.metrics.workers;
+    let DepositTarget { h_payto, merchant_pub } = unit.target;
+    let mut races = 0;
+    loop {
+        let command = Command::Aggregate(Aggregate {
+            target: unit.target,
+            method: unit.method.clone(),
+            account: unit.account,
+            until: app.rules.aggregation_time(app.now()),
+            deposits_max: AGGREGATE_DEPOSITS_MAX,
+            trigger: unit.trigger,
+            complete: unit.taken + AGGREGATE_DEPOSITS_MAX >= UNIT_DEPOSITS_MAX,
+            wtid: unit.wtid,
+            request_uid: HashCode::random(),
+            kyc_hold: unit.kyc_hold,
+        });
+        let fate = match decide(app, mode, command).await? {
+            Ok(Outcome::Aggregate(Aggregated::Nothing)) => Fate::Nothing,
+            Ok(Outcome::Aggregate(Aggregated::Transient { taken, total, more })) => {
+                metrics.deposits.add(taken as u64);
+                unit.taken += taken;
+                unit.trigger = Trigger::Continued;
+                unit.left = AGGREGATE_DEPOSITS_MAX;
+                if more {
+                    Fate::More
+                } else {
+                    tracing::debug!(%h_payto, %merchant_pub, taken, %total, "too little to be paid");
+                    metrics.transients.inc();
+                    Fate::Done
+                }
+            }
+            Ok(Outcome::Aggregate(Aggregated::Prepared { taken, amount })) => {
+                tracing::debug!(%h_payto, %merchant_pub, taken, %amount, "transfer prepared");
+                metrics.deposits.add(taken as u64);
+                metrics.aggregates.inc();
+                Fate::Done
+            }
+            Ok(other) => panic!("an aggregation was answered with {other:?}"),
+            Err(Refusal::TransientOther | Refusal::WtidTaken) if races < RACES_MAX => {
+                races += 1;
+                let (target, account) = (unit.target, unit.account);
+                let row = read(app, move |store| rules::read::transient(store, target, account)).await?;
+                unit.wtid = row.map_or_else(Wtid::random, |row| row.wtid);
+                continue;
+            }
+            Err(refusal) => Fate::Aside(refusal.to_string()),
+        };
+        return Ok((unit, fate));
     }
 }

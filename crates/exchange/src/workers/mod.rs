@@ -19,6 +19,7 @@
 //! transfers that the bank has refused for good.
 
 pub mod aggregator;
+mod claims;
 pub mod closer;
 pub mod drain;
 mod metrics;
@@ -43,6 +44,7 @@ use crate::rules::transfers::payto_method;
 use crate::rules::{Command, Outcome, Refusal};
 use crate::service::Exchange;
 
+pub use claims::Claims;
 pub use metrics::WorkerMetrics;
 
 /// How often something that fails is tried when a worker runs only until it is idle.
@@ -297,7 +299,9 @@ fn gateway(client: &Client, config: &GatewayConfig) -> WireGatewayClient {
 
 /// An HTTP client for gateways.
 fn client(section: &str, connections: usize) -> Result<Client, WorkerError> {
-    let options = ClientOptions { pool_max_idle: connections, ..ClientOptions::default() };
+    // Banks are near: packing pages of history would take longer than sending them.
+    let options =
+        ClientOptions { pool_max_idle: connections, accept_deflate: false, ..ClientOptions::default() };
     Client::new(&options)
         .map_err(|source| WorkerError::Bank { section: section.to_owned(), source: source.into() })
 }

@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use batzen_protocol::Timestamp;
 use batzen_store::{Column, Found, Record, Store, StoreError, prefix_successor};
-use batzen_tables::exchange::{DepositsOpen, Drains, Prepared, Reserves};
+use batzen_tables::exchange::{Drains, Prepared, Reserves};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
@@ -62,17 +62,4 @@ pub(super) fn next_expiration(store: &Store, now: Timestamp) -> Result<Option<Ti
     let later = (Bound::Excluded(now), Bound::Unbounded);
     let found = store.range::<Reserves, Timestamp>(Reserves::BY_EXPIRATION, later, 1)?;
     Ok(found.first().map(|found| found.row.expiration))
-}
-
-/// When the most urgent deposit is, or was, due.
-pub(super) fn first_ready(store: &Store) -> Result<Option<Timestamp>> {
-    let found = store.range::<DepositsOpen, Timestamp>(DepositsOpen::BY_READY, .., 1)?;
-    Ok(found.first().map(|found| found.row.ready))
-}
-
-/// The next moment after `now` at which a deposit is due.
-pub(super) fn next_ready(store: &Store, now: Timestamp) -> Result<Option<Timestamp>> {
-    let later = (Bound::Excluded(now), Bound::Unbounded);
-    let found = store.range::<DepositsOpen, Timestamp>(DepositsOpen::BY_READY, later, 1)?;
-    Ok(found.first().map(|found| found.row.ready))
 }

@@ -32,9 +32,9 @@ use crate::rules::{Command, ExchangeRules, TransferDone, TransferFailed};
 use crate::service::Exchange;
 
 /// Transfers asked for at the same time.
-const IN_FLIGHT_MAX: usize = 64;
+const IN_FLIGHT_MAX: usize = 128;
 /// Open transfers read at once.
-const PAGE: usize = 256;
+const PAGE: usize = 1_024;
 /// An account whose bank has failed so often in a row is left alone for some time.
 const FAILURES_IN_A_ROW: u32 = 8;
 
@@ -126,7 +126,8 @@ impl<'a> Transfers<'a> {
             if let Some(config) = &account.config.gateway {
                 let section = account.config.section.clone();
                 let client = client(&section, IN_FLIGHT_MAX)?;
-                gateways.entry(account.id).or_insert_with(|| (section, gateway(&client, config)));
+                let gateway = || gateway(&client, config).with_transfer_connections(IN_FLIGHT_MAX);
+                gateways.entry(account.id).or_insert_with(|| (section, gateway()));
             }
         }
         Ok(Self {

@@ -1,15 +1,13 @@
 //! G1 to G5, F5, and the acceptance scenarios of the workers.
 
-use std::collections::HashSet;
-
 use batzen_crypto::HashCode;
 use batzen_exchange::rules::{
     Aggregate, Aggregated, Command, ExecuteDrain, Outcome, Refusal, TransferDone, TransferFailed,
     TransferRetry, Trigger, read,
 };
-use batzen_protocol::Money;
+use batzen_protocol::{Money, Timestamp};
 use batzen_store::{ChangeSet, CommitOutcome};
-use batzen_tables::exchange::{Aggregates, DepositKey, DepositsOpen, DrainRow, Drains, Prepared, WtidKey};
+use batzen_tables::exchange::{Aggregates, DepositKey, DrainRow, Drains, Prepared, WtidKey};
 
 use crate::world::*;
 
@@ -177,15 +175,15 @@ fn a_fee_that_refunds_left_no_money_for_is_waived() {
     assert_eq!(shop.bank(), [(7, m("0.84"))]);
 }
 
-fn command(keys: &[DepositKey], account_n: u8, wtid_n: u8) -> Aggregate {
+fn command(account_n: u8, wtid_n: u8) -> Aggregate {
     Aggregate {
-        h_payto: h_payto(account_n),
+        target: target(B, account_n),
         method: METHOD.to_owned(),
-        merchant_pub: merchant(B),
         account: account(),
-        deposits: keys.to_vec(),
+        until: Timestamp::NEVER,
+        deposits_max: 1_000,
         trigger: Trigger::Due,
-        more: false,
+        complete: false,
         wtid: wtid(wtid_n),
         request_uid: HashCode::random(),
         kyc_hold: None,
@@ -195,43 +193,64 @@ fn command(keys: &[DepositKey], account_n: u8, wtid_n: u8) -> Aggregate {
 #[test]
 fn an_aggregation_decides_on_the_rows_alone() {
     let mut shop = Shop::new();
-    let due = shop.pay(B, 42, "1", 0);
-    let later = shop.pay(B, 42, "1", 50);
-    let elsewhere = shop.pay(B, 43, "1", 0);
-    let world = &shop.world;
-    let run = |aggregate: Aggregate| {
-        let Outcome::Aggregate(aggregated) = world.ok(Command::Aggregate(aggregate)) else { panic!() };
+    shop.pay(B, 42, "1", 50);
+    shop.pay(B, 43, "1", 0);
+    shop.pay(A, 42, "1", 0);
+    let run = |shop: &Shop, aggregate: Aggregate| {
+        let Outcome::Aggregate(aggregated) = shop.world.ok(Command::Aggregate(aggregate)) else { panic!() };
         aggregated
     };
-    // Nothing due among the named ones.
-    assert_eq!(run(command(&[later.clone(), elsewhere.clone()], 42, 1)), Aggregated::Nothing);
-    assert_eq!(run(command(&[], 42, 1)), Aggregated::Nothing);
-    let foreign = Aggregate { method: "iban".to_owned(), ..command(std::slice::from_ref(&due), 42, 1) };
+    assert_eq!(
+        run(&shop, command(42, 1)),
+        Aggregated::Nothing,
+        "due ones of other targets count for nothing"
+    );
+    assert_eq!(run(&shop, command(41, 1)), Aggregated::Nothing);
+    let late = deposit(&[(50, 1, "5")], (B, 50, 42), (60, 100));
+    shop.world.ok(withdraw(99, &[(50, 1)], false));
+    shop.world.ok(Command::Deposit(late));
+    shop.pay(B, 42, "1", 0);
+    let world = &shop.world;
+    let foreign = Aggregate { method: "iban".to_owned(), ..command(42, 1) };
     assert_eq!(world.refused(Command::Aggregate(foreign)), Refusal::TargetMismatch);
-    // Duplicates and strangers are left out; so is what was aggregated before, also in the same batch.
-    let named = [due.clone(), due.clone(), elsewhere, deposit_key(77, B, 1)];
+    // What may be refunded still is left out; so is what was aggregated before, also in the same batch.
     let twice = [
-        Command::Aggregate(command(&named, 42, 1)),
-        Command::Aggregate(command(&named, 42, 2)),
-        refund((1, B, 1), 1, "0.5"),
+        Command::Aggregate(command(42, 1)),
+        Command::Aggregate(command(42, 2)),
+        refund((4, B, 4), 1, "0.5"),
+        refund((50, B, 50), 1, "0.5"),
     ];
     let verdicts = world.batch(&twice);
-    let prepared = Aggregated::Prepared { taken: 1, amount: m("0.89") };
+    let prepared = Aggregated::Prepared { taken: 2, amount: m("1.79") };
     assert_eq!(verdicts[0], Ok(Outcome::Aggregate(prepared)));
     assert_eq!(verdicts[1], Ok(Outcome::Aggregate(Aggregated::Nothing)));
     assert_eq!(verdicts[2], Err(Refusal::DepositPaid), "a refund and an aggregation never both happen");
+    assert!(verdicts[3].is_ok());
     // An identifier is used once.
-    let again = Aggregate { trigger: Trigger::Continued, ..command(&[later], 42, 1) };
-    assert_eq!(world.refused(Command::Aggregate(again)), Refusal::WtidTaken);
-    world.totals();
+    shop.pay(B, 42, "1", 0);
+    let again = Aggregate { trigger: Trigger::Continued, ..command(42, 1) };
+    assert_eq!(shop.world.refused(Command::Aggregate(again)), Refusal::WtidTaken);
+    shop.world.totals();
+}
+
+#[test]
+fn a_deposit_of_the_same_batch_is_taken_in() {
+    let shop = Shop::new();
+    shop.world.ok(withdraw(99, &[(1, 1), (2, 1)], true));
+    let now_s = shop.world.now().as_secs().unwrap() - T0;
+    let pay = |n| Command::Deposit(deposit(&[(n, 1, "1")], (B, n, 42), (now_s, now_s)));
+    let verdicts = shop.world.batch(&[pay(1), Command::Aggregate(command(42, 1)), pay(2)]);
+    let prepared = Aggregated::Prepared { taken: 1, amount: m("0.89") };
+    assert_eq!(verdicts[1], Ok(Outcome::Aggregate(prepared)));
+    assert_eq!(read::open_deposits(&shop.world.store, &target(B, 42), shop.world.now(), 9).unwrap(), 1);
+    shop.world.totals();
 }
 
 #[test]
 fn a_refund_before_the_aggregation_in_one_batch_counts() {
     let mut shop = Shop::new();
-    let key = shop.pay(B, 42, "1", 0);
-    let verdicts =
-        shop.world.batch(&[refund((1, B, 1), 1, "0.5"), Command::Aggregate(command(&[key], 42, 1))]);
+    shop.pay(B, 42, "1", 0);
+    let verdicts = shop.world.batch(&[refund((1, B, 1), 1, "0.5"), Command::Aggregate(command(42, 1))]);
     let prepared = Aggregated::Prepared { taken: 1, amount: m("0.39") };
     assert_eq!(verdicts[1], Ok(Outcome::Aggregate(prepared)));
     shop.world.totals();
@@ -241,14 +260,14 @@ fn a_refund_before_the_aggregation_in_one_batch_counts() {
 fn a_hold_keeps_the_money_until_it_is_lifted() {
     let mut shop = Shop::new();
     let key = shop.pay(B, 42, "1", 0);
-    let held = Aggregate { kyc_hold: Some(17), ..command(std::slice::from_ref(&key), 42, 1) };
+    let held = Aggregate { kyc_hold: Some(17), ..command(42, 1) };
     let outcome = shop.world.ok(Command::Aggregate(held));
-    let transient = Aggregated::Transient { taken: 1, total: m("0.9") };
+    let transient = Aggregated::Transient { taken: 1, total: m("0.9"), more: false };
     assert_eq!(outcome, Outcome::Aggregate(transient));
     let status = read::deposit_status(&shop.world.store, &shop.world.denoms, &key).unwrap().unwrap();
     assert_eq!((status.transfer, status.kyc_row), (None, Some(17)));
     assert_eq!(read::transfer(&shop.world.store, &shop.world.denoms, wtid(1)).unwrap(), None);
-    let released = Aggregate { trigger: Trigger::Continued, ..command(&[], 42, 2) };
+    let released = Aggregate { trigger: Trigger::Continued, ..command(42, 2) };
     assert_eq!(shop.world.refused(Command::Aggregate(released.clone())), Refusal::TransientOther);
     shop.world.ok(Command::Aggregate(Aggregate { wtid: wtid(1), ..released }));
     assert_eq!(shop.bank(), [(42, m("0.89"))]);
@@ -260,44 +279,61 @@ fn a_large_unit_is_taken_in_parts_under_one_identifier() {
     for _ in 0..25 {
         shop.pay(B, 42, "1", 0);
     }
-    shop.world.aggregate_target(h_payto(42), merchant(B), 10_000, 10);
-    assert_eq!(shop.world.store.count::<DepositsOpen>().unwrap(), 0);
+    let part = |complete, wtid_n| Aggregate { deposits_max: 10, complete, ..command(42, wtid_n) };
+    let outcome = shop.world.ok(Command::Aggregate(part(false, 1)));
+    let transient = Aggregated::Transient { taken: 10, total: m("9"), more: true };
+    assert_eq!(outcome, Outcome::Aggregate(transient));
+    // The rest goes under the same identifier.
+    let prepared = Aggregated::Prepared { taken: 5, amount: m("22.49") };
+    assert_eq!(shop.world.aggregate_target(target(B, 42), 10), prepared);
+    assert_eq!(read::next_ready(&shop.world.store, None).unwrap(), None);
     assert_eq!(shop.world.store.count::<Aggregates>().unwrap(), 0);
+    let transfer = read::transfer(&shop.world.store, &shop.world.denoms, wtid(1)).unwrap().unwrap();
+    assert_eq!(transfer.deposits.len(), 25);
     assert_eq!(shop.bank(), [(42, m("22.49"))]);
+    // A transfer need not wait for the rest.
+    for _ in 0..12 {
+        shop.pay(B, 42, "1", 0);
+    }
+    let outcome = shop.world.ok(Command::Aggregate(part(true, 2)));
+    assert_eq!(outcome, Outcome::Aggregate(Aggregated::Prepared { taken: 10, amount: m("8.99") }));
+    assert_eq!(shop.bank(), [(42, m("1.79")), (42, m("8.99"))]);
 }
 
 #[test]
-fn without_a_wire_fee_deposits_wait_and_starve_nobody() {
+fn without_a_wire_fee_deposits_wait() {
     let mut shop = Shop::new();
-    let key = shop.pay(B, 42, "1", 0);
-    shop.pay(B, 43, "1", 0);
+    shop.pay(B, 42, "1", 0);
     shop.world.advance(5_000);
-    assert_eq!(shop.world.refused(Command::Aggregate(command(&[key], 42, 1))), Refusal::WireFeeMissing);
-    let skip = HashSet::from([(h_payto(42), merchant(B))]);
-    let targets = read::due_targets(&shop.world.store, shop.world.now(), 10, &skip).unwrap();
-    assert_eq!(targets, [(h_payto(43), merchant(B))]);
+    assert_eq!(shop.world.refused(Command::Aggregate(command(42, 1))), Refusal::WireFeeMissing);
+    assert_eq!(shop.world.due_targets(shop.world.now()), [target(B, 42)]);
 }
 
 #[test]
-fn many_due_deposits_of_skipped_targets_hide_nobody() {
+fn the_queue_is_read_page_by_page() {
     let mut shop = Shop::new();
     for _ in 0..100 {
         shop.pay(B, 42, "1", 0);
     }
     shop.world.advance(1);
     shop.pay(B, 43, "1", 0);
-    let skip = HashSet::from([(h_payto(42), merchant(B))]);
-    let targets = read::due_targets(&shop.world.store, shop.world.now(), 1, &skip).unwrap();
-    assert_eq!(targets, [(h_payto(43), merchant(B))]);
-    let targets = read::due_targets(&shop.world.store, shop.world.now(), 1, &HashSet::new()).unwrap();
-    assert_eq!(targets, [(h_payto(42), merchant(B))]);
+    shop.pay(B, 42, "1", 1);
+    let look =
+        |from: &read::DuePosition| read::due_targets(&shop.world.store, shop.world.now(), from, 60).unwrap();
+    let (targets, next) = look(&Default::default());
+    assert_eq!(targets, [target(B, 42)], "each target once");
+    let (targets, next) = look(&next.unwrap());
+    assert_eq!(targets, [target(B, 42), target(B, 43)], "most urgent first, and nothing that is not due");
+    assert_eq!(next, None);
+    let count = |max| read::open_deposits(&shop.world.store, &target(B, 42), shop.world.now(), max).unwrap();
+    assert_eq!((count(50), count(500)), (50, 101), "also what is not due, if it cannot be refunded any more");
 }
 
 #[test]
 fn transfers_finish_fail_and_are_tried_again() {
     let mut shop = Shop::new();
-    let key = shop.pay(B, 42, "1", 0);
-    shop.world.ok(Command::Aggregate(command(&[key], 42, 1)));
+    shop.pay(B, 42, "1", 0);
+    shop.world.ok(Command::Aggregate(command(42, 1)));
     let changed = |command| {
         let Outcome::Transfer(marked) = shop.world.ok(command) else { panic!() };
         marked.changed

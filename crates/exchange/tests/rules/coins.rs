@@ -6,7 +6,7 @@ use batzen_exchange::rules::{
     CoinHistoryItem, Command, ConflictReason, DenomProblem, Deposit, Outcome, Refunded, Refusal, read,
 };
 use batzen_protocol::{Money, Timestamp};
-use batzen_tables::exchange::{DenomSerial, DepositsOpen};
+use batzen_tables::exchange::DenomSerial;
 
 use crate::world::*;
 
@@ -156,8 +156,8 @@ fn a_deadline_in_the_past_is_queued_under_the_present() {
     issue(&world, &[1]);
     world.advance(100);
     world.ok(Command::Deposit(deposit(&[(1, 1, "1")], (1, 1, 1), (0, 3))));
-    let open = world.store.all::<DepositsOpen>().unwrap();
-    assert_eq!(open[0].row.ready, at(100));
+    assert_eq!(read::next_ready(&world.store, None).unwrap(), Some(at(100)));
+    assert_eq!(read::next_ready(&world.store, Some(at(100))).unwrap(), None);
     assert_eq!(read::deposit(&world.store, &deposit_key(1, 1, 1)).unwrap().unwrap().wire_deadline, at(3));
 }
 

@@ -334,10 +334,11 @@ impl Rules for Planted {
             _ => None,
         };
         if let (Bug::RefundIgnored, Command::Aggregate(aggregate)) = (self.bug, command) {
-            for key in &aggregate.deposits {
-                if let Some(row) = rows.get::<Deposits>(key).cloned() {
-                    rows.update::<Deposits>(key, tables::DepositRow { refunded: Money::ZERO, ..row });
-                }
+            let (from, _) = aggregate.target.range(aggregate.until);
+            let found = rows.range::<Deposits>(Deposits::BY_TARGET, &from);
+            let found: Vec<_> = found.into_iter().map(|(key, row)| (key.clone(), row.clone())).collect();
+            for (key, row) in found {
+                rows.update::<Deposits>(&key, tables::DepositRow { refunded: Money::ZERO, ..row });
             }
         }
         let outcome = self.rules.execute(rows, command, now)?;
@@ -394,21 +395,18 @@ impl Rules for Planted {
 /// A sequence in which each of the bugs shows.
 fn revealing_sequence() -> Vec<Op> {
     let credit = |bank_row| crate::world::credits(&[(1, bank_row, "30", 1, at(0))], bank_row);
-    let aggregate = {
-        let (h_payto, merchant_pub) = (crate::world::h_payto(0), crate::world::merchant(0));
-        Command::Aggregate(batzen_exchange::rules::Aggregate {
-            h_payto,
-            method: METHOD.to_owned(),
-            merchant_pub,
-            account: crate::world::account(),
-            deposits: vec![crate::world::deposit_key(0, 0, 1)],
-            trigger: batzen_exchange::rules::Trigger::Due,
-            more: false,
-            wtid: crate::world::wtid(1),
-            request_uid: crate::world::hash(9, 9),
-            kyc_hold: None,
-        })
-    };
+    let aggregate = Command::Aggregate(batzen_exchange::rules::Aggregate {
+        target: crate::world::target(0, 0),
+        method: METHOD.to_owned(),
+        account: crate::world::account(),
+        until: at(0),
+        deposits_max: 1_000,
+        trigger: batzen_exchange::rules::Trigger::Due,
+        complete: false,
+        wtid: crate::world::wtid(1),
+        request_uid: crate::world::hash(9, 9),
+        kyc_hold: None,
+    });
     [
         credit(1),
         withdraw(1, &[(0, 1)], false),

@@ -179,32 +179,22 @@ fn recouping_refresh() -> impl Strategy<Value = Command> {
 }
 
 fn aggregating() -> impl Strategy<Value = Command> {
-    (0..ACCOUNTS, 0..MERCHANTS, any::<u16>(), 0u8..8, 0..WTIDS).prop_map(
-        |(account_n, merchant_n, mask, odd, wtid_n)| {
-            let mut deposits = Vec::new();
-            for n in 0..COINS {
-                for contract_n in 0..CONTRACTS {
-                    if mask >> (n * CONTRACTS + contract_n) & 1 == 1 {
-                        deposits.push(deposit_key(n, merchant_n, contract_n));
-                    }
-                }
-            }
-            // Most merchants keep to few identifiers, so that transients are met again.
-            let wtid_n = (merchant_n * ACCOUNTS + account_n) * WTIDS + wtid_n / 2;
-            Command::Aggregate(Aggregate {
-                h_payto: h_payto(account_n),
-                method: if odd == 0 { "iban".to_owned() } else { METHOD.to_owned() },
-                merchant_pub: merchant(merchant_n),
-                account: account(),
-                deposits,
-                trigger: if odd < 3 { Trigger::Continued } else { Trigger::Due },
-                more: odd == 3,
-                wtid: wtid(wtid_n),
-                request_uid: HashCode::from_bytes([wtid_n; 64]),
-                kyc_hold: (odd == 4).then_some(7),
-            })
-        },
-    )
+    (0..ACCOUNTS, 0..MERCHANTS, 0u8..8, 0..WTIDS).prop_map(|(account_n, merchant_n, odd, wtid_n)| {
+        // Most merchants keep to few identifiers, so that transients are met again.
+        let wtid_n = (merchant_n * ACCOUNTS + account_n) * WTIDS + wtid_n / 2;
+        Command::Aggregate(Aggregate {
+            target: target(merchant_n, account_n),
+            method: if odd == 0 { "iban".to_owned() } else { METHOD.to_owned() },
+            account: account(),
+            until: if odd == 5 { at(50) } else { batzen_protocol::Timestamp::NEVER },
+            deposits_max: 1_000,
+            trigger: if odd < 3 { Trigger::Continued } else { Trigger::Due },
+            complete: odd == 3,
+            wtid: wtid(wtid_n),
+            request_uid: HashCode::from_bytes([wtid_n; 64]),
+            kyc_hold: (odd == 4).then_some(7),
+        })
+    })
 }
 
 fn marking() -> impl Strategy<Value = Command> {

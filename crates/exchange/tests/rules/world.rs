@@ -18,8 +18,8 @@ use batzen_exchange::rules::{
 use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_store::{ChangeSet, CommitOutcome, Store, memory::MemoryBackend};
 use batzen_tables::exchange::{
-    AccountId, DenomKey, DenomRow, DenomSerial, Denominations, DepositKey, FreshCoin, RefundKey,
-    RevocationRow, Revocations, WireFeeKey, WireFeeRow, WireFees,
+    AccountId, DenomKey, DenomRow, DenomSerial, Denominations, DepositKey, DepositTarget, FreshCoin,
+    RefundKey, RevocationRow, Revocations, WireFeeKey, WireFeeRow, WireFees,
 };
 
 /// The first moment of every test, in seconds.
@@ -276,45 +276,46 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
         for round in 0.. {
             assert!(round < 100, "the aggregator does not come to an end");
             let now = self.rules.aggregation_time(self.now());
-            let targets = read::due_targets(&self.store, now, 100, &Default::default()).unwrap();
-            if targets.is_empty() {
-                return;
+            let targets = self.due_targets(now);
+            let mut is_done = true;
+            for target in targets {
+                is_done &= self.aggregate_target(target, 1_000) == Aggregated::Nothing;
             }
-            for (h_payto, merchant_pub) in targets {
-                self.aggregate_target(h_payto, merchant_pub, 10_000, 1_000);
+            if is_done {
+                return;
             }
         }
     }
 
-    /// Aggregates one target in parts of `part` deposits.
-    pub fn aggregate_target(
-        &self,
-        h_payto: ShortHash,
-        merchant_pub: EddsaPublicKey,
-        limit: usize,
-        part: usize,
-    ) {
-        let now = self.rules.aggregation_time(self.now());
-        let mut keys = read::unit(&self.store, h_payto, merchant_pub, now, limit).unwrap();
-        let due = |key: &DepositKey| read::deposit(&self.store, key).unwrap().unwrap().wire_deadline <= now;
-        keys.sort_by_key(|key| !due(key));
-        let parts: Vec<&[DepositKey]> = keys.chunks(part).collect();
-        for (n, deposits) in parts.iter().enumerate() {
-            let transient = read::transient(&self.store, h_payto, merchant_pub, account()).unwrap();
+    /// Whom deposits are due for.
+    pub fn due_targets(&self, now: Timestamp) -> Vec<DepositTarget> {
+        let (targets, next) = read::due_targets(&self.store, now, &Default::default(), 10_000).unwrap();
+        assert_eq!(next, None, "more deposits than a test makes");
+        targets
+    }
+
+    /// Aggregates one target in parts of `part` deposits; says what the last one did.
+    pub fn aggregate_target(&self, target: DepositTarget, part: usize) -> Aggregated {
+        let mut trigger = Trigger::Due;
+        loop {
+            let transient = read::transient(&self.store, target, account()).unwrap();
             let outcome = self.ok(Command::Aggregate(Aggregate {
-                h_payto,
+                target,
                 method: METHOD.to_owned(),
-                merchant_pub,
                 account: account(),
-                deposits: deposits.to_vec(),
-                trigger: if n == 0 { Trigger::Due } else { Trigger::Continued },
-                more: n + 1 < parts.len(),
+                until: self.rules.aggregation_time(self.now()),
+                deposits_max: part,
+                trigger,
+                complete: false,
                 wtid: transient.map_or_else(Wtid::random, |row| row.wtid),
                 request_uid: HashCode::random(),
                 kyc_hold: None,
             }));
-            let Outcome::Aggregate(aggregated) = outcome else { panic!("{outcome:?}") };
-            assert_ne!(aggregated, Aggregated::Nothing, "the worker asks only for what is due");
+            match outcome {
+                Outcome::Aggregate(Aggregated::Transient { more: true, .. }) => trigger = Trigger::Continued,
+                Outcome::Aggregate(last) => return last,
+                other => panic!("{other:?}"),
+            }
         }
     }
 
@@ -394,6 +395,10 @@ pub fn deposit(
             })
             .collect(),
     }
+}
+
+pub fn target(merchant_n: u8, account_n: u8) -> DepositTarget {
+    DepositTarget { h_payto: h_payto(account_n), merchant_pub: merchant(merchant_n) }
 }
 
 pub fn deposit_key(n: u8, merchant_n: u8, contract_n: u8) -> DepositKey {

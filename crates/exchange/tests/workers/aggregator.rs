@@ -6,7 +6,7 @@ use batzen_crypto::{HashCode, Wtid};
 use batzen_exchange::rules::{Aggregate, Aggregated, Command, Outcome, Refusal, Trigger, read};
 use batzen_protocol::Money;
 use batzen_protocol::payto::h_payto;
-use batzen_tables::exchange::{Aggregates, Prepared};
+use batzen_tables::exchange::{Aggregates, DepositTarget, Prepared};
 
 use crate::world::{World, m, merchant, our_account, payto};
 
@@ -39,18 +39,19 @@ async fn what_is_due_may_stand_at_the_end_of_a_large_unit() {
 #[tokio::test]
 async fn a_unit_left_half_way_is_found_again() {
     let w = World::new().await;
-    let due = w.deposit("B", "42", &["1"; 3], 0).await;
+    w.deposit("B", "42", &["1"; 3], 0).await;
     let later = w.deposit("B", "42", &["2"; 3], 1_000).await;
     // An aggregator took the first part, which was all that was due, and was killed.
+    let target = DepositTarget { h_payto: h_payto(&payto("42")), merchant_pub: merchant("B") };
     let outcome = w
         .submit(Command::Aggregate(Aggregate {
-            h_payto: h_payto(&payto("42")),
+            target,
             method: "x-taler-bank".to_owned(),
-            merchant_pub: merchant("B"),
             account: our_account(),
-            deposits: due,
+            until: w.now(),
+            deposits_max: 3,
             trigger: Trigger::Due,
-            more: true,
+            complete: false,
             wtid: Wtid::random(),
             request_uid: HashCode::random(),
             kyc_hold: None,

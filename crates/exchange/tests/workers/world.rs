@@ -19,9 +19,7 @@ use batzen_http::gateway::{AddIncomingRequest, HistoryQuery, OutgoingTransaction
 use batzen_http::{Client, ClientOptions};
 use batzen_protocol::payto::h_payto;
 use batzen_protocol::{Amount, Currency, Duration, Money, Timestamp};
-use batzen_tables::exchange::{
-    AccountId, DenomSerial, DepositKey, Deposits, DepositsOpen, Prepared, RefundKey, Tracking, TrackingKey,
-};
+use batzen_tables::exchange::{AccountId, DenomSerial, DepositKey, Deposits, Prepared, RefundKey};
 use tempfile::TempDir;
 
 use crate::proxy::Proxy;
@@ -320,23 +318,21 @@ impl World {
         assert_eq!(totals.wired_out, flow.outgoing_transfers, "transfers are executed once each");
 
         let store = &self.app().store;
-        let open: HashSet<DepositKey> =
-            store.all::<DepositsOpen>().unwrap().into_iter().map(|row| row.key).collect();
-        let tracked: HashSet<TrackingKey> =
-            store.all::<Tracking>().unwrap().into_iter().map(|row| row.key).collect();
-        let mut taken = 0;
-        for deposit in store.all::<Deposits>().unwrap() {
-            assert_eq!(
-                open.contains(&deposit.key),
-                deposit.row.wtid.is_none(),
-                "either waiting or aggregated"
-            );
-            if let Some(wtid) = deposit.row.wtid {
-                assert!(tracked.contains(&TrackingKey::new(wtid, &deposit.key)), "aggregated and tracked");
-                taken += 1;
-            }
-        }
-        assert_eq!(tracked.len(), taken, "a deposit is in one aggregate at most");
+        let deposits = store.all::<Deposits>().unwrap();
+        let wtids: HashSet<_> = deposits.iter().filter_map(|deposit| deposit.row.wtid).collect();
+        let tracked =
+            wtids.iter().map(|wtid| store.lookup::<Deposits>(Deposits::BY_WTID, wtid).unwrap().len());
+        let taken = deposits.iter().filter(|deposit| deposit.row.wtid.is_some()).count();
+        assert_eq!(tracked.sum::<usize>(), taken, "a deposit is found by its transfer");
+        let mut waiting = 0;
+        let every = std::ops::Bound::Unbounded;
+        store
+            .positions::<Deposits>(Deposits::BY_READY, every, every, |_| {
+                waiting += 1;
+                std::ops::ControlFlow::Continue(())
+            })
+            .unwrap();
+        assert_eq!(waiting + taken, deposits.len(), "either waiting or aggregated");
 
         let mut at_bank = BTreeMap::new();
         for debit in self.outgoing().await {

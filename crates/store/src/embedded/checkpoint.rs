@@ -46,10 +46,13 @@ pub(crate) struct Checkpoint {
     pub sequence_end: u64,
 }
 
-/// Tells checkpoints of other index definitions apart.
+/// Tells checkpoints of other index definitions apart: other kinds, other columns, or another way to compute entries.
 pub(crate) fn schema(identity: &Identity, tables: &[&'static TableDef]) -> u64 {
-    let mut text: Vec<String> =
-        tables.iter().map(|table| format!("{} {:?}", table.id, table.indexes)).collect();
+    let describe = |table: &&'static TableDef| {
+        let TableDef { id, version, indexes, key_columns, row_columns, .. } = table;
+        format!("{id} {version} {indexes:?} {key_columns:?} {row_columns:?}")
+    };
+    let mut text: Vec<String> = tables.iter().map(describe).collect();
     text.sort();
     identity.hash(&[text.join("\n").as_bytes()])
 }
@@ -234,7 +237,7 @@ impl Core {
             }
             return Ok(());
         }
-        let mut last: Option<Box<[u8]>> = None;
+        let mut last: Option<super::index::Position> = None;
         loop {
             buffer.clear();
             let mut count = 0;
@@ -405,4 +408,29 @@ fn read_chunk(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::Items;
+    use crate::{ColumnKind, ColumnType, Table};
+
+    #[test]
+    fn changed_definitions_are_noticed() {
+        const RENUMBERED: &TableDef =
+            &TableDef::of::<Items>(900, "conformance_items").indexed(Items::DEF.indexes);
+        const REVISED: &TableDef =
+            &TableDef::of::<Items>(901, "conformance_items").indexed(Items::DEF.indexes).version(1);
+        const RENAMED: &TableDef = &TableDef::of::<Items>(901, "items").indexed(Items::DEF.indexes);
+        const COLUMNS: &[crate::ColumnDef] =
+            &[crate::ColumnDef { name: "label", column: ColumnType::new(ColumnKind::U8) }];
+        const OTHER_COLUMNS: &TableDef = &TableDef { row_columns: COLUMNS, ..*RENAMED };
+        let identity = Identity { id: [1; 16], key: [2; 16] };
+        let of = |table: &'static TableDef| schema(&identity, &[table]);
+        assert_eq!(of(Items::DEF), of(RENAMED), "a name is for people");
+        for other in [RENUMBERED, REVISED, OTHER_COLUMNS] {
+            assert_ne!(of(Items::DEF), of(other), "{other:?}");
+        }
+    }
 }

@@ -14,7 +14,7 @@ use super::format::{
 };
 use super::index::{Location, SecondaryOp};
 use super::{Core, Segment, State, StoredRecord, fingerprint, lock, read_record, secondary_entries};
-use crate::{ChangeSet, CommitOutcome, IndexEntries, Result, StoreError, TableDef};
+use crate::{Change, ChangeSet, CommitOutcome, IndexEntries, Result, StoreError, TableDef};
 
 /// The end of the journal. Whoever holds it is the only one who changes anything.
 pub(crate) struct Writer {
@@ -50,12 +50,43 @@ impl Writer {
     }
 }
 
+/// A row as it is stored.
+enum Before<'a> {
+    /// Read now.
+    Read(StoredRecord),
+    /// As the change says that it was read: the index still names the version that was.
+    Known { row: &'a [u8], serial: u64, birth: u32 },
+}
+
+impl Before<'_> {
+    fn row(&self) -> &[u8] {
+        match self {
+            Self::Read(record) => record.row(),
+            Self::Known { row, .. } => row,
+        }
+    }
+
+    fn serial(&self) -> u64 {
+        match self {
+            Self::Read(record) => record.serial,
+            Self::Known { serial, .. } => *serial,
+        }
+    }
+
+    fn birth(&self) -> u32 {
+        match self {
+            Self::Read(record) => record.birth,
+            Self::Known { birth, .. } => *birth,
+        }
+    }
+}
+
 /// What one commit does to one row.
 struct Effect<'a> {
     table: &'static TableDef,
     key: &'a [u8],
     fingerprint: u64,
-    before: Option<(Location, StoredRecord)>,
+    before: Option<(Location, Before<'a>)>,
     /// The new row and its serial.
     after: Option<(&'a [u8], u64)>,
 }
@@ -64,7 +95,7 @@ impl Effect<'_> {
     fn is_nothing(&self) -> bool {
         match (&self.before, &self.after) {
             (None, None) => true,
-            (Some((_, before)), Some((row, serial))) => before.row() == *row && before.serial == *serial,
+            (Some((_, before)), Some((row, serial))) => before.row() == *row && before.serial() == *serial,
             _ => false,
         }
     }
@@ -96,10 +127,10 @@ impl Core {
             let before = effect.before.as_ref().map(|(_, record)| record);
             let record = RecordView {
                 table: effect.table.id,
-                birth: before.map_or(birth, |record| record.birth),
+                birth: before.map_or(birth, Before::birth),
                 serial: match (effect.after, before) {
                     (Some((_, serial)), _) => serial,
-                    (None, Some(record)) => record.serial,
+                    (None, Some(before)) => before.serial(),
                     (None, None) => unreachable!("such effects were dropped"),
                 },
                 key: effect.key,
@@ -147,7 +178,11 @@ impl Core {
             let at = match seen {
                 Some(at) => at,
                 None => {
-                    let before = find(&state, table, key, fingerprint)?;
+                    let before = match known(&state, change, fingerprint)? {
+                        None => find(&state, table, key, fingerprint)?
+                            .map(|(location, record)| (location, Before::Read(record))),
+                        known => known,
+                    };
                     effects.push(Effect { table, key, fingerprint, before, after: None });
                     let at = effects.len() - 1;
                     rows.insert_unique(fingerprint, at, |&at| effects[at].fingerprint);
@@ -156,7 +191,7 @@ impl Core {
             };
             let effect = &mut effects[at];
             let current = match &effect.before {
-                Some((_, record)) if seen.is_none() => Some((record.row(), record.serial)),
+                Some((_, before)) if seen.is_none() => Some((before.row(), before.serial())),
                 _ => effect.after,
             };
             let serial = match (current, change.old_row()) {
@@ -189,18 +224,17 @@ impl Core {
         for effect in effects.iter().filter(|effect| !effect.table.indexes.is_empty()) {
             old.clear();
             new.clear();
-            if let Some((_, record)) = &effect.before {
-                let record = (effect.key, record.row(), record.serial);
-                secondary_entries(&self.identity, effect.table, record, &mut scratch, &mut old)?;
+            // The key, and what follows from it, stays in an update.
+            let is_update = effect.before.is_some() && effect.after.is_some();
+            let mut compute = |row, serial, out: &mut Vec<_>| {
+                let record = (effect.key, row, serial);
+                secondary_entries(&self.identity, effect.table, record, !is_update, &mut scratch, out)
+            };
+            if let Some((_, before)) = &effect.before {
+                compute(before.row(), before.serial(), &mut old)?;
             }
             if let Some((row, serial)) = effect.after {
-                secondary_entries(
-                    &self.identity,
-                    effect.table,
-                    (effect.key, row, serial),
-                    &mut scratch,
-                    &mut new,
-                )?;
+                compute(row, serial, &mut new)?;
             }
             let key = effect.fingerprint;
             if !(old.is_empty() || new.is_empty()) {
@@ -356,6 +390,25 @@ fn check_size(key: &[u8], row: Option<&[u8]>) -> Result<()> {
         return Err(StoreError::TooLarge { bytes, limit: FRAME_BYTES_LIMIT });
     }
     Ok(())
+}
+
+/// The stored row if the change names the version that is stored now: records never change where they are, and segment
+/// numbers are never used again.
+fn known<'a>(state: &State, change: &'a Change, fingerprint: u64) -> Result<Option<(Location, Before<'a>)>> {
+    let (Some(row), Some(version)) = (change.old_row(), change.version()) else { return Ok(None) };
+    let location = Location(version.place);
+    if !state.table(change.table())?.primary.contains(fingerprint, location) {
+        return Ok(None);
+    }
+    if cfg!(debug_assertions) {
+        let record = read_record(&state.segments, location)?;
+        assert!(
+            record.key() == change.key() && record.row() == row && record.serial == version.serial,
+            "a version of {} goes with the row that was read",
+            change.table().name
+        );
+    }
+    Ok(Some((location, Before::Known { row, serial: version.serial, birth: version.birth })))
 }
 
 /// The stored row under a key.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
+use smallvec::SmallVec;
 
 use crate::{IndexKind, TableDef};
 
@@ -248,8 +249,12 @@ impl HashIndex {
     }
 }
 
+/// Where an entry stands in an ordered index: value, then key or serial. Most are short and lie in the nodes of the tree
+/// themselves, so that a search need not follow a pointer for each comparison.
+pub(crate) type Position = SmallVec<[u8; 40]>;
+
 /// Position → fingerprint of the key.
-pub(crate) type OrderedIndex = BTreeMap<Box<[u8]>, u64>;
+pub(crate) type OrderedIndex = BTreeMap<Position, u64>;
 
 /// A secondary index.
 #[derive(Debug)]
@@ -295,8 +300,12 @@ impl TableIndex {
     pub fn bytes(&self) -> usize {
         let secondary = self.secondary.iter().map(|index| match index {
             Secondary::Hash(index) => index.bytes(),
-            // A box, its bytes, the fingerprint, and the nodes' share.
-            Secondary::Ordered(index) => index.keys().next().map_or(0, |key| (key.len() + 48) * index.len()),
+            // Nodes are two thirds full. Long positions have memory of their own.
+            Secondary::Ordered(index) => index.keys().next().map_or(0, |position| {
+                let inline = (size_of::<Position>() + size_of::<u64>()) * 3 / 2;
+                let outside = if position.spilled() { position.len() + 16 } else { 0 };
+                (inline + outside) * index.len()
+            }),
         });
         self.primary.bytes() + secondary.sum::<usize>()
     }
@@ -308,7 +317,7 @@ pub(crate) enum SecondaryEntry {
     /// The value's fingerprint.
     Value(u64),
     /// Value, then key or serial.
-    Position(Box<[u8]>),
+    Position(Position),
 }
 
 /// An entry to add or to remove.

@@ -36,14 +36,14 @@ pub use verify::{FrameInfo, Report, SegmentReport};
 
 use batzen_metrics::Histogram;
 
-use crate::memory::{is_empty_range, position};
+use crate::memory::is_empty_range;
 use crate::{
     Backend, ChangeSet, CommitOutcome, FrozenRows, IndexEntries, IndexKind, RawRecord, RawRow, Result,
-    StoreError, StoreStats, TableDef,
+    RowVersion, StoreError, StoreStats, TableDef,
 };
 use commit::Writer;
 use format::{Identity, RECORD_HEADER_BYTES, RecordView};
-use index::{Location, Secondary, SecondaryEntry, TableIndex};
+use index::{Location, Position, Secondary, SecondaryEntry, TableIndex};
 use maintain::{Maintainer, Maintenance};
 
 /// What is called when the store cannot go on; see [`Options::on_fatal`].
@@ -200,16 +200,17 @@ impl StoredRecord {
         let start = RECORD_HEADER_BYTES + self.key_bytes;
         &self.bytes[start..start + self.row_bytes]
     }
-    fn into_row(mut self) -> RawRow {
+    fn into_row(mut self, location: Location) -> RawRow {
+        let version = RowVersion { place: location.0, serial: self.serial, birth: self.birth };
         let start = RECORD_HEADER_BYTES + self.key_bytes;
         self.bytes.truncate(start + self.row_bytes);
         self.bytes.drain(..start);
-        RawRow { row: self.bytes, serial: self.serial }
+        RawRow { row: self.bytes, serial: self.serial, version }
     }
-    fn into_record(self) -> RawRecord {
+    fn into_record(self, location: Location) -> RawRecord {
         let key = self.key().to_vec();
-        let RawRow { row, serial } = self.into_row();
-        RawRecord { key, row, serial }
+        let RawRow { row, serial, version } = self.into_row(location);
+        RawRecord { key, row, serial, version }
     }
 }
 
@@ -251,11 +252,23 @@ pub(crate) fn fingerprint(identity: &Identity, bytes: &[u8]) -> u64 {
     identity.hash(&[bytes])
 }
 
-/// Computes the secondary entries of a record as the indexes keep them: slot in the table's definition, and entry.
+/// Where an entry stands: as [`crate::memory::position`].
+fn entry_position(kind: IndexKind, value: &[u8], key: &[u8], serial: u64) -> Position {
+    let mut position = Position::from_slice(value);
+    match kind {
+        IndexKind::Serial => position.extend_from_slice(&serial.to_be_bytes()),
+        _ => position.extend_from_slice(key),
+    }
+    position
+}
+
+/// Computes the secondary entries of a record as the indexes keep them: slot in the table's definition, and entry. Those that
+/// follow from the key alone may be left out.
 pub(crate) fn secondary_entries(
     identity: &Identity,
     def: &TableDef,
     (key, row, serial): (&[u8], &[u8], u64),
+    with_prefixes: bool,
     scratch: &mut IndexEntries,
     out: &mut Vec<(u8, SecondaryEntry)>,
 ) -> Result<()> {
@@ -266,6 +279,7 @@ pub(crate) fn secondary_entries(
     }
     for (slot, index) in (0_u8..).zip(def.indexes) {
         match index.kind {
+            IndexKind::Prefix { .. } if !with_prefixes => {}
             IndexKind::Prefix { key_bytes } => {
                 out.push((slot, SecondaryEntry::Value(fingerprint(identity, &key[..key_bytes]))));
             }
@@ -273,10 +287,11 @@ pub(crate) fn secondary_entries(
                 for (_, value) in scratch.iter().filter(|(id, _)| *id == index.id) {
                     let entry = match kind {
                         IndexKind::Hash => SecondaryEntry::Value(fingerprint(identity, value)),
-                        _ => SecondaryEntry::Position(position(kind, value, key, serial).into()),
+                        _ => SecondaryEntry::Position(entry_position(kind, value, key, serial)),
                     };
-                    if !out.contains(&(slot, entry.clone())) {
-                        out.push((slot, entry));
+                    let entry = (slot, entry);
+                    if !out.contains(&entry) {
+                        out.push(entry);
                     }
                 }
             }
@@ -306,8 +321,9 @@ impl Core {
         segments: &Segments,
         table: &TableDef,
         locations: &[Location],
-    ) -> Result<Vec<StoredRecord>> {
-        locations.iter().map(|location| read_record_of(segments, table, *location)).collect()
+    ) -> Result<Vec<(Location, StoredRecord)>> {
+        let read = |location: &Location| Ok((*location, read_record_of(segments, table, *location)?));
+        locations.iter().map(read).collect()
     }
 
     fn freeze(&self, tables: &[&'static TableDef]) -> Result<Frozen> {
@@ -343,7 +359,7 @@ impl FrozenRows for Frozen {
             found.ok_or_else(|| StoreError::Backend(format!("table {} was not frozen", table.name)))?;
         for location in locations {
             let record = read_record_of(&self.segments, table, *location)?;
-            if visit(record.into_record()).is_break() {
+            if visit(record.into_record(*location)).is_break() {
                 break;
             }
         }
@@ -462,7 +478,7 @@ impl Backend for EmbeddedStore {
         for (n, location) in candidates {
             let record = read_record(&segments, location)?;
             if record.table == table.id && record.key() == keys[n] {
-                rows[n] = Some(record.into_row());
+                rows[n] = Some(record.into_row(location));
             }
         }
         Ok(rows)
@@ -500,7 +516,7 @@ impl Backend for EmbeddedStore {
             locations.sort_unstable();
             locations.dedup();
             let mut group = Vec::with_capacity(locations.len());
-            for record in self.core.records(&segments, table, &locations)? {
+            for (location, record) in self.core.records(&segments, table, &locations)? {
                 // Fingerprints only suggest: the record decides.
                 let holds = match kind {
                     IndexKind::Prefix { key_bytes } => {
@@ -514,7 +530,7 @@ impl Backend for EmbeddedStore {
                     }
                 };
                 if holds {
-                    group.push(record.into_record());
+                    group.push(record.into_record(location));
                 }
             }
             group.sort_by_key(|record| record.serial);
@@ -532,16 +548,12 @@ impl Backend for EmbeddedStore {
         limit: usize,
         descending: bool,
     ) -> Result<Vec<RawRecord>> {
-        let (slot, kind) = Core::slot(table, index);
-        assert!(
-            matches!(kind, IndexKind::Ordered | IndexKind::Serial),
-            "index {index} of {} has no order",
-            table.name
-        );
+        let kind = table.assert_ordered(index);
+        let (slot, _) = Core::slot(table, index);
         if is_empty_range(from, to) {
             return Ok(Vec::new());
         }
-        let mut hits: Vec<(Box<[u8]>, Vec<Location>)> = Vec::new();
+        let mut hits: Vec<(Position, Vec<Location>)> = Vec::new();
         let segments = {
             let state = self.core.read();
             let indexes = state.table(table)?;
@@ -549,25 +561,24 @@ impl Backend for EmbeddedStore {
                 unreachable!("slots follow the definition")
             };
             let range = ordered.range::<[u8], _>((from, to));
-            let picked: Vec<(&Box<[u8]>, &u64)> =
+            let picked: Vec<(&Position, &u64)> =
                 if descending { range.rev().take(limit).collect() } else { range.take(limit).collect() };
             for (position, &key) in picked {
                 hits.push((position.clone(), indexes.primary.find(key).collect()));
             }
             Arc::clone(&state.segments)
         };
-        let mut entries = IndexEntries::new();
         let mut found = Vec::with_capacity(hits.len());
         for (wanted, locations) in hits {
             let mut hit = None;
-            for record in self.core.records(&segments, table, &locations)? {
-                entries.clear();
-                (table.index_entries_raw)(record.key(), record.row(), &mut entries)
-                    .map_err(|source| StoreError::Decode { table: table.name, source })?;
-                let mut own = entries.iter().filter(|(id, _)| *id == index);
-                if own.any(|(_, value)| position(kind, value, record.key(), record.serial)[..] == wanted[..])
-                {
-                    hit = Some(record.into_record());
+            for (location, record) in self.core.records(&segments, table, &locations)? {
+                // Keys may share a fingerprint; the position ends with what tells them apart.
+                let is_wanted = match kind {
+                    IndexKind::Serial => wanted.ends_with(&record.serial.to_be_bytes()),
+                    _ => wanted.ends_with(record.key()),
+                };
+                if is_wanted {
+                    hit = Some(record.into_record(location));
                 }
             }
             let Some(hit) = hit else {
@@ -585,6 +596,31 @@ impl Backend for EmbeddedStore {
             found.push(hit);
         }
         Ok(found)
+    }
+
+    fn positions(
+        &self,
+        table: &'static TableDef,
+        index: u8,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        table.assert_ordered(index);
+        if is_empty_range(from, to) {
+            return Ok(());
+        }
+        let (slot, _) = Core::slot(table, index);
+        let state = self.core.read();
+        let Secondary::Ordered(ordered) = &state.table(table)?.secondary[slot] else {
+            unreachable!("slots follow the definition")
+        };
+        for (position, _) in ordered.range::<[u8], _>((from, to)) {
+            if visit(position).is_break() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn scan(

@@ -388,11 +388,11 @@ impl<'a> Replay<'a> {
         if let Some(def) = index.def.filter(|def| !def.indexes.is_empty()) {
             if let Some((_, old)) = &old {
                 let parts = (record.key, old.row(), old.serial);
-                secondary_entries(&self.identity, def, parts, &mut self.scratch, &mut gone)?;
+                secondary_entries(&self.identity, def, parts, true, &mut self.scratch, &mut gone)?;
             }
             if let Some(row) = record.row {
                 let parts = (record.key, row, record.serial);
-                secondary_entries(&self.identity, def, parts, &mut self.scratch, &mut come)?;
+                secondary_entries(&self.identity, def, parts, true, &mut self.scratch, &mut come)?;
             }
         }
         match (old, record.row) {

@@ -2,7 +2,7 @@
 
 use batzen_crypto::{EddsaSignature, HashCode, ShortHash, WireSalt, Wtid};
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+use batzen_store::{Column, DecodeError, IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
 
 use super::{CoinPub, CoinSignature, DenomSerial, MerchantPub, PaytoHash};
 
@@ -48,8 +48,10 @@ record! {
     }
 }
 record! {
-    /// A deposit.
+    /// A deposit: open until it is aggregated.
     pub struct DepositRow {
+        /// Its coin's denomination, which says the deposit fee.
+        pub denom: DenomSerial,
         /// What the coin contributed, deposit fee included.
         pub amount: Money,
         /// The wallet's time.
@@ -72,78 +74,95 @@ record! {
         pub wtid: Option<Wtid>,
     }
 }
+impl DepositRow {
+    /// When it is due: at its wire deadline, but not before it was accepted.
+    #[must_use]
+    pub fn ready(&self) -> Timestamp {
+        self.wire_deadline.max(self.exchange_time)
+    }
+}
+
+/// Who is paid, and where: what one transfer to a merchant may combine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DepositTarget {
+    /// The merchant's account.
+    pub h_payto: PaytoHash,
+    /// The merchant.
+    pub merchant_pub: MerchantPub,
+}
+
+impl DepositTarget {
+    /// How much of each of the two stands in the indexes, in bytes: enough that nobody finds another target with the same,
+    /// and that entries stay small. Who reads an index compares the whole target nevertheless.
+    const PART_BYTES: usize = 12;
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.h_payto.as_bytes()[..Self::PART_BYTES]);
+        out.extend_from_slice(&self.merchant_pub.as_bytes()[32 - Self::PART_BYTES..]);
+    }
+
+    /// The bounds, in [`Deposits::BY_TARGET`], of the target's open deposits whose refund deadline is `until` at the latest:
+    /// from the first included to the second excluded.
+    #[must_use]
+    pub fn range(&self, until: Timestamp) -> (Vec<u8>, Vec<u8>) {
+        let mut from = Vec::with_capacity(2 * Self::PART_BYTES + 8);
+        self.encode(&mut from);
+        let mut to = from.clone();
+        until.encode(&mut to);
+        // Keys are no string of 0xff bytes: a successor exists.
+        let to =
+            batzen_store::prefix_successor(&to).unwrap_or_else(|| vec![u8::MAX; 2 * Self::PART_BYTES + 9]);
+        (from, to)
+    }
+}
+
+/// Names a target in a position of [`Deposits::BY_READY`]: equal for equal targets.
+pub type TargetTag = [u8; 2 * DepositTarget::PART_BYTES];
+
+/// When a deposit is due and to whom, from its position in [`Deposits::BY_READY`]: the aggregator's queue is looked through
+/// without reading rows.
+///
+/// # Errors
+/// When the bytes are no such position.
+pub fn ready_position(mut position: &[u8]) -> Result<(Timestamp, TargetTag), DecodeError> {
+    let input = &mut position;
+    Ok((Timestamp::decode(input)?, TargetTag::decode(input)?))
+}
+
 /// Deposits.
 pub struct Deposits;
 impl Deposits {
     /// By coin_pub.
     pub const BY_COIN: u8 = 1;
+    /// Open ones by when they are due, then target.
+    pub const BY_READY: u8 = 2;
+    /// Open ones by target, then refund deadline.
+    pub const BY_TARGET: u8 = 3;
+    /// Aggregated ones by the transfer's identifier, in the order in which they were made.
+    pub const BY_WTID: u8 = 4;
 }
 impl Table for Deposits {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(11, "deposits").shard(32).indexed(&[IndexDef::new(
-        Self::BY_COIN,
-        "by_coin",
-        IndexKind::Prefix { key_bytes: 32 },
-    )]);
-    type Key = DepositKey;
-    type Row = DepositRow;
-}
-
-record! {
-    /// A deposit that has not been aggregated.
-    pub struct DepositOpenRow {
-        /// When it is due: its wire deadline, but not before it was accepted.
-        pub ready: Timestamp,
-        /// The merchant's account.
-        pub h_payto: PaytoHash,
-        /// From when it may be aggregated.
-        pub refund_deadline: Timestamp,
-    }
-}
-/// Deposits that have not been aggregated: the aggregator's queue.
-pub struct DepositsOpen;
-impl DepositsOpen {
-    /// By `ready`.
-    pub const BY_READY: u8 = 1;
-    /// By h_payto, merchant_pub, refund deadline.
-    pub const BY_TARGET: u8 = 2;
-
-    /// The bytes that entries of one target in [`DepositsOpen::BY_TARGET`] begin with.
-    #[must_use]
-    pub fn target_prefix(h_payto: &PaytoHash, merchant_pub: &MerchantPub) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(72);
-        h_payto.encode(&mut bytes);
-        merchant_pub.encode(&mut bytes);
-        bytes
-    }
-
-    /// The value in [`DepositsOpen::BY_TARGET`] of a target's deposits with this refund deadline: as upper bound of a
-    /// range it takes in all of the target's deposits whose refund deadline is not later.
-    #[must_use]
-    pub fn target_until(
-        h_payto: &PaytoHash,
-        merchant_pub: &MerchantPub,
-        refund_deadline: Timestamp,
-    ) -> Vec<u8> {
-        let mut bytes = Self::target_prefix(h_payto, merchant_pub);
-        refund_deadline.encode(&mut bytes);
-        bytes
-    }
-}
-impl Table for DepositsOpen {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(12, "deposits_open").shard(32).indexed(&[
-        IndexDef::new(Self::BY_READY, "by_ready", IndexKind::Ordered),
-        IndexDef::new(Self::BY_TARGET, "by_target", IndexKind::Ordered),
+    const DEF: &'static TableDef = &TableDef::of::<Self>(11, "deposits").shard(32).indexed(&[
+        IndexDef::new(Self::BY_COIN, "by_coin", IndexKind::Prefix { key_bytes: 32 }),
+        IndexDef::new(Self::BY_READY, "by_ready", IndexKind::Serial),
+        IndexDef::new(Self::BY_TARGET, "by_target", IndexKind::Serial),
+        IndexDef::new(Self::BY_WTID, "by_wtid", IndexKind::Hash),
     ]);
     type Key = DepositKey;
-    type Row = DepositOpenRow;
-    fn index_entries(key: &DepositKey, row: &DepositOpenRow, out: &mut IndexEntries) {
-        out.add(Self::BY_READY, &row.ready);
+    type Row = DepositRow;
+    fn index_entries(key: &DepositKey, row: &DepositRow, out: &mut IndexEntries) {
+        if let Some(wtid) = &row.wtid {
+            out.add(Self::BY_WTID, wtid);
+            return;
+        }
+        let target = DepositTarget { h_payto: row.h_payto, merchant_pub: key.merchant_pub };
+        out.add_with(Self::BY_READY, |bytes| {
+            row.ready().encode(bytes);
+            target.encode(bytes);
+        });
         out.add_with(Self::BY_TARGET, |bytes| {
-            bytes.extend_from_slice(&Self::target_until(
-                &row.h_payto,
-                &key.merchant_pub,
-                row.refund_deadline,
-            ));
+            target.encode(bytes);
+            row.refund_deadline.encode(bytes);
         });
     }
 }

@@ -4,7 +4,7 @@ use batzen_crypto::{EddsaSignature, HashCode, Wtid};
 use batzen_protocol::{Money, Timestamp};
 use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
 
-use super::{AccountId, CoinPub, DepositKey, MerchantPub, PaytoHash, TransferKind};
+use super::{AccountId, MerchantPub, PaytoHash, TransferKind};
 
 record! {
     /// Names a bank account of somebody.
@@ -108,57 +108,6 @@ impl Table for WireOut {
             row.time.encode(bytes);
         });
     }
-}
-
-record! {
-    /// Says that a deposit belongs to a transfer (also while that is still a transient aggregate).
-    pub key struct TrackingKey {
-        /// The transfer.
-        pub wtid: Wtid,
-        /// The coin.
-        pub coin_pub: CoinPub,
-        /// The merchant.
-        pub merchant_pub: MerchantPub,
-        /// The contract.
-        pub h_contract_terms: HashCode,
-    }
-}
-impl TrackingKey {
-    /// The deposit in the transfer.
-    #[must_use]
-    pub fn new(wtid: Wtid, deposit: &DepositKey) -> Self {
-        Self {
-            wtid,
-            coin_pub: deposit.coin_pub,
-            merchant_pub: deposit.merchant_pub,
-            h_contract_terms: deposit.h_contract_terms,
-        }
-    }
-
-    /// The deposit.
-    #[must_use]
-    pub fn deposit(&self) -> DepositKey {
-        DepositKey {
-            coin_pub: self.coin_pub,
-            merchant_pub: self.merchant_pub,
-            h_contract_terms: self.h_contract_terms,
-        }
-    }
-}
-/// Which deposits a transfer pays.
-pub struct Tracking;
-impl Tracking {
-    /// By wtid.
-    pub const BY_WTID: u8 = 1;
-}
-impl Table for Tracking {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(33, "tracking").shard(32).indexed(&[IndexDef::new(
-        Self::BY_WTID,
-        "by_wtid",
-        IndexKind::Prefix { key_bytes: 32 },
-    )]);
-    type Key = TrackingKey;
-    type Row = ();
 }
 
 record! {

@@ -7,7 +7,7 @@ use batzen_exchange::rules::{
 use batzen_protocol::Timestamp;
 use batzen_tables::exchange::{Cipher, DepositKey};
 
-use super::{Model, Refresh, Sent, Step, money, u, unusable};
+use super::{Model, Payment, Refresh, Sent, Step, money, u, unusable};
 
 impl Model {
     pub(super) fn melt(&mut self, command: &Melt, now: Timestamp) -> Step<Melted> {
@@ -152,20 +152,22 @@ impl Model {
     }
 
     pub(super) fn aggregate(&mut self, command: &Aggregate, now: Timestamp) -> Step<Aggregated> {
-        let key = (command.h_payto, command.merchant_pub);
+        let (h_payto, merchant_pub) = (command.target.h_payto, command.target.merchant_pub);
+        let key = (h_payto, merchant_pub);
         let transient = self.transients.get(&key).copied();
-        let mut names: Vec<&DepositKey> = command.deposits.iter().collect();
-        names.sort();
-        names.dedup();
-        names.retain(|name| {
-            self.deposits.get(name).is_some_and(|deposit| {
-                deposit.wtid.is_none()
-                    && deposit.h_payto == command.h_payto
-                    && name.merchant_pub == command.merchant_pub
-                    && deposit.refund_deadline <= now
-            })
+        let fits = |(name, deposit): &(&DepositKey, &Payment)| {
+            deposit.wtid.is_none()
+                && deposit.h_payto == h_payto
+                && name.merchant_pub == merchant_pub
+                && deposit.refund_deadline <= command.until.min(now)
+        };
+        let names: Vec<DepositKey> =
+            self.deposits.iter().filter(fits).map(|(name, _)| name.clone()).collect();
+        assert!(names.len() <= command.deposits_max, "the model knows no order among deposits");
+        let due = names.iter().any(|name| {
+            let deposit = &self.deposits[name];
+            deposit.wire_deadline.max(deposit.exchange_time) <= now
         });
-        let due = names.iter().any(|name| self.deposits[name].wire_deadline <= now);
         let wanted = match command.trigger {
             Trigger::Due => due,
             Trigger::Continued => !names.is_empty() || transient.is_some(),
@@ -178,7 +180,7 @@ impl Model {
             None if self.transfers.contains_key(&command.wtid) => return Err(Refusal::WtidTaken.into()),
             _ => {}
         }
-        self.target(command.h_payto, &command.method)?;
+        self.target(h_payto, &command.method)?;
         let (wire_fee, _) = self.fee_at(now)?;
         let mut total = transient.map_or(0, |(total, _)| total);
         let mut given = total;
@@ -196,9 +198,9 @@ impl Model {
         self.income += given - total;
         let amount = self.round(total - wire_fee);
         let taken = names.len();
-        if amount == 0 || command.more || command.kyc_hold.is_some() {
+        if amount == 0 || command.kyc_hold.is_some() {
             self.transients.insert(key, (total, command.wtid));
-            return Ok(Aggregated::Transient { taken, total: money(total) });
+            return Ok(Aggregated::Transient { taken, total: money(total), more: false });
         }
         self.transients.remove(&key);
         if self.transfers.contains_key(&command.wtid) {

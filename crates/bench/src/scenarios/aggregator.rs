@@ -1,0 +1,76 @@
+//! aggregator: deposits per second into prepared transfers.
+
+use std::collections::BTreeMap;
+
+use batzen_exchange::workers::aggregator;
+use clap::Args;
+use serde_json::json;
+
+use super::workers::{Inside, Place, Shape, measure};
+use super::{Context, fill};
+use crate::BenchError;
+use crate::options::RunOptions;
+use crate::result::Run;
+
+/// Turn due deposits into transfers to merchants
+#[derive(Args, Clone, Debug)]
+pub struct AggregatorArgs {
+    /// Deposits that are due
+    #[arg(long, value_name = "N", default_value_t = 500_000)]
+    pub deposits: u64,
+    /// Merchants, who have the deposits in turn
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub merchants: u64,
+    /// What is made up follows from this number
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Where it runs, and where the result goes
+    #[command(flatten)]
+    pub run: RunOptions,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// Whatever keeps it from a result.
+pub fn run(args: &AggregatorArgs, context: &Context) -> Result<Run, BenchError> {
+    let place = Place::new("aggregator", &args.run)?;
+    let inside = Inside::start(&place, "http://127.0.0.1:9/".to_owned())?;
+    let before = inside.app().store.stats();
+    fill::deposits(&inside, args.deposits, args.merchants, args.seed)?;
+    let filled = inside.app().store.stats();
+    inside.settle()?;
+    let per_deposit = |grown: u64| grown as f64 / args.deposits as f64;
+    let shape = Shape {
+        scenario: "aggregator",
+        title: format!("aggregator, {} deposits of {} merchants", args.deposits, args.merchants),
+        unit: "deposits",
+        parameters: BTreeMap::from([
+            ("deposits".to_owned(), json!(args.deposits)),
+            ("merchants".to_owned(), json!(args.merchants)),
+        ]),
+        remarks: vec!["the deposits, of RSA-2048 coins, were made up and went through the rules".to_owned()],
+    };
+    let (mut run, progress) = measure(
+        (context, &place, shape),
+        &inside,
+        None,
+        |app| app.metrics.workers.deposits.get(),
+        |app| async move { aggregator::run_until_idle(&app).await },
+    )?;
+    let progress = progress.map_err(|error| BenchError::set_up("aggregator", error))?;
+    let extra = &mut run.result.extra;
+    extra.insert("transfers".to_owned(), progress.done as f64);
+    extra.insert(
+        "open_deposit_bytes_disk".to_owned(),
+        per_deposit(filled.written_bytes_total - before.written_bytes_total),
+    );
+    extra.insert("open_deposit_bytes_index".to_owned(), per_deposit(filled.index_bytes - before.index_bytes));
+    if run.result.ops != args.deposits {
+        return Err(BenchError::WrongAnswer(format!(
+            "{} of {} deposits were aggregated",
+            run.result.ops, args.deposits
+        )));
+    }
+    Ok(run)
+}

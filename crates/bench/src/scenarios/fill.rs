@@ -1,0 +1,159 @@
+//! Made-up rows in bulk, through the rules: deposits and prepared transfers at an exchange, credits at a bank. The rules do
+//! not look at signatures, so none are made.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use batzen_bank::BankConfig;
+use batzen_bank::rules::{BankRules, Command as BankCommand};
+use batzen_crypto::{DenomSignature, EddsaPublicKey, EddsaSignature, HashCode, WireSalt, Wtid};
+use batzen_engine::Batcher;
+use batzen_exchange::rules::{Aggregate, Command, Deposit, DepositCoin, Outcome, PresentedCoin, Trigger};
+use batzen_protocol::Timestamp;
+use batzen_protocol::payto::h_payto;
+use batzen_store::Store;
+use batzen_store::embedded::{EmbeddedStore, Options};
+use batzen_tables::exchange::{AccountId, DenomSerial, DepositTarget};
+
+use super::workers::{Inside, Made, clock, currency, money, payto};
+use crate::BenchError;
+
+/// A little longer than a tick of the aggregator's clock.
+const TICK: std::time::Duration = std::time::Duration::from_millis(1_100);
+/// Commands in one commit of the set-up.
+const BATCH: usize = 256;
+/// Coins in one deposit of the set-up.
+const COINS: usize = 8;
+
+/// Merchants whose deposits are due: `deposits` in all, in turn, with RSA-2048 signatures of coins.
+///
+/// # Errors
+/// When a rule refuses.
+pub fn deposits(inside: &Inside, deposits: u64, merchants: u64, seed: u64) -> Result<(), BenchError> {
+    let mut made = Made::new(seed);
+    let due = Timestamp::from_micros(clock().as_micros().saturating_sub(1_000_000));
+    let filler = inside.filler();
+    let keys: Vec<EddsaPublicKey> =
+        (0..merchants).map(|_| EddsaPublicKey::from_bytes(made.bytes())).collect();
+    let mut left = deposits;
+    let mut turn = 0;
+    while left > 0 {
+        let mut commands = Vec::with_capacity(BATCH);
+        while commands.len() < BATCH && left > 0 {
+            let merchant = turn % keys.len();
+            turn += 1;
+            let coins = left.min(COINS as u64).min(deposits.div_ceil(merchants));
+            left -= coins;
+            let payto_uri = payto(&format!("m{merchant}"));
+            commands.push(Command::Deposit(Deposit {
+                merchant_pub: keys[merchant],
+                h_contract_terms: HashCode::from_bytes(made.bytes()),
+                h_payto: h_payto(&payto_uri),
+                payto_uri,
+                wire_salt: WireSalt::from_bytes([7; 16]),
+                wallet_time: due,
+                refund_deadline: due,
+                wire_deadline: due,
+                coins: (0..coins).map(|_| coin(&mut made)).collect(),
+            }));
+        }
+        decide(&filler, &commands)?;
+    }
+    // They count as due from the next tick of the aggregator's clock on.
+    std::thread::sleep(TICK);
+    Ok(())
+}
+
+fn coin(made: &mut Made) -> DepositCoin {
+    DepositCoin {
+        coin: PresentedCoin {
+            coin_pub: EddsaPublicKey::from_bytes(made.bytes()),
+            denom: DenomSerial(1),
+            h_age: None,
+            denom_sig: DenomSignature::Rsa(made.bytes::<256>().to_vec()),
+        },
+        contribution: money("1.5"),
+        coin_sig: EddsaSignature::from_bytes(made.bytes()),
+    }
+}
+
+fn decide(
+    filler: &Batcher<batzen_exchange::rules::ExchangeRules>,
+    commands: &[Command],
+) -> Result<Vec<Outcome>, BenchError> {
+    let verdicts = filler
+        .run(commands, &clock)
+        .map_err(|error| BenchError::set_up("the store cannot be filled", error))?;
+    verdicts
+        .into_iter()
+        .map(|verdict| verdict.map_err(|refusal| BenchError::set_up("the set-up was refused", refusal)))
+        .collect()
+}
+
+/// Transfers that are decided and not sent, each to a merchant of its own.
+///
+/// # Errors
+/// When a rule refuses.
+pub fn transfers(inside: &Inside, transfers: u64, seed: u64) -> Result<(), BenchError> {
+    deposits(inside, transfers, transfers, seed)?;
+    let app = inside.app();
+    let now = app.rules.aggregation_time(clock());
+    let account = AccountId::of_payto(&app.config.accounts[0].payto_uri);
+    let filler = inside.filler();
+    loop {
+        let (targets, _) =
+            batzen_exchange::rules::read::due_targets(&app.store, now, &Default::default(), 4 * BATCH)
+                .map_err(|error| BenchError::set_up("the store cannot be read", error))?;
+        if targets.is_empty() {
+            return Ok(());
+        }
+        let aggregate = |target: DepositTarget| {
+            Command::Aggregate(Aggregate {
+                target,
+                method: "x-taler-bank".to_owned(),
+                account,
+                until: now,
+                deposits_max: 1_000,
+                trigger: Trigger::Due,
+                complete: true,
+                wtid: Wtid::random(),
+                request_uid: HashCode::random(),
+                kyc_hold: None,
+            })
+        };
+        let commands: Vec<Command> = targets.into_iter().map(aggregate).collect();
+        decide(&filler, &commands)?;
+    }
+}
+
+/// A bank's store with so many credits of the exchange's account, each with a reserve key of its own.
+///
+/// # Errors
+/// When the store cannot be made, or a rule refuses.
+pub fn bank(data: &Path, credits: u64, seed: u64) -> Result<(), BenchError> {
+    let failed = |error| BenchError::set_up("the bank's store cannot be filled", error);
+    let mut made = Made::new(seed);
+    let store = EmbeddedStore::open(data, batzen_tables::bank::ALL, Options::default()).map_err(failed)?;
+    let store = Store::new(store);
+    let rules = BankRules { policy: BankConfig::new(currency()).policy() };
+    let filler = Batcher::new(Arc::new(rules), store.clone());
+    let open = BankCommand::Open { currency: currency(), password_salt: made.bytes() };
+    let mut commands = vec![open];
+    let mut left = credits;
+    while !commands.is_empty() {
+        for verdict in filler.run(&commands, &clock).map_err(failed)? {
+            verdict.map_err(|refusal| BenchError::set_up("the bank refuses", refusal.code()))?;
+        }
+        let next = left.min(BATCH as u64 * 8);
+        left -= next;
+        let credit = |n: u64| BankCommand::AddIncoming {
+            id: made.bytes(),
+            debit_account: format!("customer{}", n % 1_000),
+            credit_account: "exchange".to_owned(),
+            amount: money("12.5"),
+            reserve_pub: EddsaPublicKey::from_bytes(made.bytes()),
+        };
+        commands = (0..next).map(credit).collect();
+    }
+    store.close().map_err(failed)
+}

@@ -1,0 +1,227 @@
+//! store: what a row costs in the patterns of payments and of aggregation, without rules and lane.
+
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+use std::time::Instant;
+
+use batzen_crypto::{DenomSignature, EddsaPublicKey, EddsaSignature, HashCode, WireSalt, Wtid};
+use batzen_protocol::{Money, Timestamp};
+use batzen_store::embedded::{EmbeddedStore, Options};
+use batzen_store::{ChangeSet, CommitOutcome, Store, StoreError};
+use batzen_tables::exchange::{
+    ALL, CoinKey, CoinRow, Coins, DenomSerial, DepositKey, DepositRow, DepositTarget, Deposits,
+    ready_position,
+};
+use clap::Args;
+use serde_json::json;
+
+use super::Context;
+use super::workers::{Made, Place, Shape, blank, money};
+use crate::BenchError;
+use crate::affinity::on_cores;
+use crate::options::RunOptions;
+use crate::procfs::own_threads_ns;
+use crate::result::{BytesPerOp, LimitedBy, Run};
+
+/// Read and write rows of deposits
+#[derive(Args, Clone, Debug)]
+pub struct StoreArgs {
+    /// Deposits, each with a coin
+    #[arg(long, value_name = "N", default_value_t = 300_000)]
+    pub deposits: u64,
+    /// Merchants, who have the deposits in turn
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub merchants: u64,
+    /// Deposits in one commit
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub batch: u64,
+    /// What is made up follows from this number
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Where it runs, and where the result goes
+    #[command(flatten)]
+    pub run: RunOptions,
+}
+
+/// What one part of the run took.
+struct Phase {
+    name: &'static str,
+    rows: u64,
+    wall_s: f64,
+    cpu_s: f64,
+    written: u64,
+}
+
+/// Runs it. An operation is a row that is written: of the deposits' and coins' inserts, and of the deposits' updates.
+///
+/// # Errors
+/// Whatever keeps it from a result.
+pub fn run(args: &StoreArgs, context: &Context) -> Result<Run, BenchError> {
+    let place = Place::new("store", &args.run)?;
+    let cores = place.placement.server.clone();
+    let (phases, index_bytes) = on_cores(&cores, || {
+        // A thread of its own has CPU time of its own.
+        let work = || phases(args, &place).map_err(|error| BenchError::set_up("store", error));
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("bench-store".to_owned()).spawn_scoped(scope, work);
+            let thread = thread.map_err(|error| BenchError::set_up("no thread", error))?;
+            thread.join().map_err(|_| BenchError::SetUp("the store broke down".to_owned()))?
+        })
+    })??;
+    let written = phases.iter().filter(|phase| phase.written > 0);
+    let (rows, wall_s, cpu_s, bytes) =
+        written.fold((0, 0.0, 0.0, 0), |(rows, wall_s, cpu_s, bytes), phase| {
+            (rows + phase.rows, wall_s + phase.wall_s, cpu_s + phase.cpu_s, bytes + phase.written)
+        });
+    let shape = Shape {
+        scenario: "store",
+        title: format!("store, {} deposits, {} a commit", args.deposits, args.batch),
+        unit: "rows",
+        parameters: BTreeMap::from([
+            ("deposits".to_owned(), json!(args.deposits)),
+            ("merchants".to_owned(), json!(args.merchants)),
+            ("batch".to_owned(), json!(args.batch)),
+        ]),
+        remarks: vec!["one thread, without rules, lane and HTTP; CPU time is that thread's alone".to_owned()],
+    };
+    let mut result = blank(context, &place, shape, rows, wall_s);
+    result.limited_by = LimitedBy::Server;
+    result.cpu_us_per_op = Some(cpu_s * 1e6 / rows as f64);
+    let per_deposit = |bytes: u64| bytes as f64 / args.deposits as f64;
+    result.bytes_per_op =
+        Some(BytesPerOp { disk: bytes as f64 / rows as f64, ram: index_bytes as f64 / rows as f64 });
+    for phase in &phases {
+        let mut put = |what: &str, value: f64| result.extra.insert(format!("{}_{what}", phase.name), value);
+        put("rows_per_s", phase.rows as f64 / phase.wall_s);
+        put("cpu_us_per_row", phase.cpu_s * 1e6 / phase.rows as f64);
+        put("bytes_per_deposit", per_deposit(phase.written));
+    }
+    result.extra.insert("open_deposit_bytes_index".to_owned(), per_deposit(index_bytes));
+    Ok(Run { path: place.directory.clone(), result, series: Vec::new(), latency: Vec::new() })
+}
+
+fn cpu_s() -> f64 {
+    own_threads_ns("bench-store").values().sum::<u64>() as f64 / 1e9
+}
+
+fn phases(args: &StoreArgs, place: &Place) -> Result<(Vec<Phase>, u64), StoreError> {
+    let store = Store::new(EmbeddedStore::open(place.world.join("store"), ALL, Options::default())?);
+    let mut made = Made::new(args.seed);
+    let merchants: Vec<DepositTarget> = (0..args.merchants)
+        .map(|_| DepositTarget {
+            h_payto: batzen_tables::exchange::PaytoHash::from_bytes(made.bytes()),
+            merchant_pub: EddsaPublicKey::from_bytes(made.bytes()),
+        })
+        .collect();
+    let mut phases = Vec::new();
+    let mut measured = |name, rows, work: &mut dyn FnMut() -> Result<(), StoreError>| {
+        let (written, cpu, begin) = (store.stats().written_bytes_total, cpu_s(), Instant::now());
+        work()?;
+        let wall_s = begin.elapsed().as_secs_f64();
+        let written = store.stats().written_bytes_total - written;
+        phases.push(Phase { name, rows, wall_s, cpu_s: cpu_s() - cpu, written });
+        Ok::<_, StoreError>(())
+    };
+
+    let sets: Vec<ChangeSet> = (0..args.deposits)
+        .step_by(usize::try_from(args.batch).unwrap_or(usize::MAX))
+        .map(|first| {
+            let mut changes = ChangeSet::new();
+            for n in first..args.deposits.min(first + args.batch) {
+                insert(&mut changes, &merchants[(n % args.merchants) as usize], &mut made);
+            }
+            changes
+        })
+        .collect();
+    let inserts = 2 * args.deposits;
+    measured("insert", inserts, &mut || sets.iter().try_for_each(|changes| commit(&store, changes)))?;
+    drop(sets);
+    let index_bytes = store.stats().index_bytes;
+
+    let mut seen = 0;
+    measured("queue", args.deposits, &mut || {
+        let every = Bound::Unbounded;
+        store.positions::<Deposits>(Deposits::BY_READY, every, every, |position| {
+            seen += u64::from(ready_position(position).is_ok());
+            ControlFlow::Continue(())
+        })
+    })?;
+    assert_eq!(seen, args.deposits, "every deposit is open");
+
+    let mut units = Vec::with_capacity(merchants.len());
+    measured("read", args.deposits, &mut || {
+        for target in &merchants {
+            let (from, to) = target.range(Timestamp::NEVER);
+            let (from, to) = (Bound::Included(from), Bound::Excluded(to));
+            units.push(store.range_positions::<Deposits>(
+                Deposits::BY_TARGET,
+                from,
+                to,
+                usize::MAX,
+                false,
+            )?);
+        }
+        Ok(())
+    })?;
+
+    let mut changes = ChangeSet::new();
+    let mut sets = Vec::new();
+    for unit in units {
+        let wtid = Wtid::from_bytes(made.bytes());
+        for found in unit {
+            let row = DepositRow { wtid: Some(wtid), ..found.row.clone() };
+            changes.update_read::<Deposits>(&found.key, (&found.row, Some(found.version)), &row);
+            if changes.len() as u64 >= args.batch {
+                sets.push(std::mem::take(&mut changes));
+            }
+        }
+    }
+    sets.push(changes);
+    measured("aggregate", args.deposits, &mut || {
+        sets.iter().try_for_each(|changes| commit(&store, changes))
+    })?;
+    store.close()?;
+    Ok((phases, index_bytes))
+}
+
+fn commit(store: &Store, changes: &ChangeSet) -> Result<(), StoreError> {
+    match store.commit(changes)? {
+        CommitOutcome::Committed => Ok(()),
+        CommitOutcome::Conflict(rows) => Err(StoreError::Backend(format!("{} rows exist", rows.len()))),
+    }
+}
+
+fn insert(changes: &mut ChangeSet, target: &DepositTarget, made: &mut Made) {
+    let coin_pub = EddsaPublicKey::from_bytes(made.bytes());
+    let due = Timestamp::from_secs(1_800_000_000);
+    changes.insert::<Coins>(
+        &CoinKey { coin_pub },
+        &CoinRow {
+            denom: DenomSerial(1),
+            h_age: None,
+            denom_sig: DenomSignature::Rsa(made.bytes::<256>().to_vec()),
+            remaining: Money::ZERO,
+            zombie: false,
+        },
+    );
+    changes.insert::<Deposits>(
+        &DepositKey {
+            coin_pub,
+            merchant_pub: target.merchant_pub,
+            h_contract_terms: HashCode::from_bytes(made.bytes()),
+        },
+        &DepositRow {
+            denom: DenomSerial(1),
+            amount: money("1.5"),
+            wallet_time: due,
+            exchange_time: due,
+            refund_deadline: due,
+            wire_deadline: due,
+            wire_salt: WireSalt::from_bytes([7; 16]),
+            h_payto: target.h_payto,
+            coin_sig: EddsaSignature::from_bytes(made.bytes()),
+            refunded: Money::ZERO,
+            wtid: None,
+        },
+    );
+}

@@ -1,0 +1,65 @@
+//! transfer: prepared transfers per second, executed by the bank and recorded.
+
+use std::collections::BTreeMap;
+
+use batzen_exchange::workers::transfer;
+use clap::Args;
+use serde_json::json;
+
+use super::workers::{BankProcess, Inside, Place, Shape, measure};
+use super::{Context, fill};
+use crate::BenchError;
+use crate::options::RunOptions;
+use crate::result::Run;
+
+/// Have the bank execute prepared transfers
+#[derive(Args, Clone, Debug)]
+pub struct TransferArgs {
+    /// Transfers that are prepared
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub transfers: u64,
+    /// What is made up follows from this number
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Where it runs, and where the result goes
+    #[command(flatten)]
+    pub run: RunOptions,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// Whatever keeps it from a result.
+pub fn run(args: &TransferArgs, context: &Context) -> Result<Run, BenchError> {
+    let place = Place::new("transfer", &args.run)?;
+    let data = place.world.join("bank");
+    let bank = BankProcess::start(context, &place, &data)?;
+    let inside = Inside::start(&place, bank.gateway())?;
+    fill::transfers(&inside, args.transfers, args.seed)?;
+    inside.settle()?;
+    let shape = Shape {
+        scenario: "transfer",
+        title: format!("transfer, {} transfers", args.transfers),
+        unit: "transfers",
+        parameters: BTreeMap::from([("transfers".to_owned(), json!(args.transfers))]),
+        remarks: vec![
+            "the transfers were made from made-up deposits, through the rules; each has its own receiver"
+                .to_owned(),
+        ],
+    };
+    let (run, progress) = measure(
+        (context, &place, shape),
+        &inside,
+        Some(&bank),
+        |app| app.metrics.workers.transfers.get(),
+        |app| async move { transfer::run_until_idle(&app).await },
+    )?;
+    progress.map_err(|error| BenchError::set_up("transfer", error))?;
+    if run.result.ops != args.transfers {
+        return Err(BenchError::WrongAnswer(format!(
+            "{} of {} transfers were executed",
+            run.result.ops, args.transfers
+        )));
+    }
+    Ok(run)
+}

@@ -1,0 +1,63 @@
+//! wirewatch: credits per second from the bank's history into reserves.
+
+use std::collections::BTreeMap;
+
+use batzen_exchange::workers::wirewatch;
+use clap::Args;
+use serde_json::json;
+
+use super::workers::{BankProcess, Inside, Place, Shape, measure};
+use super::{Context, fill};
+use crate::BenchError;
+use crate::options::RunOptions;
+use crate::result::Run;
+
+/// Import credits from a bank
+#[derive(Args, Clone, Debug)]
+pub struct WirewatchArgs {
+    /// Credits that the bank has
+    #[arg(long, value_name = "N", default_value_t = 500_000)]
+    pub credits: u64,
+    /// What is made up follows from this number
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Where it runs, and where the result goes
+    #[command(flatten)]
+    pub run: RunOptions,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// Whatever keeps it from a result.
+pub fn run(args: &WirewatchArgs, context: &Context) -> Result<Run, BenchError> {
+    let place = Place::new("wirewatch", &args.run)?;
+    let data = place.world.join("bank");
+    fill::bank(&data, args.credits, args.seed)?;
+    let bank = BankProcess::start(context, &place, &data)?;
+    let inside = Inside::start(&place, bank.gateway())?;
+    let shape = Shape {
+        scenario: "wirewatch",
+        title: format!("wirewatch, {} credits", args.credits),
+        unit: "credits",
+        parameters: BTreeMap::from([("credits".to_owned(), json!(args.credits))]),
+        remarks: vec![
+            "the bank's store was filled through its rules; every credit has a reserve of its own".to_owned(),
+        ],
+    };
+    let (run, progress) = measure(
+        (context, &place, shape),
+        &inside,
+        Some(&bank),
+        |app| app.metrics.workers.credits.get(),
+        |app| async move { wirewatch::run_until_idle(&app).await },
+    )?;
+    progress.map_err(|error| BenchError::set_up("wirewatch", error))?;
+    if run.result.ops != args.credits {
+        return Err(BenchError::WrongAnswer(format!(
+            "{} of {} credits were booked",
+            run.result.ops, args.credits
+        )));
+    }
+    Ok(run)
+}

@@ -1,0 +1,442 @@
+//! What the workers' scenarios share: an exchange in this process, on the server's cores, and a bank beside it.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use batzen_engine::Batcher;
+use batzen_exchange::config::{CipherConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig};
+use batzen_exchange::rules::ExchangeRules;
+use batzen_exchange::service::{Exchange, RunningExchange, StartOptions, system_clock};
+use batzen_protocol::{Currency, Money};
+use batzen_store::StoreStats;
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+use super::Context;
+use crate::BenchError;
+use crate::affinity::{Placement, on_cores};
+use crate::machine::Machine;
+use crate::options::RunOptions;
+use crate::procfs::{CpuTime, resident_bytes};
+use crate::result::{BytesPerOp, LimitedBy, Load, Run, RunResult, SCHEMA, Sample, utc_now};
+
+/// The currency of the scenarios.
+const CURRENCY: &str = "EUR";
+/// The exchange's account at the bank.
+const OUR_PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
+/// How long a bank may take to be ready.
+const READY: Duration = Duration::from_secs(60);
+/// How often the figures of the series are taken.
+const TICK: Duration = Duration::from_millis(250);
+
+/// Pseudo-random bytes: what is made up needs to be different, not secret (SplitMix64, Steele, Lea and Flood).
+#[derive(Clone, Debug)]
+pub struct Made(u64);
+
+impl Made {
+    /// Begins with this number.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+
+    /// The next number.
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// The next bytes.
+    pub fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        for part in bytes.chunks_mut(8) {
+            part.copy_from_slice(&self.number().to_le_bytes()[..part.len()]);
+        }
+        bytes
+    }
+}
+
+/// The currency of the scenarios.
+///
+/// # Panics
+/// Never: it is a constant.
+#[must_use]
+pub fn currency() -> Currency {
+    CURRENCY.parse().expect("a currency")
+}
+
+/// An amount of it.
+///
+/// # Panics
+/// When the text is no amount: a programming error.
+#[must_use]
+pub fn money(text: &str) -> Money {
+    text.parse().expect("an amount")
+}
+
+/// The payto URI of an account at the bank.
+#[must_use]
+pub fn payto(account: &str) -> String {
+    format!("payto://x-taler-bank/localhost/{account}?receiver-name={account}")
+}
+
+/// The directory that a run goes to, and who runs where.
+pub struct Place {
+    /// The result directory.
+    pub directory: PathBuf,
+    /// For stores.
+    pub world: PathBuf,
+    keep_world: bool,
+    /// Who runs where.
+    pub placement: Placement,
+}
+
+impl Place {
+    /// Makes the directory.
+    ///
+    /// # Errors
+    /// When it cannot be made, or the cores cannot be used.
+    pub fn new(scenario: &str, options: &RunOptions) -> Result<Self, BenchError> {
+        let placement = Placement::choose(options.server_cores.as_ref(), options.client_cores.as_ref())?;
+        let directory = options.out.clone().unwrap_or_else(|| super::default_directory(scenario));
+        if directory.join(crate::result::RESULT_FILE).exists() {
+            return Err(BenchError::Usage(format!("{} holds a result already", directory.display())));
+        }
+        let world = directory.join("world");
+        std::fs::create_dir_all(&world).map_err(BenchError::io(&world))?;
+        Ok(Self { directory, world, keep_world: options.keep_world, placement })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.keep_world {
+            // Only gives back the space.
+            let _ = std::fs::remove_dir_all(&self.world);
+        }
+    }
+}
+
+/// A bank in a process of its own. It ends with this.
+pub struct BankProcess {
+    child: Child,
+    port: u16,
+}
+
+impl BankProcess {
+    /// Starts a bank on the client's cores, with the store in `data`.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub fn start(context: &Context, place: &Place, data: &Path) -> Result<Self, BenchError> {
+        let free = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+        let port = free.map_err(|error| BenchError::set_up("no free port for the bank", error))?.port();
+        let log = place.world.join("bank.log");
+        let log = std::fs::File::create(&log).map_err(BenchError::io(&log))?;
+        let mut command = Command::new(&context.program);
+        command
+            .args(["bank", "serve", "--currency", CURRENCY, "--bind", "127.0.0.1", "--port"])
+            .arg(port.to_string())
+            .arg("--data")
+            .arg(data)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        let child = on_cores(&place.placement.client, || command.spawn())?
+            .map_err(|error| BenchError::set_up("the bank does not start", error))?;
+        let mut bank = Self { child, port };
+        let begin = Instant::now();
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if let Ok(Some(status)) = bank.child.try_wait() {
+                return Err(BenchError::set_up("the bank ended", status));
+            }
+            if begin.elapsed() > READY {
+                return Err(BenchError::SetUp("the bank does not answer".to_owned()));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(bank)
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Base URL of the wire gateway of the exchange's account.
+    #[must_use]
+    pub fn gateway(&self) -> String {
+        format!("http://127.0.0.1:{}/taler-wire-gateway/exchange/", self.port)
+    }
+}
+
+impl Drop for BankProcess {
+    fn drop(&mut self) {
+        // What it has acknowledged is durable.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An exchange in this process whose threads run on the server's cores. No worker runs by itself.
+pub struct Inside {
+    runtime: Runtime,
+    exchange: Option<RunningExchange>,
+    cores: Vec<usize>,
+}
+
+impl Inside {
+    /// Starts it. Its only denomination, number 1, is worth 10 with a deposit fee of 0.01.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub fn start(place: &Place, gateway: String) -> Result<Self, BenchError> {
+        let cores = place.placement.server.clone();
+        let threads = place.placement.server_count();
+        let (runtime, exchange) = on_cores(&cores, || -> Result<_, BenchError> {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(threads)
+                .thread_name("http")
+                .enable_all()
+                .build()
+                .map_err(|error| BenchError::set_up("no runtime", error))?;
+            let fees = CoinFees { deposit: money("0.01"), ..CoinFees::FREE };
+            let gateway = GatewayConfig { url: gateway, auth: GatewayAuth::None };
+            let mut config = ExchangeConfig::local(currency(), &place.world, 0)
+                .with_coin("coin_ten", money("10"), fees, CipherConfig::Cs)
+                .with_account("exchange-account-1", OUR_PAYTO, gateway);
+            config.crypto_threads = 1;
+            let options = StartOptions { workers: false, ..StartOptions::default() };
+            let exchange = runtime
+                .block_on(async {
+                    let exchange = Exchange::start(config, options).await?;
+                    exchange.ready().await?;
+                    Ok(exchange)
+                })
+                .map_err(|error: batzen_exchange::service::StartError| {
+                    BenchError::set_up("the exchange does not start", error)
+                })?;
+            Ok((runtime, exchange))
+        })??;
+        Ok(Self { runtime, exchange: Some(exchange), cores })
+    }
+
+    /// The exchange.
+    ///
+    /// # Panics
+    /// Never: it is there until this is dropped.
+    #[must_use]
+    pub fn app(&self) -> &Arc<Exchange> {
+        self.exchange.as_ref().expect("it ends with this").app()
+    }
+
+    /// A pipeline beside the lane, which is idle while the set-up fills the store.
+    #[must_use]
+    pub fn filler(&self) -> Batcher<ExchangeRules> {
+        Batcher::new(Arc::clone(&self.app().rules), self.app().store.clone())
+    }
+
+    /// Has a worker run until it is idle.
+    ///
+    /// # Errors
+    /// What kept it from that.
+    pub fn run<F>(&self, work: impl FnOnce(Arc<Exchange>) -> F) -> Result<F::Output, BenchError>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let task = self.runtime.spawn(work(Arc::clone(self.app())));
+        self.runtime.block_on(task).map_err(|error| BenchError::set_up("the worker broke down", error))
+    }
+
+    /// Writes the indexes down now, so that the measured part does not.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn settle(&self) -> Result<(), BenchError> {
+        self.app().store.checkpoint().map_err(|error| BenchError::set_up("no checkpoint", error))
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        if let Some(exchange) = self.exchange.take() {
+            let ended = on_cores(&self.cores, || self.runtime.block_on(exchange.shutdown()));
+            if let Ok(Err(error)) = ended {
+                tracing::warn!(%error, "the exchange did not end in order");
+            }
+        }
+    }
+}
+
+/// What is known of a scenario before it runs.
+pub struct Shape {
+    /// Its name.
+    pub scenario: &'static str,
+    /// What tells this run from others.
+    pub title: String,
+    /// What an operation is, in the plural.
+    pub unit: &'static str,
+    /// What was chosen.
+    pub parameters: BTreeMap<String, Value>,
+    /// What a reader must know.
+    pub remarks: Vec<String>,
+}
+
+/// Measures one run of a worker. `count` says how many operations are done; `work` does them all.
+///
+/// # Errors
+/// When the worker fails.
+pub fn measure<F, T>(
+    (context, place, shape): (&Context, &Place, Shape),
+    inside: &Inside,
+    bank: Option<&BankProcess>,
+    count: fn(&Exchange) -> u64,
+    work: impl FnOnce(Arc<Exchange>) -> F,
+) -> Result<(Run, T), BenchError>
+where
+    F: Future<Output = T> + Send + 'static,
+    T: Send + 'static,
+{
+    let app = Arc::clone(inside.app());
+    let own = std::process::id();
+    let (stats, lane) = (app.store.stats(), app.lane.metrics().snapshot());
+    let (cpu, resident) = (CpuTime::of(own), resident_bytes(own));
+    let bank_cpu = bank.map(|bank| CpuTime::of(bank.pid()));
+    let (started, ops_before) = (utc_now(), count(&app));
+    let stop = Arc::new(AtomicBool::new(false));
+    let sampler = {
+        let (app, stop) = (Arc::clone(&app), Arc::clone(&stop));
+        let bank = bank.map(BankProcess::pid);
+        let cores = place.placement.client.clone();
+        // Looking must not take time from what is looked at.
+        std::thread::spawn(move || on_cores(&cores, || sample(&app, &stop, bank, count)))
+    };
+    let begin = Instant::now();
+    let output = inside.run(work);
+    let seconds = begin.elapsed().as_secs_f64();
+    let after = CpuTime::of(own).since(&cpu);
+    stop.store(true, Ordering::Relaxed);
+    let series = sampler.join().map_err(|_| BenchError::SetUp("the sampler broke down".to_owned()))??;
+    let output = output?;
+    let ops = count(&app) - ops_before;
+    let per_op = |amount: f64| if ops == 0 { 0.0 } else { amount / ops as f64 };
+    let client_ns =
+        bank.zip(bank_cpu).map(|(bank, before)| CpuTime::of(bank.pid()).since(&before).total_ns());
+    let grown = app.store.stats();
+    let lane_after = app.lane.metrics().snapshot();
+    let growth = |value: fn(&StoreStats) -> u64| value(&grown).saturating_sub(value(&stats)) as f64;
+    let server_busy = after.total_ns() as f64 / 1e9 / seconds;
+    let client_busy = client_ns.map(|ns| ns as f64 / 1e9 / seconds);
+    let server_full = server_busy > 0.9 * place.placement.server_count() as f64;
+    let client_full = client_busy.is_some_and(|busy| busy > 0.9 * place.placement.client_count() as f64);
+    let batches = lane_after.batches - lane.batches;
+    let mut extra = BTreeMap::from([
+        ("server_cores_busy".to_owned(), server_busy),
+        ("ops_per_server_cpu_s".to_owned(), ops as f64 / (after.total_ns().max(1) as f64 / 1e9)),
+        ("index_bytes_per_op".to_owned(), per_op(grown.index_bytes as f64 - stats.index_bytes as f64)),
+        ("disk_growth_bytes_per_op".to_owned(), per_op(growth(|stats| stats.disk_bytes))),
+        ("row_changes_per_op".to_owned(), per_op(growth(|stats| stats.changes_total))),
+        ("ops_per_commit".to_owned(), ops as f64 / batches.max(1) as f64),
+        ("sync_us_per_op".to_owned(), per_op(growth(|stats| stats.sync_us_total))),
+    ]);
+    extra.extend(client_busy.map(|busy| ("client_cores_busy".to_owned(), busy)));
+    let mut result = blank(context, place, shape, ops, seconds);
+    result.started = started;
+    result.limited_by = match (server_full, client_full) {
+        (true, _) => LimitedBy::Server,
+        (false, true) => LimitedBy::Client,
+        (false, false) => LimitedBy::Neither,
+    };
+    result.bytes_per_op = Some(BytesPerOp {
+        disk: per_op(growth(|stats| stats.written_bytes_total)),
+        ram: per_op(resident_bytes(own) as f64 - resident as f64),
+    });
+    result.cpu_us_per_op = Some(per_op(after.total_ns() as f64 / 1e3));
+    let by_role = after.by_role_ns.iter().map(|(role, ns)| ((*role).to_owned(), per_op(*ns as f64 / 1e3)));
+    result.cpu_us_per_op_by_stage = by_role.collect();
+    result.client_cpu_us_per_op = client_ns.map(|ns| per_op(ns as f64 / 1e3));
+    result.extra = extra;
+    Ok((Run { path: place.directory.clone(), result, series, latency: Vec::new() }, output))
+}
+
+/// A result with what is known in any case.
+pub fn blank(context: &Context, place: &Place, shape: Shape, ops: u64, seconds: f64) -> RunResult {
+    let mut remarks = shape.remarks;
+    remarks.extend(place.placement.remark.clone());
+    if cfg!(debug_assertions) {
+        remarks.push("a debug build: the figures say nothing about speed".to_owned());
+    }
+    RunResult {
+        schema: SCHEMA,
+        scenario: shape.scenario.to_owned(),
+        title: shape.title,
+        command: context.command.clone(),
+        parameters: shape.parameters,
+        machine: Machine::detect(),
+        server_cores: place.placement.server.clone(),
+        client_cores: place.placement.client.clone(),
+        version: context.version.clone(),
+        commit: context.commit.clone(),
+        started: utc_now(),
+        duration_s: seconds,
+        load: Load::Closed { clients: 1 },
+        unit: shape.unit.to_owned(),
+        ops,
+        ops_per_s: ops as f64 / seconds,
+        requests: ops,
+        errors: BTreeMap::new(),
+        ceiling_ops_per_s: None,
+        efficiency: None,
+        ceiling_parts: Vec::new(),
+        limited_by: LimitedBy::Neither,
+        latency: None,
+        bytes_per_op: None,
+        cpu_us_per_op: None,
+        cpu_us_per_op_by_stage: BTreeMap::new(),
+        client_cpu_us_per_op: None,
+        batch_sizes: BTreeMap::new(),
+        kinds: BTreeMap::new(),
+        extra: BTreeMap::new(),
+        remarks,
+    }
+}
+
+/// Looks at what goes on until it is told to stop.
+fn sample(app: &Exchange, stop: &AtomicBool, bank: Option<u32>, count: fn(&Exchange) -> u64) -> Vec<Sample> {
+    let begin = Instant::now();
+    let busy = |pid| CpuTime::of(pid).total_ns() as f64 / 1e9;
+    let look =
+        || (begin.elapsed().as_secs_f64(), count(app) as f64, busy(std::process::id()), bank.map(busy));
+    let mut series = Vec::new();
+    let mut last = look();
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(TICK);
+        let now = look();
+        let time = now.0 - last.0;
+        series.push(Sample {
+            t_s: now.0,
+            ops_per_s: (now.1 - last.1) / time,
+            server_cores_busy: Some((now.2 - last.2) / time),
+            client_cores_busy: now.3.zip(last.3).map(|(now, last)| (now - last) / time),
+            queue_depth: Some(app.lane.metrics().snapshot().queued as f64),
+            ..Sample::default()
+        });
+        last = now;
+    }
+    series
+}
+
+/// The clock of the set-up.
+pub fn clock() -> batzen_protocol::Timestamp {
+    system_clock()
+}

@@ -1,0 +1,330 @@
+//! Requests to one server over plain HTTP, as cheaply as it goes: connections are kept, and each is driven by the task that
+//! uses it, so that no request passes through another task or a channel.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Method, Request, Uri, header};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::{self, Connection, SendRequest};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use crate::client::{ClientError, Reply};
+
+type Body = Full<Bytes>;
+
+/// How one server is asked directly. Clones share its connections.
+#[derive(Clone)]
+pub(crate) struct Direct {
+    authority: Arc<str>,
+    idle: Arc<Mutex<Vec<Link>>>,
+    options: DirectOptions,
+}
+
+/// Limits of [`Direct`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DirectOptions {
+    /// Unused connections that are kept.
+    pub idle_max: usize,
+    /// How long connecting may take.
+    pub connect_timeout: Duration,
+    /// How long a whole exchange may take.
+    pub timeout: Duration,
+    /// The largest answer accepted, in bytes.
+    pub max_reply_bytes: usize,
+}
+
+/// A connection and what drives it.
+struct Link {
+    sender: SendRequest<Body>,
+    connection: Connection<TokioIo<TcpStream>, Body>,
+}
+
+/// Why an exchange failed.
+enum Failure {
+    /// The connection ended before anything of an answer came.
+    Closed(String),
+    Broken(String),
+    TooLarge,
+}
+
+impl fmt::Debug for Direct {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Direct").field("authority", &self.authority).finish_non_exhaustive()
+    }
+}
+
+impl Direct {
+    /// For the server of this URL; none if it is not plain HTTP.
+    pub fn new(url: &str, options: DirectOptions) -> Option<Self> {
+        let uri: Uri = url.parse().ok()?;
+        let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http"))?;
+        let authority = if authority.port().is_some() {
+            authority.as_str().to_owned()
+        } else {
+            format!("{}:80", authority.as_str())
+        };
+        Some(Self { authority: authority.into(), idle: Arc::default(), options })
+    }
+
+    /// Sends a body and reads the whole answer. A request whose kept connection turns out to be closed is sent again on a new
+    /// one: it may arrive twice, so it must be one that does no harm.
+    pub async fn post_idempotent(
+        &self,
+        url: &str,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Result<Reply, ClientError> {
+        match tokio::time::timeout(self.options.timeout, self.exchange(url, headers, body)).await {
+            Ok(result) => result,
+            Err(_) => Err(ClientError::Timeout { url: url.to_owned() }),
+        }
+    }
+
+    async fn exchange(&self, url: &str, headers: &HeaderMap, body: Bytes) -> Result<Reply, ClientError> {
+        let broken = |reason| ClientError::Broken { url: url.to_owned(), reason };
+        loop {
+            let kept = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let (is_kept, link) = match kept {
+                Some(link) => (true, link),
+                None => (false, self.connect(url).await?),
+            };
+            let request = self.request(url, headers, body.clone())?;
+            match link.ask(url, request, self.options.max_reply_bytes).await {
+                Ok((reply, link)) => {
+                    if let Some(link) = link {
+                        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+                        if idle.len() < self.options.idle_max {
+                            idle.push(link);
+                        }
+                    }
+                    return Ok(reply);
+                }
+                // Each turn uses up a kept connection, so this ends.
+                Err(Failure::Closed(_)) if is_kept => {}
+                Err(Failure::Closed(reason) | Failure::Broken(reason)) => return Err(broken(reason)),
+                Err(Failure::TooLarge) => {
+                    let reason = format!("larger than {} bytes", self.options.max_reply_bytes);
+                    return Err(ClientError::BadReply { url: url.to_owned(), status: 0, reason });
+                }
+            }
+        }
+    }
+
+    fn request(&self, url: &str, headers: &HeaderMap, body: Bytes) -> Result<Request<Body>, ClientError> {
+        let invalid = |reason: String| ClientError::Invalid { url: url.to_owned(), reason };
+        let uri: Uri = url.parse().map_err(|error: http::uri::InvalidUri| invalid(error.to_string()))?;
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        let mut request = Request::builder()
+            .method(Method::POST)
+            .uri(path)
+            .body(Full::new(body))
+            .map_err(|error| invalid(error.to_string()))?;
+        *request.headers_mut() = headers.clone();
+        let host = uri.authority().map_or(&*self.authority, |authority| authority.as_str());
+        let host = host.parse().map_err(|_| invalid("host".to_owned()))?;
+        request.headers_mut().insert(header::HOST, host);
+        Ok(request)
+    }
+
+    async fn connect(&self, url: &str) -> Result<Link, ClientError> {
+        let failed = |reason: String| ClientError::Connect { url: url.to_owned(), reason };
+        let connect = TcpStream::connect(&*self.authority);
+        let stream = match tokio::time::timeout(self.options.connect_timeout, connect).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return Err(failed(error.to_string())),
+            Err(_) => return Err(failed("no answer in time".to_owned())),
+        };
+        stream.set_nodelay(true).map_err(|error| failed(error.to_string()))?;
+        let (sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| failed(error.to_string()))?;
+        Ok(Link { sender, connection })
+    }
+}
+
+impl Link {
+    /// One request and its answer. The connection comes back if it can be used again.
+    async fn ask(
+        mut self,
+        url: &str,
+        request: Request<Body>,
+        max_reply_bytes: usize,
+    ) -> Result<(Reply, Option<Self>), Failure> {
+        let Self { sender, connection } = &mut self;
+        let sent = drive(connection, sender.send_request(request)).await;
+        let answer = match sent {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) if error.is_canceled() || error.is_closed() || error.is_incomplete_message() => {
+                return Err(Failure::Closed(error.to_string()));
+            }
+            Ok(Err(error)) => return Err(Failure::Broken(error.to_string())),
+            Err(reason) => return Err(Failure::Closed(reason)),
+        };
+        let (head, mut body) = answer.into_parts();
+        let mut bytes = BytesMut::new();
+        loop {
+            let frame = match drive(connection, body.frame()).await {
+                Ok(None) => break,
+                Ok(Some(Ok(frame))) => frame,
+                Ok(Some(Err(error))) => return Err(Failure::Broken(error.to_string())),
+                Err(reason) => return Err(Failure::Broken(reason)),
+            };
+            if let Ok(data) = frame.into_data() {
+                if bytes.len().saturating_add(data.len()) > max_reply_bytes {
+                    return Err(Failure::TooLarge);
+                }
+                bytes.extend_from_slice(&data);
+            }
+        }
+        let reply = Reply {
+            url: url.to_owned(),
+            status: head.status.as_u16(),
+            headers: head.headers,
+            body: bytes.freeze(),
+        };
+        // Let the connection see that the answer is complete, so that it takes the next request (or ends).
+        let is_usable = matches!(drive(&mut self.connection, self.sender.ready()).await, Ok(Ok(())));
+        Ok((reply, is_usable.then_some(self)))
+    }
+}
+
+/// Waits for `wanted` while the connection works. An error if the connection ends before.
+async fn drive<F: Future>(
+    connection: &mut Connection<TokioIo<TcpStream>, Body>,
+    wanted: F,
+) -> Result<F::Output, String> {
+    let mut wanted = std::pin::pin!(wanted);
+    let mut ended = None;
+    std::future::poll_fn(|context| {
+        use std::task::Poll;
+        if let Poll::Ready(output) = wanted.as_mut().poll(context) {
+            return Poll::Ready(Ok(output));
+        }
+        if ended.is_none()
+            && let Poll::Ready(end) = std::pin::Pin::new(&mut *connection).poll(context)
+        {
+            ended =
+                Some(end.map_or_else(|error| error.to_string(), |()| "the connection was closed".to_owned()));
+        }
+        // The connection may just have made ready what is wanted.
+        match wanted.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Ok(output)),
+            Poll::Pending => match ended.take() {
+                Some(reason) => Poll::Ready(Err(reason)),
+                None => Poll::Pending,
+            },
+        }
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const OPTIONS: DirectOptions = DirectOptions {
+        idle_max: 4,
+        connect_timeout: Duration::from_secs(5),
+        timeout: Duration::from_secs(20),
+        max_reply_bytes: 100,
+    };
+
+    /// A server whose connections answer with these texts, one a request, and then close.
+    async fn server(connections: Vec<Vec<String>>) -> (String, tokio::task::JoinHandle<Vec<String>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/base/transfer", listener.local_addr().unwrap());
+        let serving = tokio::spawn(async move {
+            let mut requests = Vec::new();
+            for answers in connections {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                for answer in answers {
+                    let mut request = Vec::new();
+                    while !request.ends_with(b"{}") {
+                        assert_ne!(stream.read_buf(&mut request).await.unwrap(), 0, "requests are whole");
+                    }
+                    requests.push(String::from_utf8(request).unwrap());
+                    stream.write_all(answer.as_bytes()).await.unwrap();
+                }
+            }
+            requests
+        });
+        (url, serving)
+    }
+
+    fn ok(body: &str) -> String {
+        format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+    }
+
+    async fn ask(direct: &Direct, url: &str) -> Result<Reply, ClientError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_TYPE, "application/json".parse().unwrap());
+        direct.post_idempotent(url, &headers, Bytes::from_static(b"{}")).await
+    }
+
+    #[tokio::test]
+    async fn connections_are_kept_and_replaced() {
+        // The second connection takes over when the first one turns out to be closed.
+        let (url, serving) = server(vec![vec![ok("1"), ok("2")], vec![ok("3")]]).await;
+        let direct = Direct::new(&url, OPTIONS).unwrap();
+        for expected in ["1", "2", "3"] {
+            let reply = ask(&direct, &url).await.unwrap();
+            assert_eq!((reply.status, &reply.body[..]), (200, expected.as_bytes()));
+            if expected == "2" {
+                // Let the end of the connection arrive.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+        let requests = serving.await.unwrap();
+        assert_eq!(requests.len(), 3);
+        let host = url.split('/').nth(2).unwrap();
+        for request in requests {
+            assert!(request.starts_with("POST /base/transfer HTTP/1.1\r\n"), "{request}");
+            assert!(request.contains(&format!("host: {host}\r\n")), "{request}");
+            assert!(request.contains("content-length: 2\r\n"), "{request}");
+        }
+    }
+
+    #[tokio::test]
+    async fn answers_that_are_none() {
+        let answers = ["", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n1", "nonsense\r\n\r\n"];
+        for answer in answers {
+            let (url, _serving) = server(vec![vec![answer.to_owned()]]).await;
+            let direct = Direct::new(&url, OPTIONS).unwrap();
+            let error = ask(&direct, &url).await.unwrap_err();
+            assert!(
+                matches!(error, ClientError::Broken { .. }) && error.is_transient(),
+                "{answer:?}: {error}"
+            );
+        }
+        let (url, _serving) = server(vec![vec![ok(&"x".repeat(101))]]).await;
+        let error = ask(&Direct::new(&url, OPTIONS).unwrap(), &url).await.unwrap_err();
+        assert!(matches!(error, ClientError::BadReply { .. }), "{error}");
+        // A port that nobody listens on.
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        drop(listener);
+        let error = ask(&Direct::new(&url, OPTIONS).unwrap(), &url).await.unwrap_err();
+        assert!(matches!(error, ClientError::Connect { .. }), "{error}");
+    }
+
+    #[tokio::test]
+    async fn closing_servers_and_other_statuses_are_understood() {
+        let closing = "HTTP/1.1 409 Conflict\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}".to_owned();
+        let (url, serving) = server(vec![vec![closing.clone()], vec![closing]]).await;
+        let direct = Direct::new(&url, OPTIONS).unwrap();
+        for _ in 0..2 {
+            assert_eq!(ask(&direct, &url).await.unwrap().status, 409);
+            assert!(direct.idle.lock().unwrap().is_empty(), "a connection that ends is not kept");
+        }
+        assert_eq!(serving.await.unwrap().len(), 2);
+        assert!(Direct::new("https://bank.example/", OPTIONS).is_none());
+        assert!(Direct::new("/relative", OPTIONS).is_none());
+        assert_eq!(&*Direct::new("http://bank.example/x", OPTIONS).unwrap().authority, "bank.example:80");
+    }
+}
