@@ -41,7 +41,7 @@ demo: build ## play one round of digital cash on this machine and keep serving (
 	@$(BIN) demo $(ARGS)
 
 build: needs ## the release binary: target/release/batzen
-	@$(CARGO) build --release --locked --bin batzen 1>&2
+	@BATZEN_COMMIT="$$(git describe --always --dirty 2>/dev/null)" $(CARGO) build --release --locked --bin batzen 1>&2
 
 test: needs-test ## everything: format, lints, unit, property, vector, crash and end-to-end tests
 	$(CARGO) fmt --all --check

@@ -107,7 +107,11 @@ fn context() -> anyhow::Result<Context> {
     Ok(Context {
         program: std::env::current_exe().context("where is this program?")?,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        commit: option_env!("BATZEN_COMMIT").unwrap_or("unknown").to_owned(),
+        // Set by `make build`.
+        commit: option_env!("BATZEN_COMMIT")
+            .filter(|commit| !commit.is_empty())
+            .unwrap_or("unknown")
+            .to_owned(),
         command: command_line(),
         interrupted,
         shows_progress: progress::is_interactive(),
