@@ -130,6 +130,7 @@ fn services_start_work_and_end() {
 fn credit(bank_port: u16, first: u16, count: u16) {
     let mut stream = TcpStream::connect(("127.0.0.1", bank_port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_nodelay(true).unwrap();
     for n in first..first + count {
         let mut reserve = [7; 32];
         reserve[..2].copy_from_slice(&n.to_le_bytes());
@@ -138,13 +139,13 @@ fn credit(bank_port: u16, first: u16, count: u16) {
              \"debit_account\":\"payto://x-taler-bank/localhost/c{n}?receiver-name=c{n}\"}}",
             batzen_crypto::base32::encode(&reserve)
         );
-        write!(
-            stream,
+        // One write: parts would wait for each other's acknowledgements.
+        let request = format!(
             "POST /taler-wire-gateway/exchange/admin/add-incoming HTTP/1.1\r\nHost: localhost\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
-        )
-        .unwrap();
+        );
+        stream.write_all(request.as_bytes()).unwrap();
         let mut answer = Vec::new();
         while !answer.ends_with(b"}") {
             let mut part = [0; 1024];
