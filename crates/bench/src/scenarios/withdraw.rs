@@ -71,18 +71,17 @@ impl Withdraw {
     /// same way when it is asked again under load.
     fn values(
         &self,
-        first: u32,
-        count: usize,
+        indices: Vec<u32>,
         progress: Progress,
         world: &World,
     ) -> Result<Vec<ExchangeWithdrawValues>, BenchError> {
         if self.cipher() != Cipher::Cs {
-            return Ok(vec![ExchangeWithdrawValues::Rsa; count]);
+            return Ok(vec![ExchangeWithdrawValues::Rsa; indices.len()]);
         }
         let denom = &world.denoms[0];
+        let bar = progress.bar("asking for R values", indices.len() as u64);
         let requests =
-            (first..).take(count).map(|index| coins::csr_request(&self.seed, index, denom)).collect();
-        let bar = progress.bar("asking for R values", count as u64);
+            indices.into_iter().map(|index| coins::csr_request(&self.seed, index, denom)).collect();
         let plan = world.set_up_plan(world.exchange_address);
         let answers = send_all(&plan, requests, "ask for R values", &bar, world.interrupted())?;
         answers.iter().map(|answer| coins::csr_answer(answer)).collect()
@@ -125,7 +124,7 @@ impl Workload for Withdraw {
             u32::try_from(jobs * batch).ok().and_then(|coins| first.checked_add(coins)).ok_or_else(|| {
                 BenchError::Usage("more than 2^32 coins: choose a shorter time or a lower rate".into())
             })?;
-        let values = self.values(first, jobs * batch, stage.progress, stage.world)?;
+        let values = self.values((first..).take(jobs * batch).collect(), stage.progress, stage.world)?;
         let reserves = self.reserves.as_ref().expect("the set-up has made them");
         let denom = &stage.world.denoms[0];
         let (seed, is_cs) = (&self.seed, self.cipher() == Cipher::Cs);
@@ -153,7 +152,7 @@ impl Workload for Withdraw {
 
     fn check(&mut self, scripts: Vec<Prepared>, stage: &mut Stage<'_>) -> Result<u64, BenchError> {
         let (batch, denom) = (u64::from(self.args.batch), &stage.world.denoms[0]);
-        let mut checked = 0;
+        let mut signed = Vec::new();
         for sample in scripts.into_iter().flat_map(|script| script.samples) {
             let signatures = match batch {
                 1 => vec![coins::read::<BlindSignature>("withdraw", &sample.body)?],
@@ -166,14 +165,17 @@ impl Workload for Withdraw {
                 )));
             }
             let first = u32::try_from(sample.number * batch).expect("it was prepared");
-            let values = self.values(first, signatures.len(), Progress::new(false), stage.world)?;
-            for ((index, signature), values) in (first..).zip(signatures).zip(&values) {
-                if !Planchet::new(&self.seed, index, denom, values)?.accepts(denom, &signature.ev_sig) {
-                    return Err(BenchError::WrongAnswer(format!("the signature of coin {index} is wrong")));
-                }
-                checked += 1;
+            signed.extend((first..).zip(signatures));
+        }
+        // All at once: asking for the values of one sample after the other takes minutes.
+        let indices = signed.iter().map(|(index, _)| *index).collect();
+        let values = self.values(indices, Progress::new(false), stage.world)?;
+        for ((index, signature), values) in signed.iter().zip(&values) {
+            if !Planchet::new(&self.seed, *index, denom, values)?.accepts(denom, &signature.ev_sig) {
+                return Err(BenchError::WrongAnswer(format!("the signature of coin {index} is wrong")));
             }
         }
+        let checked = signed.len() as u64;
         Ok(checked)
     }
 
