@@ -132,7 +132,7 @@ fn command_line() -> String {
     std::iter::once("batzen".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// Shows what came of a measurement.
+/// Writes and shows what came of a measurement.
 fn show(options: &RunOptions, outcome: Result<Run, BenchError>) -> anyhow::Result<ExitCode> {
     let run = match outcome {
         Err(BenchError::Interrupted) => return Ok(ExitCode::from(130)),
@@ -142,6 +142,7 @@ fn show(options: &RunOptions, outcome: Result<Run, BenchError>) -> anyhow::Resul
         }
         other => other?,
     };
+    run.write()?;
     if options.json {
         print!("{}", run.result.to_json());
     } else {

@@ -95,6 +95,34 @@ scenarios! {
     cycle_in_batches: "cycle" "--rsa" "1024" "--batch" "8" "--clients" "2" "--supply" "300";
 }
 
+/// The scenarios without requests: small runs, whose results are written as they are printed.
+#[test]
+fn workers_and_store() {
+    for words in [
+        ["wirewatch", "--credits", "3000"],
+        ["aggregator", "--deposits", "2000"],
+        ["transfer", "--transfers", "300"],
+        ["store", "--deposits", "2000"],
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("result");
+        let output = batzen()
+            .arg("bench")
+            .args(words)
+            .args(["--json", "--out", out.to_str().unwrap()])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{words:?}: {}", stderr(&output));
+        let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let written = std::fs::read(out.join("result.json")).unwrap();
+        assert_eq!(printed, serde_json::from_slice::<Value>(&written).unwrap());
+        assert_eq!(printed["scenario"], words[0]);
+        assert!(printed["ops"].as_u64().unwrap() >= words[2].parse().unwrap(), "{words:?}: {printed}");
+        assert!(printed["errors"].as_object().unwrap().is_empty(), "{words:?}: {}", printed["errors"]);
+        assert!(printed["bytes_per_op"]["disk"].as_f64().unwrap() > 50.0, "{printed}");
+    }
+}
+
 #[test]
 fn the_peak_is_found_and_a_share_of_it_kept() {
     let dir = tempfile::tempdir().unwrap();

@@ -206,20 +206,19 @@ pub fn measure<W: Workload>(
     if !balanced {
         *result.errors.entry("the books of the exchange do not add up".into()).or_default() += 1;
     }
-    let written = Run {
+    let run = Run {
         path: path.clone(),
         result,
         series: series(&outcome, &recorded),
         latency: result::percentile_points(&outcome.all.latency),
     };
-    written.write()?;
     for (name, page) in
         [(result::METRICS_BEFORE_FILE, &recorded.before), (result::METRICS_AFTER_FILE, &recorded.after)]
     {
         let file = path.join(name);
         std::fs::write(&file, &page.text).map_err(BenchError::io(&file))?;
     }
-    Ok(written)
+    Ok(run)
 }
 
 /// A directory with a result in it is not written over: the user may have meant another.
