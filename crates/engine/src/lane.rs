@@ -1,7 +1,7 @@
 //! A lane: one thread that runs batch after batch against one store.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -21,7 +21,8 @@ const READS_BESIDE_MAX: u32 = 3;
 /// Limits of a lane.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneOptions {
-    /// Commands that may wait; one more is answered [`EngineError::Overloaded`].
+    /// Commands that may wait, and refused ones that may wait for their evidence; one more of either is answered
+    /// [`EngineError::Overloaded`].
     pub queue_commands_max: usize,
     /// Commands in one batch.
     pub batch_commands_max: usize,
@@ -207,8 +208,8 @@ impl<R: Rules> Lane<R> {
     pub fn start(rules: Arc<R>, store: Store, clock: Arc<dyn Clock>, options: LaneOptions) -> Self {
         assert!(options.queue_commands_max > 0 && options.batch_commands_max > 0, "limits are positive");
         let (queue, receiver) = sync_channel(options.queue_commands_max);
-        // Bounded by those who wait for an answer: each has one command under way.
-        let (refused, to_prove) = channel();
+        // Who gives up waiting leaves a place taken until the thread comes by, so this queue needs a limit of its own.
+        let (refused, to_prove) = sync_channel(options.queue_commands_max);
         let batcher = Batcher::new(rules, store.clone());
         let metrics = Arc::clone(&batcher.metrics);
         metrics.limits(options.queue_commands_max, options.batch_commands_max);
@@ -344,7 +345,7 @@ fn guarded<T>(work: impl FnOnce() -> T) -> T {
 fn run<R: Rules>(
     batcher: &Batcher<R>,
     queue: &Receiver<Job<R>>,
-    refused: &Sender<Refused<R>>,
+    refused: &SyncSender<Refused<R>>,
     clock: &dyn Clock,
     batch_commands_max: usize,
 ) {
@@ -383,13 +384,27 @@ fn run<R: Rules>(
     }
 }
 
-/// Answers a job of a committed batch, or has its evidence read.
-fn answer<R: Rules>(batcher: &Batcher<R>, refused: &Sender<Refused<R>>, job: Job<R>, verdict: Verdict<R>) {
+/// Answers a job of a committed batch, or has its evidence read. Where too many wait for that already, the client is sent
+/// away to come again: a refused command has changed nothing.
+fn answer<R: Rules>(
+    batcher: &Batcher<R>,
+    refused: &SyncSender<Refused<R>>,
+    job: Job<R>,
+    verdict: Verdict<R>,
+) {
     let Job { command, answer, .. } = job;
     match verdict {
         Err(refusal) if batcher.rules.needs_evidence(&refusal) => {
-            let refused = refused.send(Refused { command, refusal, answer });
-            assert!(refused.is_ok(), "the thread for evidence lives as long as the lane");
+            match refused.try_send(Refused { command, refusal, answer }) {
+                Ok(()) => {}
+                Err(TrySendError::Full(Refused { answer, .. })) => {
+                    batcher.metrics.rejected();
+                    let _ = answer.send(Err(EngineError::Overloaded));
+                }
+                Err(TrySendError::Disconnected(_)) => {
+                    panic!("the thread for evidence lives as long as the lane");
+                }
+            }
         }
         verdict => {
             // A client that has gone away will ask again.

@@ -454,10 +454,14 @@ impl Rules for Doubtful {
 }
 
 fn doubtful() -> (Arc<Doubtful>, Lane<Doubtful>, std::sync::mpsc::Sender<Evidence>) {
+    doubtful_with(LaneOptions::default())
+}
+
+fn doubtful_with(options: LaneOptions) -> (Arc<Doubtful>, Lane<Doubtful>, std::sync::mpsc::Sender<Evidence>) {
     let (sender, evidence) = std::sync::mpsc::channel();
     let rules = Arc::new(Doubtful { evidence: evidence.into(), executed: 0.into() });
     let store = Store::new(MemoryBackend::new());
-    let lane = Lane::start(Arc::clone(&rules), store, Arc::new(clock), LaneOptions::default());
+    let lane = Lane::start(Arc::clone(&rules), store, Arc::new(clock), options);
     (rules, lane, sender)
 }
 
@@ -474,6 +478,41 @@ async fn a_slow_history_delays_nobody_else() {
     assert!(!refused.is_finished(), "its evidence has not been read");
     evidence.send(Evidence::Complete).unwrap();
     assert_eq!(refused.await.unwrap(), Err(1));
+    lane.close();
+}
+
+/// Clients who make refusals with slow histories and go away cannot fill the memory.
+#[tokio::test]
+async fn too_many_waiting_histories_are_sent_away() {
+    const LIMIT: usize = 2;
+    const REFUSED: u32 = 8;
+    let options = LaneOptions { queue_commands_max: LIMIT, ..LaneOptions::default() };
+    let (rules, lane, evidence) = doubtful_with(options);
+    let mut waiting = Vec::new();
+    for number in 0..REFUSED {
+        let lane = lane.clone();
+        waiting.push(tokio::spawn(async move { lane.submit(1).await }));
+        while rules.executed.load(std::sync::atomic::Ordering::Relaxed) <= number {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert_eq!(lane.submit(2).await.unwrap(), Ok(2), "others are served");
+    for _ in 0..REFUSED {
+        evidence.send(Evidence::Complete).unwrap();
+    }
+    let (mut proved, mut sent_away) = (0, 0_u32);
+    for task in waiting {
+        match task.await.unwrap() {
+            Ok(verdict) => {
+                assert_eq!(verdict, Err(1));
+                proved += 1;
+            }
+            Err(EngineError::Overloaded) => sent_away += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    // One may be in the hands of the thread that reads.
+    assert!((LIMIT..=LIMIT + 1).contains(&proved), "{proved} proved, {sent_away} sent away");
     lane.close();
 }
 
