@@ -1,0 +1,31 @@
+//! Two-phase double-entry ledger: what is recorded, by which rules, and how a ledger is asked.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`record`] | accounts and transfers: 128 bytes each, little endian, as existing clients of this family lay them out |
+//! | [`status`] | what becomes of each event of a batch, with the numbers of the wire |
+//! | [`query`] | filters of reads, balances, change events |
+//! | [`Ledger`] | the interface that a bank or a switch uses, whichever ledger stands behind it |
+//!
+//! Amounts count the smallest unit of the account's ledger. All arithmetic is checked. Nothing here reads a clock, draws
+//! random numbers or does I/O.
+
+mod interface;
+pub mod query;
+pub mod record;
+pub mod status;
+
+pub use interface::{Answer, Ledger, LedgerError};
+pub use query::{AccountBalance, AccountFilter, ChangeEvent, ChangeFilter, ChangeKind, QueryFilter};
+pub use record::{Account, AccountFlags, Transfer, TransferFlags};
+pub use status::{CreateAccountStatus, CreateResult, CreateTransferStatus};
+
+/// The most events in one request, and the most records in one answer. A constant of the interface: with 128-byte records it
+/// is what fits into a message of 1 MiB, and all ledgers of this family share it.
+pub const BATCH_EVENTS_MAX: usize = 8189;
+
+/// As an amount: "as much as there is" (balancing transfers, posting). As an id: never valid.
+pub const AMOUNT_MAX: u128 = u128::MAX;
+
+/// Nanoseconds in a second: timeouts are in seconds, timestamps in nanoseconds since the epoch.
+pub const NS_PER_S: u64 = 1_000_000_000;
