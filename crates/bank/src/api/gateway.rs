@@ -1,15 +1,16 @@
 //! The wire gateway: what an exchange asks of its bank.
 
+use std::borrow::Cow;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use batzen_crypto::{EddsaPublicKey, Wtid};
+use batzen_crypto::{EddsaPublicKey, HashCode, Wtid};
 use batzen_http::{ErrorCode, Request, Response};
 use batzen_protocol::api::bank::{AddIncomingRequest, TransactionResponse, TransferRequest};
 use batzen_protocol::{Amount, Currency, Timestamp};
 use batzen_store::{Found, Store, StoreError};
 use batzen_tables::bank::{BankTransactions, TransactionRow};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Answer, Direction, Service, body, poll_deadline, refused, unknown_account, wait};
 use crate::names;
@@ -52,11 +53,12 @@ impl Service {
 
     pub(super) async fn transfer(self: &Arc<Self>, request: &Request, account: &str) -> Answer {
         self.authorize(request, account).await?;
-        let body: TransferRequest = body(request)?;
-        let amount = self.money::<TransferRequest>("amount", &body.amount)?;
-        let credit_account = payto_account(&body.credit_account)?;
+        let TransferBody { request_uid, amount, exchange_base_url, wtid, credit_account } =
+            TransferBody::read(request)?;
+        let amount = self.money::<TransferRequest>("amount", &amount)?;
+        let credit_account = payto_account(&credit_account)?;
         let debit_account = gateway_account(account)?;
-        let TransferRequest { request_uid, wtid, exchange_base_url, .. } = body;
+        let exchange_base_url = exchange_base_url.into_owned();
         let command =
             Command::Transfer { request_uid, debit_account, credit_account, amount, wtid, exchange_base_url };
         match self.execute(command).await? {
@@ -89,6 +91,34 @@ impl Service {
             Ok(outcome) => Ok(transferred(&outcome)),
             Err(refusal) => Err(refused(&refusal, "")),
         }
+    }
+}
+
+/// A [`TransferRequest`] whose texts stay where they came in: this is the bank's busiest request.
+#[derive(Deserialize)]
+struct TransferBody<'a> {
+    request_uid: HashCode,
+    amount: Amount,
+    #[serde(borrow)]
+    exchange_base_url: Cow<'a, str>,
+    wtid: Wtid,
+    #[serde(borrow)]
+    credit_account: Cow<'a, str>,
+}
+
+impl<'a> TransferBody<'a> {
+    fn read(request: &'a Request) -> Result<Self, Response> {
+        let text: &[u8] = &request.body;
+        // Members could be read from an array, too, which the protocol does not have.
+        if text.first() == Some(&b'{')
+            && let Ok(body) = serde_json::from_slice(text)
+        {
+            return Ok(body);
+        }
+        // Slowly, for what is wrong with it.
+        let TransferRequest { request_uid, amount, exchange_base_url, wtid, credit_account } = body(request)?;
+        let (exchange_base_url, credit_account) = (exchange_base_url.into(), credit_account.into());
+        Ok(Self { request_uid, amount, exchange_base_url, wtid, credit_account })
     }
 }
 

@@ -4,7 +4,9 @@ mod access;
 mod gateway;
 mod integration;
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use batzen_engine::{EngineError, Lane};
@@ -21,6 +23,7 @@ use batzen_tables::bank::{
     AccountKey, AccountRow, BankAccounts, BankWithdrawals, WithdrawalKey, WithdrawalRow,
 };
 use serde::de::DeserializeOwned;
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::config::BankConfig;
@@ -167,8 +170,7 @@ impl Api {
     }
 
     async fn dispatch(&self, request: Request) -> Answer {
-        let head = request.head.clone();
-        let matched = self.routes.resolve(&head)?;
+        let matched = self.routes.resolve(&request.head)?;
         let param = |index: usize| matched.params.get(index).copied().unwrap_or_default();
         let service = &self.service;
         let running = service.operations_run.begin(matched.endpoint.operation());
@@ -177,7 +179,10 @@ impl Api {
             Endpoint::Dashboard => Ok(dashboard()),
             Endpoint::Metrics => Ok(service.metrics()),
             Endpoint::IntegrationConfig => Ok(service.api_config("taler-bank-integration")),
-            Endpoint::WithdrawalStatus => service.withdrawal_status(request, param(0)).await,
+            Endpoint::WithdrawalStatus => {
+                let operation = param(0).to_owned();
+                service.withdrawal_status(request, &operation).await
+            }
             Endpoint::WithdrawalSelect => service.withdrawal_select(&request, param(0)).await,
             Endpoint::AccessConfig => Ok(service.api_config("taler-bank-access")),
             Endpoint::PublicAccounts => Ok(service.public_accounts()),
@@ -188,8 +193,14 @@ impl Api {
             Endpoint::WithdrawalConfirm => service.withdrawal_confirm(&request, param(0), param(1)).await,
             Endpoint::WithdrawalAbort => service.withdrawal_abort(&request, param(0), param(1)).await,
             Endpoint::GatewayConfig => Ok(service.api_config("taler-wire-gateway")),
-            Endpoint::HistoryIncoming => service.history(request, param(0), Direction::Incoming).await,
-            Endpoint::HistoryOutgoing => service.history(request, param(0), Direction::Outgoing).await,
+            Endpoint::HistoryIncoming => {
+                let account = param(0).to_owned();
+                service.history(request, &account, Direction::Incoming).await
+            }
+            Endpoint::HistoryOutgoing => {
+                let account = param(0).to_owned();
+                service.history(request, &account, Direction::Outgoing).await
+            }
             Endpoint::Transfer => service.transfer(&request, param(0)).await,
             Endpoint::AddIncoming => service.add_incoming(&request, param(0)).await,
         };
@@ -254,11 +265,10 @@ impl Service {
         money.of(self.settings.config.currency)
     }
 
-    /// Executes a command and wakes those who wait for its effect. In a task of its own: a client that goes away must not
-    /// take the wake-up of others with it.
+    /// Executes a command and wakes those who wait for its effect, also if the client goes away meanwhile.
     async fn execute(self: &Arc<Self>, command: Command) -> Result<Result<Outcome, Refusal>, Response> {
         let service = Arc::clone(self);
-        let task = tokio::spawn(async move {
+        let verdict = Unbroken::new(async move {
             let wakes = Wakes::of(&command);
             let verdict = service.lane.submit(command).await;
             if let Ok(Ok(outcome)) = &verdict {
@@ -266,16 +276,15 @@ impl Service {
             }
             verdict
         });
-        match task.await {
-            Ok(Ok(verdict)) => Ok(verdict),
-            Ok(Err(error @ (EngineError::Overloaded | EngineError::Stopped))) => {
+        match verdict.await {
+            Ok(verdict) => Ok(verdict),
+            Err(error @ (EngineError::Overloaded | EngineError::Stopped)) => {
                 Err(Response::error(ErrorCode::BANK_SOFT_EXCEPTION, &error.to_string()))
             }
-            Ok(Err(error)) => {
+            Err(error) => {
                 tracing::error!(%error, "a command was not decided");
                 Err(Response::error(ErrorCode::BANK_UNMANAGED_EXCEPTION, ""))
             }
-            Err(_) => Err(Response::error(ErrorCode::BANK_UNMANAGED_EXCEPTION, "")),
         }
     }
 
@@ -410,6 +419,36 @@ impl Wakes {
     }
 }
 
+/// Work that is done to its end even if nobody waits for it any more: dropped before, it goes on as a task of its own. While
+/// somebody waits it costs no task and no switch between two.
+struct Unbroken<T: Send + 'static>(Option<Pin<Box<dyn Future<Output = T> + Send>>>);
+
+impl<T: Send + 'static> Unbroken<T> {
+    fn new(work: impl Future<Output = T> + Send + 'static) -> Self {
+        Self(Some(Box::pin(work)))
+    }
+}
+
+impl<T: Send + 'static> Future for Unbroken<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let work = self.0.as_mut().expect("nobody asks after the end");
+        let output = std::task::ready!(work.as_mut().poll(context));
+        self.0 = None;
+        Poll::Ready(output)
+    }
+}
+
+impl<T: Send + 'static> Drop for Unbroken<T> {
+    fn drop(&mut self) {
+        // Without a runtime the process ends, and nobody waits for anything.
+        if let (Some(work), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn(work);
+        }
+    }
+}
+
 /// The end of a long poll that the client asked for, if it did.
 fn poll_deadline(long_poll_ms: Option<u64>) -> Option<Instant> {
     let poll = Duration::from_millis(long_poll_ms.filter(|ms| *ms > 0)?).min(LONG_POLL_MAX);
@@ -452,4 +491,39 @@ fn body<T: DeserializeOwned>(request: &Request) -> Result<T, Response> {
 fn wrong_member<T: DeserializeOwned>(field: &str) -> Response {
     let answer = field_error::<T>(field, "").to_error_body();
     Response::error_with(answer.code, None, "", answer.extra)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn work_goes_on_when_nobody_waits_any_more() {
+        let done = Arc::new(AtomicBool::new(false));
+        let work = |release: oneshot::Receiver<()>| {
+            let done = Arc::clone(&done);
+            Unbroken::new(async move {
+                release.await.unwrap();
+                done.store(true, Ordering::SeqCst);
+            })
+        };
+        let (go, release) = oneshot::channel();
+        let mut waiting = work(release);
+        let is_pending =
+            std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut waiting).poll(context).is_pending()));
+        assert!(is_pending.await);
+        drop(waiting);
+        go.send(()).unwrap();
+        while !done.swap(false, Ordering::SeqCst) {
+            tokio::task::yield_now().await;
+        }
+        let (go, release) = oneshot::channel();
+        go.send(()).unwrap();
+        work(release).await;
+        assert!(done.load(Ordering::SeqCst));
+    }
 }
