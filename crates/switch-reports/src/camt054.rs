@@ -1,0 +1,80 @@
+//! Notification of a participant about its part of a settlement: `camt.054.001.08`, bank to customer debit credit
+//! notification.
+
+use crate::ReportError;
+use crate::data::Settlement;
+use crate::pacs009::end_to_end_id;
+use crate::xml::Document;
+
+/// The namespace of the message.
+pub const NAMESPACE: &str = "urn:iso:std:iso:20022:tech:xsd:camt.054.001.08";
+
+/// The message for participant `index` of the settlement's nets; none if it is not there or nothing is paid.
+///
+/// # Errors
+/// When the settlement does not add up, or holds what the message cannot carry.
+pub fn write(settlement: &Settlement, index: usize) -> Result<Option<String>, ReportError> {
+    settlement.check()?;
+    let Some(net) = settlement.nets.get(index).filter(|net| net.net != 0) else { return Ok(None) };
+    let currency = &settlement.currency;
+    let id = end_to_end_id(settlement, index);
+    // A participant that owes is debited.
+    let (indicator, family, totals) =
+        if net.net > 0 { ("DBIT", "ICDT", "TtlDbtNtries") } else { ("CRDT", "RCDT", "TtlCdtNtries") };
+    let amount = net.net.unsigned_abs();
+    let message = Document::write(NAMESPACE, |document| {
+        document.element("BkToCstmrDbtCdtNtfctn", |document| {
+            document.element("GrpHdr", |document| {
+                document.id("MsgId", &format!("{id}-N"))?;
+                document.text("CreDtTm", &settlement.created.date_time());
+                Ok(())
+            })?;
+            document.element("Ntfctn", |document| {
+                document.id("Id", &format!("{id}-N"))?;
+                document.text("CreDtTm", &settlement.created.date_time());
+                document.account("Acct", &net.participant.account, Some(currency))?;
+                document.element("TxsSummry", |document| {
+                    document.element(totals, |document| {
+                        document.text("NbOfNtries", "1");
+                        document.text("Sum", &currency.format(amount)?);
+                        Ok(())
+                    })
+                })?;
+                document.element("Ntry", |document| {
+                    document.id("NtryRef", &id)?;
+                    document.amount("Amt", currency, amount)?;
+                    document.text("CdtDbtInd", indicator);
+                    document.element("Sts", |document| {
+                        document.text("Cd", "BOOK");
+                        Ok(())
+                    })?;
+                    for date in ["BookgDt", "ValDt"] {
+                        document.element(date, |document| {
+                            document.text("Dt", &settlement.created.date());
+                            Ok(())
+                        })?;
+                    }
+                    document.element("BkTxCd", |document| {
+                        document.element("Domn", |document| {
+                            document.text("Cd", "PMNT");
+                            document.element("Fmly", |document| {
+                                document.text("Cd", family);
+                                document.text("SubFmlyCd", "FICT");
+                                Ok(())
+                            })
+                        })
+                    })?;
+                    document.element("NtryDtls", |document| {
+                        document.element("TxDtls", |document| {
+                            document.element("Refs", |document| document.id("EndToEndId", &id))?;
+                            document.amount("Amt", currency, amount)?;
+                            document.text("CdtDbtInd", indicator);
+                            Ok(())
+                        })
+                    })
+                })
+            })
+        })
+    })?;
+    Ok(Some(message))
+}

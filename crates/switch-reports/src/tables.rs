@@ -1,0 +1,150 @@
+//! CSV by RFC 4180: a header, a record a line, quotes where they are needed, lines that end with CR LF.
+
+use csv::{Terminator, WriterBuilder};
+
+use crate::ReportError;
+use crate::data::{Currency, Instant, Settlement};
+
+/// The settlement report: a record for each participant, those that owe with a positive net.
+///
+/// # Errors
+/// When the settlement does not add up, or an amount does not fit the currency.
+pub fn settlement(settlement: &Settlement) -> Result<String, ReportError> {
+    settlement.check()?;
+    let mut table = Table::new([
+        "settlement",
+        "date",
+        "currency",
+        "windows",
+        "participant",
+        "account",
+        "sent_count",
+        "sent",
+        "received_count",
+        "received",
+        "net",
+    ]);
+    let currency = &settlement.currency;
+    let windows: Vec<String> = settlement.windows.iter().map(u64::to_string).collect();
+    let (windows, date) = (windows.join(" "), settlement.created.date());
+    for net in &settlement.nets {
+        table.record([
+            &settlement.id,
+            &date,
+            &currency.code,
+            &windows,
+            &net.participant.name,
+            &net.participant.account,
+            &net.sent_count.to_string(),
+            &currency.format(net.sent)?,
+            &net.received_count.to_string(),
+            &currency.format(net.received)?,
+            &currency.format_signed(net.net)?,
+        ]);
+    }
+    Ok(table.finish())
+}
+
+/// What moved a position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A committed transfer to another participant.
+    Sent,
+    /// A committed transfer from another participant.
+    Received,
+    /// The effect of a settlement.
+    Settlement,
+}
+
+impl EntryKind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Sent => "sent",
+            Self::Received => "received",
+            Self::Settlement => "settlement",
+        }
+    }
+}
+
+/// One movement of a position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// When.
+    pub at: Instant,
+    /// What.
+    pub kind: EntryKind,
+    /// The transfer or settlement.
+    pub reference: String,
+    /// The other participant; empty for a settlement.
+    pub counterparty: String,
+    /// By how much the position changed: what is sent raises it, what is received lowers it.
+    pub change: i128,
+}
+
+/// A participant's statement: opening position, every movement, closing position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statement {
+    /// The participant.
+    pub participant: String,
+    /// The currency.
+    pub currency: Currency,
+    /// The position before the first entry.
+    pub opening: i128,
+    /// The movements in their order.
+    pub entries: Vec<Entry>,
+    /// The position after the last entry.
+    pub closing: i128,
+}
+
+/// The statement as a table: a record for each movement with the position after it, between two for opening and closing.
+///
+/// # Errors
+/// When the entries do not lead from opening to closing position, or an amount does not fit the currency.
+pub fn statement(statement: &Statement) -> Result<String, ReportError> {
+    let mut table =
+        Table::new(["time", "kind", "reference", "counterparty", "currency", "change", "position"]);
+    let currency = &statement.currency;
+    let mut position = statement.opening;
+    table.record(["", "opening", "", "", &currency.code, "", &currency.format_signed(position)?]);
+    for entry in &statement.entries {
+        position = position.checked_add(entry.change).ok_or(ReportError::TooLarge)?;
+        table.record([
+            &entry.at.date_time(),
+            entry.kind.name(),
+            &entry.reference,
+            &entry.counterparty,
+            &currency.code,
+            &currency.format_signed(entry.change)?,
+            &currency.format_signed(position)?,
+        ]);
+    }
+    if position != statement.closing {
+        return Err(ReportError::WrongStatement {
+            participant: statement.participant.clone(),
+            computed: position,
+            closing: statement.closing,
+        });
+    }
+    table.record(["", "closing", "", "", &currency.code, "", &currency.format_signed(position)?]);
+    Ok(table.finish())
+}
+
+/// A table whose records are as long as its header.
+struct Table<const N: usize>(csv::Writer<Vec<u8>>);
+
+impl<const N: usize> Table<N> {
+    fn new(header: [&str; N]) -> Self {
+        let mut table = Self(WriterBuilder::new().terminator(Terminator::CRLF).from_writer(Vec::new()));
+        table.record(header);
+        table
+    }
+
+    fn record(&mut self, fields: [&str; N]) {
+        self.0.write_record(fields).expect("memory takes records of one length");
+    }
+
+    fn finish(self) -> String {
+        let bytes = self.0.into_inner().map_err(|error| error.to_string()).expect("memory takes everything");
+        String::from_utf8(bytes).expect("made of strings only")
+    }
+}
