@@ -1,0 +1,794 @@
+//! The switch's tables: participants, transfers, windows, settlements, and what is still to be told to whom.
+//!
+//! Amounts are in ten-thousandths of the currency's unit, times in milliseconds since 1970 unless they are [`Timestamp`]s.
+//! Money itself lives in the ledger: these tables say what was intended, decided and told. Participants have numbers from 1;
+//! the hub is 0. A currency is its ledger number.
+//!
+//! | table | primary key | other lookups |
+//! |---|---|---|
+//! | `switch_state` | a constant | – |
+//! | `switch_participants` | name in lower case | number |
+//! | `switch_accounts` | participant, currency, kind | id |
+//! | `switch_endpoints` | participant, type | by participant |
+//! | `switch_transfers` | transfer id | those with work at the ledger; reserved ones by expiration; by window; by bulk |
+//! | `switch_bodies` | transfer id, kind | – |
+//! | `switch_outbox` | participant, number | in the order of numbers |
+//! | `switch_bulks` | bulk id | – |
+//! | `switch_windows` | number | – |
+//! | `switch_nets` | window, participant, currency | by window |
+//! | `switch_models` | name | – |
+//! | `switch_settlements` | number | – |
+//! | `switch_settlement_accounts` | settlement, participant, currency | by settlement |
+//! | `switch_movements` | id | those with work at the ledger; by participant |
+//! | `switch_approvals` | number | – |
+
+use batzen_protocol::Timestamp;
+use batzen_store::{IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+
+/// Every table of the switch, for tools and backends that set up schemas.
+pub const ALL: &[&TableDef] = &[
+    SwitchStates::DEF,
+    Participants::DEF,
+    SwitchAccounts::DEF,
+    Endpoints::DEF,
+    Transfers::DEF,
+    Bodies::DEF,
+    Outbox::DEF,
+    Bulks::DEF,
+    Windows::DEF,
+    Nets::DEF,
+    Models::DEF,
+    Settlements::DEF,
+    SettlementAccounts::DEF,
+    Movements::DEF,
+    Approvals::DEF,
+];
+
+/// The number of the hub among participants.
+pub const HUB: u32 = 0;
+
+record! {
+    /// Names the one row of [`SwitchStates`].
+    pub key struct SwitchStateKey {
+        /// Always 0.
+        pub id: u8,
+    }
+}
+
+impl SwitchStateKey {
+    /// The only key.
+    pub const ONLY: Self = Self { id: 0 };
+}
+
+record! {
+    /// What belongs to the switch as a whole: the next numbers, and the open window.
+    pub struct SwitchStateRow {
+        /// The next participant, from 1.
+        pub next_participant: u32,
+        /// The next account id, from 1.
+        pub next_account: u32,
+        /// The next number in the outbox.
+        pub next_outbox: u64,
+        /// The one window that is open.
+        pub open_window: u64,
+        /// The next settlement, from 1.
+        pub next_settlement: u64,
+        /// The next approval, from 1.
+        pub next_approval: u64,
+        /// The next movement that the switch makes by itself, from 1.
+        pub next_movement: u64,
+    }
+}
+
+/// The switch's state: one row, written by the first start.
+pub struct SwitchStates;
+
+impl Table for SwitchStates {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(200, "switch_state");
+    type Key = SwitchStateKey;
+    type Row = SwitchStateRow;
+}
+
+record! {
+    /// Names a participant.
+    pub key struct ParticipantKey {
+        /// In lower case: names are unique without regard to case.
+        pub name: String,
+    }
+}
+
+impl ParticipantKey {
+    /// The key of the participant with this name.
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_ascii_lowercase() }
+    }
+}
+
+record! {
+    /// A participant.
+    pub struct ParticipantRow {
+        /// Its number, from 1.
+        pub number: u32,
+        /// Its name as it was given.
+        pub name: String,
+        /// Whether it takes part.
+        pub active: bool,
+        /// When it was created.
+        pub created: Timestamp,
+    }
+}
+
+/// The participants, without the hub.
+pub struct Participants;
+
+impl Table for Participants {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(201, "switch_participants");
+    type Key = ParticipantKey;
+    type Row = ParticipantRow;
+}
+
+/// What an account is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum AccountKind {
+    /// A participant's obligations from cleared transfers.
+    Position = 1,
+    /// A participant's liquidity at the settlement bank.
+    Settlement = 2,
+    /// The hub's: counterpart of liquidity that comes and goes.
+    HubReconciliation = 3,
+    /// The hub's: counterpart of net settlement; zero after each settlement.
+    HubMultilateralSettlement = 4,
+    /// The hub's, one for each participant: what headroom it has been granted.
+    Grant = 5,
+}
+
+impl AccountKind {
+    /// The kind with this number.
+    #[must_use]
+    pub const fn from_number(number: u8) -> Option<Self> {
+        match number {
+            1 => Some(Self::Position),
+            2 => Some(Self::Settlement),
+            3 => Some(Self::HubReconciliation),
+            4 => Some(Self::HubMultilateralSettlement),
+            5 => Some(Self::Grant),
+            _ => None,
+        }
+    }
+
+    /// Its name at the interface.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Position => "POSITION",
+            Self::Settlement => "SETTLEMENT",
+            Self::HubReconciliation => "HUB_RECONCILIATION",
+            Self::HubMultilateralSettlement => "HUB_MULTILATERAL_SETTLEMENT",
+            Self::Grant => "HUB_GRANT",
+        }
+    }
+}
+
+record! {
+    /// Names an account. Its id in the ledger is made of these three.
+    pub key struct SwitchAccountKey {
+        /// The owner; the hub is 0.
+        pub participant: u32,
+        /// The currency.
+        pub currency: u32,
+        /// An [`AccountKind`].
+        pub kind: u8,
+    }
+}
+
+impl SwitchAccountKey {
+    /// The key of an account.
+    pub fn new(participant: u32, currency: u32, kind: AccountKind) -> Self {
+        Self { participant, currency, kind: kind as u8 }
+    }
+
+    /// Its id in the ledger.
+    #[must_use]
+    pub fn ledger_id(&self) -> u128 {
+        (u128::from(self.participant) << 64) | (u128::from(self.currency) << 32) | u128::from(self.kind)
+    }
+}
+
+record! {
+    /// An account.
+    pub struct SwitchAccountRow {
+        /// Its number at the administrative interface.
+        pub id: u32,
+        /// Whether it may be used.
+        pub active: bool,
+        /// The net debit cap. Positions only; none: not yet set.
+        pub ndc: Option<u128>,
+        /// At what part of the limit an alarm goes off, in per cent. Positions only.
+        pub alarm_percentage: u8,
+        /// The error code that new prepares are refused with because the granted headroom could not be taken back in full;
+        /// 0: the participant is within its limit.
+        pub over_limit: u16,
+    }
+}
+
+/// The accounts of participants and hub.
+pub struct SwitchAccounts;
+
+impl Table for SwitchAccounts {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(202, "switch_accounts");
+    type Key = SwitchAccountKey;
+    type Row = SwitchAccountRow;
+}
+
+record! {
+    /// Names a callback address.
+    pub key struct EndpointKey {
+        /// Whose.
+        pub participant: u32,
+        /// For which messages.
+        pub endpoint: String,
+    }
+}
+
+record! {
+    /// A callback address.
+    pub struct EndpointRow {
+        /// The URL.
+        pub url: String,
+    }
+}
+
+/// The callback addresses.
+pub struct Endpoints;
+
+impl Endpoints {
+    /// All of a participant.
+    pub const BY_PARTICIPANT: u8 = 1;
+}
+
+impl Table for Endpoints {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(203, "switch_endpoints").indexed(&[IndexDef::new(
+        Self::BY_PARTICIPANT,
+        "by_participant",
+        IndexKind::Prefix { key_bytes: 4 },
+    )]);
+    type Key = EndpointKey;
+    type Row = EndpointRow;
+}
+
+record! {
+    /// Names a transfer.
+    pub key struct TransferKey {
+        /// Chosen by the payer; also the id of the pending transfer in the ledger.
+        pub id: u128,
+    }
+}
+
+record! {
+    /// A transfer.
+    pub struct TransferRow {
+        /// The internal state, see the switch's rules: the last of `history`.
+        pub state: u8,
+        /// What is to be done at the ledger, 0: nothing. Otherwise an event that must be sent (again) under the same id.
+        pub intent: u8,
+        /// The payer; 0 if unknown.
+        pub payer: u32,
+        /// The payee; 0 if unknown.
+        pub payee: u32,
+        /// The currency.
+        pub currency: u32,
+        /// How much.
+        pub amount: u128,
+        /// What the fulfilment must hash to.
+        pub condition: [u8; 32],
+        /// When it is over.
+        pub expiration: u64,
+        /// Hash of the canonical prepare.
+        pub prepare_hash: [u8; 32],
+        /// Hash of the canonical fulfilment message that counts.
+        pub fulfil_hash: Option<[u8; 32]>,
+        /// Hash of the canonical error message that counts.
+        pub error_hash: Option<[u8; 32]>,
+        /// The preimage of the condition.
+        pub fulfilment: Option<[u8; 32]>,
+        /// When it was decided.
+        pub completed: u64,
+        /// The settlement window, once a fulfilment was accepted; 0: none.
+        pub window: u64,
+        /// Whether the payee wants to be told what became of its fulfilment.
+        pub wants_patch: bool,
+        /// Why it failed; 0: it has not.
+        pub error_code: u16,
+        /// Why it failed, in words.
+        pub error_text: String,
+        /// The bulk transfer that it is part of.
+        pub bulk: Option<u128>,
+        /// Every state that it was in: state (1 byte), reason (2 bytes, an error code or 0) and time (8 bytes, microseconds),
+        /// big-endian, one after the other. Only ever appended to.
+        pub history: Vec<u8>,
+    }
+}
+
+/// The transfers.
+pub struct Transfers;
+
+impl Transfers {
+    /// Those with an intent, in the order in which it arose.
+    pub const INTENDED: u8 = 1;
+    /// Those that expire, by expiration.
+    pub const BY_DEADLINE: u8 = 2;
+    /// Committed ones by window.
+    pub const BY_WINDOW: u8 = 3;
+    /// Parts of bulk transfers.
+    pub const BY_BULK: u8 = 4;
+    /// The state in which a transfer can expire.
+    pub const RESERVED: u8 = 2;
+}
+
+impl Table for Transfers {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(204, "switch_transfers").indexed(&[
+        IndexDef::new(Self::INTENDED, "intended", IndexKind::Serial),
+        IndexDef::new(Self::BY_DEADLINE, "by_deadline", IndexKind::Ordered),
+        IndexDef::new(Self::BY_WINDOW, "by_window", IndexKind::Hash),
+        IndexDef::new(Self::BY_BULK, "by_bulk", IndexKind::Hash),
+    ]);
+    type Key = TransferKey;
+    type Row = TransferRow;
+
+    fn index_entries(_: &TransferKey, row: &TransferRow, out: &mut IndexEntries) {
+        if row.intent != 0 {
+            out.add_with(Self::INTENDED, |_| {});
+        }
+        if row.state == Self::RESERVED {
+            out.add(Self::BY_DEADLINE, &row.expiration);
+        }
+        if row.window != 0 {
+            out.add(Self::BY_WINDOW, &row.window);
+        }
+        if let Some(bulk) = &row.bulk {
+            out.add(Self::BY_BULK, bulk);
+        }
+    }
+}
+
+/// Which message a body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum BodyKind {
+    /// The payer's POST.
+    Prepare = 1,
+    /// The payee's PUT.
+    Fulfil = 2,
+    /// The payee's PUT error.
+    Error = 3,
+}
+
+record! {
+    /// Names a message.
+    pub key struct BodyKey {
+        /// The transfer or bulk transfer.
+        pub id: u128,
+        /// A [`BodyKind`].
+        pub kind: u8,
+    }
+}
+
+impl BodyKey {
+    /// The key of a body.
+    pub fn new(id: u128, kind: BodyKind) -> Self {
+        Self { id, kind: kind as u8 }
+    }
+}
+
+record! {
+    /// A message as it was received.
+    pub struct BodyRow {
+        /// The header lines to pass on, each ended by CR LF.
+        pub headers: String,
+        /// The body, byte for byte.
+        pub body: Vec<u8>,
+    }
+}
+
+/// The messages.
+pub struct Bodies;
+
+impl Table for Bodies {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(205, "switch_bodies");
+    type Key = BodyKey;
+    type Row = BodyRow;
+}
+
+record! {
+    /// Names a message that is to be sent.
+    pub key struct OutboxKey {
+        /// To whom.
+        pub participant: u32,
+        /// Its number: messages about one transfer are sent in their order.
+        pub number: u64,
+    }
+}
+
+record! {
+    /// A message that is to be sent: it is written when it is sent, from the rows that it is about.
+    pub struct OutboxRow {
+        /// What kind of message, see the switch's outbox.
+        pub kind: u8,
+        /// The transfer or bulk transfer.
+        pub id: u128,
+        /// An error code, where the kind has one.
+        pub code: u16,
+        /// A text, where the kind has one.
+        pub text: String,
+        /// When it arose.
+        pub created: Timestamp,
+    }
+}
+
+/// What is still to be told to whom.
+pub struct Outbox;
+
+impl Outbox {
+    /// By participant and number: the key's own order.
+    pub const IN_ORDER: u8 = 1;
+}
+
+impl Table for Outbox {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(206, "switch_outbox").indexed(&[IndexDef::new(
+        Self::IN_ORDER,
+        "in_order",
+        IndexKind::Ordered,
+    )]);
+    type Key = OutboxKey;
+    type Row = OutboxRow;
+
+    fn index_entries(key: &OutboxKey, _: &OutboxRow, out: &mut IndexEntries) {
+        out.add(Self::IN_ORDER, &key.participant);
+    }
+}
+
+record! {
+    /// Names a bulk transfer.
+    pub key struct BulkKey {
+        /// Chosen by the payer.
+        pub id: u128,
+    }
+}
+
+record! {
+    /// A bulk transfer. Its items are transfers.
+    pub struct BulkRow {
+        /// The state, see the switch's rules.
+        pub state: u8,
+        /// The payer.
+        pub payer: u32,
+        /// The payee.
+        pub payee: u32,
+        /// Hash of the canonical POST.
+        pub prepare_hash: [u8; 32],
+        /// Hash of the canonical PUT that counts.
+        pub fulfil_hash: Option<[u8; 32]>,
+        /// Hash of the canonical PUT error that counts.
+        pub error_hash: Option<[u8; 32]>,
+        /// When items expire.
+        pub expiration: u64,
+        /// Items not yet answered by the ledger, while it is being reserved; later those without a final state.
+        pub open_items: u32,
+        /// The ids of the items in order, 16 bytes each.
+        pub items: Vec<u8>,
+        /// Items that failed before they were recorded (their ids were known): place in `items` (2 bytes) and code (2 bytes).
+        pub failed: Vec<u8>,
+        /// When it was completed.
+        pub completed: u64,
+    }
+}
+
+/// The bulk transfers.
+pub struct Bulks;
+
+impl Table for Bulks {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(207, "switch_bulks");
+    type Key = BulkKey;
+    type Row = BulkRow;
+}
+
+record! {
+    /// Names a settlement window.
+    pub key struct WindowKey {
+        /// Its number, from 1.
+        pub id: u64,
+    }
+}
+
+record! {
+    /// A settlement window.
+    pub struct WindowRow {
+        /// The state, see the switch's rules.
+        pub state: u8,
+        /// Why it got there.
+        pub reason: String,
+        /// When it was opened.
+        pub created: Timestamp,
+        /// When its state changed last.
+        pub changed: Timestamp,
+        /// Accepted fulfilments of this window that the ledger has not answered: it is not closed before they are.
+        pub in_flight: u64,
+        /// Transfers committed in it.
+        pub transfers: u64,
+    }
+}
+
+/// The settlement windows.
+pub struct Windows;
+
+impl Table for Windows {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(208, "switch_windows");
+    type Key = WindowKey;
+    type Row = WindowRow;
+}
+
+record! {
+    /// Names a participant's part of a window.
+    pub key struct NetKey {
+        /// The window.
+        pub window: u64,
+        /// The participant.
+        pub participant: u32,
+        /// The currency.
+        pub currency: u32,
+    }
+}
+
+record! {
+    /// What a participant sent and received in a window.
+    pub struct NetRow {
+        /// Sum of the amounts sent.
+        pub sent: u128,
+        /// How many.
+        pub sent_count: u64,
+        /// Sum of the amounts received.
+        pub received: u128,
+        /// How many.
+        pub received_count: u64,
+        /// The settlement that takes it up, 0: none.
+        pub settlement: u64,
+        /// Whether it is settled.
+        pub settled: bool,
+    }
+}
+
+/// What participants sent and received, by window.
+pub struct Nets;
+
+impl Nets {
+    /// All of a window.
+    pub const BY_WINDOW: u8 = 1;
+}
+
+impl Table for Nets {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(209, "switch_nets").indexed(&[IndexDef::new(
+        Self::BY_WINDOW,
+        "by_window",
+        IndexKind::Prefix { key_bytes: 8 },
+    )]);
+    type Key = NetKey;
+    type Row = NetRow;
+}
+
+record! {
+    /// Names a settlement model.
+    pub key struct ModelKey {
+        /// Its name.
+        pub name: String,
+    }
+}
+
+record! {
+    /// How transfers of a currency are settled.
+    pub struct ModelRow {
+        /// The currency; 0: all that have no model of their own.
+        pub currency: u32,
+        /// Whether each transfer is settled at once by itself; otherwise in net, later.
+        pub gross: bool,
+        /// Whether recipients' positions are tested when they are reserved.
+        pub require_liquidity_check: bool,
+        /// Whether settlement moves positions; otherwise it only keeps records.
+        pub auto_position_reset: bool,
+        /// Whether it is used.
+        pub active: bool,
+    }
+}
+
+/// The settlement models.
+pub struct Models;
+
+impl Table for Models {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(210, "switch_models");
+    type Key = ModelKey;
+    type Row = ModelRow;
+}
+
+record! {
+    /// Names a settlement.
+    pub key struct SettlementKey {
+        /// Its number, from 1.
+        pub id: u64,
+    }
+}
+
+record! {
+    /// A settlement of some windows.
+    pub struct SettlementRow {
+        /// The state, see the switch's rules.
+        pub state: u8,
+        /// The model.
+        pub model: String,
+        /// Why it was made, or why it got into its state.
+        pub reason: String,
+        /// When it was made.
+        pub created: Timestamp,
+        /// When its state changed last.
+        pub changed: Timestamp,
+        /// The windows, 8 bytes each.
+        pub windows: Vec<u8>,
+    }
+}
+
+/// The settlements.
+pub struct Settlements;
+
+impl Table for Settlements {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(211, "switch_settlements");
+    type Key = SettlementKey;
+    type Row = SettlementRow;
+}
+
+record! {
+    /// Names an account of a settlement.
+    pub key struct SettlementAccountKey {
+        /// The settlement.
+        pub settlement: u64,
+        /// The participant.
+        pub participant: u32,
+        /// The currency.
+        pub currency: u32,
+    }
+}
+
+record! {
+    /// What a participant owes or is owed in a settlement.
+    pub struct SettlementAccountRow {
+        /// The state, see the switch's rules.
+        pub state: u8,
+        /// What it sent: it owes `sent` − `received`.
+        pub sent: u128,
+        /// What it received.
+        pub received: u128,
+        /// Why it got into its state.
+        pub reason: String,
+        /// The settlement bank's reference.
+        pub reference: String,
+        /// Whether positions were moved beyond the headroom that was there.
+        pub beyond_headroom: bool,
+    }
+}
+
+/// The accounts of settlements.
+pub struct SettlementAccounts;
+
+impl SettlementAccounts {
+    /// All of a settlement.
+    pub const BY_SETTLEMENT: u8 = 1;
+}
+
+impl Table for SettlementAccounts {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(212, "switch_settlement_accounts")
+        .indexed(&[IndexDef::new(Self::BY_SETTLEMENT, "by_settlement", IndexKind::Prefix { key_bytes: 8 })]);
+    type Key = SettlementAccountKey;
+    type Row = SettlementAccountRow;
+}
+
+record! {
+    /// Names a movement.
+    pub key struct MovementKey {
+        /// Chosen by the operator (a UUID), or made from a running number: also the id in the ledger.
+        pub id: u128,
+    }
+}
+
+record! {
+    /// Liquidity that comes or goes, and headroom that is granted or taken back.
+    pub struct MovementRow {
+        /// What kind, see the switch's rules.
+        pub kind: u8,
+        /// The state, see the switch's rules.
+        pub state: u8,
+        /// Whose.
+        pub participant: u32,
+        /// The currency.
+        pub currency: u32,
+        /// How much.
+        pub amount: u128,
+        /// How much headroom is taken back in the same step (funds out).
+        pub headroom: u128,
+        /// Why.
+        pub reason: String,
+        /// The settlement bank's reference.
+        pub reference: String,
+        /// Who ordered it; empty: the switch itself.
+        pub operator: String,
+        /// When.
+        pub created: Timestamp,
+        /// When its state changed last.
+        pub changed: Timestamp,
+    }
+}
+
+/// The movements.
+pub struct Movements;
+
+impl Movements {
+    /// Those with an intent.
+    pub const INTENDED: u8 = 1;
+    /// By participant, in their order.
+    pub const BY_PARTICIPANT: u8 = 2;
+    /// States in which an answer of the ledger is awaited are odd.
+    #[must_use]
+    pub const fn is_intent(state: u8) -> bool {
+        state % 2 == 1
+    }
+}
+
+impl Table for Movements {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(213, "switch_movements").indexed(&[
+        IndexDef::new(Self::INTENDED, "intended", IndexKind::Serial),
+        IndexDef::new(Self::BY_PARTICIPANT, "by_participant", IndexKind::Serial),
+    ]);
+    type Key = MovementKey;
+    type Row = MovementRow;
+
+    fn index_entries(_: &MovementKey, row: &MovementRow, out: &mut IndexEntries) {
+        if Self::is_intent(row.state) {
+            out.add_with(Self::INTENDED, |_| {});
+        }
+        out.add(Self::BY_PARTICIPANT, &row.participant);
+    }
+}
+
+record! {
+    /// Names an approval.
+    pub key struct ApprovalKey {
+        /// Its number, from 1.
+        pub id: u64,
+    }
+}
+
+record! {
+    /// A change that one operator has proposed, for another to approve.
+    pub struct ApprovalRow {
+        /// The change as JSON.
+        pub change: String,
+        /// Who proposed it.
+        pub proposed_by: String,
+        /// When.
+        pub proposed: Timestamp,
+        /// 0: open; 1: approved and done; 2: rejected; 3: approved, but it could not be done.
+        pub state: u8,
+        /// Who decided.
+        pub decided_by: String,
+        /// When.
+        pub decided: Timestamp,
+        /// What came of it.
+        pub result: String,
+    }
+}
+
+/// The changes that need two operators.
+pub struct Approvals;
+
+impl Table for Approvals {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(214, "switch_approvals");
+    type Key = ApprovalKey;
+    type Row = ApprovalRow;
+}
