@@ -36,8 +36,8 @@ pub enum Command {
     RecoupRefresh(RecoupRefresh),
     /// Deposits of a merchant become a transfer.
     Aggregate(Aggregate),
-    /// The bank accepted a transfer.
-    TransferDone(TransferDone),
+    /// The bank accepted transfers.
+    TransfersDone(TransfersDone),
     /// The bank will never accept a transfer.
     TransferFailed(TransferFailed),
     /// An operator wants a failed transfer tried again.
@@ -73,7 +73,7 @@ pub enum Outcome {
     RecoupRefresh(RecoupRefreshed),
     /// To [`Command::Aggregate`].
     Aggregate(Aggregated),
-    /// To [`Command::TransferDone`], [`Command::TransferFailed`] and [`Command::TransferRetry`].
+    /// To [`Command::TransfersDone`], [`Command::TransferFailed`] and [`Command::TransferRetry`].
     Transfer(TransferMarked),
     /// To [`Command::ExecuteDrain`].
     Drain(Drained),
@@ -470,11 +470,11 @@ pub enum Aggregated {
     },
 }
 
-/// Marks a transfer as accepted by the bank.
-#[derive(Debug, Clone, Copy)]
-pub struct TransferDone {
+/// Marks transfers as accepted by the bank, all of them or none.
+#[derive(Debug, Clone)]
+pub struct TransfersDone {
     /// Which.
-    pub wtid: Wtid,
+    pub wtids: Vec<Wtid>,
 }
 
 /// Marks a transfer as impossible. Nothing is tried again until an operator says so.
@@ -493,10 +493,10 @@ pub struct TransferRetry {
     pub wtid: Wtid,
 }
 
-/// A transfer's state was recorded.
+/// The state of transfers was recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TransferMarked {
-    /// Whether it changed.
+    /// Whether any changed.
     pub changed: bool,
 }
 

@@ -11,7 +11,7 @@
 //! | [`coins`] | [`Deposit`], [`Refund`] |
 //! | [`refreshes`] | [`Melt`], [`Reveal`] |
 //! | [`recoups`] | [`Recoup`], [`RecoupRefresh`] |
-//! | [`transfers`] | [`Aggregate`], [`TransferDone`], [`TransferFailed`], [`TransferRetry`], [`ExecuteDrain`] |
+//! | [`transfers`] | [`Aggregate`], [`TransfersDone`], [`TransferFailed`], [`TransferRetry`], [`ExecuteDrain`] |
 //! | [`management`] | what the offline keys sign |
 //!
 //! Reads that need no batch are in [`read`], the balance sheet is in [`totals`]. A refused command changes nothing; where
@@ -108,8 +108,10 @@ impl Rules for ExchangeRules {
             Command::Recoup(command) => recoups::plan_recoup(command, plan),
             Command::RecoupRefresh(command) => recoups::plan_recoup_refresh(command, plan),
             Command::Aggregate(command) => transfers::plan_aggregate(command, plan),
-            Command::TransferDone(TransferDone { wtid })
-            | Command::TransferFailed(TransferFailed { wtid, .. })
+            Command::TransfersDone(TransfersDone { wtids }) => {
+                wtids.iter().for_each(|wtid| transfers::plan_transfer(*wtid, plan));
+            }
+            Command::TransferFailed(TransferFailed { wtid, .. })
             | Command::TransferRetry(TransferRetry { wtid }) => transfers::plan_transfer(*wtid, plan),
             Command::ExecuteDrain(command) => transfers::plan_drain(command, plan),
             Command::Management(command) => management::plan(command, plan),
@@ -135,7 +137,7 @@ impl Rules for ExchangeRules {
                 self.recoup_refresh(rows, command, now).map(Outcome::RecoupRefresh)
             }
             Command::Aggregate(command) => self.aggregate(rows, command, now).map(Outcome::Aggregate),
-            Command::TransferDone(command) => transfers::done(rows, command, now).map(Outcome::Transfer),
+            Command::TransfersDone(command) => transfers::done(rows, command, now).map(Outcome::Transfer),
             Command::TransferFailed(command) => transfers::failed(rows, command).map(Outcome::Transfer),
             Command::TransferRetry(command) => transfers::retry(rows, command).map(Outcome::Transfer),
             Command::ExecuteDrain(command) => self.execute_drain(rows, command, now).map(Outcome::Drain),

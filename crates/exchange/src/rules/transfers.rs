@@ -11,8 +11,8 @@ use batzen_tables::exchange::{
 
 use super::reserves::remember_target;
 use super::{
-    Aggregate, Aggregated, Drained, ExchangeRules, ExecuteDrain, Refusal, TransferDone, TransferFailed,
-    TransferMarked, TransferRetry, Trigger, add,
+    Aggregate, Aggregated, Drained, ExchangeRules, ExecuteDrain, Refusal, TransferFailed, TransferMarked,
+    TransferRetry, TransfersDone, Trigger, add,
 };
 
 /// How many deposits one [`Aggregate`] may take in, so that payments behind it in the lane do not wait long.
@@ -307,13 +307,18 @@ fn mark(
 
 pub(super) fn done(
     rows: &mut WorkingSet,
-    command: &TransferDone,
+    command: &TransfersDone,
     now: Timestamp,
 ) -> Result<TransferMarked, Refusal> {
-    mark(rows, command.wtid, |row| {
-        row.finished.get_or_insert(now);
-        row.failed = None;
-    })
+    let mut changed = false;
+    for wtid in &command.wtids {
+        let marked = mark(rows, *wtid, |row| {
+            row.finished.get_or_insert(now);
+            row.failed = None;
+        })?;
+        changed |= marked.changed;
+    }
+    Ok(TransferMarked { changed })
 }
 
 pub(super) fn failed(rows: &mut WorkingSet, command: &TransferFailed) -> Result<TransferMarked, Refusal> {

@@ -6,8 +6,9 @@
 
 use std::collections::HashSet;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use batzen_crypto::Wtid;
 use batzen_tables::exchange::DepositTarget;
 use tokio::sync::Notify;
 
@@ -16,18 +17,36 @@ use tokio::sync::Notify;
 pub struct Claims {
     /// Targets that are being aggregated.
     pub(super) targets: Claimed<DepositTarget>,
+    /// Transfers that the bank is being asked for.
+    pub(super) transfers: Claimed<Wtid>,
 }
 
-/// Items that are being worked on.
+/// Items that are being worked on. Clones share them.
 #[derive(Debug)]
 pub(super) struct Claimed<K> {
-    items: Arc<Mutex<HashSet<K>>>,
+    taken: Arc<Mutex<Taken<K>>>,
     freed: Arc<Notify>,
+}
+
+#[derive(Debug)]
+struct Taken<K> {
+    items: HashSet<K>,
+    /// Workers that take items now.
+    workers: usize,
+    /// How many there have been.
+    workers_ever: u64,
 }
 
 impl<K> Default for Claimed<K> {
     fn default() -> Self {
-        Self { items: Arc::default(), freed: Arc::default() }
+        let taken = Taken { items: HashSet::new(), workers: 0, workers_ever: 0 };
+        Self { taken: Arc::new(Mutex::new(taken)), freed: Arc::default() }
+    }
+}
+
+impl<K> Clone for Claimed<K> {
+    fn clone(&self) -> Self {
+        Self { taken: Arc::clone(&self.taken), freed: Arc::clone(&self.freed) }
     }
 }
 
@@ -35,15 +54,46 @@ impl<K> Default for Claimed<K> {
 #[derive(Debug)]
 pub(super) struct Claim<K: Eq + Hash> {
     item: K,
-    items: Arc<Mutex<HashSet<K>>>,
-    freed: Arc<Notify>,
+    claimed: Claimed<K>,
+}
+
+/// A worker among those that take items, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Member<K>(Claimed<K>);
+
+impl<K> Claimed<K> {
+    fn lock(&self) -> MutexGuard<'_, Taken<K>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a worker in.
+    pub fn join(&self) -> Member<K> {
+        let mut taken = self.lock();
+        taken.workers += 1;
+        taken.workers_ever += 1;
+        Member(self.clone())
+    }
+}
+
+impl<K> Member<K> {
+    /// Something that changes when another worker comes. None while there is another one.
+    pub fn alone(&self) -> Option<u64> {
+        let taken = self.0.lock();
+        (taken.workers == 1).then_some(taken.workers_ever)
+    }
+}
+
+impl<K> Drop for Member<K> {
+    fn drop(&mut self) {
+        self.0.lock().workers -= 1;
+    }
 }
 
 impl<K: Eq + Hash + Copy> Claimed<K> {
     /// Takes an item; none if somebody else is at it.
     pub fn take(&self, item: K) -> Option<Claim<K>> {
-        let is_free = self.items.lock().unwrap_or_else(PoisonError::into_inner).insert(item);
-        is_free.then(|| Claim { item, items: Arc::clone(&self.items), freed: Arc::clone(&self.freed) })
+        let is_free = self.lock().items.insert(item);
+        is_free.then(|| Claim { item, claimed: self.clone() })
     }
 
     /// Ends when one of these items is free (or was, a moment ago).
@@ -53,8 +103,8 @@ impl<K: Eq + Hash + Copy> Claimed<K> {
             // Registered before the look, so that nothing falls between the two.
             freed.as_mut().enable();
             let is_free = {
-                let taken = self.items.lock().unwrap_or_else(PoisonError::into_inner);
-                items.iter().any(|item| !taken.contains(item))
+                let taken = self.lock();
+                items.iter().any(|item| !taken.items.contains(item))
             };
             if is_free {
                 return;
@@ -66,8 +116,8 @@ impl<K: Eq + Hash + Copy> Claimed<K> {
 
 impl<K: Eq + Hash> Drop for Claim<K> {
     fn drop(&mut self) {
-        self.items.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.item);
-        self.freed.notify_waiters();
+        self.claimed.lock().items.remove(&self.item);
+        self.claimed.freed.notify_waiters();
     }
 }
 
@@ -94,5 +144,17 @@ mod tests {
         worker.abort();
         waiter.await.unwrap();
         assert!(claims.take(1).is_some());
+    }
+
+    #[test]
+    fn a_worker_knows_whether_it_is_alone() {
+        let claims = Claimed::<u64>::default();
+        let first = claims.join();
+        let before = first.alone();
+        assert!(before.is_some() && before == first.alone());
+        let second = claims.join();
+        assert!(first.alone().is_none() && second.alone().is_none());
+        drop(second);
+        assert!(first.alone().is_some() && first.alone() != before, "somebody has been there meanwhile");
     }
 }

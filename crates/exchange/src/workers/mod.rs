@@ -98,6 +98,17 @@ pub struct Progress {
     pub deferred: u64,
 }
 
+/// How workers of one kind that run at the same time share their work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sharing {
+    /// How much a worker takes at once, at least 1: bank rows by the distance of their ids (wirewatch), transfers (transfer).
+    /// None: what suits.
+    pub shard_size: Option<u64>,
+    /// How many workers are planned. 0: nothing is held against others, they may work on the same; what they do twice counts
+    /// once. None: what suits.
+    pub workers: Option<u32>,
+}
+
 /// How long a worker goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {

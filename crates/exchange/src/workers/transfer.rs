@@ -2,8 +2,9 @@
 //!
 //! What is asked of the bank for a transfer never changes, and the bank knows it by its request uid: so it may be asked again
 //! after any failure, and never pays twice. The open transfers are looked through from the front every time, without a
-//! cursor, so none can be skipped for good; each is recorded by a commit of its own after its answer, while others are still
-//! in flight.
+//! cursor, so none can be skipped for good. Several workers share the queue by claiming transfers ([`super::Claims`]), a page
+//! at a time; a claim ends with its worker. What the bank has answered is recorded a page in a command, while other requests
+//! are in flight: no request waits for a commit, and what a kill keeps from being recorded is asked for again.
 //!
 //! | the bank says | then |
 //! |---|---|
@@ -13,6 +14,8 @@
 //! | anything else, or nothing | again, ever more slowly, for ever |
 
 use std::collections::{HashMap, HashSet};
+use std::pin::Pin;
+use std::time::Duration;
 
 use batzen_crypto::Wtid;
 use batzen_engine::Lane;
@@ -20,21 +23,35 @@ use batzen_http::ClientError;
 use batzen_http::gateway::{TransactionResponse, TransferRequest, WireGatewayClient};
 use batzen_protocol::ErrorCode;
 use batzen_store::{Found, StoreError};
-use batzen_tables::exchange::{AccountId, Prepared, WireTargetKey, WireTargets};
-use tokio::task::{JoinError, JoinSet};
+use batzen_tables::exchange::{AccountId, Prepared, PreparedRow, WireTargetKey, WireTargets};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
+use super::claims::{Claim, Member};
 use super::{
-    Aside, Bells, Mode, Progress, WorkerError, check_drain, client, debit_accounts, gateway, growing,
-    idle_interval, pause, queues, read,
+    Aside, Bells, Mode, Progress, Sharing, WorkerError, check_drain, client, debit_accounts, gateway,
+    growing, idle_interval, pause, queues, read,
 };
-use crate::rules::{Command, ExchangeRules, TransferDone, TransferFailed};
+use crate::rules::{Command, ExchangeRules, TransferFailed, TransfersDone};
 use crate::service::Exchange;
 
 /// Transfers asked for at the same time.
 const IN_FLIGHT_MAX: usize = 128;
-/// Open transfers read at once.
+/// Open transfers read, and claimed, at once, unless the worker is told otherwise ...
 const PAGE: usize = 1_024;
+/// ... and at most.
+const PAGE_MAX: usize = 65_536;
+/// Answers recorded by one command, so that payments behind it in the lane do not wait long.
+const RECORD_MAX: usize = 512;
+/// So many answers are recorded at once, fewer when they have waited for [`RECORD_AFTER`] or nothing else is in flight.
+const RECORD_SOON: usize = 128;
+/// How long an answer may wait for others to be recorded with.
+const RECORD_AFTER: Duration = Duration::from_millis(5);
+/// Unrecorded answers; nothing more is asked for until some of them are recorded.
+const UNRECORDED_MAX: usize = 1_024;
+/// Transfers of other workers that somebody waits for at the end.
+const BUSY_MAX: usize = 1_024;
 /// An account whose bank has failed so often in a row is left alone for some time.
 const FAILURES_IN_A_ROW: u32 = 8;
 
@@ -43,10 +60,16 @@ const FAILURES_IN_A_ROW: u32 = 8;
 /// # Errors
 /// [`WorkerError::Bank`] when the bank fails again and again on one of them. The others are still tried.
 pub async fn run_until_idle(app: &Exchange) -> Result<Progress, WorkerError> {
-    let mut transfers = Transfers::new(app, Mode::UntilIdle)?;
-    let result = transfers.until_idle().await;
-    transfers.tasks.shutdown().await;
-    result?;
+    share_until_idle(app, Sharing::default()).await
+}
+
+/// The same as one of several workers.
+///
+/// # Errors
+/// As [`run_until_idle`].
+pub async fn share_until_idle(app: &Exchange, sharing: Sharing) -> Result<Progress, WorkerError> {
+    let mut transfers = Transfers::new(app, Mode::UntilIdle, sharing)?;
+    transfers.until_idle().await?;
     match transfers.gave_up {
         Some(error) => Err(error),
         None => Ok(transfers.progress),
@@ -55,32 +78,36 @@ pub async fn run_until_idle(app: &Exchange) -> Result<Progress, WorkerError> {
 
 /// Has transfers executed until the service ends.
 pub(super) async fn run(app: &Exchange, bells: &Bells) -> Result<(), WorkerError> {
-    let mut transfers = Transfers::new(app, Mode::Service)?;
-    let result = transfers.serve(bells).await;
-    // Nobody may use the lane when the service has ended. The bank will be asked again.
-    transfers.tasks.shutdown().await;
-    result
+    // What is in flight at the end is dropped; the bank will be asked again.
+    Transfers::new(app, Mode::Service, Sharing::default())?.serve(bells).await
 }
 
-/// What became of one attempt.
+/// What the bank said to one attempt.
 enum Verdict {
-    /// Executed, and recorded.
+    /// Executed.
     Done,
-    /// Impossible, and recorded.
+    /// Impossible.
     Failed(String),
     /// The account holds too little at present.
     NoMoney(ClientError),
     /// The bank did not answer, or not usefully.
     Again(ClientError),
-    /// The bank answered, but that could not be recorded.
-    NotRecorded(String),
 }
 
-struct Ended {
+/// An attempt that has ended.
+struct Answered {
     wtid: Wtid,
     account: AccountId,
     verdict: Verdict,
+    /// Kept until the answer is recorded.
+    _claim: Option<Claim<Wtid>>,
 }
+
+/// Answers that were to be recorded, each with the reason why it is not.
+type Recorded = Vec<(Answered, Result<(), String>)>;
+
+type Asking = Pin<Box<dyn Future<Output = Answered> + Send>>;
+type Recording = Pin<Box<dyn Future<Output = Recorded> + Send>>;
 
 /// A transfer that is to be tried again.
 struct Later {
@@ -106,11 +133,21 @@ struct Open {
 struct Transfers<'a> {
     app: &'a Exchange,
     mode: Mode,
+    sharing: Sharing,
+    member: Member<Wtid>,
     gateways: HashMap<AccountId, (String, WireGatewayClient)>,
-    tasks: JoinSet<Ended>,
+    /// Requests at the bank.
+    asking: FuturesUnordered<Asking>,
+    /// Final answers to be recorded, and when the first of them came.
+    answered: Vec<Answered>,
+    answered_since: Instant,
+    recording: Option<Recording>,
+    /// Those asked for or answered, until that is recorded.
     in_flight: HashSet<Wtid>,
     /// Those that ended since the present look began: a page read before may still list them.
     just_ended: HashSet<Wtid>,
+    /// Those that other workers were at in the present look.
+    busy: Vec<Wtid>,
     later: HashMap<Wtid, Later>,
     health: HashMap<AccountId, Health>,
     aside: Aside<Wtid>,
@@ -120,7 +157,7 @@ struct Transfers<'a> {
 }
 
 impl<'a> Transfers<'a> {
-    fn new(app: &'a Exchange, mode: Mode) -> Result<Self, WorkerError> {
+    fn new(app: &'a Exchange, mode: Mode, sharing: Sharing) -> Result<Self, WorkerError> {
         let mut gateways = HashMap::new();
         for account in debit_accounts(app) {
             if let Some(config) = &account.config.gateway {
@@ -133,10 +170,16 @@ impl<'a> Transfers<'a> {
         Ok(Self {
             app,
             mode,
+            sharing,
+            member: app.claims.transfers.join(),
             gateways,
-            tasks: JoinSet::new(),
+            asking: FuturesUnordered::new(),
+            answered: Vec::new(),
+            answered_since: Instant::now(),
+            recording: None,
             in_flight: HashSet::new(),
             just_ended: HashSet::new(),
+            busy: Vec::new(),
             later: HashMap::new(),
             health: HashMap::new(),
             aside: Aside::new(),
@@ -149,13 +192,16 @@ impl<'a> Transfers<'a> {
     async fn until_idle(&mut self) -> Result<(), WorkerError> {
         loop {
             let launched = self.look().await?;
-            while let Some(ended) = self.tasks.join_next().await {
-                self.ended(ended);
-            }
+            while self.step().await {}
             match self.next_attempt() {
                 Some(next) => pause(self.app, next.saturating_duration_since(Instant::now())).await?,
-                None if launched == 0 => return Ok(()),
-                None => {}
+                None if launched > 0 => {}
+                None if self.busy.is_empty() => return Ok(()),
+                // Whoever waits for our end expects that everything is executed, by whomever.
+                None => tokio::select! {
+                    () = self.app.drain.draining() => return Err(WorkerError::Stopped),
+                    () = self.app.claims.transfers.freed(&self.busy) => {}
+                },
             }
         }
     }
@@ -172,23 +218,61 @@ impl<'a> Transfers<'a> {
             tokio::select! {
                 biased;
                 () = self.app.drain.draining() => return Ok(()),
-                Some(ended) = self.tasks.join_next() => self.ended(ended),
+                true = self.step() => {}
                 () = bells.transfer.notified() => next_look = Instant::now(),
                 () = tokio::time::sleep_until(due) => next_look = Instant::now(),
             }
         }
     }
 
+    /// Waits until a request is answered or answers are recorded. False: nothing is under way.
+    async fn step(&mut self) -> bool {
+        if self.recording.is_none() && !self.answered.is_empty() {
+            let waited = self.answered_since.elapsed() >= RECORD_AFTER;
+            if waited || self.answered.len() >= RECORD_SOON || self.asking.is_empty() {
+                let rest = self.answered.split_off(self.answered.len().min(RECORD_MAX));
+                let page = std::mem::replace(&mut self.answered, rest);
+                self.recording = Some(Box::pin(record(self.app.lane.clone(), page)));
+            }
+        }
+        if self.asking.is_empty() && self.recording.is_none() {
+            return false;
+        }
+        let waits = self.recording.is_none() && !self.answered.is_empty();
+        let recording = async {
+            match &mut self.recording {
+                Some(recording) => recording.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            recorded = recording => {
+                self.recording = None;
+                self.recorded(recorded);
+            }
+            Some(answered) = self.asking.next() => self.answered(answered),
+            () = tokio::time::sleep_until(self.answered_since + RECORD_AFTER), if waits => {}
+        }
+        let in_flight = self.asking.len() as u64;
+        self.app.metrics.workers.transfers_in_flight.set(in_flight);
+        true
+    }
+
     /// Looks through all open transfers and asks for those that are due; says how many.
     async fn look(&mut self) -> Result<usize, WorkerError> {
         self.just_ended.clear();
+        self.busy.clear();
+        let size = self.sharing.shard_size.map(|size| usize::try_from(size).unwrap_or(PAGE_MAX));
+        let limit = size.unwrap_or(PAGE).clamp(1, PAGE_MAX);
         let (mut position, mut launched) = (None, 0);
         let mut oldest = None;
         let mut still_open = HashSet::new();
         loop {
             let from = position.take();
+            let alone = self.member.alone();
             let page = read(self.app, move |store| {
-                let found = queues::open_transfers(store, from, PAGE)?;
+                let found = queues::open_transfers(store, from, limit)?;
                 let targets: Vec<_> =
                     found.iter().map(|found| WireTargetKey { h_payto: found.row.h_payto }).collect();
                 let targets = store.get_many::<WireTargets>(&targets)?;
@@ -199,22 +283,23 @@ impl<'a> Transfers<'a> {
                 Ok::<Vec<Open>, StoreError>(open.collect())
             })
             .await?;
-            let next = page.last().filter(|_| page.len() == PAGE);
+            let next = page.last().filter(|_| page.len() == limit);
             position = next.map(|last| queues::serial_position(last.found.serial));
-            for open in page {
-                oldest.get_or_insert(open.found.row.time);
-                let wtid = open.found.key.wtid;
-                if self.later.contains_key(&wtid) {
-                    still_open.insert(wtid);
+            if let Some(first) = page.first() {
+                oldest.get_or_insert(first.found.row.time);
+            }
+            for open in &page {
+                if self.later.contains_key(&open.found.key.wtid) {
+                    still_open.insert(open.found.key.wtid);
                 }
-                while self.tasks.len() >= IN_FLIGHT_MAX {
+            }
+            for (open, claim) in self.claim(page, alone).await? {
+                while self.asking.len() >= IN_FLIGHT_MAX || self.answered.len() >= UNRECORDED_MAX {
                     check_drain(self.app)?;
-                    if let Some(ended) = self.tasks.join_next().await {
-                        self.ended(ended);
-                    }
+                    self.step().await;
                 }
                 check_drain(self.app)?;
-                launched += usize::from(self.launch(open));
+                launched += usize::from(self.launch(open, claim));
             }
             if position.is_none() {
                 break;
@@ -234,15 +319,50 @@ impl<'a> Transfers<'a> {
         Ok(launched)
     }
 
-    /// Asks for a transfer, if it is its time.
-    fn launch(&mut self, open: Open) -> bool {
+    /// Claims what is due of a page. `alone`: whether no other worker was there before the page was read.
+    async fn claim(
+        &mut self,
+        page: Vec<Open>,
+        alone: Option<u64>,
+    ) -> Result<Vec<(Open, Option<Claim<Wtid>>)>, WorkerError> {
+        let mut claimed = Vec::with_capacity(page.len());
+        for open in page {
+            let wtid = open.found.key.wtid;
+            if !self.is_due(wtid) {
+                continue;
+            }
+            if self.sharing.workers == Some(0) {
+                claimed.push((open, None));
+                continue;
+            }
+            match self.app.claims.transfers.take(wtid) {
+                Some(claim) => claimed.push((open, Some(claim))),
+                None if self.busy.len() < BUSY_MAX => self.busy.push(wtid),
+                None => {}
+            }
+        }
+        if alone.is_some() && alone == self.member.alone() {
+            return Ok(claimed);
+        }
+        // Another worker may have had one executed and let go of it since the page was read.
+        let keys: Vec<_> = claimed.iter().map(|(open, _)| open.found.key.clone()).collect();
+        let now = read(self.app, move |store| store.get_many::<Prepared>(&keys)).await?;
+        let is_open = |row: &PreparedRow| row.finished.is_none() && row.failed.is_none();
+        let mut now = now.into_iter().map(|found| found.is_some_and(|found| is_open(&found.row)));
+        claimed.retain(|_| now.next().unwrap_or(false));
+        Ok(claimed)
+    }
+
+    fn is_due(&self, wtid: Wtid) -> bool {
+        let waits = |later: &Later| later.not_before.is_none_or(|time| Instant::now() < time);
+        !self.in_flight.contains(&wtid)
+            && !self.just_ended.contains(&wtid)
+            && !self.later.get(&wtid).is_some_and(waits)
+    }
+
+    /// Asks for a transfer, if its account can.
+    fn launch(&mut self, open: Open, claim: Option<Claim<Wtid>>) -> bool {
         let (wtid, row, now) = (open.found.key.wtid, open.found.row, Instant::now());
-        if self.in_flight.contains(&wtid) || self.just_ended.contains(&wtid) {
-            return false;
-        }
-        if self.later.get(&wtid).is_some_and(|later| later.not_before.is_none_or(|time| now < time)) {
-            return false;
-        }
         let account = row.account;
         let resting_until = self.health.get(&account).and_then(|health| health.resting_until);
         if resting_until.is_some_and(|time| now < time) {
@@ -262,44 +382,33 @@ impl<'a> Transfers<'a> {
             wtid,
             credit_account: open.payto_uri,
         };
-        let (gateway, lane) = (gateway.clone(), self.app.lane.clone());
+        let gateway = gateway.clone();
         self.in_flight.insert(wtid);
-        self.tasks.spawn(async move {
-            let verdict = record(&lane, wtid, judge(gateway.transfer(&request).await)).await;
-            Ended { wtid, account, verdict }
-        });
-        self.app.metrics.workers.transfers_in_flight.set(self.tasks.len() as u64);
+        self.asking.push(Box::pin(async move {
+            let verdict = judge(gateway.transfer(&request).await);
+            Answered { wtid, account, verdict, _claim: claim }
+        }));
         true
     }
 
-    fn ended(&mut self, ended: Result<Ended, JoinError>) {
-        let Ended { wtid, account, verdict } = match ended {
-            Ok(ended) => ended,
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            // Only the end of the runtime ends a task.
-            Err(_) => return,
-        };
-        self.in_flight.remove(&wtid);
-        self.just_ended.insert(wtid);
-        let metrics = &self.app.metrics.workers;
-        metrics.transfers_in_flight.set(self.tasks.len() as u64);
+    /// Takes note of an answer: what is final waits to be recorded.
+    fn answered(&mut self, answered: Answered) {
+        let Answered { wtid, account, verdict, .. } = &answered;
+        let (wtid, account) = (*wtid, *account);
         if !matches!(verdict, Verdict::Again(_)) {
             self.health.remove(&account);
         }
+        let metrics = &self.app.metrics.workers;
         let attempts = self.later.get(&wtid).map_or(0, |later| later.attempts) + 1;
-        match verdict {
-            Verdict::Done => {
-                metrics.transfers.inc();
-                self.later.remove(&wtid);
-                self.progress.done += 1;
-            }
-            Verdict::Failed(reason) => {
-                metrics.transfers_failed.inc();
-                self.later.remove(&wtid);
-                self.failed += 1;
-                tracing::error!(%wtid, reason, "the bank refuses a transfer for good: an operator has to look");
+        match answered.verdict {
+            Verdict::Done | Verdict::Failed(_) => {
+                if self.answered.is_empty() {
+                    self.answered_since = Instant::now();
+                }
+                self.answered.push(answered);
             }
             Verdict::NoMoney(error) => {
+                self.end(wtid);
                 tracing::error!(%wtid, %error, "the account holds too little for a transfer");
                 metrics.transfer_failures.inc();
                 let not_before = match self.mode {
@@ -312,17 +421,45 @@ impl<'a> Transfers<'a> {
                 self.later.insert(wtid, Later { account, attempts, not_before });
             }
             Verdict::Again(error) => {
+                self.end(wtid);
                 tracing::warn!(%wtid, %error, attempts, "a transfer will be asked for again");
                 self.rest(account);
                 let section =
                     self.gateways.get(&account).map_or_else(String::new, |(section, _)| section.clone());
                 self.again(wtid, account, attempts, WorkerError::Bank { section, source: error.into() });
             }
-            Verdict::NotRecorded(error) => {
-                tracing::warn!(%wtid, error, attempts, "the bank's answer was not recorded");
-                self.again(wtid, account, attempts, WorkerError::Refused(error));
+        }
+    }
+
+    /// Takes note of what was recorded.
+    fn recorded(&mut self, recorded: Recorded) {
+        let metrics = &self.app.metrics.workers;
+        for (Answered { wtid, account, verdict, .. }, result) in recorded {
+            self.end(wtid);
+            match (result, verdict) {
+                (Err(error), _) => {
+                    let attempts = self.later.get(&wtid).map_or(0, |later| later.attempts) + 1;
+                    tracing::warn!(%wtid, error, attempts, "the bank's answer was not recorded");
+                    self.again(wtid, account, attempts, WorkerError::Refused(error));
+                }
+                (Ok(()), Verdict::Failed(reason)) => {
+                    metrics.transfers_failed.inc();
+                    self.later.remove(&wtid);
+                    self.failed += 1;
+                    tracing::error!(%wtid, reason, "the bank refuses a transfer for good: an operator has to look");
+                }
+                (Ok(()), _) => {
+                    metrics.transfers.inc();
+                    self.later.remove(&wtid);
+                    self.progress.done += 1;
+                }
             }
         }
+    }
+
+    fn end(&mut self, wtid: Wtid) {
+        self.in_flight.remove(&wtid);
+        self.just_ended.insert(wtid);
     }
 
     fn again(&mut self, wtid: Wtid, account: AccountId, attempts: u32, error: WorkerError) {
@@ -382,17 +519,31 @@ fn judge(answer: Result<TransactionResponse, ClientError>) -> Verdict {
 }
 
 /// Records what is final. Without record the bank is asked again, and answers the same.
-async fn record(lane: &Lane<ExchangeRules>, wtid: Wtid, verdict: Verdict) -> Verdict {
-    let command = match &verdict {
-        Verdict::Done => Command::TransferDone(TransferDone { wtid }),
-        Verdict::Failed(reason) => Command::TransferFailed(TransferFailed { wtid, reason: reason.clone() }),
-        _ => return verdict,
+async fn record(lane: Lane<ExchangeRules>, page: Vec<Answered>) -> Recorded {
+    let submit = async |command| match lane.submit(command).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(refusal)) => Err(refusal.to_string()),
+        Err(error) => Err(error.to_string()),
     };
-    match lane.submit(command).await {
-        Ok(Ok(_)) => verdict,
-        Ok(Err(refusal)) => Verdict::NotRecorded(refusal.to_string()),
-        Err(error) => Verdict::NotRecorded(error.to_string()),
+    let is_done = |answered: &&Answered| matches!(answered.verdict, Verdict::Done);
+    let wtids: Vec<_> = page.iter().filter(is_done).map(|answered| answered.wtid).collect();
+    // If one of them cannot be recorded, the others still shall be.
+    let all =
+        if wtids.is_empty() { Ok(()) } else { submit(Command::TransfersDone(TransfersDone { wtids })).await };
+    let mut recorded = Vec::with_capacity(page.len());
+    for answered in page {
+        let wtid = answered.wtid;
+        let result = match &answered.verdict {
+            Verdict::Failed(reason) => {
+                let reason = reason.clone();
+                submit(Command::TransferFailed(TransferFailed { wtid, reason })).await
+            }
+            _ if all.is_ok() => Ok(()),
+            _ => submit(Command::TransfersDone(TransfersDone { wtids: vec![wtid] })).await,
+        };
+        recorded.push((answered, result));
     }
+    recorded
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use batzen_crypto::HashCode;
 use batzen_exchange::rules::{
-    Aggregate, Aggregated, Command, ExecuteDrain, Outcome, Refusal, TransferDone, TransferFailed,
-    TransferRetry, Trigger, read,
+    Aggregate, Aggregated, Command, ExecuteDrain, Outcome, Refusal, TransferFailed, TransferRetry,
+    TransfersDone, Trigger, read,
 };
 use batzen_protocol::{Money, Timestamp};
 use batzen_store::{ChangeSet, CommitOutcome};
@@ -332,7 +332,9 @@ fn the_queue_is_read_page_by_page() {
 #[test]
 fn transfers_finish_fail_and_are_tried_again() {
     let mut shop = Shop::new();
-    shop.pay(B, 42, "1", 0);
+    for account in 42..45 {
+        shop.pay(B, account, "1", 0);
+    }
     shop.world.ok(Command::Aggregate(command(42, 1)));
     let changed = |command| {
         let Outcome::Transfer(marked) = shop.world.ok(command) else { panic!() };
@@ -340,7 +342,7 @@ fn transfers_finish_fail_and_are_tried_again() {
     };
     let failed = || Command::TransferFailed(TransferFailed { wtid: wtid(1), reason: "404".to_owned() });
     assert_eq!(
-        shop.world.refused(Command::TransferDone(TransferDone { wtid: wtid(9) })),
+        shop.world.refused(Command::TransfersDone(TransfersDone { wtids: vec![wtid(9)] })),
         Refusal::TransferUnknown
     );
     assert!(changed(failed()));
@@ -349,10 +351,19 @@ fn transfers_finish_fail_and_are_tried_again() {
     assert_eq!(shop.world.totals().in_flight, m("0.89"));
     assert!(changed(Command::TransferRetry(TransferRetry { wtid: wtid(1) })));
     assert_eq!(read::open_transfers(&shop.world.store, 9).unwrap().len(), 1);
-    assert!(changed(Command::TransferDone(TransferDone { wtid: wtid(1) })));
-    assert!(!changed(Command::TransferDone(TransferDone { wtid: wtid(1) })));
+    assert!(changed(Command::TransfersDone(TransfersDone { wtids: vec![wtid(1)] })));
+    assert!(!changed(Command::TransfersDone(TransfersDone { wtids: vec![wtid(1)] })));
     assert!(!changed(failed()), "what the bank accepted cannot fail");
-    assert_eq!(shop.world.totals().wired_out, m("0.89"));
+    shop.world.ok(Command::Aggregate(command(43, 2)));
+    shop.world.ok(Command::Aggregate(command(44, 3)));
+    let page = |wtids: &[u8]| {
+        Command::TransfersDone(TransfersDone { wtids: wtids.iter().map(|n| wtid(*n)).collect() })
+    };
+    assert_eq!(shop.world.refused(page(&[2, 9])), Refusal::TransferUnknown);
+    assert_eq!(read::open_transfers(&shop.world.store, 9).unwrap().len(), 2, "all of a page or nothing");
+    assert!(changed(page(&[1, 2, 3, 2])) && !changed(page(&[3, 2, 1])));
+    assert!(read::open_transfers(&shop.world.store, 9).unwrap().is_empty());
+    assert_eq!(shop.world.totals().wired_out, m("2.67"));
 }
 
 #[test]

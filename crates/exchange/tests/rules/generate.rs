@@ -3,7 +3,7 @@
 use batzen_crypto::{CsNonce, HashCode, ShortHash};
 use batzen_exchange::rules::{
     Aggregate, CloseReserve, Command, Credit, Credits, Deposit, Recoup, RecoupRefresh, ReserveHistory,
-    TransferDone, TransferFailed, TransferRetry, Trigger,
+    TransferFailed, TransferRetry, TransfersDone, Trigger,
 };
 use batzen_tables::exchange::FreshCoin;
 use proptest::prelude::*;
@@ -204,7 +204,8 @@ fn marking() -> impl Strategy<Value = Command> {
         match kind {
             0 => Command::TransferFailed(TransferFailed { wtid, reason: "404".to_owned() }),
             1 => Command::TransferRetry(TransferRetry { wtid }),
-            _ => Command::TransferDone(TransferDone { wtid }),
+            2 => Command::TransfersDone(TransfersDone { wtids: vec![wtid] }),
+            _ => Command::TransfersDone(TransfersDone { wtids: vec![self::wtid(1 + n), wtid] }),
         }
     })
 }

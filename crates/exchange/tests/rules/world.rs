@@ -12,7 +12,7 @@ use batzen_exchange::rules::flow::{MoneyFlow, Sums};
 use batzen_exchange::rules::totals::{Totals, totals};
 use batzen_exchange::rules::{
     Aggregate, Aggregated, Command, Credit, Credits, DenomTable, Deposit, DepositCoin, ExchangeRules, Melt,
-    Outcome, Planchet, PresentedCoin, Refund, Refusal, Reveal, RulesConfig, TransferDone, Trigger, Withdraw,
+    Outcome, Planchet, PresentedCoin, Refund, Refusal, Reveal, RulesConfig, TransfersDone, Trigger, Withdraw,
     read,
 };
 use batzen_protocol::{Duration, Money, Timestamp};
@@ -324,7 +324,7 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
         let mut sent = Vec::new();
         for (wtid, row) in read::open_transfers(&self.store, 1_000).unwrap() {
             sent.push((read::payto(&self.store, row.h_payto).unwrap().unwrap(), row.amount));
-            self.ok(Command::TransferDone(TransferDone { wtid }));
+            self.ok(Command::TransfersDone(TransfersDone { wtids: vec![wtid] }));
         }
         self.totals();
         sent

@@ -24,6 +24,25 @@ async fn killed_after<F: Future>(waits: u64, future: F) -> Option<F::Output> {
     .await
 }
 
+/// Runs it and drops it as soon as the condition holds: all that it had not handed over by then is gone, as after a kill.
+pub async fn killed_when<F: Future>(mut condition: impl FnMut() -> bool, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut look = tokio::time::interval(std::time::Duration::from_millis(1));
+    std::future::poll_fn(|context| {
+        // So that it is looked at even while the worker waits.
+        while look.poll_tick(context).is_ready() {}
+        if condition() {
+            return Poll::Ready(None);
+        }
+        match future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if condition() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
 /// Pseudo-random numbers, the same in every run (Marsaglia's xorshift).
 struct Dice(u64);
 

@@ -1,11 +1,14 @@
 //! Executing transfers: once each, whatever happens to the answers.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use batzen_exchange::rules::{Command, TransferRetry};
-use batzen_exchange::workers::WorkerError;
+use batzen_exchange::workers::{Sharing, WorkerError, transfer};
 use batzen_tables::exchange::Prepared;
 
+use crate::chaos::killed_when;
 use crate::proxy::Action;
 use crate::world::{World, m};
 
@@ -145,5 +148,92 @@ async fn only_the_account_that_was_chosen_pays() {
     let w = w.restart(|config| config.accounts = ours).await;
     assert_eq!(w.transfer().await.unwrap().done, 2);
     w.assert_paid(2).await;
+    w.end().await;
+}
+
+/// Counts how often each transfer is asked for.
+fn count_requests(w: &World) -> Arc<Mutex<HashMap<String, u32>>> {
+    let asked: Arc<Mutex<HashMap<String, u32>>> = Arc::default();
+    let count = Arc::clone(&asked);
+    w.proxy.script(move |_, body| {
+        *count.lock().unwrap().entry(body.to_owned()).or_default() += 1;
+        Action::Forward
+    });
+    asked
+}
+
+async fn at_once(w: &World, workers: usize, sharing: Sharing) -> u64 {
+    let tasks: Vec<_> = (0..workers)
+        .map(|_| {
+            let app = Arc::clone(w.app());
+            tokio::spawn(async move {
+                let progress = transfer::share_until_idle(&app, sharing).await.unwrap();
+                (progress.done, batzen_exchange::rules::read::open_transfers(&app.store, 9).unwrap().len())
+            })
+        })
+        .collect();
+    let mut done = 0;
+    for task in tasks {
+        let (executed, open) = task.await.unwrap();
+        assert_eq!(open, 0, "who ends has seen all executed, by whomever");
+        done += executed;
+    }
+    done
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_workers_never_ask_for_the_same_transfer() {
+    let w = World::new().await;
+    w.prepare(150).await;
+    let asked = count_requests(&w);
+    let sharing = Sharing { shard_size: Some(7), workers: None };
+    assert_eq!(at_once(&w, 4, sharing).await, 150);
+    let asked = asked.lock().unwrap().clone();
+    assert!(asked.len() == 150 && asked.values().all(|times| *times == 1), "{asked:?}");
+    w.assert_paid(150).await;
+    w.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers_that_hold_nothing_against_each_other_pay_once_all_the_same() {
+    let w = World::new().await;
+    w.prepare(60).await;
+    let sharing = Sharing { shard_size: Some(16), workers: Some(0) };
+    assert!(at_once(&w, 3, sharing).await >= 60);
+    w.assert_paid(60).await;
+    w.end().await;
+}
+
+/// The worst moment: the bank has executed a whole page, and nothing of it is recorded. Then the worker is gone, and later the
+/// whole exchange.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_after_the_bank_has_answered_a_page_and_before_the_commit() {
+    let w = World::new().await;
+    w.prepare(40).await;
+    let sharing = Sharing { shard_size: Some(25), workers: None };
+    for worker in 0..2 {
+        let executed = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&executed);
+        w.proxy.script(move |_, _| {
+            count.fetch_add(1, Ordering::SeqCst);
+            Action::Lose
+        });
+        // Nobody hears the bank's answers: dropped with all 25 requests on their way.
+        let all_sent = || executed.load(Ordering::SeqCst) >= 25;
+        assert!(killed_when(all_sent, transfer::share_until_idle(w.app(), sharing)).await.is_none());
+        assert_eq!(w.open_transfers(), 40, "worker {worker}: nothing is recorded");
+    }
+    // The bank goes on with what it has been asked for.
+    let w = w.restart(|_| {}).await;
+    for _ in 0..6_000 {
+        if w.paid().await.len() >= 25 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert!(w.paid().await.len() >= 25 && w.open_transfers() == 40, "executed, and not recorded");
+    w.proxy.heal();
+    assert_eq!(w.transfer().await.unwrap().done, 40, "a dead worker's claims hold up nobody");
+    w.assert_paid(40).await;
     w.end().await;
 }

@@ -271,7 +271,17 @@ impl Model {
             Command::Recoup(command) => Outcome::Recoup(self.recoup(command, now)?),
             Command::RecoupRefresh(command) => Outcome::RecoupRefresh(self.recoup_refresh(command, now)?),
             Command::Aggregate(command) => Outcome::Aggregate(self.aggregate(command, now)?),
-            Command::TransferDone(command) => self.mark(command.wtid, |_| Sent::Done)?,
+            Command::TransfersDone(command) => {
+                let mut changed = false;
+                for wtid in &command.wtids {
+                    self.transfers.get(wtid).ok_or(Refusal::TransferUnknown)?;
+                }
+                for wtid in &command.wtids {
+                    let marked = self.mark(*wtid, |_| Sent::Done)?;
+                    changed |= marked == Outcome::Transfer(TransferMarked { changed: true });
+                }
+                Outcome::Transfer(TransferMarked { changed })
+            }
             Command::TransferFailed(command) => {
                 self.mark(command.wtid, |sent| if sent == Sent::Done { sent } else { Sent::Failed })?
             }
