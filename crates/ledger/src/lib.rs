@@ -5,17 +5,25 @@
 //! | [`record`] | accounts and transfers: 128 bytes each, little endian, as existing clients of this family lay them out |
 //! | [`status`] | what becomes of each event of a batch, with the numbers of the wire |
 //! | [`query`] | filters of reads, balances, change events |
+//! | [`machine`] | the rules: a pure state machine from operations to results and a log of records |
+//! | [`memory`] | [`MemoryLedger`], the machine in memory, for tests of what stands on a ledger |
+//! | `conformance` | what every backend must do, as a test (feature `conformance`) |
 //! | [`Ledger`] | the interface that a bank or a switch uses, whichever ledger stands behind it |
 //!
 //! Amounts count the smallest unit of the account's ledger. All arithmetic is checked. Nothing here reads a clock, draws
 //! random numbers or does I/O.
 
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 mod interface;
+pub mod machine;
+pub mod memory;
 pub mod query;
 pub mod record;
 pub mod status;
 
 pub use interface::{Answer, Ledger, LedgerError};
+pub use memory::MemoryLedger;
 pub use query::{AccountBalance, AccountFilter, ChangeEvent, ChangeFilter, ChangeKind, QueryFilter};
 pub use record::{Account, AccountFlags, Transfer, TransferFlags};
 pub use status::{CreateAccountStatus, CreateResult, CreateTransferStatus};

@@ -1,0 +1,230 @@
+//! What the machine decides: records, in one order without gaps. State is what the records add up to.
+
+use crate::{Account, AccountFlags, ChangeKind, Transfer, TransferFlags};
+
+/// The four balances of an account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Balances {
+    /// Unresolved pending debits.
+    pub debits_pending: u128,
+    /// Posted debits.
+    pub debits_posted: u128,
+    /// Unresolved pending credits.
+    pub credits_pending: u128,
+    /// Posted credits.
+    pub credits_posted: u128,
+}
+
+impl Balances {
+    /// Those of an account.
+    #[must_use]
+    pub const fn of(account: &Account) -> Self {
+        Self {
+            debits_pending: account.debits_pending,
+            debits_posted: account.debits_posted,
+            credits_pending: account.credits_pending,
+            credits_posted: account.credits_posted,
+        }
+    }
+
+    /// `self + after - before`, modulo 2^128: sums over accounts need not fit, their equality still tells.
+    pub(super) const fn moved(self, before: Self, after: Self) -> Self {
+        const fn step(sum: u128, before: u128, after: u128) -> u128 {
+            sum.wrapping_add(after.wrapping_sub(before))
+        }
+        Self {
+            debits_pending: step(self.debits_pending, before.debits_pending, after.debits_pending),
+            debits_posted: step(self.debits_posted, before.debits_posted, after.debits_posted),
+            credits_pending: step(self.credits_pending, before.credits_pending, after.credits_pending),
+            credits_posted: step(self.credits_posted, before.credits_posted, after.credits_posted),
+        }
+    }
+}
+
+impl Account {
+    /// The same account with these balances and flags.
+    #[must_use]
+    pub const fn with(self, balances: Balances, flags: AccountFlags) -> Self {
+        Self {
+            debits_pending: balances.debits_pending,
+            debits_posted: balances.debits_posted,
+            credits_pending: balances.credits_pending,
+            credits_posted: balances.credits_posted,
+            flags,
+            ..self
+        }
+    }
+}
+
+/// One account's part in a movement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Side {
+    /// The account's number: accounts are numbered in the order of their creation, from 0.
+    pub account: u32,
+    /// Its flags after the movement: closing transfers change one.
+    pub flags: AccountFlags,
+    /// Its balances after the movement.
+    pub balances: Balances,
+    /// The account's movement before this one: its record number plus one, 0 for none. So the history of an account can be
+    /// walked backwards without an index.
+    pub previous: u64,
+}
+
+/// A change of two accounts' balances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Movement {
+    /// What happened.
+    pub kind: ChangeKind,
+    /// When: the transfer's timestamp, or for an expiry its own.
+    pub timestamp: u64,
+    /// The transfer as stored: all values resolved. For an expiry the pending transfer that is released.
+    pub transfer: Transfer,
+    /// The account that is debited.
+    pub debit: Side,
+    /// The account that is credited.
+    pub credit: Side,
+}
+
+impl Movement {
+    /// Whether the record creates a transfer: an expiry does not.
+    #[must_use]
+    pub const fn creates_transfer(&self) -> bool {
+        !matches!(self.kind, ChangeKind::TwoPhaseExpired)
+    }
+
+    /// The side of this account, if it has one.
+    #[must_use]
+    pub const fn side_of(&self, account: u32) -> Option<&Side> {
+        if self.debit.account == account {
+            Some(&self.debit)
+        } else if self.credit.account == account {
+            Some(&self.credit)
+        } else {
+            None
+        }
+    }
+}
+
+/// What kind of movement an accepted transfer makes.
+#[must_use]
+pub const fn kind_of(flags: TransferFlags) -> ChangeKind {
+    if flags.contains(TransferFlags::PENDING) {
+        ChangeKind::TwoPhasePending
+    } else if flags.contains(TransferFlags::POST_PENDING_TRANSFER) {
+        ChangeKind::TwoPhasePosted
+    } else if flags.contains(TransferFlags::VOID_PENDING_TRANSFER) {
+        ChangeKind::TwoPhaseVoided
+    } else {
+        ChangeKind::SinglePhase
+    }
+}
+
+/// One record of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "nearly all records are movements")]
+pub enum LogRecord {
+    /// An account was created.
+    Account(Account),
+    /// Balances changed.
+    Movement(Movement),
+    /// A transfer id was refused for good.
+    Burnt {
+        /// The id.
+        id: u128,
+        /// The moment of the refusal.
+        timestamp: u64,
+    },
+}
+
+impl LogRecord {
+    /// The transfer id that the record takes for good.
+    #[must_use]
+    pub const fn transfer_id(&self) -> Option<u128> {
+        match self {
+            Self::Movement(movement) if movement.creates_transfer() => Some(movement.transfer.id),
+            Self::Burnt { id, .. } => Some(*id),
+            _ => None,
+        }
+    }
+
+    /// When it came about.
+    #[must_use]
+    pub const fn timestamp(&self) -> u64 {
+        match self {
+            Self::Account(account) => account.timestamp,
+            Self::Movement(movement) => movement.timestamp,
+            Self::Burnt { timestamp, .. } => *timestamp,
+        }
+    }
+}
+
+/// Read access to records that the machine has handed out: the rules need old ones only to answer repetitions and late
+/// resolutions, so they are kept outside.
+pub trait History {
+    /// Why a record could not be read.
+    type Error;
+
+    /// The record of this number, which exists.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn record(&self, number: u64) -> Result<LogRecord, Self::Error>;
+
+    /// How many records there are.
+    fn len(&self) -> u64;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The number of the first movement whose timestamp is at least this; [`History::len`] if there is none. (Movements are
+    /// in the order of their timestamps.)
+    ///
+    /// # Errors
+    /// When records cannot be read.
+    fn seek(&self, timestamp: u64) -> Result<u64, Self::Error>;
+}
+
+/// A history in memory, for tests and models.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryHistory {
+    records: Vec<LogRecord>,
+    /// Timestamp and record number of each movement.
+    movements: Vec<(u64, u64)>,
+}
+
+impl MemoryHistory {
+    /// Adds what a machine has handed out.
+    pub fn extend(&mut self, records: impl IntoIterator<Item = LogRecord>) {
+        for record in records {
+            if let LogRecord::Movement(movement) = &record {
+                self.movements.push((movement.timestamp, self.records.len() as u64));
+            }
+            self.records.push(record);
+        }
+    }
+
+    /// All records.
+    #[must_use]
+    pub fn records(&self) -> &[LogRecord] {
+        &self.records
+    }
+}
+
+impl History for MemoryHistory {
+    type Error = std::convert::Infallible;
+
+    fn record(&self, number: u64) -> Result<LogRecord, Self::Error> {
+        Ok(self.records[usize::try_from(number).expect("records are in memory")])
+    }
+
+    fn len(&self) -> u64 {
+        self.records.len() as u64
+    }
+
+    fn seek(&self, timestamp: u64) -> Result<u64, Self::Error> {
+        let at = self.movements.partition_point(|(at, _)| *at < timestamp);
+        Ok(self.movements.get(at).map_or(self.len(), |(_, number)| *number))
+    }
+}

@@ -1,0 +1,412 @@
+//! The state machine of a ledger: a pure function from a sequence of operations to state, results and a log of records.
+//!
+//! The machine *decides* each event by the rules, which yields a record or a refusal, and *appends* the record, which changes
+//! the state. Whoever runs it takes the records away and stores them; appending them to an empty machine again gives the
+//! same state ([`Machine::restore`]), and deciding them again must give the same records ([`Machine::replay`]).
+//!
+//! | file | what |
+//! |---|---|
+//! | `log` | records, and how old ones are read |
+//! | `chain` | batches and linked chains |
+//! | `accounts`, `transfers`, `resolution`, `repetition` | the rules, in the order of precedence |
+//! | `ids`, `pendings`, `digest` | parts of the state |
+//! | `expiry` | release of what has expired |
+//! | `replay` | restoring and verifying from records |
+//! | `read` | filters applied to accounts and records |
+
+mod accounts;
+mod chain;
+mod digest;
+mod expiry;
+mod ids;
+mod log;
+mod pendings;
+pub mod read;
+mod repetition;
+mod replay;
+mod resolution;
+mod transfers;
+
+pub use digest::Digest;
+pub use log::{Balances, History, LogRecord, MemoryHistory, Movement, Side, kind_of};
+pub use replay::Divergence;
+
+use accounts::{AccountBefore, Accounts};
+use ids::{IdHasher, IdIndex, IdStatus};
+use pendings::{Pending, Pendings};
+
+use crate::{
+    Account, BATCH_EVENTS_MAX, ChangeKind, CreateAccountStatus, CreateResult, CreateTransferStatus, Transfer,
+};
+
+/// Timestamps are below this.
+pub const TIMESTAMP_END: u64 = 1 << 63;
+
+/// When an event is decided.
+#[derive(Clone, Copy)]
+struct Slot {
+    /// The event's own nanosecond.
+    timestamp: u64,
+    /// The timestamp of its operation.
+    operation: u64,
+    /// Whether the batch is imported.
+    importing: bool,
+}
+
+/// How to undo what the last record did.
+#[allow(clippy::large_enum_variant, reason = "nearly all records are movements")]
+enum Undo {
+    Account,
+    Burnt {
+        hash: u64,
+    },
+    Movement {
+        debit: AccountBefore,
+        credit: AccountBefore,
+        /// The hash of the transfer's id, unless it is an expiry.
+        hash: Option<u64>,
+        pending: PendingChange,
+    },
+}
+
+/// What a movement does to the unresolved pending transfers.
+enum PendingChange {
+    None,
+    Added(u128),
+    Removed(Pending),
+}
+
+/// A state to which the machine can return.
+#[derive(Clone, Debug)]
+pub struct Mark {
+    undo: u64,
+    last_movement: u64,
+    digest: Digest,
+    counts: Counts,
+}
+
+/// What a machine holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Accounts.
+    pub accounts: u64,
+    /// Transfers of all kinds.
+    pub transfers: u64,
+    /// Transfer ids refused for good.
+    pub burnt: u64,
+    /// Unresolved pending transfers.
+    pub pendings: u64,
+    /// Records of the log.
+    pub records: u64,
+}
+
+/// Memory taken, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryBytes {
+    /// Accounts, their index and their marks.
+    pub accounts: u64,
+    /// The index of transfer ids.
+    pub ids: u64,
+    /// Unresolved pending transfers and their queue.
+    pub pendings: u64,
+}
+
+/// The state machine. See the [module](self).
+pub struct Machine {
+    hasher: IdHasher,
+    accounts: Accounts,
+    ids: IdIndex,
+    pendings: Pendings,
+    /// The last timestamp given to anything.
+    clock: u64,
+    /// The timestamp of the last movement.
+    last_movement: u64,
+    counts: Counts,
+    digest: Digest,
+    /// Records not taken away yet: the last ones of the log.
+    fresh: Vec<LogRecord>,
+    /// For every record since the last [`Machine::settle`].
+    undo: Vec<Undo>,
+    /// How many were settled before `undo`.
+    settled: u64,
+}
+
+impl Machine {
+    /// An empty ledger. The key only protects the indexes against ids chosen to collide: results do not depend on it.
+    #[must_use]
+    pub fn new(hash_key: &[u8; 16]) -> Self {
+        Self {
+            hasher: IdHasher::new(hash_key),
+            accounts: Accounts::new(),
+            ids: IdIndex::new(),
+            pendings: Pendings::new(),
+            clock: 0,
+            last_movement: 0,
+            counts: Counts::default(),
+            digest: Digest::default(),
+            fresh: Vec::new(),
+            undo: Vec::new(),
+            settled: 0,
+        }
+    }
+
+    /// The timestamp of an operation that holds `events` events and comes at `now`, in nanoseconds since the epoch: event `i`
+    /// will have `timestamp - events + i + 1`. Never goes back, whatever the clock does.
+    #[must_use]
+    pub fn operation_timestamp(&self, now: u64, events: usize) -> u64 {
+        let timestamp = now.max(self.clock + 1) + events as u64;
+        assert!(timestamp < TIMESTAMP_END, "time is up");
+        timestamp
+    }
+
+    /// Creates accounts, as one operation of this timestamp (see [`Machine::operation_timestamp`]).
+    ///
+    /// # Errors
+    /// When the history cannot be read: part of the batch may have been executed, go back to a [`Mark`].
+    ///
+    /// # Panics
+    /// When there are more than [`BATCH_EVENTS_MAX`] events, or an invariant is broken.
+    pub fn create_accounts<H: History>(
+        &mut self,
+        history: &H,
+        events: &[Account],
+        timestamp: u64,
+    ) -> Result<Vec<CreateResult<CreateAccountStatus>>, H::Error> {
+        self.execute(history, events, timestamp)
+    }
+
+    /// Creates transfers, as one operation of this timestamp (see [`Machine::operation_timestamp`]).
+    ///
+    /// # Errors
+    /// As [`Machine::create_accounts`].
+    ///
+    /// # Panics
+    /// As [`Machine::create_accounts`].
+    pub fn create_transfers<H: History>(
+        &mut self,
+        history: &H,
+        events: &[Transfer],
+        timestamp: u64,
+    ) -> Result<Vec<CreateResult<CreateTransferStatus>>, H::Error> {
+        self.execute(history, events, timestamp)
+    }
+
+    /// Begins an operation of so many events, and returns the timestamp of the first.
+    fn begin(&mut self, operation: u64, events: usize) -> u64 {
+        assert!(events <= BATCH_EVENTS_MAX, "a batch keeps to the limit");
+        assert!(operation < TIMESTAMP_END, "time is up");
+        let start = operation.checked_sub(events as u64).expect("an operation has room for its events") + 1;
+        assert!(start > self.clock, "timestamps increase");
+        self.clock = operation;
+        start
+    }
+
+    /// Lets a record take effect.
+    fn append(&mut self, record: LogRecord) {
+        let number = self.counts.records;
+        self.digest.add(&record);
+        let undo = match &record {
+            LogRecord::Account(account) => {
+                assert!(self.accounts.last_timestamp() < account.timestamp, "timestamps increase");
+                self.accounts.insert(*account, &self.hasher);
+                self.counts.accounts += 1;
+                Undo::Account
+            }
+            LogRecord::Movement(movement) => self.append_movement(movement, number),
+            LogRecord::Burnt { id, .. } => {
+                let hash = self.hasher.hash(*id);
+                self.ids.insert(hash, number, IdStatus::Burnt);
+                self.counts.burnt += 1;
+                Undo::Burnt { hash }
+            }
+        };
+        self.counts.records += 1;
+        self.undo.push(undo);
+        self.fresh.push(record);
+    }
+
+    fn append_movement(&mut self, movement: &Movement, number: u64) -> Undo {
+        let transfer = &movement.transfer;
+        assert!(self.last_movement < movement.timestamp, "timestamps increase");
+        self.last_movement = movement.timestamp;
+        let debit = self.accounts.apply(&movement.debit, movement.timestamp, number);
+        let credit = self.accounts.apply(&movement.credit, movement.timestamp, number);
+        self.accounts.assert_balanced(debit.number);
+        self.assert_limits(movement);
+
+        let (pending, status) = match movement.kind {
+            ChangeKind::SinglePhase => (PendingChange::None, Some(IdStatus::Plain)),
+            ChangeKind::TwoPhasePending => {
+                let pending = Pending::new(transfer, debit.number, credit.number, number);
+                self.pendings.insert(pending, &self.hasher);
+                self.counts.pendings += 1;
+                (PendingChange::Added(pending.id), Some(IdStatus::Pending))
+            }
+            ChangeKind::TwoPhasePosted => {
+                (self.resolve(transfer.pending_id, IdStatus::Posted), Some(IdStatus::Plain))
+            }
+            ChangeKind::TwoPhaseVoided => {
+                (self.resolve(transfer.pending_id, IdStatus::Voided), Some(IdStatus::Plain))
+            }
+            ChangeKind::TwoPhaseExpired => (self.resolve(transfer.id, IdStatus::Expired), None),
+        };
+        let hash = status.map(|status| {
+            let hash = self.hasher.hash(transfer.id);
+            self.ids.insert(hash, number, status);
+            self.counts.transfers += 1;
+            hash
+        });
+        Undo::Movement { debit, credit, hash, pending }
+    }
+
+    fn resolve(&mut self, id: u128, status: IdStatus) -> PendingChange {
+        let pending = self.pendings.remove(id, &self.hasher);
+        let before = self.ids.set_status(self.hasher.hash(id), pending.record, status);
+        assert_eq!(before, IdStatus::Pending, "a pending transfer is resolved once");
+        self.counts.pendings -= 1;
+        PendingChange::Removed(pending)
+    }
+
+    /// The limit of an account holds after every movement that raises its limited side.
+    fn assert_limits(&self, movement: &Movement) {
+        if !matches!(movement.kind, ChangeKind::SinglePhase | ChangeKind::TwoPhasePending) {
+            return;
+        }
+        use crate::AccountFlags as F;
+        let (debit, credit) = (&movement.debit, &movement.credit);
+        let sum =
+            |pending: u128, posted: u128| pending.checked_add(posted).expect("the sum of balances fits");
+        assert!(
+            !debit.flags.contains(F::DEBITS_MUST_NOT_EXCEED_CREDITS)
+                || sum(debit.balances.debits_pending, debit.balances.debits_posted)
+                    <= debit.balances.credits_posted,
+            "the limit of account {} is broken",
+            movement.transfer.debit_account_id
+        );
+        assert!(
+            !credit.flags.contains(F::CREDITS_MUST_NOT_EXCEED_DEBITS)
+                || sum(credit.balances.credits_pending, credit.balances.credits_posted)
+                    <= credit.balances.debits_posted,
+            "the limit of account {} is broken",
+            movement.transfer.credit_account_id
+        );
+    }
+
+    /// The present state, to return to with [`Machine::rollback`]. Good until it is settled.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        Mark {
+            undo: self.settled + self.undo.len() as u64,
+            last_movement: self.last_movement,
+            digest: self.digest,
+            counts: self.counts,
+        }
+    }
+
+    /// Undoes everything since the mark, except that timestamps stay used.
+    ///
+    /// # Panics
+    /// When it was settled meanwhile.
+    pub fn rollback(&mut self, mark: &Mark) {
+        let keep = mark.undo.checked_sub(self.settled).expect("what is settled stays");
+        while self.undo.len() as u64 > keep {
+            let undo = self.undo.pop().expect("it is longer");
+            self.counts.records -= 1;
+            let number = self.counts.records;
+            // Those taken away are dropped by whoever took them.
+            self.fresh.pop();
+            match undo {
+                Undo::Account => self.accounts.remove_last(&self.hasher),
+                Undo::Burnt { hash } => self.ids.remove(hash, number),
+                Undo::Movement { debit, credit, hash, pending } => {
+                    match pending {
+                        PendingChange::None => {}
+                        PendingChange::Added(id) => {
+                            self.pendings.remove(id, &self.hasher);
+                        }
+                        PendingChange::Removed(pending) => {
+                            let hash = self.hasher.hash(pending.id);
+                            self.ids.set_status(hash, pending.record, IdStatus::Pending);
+                            self.pendings.insert(pending, &self.hasher);
+                        }
+                    }
+                    if let Some(hash) = hash {
+                        self.ids.remove(hash, number);
+                    }
+                    self.accounts.undo(&credit);
+                    self.accounts.undo(&debit);
+                }
+            }
+        }
+        self.last_movement = mark.last_movement;
+        self.digest = mark.digest;
+        self.counts = mark.counts;
+    }
+
+    /// The records since the last call, to be stored. Until they are settled they can still be undone.
+    pub fn take_records(&mut self) -> Vec<LogRecord> {
+        std::mem::take(&mut self.fresh)
+    }
+
+    /// Forgets how to undo what came before the mark: it is durable.
+    pub fn settle(&mut self, mark: &Mark) {
+        let settled = mark.undo.checked_sub(self.settled).expect("marks are settled in order");
+        self.undo.drain(..usize::try_from(settled).expect("undo is in memory"));
+        self.settled = mark.undo;
+    }
+
+    /// A record, fresh or stored.
+    fn record<H: History>(&self, history: &H, number: u64) -> Result<LogRecord, H::Error> {
+        let stored = self.counts.records - self.fresh.len() as u64;
+        match number.checked_sub(stored) {
+            None => history.record(number),
+            Some(at) => Ok(self.fresh[usize::try_from(at).expect("fresh records are in memory")]),
+        }
+    }
+
+    /// Whether a movement has this timestamp.
+    fn has_movement_at<H: History>(&self, history: &H, timestamp: u64) -> Result<bool, H::Error> {
+        if timestamp > self.last_movement {
+            return Ok(false);
+        }
+        let is_it = |record: &LogRecord| matches!(record, LogRecord::Movement(m) if m.timestamp == timestamp);
+        if self.fresh.iter().any(is_it) {
+            return Ok(true);
+        }
+        let number = history.seek(timestamp)?;
+        Ok(number < history.len() && is_it(&history.record(number)?))
+    }
+
+    /// What the machine holds.
+    #[must_use]
+    pub const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// The last timestamp given to anything.
+    #[must_use]
+    pub const fn clock(&self) -> u64 {
+        self.clock
+    }
+
+    /// Lets time go on to where it was before a restart: timestamps given since the last record were seen by clients.
+    pub fn advance_clock(&mut self, timestamp: u64) {
+        self.clock = self.clock.max(timestamp);
+    }
+
+    /// The digest of all records: machines with equal digests have gone through the same.
+    #[must_use]
+    pub const fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// Memory taken, about.
+    #[must_use]
+    pub fn memory(&self) -> MemoryBytes {
+        MemoryBytes {
+            accounts: self.accounts.bytes(),
+            ids: self.ids.bytes(),
+            pendings: self.pendings.bytes(),
+        }
+    }
+}

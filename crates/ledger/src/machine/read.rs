@@ -1,0 +1,293 @@
+//! Reads: filters applied to accounts and records. An ill-formed filter yields nothing.
+
+use super::accounts::MARK_EVERY;
+use super::log::{Balances, History, LogRecord, Movement};
+use super::{IdStatus, Machine, TIMESTAMP_END};
+use crate::{
+    Account, AccountBalance, AccountFilter, AccountFlags, BATCH_EVENTS_MAX, ChangeEvent, ChangeFilter,
+    QueryFilter, Transfer,
+};
+
+/// What accounts are, apart from balances and flags: by number.
+pub trait Directory {
+    /// The account of this number, which exists. Its balances and flags may be of any moment.
+    fn account(&self, number: u32) -> Account;
+}
+
+impl Directory for Machine {
+    fn account(&self, number: u32) -> Account {
+        self.accounts.get(number).account
+    }
+}
+
+/// Where an account's movements within some time are, as of one moment: enough to read them without the machine.
+#[derive(Clone, Debug)]
+pub struct AccountCursor {
+    number: u32,
+    has_history: bool,
+    /// Windows of successive movements, earliest first: the last one's record number plus one, and how many they are.
+    windows: Vec<(u64, u64)>,
+}
+
+impl Machine {
+    /// The accounts with these ids, in their order; missing ones are left out.
+    #[must_use]
+    pub fn lookup_accounts(&self, ids: &[u128]) -> Vec<Account> {
+        let find = |id: &u128| self.accounts.find(self.hasher.hash(*id), *id);
+        ids.iter().filter_map(find).map(|number| self.accounts.get(number).account).collect()
+    }
+
+    /// Candidates for the records of the transfers with these ids: [`read_transfers`] tells the right ones.
+    #[must_use]
+    pub fn locate_transfers(&self, ids: &[u128]) -> Vec<(u128, Vec<u64>)> {
+        let locate = |id: &u128| {
+            let found = self.ids.find(self.hasher.hash(*id));
+            let records = found.filter(|(_, status)| *status != IdStatus::Burnt).map(|(number, _)| number);
+            (*id, records.collect())
+        };
+        ids.iter().map(locate).collect()
+    }
+
+    /// The transfers with these ids, in their order; missing ones are left out.
+    ///
+    /// # Errors
+    /// When the history cannot be read.
+    pub fn lookup_transfers<H: History>(&self, history: &H, ids: &[u128]) -> Result<Vec<Transfer>, H::Error> {
+        read_transfers(history, &self.locate_transfers(ids))
+    }
+
+    /// Where to read what a filter asks for; none if there is nothing or the filter is ill-formed.
+    #[must_use]
+    pub fn account_cursor(&self, filter: &AccountFilter) -> Option<AccountCursor> {
+        let (min, max) = period(filter.timestamp_min, filter.timestamp_max)?;
+        if filter.limit == 0 || !(filter.debits || filter.credits) {
+            return None;
+        }
+        let number = self.accounts.find(self.hasher.hash(filter.account_id), filter.account_id)?;
+        let state = self.accounts.get(number);
+        let marks = self.accounts.marks(number);
+        let from = marks.partition_point(|(timestamp, _)| *timestamp < min);
+        let to = marks.partition_point(|(timestamp, _)| *timestamp < max);
+        let mut windows: Vec<(u64, u64)> =
+            marks[from..].iter().take((to - from) + 1).map(|(_, record)| (*record, MARK_EVERY)).collect();
+        let rest = state.movements % MARK_EVERY;
+        if to == marks.len() && rest > 0 {
+            windows.push((state.last, rest));
+        }
+        let has_history = state.account.flags.contains(AccountFlags::HISTORY);
+        Some(AccountCursor { number, has_history, windows })
+    }
+
+    /// Accounts in the order of their timestamps.
+    #[must_use]
+    pub fn query_accounts(&self, filter: &QueryFilter) -> Vec<Account> {
+        let Some((min, max)) = period(filter.timestamp_min, filter.timestamp_max) else { return Vec::new() };
+        let fits = |account: &&Account| {
+            any_or(filter.user_data_128, account.user_data_128)
+                && any_or(filter.user_data_64, account.user_data_64)
+                && any_or(filter.user_data_32, account.user_data_32)
+                && any_or(filter.ledger, account.ledger)
+                && any_or(filter.code, account.code)
+        };
+        let accounts = self.accounts.within(min, max).iter().map(|state| &state.account);
+        let limit = limit(filter.limit);
+        if filter.reversed {
+            accounts.rev().filter(fits).take(limit).copied().collect()
+        } else {
+            accounts.filter(fits).take(limit).copied().collect()
+        }
+    }
+}
+
+/// The transfers among the candidates of [`Machine::locate_transfers`].
+///
+/// # Errors
+/// When the history cannot be read.
+pub fn read_transfers<H: History>(
+    history: &H,
+    located: &[(u128, Vec<u64>)],
+) -> Result<Vec<Transfer>, H::Error> {
+    let mut transfers = Vec::with_capacity(located.len());
+    for (id, numbers) in located {
+        for number in numbers {
+            if let LogRecord::Movement(movement) = history.record(*number)?
+                && movement.transfer.id == *id
+            {
+                transfers.push(movement.transfer);
+                break;
+            }
+        }
+    }
+    Ok(transfers)
+}
+
+/// The transfers of an account that a filter asks for.
+///
+/// # Errors
+/// When the history cannot be read.
+pub fn account_transfers<H: History>(
+    history: &H,
+    cursor: &AccountCursor,
+    filter: &AccountFilter,
+) -> Result<Vec<Transfer>, H::Error> {
+    account_movements(history, cursor, filter, |movement| movement.transfer)
+}
+
+/// The balances of an account with history after each of the transfers that a filter asks for.
+///
+/// # Errors
+/// When the history cannot be read.
+pub fn account_balances<H: History>(
+    history: &H,
+    cursor: &AccountCursor,
+    filter: &AccountFilter,
+) -> Result<Vec<AccountBalance>, H::Error> {
+    if !cursor.has_history {
+        return Ok(Vec::new());
+    }
+    account_movements(history, cursor, filter, |movement| {
+        let side = movement.side_of(cursor.number).expect("a movement of the account");
+        let Balances { debits_pending, debits_posted, credits_pending, credits_posted } = side.balances;
+        AccountBalance {
+            timestamp: movement.timestamp,
+            debits_pending,
+            debits_posted,
+            credits_pending,
+            credits_posted,
+        }
+    })
+}
+
+fn account_movements<H: History, T>(
+    history: &H,
+    cursor: &AccountCursor,
+    filter: &AccountFilter,
+    show: impl Fn(&Movement) -> T,
+) -> Result<Vec<T>, H::Error> {
+    let Some((min, max)) = period(filter.timestamp_min, filter.timestamp_max) else { return Ok(Vec::new()) };
+    let fits = |movement: &Movement| {
+        let transfer = &movement.transfer;
+        let is_debit = movement.debit.account == cursor.number;
+        movement.creates_transfer()
+            && (min..=max).contains(&movement.timestamp)
+            && if is_debit { filter.debits } else { filter.credits }
+            && any_or(filter.user_data_128, transfer.user_data_128)
+            && any_or(filter.user_data_64, transfer.user_data_64)
+            && any_or(filter.user_data_32, transfer.user_data_32)
+            && any_or(filter.code, transfer.code)
+    };
+    let limit = limit(filter.limit);
+    let mut found = Vec::new();
+    let mut read = |&(last, size): &(u64, u64)| -> Result<bool, H::Error> {
+        let mut window = Vec::with_capacity(64);
+        let mut at = last;
+        for _ in 0..size {
+            let LogRecord::Movement(movement) = history.record(at - 1)? else {
+                unreachable!("links lead to movements")
+            };
+            if fits(&movement) {
+                window.push(show(&movement));
+            }
+            at = movement.side_of(cursor.number).expect("links lead to the account's movements").previous;
+        }
+        if !filter.reversed {
+            window.reverse();
+        }
+        let room = limit - found.len();
+        found.extend(window.into_iter().take(room));
+        Ok(found.len() < limit)
+    };
+    let mut forwards = cursor.windows.iter();
+    let mut backwards = cursor.windows.iter().rev();
+    let next: &mut dyn Iterator<Item = &(u64, u64)> =
+        if filter.reversed { &mut backwards } else { &mut forwards };
+    for window in next {
+        if !read(window)? {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// Transfers in the order of their timestamps. All records of the period are read.
+///
+/// # Errors
+/// When the history cannot be read.
+pub fn query_transfers<H: History>(history: &H, filter: &QueryFilter) -> Result<Vec<Transfer>, H::Error> {
+    let Some((min, max)) = period(filter.timestamp_min, filter.timestamp_max) else { return Ok(Vec::new()) };
+    let fits = |transfer: &Transfer| {
+        any_or(filter.user_data_128, transfer.user_data_128)
+            && any_or(filter.user_data_64, transfer.user_data_64)
+            && any_or(filter.user_data_32, transfer.user_data_32)
+            && any_or(filter.ledger, transfer.ledger)
+            && any_or(filter.code, transfer.code)
+    };
+    let limit = limit(filter.limit);
+    let mut found = Vec::new();
+    let (from, to) = (history.seek(min)?, history.seek(max + 1)?);
+    for at in 0..to.saturating_sub(from) {
+        if found.len() == limit {
+            break;
+        }
+        let number = if filter.reversed { to - 1 - at } else { from + at };
+        if let LogRecord::Movement(movement) = history.record(number)?
+            && movement.creates_transfer()
+            && fits(&movement.transfer)
+        {
+            found.push(movement.transfer);
+        }
+    }
+    Ok(found)
+}
+
+/// The event stream from a timestamp on.
+///
+/// # Errors
+/// When the history cannot be read.
+pub fn change_events<H: History>(
+    history: &H,
+    directory: &impl Directory,
+    filter: &ChangeFilter,
+) -> Result<Vec<ChangeEvent>, H::Error> {
+    let Some((min, max)) = period(filter.timestamp_min, filter.timestamp_max) else { return Ok(Vec::new()) };
+    let limit = limit(filter.limit);
+    let mut events = Vec::new();
+    let (mut number, end) = (history.seek(min)?, history.len());
+    while number < end && events.len() < limit {
+        if let LogRecord::Movement(movement) = history.record(number)? {
+            if movement.timestamp > max {
+                break;
+            }
+            events.push(change_event(&movement, directory));
+        }
+        number += 1;
+    }
+    Ok(events)
+}
+
+/// A movement as the event stream shows it.
+#[must_use]
+pub fn change_event(movement: &Movement, directory: &impl Directory) -> ChangeEvent {
+    let account = |side: &super::Side| directory.account(side.account).with(side.balances, side.flags);
+    ChangeEvent {
+        timestamp: movement.timestamp,
+        kind: movement.kind,
+        transfer: movement.transfer,
+        debit_account: account(&movement.debit),
+        credit_account: account(&movement.credit),
+    }
+}
+
+/// The period of a filter, both ends included; none if there is no such.
+fn period(min: u64, max: u64) -> Option<(u64, u64)> {
+    let max = if max == 0 { TIMESTAMP_END - 1 } else { max };
+    (min <= max && max < TIMESTAMP_END).then_some((min, max))
+}
+
+fn limit(limit: u32) -> usize {
+    usize::try_from(limit).expect("32 bits fit").min(BATCH_EVENTS_MAX)
+}
+
+fn any_or<T: Default + PartialEq>(wanted: T, found: T) -> bool {
+    wanted == T::default() || wanted == found
+}

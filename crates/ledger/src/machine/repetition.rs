@@ -1,0 +1,101 @@
+//! Repetitions: ids that are taken already.
+
+use super::ids::IdStatus;
+use super::log::{History, LogRecord};
+use super::transfers::Refusal;
+use super::{Machine, Slot};
+use crate::{AMOUNT_MAX, CreateTransferStatus, CreateTransferStatus as S, Transfer, TransferFlags as F};
+
+impl Machine {
+    /// The answer to a transfer whose id is taken; none if it is free.
+    pub(super) fn repetition<H: History>(
+        &self,
+        history: &H,
+        event: &Transfer,
+        hash: u64,
+        slot: Slot,
+    ) -> Result<Option<Refusal>, H::Error> {
+        let existing = match self.known(history, hash, event.id)? {
+            None => return Ok(None),
+            Some((_, None)) => return Ok(Some((S::IdAlreadyFailed, slot.timestamp))),
+            Some((_, Some(existing))) => existing,
+        };
+        let inherited = if existing.pending_id == 0 {
+            None
+        } else {
+            let hash = self.hasher.hash(existing.pending_id);
+            let pending = self.known(history, hash, existing.pending_id)?.and_then(|(_, transfer)| transfer);
+            Some(pending.expect("what was resolved exists"))
+        };
+        Ok(Some((compare(event, &existing, inherited.as_ref()), existing.timestamp)))
+    }
+
+    /// The status of a taken id and its transfer, which a burnt id has not.
+    pub(super) fn known<H: History>(
+        &self,
+        history: &H,
+        hash: u64,
+        id: u128,
+    ) -> Result<Option<(IdStatus, Option<Transfer>)>, H::Error> {
+        for (number, status) in self.ids.find(hash) {
+            match self.record(history, number)? {
+                LogRecord::Movement(movement) if movement.transfer.id == id => {
+                    return Ok(Some((status, Some(movement.transfer))));
+                }
+                LogRecord::Burnt { id: burnt, .. } if burnt == id => return Ok(Some((status, None))),
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// How a repetition differs from the transfer that exists, by meaning: what a post or void left to be inherited stands for
+/// what it inherited, and the bound of a balancing transfer must merely cover what it moved.
+fn compare(event: &Transfer, existing: &Transfer, pending: Option<&Transfer>) -> CreateTransferStatus {
+    if event.flags != existing.flags {
+        return S::ExistsWithDifferentFlags;
+    }
+    if event.pending_id != existing.pending_id {
+        return S::ExistsWithDifferentPendingId;
+    }
+    if event.timeout != existing.timeout {
+        return S::ExistsWithDifferentTimeout;
+    }
+    if meant(event.debit_account_id, 0, pending.map(|p| p.debit_account_id)) != existing.debit_account_id {
+        return S::ExistsWithDifferentDebitAccountId;
+    }
+    if meant(event.credit_account_id, 0, pending.map(|p| p.credit_account_id)) != existing.credit_account_id {
+        return S::ExistsWithDifferentCreditAccountId;
+    }
+    let whole = if event.flags.contains(F::VOID_PENDING_TRANSFER) { 0 } else { AMOUNT_MAX };
+    let amount = meant(event.amount, whole, pending.map(|p| p.amount));
+    let is_bound = event.flags.intersects(F::BALANCING_DEBIT | F::BALANCING_CREDIT);
+    if if is_bound { amount < existing.amount } else { amount != existing.amount } {
+        return S::ExistsWithDifferentAmount;
+    }
+    if meant(event.user_data_128, 0, pending.map(|p| p.user_data_128)) != existing.user_data_128 {
+        return S::ExistsWithDifferentUserData128;
+    }
+    if meant(event.user_data_64, 0, pending.map(|p| p.user_data_64)) != existing.user_data_64 {
+        return S::ExistsWithDifferentUserData64;
+    }
+    if meant(event.user_data_32, 0, pending.map(|p| p.user_data_32)) != existing.user_data_32 {
+        return S::ExistsWithDifferentUserData32;
+    }
+    if meant(event.ledger, 0, pending.map(|p| p.ledger)) != existing.ledger {
+        return S::ExistsWithDifferentLedger;
+    }
+    if meant(event.code, 0, pending.map(|p| p.code)) != existing.code {
+        return S::ExistsWithDifferentCode;
+    }
+    S::Exists
+}
+
+/// What an event means by a field, given what it would inherit.
+fn meant<T: PartialEq>(given: T, absent: T, inherited: Option<T>) -> T {
+    match inherited {
+        Some(inherited) if given == absent => inherited,
+        _ => given,
+    }
+}

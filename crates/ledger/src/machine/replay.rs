@@ -1,0 +1,237 @@
+//! Going through a log again: fast, when a ledger opens, or with all rules, to verify it.
+
+use super::log::{Balances, History, LogRecord, Movement, kind_of};
+use super::pendings::Pending;
+use super::{Counts, Machine, Slot, TIMESTAMP_END};
+use crate::{Account, AccountFlags, ChangeKind, Transfer, TransferFlags};
+
+/// A record that the rules would not have made, or sums that do not add up.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("record {number}: {what}")]
+pub struct Divergence {
+    /// The record's number; for sums the number of records.
+    pub number: u64,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl Machine {
+    /// Prepares for a log of about so many transfers.
+    pub fn reserve(&mut self, transfers: u64) {
+        self.ids.reserve(transfers);
+    }
+
+    /// Lets a stored record take effect again, trusting that the rules made it; that it fits to the state is checked.
+    ///
+    /// # Errors
+    /// When the record does not follow from the state.
+    pub fn restore(&mut self, record: LogRecord) -> Result<(), Divergence> {
+        self.check_fits(&record).map_err(|what| self.divergence(what))?;
+        self.clock = self.clock.max(record.timestamp());
+        self.append(record);
+        self.undo.clear();
+        self.settled += 1;
+        self.fresh.clear();
+        Ok(())
+    }
+
+    /// Decides a stored record anew, by all rules, and compares.
+    ///
+    /// # Errors
+    /// When the history cannot be read. Inside: when the rules decide otherwise.
+    pub fn replay<H: History>(
+        &mut self,
+        history: &H,
+        record: &LogRecord,
+    ) -> Result<Result<(), Divergence>, H::Error> {
+        if let Err(what) = self.check_fits(record) {
+            return Ok(Err(self.divergence(what)));
+        }
+        let imported = match record {
+            LogRecord::Account(account) => account.flags.contains(AccountFlags::IMPORTED),
+            LogRecord::Movement(m) => {
+                m.creates_transfer() && m.transfer.flags.contains(TransferFlags::IMPORTED)
+            }
+            LogRecord::Burnt { .. } => false,
+        };
+        let slot = Slot { timestamp: record.timestamp(), operation: TIMESTAMP_END - 1, importing: imported };
+        let given = |timestamp| if imported { timestamp } else { 0 };
+        let decided = match record {
+            LogRecord::Account(account) => {
+                let event = Account { timestamp: given(account.timestamp), ..*account };
+                self.decide_account(history, &event, slot)?.map_err(|(status, _)| status.to_string())
+            }
+            LogRecord::Movement(movement) if movement.creates_transfer() => {
+                let event = Transfer { timestamp: given(movement.timestamp), ..movement.transfer };
+                let prepared = self.prepare_transfer(&event);
+                self.decide_transfer(history, &event, &prepared, slot)?
+                    .map_err(|(status, _)| status.to_string())
+            }
+            LogRecord::Movement(movement) => self.expiry_again(movement).map(LogRecord::Movement),
+            LogRecord::Burnt { id, .. } => match self.known(history, self.hasher.hash(*id), *id)? {
+                None => Ok(*record),
+                Some(_) => Err("the burnt id was taken before".to_owned()),
+            },
+        };
+        let verdict = match decided {
+            Ok(again) if again == *record => self.restore(again),
+            Ok(again) => Err(self.divergence(format!("the rules make {again:?} of {record:?}"))),
+            Err(refusal) => Err(self.divergence(format!("the rules refuse it: {refusal}"))),
+        };
+        Ok(verdict)
+    }
+
+    /// The release of what expires next, if it is this one's turn.
+    fn expiry_again(&self, movement: &Movement) -> Result<Movement, String> {
+        match self.pendings.next_expiry() {
+            Some((at, id)) if id == movement.transfer.id && at <= movement.timestamp => {
+                let pending =
+                    self.pendings.get(self.hasher.hash(id), id).expect("what is queued is unresolved");
+                Ok(self.expiry_of(pending, movement.timestamp))
+            }
+            next => Err(format!("it is released out of turn: next is {next:?}")),
+        }
+    }
+
+    /// Checks what [`Machine::append`] would assert, since a record from a disk is no invariant yet.
+    fn check_fits(&self, record: &LogRecord) -> Result<(), String> {
+        let require = |condition: bool, what: &str| if condition { Ok(()) } else { Err(what.to_owned()) };
+        require(record.timestamp() < TIMESTAMP_END, "its timestamp is out of range")?;
+        match record {
+            LogRecord::Account(account) => {
+                require(account.timestamp > self.accounts.last_timestamp(), "its timestamp is not later")?;
+                require(
+                    self.accounts.find(self.hasher.hash(account.id), account.id).is_none(),
+                    "the account exists",
+                )?;
+                require(Balances::of(account) == Balances::default(), "a new account has balances")
+            }
+            LogRecord::Movement(movement) => self.check_movement(movement),
+            LogRecord::Burnt { .. } => Ok(()),
+        }
+    }
+
+    fn check_movement(&self, movement: &Movement) -> Result<(), String> {
+        let require = |condition: bool, what: &str| if condition { Ok(()) } else { Err(what.to_owned()) };
+        let transfer = &movement.transfer;
+        require(movement.timestamp > self.last_movement, "its timestamp is not later")?;
+        if movement.creates_transfer() {
+            require(movement.kind == kind_of(transfer.flags), "its kind is not that of its flags")?;
+        }
+        let (debit, credit) = (&movement.debit, &movement.credit);
+        require(debit.account != credit.account, "both sides are one account")?;
+        for side in [debit, credit] {
+            let is_known = usize::try_from(side.account).is_ok_and(|number| number < self.accounts.count());
+            require(is_known, "it names an account that does not exist")?;
+            require(
+                self.accounts.get(side.account).last == side.previous,
+                "it does not follow the account's last",
+            )?;
+        }
+        let (before_debit, before_credit) =
+            (self.accounts.get(debit.account), self.accounts.get(credit.account));
+        require(before_debit.ledger == before_credit.ledger, "its accounts are of two ledgers")?;
+        let (mut debits, mut credits) =
+            (Balances::of(&before_debit.account), Balances::of(&before_credit.account));
+        let resolved = match movement.kind {
+            ChangeKind::SinglePhase | ChangeKind::TwoPhasePending => None,
+            ChangeKind::TwoPhaseExpired => Some(transfer.id),
+            ChangeKind::TwoPhasePosted | ChangeKind::TwoPhaseVoided => Some(transfer.pending_id),
+        };
+        let reserved = match resolved {
+            None => 0,
+            Some(id) => {
+                let pending: &Pending = self
+                    .pendings
+                    .get(self.hasher.hash(id), id)
+                    .ok_or_else(|| "it resolves what is not unresolved".to_owned())?;
+                require(
+                    (pending.debit, pending.credit) == (debit.account, credit.account),
+                    "it has other accounts than what it resolves",
+                )?;
+                pending.amount
+            }
+        };
+        let (reserve, post) = match movement.kind {
+            ChangeKind::SinglePhase | ChangeKind::TwoPhasePosted => (0, transfer.amount),
+            ChangeKind::TwoPhasePending => (transfer.amount, 0),
+            ChangeKind::TwoPhaseVoided | ChangeKind::TwoPhaseExpired => (0, 0),
+        };
+        let step = |balance: &mut u128, add: u128, subtract: u128| {
+            *balance = balance
+                .checked_sub(subtract)
+                .and_then(|balance| balance.checked_add(add))
+                .ok_or_else(|| "a balance leaves its range".to_owned())?;
+            Ok::<_, String>(())
+        };
+        step(&mut debits.debits_pending, reserve, reserved)?;
+        step(&mut credits.credits_pending, reserve, reserved)?;
+        step(&mut debits.debits_posted, post, 0)?;
+        step(&mut credits.credits_posted, post, 0)?;
+        require(
+            debits == debit.balances && credits == credit.balances,
+            "its balances are not those that its amount gives",
+        )
+    }
+
+    fn divergence(&self, what: String) -> Divergence {
+        Divergence { number: self.counts.records, what }
+    }
+
+    /// Checks the invariants over all state: sums, limits, reserved amounts, the queue, and the counts.
+    ///
+    /// # Errors
+    /// The first that is broken.
+    pub fn check(&self) -> Result<(), Divergence> {
+        let require =
+            |condition: bool, what: String| if condition { Ok(()) } else { Err(self.divergence(what)) };
+        let mut sums = std::collections::BTreeMap::<u32, Balances>::new();
+        let mut ids = std::collections::HashSet::new();
+        for account in self.accounts.all() {
+            let sum = sums.entry(account.ledger).or_default();
+            *sum = sum.moved(Balances::default(), Balances::of(account));
+            require(ids.insert(account.id), format!("account {} exists twice", account.id))?;
+            let total = |a: u128, b: u128| a.checked_add(b);
+            let debits = total(account.debits_pending, account.debits_posted);
+            let credits = total(account.credits_pending, account.credits_posted);
+            require(debits.is_some() && credits.is_some(), format!("account {} overflows", account.id))?;
+            let holds = (!account.flags.contains(AccountFlags::DEBITS_MUST_NOT_EXCEED_CREDITS)
+                || debits <= Some(account.credits_posted))
+                && (!account.flags.contains(AccountFlags::CREDITS_MUST_NOT_EXCEED_DEBITS)
+                    || credits <= Some(account.debits_posted));
+            require(holds, format!("the limit of account {} is broken", account.id))?;
+        }
+        for (ledger, running) in self.accounts.sums() {
+            let sum = sums.get(&ledger).copied().unwrap_or_default();
+            require(sum == running, format!("the running sums of ledger {ledger} are wrong"))?;
+            require(
+                sum.debits_pending == sum.credits_pending && sum.debits_posted == sum.credits_posted,
+                format!("ledger {ledger}: debits and credits differ"),
+            )?;
+        }
+        let mut reserved = std::collections::HashMap::<u32, (u128, u128)>::new();
+        let mut can_expire = 0;
+        for pending in self.pendings.all() {
+            let debits = &mut reserved.entry(pending.debit).or_default().0;
+            *debits = debits.wrapping_add(pending.amount);
+            let credits = &mut reserved.entry(pending.credit).or_default().1;
+            *credits = credits.wrapping_add(pending.amount);
+            can_expire += usize::from(pending.expires_at().is_some());
+        }
+        for (number, account) in (0_u32..).zip(self.accounts.all()) {
+            let expected = reserved.get(&number).copied().unwrap_or_default();
+            require(
+                expected == (account.debits_pending, account.credits_pending),
+                format!("account {}: pending balances are not what is reserved", account.id),
+            )?;
+        }
+        require(can_expire == self.pendings.queued(), "the queue of expiries is not complete".to_owned())?;
+        let counts = Counts {
+            accounts: self.accounts.count() as u64,
+            pendings: self.pendings.count() as u64,
+            transfers: self.ids.count() - self.counts.burnt,
+            ..self.counts
+        };
+        require(counts == self.counts, format!("counts are {:?}, not {counts:?}", self.counts))
+    }
+}

@@ -1,0 +1,177 @@
+//! A ledger in memory: the machine behind a lock. Nothing is durable; for tests and models of what stands on a ledger.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::machine::read::{account_balances, account_transfers, change_events, query_transfers};
+use crate::machine::{Counts, Digest, Divergence, Machine, MemoryHistory};
+use crate::{
+    Account, AccountBalance, AccountFilter, Answer, BATCH_EVENTS_MAX, ChangeEvent, ChangeFilter,
+    CreateAccountStatus, CreateResult, CreateTransferStatus, Ledger, LedgerError, QueryFilter, Transfer,
+};
+
+/// A ledger in memory.
+///
+/// ```
+/// use batzen_ledger::{Account, Ledger, MemoryLedger};
+///
+/// let ledger = MemoryLedger::new(|| 1_000_000_000);
+/// let account = Account { id: 1, ledger: 1, code: 1, ..Account::default() };
+/// let results = ledger.create_accounts(vec![account]); // a future, ready at once
+/// # drop(results);
+/// ```
+pub struct MemoryLedger {
+    state: Mutex<State>,
+    clock: Box<dyn Fn() -> u64 + Send + Sync>,
+}
+
+struct State {
+    machine: Machine,
+    history: MemoryHistory,
+}
+
+impl MemoryLedger {
+    /// An empty ledger. `clock` says the time in nanoseconds since the epoch; what has expired is released by the next
+    /// request, whatever it is.
+    pub fn new(clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        let state = State { machine: Machine::new(&[0; 16]), history: MemoryHistory::default() };
+        Self { state: Mutex::new(state), clock: Box::new(clock) }
+    }
+
+    /// A ledger under the clock of this machine.
+    #[must_use]
+    pub fn with_system_clock() -> Self {
+        Self::new(|| {
+            let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            since.map_or(0, |time| u64::try_from(time.as_nanos()).expect("before the year 2500"))
+        })
+    }
+
+    /// What the ledger holds.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.lock().machine.counts()
+    }
+
+    /// The digest of everything that happened.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        self.lock().machine.digest()
+    }
+
+    /// Checks all invariants over the whole state, and that the log leads to it.
+    ///
+    /// # Errors
+    /// What is wrong first.
+    pub fn verify(&self) -> Result<(), Divergence> {
+        let state = self.lock();
+        state.machine.check()?;
+        let mut again = Machine::new(&[1; 16]);
+        for record in state.history.records() {
+            let Ok(result) = again.replay(&state.history, record);
+            result?;
+        }
+        again.check()?;
+        if again.digest() == state.machine.digest() {
+            Ok(())
+        } else {
+            let what = "the log leads to another digest".to_owned();
+            Err(Divergence { number: state.machine.counts().records, what })
+        }
+    }
+
+    /// A panic under the lock means a broken invariant: whoever comes next must not go on from there.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run<T: Send + 'static>(
+        &self,
+        events: usize,
+        work: impl FnOnce(&mut State, u64) -> T,
+    ) -> Answer<'_, T> {
+        if events > BATCH_EVENTS_MAX {
+            return Box::pin(std::future::ready(Err(LedgerError::TooMuchData)));
+        }
+        let now = (self.clock)();
+        let state = &mut *self.state.lock().expect("no invariant was broken");
+        while state.machine.is_pulse_due(now) {
+            let timestamp = state.machine.operation_timestamp(now, BATCH_EVENTS_MAX);
+            state.machine.pulse(timestamp);
+            state.keep();
+        }
+        let answer = work(state, now);
+        state.keep();
+        Box::pin(std::future::ready(Ok(answer)))
+    }
+}
+
+impl State {
+    fn keep(&mut self) {
+        self.history.extend(self.machine.take_records());
+        let mark = self.machine.mark();
+        self.machine.settle(&mark);
+    }
+}
+
+impl Ledger for MemoryLedger {
+    fn create_accounts(&self, events: Vec<Account>) -> Answer<'_, Vec<CreateResult<CreateAccountStatus>>> {
+        self.run(events.len(), |state, now| {
+            let timestamp = state.machine.operation_timestamp(now, events.len());
+            let Ok(results) = state.machine.create_accounts(&state.history, &events, timestamp);
+            results
+        })
+    }
+
+    fn create_transfers(&self, events: Vec<Transfer>) -> Answer<'_, Vec<CreateResult<CreateTransferStatus>>> {
+        self.run(events.len(), |state, now| {
+            let timestamp = state.machine.operation_timestamp(now, events.len());
+            let Ok(results) = state.machine.create_transfers(&state.history, &events, timestamp);
+            results
+        })
+    }
+
+    fn lookup_accounts(&self, ids: Vec<u128>) -> Answer<'_, Vec<Account>> {
+        self.run(ids.len(), |state, _| state.machine.lookup_accounts(&ids))
+    }
+
+    fn lookup_transfers(&self, ids: Vec<u128>) -> Answer<'_, Vec<Transfer>> {
+        self.run(ids.len(), |state, _| {
+            let Ok(transfers) = state.machine.lookup_transfers(&state.history, &ids);
+            transfers
+        })
+    }
+
+    fn get_account_transfers(&self, filter: AccountFilter) -> Answer<'_, Vec<Transfer>> {
+        self.run(0, |state, _| {
+            let Some(cursor) = state.machine.account_cursor(&filter) else { return Vec::new() };
+            let Ok(transfers) = account_transfers(&state.history, &cursor, &filter);
+            transfers
+        })
+    }
+
+    fn get_account_balances(&self, filter: AccountFilter) -> Answer<'_, Vec<AccountBalance>> {
+        self.run(0, |state, _| {
+            let Some(cursor) = state.machine.account_cursor(&filter) else { return Vec::new() };
+            let Ok(balances) = account_balances(&state.history, &cursor, &filter);
+            balances
+        })
+    }
+
+    fn query_accounts(&self, filter: QueryFilter) -> Answer<'_, Vec<Account>> {
+        self.run(0, |state, _| state.machine.query_accounts(&filter))
+    }
+
+    fn query_transfers(&self, filter: QueryFilter) -> Answer<'_, Vec<Transfer>> {
+        self.run(0, |state, _| {
+            let Ok(transfers) = query_transfers(&state.history, &filter);
+            transfers
+        })
+    }
+
+    fn get_change_events(&self, filter: ChangeFilter) -> Answer<'_, Vec<ChangeEvent>> {
+        self.run(0, |state, _| {
+            let Ok(events) = change_events(&state.history, &state.machine, &filter);
+            events
+        })
+    }
+}
