@@ -76,7 +76,8 @@ impl Out<'_> {
             .map_err(|source| io_error("write", self.path, source))?;
         self.offset += self.buffer.len() as u64;
         self.buffer.clear();
-        Ok(())
+        // Piece by piece: no commit is to wait behind all of it.
+        self.file.sync().map_err(|source| io_error("sync", self.path, source))
     }
 
     fn chunk(&mut self, kind: u8, table: u16, slot: u8, count: usize, entries: &[u8]) -> Result<()> {
@@ -213,6 +214,7 @@ impl Core {
                     pairs(entries.map(|(fingerprint, location)| (fingerprint, location.0)), &mut buffer)
                 };
                 out.chunk(PRIMARY, id, 0, count, &buffer)?;
+                self.wake.rest();
             }
             for slot in 0..slots {
                 self.copy_secondary(out, id, slot, &mut buffer)?;
@@ -234,6 +236,7 @@ impl Core {
                     Secondary::Ordered(_) => unreachable!("an index keeps its kind"),
                 };
                 out.chunk(HASH, id, slot_byte, count, buffer)?;
+                self.wake.rest();
             }
             return Ok(());
         }
@@ -260,6 +263,7 @@ impl Core {
                 last = end;
             }
             out.chunk(ORDERED, id, slot_byte, count, buffer)?;
+            self.wake.rest();
             if count < ORDERED_STEP {
                 return Ok(());
             }

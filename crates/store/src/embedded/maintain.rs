@@ -31,6 +31,11 @@ pub(crate) struct Maintenance {
     pub retired: Vec<Arc<Segment>>,
 }
 
+/// A segment is synced each time so much of it is written, so that no commit waits behind all of it.
+const SYNC_BYTES: u64 = 1 << 20;
+/// The longest rest between two pieces of background work.
+const REST_MAX: Duration = Duration::from_millis(5);
+
 /// What compaction asks for at least, in bytes, when the disk is nearly full.
 const SMALL_SEGMENT_BYTES: u64 = 1 << 20;
 
@@ -49,7 +54,10 @@ impl Core {
     /// Hands out the next segment, with room for a frame of so many bytes unless it was made ahead. Compaction, which gives
     /// space back in the end, makes do with a small one when the disk is nearly full.
     pub fn take_next(&self, frame_bytes: u64, kind: FrameKind) -> Result<Arc<Segment>> {
+        // If it is being made just now, then without rests.
+        self.wake.hurry.fetch_add(1, Ordering::Relaxed);
         let mut next = lock(&self.next);
+        self.wake.hurry.fetch_sub(1, Ordering::Relaxed);
         let bytes_min = SEGMENT_HEADER_BYTES + frame_bytes;
         let segment = match next.ready.take() {
             Some(segment) => segment,
@@ -93,7 +101,7 @@ impl Core {
     }
 
     fn create_sized(&self, number: u32, bytes: u64) -> Result<Arc<Segment>> {
-        create_segment(&self.dir, &self.options, &self.identity, number, bytes)
+        create_segment(&self.dir, &self.options, &self.identity, number, bytes, &mut || self.wake.rest())
     }
 
     /// Prepares the next segment, compacts what is mostly dead, and writes a checkpoint when one is due.
@@ -193,6 +201,7 @@ impl Core {
                         self.move_records(victim, &buffer, &moving)?;
                         buffer.clear();
                         moving.clear();
+                        self.wake.rest();
                         if self.wake.is_stopping() {
                             return Ok(false);
                         }
@@ -299,13 +308,14 @@ pub(crate) fn segment_bytes(options: &Options, number: u32) -> u64 {
     (options.segment_bytes_first << doublings).min(options.segment_bytes_max)
 }
 
-/// Makes a segment; see [`Core::create_segment`].
+/// Makes a segment; see [`Core::create_segment`]. Calls `rest` between its pieces.
 pub(crate) fn create_segment(
     dir: &Path,
     options: &Options,
     identity: &Identity,
     number: u32,
     bytes: u64,
+    rest: &mut dyn FnMut(),
 ) -> Result<Arc<Segment>> {
     if number >= SEGMENT_NUMBER_LIMIT {
         return Err(StoreError::Backend("the journal has used up its segment numbers".into()));
@@ -319,7 +329,7 @@ pub(crate) fn create_segment(
     let disk = &*options.disk;
     let path = dir.join(segment_name(number));
     let temporary = path.with_extension("tmp");
-    let create = || {
+    let mut create = || {
         let file = disk.create(&temporary)?;
         let mut chunk = vec![0; usize::try_from(size.min(256 << 10)).expect("at most 256 KiB")];
         let header = encode_segment_header(identity, number, size);
@@ -332,6 +342,10 @@ pub(crate) fn create_segment(
                 chunk[..header.len()].fill(0);
             }
             offset += n as u64;
+            if offset.is_multiple_of(SYNC_BYTES) && offset < size {
+                file.sync()?;
+                rest();
+            }
         }
         file.sync()?;
         disk.rename(&temporary, &path)?;
@@ -361,6 +375,10 @@ pub(crate) struct Wake {
     pending: Mutex<bool>,
     condition: Condvar,
     stopping: AtomicBool,
+    /// Commits that wait for what is under way.
+    hurry: AtomicU64,
+    /// Since when the background thread works without a rest; none: somebody else does the work, who waits for it.
+    busy_since: Mutex<Option<Instant>>,
 }
 
 /// How often the background thread looks around by itself.
@@ -374,6 +392,17 @@ impl Wake {
 
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Called between pieces of background work: rests for as long as the last piece took. Processor and disk are others' as
+    /// well, and a payment should not wait for more than a piece.
+    pub fn rest(&self) {
+        let mut busy_since = lock(&self.busy_since);
+        let Some(since) = *busy_since else { return };
+        if !self.is_stopping() && self.hurry.load(Ordering::Relaxed) == 0 {
+            std::thread::sleep(since.elapsed().min(REST_MAX));
+        }
+        *busy_since = Some(Instant::now());
     }
 
     fn wait(&self) {
@@ -399,7 +428,10 @@ impl Maintainer {
                 if own.wake.is_stopping() {
                     return;
                 }
-                match own.maintain() {
+                *lock(&own.wake.busy_since) = Some(Instant::now());
+                let maintained = own.maintain();
+                *lock(&own.wake.busy_since) = None;
+                match maintained {
                     Ok(()) | Err(StoreError::Stopped(_)) => {}
                     Err(error) => {
                         tracing::warn!(store = %own.dir.display(), %error, "store maintenance failed; it is tried again");
