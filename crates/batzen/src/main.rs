@@ -105,7 +105,13 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     let number = std::sync::atomic::AtomicUsize::new(0);
     let name = move || format!("http-{}", number.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
-    tokio::runtime::Builder::new_multi_thread().enable_all().thread_name_fn(name).build()
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name_fn(name)
+        // As the CPU pool and the lane do.
+        // If nobody else wants the processor, this returns at once.
+        .on_thread_unpark(std::thread::yield_now)
+        .build()
 }
 
 #[cfg(test)]

@@ -350,7 +350,17 @@ fn run<R: Rules>(
     batch_commands_max: usize,
 ) {
     let mut jobs: Vec<Job<R>> = Vec::new();
-    while let Ok(first) = queue.recv() {
+    loop {
+        let first = match queue.try_recv() {
+            Ok(first) => first,
+            Err(_) => {
+                let Ok(first) = queue.recv() else { return };
+                // Who woke this thread may be about to bring more, on this very processor: let it, so that it all makes one
+                // batch and one commit. If nobody else wants the processor, this returns at once.
+                std::thread::yield_now();
+                first
+            }
+        };
         jobs.push(first);
         while jobs.len() < batch_commands_max
             && let Ok(job) = queue.try_recv()

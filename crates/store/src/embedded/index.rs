@@ -243,9 +243,8 @@ impl HashIndex {
     /// About: a row in a group takes 8 bytes, and half as much again stands empty. Every scrape of the metrics asks, so this
     /// must not look at each group.
     fn bytes(&self) -> usize {
-        let part = |part: &HashPart| {
-            part.single.allocation_size() + part.groups.capacity() * 48 + part.grouped * 12
-        };
+        let part =
+            |part: &HashPart| part.single.allocation_size() + part.groups.capacity() * 48 + part.grouped * 12;
         self.parts.iter().map(part).sum()
     }
 }
