@@ -1,0 +1,272 @@
+//! Transfers under way, shared by the threads: the payer's creates and ends them, the payee's answers them.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::order::Behaviour;
+use crate::outcome::{Outcome, Told};
+use crate::text::TransferId;
+
+/// Parts of the book that are locked apart.
+const SHARDS: usize = 64;
+/// Refusal of a request that changes an earlier one; the earlier one is untouched.
+const MODIFIED: u16 = 3106;
+
+/// A transfer under way. Times are nanoseconds from the start of the process's clock, 0 if it has not happened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flight {
+    pub payer: u16,
+    pub payee: u16,
+    pub cents: u64,
+    pub behaviour: Behaviour,
+    /// Whether it is part of a load.
+    pub is_load: bool,
+    pub condition: [u8; 32],
+    pub expiration_ms: u64,
+    /// What the payee says when it fulfilled; the same in repetitions.
+    pub completed_ms: u64,
+    pub planned_ns: u64,
+    pub sent_ns: u64,
+    pub seen_ns: u64,
+    pub put_ns: u64,
+    pub told_payer: Option<Told>,
+    pub told_payee: Option<Told>,
+}
+
+impl Flight {
+    pub fn new(payer: u16, payee: u16, cents: u64, behaviour: Behaviour) -> Self {
+        Self {
+            payer,
+            payee,
+            cents,
+            behaviour,
+            is_load: false,
+            condition: [0; 32],
+            expiration_ms: 0,
+            completed_ms: 0,
+            planned_ns: 0,
+            sent_ns: 0,
+            seen_ns: 0,
+            put_ns: 0,
+            told_payer: None,
+            told_payee: None,
+        }
+    }
+
+    /// Whether the payee waits to hear what the switch has decided.
+    pub fn awaits_patch(&self) -> bool {
+        self.behaviour == Behaviour::Reserve && self.seen_ns > 0 && self.told_payee.is_none()
+    }
+}
+
+/// What a final callback was.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum News {
+    /// The first one: the transfer has ended for this participant.
+    First {
+        flight: Flight,
+        /// Whether the other participant was told something else.
+        contradicts: bool,
+    },
+    /// It ends nothing: a refusal of something else.
+    Aside,
+    /// The same was told before, or the transfer is not known any more.
+    Repeated,
+    /// Something else was told before.
+    Contradicted,
+}
+
+/// Ids are random already.
+#[derive(Default)]
+pub(crate) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "half of the bits will do")]
+    fn write_u128(&mut self, id: u128) {
+        self.0 = id as u64 ^ (id >> 64) as u64;
+    }
+}
+
+type Map<V> = HashMap<u128, V, BuildHasherDefault<IdHasher>>;
+
+/// Who was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Payer,
+    Payee,
+}
+
+/// All transfers under way, and (if that is wanted) what came of all that ended.
+pub(crate) struct Book {
+    shards: Vec<Mutex<Map<Flight>>>,
+    outcomes: Option<Mutex<Map<Outcome>>>,
+    ended: Condvar,
+}
+
+impl Book {
+    pub fn new(keeps_outcomes: bool) -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Self { shards, outcomes: keeps_outcomes.then(Mutex::default), ended: Condvar::new() }
+    }
+
+    fn shard(&self, id: TransferId) -> MutexGuard<'_, Map<Flight>> {
+        let index = (id.0 >> 100) as usize % SHARDS;
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters a transfer.
+    pub fn begin(&self, id: TransferId, flight: Flight) {
+        if let Some(outcomes) = &self.outcomes {
+            let outcome = Outcome {
+                payer: usize::from(flight.payer),
+                payee: usize::from(flight.payee),
+                cents: flight.cents,
+                behaviour: flight.behaviour,
+                told_payer: None,
+                told_payee: None,
+                payer_callbacks: 0,
+                modified: 0,
+                is_contradictory: false,
+            };
+            outcomes.lock().unwrap_or_else(PoisonError::into_inner).insert(id.0, outcome);
+        }
+        self.shard(id).insert(id.0, flight);
+    }
+
+    /// A transfer after `change`; none if it is not under way.
+    pub fn change(&self, id: TransferId, change: impl FnOnce(&mut Flight)) -> Option<Flight> {
+        let mut shard = self.shard(id);
+        let flight = shard.get_mut(&id.0)?;
+        change(flight);
+        Some(*flight)
+    }
+
+    /// A participant was told how a transfer ended.
+    pub fn told(&self, id: TransferId, side: Side, told: Told) -> News {
+        self.note(id, side, told);
+        if told == Told::Error(MODIFIED) {
+            return News::Aside;
+        }
+        let mut shard = self.shard(id);
+        let Some(flight) = shard.get_mut(&id.0) else { return News::Repeated };
+        let (own, other) = match side {
+            Side::Payer => (&mut flight.told_payer, flight.told_payee),
+            Side::Payee => (&mut flight.told_payee, flight.told_payer),
+        };
+        if let Some(earlier) = *own {
+            let is_same = earlier.is_committed() == told.is_committed();
+            return if is_same { News::Repeated } else { News::Contradicted };
+        }
+        *own = Some(told);
+        let ended = *flight;
+        if flight.told_payer.is_some() && !flight.awaits_patch() {
+            shard.remove(&id.0);
+        }
+        let contradicts = other.is_some_and(|other| other.is_committed() != told.is_committed());
+        News::First { flight: ended, contradicts }
+    }
+
+    /// Who a participant is in a transfer that has ended; none if outcomes are not kept.
+    pub fn side(&self, id: TransferId, participant: u16) -> Option<Side> {
+        let outcomes = self.outcomes.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        let outcome = outcomes.get(&id.0)?;
+        Some(if outcome.payee == usize::from(participant) { Side::Payee } else { Side::Payer })
+    }
+
+    fn note(&self, id: TransferId, side: Side, told: Told) {
+        let Some(outcomes) = &self.outcomes else { return };
+        let mut outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(outcome) = outcomes.get_mut(&id.0) else { return };
+        if told == Told::Error(MODIFIED) {
+            outcome.modified += 1;
+            return;
+        }
+        let own = match side {
+            Side::Payer => {
+                outcome.payer_callbacks += 1;
+                &mut outcome.told_payer
+            }
+            Side::Payee => &mut outcome.told_payee,
+        };
+        let first = *own.get_or_insert(told);
+        let both = (outcome.told_payer, outcome.told_payee);
+        outcome.is_contradictory |= first.is_committed() != told.is_committed()
+            || matches!(both, (Some(payer), Some(payee)) if payer.is_committed() != payee.is_committed());
+        self.ended.notify_all();
+    }
+
+    /// Transfers under way.
+    pub fn under_way(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).len()).sum()
+    }
+
+    /// Transfers whose payer was told nothing yet.
+    pub fn untold(&self) -> u64 {
+        let count = |shard: &Mutex<Map<Flight>>| {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.values().filter(|flight| flight.told_payer.is_none()).count() as u64
+        };
+        self.shards.iter().map(count).sum()
+    }
+
+    /// What came of a transfer, once `is_enough`; what is known when the time is over. None if outcomes are not kept.
+    pub fn outcome(
+        &self,
+        id: TransferId,
+        patience: Duration,
+        is_enough: impl Fn(&Outcome) -> bool,
+    ) -> Option<Outcome> {
+        let deadline = Instant::now() + patience;
+        let mut outcomes = self.outcomes.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let outcome = *outcomes.get(&id.0)?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if is_enough(&outcome) || left.is_zero() {
+                return Some(outcome);
+            }
+            outcomes = self.ended.wait_timeout(outcomes, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// What came of every transfer, as far as it is known. Empty if outcomes are not kept.
+    pub fn outcomes(&self) -> Vec<(TransferId, Outcome)> {
+        let Some(outcomes) = &self.outcomes else { return Vec::new() };
+        let outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+        outcomes.iter().map(|(id, outcome)| (TransferId(*id), *outcome)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_participant_is_told_once() {
+        let book = Book::new(true);
+        let (id, mut flight) = (TransferId(7), Flight::new(0, 1, 5, Behaviour::Reserve));
+        flight.seen_ns = 1;
+        book.begin(id, flight);
+        assert!(matches!(book.told(id, Side::Payer, Told::Error(3106)), News::Aside));
+        assert!(matches!(book.told(id, Side::Payer, Told::Committed), News::First { .. }));
+        assert!(matches!(book.told(id, Side::Payer, Told::Committed), News::Repeated));
+        assert_eq!((book.under_way(), book.untold()), (1, 0), "the payee waits for its PATCH");
+        assert!(matches!(book.told(id, Side::Payee, Told::Aborted), News::First { contradicts: true, .. }));
+        assert_eq!(book.under_way(), 0);
+        let outcome = book.outcome(id, Duration::ZERO, |_| true).unwrap();
+        assert!(outcome.is_contradictory);
+        assert_eq!((outcome.payer_callbacks, outcome.modified), (2, 1));
+        assert!(matches!(book.told(TransferId(8), Side::Payer, Told::Committed), News::Repeated));
+    }
+}

@@ -1,0 +1,40 @@
+//! Simulated participants of a switch: payers and payees in one process, for demonstrations, tests and measurements.
+//!
+//! Each participant listens for callbacks at an address of its own and keeps connections of its own to the switch, with one
+//! request under way on each. Payers send prepares, one by one ([`Fsps::send`]) or as a load at a rate or in a closed loop
+//! ([`Fsps::load`]); payees recompute the fulfilment from the packet and answer as the [`Behaviour`] of the transfer says. A request
+//! that is refused for overload or lost with its connection is repeated, byte for byte; a payer that hears nothing asks
+//! after the expiration.
+//!
+//! Everything happens on a few threads over `epoll`: the simulators share a machine with the switch under test, so their
+//! work must be small beside its work.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`ilp`] | packet, fulfilment, condition |
+//! | [`order`] | what is asked of the participants: single transfers, loads, behaviours |
+//! | [`outcome`] | what came of it |
+//! | `book` | transfers under way |
+//! | `text`, `wire`, `message` | texts, HTTP/1.1 and JSON in reused buffers |
+//! | `worker`, `outgoing`, `incoming` | a thread: its loop, requests to the switch, callbacks from it |
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on fails"))]
+
+mod book;
+mod fsps;
+pub mod ilp;
+mod incoming;
+mod message;
+pub mod order;
+pub mod outcome;
+mod outgoing;
+#[cfg(test)]
+mod tests;
+mod text;
+mod wire;
+mod worker;
+
+pub use fsps::{Fsps, FspsConfig};
+pub use order::{Behaviour, Load, Mix, Order, Schedule};
+pub use outcome::{Outcome, Report, Told};
+pub use text::TransferId;

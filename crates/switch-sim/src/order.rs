@@ -1,0 +1,179 @@
+//! What is asked of the participants.
+
+use std::time::Duration;
+
+/// How payer and payee behave in a transfer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Behaviour {
+    /// The payee fulfils: COMMITTED.
+    #[default]
+    Accept,
+    /// The payee fulfils, but wants to be told before it releases the goods: RESERVED, and a PATCH must come.
+    Reserve,
+    /// The payee answers with an error (5104).
+    Reject,
+    /// The payee says nothing: the transfer expires.
+    Silent,
+    /// The payee answers with another fulfilment.
+    WrongFulfilment,
+    /// The payee answers after the expiration.
+    Late,
+    /// Both send everything twice.
+    Duplicate,
+    /// The payer sends another amount under the same id, after the first was accepted.
+    ChangedDuplicate,
+}
+
+impl Behaviour {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Accept,
+        Self::Reserve,
+        Self::Reject,
+        Self::Silent,
+        Self::WrongFulfilment,
+        Self::Late,
+        Self::Duplicate,
+        Self::ChangedDuplicate,
+    ];
+
+    /// Its name on command lines and in results.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Accept => "accept",
+            Self::Reserve => "reserve",
+            Self::Reject => "reject",
+            Self::Silent => "silent",
+            Self::WrongFulfilment => "wrong-fulfilment",
+            Self::Late => "late",
+            Self::Duplicate => "duplicate",
+            Self::ChangedDuplicate => "changed-duplicate",
+        }
+    }
+
+    /// Whether such a transfer is committed by a switch that has no other reason against it.
+    #[must_use]
+    pub const fn commits(self) -> bool {
+        matches!(self, Self::Accept | Self::Reserve | Self::Duplicate | Self::ChangedDuplicate)
+    }
+}
+
+impl std::str::FromStr for Behaviour {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|behaviour| behaviour.name() == text).ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.map(Self::name).to_vec();
+            format!("expected one of {}", names.join(", "))
+        })
+    }
+}
+
+/// One transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Number of the participant that pays.
+    pub payer: usize,
+    /// Number of the participant that is paid.
+    pub payee: usize,
+    /// How much, in hundredths of the currency.
+    pub cents: u64,
+    /// How they behave.
+    pub behaviour: Behaviour,
+    /// How long the transfer may take.
+    pub expiration: Duration,
+}
+
+/// How often each behaviour occurs, by weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mix([u32; Behaviour::ALL.len()]);
+
+impl Default for Mix {
+    /// Everything goes well.
+    fn default() -> Self {
+        Self::new(&[(Behaviour::Accept, 1)])
+    }
+}
+
+impl Mix {
+    /// Behaviours with their weights.
+    ///
+    /// # Panics
+    /// When all weights are zero.
+    #[must_use]
+    pub fn new(weights: &[(Behaviour, u32)]) -> Self {
+        let mut all = [0; Behaviour::ALL.len()];
+        for (behaviour, weight) in weights {
+            all[*behaviour as usize] = *weight;
+        }
+        assert!(all.iter().any(|weight| *weight > 0), "nobody would do anything");
+        Self(all)
+    }
+
+    pub(crate) fn choose(&self, number: u64) -> Behaviour {
+        let total: u64 = self.0.iter().copied().map(u64::from).sum();
+        let mut left = number % total;
+        for (behaviour, weight) in Behaviour::ALL.into_iter().zip(self.0) {
+            let weight = u64::from(weight);
+            if left < weight {
+                return behaviour;
+            }
+            left -= weight;
+        }
+        Behaviour::Accept
+    }
+}
+
+/// When transfers begin.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Schedule {
+    /// A new one whenever one has ended: so many under way.
+    Closed {
+        /// Transfers under way at a time.
+        in_flight: usize,
+    },
+    /// At this rate, whatever the switch does; latency of the whole counts from the planned start.
+    Open {
+        /// Transfers per second.
+        per_s: f64,
+        /// Transfers under way at a time, at most; more wait.
+        in_flight_max: usize,
+    },
+}
+
+/// A load of transfers between random participants.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Load {
+    /// When they begin.
+    pub schedule: Schedule,
+    /// Load before the measured part.
+    pub warmup: Duration,
+    /// The measured part; none: until `count` transfers have begun.
+    pub duration: Option<Duration>,
+    /// Transfers to begin, at most, warm-up included.
+    pub count: Option<u64>,
+    /// How they behave.
+    pub mix: Mix,
+    /// Amounts are 1 to this many hundredths of the currency.
+    pub cents_max: u64,
+    /// How long a transfer may take.
+    pub expiration: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn behaviours_occur_by_weight() {
+        let mix = Mix::new(&[(Behaviour::Accept, 3), (Behaviour::Silent, 1)]);
+        let count = |wanted| (0..400).filter(|number| mix.choose(*number) == wanted).count();
+        assert_eq!((count(Behaviour::Accept), count(Behaviour::Silent)), (300, 100));
+        for behaviour in Behaviour::ALL {
+            assert_eq!(behaviour.name().parse(), Ok(behaviour));
+        }
+        assert!("".parse::<Behaviour>().is_err());
+    }
+}

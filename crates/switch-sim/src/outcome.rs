@@ -1,0 +1,189 @@
+//! What came of transfers.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use crate::order::Behaviour;
+
+/// The slowest that a histogram keeps, µs.
+const LATENCY_MAX_US: u64 = 600_000_000;
+
+/// A histogram of microseconds with this many significant digits.
+pub(crate) fn histogram(digits: u8) -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LATENCY_MAX_US, digits).expect("constant bounds")
+}
+
+/// What a participant was told at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Told {
+    /// COMMITTED.
+    Committed,
+    /// ABORTED, without a reason (PATCH, and answers to GET).
+    Aborted,
+    /// An error of the interface: four digits.
+    Error(u16),
+    /// The request itself was refused with this HTTP status.
+    Refused(u16),
+}
+
+impl Told {
+    /// Whether it means that money has moved.
+    #[must_use]
+    pub const fn is_committed(self) -> bool {
+        matches!(self, Self::Committed)
+    }
+}
+
+impl std::fmt::Display for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Committed => write!(f, "COMMITTED"),
+            Self::Aborted => write!(f, "ABORTED"),
+            Self::Error(code) => write!(f, "error {code:04}"),
+            Self::Refused(status) => write!(f, "HTTP {status}"),
+        }
+    }
+}
+
+/// What payer and payee of a transfer were told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Number of the participant that pays.
+    pub payer: usize,
+    /// Number of the participant that is paid.
+    pub payee: usize,
+    /// How much, in hundredths of the currency.
+    pub cents: u64,
+    /// How they behaved.
+    pub behaviour: Behaviour,
+    /// What the payer was told.
+    pub told_payer: Option<Told>,
+    /// What the payee was told; it hears only of failures, and of everything if it asked to.
+    pub told_payee: Option<Told>,
+    /// Final callbacks to the payer.
+    pub payer_callbacks: u32,
+    /// Refusals of changed duplicates (3106), which end nothing.
+    pub modified: u32,
+    /// Whether anybody was told one thing first and another later, or the two of them different things.
+    pub is_contradictory: bool,
+}
+
+/// A second of a load.
+#[derive(Clone, Debug)]
+pub struct Second {
+    /// Transfers committed.
+    pub committed: u64,
+    /// The whole of them, µs.
+    pub whole: Histogram<u64>,
+}
+
+/// What came of a load. Latencies and `committed` are of the measured part, all else is of everything.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Length of the measured part.
+    pub measured: Duration,
+    /// Transfers of which the payer was told COMMITTED in the measured part.
+    pub committed: u64,
+    /// POST sent to POST seen by the payee, µs.
+    pub prepare: Histogram<u64>,
+    /// PUT sent to callback at the payer, µs.
+    pub fulfil: Histogram<u64>,
+    /// Planned start to callback at the payer, µs.
+    pub whole: Histogram<u64>,
+    /// The measured part by second.
+    pub seconds: Vec<Second>,
+    /// Transfers begun at any time.
+    pub begun: u64,
+    /// Transfers of which the payer was told COMMITTED, at any time.
+    pub committed_in_all: u64,
+    /// Their sum, in hundredths of the currency.
+    pub committed_cents: u128,
+    /// How transfers ended, by behaviour and what the payer was told.
+    pub ends: BTreeMap<(Behaviour, Told), u64>,
+    /// Transfers whose payer was told nothing until the end.
+    pub unresolved: u64,
+    /// Requests other than prepares that were refused, by kind and status.
+    pub refusals: BTreeMap<String, u64>,
+    /// Requests repeated after overload or a broken connection.
+    pub repeats: u64,
+    /// Callbacks about transfers that had ended already.
+    pub late_callbacks: u64,
+    /// Callbacks that should not have come: to the wrong participant, with a wrong fulfilment, contradicting an earlier one.
+    pub wrong_callbacks: u64,
+    /// How late transfers of an open loop began because the simulators were busy, 99th percentile in µs.
+    pub late_p99_us: u64,
+}
+
+impl Report {
+    pub(crate) fn new() -> Self {
+        Self {
+            measured: Duration::ZERO,
+            committed: 0,
+            prepare: histogram(3),
+            fulfil: histogram(3),
+            whole: histogram(3),
+            seconds: Vec::new(),
+            begun: 0,
+            committed_in_all: 0,
+            committed_cents: 0,
+            ends: BTreeMap::new(),
+            unresolved: 0,
+            refusals: BTreeMap::new(),
+            repeats: 0,
+            late_callbacks: 0,
+            wrong_callbacks: 0,
+            late_p99_us: 0,
+        }
+    }
+
+    /// Transfers that ended otherwise than their behaviour asks for, by what the payer was told, and everything else that
+    /// should not have happened.
+    #[must_use]
+    pub fn failures(&self) -> BTreeMap<String, u64> {
+        let mut failures = BTreeMap::new();
+        for ((behaviour, told), count) in &self.ends {
+            if behaviour.commits() != told.is_committed() {
+                *failures.entry(format!("{}: {told}", behaviour.name())).or_default() += count;
+            }
+        }
+        failures.extend(self.refusals.clone());
+        let others = [("no callback", self.unresolved), ("wrong callback", self.wrong_callbacks)];
+        failures.extend(
+            others.into_iter().filter(|(_, count)| *count > 0).map(|(name, count)| (name.to_owned(), count)),
+        );
+        failures
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.committed += other.committed;
+        self.prepare += &other.prepare;
+        self.fulfil += &other.fulfil;
+        self.whole += &other.whole;
+        for (index, second) in other.seconds.iter().enumerate() {
+            match self.seconds.get_mut(index) {
+                Some(sum) => {
+                    sum.committed += second.committed;
+                    sum.whole += &second.whole;
+                }
+                None => self.seconds.push(second.clone()),
+            }
+        }
+        self.begun += other.begun;
+        self.committed_in_all += other.committed_in_all;
+        self.committed_cents += other.committed_cents;
+        for (end, count) in &other.ends {
+            *self.ends.entry(*end).or_default() += count;
+        }
+        self.measured = self.measured.max(other.measured);
+        self.unresolved += other.unresolved;
+        for (refusal, count) in &other.refusals {
+            *self.refusals.entry(refusal.clone()).or_default() += count;
+        }
+        self.repeats += other.repeats;
+        self.late_callbacks += other.late_callbacks;
+        self.wrong_callbacks += other.wrong_callbacks;
+        self.late_p99_us = self.late_p99_us.max(other.late_p99_us);
+    }
+}
