@@ -39,7 +39,7 @@ pub use client::{Call, Client, ClientError, ClientOptions, Reply};
 pub use dashboard::dashboard;
 pub use drain::Drain;
 pub use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
-pub use listen::{Bound, Listen, inherited_fd};
+pub use listen::{Bound, Listen, Listener, Socket, inherited_fd};
 pub use operations::{OUTCOMES, Operations, Running};
 pub use request::{Head, Peer, Request};
 pub use response::Response;

@@ -105,18 +105,30 @@ pub fn inherited_fd(env: impl Fn(&str) -> Option<String>, pid: u32) -> io::Resul
     Ok(Some(unsafe { OwnedFd::from_raw_fd(FIRST_FD) }))
 }
 
-pub(crate) enum Listener {
+/// A listening socket.
+#[derive(Debug)]
+pub enum Listener {
+    /// TCP.
     Tcp(TcpListener),
+    /// A local socket.
     Unix(UnixListener),
 }
 
-pub(crate) enum Socket {
+/// A connection that was accepted.
+#[derive(Debug)]
+pub enum Socket {
+    /// TCP, without delay of small writes, and who is at the other end.
     Tcp(TcpStream, SocketAddr),
+    /// Over a local socket.
     Unix(UnixStream),
 }
 
 impl Listener {
-    pub(crate) async fn bind(listen: Listen) -> io::Result<(Self, Bound)> {
+    /// Binds, and says where.
+    ///
+    /// # Errors
+    /// What the system says, with the address in the text.
+    pub async fn bind(listen: Listen) -> io::Result<(Self, Bound)> {
         match listen {
             Listen::Tcp { host, port, share_port } => {
                 let listener = bind_tcp(host.as_deref(), port, share_port).await?;
@@ -144,7 +156,11 @@ impl Listener {
         }
     }
 
-    pub(crate) async fn accept(&self) -> io::Result<Socket> {
+    /// The next connection.
+    ///
+    /// # Errors
+    /// What the system says; most such errors concern one connection or pass.
+    pub async fn accept(&self) -> io::Result<Socket> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;

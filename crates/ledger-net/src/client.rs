@@ -1,0 +1,207 @@
+//! The client: a [`Ledger`] that stands behind a socket.
+//!
+//! Small create requests of many callers travel in one frame: while as many frames are under way as
+//! [`ClientOptions::frames_in_flight`] allows, what is called gathers in the next one. After a broken connection, what was
+//! under way is repeated under the same ids; its results may then be `exists` instead of `created`, and `id_already_failed`
+//! instead of the first refusal, but nothing happens twice. When nobody can be reached for [`ClientOptions::retry_for`],
+//! callers get [`LedgerError::Unknown`] for what was sent and [`LedgerError::Busy`] for what was not.
+
+mod driver;
+mod state;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use batzen_ledger::{
+    Account, AccountBalance, AccountFilter, Answer, BATCH_EVENTS_MAX, ChangeEvent, ChangeFilter,
+    CreateAccountStatus, CreateResult, CreateTransferStatus, Ledger, LedgerError, QueryFilter, Transfer,
+};
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use crate::address::LedgerAddress;
+use crate::body::{EVENTS_PER_ANSWER_MAX, Record, push_all, read_all};
+use crate::frame::Kind;
+
+use state::Inner;
+
+/// How a client behaves.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// Create frames under way while more requests gather in the next one.
+    pub frames_in_flight: usize,
+    /// Full create frames under way: nothing can gather in these.
+    pub full_frames_in_flight: usize,
+    /// Reads under way.
+    pub reads_in_flight: usize,
+    /// Events that may wait for their turn; calls beyond get [`LedgerError::Busy`].
+    pub waiting_events_max: usize,
+    /// How long one attempt to connect may take, hello included.
+    pub connect_timeout: Duration,
+    /// A server that is silent for so long while it owes answers is taken for lost, and the connection made anew.
+    pub answer_timeout: Duration,
+    /// For how long an unreachable server is tried again before callers are told.
+    pub retry_for: Duration,
+    /// The first pause between attempts; each further one is twice as long.
+    pub backoff_min: Duration,
+    /// The longest pause between attempts.
+    pub backoff_max: Duration,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            frames_in_flight: 2,
+            full_frames_in_flight: 8,
+            reads_in_flight: 16,
+            waiting_events_max: 64 * BATCH_EVENTS_MAX,
+            connect_timeout: Duration::from_secs(5),
+            answer_timeout: Duration::from_secs(30),
+            retry_for: Duration::from_secs(30),
+            backoff_min: Duration::from_millis(5),
+            backoff_max: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Where the client connects to.
+#[derive(Clone, Debug)]
+enum Target {
+    Tcp(String),
+    Unix(PathBuf),
+}
+
+/// A ledger behind a socket. One connection, shared by all callers; it lives on the runtime on which it was made.
+pub struct LedgerClient {
+    inner: Arc<Inner>,
+}
+
+impl LedgerClient {
+    /// Connects. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`LedgerError::Refused`] when the address is not a ledger server's, or the server speaks another version;
+    /// [`LedgerError::Busy`] when it cannot be reached.
+    pub async fn connect(address: LedgerAddress, options: ClientOptions) -> Result<Self, LedgerError> {
+        let target = match address {
+            LedgerAddress::Tcp(address) => Target::Tcp(address),
+            LedgerAddress::Unix(path) => Target::Unix(path),
+            LedgerAddress::Embedded | LedgerAddress::TigerBeetle { .. } => {
+                return Err(LedgerError::Refused(format!("{address} is no ledger server")));
+            }
+        };
+        let link = driver::open(&target, &options).await?;
+        let inner = Arc::new(Inner::new(options));
+        tokio::spawn(driver::run(Arc::clone(&inner), target, link));
+        Ok(Self { inner })
+    }
+
+    /// Whether the server answers.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub async fn ping(&self) -> Result<(), LedgerError> {
+        self.request(Kind::Ping, &[], 0).await.map(drop)
+    }
+
+    async fn request(&self, kind: Kind, body: &[u8], events: usize) -> Result<Bytes, LedgerError> {
+        let (reply, answer) = oneshot::channel();
+        self.inner.submit(kind, body, events, reply)?;
+        answer.await.unwrap_or_else(|_| Err(LedgerError::Unknown("the client has ended".to_owned())))
+    }
+
+    async fn create<E: Record, S>(
+        &self,
+        kind: Kind,
+        events: Vec<E>,
+    ) -> Result<Vec<CreateResult<S>>, LedgerError>
+    where
+        CreateResult<S>: Record,
+    {
+        if events.len() > BATCH_EVENTS_MAX {
+            return Err(LedgerError::TooMuchData);
+        }
+        if events.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut body = Vec::new();
+        push_all(&mut body, &events);
+        let answer = self.request(kind, &body, events.len()).await?;
+        let results = read_all(&answer).ok_or_else(|| ill_formed(kind))?;
+        if results.len() == events.len() { Ok(results) } else { Err(ill_formed(kind)) }
+    }
+
+    async fn read<Q: Record, R: Record>(&self, kind: Kind, asked: &[Q]) -> Result<Vec<R>, LedgerError> {
+        if asked.len() > BATCH_EVENTS_MAX {
+            return Err(LedgerError::TooMuchData);
+        }
+        let mut body = Vec::new();
+        push_all(&mut body, asked);
+        let answer = self.request(kind, &body, 0).await?;
+        read_all(&answer).ok_or_else(|| ill_formed(kind))
+    }
+
+    /// Pages through the answers of a server until `limit` is reached: one frame holds fewer events than one may ask for.
+    async fn change_events(&self, mut filter: ChangeFilter) -> Result<Vec<ChangeEvent>, LedgerError> {
+        let mut out: Vec<ChangeEvent> = Vec::new();
+        let limit = (filter.limit as usize).min(BATCH_EVENTS_MAX);
+        loop {
+            let wanted = (limit - out.len()).min(EVENTS_PER_ANSWER_MAX);
+            filter.limit = u32::try_from(wanted).expect("a few thousand");
+            let page: Vec<ChangeEvent> = self.read(Kind::GetChangeEvents, &[filter]).await?;
+            let is_last = page.len() < wanted;
+            out.extend(page);
+            let Some(last) = out.last().filter(|_| !is_last && out.len() < limit) else { return Ok(out) };
+            filter.timestamp_min = last.timestamp + 1;
+        }
+    }
+}
+
+impl Drop for LedgerClient {
+    fn drop(&mut self) {
+        self.inner.close();
+    }
+}
+
+fn ill_formed(kind: Kind) -> LedgerError {
+    LedgerError::Unknown(format!("the server's answer to {} is ill-formed", kind.name()))
+}
+
+impl Ledger for LedgerClient {
+    fn create_accounts(&self, events: Vec<Account>) -> Answer<'_, Vec<CreateResult<CreateAccountStatus>>> {
+        Box::pin(self.create(Kind::CreateAccounts, events))
+    }
+
+    fn create_transfers(&self, events: Vec<Transfer>) -> Answer<'_, Vec<CreateResult<CreateTransferStatus>>> {
+        Box::pin(self.create(Kind::CreateTransfers, events))
+    }
+
+    fn lookup_accounts(&self, ids: Vec<u128>) -> Answer<'_, Vec<Account>> {
+        Box::pin(async move { self.read(Kind::LookupAccounts, &ids).await })
+    }
+
+    fn lookup_transfers(&self, ids: Vec<u128>) -> Answer<'_, Vec<Transfer>> {
+        Box::pin(async move { self.read(Kind::LookupTransfers, &ids).await })
+    }
+
+    fn get_account_transfers(&self, filter: AccountFilter) -> Answer<'_, Vec<Transfer>> {
+        Box::pin(async move { self.read(Kind::GetAccountTransfers, &[filter]).await })
+    }
+
+    fn get_account_balances(&self, filter: AccountFilter) -> Answer<'_, Vec<AccountBalance>> {
+        Box::pin(async move { self.read(Kind::GetAccountBalances, &[filter]).await })
+    }
+
+    fn query_accounts(&self, filter: QueryFilter) -> Answer<'_, Vec<Account>> {
+        Box::pin(async move { self.read(Kind::QueryAccounts, &[filter]).await })
+    }
+
+    fn query_transfers(&self, filter: QueryFilter) -> Answer<'_, Vec<Transfer>> {
+        Box::pin(async move { self.read(Kind::QueryTransfers, &[filter]).await })
+    }
+
+    fn get_change_events(&self, filter: ChangeFilter) -> Answer<'_, Vec<ChangeEvent>> {
+        Box::pin(self.change_events(filter))
+    }
+}

@@ -1,0 +1,232 @@
+//! Create requests on their way to the ledger, gathered into batches.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use batzen_ledger::{Account, BATCH_EVENTS_MAX, CreateResult, Ledger, LedgerError, Transfer};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::Notify;
+
+use super::Shared;
+use super::conn::Conn;
+use crate::body::{Record, push_all, read_into, runs_alone};
+use crate::frame::Kind;
+
+/// One request of a batch: the next `count` events are its own.
+pub(super) struct Part {
+    pub conn: Arc<Conn>,
+    pub number: u64,
+    pub count: usize,
+}
+
+enum Events {
+    Accounts(Vec<Account>),
+    Transfers(Vec<Transfer>),
+}
+
+impl Events {
+    fn len(&self) -> usize {
+        match self {
+            Self::Accounts(events) => events.len(),
+            Self::Transfers(events) => events.len(),
+        }
+    }
+}
+
+struct Batch {
+    events: Events,
+    parts: Vec<Part>,
+    /// Nothing more can gather here.
+    is_full: bool,
+}
+
+#[derive(Default)]
+struct Waiting {
+    batches: VecDeque<Batch>,
+    events: usize,
+}
+
+/// Batches that wait for the ledger, in order of arrival.
+pub(super) struct Queue {
+    waiting: Mutex<Waiting>,
+    arrived: Notify,
+    is_closed: AtomicBool,
+    events_max: usize,
+}
+
+impl Queue {
+    pub(super) fn new(events_max: usize) -> Self {
+        Self {
+            waiting: Mutex::default(),
+            arrived: Notify::new(),
+            is_closed: AtomicBool::new(false),
+            events_max,
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says that nothing more will come: [`dispatch`] ends when everything is answered.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.arrived.notify_one();
+    }
+
+    pub(super) fn push_accounts(&self, body: &[u8], part: Part) -> Result<(), LedgerError> {
+        self.push(
+            Kind::CreateAccounts,
+            body,
+            part,
+            || Events::Accounts(Vec::new()),
+            |events| match events {
+                Events::Accounts(events) => Some(events),
+                Events::Transfers(_) => None,
+            },
+        )
+    }
+
+    pub(super) fn push_transfers(&self, body: &[u8], part: Part) -> Result<(), LedgerError> {
+        self.push(
+            Kind::CreateTransfers,
+            body,
+            part,
+            || Events::Transfers(Vec::new()),
+            |events| match events {
+                Events::Transfers(events) => Some(events),
+                Events::Accounts(_) => None,
+            },
+        )
+    }
+
+    /// Decodes a body into the last batch if its events fit there, else into a new one.
+    fn push<R: Record>(
+        &self,
+        kind: Kind,
+        body: &[u8],
+        part: Part,
+        new: impl FnOnce() -> Events,
+        of_kind: impl Fn(&mut Events) -> Option<&mut Vec<R>>,
+    ) -> Result<(), LedgerError> {
+        let count = part.count;
+        let runs_alone = runs_alone(kind, body);
+        let mut waiting = self.waiting();
+        if waiting.events > 0 && waiting.events + count > self.events_max {
+            return Err(LedgerError::Busy("too many events are waiting".to_owned()));
+        }
+        let fits = |batch: &mut Batch| {
+            !batch.is_full
+                && of_kind(&mut batch.events).is_some_and(|events| events.len() + count <= BATCH_EVENTS_MAX)
+        };
+        if runs_alone || !waiting.batches.back_mut().is_some_and(fits) {
+            if let Some(last) = waiting.batches.back_mut() {
+                last.is_full = true;
+            }
+            waiting.batches.push_back(Batch { events: new(), parts: Vec::new(), is_full: runs_alone });
+        }
+        let batch = waiting.batches.back_mut().expect("one was pushed if there was none");
+        let events = of_kind(&mut batch.events).expect("checked above, or new");
+        let decoded = read_into(body, events);
+        if decoded.is_some() {
+            batch.parts.push(part);
+            batch.is_full |= batch.events.len() == BATCH_EVENTS_MAX;
+            waiting.events += count;
+            drop(waiting);
+            self.arrived.notify_one();
+            return Ok(());
+        }
+        if batch.parts.is_empty() {
+            waiting.batches.pop_back();
+        }
+        Err(LedgerError::Refused(format!("the body of {} is ill-formed", kind.name())))
+    }
+
+    /// The next batch, if the ledger may have one more while it works on `in_flight`.
+    fn pop(&self, in_flight: usize, shared: &Shared) -> Option<Batch> {
+        let mut waiting = self.waiting();
+        let is_full = waiting.batches.front()?.is_full;
+        let limit = match is_full {
+            true => shared.options.full_batches_in_flight.max(shared.options.batches_in_flight),
+            false => shared.options.batches_in_flight,
+        };
+        if in_flight >= limit.max(1) {
+            return None;
+        }
+        let batch = waiting.batches.pop_front()?;
+        waiting.events -= batch.events.len();
+        Some(batch)
+    }
+}
+
+/// Gives batches to the ledger and the results to their connections, until the queue is closed and empty.
+pub(super) async fn dispatch(shared: Arc<Shared>) {
+    let ledger = Arc::clone(&shared.ledger);
+    let mut running = FuturesUnordered::new();
+    loop {
+        while let Some(batch) = shared.queue.pop(running.len(), &shared) {
+            shared.stats.batches.inc();
+            shared.stats.events.add(batch.events.len() as u64);
+            shared.stats.batch_events.count(batch.events.len() as u64);
+            running.push(run(ledger.as_ref(), batch));
+        }
+        if running.is_empty() && shared.queue.is_closed.load(Ordering::Acquire) {
+            return;
+        }
+        tokio::select! {
+            () = shared.queue.arrived.notified() => {}
+            Some(()) = running.next(), if !running.is_empty() => {}
+        }
+    }
+}
+
+async fn run(ledger: &dyn Ledger, batch: Batch) {
+    let Batch { events, parts, .. } = batch;
+    match events {
+        Events::Accounts(events) => {
+            let count = events.len();
+            answer(Kind::CreateAccounts, &parts, count, ledger.create_accounts(events).await);
+        }
+        Events::Transfers(events) => {
+            let count = events.len();
+            answer(Kind::CreateTransfers, &parts, count, ledger.create_transfers(events).await);
+        }
+    }
+}
+
+/// Splits the results of a batch among its requests. First everything is encoded, then every connection is written to.
+fn answer<S>(kind: Kind, parts: &[Part], count: usize, results: Result<Vec<CreateResult<S>>, LedgerError>)
+where
+    CreateResult<S>: Record,
+{
+    let results = match results {
+        Ok(results) if results.len() != count => {
+            tracing::error!(events = count, results = results.len(), "the ledger did not answer every event");
+            Err(LedgerError::Unknown("the ledger did not answer every event".to_owned()))
+        }
+        results => results,
+    };
+    match results {
+        Ok(results) => {
+            let mut rest = results.as_slice();
+            let mut body = Vec::new();
+            for part in parts {
+                let (own, others) = rest.split_at(part.count);
+                rest = others;
+                body.clear();
+                push_all(&mut body, own);
+                part.conn.answer(kind, part.number, &body);
+            }
+        }
+        Err(error) => {
+            for part in parts {
+                part.conn.answer_error(kind, part.number, &error);
+            }
+        }
+    }
+    for part in parts {
+        part.conn.flush();
+    }
+}
