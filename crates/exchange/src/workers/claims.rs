@@ -12,6 +12,8 @@ use batzen_crypto::Wtid;
 use batzen_tables::exchange::DepositTarget;
 use tokio::sync::Notify;
 
+use super::shards::AccountShards;
+
 /// The claims of all workers of a process.
 #[derive(Debug, Default)]
 pub struct Claims {
@@ -19,6 +21,8 @@ pub struct Claims {
     pub(super) targets: Claimed<DepositTarget>,
     /// Transfers that the bank is being asked for.
     pub(super) transfers: Claimed<Wtid>,
+    /// Ranges of bank rows that are being imported.
+    pub(super) shards: AccountShards,
 }
 
 /// Items that are being worked on. Clones share them.

@@ -24,6 +24,7 @@ pub mod closer;
 pub mod drain;
 mod metrics;
 mod queues;
+mod shards;
 pub mod transfer;
 pub mod wirewatch;
 

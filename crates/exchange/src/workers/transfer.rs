@@ -37,7 +37,7 @@ use crate::rules::{Command, ExchangeRules, TransferFailed, TransfersDone};
 use crate::service::Exchange;
 
 /// Transfers asked for at the same time.
-const IN_FLIGHT_MAX: usize = 128;
+const IN_FLIGHT_MAX: usize = 256;
 /// Open transfers read, and claimed, at once, unless the worker is told otherwise ...
 const PAGE: usize = 1_024;
 /// ... and at most.

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use batzen_exchange::rules::read;
-use batzen_exchange::workers::WorkerError;
+use batzen_exchange::rules::totals::totals;
+use batzen_exchange::workers::{Sharing, WorkerError, wirewatch};
 use batzen_protocol::{Money, Timestamp};
 use serde_json::{Value, json};
 
+use crate::chaos::killed_when;
 use crate::proxy::Action;
 use crate::world::{OUR_PAYTO, World, m, our_account, payto, reserve};
 
@@ -216,4 +218,105 @@ async fn a_failing_bank_is_asked_again() {
     );
     w.proxy.heal();
     w.end().await;
+}
+
+/// Several watchers, each with ranges of its own: how the bank is asked shows that nobody does what another one does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watchers_share_a_history_by_ranges() {
+    for (watchers, size, workers) in [(1, 1, None), (4, 64, Some(4)), (16, 100, None), (3, 50, Some(0))] {
+        let w = World::new().await;
+        // Ids with gaps small and large, larger than any range.
+        let ids = (1..=900).map(|n: u64| if n <= 450 { n * 3 } else { 1_000_000 + n * 7 });
+        let ids: Vec<u64> = ids.collect();
+        let mut bank = history(ids.iter().map(|id| row(*id, id % 40, "EUR:0.1")).collect());
+        w.proxy.script(move |line, body| {
+            assert!(parameter(line, "delta").unwrap() <= size, "no more than a range at once");
+            bank(line, body)
+        });
+        let sharing = Sharing { shard_size: Some(size), workers };
+        let tasks: Vec<_> = (0..watchers)
+            .map(|_| {
+                let app = Arc::clone(w.app());
+                tokio::spawn(async move {
+                    let progress = wirewatch::share_until_idle(&app, sharing).await.unwrap();
+                    let wired_in = totals(&app.store, &app.rules.denoms).unwrap().wired_in;
+                    assert_eq!(wired_in, m("90"), "who ends has seen all imported, by whomever");
+                    progress.done
+                })
+            })
+            .collect();
+        let mut booked = 0;
+        for task in tasks {
+            booked += task.await.unwrap();
+        }
+        assert_eq!(booked, 900, "each credit by one of {watchers}");
+        assert_eq!(w.cursor(), *ids.last().unwrap());
+        w.end_without_bank().await;
+    }
+}
+
+/// A watcher is killed when a part of its page is booked, and the cursor is not moved. What is stored then is what a kill of the
+/// whole exchange at this moment would leave.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_between_two_commits_of_a_page() {
+    let w = World::new().await;
+    // Eight commands book them, the last one moves the cursor.
+    let rows = (1..=8_000).map(|id| row(id, id % 40, "EUR:0.1")).collect();
+    w.proxy.script(history(rows));
+    let booked = &w.app().metrics.workers.credits;
+    let in_the_page = || booked.get() > 0;
+    assert!(killed_when(in_the_page, wirewatch::run_until_idle(w.app())).await.is_none());
+    let first = w.totals().wired_in;
+    assert!(first >= m("102.4") && first < m("800"), "{first}: some parts of the page, and not all");
+    assert_eq!(w.cursor(), 0, "it never passes what is not imported");
+    // Its successor in the same process inherits the range ...
+    let before = booked.get();
+    let in_the_page = || booked.get() > before;
+    assert!(killed_when(in_the_page, wirewatch::run_until_idle(w.app())).await.is_none());
+    let second = w.totals().wired_in;
+    assert!(second > first && second < m("800") && w.cursor() == 0, "{second}");
+    // ... and one in another process finds it by the cursor.
+    let w = w.restart(|_| {}).await;
+    let done = w.wirewatch().await.unwrap().done;
+    assert!(done > 0 && done <= 8_000 - 2 * 1_024, "{done} were left");
+    assert_eq!((w.totals().wired_in, w.cursor()), (m("800"), 8_000));
+    w.end_without_bank().await;
+}
+
+/// A range whose watcher was killed is stuck for nobody; ranges behind it that are complete wait for it with the cursor.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cursor_waits_for_a_range_whose_watcher_was_killed() {
+    let w = World::new().await;
+    let rows: Vec<_> = (1..=200).map(|id| row(id, id % 40, "EUR:0.1")).collect();
+    let mut bank = history(rows);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let (count, begin) = (Arc::clone(&asked), Arc::new(AtomicUsize::new(0)));
+    let blocked = Arc::clone(&begin);
+    w.proxy.script(move |line, body| {
+        if parameter(line, "start").unwrap_or(0) == 0 && blocked.load(Ordering::SeqCst) == 0 {
+            count.fetch_add(1, Ordering::SeqCst);
+            return Action::Answer(503, String::new());
+        }
+        bank(line, body)
+    });
+    let sharing = Sharing { shard_size: Some(50), workers: None };
+    let watch = || {
+        let app = Arc::clone(w.app());
+        tokio::spawn(async move { wirewatch::share_until_idle(&app, sharing).await })
+    };
+    // One of them holds the first range, which the bank does not give; the other one does the rest.
+    let first = watch();
+    while asked.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    let second = watch();
+    while w.totals().wired_in < m("15") {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    assert_eq!(w.cursor(), 0, "three ranges are complete, the first one is not");
+    first.abort();
+    begin.store(1, Ordering::SeqCst);
+    second.await.unwrap().unwrap();
+    assert_eq!((w.totals().wired_in, w.cursor()), (m("20"), 200));
+    w.end_without_bank().await;
 }
