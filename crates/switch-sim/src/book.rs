@@ -136,6 +136,7 @@ impl Book {
                 behaviour: flight.behaviour,
                 told_payer: None,
                 told_payee: None,
+                ended_ms: None,
                 payer_callbacks: 0,
                 modified: 0,
                 is_contradictory: false,
@@ -153,9 +154,9 @@ impl Book {
         Some(*flight)
     }
 
-    /// A participant was told how a transfer ended.
-    pub fn told(&self, id: TransferId, side: Side, told: Told) -> News {
-        self.note(id, side, told);
+    /// A participant was told how a transfer ended; `now_ms` is for the record.
+    pub fn told(&self, id: TransferId, side: Side, told: Told, now_ms: u64) -> News {
+        self.note(id, side, told, now_ms);
         if told == Told::Error(MODIFIED) {
             return News::Aside;
         }
@@ -185,7 +186,7 @@ impl Book {
         Some(if outcome.payee == usize::from(participant) { Side::Payee } else { Side::Payer })
     }
 
-    fn note(&self, id: TransferId, side: Side, told: Told) {
+    fn note(&self, id: TransferId, side: Side, told: Told, now_ms: u64) {
         let Some(outcomes) = &self.outcomes else { return };
         let mut outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(outcome) = outcomes.get_mut(&id.0) else { return };
@@ -196,6 +197,7 @@ impl Book {
         let own = match side {
             Side::Payer => {
                 outcome.payer_callbacks += 1;
+                outcome.ended_ms.get_or_insert(now_ms);
                 &mut outcome.told_payer
             }
             Side::Payee => &mut outcome.told_payee,
@@ -258,15 +260,19 @@ mod tests {
         let (id, mut flight) = (TransferId(7), Flight::new(0, 1, 5, Behaviour::Reserve));
         flight.seen_ns = 1;
         book.begin(id, flight);
-        assert!(matches!(book.told(id, Side::Payer, Told::Error(3106)), News::Aside));
-        assert!(matches!(book.told(id, Side::Payer, Told::Committed), News::First { .. }));
-        assert!(matches!(book.told(id, Side::Payer, Told::Committed), News::Repeated));
+        assert!(matches!(book.told(id, Side::Payer, Told::Error(3106), 9), News::Aside));
+        assert!(matches!(book.told(id, Side::Payer, Told::Committed, 9), News::First { .. }));
+        assert!(matches!(book.told(id, Side::Payer, Told::Committed, 9), News::Repeated));
         assert_eq!((book.under_way(), book.untold()), (1, 0), "the payee waits for its PATCH");
-        assert!(matches!(book.told(id, Side::Payee, Told::Aborted), News::First { contradicts: true, .. }));
+        assert!(matches!(
+            book.told(id, Side::Payee, Told::Aborted, 9),
+            News::First { contradicts: true, .. }
+        ));
         assert_eq!(book.under_way(), 0);
         let outcome = book.outcome(id, Duration::ZERO, |_| true).unwrap();
         assert!(outcome.is_contradictory);
         assert_eq!((outcome.payer_callbacks, outcome.modified), (2, 1));
-        assert!(matches!(book.told(TransferId(8), Side::Payer, Told::Committed), News::Repeated));
+        assert_eq!(outcome.ended_ms, Some(9));
+        assert!(matches!(book.told(TransferId(8), Side::Payer, Told::Committed, 9), News::Repeated));
     }
 }

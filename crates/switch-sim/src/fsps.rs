@@ -104,6 +104,8 @@ pub(crate) struct Shared {
     /// The threads end.
     pub stops: AtomicBool,
     committed: AtomicU64,
+    /// Transfers of the present load that have begun.
+    begun: AtomicU64,
     start: Instant,
     start_ms: u64,
 }
@@ -117,6 +119,10 @@ impl Shared {
     /// Milliseconds since 1970, by the same clock.
     pub fn now_ms(&self) -> u64 {
         self.start_ms + self.now_ns() / 1_000_000
+    }
+
+    pub fn count_begun(&self) {
+        self.begun.fetch_add(1, Relaxed);
     }
 
     pub fn count_committed(&self) {
@@ -182,6 +188,7 @@ impl Fsps {
             ends: AtomicBool::new(false),
             stops: AtomicBool::new(false),
             committed: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
             start: Instant::now(),
             start_ms: u64::try_from(start_ms.as_millis()).unwrap_or(u64::MAX),
         });
@@ -278,6 +285,7 @@ impl Fsps {
     /// Puts a load on. It goes on until its end, or until [`Self::end_load`].
     pub fn load(&self, load: Load) {
         self.shared.ends.store(false, Relaxed);
+        self.shared.begun.store(0, Relaxed);
         let start_ns = self.shared.now_ns();
         for (thread, commands) in self.shared.commands.iter().enumerate() {
             commands.push(Command::Load(load, start_ns));
@@ -295,6 +303,12 @@ impl Fsps {
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.shared.book.under_way()
+    }
+
+    /// Whether `count` transfers of a load have begun and all of them have ended.
+    #[must_use]
+    pub fn is_idle(&self, count: u64) -> bool {
+        self.shared.begun.load(Relaxed) >= count && self.under_way() == 0
     }
 
     /// Begins no more transfers, waits until those under way have ended (not longer than `patience`), and says what came of

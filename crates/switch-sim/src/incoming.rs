@@ -160,11 +160,11 @@ impl Worker {
 
     /// The switch tells how a transfer ended.
     fn told(&mut self, port: usize, id: TransferId, told: Told, fulfilment: Option<&str>) -> &'static [u8] {
-        let number = self.ports[port].number;
+        let (number, now_ms) = (self.ports[port].number, self.shared.now_ms());
         let Some(flight) = self.shared.book.change(id, |_| ()) else {
             // It has ended; whoever keeps outcomes sees whether this says the same.
             let side = self.shared.book.side(id, number).unwrap_or(Side::Payer);
-            self.shared.book.told(id, side, told);
+            self.shared.book.told(id, side, told, now_ms);
             self.report.late_callbacks += 1;
             return OK;
         };
@@ -179,7 +179,7 @@ impl Worker {
         if side == Side::Payer && told.is_committed() && !is_preimage(fulfilment, &flight.condition) {
             self.report.wrong_callbacks += 1;
         }
-        match self.shared.book.told(id, side, told) {
+        match self.shared.book.told(id, side, told, now_ms) {
             News::First { flight, contradicts } => {
                 self.report.wrong_callbacks += u64::from(contradicts);
                 if side == Side::Payer {

@@ -11,6 +11,7 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`hub`] | the operators: onboarding, funds, windows, settlements |
 //! | [`ilp`] | packet, fulfilment, condition |
 //! | [`order`] | what is asked of the participants: single transfers, loads, behaviours |
 //! | [`outcome`] | what came of it |
@@ -22,6 +23,7 @@
 
 mod book;
 mod fsps;
+pub mod hub;
 pub mod ilp;
 mod incoming;
 mod message;

@@ -62,6 +62,8 @@ pub struct Outcome {
     pub told_payer: Option<Told>,
     /// What the payee was told; it hears only of failures, and of everything if it asked to.
     pub told_payee: Option<Told>,
+    /// When the payer was told, milliseconds since 1970.
+    pub ended_ms: Option<u64>,
     /// Final callbacks to the payer.
     pub payer_callbacks: u32,
     /// Refusals of changed duplicates (3106), which end nothing.

@@ -186,9 +186,10 @@ impl Worker {
     fn refused(&mut self, outgoing: Outgoing, status: u16) {
         match outgoing.what {
             What::Prepare => {
-                let told = self.shared.book.told(outgoing.id, Side::Payer, Told::Refused(status));
+                let (refused, now_ms) = (Told::Refused(status), self.shared.now_ms());
+                let told = self.shared.book.told(outgoing.id, Side::Payer, refused, now_ms);
                 if let News::First { flight, .. } = told {
-                    self.ended(&flight, Told::Refused(status));
+                    self.ended(&flight, refused);
                 }
             }
             other => {

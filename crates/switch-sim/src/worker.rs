@@ -486,6 +486,7 @@ impl Worker {
             self.in_flight += 1;
             self.report.begun += 1;
             self.begin(id, &order, planned.unwrap_or(now_ns), true);
+            self.shared.count_begun();
         }
     }
 

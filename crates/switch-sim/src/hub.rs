@@ -1,0 +1,393 @@
+//! What the operators of a hub do over its administrative interface. Every change needs two of them: one asks, another
+//! approves.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::text::{self, TransferId};
+use crate::wire;
+
+/// How long the switch may take for an answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why something was not done.
+#[derive(Debug)]
+pub enum HubError {
+    /// The switch cannot be reached, or does not speak HTTP.
+    Io(io::Error),
+    /// The switch refused.
+    Refused {
+        /// What was asked.
+        request: String,
+        /// The HTTP status.
+        status: u16,
+        /// The body.
+        body: String,
+    },
+    /// An answer lacks what it must have.
+    Unexpected(String),
+}
+
+impl std::fmt::Display for HubError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Io(error) => write!(f, "the switch cannot be reached: {error}"),
+            Self::Refused { request, status, body } => write!(f, "{request}: HTTP {status}: {body}"),
+            Self::Unexpected(what) => write!(f, "unexpected answer: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for HubError {}
+
+impl From<io::Error> for HubError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Two operators with access to a switch.
+#[derive(Clone, Debug)]
+pub struct Hub {
+    address: SocketAddr,
+    tokens: [String; 2],
+}
+
+/// A participant that is to be.
+#[derive(Clone, Debug)]
+pub struct Onboarding<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The currency of its accounts.
+    pub currency: &'a str,
+    /// Where it takes callbacks.
+    pub callback_url: &'a str,
+    /// Its net debit cap, in hundredths.
+    pub cap_cents: u64,
+    /// What it has at the settlement bank, in hundredths.
+    pub funds_cents: u64,
+}
+
+/// What one participant pays (positive) or is paid in a settlement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetAmount {
+    /// The participant's name.
+    pub name: String,
+    /// The participant's id in the settlement.
+    pub participant: Value,
+    /// Its account's id in the settlement.
+    pub account: Value,
+    /// In ten-thousandths of the currency.
+    pub net: i128,
+    /// Where the account is in the sequence of the settlement.
+    pub state: String,
+}
+
+/// The steps that a settlement takes, in order.
+pub const SETTLEMENT_STEPS: [&str; 4] =
+    ["PS_TRANSFERS_RECORDED", "PS_TRANSFERS_RESERVED", "PS_TRANSFERS_COMMITTED", "SETTLED"];
+
+impl Hub {
+    /// Operators with these tokens, who use the administrative interface at this address.
+    #[must_use]
+    pub const fn new(address: SocketAddr, tokens: [String; 2]) -> Self {
+        Self { address, tokens }
+    }
+
+    /// One request of one operator (0 or 1): status and body.
+    ///
+    /// # Errors
+    /// When the switch cannot be reached.
+    pub fn call(
+        &self,
+        operator: usize,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<(u16, Value), HubError> {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            self.address,
+            self.tokens[operator],
+            body.len()
+        );
+        let mut stream = TcpStream::connect_timeout(&self.address, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        stream.write_all(request.as_bytes())?;
+        let mut received = Vec::new();
+        let mut part = vec![0; 64 << 10];
+        loop {
+            let count = stream.read(&mut part)?;
+            if count == 0 {
+                return Err(HubError::Io(io::ErrorKind::UnexpectedEof.into()));
+            }
+            received.extend_from_slice(&part[..count]);
+            let framed = wire::frame(&received).map_err(|what| HubError::Unexpected(what.to_owned()))?;
+            if let Some(framed) = framed {
+                let status =
+                    wire::status(framed.first).ok_or_else(|| HubError::Unexpected("no status".to_owned()))?;
+                let body = match framed.body {
+                    [] => Value::Null,
+                    body => serde_json::from_slice(body)
+                        .unwrap_or_else(|_| String::from_utf8_lossy(body).into_owned().into()),
+                };
+                return Ok((status, body));
+            }
+        }
+    }
+
+    fn expect(
+        &self,
+        operator: usize,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<(u16, Value), HubError> {
+        let (status, answer) = self.call(operator, method, path, body)?;
+        if (200..300).contains(&status) {
+            return Ok((status, answer));
+        }
+        Err(HubError::Refused { request: format!("{method} {path}"), status, body: answer.to_string() })
+    }
+
+    /// Reads something.
+    ///
+    /// # Errors
+    /// When the switch cannot be reached or refuses.
+    pub fn get(&self, path: &str) -> Result<Value, HubError> {
+        Ok(self.expect(0, "GET", path, None)?.1)
+    }
+
+    /// Changes something: the first operator asks, and the second approves if the switch demands that. Returns the result
+    /// of the change.
+    ///
+    /// # Errors
+    /// When the switch cannot be reached or refuses.
+    pub fn change(&self, method: &str, path: &str, body: &Value) -> Result<Value, HubError> {
+        let (status, answer) = self.expect(0, method, path, Some(body))?;
+        let approval = answer.get("approvalId").filter(|_| status == 202);
+        let Some(approval) = approval else { return Ok(answer) };
+        let number = approval.as_str().map_or_else(|| approval.to_string(), str::to_owned);
+        let decision = json!({"decision": "APPROVE"});
+        Ok(self.expect(1, "POST", &format!("/approvals/{number}"), Some(&decision))?.1)
+    }
+
+    /// Opens the hub's accounts in a currency, and the model of deferred net settlement for it.
+    ///
+    /// # Errors
+    /// When the switch cannot be reached or refuses.
+    pub fn found(&self, currency: &str, model: &str) -> Result<(), HubError> {
+        for kind in ["HUB_MULTILATERAL_SETTLEMENT", "HUB_RECONCILIATION"] {
+            let body = json!({"currency": currency, "type": kind});
+            self.change("POST", "/participants/Hub/accounts", &body)?;
+        }
+        let body = json!({
+            "name": model,
+            "settlementGranularity": "NET",
+            "settlementInterchange": "MULTILATERAL",
+            "settlementDelay": "DEFERRED",
+            "currency": currency,
+            "requireLiquidityCheck": true,
+            "ledgerAccountType": "POSITION",
+            "settlementAccountType": "SETTLEMENT",
+            "autoPositionReset": true,
+        });
+        self.change("POST", "/settlementModels", &body)?;
+        Ok(())
+    }
+
+    /// Makes a participant that can pay and be paid.
+    ///
+    /// # Errors
+    /// When the switch cannot be reached or refuses.
+    pub fn onboard(&self, participant: &Onboarding<'_>) -> Result<(), HubError> {
+        let Onboarding { name, currency, callback_url, cap_cents, funds_cents } = *participant;
+        self.change("POST", "/participants", &json!({"name": name, "currency": currency}))?;
+        let path = format!("/participants/{name}/endpoints");
+        self.change("POST", &path, &json!({"type": "FSPIOP_CALLBACK_URL", "value": callback_url}))?;
+        let limit = json!({
+            "currency": currency,
+            "limit": {"type": "NET_DEBIT_CAP", "value": amount(cap_cents)},
+            "initialPosition": "0",
+        });
+        self.change("POST", &format!("/participants/{name}/initialPositionAndLimits"), &limit)?;
+        self.funds_in(name, currency, funds_cents)
+    }
+
+    /// A participant has paid into its account at the settlement bank.
+    ///
+    /// # Errors
+    /// When the switch cannot be reached or refuses.
+    pub fn funds_in(&self, name: &str, currency: &str, cents: u64) -> Result<(), HubError> {
+        let accounts = self.get(&format!("/participants/{name}/accounts"))?;
+        let is_settlement = |account: &&Value| {
+            account["ledgerAccountType"] == "SETTLEMENT" && account["currency"] == currency
+        };
+        let id = accounts
+            .as_array()
+            .and_then(|accounts| accounts.iter().find(is_settlement))
+            .map(|account| plain(&account["id"]))
+            .ok_or_else(|| HubError::Unexpected(format!("{name} has no settlement account: {accounts}")))?;
+        let mut random = [0; 16];
+        getrandom::fill(&mut random).map_err(io::Error::other)?;
+        let transfer = TransferId::from_random(u128::from_le_bytes(random));
+        let body = json!({
+            "transferId": transfer.to_string(),
+            "externalReference": format!("deposit of {name}"),
+            "action": "recordFundsIn",
+            "reason": "deposit at the settlement bank",
+            "amount": {"amount": amount(cents), "currency": currency},
+        });
+        self.change("POST", &format!("/participants/{name}/accounts/{id}"), &body)?;
+        Ok(())
+    }
+
+    /// The window that is open.
+    ///
+    /// # Errors
+    /// When the switch cannot be reached, or there is not exactly one.
+    pub fn open_window(&self) -> Result<Value, HubError> {
+        let windows = self.get("/settlementWindows?state=OPEN")?;
+        match windows.as_array().map(Vec::as_slice) {
+            Some([window]) => Ok(id_of(window, "settlementWindowId")),
+            _ => Err(HubError::Unexpected(format!("one open window expected: {windows}"))),
+        }
+    }
+
+    /// Closes the open window, which opens the next. Returns the closed one.
+    ///
+    /// # Errors
+    /// When the switch cannot be reached or refuses.
+    pub fn close_window(&self, reason: &str) -> Result<Value, HubError> {
+        let window = self.open_window()?;
+        let body = json!({"state": "CLOSED", "reason": reason});
+        self.change("POST", &format!("/settlementWindows/{}", plain(&window)), &body)?;
+        Ok(window)
+    }
+
+    /// Begins the settlement of a closed window. Returns its id.
+    ///
+    /// # Errors
+    /// When the switch cannot be reached or refuses.
+    pub fn begin_settlement(&self, model: &str, window: &Value) -> Result<Value, HubError> {
+        let body = json!({
+            "settlementModel": model,
+            "reason": "end of the window",
+            "settlementWindows": [{"id": window}],
+        });
+        let settlement = self.change("POST", "/settlements", &body)?;
+        Ok(id_of(&settlement, "settlementId"))
+    }
+
+    /// What each participant pays and is paid.
+    ///
+    /// # Errors
+    /// When the switch cannot be reached, or says something else than amounts.
+    pub fn nets(&self, settlement: &Value) -> Result<Vec<NetAmount>, HubError> {
+        let answer = self.get(&format!("/settlements/{}", plain(settlement)))?;
+        let unexpected = || HubError::Unexpected(format!("nets of a settlement expected: {answer}"));
+        let mut nets = Vec::new();
+        for participant in answer["participants"].as_array().ok_or_else(unexpected)? {
+            for account in participant["accounts"].as_array().ok_or_else(unexpected)? {
+                let net =
+                    ten_thousandths(&account["netSettlementAmount"]["amount"]).ok_or_else(unexpected)?;
+                let name = participant.get("name").unwrap_or(&participant["id"]);
+                nets.push(NetAmount {
+                    name: plain(name),
+                    participant: participant["id"].clone(),
+                    account: account["id"].clone(),
+                    net,
+                    state: account["state"].as_str().unwrap_or_default().to_owned(),
+                });
+            }
+        }
+        Ok(nets)
+    }
+
+    /// Takes all accounts of a settlement one step further.
+    ///
+    /// # Errors
+    /// When the switch cannot be reached or refuses.
+    pub fn step_settlement(&self, settlement: &Value, step: &str) -> Result<Value, HubError> {
+        let participants: Vec<Value> = self
+            .nets(settlement)?
+            .into_iter()
+            .map(|net| {
+                let account = json!({
+                    "id": net.account,
+                    "state": step,
+                    "reason": "settlement",
+                    "externalReference": format!("bank {}", plain(settlement)),
+                });
+                json!({"id": net.participant, "accounts": [account]})
+            })
+            .collect();
+        let body = json!({"participants": participants});
+        self.change("PUT", &format!("/settlements/{}", plain(settlement)), &body)
+    }
+}
+
+/// An amount of hundredths as the interface has it.
+#[must_use]
+pub fn amount(cents: u64) -> String {
+    let mut out = Vec::new();
+    text::amount(&mut out, cents);
+    String::from_utf8(out).expect("digits and a point")
+}
+
+/// An id in a path.
+fn plain(id: &Value) -> String {
+    id.as_str().map_or_else(|| id.to_string(), str::to_owned)
+}
+
+fn id_of(value: &Value, long_name: &str) -> Value {
+    value.get(long_name).or_else(|| value.get("id")).cloned().unwrap_or_default()
+}
+
+/// Reads an amount, a text or a number, as ten-thousandths.
+#[must_use]
+pub fn ten_thousandths(value: &Value) -> Option<i128> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        _ => return None,
+    };
+    let (sign, digits) = text.strip_prefix('-').map_or((1, text.as_str()), |digits| (-1, digits));
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    if fraction.len() > 4 || whole.is_empty() {
+        return None;
+    }
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number(whole) || !is_number(fraction) {
+        return None;
+    }
+    format!("{whole}{fraction:0<4}").parse::<i128>().ok().map(|number| sign * number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_read_exactly() {
+        for (value, expected) in [
+            (json!("12.5"), Some(125_000)),
+            (json!("-0.0001"), Some(-1)),
+            (json!(7), Some(70_000)),
+            (json!("0"), Some(0)),
+            (json!("1.00001"), None),
+            (json!("1e3"), None),
+            (json!(""), None),
+            (Value::Null, None),
+        ] {
+            assert_eq!(ten_thousandths(&value), expected, "{value}");
+        }
+        assert_eq!(amount(1_250), "12.5");
+    }
+}
