@@ -14,11 +14,13 @@
 //! mutable is kept between batches; no answer leaves before the commit of its batch has returned.
 
 mod lane;
+mod machine_lane;
 mod metrics;
 mod pool;
 mod working_set;
 
 pub use lane::{Batcher, EngineError, Lane, LaneOptions};
+pub use machine_lane::{LaneMachine, LaneRefusal, MachineLane, MachineLaneMetrics, MachineLaneOptions};
 pub use metrics::{LaneMetrics, LaneSnapshot};
 pub use pool::{Collector, CollectorOptions, CpuPool, PoolBusy, TURN_NS, Ticket, WorkSnapshot, run_long};
 pub use working_set::{Plan, WorkingSet};

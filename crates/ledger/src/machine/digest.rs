@@ -28,6 +28,12 @@ const fn fold(a: u64, b: u64) -> u64 {
 }
 
 impl Digest {
+    /// As a number, to be stored.
+    #[must_use]
+    pub const fn to_u128(self) -> u128 {
+        (self.0[0] as u128) << 64 | self.0[1] as u128
+    }
+
     #[allow(clippy::cast_possible_truncation, reason = "both halves are used")]
     const fn wide(&mut self, value: u128) {
         self.pair(value as u64, (value >> 64) as u64);

@@ -1,0 +1,311 @@
+//! The ledger that services use.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use batzen_engine::{LaneRefusal, MachineLane, MachineLaneOptions};
+use batzen_ledger::machine::read::{
+    AccountCursor, account_balances, account_transfers, change_events, query_transfers, read_transfers,
+};
+use batzen_ledger::{
+    Account, AccountBalance, AccountFilter, Answer, BATCH_EVENTS_MAX, ChangeEvent, ChangeFilter,
+    CreateAccountStatus, CreateResult, CreateTransferStatus, Ledger, LedgerError, QueryFilter, Transfer,
+};
+use batzen_metrics::Page;
+use batzen_store::embedded::{EmbeddedStore, Options};
+use batzen_store::{Store, StoreError, StoreStats};
+use batzen_tables::ledger::ALL;
+use tokio::sync::Semaphore;
+
+use crate::log::{Log, LogReader};
+use crate::machine::{DurableMachine, Request, Response, State, ledger_error};
+use crate::metrics::{KINDS, LedgerMetrics};
+use crate::recovery::{self, RecoveryError, VerifyReport};
+
+/// Limits of a durable ledger.
+#[derive(Clone, Copy, Debug)]
+pub struct DurableOptions {
+    /// Of the lane.
+    pub lane: MachineLaneOptions,
+    /// Reads of the log at once; each takes a thread.
+    pub readers_max: usize,
+    /// Reads of the log that may wait for their turn.
+    pub readers_waiting_max: usize,
+}
+
+impl Default for DurableOptions {
+    fn default() -> Self {
+        Self { lane: MachineLaneOptions::default(), readers_max: 4, readers_waiting_max: 256 }
+    }
+}
+
+/// What `inspect` shows.
+#[derive(Clone, Debug)]
+pub struct Inspection {
+    /// What the ledger holds.
+    pub state: State,
+    /// Rows of the log.
+    pub log_blocks: u64,
+    /// Memory taken by what is known of the log.
+    pub log_memory_bytes: u64,
+    /// The store under it.
+    pub store: StoreStats,
+}
+
+/// A durable ledger in this process.
+///
+/// Must be used within a Tokio runtime: reads of the log run on its threads for blocking work.
+pub struct DurableLedger {
+    lane: MachineLane<DurableMachine>,
+    log: Arc<Log>,
+    shown: Arc<Mutex<State>>,
+    readers: Arc<Semaphore>,
+    readers_waiting: Semaphore,
+    metrics: LedgerMetrics,
+}
+
+impl DurableLedger {
+    /// Opens the ledger in a directory, or makes one, under the clock of this machine.
+    ///
+    /// # Errors
+    /// When the store does not open, or the log does not add up.
+    pub fn open(directory: &Path, options: DurableOptions) -> Result<Self, RecoveryError> {
+        let store = EmbeddedStore::open(directory, ALL, Options::default())?;
+        Self::start(Store::new(store), system_clock, options)
+    }
+
+    /// Starts a ledger on a store that has the tables of [`batzen_tables::ledger::ALL`]. `clock` says the time in nanoseconds
+    /// since the epoch.
+    ///
+    /// # Errors
+    /// When the log cannot be read or does not add up.
+    pub fn start(
+        store: Store,
+        clock: impl Fn() -> u64 + Send + 'static,
+        options: DurableOptions,
+    ) -> Result<Self, RecoveryError> {
+        let machine = DurableMachine::open(store)?;
+        let (log, shown) = (Arc::clone(machine.log()), machine.shown());
+        Ok(Self {
+            lane: MachineLane::start(machine, clock, options.lane),
+            log,
+            shown,
+            readers: Arc::new(Semaphore::new(options.readers_max)),
+            readers_waiting: Semaphore::new(options.readers_max + options.readers_waiting_max),
+            metrics: LedgerMetrics::default(),
+        })
+    }
+
+    /// Accepts no more, and returns when everything accepted is durable and answered and the store is closed. Later requests
+    /// get [`LedgerError::Unknown`].
+    ///
+    /// # Errors
+    /// When the store could not write its last checkpoint; nothing is lost.
+    pub fn stop(&self) -> Result<(), StoreError> {
+        match self.lane.stop() {
+            Some(_) => self.log.store().close(),
+            None => Ok(()),
+        }
+    }
+
+    /// What the ledger holds, as of the last commit.
+    ///
+    /// # Panics
+    /// Never: nobody panics with the lock held.
+    #[must_use]
+    pub fn inspect(&self) -> Inspection {
+        let state = *self.shown.lock().expect("nobody panics with the lock held");
+        Inspection {
+            state,
+            log_blocks: self.log.blocks(),
+            log_memory_bytes: self.log.memory_bytes(),
+            store: self.log.store().stats(),
+        }
+    }
+
+    /// Re-executes the durable log by all rules, while the ledger runs: see [`recovery::verify`]. Takes seconds per million
+    /// transfers: not for async threads.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn verify(&self) -> Result<VerifyReport, RecoveryError> {
+        recovery::verify(self.log.store())
+    }
+
+    /// Copies the ledger, as it is durable now, into a new directory while it runs, and verifies the copy, which is a ledger
+    /// to be opened. Not for async threads.
+    ///
+    /// # Errors
+    /// When the directory holds a ledger, or a disk fails.
+    pub fn backup(&self, directory: &Path) -> Result<VerifyReport, RecoveryError> {
+        let store = Store::new(EmbeddedStore::open(directory, ALL, Options::default())?);
+        recovery::copy(&self.log, &store)?;
+        let report = recovery::verify(&store)?;
+        store.close()?;
+        Ok(report)
+    }
+
+    /// Writes `batzen_ledger_*` and the store's metrics.
+    pub fn write_metrics(&self, page: &mut Page) {
+        self.metrics.write(page);
+        let lane = self.lane.metrics();
+        page.gauge("batzen_ledger_queue_events", "Events that wait", lane.waiting());
+        page.counter("batzen_ledger_batches_failed_total", "Batches undone", lane.failed());
+        page.histogram("batzen_ledger_batch_events", "Events in a batch", lane.batch_events());
+        page.histogram("batzen_ledger_execute_seconds", "Time to execute a batch", lane.execute_times());
+        page.histogram("batzen_ledger_commit_seconds", "Time to make a batch durable", lane.commit_times());
+        let Inspection { state, log_blocks, log_memory_bytes, .. } = self.inspect();
+        page.gauge("batzen_ledger_accounts", "Accounts", state.counts.accounts);
+        page.gauge("batzen_ledger_transfers", "Transfers", state.counts.transfers);
+        page.gauge("batzen_ledger_pendings", "Unresolved pending transfers", state.counts.pendings);
+        page.gauge("batzen_ledger_burnt_ids", "Transfer ids refused for good", state.counts.burnt);
+        page.gauge("batzen_ledger_log_rows", "Rows of the log", log_blocks);
+        let memory = [
+            ("accounts", state.memory.accounts),
+            ("ids", state.memory.ids),
+            ("pendings", state.memory.pendings),
+            ("log", log_memory_bytes),
+        ];
+        page.gauges("batzen_ledger_memory_bytes", "Memory taken by the state", "part", memory);
+        self.log.store().write_metrics(page, ALL);
+    }
+
+    async fn ask(&self, kind: usize, events: usize, request: Request) -> Result<Response, LedgerError> {
+        if events > BATCH_EVENTS_MAX {
+            return Err(LedgerError::TooMuchData);
+        }
+        self.metrics.requests[kind].inc();
+        self.lane.submit(request).await.map_err(|refusal| match refusal {
+            LaneRefusal::Overloaded => {
+                self.metrics.busy.inc();
+                LedgerError::Busy("too many requests are waiting".to_owned())
+            }
+            LaneRefusal::Stopped => LedgerError::Unknown("the ledger stops".to_owned()),
+            LaneRefusal::Failed(error) => error,
+        })
+    }
+
+    /// Reads the log as it is durable now, on a thread for blocking work.
+    async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&LogReader<'_>, &Log) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, LedgerError> {
+        let Ok(_place) = self.readers_waiting.try_acquire() else {
+            self.metrics.busy.inc();
+            return Err(LedgerError::Busy("too many reads are waiting".to_owned()));
+        };
+        let turn = Arc::clone(&self.readers).acquire_owned().await.expect("it is never closed");
+        let log = Arc::clone(&self.log);
+        let read = tokio::task::spawn_blocking(move || {
+            // Held until the thread is free, even if the asker has gone away.
+            let _turn = turn;
+            work(&LogReader::new(&log), &log)
+        });
+        match read.await {
+            Ok(result) => result.map_err(|error| ledger_error(&error)),
+            Err(error) => Err(LedgerError::Unknown(error.to_string())),
+        }
+    }
+
+    async fn cursor(&self, kind: usize, filter: AccountFilter) -> Result<Option<AccountCursor>, LedgerError> {
+        match self.ask(kind, 0, Request::AccountCursor(filter)).await? {
+            Response::Cursor(cursor) => Ok(cursor),
+            _ => unreachable!("the machine answers what it was asked"),
+        }
+    }
+}
+
+/// The time of this machine in nanoseconds since the epoch; the ledger never goes back with it.
+#[must_use]
+pub fn system_clock() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |time| u64::try_from(time.as_nanos()).expect("before the year 2500"))
+}
+
+fn kind(name: &str) -> usize {
+    KINDS.iter().position(|kind| *kind == name).expect("the names stand in one list")
+}
+
+impl Ledger for DurableLedger {
+    fn create_accounts(&self, events: Vec<Account>) -> Answer<'_, Vec<CreateResult<CreateAccountStatus>>> {
+        Box::pin(async move {
+            match self.ask(kind("create_accounts"), events.len(), Request::CreateAccounts(events)).await? {
+                Response::Accounts(results) => {
+                    self.metrics.count_accounts(&results);
+                    Ok(results)
+                }
+                _ => unreachable!("the machine answers what it was asked"),
+            }
+        })
+    }
+
+    fn create_transfers(&self, events: Vec<Transfer>) -> Answer<'_, Vec<CreateResult<CreateTransferStatus>>> {
+        Box::pin(async move {
+            match self.ask(kind("create_transfers"), events.len(), Request::CreateTransfers(events)).await? {
+                Response::Transfers(results) => {
+                    self.metrics.count_transfers(&results);
+                    Ok(results)
+                }
+                _ => unreachable!("the machine answers what it was asked"),
+            }
+        })
+    }
+
+    fn lookup_accounts(&self, ids: Vec<u128>) -> Answer<'_, Vec<Account>> {
+        Box::pin(async move {
+            match self.ask(kind("lookup_accounts"), ids.len(), Request::LookupAccounts(ids)).await? {
+                Response::Found(accounts) => Ok(accounts),
+                _ => unreachable!("the machine answers what it was asked"),
+            }
+        })
+    }
+
+    fn lookup_transfers(&self, ids: Vec<u128>) -> Answer<'_, Vec<Transfer>> {
+        Box::pin(async move {
+            match self.ask(kind("lookup_transfers"), ids.len(), Request::LocateTransfers(ids)).await? {
+                Response::Located(located) => {
+                    self.read(move |reader, _| read_transfers(reader, &located)).await
+                }
+                _ => unreachable!("the machine answers what it was asked"),
+            }
+        })
+    }
+
+    fn get_account_transfers(&self, filter: AccountFilter) -> Answer<'_, Vec<Transfer>> {
+        Box::pin(async move {
+            let Some(cursor) = self.cursor(kind("get_account_transfers"), filter).await? else {
+                return Ok(Vec::new());
+            };
+            self.read(move |reader, _| account_transfers(reader, &cursor, &filter)).await
+        })
+    }
+
+    fn get_account_balances(&self, filter: AccountFilter) -> Answer<'_, Vec<AccountBalance>> {
+        Box::pin(async move {
+            let Some(cursor) = self.cursor(kind("get_account_balances"), filter).await? else {
+                return Ok(Vec::new());
+            };
+            self.read(move |reader, _| account_balances(reader, &cursor, &filter)).await
+        })
+    }
+
+    fn query_accounts(&self, filter: QueryFilter) -> Answer<'_, Vec<Account>> {
+        Box::pin(async move {
+            match self.ask(kind("query_accounts"), 0, Request::QueryAccounts(filter)).await? {
+                Response::Found(accounts) => Ok(accounts),
+                _ => unreachable!("the machine answers what it was asked"),
+            }
+        })
+    }
+
+    fn query_transfers(&self, filter: QueryFilter) -> Answer<'_, Vec<Transfer>> {
+        // What was acknowledged before is in the log: no need to queue.
+        self.metrics.requests[kind("query_transfers")].inc();
+        Box::pin(self.read(move |reader, _| query_transfers(reader, &filter)))
+    }
+
+    fn get_change_events(&self, filter: ChangeFilter) -> Answer<'_, Vec<ChangeEvent>> {
+        self.metrics.requests[kind("get_change_events")].inc();
+        Box::pin(self.read(move |reader, log| change_events(reader, log, &filter)))
+    }
+}

@@ -1,0 +1,47 @@
+//! The durable ledger does what every backend must do, and is the same after it was opened anew.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use batzen_ledger::conformance;
+use batzen_ledger_store::{DurableLedger, DurableOptions, verify_directory};
+use batzen_store::Store;
+use batzen_store::embedded::{EmbeddedStore, Options};
+use batzen_tables::ledger::ALL;
+
+#[tokio::test]
+async fn the_durable_ledger_conforms() {
+    let directory = tempfile::tempdir().unwrap();
+    let now = Arc::new(AtomicU64::new(1_700_000_000_000_000_000));
+    let open = || {
+        let clock = Arc::clone(&now);
+        let store = EmbeddedStore::open(directory.path(), ALL, Options::default()).unwrap();
+        let clock = move || clock.load(Ordering::Relaxed);
+        DurableLedger::start(Store::new(store), clock, DurableOptions::default()).unwrap()
+    };
+    let wait = async |time: std::time::Duration| {
+        now.fetch_add(u64::try_from(time.as_nanos()).unwrap(), Ordering::Relaxed);
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    };
+    let ledger = open();
+    conformance::check(&ledger, 1 << 32, wait).await;
+    let before = ledger.inspect().state;
+    let verified = ledger.verify().unwrap();
+    assert_eq!((verified.counts, verified.digest), (before.counts, before.digest));
+    ledger.stop().unwrap();
+    drop(ledger);
+
+    // Time went back meanwhile. (Until it has caught up, nothing expires.)
+    now.fetch_sub(1_000_000_000, Ordering::Relaxed);
+    let ledger = open();
+    let after = ledger.inspect().state;
+    assert_eq!((after.counts, after.digest), (before.counts, before.digest));
+    conformance::check(&ledger, 1 << 33, wait).await;
+
+    let copies = tempfile::tempdir().unwrap();
+    let copy = ledger.backup(copies.path()).unwrap();
+    assert_eq!(copy.digest, ledger.inspect().state.digest);
+    ledger.stop().unwrap();
+    drop(ledger);
+    assert_eq!(verify_directory(directory.path()).unwrap().digest, copy.digest);
+}
