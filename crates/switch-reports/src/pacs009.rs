@@ -63,6 +63,7 @@ pub fn write(settlement: &Settlement, leg: Leg) -> Result<Option<String>, Report
                 document.text("NbOfTxs", &concerned.len().to_string());
                 document.text("CtrlSum", &currency.format(total)?);
                 document.amount("TtlIntrBkSttlmAmt", currency, total)?;
+                // Here, it must not be in the transactions.
                 document.text("IntrBkSttlmDt", &settlement.created.date());
                 document.element("SttlmInf", |document| {
                     document.text("SttlmMtd", "CLRG");
@@ -97,7 +98,6 @@ fn transaction(
             document.id("TxId", &id)
         })?;
         document.amount("IntrBkSttlmAmt", &settlement.currency, net.net.unsigned_abs())?;
-        document.text("IntrBkSttlmDt", &settlement.created.date());
         document.agent("Dbtr", debtor)?;
         document.account("DbtrAcct", &debtor.account, None)?;
         document.agent("Cdtr", creditor)?;

@@ -204,6 +204,9 @@ fn instructions_carry_what_is_owed() {
         assert_eq!(document.attributes["xmlns"], pacs009::NAMESPACE);
         check_order(&document, &PACS009);
         assert_eq!(document.one("FICdtTrf/GrpHdr/NbOfTxs").text, debtors.len().to_string());
+        // A date of settlement for the group and one for a transaction exclude each other.
+        assert_eq!(document.all("FICdtTrf/GrpHdr/IntrBkSttlmDt").len(), 1);
+        assert!(document.all("FICdtTrf/CdtTrfTxInf/IntrBkSttlmDt").is_empty());
         let total = document.one("FICdtTrf/GrpHdr/TtlIntrBkSttlmAmt");
         assert_eq!((total.text.as_str(), total.attributes["Ccy"].as_str()), ("1001.00", "USD"));
         let amounts = document.all("FICdtTrf/CdtTrfTxInf/IntrBkSttlmAmt");
