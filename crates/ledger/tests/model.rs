@@ -4,6 +4,8 @@
 //!
 //! `BATZEN_SOAK_FACTOR` multiplies the number of cases.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails: that is what unwrap does")]
+
 mod naive;
 
 use std::collections::{BTreeMap, BTreeSet};
