@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 
 use crate::log::{Log, LogReader};
 use crate::machine::{DurableMachine, Request, Response, State, ledger_error};
-use crate::metrics::{KINDS, LedgerMetrics};
+use crate::metrics::{Kind, LedgerMetrics};
 use crate::recovery::{self, RecoveryError, VerifyReport};
 
 /// Limits of a durable ledger.
@@ -170,11 +170,11 @@ impl DurableLedger {
         self.log.store().write_metrics(page, ALL);
     }
 
-    async fn ask(&self, kind: usize, events: usize, request: Request) -> Result<Response, LedgerError> {
+    async fn ask(&self, kind: Kind, events: usize, request: Request) -> Result<Response, LedgerError> {
         if events > BATCH_EVENTS_MAX {
             return Err(LedgerError::TooMuchData);
         }
-        self.metrics.requests[kind].inc();
+        self.metrics.asked(kind);
         self.lane.submit(request).await.map_err(|refusal| match refusal {
             LaneRefusal::Overloaded => {
                 self.metrics.busy.inc();
@@ -207,7 +207,7 @@ impl DurableLedger {
         }
     }
 
-    async fn cursor(&self, kind: usize, filter: AccountFilter) -> Result<Option<AccountCursor>, LedgerError> {
+    async fn cursor(&self, kind: Kind, filter: AccountFilter) -> Result<Option<AccountCursor>, LedgerError> {
         match self.ask(kind, 0, Request::AccountCursor(filter)).await? {
             Response::Cursor(cursor) => Ok(cursor),
             _ => unreachable!("the machine answers what it was asked"),
@@ -222,14 +222,10 @@ pub fn system_clock() -> u64 {
     since.map_or(0, |time| u64::try_from(time.as_nanos()).expect("before the year 2500"))
 }
 
-fn kind(name: &str) -> usize {
-    KINDS.iter().position(|kind| *kind == name).expect("the names stand in one list")
-}
-
 impl Ledger for DurableLedger {
     fn create_accounts(&self, events: Vec<Account>) -> Answer<'_, Vec<CreateResult<CreateAccountStatus>>> {
         Box::pin(async move {
-            match self.ask(kind("create_accounts"), events.len(), Request::CreateAccounts(events)).await? {
+            match self.ask(Kind::CreateAccounts, events.len(), Request::CreateAccounts(events)).await? {
                 Response::Accounts(results) => {
                     self.metrics.count_accounts(&results);
                     Ok(results)
@@ -241,7 +237,7 @@ impl Ledger for DurableLedger {
 
     fn create_transfers(&self, events: Vec<Transfer>) -> Answer<'_, Vec<CreateResult<CreateTransferStatus>>> {
         Box::pin(async move {
-            match self.ask(kind("create_transfers"), events.len(), Request::CreateTransfers(events)).await? {
+            match self.ask(Kind::CreateTransfers, events.len(), Request::CreateTransfers(events)).await? {
                 Response::Transfers(results) => {
                     self.metrics.count_transfers(&results);
                     Ok(results)
@@ -253,7 +249,7 @@ impl Ledger for DurableLedger {
 
     fn lookup_accounts(&self, ids: Vec<u128>) -> Answer<'_, Vec<Account>> {
         Box::pin(async move {
-            match self.ask(kind("lookup_accounts"), ids.len(), Request::LookupAccounts(ids)).await? {
+            match self.ask(Kind::LookupAccounts, ids.len(), Request::LookupAccounts(ids)).await? {
                 Response::Found(accounts) => Ok(accounts),
                 _ => unreachable!("the machine answers what it was asked"),
             }
@@ -262,7 +258,7 @@ impl Ledger for DurableLedger {
 
     fn lookup_transfers(&self, ids: Vec<u128>) -> Answer<'_, Vec<Transfer>> {
         Box::pin(async move {
-            match self.ask(kind("lookup_transfers"), ids.len(), Request::LocateTransfers(ids)).await? {
+            match self.ask(Kind::LookupTransfers, ids.len(), Request::LocateTransfers(ids)).await? {
                 Response::Located(located) => {
                     self.read(move |reader, _| read_transfers(reader, &located)).await
                 }
@@ -273,7 +269,7 @@ impl Ledger for DurableLedger {
 
     fn get_account_transfers(&self, filter: AccountFilter) -> Answer<'_, Vec<Transfer>> {
         Box::pin(async move {
-            let Some(cursor) = self.cursor(kind("get_account_transfers"), filter).await? else {
+            let Some(cursor) = self.cursor(Kind::GetAccountTransfers, filter).await? else {
                 return Ok(Vec::new());
             };
             self.read(move |reader, _| account_transfers(reader, &cursor, &filter)).await
@@ -282,7 +278,7 @@ impl Ledger for DurableLedger {
 
     fn get_account_balances(&self, filter: AccountFilter) -> Answer<'_, Vec<AccountBalance>> {
         Box::pin(async move {
-            let Some(cursor) = self.cursor(kind("get_account_balances"), filter).await? else {
+            let Some(cursor) = self.cursor(Kind::GetAccountBalances, filter).await? else {
                 return Ok(Vec::new());
             };
             self.read(move |reader, _| account_balances(reader, &cursor, &filter)).await
@@ -291,7 +287,7 @@ impl Ledger for DurableLedger {
 
     fn query_accounts(&self, filter: QueryFilter) -> Answer<'_, Vec<Account>> {
         Box::pin(async move {
-            match self.ask(kind("query_accounts"), 0, Request::QueryAccounts(filter)).await? {
+            match self.ask(Kind::QueryAccounts, 0, Request::QueryAccounts(filter)).await? {
                 Response::Found(accounts) => Ok(accounts),
                 _ => unreachable!("the machine answers what it was asked"),
             }
@@ -300,12 +296,12 @@ impl Ledger for DurableLedger {
 
     fn query_transfers(&self, filter: QueryFilter) -> Answer<'_, Vec<Transfer>> {
         // What was acknowledged before is in the log: no need to queue.
-        self.metrics.requests[kind("query_transfers")].inc();
+        self.metrics.asked(Kind::QueryTransfers);
         Box::pin(self.read(move |reader, _| query_transfers(reader, &filter)))
     }
 
     fn get_change_events(&self, filter: ChangeFilter) -> Answer<'_, Vec<ChangeEvent>> {
-        self.metrics.requests[kind("get_change_events")].inc();
+        self.metrics.asked(Kind::GetChangeEvents);
         Box::pin(self.read(move |reader, log| change_events(reader, log, &filter)))
     }
 }

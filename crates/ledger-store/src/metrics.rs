@@ -24,26 +24,46 @@ impl Outcomes {
 /// Counts by kind of request and outcome.
 #[derive(Default)]
 pub struct LedgerMetrics {
-    pub(crate) requests: [Counter; KINDS.len()],
-    pub(crate) accounts: Outcomes,
-    pub(crate) transfers: Outcomes,
+    requests: [Counter; Kind::ALL.len()],
+    accounts: Outcomes,
+    transfers: Outcomes,
     pub(crate) busy: Counter,
 }
 
-/// Kinds of requests, in the order of their counters.
-pub(crate) const KINDS: [&str; 9] = [
-    "create_accounts",
-    "create_transfers",
-    "lookup_accounts",
-    "lookup_transfers",
-    "get_account_transfers",
-    "get_account_balances",
-    "query_accounts",
-    "query_transfers",
-    "get_change_events",
-];
+/// Kinds of requests.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    CreateAccounts,
+    CreateTransfers,
+    LookupAccounts,
+    LookupTransfers,
+    GetAccountTransfers,
+    GetAccountBalances,
+    QueryAccounts,
+    QueryTransfers,
+    GetChangeEvents,
+}
+
+impl Kind {
+    /// In the order of their counters.
+    const ALL: [&str; 9] = [
+        "create_accounts",
+        "create_transfers",
+        "lookup_accounts",
+        "lookup_transfers",
+        "get_account_transfers",
+        "get_account_balances",
+        "query_accounts",
+        "query_transfers",
+        "get_change_events",
+    ];
+}
 
 impl LedgerMetrics {
+    pub(crate) fn asked(&self, kind: Kind) {
+        self.requests[kind as usize].inc();
+    }
+
     pub(crate) fn count_accounts(&self, results: &[CreateResult<CreateAccountStatus>]) {
         let created = results.iter().filter(|r| r.status == CreateAccountStatus::Created).count();
         let exists = results.iter().filter(|r| r.status == CreateAccountStatus::Exists).count();
@@ -75,7 +95,7 @@ impl LedgerMetrics {
 
     /// Writes `batzen_ledger_requests_total`, `batzen_ledger_events_total` and `batzen_ledger_refused_total`.
     pub(crate) fn write(&self, page: &mut Page) {
-        let requests = KINDS.into_iter().zip(self.requests.iter().map(Counter::get));
+        let requests = Kind::ALL.into_iter().zip(self.requests.iter().map(Counter::get));
         page.counters("batzen_ledger_requests_total", "Requests answered or refused", "kind", requests);
         page.matrix(
             "batzen_ledger_events_total",

@@ -75,21 +75,21 @@ fn each_row(
 /// Compares the digest at the end of each commit: its rows all carry the same.
 #[derive(Default)]
 struct Digests {
-    stored: Option<(u128, u64)>,
+    stored: Option<u128>,
 }
 
 impl Digests {
-    fn before(&mut self, machine: &Machine, row: &LedgerLogRow) -> Result<(), RecoveryError> {
-        if self.stored.is_some_and(|(digest, _)| digest != row.digest) {
+    fn before(&mut self, machine: &Machine, digest: u128) -> Result<(), RecoveryError> {
+        if self.stored.is_some_and(|stored| stored != digest) {
             self.end(machine)?;
         }
-        self.stored = Some((row.digest, machine.counts().records));
+        self.stored = Some(digest);
         Ok(())
     }
 
     fn end(&self, machine: &Machine) -> Result<(), RecoveryError> {
         match self.stored {
-            Some((digest, _)) if digest != machine.digest().to_u128() => {
+            Some(digest) if digest != machine.digest().to_u128() => {
                 Err(RecoveryError::Digest(machine.counts().records))
             }
             _ => Ok(()),
@@ -103,18 +103,35 @@ fn new_machine() -> Machine {
     Machine::new(&key)
 }
 
+/// How many decoded rows may wait for the machine.
+const ROWS_AHEAD: usize = 64;
+
+/// Lets one thread read and decode, and the other restore.
 pub(crate) fn open(store: Store) -> Result<(Machine, Log), RecoveryError> {
     let mut machine = new_machine();
     machine.reserve(store.count::<LedgerLog>()? * BLOCK_RECORDS_MAX as u64 / 2);
     let log = Log::new(store.clone());
     let mut digests = Digests::default();
-    each_row(&store, |first, row| {
-        digests.before(&machine, row)?;
-        for record in log.note(first, row)? {
-            machine.restore(record)?;
+    std::thread::scope(|scope| {
+        let (send, rows) = std::sync::mpsc::sync_channel(ROWS_AHEAD);
+        let log = &log;
+        let reader = scope.spawn(move || {
+            each_row(&store, |first, row| {
+                let records = log.note(first, row)?;
+                let sent = send.send((row.clock, row.digest, records));
+                // Nobody waits for this error: who has stopped to listen has one of his own.
+                sent.map_err(|_| StoreError::Backend("the opening was given up".to_owned()))?;
+                Ok(log.records())
+            })
+        });
+        for (clock, digest, records) in rows {
+            digests.before(&machine, digest)?;
+            for record in records {
+                machine.restore(record)?;
+            }
+            machine.advance_clock(clock);
         }
-        machine.advance_clock(row.clock);
-        Ok(log.records())
+        reader.join().expect("reading the log breaks no assertion")
     })?;
     digests.end(&machine)?;
     Ok((machine, log))
@@ -130,7 +147,7 @@ pub fn verify(store: &Store) -> Result<VerifyReport, RecoveryError> {
     let log = Log::new(store.clone());
     let mut digests = Digests::default();
     each_row(store, |first, row| {
-        digests.before(&machine, row)?;
+        digests.before(&machine, row.digest)?;
         let records = log.note(first, row)?;
         let history = LogReader::new(&log);
         for record in &records {

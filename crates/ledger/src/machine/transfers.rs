@@ -62,7 +62,13 @@ impl Machine {
     pub(super) fn prepare_transfer(&self, event: &Transfer) -> Prepared {
         let account = |id: u128| match id {
             0 => None,
-            id => self.accounts.find(self.hasher.hash(id), id),
+            id => {
+                let number = self.accounts.find(self.hasher.hash(id), id)?;
+                // Likewise: all of the account will be needed.
+                let state = self.accounts.get(number);
+                std::hint::black_box((state.account.debits_pending, state.account.code, state.last));
+                Some(number)
+            }
         };
         let hash = self.hasher.hash(event.id);
         // Only for the sake of the cache: the id is looked up again when its turn comes.
