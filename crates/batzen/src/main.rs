@@ -13,6 +13,7 @@ mod progress;
 mod services;
 mod sheet;
 mod store_cli;
+mod switch_cli;
 mod wallet_cli;
 mod worker_link;
 
@@ -60,6 +61,8 @@ enum Command {
     Exchange(exchange_cli::ExchangeArgs),
     /// Hold and spend coins
     Wallet(wallet_cli::WalletArgs),
+    /// Run the interbank switch
+    Switch(switch_cli::SwitchArgs),
     /// Look into an embedded store that no process has open
     Store(store_cli::StoreArgs),
     /// Measure: throughput, latency, efficiency
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Command::Bank(args) => bank_cli::run(args),
         Command::Exchange(args) => exchange_cli::run(args),
         Command::Wallet(args) => wallet_cli::run(args),
+        Command::Switch(args) => switch_cli::run(args),
         Command::Store(args) => store_cli::run(args),
         Command::Bench(args) => bench_cli::run(args),
     };
