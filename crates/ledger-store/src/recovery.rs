@@ -126,7 +126,7 @@ pub(crate) fn open(store: Store) -> Result<(Machine, Log), RecoveryError> {
         });
         for (clock, digest, records) in rows {
             digests.before(&machine, digest)?;
-            for record in records {
+            for record in &records {
                 machine.restore(record)?;
             }
             machine.advance_clock(clock);
