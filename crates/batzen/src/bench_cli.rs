@@ -85,6 +85,14 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// Runs `batzen ledger bench`, a scenario like the others.
+///
+/// # Errors
+/// Whatever keeps it from measuring, as one line.
+pub fn run_ledger(args: &batzen_bench::scenarios::ledger::LedgerArgs) -> anyhow::Result<ExitCode> {
+    show(&args.run, batzen_bench::scenarios::ledger::run(args, &context()?))
+}
+
 /// What scenarios need to know about this program. From here on signals end a measurement in order: its services, too.
 fn context() -> anyhow::Result<Context> {
     let interrupted = Arc::new(AtomicBool::new(false));

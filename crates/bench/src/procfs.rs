@@ -6,7 +6,7 @@ use std::path::Path;
 /// CPU time of a process by the role of its threads, in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuTime {
-    /// By role: `http`, `cpu`, `lane`, `store`, `other`.
+    /// By role: `http`, `net`, `cpu`, `lane`, `store`, `other`.
     pub by_role_ns: BTreeMap<&'static str, u64>,
 }
 
@@ -40,7 +40,8 @@ impl CpuTime {
 /// What a thread does, by its name.
 #[must_use]
 pub fn role(thread: &str) -> &'static str {
-    const ROLES: [(&str, &str); 8] = [
+    const ROLES: [(&str, &str); 9] = [
+        ("net", "net"),
         ("http", "http"),
         ("async", "http"),
         ("tokio", "http"),

@@ -98,6 +98,12 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Ledger>, LedgerError> {
     }
 }
 
+#[cfg(feature = "tigerbeetle")]
+fn connect_tigerbeetle(cluster: u128, addresses: &str) -> Result<Arc<dyn Ledger>, LedgerError> {
+    Ok(Arc::new(crate::tigerbeetle::TigerBeetleLedger::new(cluster, addresses)?))
+}
+
+#[cfg(not(feature = "tigerbeetle"))]
 fn connect_tigerbeetle(cluster: u128, addresses: &str) -> Result<Arc<dyn Ledger>, LedgerError> {
     let _ = (cluster, addresses);
     Err(LedgerError::Refused(

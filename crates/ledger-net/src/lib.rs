@@ -6,6 +6,9 @@
 //! | [`body`] | records in bodies |
 //! | [`server`] | serves any [`Ledger`](batzen_ledger::Ledger) over TCP and local sockets, many connections' requests in one batch |
 //! | [`client`] | [`LedgerClient`](client::LedgerClient), which is a ledger again: batches small requests, repeats after broken connections |
+//! | [`api`] | the HTTP interface: JSON, event stream, OpenAPI (`docs/ledger-api.md`) |
+//! | [`json`] | records as JSON |
+//! | `tigerbeetle` | a TigerBeetle cluster as a ledger (feature `tigerbeetle`) |
 //! | [`address`] | how a ledger is named on a command line: `tcp://`, `unix://`, `tigerbeetle://`, `embedded` |
 //!
 //! Nothing here is authenticated or encrypted: listen on a local socket, the loopback interface, or a network of one's own.
@@ -13,10 +16,16 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod address;
+pub mod api;
 pub mod body;
 pub mod client;
 pub mod frame;
+#[doc(hidden)]
+pub mod fuzz_entry;
+pub mod json;
 pub mod server;
+#[cfg(feature = "tigerbeetle")]
+pub mod tigerbeetle;
 
 pub use address::{LedgerAddress, connect};
 pub use client::{ClientOptions, LedgerClient};

@@ -126,7 +126,9 @@ pub(crate) fn open(store: Store) -> Result<(Machine, Log), RecoveryError> {
         });
         for (clock, digest, records) in rows {
             digests.before(&machine, digest)?;
-            machine.restore_all(&records)?;
+            for record in records {
+                machine.restore(record)?;
+            }
             machine.advance_clock(clock);
         }
         reader.join().expect("reading the log breaks no assertion")

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use batzen_http::{Drain, Listen};
 use batzen_ledger::{
@@ -12,6 +12,7 @@ use batzen_ledger::{
 };
 use batzen_ledger_net::{LedgerServer, NetOptions, NetStats};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
@@ -137,29 +138,67 @@ pub struct Proxy {
     /// Swallows what the server says.
     pub lose_answers: Arc<AtomicBool>,
     cut: Arc<Notify>,
+    faults: Arc<AtomicU64>,
+}
+
+/// SplitMix64: choices that a seed repeats.
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % limit
+    }
 }
 
 impl Proxy {
+    /// A line without faults of its own.
     pub async fn start(server: &str) -> Self {
+        Self::start_with(server, None).await
+    }
+
+    /// A line that now and then loses a piece, flips a bit, waits, or breaks.
+    pub async fn start_lossy(server: &str, seed: u64) -> Self {
+        Self::start_with(server, Some(seed)).await
+    }
+
+    /// How many faults there were.
+    pub fn faults(&self) -> u64 {
+        self.faults.load(Ordering::Relaxed)
+    }
+
+    async fn start_with(server: &str, seed: Option<u64>) -> Self {
         let server = server.strip_prefix("tcp://").unwrap().to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("tcp://{}", listener.local_addr().unwrap());
         let lose_answers = Arc::new(AtomicBool::new(false));
         let cut = Arc::new(Notify::new());
-        let (loses, cuts) = (Arc::clone(&lose_answers), Arc::clone(&cut));
+        let faults = Arc::new(AtomicU64::new(0));
+        let (loses, cuts, counts) = (Arc::clone(&lose_answers), Arc::clone(&cut), Arc::clone(&faults));
         tokio::spawn(async move {
+            let mut number = 0_u64;
             while let Ok((client, _)) = listener.accept().await {
                 let Ok(upstream) = TcpStream::connect(&server).await else { continue };
-                let (loses, cuts) = (Arc::clone(&loses), Arc::clone(&cuts));
+                let (loses, cuts, counts) = (Arc::clone(&loses), Arc::clone(&cuts), Arc::clone(&counts));
+                number += 2;
+                let dice = |side| seed.map(|seed| Dice::new(seed ^ ((number + side) << 40)));
+                let noise = (dice(0), dice(1));
                 tokio::spawn(async move {
                     tokio::select! {
-                        () = pass(client, upstream, &loses) => {}
+                        () = pass(client, upstream, &loses, noise, &counts) => {}
                         () = cuts.notified() => {}
                     }
                 });
             }
         });
-        Self { url, lose_answers, cut }
+        Self { url, lose_answers, cut, faults }
     }
 
     /// Cuts every connection there is.
@@ -168,30 +207,53 @@ impl Proxy {
     }
 }
 
-async fn pass(client: TcpStream, upstream: TcpStream, loses_answers: &AtomicBool) {
-    let (mut client_read, mut client_write) = client.into_split();
-    let (mut server_read, mut server_write) = upstream.into_split();
-    let requests = async {
-        let mut buffer = vec![0; 64 << 10];
-        while let Ok(count @ 1..) = client_read.read(&mut buffer).await {
-            if server_write.write_all(&buffer[..count]).await.is_err() {
-                break;
-            }
-        }
-    };
-    let answers = async {
-        let mut buffer = vec![0; 64 << 10];
-        while let Ok(count @ 1..) = server_read.read(&mut buffer).await {
-            if loses_answers.load(Ordering::SeqCst) {
-                continue;
-            }
-            if client_write.write_all(&buffer[..count]).await.is_err() {
-                break;
-            }
-        }
-    };
+async fn pass(
+    client: TcpStream,
+    upstream: TcpStream,
+    loses_answers: &AtomicBool,
+    noise: (Option<Dice>, Option<Dice>),
+    faults: &AtomicU64,
+) {
+    let (client_read, client_write) = client.into_split();
+    let (server_read, server_write) = upstream.into_split();
+    let never = AtomicBool::new(false);
     tokio::select! {
-        () = requests => {}
-        () = answers => {}
+        () = one_way(client_read, server_write, &never, noise.0, faults) => {}
+        () = one_way(server_read, client_write, loses_answers, noise.1, faults) => {}
+    }
+}
+
+/// Passes on until an end closes, or the noise breaks the line.
+async fn one_way(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    loses: &AtomicBool,
+    mut noise: Option<Dice>,
+    faults: &AtomicU64,
+) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        if loses.load(Ordering::SeqCst) {
+            continue;
+        }
+        if let Some(dice) = &mut noise {
+            let fault = dice.below(200);
+            if fault < 4 {
+                faults.fetch_add(1, Ordering::Relaxed);
+            }
+            match fault {
+                0 => return,
+                1 => continue,
+                2 => {
+                    let bit = usize::try_from(dice.below(count as u64 * 8)).unwrap();
+                    buffer[bit / 8] ^= 1 << (bit % 8);
+                }
+                3 => tokio::time::sleep(std::time::Duration::from_millis(dice.below(30))).await,
+                _ => {}
+            }
+        }
+        if to.write_all(&buffer[..count]).await.is_err() {
+            return;
+        }
     }
 }

@@ -1,0 +1,201 @@
+//! The HTTP face of a ledger: JSON, the event stream, metrics, the OpenAPI document. `docs/ledger-api.md` describes it.
+
+mod endpoints;
+mod events;
+mod openapi;
+
+use std::sync::Arc;
+
+use batzen_http::{
+    Admission, Handler, Head, Method, Operations, Request, Response, Routes, Stats, Style, dashboard, header,
+};
+use batzen_ledger::{Ledger, LedgerError};
+use batzen_metrics::Page;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+use utoipa::ToSchema;
+
+pub use openapi::document;
+
+/// The largest body, in bytes: a full batch of transfers with every member written out.
+pub const BODY_BYTES_MAX: usize = 8 << 20;
+
+/// Readers of the event stream that wait at once.
+const WAITERS_MAX: usize = 256;
+
+/// Either a good or a bad answer; both are sent.
+type Answer = Result<Response, Response>;
+
+/// Writes further metrics: of the ledger, of the binary server.
+pub type WriteMetrics = Box<dyn Fn(&mut Page) + Send + Sync>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Endpoint {
+    Home,
+    Metrics,
+    Dashboard,
+    OpenApi,
+    CreateAccounts,
+    CreateTransfers,
+    LookupAccounts,
+    LookupTransfers,
+    Account,
+    Transfer,
+    AccountTransfers,
+    AccountBalances,
+    QueryAccounts,
+    QueryTransfers,
+    Events,
+}
+
+/// What requests ask for: the label `operation`.
+const OPERATIONS: [&str; 6] = ["create_accounts", "create_transfers", "lookup", "query", "events", "other"];
+
+impl Endpoint {
+    /// The endpoint's place in [`OPERATIONS`].
+    const fn operation(self) -> usize {
+        match self {
+            Self::CreateAccounts => 0,
+            Self::CreateTransfers => 1,
+            Self::LookupAccounts | Self::LookupTransfers | Self::Account | Self::Transfer => 2,
+            Self::AccountTransfers | Self::AccountBalances | Self::QueryAccounts | Self::QueryTransfers => 3,
+            Self::Events => 4,
+            Self::Home | Self::Metrics | Self::Dashboard | Self::OpenApi => 5,
+        }
+    }
+}
+
+fn routes() -> Routes<Endpoint> {
+    use Endpoint as E;
+    let (get, post) = (Method::GET, Method::POST);
+    Routes::new(Style::ByPath)
+        .route(get.clone(), "/", E::Home)
+        .route(get.clone(), "/metrics", E::Metrics)
+        .route(get.clone(), "/dashboard", E::Dashboard)
+        .route(get.clone(), "/v1/openapi.json", E::OpenApi)
+        .route(post.clone(), "/v1/accounts", E::CreateAccounts)
+        .route(post.clone(), "/v1/transfers", E::CreateTransfers)
+        .route(post.clone(), "/v1/accounts/lookup", E::LookupAccounts)
+        .route(post.clone(), "/v1/transfers/lookup", E::LookupTransfers)
+        .route(post.clone(), "/v1/accounts/query", E::QueryAccounts)
+        .route(post, "/v1/transfers/query", E::QueryTransfers)
+        .route(get.clone(), "/v1/accounts/:id", E::Account)
+        .route(get.clone(), "/v1/transfers/:id", E::Transfer)
+        .route(get.clone(), "/v1/accounts/:id/transfers", E::AccountTransfers)
+        .route(get.clone(), "/v1/accounts/:id/balances", E::AccountBalances)
+        .route(get, "/v1/events", E::Events)
+}
+
+/// The handler of the HTTP server of a ledger.
+pub struct Api {
+    routes: Routes<Endpoint>,
+    ledger: Arc<dyn Ledger>,
+    operations: Operations,
+    http_stats: Arc<Stats>,
+    write_metrics: WriteMetrics,
+    waiters: Semaphore,
+}
+
+impl Api {
+    /// Serves this ledger. `write_metrics` adds to the page `/metrics`.
+    #[must_use]
+    pub fn new(ledger: Arc<dyn Ledger>, http_stats: Arc<Stats>, write_metrics: WriteMetrics) -> Self {
+        Self {
+            routes: routes(),
+            ledger,
+            operations: Operations::new(&OPERATIONS),
+            http_stats,
+            write_metrics,
+            waiters: Semaphore::new(WAITERS_MAX),
+        }
+    }
+
+    async fn dispatch(&self, mut request: Request) -> Answer {
+        let head = request.head.clone();
+        let matched = self.routes.resolve(&head)?;
+        let param = |index: usize| matched.params.get(index).copied().unwrap_or_default();
+        let running = self.operations.begin(matched.endpoint.operation());
+        let ledger = self.ledger.as_ref();
+        let answer = match *matched.endpoint {
+            Endpoint::Home => Ok(home()),
+            Endpoint::Metrics => Ok(self.metrics()),
+            Endpoint::Dashboard => Ok(dashboard()),
+            Endpoint::OpenApi => Ok(Response::bytes(200, "application/json", document())),
+            Endpoint::CreateAccounts => endpoints::create_accounts(ledger, &request).await,
+            Endpoint::CreateTransfers => endpoints::create_transfers(ledger, &request).await,
+            Endpoint::LookupAccounts => endpoints::lookup_accounts(ledger, &request).await,
+            Endpoint::LookupTransfers => endpoints::lookup_transfers(ledger, &request).await,
+            Endpoint::Account => endpoints::account(ledger, param(0)).await,
+            Endpoint::Transfer => endpoints::transfer(ledger, param(0)).await,
+            Endpoint::AccountTransfers => endpoints::account_transfers(ledger, &head, param(0)).await,
+            Endpoint::AccountBalances => endpoints::account_balances(ledger, &head, param(0)).await,
+            Endpoint::QueryAccounts => endpoints::query_accounts(ledger, &request).await,
+            Endpoint::QueryTransfers => endpoints::query_transfers(ledger, &request).await,
+            Endpoint::Events => events::events(ledger, &self.waiters, &mut request).await,
+        };
+        let (Ok(response) | Err(response)) = &answer;
+        running.end(response.status);
+        answer
+    }
+
+    fn metrics(&self) -> Response {
+        let mut page = Page::new();
+        let labels = [("service", "ledger"), ("version", env!("CARGO_PKG_VERSION"))];
+        page.info("batzen_build_info", "What runs here", &labels);
+        self.operations.write(&mut page);
+        (self.write_metrics)(&mut page);
+        self.http_stats.write(&mut page);
+        batzen_metrics::write_process(&mut page);
+        Response::bytes(200, batzen_metrics::CONTENT_TYPE, page.finish())
+    }
+}
+
+impl Handler for Api {
+    async fn handle(&self, request: Request) -> Response {
+        self.dispatch(request).await.unwrap_or_else(|error| error)
+    }
+
+    fn admit(&self, head: &Head) -> Result<Admission, Response> {
+        self.routes.resolve(head).map(|_| Admission::limited(BODY_BYTES_MAX))
+    }
+}
+
+fn home() -> Response {
+    Response::text(
+        200,
+        "A Batzen ledger.\n\n\
+         Accounts and transfers:  /v1/accounts, /v1/transfers\n\
+         Event stream:            /v1/events\n\
+         Description:             /v1/openapi.json\n\
+         Metrics:                 /metrics, /dashboard\n",
+    )
+}
+
+/// Why a request was not answered as asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Error)]
+pub struct ErrorJson {
+    /// `malformed`, `not_found`, `too_much_data`, `busy`, `unknown` or `refused`.
+    pub error: String,
+    /// A sentence for people.
+    pub detail: String,
+}
+
+fn error(status: u16, name: &str, detail: &str) -> Response {
+    Response::json(status, &ErrorJson { error: name.to_owned(), detail: detail.to_owned() })
+}
+
+fn malformed(detail: &str) -> Response {
+    error(400, "malformed", detail)
+}
+
+/// The answer to a ledger's error. After `unknown` the client repeats the request under the same ids.
+fn refused(refusal: &LedgerError) -> Response {
+    let detail = refusal.to_string();
+    match refusal {
+        LedgerError::TooMuchData => error(413, "too_much_data", &detail),
+        LedgerError::Busy(_) => error(503, "busy", &detail).with_header(header::RETRY_AFTER, "1"),
+        LedgerError::Unknown(_) => error(504, "unknown", &detail),
+        LedgerError::Refused(_) => error(501, "refused", &detail),
+    }
+}
