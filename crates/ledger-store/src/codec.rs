@@ -128,7 +128,7 @@ pub fn encode(first: u64, records: &[LogRecord], out: &mut Vec<u8>) {
             LogRecord::Burnt { id, timestamp } => {
                 let difference = small_difference(context.id, *id);
                 out.push(if difference.is_some() { BURNT } else { BURNT_RAW });
-                put_u64(zigzag(context.timestamp, *timestamp), out);
+                put(zigzag(context.timestamp, *timestamp), out);
                 put_id(difference, *id, out);
                 context = Context { timestamp: *timestamp, id: *id, ..context };
             }
@@ -149,7 +149,7 @@ fn encode_account(account: &Account, context: Context, out: &mut Vec<u8>) {
     note(user_data_32 != 0, bit::USER_DATA_32);
     // One more, since a byte of zero costs two.
     put_u64(u64::from(mask) + 1, out);
-    put_u64(zigzag(context.timestamp, timestamp), out);
+    put(zigzag(context.timestamp, timestamp), out);
     put_id(difference, id, out);
     put_u64(ledger.into(), out);
     put_u64(code.into(), out);
@@ -188,7 +188,7 @@ fn encode_movement(number: u64, movement: &Movement, context: &mut Context, out:
     }
     out.push(*kind as u8 + 1);
     put_u64(mask.into(), out);
-    put_u64(zigzag(context.timestamp, *timestamp), out);
+    put(zigzag(context.timestamp, *timestamp), out);
     put_id(id, transfer.id, out);
     put(transfer.amount, out);
     for side in [debit, credit] {
@@ -258,9 +258,9 @@ fn put_u64(mut value: u64, out: &mut Vec<u8>) {
 }
 
 /// `to - from` around zero, small whichever is greater; plus one, since a byte of zero costs two.
-fn zigzag(from: u64, to: u64) -> u64 {
-    let difference = if to >= from { (to - from) << 1 } else { (from - to) << 1 | 1 };
-    difference + 1
+fn zigzag(from: u64, to: u64) -> u128 {
+    let (size, sign) = if to >= from { (to - from, 0) } else { (from - to, 1) };
+    (u128::from(size) << 1 | sign) + 1
 }
 
 /// The difference of two ids, if that is shorter than the id.
@@ -385,12 +385,9 @@ impl Input<'_> {
     }
 
     fn timestamp(&mut self, from: u64) -> Result<u64, CodecError> {
-        let difference = self.above_zero()?;
-        let to = if difference & 1 == 0 {
-            from.checked_add(difference >> 1)
-        } else {
-            from.checked_sub(difference >> 1)
-        };
+        let difference = self.u128()?.checked_sub(1).ok_or_else(|| self.error("a zero"))?;
+        let size = u64::try_from(difference >> 1).map_err(|_| self.error("a time out of range"))?;
+        let to = if difference & 1 == 0 { from.checked_add(size) } else { from.checked_sub(size) };
         to.ok_or_else(|| self.error("a time out of range"))
     }
 

@@ -97,7 +97,7 @@ impl DurableLedger {
     }
 
     /// Accepts no more, and returns when everything accepted is durable and answered and the store is closed. Later requests
-    /// get [`LedgerError::Unknown`].
+    /// get [`LedgerError::Unknown`]. Waits for a batch or two: not for async threads that must not block.
     ///
     /// # Errors
     /// When the store could not write its last checkpoint; nothing is lost.

@@ -9,7 +9,6 @@ use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::{Record, Store, StoreError, Table};
 use batzen_tables::ledger::{ALL, LedgerLog, LedgerLogKey, LedgerLogRow};
 
-use crate::codec::BLOCK_RECORDS_MAX;
 use crate::log::{Log, LogReader};
 
 /// Why a ledger does not open, or does not stand up to verification.
@@ -103,13 +102,16 @@ fn new_machine() -> Machine {
     Machine::new(&key)
 }
 
+/// About what a record takes on disk: a guess of how many there are spares the index to grow step by step.
+const RECORD_BYTES_GUESS: u64 = 64;
+
 /// How many decoded rows may wait for the machine.
 const ROWS_AHEAD: usize = 64;
 
 /// Lets one thread read and decode, and the other restore.
 pub(crate) fn open(store: Store) -> Result<(Machine, Log), RecoveryError> {
     let mut machine = new_machine();
-    machine.reserve(store.count::<LedgerLog>()? * BLOCK_RECORDS_MAX as u64 / 2);
+    machine.reserve(store.stats().live_bytes / RECORD_BYTES_GUESS);
     let log = Log::new(store.clone());
     let mut digests = Digests::default();
     std::thread::scope(|scope| {

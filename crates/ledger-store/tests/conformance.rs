@@ -38,6 +38,14 @@ async fn the_durable_ledger_conforms() {
     assert_eq!((after.counts, after.digest), (before.counts, before.digest));
     conformance::check(&ledger, 1 << 33, wait).await;
 
+    let mut page = batzen_metrics::Page::new();
+    ledger.write_metrics(&mut page);
+    let page = page.finish();
+    let transfers = ledger.inspect().state.counts.transfers;
+    assert!(page.contains(&format!("batzen_ledger_transfers {transfers}\n")), "{page}");
+    assert!(page.contains("batzen_ledger_events_total{kind=\"transfer\",outcome=\"burnt\"} "), "{page}");
+    assert!(page.contains("batzen_ledger_pendings 0\n"), "{page}");
+
     let copies = tempfile::tempdir().unwrap();
     let copy = ledger.backup(copies.path()).unwrap();
     assert_eq!(copy.digest, ledger.inspect().state.digest);
