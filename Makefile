@@ -63,7 +63,7 @@ timing-test: needs ## look for secrets in the time that operations with private 
 
 # The runs that docs/performance.md shows, in its order: name of the result, then scenario and options.
 RESULTS ?= docs/results
-BENCH_TIME ?= 20
+BENCH_TIME ?= 10
 define BENCH_RUNS
 withdraw                 withdraw --rsa 2048 --duration $(BENCH_TIME)
 withdraw-cs              withdraw --cs --duration $(BENCH_TIME)
@@ -73,6 +73,7 @@ deposit-one-merchant     deposit --rsa 2048 --merchants one --duration $(BENCH_T
 deposit-zipf             deposit --rsa 2048 --merchants zipf --duration $(BENCH_TIME)
 deposit-cs               deposit --cs --duration $(BENCH_TIME)
 batch-deposit            batch-deposit --rsa 2048 --batch 10 --duration $(BENCH_TIME)
+deposit-70-percent-alone deposit --rsa 2048 --rate 70% --duration $(BENCH_TIME)
 deposit-70-percent       deposit --rsa 2048 --rate 70% --with-workers --duration $(BENCH_TIME)
 refresh                  refresh --rsa 2048 --duration $(BENCH_TIME)
 mixed                    mixed --rsa 2048 --duration $(BENCH_TIME)
@@ -85,7 +86,7 @@ store                    store
 endef
 export BENCH_RUNS
 
-bench-all: build ## every measurement of docs/performance.md, its tables, and a report with plots (BENCH_TIME=20 seconds each)
+bench-all: build ## every measurement of docs/performance.md, its tables, and a report with plots (BENCH_TIME=10 seconds each)
 	rm -rf $(RESULTS)/limits && $(BIN) bench limits --out $(RESULTS)/limits
 	while read -r name run; do \
 		echo "== $$name: batzen bench $$run" >&2; \

@@ -9,6 +9,7 @@ use batzen_exchange::config::{ExchangeConfig, ListenConfig, unknown_options};
 use batzen_exchange::offline::{Offline, OfflineConfig, OfflineError};
 use batzen_exchange::rules::{DenomTable, totals};
 use batzen_exchange::service::{Exchange, StartError, StartOptions};
+use batzen_exchange::workers::Sharing;
 use batzen_http::{Client, ClientOptions};
 use batzen_protocol::Currency;
 use batzen_store::embedded::{EmbeddedStore, Options};
@@ -38,11 +39,11 @@ enum ExchangeCommand {
     /// Sign with the offline master key: keys, accounts, fees
     Offline(OfflineArgs),
     /// Import transfers that the bank received for the exchange
-    Wirewatch(WorkerArgs),
+    Wirewatch(WirewatchArgs),
     /// Combine deposits whose time has come into transfers to merchants
     Aggregator(AggregatorArgs),
     /// Have the bank execute transfers
-    Transfer(WorkerArgs),
+    Transfer(TransferArgs),
     /// Pay back what is left on expired reserves
     Closer(WorkerArgs),
     /// Pay out profit as ordered by the master key
@@ -105,8 +106,8 @@ struct OfflineArgs {
     steps: Vec<String>,
 }
 
-/// With the embedded store the service runs all workers by itself. A worker program hands its work to the service; without
-/// a running service `--test` opens the store itself.
+/// With the embedded store the service runs all workers by itself. A worker program has the service run another one, which
+/// ends with the program; without a running service `--test` opens the store itself.
 #[derive(Args)]
 struct WorkerArgs {
     #[command(flatten)]
@@ -117,12 +118,32 @@ struct WorkerArgs {
     /// Directory of store and keys [default: from the configuration]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Rows of a shard: accepted, as harnesses give it; work is shared without shards
-    #[arg(short = 'S', long = "size", value_name = "ROWS", hide = true)]
-    _size: Option<u64>,
-    /// Planned number of workers: accepted, as above
-    #[arg(short = 'w', long = "workers", value_name = "N", hide = true)]
-    _workers: Option<u32>,
+}
+
+#[derive(Args)]
+struct WirewatchArgs {
+    #[command(flatten)]
+    worker: WorkerArgs,
+    /// Bank rows that a watcher claims at once, by the distance of their ids [default: 65536]
+    #[arg(short = 'S', long = "size", value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
+    size: Option<u64>,
+    /// How many watchers are planned: the more, the longer a claim is held against the others. 0: not at all, several may
+    /// import the same rows, which count once [default: 16]
+    #[arg(short, long, value_name = "N")]
+    workers: Option<u32>,
+}
+
+#[derive(Args)]
+struct TransferArgs {
+    #[command(flatten)]
+    worker: WorkerArgs,
+    /// Transfers that a worker claims at once, up to 65536 [default: 1024]
+    #[arg(short = 'S', long = "size", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    size: Option<u64>,
+    /// How many workers are planned. Claims last as long as their worker, whatever the number; 0: there are none, and the
+    /// bank may be asked twice for a transfer, which it executes once
+    #[arg(short, long, value_name = "N")]
+    workers: Option<u32>,
 }
 
 #[derive(Args)]
@@ -154,16 +175,22 @@ pub fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         ExchangeCommand::Serve(args) => services::block_on(serve(args)),
         ExchangeCommand::Offline(args) => services::block_on(offline(args)),
-        ExchangeCommand::Wirewatch(args) => services::block_on(work(Worker::Wirewatch, args)),
+        ExchangeCommand::Wirewatch(WirewatchArgs { worker, size, workers }) => {
+            let sharing = Sharing { shard_size: size, workers };
+            services::block_on(work(Worker::Wirewatch, worker, sharing))
+        }
         ExchangeCommand::Aggregator(args) => {
             if args.kyc_off {
                 tracing::info!("there are no identification rules to switch off");
             }
-            services::block_on(work(Worker::Aggregator, args.worker))
+            services::block_on(work(Worker::Aggregator, args.worker, Sharing::default()))
         }
-        ExchangeCommand::Transfer(args) => services::block_on(work(Worker::Transfer, args)),
-        ExchangeCommand::Closer(args) => services::block_on(work(Worker::Closer, args)),
-        ExchangeCommand::Drain(args) => services::block_on(work(Worker::Drain, args)),
+        ExchangeCommand::Transfer(TransferArgs { worker, size, workers }) => {
+            let sharing = Sharing { shard_size: size, workers };
+            services::block_on(work(Worker::Transfer, worker, sharing))
+        }
+        ExchangeCommand::Closer(args) => services::block_on(work(Worker::Closer, args, Sharing::default())),
+        ExchangeCommand::Drain(args) => services::block_on(work(Worker::Drain, args, Sharing::default())),
         ExchangeCommand::Totals(args) => show_totals(&args),
         ExchangeCommand::SampleConfig => {
             print!("{}", include_str!("sample/exchange.conf"));
@@ -278,7 +305,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Does a worker's work: in the service if it runs, else here.
-async fn work(worker: Worker, args: WorkerArgs) -> anyhow::Result<ExitCode> {
+async fn work(worker: Worker, args: WorkerArgs, sharing: Sharing) -> anyhow::Result<ExitCode> {
     let stop = services::stop_signal()?;
     let mut ini = args.common.load()?;
     if let Some(data) = &args.data {
@@ -289,17 +316,19 @@ async fn work(worker: Worker, args: WorkerArgs) -> anyhow::Result<ExitCode> {
     let name = worker.name();
     tokio::pin!(stop);
     if !args.test {
-        eprintln!("{name}: the exchange's service runs this worker by itself; staying as long as it does");
+        eprintln!("{name}: working in the exchange's service, beside its own workers, as long as both last");
         loop {
-            let stay = async {
+            let serve = async {
                 // Services and workers may be started in any order.
-                while !worker_link::stay_with_service(&socket).await.unwrap_or(true) {
+                while !worker_link::serve_in_service(&socket, worker, sharing).await? {
                     tokio::time::sleep(SETUP_PAUSE).await;
                 }
+                anyhow::Ok(())
             };
             tokio::select! {
                 () = &mut stop => return Ok(ExitCode::SUCCESS),
-                () = stay => {}
+                // A supervisor starts it anew.
+                ended = serve => ended?,
             }
             // The service has ended; it may come back.
             tokio::select! {
@@ -308,7 +337,7 @@ async fn work(worker: Worker, args: WorkerArgs) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    if let Some(progress) = worker_link::run_in_service(&socket, worker).await? {
+    if let Some(progress) = worker_link::run_in_service(&socket, worker, sharing).await? {
         tracing::info!(?progress, "{name} is idle, in the running service");
         return Ok(ExitCode::SUCCESS);
     }
@@ -327,7 +356,7 @@ async fn work(worker: Worker, args: WorkerArgs) -> anyhow::Result<ExitCode> {
     };
     let progress = tokio::select! {
         () = &mut stop => None,
-        progress = worker.run_until_idle(exchange.app()) => Some(progress),
+        progress = worker.run_until_idle(exchange.app(), sharing) => Some(progress),
     };
     exchange.shutdown().await.context("the exchange's store")?;
     match progress {

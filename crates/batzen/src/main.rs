@@ -14,6 +14,7 @@ mod progress;
 mod services;
 mod sheet;
 mod store_cli;
+mod switch_cli;
 mod wallet_cli;
 mod worker_link;
 
@@ -61,6 +62,8 @@ enum Command {
     Exchange(exchange_cli::ExchangeArgs),
     /// Hold and spend coins
     Wallet(wallet_cli::WalletArgs),
+    /// Run the interbank switch
+    Switch(switch_cli::SwitchArgs),
     /// Run a two-phase double-entry ledger, ask one, measure it
     Ledger(ledger_cli::LedgerArgs),
     /// Look into an embedded store that no process has open
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         Command::Bank(args) => bank_cli::run(args),
         Command::Exchange(args) => exchange_cli::run(args),
         Command::Wallet(args) => wallet_cli::run(args),
+        Command::Switch(args) => switch_cli::run(args),
         Command::Ledger(args) => ledger_cli::run(args),
         Command::Store(args) => store_cli::run(args),
         Command::Bench(args) => bench_cli::run(args),

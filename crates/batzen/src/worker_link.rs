@@ -1,16 +1,20 @@
 //! How worker programs hand their work to the service: with the embedded store only the service has the store open.
 //!
-//! The service listens on a local socket in the runtime directory. A program sends one line: `run NAME` is answered, once the
-//! worker has nothing left to do, by `ok DONE SET-ASIDE DEFERRED` or `error REASON`; `stay` is answered by `ok` at once, and
-//! the connection then ends with the service.
+//! The service listens on a local socket in the runtime directory. A program sends one line: `run NAME SIZE WORKERS` (each a
+//! number or `-`) is answered, once the worker has nothing left to do, by `ok DONE SET-ASIDE DEFERRED` or `error REASON`;
+//! `serve NAME SIZE WORKERS` is answered by `ok` at once, and the worker then runs until the service ends (`end`) or the worker
+//! fails (`error REASON`). Either way it ends with the program: who is killed leaves no worker, and nothing claimed, behind.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 
 use batzen_exchange::service::Exchange;
-use batzen_exchange::workers::{Progress, WorkerError, aggregator, closer, drain, transfer, wirewatch};
+use batzen_exchange::workers::{
+    Progress, Sharing, WorkerError, aggregator, closer, drain, transfer, wirewatch,
+};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -52,13 +56,24 @@ impl Worker {
     ///
     /// # Errors
     /// What keeps it from that.
-    pub async fn run_until_idle(self, app: &Exchange) -> Result<Progress, WorkerError> {
+    pub async fn run_until_idle(self, app: &Exchange, sharing: Sharing) -> Result<Progress, WorkerError> {
         match self {
-            Self::Wirewatch => wirewatch::run_until_idle(app).await,
+            Self::Wirewatch => wirewatch::share_until_idle(app, sharing).await,
             Self::Aggregator => aggregator::run_until_idle(app).await,
-            Self::Transfer => transfer::run_until_idle(app).await,
+            Self::Transfer => transfer::share_until_idle(app, sharing).await,
             Self::Closer => closer::run_until_idle(app).await,
             Self::Drain => drain::run_until_idle(app).await,
+        }
+    }
+
+    /// Runs it until the service ends.
+    async fn serve(self, app: &Exchange, sharing: Sharing) -> Result<(), WorkerError> {
+        match self {
+            Self::Wirewatch => wirewatch::serve(app, sharing).await,
+            Self::Aggregator => aggregator::serve(app).await,
+            Self::Transfer => transfer::serve(app, sharing).await,
+            Self::Closer => closer::serve(app).await,
+            Self::Drain => drain::serve(app).await,
         }
     }
 }
@@ -114,31 +129,73 @@ pub fn serve(app: &Arc<Exchange>) -> io::Result<()> {
     Ok(())
 }
 
+/// What a program asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Order {
+    worker: Worker,
+    sharing: Sharing,
+    /// Until there is nothing left to do; else until the service ends.
+    until_idle: bool,
+}
+
+impl Order {
+    fn line(self) -> String {
+        fn text(number: Option<impl ToString>) -> String {
+            number.map_or_else(|| "-".to_owned(), |number| number.to_string())
+        }
+        let verb = if self.until_idle { "run" } else { "serve" };
+        let Sharing { shard_size, workers } = self.sharing;
+        format!("{verb} {} {} {}\n", self.worker.name(), text(shard_size), text(workers))
+    }
+
+    fn read(line: &str) -> Option<Self> {
+        fn number<T: FromStr>(word: Option<&str>) -> Option<Option<T>> {
+            word.filter(|word| *word != "-").map(str::parse).transpose().ok()
+        }
+        let mut words = line.split(' ');
+        let until_idle = match words.next()? {
+            "run" => true,
+            "serve" => false,
+            _ => return None,
+        };
+        let name = words.next()?;
+        let worker = Worker::ALL.into_iter().find(|worker| worker.name() == name)?;
+        let sharing = Sharing { shard_size: number(words.next())?, workers: number(words.next())? };
+        Some(Self { worker, sharing, until_idle })
+    }
+}
+
 async fn answer(app: &Arc<Exchange>, stream: UnixStream) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader.take(LINE_MAX));
     let mut line = String::new();
     reader.read_line(&mut line).await?;
-    let line = line.trim();
-    if line == "stay" {
+    let Some(order) = Order::read(line.trim()) else {
+        return writer.write_all(b"error no such worker\n").await;
+    };
+    let Order { worker, sharing, until_idle } = order;
+    if !until_idle {
         writer.write_all(b"ok\n").await?;
-        let mut rest = String::new();
-        tokio::select! {
-            () = app.drain.draining() => {}
-            // The program ends.
-            _ = reader.read_line(&mut rest) => {}
-        }
-        return Ok(());
     }
-    let worker = line
-        .strip_prefix("run ")
-        .and_then(|name| Worker::ALL.into_iter().find(|worker| worker.name() == name));
-    let reply = match worker {
-        None => "error no such worker\n".to_owned(),
-        Some(worker) => match worker.run_until_idle(app).await {
-            Ok(progress) => format!("ok {} {} {}\n", progress.done, progress.set_aside, progress.deferred),
+    let work = async {
+        let ended = if until_idle {
+            let Progress { done, set_aside, deferred } = worker.run_until_idle(app, sharing).await?;
+            format!("ok {done} {set_aside} {deferred}\n")
+        } else {
+            worker.serve(app, sharing).await?;
+            "end\n".to_owned()
+        };
+        Ok::<_, WorkerError>(ended)
+    };
+    let mut rest = String::new();
+    let reply = tokio::select! {
+        ended = work => match ended {
+            Ok(reply) => reply,
+            Err(WorkerError::Stopped) if !until_idle => "end\n".to_owned(),
             Err(error) => format!("error {}\n", error.to_string().replace('\n', " ")),
         },
+        // The program ends, and its worker with it.
+        _ = reader.read_line(&mut rest) => return Ok(()),
     };
     writer.write_all(reply.as_bytes()).await
 }
@@ -147,9 +204,16 @@ async fn answer(app: &Arc<Exchange>, stream: UnixStream) -> io::Result<()> {
 ///
 /// # Errors
 /// What kept the worker from its work, or a connection that broke.
-pub async fn run_in_service(socket: &Path, worker: Worker) -> anyhow::Result<Option<Progress>> {
-    let Ok(stream) = UnixStream::connect(socket).await else { return Ok(None) };
-    let reply = ask(stream, &format!("run {}\n", worker.name())).await?;
+pub async fn run_in_service(
+    socket: &Path,
+    worker: Worker,
+    sharing: Sharing,
+) -> anyhow::Result<Option<Progress>> {
+    let Ok(mut stream) = UnixStream::connect(socket).await else { return Ok(None) };
+    stream.write_all(Order { worker, sharing, until_idle: true }.line().as_bytes()).await?;
+    let mut reply = String::new();
+    BufReader::new(stream.take(LINE_MAX)).read_line(&mut reply).await?;
+    let reply = reply.trim_end();
     if let Some(reason) = reply.strip_prefix("error ") {
         anyhow::bail!("{}: {reason}", worker.name());
     }
@@ -163,21 +227,39 @@ pub async fn run_in_service(socket: &Path, worker: Worker) -> anyhow::Result<Opt
     }
 }
 
-async fn ask(mut stream: UnixStream, line: &str) -> io::Result<String> {
-    stream.write_all(line.as_bytes()).await?;
-    let mut reply = String::new();
-    BufReader::new(stream.take(LINE_MAX)).read_line(&mut reply).await?;
-    Ok(reply.trim_end().to_owned())
-}
-
-/// Stays as long as the service does. False if no service listens.
+/// Has the service run a worker until either ends. False if no service listens.
 ///
 /// # Errors
-/// When the connection breaks.
-pub async fn stay_with_service(socket: &Path) -> io::Result<bool> {
+/// What kept the worker from its work, or a connection that broke.
+pub async fn serve_in_service(socket: &Path, worker: Worker, sharing: Sharing) -> anyhow::Result<bool> {
     let Ok(mut stream) = UnixStream::connect(socket).await else { return Ok(false) };
-    stream.write_all(b"stay\n").await?;
-    let mut bytes = [0; 64];
-    while stream.read(&mut bytes).await? > 0 {}
+    stream.write_all(Order { worker, sharing, until_idle: false }.line().as_bytes()).await?;
+    let mut replies = String::new();
+    stream.take(LINE_MAX).read_to_string(&mut replies).await?;
+    if let Some(reason) = replies.lines().find_map(|line| line.strip_prefix("error ")) {
+        anyhow::bail!("{}: {reason}", worker.name());
+    }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_are_read_as_they_are_written() {
+        for worker in Worker::ALL {
+            for (shard_size, workers) in [(None, None), (Some(1), Some(0)), (Some(u64::MAX), None)] {
+                for until_idle in [true, false] {
+                    let order = Order { worker, sharing: Sharing { shard_size, workers }, until_idle };
+                    assert_eq!(Order::read(order.line().trim()), Some(order));
+                }
+            }
+        }
+        let plain = Order { worker: Worker::Closer, sharing: Sharing::default(), until_idle: true };
+        assert_eq!(Order::read("run closer"), Some(plain));
+        for line in ["", "run", "run router", "stop closer", "run transfer x 1", "run transfer 1 -1"] {
+            assert_eq!(Order::read(line), None, "{line}");
+        }
+    }
 }

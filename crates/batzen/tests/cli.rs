@@ -22,6 +22,8 @@ fn help_texts() {
         "exchange serve",
         "exchange offline",
         "exchange aggregator",
+        "exchange transfer",
+        "exchange wirewatch",
         "exchange totals",
         "store",
         "ledger",

@@ -94,12 +94,15 @@ pub trait Workload {
     }
 }
 
-/// A look at the peak: load before it is measured, and how long it is measured.
-const PROBE: (Duration, Duration) = (Duration::from_millis(300), Duration::from_millis(700));
-/// The same where a rate follows from it.
-const PROBE_FOR_RATE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_millis(2_000));
-/// How much more is prepared than the look at the peak says: machines get faster, too.
-const RESERVE_FACTOR: f64 = 1.3;
+/// The first look at the peak takes at most so long, and so many seconds' worth of the cryptography alone: what that lasts
+/// for shows how much has to be prepared.
+const FIRST_LOOK: (Duration, f64) = (Duration::from_secs(1), 0.15);
+/// In the first look every client has so many turns at least.
+const FIRST_LOOK_TURNS: f64 = 20.0;
+/// Where a rate follows from the peak, a second look: load before it is measured, and how long it is measured.
+const SECOND_LOOK: (Duration, Duration) = (Duration::from_millis(500), Duration::from_millis(2_000));
+/// How much more is prepared than a look at the peak says: servers get faster when they are warm.
+const RESERVE_FACTOR: f64 = 1.5;
 /// Fewer operations make no measurement.
 const OPS_MIN: f64 = 200.0;
 /// Cores that are idle for less than this share of the time are busy.
@@ -238,7 +241,7 @@ fn whole(number: f64) -> u64 {
     number.ceil() as u64
 }
 
-/// A short load that shows what the server can do; operations per second.
+/// A short load that shows what the server can do; operations per second. To be precise enough for a rate, another one.
 fn probe<W: Workload>(
     workload: &mut W,
     shape: &Shape<'_>,
@@ -246,10 +249,28 @@ fn probe<W: Workload>(
     ceiling_ops_per_s: f64,
     stage: &mut Stage<'_>,
 ) -> Result<f64, BenchError> {
-    let (warmup, duration) = if for_rate { PROBE_FOR_RATE } else { PROBE };
-    // Nobody is faster than the cryptography alone; most are a good deal slower.
-    let needed = ceiling_ops_per_s * (warmup + duration).as_secs_f64();
-    let scripts = workload.prepare(whole(needed.max(OPS_MIN)), stage)?;
+    // To prepare what the ceiling would need takes many times longer than the look itself where the server is far below it.
+    let (time, ceiling_s) = FIRST_LOOK;
+    let turns = f64::from(shape.load.clients) * shape.described.ops_per_job * FIRST_LOOK_TURNS;
+    let first = look(workload, shape, Duration::ZERO, time, turns.max(ceiling_ops_per_s * ceiling_s), stage)?;
+    if !for_rate {
+        return Ok(first);
+    }
+    let (warmup, duration) = SECOND_LOOK;
+    let needed = first * RESERVE_FACTOR * (warmup + duration).as_secs_f64();
+    look(workload, shape, warmup, duration, needed, stage)
+}
+
+/// Measures the peak for a while, or until what is prepared is used up.
+fn look<W: Workload>(
+    workload: &mut W,
+    shape: &Shape<'_>,
+    warmup: Duration,
+    duration: Duration,
+    ops: f64,
+    stage: &mut Stage<'_>,
+) -> Result<f64, BenchError> {
+    let scripts = workload.prepare(whole(ops.max(OPS_MIN)), stage)?;
     let spinner = stage.progress.waiting("looking for the peak");
     let plan = shape.plan(stage.world, Schedule::Closed, warmup, duration);
     let interrupted = stage.world.interrupted().clone();

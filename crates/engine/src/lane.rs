@@ -8,6 +8,7 @@ use std::time::Instant;
 use batzen_store::{CommitOutcome, Store, StoreError};
 use tokio::sync::oneshot;
 
+use crate::inbox::Inbox;
 use crate::{Clock, Evidence, LaneMetrics, Plan, Rules, WorkingSet};
 
 /// How often a batch is run again because other nodes inserted its rows first, or a command because its evidence was
@@ -219,7 +220,8 @@ impl<R: Rules> Lane<R> {
             let builder = std::thread::Builder::new().name(name.into());
             builder.spawn(work).expect("the operating system starts the lane's threads")
         };
-        let lane = move || run(&batcher, &receiver, &refused, clock.as_ref(), options.batch_commands_max);
+        let mut inbox = Inbox::new(receiver, options.queue_commands_max);
+        let lane = move || run(&batcher, &mut inbox, &refused, clock.as_ref(), options.batch_commands_max);
         let threads =
             vec![spawn("lane", Box::new(lane)), spawn("evidence", Box::new(move || prover.run(&to_prove)))];
         Self { queue, metrics, store, threads: Arc::new(Threads(std::sync::Mutex::new(threads))) }
@@ -344,29 +346,14 @@ fn guarded<T>(work: impl FnOnce() -> T) -> T {
 
 fn run<R: Rules>(
     batcher: &Batcher<R>,
-    queue: &Receiver<Job<R>>,
+    inbox: &mut Inbox<Job<R>>,
     refused: &SyncSender<Refused<R>>,
     clock: &dyn Clock,
     batch_commands_max: usize,
 ) {
     let mut jobs: Vec<Job<R>> = Vec::new();
-    loop {
-        let first = match queue.try_recv() {
-            Ok(first) => first,
-            Err(_) => {
-                let Ok(first) = queue.recv() else { return };
-                // Who woke this thread may be about to bring more, on this very processor: let it, so that it all makes one
-                // batch and one commit. If nobody else wants the processor, this returns at once.
-                std::thread::yield_now();
-                first
-            }
-        };
-        jobs.push(first);
-        while jobs.len() < batch_commands_max
-            && let Ok(job) = queue.try_recv()
-        {
-            jobs.push(job);
-        }
+    let is_background = |job: &Job<R>| batcher.rules.is_background(&job.command);
+    while let Some(taken) = inbox.take(&mut jobs, batch_commands_max, is_background) {
         batcher.metrics.dequeued(jobs.len() as u64);
         // Those whose evidence was overtaken too often are decided and proved in one go.
         let at_once = jobs.extract_if(.., |job| job.reads >= READS_BESIDE_MAX).collect::<Vec<_>>();
@@ -391,6 +378,7 @@ fn run<R: Rules>(
                 Err(error) => fail(batcher, [Job { command, answer, reads }], error),
             }
         }
+        inbox.done(&taken);
     }
 }
 

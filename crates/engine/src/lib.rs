@@ -8,11 +8,13 @@
 //!    clock, no randomness. A refused command leaves no trace: its changes are rolled back.
 //! 3. **Commit**: all changed rows become durable in one transaction. Only then is any command of the batch answered.
 //!
-//! Under light load a batch is one command (low latency); under heavy load it grows by itself (high throughput).
+//! Under light load a batch is one command (low latency); under heavy load it grows by itself (high throughput). While
+//! clients are served, background work ([`Rules::is_background`]) comes in such portions that a batch takes few milliseconds.
 //!
 //! This crate knows neither money nor HTTP. Invariants: a row is read from the store at most once a batch; nothing
 //! mutable is kept between batches; no answer leaves before the commit of its batch has returned.
 
+mod inbox;
 mod lane;
 mod machine_lane;
 mod metrics;
@@ -47,6 +49,11 @@ pub trait Rules: Send + Sync + 'static {
         command: &Self::Command,
         now: Timestamp,
     ) -> Result<Self::Outcome, Self::Refusal>;
+
+    /// Whether nobody waits for the answer to this command but a worker: a batch with other commands takes in few of them.
+    fn is_background(&self, _command: &Self::Command) -> bool {
+        false
+    }
 
     /// Is told what a batch has changed, once that is durable and before any of its commands is answered: for running sums.
     fn committed(&self, _changes: &ChangeSet) {}

@@ -84,16 +84,21 @@ impl ConnState {
     }
 
     pub(crate) fn enter(&self, phase: Phase) {
-        let now = millis(self.begin.elapsed());
         let allowed = match phase {
-            Phase::Idle => Some(self.deadlines.idle),
-            Phase::Header => Some(self.deadlines.header),
-            Phase::Serving => None,
-            Phase::Writing => Some(self.deadlines.write),
+            Phase::Idle => self.deadlines.idle,
+            Phase::Header => self.deadlines.header,
+            Phase::Writing => self.deadlines.write,
+            Phase::Serving => {
+                // Without a deadline nobody asks when it began.
+                self.deadline_ms.store(NEVER, Ordering::Relaxed);
+                self.phase.store(phase as u8, Ordering::Relaxed);
+                return;
+            }
         };
+        let now = millis(self.begin.elapsed());
         self.phase_begin_ms.store(now, Ordering::Relaxed);
         self.written_bytes.store(0, Ordering::Relaxed);
-        self.deadline_ms.store(allowed.map_or(NEVER, |d| now.saturating_add(millis(d))), Ordering::Relaxed);
+        self.deadline_ms.store(now.saturating_add(millis(allowed)), Ordering::Relaxed);
         self.phase.store(phase as u8, Ordering::Relaxed);
     }
 

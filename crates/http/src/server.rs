@@ -9,7 +9,7 @@ use crate::{
     service::{Frame, Handler, ServerOptions},
     stats::{Gauge, Stats, add},
 };
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use std::{future::poll_fn, io, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -211,10 +211,9 @@ where
             Box::pin(Arc::clone(&frame).serve(Arc::clone(&state), peer, request))
         })
     };
-    // The watchdog below keeps the deadlines; hyper's own is a second fence behind it.
+    // The watchdog below keeps the deadlines, with one timer a connection; hyper's own would take one a request.
     let mut connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(deadlines.header.saturating_add(deadlines.idle))
+        .header_read_timeout(None)
         .max_header_size(
             frame.options.max_header_bytes.saturating_add(frame.options.max_target_bytes).max(8 << 10),
         )

@@ -267,15 +267,23 @@ impl<H: Handler> Frame<H> {
             let response = Response::frame_error(FrameError::UploadExceedsLimit, "");
             return Ok(Err(self.refuse(conn, &body, response)));
         }
-        let begin = Instant::now();
-        let mut received =
-            BytesMut::with_capacity(usize::try_from(announced.unwrap_or(0)).unwrap_or(0).min(64 << 10));
+        let mut received = Received::Nothing;
+        let mut begin = None;
         while !body.is_end_stream() {
-            let by_rate = Duration::from_millis(
-                (received.len() as u64).saturating_mul(1000) / self.options.min_rate_bytes_per_s.max(1),
-            );
-            let allowed = self.options.body_grace.saturating_add(by_rate).min(self.options.body_timeout);
-            let frame = match timeout_at(begin + allowed, body.frame()).await {
+            // Mostly the body has come together with the header.
+            let arrived = match body.frame().now_or_never() {
+                Some(arrived) => Ok(arrived),
+                None => {
+                    let by_rate = Duration::from_millis(
+                        (received.len() as u64).saturating_mul(1000)
+                            / self.options.min_rate_bytes_per_s.max(1),
+                    );
+                    let allowed =
+                        self.options.body_grace.saturating_add(by_rate).min(self.options.body_timeout);
+                    timeout_at(*begin.get_or_insert_with(Instant::now) + allowed, body.frame()).await
+                }
+            };
+            let frame = match arrived {
                 Ok(Some(Ok(frame))) => frame,
                 Ok(None) => break,
                 Ok(Some(Err(_))) => return Err(CutOff("body broken off")),
@@ -293,9 +301,9 @@ impl<H: Handler> Frame<H> {
             if !share.take(data.len()) {
                 return Ok(Err(self.overloaded(conn, &body)));
             }
-            received.extend_from_slice(&data);
+            received.add(data, announced);
         }
-        let received = received.freeze();
+        let received = received.whole();
         if !deflated || received.is_empty() {
             return Ok(Ok((received, share)));
         }
@@ -376,6 +384,49 @@ impl<H: Handler> Frame<H> {
         *out.status_mut() = status;
         *out.headers_mut() = map;
         out
+    }
+}
+
+/// A body as it comes: usually in one piece, which then needs no copy.
+enum Received {
+    Nothing,
+    One(Bytes),
+    Several(BytesMut),
+}
+
+impl Received {
+    fn len(&self) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::One(piece) => piece.len(),
+            Self::Several(pieces) => pieces.len(),
+        }
+    }
+
+    /// Adds a piece of a body that was announced to have so many bytes.
+    fn add(&mut self, piece: Bytes, announced: Option<u64>) {
+        *self = match std::mem::replace(self, Self::Nothing) {
+            Self::Nothing => Self::One(piece),
+            Self::One(first) => {
+                let announced = usize::try_from(announced.unwrap_or(0)).unwrap_or(0).min(64 << 10);
+                let mut pieces = BytesMut::with_capacity(announced.max(first.len() + piece.len()));
+                pieces.extend_from_slice(&first);
+                pieces.extend_from_slice(&piece);
+                Self::Several(pieces)
+            }
+            Self::Several(mut pieces) => {
+                pieces.extend_from_slice(&piece);
+                Self::Several(pieces)
+            }
+        };
+    }
+
+    fn whole(self) -> Bytes {
+        match self {
+            Self::Nothing => Bytes::new(),
+            Self::One(piece) => piece,
+            Self::Several(pieces) => pieces.freeze(),
+        }
     }
 }
 

@@ -128,9 +128,7 @@ pub(crate) fn open(store: Store) -> Result<(Machine, Log), RecoveryError> {
         });
         for (clock, digest, records) in rows {
             digests.before(&machine, digest)?;
-            for record in records {
-                machine.restore(record)?;
-            }
+            machine.restore_all(&records)?;
             machine.advance_clock(clock);
         }
         reader.join().expect("reading the log breaks no assertion")

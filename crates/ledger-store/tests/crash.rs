@@ -103,7 +103,7 @@ fn digests(disk: &SimDisk) -> Vec<batzen_ledger::machine::Digest> {
     let mut machine = Machine::new(&[0; 16]);
     let mut digests = vec![machine.digest()];
     for number in 0..reader.len() {
-        machine.restore(reader.record(number).unwrap()).unwrap();
+        machine.restore(&reader.record(number).unwrap()).unwrap();
         if ends.iter().any(|(_, digest)| *digest == machine.digest().to_u128()) {
             digests.push(machine.digest());
         }

@@ -378,7 +378,7 @@ impl Pair {
     fn replay(&self) {
         let (mut restored, mut replayed) = (Machine::new(&[1; 16]), Machine::new(&[2; 16]));
         for record in self.history.records() {
-            restored.restore(*record).unwrap();
+            restored.restore(record).unwrap();
             let Ok(result) = replayed.replay(&self.history, record);
             result.unwrap();
         }

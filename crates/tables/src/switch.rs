@@ -67,10 +67,12 @@ record! {
         pub next_participant: u32,
         /// The next account id, from 1.
         pub next_account: u32,
-        /// The next number in the outbox.
-        pub next_outbox: u64,
         /// The one window that is open.
         pub open_window: u64,
+        /// Accepted fulfilments of the open window that the ledger has not answered.
+        pub open_in_flight: u64,
+        /// Transfers committed in the open window.
+        pub open_transfers: u64,
         /// The next settlement, from 1.
         pub next_settlement: u64,
         /// The next approval, from 1.
@@ -209,6 +211,8 @@ record! {
         /// The error code that new prepares are refused with because the granted headroom could not be taken back in full;
         /// 0: the participant is within its limit.
         pub over_limit: u16,
+        /// Whether each transfer of the currency is settled at once by itself. The hub's account for settlement only.
+        pub gross: bool,
     }
 }
 
@@ -296,6 +300,8 @@ record! {
         pub completed: u64,
         /// The settlement window, once a fulfilment was accepted; 0: none.
         pub window: u64,
+        /// Whether it is settled at once by itself.
+        pub gross: bool,
         /// Whether the payee wants to be told what became of its fulfilment.
         pub wants_patch: bool,
         /// Why it failed; 0: it has not.
@@ -405,7 +411,7 @@ record! {
     pub key struct OutboxKey {
         /// To whom.
         pub participant: u32,
-        /// Its number: messages about one transfer are sent in their order.
+        /// Its number, in the order of the commands that it comes from: messages about one transfer are sent in this order.
         pub number: u64,
     }
 }

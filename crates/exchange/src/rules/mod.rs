@@ -118,6 +118,17 @@ impl Rules for ExchangeRules {
         }
     }
 
+    fn is_background(&self, command: &Command) -> bool {
+        matches!(
+            command,
+            Command::Credits(_)
+                | Command::CloseReserve(_)
+                | Command::Aggregate(_)
+                | Command::TransfersDone(_)
+                | Command::TransferFailed(_)
+        )
+    }
+
     fn execute(&self, rows: &mut WorkingSet, command: &Command, now: Timestamp) -> Result<Outcome, Refusal> {
         match command {
             Command::Withdraw(command) => self.withdraw(rows, command, now).map(Outcome::Withdraw),

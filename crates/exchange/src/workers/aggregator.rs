@@ -71,6 +71,14 @@ pub async fn run_until_idle(app: &Exchange) -> Result<Progress, WorkerError> {
     }
 }
 
+/// Aggregates until the service ends, beside the service's own worker.
+///
+/// # Errors
+/// When the store fails.
+pub async fn serve(app: &Exchange) -> Result<(), WorkerError> {
+    run(app, &Bells::default()).await
+}
+
 /// Aggregates until the service ends.
 pub(super) async fn run(app: &Exchange, bells: &Bells) -> Result<(), WorkerError> {
     let mut aggregator = Aggregator::new(app, Mode::Service, bells);

@@ -32,6 +32,14 @@ pub async fn run_until_idle(app: &Exchange) -> Result<Progress, WorkerError> {
     Closer::new(app, Mode::UntilIdle, &Bells::default()).round().await
 }
 
+/// Closes expired reserves until the service ends, beside the service's own worker.
+///
+/// # Errors
+/// When the store fails.
+pub async fn serve(app: &Exchange) -> Result<(), WorkerError> {
+    run(app, &Bells::default()).await
+}
+
 /// Closes until the service ends.
 pub(super) async fn run(app: &Exchange, bells: &Bells) -> Result<(), WorkerError> {
     let mut closer = Closer::new(app, Mode::Service, bells);

@@ -29,6 +29,14 @@ pub async fn run_until_idle(app: &Exchange) -> Result<Progress, WorkerError> {
     Orders { app, mode: Mode::UntilIdle, bells: &Bells::default(), aside: Aside::new() }.round().await
 }
 
+/// Executes orders until the service ends, beside the service's own worker.
+///
+/// # Errors
+/// When the store fails.
+pub async fn serve(app: &Exchange) -> Result<(), WorkerError> {
+    run(app, &Bells::default()).await
+}
+
 /// Executes orders until the service ends.
 pub(super) async fn run(app: &Exchange, bells: &Bells) -> Result<(), WorkerError> {
     let mut orders = Orders { app, mode: Mode::Service, bells, aside: Aside::new() };

@@ -76,6 +76,14 @@ pub async fn share_until_idle(app: &Exchange, sharing: Sharing) -> Result<Progre
     }
 }
 
+/// Has transfers executed until the service ends, as one of several workers; looks for new ones at the configured interval.
+///
+/// # Errors
+/// When the store fails.
+pub async fn serve(app: &Exchange, sharing: Sharing) -> Result<(), WorkerError> {
+    Transfers::new(app, Mode::Service, sharing)?.serve(&Bells::default()).await
+}
+
 /// Has transfers executed until the service ends.
 pub(super) async fn run(app: &Exchange, bells: &Bells) -> Result<(), WorkerError> {
     // What is in flight at the end is dropped; the bank will be asked again.

@@ -82,12 +82,25 @@ fn retries(error: &ClientError) -> bool {
     error.is_transient() || matches!(error, ClientError::BadReply { .. })
 }
 
+/// Watches all accounts until the service ends, as one of several watchers.
+///
+/// # Errors
+/// What keeps it from that.
+pub async fn serve(app: &Exchange, sharing: Sharing) -> Result<(), WorkerError> {
+    let watches = accounts(app).map(|account| watch(app, account, sharing));
+    futures_util::future::try_join_all(watches).await.map(|_| ())
+}
+
 /// Watches one account until the service ends.
 pub(super) async fn run(app: &Exchange, account: &AccountConfig) -> Result<(), WorkerError> {
+    watch(app, account, Sharing::default()).await
+}
+
+async fn watch(app: &Exchange, account: &AccountConfig, sharing: Sharing) -> Result<(), WorkerError> {
     tokio::select! {
         biased;
         () = app.drain.draining() => Ok(()),
-        result = async { Watch::new(app, account, Mode::Service, Sharing::default()).await?.run().await } => result,
+        result = async { Watch::new(app, account, Mode::Service, sharing).await?.run().await } => result,
     }
 }
 

@@ -395,7 +395,7 @@ impl World {
         // Timestamps of refusals may have been given that no record tells of.
         let mut machine = Machine::new(&[4; 16]);
         for record in self.reference.history.records() {
-            machine.restore(*record).map_err(|error| error.to_string())?;
+            machine.restore(record).map_err(|error| error.to_string())?;
         }
         machine.advance_clock(self.durable.as_ref().unwrap().machine().clock());
         self.reference.machine = machine;

@@ -92,6 +92,21 @@ impl Movement {
         !matches!(self.kind, ChangeKind::TwoPhaseExpired)
     }
 
+    /// Whether the limits of its accounts hold after it. Only what raises the limited side can break them.
+    pub(super) fn keeps_limits(&self) -> bool {
+        if !matches!(self.kind, ChangeKind::SinglePhase | ChangeKind::TwoPhasePending) {
+            return true;
+        }
+        let within = |pending: u128, posted: u128, limit| {
+            pending.checked_add(posted).is_some_and(|total| total <= limit)
+        };
+        let (debit, credit) = (&self.debit.balances, &self.credit.balances);
+        (!self.debit.flags.contains(AccountFlags::DEBITS_MUST_NOT_EXCEED_CREDITS)
+            || within(debit.debits_pending, debit.debits_posted, debit.credits_posted))
+            && (!self.credit.flags.contains(AccountFlags::CREDITS_MUST_NOT_EXCEED_DEBITS)
+                || within(credit.credits_pending, credit.credits_posted, credit.debits_posted))
+    }
+
     /// The side of this account, if it has one.
     #[must_use]
     pub const fn side_of(&self, account: u32) -> Option<&Side> {

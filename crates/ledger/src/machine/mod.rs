@@ -201,38 +201,49 @@ impl Machine {
         start
     }
 
-    /// Lets a record take effect.
+    /// Lets a fresh record take effect.
     fn append(&mut self, record: LogRecord) {
+        let undo = self.apply(&record);
+        self.undo.push(undo);
+        self.fresh.push(record);
+    }
+
+    /// Changes the state as a record says.
+    fn apply(&mut self, record: &LogRecord) -> Undo {
         let number = self.counts.records;
-        self.digest.add(&record);
-        let undo = match &record {
+        self.counts.records += 1;
+        self.digest.add(record);
+        match record {
             LogRecord::Account(account) => {
                 assert!(self.accounts.last_timestamp() < account.timestamp, "timestamps increase");
                 self.accounts.insert(*account, &self.hasher);
                 self.counts.accounts += 1;
                 Undo::Account
             }
-            LogRecord::Movement(movement) => self.append_movement(movement, number),
+            LogRecord::Movement(movement) => self.apply_movement(movement, number),
             LogRecord::Burnt { id, .. } => {
                 let hash = self.hasher.hash(*id);
                 self.ids.insert(hash, number, IdStatus::Burnt);
                 self.counts.burnt += 1;
                 Undo::Burnt { hash }
             }
-        };
-        self.counts.records += 1;
-        self.undo.push(undo);
-        self.fresh.push(record);
+        }
     }
 
-    fn append_movement(&mut self, movement: &Movement, number: u64) -> Undo {
+    fn apply_movement(&mut self, movement: &Movement, number: u64) -> Undo {
         let transfer = &movement.transfer;
         assert!(self.last_movement < movement.timestamp, "timestamps increase");
         self.last_movement = movement.timestamp;
         let debit = self.accounts.apply(&movement.debit, movement.timestamp, number);
         let credit = self.accounts.apply(&movement.credit, movement.timestamp, number);
         self.accounts.assert_balanced(debit.number);
-        self.assert_limits(movement);
+        assert!(
+            movement.keeps_limits(),
+            "transfer {} breaks the limit of an account, {} or {}",
+            transfer.id,
+            transfer.debit_account_id,
+            transfer.credit_account_id
+        );
 
         let (pending, status) = match movement.kind {
             ChangeKind::SinglePhase => (PendingChange::None, Some(IdStatus::Plain)),
@@ -265,31 +276,6 @@ impl Machine {
         assert_eq!(before, IdStatus::Pending, "a pending transfer is resolved once");
         self.counts.pendings -= 1;
         PendingChange::Removed(pending)
-    }
-
-    /// The limit of an account holds after every movement that raises its limited side.
-    fn assert_limits(&self, movement: &Movement) {
-        if !matches!(movement.kind, ChangeKind::SinglePhase | ChangeKind::TwoPhasePending) {
-            return;
-        }
-        use crate::AccountFlags as F;
-        let (debit, credit) = (&movement.debit, &movement.credit);
-        let sum =
-            |pending: u128, posted: u128| pending.checked_add(posted).expect("the sum of balances fits");
-        assert!(
-            !debit.flags.contains(F::DEBITS_MUST_NOT_EXCEED_CREDITS)
-                || sum(debit.balances.debits_pending, debit.balances.debits_posted)
-                    <= debit.balances.credits_posted,
-            "the limit of account {} is broken",
-            movement.transfer.debit_account_id
-        );
-        assert!(
-            !credit.flags.contains(F::CREDITS_MUST_NOT_EXCEED_DEBITS)
-                || sum(credit.balances.credits_pending, credit.balances.credits_posted)
-                    <= credit.balances.debits_posted,
-            "the limit of account {} is broken",
-            movement.transfer.credit_account_id
-        );
     }
 
     /// The present state, to return to with [`Machine::rollback`]. Good until it is settled.

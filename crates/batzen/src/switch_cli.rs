@@ -1,0 +1,156 @@
+//! `batzen switch`: run the interbank switch.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use batzen_config::Config;
+use batzen_ledger::{Ledger, MemoryLedger};
+use batzen_ledger_store::{DurableLedger, DurableOptions};
+use batzen_switch::{Operator, Switch, SwitchConfig, SwitchError};
+use clap::{Args, Subcommand};
+
+use crate::services::{self, Common};
+
+/// Configuration sections that name an operator.
+const OPERATOR_PREFIX: &str = "switch-operator-";
+
+/// Run the interbank switch.
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub struct SwitchArgs {
+    #[command(subcommand)]
+    command: SwitchCommand,
+}
+
+#[derive(Subcommand)]
+enum SwitchCommand {
+    /// Serve the participants' and the operators' interfaces over a ledger of the process' own
+    Serve(ServeArgs),
+}
+
+/// Options of `switch serve`; each stands over the configuration file.
+#[derive(Args)]
+#[command(after_help = "Example:
+  batzen switch serve --config switch.conf
+
+  [switch]
+  PORT = 8090
+  ADMIN_PORT = 8091
+  DATA_DIR = /var/lib/batzen/switch
+  [switch-operator-alice]
+  TOKEN = secret-token:alice
+  [switch-operator-bob]
+  TOKEN = secret-token:bob
+
+Ready when GET /health at the operators' port answers 200.")]
+struct ServeArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Directory of store and ledger [default: from the configuration]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Keep everything in memory only: it ends with the process
+    #[arg(long, conflicts_with = "data")]
+    in_memory: bool,
+    /// Port of the participants' interface; 0 picks a free one [default: 8090]
+    #[arg(short, long)]
+    port: Option<u16>,
+    /// Port of the operators' interface; 0 picks a free one [default: 8091]
+    #[arg(long)]
+    admin_port: Option<u16>,
+    /// Address to listen on [default: 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS")]
+    bind: Option<String>,
+}
+
+/// Runs a `batzen switch` command.
+///
+/// # Errors
+/// Whatever keeps it from its work, as one line.
+pub fn run(args: SwitchArgs) -> anyhow::Result<ExitCode> {
+    match args.command {
+        SwitchCommand::Serve(args) => services::block_on(serve(args)),
+    }
+}
+
+fn port(ini: &Config, option: &str, default: u16) -> anyhow::Result<u16> {
+    match ini.text("switch", option) {
+        Some(text) => text.parse().with_context(|| format!("[switch] {option} = {text}: not a port")),
+        None => Ok(default),
+    }
+}
+
+fn yes(ini: &Config, option: &str, default: bool) -> anyhow::Result<bool> {
+    match ini.text("switch", option) {
+        None => Ok(default),
+        Some(text) if text.eq_ignore_ascii_case("yes") => Ok(true),
+        Some(text) if text.eq_ignore_ascii_case("no") => Ok(false),
+        Some(text) => bail!("[switch] {option} = {text}: expected YES or NO"),
+    }
+}
+
+fn switch_config(args: &ServeArgs) -> anyhow::Result<SwitchConfig> {
+    let ini = args.common.load()?;
+    let mut operators = Vec::new();
+    for section in ini.sections() {
+        let section = section.to_ascii_lowercase();
+        if let Some(name) = section.strip_prefix(OPERATOR_PREFIX) {
+            let token = ini.text(&section, "TOKEN");
+            let token = token.with_context(|| format!("[{section}] has no TOKEN"))?;
+            operators.push(Operator::new(name, &token));
+        }
+    }
+    let data_dir = match (&args.data, args.in_memory) {
+        (_, true) => None,
+        (Some(dir), false) => Some(dir.clone()),
+        (None, false) => match ini.text("switch", "DATA_DIR") {
+            Some(dir) => Some(PathBuf::from(dir)),
+            None => {
+                bail!("where shall the books be kept? Name a directory with --data DIR, or say --in-memory")
+            }
+        },
+    };
+    let data_dir = data_dir.map(|dir| services::directory(&dir)).transpose()?;
+    let host = args.bind.clone().or_else(|| ini.text("switch", "BIND_TO").map(Into::into));
+    Ok(SwitchConfig {
+        data_dir,
+        listen_host: Some(host.unwrap_or_else(|| "127.0.0.1".to_owned())),
+        port: args.port.map_or_else(|| port(&ini, "PORT", 8090), Ok)?,
+        admin_port: args.admin_port.map_or_else(|| port(&ini, "ADMIN_PORT", 8091), Ok)?,
+        operators,
+        four_eyes: yes(&ini, "FOUR_EYES", true)?,
+        allow_on_us: yes(&ini, "ALLOW_ON_US", false)?,
+        clock: args.common.timetravel.clock(),
+        ..SwitchConfig::default()
+    })
+}
+
+async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
+    let stop = services::stop_signal()?;
+    let mut config = switch_config(&args)?;
+    let mut durable = None;
+    let ledger: Arc<dyn Ledger> = match config.data_dir.take() {
+        Some(dir) => {
+            config.data_dir = Some(services::directory(&dir.join("switch"))?);
+            let dir = services::directory(&dir.join("ledger"))?;
+            let open = move || DurableLedger::open(&dir, DurableOptions::default());
+            let ledger = Arc::new(tokio::task::spawn_blocking(open).await?.context("the ledger")?);
+            durable = Some(Arc::clone(&ledger));
+            ledger
+        }
+        None => Arc::new(MemoryLedger::with_system_clock()),
+    };
+    let switch = match Switch::start(config, ledger).await {
+        Err(SwitchError::Bind(error)) => bail!("cannot listen: {error}"),
+        other => other?,
+    };
+    eprintln!("switch ready: participants {} operators {}", switch.fsp_url(), switch.admin_url());
+    stop.await;
+    switch.shutdown().await.context("the switch's store")?;
+    if let Some(ledger) = durable {
+        ledger.stop().context("the ledger's store")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,283 @@
+//! Changes of participants, accounts, limits and models: proposed by one operator, approved by another.
+
+use batzen_http::Response;
+use batzen_tables::switch::{AccountKind, ApprovalKey, ApprovalRow, Approvals, HUB};
+use serde_json::{Value, json};
+
+use super::bodies::{self, currency, remark};
+use super::{AdminApi, Answer, HUB_NAME, Wish, failed, fault};
+use crate::directory::ENDPOINT_TYPES;
+use crate::errors::ApiError;
+use crate::messages::SWITCH_NAME;
+use crate::outbox::wire::split_url;
+use crate::rules::admin::ApprovalState;
+use crate::rules::{Change, Command, Refusal};
+use crate::treasury::OperatorError;
+use crate::values::format_time;
+
+/// Approvals in one answer.
+const APPROVALS_MAX: usize = 1000;
+
+fn malformed(text: &str) -> OperatorError {
+    OperatorError::Malformed(text.to_owned())
+}
+
+fn is_hub(name: &str) -> bool {
+    name.eq_ignore_ascii_case(HUB_NAME)
+}
+
+/// Names are 1 to 32 characters that stand in a header and in a path as they are.
+fn check_name(name: &str) -> Result<(), OperatorError> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    if name.is_empty() || name.len() > 32 || !name.bytes().all(plain) {
+        return Err(malformed("a name is 1 to 32 letters, digits, hyphens, dots or underscores"));
+    }
+    if is_hub(name) || name.eq_ignore_ascii_case(SWITCH_NAME) || name.eq_ignore_ascii_case("limits") {
+        return Err(malformed("this name is taken by the hub"));
+    }
+    Ok(())
+}
+
+impl AdminApi {
+    /// Proposes a change, or does it at once where one operator is enough.
+    async fn propose(&self, wish: &Wish<'_>, status: u16, change: Change) -> Answer {
+        let result = async {
+            if !self.service.config().four_eyes {
+                let number = self.service.apply(&change).await?;
+                tracing::info!(operator = wish.operator, ?change, "changed");
+                return Ok(Response::json(status, &self.result(&change, number)));
+            }
+            let id = self.service.propose(&change, wish.operator).await?;
+            tracing::info!(operator = wish.operator, approval = id, "change proposed");
+            Ok(Response::json(202, &json!({ "approvalId": id, "state": "OPEN" })))
+        };
+        result.await.map_err(|error: OperatorError| failed(&error))
+    }
+
+    /// What a change is answered with when it is done.
+    fn result(&self, change: &Change, number: u64) -> Value {
+        match change {
+            Change::Accounts { name: Some(name), .. } | Change::Activate { name, .. } => {
+                self.participant_json(name).unwrap_or_else(|_| json!({ "name": name, "id": number }))
+            }
+            _ => json!({ "done": true }),
+        }
+    }
+
+    pub(super) async fn participant_create(&self, wish: &Wish<'_>) -> Answer {
+        let body: bodies::NewParticipant = wish.json()?;
+        check_name(&body.name).map_err(|error| failed(&error))?;
+        let currency = currency(&body.currency).map_err(|error| failed(&error))?;
+        self.propose(wish, 201, Change::Accounts { name: Some(body.name), currency, number: 0 }).await
+    }
+
+    pub(super) async fn participant_change(&self, wish: &Wish<'_>) -> Answer {
+        let body: bodies::Active = wish.json()?;
+        let name = self.known(wish.param(0))?;
+        self.propose(wish, 200, Change::Activate { name, active: body.is_active }).await
+    }
+
+    /// The name of a participant that exists.
+    fn known(&self, name: &str) -> Result<String, Response> {
+        let directory = self.service.directory();
+        let entry = directory.by_name(name);
+        entry.map(|entry| entry.name.clone()).ok_or_else(|| failed(&Refusal::Unknown("participant").into()))
+    }
+
+    pub(super) async fn endpoint_set(&self, wish: &Wish<'_>) -> Answer {
+        let body: bodies::NewEndpoint = wish.json()?;
+        let name = self.known(wish.param(0))?;
+        if !ENDPOINT_TYPES.contains(&body.kind.as_str()) {
+            let text = format!("the type is one of {}", ENDPOINT_TYPES.join(", "));
+            return Err(failed(&malformed(&text)));
+        }
+        if body.value.len() > 1024 || split_url(&body.value).is_none() {
+            return Err(failed(&malformed("the value is an http:// URL without query")));
+        }
+        let change = Change::Endpoint { name, endpoint: body.kind, url: body.value, number: 0 };
+        self.propose(wish, 201, change).await
+    }
+
+    pub(super) async fn initial_limits(&self, wish: &Wish<'_>) -> Answer {
+        let body: bodies::InitialLimits = wish.json()?;
+        let position = body.initial_position.as_ref().map_or(Ok(0), bodies::AmountText::parse);
+        if position.map_err(|error| failed(&error))? != 0 {
+            return Err(failed(&malformed("initialPosition is 0: positions come from transfers alone")));
+        }
+        self.limit(wish, 201, &body.currency, &body.limit, true).await
+    }
+
+    pub(super) async fn limit_change(&self, wish: &Wish<'_>) -> Answer {
+        let body: bodies::LimitChange = wish.json()?;
+        self.limit(wish, 200, &body.currency, &body.limit, false).await
+    }
+
+    async fn limit(
+        &self,
+        wish: &Wish<'_>,
+        status: u16,
+        currency_text: &str,
+        limit: &bodies::Limit,
+        initial: bool,
+    ) -> Answer {
+        let name = self.known(wish.param(0))?;
+        let read = || {
+            if limit.kind != "NET_DEBIT_CAP" {
+                return Err(malformed("the type of a limit is NET_DEBIT_CAP"));
+            }
+            if limit.alarm_percentage.is_some_and(|percentage| percentage > 100) {
+                return Err(malformed("alarmPercentage is at most 100"));
+            }
+            Ok((currency(currency_text)?, limit.value.parse()?))
+        };
+        let (currency, ndc) = read().map_err(|error| failed(&error))?;
+        let alarm_percentage = limit.alarm_percentage;
+        let change = Change::Limit { name, currency, ndc, alarm_percentage, initial, number: 0 };
+        self.propose(wish, status, change).await
+    }
+
+    /// The hub's accounts of a currency come into being together, whichever is asked for first.
+    pub(super) async fn account_create(&self, wish: &Wish<'_>) -> Answer {
+        let body: bodies::NewAccount = wish.json()?;
+        let currency = currency(&body.currency).map_err(|error| failed(&error))?;
+        let name = wish.param(0);
+        let (owner, kinds) = if is_hub(name) {
+            (None, [AccountKind::HubReconciliation, AccountKind::HubMultilateralSettlement])
+        } else {
+            (Some(self.known(name)?), [AccountKind::Position, AccountKind::Settlement])
+        };
+        if !kinds.iter().any(|kind| kind.name() == body.kind) {
+            return Err(failed(&malformed("this owner has no accounts of this type")));
+        }
+        if owner.is_none() && self.account_row(HUB, currency, kinds[0])?.is_some() {
+            return Ok(Response::json(200, &json!({ "done": true })));
+        }
+        self.propose(wish, 201, Change::Accounts { name: owner, currency, number: 0 }).await
+    }
+
+    pub(super) async fn account_change(&self, wish: &Wish<'_>) -> Answer {
+        let body: bodies::Active = wish.json()?;
+        let name = wish.param(0);
+        let key = self.account_by_id(name, wish.param(1))?;
+        let change = Change::ActivateAccount {
+            name: (!is_hub(name)).then(|| name.to_owned()),
+            currency: key.currency,
+            kind: key.kind,
+            active: body.is_active,
+            number: 0,
+        };
+        self.propose(wish, 200, change).await
+    }
+
+    pub(super) async fn model_set(&self, wish: &Wish<'_>, name: Option<&str>) -> Answer {
+        let body: bodies::Model = wish.json()?;
+        let read = || {
+            let name = name.or(body.name.as_deref()).ok_or_else(|| malformed("the name is missing"))?;
+            if name.is_empty() || name.len() > 64 {
+                return Err(malformed("names of models have 1 to 64 characters"));
+            }
+            let delay = body.settlement_delay.as_deref();
+            let gross = match (body.settlement_granularity.as_str(), delay) {
+                ("GROSS", Some("IMMEDIATE")) => true,
+                ("NET", Some("DEFERRED") | None) => false,
+                _ => return Err(malformed("models are GROSS and IMMEDIATE, or NET and DEFERRED")),
+            };
+            let interchange = body.settlement_interchange.as_deref().unwrap_or("MULTILATERAL");
+            if !matches!((gross, interchange), (false, "MULTILATERAL") | (true, "BILATERAL" | "MULTILATERAL"))
+            {
+                return Err(malformed("net models are MULTILATERAL"));
+            }
+            let types =
+                [(&body.ledger_account_type, "POSITION"), (&body.settlement_account_type, "SETTLEMENT")];
+            if types.iter().any(|(given, known)| given.as_deref().is_some_and(|given| given != *known)) {
+                return Err(malformed("models settle POSITION against SETTLEMENT"));
+            }
+            Ok(Change::Model {
+                name: remark(name)?,
+                currency: body.currency.as_deref().map_or(Ok(0), currency)?,
+                gross,
+                require_liquidity_check: body.require_liquidity_check,
+                auto_position_reset: body.auto_position_reset,
+                active: body.is_active.unwrap_or(true),
+            })
+        };
+        let change = read().map_err(|error| failed(&error))?;
+        self.propose(wish, if name.is_some() { 200 } else { 201 }, change).await
+    }
+
+    pub(super) fn approvals(&self, wish: &Wish<'_>) -> Answer {
+        let mut all = self.service.store().all::<Approvals>().map_err(|error| failed(&error.into()))?;
+        all.sort_by_key(|found| std::cmp::Reverse(found.key.id));
+        let state = wish.request.query_text("state");
+        let shown = all
+            .iter()
+            .filter(|found| state.is_none_or(|state| ApprovalState::name(found.row.state) == state))
+            .take(APPROVALS_MAX);
+        let shown: Vec<Value> = shown.map(|found| approval_json(found.key.id, &found.row)).collect();
+        Ok(Response::json(200, &shown))
+    }
+
+    pub(super) fn approval(&self, id: &str) -> Answer {
+        let (id, row) = self.approval_row(id)?;
+        Ok(Response::json(200, &approval_json(id, &row)))
+    }
+
+    fn approval_row(&self, id: &str) -> Result<(u64, ApprovalRow), Response> {
+        let unknown = || failed(&Refusal::Unknown("approval").into());
+        let id = id.parse().map_err(|_| unknown())?;
+        let stored = self.service.store().get::<Approvals>(&ApprovalKey { id });
+        let stored = stored.map_err(|error| failed(&error.into()))?;
+        Ok((id, stored.ok_or_else(unknown)?.row))
+    }
+
+    pub(super) async fn approval_decide(&self, wish: &Wish<'_>) -> Answer {
+        let body: bodies::Decision = wish.json()?;
+        let (id, row) = self.approval_row(wish.param(0))?;
+        let state = match body.decision.as_str() {
+            "APPROVE" => ApprovalState::Approved,
+            "REJECT" => ApprovalState::Rejected,
+            _ => return Err(fault(400, ApiError::MalformedSyntax, "the decision is APPROVE or REJECT")),
+        };
+        let decide = async |state, result: String| {
+            let operator = wish.operator.to_owned();
+            let command = Command::Decide { id, operator, state, result };
+            let verdict = self.service.lane().submit(command).await.map_err(OperatorError::from);
+            verdict.and_then(|verdict| verdict.map_err(OperatorError::from)).map_err(|error| failed(&error))
+        };
+        // The decision is recorded first: it is repeated by the same operator if the change is cut short.
+        let rejected = state == ApprovalState::Rejected;
+        decide(state, if rejected { "rejected".to_owned() } else { String::new() }).await?;
+        tracing::info!(operator = wish.operator, approval = id, ?state, "change decided");
+        if rejected {
+            return Ok(Response::json(200, &json!({ "approvalId": id, "state": "REJECTED" })));
+        }
+        let change: Change = serde_json::from_str(&row.change).expect("changes are written by the rules");
+        match self.service.apply(&change).await {
+            Ok(number) => {
+                decide(ApprovalState::Approved, "done".to_owned()).await?;
+                let mut result = self.result(&change, number);
+                result["approvalId"] = json!(id);
+                Ok(Response::json(200, &result))
+            }
+            Err(error) => {
+                decide(ApprovalState::Failed, error.to_string()).await?;
+                Err(failed(&error))
+            }
+        }
+    }
+}
+
+fn approval_json(id: u64, row: &ApprovalRow) -> Value {
+    let time = |time: batzen_protocol::Timestamp| format_time(time.as_micros() / 1000);
+    let decided = row.state != ApprovalState::Open as u8;
+    json!({
+        "approvalId": id,
+        "state": ApprovalState::name(row.state),
+        "change": serde_json::from_str::<Value>(&row.change).unwrap_or_default(),
+        "proposedBy": row.proposed_by,
+        "proposed": time(row.proposed),
+        "decidedBy": decided.then_some(&row.decided_by),
+        "decided": decided.then(|| time(row.decided)),
+        "result": row.result,
+    })
+}

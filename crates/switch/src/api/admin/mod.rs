@@ -1,0 +1,229 @@
+//! The operators' interface: synchronous, each request with an operator's bearer token.
+
+mod bodies;
+mod books;
+mod changes;
+mod funds;
+mod metrics;
+
+use std::sync::Arc;
+
+use batzen_http::{Handler, Method, Request, Response, Routes, Stats, Style, dashboard, header};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::errors::ApiError;
+use crate::pipeline::LaneError;
+use crate::rules::Refusal;
+use crate::service::Service;
+use crate::treasury::OperatorError;
+
+/// The name of the hub in paths.
+pub const HUB_NAME: &str = "Hub";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Endpoint {
+    Health,
+    Metrics,
+    Dashboard,
+    Participants,
+    ParticipantCreate,
+    Participant,
+    ParticipantChange,
+    Callbacks,
+    CallbackSet,
+    InitialLimits,
+    AllLimits,
+    Limits,
+    LimitChange,
+    Positions,
+    Accounts,
+    AccountCreate,
+    AccountChange,
+    Funds,
+    FundsFinish,
+    Approvals,
+    Approval,
+    ApprovalDecide,
+    Windows,
+    Window,
+    WindowClose,
+    Models,
+    ModelSet,
+    ModelChange,
+    Balances,
+    Statement,
+    Transfer,
+}
+
+fn routes() -> Routes<Endpoint> {
+    use Endpoint as E;
+    let (get, post, put) = (Method::GET, Method::POST, Method::PUT);
+    Routes::new(Style::ByPath)
+        .route(get.clone(), "/health", E::Health)
+        .route(get.clone(), "/metrics", E::Metrics)
+        .route(get.clone(), "/dashboard", E::Dashboard)
+        .route(get.clone(), "/participants", E::Participants)
+        .route(post.clone(), "/participants", E::ParticipantCreate)
+        .route(get.clone(), "/participants/limits", E::AllLimits)
+        .route(get.clone(), "/participants/:name", E::Participant)
+        .route(put.clone(), "/participants/:name", E::ParticipantChange)
+        .route(get.clone(), "/participants/:name/endpoints", E::Callbacks)
+        .route(post.clone(), "/participants/:name/endpoints", E::CallbackSet)
+        .route(post.clone(), "/participants/:name/initialPositionAndLimits", E::InitialLimits)
+        .route(get.clone(), "/participants/:name/limits", E::Limits)
+        .route(put.clone(), "/participants/:name/limits", E::LimitChange)
+        .route(get.clone(), "/participants/:name/positions", E::Positions)
+        .route(get.clone(), "/participants/:name/statement", E::Statement)
+        .route(get.clone(), "/participants/:name/accounts", E::Accounts)
+        .route(post.clone(), "/participants/:name/accounts", E::AccountCreate)
+        .route(put.clone(), "/participants/:name/accounts/:id", E::AccountChange)
+        .route(post.clone(), "/participants/:name/accounts/:id", E::Funds)
+        .route(put.clone(), "/participants/:name/accounts/:id/transfers/:transfer", E::FundsFinish)
+        .route(get.clone(), "/approvals", E::Approvals)
+        .route(get.clone(), "/approvals/:id", E::Approval)
+        .route(post.clone(), "/approvals/:id", E::ApprovalDecide)
+        .route(get.clone(), "/settlementWindows", E::Windows)
+        .route(get.clone(), "/settlementWindows/:id", E::Window)
+        .route(post.clone(), "/settlementWindows/:id", E::WindowClose)
+        .route(get.clone(), "/settlementModels", E::Models)
+        .route(post, "/settlementModels", E::ModelSet)
+        .route(put, "/settlementModels/:name", E::ModelChange)
+        .route(get.clone(), "/balances", E::Balances)
+        .route(get, "/transfers/:id", E::Transfer)
+}
+
+/// The handler of the operators' listener.
+pub struct AdminApi {
+    service: Arc<Service>,
+    routes: Routes<Endpoint>,
+    stats: Arc<Stats>,
+}
+
+/// Either answer is sent.
+type Answer = Result<Response, Response>;
+
+/// A request by a known operator.
+struct Wish<'a> {
+    request: &'a Request,
+    operator: &'a str,
+    params: Vec<&'a str>,
+}
+
+impl Wish<'_> {
+    fn param(&self, place: usize) -> &str {
+        self.params.get(place).copied().unwrap_or_default()
+    }
+
+    fn json<T: DeserializeOwned>(&self) -> Result<T, Response> {
+        serde_json::from_slice(&self.request.body)
+            .map_err(|error| fault(400, ApiError::MalformedSyntax, &error.to_string()))
+    }
+}
+
+/// An error answer in the form of the participants' interface.
+fn fault(status: u16, error: ApiError, text: &str) -> Response {
+    let text = if text.is_empty() { error.text() } else { text };
+    let body =
+        json!({ "errorInformation": { "errorCode": error.code().to_string(), "errorDescription": text } });
+    Response::json(status, &body)
+}
+
+fn failed(error: &OperatorError) -> Response {
+    let text = error.to_string();
+    match error {
+        OperatorError::Refused(Refusal::Unknown(_)) => fault(404, ApiError::IdNotFound, &text),
+        OperatorError::Refused(Refusal::Conflict(_)) => fault(409, ApiError::ValidationError, &text),
+        OperatorError::Refused(Refusal::Forbidden(_)) => fault(403, ApiError::ClientError, &text),
+        OperatorError::Refused(Refusal::Overtaken) | OperatorError::Lane(LaneError::Busy) => {
+            fault(503, ApiError::ServerBusy, &text).with_header(header::RETRY_AFTER, "1")
+        }
+        OperatorError::Lane(_) => fault(503, ApiError::ServiceUnavailable, &text),
+        OperatorError::Insufficient(_) => fault(409, ApiError::PayerFspInsufficientLiquidity, &text),
+        OperatorError::Malformed(_) => fault(400, ApiError::MalformedSyntax, &text),
+        OperatorError::Store(_) | OperatorError::Ledger(_) => {
+            tracing::error!(%error, "an operator's request failed");
+            fault(500, ApiError::InternalServerError, &text)
+        }
+    }
+}
+
+impl AdminApi {
+    /// The interface of this service; the counters are those of the participants' server.
+    pub fn new(service: Arc<Service>, stats: Arc<Stats>) -> Self {
+        Self { service, routes: routes(), stats }
+    }
+
+    /// Who asks, by its token.
+    fn operator(&self, request: &Request) -> Result<&str, Response> {
+        let denied = || {
+            fault(401, ApiError::ClientError, "an operator's bearer token is required")
+                .with_header(header::WWW_AUTHENTICATE, "Bearer")
+        };
+        let hash: [u8; 32] = Sha256::digest(request.bearer_token().ok_or_else(denied)?).into();
+        let mut found = None;
+        for operator in &self.service.config().operators {
+            if bool::from(operator.token_hash.ct_eq(&hash)) {
+                found = Some(operator.name.as_str());
+            }
+        }
+        found.ok_or_else(denied)
+    }
+
+    async fn dispatch(&self, request: &Request) -> Answer {
+        use Endpoint as E;
+        let matched = self.routes.resolve(&request.head)?;
+        match matched.endpoint {
+            E::Health => return self.health(),
+            E::Metrics => return Ok(self.metrics()),
+            E::Dashboard => return Ok(dashboard()),
+            _ => {}
+        }
+        let wish = Wish { request, operator: self.operator(request)?, params: matched.params };
+        let wish = &wish;
+        match matched.endpoint {
+            E::Health | E::Metrics | E::Dashboard => unreachable!("answered above"),
+            E::Participants => self.participants(),
+            E::ParticipantCreate => self.participant_create(wish).await,
+            E::Participant => self.participant(wish.param(0)),
+            E::ParticipantChange => self.participant_change(wish).await,
+            E::Callbacks => self.endpoints(wish.param(0)),
+            E::CallbackSet => self.endpoint_set(wish).await,
+            E::InitialLimits => self.initial_limits(wish).await,
+            E::AllLimits => self.limits(None),
+            E::Limits => self.limits(Some(wish.param(0))),
+            E::LimitChange => self.limit_change(wish).await,
+            E::Positions => self.positions(wish.param(0)).await,
+            E::Accounts => self.accounts(wish.param(0)).await,
+            E::AccountCreate => self.account_create(wish).await,
+            E::AccountChange => self.account_change(wish).await,
+            E::Funds => self.funds(wish).await,
+            E::FundsFinish => self.funds_finish(wish).await,
+            E::Approvals => self.approvals(wish),
+            E::Approval => self.approval(wish.param(0)),
+            E::ApprovalDecide => self.approval_decide(wish).await,
+            E::Windows => self.windows(wish),
+            E::Window => self.window(wish.param(0)),
+            E::WindowClose => self.window_close(wish).await,
+            E::Models => self.models(),
+            E::ModelSet => self.model_set(wish, None).await,
+            E::ModelChange => self.model_set(wish, Some(wish.param(0))).await,
+            E::Balances => self.balances().await,
+            E::Statement => self.statement(wish),
+            E::Transfer => self.transfer(wish.param(0)),
+        }
+    }
+
+    fn health(&self) -> Answer {
+        let state = self.service.state().map_err(|error| failed(&error))?;
+        Ok(Response::json(200, &json!({ "status": "OK", "openWindow": state.open_window })))
+    }
+}
+
+impl Handler for AdminApi {
+    async fn handle(&self, request: Request) -> Response {
+        self.dispatch(&request).await.unwrap_or_else(|error| error)
+    }
+}

@@ -1,0 +1,4 @@
+//! HTTP: the participants' interface and the operators'.
+
+pub mod admin;
+pub mod participant;

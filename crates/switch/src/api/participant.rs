@@ -1,0 +1,374 @@
+//! The participants' interface: transfers. A request is acknowledged when it is durably queued; what becomes of it comes as
+//! a callback.
+
+use std::sync::Arc;
+
+use batzen_http::{Handler, HeaderMap, Method, Request, Response, header};
+use serde::Deserialize;
+
+use crate::canonical;
+use crate::directory::{Entry, Snapshot};
+use crate::errors::ApiError;
+use crate::messages::{self, ErrorBody, ErrorInformation, TransferState};
+use crate::pipeline::LaneError;
+use crate::rules::transfers::{Party, Received};
+use crate::rules::{Command, ErrorMessage, Fulfil, Prepare};
+use crate::service::Service;
+use crate::values::{
+    currency_number, is_base64url, is_hash_text, parse_amount, parse_hash, parse_time, parse_uuid,
+};
+
+/// The longest ILP packet, in characters.
+pub(super) const PACKET_CHARACTERS_MAX: usize = 32_768;
+/// Header fields that are passed on with a message.
+const PASSED_ON: [&str; 9] = [
+    "content-type",
+    "date",
+    messages::SOURCE,
+    messages::DESTINATION,
+    messages::SIGNATURE,
+    "fspiop-uri",
+    "fspiop-http-method",
+    "traceparent",
+    "tracestate",
+];
+
+/// A refusal that is answered at once.
+#[derive(Debug)]
+pub(super) struct Refuse {
+    status: u16,
+    error: ApiError,
+    text: String,
+}
+
+impl Refuse {
+    pub(super) fn new(status: u16, error: ApiError, text: impl Into<String>) -> Self {
+        Self { status, error, text: text.into() }
+    }
+
+    pub(super) fn malformed(text: impl Into<String>) -> Self {
+        Self::new(400, ApiError::MalformedSyntax, text)
+    }
+
+    fn response(&self) -> Response {
+        let text = if self.text.is_empty() { self.error.text() } else { &self.text };
+        let error_information = ErrorInformation {
+            error_code: format!("{:04}", self.error.code()).into(),
+            error_description: text.chars().take(128).collect::<String>().into(),
+            extension_list: None,
+        };
+        let response = Response::json(self.status, &ErrorBody { error_information });
+        if self.status == 503 { response.with_header(header::RETRY_AFTER, "1") } else { response }
+    }
+}
+
+impl From<LaneError> for Refuse {
+    fn from(error: LaneError) -> Self {
+        match error {
+            LaneError::Busy => Self::new(503, ApiError::ServerBusy, ""),
+            LaneError::Stopped | LaneError::Store(_) => Self::new(503, ApiError::ServiceUnavailable, ""),
+        }
+    }
+}
+
+/// Reads a body as a message.
+pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refuse> {
+    serde_json::from_slice(body).map_err(|error| {
+        let text = error.to_string();
+        // What is wrong is told by the text alone.
+        let kind = if text.starts_with("missing field") {
+            ApiError::MissingElement
+        } else if text.starts_with("unknown field") {
+            ApiError::TooManyElements
+        } else {
+            ApiError::MalformedSyntax
+        };
+        Refuse::new(400, kind, text)
+    })
+}
+
+/// Who sends a request, and for whom it is.
+pub(super) struct Parties {
+    pub source: Arc<Entry>,
+    pub destination: Option<Arc<Entry>>,
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+/// Checks a media type and its version: `application/vnd.interoperability.RESOURCE+json;version=1.0` or 1.1; in Accept also
+/// a major version alone, or none.
+fn check_media(value: &str, resource: &str, is_accept: bool) -> Result<(), Refuse> {
+    let mut parts = value.split(';').map(str::trim);
+    let media = parts.next().unwrap_or_default();
+    let known = media
+        .strip_prefix("application/vnd.interoperability.")
+        .and_then(|rest| rest.strip_suffix("+json"))
+        .is_some_and(|name| name.eq_ignore_ascii_case(resource));
+    if !known {
+        let (status, error) =
+            if is_accept { (406, ApiError::UnacceptableVersion) } else { (400, ApiError::MalformedSyntax) };
+        return Err(Refuse::new(status, error, format!("{media} is not the media type of {resource}")));
+    }
+    let version = parts.find_map(|part| part.strip_prefix("version=")).map(|v| v.trim_matches('"'));
+    match version {
+        Some("1.0" | "1.1") => Ok(()),
+        Some("1") | None if is_accept => Ok(()),
+        _ => Err(Refuse::new(406, ApiError::UnacceptableVersion, "versions 1.0 and 1.1 are spoken here")),
+    }
+}
+
+/// The checks of headers that all requests share.
+pub(super) fn check_headers(
+    headers: &HeaderMap,
+    resource: &str,
+    method: &Method,
+    directory: &Snapshot,
+) -> Result<Parties, Refuse> {
+    let missing =
+        |name: &str| Refuse::new(400, ApiError::MissingElement, format!("header {name} is missing"));
+    let content_type = text(headers, "content-type").ok_or_else(|| missing("Content-Type"))?;
+    check_media(content_type, resource, false)?;
+    if matches!(*method, Method::POST | Method::GET) {
+        let accept = text(headers, "accept").ok_or_else(|| missing("Accept"))?;
+        accept
+            .split(',')
+            .map(|one| check_media(one.trim(), resource, true))
+            .find(Result::is_ok)
+            .unwrap_or_else(|| {
+                Err(Refuse::new(406, ApiError::UnacceptableVersion, "versions 1.0 and 1.1 are spoken here"))
+            })?;
+    }
+    if !headers.contains_key("date") {
+        return Err(missing("Date"));
+    }
+    let source = text(headers, messages::SOURCE).ok_or_else(|| missing("FSPIOP-Source"))?;
+    let source = directory
+        .by_name(source)
+        .ok_or_else(|| Refuse::new(403, ApiError::ClientError, "FSPIOP-Source is not a participant"))?;
+    let destination = text(headers, messages::DESTINATION).and_then(|name| directory.by_name(name));
+    Ok(Parties { source: Arc::clone(source), destination: destination.cloned() })
+}
+
+/// A message as it goes into the books.
+pub(super) fn received(request: &Request) -> Result<Received, Refuse> {
+    let mut lines = String::with_capacity(320);
+    for name in PASSED_ON {
+        if let Some(value) = text(&request.headers, name) {
+            for part in [name, ": ", value, "\r\n"] {
+                lines.push_str(part);
+            }
+        }
+    }
+    let hash = canonical::hash(&request.body).ok_or_else(|| Refuse::malformed("the body is not JSON"))?;
+    Ok(Received { headers: lines, body: request.body.to_vec(), hash })
+}
+
+pub(super) fn uuid(text: &str, what: &str) -> Result<u128, Refuse> {
+    parse_uuid(text).ok_or_else(|| Refuse::malformed(format!("{what} is not a UUID in lower case")))
+}
+
+/// Amount and currency.
+pub(super) fn money(money: &messages::Money<'_>) -> Result<(u32, u128), Refuse> {
+    let currency = currency_number(&money.currency)
+        .ok_or_else(|| Refuse::malformed("the currency is not three capital letters"))?;
+    let amount = parse_amount(&money.amount).ok_or_else(|| Refuse::malformed("the amount is ill-formed"))?;
+    Ok((currency, amount))
+}
+
+pub(super) fn check_packet(packet: &str) -> Result<(), Refuse> {
+    if packet.is_empty() || packet.len() > PACKET_CHARACTERS_MAX || !is_base64url(packet) {
+        return Err(Refuse::malformed("the ILP packet is not base64url of at most 32,768 characters"));
+    }
+    Ok(())
+}
+
+pub(super) fn check_condition(condition: &str) -> Result<(), Refuse> {
+    if is_hash_text(condition) {
+        Ok(())
+    } else {
+        Err(Refuse::malformed("the condition is not 43 characters of base64url"))
+    }
+}
+
+pub(super) fn check_extensions(list: Option<&messages::ExtensionList<'_>>) -> Result<(), Refuse> {
+    let Some(messages::ExtensionList { extension }) = list else { return Ok(()) };
+    let fits = |text: &str, max: usize| !text.is_empty() && text.chars().count() <= max;
+    if !(1..=16).contains(&extension.len()) {
+        return Err(Refuse::new(400, ApiError::TooManyElements, "an extension list has 1 to 16 pairs"));
+    }
+    if extension.iter().all(|pair| fits(&pair.key, 32) && fits(&pair.value, 128)) {
+        Ok(())
+    } else {
+        Err(Refuse::malformed("keys have 1 to 32 characters, values 1 to 128"))
+    }
+}
+
+pub(super) fn time(text: &str, what: &str) -> Result<u64, Refuse> {
+    parse_time(text)
+        .ok_or_else(|| Refuse::malformed(format!("{what} is not a time with milliseconds and zone")))
+}
+
+pub(super) fn party(directory: &Snapshot, name: &str) -> Result<Party, Refuse> {
+    if name.is_empty() || name.len() > 32 {
+        return Err(Refuse::malformed("names of participants have 1 to 32 characters"));
+    }
+    let number = directory.by_name(name).map_or(0, |entry| entry.number);
+    Ok(Party { name: name.to_owned(), number })
+}
+
+/// The handler of the participants' listener.
+pub struct ParticipantApi {
+    service: Arc<Service>,
+}
+
+type Answer = Result<Response, Refuse>;
+
+impl ParticipantApi {
+    /// The interface of this service.
+    pub fn new(service: Arc<Service>) -> Self {
+        Self { service }
+    }
+
+    async fn dispatch(&self, request: &Request) -> Answer {
+        let segments: [&str; 4] = std::array::from_fn(|place| request.segment(place));
+        let depth = request.segments.len();
+        let resource = match segments[0] {
+            "transfers" | "bulkTransfers" if depth <= 3 => segments[0],
+            _ => return Err(Refuse::new(404, ApiError::UnknownUri, "")),
+        };
+        let directory = self.service.directory();
+        let parties = || check_headers(&request.headers, resource, &request.method, &directory);
+        let (id, error) = (segments[1], segments[2]);
+        match (request.method.as_str(), resource, depth, error) {
+            ("POST", "transfers", 1, _) => self.prepare(request, &parties()?, &directory).await,
+            ("PUT", "transfers", 2, _) => self.fulfil(request, id, &parties()?).await,
+            ("PUT", "transfers", 3, "error") => self.error(request, id, &parties()?).await,
+            ("GET", "transfers", 2, _) => {
+                let (id, source) = (uuid(id, "the transfer's id")?, parties()?.source.number);
+                self.run(202, Command::Get { id, source }).await
+            }
+            (_, _, 3, error) if error != "error" => Err(Refuse::new(404, ApiError::UnknownUri, "")),
+            _ => Err(Refuse::new(405, ApiError::ClientError, "the method is not allowed here")),
+        }
+    }
+
+    pub(super) async fn run(&self, status: u16, command: Command) -> Answer {
+        match self.service.lane().submit(command).await? {
+            Ok(_) => Ok(Response::empty(status)),
+            Err(refusal) => Err(Refuse::new(500, ApiError::InternalServerError, refusal.to_string())),
+        }
+    }
+
+    async fn prepare(&self, request: &Request, parties: &Parties, directory: &Snapshot) -> Answer {
+        let body: messages::Prepare<'_> = parse(&request.body)?;
+        let id = uuid(&body.transfer_id, "transferId")?;
+        let (currency, amount) = money(&body.amount)?;
+        check_packet(&body.ilp_packet)?;
+        check_condition(&body.condition)?;
+        check_extensions(body.extension_list.as_ref())?;
+        let prepare = Prepare {
+            id,
+            source: parties.source.number,
+            payer: party(directory, &body.payer_fsp)?,
+            payee: party(directory, &body.payee_fsp)?,
+            currency,
+            amount,
+            condition: parse_hash(&body.condition),
+            expiration: time(&body.expiration, "expiration")?,
+            message: received(request)?,
+            bulk: None,
+        };
+        self.run(202, Command::Prepare(Box::new(prepare))).await
+    }
+
+    async fn fulfil(&self, request: &Request, id: &str, parties: &Parties) -> Answer {
+        let id = uuid(id, "the transfer's id")?;
+        let body: messages::Fulfil<'_> = parse(&request.body)?;
+        let reserved = match body.transfer_state {
+            TransferState::Committed => false,
+            TransferState::Reserved => true,
+            _ => return Err(Refuse::malformed("transferState is COMMITTED or RESERVED here")),
+        };
+        let fulfilment = body
+            .fulfilment
+            .as_deref()
+            .ok_or_else(|| Refuse::new(400, ApiError::MissingElement, "the fulfilment is missing"))?;
+        if !is_hash_text(fulfilment) {
+            return Err(Refuse::malformed("the fulfilment is not 43 characters of base64url"));
+        }
+        if let Some(completed) = &body.completed_timestamp {
+            time(completed, "completedTimestamp")?;
+        }
+        check_extensions(body.extension_list.as_ref())?;
+        let fulfil = Fulfil {
+            id,
+            source: parties.source.number,
+            destination: parties.destination.as_ref().map_or(0, |entry| entry.number),
+            fulfilment: parse_hash(fulfilment),
+            reserved,
+            message: received(request)?,
+        };
+        self.run(200, Command::Fulfil(Box::new(fulfil))).await
+    }
+
+    async fn error(&self, request: &Request, id: &str, parties: &Parties) -> Answer {
+        let id = uuid(id, "the transfer's id")?;
+        let (code, text) = error_information(&request.body)?;
+        let error = ErrorMessage {
+            id,
+            source: parties.source.number,
+            destination: parties.destination.as_ref().map_or(0, |entry| entry.number),
+            code,
+            text,
+            message: received(request)?,
+        };
+        self.run(200, Command::Error(Box::new(error))).await
+    }
+}
+
+/// Code and description of an error body.
+pub(super) fn error_information(body: &[u8]) -> Result<(u16, String), Refuse> {
+    let ErrorBody { error_information } = parse(body)?;
+    let code = error_information.error_code;
+    let digits = code.len() == 4 && code.bytes().all(|b| b.is_ascii_digit());
+    let number: Option<u16> = if digits { code.parse().ok() } else { None };
+    let number =
+        number.filter(|n| *n >= 1000).ok_or_else(|| Refuse::malformed("errorCode is not four digits"))?;
+    let text = error_information.error_description;
+    if text.is_empty() || text.chars().count() > 128 {
+        return Err(Refuse::malformed("errorDescription has 1 to 128 characters"));
+    }
+    check_extensions(error_information.extension_list.as_ref())?;
+    Ok((number, text.into_owned()))
+}
+
+impl Handler for ParticipantApi {
+    async fn handle(&self, request: Request) -> Response {
+        let operation = operation(&request);
+        let running = self.service.operations().begin(operation);
+        let response = self.dispatch(&request).await.unwrap_or_else(|refuse| refuse.response());
+        running.end(response.status);
+        response
+    }
+}
+
+/// What requests ask for: the label `operation`.
+pub const OPERATIONS: [&str; 8] =
+    ["prepare", "fulfil", "error", "get", "bulk-prepare", "bulk-fulfil", "bulk-error", "other"];
+
+fn operation(request: &Request) -> usize {
+    let bulk = match request.segment(0) {
+        "transfers" => 0,
+        "bulkTransfers" => 4,
+        _ => return 7,
+    };
+    match (request.method.as_str(), request.segments.len()) {
+        ("POST", 1) => bulk,
+        ("PUT", 2) => bulk + 1,
+        ("PUT", 3) => bulk + 2,
+        ("GET", 2) => 3,
+        _ => 7,
+    }
+}

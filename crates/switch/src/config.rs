@@ -1,0 +1,104 @@
+//! What a switch needs to know before it starts.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use batzen_engine::Clock;
+use batzen_protocol::Timestamp;
+
+use crate::outbox::Delivery;
+
+/// An operator of the hub.
+#[derive(Clone, Debug)]
+pub struct Operator {
+    /// Who it is, in records.
+    pub name: String,
+    /// SHA-256 of its bearer token.
+    pub token_hash: [u8; 32],
+}
+
+impl Operator {
+    /// An operator with this token.
+    #[must_use]
+    pub fn new(name: &str, token: &str) -> Self {
+        use sha2::Digest;
+        Self { name: name.to_owned(), token_hash: sha2::Sha256::digest(token).into() }
+    }
+}
+
+/// The configuration of a switch.
+#[derive(Clone)]
+pub struct SwitchConfig {
+    /// Where the store is; none: in memory, and gone with the process.
+    pub data_dir: Option<PathBuf>,
+    /// The address of both listeners; none: every one.
+    pub listen_host: Option<String>,
+    /// The port of the participants' interface; 0: a free one.
+    pub port: u16,
+    /// The port of the operators' interface; 0: a free one.
+    pub admin_port: u16,
+    /// Who may use the operators' interface.
+    pub operators: Vec<Operator>,
+    /// Whether changes of participants, accounts, limits and models take two operators.
+    pub four_eyes: bool,
+    /// Whether a participant may pay itself.
+    pub allow_on_us: bool,
+    /// How patient callbacks are.
+    pub delivery: Delivery,
+    /// Requests that may wait to be decided: beyond, 503.
+    pub requests_max: usize,
+    /// Transfers that may wait for the ledger: beyond, 503.
+    pub intents_max: u64,
+    /// Connections at once to each listener.
+    pub max_connections: usize,
+    /// Source of the present time.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for SwitchConfig {
+    fn default() -> Self {
+        Self {
+            data_dir: None,
+            listen_host: Some("127.0.0.1".to_owned()),
+            port: 0,
+            admin_port: 0,
+            operators: Vec::new(),
+            four_eyes: true,
+            allow_on_us: false,
+            delivery: Delivery::default(),
+            requests_max: 16_384,
+            intents_max: 65_536,
+            max_connections: 8192,
+            clock: Arc::new(|| Timestamp::from_system_time(std::time::SystemTime::now())),
+        }
+    }
+}
+
+impl SwitchConfig {
+    /// Checks that the configuration holds together.
+    ///
+    /// # Errors
+    /// What does not.
+    pub fn check(&self) -> Result<(), String> {
+        if self.four_eyes && self.operators.len() < 2 {
+            return Err(
+                "changes that take two operators need two operators: name them, or turn FOUR_EYES off".into(),
+            );
+        }
+        for (place, operator) in self.operators.iter().enumerate() {
+            if operator.name.is_empty() || operator.name.len() > 64 {
+                return Err("names of operators have 1 to 64 characters".into());
+            }
+            let others = &self.operators[..place];
+            let twice =
+                |other: &Operator| other.name == operator.name || other.token_hash == operator.token_hash;
+            if others.iter().any(twice) {
+                return Err(format!("operator {} has the name or the token of another", operator.name));
+            }
+        }
+        if self.delivery.connections == 0 || self.delivery.window == 0 || self.requests_max == 0 {
+            return Err("limits are positive".into());
+        }
+        Ok(())
+    }
+}

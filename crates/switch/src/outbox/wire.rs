@@ -1,0 +1,193 @@
+//! Requests to one server, many at once over one connection: written in one go, answered in order.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// The largest header of an answer, in bytes.
+const HEADER_BYTES_MAX: usize = 16 << 10;
+/// The largest body of an answer, in bytes: it is not used.
+const BODY_BYTES_MAX: usize = 64 << 10;
+const HEADERS_MAX: usize = 64;
+
+/// A connection to a server.
+#[derive(Debug)]
+pub(super) struct Link {
+    stream: TcpStream,
+    /// What has been read and not used.
+    buffer: Vec<u8>,
+}
+
+/// What the server says to one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reply {
+    pub status: u16,
+    /// Whether the server closes the connection after it.
+    closes: bool,
+}
+
+impl Link {
+    pub async fn connect(authority: &str, patience: Duration) -> Result<Self, String> {
+        match tokio::time::timeout(patience, TcpStream::connect(authority)).await {
+            Ok(Ok(stream)) => {
+                stream.set_nodelay(true).map_err(|error| error.to_string())?;
+                Ok(Self { stream, buffer: Vec::with_capacity(4096) })
+            }
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("no connection in time".to_owned()),
+        }
+    }
+
+    /// Sends requests and reads their answers. Fewer answers than requests: the connection has ended (the error says how), and
+    /// what became of the others is unknown.
+    pub async fn exchange(
+        &mut self,
+        requests: &[u8],
+        count: usize,
+        patience: Duration,
+    ) -> (Vec<Reply>, Option<String>) {
+        let mut replies = Vec::with_capacity(count);
+        let Self { stream, buffer } = self;
+        let (mut reader, mut writer) = stream.split();
+        let writing = async {
+            writer.write_all(requests).await.map_err(|error| error.to_string())?;
+            // Only the reader ends the exchange.
+            std::future::pending::<Result<(), String>>().await
+        };
+        let reading = async {
+            while replies.len() < count {
+                // Each answer has its own patience: a server that works is waited for.
+                match tokio::time::timeout(patience, read(&mut reader, buffer)).await {
+                    Ok(Ok(reply)) => {
+                        replies.push(reply);
+                        if reply.closes {
+                            return Err("the server closed the connection".to_owned());
+                        }
+                    }
+                    Ok(Err(reason)) => return Err(reason),
+                    Err(_) => return Err("no answer in time".to_owned()),
+                }
+            }
+            Ok(())
+        };
+        let end = tokio::select! {
+            end = reading => end,
+            end = writing => end,
+        };
+        (replies, end.err())
+    }
+}
+
+/// Reads one answer off the connection.
+async fn read(
+    stream: &mut (impl tokio::io::AsyncRead + Unpin),
+    buffer: &mut Vec<u8>,
+) -> Result<Reply, String> {
+    loop {
+        if let Some((reply, used)) = parse(buffer)? {
+            buffer.drain(..used);
+            return Ok(reply);
+        }
+        if buffer.len() > HEADER_BYTES_MAX + BODY_BYTES_MAX {
+            return Err("the answer is too large".to_owned());
+        }
+        match stream.read_buf(buffer).await {
+            Ok(0) => return Err("the server closed the connection".to_owned()),
+            Ok(_) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+/// An answer at the beginning of `bytes` and its length, if it is whole. Interim answers (1xx) are passed over.
+fn parse(bytes: &[u8]) -> Result<Option<(Reply, usize)>, String> {
+    let mut at = 0;
+    loop {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut head = httparse::Response::new(&mut headers);
+        let length = match head.parse(&bytes[at..]) {
+            Ok(httparse::Status::Complete(length)) => length,
+            Ok(httparse::Status::Partial) => return Ok(None),
+            Err(error) => return Err(error.to_string()),
+        };
+        let status = head.code.ok_or("an answer without status")?;
+        at += length;
+        if (100..200).contains(&status) {
+            continue;
+        }
+        let (mut body_bytes, mut closes) = (0, head.version == Some(0));
+        for header in head.headers.iter() {
+            let value = || std::str::from_utf8(header.value).unwrap_or("").trim();
+            if header.name.eq_ignore_ascii_case("content-length") {
+                body_bytes = value().parse().map_err(|_| "an answer's length is no number".to_owned())?;
+            } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
+                // Its end could be found, but nobody who answers callbacks has a reason for it.
+                return Err("the server answers with chunks".to_owned());
+            } else if header.name.eq_ignore_ascii_case("connection") {
+                closes |= value().eq_ignore_ascii_case("close");
+            }
+        }
+        if matches!(status, 204 | 304) {
+            body_bytes = 0;
+        }
+        if body_bytes > BODY_BYTES_MAX {
+            return Err("the answer is too large".to_owned());
+        }
+        let end = at + body_bytes;
+        return Ok((bytes.len() >= end).then_some((Reply { status, closes }, end)));
+    }
+}
+
+/// Where a URL leads: authority with port, and the path before all others. Plain HTTP only.
+pub(crate) fn split_url(url: &str) -> Option<(String, String)> {
+    let rest = url.strip_prefix("http://")?;
+    let (authority, path) = rest.split_once('/').map_or((rest, ""), |(authority, path)| (authority, path));
+    let plain = |text: &str| text.bytes().all(|b| b.is_ascii_graphic() && !b"?#@\"<>\\".contains(&b));
+    if authority.is_empty() || !plain(authority) || !plain(path) {
+        return None;
+    }
+    let path = if path.is_empty() { String::new() } else { format!("/{}", path.trim_end_matches('/')) };
+    let has_port = authority.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty() && !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit())
+    });
+    Some((if has_port { authority.to_owned() } else { format!("{authority}:80") }, path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_split() {
+        let cases = [
+            ("http://127.0.0.1:8080", Some(("127.0.0.1:8080", ""))),
+            ("http://fsp.example/in/", Some(("fsp.example:80", "/in"))),
+            ("http://[::1]:9/a/b", Some(("[::1]:9", "/a/b"))),
+            ("https://fsp.example/", None),
+            ("http://", None),
+            ("http://a b/", None),
+            ("http://user@host/", None),
+        ];
+        for (url, want) in cases {
+            let got = split_url(url);
+            assert_eq!(got.as_ref().map(|(a, p)| (a.as_str(), p.as_str())), want, "{url}");
+        }
+    }
+
+    #[test]
+    fn answers_are_cut_off_one_by_one() {
+        let two = b"HTTP/1.1 202 Accepted\r\ncontent-length: 2\r\n\r\n{}HTTP/1.1 200 OK\r\nConnection: Close\r\n\r\n";
+        let (first, used) = parse(two).unwrap().unwrap();
+        assert_eq!((first.status, first.closes), (202, false));
+        let (second, rest) = parse(&two[used..]).unwrap().unwrap();
+        assert_eq!((second.status, second.closes, used + rest), (200, true, two.len()));
+        assert_eq!(parse(&two[..used - 1]).unwrap(), None);
+        assert_eq!(parse(b"HTTP/1.1 200").unwrap(), None);
+        assert!(parse(b"nonsense\r\n\r\n").is_err());
+        assert!(parse(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").is_err());
+        assert!(parse(b"HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\n").is_err());
+        let after_interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n";
+        assert_eq!(parse(after_interim).unwrap().unwrap().0.status, 204);
+    }
+}

@@ -1,0 +1,349 @@
+//! The switch's rules: what a command does to transfers, windows, settlements and participants. Pure: no I/O, no clock, no
+//! randomness.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`state`] | the states of a transfer and the moves between them |
+//! | [`transfers`] | prepare, fulfil, error, expiry, and the ledger's answers |
+//! | [`admin`] | participants, accounts, limits, approvals |
+//! | [`windows`] | settlement windows and what was sent and received in them |
+//! | [`movements`] | liquidity that comes and goes, headroom granted and taken back |
+//!
+//! Money moves in the ledger alone. A command that wants it moved records what is *intended*, in the same commit as the
+//! reason; the event is sent afterwards, again and again under the same id until it is answered; [`Command::Answers`]
+//! records the answer.
+
+pub mod admin;
+pub mod movements;
+pub mod state;
+pub mod transfers;
+pub mod windows;
+
+use batzen_engine::{Plan, Rules, WorkingSet};
+use batzen_protocol::Timestamp;
+use batzen_tables::switch::{
+    HUB, Outbox, OutboxKey, OutboxRow, SwitchStateKey, SwitchStateRow, SwitchStates, WindowKey, Windows,
+};
+
+use crate::errors::ApiError;
+
+pub use admin::{ApprovalState, Change, Refusal};
+pub use movements::MovementCommand;
+pub use transfers::{Answer, AnswerStatus, ErrorMessage, Fulfil, Intent, IntentKind, Prepare};
+
+/// What can be asked of the switch. Texts have been checked for their form before.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// First of all: writes the state of a new switch.
+    Open,
+    /// A payer's transfer.
+    Prepare(Box<Prepare>),
+    /// A payee's fulfilment.
+    Fulfil(Box<Fulfil>),
+    /// A payee's refusal.
+    Error(Box<ErrorMessage>),
+    /// A participant asks how a transfer stands.
+    Get {
+        /// The transfer.
+        id: u128,
+        /// Who asks.
+        source: u32,
+    },
+    /// These transfers are due, unless they have been decided.
+    Expire(Vec<u128>),
+    /// The ledger has answered these intents.
+    Answers(Vec<Answer>),
+    /// These messages have been delivered or given up.
+    Sent(Vec<OutboxKey>),
+    /// A change of participants, accounts or limits takes effect.
+    Change(Box<Change>),
+    /// A change is proposed.
+    Propose {
+        /// The next approval's number.
+        id: u64,
+        /// The change as JSON.
+        change: String,
+        /// Who proposes it.
+        operator: String,
+    },
+    /// Another operator decides on a change. An approved one is then done, and its result recorded in the same way.
+    Decide {
+        /// Which.
+        id: u64,
+        /// Who.
+        operator: String,
+        /// The new state of the approval.
+        state: ApprovalState,
+        /// What came of it.
+        result: String,
+    },
+    /// Closes the open window and opens the next.
+    CloseWindow {
+        /// The one that is believed to be open.
+        id: u64,
+        /// Why.
+        reason: String,
+    },
+    /// Liquidity and headroom.
+    Movement(Box<MovementCommand>),
+}
+
+/// A command with its place in the outbox.
+#[derive(Clone, Debug)]
+pub struct Numbered {
+    /// The number of its first message; it takes up [`Command::numbers`].
+    pub number: u64,
+    /// The command.
+    pub command: Command,
+}
+
+impl Command {
+    /// How many numbers in the outbox it may need.
+    #[must_use]
+    pub fn numbers(&self) -> u64 {
+        match self {
+            Self::Answers(answers) => answers.len() as u64,
+            _ => 1,
+        }
+    }
+}
+
+/// What a command that took effect leads to.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// What is to be done at the ledger now.
+    pub intents: Vec<Intent>,
+    /// Participants who have new messages.
+    pub told: Vec<u32>,
+    /// The earliest new deadline, in milliseconds since 1970.
+    pub deadline: Option<u64>,
+    /// A number that the command gave (participant, window, settlement, approval, account).
+    pub number: u64,
+}
+
+/// The rules with their options.
+#[derive(Clone, Debug, Default)]
+pub struct SwitchRules {
+    /// Whether a participant may pay itself.
+    pub allow_on_us: bool,
+}
+
+/// Kinds of messages in the outbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum MessageKind {
+    /// The payer's POST, byte for byte.
+    Prepare = 1,
+    /// The payee's PUT, byte for byte, or one that says COMMITTED where it said RESERVED.
+    Fulfil = 2,
+    /// The payee's PUT error, byte for byte.
+    Error = 3,
+    /// A PUT error of the switch: code and text.
+    SwitchError = 4,
+    /// How the transfer stands.
+    State = 5,
+    /// What became of the payee's fulfilment.
+    Patch = 6,
+    /// The reserved items of a bulk transfer.
+    BulkPrepare = 7,
+    /// How the bulk transfer stands.
+    BulkState = 8,
+    /// A PUT error of the switch about a bulk transfer.
+    BulkSwitchError = 9,
+    /// An operator has changed, or an alarm has gone off about, position or limit: the text is JSON.
+    Notice = 10,
+}
+
+impl MessageKind {
+    /// The kind with this number.
+    #[must_use]
+    pub const fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => Self::Prepare,
+            2 => Self::Fulfil,
+            3 => Self::Error,
+            4 => Self::SwitchError,
+            5 => Self::State,
+            6 => Self::Patch,
+            7 => Self::BulkPrepare,
+            8 => Self::BulkState,
+            9 => Self::BulkSwitchError,
+            10 => Self::Notice,
+            _ => return None,
+        })
+    }
+}
+
+/// A message for the outbox.
+struct Message {
+    to: u32,
+    kind: MessageKind,
+    id: u128,
+    code: u16,
+    text: String,
+}
+
+impl Message {
+    fn new(to: u32, kind: MessageKind, id: u128) -> Self {
+        Self { to, kind, id, code: 0, text: String::new() }
+    }
+
+    fn error(to: u32, id: u128, error: ApiError, text: &str) -> Self {
+        let text = if text.is_empty() { error.text() } else { text };
+        Self { to, kind: MessageKind::SwitchError, id, code: error.code(), text: text.to_owned() }
+    }
+}
+
+/// Milliseconds since 1970.
+fn millis(now: Timestamp) -> u64 {
+    now.as_micros() / 1000
+}
+
+fn plan_state(plan: &mut Plan) {
+    plan.row::<SwitchStates>(SwitchStateKey::ONLY);
+}
+
+fn state_row(rows: &WorkingSet) -> &SwitchStateRow {
+    rows.get::<SwitchStates>(&SwitchStateKey::ONLY).expect("the switch was opened")
+}
+
+fn change_state<T>(rows: &mut WorkingSet, change: impl FnOnce(&mut SwitchStateRow) -> T) -> T {
+    let mut state = state_row(rows).clone();
+    let result = change(&mut state);
+    rows.update::<SwitchStates>(&SwitchStateKey::ONLY, state);
+    result
+}
+
+/// Gives out the next of some running numbers.
+fn take_u64(number: &mut u64) -> u64 {
+    let taken = *number;
+    *number = taken.checked_add(1).expect("fewer than 2^64");
+    taken
+}
+
+/// What a rule works with besides rows.
+struct Context {
+    now: Timestamp,
+    /// The number of the next message in the outbox.
+    number: u64,
+    outcome: Outcome,
+}
+
+impl Context {
+    /// Milliseconds since 1970.
+    fn millis(&self) -> u64 {
+        millis(self.now)
+    }
+
+    /// Puts a message into the outbox: at most one to each participant under one number, since the plan named just these.
+    fn tell(&mut self, rows: &mut WorkingSet, message: Message) {
+        let Message { to, kind, id, code, text } = message;
+        if to == HUB {
+            return;
+        }
+        let row = OutboxRow { kind: kind as u8, id, code, text, created: self.now };
+        rows.insert::<Outbox>(&OutboxKey { participant: to, number: self.number }, row);
+        if !self.outcome.told.contains(&to) {
+            self.outcome.told.push(to);
+        }
+    }
+}
+
+fn plan_message(plan: &mut Plan, participant: u32, number: u64) {
+    if participant != HUB {
+        plan.row::<Outbox>(OutboxKey { participant, number });
+    }
+}
+
+fn open(rows: &mut WorkingSet, now: Timestamp) {
+    if rows.get::<SwitchStates>(&SwitchStateKey::ONLY).is_none() {
+        let state = SwitchStateRow {
+            next_participant: 1,
+            next_account: 1,
+            open_window: 1,
+            open_in_flight: 0,
+            open_transfers: 0,
+            next_settlement: 1,
+            next_approval: 1,
+            next_movement: 1,
+        };
+        rows.insert::<SwitchStates>(&SwitchStateKey::ONLY, state);
+        rows.insert::<Windows>(&WindowKey { id: 1 }, windows::new_window("first window", now));
+    }
+}
+
+impl Rules for SwitchRules {
+    type Command = Numbered;
+    type Outcome = Outcome;
+    type Refusal = Refusal;
+
+    fn plan(&self, Numbered { number, command }: &Numbered, plan: &mut Plan) {
+        let number = *number;
+        match command {
+            Command::Open => {
+                plan_state(plan);
+                plan.row::<Windows>(WindowKey { id: 1 });
+            }
+            Command::Prepare(prepare) => transfers::plan_prepare(prepare, number, plan),
+            Command::Fulfil(fulfil) => transfers::plan_fulfil(fulfil, number, plan),
+            Command::Error(error) => transfers::plan_error(error, number, plan),
+            Command::Get { id, source } => {
+                transfers::plan_transfer(*id, plan);
+                plan_message(plan, *source, number);
+            }
+            Command::Expire(ids) => ids.iter().for_each(|id| transfers::plan_transfer(*id, plan)),
+            Command::Answers(answers) => {
+                for (answer, number) in answers.iter().zip(number..) {
+                    transfers::plan_answer(answer, number, plan);
+                }
+            }
+            Command::Sent(keys) => keys.iter().for_each(|key| plan.row::<Outbox>(key.clone())),
+            Command::Change(change) => admin::plan_change(change, plan),
+            Command::Propose { id, .. } | Command::Decide { id, .. } => admin::plan_approval(*id, plan),
+            Command::CloseWindow { id, .. } => windows::plan_close(*id, plan),
+            Command::Movement(command) => movements::plan(command, number, plan),
+        }
+    }
+
+    fn execute(
+        &self,
+        rows: &mut WorkingSet,
+        Numbered { number, command }: &Numbered,
+        now: Timestamp,
+    ) -> Result<Outcome, Refusal> {
+        let mut context = Context { now, number: *number, outcome: Outcome::default() };
+        let cx = &mut context;
+        match command {
+            Command::Open => open(rows, now),
+            Command::Prepare(prepare) => self.prepare(rows, prepare, cx),
+            Command::Fulfil(fulfil) => transfers::fulfil(rows, fulfil, cx),
+            Command::Error(error) => transfers::error(rows, error, cx),
+            Command::Get { id, source } => transfers::get(rows, *id, *source, cx),
+            Command::Expire(ids) => transfers::expire(rows, ids, cx),
+            Command::Answers(answers) => transfers::answers(rows, answers, cx),
+            Command::Sent(keys) => {
+                for key in keys {
+                    if rows.get::<Outbox>(key).is_some() {
+                        rows.delete::<Outbox>(key);
+                    }
+                }
+            }
+            Command::Change(change) => cx.outcome.number = admin::change(rows, change, now)?,
+            Command::Propose { id, change, operator } => {
+                admin::propose(rows, *id, (change, operator), now)?;
+            }
+            Command::Decide { id, operator, state, result } => {
+                admin::decide(rows, *id, operator, (*state, result), now)?;
+            }
+            Command::CloseWindow { id, reason } => {
+                cx.outcome.number = windows::close(rows, *id, reason, now)?;
+            }
+            Command::Movement(command) => movements::execute(rows, command, cx)?,
+        }
+        Ok(context.outcome)
+    }
+
+    fn needs_evidence(&self, _: &Refusal) -> bool {
+        false
+    }
+}

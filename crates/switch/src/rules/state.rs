@@ -1,0 +1,221 @@
+//! The states of a transfer, the moves between them, and the history that records them.
+
+use batzen_protocol::Timestamp;
+use batzen_tables::switch::{TransferRow, Transfers};
+
+use crate::messages::TransferState;
+
+/// The internal state of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum State {
+    /// Accepted; the ledger is asked to reserve.
+    ReceivedPrepare = 1,
+    /// Reserved, and forwarded to the payee.
+    Reserved = Transfers::RESERVED,
+    /// The payee has fulfilled; the ledger is asked to post.
+    ReceivedFulfil = 3,
+    /// The payee has the money.
+    Committed = 4,
+    /// The payee refuses, or its fulfilment is wrong; the ledger is asked to void.
+    ReceivedError = 5,
+    /// Over after an error.
+    AbortedError = 6,
+    /// The payee rejects without a reason.
+    ReceivedReject = 7,
+    /// Over after a reject, or because the payer could not pay.
+    AbortedRejected = 8,
+    /// Due; the ledger is asked to void.
+    ReservedTimeout = 9,
+    /// Over, it had been reserved.
+    ExpiredReserved = 10,
+    /// Over before it was reserved.
+    ExpiredPrepared = 11,
+    /// It did not pass validation.
+    Invalid = 12,
+    /// The ledger has lost it or holds something else: a human must look.
+    Failed = 13,
+    /// Committed and settled.
+    Settled = 14,
+}
+
+impl State {
+    /// Every state.
+    pub const ALL: [Self; 14] = [
+        Self::ReceivedPrepare,
+        Self::Reserved,
+        Self::ReceivedFulfil,
+        Self::Committed,
+        Self::ReceivedError,
+        Self::AbortedError,
+        Self::ReceivedReject,
+        Self::AbortedRejected,
+        Self::ReservedTimeout,
+        Self::ExpiredReserved,
+        Self::ExpiredPrepared,
+        Self::Invalid,
+        Self::Failed,
+        Self::Settled,
+    ];
+
+    /// The state of a stored transfer.
+    ///
+    /// # Panics
+    /// When the row holds none: rows are written by the rules alone.
+    #[must_use]
+    pub fn of(row: &TransferRow) -> Self {
+        Self::from_number(row.state).expect("rows are written by the rules")
+    }
+
+    /// The state with this number.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| *state as u8 == number)
+    }
+
+    /// Its name, as in the specification.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ReceivedPrepare => "RECEIVED_PREPARE",
+            Self::Reserved => "RESERVED",
+            Self::ReceivedFulfil => "RECEIVED_FULFIL",
+            Self::Committed => "COMMITTED",
+            Self::ReceivedError => "RECEIVED_ERROR",
+            Self::AbortedError => "ABORTED_ERROR",
+            Self::ReceivedReject => "RECEIVED_REJECT",
+            Self::AbortedRejected => "ABORTED_REJECTED",
+            Self::ReservedTimeout => "RESERVED_TIMEOUT",
+            Self::ExpiredReserved => "EXPIRED_RESERVED",
+            Self::ExpiredPrepared => "EXPIRED_PREPARED",
+            Self::Invalid => "INVALID",
+            Self::Failed => "FAILED",
+            Self::Settled => "SETTLED",
+        }
+    }
+
+    /// What participants see.
+    #[must_use]
+    pub const fn external(self) -> TransferState {
+        match self {
+            Self::ReceivedPrepare => TransferState::Received,
+            Self::Reserved
+            | Self::ReceivedFulfil
+            | Self::ReceivedError
+            | Self::ReceivedReject
+            | Self::ReservedTimeout => TransferState::Reserved,
+            Self::Committed | Self::Settled => TransferState::Committed,
+            Self::AbortedError
+            | Self::AbortedRejected
+            | Self::ExpiredReserved
+            | Self::ExpiredPrepared
+            | Self::Invalid
+            | Self::Failed => TransferState::Aborted,
+        }
+    }
+
+    /// Whether the outcome stands: COMMITTED or ABORTED for ever.
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        matches!(self.external(), TransferState::Committed | TransferState::Aborted)
+    }
+
+    /// Whether a transfer may go from this state to that. Beyond the specification's table: a post that comes too late for
+    /// the ledger expires (RECEIVED_FULFIL to RESERVED_TIMEOUT), and a ledger that does not hold what it should fails.
+    #[must_use]
+    pub const fn may_become(self, next: Self) -> bool {
+        matches!(
+            (self, next),
+            (
+                Self::ReceivedPrepare,
+                Self::Reserved | Self::AbortedRejected | Self::ExpiredPrepared | Self::Failed
+            ) | (
+                Self::Reserved,
+                Self::ReceivedFulfil | Self::ReceivedReject | Self::ReceivedError | Self::ReservedTimeout
+            ) | (Self::ReceivedFulfil, Self::Committed | Self::ReservedTimeout | Self::Failed)
+                | (Self::ReceivedReject, Self::AbortedRejected | Self::Failed)
+                | (Self::ReceivedError, Self::AbortedError | Self::Failed)
+                | (Self::ReservedTimeout, Self::ExpiredReserved | Self::Failed)
+                | (Self::Committed, Self::Settled)
+        )
+    }
+}
+
+/// One entry of a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The state that it went into.
+    pub state: State,
+    /// An error code, or 0.
+    pub reason: u16,
+    /// When.
+    pub time: Timestamp,
+}
+
+const STEP_BYTES: usize = 11;
+
+fn append(history: &mut Vec<u8>, step: Step) {
+    history.push(step.state as u8);
+    history.extend_from_slice(&step.reason.to_be_bytes());
+    history.extend_from_slice(&step.time.as_micros().to_be_bytes());
+}
+
+/// The history of a new transfer.
+#[must_use]
+pub(super) fn begin(state: State, reason: u16, time: Timestamp) -> Vec<u8> {
+    assert!(matches!(state, State::ReceivedPrepare | State::Invalid), "transfers begin received or invalid");
+    let mut history = Vec::with_capacity(6 * STEP_BYTES);
+    append(&mut history, Step { state, reason, time });
+    history
+}
+
+/// Moves a transfer on.
+///
+/// # Panics
+/// When the move is not allowed: a stop is better than a wrong outcome.
+pub(super) fn advance(row: &mut TransferRow, next: State, reason: u16, time: Timestamp) {
+    let state = State::of(row);
+    assert!(state.may_become(next), "a transfer cannot go from {} to {}", state.name(), next.name());
+    row.state = next as u8;
+    append(&mut row.history, Step { state: next, reason, time });
+}
+
+/// Every state that a transfer was in.
+///
+/// # Panics
+/// When the row's history is none: rows are written by the rules alone.
+pub fn history(row: &TransferRow) -> impl Iterator<Item = Step> {
+    assert_eq!(row.history.len() % STEP_BYTES, 0, "a history is made of steps");
+    row.history.chunks_exact(STEP_BYTES).map(|step| Step {
+        state: State::from_number(step[0]).expect("rows are written by the rules"),
+        reason: u16::from_be_bytes([step[1], step[2]]),
+        time: Timestamp::from_micros(u64::from_be_bytes(step[3..].try_into().expect("eight bytes"))),
+    })
+}
+
+/// When a transfer was received, in milliseconds since 1970.
+#[must_use]
+pub fn received_millis(row: &TransferRow) -> u64 {
+    history(row).next().expect("a history begins with the prepare").time.as_micros() / 1000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn external_states_never_go_back() {
+        let rank = |state: State| match state.external() {
+            TransferState::Received => 0,
+            TransferState::Reserved => 1,
+            TransferState::Committed | TransferState::Aborted => 2,
+        };
+        for from in State::ALL {
+            assert_eq!(State::from_number(from as u8), Some(from));
+            for to in State::ALL.into_iter().filter(|to| from.may_become(*to)) {
+                assert!(rank(from) <= rank(to), "{} to {}", from.name(), to.name());
+                assert!(!from.is_final() || from.external() == to.external());
+            }
+        }
+    }
+}

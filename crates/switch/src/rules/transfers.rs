@@ -1,0 +1,649 @@
+//! Prepare, fulfil, error, expiry, and the ledger's answers.
+
+use batzen_engine::{Plan, WorkingSet};
+use batzen_tables::switch::{
+    AccountKind, Bodies, BodyKey, BodyKind, BodyRow, HUB, ParticipantKey, Participants, SwitchAccountKey,
+    SwitchAccounts, TransferKey, TransferRow, Transfers,
+};
+
+use super::state::{self, State, advance, received_millis};
+use super::{Context, Message, MessageKind, SwitchRules, change_state, plan_message, plan_state, windows};
+use crate::errors::ApiError;
+use crate::fulfilment;
+use crate::messages::TransferState;
+
+/// A message as it came.
+#[derive(Clone, Debug, Default)]
+pub struct Received {
+    /// The header lines to pass on.
+    pub headers: String,
+    /// The body, byte for byte.
+    pub body: Vec<u8>,
+    /// SHA-256 of the canonical body.
+    pub hash: [u8; 32],
+}
+
+/// A participant as a message names it.
+#[derive(Clone, Debug)]
+pub struct Party {
+    /// Its name as given.
+    pub name: String,
+    /// Its number; 0 if there is none. Numbers never change.
+    pub number: u32,
+}
+
+/// `POST /transfers`.
+#[derive(Clone, Debug)]
+pub struct Prepare {
+    /// The transfer.
+    pub id: u128,
+    /// Who sent the message.
+    pub source: u32,
+    /// Who pays.
+    pub payer: Party,
+    /// Who receives.
+    pub payee: Party,
+    /// The currency.
+    pub currency: u32,
+    /// In ten-thousandths.
+    pub amount: u128,
+    /// None: ill-formed.
+    pub condition: Option<[u8; 32]>,
+    /// In milliseconds since 1970.
+    pub expiration: u64,
+    /// The message.
+    pub message: Received,
+    /// The bulk transfer that it is part of.
+    pub bulk: Option<u128>,
+}
+
+/// `PUT /transfers/{id}`.
+#[derive(Clone, Debug)]
+pub struct Fulfil {
+    /// The transfer.
+    pub id: u128,
+    /// Who sent the message.
+    pub source: u32,
+    /// For whom it is.
+    pub destination: u32,
+    /// None: missing or ill-formed, which does not satisfy any condition.
+    pub fulfilment: Option<[u8; 32]>,
+    /// Whether the payee wants to be told when it is committed.
+    pub reserved: bool,
+    /// The message.
+    pub message: Received,
+}
+
+/// `PUT /transfers/{id}/error`.
+#[derive(Clone, Debug)]
+pub struct ErrorMessage {
+    /// The transfer.
+    pub id: u128,
+    /// Who sent the message.
+    pub source: u32,
+    /// For whom it is.
+    pub destination: u32,
+    /// The code.
+    pub code: u16,
+    /// The description.
+    pub text: String,
+    /// The message.
+    pub message: Received,
+}
+
+/// What is to be done at the ledger for a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum IntentKind {
+    /// Create the pending transfer.
+    Reserve = 1,
+    /// Post it.
+    Post = 2,
+    /// Void it.
+    Void = 3,
+    /// Post it, and settle it in the same chain.
+    PostGross = 4,
+}
+
+/// An event that the ledger must be sent until it answers. Made from the transfer's row alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Intent {
+    /// What.
+    pub kind: IntentKind,
+    /// The transfer.
+    pub id: u128,
+    /// The payer.
+    pub payer: u32,
+    /// The payee.
+    pub payee: u32,
+    /// The currency.
+    pub currency: u32,
+    /// In ten-thousandths.
+    pub amount: u128,
+    /// The window of a post, 0 otherwise.
+    pub window: u64,
+    /// When it expires, in milliseconds since 1970.
+    pub expiration: u64,
+    /// How long the ledger holds it, in whole seconds, as a backstop: the switch decides earlier.
+    pub timeout_s: u32,
+    /// The bulk transfer that it is part of.
+    pub bulk: Option<u128>,
+}
+
+impl Intent {
+    /// The intent of a stored transfer, if it has one.
+    #[must_use]
+    pub fn of(id: u128, row: &TransferRow) -> Option<Self> {
+        let kind = match row.intent {
+            1 => IntentKind::Reserve,
+            2 => IntentKind::Post,
+            3 => IntentKind::Void,
+            4 => IntentKind::PostGross,
+            _ => return None,
+        };
+        let left_ms = row.expiration.saturating_sub(received_millis(row));
+        Some(Self {
+            kind,
+            id,
+            payer: row.payer,
+            payee: row.payee,
+            currency: row.currency,
+            amount: row.amount,
+            window: row.window,
+            expiration: row.expiration,
+            timeout_s: u32::try_from(left_ms.div_ceil(1000) + 1).unwrap_or(u32::MAX),
+            bulk: row.bulk,
+        })
+    }
+}
+
+/// What the ledger said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerStatus {
+    /// It is done, now or before.
+    Done,
+    /// It is posted, but the chain that settles it failed: it will be settled in net.
+    DoneUnsettled,
+    /// The reservation was refused.
+    Refused(ApiError),
+    /// The reservation was never sent: it was due before.
+    TooLate,
+    /// The reservation had expired (post) or was released before (void).
+    Expired,
+    /// The ledger does not hold what it should.
+    Broken(u32),
+}
+
+/// The ledger's answer to an intent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// To what.
+    pub intent: Intent,
+    /// What.
+    pub status: AnswerStatus,
+}
+
+pub(super) fn plan_transfer(id: u128, plan: &mut Plan) {
+    plan.row::<Transfers>(TransferKey { id });
+}
+
+pub(super) fn plan_prepare(prepare: &Prepare, number: u64, plan: &mut Plan) {
+    plan_transfer(prepare.id, plan);
+    plan.row::<Bodies>(BodyKey::new(prepare.id, BodyKind::Prepare));
+    plan_parties(&prepare.payer, &prepare.payee, prepare.currency, plan);
+    plan_message(plan, prepare.source, number);
+}
+
+pub(super) fn plan_parties(payer: &Party, payee: &Party, currency: u32, plan: &mut Plan) {
+    for party in [payer, payee] {
+        plan.row::<Participants>(ParticipantKey::new(&party.name));
+        plan.row::<SwitchAccounts>(SwitchAccountKey::new(party.number, currency, AccountKind::Position));
+    }
+    plan.row::<SwitchAccounts>(settlement_account(currency));
+}
+
+fn settlement_account(currency: u32) -> SwitchAccountKey {
+    SwitchAccountKey::new(HUB, currency, AccountKind::HubMultilateralSettlement)
+}
+
+pub(super) fn plan_fulfil(fulfil: &Fulfil, number: u64, plan: &mut Plan) {
+    plan_state(plan);
+    plan_transfer(fulfil.id, plan);
+    plan.row::<Bodies>(BodyKey::new(fulfil.id, BodyKind::Fulfil));
+    plan_message(plan, fulfil.source, number);
+}
+
+pub(super) fn plan_error(error: &ErrorMessage, number: u64, plan: &mut Plan) {
+    plan_transfer(error.id, plan);
+    plan.row::<Bodies>(BodyKey::new(error.id, BodyKind::Error));
+    plan_message(plan, error.source, number);
+}
+
+pub(super) fn plan_answer(answer: &Answer, number: u64, plan: &mut Plan) {
+    let Intent { id, payer, payee, currency, window, .. } = answer.intent;
+    plan_transfer(id, plan);
+    plan_message(plan, payer, number);
+    plan_message(plan, payee, number);
+    if window != 0 {
+        plan_state(plan);
+        windows::plan_committed(window, payer, payee, currency, plan);
+    }
+}
+
+/// Why a prepare does not pass validation.
+pub(super) type Fault = (ApiError, &'static str);
+
+impl SwitchRules {
+    pub(super) fn prepare(&self, rows: &mut WorkingSet, prepare: &Prepare, cx: &mut Context) {
+        let key = TransferKey { id: prepare.id };
+        if let Some(known) = rows.get::<Transfers>(&key) {
+            if known.prepare_hash != prepare.message.hash || known.bulk != prepare.bulk {
+                let error = ApiError::ModifiedRequest;
+                cx.tell(rows, Message::error(prepare.source, prepare.id, error, ""));
+            } else if State::of(known) != State::ReceivedPrepare {
+                cx.tell(rows, Message::new(prepare.source, MessageKind::State, prepare.id));
+            }
+            // Otherwise its callback is on the way.
+            return;
+        }
+        let fault = self.validate(rows, prepare, cx.millis());
+        let refusal = fault.or_else(|| over_limit(rows, prepare));
+        let (begin, reason) = match fault {
+            Some((error, _)) => (State::Invalid, error.code()),
+            None => (State::ReceivedPrepare, 0),
+        };
+        let hub = rows.get::<SwitchAccounts>(&settlement_account(prepare.currency));
+        let mut row = TransferRow {
+            state: begin as u8,
+            intent: 0,
+            payer: prepare.payer.number,
+            payee: prepare.payee.number,
+            currency: prepare.currency,
+            amount: prepare.amount,
+            condition: prepare.condition.unwrap_or_default(),
+            expiration: prepare.expiration,
+            prepare_hash: prepare.message.hash,
+            fulfil_hash: None,
+            error_hash: None,
+            fulfilment: None,
+            completed: 0,
+            window: 0,
+            gross: hub.is_some_and(|hub| hub.gross),
+            wants_patch: false,
+            error_code: 0,
+            error_text: String::new(),
+            bulk: prepare.bulk,
+            history: state::begin(begin, reason, cx.now),
+        };
+        if let Some((error, text)) = refusal {
+            if fault.is_none() {
+                advance(&mut row, State::AbortedRejected, error.code(), cx.now);
+            }
+            fail(&mut row, error, text, cx.millis());
+            if prepare.bulk.is_none() {
+                cx.tell(rows, Message::error(prepare.source, prepare.id, error, text));
+            }
+        } else {
+            row.intent = IntentKind::Reserve as u8;
+            cx.outcome.intents.extend(Intent::of(prepare.id, &row));
+            if prepare.bulk.is_none() {
+                let Received { headers, body, .. } = prepare.message.clone();
+                rows.insert::<Bodies>(
+                    &BodyKey::new(prepare.id, BodyKind::Prepare),
+                    BodyRow { headers, body },
+                );
+            }
+        }
+        rows.insert::<Transfers>(&key, row);
+    }
+
+    /// The checks of chapter 2.5 step 3, in their order.
+    pub(super) fn validate(&self, rows: &WorkingSet, prepare: &Prepare, now: u64) -> Option<Fault> {
+        let Prepare { payer, payee, currency, .. } = prepare;
+        if prepare.source != payer.number || payer.number == 0 {
+            let text = "the sender is not the payer";
+            return Some(if payer.number == 0 {
+                (ApiError::PayerFspIdNotFound, "")
+            } else {
+                (ApiError::ValidationError, text)
+            });
+        }
+        let active = |party: &Party| {
+            rows.get::<Participants>(&ParticipantKey::new(&party.name))
+                .filter(|row| row.number == party.number)
+                .map(|row| row.active)
+        };
+        match active(payer) {
+            None => return Some((ApiError::PayerFspIdNotFound, "")),
+            Some(false) => return Some((ApiError::PayerPermissionError, "the payer is not active")),
+            Some(true) => {}
+        }
+        match active(payee) {
+            None => return Some((ApiError::PayeeFspIdNotFound, "")),
+            Some(false) => return Some((ApiError::PayeePermissionError, "the payee is not active")),
+            Some(true) => {}
+        }
+        if prepare.condition.is_none() {
+            return Some((ApiError::ValidationError, "the condition is not 32 bytes"));
+        }
+        if prepare.expiration <= now {
+            return Some((ApiError::TransferExpired, ""));
+        }
+        if payer.number == payee.number && !self.allow_on_us {
+            return Some((ApiError::ValidationError, "payer and payee are the same"));
+        }
+        let account = |party: &Party| {
+            rows.get::<SwitchAccounts>(&SwitchAccountKey::new(party.number, *currency, AccountKind::Position))
+                .is_some_and(|row| row.active && row.ndc.is_some())
+        };
+        if !account(payer) {
+            return Some((
+                ApiError::PayerPermissionError,
+                "the payer has no active account of this currency",
+            ));
+        }
+        if !account(payee) {
+            return Some((
+                ApiError::PayeeCurrencyUnsupported,
+                "the payee has no active account of this currency",
+            ));
+        }
+        None
+    }
+}
+
+/// New prepares of a participant over its limit are refused before they reach the ledger.
+fn over_limit(rows: &WorkingSet, prepare: &Prepare) -> Option<Fault> {
+    let key = SwitchAccountKey::new(prepare.payer.number, prepare.currency, AccountKind::Position);
+    let code = rows.get::<SwitchAccounts>(&key)?.over_limit;
+    let error = ApiError::from_code(code)?;
+    Some((error, "the payer is over its limit"))
+}
+
+fn fail(row: &mut TransferRow, error: ApiError, text: &str, now: u64) {
+    row.error_code = error.code();
+    row.error_text = if text.is_empty() { error.text().to_owned() } else { text.to_owned() };
+    row.completed = now;
+}
+
+/// The checks of chapter 2.6 steps 1 and 2. The payer and payee are the transfer's, not the message's.
+fn known<'a>(
+    rows: &'a mut WorkingSet,
+    id: u128,
+    (source, destination): (u32, u32),
+    cx: &mut Context,
+) -> Option<&'a TransferRow> {
+    let key = TransferKey { id };
+    let fault = match rows.get::<Transfers>(&key) {
+        None => Some((ApiError::TransferIdNotFound, "")),
+        Some(row) if row.payee != source || row.payer != destination => {
+            Some((ApiError::ValidationError, "sender or receiver is not the transfer's"))
+        }
+        Some(_) => None,
+    };
+    if let Some((error, text)) = fault {
+        cx.tell(rows, Message::error(source, id, error, text));
+        return None;
+    }
+    rows.get::<Transfers>(&key)
+}
+
+/// What a payee is answered whose message cannot change the transfer any more.
+fn too_late(
+    rows: &mut WorkingSet,
+    id: u128,
+    source: u32,
+    row: &TransferRow,
+    wants_patch: bool,
+    cx: &mut Context,
+) {
+    let state = State::of(row);
+    let message = if wants_patch && state.is_final() {
+        Message::new(source, MessageKind::Patch, id)
+    } else if matches!(state, State::ReservedTimeout | State::ExpiredReserved | State::ExpiredPrepared) {
+        Message::error(source, id, ApiError::TransferExpired, "")
+    } else {
+        Message::error(source, id, ApiError::ValidationError, "the transfer is not reserved")
+    };
+    cx.tell(rows, message);
+}
+
+pub(super) fn fulfil(rows: &mut WorkingSet, fulfil: &Fulfil, cx: &mut Context) {
+    let Fulfil { id, source, .. } = *fulfil;
+    let Some(row) = known(rows, id, (source, fulfil.destination), cx) else { return };
+    if let Some(hash) = row.fulfil_hash {
+        if hash != fulfil.message.hash {
+            cx.tell(rows, Message::error(source, id, ApiError::ModifiedRequest, ""));
+        } else if State::of(row).is_final() {
+            let row = row.clone();
+            resend(rows, id, &row, cx);
+        }
+        return;
+    }
+    if State::of(row) != State::Reserved {
+        let row = row.clone();
+        return too_late(rows, id, source, &row, fulfil.reserved, cx);
+    }
+    let mut row = row.clone();
+    row.fulfil_hash = Some(fulfil.message.hash);
+    row.wants_patch = fulfil.reserved;
+    accept_fulfilment(rows, id, &mut row, fulfil.fulfilment, cx);
+    if row.fulfilment.is_some() {
+        let Received { headers, body, .. } = fulfil.message.clone();
+        rows.insert::<Bodies>(&BodyKey::new(id, BodyKind::Fulfil), BodyRow { headers, body });
+    }
+    rows.update::<Transfers>(&TransferKey { id }, row);
+}
+
+/// Steps 5 to 7 for a reserved transfer: to be posted, or to be voided.
+pub(super) fn accept_fulfilment(
+    rows: &mut WorkingSet,
+    id: u128,
+    row: &mut TransferRow,
+    fulfilment: Option<[u8; 32]>,
+    cx: &mut Context,
+) {
+    let satisfies = fulfilment.is_some_and(|fulfilment| fulfilment::satisfies(&fulfilment, &row.condition));
+    if !satisfies {
+        advance(row, State::ReceivedError, ApiError::ValidationError.code(), cx.now);
+        fail(row, ApiError::ValidationError, "the fulfilment does not satisfy the condition", cx.millis());
+        intend(row, id, IntentKind::Void, cx);
+    } else if row.expiration <= cx.millis() {
+        time_out(row, id, cx);
+    } else {
+        advance(row, State::ReceivedFulfil, 0, cx.now);
+        row.fulfilment = fulfilment;
+        row.window = change_state(rows, |state| {
+            state.open_in_flight += 1;
+            state.open_window
+        });
+        let kind = if row.gross { IntentKind::PostGross } else { IntentKind::Post };
+        intend(row, id, kind, cx);
+    }
+}
+
+fn intend(row: &mut TransferRow, id: u128, kind: IntentKind, cx: &mut Context) {
+    assert_eq!(row.intent, 0, "a transfer has one intent at a time");
+    row.intent = kind as u8;
+    cx.outcome.intents.extend(Intent::of(id, row));
+}
+
+fn time_out(row: &mut TransferRow, id: u128, cx: &mut Context) {
+    advance(row, State::ReservedTimeout, ApiError::TransferExpired.code(), cx.now);
+    fail(row, ApiError::TransferExpired, "", cx.millis());
+    intend(row, id, IntentKind::Void, cx);
+}
+
+/// Tells a payee again what it was told about its message.
+fn resend(rows: &mut WorkingSet, id: u128, row: &TransferRow, cx: &mut Context) {
+    let message = match (row.wants_patch, ApiError::from_code(row.error_code)) {
+        (true, _) => Message::new(row.payee, MessageKind::Patch, id),
+        (false, Some(error)) => Message::error(row.payee, id, error, &row.error_text),
+        // A committed transfer whose payee did not ask for confirmation: there was no answer, so the state is one.
+        (false, None) => Message::new(row.payee, MessageKind::State, id),
+    };
+    cx.tell(rows, message);
+}
+
+pub(super) fn error(rows: &mut WorkingSet, error: &ErrorMessage, cx: &mut Context) {
+    let ErrorMessage { id, source, .. } = *error;
+    let Some(row) = known(rows, id, (source, error.destination), cx) else { return };
+    if let Some(hash) = row.error_hash {
+        if hash != error.message.hash {
+            cx.tell(rows, Message::error(source, id, ApiError::ModifiedRequest, ""));
+        }
+        // The same again: a payee gets no answer to its error.
+        return;
+    }
+    if State::of(row) != State::Reserved {
+        let row = row.clone();
+        return too_late(rows, id, source, &row, false, cx);
+    }
+    let mut row = row.clone();
+    row.error_hash = Some(error.message.hash);
+    let (next, code) = match error.code {
+        // A rejection without a reason of its own.
+        5104 | 5105 => (State::ReceivedReject, error.code),
+        code => (State::ReceivedError, code),
+    };
+    advance(&mut row, next, code, cx.now);
+    (row.error_code, row.error_text, row.completed) = (code, error.text.clone(), cx.millis());
+    intend(&mut row, id, IntentKind::Void, cx);
+    let Received { headers, body, .. } = error.message.clone();
+    rows.insert::<Bodies>(&BodyKey::new(id, BodyKind::Error), BodyRow { headers, body });
+    rows.update::<Transfers>(&TransferKey { id }, row);
+}
+
+pub(super) fn get(rows: &mut WorkingSet, id: u128, source: u32, cx: &mut Context) {
+    let row = rows.get::<Transfers>(&TransferKey { id });
+    let message = match row {
+        Some(row) if row.payer == source || row.payee == source => {
+            Message::new(source, MessageKind::State, id)
+        }
+        _ => Message::error(source, id, ApiError::TransferIdNotFound, ""),
+    };
+    cx.tell(rows, message);
+}
+
+pub(super) fn expire(rows: &mut WorkingSet, ids: &[u128], cx: &mut Context) {
+    for &id in ids {
+        let key = TransferKey { id };
+        let Some(row) = rows.get::<Transfers>(&key) else { continue };
+        if State::of(row) == State::Reserved && row.expiration <= cx.millis() {
+            let mut row = row.clone();
+            time_out(&mut row, id, cx);
+            rows.update::<Transfers>(&key, row);
+        }
+    }
+}
+
+pub(super) fn answers(rows: &mut WorkingSet, answers: &[Answer], cx: &mut Context) {
+    let first = cx.number;
+    for (answer, number) in answers.iter().zip(first..) {
+        cx.number = number;
+        let key = TransferKey { id: answer.intent.id };
+        let row = rows.get::<Transfers>(&key).expect("an intent is a transfer's").clone();
+        // Sent twice, answered twice: the first answer counts.
+        if row.intent == answer.intent.kind as u8 {
+            answered(rows, &key, row, answer, cx);
+        }
+    }
+}
+
+fn answered(
+    rows: &mut WorkingSet,
+    key: &TransferKey,
+    mut row: TransferRow,
+    answer: &Answer,
+    cx: &mut Context,
+) {
+    let (id, now) = (key.id, cx.millis());
+    row.intent = 0;
+    let was = State::of(&row);
+    match (answer.intent.kind, answer.status) {
+        (IntentKind::Reserve, AnswerStatus::Done) => {
+            advance(&mut row, State::Reserved, 0, cx.now);
+            if row.expiration <= now {
+                time_out(&mut row, id, cx);
+            } else {
+                let deadline = cx.outcome.deadline.unwrap_or(u64::MAX);
+                cx.outcome.deadline = Some(deadline.min(row.expiration));
+                if row.bulk.is_none() {
+                    cx.tell(rows, Message::new(row.payee, MessageKind::Prepare, id));
+                }
+            }
+        }
+        (IntentKind::Reserve, AnswerStatus::Refused(error)) => {
+            advance(&mut row, State::AbortedRejected, error.code(), cx.now);
+            fail(&mut row, error, "", now);
+        }
+        (IntentKind::Reserve, AnswerStatus::TooLate) => {
+            let error = ApiError::TransferExpired;
+            advance(&mut row, State::ExpiredPrepared, error.code(), cx.now);
+            fail(&mut row, error, "", now);
+        }
+        (IntentKind::Post | IntentKind::PostGross, AnswerStatus::Done | AnswerStatus::DoneUnsettled) => {
+            advance(&mut row, State::Committed, 0, cx.now);
+            row.completed = now;
+            let settled = answer.intent.kind == IntentKind::PostGross && answer.status == AnswerStatus::Done;
+            if settled {
+                advance(&mut row, State::Settled, 0, cx.now);
+            }
+            windows::committed(rows, &row, settled, cx.now);
+        }
+        (IntentKind::Post | IntentKind::PostGross, AnswerStatus::Expired) => {
+            windows::released(rows, row.window, cx.now);
+            (row.window, row.fulfilment) = (0, None);
+            advance(&mut row, State::ReservedTimeout, ApiError::TransferExpired.code(), cx.now);
+            advance(&mut row, State::ExpiredReserved, ApiError::TransferExpired.code(), cx.now);
+            fail(&mut row, ApiError::TransferExpired, "", now);
+        }
+        (IntentKind::Void, AnswerStatus::Done | AnswerStatus::Expired) => {
+            let next = match was {
+                State::ReceivedError => State::AbortedError,
+                State::ReceivedReject => State::AbortedRejected,
+                State::ReservedTimeout => State::ExpiredReserved,
+                other => unreachable!("a transfer in {} is not voided", other.name()),
+            };
+            let reason = row.error_code;
+            advance(&mut row, next, reason, cx.now);
+        }
+        (_, status) => {
+            if row.window != 0 {
+                windows::released(rows, row.window, cx.now);
+                row.window = 0;
+            }
+            let error = ApiError::InternalServerError;
+            advance(&mut row, State::Failed, error.code(), cx.now);
+            fail(&mut row, error, &format!("the ledger answers {status:?}"), now);
+        }
+    }
+    let state = State::of(&row);
+    if state.is_final() && row.bulk.is_none() {
+        tell_outcome(rows, id, was, &row, cx);
+    }
+    rows.update::<Transfers>(key, row);
+}
+
+/// Tells payer and payee the same outcome.
+fn tell_outcome(rows: &mut WorkingSet, id: u128, was: State, row: &TransferRow, cx: &mut Context) {
+    let committed = State::of(row).external() == TransferState::Committed;
+    let error = ApiError::from_code(row.error_code);
+    let payer = if committed {
+        Message::new(row.payer, MessageKind::Fulfil, id)
+    } else if row.error_hash.is_some() {
+        Message::new(row.payer, MessageKind::Error, id)
+    } else {
+        Message::error(row.payer, id, error.unwrap_or(ApiError::ServerError), &row.error_text)
+    };
+    cx.tell(rows, payer);
+    // A payee that was never asked, or has refused by itself, knows enough.
+    if row.payer == row.payee || was == State::ReceivedPrepare || row.error_hash.is_some() {
+        return;
+    }
+    if row.wants_patch {
+        cx.tell(rows, Message::new(row.payee, MessageKind::Patch, id));
+    } else if !committed {
+        cx.tell(rows, Message::error(row.payee, id, error.unwrap_or(ApiError::ServerError), &row.error_text));
+    }
+}

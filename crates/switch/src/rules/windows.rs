@@ -1,0 +1,164 @@
+//! Settlement windows, and what was sent and received in them. Exactly one window is open at any time; a transfer belongs to
+//! the one that was open when its fulfilment was accepted. A window that is closed waits for the transfers that were
+//! accepted in it: until then its totals may still grow.
+
+use batzen_engine::{Plan, WorkingSet};
+use batzen_protocol::Timestamp;
+use batzen_tables::switch::{NetKey, NetRow, Nets, TransferRow, WindowKey, WindowRow, Windows};
+
+use super::{Refusal, change_state, plan_state, state_row};
+
+/// The state of a window. Later stages are greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum WindowState {
+    /// Takes up transfers.
+    Open = 1,
+    /// No longer open, but the ledger still has to answer for some of its transfers.
+    Processing = 2,
+    /// Its totals stand.
+    Closed = 3,
+    /// In a settlement.
+    PendingSettlement = 4,
+    /// Settled.
+    Settled = 5,
+    /// Its settlement was given up: it may be settled anew.
+    Aborted = 6,
+}
+
+impl WindowState {
+    /// The state with this number.
+    #[must_use]
+    pub const fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => Self::Open,
+            2 => Self::Processing,
+            3 => Self::Closed,
+            4 => Self::PendingSettlement,
+            5 => Self::Settled,
+            6 => Self::Aborted,
+            _ => return None,
+        })
+    }
+
+    /// Its name at the interface.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Open => "OPEN",
+            Self::Processing => "PROCESSING",
+            Self::Closed => "CLOSED",
+            Self::PendingSettlement => "PENDING_SETTLEMENT",
+            Self::Settled => "SETTLED",
+            Self::Aborted => "ABORTED",
+        }
+    }
+
+    /// The state of a stored window.
+    ///
+    /// # Panics
+    /// When the row holds none: rows are written by the rules alone.
+    #[must_use]
+    pub fn of(row: &WindowRow) -> Self {
+        Self::from_number(row.state).expect("rows are written by the rules")
+    }
+}
+
+pub(super) fn new_window(reason: &str, now: Timestamp) -> WindowRow {
+    WindowRow {
+        state: WindowState::Open as u8,
+        reason: reason.to_owned(),
+        created: now,
+        changed: now,
+        in_flight: 0,
+        transfers: 0,
+    }
+}
+
+pub(super) fn plan_committed(window: u64, payer: u32, payee: u32, currency: u32, plan: &mut Plan) {
+    plan.row::<Windows>(WindowKey { id: window });
+    for participant in [payer, payee] {
+        plan.row::<Nets>(NetKey { window, participant, currency });
+    }
+}
+
+/// Counts a committed transfer; one that is settled already does not count towards the nets.
+pub(super) fn committed(rows: &mut WorkingSet, transfer: &TransferRow, settled: bool, now: Timestamp) {
+    if !settled {
+        let mut count = |participant: u32, change: &dyn Fn(&mut NetRow)| {
+            let key = NetKey { window: transfer.window, participant, currency: transfer.currency };
+            let mut row = rows.get::<Nets>(&key).cloned().unwrap_or(NetRow {
+                sent: 0,
+                sent_count: 0,
+                received: 0,
+                received_count: 0,
+                settlement: 0,
+                settled: false,
+            });
+            assert_eq!(row.settlement, 0, "a window in settlement takes up nothing");
+            change(&mut row);
+            rows.put::<Nets>(&key, row);
+        };
+        count(transfer.payer, &|row| {
+            row.sent = row.sent.checked_add(transfer.amount).expect("sums fit into 128 bits");
+            row.sent_count += 1;
+        });
+        count(transfer.payee, &|row| {
+            row.received = row.received.checked_add(transfer.amount).expect("sums fit into 128 bits");
+            row.received_count += 1;
+        });
+    }
+    answered(rows, transfer.window, 1, now);
+}
+
+/// A fulfilment that was accepted in this window came to nothing.
+pub(super) fn released(rows: &mut WorkingSet, window: u64, now: Timestamp) {
+    answered(rows, window, 0, now);
+}
+
+fn answered(rows: &mut WorkingSet, window: u64, committed: u64, now: Timestamp) {
+    let less = |count: &mut u64| *count = count.checked_sub(1).expect("every answer was awaited");
+    if state_row(rows).open_window == window {
+        change_state(rows, |state| {
+            less(&mut state.open_in_flight);
+            state.open_transfers += committed;
+        });
+        return;
+    }
+    let key = WindowKey { id: window };
+    let mut row = rows.get::<Windows>(&key).expect("windows are never deleted").clone();
+    assert_eq!(WindowState::of(&row), WindowState::Processing, "a closed window awaits nothing");
+    less(&mut row.in_flight);
+    row.transfers += committed;
+    if row.in_flight == 0 {
+        (row.state, row.changed) = (WindowState::Closed as u8, now);
+    }
+    rows.update::<Windows>(&key, row);
+}
+
+pub(super) fn plan_close(id: u64, plan: &mut Plan) {
+    plan_state(plan);
+    plan.row::<Windows>(WindowKey { id });
+    plan.row::<Windows>(WindowKey { id: id.saturating_add(1) });
+}
+
+/// Closes the open window and opens the next in the same step. Repeating it is harmless: a window that is not open any more
+/// is refused.
+pub(super) fn close(rows: &mut WorkingSet, id: u64, reason: &str, now: Timestamp) -> Result<u64, Refusal> {
+    let key = WindowKey { id };
+    let mut row = rows.get::<Windows>(&key).cloned().ok_or(Refusal::Unknown("settlement window"))?;
+    let state = state_row(rows);
+    if state.open_window != id {
+        return Err(Refusal::Conflict("the window is not open".to_owned()));
+    }
+    (row.in_flight, row.transfers) = (state.open_in_flight, state.open_transfers);
+    let next = if row.in_flight == 0 { WindowState::Closed } else { WindowState::Processing };
+    (row.state, row.reason, row.changed) = (next as u8, reason.to_owned(), now);
+    rows.update::<Windows>(&key, row);
+    let next = id.checked_add(1).expect("fewer than 2^64 windows");
+    rows.insert::<Windows>(&WindowKey { id: next }, new_window("opened as the one before was closed", now));
+    change_state(rows, |state| {
+        (state.open_window, state.open_in_flight, state.open_transfers) = (next, 0, 0);
+    });
+    Ok(next)
+}

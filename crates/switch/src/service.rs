@@ -1,0 +1,192 @@
+//! What both interfaces share: lane, store, ledger, participants, and the changes that operators make.
+
+use std::sync::Arc;
+
+use batzen_http::Operations;
+use batzen_ledger::{Account, AccountFlags, CreateAccountStatus};
+use batzen_store::Store;
+use batzen_tables::switch::{
+    AccountKind, HUB, SwitchAccountKey, SwitchStateKey, SwitchStateRow, SwitchStates,
+};
+
+use crate::api::participant::OPERATIONS;
+use crate::clearing::Balances;
+use crate::config::SwitchConfig;
+use crate::directory::{Directory, Snapshot};
+use crate::outbox::Senders;
+use crate::pipeline::Lane;
+use crate::rules::admin::{Refusal, account_kinds};
+use crate::rules::{Change, Command};
+use crate::treasury::{OperatorError, Treasury};
+
+/// How often a change is tried that others come before.
+const ATTEMPTS_MAX: usize = 10;
+
+/// The state behind both interfaces.
+pub struct Service {
+    lane: Lane,
+    store: Store,
+    directory: Arc<Directory>,
+    senders: Senders,
+    treasury: Arc<Treasury>,
+    config: SwitchConfig,
+    operations: Operations,
+}
+
+impl Service {
+    pub(crate) fn new(
+        lane: Lane,
+        store: Store,
+        directory: Arc<Directory>,
+        senders: Senders,
+        treasury: Arc<Treasury>,
+        config: SwitchConfig,
+    ) -> Self {
+        let operations = Operations::new(&OPERATIONS);
+        Self { lane, store, directory, senders, treasury, config, operations }
+    }
+
+    pub(crate) fn lane(&self) -> &Lane {
+        &self.lane
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(crate) fn config(&self) -> &SwitchConfig {
+        &self.config
+    }
+
+    pub(crate) fn operations(&self) -> &Operations {
+        &self.operations
+    }
+
+    pub(crate) fn senders(&self) -> &Senders {
+        &self.senders
+    }
+
+    pub(crate) fn treasury(&self) -> &Arc<Treasury> {
+        &self.treasury
+    }
+
+    pub(crate) fn directory(&self) -> Arc<Snapshot> {
+        self.directory.now()
+    }
+
+    pub(crate) fn state(&self) -> Result<SwitchStateRow, OperatorError> {
+        let stored = self.store.get::<SwitchStates>(&SwitchStateKey::ONLY)?;
+        Ok(stored.expect("the switch was opened").row)
+    }
+
+    /// Does a change, and all that it leads to.
+    ///
+    /// # Errors
+    /// [`OperatorError`].
+    pub async fn apply(&self, change: &Change) -> Result<u64, OperatorError> {
+        let mut attempts = 0;
+        let number = loop {
+            attempts += 1;
+            match self.try_apply(change).await {
+                Err(OperatorError::Refused(Refusal::Overtaken)) if attempts < ATTEMPTS_MAX => {
+                    self.directory.refresh(&self.store)?;
+                }
+                other => break other?,
+            }
+        };
+        self.directory.refresh(&self.store)?;
+        self.senders.serve();
+        if let Change::Limit { currency, number, .. } = self.resolved(change)? {
+            self.treasury.adjust(number, currency).await?;
+        }
+        Ok(number)
+    }
+
+    async fn try_apply(&self, change: &Change) -> Result<u64, OperatorError> {
+        let change = self.resolved(change)?;
+        if let Change::Accounts { currency, number, .. } = change {
+            // Ledger accounts first: empty ones do no harm, and rows must never name accounts that are not there.
+            let accounts = account_kinds(number).iter().map(|kind| ledger_account(number, currency, *kind));
+            for status in self.treasury.ledger().accounts(accounts.collect()).await {
+                if !matches!(status, CreateAccountStatus::Created | CreateAccountStatus::Exists) {
+                    return Err(Refusal::Conflict(format!("the ledger answers {status}")).into());
+                }
+            }
+        }
+        Ok(self.lane.submit(Command::Change(Box::new(change))).await??.number)
+    }
+
+    /// The change with its participant's number.
+    fn resolved(&self, change: &Change) -> Result<Change, OperatorError> {
+        let mut change = change.clone();
+        let known = |name: &str| self.directory.now().by_name(name).map(|entry| entry.number);
+        match &mut change {
+            Change::Accounts { name: None, number, .. }
+            | Change::ActivateAccount { name: None, number, .. } => *number = HUB,
+            Change::Accounts { name: Some(name), number, .. } => {
+                *number = match known(name) {
+                    Some(number) => number,
+                    None => self.state()?.next_participant,
+                };
+            }
+            Change::ActivateAccount { name: Some(name), number, .. }
+            | Change::Limit { name, number, .. }
+            | Change::Endpoint { name, number, .. } => {
+                *number = known(name).ok_or(Refusal::Unknown("participant"))?;
+            }
+            Change::Activate { .. } | Change::Model { .. } => {}
+        }
+        Ok(change)
+    }
+
+    /// Records a change that another operator has to approve. Returns the approval's number.
+    ///
+    /// # Errors
+    /// [`OperatorError`].
+    pub async fn propose(&self, change: &Change, operator: &str) -> Result<u64, OperatorError> {
+        let change = serde_json::to_string(change).expect("changes are JSON");
+        for _ in 0..ATTEMPTS_MAX {
+            let id = self.state()?.next_approval;
+            let (change, operator) = (change.clone(), operator.to_owned());
+            match self.lane.submit(Command::Propose { id, change, operator }).await? {
+                Ok(_) => return Ok(id),
+                Err(Refusal::Overtaken) => {}
+                Err(refusal) => return Err(refusal.into()),
+            }
+        }
+        Err(Refusal::Overtaken.into())
+    }
+
+    /// Deposits liquidity.
+    ///
+    /// # Errors
+    /// [`OperatorError`].
+    pub async fn deposit(&self, funds: &crate::treasury::Funds) -> Result<(), OperatorError> {
+        self.treasury.funds_in(funds).await
+    }
+
+    /// A participant's balances.
+    pub async fn balances(&self, participant: u32, currency: u32) -> Balances {
+        Balances::read(self.treasury.ledger(), participant, currency).await
+    }
+
+    pub(crate) fn close(&self) {
+        self.lane.close();
+    }
+}
+
+/// An account in the ledger. Positions and liquidity never go below what they have.
+fn ledger_account(participant: u32, currency: u32, kind: AccountKind) -> Account {
+    let flags = match kind {
+        AccountKind::Position | AccountKind::Settlement => AccountFlags::DEBITS_MUST_NOT_EXCEED_CREDITS,
+        _ => AccountFlags::NONE,
+    };
+    Account {
+        id: SwitchAccountKey::new(participant, currency, kind).ledger_id(),
+        user_data_32: participant,
+        ledger: currency,
+        code: u16::from(kind as u8),
+        flags,
+        ..Account::default()
+    }
+}

@@ -1,0 +1,447 @@
+//! Liquidity and headroom. All of it is done one step after the other, so that what is read is still true when it is acted
+//! upon: only clearing goes on beside, and clearing never changes what was granted or deposited.
+//!
+//! A position's limit is the lower of its cap and its liquidity cover. The ledger enforces it: the hub grants each position
+//! so much headroom as its limit is, and takes it back when the limit falls, as far as there is any. What cannot be taken
+//! back marks the participant as over its limit, and is taken as it comes back.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use batzen_http::Drain;
+use batzen_ledger::{CreateTransferStatus, Transfer, TransferFlags};
+use batzen_metrics::{Counter, Gauge};
+use batzen_store::{Store, StoreError};
+use batzen_tables::switch::{AccountKind, HUB, MovementKey, Movements, SwitchAccountKey, SwitchAccounts};
+use tokio::sync::{Mutex, Notify};
+
+use crate::clearing::{Balances, Patient, account, code};
+use crate::errors::ApiError;
+use crate::ids::{Role, derive};
+use crate::pipeline::{Lane, LaneError};
+use crate::rules::admin::Refusal;
+use crate::rules::movements::{MovementCommand, MovementKind, MovementState};
+use crate::rules::{Command, Outcome};
+use crate::values::{currency_text, format_signed};
+
+/// How often participants over their limit are looked at.
+const RETRY: Duration = Duration::from_millis(100);
+/// How often all positions are compared with their alarm thresholds.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Why an operator's wish was not fulfilled.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum OperatorError {
+    /// A rule refused it.
+    #[error("{0}")]
+    Refused(#[from] Refusal),
+    /// The switch is busy, ends, or cannot write.
+    #[error("{0}")]
+    Lane(#[from] LaneError),
+    /// The store cannot be read.
+    #[error("{0}")]
+    Store(Arc<StoreError>),
+    /// Not allowed by liquidity or headroom.
+    #[error("{0}")]
+    Insufficient(String),
+    /// The request is ill-formed.
+    #[error("{0}")]
+    Malformed(String),
+    /// The ledger's answer does not fit.
+    #[error("the ledger answers {0}")]
+    Ledger(CreateTransferStatus),
+}
+
+impl From<StoreError> for OperatorError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(Arc::new(error))
+    }
+}
+
+/// A movement of funds that an operator orders.
+#[derive(Clone, Debug)]
+pub struct Funds {
+    /// Its id.
+    pub id: u128,
+    /// Whose.
+    pub participant: u32,
+    /// The currency.
+    pub currency: u32,
+    /// In ten-thousandths.
+    pub amount: u128,
+    /// Why.
+    pub reason: String,
+    /// The settlement bank's reference.
+    pub reference: String,
+    /// Who orders it.
+    pub operator: String,
+}
+
+/// Counters of limits.
+#[derive(Debug, Default)]
+pub struct TreasuryCounters {
+    /// Participants over their limit.
+    pub over_limit: Gauge,
+    /// Positions beyond their alarm threshold.
+    pub alarms: Gauge,
+    /// Alarms that went off.
+    pub alarms_raised: Counter,
+}
+
+/// Keeper of liquidity and headroom.
+pub struct Treasury {
+    ledger: Patient,
+    lane: Lane,
+    store: Store,
+    /// One step after the other.
+    turn: Mutex<()>,
+    /// Whose headroom is to be looked at.
+    due: std::sync::Mutex<BTreeSet<(u32, u32)>>,
+    wake: Notify,
+    counters: TreasuryCounters,
+}
+
+impl Treasury {
+    /// A treasury.
+    pub fn new(ledger: Patient, lane: Lane, store: Store) -> Self {
+        Self {
+            ledger,
+            lane,
+            store,
+            turn: Mutex::default(),
+            due: std::sync::Mutex::default(),
+            wake: Notify::new(),
+            counters: TreasuryCounters::default(),
+        }
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn counters(&self) -> &TreasuryCounters {
+        &self.counters
+    }
+
+    /// Keeps others from changing liquidity and headroom, for settlements.
+    pub async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.turn.lock().await
+    }
+
+    /// The ledger.
+    #[must_use]
+    pub fn ledger(&self) -> &Patient {
+        &self.ledger
+    }
+
+    async fn submit(&self, command: MovementCommand) -> Result<Outcome, OperatorError> {
+        Ok(self.lane.submit(Command::Movement(Box::new(command))).await??)
+    }
+
+    async fn advance(&self, id: u128, to: MovementState) -> Result<(), OperatorError> {
+        self.submit(MovementCommand::Advance { id, to }).await.map(|_| ())
+    }
+
+    async fn begin(
+        &self,
+        kind: MovementKind,
+        funds: &Funds,
+        headroom: u128,
+    ) -> Result<MovementState, OperatorError> {
+        let Funds { id, participant, currency, amount, reason, reference, operator } = funds.clone();
+        let command = MovementCommand::Begin {
+            id,
+            kind,
+            participant,
+            currency,
+            amount,
+            headroom,
+            reason,
+            reference,
+            operator,
+        };
+        let state = self.submit(command).await?.number;
+        let state = u8::try_from(state).ok().and_then(MovementState::from_number);
+        Ok(state.expect("the rules give a movement's state"))
+    }
+
+    /// Deposits liquidity. The same again is harmless.
+    ///
+    /// # Errors
+    /// [`OperatorError`].
+    pub async fn funds_in(&self, funds: &Funds) -> Result<(), OperatorError> {
+        let turn = self.turn.lock().await;
+        if self.begin(MovementKind::FundsIn, funds, 0).await? == MovementState::Intended {
+            self.carry_out(funds.id).await?;
+        }
+        self.fit(&turn, funds.participant, funds.currency).await
+    }
+
+    /// Reserves liquidity that is to go. It must leave what the position needs.
+    ///
+    /// # Errors
+    /// [`OperatorError::Insufficient`] if it does not.
+    pub async fn funds_out(&self, funds: &Funds) -> Result<(), OperatorError> {
+        let turn = self.turn.lock().await;
+        let Funds { participant, currency, amount, .. } = *funds;
+        let balances = Balances::read(&self.ledger, participant, currency).await;
+        let left = balances.cover().saturating_sub_unsigned(amount);
+        // Headroom above the liquidity that is left goes with the liquidity, in one chain, or neither goes.
+        let headroom = u128::try_from(balances.granted() - left.max(0)).unwrap_or(0);
+        let state = self.begin(MovementKind::FundsOut, funds, headroom).await?;
+        if state == MovementState::Intended {
+            self.carry_out(funds.id).await?;
+        }
+        self.fit(&turn, participant, currency).await?;
+        let row = self.store.get::<Movements>(&MovementKey { id: funds.id })?;
+        match row.and_then(|stored| MovementState::from_number(stored.row.state)) {
+            Some(MovementState::Refused) => Err(OperatorError::Insufficient(
+                "less liquidity would be left than the position needs".into(),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Posts or voids reserved liquidity.
+    ///
+    /// # Errors
+    /// [`OperatorError`].
+    pub async fn finish_funds_out(&self, id: u128, commit: bool) -> Result<(), OperatorError> {
+        let turn = self.turn.lock().await;
+        let row = self.store.get::<Movements>(&MovementKey { id })?;
+        let row = row.ok_or(Refusal::Unknown("movement"))?.row;
+        if row.kind != MovementKind::FundsOut as u8 {
+            return Err(Refusal::Conflict("only funds out are committed or aborted".to_owned()).into());
+        }
+        let (going, done) = if commit {
+            (MovementState::Committing, MovementState::Done)
+        } else {
+            (MovementState::Aborting, MovementState::Aborted)
+        };
+        if row.state != done as u8 {
+            self.advance(id, going).await?;
+            self.carry_out(id).await?;
+        }
+        self.fit(&turn, row.participant, row.currency).await
+    }
+
+    /// Sends the events of a movement that awaits the ledger, and records the answer.
+    async fn carry_out(&self, id: u128) -> Result<(), OperatorError> {
+        let row = self.store.get::<Movements>(&MovementKey { id })?;
+        let row = row.ok_or(Refusal::Unknown("movement"))?.row;
+        let state = MovementState::from_number(row.state).expect("rows are written by the rules");
+        let kind = MovementKind::from_number(row.kind).expect("rows are written by the rules");
+        let own = |kind| account(row.participant, row.currency, kind);
+        let hub = account(HUB, row.currency, AccountKind::HubReconciliation);
+        let transfer = |id, debit_account_id, credit_account_id, amount, code, flags| Transfer {
+            id,
+            debit_account_id,
+            credit_account_id,
+            amount,
+            ledger: row.currency,
+            code,
+            flags,
+            ..Transfer::default()
+        };
+        let resolve = |role, flag, amount| Transfer {
+            id: derive(role, id),
+            pending_id: id,
+            amount,
+            flags: flag,
+            ..Transfer::default()
+        };
+        let (position, settlement, grant) =
+            (own(AccountKind::Position), own(AccountKind::Settlement), own(AccountKind::Grant));
+        let none = TransferFlags::NONE;
+        let (events, done) = match (kind, state) {
+            (MovementKind::FundsIn, _) => {
+                (vec![transfer(id, hub, settlement, row.amount, code::FUNDS, none)], MovementState::Done)
+            }
+            (MovementKind::Grant, _) => {
+                (vec![transfer(id, grant, position, row.amount, code::HEADROOM, none)], MovementState::Done)
+            }
+            (MovementKind::Revoke, _) => {
+                let flags = TransferFlags::BALANCING_DEBIT;
+                (vec![transfer(id, position, grant, row.amount, code::HEADROOM, flags)], MovementState::Done)
+            }
+            (MovementKind::FundsOut, MovementState::Committing) => {
+                let flag = TransferFlags::POST_PENDING_TRANSFER;
+                (vec![resolve(Role::Post, flag, row.amount)], MovementState::Done)
+            }
+            (MovementKind::FundsOut, MovementState::Aborting) => {
+                let flag = TransferFlags::VOID_PENDING_TRANSFER;
+                (vec![resolve(Role::Void, flag, 0)], MovementState::Aborted)
+            }
+            (MovementKind::FundsOut, _) => {
+                let mut events = Vec::new();
+                if row.headroom > 0 {
+                    let linked = TransferFlags::LINKED;
+                    let headroom = derive(Role::FundsHeadroom, id);
+                    events.push(transfer(headroom, position, grant, row.headroom, code::HEADROOM, linked));
+                }
+                events.push(transfer(id, settlement, hub, row.amount, code::FUNDS, TransferFlags::PENDING));
+                (events, MovementState::Reserved)
+            }
+        };
+        let statuses = self.ledger.transfers(events).await;
+        let is_done = |status: &CreateTransferStatus| {
+            matches!(status, CreateTransferStatus::Created | CreateTransferStatus::Exists)
+        };
+        // A chain that was carried out before says so by its first member.
+        if statuses.first().is_some_and(is_done) {
+            return self.advance(id, done).await;
+        }
+        if kind == MovementKind::FundsOut && state == MovementState::Intended {
+            tracing::info!(?statuses, "funds out refused by the ledger");
+            return self.advance(id, MovementState::Refused).await;
+        }
+        Err(OperatorError::Ledger(statuses[0]))
+    }
+
+    /// Finishes what the last run left behind.
+    ///
+    /// # Errors
+    /// [`OperatorError`].
+    pub async fn recover(&self) -> Result<(), OperatorError> {
+        let _turn = self.turn.lock().await;
+        let (from, to) = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+        let left = self.store.range_bytes::<Movements>(Movements::INTENDED, from, to, usize::MAX, false)?;
+        for found in left {
+            self.carry_out(found.key.id).await?;
+        }
+        Ok(())
+    }
+
+    /// Grants or takes back headroom, so that a participant has as much as its limit.
+    ///
+    /// # Errors
+    /// [`OperatorError`].
+    pub async fn adjust(&self, participant: u32, currency: u32) -> Result<(), OperatorError> {
+        let turn = self.turn.lock().await;
+        self.fit(&turn, participant, currency).await
+    }
+
+    /// The same, by who has the turn.
+    pub(crate) async fn fit(
+        &self,
+        _turn: &tokio::sync::MutexGuard<'_, ()>,
+        participant: u32,
+        currency: u32,
+    ) -> Result<(), OperatorError> {
+        let key = SwitchAccountKey::new(participant, currency, AccountKind::Position);
+        let Some(stored) = self.store.get::<SwitchAccounts>(&key)? else { return Ok(()) };
+        let Some(ndc) = stored.row.ndc else { return Ok(()) };
+        let ndc = i128::try_from(ndc).unwrap_or(i128::MAX);
+        let balances = Balances::read(&self.ledger, participant, currency).await;
+        let limit = ndc.min(balances.cover()).max(0);
+        let difference = limit - balances.granted();
+        let mut excess = 0;
+        if difference != 0 {
+            let number = self.submit(MovementCommand::Number).await?.number;
+            let kind = if difference > 0 { MovementKind::Grant } else { MovementKind::Revoke };
+            let funds = Funds {
+                id: derive(Role::Movement, number.into()),
+                participant,
+                currency,
+                amount: difference.unsigned_abs(),
+                reason: "limit".to_owned(),
+                reference: String::new(),
+                operator: String::new(),
+            };
+            self.begin(kind, &funds, 0).await?;
+            self.carry_out(funds.id).await?;
+            if kind == MovementKind::Revoke {
+                let after = Balances::read(&self.ledger, participant, currency).await;
+                excess = after.granted() - limit;
+            }
+        }
+        let code = match excess {
+            ..=0 => 0,
+            _ if balances.cover() <= ndc => ApiError::PayerFspInsufficientLiquidity.code(),
+            _ => ApiError::PayerLimitError.code(),
+        };
+        if stored.row.over_limit != code {
+            tracing::warn!(participant, code, "a participant is over its limit, or no longer");
+            self.submit(MovementCommand::OverLimit { participant, currency, code }).await?;
+        }
+        if code != 0 {
+            self.look_at(participant, currency);
+        }
+        Ok(())
+    }
+
+    /// Has a participant's headroom looked at soon.
+    pub fn look_at(&self, participant: u32, currency: u32) {
+        let mut due = self.due.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        due.insert((participant, currency));
+        drop(due);
+        self.wake.notify_one();
+    }
+
+    /// Takes back headroom of those over their limit as it comes back, and watches alarm thresholds, until the drain fires.
+    pub async fn run(self: Arc<Self>, drain: Drain) {
+        let mut alarmed = BTreeSet::new();
+        let mut looked = tokio::time::Instant::now();
+        loop {
+            tokio::select! {
+                () = self.wake.notified() => tokio::time::sleep(RETRY).await,
+                () = tokio::time::sleep_until(looked + LOOK) => {}
+                () = drain.draining() => return,
+            }
+            let due =
+                std::mem::take(&mut *self.due.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+            self.counters.over_limit.set(due.len() as u64);
+            for (participant, currency) in due {
+                if let Err(error) = self.adjust(participant, currency).await {
+                    tracing::error!(participant, %error, "headroom could not be adjusted");
+                    self.look_at(participant, currency);
+                }
+            }
+            if looked.elapsed() >= LOOK {
+                looked = tokio::time::Instant::now();
+                if let Err(error) = self.watch(&mut alarmed).await {
+                    tracing::error!(%error, "positions could not be watched");
+                }
+            }
+        }
+    }
+
+    /// Raises an alarm for each position that has come near its cap, once until it is below again.
+    async fn watch(&self, alarmed: &mut BTreeSet<(u32, u32)>) -> Result<(), OperatorError> {
+        let accounts: Vec<_> = self
+            .store
+            .all::<SwitchAccounts>()?
+            .into_iter()
+            .filter(|found| found.key.kind == AccountKind::Position as u8 && found.row.ndc.is_some())
+            .collect();
+        let whose: Vec<_> =
+            accounts.iter().map(|found| (found.key.participant, found.key.currency)).collect();
+        let balances = Balances::read_all(&self.ledger, &whose).await;
+        for (found, balances) in accounts.iter().zip(balances) {
+            let whose = (found.key.participant, found.key.currency);
+            let ndc = i128::try_from(found.row.ndc.unwrap_or(0)).unwrap_or(i128::MAX);
+            let cap = ndc.min(balances.cover());
+            let percentage = i128::from(found.row.alarm_percentage);
+            let position = balances.position();
+            let near = position > 0 && position.saturating_mul(100) >= cap.saturating_mul(percentage);
+            if !near {
+                alarmed.remove(&whose);
+                continue;
+            }
+            if !alarmed.insert(whose) {
+                continue;
+            }
+            self.counters.alarms_raised.inc();
+            let currency = currency_text(whose.1);
+            let (position, cap) = (format_signed(position), format_signed(cap));
+            tracing::warn!(participant = whose.0, currency, position, cap, "a position is near its cap");
+            let text = serde_json::json!({
+                "type": "NDC_ALARM", "currency": currency, "position": position, "cap": cap,
+                "alarmPercentage": found.row.alarm_percentage,
+            });
+            let text = text.to_string();
+            self.submit(MovementCommand::Notify { participant: whose.0, text }).await?;
+        }
+        self.counters.alarms.set(alarmed.len() as u64);
+        Ok(())
+    }
+}
