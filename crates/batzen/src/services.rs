@@ -52,6 +52,12 @@ impl TimeShift {
         Arc::new(move || self.now())
     }
 
+    /// The present in microseconds since 1970, not rounded.
+    pub fn micros(self) -> u64 {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_micros()).unwrap_or(u64::MAX).saturating_add_signed(self.0)
+    }
+
     /// The present.
     pub fn now(self) -> Timestamp {
         let now = Timestamp::from_system_time(SystemTime::now()).as_micros();

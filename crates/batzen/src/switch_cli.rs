@@ -113,6 +113,7 @@ fn switch_config(args: &ServeArgs) -> anyhow::Result<SwitchConfig> {
         },
     };
     let data_dir = data_dir.map(|dir| services::directory(&dir)).transpose()?;
+    let timetravel = args.common.timetravel;
     let host = args.bind.clone().or_else(|| ini.text("switch", "BIND_TO").map(Into::into));
     Ok(SwitchConfig {
         data_dir,
@@ -122,7 +123,7 @@ fn switch_config(args: &ServeArgs) -> anyhow::Result<SwitchConfig> {
         operators,
         four_eyes: yes(&ini, "FOUR_EYES", true)?,
         allow_on_us: yes(&ini, "ALLOW_ON_US", false)?,
-        clock: args.common.timetravel.clock(),
+        clock: Arc::new(move || timetravel.micros()),
         ..SwitchConfig::default()
     })
 }

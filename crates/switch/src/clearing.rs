@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use batzen_engine::Clock;
 use batzen_ledger::{
     Account, BATCH_EVENTS_MAX, CreateTransferStatus, Ledger, LedgerError, Transfer, TransferFlags,
 };
@@ -12,6 +11,7 @@ use batzen_store::{Store, StoreError};
 use batzen_tables::switch::{AccountKind, SwitchAccountKey, SwitchAccounts, Transfers};
 use tokio::sync::mpsc;
 
+use crate::config::SwitchClock;
 use crate::errors::ApiError;
 use crate::ids::{Role, derive};
 use crate::pipeline::Lane;
@@ -125,6 +125,17 @@ impl Patient {
         }
     }
 
+    /// Whether any of these transfers exists.
+    pub async fn exists_any(&self, ids: &[u128]) -> bool {
+        let mut pause = PAUSE_MIN;
+        loop {
+            match self.ledger.lookup_transfers(ids.to_vec()).await {
+                Ok(found) => return !found.is_empty(),
+                Err(error) => self.pause(&mut pause, &error).await,
+            }
+        }
+    }
+
     /// The accounts with these ids; a missing one is all zero.
     pub async fn lookup(&self, ids: &[u128]) -> Vec<Account> {
         let mut found: Vec<Account> = Vec::with_capacity(ids.len());
@@ -217,7 +228,7 @@ pub struct Clearing<S> {
     /// For limits when a reservation is refused.
     pub store: Store,
     /// The present time.
-    pub clock: Arc<dyn Clock>,
+    pub clock: SwitchClock,
     /// Who is told of gross settlements.
     pub settled: S,
 }
@@ -251,7 +262,7 @@ impl<S: Settled> Clearing<S> {
     }
 
     async fn clear(&self, intents: &[Intent], sent_before: bool) {
-        let now = self.clock.now().as_micros() / 1000;
+        let now = (self.clock)() / 1000;
         let mut answers = Vec::with_capacity(intents.len());
         let (mut sent, mut batch) = (Vec::with_capacity(intents.len()), Vec::with_capacity(intents.len()));
         for intent in intents {

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use batzen_engine::Clock;
-use batzen_protocol::Timestamp;
-
 use crate::outbox::Delivery;
+
+/// Source of the present time: microseconds since 1970.
+pub type SwitchClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// An operator of the hub.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ pub struct SwitchConfig {
     /// Connections at once to each listener.
     pub max_connections: usize,
     /// Source of the present time.
-    pub clock: Arc<dyn Clock>,
+    pub clock: SwitchClock,
 }
 
 impl Default for SwitchConfig {
@@ -69,9 +69,14 @@ impl Default for SwitchConfig {
             requests_max: 16_384,
             intents_max: 65_536,
             max_connections: 8192,
-            clock: Arc::new(|| Timestamp::from_system_time(std::time::SystemTime::now())),
+            clock: Arc::new(system_micros),
         }
     }
+}
+
+fn system_micros() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).expect("before the year 500,000")
 }
 
 impl SwitchConfig {

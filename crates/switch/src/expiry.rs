@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use batzen_engine::Clock;
 use batzen_http::Drain;
 use batzen_store::{Column, Store, StoreError};
 use batzen_tables::switch::Transfers;
 use tokio::sync::Notify;
 
+use crate::config::SwitchClock;
 use crate::pipeline::Lane;
 use crate::rules::Command;
 
@@ -37,11 +37,11 @@ impl Alarm {
 }
 
 /// Works until the drain fires.
-pub async fn run(alarm: Arc<Alarm>, store: Store, lane: Lane, clock: Arc<dyn Clock>, drain: Drain) {
+pub async fn run(alarm: Arc<Alarm>, store: Store, lane: Lane, clock: SwitchClock, drain: Drain) {
     loop {
         // What is set from here on is earlier than what the table shows, or shown by it.
         alarm.next.store(u64::MAX, Ordering::SeqCst);
-        let now = clock.now().as_micros() / 1000;
+        let now = clock() / 1000;
         let next = match due(&store, now) {
             Ok((ids, _)) if !ids.is_empty() => {
                 // Its answer is not needed: what was decided otherwise meanwhile is left alone.

@@ -11,6 +11,7 @@
 //! | [`pipeline`] | the lane: one thread that decides and makes durable |
 //! | [`clearing`] | from the lane to the ledger and back |
 //! | [`treasury`] | liquidity and headroom |
+//! | [`settlement`] | settlement at the ledger |
 //! | [`expiry`] | transfers that are due |
 //! | [`outbox`] | callbacks |
 //! | [`api`] | HTTP |
@@ -35,6 +36,7 @@ pub mod outbox;
 pub mod pipeline;
 pub mod rules;
 mod service;
+pub mod settlement;
 pub mod treasury;
 pub mod values;
 
@@ -45,6 +47,7 @@ use std::time::Duration;
 use batzen_engine::Batcher;
 use batzen_http::{Bound, Drain, Drained, Listen, Server, ServerOptions};
 use batzen_ledger::Ledger;
+use batzen_protocol::Timestamp;
 use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{Store, StoreError};
@@ -52,7 +55,7 @@ use batzen_tables::switch::{ALL, SwitchAccounts};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-pub use config::{Operator, SwitchConfig};
+pub use config::{Operator, SwitchClock, SwitchConfig};
 pub use outbox::Delivery;
 pub use service::Service;
 
@@ -220,8 +223,9 @@ fn tcp_address(server: &Server) -> SocketAddr {
 /// Writes the state of a new switch.
 fn open_books(rules: &SwitchRules, store: &Store, config: &SwitchConfig) -> Result<(), StoreError> {
     let batcher = Batcher::new(Arc::new(rules.clone()), store.clone());
-    let open = Numbered { number: 0, command: Command::Open };
-    let verdicts = batcher.run(&[open], config.clock.as_ref())?;
+    let micros = (config.clock)();
+    let open = Numbered { number: 0, micros, command: Command::Open };
+    let verdicts = batcher.run(&[open], &move || Timestamp::from_micros(micros))?;
     assert!(verdicts.iter().all(Result::is_ok), "opening opens");
     Ok(())
 }

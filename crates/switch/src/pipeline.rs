@@ -21,12 +21,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use batzen_engine::{Batcher, Clock};
+use batzen_engine::Batcher;
 use batzen_metrics::{Counter, Gauge, Histogram};
+use batzen_protocol::Timestamp;
 use batzen_store::{Store, StoreError};
 use batzen_tables::switch::Outbox;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::config::SwitchClock;
 use crate::rules::{Command, Intent, Numbered, Outcome, Refusal, SwitchRules};
 
 /// Commands in one batch.
@@ -143,7 +145,7 @@ impl Lane {
     pub fn start(
         rules: SwitchRules,
         store: Store,
-        clock: Arc<dyn Clock>,
+        clock: SwitchClock,
         limits: LaneLimits,
         intents: mpsc::UnboundedSender<Intent>,
         follow: impl Follow,
@@ -236,7 +238,7 @@ impl Lane {
 struct Worker<F> {
     shared: Arc<Shared>,
     batcher: Batcher<SwitchRules>,
-    clock: Arc<dyn Clock>,
+    clock: SwitchClock,
     intents: mpsc::UnboundedSender<Intent>,
     follow: F,
     next_number: u64,
@@ -273,16 +275,17 @@ impl<F: Follow> Worker<F> {
 
     fn batch(&mut self, jobs: Vec<Job>) {
         let begun = Instant::now();
+        let micros = (self.clock)();
         let counters = &self.shared.counters;
         let (commands, replies): (Vec<_>, Vec<_>) = jobs
             .into_iter()
             .map(|Job { command, reply }| {
                 let number = self.next_number;
                 self.next_number += command.numbers();
-                (Numbered { number, command }, reply)
+                (Numbered { number, micros, command }, reply)
             })
             .unzip();
-        let run = || self.batcher.run(&commands, self.clock.as_ref());
+        let run = || self.batcher.run(&commands, &move || Timestamp::from_micros(micros));
         let verdicts = match std::panic::catch_unwind(AssertUnwindSafe(run)) {
             Ok(verdicts) => verdicts,
             Err(panic) => {

@@ -428,7 +428,7 @@ record! {
         /// A text, where the kind has one.
         pub text: String,
         /// When it arose.
-        pub created: Timestamp,
+        pub created: u64,
     }
 }
 

@@ -235,7 +235,8 @@ impl ParticipantApi {
         let segments: [&str; 4] = std::array::from_fn(|place| request.segment(place));
         let depth = request.segments.len();
         let resource = match segments[0] {
-            "transfers" | "bulkTransfers" if depth <= 3 => segments[0],
+            "transfers" if depth <= 3 => segments[0],
+            "bulkTransfers" if depth <= 3 => return Err(Refuse::new(501, ApiError::NotImplemented, "")),
             _ => return Err(Refuse::new(404, ApiError::UnknownUri, "")),
         };
         let directory = self.service.directory();

@@ -13,13 +13,13 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use batzen_engine::Clock;
 use batzen_http::Drain;
 use batzen_metrics::{Counter, Histogram};
 use batzen_store::{Column, Found, Record, Store, StoreError};
 use batzen_tables::switch::{Outbox, OutboxKey};
 use tokio::sync::Notify;
 
+use crate::config::SwitchClock;
 use crate::directory::Directory;
 use crate::pipeline::Lane;
 use crate::rules::Command;
@@ -90,7 +90,7 @@ struct Shared {
     store: Store,
     lane: std::sync::OnceLock<Lane>,
     directory: Arc<Directory>,
-    clock: Arc<dyn Clock>,
+    clock: SwitchClock,
     options: Delivery,
     counters: DeliveryCounters,
     drain: Drain,
@@ -107,7 +107,7 @@ impl Senders {
     pub fn new(
         store: Store,
         directory: Arc<Directory>,
-        clock: Arc<dyn Clock>,
+        clock: SwitchClock,
         options: Delivery,
         drain: Drain,
     ) -> Self {
@@ -254,7 +254,7 @@ impl Sender {
             return Ok(None);
         }
         let fates = self.send().await?;
-        let now = self.shared.clock.now();
+        let now_ms = (self.shared.clock)() / 1000;
         let counters = &self.shared.counters;
         let mut done = Vec::new();
         let mut round = Round { delivered: false, failed: false };
@@ -262,12 +262,12 @@ impl Sender {
         self.waiting.retain_mut(|item| {
             // Messages behind the window have no fate yet.
             let Some(fate) = fates.next().flatten() else { return true };
-            let age = now.saturating_since(item.message.row.created);
+            let age = Duration::from_millis(now_ms.saturating_sub(item.message.row.created));
             let give_up = match fate {
                 Fate::Delivered => {
                     round.delivered = true;
                     counters.delivered.inc();
-                    counters.time.time(Duration::from_micros(age.as_micros()));
+                    counters.time.time(age);
                     done.push(item.message.key.clone());
                     return false;
                 }
@@ -279,7 +279,7 @@ impl Sender {
             };
             round.failed = true;
             counters.failed.inc();
-            if give_up || Duration::from_micros(age.as_micros()) >= self.shared.options.give_up {
+            if give_up || age >= self.shared.options.give_up {
                 let id = crate::values::format_uuid(item.message.row.id);
                 let (to, kind) = (self.participant, item.message.row.kind);
                 tracing::warn!(to, kind, id, ?fate, "a callback is given up");
@@ -313,7 +313,7 @@ impl Sender {
         let messages: Vec<Found<Outbox>> =
             chosen.iter().map(|place| self.waiting[*place].message.clone()).collect();
         let rows = Rows::read(&self.shared.store, &messages)?;
-        let now_ms = self.shared.clock.now().as_micros() / 1000;
+        let now_ms = (self.shared.clock)() / 1000;
         let renderer = Renderer { rows: &rows, directory: &directory, to: &to, now_ms };
         // By authority and connection.
         let mut batches: HashMap<String, Vec<Part>> = HashMap::new();

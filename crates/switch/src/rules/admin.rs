@@ -72,7 +72,8 @@ pub enum Change {
         name: String,
         /// The currency.
         currency: u32,
-        /// The cap, in ten-thousandths.
+        /// The cap, in ten-thousandths. (A text in JSON: tagged enumerations know no 128-bit numbers.)
+        #[serde(with = "cap_text")]
         ndc: u128,
         /// At what part of the limit an alarm goes off, in per cent; none: as before.
         alarm_percentage: Option<u8>,
@@ -109,6 +110,21 @@ pub enum Change {
         /// Whether it is used.
         active: bool,
     },
+}
+
+mod cap_text {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    use crate::values::{format_amount, parse_amount};
+
+    pub fn serialize<S: Serializer>(ndc: &u128, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format_amount(*ndc))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u128, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_amount(&text).ok_or_else(|| D::Error::custom("an amount"))
+    }
 }
 
 const ALARM_PERCENTAGE: u8 = 80;

@@ -7,6 +7,7 @@
 //! | [`transfers`] | prepare, fulfil, error, expiry, and the ledger's answers |
 //! | [`admin`] | participants, accounts, limits, approvals |
 //! | [`windows`] | settlement windows and what was sent and received in them |
+//! | [`settlements`] | net settlement |
 //! | [`movements`] | liquidity that comes and goes, headroom granted and taken back |
 //!
 //! Money moves in the ledger alone. A command that wants it moved records what is *intended*, in the same commit as the
@@ -15,6 +16,7 @@
 
 pub mod admin;
 pub mod movements;
+pub mod settlements;
 pub mod state;
 pub mod transfers;
 pub mod windows;
@@ -29,6 +31,7 @@ use crate::errors::ApiError;
 
 pub use admin::{ApprovalState, Change, Refusal};
 pub use movements::MovementCommand;
+pub use settlements::SettlementCommand;
 pub use transfers::{Answer, AnswerStatus, ErrorMessage, Fulfil, Intent, IntentKind, Prepare};
 
 /// What can be asked of the switch. Texts have been checked for their form before.
@@ -84,6 +87,8 @@ pub enum Command {
         /// Why.
         reason: String,
     },
+    /// Settlements.
+    Settlement(Box<SettlementCommand>),
     /// Liquidity and headroom.
     Movement(Box<MovementCommand>),
 }
@@ -93,6 +98,8 @@ pub enum Command {
 pub struct Numbered {
     /// The number of its first message; it takes up [`Command::numbers`].
     pub number: u64,
+    /// When it is decided, in microseconds since 1970: the engine's time counts whole seconds, transfers expire by milliseconds.
+    pub micros: u64,
     /// The command.
     pub command: Command,
 }
@@ -194,11 +201,6 @@ impl Message {
     }
 }
 
-/// Milliseconds since 1970.
-fn millis(now: Timestamp) -> u64 {
-    now.as_micros() / 1000
-}
-
 fn plan_state(plan: &mut Plan) {
     plan.row::<SwitchStates>(SwitchStateKey::ONLY);
 }
@@ -223,7 +225,10 @@ fn take_u64(number: &mut u64) -> u64 {
 
 /// What a rule works with besides rows.
 struct Context {
+    /// In whole seconds.
     now: Timestamp,
+    /// Microseconds since 1970.
+    micros: u64,
     /// The number of the next message in the outbox.
     number: u64,
     outcome: Outcome,
@@ -232,7 +237,7 @@ struct Context {
 impl Context {
     /// Milliseconds since 1970.
     fn millis(&self) -> u64 {
-        millis(self.now)
+        self.micros / 1000
     }
 
     /// Puts a message into the outbox: at most one to each participant under one number, since the plan named just these.
@@ -241,7 +246,7 @@ impl Context {
         if to == HUB {
             return;
         }
-        let row = OutboxRow { kind: kind as u8, id, code, text, created: self.now };
+        let row = OutboxRow { kind: kind as u8, id, code, text, created: self.millis() };
         rows.insert::<Outbox>(&OutboxKey { participant: to, number: self.number }, row);
         if !self.outcome.told.contains(&to) {
             self.outcome.told.push(to);
@@ -277,7 +282,7 @@ impl Rules for SwitchRules {
     type Outcome = Outcome;
     type Refusal = Refusal;
 
-    fn plan(&self, Numbered { number, command }: &Numbered, plan: &mut Plan) {
+    fn plan(&self, Numbered { number, command, .. }: &Numbered, plan: &mut Plan) {
         let number = *number;
         match command {
             Command::Open => {
@@ -301,6 +306,7 @@ impl Rules for SwitchRules {
             Command::Change(change) => admin::plan_change(change, plan),
             Command::Propose { id, .. } | Command::Decide { id, .. } => admin::plan_approval(*id, plan),
             Command::CloseWindow { id, .. } => windows::plan_close(*id, plan),
+            Command::Settlement(command) => settlements::plan(command, plan),
             Command::Movement(command) => movements::plan(command, number, plan),
         }
     }
@@ -308,10 +314,11 @@ impl Rules for SwitchRules {
     fn execute(
         &self,
         rows: &mut WorkingSet,
-        Numbered { number, command }: &Numbered,
-        now: Timestamp,
+        Numbered { number, micros, command }: &Numbered,
+        _: Timestamp,
     ) -> Result<Outcome, Refusal> {
-        let mut context = Context { now, number: *number, outcome: Outcome::default() };
+        let now = Timestamp::from_micros(*micros);
+        let mut context = Context { now, micros: *micros, number: *number, outcome: Outcome::default() };
         let cx = &mut context;
         match command {
             Command::Open => open(rows, now),
@@ -338,6 +345,7 @@ impl Rules for SwitchRules {
             Command::CloseWindow { id, reason } => {
                 cx.outcome.number = windows::close(rows, *id, reason, now)?;
             }
+            Command::Settlement(command) => cx.outcome.number = settlements::execute(rows, command, now)?,
             Command::Movement(command) => movements::execute(rows, command, cx)?,
         }
         Ok(context.outcome)

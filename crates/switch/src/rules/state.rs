@@ -1,6 +1,5 @@
 //! The states of a transfer, the moves between them, and the history that records them.
 
-use batzen_protocol::Timestamp;
 use batzen_tables::switch::{TransferRow, Transfers};
 
 use crate::messages::TransferState;
@@ -148,8 +147,8 @@ pub struct Step {
     pub state: State,
     /// An error code, or 0.
     pub reason: u16,
-    /// When.
-    pub time: Timestamp,
+    /// When, in microseconds since 1970.
+    pub micros: u64,
 }
 
 const STEP_BYTES: usize = 11;
@@ -157,15 +156,15 @@ const STEP_BYTES: usize = 11;
 fn append(history: &mut Vec<u8>, step: Step) {
     history.push(step.state as u8);
     history.extend_from_slice(&step.reason.to_be_bytes());
-    history.extend_from_slice(&step.time.as_micros().to_be_bytes());
+    history.extend_from_slice(&step.micros.to_be_bytes());
 }
 
 /// The history of a new transfer.
 #[must_use]
-pub(super) fn begin(state: State, reason: u16, time: Timestamp) -> Vec<u8> {
+pub(super) fn begin(state: State, reason: u16, micros: u64) -> Vec<u8> {
     assert!(matches!(state, State::ReceivedPrepare | State::Invalid), "transfers begin received or invalid");
     let mut history = Vec::with_capacity(6 * STEP_BYTES);
-    append(&mut history, Step { state, reason, time });
+    append(&mut history, Step { state, reason, micros });
     history
 }
 
@@ -173,11 +172,11 @@ pub(super) fn begin(state: State, reason: u16, time: Timestamp) -> Vec<u8> {
 ///
 /// # Panics
 /// When the move is not allowed: a stop is better than a wrong outcome.
-pub(super) fn advance(row: &mut TransferRow, next: State, reason: u16, time: Timestamp) {
+pub(super) fn advance(row: &mut TransferRow, next: State, reason: u16, micros: u64) {
     let state = State::of(row);
     assert!(state.may_become(next), "a transfer cannot go from {} to {}", state.name(), next.name());
     row.state = next as u8;
-    append(&mut row.history, Step { state: next, reason, time });
+    append(&mut row.history, Step { state: next, reason, micros });
 }
 
 /// Every state that a transfer was in.
@@ -189,14 +188,14 @@ pub fn history(row: &TransferRow) -> impl Iterator<Item = Step> {
     row.history.chunks_exact(STEP_BYTES).map(|step| Step {
         state: State::from_number(step[0]).expect("rows are written by the rules"),
         reason: u16::from_be_bytes([step[1], step[2]]),
-        time: Timestamp::from_micros(u64::from_be_bytes(step[3..].try_into().expect("eight bytes"))),
+        micros: u64::from_be_bytes(step[3..].try_into().expect("eight bytes")),
     })
 }
 
 /// When a transfer was received, in milliseconds since 1970.
 #[must_use]
 pub fn received_millis(row: &TransferRow) -> u64 {
-    history(row).next().expect("a history begins with the prepare").time.as_micros() / 1000
+    history(row).next().expect("a history begins with the prepare").micros / 1000
 }
 
 #[cfg(test)]

@@ -273,11 +273,11 @@ impl SwitchRules {
             error_code: 0,
             error_text: String::new(),
             bulk: prepare.bulk,
-            history: state::begin(begin, reason, cx.now),
+            history: state::begin(begin, reason, cx.micros),
         };
         if let Some((error, text)) = refusal {
             if fault.is_none() {
-                advance(&mut row, State::AbortedRejected, error.code(), cx.now);
+                advance(&mut row, State::AbortedRejected, error.code(), cx.micros);
             }
             fail(&mut row, error, text, cx.millis());
             if prepare.bulk.is_none() {
@@ -445,13 +445,13 @@ pub(super) fn accept_fulfilment(
 ) {
     let satisfies = fulfilment.is_some_and(|fulfilment| fulfilment::satisfies(&fulfilment, &row.condition));
     if !satisfies {
-        advance(row, State::ReceivedError, ApiError::ValidationError.code(), cx.now);
+        advance(row, State::ReceivedError, ApiError::ValidationError.code(), cx.micros);
         fail(row, ApiError::ValidationError, "the fulfilment does not satisfy the condition", cx.millis());
         intend(row, id, IntentKind::Void, cx);
     } else if row.expiration <= cx.millis() {
         time_out(row, id, cx);
     } else {
-        advance(row, State::ReceivedFulfil, 0, cx.now);
+        advance(row, State::ReceivedFulfil, 0, cx.micros);
         row.fulfilment = fulfilment;
         row.window = change_state(rows, |state| {
             state.open_in_flight += 1;
@@ -469,7 +469,7 @@ fn intend(row: &mut TransferRow, id: u128, kind: IntentKind, cx: &mut Context) {
 }
 
 fn time_out(row: &mut TransferRow, id: u128, cx: &mut Context) {
-    advance(row, State::ReservedTimeout, ApiError::TransferExpired.code(), cx.now);
+    advance(row, State::ReservedTimeout, ApiError::TransferExpired.code(), cx.micros);
     fail(row, ApiError::TransferExpired, "", cx.millis());
     intend(row, id, IntentKind::Void, cx);
 }
@@ -506,7 +506,7 @@ pub(super) fn error(rows: &mut WorkingSet, error: &ErrorMessage, cx: &mut Contex
         5104 | 5105 => (State::ReceivedReject, error.code),
         code => (State::ReceivedError, code),
     };
-    advance(&mut row, next, code, cx.now);
+    advance(&mut row, next, code, cx.micros);
     (row.error_code, row.error_text, row.completed) = (code, error.text.clone(), cx.millis());
     intend(&mut row, id, IntentKind::Void, cx);
     let Received { headers, body, .. } = error.message.clone();
@@ -562,7 +562,7 @@ fn answered(
     let was = State::of(&row);
     match (answer.intent.kind, answer.status) {
         (IntentKind::Reserve, AnswerStatus::Done) => {
-            advance(&mut row, State::Reserved, 0, cx.now);
+            advance(&mut row, State::Reserved, 0, cx.micros);
             if row.expiration <= now {
                 time_out(&mut row, id, cx);
             } else {
@@ -574,28 +574,28 @@ fn answered(
             }
         }
         (IntentKind::Reserve, AnswerStatus::Refused(error)) => {
-            advance(&mut row, State::AbortedRejected, error.code(), cx.now);
+            advance(&mut row, State::AbortedRejected, error.code(), cx.micros);
             fail(&mut row, error, "", now);
         }
         (IntentKind::Reserve, AnswerStatus::TooLate) => {
             let error = ApiError::TransferExpired;
-            advance(&mut row, State::ExpiredPrepared, error.code(), cx.now);
+            advance(&mut row, State::ExpiredPrepared, error.code(), cx.micros);
             fail(&mut row, error, "", now);
         }
         (IntentKind::Post | IntentKind::PostGross, AnswerStatus::Done | AnswerStatus::DoneUnsettled) => {
-            advance(&mut row, State::Committed, 0, cx.now);
+            advance(&mut row, State::Committed, 0, cx.micros);
             row.completed = now;
             let settled = answer.intent.kind == IntentKind::PostGross && answer.status == AnswerStatus::Done;
             if settled {
-                advance(&mut row, State::Settled, 0, cx.now);
+                advance(&mut row, State::Settled, 0, cx.micros);
             }
             windows::committed(rows, &row, settled, cx.now);
         }
         (IntentKind::Post | IntentKind::PostGross, AnswerStatus::Expired) => {
             windows::released(rows, row.window, cx.now);
             (row.window, row.fulfilment) = (0, None);
-            advance(&mut row, State::ReservedTimeout, ApiError::TransferExpired.code(), cx.now);
-            advance(&mut row, State::ExpiredReserved, ApiError::TransferExpired.code(), cx.now);
+            advance(&mut row, State::ReservedTimeout, ApiError::TransferExpired.code(), cx.micros);
+            advance(&mut row, State::ExpiredReserved, ApiError::TransferExpired.code(), cx.micros);
             fail(&mut row, ApiError::TransferExpired, "", now);
         }
         (IntentKind::Void, AnswerStatus::Done | AnswerStatus::Expired) => {
@@ -606,7 +606,7 @@ fn answered(
                 other => unreachable!("a transfer in {} is not voided", other.name()),
             };
             let reason = row.error_code;
-            advance(&mut row, next, reason, cx.now);
+            advance(&mut row, next, reason, cx.micros);
         }
         (_, status) => {
             if row.window != 0 {
@@ -614,7 +614,7 @@ fn answered(
                 row.window = 0;
             }
             let error = ApiError::InternalServerError;
-            advance(&mut row, State::Failed, error.code(), cx.now);
+            advance(&mut row, State::Failed, error.code(), cx.micros);
             fail(&mut row, error, &format!("the ledger answers {status:?}"), now);
         }
     }

@@ -7,12 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use batzen_engine::Clock;
 use batzen_http::{
     Client, ClientOptions, Drain, Handler, Listen, Method, Reply, Request, Response, Server, ServerOptions,
 };
 use batzen_ledger::{Ledger, MemoryLedger};
-use batzen_protocol::Timestamp;
 use batzen_store::Store;
 use batzen_store::memory::MemoryBackend;
 use batzen_switch::clearing::Balances;
@@ -38,10 +36,10 @@ impl TestClock {
     }
 }
 
-impl Clock for TestClock {
-    fn now(&self) -> Timestamp {
-        // Every reading is later than the one before.
-        Timestamp::from_micros(self.0.fetch_add(1, Ordering::SeqCst))
+impl TestClock {
+    /// Every reading is later than the one before.
+    fn now(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::SeqCst)
     }
 }
 
@@ -160,7 +158,10 @@ pub fn config(clock: &Arc<TestClock>) -> SwitchConfig {
             pause_max: Duration::from_millis(20),
             ..Delivery::default()
         },
-        clock: Arc::clone(clock) as Arc<dyn Clock>,
+        clock: {
+            let clock = Arc::clone(clock);
+            Arc::new(move || clock.now())
+        },
         ..SwitchConfig::default()
     }
 }
@@ -172,7 +173,7 @@ pub struct Scene {
     pub fsps: Vec<Fsp>,
     pub client: Client,
     pub store: Store,
-    next_id: AtomicU64,
+    pub next_id: AtomicU64,
 }
 
 impl Scene {

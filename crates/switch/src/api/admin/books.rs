@@ -332,7 +332,7 @@ impl AdminApi {
         let steps: Vec<Value> = history(&row)
             .map(|step| {
                 json!({
-                    "state": step.state.name(), "time": time(step.time),
+                    "state": step.state.name(), "time": format_time(step.micros / 1000),
                     "reason": (step.reason != 0).then(|| step.reason.to_string()),
                 })
             })

@@ -5,6 +5,7 @@ mod books;
 mod changes;
 mod funds;
 mod metrics;
+mod settlements;
 
 use std::sync::Arc;
 
@@ -53,6 +54,11 @@ enum Endpoint {
     Models,
     ModelSet,
     ModelChange,
+    Settlements,
+    SettlementCreate,
+    Settlement,
+    SettlementChange,
+    SettlementReport,
     Balances,
     Statement,
     Transfer,
@@ -89,8 +95,13 @@ fn routes() -> Routes<Endpoint> {
         .route(get.clone(), "/settlementWindows/:id", E::Window)
         .route(post.clone(), "/settlementWindows/:id", E::WindowClose)
         .route(get.clone(), "/settlementModels", E::Models)
-        .route(post, "/settlementModels", E::ModelSet)
-        .route(put, "/settlementModels/:name", E::ModelChange)
+        .route(post.clone(), "/settlementModels", E::ModelSet)
+        .route(put.clone(), "/settlementModels/:name", E::ModelChange)
+        .route(get.clone(), "/settlements", E::Settlements)
+        .route(post, "/settlements", E::SettlementCreate)
+        .route(get.clone(), "/settlements/:id", E::Settlement)
+        .route(put, "/settlements/:id", E::SettlementChange)
+        .route(get.clone(), "/settlements/:id/report", E::SettlementReport)
         .route(get.clone(), "/balances", E::Balances)
         .route(get, "/transfers/:id", E::Transfer)
 }
@@ -210,6 +221,11 @@ impl AdminApi {
             E::Models => self.models(),
             E::ModelSet => self.model_set(wish, None).await,
             E::ModelChange => self.model_set(wish, Some(wish.param(0))).await,
+            E::Settlements => self.settlements(),
+            E::SettlementCreate => self.settlement_create(wish).await,
+            E::Settlement => self.settlement(wish.param(0)),
+            E::SettlementChange => self.settlement_change(wish).await,
+            E::SettlementReport => self.settlement_report(wish),
             E::Balances => self.balances().await,
             E::Statement => self.statement(wish),
             E::Transfer => self.transfer(wish.param(0)),

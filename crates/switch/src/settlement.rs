@@ -1,0 +1,261 @@
+//! Settlement at the ledger: the entries of each step.
+
+use batzen_ledger::{CreateTransferStatus, Transfer, TransferFlags};
+use batzen_store::Store;
+use batzen_tables::switch::{
+    AccountKind, HUB, ModelKey, ModelRow, Models, SettlementAccountKey, SettlementAccountRow,
+    SettlementAccounts, SettlementKey, SettlementRow, Settlements,
+};
+
+use crate::clearing::{account, code};
+use crate::ids::{Role, derive, settlement_part};
+use crate::rules::settlements::{SettlementState, check_step, windows_of};
+use crate::rules::{Command, Refusal, SettlementCommand};
+use crate::service::Service;
+use crate::treasury::OperatorError;
+
+/// How often making a settlement is tried when others come before.
+const ATTEMPTS_MAX: usize = 10;
+
+/// A settlement with its accounts.
+#[derive(Clone, Debug)]
+pub struct Settlement {
+    /// Its number.
+    pub id: u64,
+    /// Itself.
+    pub row: SettlementRow,
+    /// Its accounts.
+    pub accounts: Vec<(SettlementAccountKey, SettlementAccountRow)>,
+}
+
+impl Settlement {
+    /// Reads a settlement.
+    ///
+    /// # Errors
+    /// When there is none, or the store cannot be read.
+    pub fn read(store: &Store, id: u64) -> Result<Self, OperatorError> {
+        let row = store.get::<Settlements>(&SettlementKey { id })?.ok_or(Refusal::Unknown("settlement"))?.row;
+        let found = store.lookup::<SettlementAccounts>(SettlementAccounts::BY_SETTLEMENT, &id)?;
+        let mut accounts: Vec<_> = found.into_iter().map(|found| (found.key, found.row)).collect();
+        accounts.sort_by(|one, other| one.0.cmp(&other.0));
+        Ok(Self { id, row, accounts })
+    }
+
+    /// The state.
+    #[must_use]
+    pub fn state(&self) -> SettlementState {
+        SettlementState::from_number(self.row.state).expect("rows are written by the rules")
+    }
+}
+
+/// What an account owes: positive when it owes.
+#[must_use]
+pub fn net(row: &SettlementAccountRow) -> i128 {
+    let signed = |amount: u128| i128::try_from(amount).expect("sums of 10^22 at most fit");
+    signed(row.sent) - signed(row.received)
+}
+
+/// A step that an operator asks of an account.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// Whose part of what.
+    pub key: SettlementAccountKey,
+    /// The step.
+    pub to: SettlementState,
+    /// Why.
+    pub reason: String,
+    /// The settlement bank's reference.
+    pub reference: String,
+}
+
+impl Service {
+    /// Makes a settlement of windows.
+    ///
+    /// # Errors
+    /// [`OperatorError`].
+    pub async fn settle(&self, model: &str, reason: &str, windows: &[u64]) -> Result<u64, OperatorError> {
+        let all = self.store().all::<Models>()?;
+        let own = all.into_iter().filter(|found| found.row.active && found.row.currency != 0);
+        let others: Vec<u32> = own.map(|found| found.row.currency).collect();
+        for _ in 0..ATTEMPTS_MAX {
+            let command = SettlementCommand::Create {
+                id: self.state()?.next_settlement,
+                model: model.to_owned(),
+                reason: reason.to_owned(),
+                windows: windows.to_vec(),
+                others: others.clone(),
+            };
+            match self.lane().submit(Command::Settlement(Box::new(command))).await? {
+                Ok(outcome) => return Ok(outcome.number),
+                Err(Refusal::Overtaken) => {}
+                Err(refusal) => return Err(refusal.into()),
+            }
+        }
+        Err(Refusal::Overtaken.into())
+    }
+
+    fn model(&self, settlement: &Settlement) -> Result<ModelRow, OperatorError> {
+        let key = ModelKey { name: settlement.row.model.clone() };
+        Ok(self.store().get::<Models>(&key)?.ok_or(Refusal::Unknown("settlement model"))?.row)
+    }
+
+    /// Takes a step: at the ledger, then in the books. Taking it again is harmless.
+    ///
+    /// # Errors
+    /// [`OperatorError`].
+    pub async fn settlement_step(&self, step: &Step) -> Result<(), OperatorError> {
+        let treasury = self.treasury();
+        let turn = treasury.turn().await;
+        let settlement = Settlement::read(self.store(), step.key.settlement)?;
+        let found = settlement.accounts.iter().find(|(key, _)| *key == step.key);
+        let (_, row) = found.ok_or(Refusal::Unknown("settlement account"))?;
+        let state = SettlementState::from_number(row.state).expect("rows are written by the rules");
+        check_step(settlement.state(), state, step.to)?;
+        let model = self.model(&settlement)?;
+        let net = net(row);
+        let mut beyond_headroom = false;
+        if model.auto_position_reset && state != step.to && net != 0 {
+            match step.to {
+                SettlementState::Reserved if net > 0 => {
+                    self.reserve_sender(&step.key, net.unsigned_abs()).await?
+                }
+                SettlementState::Reserved => {
+                    beyond_headroom = self.charge_recipient(&step.key, net.unsigned_abs()).await?;
+                }
+                SettlementState::Committed if net > 0 => {
+                    self.post_sender(&step.key, net.unsigned_abs()).await?
+                }
+                _ => {}
+            }
+        }
+        let command = SettlementCommand::Step {
+            key: step.key.clone(),
+            windows: windows_of(&settlement.row),
+            to: step.to,
+            reason: step.reason.clone(),
+            reference: step.reference.clone(),
+            beyond_headroom,
+        };
+        self.lane().submit(Command::Settlement(Box::new(command))).await??;
+        if beyond_headroom {
+            let SettlementAccountKey { participant, currency, settlement } = step.key;
+            let check = model.require_liquidity_check;
+            tracing::warn!(settlement, participant, check, "settlement goes beyond a recipient's headroom");
+            treasury.fit(&turn, participant, currency).await?;
+        }
+        Ok(())
+    }
+
+    async fn ask(&self, events: Vec<Transfer>) -> Result<(), CreateTransferStatus> {
+        let statuses = self.treasury().ledger().transfers(events).await;
+        match statuses[0] {
+            CreateTransferStatus::Created | CreateTransferStatus::Exists => Ok(()),
+            other => Err(other),
+        }
+    }
+
+    async fn reserve_sender(&self, key: &SettlementAccountKey, amount: u128) -> Result<(), OperatorError> {
+        let event = Transfer { flags: TransferFlags::PENDING, ..entry(key, Role::NetSender, true, amount) };
+        self.ask(vec![event]).await.map_err(OperatorError::Ledger)
+    }
+
+    async fn post_sender(&self, key: &SettlementAccountKey, amount: u128) -> Result<(), OperatorError> {
+        let event = resolve(key, Role::Post, amount, TransferFlags::POST_PENDING_TRANSFER);
+        self.ask(vec![event]).await.map_err(OperatorError::Ledger)
+    }
+
+    /// Takes what a recipient is owed out of its headroom. True: it had been spent, and was granted for this.
+    async fn charge_recipient(
+        &self,
+        key: &SettlementAccountKey,
+        amount: u128,
+    ) -> Result<bool, OperatorError> {
+        match self.ask(vec![entry(key, Role::NetRecipient, false, amount)]).await {
+            Ok(()) => return Ok(false),
+            Err(CreateTransferStatus::ExceedsCredits | CreateTransferStatus::IdAlreadyFailed) => {}
+            Err(status) => return Err(OperatorError::Ledger(status)),
+        }
+        let grant = Transfer {
+            debit_account_id: account(key.participant, key.currency, AccountKind::Grant),
+            credit_account_id: account(key.participant, key.currency, AccountKind::Position),
+            code: code::HEADROOM,
+            flags: TransferFlags::LINKED,
+            ..entry(key, Role::NetBeyondGrant, false, amount)
+        };
+        let charge = entry(key, Role::NetBeyondEntry, false, amount);
+        self.ask(vec![grant, charge]).await.map_err(OperatorError::Ledger)?;
+        Ok(true)
+    }
+
+    /// Gives a settlement up: what was reserved is reversed, and its windows may be settled anew.
+    ///
+    /// # Errors
+    /// [`OperatorError`].
+    pub async fn abort_settlement(&self, id: u64, reason: &str) -> Result<(), OperatorError> {
+        let _turn = self.treasury().turn().await;
+        let settlement = Settlement::read(self.store(), id)?;
+        let command = |reversed| {
+            Command::Settlement(Box::new(SettlementCommand::Abort {
+                id,
+                windows: windows_of(&settlement.row),
+                reason: reason.to_owned(),
+                reversed,
+            }))
+        };
+        self.lane().submit(command(false)).await??;
+        for (key, row) in &settlement.accounts {
+            let amount = net(row).unsigned_abs();
+            if net(row) > 0 {
+                let event = resolve(key, Role::Void, 0, TransferFlags::VOID_PENDING_TRANSFER);
+                match self.ask(vec![event]).await {
+                    // Never reserved: nothing to void.
+                    Ok(())
+                    | Err(
+                        CreateTransferStatus::PendingTransferNotFound | CreateTransferStatus::IdAlreadyFailed,
+                    ) => {}
+                    Err(status) => return Err(OperatorError::Ledger(status)),
+                }
+            } else if net(row) < 0 && self.was_charged(key).await {
+                // The same the other way round.
+                let event = entry(key, Role::NetReverse, true, amount);
+                self.ask(vec![event]).await.map_err(OperatorError::Ledger)?;
+            }
+        }
+        self.lane().submit(command(true)).await??;
+        for (key, _) in &settlement.accounts {
+            self.treasury().look_at(key.participant, key.currency);
+        }
+        Ok(())
+    }
+
+    async fn was_charged(&self, key: &SettlementAccountKey) -> bool {
+        let part = settlement_part(key.settlement, key.participant, key.currency);
+        let ids = [Role::NetRecipient, Role::NetBeyondEntry].map(|role| derive(role, part));
+        self.treasury().ledger().exists_any(&ids).await
+    }
+}
+
+/// An entry between the hub's settlement account and a position; towards the position or away from it.
+fn entry(key: &SettlementAccountKey, role: Role, towards: bool, amount: u128) -> Transfer {
+    let part = settlement_part(key.settlement, key.participant, key.currency);
+    let hub = account(HUB, key.currency, AccountKind::HubMultilateralSettlement);
+    let position = account(key.participant, key.currency, AccountKind::Position);
+    let (debit_account_id, credit_account_id) = if towards { (hub, position) } else { (position, hub) };
+    Transfer {
+        id: derive(role, part),
+        debit_account_id,
+        credit_account_id,
+        amount,
+        user_data_64: key.settlement,
+        user_data_32: key.participant,
+        ledger: key.currency,
+        code: code::SETTLEMENT,
+        ..Transfer::default()
+    }
+}
+
+fn resolve(key: &SettlementAccountKey, role: Role, amount: u128, flags: TransferFlags) -> Transfer {
+    let part = settlement_part(key.settlement, key.participant, key.currency);
+    let pending_id = derive(Role::NetSender, part);
+    Transfer { id: derive(role, pending_id), pending_id, amount, flags, ..Transfer::default() }
+}
