@@ -35,6 +35,8 @@ pub struct NetOptions {
     pub batches_in_flight: usize,
     /// Full create batches that the ledger works on at once: nothing can gather in these.
     pub full_batches_in_flight: usize,
+    /// How long a create batch waits for more while fewer than half of the active connections are in it.
+    pub gather: Duration,
     /// Reads that the ledger works on at once; requests beyond are answered `busy`.
     pub reads_in_flight_max: usize,
     /// How long the first frame may take.
@@ -53,6 +55,7 @@ impl Default for NetOptions {
             queue_events_max: 64 * batzen_ledger::BATCH_EVENTS_MAX,
             batches_in_flight: 2,
             full_batches_in_flight: 8,
+            gather: Duration::from_millis(1),
             reads_in_flight_max: 256,
             hello_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(30),

@@ -3,7 +3,7 @@
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use batzen_http::Socket;
@@ -53,6 +53,8 @@ pub(super) struct Conn {
     write: WriteHalf,
     out: Mutex<Out>,
     in_flight: AtomicU32,
+    /// The window of time in which it last sent something, as the queue counts them.
+    pub(super) window: AtomicU64,
     /// Wakes the reader that waits for room.
     room: Notify,
     /// Ends the reader: the peer cannot be written to.
@@ -214,6 +216,7 @@ pub(super) async fn drive<R: AsyncRead + Unpin>(read: R, write: WriteHalf, share
         write,
         out: Mutex::default(),
         in_flight: AtomicU32::new(0),
+        window: AtomicU64::new(0),
         room: Notify::new(),
         ended: Notify::new(),
         shared: Arc::clone(shared),

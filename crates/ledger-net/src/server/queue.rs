@@ -3,16 +3,21 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use batzen_ledger::{Account, BATCH_EVENTS_MAX, CreateResult, Ledger, LedgerError, Transfer};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::Shared;
 use super::conn::Conn;
 use crate::body::{Record, push_all, read_into, runs_alone};
 use crate::frame::Kind;
+
+/// Connections that sent something within this time are active.
+const WINDOW: Duration = Duration::from_millis(8);
 
 /// One request of a batch: the next `count` events are its own.
 pub(super) struct Part {
@@ -40,12 +45,48 @@ struct Batch {
     parts: Vec<Part>,
     /// Nothing more can gather here.
     is_full: bool,
+    begun: Instant,
 }
 
-#[derive(Default)]
 struct Waiting {
     batches: VecDeque<Batch>,
     events: usize,
+    active: Active,
+}
+
+/// How many connections are at work: those are the ones that may still join a batch.
+struct Active {
+    window: u64,
+    begun: Instant,
+    now: usize,
+    before: usize,
+}
+
+impl Active {
+    fn see(&mut self, conn: &Conn, now: Instant) {
+        let passed = now.duration_since(self.begun);
+        if passed >= WINDOW {
+            self.before = if passed < 2 * WINDOW { self.now } else { 0 };
+            self.now = 0;
+            self.begun = now;
+            self.window += 1;
+        }
+        if conn.window.swap(self.window, Ordering::Relaxed) != self.window {
+            self.now += 1;
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.now.max(self.before)
+    }
+}
+
+/// What [`Queue::pop`] found.
+enum Next {
+    Batch(Batch),
+    /// Look again then, or when more has come.
+    NotBefore(Instant),
+    Nothing,
 }
 
 /// Batches that wait for the ledger, in order of arrival.
@@ -59,7 +100,11 @@ pub(super) struct Queue {
 impl Queue {
     pub(super) fn new(events_max: usize) -> Self {
         Self {
-            waiting: Mutex::default(),
+            waiting: Mutex::new(Waiting {
+                batches: VecDeque::new(),
+                events: 0,
+                active: Active { window: 1, begun: Instant::now(), now: 0, before: 0 },
+            }),
             arrived: Notify::new(),
             is_closed: AtomicBool::new(false),
             events_max,
@@ -113,7 +158,9 @@ impl Queue {
     ) -> Result<(), LedgerError> {
         let count = part.count;
         let runs_alone = runs_alone(kind, body);
+        let now = Instant::now();
         let mut waiting = self.waiting();
+        waiting.active.see(&part.conn, now);
         if waiting.events > 0 && waiting.events + count > self.events_max {
             return Err(LedgerError::Busy("too many events are waiting".to_owned()));
         }
@@ -125,7 +172,12 @@ impl Queue {
             if let Some(last) = waiting.batches.back_mut() {
                 last.is_full = true;
             }
-            waiting.batches.push_back(Batch { events: new(), parts: Vec::new(), is_full: runs_alone });
+            waiting.batches.push_back(Batch {
+                events: new(),
+                parts: Vec::new(),
+                is_full: runs_alone,
+                begun: now,
+            });
         }
         let batch = waiting.batches.back_mut().expect("one was pushed if there was none");
         let events = of_kind(&mut batch.events).expect("checked above, or new");
@@ -145,19 +197,28 @@ impl Queue {
     }
 
     /// The next batch, if the ledger may have one more while it works on `in_flight`.
-    fn pop(&self, in_flight: usize, shared: &Shared) -> Option<Batch> {
+    ///
+    /// A batch of few of the active connections waits a moment for the others: every batch costs a commit and wakes threads on
+    /// both sides, so many small ones would make everybody slower. Half of the connections are enough, so that few
+    /// connections do not wait for each other.
+    fn pop(&self, in_flight: usize, shared: &Shared) -> Next {
         let mut waiting = self.waiting();
-        let is_full = waiting.batches.front()?.is_full;
-        let limit = match is_full {
-            true => shared.options.full_batches_in_flight.max(shared.options.batches_in_flight),
-            false => shared.options.batches_in_flight,
+        let options = &shared.options;
+        let Some(front) = waiting.batches.front() else { return Next::Nothing };
+        let limit = match front.is_full {
+            true => options.full_batches_in_flight.max(options.batches_in_flight),
+            false => options.batches_in_flight,
         };
         if in_flight >= limit.max(1) {
-            return None;
+            return Next::Nothing;
         }
-        let batch = waiting.batches.pop_front()?;
+        let not_before = front.begun + options.gather;
+        if !front.is_full && front.parts.len() * 2 < waiting.active.count() && Instant::now() < not_before {
+            return Next::NotBefore(not_before);
+        }
+        let Some(batch) = waiting.batches.pop_front() else { return Next::Nothing };
         waiting.events -= batch.events.len();
-        Some(batch)
+        Next::Batch(batch)
     }
 }
 
@@ -166,18 +227,31 @@ pub(super) async fn dispatch(shared: Arc<Shared>) {
     let ledger = Arc::clone(&shared.ledger);
     let mut running = FuturesUnordered::new();
     loop {
-        while let Some(batch) = shared.queue.pop(running.len(), &shared) {
-            shared.stats.batches.inc();
-            shared.stats.events.add(batch.events.len() as u64);
-            shared.stats.batch_events.count(batch.events.len() as u64);
-            running.push(run(ledger.as_ref(), batch));
-        }
-        if running.is_empty() && shared.queue.is_closed.load(Ordering::Acquire) {
+        let not_before = loop {
+            match shared.queue.pop(running.len(), &shared) {
+                Next::Batch(batch) => {
+                    shared.stats.batches.inc();
+                    shared.stats.events.add(batch.events.len() as u64);
+                    shared.stats.batch_events.count(batch.events.len() as u64);
+                    running.push(run(ledger.as_ref(), batch));
+                }
+                Next::NotBefore(time) => break Some(time),
+                Next::Nothing => break None,
+            }
+        };
+        if running.is_empty() && not_before.is_none() && shared.queue.is_closed.load(Ordering::Acquire) {
             return;
         }
+        let pause = async {
+            match not_before {
+                Some(time) => tokio::time::sleep_until(time).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = shared.queue.arrived.notified() => {}
             Some(()) = running.next(), if !running.is_empty() => {}
+            () = pause => {}
         }
     }
 }
