@@ -7,9 +7,13 @@ use std::time::SystemTime;
 
 use batzen_config::{Config, ConfigError, Origin};
 use batzen_engine::Clock;
+use batzen_ledger_net::LedgerAddress;
 use batzen_protocol::{Amount, Currency, Money, Timestamp};
 
 use crate::rules::Policy;
+
+/// What names a ledger.
+const LEDGERS: &str = "embedded, tcp://HOST:PORT, unix:///PATH or tigerbeetle://ADDRESS,ADDRESS";
 
 /// The options of section `[bank]` that this bank reads, or knows and ignores (`RAM_LIMIT`, `MAX_DEBT`, `MAX_DEBT_BANK`,
 /// `SERVE`, `DATABASE`: they belong to other banks, and set-ups that write them still overdraw accounts).
@@ -22,6 +26,7 @@ pub const KNOWN_OPTIONS: &[&str] = &[
     "SIGNUP_BONUS",
     "DATA_DIR",
     "DEBT_LIMIT",
+    "LEDGER",
     "CHECK_PASSWORDS",
     "CREATE_ACCOUNTS",
     "ALLOW_ADD_INCOMING",
@@ -45,6 +50,7 @@ pub const KNOWN_OPTIONS: &[&str] = &[
 /// | `SUGGESTED_EXCHANGE` | none | base URL that wallets are told |
 /// | `SIGNUP_BONUS` | 0 | what a newly registered account receives |
 /// | `DATA_DIR` | `$TALER_DATA_HOME/bank/` if `[paths]` sets it or `TALER_HOME` | the store; otherwise all is in memory only |
+/// | `LEDGER` | `embedded` | where the money is: in this process (beside the store, or in memory with it), or at an address such as `tcp://HOST:PORT` |
 /// | `DEBT_LIMIT` | none | how far any account may be overdrawn |
 /// | `CHECK_PASSWORDS` | NO | whether requests for an account need its password |
 /// | `CREATE_ACCOUNTS` | YES | whether transfers create the accounts that they name |
@@ -69,6 +75,8 @@ pub struct BankConfig {
     pub signup_bonus: Money,
     /// The directory of the store. None: everything is in memory and ends with the process.
     pub data_dir: Option<PathBuf>,
+    /// Where the money is. Embedded: in this process, durable beside the store, or in memory with it.
+    pub ledger: LedgerAddress,
     /// How far any account may be overdrawn. None: without limit.
     pub debt_limit: Option<Money>,
     /// Whether requests for an account need its name and password (HTTP basic authentication).
@@ -113,6 +121,7 @@ impl BankConfig {
             suggested_exchange: None,
             signup_bonus: Money::ZERO,
             data_dir: None,
+            ledger: LedgerAddress::Embedded,
             debt_limit: None,
             check_passwords: false,
             create_accounts: true,
@@ -160,6 +169,10 @@ impl BankConfig {
             suggested_exchange: config.get(BANK, "SUGGESTED_EXCHANGE")?,
             signup_bonus: money("SIGNUP_BONUS")?.unwrap_or(Money::ZERO),
             data_dir,
+            ledger: match config.text(BANK, "LEDGER") {
+                Some(text) => text.parse().map_err(|_| config.invalid(BANK, "LEDGER", LEDGERS))?,
+                None => LedgerAddress::Embedded,
+            },
             debt_limit: money("DEBT_LIMIT")?,
             check_passwords: config.get_or(BANK, "CHECK_PASSWORDS", false)?,
             create_accounts: config.get_or(BANK, "CREATE_ACCOUNTS", true)?,
@@ -213,7 +226,7 @@ mod tests {
     fn reads_the_options() {
         let text = "[taler]\nCURRENCY = KUDOS\n[bank]\nHTTP_PORT = 9000\nHOSTNAME = bank.test\nRAM_LIMIT = 32\n\
                     MAX_DEBT = KUDOS:1\nSUGGESTED_EXCHANGE = http://localhost:8081/\nSIGNUP_BONUS = KUDOS:100\n\
-                    DEBT_LIMIT = KUDOS:2.5\nCHECK_PASSWORDS = YES\nDATA_DIR = /tmp/x\n";
+                    DEBT_LIMIT = KUDOS:2.5\nCHECK_PASSWORDS = YES\nDATA_DIR = /tmp/x\nLEDGER = tcp://ledger.test:3000\n";
         let config = Config::parse(text).unwrap();
         let bank = BankConfig::from_config(&config).unwrap();
         assert_eq!(
@@ -224,6 +237,7 @@ mod tests {
         assert_eq!(bank.signup_bonus, "100".parse().unwrap());
         assert_eq!(bank.debt_limit, Some("2.5".parse().unwrap()));
         assert_eq!(bank.data_dir, Some(PathBuf::from("/tmp/x")));
+        assert_eq!(bank.ledger, LedgerAddress::Tcp("ledger.test:3000".to_owned()));
         assert!(bank.check_passwords && bank.create_accounts && !bank.allow_repeated_reserve_pub);
         assert!(bank.listen_host.is_none() && bank.check().is_ok());
         for (paths, dir) in [
@@ -245,6 +259,7 @@ mod tests {
             "[taler]\nCURRENCY = \n",
             "[taler]\nCURRENCY = KUDOS\n[bank]\nSIGNUP_BONUS = EUR:1\n",
             "[taler]\nCURRENCY = KUDOS\n[bank]\nHTTP_PORT = 70000\n",
+            "[taler]\nCURRENCY = KUDOS\n[bank]\nLEDGER = paper\n",
         ] {
             assert!(BankConfig::from_config(&Config::parse(text).unwrap()).is_err(), "{text}");
         }

@@ -1,4 +1,4 @@
-//! The bank: wire gateway, bank integration and access APIs over double-entry accounts that survive everything.
+//! The bank: wire gateway, bank integration and access APIs over accounts in a double-entry ledger.
 //!
 //! It takes the place of a test bank in front of exchanges, wallets and test harnesses (Taler bank APIs, protocol 0.9), with
 //! the same manners by default: every account that a transfer names comes into being, nobody needs a password, debts have
@@ -8,39 +8,63 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`rules`] | what a command does to the books: pure functions |
+//! | [`rules`] | what a command does to the bank's own rows: pure functions |
+//! | [`chart`] | which ledger accounts and transfers the bank's accounts and movements are: pure functions |
+//! | `teller` | a command's way: intent, ledger, books; waiting for what is under way |
+//! | `settler` | brings intents to the ledger and its answers into the books, many at a time |
 //! | `api` | HTTP: decode, submit, encode; long polling |
-//! | [`books`] | sums over the stored books, and their check |
+//! | [`books`] | sums over the ledger's accounts, and the check that the bank's rows agree with them |
+//! | `opening` | the start: which bank, which ledger, its own accounts, what was left open |
+//! | [`offline`] | commands without a server |
 //! | [`gateway_client`] | the command line client of any wire gateway, as a function |
 //!
-//! Invariants: nothing is answered before it is durable; the sum of all debits equals the sum of all credits at every
-//! instant; row ids are dense from 1 in the order of commits, so an id that a reader has passed never appears later.
+//! The store has names, passwords, transactions and withdrawal operations; money is in ledger accounts alone, in this process,
+//! behind a socket or in a cluster ([`BankConfig::ledger`]).
+//!
+//! Invariants: nothing is answered before it is durable, in the ledger and in the store; every movement of money has one
+//! ledger transfer under an id that follows from its own, so that it takes place once however often it is repeated; row ids are
+//! dense from 1 in the order of commits, so an id that a reader has passed never appears later.
 
 mod api;
 pub mod books;
+pub mod chart;
 mod config;
 pub mod gateway_client;
 mod names;
+pub mod offline;
+mod opening;
 mod password;
 pub mod rules;
+mod settler;
+mod teller;
+mod wakes;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use batzen_engine::{Batcher, Lane, LaneOptions};
-use batzen_http::{Bound, Drain, Drained, Listen, Server, ServerOptions};
+use batzen_engine::{Lane, LaneOptions};
+use batzen_http::{Bound, Drain, Drained, Listen, Server, ServerOptions, Waiters};
+use batzen_ledger::{Ledger, LedgerError};
+use batzen_ledger_store::{DurableLedger, RecoveryError};
 use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{Store, StoreError};
 use batzen_tables::bank::ALL;
 use tokio::task::JoinHandle;
 
+pub use batzen_ledger_net::LedgerAddress;
 pub use books::{AccountFlow, AccountTotals, BooksError, Totals};
 pub use config::{BankConfig, KNOWN_OPTIONS};
+pub use opening::embedded_ledger;
 
-use api::{Api, Service, Settings};
-use rules::{BankRules, Command, Outcome, Refusal};
+use api::{Api, Service, Settings, WAITERS_MAX};
+use chart::Chart;
+use opening::OpenLedger;
+use rules::{BankRules, Refusal};
+use settler::{Settler, Settling};
+use teller::Teller;
+use wakes::Wakes;
 
 /// The largest request body, in bytes, as sent and inflated. All that the interfaces ask for is far below.
 pub const MAX_BODY_BYTES: usize = 4096;
@@ -60,6 +84,15 @@ pub enum BankError {
     /// The store holds another bank.
     #[error("{0}")]
     Other(Refusal),
+    /// The ledger cannot be opened or reached.
+    #[error("the bank's ledger: {0}")]
+    Ledger(#[from] LedgerError),
+    /// The ledger was asked to finish what an earlier run has begun, and did not.
+    #[error("the bank's ledger: {0}")]
+    Unfinished(String),
+    /// The embedded ledger is damaged or in use.
+    #[error("the bank's ledger: {0}")]
+    Recovery(#[from] RecoveryError),
     /// The address cannot be bound.
     #[error("{0}")]
     Bind(#[from] std::io::Error),
@@ -81,50 +114,59 @@ impl Bank {
             None => Ok(Store::new(MemoryBackend::new())),
         };
         let store = tokio::task::spawn_blocking(open).await.expect("opening a store does not panic")?;
-        Self::start_on(config, store).await
+        let ledger = opening::ledger(&config).await?;
+        Self::serve(config, store, ledger).await
     }
 
-    /// The same on a store that is open already; `data_dir` of the configuration does not matter.
+    /// The same on a store and a ledger that are open already; `data_dir` and `ledger` of the configuration do not matter.
     ///
     /// # Errors
     /// [`BankError`].
-    pub async fn start_on(config: BankConfig, store: Store) -> Result<RunningBank, BankError> {
+    pub async fn start_on(
+        config: BankConfig,
+        store: Store,
+        ledger: Arc<dyn Ledger>,
+    ) -> Result<RunningBank, BankError> {
         config.check().map_err(BankError::Config)?;
+        Self::serve(config, store, OpenLedger { ledger, own: None }).await
+    }
+
+    async fn serve(config: BankConfig, store: Store, opened: OpenLedger) -> Result<RunningBank, BankError> {
+        let OpenLedger { ledger, own } = opened;
         let rules = Arc::new(BankRules { policy: config.policy() });
-        let password_salt = open_books(&config, Arc::clone(&rules), store.clone()).await?;
+        let state = opening::books(&config, Arc::clone(&rules), store.clone(), ledger.as_ref()).await?;
+        let chart = Chart::new(&state, config.currency);
         let server = Server::bind(Listen::tcp(config.listen_host.clone(), config.http_port)).await?;
         let Bound::Tcp(addr) = *server.bound() else { unreachable!("a TCP address was bound") };
         let base_url =
             config.base_url.clone().unwrap_or_else(|| format!("http://{}:{}/", config.hostname, addr.port()));
         let lane = Lane::start(rules, store.clone(), Arc::clone(&config.clock), LaneOptions::default());
+        let wakes = Arc::new(Wakes::new(WAITERS_MAX));
+        let decided = Arc::new(Waiters::new(WAITERS_MAX));
+        let booked: settler::Booked = {
+            let (wakes, decided) = (Arc::clone(&wakes), Arc::clone(&decided));
+            Arc::new(move |intent, finished| {
+                wakes.booked(intent, finished);
+                decided.wake(&finished.key);
+            })
+        };
+        let (settler, settling) = Settler::start(Arc::clone(&ledger), chart, lane.clone(), booked);
+        opening::left_open(&settler, &store).await?;
         let options = ServerOptions {
             max_connections: config.max_connections,
             max_body_bytes: MAX_BODY_BYTES,
             close_each: config.close_each_connection,
             ..ServerOptions::default()
         };
-        let settings = Settings { base_url: base_url.clone(), password_salt, config };
-        let service = Arc::new(Service::new(lane, store, settings, server.stats()));
+        let settings =
+            Settings { base_url: base_url.clone(), password_salt: state.password_salt, chart, config };
+        let teller = Teller { lane, settler, decided };
+        let service = Arc::new(Service::new(teller, ledger, store, settings, wakes, server.stats()));
         let drain = Drain::new();
         let api = Arc::new(Api::new(Arc::clone(&service)));
         let serving = tokio::spawn(server.serve(api, options, drain.clone()));
         tracing::info!(%base_url, %addr, data_dir = ?service.data_dir(), "the bank serves");
-        Ok(RunningBank { base_url, addr, service, drain, serving })
-    }
-}
-
-/// Creates the bank in an empty store, or checks that it is the one asked for. Returns the salt of its passwords.
-async fn open_books(config: &BankConfig, rules: Arc<BankRules>, store: Store) -> Result<[u8; 16], BankError> {
-    let mut password_salt = [0; 16];
-    batzen_crypto::fill_random(&mut password_salt);
-    let command = Command::Open { currency: config.currency, password_salt };
-    let clock = Arc::clone(&config.clock);
-    let run = move || Batcher::new(rules, store).run(&[command], clock.as_ref());
-    let mut verdicts = tokio::task::spawn_blocking(run).await.expect("the rules do not panic")?;
-    match verdicts.pop().expect("one command, one verdict") {
-        Ok(Outcome::Opened { password_salt }) => Ok(password_salt),
-        Ok(_) => unreachable!("opening opens"),
-        Err(refusal) => Err(BankError::Other(refusal)),
+        Ok(RunningBank { base_url, addr, service, drain, serving, settling, own_ledger: own })
     }
 }
 
@@ -137,6 +179,8 @@ pub struct RunningBank {
     service: Arc<Service>,
     drain: Drain,
     serving: JoinHandle<Drained>,
+    settling: Settling,
+    own_ledger: Option<Arc<DurableLedger>>,
 }
 
 impl RunningBank {
@@ -155,20 +199,33 @@ impl RunningBank {
         self.service.store()
     }
 
-    /// The sums of all accounts, in a snapshot between two commits.
-    ///
-    /// # Errors
-    /// When the store cannot be read.
-    pub fn totals(&self) -> Result<Totals, StoreError> {
-        books::totals(self.store())
+    /// The ledger.
+    pub fn ledger(&self) -> &Arc<dyn Ledger> {
+        self.service.ledger()
     }
 
-    /// What went through an account's wire gateway. An account that does not exist has no flow.
+    /// The sums of all accounts, by the ledger.
     ///
     /// # Errors
-    /// When the store cannot be read.
-    pub fn account_flow(&self, account: &str) -> Result<AccountFlow, StoreError> {
-        books::account_flow(self.store(), account)
+    /// When store or ledger cannot be read.
+    pub async fn totals(&self) -> Result<Totals, BooksError> {
+        books::totals(self.store(), self.ledger().as_ref()).await
+    }
+
+    /// What went through an account's wire gateway, by the ledger. An account that does not exist has no flow.
+    ///
+    /// # Errors
+    /// When store or ledger cannot be read.
+    pub async fn account_flow(&self, account: &str) -> Result<AccountFlow, BooksError> {
+        books::account_flow(self.store(), self.ledger().as_ref(), account).await
+    }
+
+    /// Recomputes everything, see [`books::check`].
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub async fn check(&self) -> Result<Totals, BooksError> {
+        books::check(self.store(), self.ledger().as_ref()).await
     }
 
     /// The token that ends the service when it fires, for a signal handler.
@@ -187,7 +244,7 @@ impl RunningBank {
     /// # Errors
     /// When the store's last checkpoint cannot be written; everything answered is durable regardless.
     pub async fn shutdown(self) -> Result<(), StoreError> {
-        let Self { service, drain, serving, .. } = self;
+        let Self { service, drain, serving, settling, own_ledger, .. } = self;
         drain.trigger();
         if serving.await.is_err() {
             tracing::error!("the server did not end cleanly");
@@ -198,11 +255,14 @@ impl RunningBank {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         let store = service.store().clone();
+        let lane = Arc::into_inner(service).map(Service::close);
+        settling.end(deadline).await;
         let close = move || {
-            if let Some(service) = Arc::into_inner(service) {
-                service.close();
+            if let Some(lane) = lane {
+                lane.close();
             }
-            store.close()
+            let ledger = own_ledger.map_or(Ok(()), |ledger| ledger.stop());
+            store.close().and(ledger)
         };
         tokio::task::spawn_blocking(close).await.expect("closing the store does not panic")
     }

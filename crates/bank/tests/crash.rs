@@ -194,8 +194,8 @@ async fn crash_loop_loses_and_repeats_nothing() {
     drop(bank);
     let bank =
         Bank::start(BankConfig { data_dir: Some(dir.path().join("store")), ..config() }).await.unwrap();
-    batzen_bank::books::check(bank.store()).unwrap();
-    assert_eq!(bank.account_flow("exchange").unwrap().outgoing_transfers.units(), sent);
+    bank.check().await.unwrap();
+    assert_eq!(bank.account_flow("exchange").await.unwrap().outgoing_transfers.units(), sent);
     bank.shutdown().await.unwrap();
 }
 

@@ -3,11 +3,16 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use batzen_bank::gateway_client::{self, GatewayCommand};
 use batzen_bank::{AccountFlow, Bank, BankConfig, BankError};
 use batzen_http::gateway::{GatewayAuth, HistoryQuery, WireGatewayClient};
+use batzen_ledger::MemoryLedger;
+use batzen_store::memory::MemoryBackend;
+use batzen_store::{ChangeSet, CommitOutcome, Store};
+use batzen_tables::bank::{BankStateKey, OldBankStateRow, OldBankStates};
 use common::*;
 use serde_json::json;
 
@@ -52,7 +57,7 @@ async fn dialogue_of_a_gateway_client() {
     }]});
     let answer = f.get("2/history/outgoing?delta=5").await;
     assert_eq!((answer.status, answer.body), (200, expected));
-    let flow = f.bank.account_flow("2").unwrap();
+    let flow = f.bank.account_flow("2").await.unwrap();
     assert_eq!(
         flow,
         AccountFlow { incoming_with_reserve_pub: money("5.01"), outgoing_transfers: money("3.22") }
@@ -177,7 +182,7 @@ async fn transfers_are_idempotent_by_their_uid() {
     }
     let error = f.gateway("other-exchange").transfer(&request).await.unwrap_err();
     assert_eq!(refusal(&error), (409, 5112));
-    assert_eq!(f.bank.account_flow("exchange").unwrap().outgoing_transfers, money("6"));
+    assert_eq!(f.bank.account_flow("exchange").await.unwrap().outgoing_transfers, money("6"));
     f.end().await;
 }
 
@@ -257,7 +262,7 @@ async fn malformed_requests_are_told_what_is_wrong() {
         assert_eq!(Answer::of(reply).error(), (413, 32));
     }
     // None of this left a trace.
-    assert!(f.bank.totals().unwrap().accounts.is_empty());
+    assert!(f.bank.totals().await.unwrap().accounts.is_empty());
     // An unpronounceable account does not exist and does not come into being.
     assert_eq!(f.post("a%2Fb/transfer", good).await.error(), (404, 5106));
     f.end().await;
@@ -344,13 +349,17 @@ async fn a_bank_continues_its_books_after_a_restart() {
     f.gateway("exchange").add_incoming(&incoming(1, "10", "joe")).await.unwrap();
     let first = f.gateway("exchange").transfer(&transfer(1, "3", "shop")).await.unwrap();
     let wopid = f.withdrawal("joe", "5").await;
-    let totals = f.bank.totals().unwrap();
+    let totals = f.bank.totals().await.unwrap();
     f.end().await;
 
     let f = Fixture::start(durable()).await;
-    assert_eq!(f.bank.totals().unwrap(), totals);
+    assert_eq!(f.bank.totals().await.unwrap(), totals);
     assert_eq!(f.gateway("exchange").transfer(&transfer(1, "3", "shop")).await.unwrap(), first);
-    assert_eq!(f.bank.totals().unwrap(), totals, "a transfer repeated after a restart is not paid again");
+    assert_eq!(
+        f.bank.totals().await.unwrap(),
+        totals,
+        "a transfer repeated after a restart is not paid again"
+    );
     let error = f.gateway("exchange").add_incoming(&incoming(1, "10", "joe")).await.unwrap_err();
     assert_eq!(refusal(&error), (409, 5114));
     assert_eq!(f.get(&format!("taler-bank-integration/withdrawal-operation/{wopid}")).await.status, 200);
@@ -364,6 +373,9 @@ async fn a_bank_continues_its_books_after_a_restart() {
     let other = BankConfig { currency: "EUR".parse().unwrap(), ..durable() };
     let error = Bank::start(other).await.err().unwrap();
     assert!(matches!(error, BankError::Other(_)) && error.to_string().contains("KUDOS"), "{error}");
+    let other = BankConfig { debt_limit: Some(money("3")), ..durable() };
+    let error = Bank::start(other).await.err().unwrap();
+    assert!(error.to_string().contains("debt limit of none, and cannot have KUDOS:3"), "{error}");
 }
 
 #[tokio::test]
@@ -410,6 +422,19 @@ async fn a_strict_bank_refuses_what_a_test_bank_permits() {
     let error = f.gateway("exchange").add_incoming(&incoming(1, "1", "joe")).await.unwrap_err();
     assert_eq!(refusal(&error), (403, 5109));
     f.end().await;
+}
+
+/// What it would lose are all balances.
+#[tokio::test]
+async fn a_bank_of_an_earlier_build_is_not_taken_for_an_empty_one() {
+    let store = Store::new(MemoryBackend::new());
+    let row = OldBankStateRow { currency: "KUDOS".to_owned(), next_row_id: 7, password_salt: [1; 16] };
+    let mut changes = ChangeSet::new();
+    changes.insert::<OldBankStates>(&BankStateKey::ONLY, &row);
+    assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
+    let ledger = Arc::new(MemoryLedger::with_system_clock());
+    let error = Bank::start_on(config(), store, ledger).await.err().unwrap();
+    assert!(error.to_string().contains("earlier build"), "{error}");
 }
 
 /// No limit on debts, but a balance has to be an amount.

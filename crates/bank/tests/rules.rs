@@ -1,18 +1,17 @@
-//! The rules against a naive model: random commands in random batches under random policies must be decided alike, and the
-//! books must add up after every batch. Names, keys and amounts come from tiny sets, so that everything collides.
+//! The rules and a ledger against a naive model: random commands under random policies must be decided alike, and the books must
+//! add up after every one. Names, keys and amounts come from tiny sets, so that everything collides.
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+mod common;
 
-use batzen_bank::books;
-use batzen_bank::rules::{BankRules, Command, Outcome, Policy, Refusal, Selection};
+use std::collections::BTreeMap;
+
+use batzen_bank::rules::{Command, Outcome, Policy, Refusal, Selection};
 use batzen_crypto::{EddsaPublicKey, HashCode, ShortHash, Wtid};
-use batzen_engine::Batcher;
 use batzen_protocol::{Money, Timestamp};
 use batzen_store::Store;
-use batzen_store::memory::MemoryBackend;
 use batzen_tables::bank::{BankWithdrawals, WithdrawalKey};
+use common::desk::{Desk, NOW};
 use proptest::prelude::*;
 
 /// A command with small numbers for everything.
@@ -21,6 +20,7 @@ enum Step {
     Register { name: u8, password: u8 },
     AddIncoming { from: u8, to: u8, amount: u8, key: u8 },
     Transfer { uid: u8, from: u8, to: u8, amount: u8, wtid: u8 },
+    Pay { id: u8, from: u8, to: u8, amount: u8 },
     Create { account: u8, amount: u8 },
     Select { operation: u8, key: u8, exchange: u8 },
     Confirm { operation: u8, account: u8 },
@@ -36,6 +36,8 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(from, to, amount, key)| Step::AddIncoming { from, to, amount, key }),
         (0..6_u8, account.clone(), account.clone(), amount.clone(), 0..2_u8)
             .prop_map(|(uid, from, to, amount, wtid)| Step::Transfer { uid, from, to, amount, wtid }),
+        (0..4_u8, account.clone(), account.clone(), amount.clone())
+            .prop_map(|(id, from, to, amount)| Step::Pay { id, from, to, amount }),
         (account.clone(), amount).prop_map(|(account, amount)| Step::Create { account, amount }),
         (0..6_u8, 0..8_u8, account.clone()).prop_map(|(operation, key, exchange)| Step::Select {
             operation,
@@ -76,6 +78,7 @@ struct Operation {
     account: u8,
     amount: u8,
     selection: Option<(u8, u8)>,
+    reserved: bool,
     aborted: bool,
     row_id: Option<u64>,
 }
@@ -95,6 +98,7 @@ struct Model {
     rows: u64,
     used_keys: Vec<u8>,
     paid: BTreeMap<u8, Paid>,
+    payments: BTreeMap<u8, Paid>,
     operations: BTreeMap<u8, Operation>,
 }
 
@@ -112,6 +116,17 @@ impl Model {
         if used { Err(Refusal::DuplicateReservePub) } else { Ok(()) }
     }
 
+    /// Whether an account could be debited: what is set aside for it counts as spent.
+    fn affords(&self, policy: &Policy, account: u8, amount: u8) -> bool {
+        let reserved: i64 = self
+            .operations
+            .values()
+            .map(|o| i64::from(o.reserved && o.account == account) * i64::from(o.amount))
+            .sum();
+        let balance = self.balances.get(&account).copied().unwrap_or_default() - reserved - i64::from(amount);
+        policy.debt_limit.is_none_or(|limit| -balance <= i64::try_from(limit.value()).unwrap())
+    }
+
     fn pay(&mut self, policy: &Policy, from: u8, to: u8, amount: u8) -> Result<u64, Refusal> {
         if from == to && !policy.allow_same_account {
             return Err(Refusal::SameAccount);
@@ -120,15 +135,11 @@ impl Model {
             self.known(from)?;
             self.known(to)?;
         }
-        let mut balances = self.balances.clone();
-        *balances.entry(from).or_default() -= i64::from(amount);
-        *balances.entry(to).or_default() += i64::from(amount);
-        if let Some(limit) = policy.debt_limit
-            && -balances[&from] > i64::try_from(limit.value()).unwrap()
-        {
+        if from != to && !self.affords(policy, from, amount) {
             return Err(Refusal::UnallowedDebit);
         }
-        self.balances = balances;
+        *self.balances.entry(from).or_default() -= i64::from(amount);
+        *self.balances.entry(to).or_default() += i64::from(amount);
         self.rows += 1;
         Ok(self.rows)
     }
@@ -176,6 +187,21 @@ impl Model {
                 self.paid.insert(uid, Paid { row_id, request });
                 Ok(Outcome::Booked { row_id, time: now })
             }
+            Step::Pay { id, from, to, amount } => {
+                let request = (from, to, amount, 0);
+                if let Some(paid) = self.payments.get(&id) {
+                    let same = paid.request == request;
+                    let done = Outcome::Booked { row_id: paid.row_id, time: now };
+                    return if same { Ok(done) } else { Err(Refusal::RequestUidReused) };
+                }
+                if from == to {
+                    return Err(Refusal::SameAccount);
+                }
+                self.known(to)?;
+                let row_id = self.pay(policy, from, to, amount)?;
+                self.payments.insert(id, Paid { row_id, request });
+                Ok(Outcome::Booked { row_id, time: now })
+            }
             Step::Create { account, amount } => {
                 self.known(account)?;
                 let id = u8::try_from(self.operations.len()).unwrap();
@@ -195,7 +221,10 @@ impl Model {
                 }
                 self.known(exchange)?;
                 self.fresh(policy, key)?;
-                self.operations.insert(operation, Operation { selection: Some((key, exchange)), ..found });
+                let Operation { account, amount, aborted, .. } = found;
+                let reserved = !aborted && account != exchange && self.affords(policy, account, amount);
+                let selection = Some((key, exchange));
+                self.operations.insert(operation, Operation { selection, reserved, ..found });
                 Ok(Outcome::WithdrawalSelected { transfer_done: false })
             }
             Step::Confirm { operation, account } => {
@@ -209,9 +238,12 @@ impl Model {
                 }
                 if found.row_id.is_none() {
                     self.fresh(policy, key)?;
-                    let row_id = self.pay(policy, account, exchange, found.amount)?;
+                    // What is set aside is there.
+                    let released = Operation { reserved: false, ..found };
+                    self.operations.insert(operation, released.clone());
+                    let row_id = self.pay(policy, account, exchange, released.amount)?;
                     self.used_keys.push(key);
-                    self.operations.insert(operation, Operation { row_id: Some(row_id), ..found });
+                    self.operations.insert(operation, Operation { row_id: Some(row_id), ..released });
                 }
                 Ok(Outcome::WithdrawalConfirmed { exchange_account: name(exchange) })
             }
@@ -220,107 +252,86 @@ impl Model {
                 if found.row_id.is_some() {
                     return Err(Refusal::AbortAfterConfirm);
                 }
-                self.operations.insert(operation, Operation { aborted: true, ..found });
+                self.operations.insert(operation, Operation { aborted: true, reserved: false, ..found });
                 Ok(Outcome::WithdrawalAborted)
             }
         }
     }
 }
 
-/// Translates a batch for the rules, with what each confirming client had read before. `serial` makes unique ids, as the
-/// service draws them.
-fn commands(
-    store: &Store,
-    model: &Model,
-    steps: &[Step],
-    serial: &mut u64,
-) -> Vec<(Command, Option<(u8, u8)>)> {
+/// Translates a step for the rules, with what a confirming client had read before. `serial` makes unique ids, as the service
+/// draws them.
+fn command(store: &Store, model: &Model, step: &Step, serial: &mut u64) -> (Command, Option<(u8, u8)>) {
     let created = model.operations.len();
-    steps
-        .iter()
-        .map(|step| {
-            *serial += 1;
-            let id = |operation: u8| [operation + 1; 32];
-            let mut resolved = None;
-            let command = match *step {
-                Step::Register { name: account, password } => Command::Register {
-                    name: name(account),
-                    password_hash: ShortHash::from_bytes([password; 32]),
-                },
-                Step::AddIncoming { from, to, amount, key: k } => {
-                    let mut id = [0xaa; 32];
-                    id[..8].copy_from_slice(&serial.to_be_bytes());
-                    Command::AddIncoming {
-                        id,
-                        debit_account: name(from),
-                        credit_account: name(to),
-                        amount: money(amount.into()),
-                        reserve_pub: key(k),
-                    }
-                }
-                Step::Transfer { uid, from, to, amount, wtid } => Command::Transfer {
-                    request_uid: HashCode::from_bytes([uid; 64]),
-                    debit_account: name(from),
-                    credit_account: name(to),
-                    amount: money(amount.into()),
-                    wtid: Wtid::from_bytes([wtid; 32]),
-                    exchange_base_url: format!("http://exchange-{serial}/"),
-                },
-                Step::Create { account, amount } => Command::CreateWithdrawal {
-                    wopid: id(u8::try_from(created).unwrap()),
-                    account: name(account),
-                    amount: money(amount.into()),
-                },
-                Step::Select { operation, key: k, exchange } => Command::SelectWithdrawal {
-                    wopid: id(operation),
-                    reserve_pub: key(k),
-                    exchange_account: name(exchange),
-                },
-                Step::Confirm { operation, account } => {
-                    let wopid = id(operation);
-                    let row = store.get::<BankWithdrawals>(&WithdrawalKey { wopid }).unwrap();
-                    let selection = row.and_then(|stored| Selection::of(&stored.row));
-                    resolved = model.operations.get(&operation).and_then(|operation| operation.selection);
-                    assert_eq!(selection.is_some(), resolved.is_some());
-                    Command::ConfirmWithdrawal { wopid, account: name(account), selection }
-                }
-                Step::Abort { operation, account } => {
-                    Command::AbortWithdrawal { wopid: id(operation), account: name(account) }
-                }
-            };
-            (command, resolved)
-        })
-        .collect()
+    *serial += 1;
+    let id = |operation: u8| [operation + 1; 32];
+    let mut resolved = None;
+    let command = match *step {
+        Step::Register { name: account, password } => {
+            Command::Register { name: name(account), password_hash: ShortHash::from_bytes([password; 32]) }
+        }
+        Step::AddIncoming { from, to, amount, key: k } => {
+            let mut id = [0xaa; 32];
+            id[..8].copy_from_slice(&serial.to_be_bytes());
+            Command::AddIncoming {
+                id,
+                debit_account: name(from),
+                credit_account: name(to),
+                amount: money(amount.into()),
+                reserve_pub: key(k),
+            }
+        }
+        Step::Transfer { uid, from, to, amount, wtid } => Command::Transfer {
+            request_uid: HashCode::from_bytes([uid; 64]),
+            debit_account: name(from),
+            credit_account: name(to),
+            amount: money(amount.into()),
+            wtid: Wtid::from_bytes([wtid; 32]),
+            exchange_base_url: format!("http://exchange-{serial}/"),
+        },
+        Step::Pay { id, from, to, amount } => Command::Pay {
+            id: [id; 16],
+            debit_account: name(from),
+            credit_account: name(to),
+            amount: money(amount.into()),
+            text: String::new(),
+            reserve_pub: None,
+        },
+        Step::Create { account, amount } => Command::CreateWithdrawal {
+            wopid: id(u8::try_from(created).unwrap()),
+            account: name(account),
+            amount: money(amount.into()),
+        },
+        Step::Select { operation, key: k, exchange } => Command::SelectWithdrawal {
+            wopid: id(operation),
+            reserve_pub: key(k),
+            exchange_account: name(exchange),
+        },
+        Step::Confirm { operation, account } => {
+            let wopid = id(operation);
+            let row = store.get::<BankWithdrawals>(&WithdrawalKey { wopid }).unwrap();
+            let selection = row.and_then(|stored| Selection::of(&stored.row));
+            resolved = model.operations.get(&operation).and_then(|operation| operation.selection);
+            assert_eq!(selection.is_some(), resolved.is_some());
+            Command::ConfirmWithdrawal { wopid, account: name(account), selection }
+        }
+        Step::Abort { operation, account } => {
+            Command::AbortWithdrawal { wopid: id(operation), account: name(account) }
+        }
+    };
+    (command, resolved)
 }
 
-fn run(policy: &Policy, batches: &[Vec<Step>]) {
-    let store = Store::new(MemoryBackend::new());
-    let rules = Arc::new(BankRules { policy: policy.clone() });
-    let batcher = Batcher::new(rules, store.clone());
-    let now = Timestamp::from_secs(1_700_000_000);
-    let clock = move || now;
-    let open = Command::Open { currency: "KUDOS".parse().unwrap(), password_salt: [7; 16] };
-    assert!(batcher.run(&[open], &clock).unwrap()[0].is_ok());
+fn run(policy: &Policy, steps: &[Step]) {
+    let desk = Desk::new(policy.clone());
+    let now = NOW;
     let mut model = Model::default();
     let mut serial = 0;
-    for batch in batches {
-        // A batch creates at most one operation, so that its number is known beforehand.
-        let mut one_creation = false;
-        let batch: Vec<Step> = batch
-            .iter()
-            .filter(|step| {
-                let is_creation = matches!(step, Step::Create { .. });
-                !is_creation || !std::mem::replace(&mut one_creation, true)
-            })
-            .cloned()
-            .collect();
-        let (commands, resolved): (Vec<_>, Vec<_>) =
-            commands(&store, &model, &batch, &mut serial).into_iter().unzip();
-        let verdicts = batcher.run(&commands, &clock).unwrap();
-        for ((step, resolved), verdict) in batch.iter().zip(resolved).zip(verdicts) {
-            assert_eq!(verdict, model.decide(policy, step, resolved, now), "{step:?} with {model:?}");
-        }
-        let totals = books::check(&store).unwrap();
+    for step in steps {
+        let (command, resolved) = command(&desk.store, &model, step, &mut serial);
+        let verdict = desk.execute(command);
+        assert_eq!(verdict, model.decide(policy, step, resolved, now), "{step:?} with {model:?}");
+        let totals = desk.check();
         for account in &totals.accounts {
             let (negative, size) = account.balance();
             let size = i64::try_from(size.value()).unwrap();
@@ -339,16 +350,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn rules_decide_as_the_model(
-        policy in policy(),
-        batches in prop::collection::vec(prop::collection::vec(step(), 1..12), 1..12),
-    ) {
-        run(&policy, &batches);
-    }
-
-    #[test]
-    fn batches_do_not_matter(policy in policy(), steps in prop::collection::vec(step(), 1..60)) {
-        // One by one; the other test has them together.
-        run(&policy, &steps.into_iter().map(|step| vec![step]).collect::<Vec<_>>());
+    fn rules_and_ledger_decide_as_the_model(policy in policy(), steps in prop::collection::vec(step(), 1..60)) {
+        run(&policy, &steps);
     }
 }

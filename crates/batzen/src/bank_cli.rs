@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use batzen_bank::gateway_client::{self, GatewayCommand};
-use batzen_bank::{Bank, BankConfig, BankError};
+use batzen_bank::{Bank, BankConfig, BankError, LedgerAddress};
 use batzen_crypto::{EddsaPublicKey, Wtid};
 use batzen_http::gateway::{GatewayAuth, WireGatewayClient};
 use batzen_http::{Client, ClientOptions};
+use batzen_ledger::Ledger;
 use batzen_protocol::{Amount, Currency};
 use batzen_store::Store;
 use batzen_store::embedded::{EmbeddedStore, Options};
@@ -72,12 +74,22 @@ struct ServeArgs {
     /// Base URL of the exchange that wallets are told to use
     #[arg(long, value_name = "URL")]
     exchange: Option<String>,
+    /// Where the money is: embedded (in this process, kept with the store), tcp://HOST:PORT, unix:///PATH or
+    /// tigerbeetle://ADDRESS,ADDRESS [default: embedded]
+    #[arg(long, value_name = "LEDGER")]
+    ledger: Option<LedgerAddress>,
+    /// How far any account may be overdrawn [default: without limit]
+    #[arg(long, value_name = "AMOUNT")]
+    debt_limit: Option<String>,
 }
 
 #[derive(Args)]
 struct TotalsArgs {
     /// Directory of the bank's store
     data: PathBuf,
+    /// Where the bank's money is [default: embedded]
+    #[arg(long, value_name = "LEDGER", default_value_t = LedgerAddress::Embedded, hide_default_value = true)]
+    ledger: LedgerAddress,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -142,7 +154,7 @@ enum GatewayVerb {
 pub fn run(args: BankArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         BankCommand::Serve(args) => services::block_on(serve(args)),
-        BankCommand::Totals(args) => totals(&args),
+        BankCommand::Totals(args) => services::block_on(totals(args)),
         BankCommand::Gateway(args) => services::block_on(gateway(args)),
         BankCommand::SampleConfig => {
             print!("{}", include_str!("sample/bank.conf"));
@@ -165,6 +177,12 @@ fn bank_config(args: &ServeArgs) -> anyhow::Result<BankConfig> {
     }
     if let Some(bonus) = &args.signup_bonus {
         config.signup_bonus = services::money(bonus, config.currency)?;
+    }
+    if let Some(limit) = &args.debt_limit {
+        config.debt_limit = Some(services::money(limit, config.currency)?);
+    }
+    if let Some(ledger) = &args.ledger {
+        config.ledger = ledger.clone();
     }
     config.http_port = args.port.unwrap_or(config.http_port);
     config.listen_host = args.bind.clone().or(config.listen_host);
@@ -199,10 +217,14 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn totals(args: &TotalsArgs) -> anyhow::Result<ExitCode> {
+async fn totals(args: TotalsArgs) -> anyhow::Result<ExitCode> {
     let embedded = EmbeddedStore::open(&args.data, ALL, Options::default())?;
     let store = Store::new(embedded);
-    let totals = batzen_bank::books::check(&store)?;
+    let ledger: Arc<dyn Ledger> = match &args.ledger {
+        LedgerAddress::Embedded => batzen_bank::embedded_ledger(&args.data)?,
+        address => batzen_ledger_net::connect(&address.to_string()).await?,
+    };
+    let totals = batzen_bank::books::check(&store, ledger.as_ref()).await?;
     if args.json {
         let accounts: Vec<_> = totals
             .accounts

@@ -11,18 +11,28 @@ use serde_json::{Value, json};
 pub struct BalanceSheet {
     /// The currency.
     pub currency: Currency,
-    /// What came into the exchange's account, by the bank's books.
+    /// What came into the exchange's account, by the bank's ledger.
     pub bank_in: Money,
-    /// What the exchange had paid out of its account, by the bank's books.
+    /// What the exchange had paid out of its account, by the bank's ledger.
     pub bank_out: Money,
+    /// The same two by the histories that the bank shows.
+    pub histories: (Money, Money),
     /// The exchange's books.
     pub totals: Totals,
 }
 
 impl BalanceSheet {
-    /// Whether money was neither lost nor created: what came in by the bank's books is what went out by the bank's books
-    /// and what the exchange's store owes to somebody or has earned, to the last unit.
+    /// Whether the bank's ledger has moved exactly what the bank's histories show.
+    pub fn bank_agrees(&self) -> bool {
+        self.histories == (self.bank_in, self.bank_out)
+    }
+
+    /// Whether money was neither lost nor created: ledger and histories of the bank agree, and what came in by the bank's books
+    /// is what went out by the bank's books and what the exchange's store owes to somebody or has earned, to the last unit.
     pub fn conserved(&self) -> bool {
+        if !self.bank_agrees() {
+            return false;
+        }
         let Totals { reserves, outstanding, pending, unrevealed_melts, fees, .. } = self.totals;
         Money::checked_sum([self.bank_out, reserves, outstanding, pending, unrevealed_melts, fees])
             == Ok(self.bank_in)
@@ -35,6 +45,7 @@ impl BalanceSheet {
         json!({
             "bank_in": amount(self.bank_in),
             "bank_out": amount(self.bank_out),
+            "bank_and_ledger_agree": self.bank_agrees(),
             "reserves": amount(totals.reserves),
             "issued": amount(totals.issued),
             "redeemed": amount(totals.redeemed),
@@ -77,6 +88,11 @@ impl BalanceSheet {
         let _ = writeln!(text, "  {:<18}{sum:>width$}  of these six", "sum");
         let bank_in = aligned(self.bank_in);
         let _ = writeln!(text, "  {:<18}{bank_in:>width$}  paid in at the bank for reserves", "bank_in");
+        let agreement = match self.bank_agrees() {
+            true => "ledger and histories of the bank show the same",
+            false => "LEDGER AND HISTORIES OF THE BANK DIFFER",
+        };
+        let _ = writeln!(text, "  {agreement}");
         let verdict = match self.conserved() {
             true => "they are equal: nothing was lost, nothing was created",
             false => "THEY DIFFER: money was lost or created",
@@ -175,13 +191,18 @@ mod tests {
             currency: "KUDOS".parse().unwrap(),
             bank_in: money("15.00000001"),
             bank_out: money("5"),
+            histories: (money("15.00000001"), money("5")),
             totals,
         };
         assert!(sheet.conserved());
         assert_eq!(sheet.json()["fees"], "KUDOS:0.00000001");
         assert_eq!(sheet.json()["conserved"], true);
         assert!(sheet.text().contains("15.00000001"));
-        let less = BalanceSheet { bank_out: money("4.99999999"), ..sheet };
-        assert!(!less.conserved() && less.text().contains("DIFFER"));
+        let less = money("4.99999999");
+        let sheet_less = BalanceSheet { bank_out: less, histories: (sheet.bank_in, less), ..sheet };
+        assert!(sheet_less.bank_agrees() && !sheet_less.conserved());
+        assert!(sheet_less.text().contains("THEY DIFFER"));
+        let apart = BalanceSheet { histories: (sheet.bank_in, less), ..sheet };
+        assert!(!apart.conserved() && apart.text().contains("OF THE BANK DIFFER"));
     }
 }

@@ -84,6 +84,7 @@ fn check(results: &Value) {
         term(results, "outstanding")
     );
     assert_eq!(results["balance"]["conserved"], true);
+    assert_eq!(results["balance"]["bank_and_ledger_agree"], true);
 }
 
 #[test]

@@ -1,23 +1,31 @@
-//! The bank's tables: accounts, transactions, withdrawal operations.
+//! The bank's tables: names, transactions, withdrawal operations, and what is on its way to the ledger.
 //!
-//! All amounts are in the one currency of the bank. Every transaction debits one account and credits
-//! another; the sign-up bonus is debited to an account of the bank's own ([`EQUITY_ACCOUNT`]). Hence over all accounts the
-//! sum of debits equals the sum of credits, at every instant.
+//! All amounts are in the one currency of the bank. Balances are not here: they are in the ledger. A movement of money is
+//! written down as an intent before the ledger is asked, and becomes a transaction when the ledger has answered.
 //!
 //! | table | primary key | other lookups |
 //! |---|---|---|
-//! | `bank_state` | a constant | – |
-//! | `bank_accounts` | name | – |
+//! | `bank_books` | a constant | – |
+//! | `bank_customers` | name | ledger account |
 //! | `bank_transactions` | what makes the transaction unique ([`TransactionKey`]) | reserve key; incoming and outgoing history, each by account and row id |
 //! | `bank_withdrawals` | operation id | – |
+//! | `bank_intents` | as the transaction that it becomes | reserve key, while open |
+//!
+//! The numbers 100 to 103 were tables of banks that kept balances themselves; [`OldBankStates`] tells that a store holds one.
 
 use batzen_crypto::{EddsaPublicKey, ShortHash, Wtid};
 use batzen_protocol::{Money, Timestamp};
 use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
 
 /// Every table of the bank, for tools and backends that set up schemas.
-pub const ALL: &[&TableDef] =
-    &[BankStates::DEF, BankAccounts::DEF, BankTransactions::DEF, BankWithdrawals::DEF];
+pub const ALL: &[&TableDef] = &[
+    BankStates::DEF,
+    BankAccounts::DEF,
+    BankTransactions::DEF,
+    BankWithdrawals::DEF,
+    BankIntents::DEF,
+    OldBankStates::DEF,
+];
 
 /// The bank's own account, which pays the sign-up bonus. No client can name it: `#` is not allowed in names.
 pub const EQUITY_ACCOUNT: &str = "#signup-bonus";
@@ -44,6 +52,10 @@ record! {
         pub next_row_id: u64,
         /// Mixed into password hashes, so that they are worth nothing at another bank.
         pub password_salt: [u8; 16],
+        /// Mixed into the ids of ledger accounts and transfers, so that many banks can share a ledger. Random, not secret.
+        pub identity: [u8; 16],
+        /// The headroom that every ledger account of the bank is granted: how far it may be overdrawn, in 10⁻⁸.
+        pub headroom: u128,
     }
 }
 
@@ -51,7 +63,7 @@ record! {
 pub struct BankStates;
 
 impl Table for BankStates {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(100, "bank_state");
+    const DEF: &'static TableDef = &TableDef::of::<Self>(104, "bank_books");
     type Key = BankStateKey;
     type Row = BankStateRow;
 }
@@ -72,18 +84,12 @@ impl AccountKey {
 }
 
 record! {
-    /// An account. Its balance is `credits` minus `debits`.
+    /// An account. Its balance is in the ledger.
     pub struct AccountRow {
-        /// Everything ever credited, in 10⁻⁸.
-        pub credits: u128,
-        /// Everything ever debited, in 10⁻⁸.
-        pub debits: u128,
-        /// The part of `credits` that came with a reserve key: the incoming history's total, in 10⁻⁸.
-        pub credits_reserve: u128,
-        /// The part of `debits` that went through the wire gateway: the outgoing history's total, in 10⁻⁸.
-        pub debits_transfer: u128,
-        /// The part of `credits` that is the sign-up bonus, which has no transaction, in 10⁻⁸.
-        pub bonus: u128,
+        /// The id of its account in the ledger.
+        pub ledger_id: u128,
+        /// Whether the ledger is known to have the account. Otherwise its balance is zero.
+        pub is_opened: bool,
         /// Hash of the password. None: the account came into being by a transfer, and nobody has registered it.
         pub password_hash: Option<ShortHash>,
         /// When the account came into being.
@@ -94,10 +100,23 @@ record! {
 /// The accounts.
 pub struct BankAccounts;
 
+impl BankAccounts {
+    /// By the id of the account in the ledger.
+    pub const BY_LEDGER_ID: u8 = 1;
+}
+
 impl Table for BankAccounts {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(101, "bank_accounts");
+    const DEF: &'static TableDef = &TableDef::of::<Self>(105, "bank_customers").indexed(&[IndexDef::new(
+        Self::BY_LEDGER_ID,
+        "by_ledger_id",
+        IndexKind::Hash,
+    )]);
     type Key = AccountKey;
     type Row = AccountRow;
+
+    fn index_entries(_: &AccountKey, row: &AccountRow, out: &mut IndexEntries) {
+        out.add(Self::BY_LEDGER_ID, &row.ledger_id);
+    }
 }
 
 /// How a transaction came about, and thereby what its id in [`TransactionKey`] is.
@@ -110,6 +129,25 @@ pub enum Origin {
     Incoming = 2,
     /// A confirmed withdrawal operation. The id is the operation's (32 bytes), so that none is executed twice.
     Withdrawal = 3,
+    /// A customer's payment to another account. The id is chosen by the customer's page (16 bytes), so that none is executed
+    /// twice.
+    Payment = 4,
+    /// Intents only: the sign-up bonus. The id is the account's name.
+    Bonus = 5,
+    /// Intents only: the money of a selected withdrawal operation is set aside. The id is the operation's.
+    Reservation = 6,
+    /// Intents only: the money of an aborted withdrawal operation is given back. The id is the operation's.
+    Release = 7,
+}
+
+impl Origin {
+    /// The origin with this number.
+    pub fn from_number(number: u8) -> Option<Self> {
+        use Origin::{Bonus, Incoming, Payment, Release, Reservation, Transfer, Withdrawal};
+        [Transfer, Incoming, Withdrawal, Payment, Bonus, Reservation, Release]
+            .into_iter()
+            .find(|origin| *origin as u8 == number)
+    }
 }
 
 record! {
@@ -126,6 +164,14 @@ impl TransactionKey {
     /// The key of a transaction.
     pub fn new(origin: Origin, id: &[u8]) -> Self {
         Self { origin: origin as u8, id: id.to_vec() }
+    }
+
+    /// How it came about.
+    ///
+    /// # Panics
+    /// When the store holds a number that no version has written.
+    pub fn origin(&self) -> Origin {
+        Origin::from_number(self.origin).expect("only origins are written")
     }
 }
 
@@ -148,6 +194,8 @@ record! {
         pub wtid: Option<Wtid>,
         /// The exchange that ordered a transfer through the wire gateway.
         pub exchange_base_url: Option<String>,
+        /// What the customer wrote on a payment.
+        pub text: Option<String>,
     }
 }
 
@@ -174,7 +222,7 @@ impl BankTransactions {
 }
 
 impl Table for BankTransactions {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(102, "bank_transactions").indexed(&[
+    const DEF: &'static TableDef = &TableDef::of::<Self>(106, "bank_transactions").indexed(&[
         IndexDef::new(Self::BY_RESERVE_PUB, "by_reserve_pub", IndexKind::Hash),
         IndexDef::new(Self::INCOMING, "incoming", IndexKind::Ordered),
         IndexDef::new(Self::OUTGOING, "outgoing", IndexKind::Ordered),
@@ -222,6 +270,8 @@ record! {
         pub reserve_pub: Option<EddsaPublicKey>,
         /// The name of the exchange's account that the wallet selected. Set with `reserve_pub`.
         pub exchange_account: Option<String>,
+        /// Whether a pending transfer in the ledger holds the money.
+        pub is_reserved: bool,
         /// Whether the customer gave up. Never together with `row_id`.
         pub aborted: bool,
         /// The transaction, once the customer has confirmed.
@@ -233,7 +283,83 @@ record! {
 pub struct BankWithdrawals;
 
 impl Table for BankWithdrawals {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(103, "bank_withdrawals");
+    const DEF: &'static TableDef = &TableDef::of::<Self>(107, "bank_withdrawals");
     type Key = WithdrawalKey;
     type Row = WithdrawalRow;
+}
+
+record! {
+    /// A movement of money that the ledger is asked for. Open from its commit until the ledger's answer is booked; a refused
+    /// one stays, closed, where the client may come again under the same key.
+    pub struct IntentRow {
+        /// The name of the account that pays.
+        pub debit_account: String,
+        /// The name of the account that receives.
+        pub credit_account: String,
+        /// How much.
+        pub amount: Money,
+        /// See [`TransactionRow`].
+        pub reserve_pub: Option<EddsaPublicKey>,
+        /// See [`TransactionRow`].
+        pub wtid: Option<Wtid>,
+        /// See [`TransactionRow`].
+        pub exchange_base_url: Option<String>,
+        /// See [`TransactionRow`].
+        pub text: Option<String>,
+        /// How often the ledger has refused it before: ids of refused transfers are used up.
+        pub attempt: u32,
+        /// Whether a withdrawal's money is set aside already, so that the ledger posts that.
+        pub is_reserved: bool,
+        /// Whether the ledger's answer is still to be booked.
+        pub is_open: bool,
+    }
+}
+
+/// The intents.
+pub struct BankIntents;
+
+impl BankIntents {
+    /// Open ones that will be transactions with a reserve key, by that key.
+    pub const BY_RESERVE_PUB: u8 = 1;
+}
+
+impl Table for BankIntents {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(108, "bank_intents").indexed(&[IndexDef::new(
+        Self::BY_RESERVE_PUB,
+        "by_reserve_pub",
+        IndexKind::Hash,
+    )]);
+    type Key = TransactionKey;
+    type Row = IntentRow;
+
+    fn index_entries(key: &TransactionKey, row: &IntentRow, out: &mut IndexEntries) {
+        let books = ![Origin::Reservation as u8, Origin::Release as u8].contains(&key.origin);
+        if let Some(reserve_pub) = &row.reserve_pub
+            && row.is_open
+            && books
+        {
+            out.add(Self::BY_RESERVE_PUB, reserve_pub);
+        }
+    }
+}
+
+record! {
+    /// See [`OldBankStates`].
+    pub struct OldBankStateRow {
+        /// As it was.
+        pub currency: String,
+        /// As it was.
+        pub next_row_id: u64,
+        /// As it was.
+        pub password_salt: [u8; 16],
+    }
+}
+
+/// The state of a bank that kept balances itself. Never written; a store that has it must not be taken for an empty one.
+pub struct OldBankStates;
+
+impl Table for OldBankStates {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(100, "bank_state");
+    type Key = BankStateKey;
+    type Row = OldBankStateRow;
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use batzen_crypto::base32;
 use batzen_http::{ErrorCode, Request, Response};
-use batzen_protocol::Money;
 use batzen_protocol::api::bank::{
     AccountBalance, AccountInfo, CreateWithdrawalRequest, CreateWithdrawalResponse, CreditDebit, Empty,
     PublicAccounts, RegisterRequest, WithdrawalInfo,
@@ -34,9 +33,8 @@ impl Service {
     pub(super) async fn account_status(&self, request: &Request, name: &str) -> Answer {
         self.authorize(request, name).await?;
         let account = self.account(name).await?;
-        let size = account.credits.abs_diff(account.debits);
-        let amount = self.amount(Money::from_units(size).expect("the rules keep balances in range"));
-        let overdrawn = account.debits > account.credits;
+        let (overdrawn, size) = self.balances(&account).await?.balance();
+        let amount = self.amount(size);
         let credit_debit_indicator = if overdrawn { CreditDebit::Debit } else { CreditDebit::Credit };
         let balance = AccountBalance { credit_debit_indicator, amount };
         Ok(Response::json(200, &AccountInfo { payto_uri: self.payto(name), balance }))
@@ -88,6 +86,11 @@ impl Service {
         text: &str,
     ) -> Answer {
         self.authorize(request, account).await?;
+        self.confirm(account, text).await
+    }
+
+    /// Confirms a customer's own operation.
+    pub(super) async fn confirm(self: &Arc<Self>, account: &str, text: &str) -> Answer {
         // A selection is made at most once, so the second look has it if the first came too early.
         for _ in 0..2 {
             let (wopid, row) = self.operation(text).await?;
@@ -112,6 +115,11 @@ impl Service {
         text: &str,
     ) -> Answer {
         self.authorize(request, account).await?;
+        self.abort(account, text).await
+    }
+
+    /// Aborts a customer's own operation.
+    pub(super) async fn abort(self: &Arc<Self>, account: &str, text: &str) -> Answer {
         let (wopid, _) = self.operation(text).await?;
         match self.execute(Command::AbortWithdrawal { wopid, account: account.to_owned() }).await? {
             Ok(_) => Ok(Response::json(200, &Empty {})),
@@ -121,7 +129,7 @@ impl Service {
 }
 
 /// The URI that tells a wallet where to find a withdrawal operation.
-fn withdraw_uri(base_url: &str, withdrawal_id: &str) -> String {
+pub(super) fn withdraw_uri(base_url: &str, withdrawal_id: &str) -> String {
     let (scheme, rest) = match base_url.strip_prefix("https://") {
         Some(rest) => ("taler", rest),
         None => ("taler+http", base_url.strip_prefix("http://").unwrap_or(base_url)),

@@ -12,9 +12,10 @@ use batzen_store::{Found, Store, StoreError};
 use batzen_tables::bank::{BankTransactions, TransactionRow};
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, Direction, Service, body, poll_deadline, refused, unknown_account, wait};
+use super::{Answer, Service, body, poll_deadline, refused, unknown_account, wait};
 use crate::names;
 use crate::rules::{Command, Outcome};
+use crate::wakes::Direction;
 
 /// Rows in one answer; whoever wants more asks again from the last one.
 const ROWS_MAX: usize = 16_384;
@@ -30,7 +31,8 @@ impl Service {
         self.account(account).await?;
         let deadline = poll_deadline(long_poll_ms).filter(|_| delta > 0);
         // Registered before the first look, so that no row can fall between the two.
-        let mut waiter = deadline.and_then(|_| self.histories.register((direction, account.to_owned())).ok());
+        let mut waiter =
+            deadline.and_then(|_| self.wakes.histories.register((direction, account.to_owned())).ok());
         loop {
             let name = account.to_owned();
             let (hostname, currency) = (self.settings.config.hostname.clone(), self.settings.config.currency);
@@ -271,6 +273,7 @@ mod tests {
             reserve_pub: is_incoming.then(|| EddsaPublicKey::from_bytes([7; 32])),
             wtid: (!is_incoming).then(|| Wtid::from_bytes([8; 32])),
             exchange_base_url: (!is_incoming).then(|| "http://e/\"x\"".to_owned()),
+            text: None,
         };
         let rows: Vec<_> = (1..=4).map(|n| row(n, true)).collect();
         let json = encode(&rows, Direction::Incoming, "bank.example", currency);

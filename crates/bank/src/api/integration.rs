@@ -17,7 +17,7 @@ impl Service {
         let is_open = |row: &batzen_tables::bank::WithdrawalRow| row.row_id.is_none() && !row.aborted;
         if let Some(deadline) = deadline
             && is_open(&row)
-            && let Ok(mut waiter) = self.operations.register(wopid)
+            && let Ok(mut waiter) = self.wakes.operations.register(wopid)
         {
             // Again, now that no change goes unnoticed any more.
             row = self.operation(text).await?.1;

@@ -3,6 +3,7 @@
 mod access;
 mod gateway;
 mod integration;
+mod web;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,8 +13,9 @@ use std::time::Duration;
 use batzen_engine::{EngineError, Lane};
 use batzen_http::{
     Admission, Drain, ErrorCode, Handler, Head, Method, Operations, Request, Response, Routes, Stats, Style,
-    Waiter, Waiters, Woken, dashboard, header,
+    Waiter, Woken, dashboard, header,
 };
+use batzen_ledger::Ledger;
 use batzen_metrics::Page;
 use batzen_protocol::api::bank::{self as api, BANK_PROTOCOL_VERSION};
 use batzen_protocol::api::{field_error, parse_body};
@@ -26,16 +28,25 @@ use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+use crate::books::AccountTotals;
+use crate::chart::Chart;
 use crate::config::BankConfig;
 use crate::names;
 use crate::password;
 use crate::rules::{BankRules, Command, Outcome, Refusal};
+use crate::settler::{Unsettled, answered};
+use crate::teller::{Teller, TellerError};
+use crate::wakes::{Direction, Wakes};
+use web::Sessions;
 
 /// Long polls at once; more are answered at once.
-const WAITERS_MAX: usize = 65_536;
+pub(crate) const WAITERS_MAX: usize = 65_536;
 
 /// The longest wait of one long poll; later the client may ask again.
 const LONG_POLL_MAX: Duration = Duration::from_secs(600);
+
+/// How long a client waits for a balance.
+const READ_MAX: Duration = Duration::from_secs(5);
 
 /// Either a good or a bad answer; both are sent.
 type Answer = Result<Response, Response>;
@@ -61,6 +72,15 @@ enum Endpoint {
     HistoryOutgoing,
     Transfer,
     AddIncoming,
+    WebLogin,
+    WebRegister,
+    WebLogout,
+    WebAccount,
+    WebWithdraw,
+    WebWithdrawal,
+    WebConfirm,
+    WebAbort,
+    WebPay,
 }
 
 fn routes(with_dashboard: bool) -> Routes<Endpoint> {
@@ -88,6 +108,16 @@ fn routes(with_dashboard: bool) -> Routes<Endpoint> {
             "/taler-bank-access/accounts/:account/withdrawals/:wid/abort",
             E::WithdrawalAbort,
         );
+    routes = routes
+        .route(post.clone(), "/web/login", E::WebLogin)
+        .route(post.clone(), "/web/register", E::WebRegister)
+        .route(post.clone(), "/web/logout", E::WebLogout)
+        .route(get.clone(), "/web/account", E::WebAccount)
+        .route(post.clone(), "/web/payments", E::WebPay)
+        .route(post.clone(), "/web/withdrawals", E::WebWithdraw)
+        .route(get.clone(), "/web/withdrawals/:wid", E::WebWithdrawal)
+        .route(post.clone(), "/web/withdrawals/:wid/confirm", E::WebConfirm)
+        .route(post.clone(), "/web/withdrawals/:wid/abort", E::WebAbort);
     if with_dashboard {
         routes = routes.route(get.clone(), "/dashboard", E::Dashboard);
     }
@@ -112,7 +142,7 @@ impl Endpoint {
     /// The endpoint's place in [`OPERATIONS`].
     const fn operation(self) -> usize {
         match self {
-            Self::Transfer => 0,
+            Self::Transfer | Self::WebPay => 0,
             Self::AddIncoming => 1,
             Self::HistoryIncoming | Self::HistoryOutgoing => 2,
             Self::WithdrawalStatus
@@ -120,39 +150,35 @@ impl Endpoint {
             | Self::WithdrawalCreate
             | Self::WithdrawalDetails
             | Self::WithdrawalConfirm
-            | Self::WithdrawalAbort => 3,
+            | Self::WithdrawalAbort
+            | Self::WebWithdraw
+            | Self::WebWithdrawal
+            | Self::WebConfirm
+            | Self::WebAbort => 3,
             Self::PublicAccounts | Self::Register | Self::AccountStatus => 4,
+            Self::WebLogin | Self::WebRegister | Self::WebLogout | Self::WebAccount => 4,
             Self::IntegrationConfig | Self::AccessConfig | Self::GatewayConfig => 5,
             Self::Home | Self::Metrics | Self::Dashboard => 6,
         }
     }
 }
 
-/// Which of an account's histories.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Direction {
-    /// Transfers with a reserve key that the account received.
-    Incoming,
-    /// Transfers that the account sent through its gateway.
-    Outgoing,
-}
-
 /// What the endpoints need to know.
 pub(crate) struct Settings {
     pub base_url: String,
     pub password_salt: [u8; 16],
+    pub chart: Chart,
     pub config: BankConfig,
 }
 
 /// The state behind all endpoints.
 pub(crate) struct Service {
-    lane: Lane<BankRules>,
+    teller: Teller,
+    ledger: Arc<dyn Ledger>,
     store: Store,
     settings: Settings,
-    /// Who waits for an account's history to grow.
-    histories: Arc<Waiters<(Direction, String)>>,
-    /// Who waits for a withdrawal operation to be confirmed or aborted.
-    operations: Arc<Waiters<[u8; 32]>>,
+    wakes: Arc<Wakes>,
+    sessions: Sessions,
     http_stats: Arc<Stats>,
     /// Counters of requests.
     operations_run: Operations,
@@ -175,7 +201,7 @@ impl Api {
         let service = &self.service;
         let running = service.operations_run.begin(matched.endpoint.operation());
         let answer = match *matched.endpoint {
-            Endpoint::Home => Ok(service.home()),
+            Endpoint::Home => Ok(service.home(&request)),
             Endpoint::Dashboard => Ok(dashboard()),
             Endpoint::Metrics => Ok(service.metrics()),
             Endpoint::IntegrationConfig => Ok(service.api_config("taler-bank-integration")),
@@ -203,6 +229,15 @@ impl Api {
             }
             Endpoint::Transfer => service.transfer(&request, param(0)).await,
             Endpoint::AddIncoming => service.add_incoming(&request, param(0)).await,
+            Endpoint::WebLogin => service.web_login(&request).await,
+            Endpoint::WebRegister => service.web_register(&request).await,
+            Endpoint::WebLogout => service.web_logout(&request),
+            Endpoint::WebAccount => service.web_account(&request).await,
+            Endpoint::WebWithdraw => service.web_withdraw(&request).await,
+            Endpoint::WebWithdrawal => service.web_withdrawal(&request, param(0)).await,
+            Endpoint::WebConfirm => service.web_confirm(&request, param(0)).await,
+            Endpoint::WebAbort => service.web_abort(&request, param(0)).await,
+            Endpoint::WebPay => service.web_pay(&request).await,
         };
         let (Ok(response) | Err(response)) = &answer;
         running.end(response.status);
@@ -222,15 +257,20 @@ impl Handler for Api {
 
 impl Service {
     pub(crate) fn new(
-        lane: Lane<BankRules>,
+        teller: Teller,
+        ledger: Arc<dyn Ledger>,
         store: Store,
         settings: Settings,
+        wakes: Arc<Wakes>,
         http_stats: Arc<Stats>,
     ) -> Self {
-        let histories = Arc::new(Waiters::new(WAITERS_MAX));
-        let operations = Arc::new(Waiters::new(WAITERS_MAX));
         let operations_run = Operations::new(&OPERATIONS);
-        Self { lane, store, settings, histories, operations, http_stats, operations_run }
+        let sessions = Sessions::default();
+        Self { teller, ledger, store, settings, wakes, sessions, http_stats, operations_run }
+    }
+
+    pub(crate) fn ledger(&self) -> &Arc<dyn Ledger> {
+        &self.ledger
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -241,9 +281,9 @@ impl Service {
         self.settings.config.data_dir.as_deref()
     }
 
-    /// Waits until everything accepted is durable.
-    pub(crate) fn close(self) {
-        self.lane.close();
+    /// Takes no more commands. What is under way ends; then the lane that is left can be closed.
+    pub(crate) fn close(self) -> Lane<BankRules> {
+        self.teller.lane
     }
 
     pub(crate) fn payto(&self, account: &str) -> String {
@@ -269,18 +309,23 @@ impl Service {
     async fn execute(self: &Arc<Self>, command: Command) -> Result<Result<Outcome, Refusal>, Response> {
         let service = Arc::clone(self);
         let verdict = Unbroken::new(async move {
-            let wakes = Wakes::of(&command);
-            let verdict = service.lane.submit(command).await;
-            if let Ok(Ok(outcome)) = &verdict {
-                wakes.wake(&service, outcome);
+            // What the ledger takes part in wakes by itself.
+            let ends = match &command {
+                Command::AbortWithdrawal { wopid, .. } => Some(*wopid),
+                _ => None,
+            };
+            let verdict = service.teller.execute(command).await;
+            if let (Some(wopid), Ok(Ok(outcome))) = (ends, &verdict) {
+                service.wakes.ended(outcome, &wopid);
             }
             verdict
         });
         match verdict.await {
             Ok(verdict) => Ok(verdict),
-            Err(error @ (EngineError::Overloaded | EngineError::Stopped)) => {
-                Err(Response::error(ErrorCode::BANK_SOFT_EXCEPTION, &error.to_string()))
-            }
+            Err(
+                error @ (TellerError::Engine(EngineError::Overloaded | EngineError::Stopped)
+                | TellerError::Ledger(Unsettled::Waiting)),
+            ) => Err(Response::error(ErrorCode::BANK_SOFT_EXCEPTION, &error.to_string())),
             Err(error) => {
                 tracing::error!(%error, "a command was not decided");
                 Err(Response::error(ErrorCode::BANK_UNMANAGED_EXCEPTION, ""))
@@ -315,6 +360,18 @@ impl Service {
     /// An account that has to exist: 404, code 5106 otherwise.
     async fn account(&self, name: &str) -> Result<AccountRow, Response> {
         self.find_account(name).await?.ok_or_else(|| unknown_account(name))
+    }
+
+    /// An account's balances by the ledger: in units credited and debited, without its headroom, and set aside.
+    async fn balances(&self, account: &AccountRow) -> Result<AccountTotals, Response> {
+        let lookup = || self.ledger.lookup_accounts(vec![account.ledger_id]);
+        let found = match account.is_opened {
+            true => tokio::time::timeout(READ_MAX, answered(lookup))
+                .await
+                .map_err(|_| Response::error(ErrorCode::BANK_SOFT_EXCEPTION, "the ledger does not answer"))?,
+            false => Vec::new(),
+        };
+        Ok(AccountTotals::of(String::new(), found.first(), self.settings.chart.headroom()))
     }
 
     /// A withdrawal operation that has to exist: 404, code 5107 otherwise.
@@ -361,14 +418,20 @@ impl Service {
         let labels = [("service", "bank"), ("version", env!("CARGO_PKG_VERSION"))];
         page.info("batzen_build_info", "What runs here", &labels);
         self.operations_run.write(&mut page);
-        self.lane.metrics().write(&mut page);
+        self.teller.lane.metrics().write(&mut page);
+        let open = self.teller.settler.open() as u64;
+        page.gauge("batzen_bank_intents_open", "Movements of money that the ledger is asked for", open);
         self.store.write_metrics(&mut page, batzen_tables::bank::ALL);
         self.http_stats.write(&mut page);
         batzen_metrics::write_process(&mut page);
         Response::bytes(200, batzen_metrics::CONTENT_TYPE, page.finish())
     }
 
-    fn home(&self) -> Response {
+    /// People get a page, programs a few lines.
+    fn home(&self, head: &Head) -> Response {
+        if head.header(header::ACCEPT).is_some_and(|kinds| kinds.contains("text/html")) {
+            return web::page().with_header(header::VARY, "accept");
+        }
         let Settings { base_url, config, .. } = &self.settings;
         Response::text(
             200,
@@ -380,42 +443,6 @@ impl Service {
                 currency = config.currency,
             ),
         )
-    }
-}
-
-/// Whom a command wakes once it is durable.
-struct Wakes {
-    history: Option<(Direction, String)>,
-    operation: Option<[u8; 32]>,
-}
-
-impl Wakes {
-    fn of(command: &Command) -> Self {
-        let (history, operation) = match command {
-            Command::AddIncoming { credit_account, .. } => {
-                (Some((Direction::Incoming, credit_account.clone())), None)
-            }
-            Command::Transfer { debit_account, .. } => {
-                (Some((Direction::Outgoing, debit_account.clone())), None)
-            }
-            Command::ConfirmWithdrawal { wopid, .. } | Command::AbortWithdrawal { wopid, .. } => {
-                (None, Some(*wopid))
-            }
-            _ => (None, None),
-        };
-        Self { history, operation }
-    }
-
-    fn wake(self, service: &Service, outcome: &Outcome) {
-        if let Some(history) = self.history {
-            service.histories.wake(&history);
-        }
-        if let Outcome::WithdrawalConfirmed { exchange_account } = outcome {
-            service.histories.wake(&(Direction::Incoming, exchange_account.clone()));
-        }
-        if let Some(wopid) = self.operation {
-            service.operations.wake(&wopid);
-        }
     }
 }
 

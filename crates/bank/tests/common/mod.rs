@@ -1,6 +1,8 @@
 //! What the tests share: a bank on a free port, and calls that keep status and body.
 #![allow(dead_code)]
 
+pub mod desk;
+
 use batzen_bank::{Bank, BankConfig, RunningBank};
 use batzen_crypto::{EddsaPublicKey, HashCode, Wtid};
 use batzen_http::gateway::{
@@ -123,7 +125,7 @@ impl Fixture {
 
     /// The books add up, whatever the test did.
     pub async fn end(self) {
-        batzen_bank::books::check(self.bank.store()).unwrap();
+        self.bank.check().await.unwrap();
         self.bank.shutdown().await.unwrap();
     }
 }

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use batzen_bank::LedgerAddress;
 use clap::Args;
 
 use crate::services;
@@ -49,6 +50,9 @@ pub struct DemoArgs {
     /// TCP port of the exchange [default: a free one; with --data that of the first run]
     #[arg(long, value_name = "PORT")]
     exchange_port: Option<u16>,
+    /// Where the bank's money is: embedded, tcp://HOST:PORT, unix:///PATH or tigerbeetle://ADDRESS,ADDRESS
+    #[arg(long, value_name = "LEDGER", default_value_t = LedgerAddress::Embedded)]
+    ledger: LedgerAddress,
     /// Bits of RSA denominations
     #[arg(long, value_name = "BITS", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1024..=8192))]
     rsa_bits: u32,
@@ -101,6 +105,7 @@ async fn play(args: &DemoArgs, dir: &Path) -> anyhow::Result<ExitCode> {
         bank_port: args.bank_port,
         exchange_port: args.exchange_port,
         rsa_bits: args.rsa_bits,
+        ledger: args.ledger.clone(),
     };
     let started = tokio::select! {
         biased;

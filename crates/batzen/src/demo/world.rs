@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
-use batzen_bank::{Bank, BankConfig, BankError, RunningBank};
+use batzen_bank::{Bank, BankConfig, BankError, LedgerAddress, RunningBank};
 use batzen_crypto::{EddsaPrivateKey, WireSalt};
 use batzen_exchange::rules::totals::{Totals, totals};
 use batzen_exchange::service::RunningExchange;
@@ -40,6 +40,8 @@ pub struct Options {
     pub exchange_port: Option<u16>,
     /// Bits of RSA denominations.
     pub rsa_bits: u32,
+    /// Where the bank's money is.
+    pub ledger: LedgerAddress,
 }
 
 /// The name of its file.
@@ -109,6 +111,7 @@ impl World {
             suggested_exchange: Some(exchange_url),
             signup_bonus: SIGNUP_BONUS.parse().context("sign-up bonus")?,
             data_dir: Some(dir.join("bank")),
+            ledger: options.ledger.clone(),
             ..BankConfig::new(currency)
         })
         .await
@@ -192,7 +195,8 @@ impl World {
     /// # Errors
     /// When a store cannot be read, or rows contradict each other.
     pub async fn sheet(&self) -> anyhow::Result<BalanceSheet> {
-        let flow = self.bank.account_flow(EXCHANGE_ACCOUNT)?;
+        let flow = self.bank.account_flow(EXCHANGE_ACCOUNT).await?;
+        let shown = batzen_bank::books::history_flow(self.bank.store(), EXCHANGE_ACCOUNT)?;
         let app = Arc::clone(self.app());
         let totals = tokio::task::spawn_blocking(move || totals(&app.store, &app.rules.denoms)).await??;
         self.check_flow(&totals)?;
@@ -200,6 +204,7 @@ impl World {
             currency: self.currency,
             bank_in: flow.incoming_with_reserve_pub,
             bank_out: flow.outgoing_transfers,
+            histories: (shown.incoming_with_reserve_pub, shown.outgoing_transfers),
             totals,
         })
     }

@@ -22,6 +22,7 @@ use serde_json::Value;
 use crate::coins::{Coin, Denom, Shop};
 use crate::customers::{Effect, spent};
 use crate::log::{Answer, Entry, Kind};
+use crate::town::BankBooks;
 
 /// What the customers know.
 #[derive(Clone)]
@@ -75,7 +76,7 @@ impl Claims<'_> {
 }
 
 /// Checks the stores against the claims.
-pub fn check(claims: &Claims<'_>, exchange: &Store, bank: &Store) -> Findings {
+pub async fn check(claims: &Claims<'_>, exchange: &Store, bank: &BankBooks) -> Findings {
     let mut findings = Findings::default();
     for entry in &claims.entries {
         findings.unless(!entry.is_open(), || format!("{:?} is not settled", entry.request.kind));
@@ -84,8 +85,8 @@ pub fn check(claims: &Claims<'_>, exchange: &Store, bank: &Store) -> Findings {
     reserves(claims, exchange, &mut findings);
     coins(claims, exchange, &mut findings);
     contests(claims, &mut findings);
-    balance(claims, exchange, bank, &mut findings);
-    transfers(claims, exchange, bank, &mut findings);
+    balance(claims, exchange, bank, &mut findings).await;
+    transfers(claims, exchange, bank, &mut findings).await;
     findings
 }
 
@@ -266,16 +267,17 @@ fn contests(claims: &Claims<'_>, findings: &mut Findings) {
 }
 
 /// The books of exchange, bank and customers agree to the last unit.
-fn balance(claims: &Claims<'_>, exchange: &Store, bank: &Store, findings: &mut Findings) {
+async fn balance(claims: &Claims<'_>, exchange: &Store, bank: &BankBooks, findings: &mut Findings) {
     let denoms = DenomTable::load(exchange).unwrap();
     let totals = match totals::totals(exchange, &denoms) {
         Ok(totals) => totals,
         Err(error) => return findings.problems.push(format!("no balance sheet: {error}")),
     };
-    if let Err(error) = books::check(bank) {
+    let ledger = bank.ledger.as_ref();
+    if let Err(error) = books::check(&bank.store, ledger).await {
         findings.problems.push(error.to_string());
     }
-    let flow = books::account_flow(bank, "exchange").unwrap();
+    let flow = books::account_flow(&bank.store, ledger, "exchange").await.unwrap();
     let (bank_in, bank_out) = (flow.incoming_with_reserve_pub, flow.outgoing_transfers);
     let owed =
         [bank_out, totals.reserves, totals.outstanding, totals.pending, totals.unrevealed_melts, totals.fees];
@@ -314,7 +316,7 @@ fn balance(claims: &Claims<'_>, exchange: &Store, bank: &Store, findings: &mut F
 }
 
 /// Every deposit that was due is in a transfer, each transfer reached the bank once, the merchants have what is theirs.
-fn transfers(claims: &Claims<'_>, exchange: &Store, bank: &Store, findings: &mut Findings) {
+async fn transfers(claims: &Claims<'_>, exchange: &Store, bank: &BankBooks, findings: &mut Findings) {
     let mut decided = BTreeMap::<Wtid, Money>::new();
     let mut is_settled = true;
     let _ = exchange.scan::<Prepared>(|found| {
@@ -326,7 +328,7 @@ fn transfers(claims: &Claims<'_>, exchange: &Store, bank: &Store, findings: &mut
     findings.is_unpaid |= !is_settled;
     findings.unless(is_settled, || "a transfer is not finished".to_owned());
     let mut made = BTreeMap::<Wtid, Money>::new();
-    for found in bank.all::<BankTransactions>().unwrap() {
+    for found in bank.store.all::<BankTransactions>().unwrap() {
         if let Some(wtid) = found.row.wtid {
             let is_new = made.insert(wtid, found.row.amount).is_none();
             findings.unless(is_new, || format!("transfer {wtid} was made twice"));
@@ -340,7 +342,7 @@ fn transfers(claims: &Claims<'_>, exchange: &Store, bank: &Store, findings: &mut
     // The wire fee and a hundredth, the bank's unit.
     let wire_fee = exchange.all::<WireOut>().unwrap().iter().map(|found| found.row.wire_fee).max();
     let smallest_transfer = sum([wire_fee.unwrap_or(Money::ZERO), Money::new(0, 1_000_000).unwrap()]);
-    let accounts = books::totals(bank).unwrap().accounts;
+    let accounts = books::totals(&bank.store, bank.ledger.as_ref()).await.unwrap().accounts;
     for (index, shop) in claims.shops.iter().enumerate() {
         let (mut wired, mut fees, mut count) = (Money::ZERO, Money::ZERO, 0_u64);
         for found in exchange.all::<WireOut>().unwrap() {

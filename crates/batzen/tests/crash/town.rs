@@ -1,9 +1,11 @@
 //! A bank and an exchange as real processes, which are killed and started again on the same ports and directories.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use batzen_http::Client;
+use batzen_ledger_store::DurableLedger;
 use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::{Store, TableDef};
 
@@ -111,9 +113,24 @@ impl Town {
         open(&self.exchange_store_dir(), batzen_tables::exchange::ALL)
     }
 
-    /// The store of the bank, which must not run.
-    pub fn bank_store(&self) -> Store {
-        open(&self.dir.path().join("bank"), batzen_tables::bank::ALL)
+    /// Store and ledger of the bank, which must not run.
+    pub fn bank_books(&self) -> BankBooks {
+        let dir = self.dir.path().join("bank");
+        let ledger = batzen_bank::embedded_ledger(&dir).unwrap();
+        BankBooks { store: open(&dir, batzen_tables::bank::ALL), ledger }
+    }
+}
+
+/// What a bank keeps.
+pub struct BankBooks {
+    pub store: Store,
+    pub ledger: Arc<DurableLedger>,
+}
+
+impl BankBooks {
+    pub fn close(self) {
+        self.ledger.stop().unwrap();
+        self.store.close().unwrap();
     }
 }
 

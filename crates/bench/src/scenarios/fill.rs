@@ -2,17 +2,14 @@
 //! not look at signatures, so none are made.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use batzen_bank::BankConfig;
-use batzen_bank::rules::{BankRules, Command as BankCommand};
+use batzen_bank::rules::Command as BankCommand;
 use batzen_crypto::{DenomSignature, EddsaPublicKey, EddsaSignature, HashCode, WireSalt, Wtid};
 use batzen_engine::Batcher;
 use batzen_exchange::rules::{Aggregate, Command, Deposit, DepositCoin, Outcome, PresentedCoin, Trigger};
 use batzen_protocol::Timestamp;
 use batzen_protocol::payto::h_payto;
-use batzen_store::Store;
-use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_tables::exchange::{AccountId, DenomSerial, DepositTarget};
 
 use super::workers::{Inside, Made, clock, currency, money, payto};
@@ -126,34 +123,25 @@ pub fn transfers(inside: &Inside, transfers: u64, seed: u64) -> Result<(), Bench
     }
 }
 
-/// A bank's store with so many credits of the exchange's account, each with a reserve key of its own.
+/// A bank with so many credits of the exchange's account, each with a reserve key of its own.
 ///
 /// # Errors
-/// When the store cannot be made, or a rule refuses.
+/// When store or ledger cannot be made, or a rule refuses.
 pub fn bank(data: &Path, credits: u64, seed: u64) -> Result<(), BenchError> {
-    let failed = |error| BenchError::set_up("the bank's store cannot be filled", error);
+    let failed = |error| BenchError::set_up("the bank cannot be filled", error);
     let mut made = Made::new(seed);
-    let store = EmbeddedStore::open(data, batzen_tables::bank::ALL, Options::default()).map_err(failed)?;
-    let store = Store::new(store);
-    let rules = BankRules { policy: BankConfig::new(currency()).policy() };
-    let filler = Batcher::new(Arc::new(rules), store.clone());
-    let open = BankCommand::Open { currency: currency(), password_salt: made.bytes() };
-    let mut commands = vec![open];
-    let mut left = credits;
-    while !commands.is_empty() {
-        for verdict in filler.run(&commands, &clock).map_err(failed)? {
-            verdict.map_err(|refusal| BenchError::set_up("the bank refuses", refusal.code()))?;
-        }
-        let next = left.min(BATCH as u64 * 8);
-        left -= next;
-        let credit = |n: u64| BankCommand::AddIncoming {
-            id: made.bytes(),
-            debit_account: format!("customer{}", n % 1_000),
-            credit_account: "exchange".to_owned(),
-            amount: money("12.5"),
-            reserve_pub: EddsaPublicKey::from_bytes(made.bytes()),
-        };
-        commands = (0..next).map(credit).collect();
-    }
-    store.close().map_err(failed)
+    let credit = |n: u64| BankCommand::AddIncoming {
+        id: made.bytes(),
+        debit_account: format!("customer{}", n % 1_000),
+        credit_account: "exchange".to_owned(),
+        amount: money("12.5"),
+        reserve_pub: EddsaPublicKey::from_bytes(made.bytes()),
+    };
+    let config = BankConfig { data_dir: Some(data.to_owned()), ..BankConfig::new(currency()) };
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| BenchError::set_up("no runtime", error))?;
+    let filling = batzen_bank::offline::execute_all(config, (0..credits).map(credit));
+    // On a thread of its own: callers may be in a runtime already.
+    std::thread::scope(|scope| scope.spawn(|| runtime.block_on(filling)).join())
+        .expect("filling does not panic")
+        .map_err(failed)
 }

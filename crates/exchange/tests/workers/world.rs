@@ -313,7 +313,7 @@ impl World {
     pub async fn check(&self) -> Totals {
         let totals = self.totals();
         assert!(totals.conserved(), "the books do not add up: {totals:?}");
-        let flow = self.bank.account_flow("exchange").unwrap();
+        let flow = self.bank.account_flow("exchange").await.unwrap();
         assert_eq!(totals.wired_in, flow.incoming_with_reserve_pub, "credits are booked once each");
         assert_eq!(totals.wired_out, flow.outgoing_transfers, "transfers are executed once each");
 
@@ -357,7 +357,7 @@ impl World {
         self.check().await;
         let Self { bank, exchange, .. } = self;
         exchange.shutdown().await.unwrap();
-        batzen_bank::books::check(bank.store()).unwrap();
+        bank.check().await.unwrap();
         bank.shutdown().await.unwrap();
     }
 }

@@ -6,49 +6,25 @@
 
 use std::sync::LazyLock;
 
-use bytes::Bytes;
-use http::header;
-use sha2::{Digest, Sha256};
-
-use crate::client::encode_base64;
-use crate::{Response, deflate};
+use crate::Response;
+use crate::page::StaticPage;
 
 const HTML: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-struct Page {
-    html: Bytes,
-    deflated: Bytes,
-    policy: String,
-}
-
-static PAGE: LazyLock<Page> = LazyLock::new(|| {
-    let html = HTML.replace("/*STYLE*/", STYLE).replace("/*SCRIPT*/", SCRIPT);
-    let hash = |text: &str| format!("'sha256-{}'", encode_base64(&Sha256::digest(text)));
-    let policy = format!(
-        "default-src 'none'; script-src {}; style-src {}; connect-src 'self'; img-src data:; base-uri 'none'; \
-         form-action 'none'; frame-ancestors 'none'",
-        hash(SCRIPT),
-        hash(STYLE)
-    );
-    Page { deflated: deflate(html.as_bytes()).into(), html: html.into(), policy }
-});
+static PAGE: LazyLock<StaticPage> = LazyLock::new(|| StaticPage::new(HTML, STYLE, SCRIPT));
 
 /// The page `/dashboard`. It finds the metrics beside itself, at whatever path a proxy puts it.
 #[must_use]
 pub fn dashboard() -> Response {
-    let page = &*PAGE;
-    Response::bytes(200, "text/html; charset=utf-8", page.html.clone())
-        .with_header(header::CONTENT_SECURITY_POLICY, &page.policy)
-        .with_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")
-        .with_header(header::REFERRER_POLICY, "no-referrer")
-        .with_header(header::CACHE_CONTROL, "no-cache")
-        .with_deflated(page.deflated.clone())
+    PAGE.response()
 }
 
 #[cfg(test)]
 mod tests {
+    use http::header;
+
     use super::*;
 
     #[test]

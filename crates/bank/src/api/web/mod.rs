@@ -1,0 +1,443 @@
+//! The page for customers: sign up, log in, see the account, pay, withdraw e-cash.
+//!
+//! The page is one static document at `/`; everything that it shows comes as JSON from below `/web/`. Whoever is logged in has a
+//! cookie that scripts cannot read and other sites cannot use (`HttpOnly`, `SameSite=Strict`), and shows a second secret with
+//! every request that changes something. Statements come from the ledger.
+
+mod sessions;
+
+use std::sync::{Arc, LazyLock};
+use std::time::Instant;
+
+use batzen_crypto::EddsaPublicKey;
+use batzen_http::{ErrorCode, Head, Request, Response, StaticPage, header};
+use batzen_ledger::{AccountFilter, Transfer, TransferFlags};
+use batzen_protocol::api::bank::RegisterRequest;
+use batzen_protocol::{Amount, Money};
+use batzen_tables::bank::{
+    BankAccounts, BankTransactions, EQUITY_ACCOUNT, Origin, TransactionKey, WithdrawalRow,
+};
+use serde::{Deserialize, Serialize};
+
+use super::access::withdraw_uri;
+use super::{Answer, READ_MAX, Service, body, refused, wrong_member};
+use crate::chart::CODE_HEADROOM;
+use crate::names;
+use crate::rules::{Command, Outcome};
+use crate::settler::answered;
+pub(super) use sessions::{Session, Sessions};
+
+/// Transfers on one page of a statement.
+const STATEMENT_ROWS: usize = 25;
+
+/// The longest text on a payment, in bytes.
+const TEXT_BYTES_MAX: usize = 200;
+
+/// What the page shows with everything that changes something.
+const CSRF_HEADER: &str = "x-csrf-token";
+
+const COOKIE: &str = "batzen-bank-session";
+
+static PAGE: LazyLock<StaticPage> = LazyLock::new(|| {
+    StaticPage::new(include_str!("page.html"), include_str!("page.css"), include_str!("page.js"))
+});
+
+/// The page itself.
+pub(super) fn page() -> Response {
+    PAGE.response()
+}
+
+#[derive(Serialize)]
+struct SessionInfo<'a> {
+    account: &'a str,
+    csrf: &'a str,
+    currency: String,
+}
+
+#[derive(Serialize)]
+struct AccountView {
+    account: String,
+    payto: String,
+    currency: String,
+    csrf: String,
+    balance: String,
+    is_negative: bool,
+    reserved: String,
+    transactions: Vec<LineView>,
+    /// Where the next page begins; none after the last.
+    older: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct LineView {
+    time_s: u64,
+    kind: &'static str,
+    is_credit: bool,
+    amount: String,
+    other: Option<String>,
+    text: Option<String>,
+}
+
+#[derive(Serialize)]
+struct WithdrawalView {
+    id: String,
+    uri: String,
+    /// A QR code of the URI: modules a side, and one path for all dark ones.
+    qr_size: usize,
+    qr_path: String,
+}
+
+#[derive(Serialize)]
+struct WithdrawalState {
+    amount: String,
+    selected: bool,
+    confirmed: bool,
+    aborted: bool,
+    exchange: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct WithdrawalWish {
+    amount: Amount,
+}
+
+#[derive(Deserialize)]
+struct PaymentWish {
+    /// 16 random bytes of the page's, so that a payment that is sent again is not made again.
+    id: String,
+    to: String,
+    amount: Amount,
+    text: String,
+}
+
+impl Service {
+    /// What the cookie says, if it still means anything.
+    fn session(&self, head: &Head) -> Option<(String, Session)> {
+        let cookies = head.header(header::COOKIE)?;
+        let tokens = cookies.split(';').filter_map(|pair| pair.trim().split_once('='));
+        let token = tokens.into_iter().find(|(name, _)| *name == COOKIE)?.1;
+        let session = self.sessions.find(token, Instant::now())?;
+        Some((token.to_owned(), session))
+    }
+
+    fn logged_in(&self, head: &Head) -> Result<Session, Response> {
+        let nobody = || Response::error_status(ErrorCode::BANK_LOGIN_FAILED, 401, "");
+        Ok(self.session(head).ok_or_else(nobody)?.1)
+    }
+
+    /// The same for what changes something: only our own page knows the second secret.
+    fn acts(&self, head: &Head) -> Result<Session, Response> {
+        let session = self.logged_in(head)?;
+        let shown = head.header(CSRF_HEADER).unwrap_or_default();
+        // Both are random: how long the comparison takes tells nothing about what is right.
+        if shown == session.csrf { Ok(session) } else { Err(foreign()) }
+    }
+
+    fn cookie(&self, token: &str, seconds: u32) -> String {
+        let base = &self.settings.base_url;
+        let secure = if base.starts_with("https://") { "; Secure" } else { "" };
+        let path = base.splitn(4, '/').nth(3).unwrap_or_default();
+        format!("{COOKIE}={token}; Path=/{path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
+    }
+
+    fn begun(&self, account: &str) -> Response {
+        let (token, session) = self.sessions.create(account, Instant::now());
+        let currency = self.settings.config.currency.to_string();
+        let info = SessionInfo { account, csrf: &session.csrf, currency };
+        private(Response::json(200, &info)).with_header(header::SET_COOKIE, &self.cookie(&token, 12 * 3600))
+    }
+
+    pub(super) async fn web_login(&self, request: &Request) -> Answer {
+        own_site(request)?;
+        let RegisterRequest { username, password } = body(request)?;
+        if self.sessions.is_locked(&username, Instant::now()) {
+            return Err(Response::error_status(
+                ErrorCode::BANK_LOGIN_FAILED,
+                429,
+                "too many wrong passwords: try again later",
+            ));
+        }
+        let known = self.find_account(&username).await?.and_then(|row| row.password_hash);
+        let given = self.hash_password(username.clone(), password).await?;
+        if known != Some(given) {
+            self.sessions.failed(&username, Instant::now());
+            return Err(Response::error(ErrorCode::BANK_LOGIN_FAILED, ""));
+        }
+        Ok(self.begun(&username))
+    }
+
+    pub(super) async fn web_register(self: &Arc<Self>, request: &Request) -> Answer {
+        own_site(request)?;
+        let RegisterRequest { username: name, password } = body(request)?;
+        if !names::is_account_name(&name) {
+            return Err(wrong_member::<RegisterRequest>("username"));
+        }
+        if password.is_empty() {
+            return Err(wrong_member::<RegisterRequest>("password"));
+        }
+        // Whoever knows the password of an account is logged in, not refused, and must not get around the limit on guesses.
+        if self.find_account(&name).await?.is_some_and(|row| row.password_hash.is_some()) {
+            return Err(Response::error(ErrorCode::BANK_REGISTER_CONFLICT, "username"));
+        }
+        let password_hash = self.hash_password(name.clone(), password).await?;
+        match self.execute(Command::Register { name: name.clone(), password_hash }).await? {
+            Ok(_) => Ok(self.begun(&name)),
+            Err(refusal) => Err(refused(&refusal, "")),
+        }
+    }
+
+    pub(super) fn web_logout(&self, request: &Request) -> Answer {
+        self.acts(request)?;
+        if let Some((token, _)) = self.session(request) {
+            self.sessions.remove(&token);
+        }
+        Ok(private(Response::empty(204)).with_header(header::SET_COOKIE, &self.cookie("", 0)))
+    }
+
+    pub(super) async fn web_account(&self, request: &Request) -> Answer {
+        // To ask whether somebody is logged in is no mistake.
+        let Some((_, Session { account: name, csrf })) = self.session(request) else {
+            return Ok(private(Response::empty(204)));
+        };
+        let before = request.query_with("before", |text| text.parse::<u64>().ok())?;
+        let account = self.account(&name).await?;
+        let totals = self.balances(&account).await?;
+        let (is_negative, balance) = totals.balance();
+        let (transactions, older) = match account.is_opened {
+            true => self.statement(account.ledger_id, before).await?,
+            false => (Vec::new(), None),
+        };
+        let reserved = Money::from_units(totals.reserved).unwrap_or(Money::MAX);
+        let currency = self.settings.config.currency.to_string();
+        let payto = self.payto(&name);
+        Ok(private(Response::json(
+            200,
+            &AccountView {
+                account: name,
+                payto,
+                currency,
+                csrf,
+                balance: balance.to_string(),
+                is_negative,
+                reserved: reserved.to_string(),
+                transactions,
+                older,
+            },
+        )))
+    }
+
+    /// A page of an account's transfers, latest first, before a moment of the ledger's.
+    async fn statement(
+        &self,
+        ledger_id: u128,
+        before: Option<u64>,
+    ) -> Result<(Vec<LineView>, Option<u64>), Response> {
+        let mut filter = AccountFilter { reversed: true, ..AccountFilter::all(ledger_id) };
+        filter.timestamp_max = before.map_or(0, |before| before.saturating_sub(1));
+        if before.is_some_and(|before| before <= 1) {
+            return Ok((Vec::new(), None));
+        }
+        // What was set aside and what was released moves nothing, so that a page may need a second look.
+        filter.limit = u32::try_from(2 * STATEMENT_ROWS + 1).expect("a small constant");
+        let ask = || self.ledger.get_account_transfers(filter);
+        let late = |_| Response::error(ErrorCode::BANK_SOFT_EXCEPTION, "the ledger does not answer");
+        let found = tokio::time::timeout(READ_MAX, answered(ask)).await.map_err(late)?;
+        let is_whole = found.len() < 2 * STATEMENT_ROWS + 1;
+        let last = found.last().map(|transfer| transfer.timestamp);
+        let moves = |transfer: &Transfer| {
+            !transfer.flags.intersects(TransferFlags::PENDING | TransferFlags::VOID_PENDING_TRANSFER)
+                && transfer.code != CODE_HEADROOM
+        };
+        let mut shown: Vec<Transfer> = found.into_iter().filter(moves).collect();
+        let is_cut = shown.len() > STATEMENT_ROWS;
+        shown.truncate(STATEMENT_ROWS);
+        let older = match is_cut {
+            true => shown.last().map(|transfer| transfer.timestamp),
+            false => last.filter(|_| !is_whole),
+        };
+        let others: Vec<u128> = shown.iter().map(|transfer| other_side(transfer, ledger_id)).collect();
+        let payments: Vec<TransactionKey> = shown
+            .iter()
+            .map(|transfer| TransactionKey::new(Origin::Payment, &transfer.user_data_128.to_be_bytes()))
+            .collect();
+        let read = move |store: &batzen_store::Store| {
+            let names = store.lookup_many::<BankAccounts>(BankAccounts::BY_LEDGER_ID, &others)?;
+            let texts = store.get_many::<BankTransactions>(&payments)?;
+            Ok((names, texts))
+        };
+        let (names, texts) = self.read(read).await?;
+        let line = |((transfer, mut names), text): ((Transfer, Vec<_>), Option<_>)| {
+            let is_payment = [Origin::Payment as u16, Origin::Incoming as u16].contains(&transfer.code);
+            let found: Option<batzen_store::Found<BankAccounts>> = names.pop();
+            let other = found.map(|found| found.key.name).filter(|name| name != EQUITY_ACCOUNT);
+            let row: Option<batzen_store::Stored<batzen_tables::bank::TransactionRow>> = text;
+            LineView {
+                time_s: transfer.timestamp / batzen_ledger::NS_PER_S,
+                kind: kind(transfer.code),
+                is_credit: transfer.credit_account_id == ledger_id,
+                amount: Money::from_units(transfer.amount).unwrap_or(Money::MAX).to_string(),
+                other,
+                text: row.filter(|_| is_payment).and_then(|stored| stored.row.text),
+            }
+        };
+        Ok((shown.into_iter().zip(names).zip(texts).map(line).collect(), older))
+    }
+
+    pub(super) async fn web_withdraw(self: &Arc<Self>, request: &Request) -> Answer {
+        let Session { account, .. } = self.acts(request)?;
+        let WithdrawalWish { amount } = body(request)?;
+        let amount = self.money::<WithdrawalWish>("amount", &amount)?;
+        if amount.is_zero() {
+            return Err(wrong_member::<WithdrawalWish>("amount"));
+        }
+        let mut wopid = [0; 32];
+        batzen_crypto::fill_random(&mut wopid);
+        let created = self.execute(Command::CreateWithdrawal { wopid, account, amount }).await?;
+        created.map_err(|refusal| refused(&refusal, ""))?;
+        let id = batzen_crypto::base32::encode(&wopid);
+        let uri = withdraw_uri(&self.settings.base_url, &id);
+        let (qr_size, qr_path) = qr(&uri);
+        Ok(private(Response::json(200, &WithdrawalView { id, uri, qr_size, qr_path })))
+    }
+
+    pub(super) async fn web_withdrawal(&self, request: &Request, text: &str) -> Answer {
+        let Session { account, .. } = self.logged_in(request)?;
+        let row = self.own_operation(&account, text).await?;
+        Ok(private(Response::json(
+            200,
+            &WithdrawalState {
+                amount: row.amount.to_string(),
+                selected: row.reserve_pub.is_some(),
+                confirmed: row.row_id.is_some(),
+                aborted: row.aborted,
+                exchange: row.exchange_account,
+            },
+        )))
+    }
+
+    async fn own_operation(&self, account: &str, text: &str) -> Result<WithdrawalRow, Response> {
+        let (_, row) = self.operation(text).await?;
+        let foreign = || Response::error(ErrorCode::BANK_TRANSACTION_NOT_FOUND, text);
+        (row.account == account).then_some(row).ok_or_else(foreign)
+    }
+
+    pub(super) async fn web_confirm(self: &Arc<Self>, request: &Request, text: &str) -> Answer {
+        let Session { account, .. } = self.acts(request)?;
+        self.confirm(&account, text).await.map(private)
+    }
+
+    pub(super) async fn web_abort(self: &Arc<Self>, request: &Request, text: &str) -> Answer {
+        let Session { account, .. } = self.acts(request)?;
+        self.abort(&account, text).await.map(private)
+    }
+
+    pub(super) async fn web_pay(self: &Arc<Self>, request: &Request) -> Answer {
+        let Session { account: debit_account, .. } = self.acts(request)?;
+        let PaymentWish { id, to, amount, text } = body(request)?;
+        let wrong = wrong_member::<PaymentWish>;
+        let id = batzen_crypto::base32::decode_array::<16>(&id).map_err(|_| wrong("id"))?;
+        let amount = self.money::<PaymentWish>("amount", &amount)?;
+        if amount.is_zero() {
+            return Err(wrong("amount"));
+        }
+        // A name of this bank, or a payto URI as other banks print it.
+        let credit_account = match names::account_of_payto(&to) {
+            Some(name) => name.to_owned(),
+            None if names::is_account_name(&to) => to,
+            None => return Err(wrong("to")),
+        };
+        if text.len() > TEXT_BYTES_MAX || text.chars().any(char::is_control) {
+            return Err(wrong("text"));
+        }
+        // With a reserve key in the text it is a transfer to an exchange, as wallets ask for it.
+        let reserve_pub = text.split_whitespace().find_map(|word| word.parse::<EddsaPublicKey>().ok());
+        let command = Command::Pay { id, debit_account, credit_account, amount, text, reserve_pub };
+        match self.execute(command).await? {
+            Ok(Outcome::Booked { .. }) => Ok(private(Response::empty(204))),
+            Ok(_) => unreachable!("a payment is booked or refused"),
+            Err(refusal) => Err(refused(&refusal, "")),
+        }
+    }
+}
+
+/// The account that a transfer came from or went to.
+fn other_side(transfer: &Transfer, ledger_id: u128) -> u128 {
+    match transfer.credit_account_id == ledger_id {
+        true => transfer.debit_account_id,
+        false => transfer.credit_account_id,
+    }
+}
+
+/// What kind of movement a code of the ledger is, as the page names it.
+fn kind(code: u16) -> &'static str {
+    let is = |origin: Origin| code == origin as u16;
+    match code {
+        _ if is(Origin::Transfer) => "transfer",
+        _ if is(Origin::Withdrawal) => "withdrawal",
+        _ if is(Origin::Bonus) => "bonus",
+        _ => "payment",
+    }
+}
+
+/// Refuses what another site's page sends with the visitor's browser.
+fn own_site(head: &Head) -> Result<(), Response> {
+    let is_json = head
+        .header(header::CONTENT_TYPE)
+        .is_some_and(|kind| kind.split(';').next().is_some_and(|kind| kind.trim() == "application/json"));
+    let site = head.header("sec-fetch-site").unwrap_or("none");
+    if is_json && ["same-origin", "none"].contains(&site) { Ok(()) } else { Err(foreign()) }
+}
+
+fn foreign() -> Response {
+    Response::error(ErrorCode::BANK_REJECT_NO_RIGHTS, "this has to come from the bank's own page")
+}
+
+/// Nobody keeps a customer's answers.
+fn private(response: Response) -> Response {
+    response.with_header(header::CACHE_CONTROL, "no-store")
+}
+
+/// A QR code: its size in modules, and the dark ones as the path of an image.
+fn qr(text: &str) -> (usize, String) {
+    use std::fmt::Write as _;
+    let code = qrcode::QrCode::new(text).expect("a URI is far smaller than the largest code");
+    let size = code.width();
+    let mut path = String::new();
+    for (index, color) in code.to_colors().into_iter().enumerate() {
+        if color == qrcode::Color::Dark {
+            let _ = write!(path, "M{} {}h1v1h-1z", index % size, index / size);
+        }
+    }
+    (size, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_whole_and_loads_nothing() {
+        let response = page();
+        let page = std::str::from_utf8(&response.body).unwrap();
+        assert!(page.contains(include_str!("page.js")) && !page.contains("/*S"));
+        for outside in ["http://", "https://", " src=", "@import", "url("] {
+            let found = page.replace("http://www.w3.org/2000/svg", "").contains(outside);
+            assert!(!found, "the page names {outside}");
+        }
+        // What the policy would forbid, and what would make text into markup.
+        for forbidden in ["style=\"", "onclick", "innerHTML", "insertAdjacentHTML"] {
+            assert!(!page.contains(forbidden), "{forbidden}");
+        }
+        let policy = response.header(&header::CONTENT_SECURITY_POLICY).unwrap();
+        assert!(policy.starts_with("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+    }
+
+    #[test]
+    fn qr_codes_have_their_three_corners() {
+        let (size, path) = qr("taler://withdraw/bank.test/taler-bank-integration/W7Q");
+        assert!(size >= 21);
+        for corner in [(0, 0), (size - 1, 0), (0, size - 1)] {
+            assert!(path.contains(&format!("M{} {}h1", corner.0, corner.1)));
+        }
+    }
+}

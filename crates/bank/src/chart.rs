@@ -1,0 +1,409 @@
+//! The bank's chart of accounts in the ledger: which ids, numbers and codes stand for what, and which ledger events an intent
+//! is. Pure.
+//!
+//! | ledger account | code | |
+//! |---|---|---|
+//! | of a name | 1 | must not be debited beyond what was credited; the headroom granted at its opening is its overdraft |
+//! | equity | 2 | pays the sign-up bonuses |
+//! | grants | 3 | pays the headroom |
+//! | transit | 4 | between the two halves of a transfer from an account to itself; zero after each |
+//!
+//! The code of a transfer is its [`Origin`] (8: headroom). Whatever belongs to a withdrawal operation has the code of
+//! withdrawals, since a posting has the code of what it posts.
+
+use batzen_crypto::hash::sha512_parts;
+use batzen_ledger::{Account, AccountFlags, CreateTransferStatus, Transfer, TransferFlags};
+use batzen_protocol::Currency;
+use batzen_tables::bank::{BankStateRow, IntentRow, Origin, TransactionKey};
+
+/// How long the money of a selected withdrawal operation stays set aside, in seconds: a day. Whoever has not confirmed by then
+/// has left the wallet; the money is theirs to spend again, and a later confirmation takes it anew if it is still there.
+pub const RESERVATION_S: u32 = 86_400;
+
+/// Code of the accounts that have names.
+pub const CODE_NAMED: u16 = 1;
+/// Code of the account that pays the sign-up bonuses.
+pub const CODE_EQUITY: u16 = 2;
+/// Code of the account that pays the headroom.
+pub const CODE_GRANTS: u16 = 3;
+/// Code of the account between the halves of a transfer from an account to itself.
+pub const CODE_TRANSIT: u16 = 4;
+/// Code of transfers of headroom. Those of others are their [`Origin`].
+pub const CODE_HEADROOM: u16 = 8;
+
+/// What an id is for; the first byte that is hashed after the bank's identity.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum Role {
+    Named = 1,
+    Own = 2,
+    Headroom = 3,
+    Movement = 4,
+    SecondHalf = 5,
+}
+
+/// Knows the ids and codes of one bank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chart {
+    identity: [u8; 16],
+    ledger: u32,
+    headroom: u128,
+    equity: u128,
+    grants: u128,
+    transit: u128,
+}
+
+/// What a ledger account is opened with: to be created in this order, the transfer after the account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opening {
+    /// The account.
+    pub account: Account,
+    /// Its headroom.
+    pub headroom: Transfer,
+}
+
+/// What the ledger's answer means for an intent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The money has moved (or is set aside, or released), now or before.
+    Done,
+    /// The payer does not have it.
+    Exceeded,
+    /// A sum would leave the ledger's range.
+    TooBig,
+    /// The money was set aside too long ago.
+    Expired,
+}
+
+/// An answer that no correct ledger gives to this bank: it holds something else under an id of this bank, or lacks what was
+/// created before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the ledger answers {0}")]
+pub struct Strange(pub CreateTransferStatus);
+
+impl Chart {
+    /// The chart of the bank that has this state.
+    pub fn new(state: &BankStateRow, currency: Currency) -> Self {
+        let identity = state.identity;
+        let own = |code: u16| id(&identity, Role::Own, &[&code.to_be_bytes()]);
+        Self {
+            identity,
+            ledger: ledger_number(currency),
+            headroom: state.headroom,
+            equity: own(CODE_EQUITY),
+            grants: own(CODE_GRANTS),
+            transit: own(CODE_TRANSIT),
+        }
+    }
+
+    /// The bank's identity, which all its ledger accounts carry as user data.
+    pub fn identity(&self) -> u128 {
+        u128::from_be_bytes(self.identity)
+    }
+
+    /// The number of the currency's ledger.
+    pub fn ledger(&self) -> u32 {
+        self.ledger
+    }
+
+    /// The headroom of every account with a name.
+    pub fn headroom(&self) -> u128 {
+        self.headroom
+    }
+
+    /// The ledger account of a name.
+    pub fn account_id(&self, name: &str) -> u128 {
+        account_id(&self.identity, name)
+    }
+
+    /// The account that pays the sign-up bonuses.
+    pub fn equity_id(&self) -> u128 {
+        self.equity
+    }
+
+    /// The account that pays the headroom.
+    pub fn grants_id(&self) -> u128 {
+        self.grants
+    }
+
+    /// The account between the halves of a transfer from an account to itself.
+    pub fn transit_id(&self) -> u128 {
+        self.transit
+    }
+
+    /// The bank's own accounts.
+    pub fn own_accounts(&self) -> [Account; 3] {
+        [(self.equity, CODE_EQUITY), (self.grants, CODE_GRANTS), (self.transit, CODE_TRANSIT)]
+            .map(|(id, code)| self.account(id, code, AccountFlags::NONE))
+    }
+
+    fn account(&self, id: u128, code: u16, flags: AccountFlags) -> Account {
+        let user_data_128 = self.identity();
+        Account { id, code, flags, ledger: self.ledger, user_data_128, ..Account::default() }
+    }
+
+    /// What opens the account of a name.
+    pub fn opening(&self, name: &str) -> Opening {
+        let account_id = self.account_id(name);
+        let flags = AccountFlags::DEBITS_MUST_NOT_EXCEED_CREDITS;
+        let headroom = Transfer {
+            id: id(&self.identity, Role::Headroom, &[&account_id.to_be_bytes()]),
+            debit_account_id: self.grants,
+            credit_account_id: account_id,
+            amount: self.headroom,
+            ledger: self.ledger,
+            code: CODE_HEADROOM,
+            ..Transfer::default()
+        };
+        Opening { account: self.account(account_id, CODE_NAMED, flags), headroom }
+    }
+
+    /// The id of an intent's transfer. Every attempt has its own, as the ids of refused transfers are used up.
+    pub fn transfer_id(&self, key: &TransactionKey, attempt: u32) -> u128 {
+        self.movement_id(Role::Movement, key, attempt)
+    }
+
+    fn movement_id(&self, role: Role, key: &TransactionKey, attempt: u32) -> u128 {
+        id(&self.identity, role, &[&[key.origin], &attempt.to_be_bytes(), &key.id])
+    }
+
+    /// The ledger transfers that an intent is: one, or two linked ones where an account pays itself.
+    pub fn transfers(&self, key: &TransactionKey, row: &IntentRow) -> Vec<Transfer> {
+        let origin = key.origin();
+        let amount = row.amount.units();
+        let transfer = Transfer {
+            id: self.transfer_id(key, row.attempt),
+            amount,
+            ledger: self.ledger,
+            code: code_of(origin, row),
+            user_data_128: reference(&key.id),
+            ..Transfer::default()
+        };
+        let payee = || self.account_id(&row.credit_account);
+        let payer = || self.account_id(&row.debit_account);
+        // Only a reservation's first attempt can have set anything aside: a selection is made once.
+        let reservation = || self.transfer_id(&TransactionKey::new(Origin::Reservation, &key.id), 0);
+        let resolve = |flags, amount| Transfer { pending_id: reservation(), flags, amount, ..transfer };
+        match origin {
+            Origin::Bonus => {
+                vec![Transfer { debit_account_id: self.equity, credit_account_id: payee(), ..transfer }]
+            }
+            Origin::Reservation => vec![Transfer {
+                debit_account_id: payer(),
+                credit_account_id: payee(),
+                flags: TransferFlags::PENDING,
+                timeout: RESERVATION_S,
+                ..transfer
+            }],
+            Origin::Release => vec![resolve(TransferFlags::VOID_PENDING_TRANSFER, amount)],
+            Origin::Withdrawal if row.is_reserved => {
+                vec![resolve(TransferFlags::POST_PENDING_TRANSFER, amount)]
+            }
+            _ if row.debit_account == row.credit_account => {
+                // In before out, so that the limit sees what the balance will be.
+                let account = payer();
+                let incoming = Transfer {
+                    debit_account_id: self.transit,
+                    credit_account_id: account,
+                    flags: TransferFlags::LINKED,
+                    ..transfer
+                };
+                let outgoing = Transfer {
+                    id: self.movement_id(Role::SecondHalf, key, row.attempt),
+                    debit_account_id: account,
+                    credit_account_id: self.transit,
+                    ..transfer
+                };
+                vec![incoming, outgoing]
+            }
+            Origin::Transfer | Origin::Incoming | Origin::Withdrawal | Origin::Payment => {
+                vec![Transfer { debit_account_id: payer(), credit_account_id: payee(), ..transfer }]
+            }
+        }
+    }
+}
+
+/// The ledger account of a name at the bank with this identity.
+pub fn account_id(identity: &[u8; 16], name: &str) -> u128 {
+    id(identity, Role::Named, &[name.as_bytes()])
+}
+
+/// What the statuses of an intent's transfers mean.
+///
+/// # Errors
+/// [`Strange`]: nothing can be concluded.
+pub fn verdict(origin: Origin, statuses: &[CreateTransferStatus]) -> Result<Verdict, Strange> {
+    use CreateTransferStatus as S;
+    // Of a chain that stands already the first is said to exist, and the second to have failed with it. Of one that is refused
+    // one tells the reason.
+    let first = *statuses.first().expect("an intent is at least one transfer");
+    let status = match statuses {
+        [S::LinkedEventFailed, second] => *second,
+        _ => first,
+    };
+    match status {
+        S::Created | S::Exists => Ok(Verdict::Done),
+        // Refused before, and the answer was lost: for the only reason for which the ids of this bank's transfers are burnt.
+        S::ExceedsCredits | S::IdAlreadyFailed => Ok(Verdict::Exceeded),
+        S::OverflowsDebitsPending
+        | S::OverflowsCreditsPending
+        | S::OverflowsDebitsPosted
+        | S::OverflowsCreditsPosted
+        | S::OverflowsDebits
+        | S::OverflowsCredits => Ok(Verdict::TooBig),
+        // Released is what the client wants to hear, whoever did it.
+        S::PendingTransferExpired | S::PendingTransferAlreadyVoided if origin == Origin::Release => {
+            Ok(Verdict::Done)
+        }
+        S::PendingTransferExpired if origin == Origin::Withdrawal => Ok(Verdict::Expired),
+        strange => Err(Strange(strange)),
+    }
+}
+
+/// The code of an intent's transfer.
+fn code_of(origin: Origin, row: &IntentRow) -> u16 {
+    let origin = match origin {
+        Origin::Reservation | Origin::Release => Origin::Withdrawal,
+        // In the flow of an exchange's account a payment with a reserve key is like any other credit.
+        Origin::Payment if row.reserve_pub.is_some() => Origin::Incoming,
+        origin => origin,
+    };
+    origin as u16
+}
+
+/// The first bytes of a key, for people who look for a transfer in the ledger.
+fn reference(id: &[u8]) -> u128 {
+    let mut bytes = [0; 16];
+    let length = id.len().min(16);
+    bytes[..length].copy_from_slice(&id[..length]);
+    u128::from_be_bytes(bytes)
+}
+
+fn id(identity: &[u8; 16], role: Role, parts: &[&[u8]]) -> u128 {
+    let mut all: [&[u8]; 6] = [&[]; 6];
+    let role = [role as u8];
+    all[0] = b"batzen-bank-ledger-id";
+    all[1] = identity;
+    all[2] = &role;
+    all[3..3 + parts.len()].copy_from_slice(parts);
+    let hash = sha512_parts(&all);
+    let id = u128::from_be_bytes(*hash.as_bytes().first_chunk().expect("64 bytes"));
+    assert!(id != 0 && id != u128::MAX, "one hash in 2^127 is no id");
+    id
+}
+
+/// The ledger of a currency. Up to six capital letters are a number to the base of 27 (A is 1), so that they never meet; the
+/// number of another name has the highest bit set, and the rest from its hash.
+pub fn ledger_number(currency: Currency) -> u32 {
+    const HASHED: u32 = 1 << 31;
+    let name = currency.as_str().as_bytes();
+    if name.len() <= 6 && name.iter().all(u8::is_ascii_uppercase) {
+        return name.iter().fold(0, |number, letter| number * 27 + u32::from(letter - b'A') + 1);
+    }
+    let hash = sha512_parts(&[b"batzen-bank-ledger-number", name]);
+    HASHED | u32::from_be_bytes(*hash.as_bytes().first_chunk().expect("64 bytes"))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn chart(byte: u8) -> Chart {
+        let state = BankStateRow {
+            currency: "KUDOS".to_owned(),
+            next_row_id: 1,
+            password_salt: [0; 16],
+            identity: [byte; 16],
+            headroom: 500,
+        };
+        Chart::new(&state, "KUDOS".parse().unwrap())
+    }
+
+    fn intent(from: &str, to: &str) -> IntentRow {
+        IntentRow {
+            debit_account: from.to_owned(),
+            credit_account: to.to_owned(),
+            amount: batzen_protocol::Money::UNIT,
+            reserve_pub: None,
+            wtid: None,
+            exchange_base_url: None,
+            text: None,
+            attempt: 0,
+            is_reserved: false,
+            is_open: true,
+        }
+    }
+
+    #[test]
+    fn currencies_of_letters_have_ledgers_of_their_own() {
+        let number = |name: &str| ledger_number(name.parse().unwrap());
+        assert_eq!((number("A"), number("Z"), number("AA"), number("KUDOS")), (1, 26, 28, 6_262_534));
+        let names = ["EUR", "CHF", "KUDOS", "ZZZZZZ", "TESTKUDOS", "kudos", "EUR2"];
+        let numbers: HashSet<u32> = names.into_iter().map(number).collect();
+        assert_eq!(numbers.len(), names.len());
+        assert!(number("ZZZZZZ") < 1 << 31 && number("TESTKUDOS") >= 1 << 31);
+    }
+
+    #[test]
+    fn no_two_things_share_an_id() {
+        let mut ids = HashSet::new();
+        let mut count = 0;
+        let mut take = |id: u128| {
+            count += 1;
+            assert!(ids.insert(id));
+        };
+        for chart in [chart(1), chart(2)] {
+            chart.own_accounts().iter().for_each(|account| take(account.id));
+            for name in ["a", "b", ""] {
+                let opening = chart.opening(name);
+                take(opening.account.id);
+                take(opening.headroom.id);
+            }
+            for origin in [Origin::Transfer, Origin::Incoming, Origin::Reservation, Origin::Release] {
+                for attempt in 0..2 {
+                    for id in [[1; 32], [2; 32]] {
+                        let key = TransactionKey::new(origin, &id);
+                        let row = IntentRow { attempt, ..intent("a", "a") };
+                        chart.transfers(&key, &row).iter().for_each(|transfer| take(transfer.id));
+                    }
+                }
+            }
+        }
+        assert_eq!(ids.len(), count);
+    }
+
+    #[test]
+    fn what_is_reserved_is_posted_or_voided() {
+        let chart = chart(1);
+        let of = |origin, row: &IntentRow| chart.transfers(&TransactionKey::new(origin, &[7; 32]), row);
+        let row = intent("joe", "exchange");
+        let pending = of(Origin::Reservation, &row)[0];
+        assert!(pending.flags == TransferFlags::PENDING && pending.timeout == RESERVATION_S);
+        assert_eq!(pending.debit_account_id, chart.account_id("joe"));
+        let reserved = IntentRow { is_reserved: true, attempt: 3, ..row.clone() };
+        let post = of(Origin::Withdrawal, &reserved)[0];
+        let void = of(Origin::Release, &reserved)[0];
+        assert_eq!((post.pending_id, void.pending_id), (pending.id, pending.id));
+        assert_eq!((post.code, void.code), (pending.code, pending.code));
+        let alone = of(Origin::Withdrawal, &row)[0];
+        assert!(alone.pending_id == 0 && alone.flags == TransferFlags::NONE && alone.id != post.id);
+    }
+
+    #[test]
+    fn verdicts_of_chains() {
+        use CreateTransferStatus as S;
+        let of = |statuses: &[S]| verdict(Origin::Transfer, statuses);
+        assert_eq!(of(&[S::Created, S::Created]), Ok(Verdict::Done));
+        assert_eq!(of(&[S::Exists, S::LinkedEventFailed]), Ok(Verdict::Done));
+        assert_eq!(of(&[S::LinkedEventFailed, S::ExceedsCredits]), Ok(Verdict::Exceeded));
+        assert_eq!(of(&[S::LinkedEventFailed, S::IdAlreadyFailed]), Ok(Verdict::Exceeded));
+        assert_eq!(of(&[S::OverflowsDebits, S::LinkedEventFailed]), Ok(Verdict::TooBig));
+        assert_eq!(of(&[S::ExistsWithDifferentAmount]), Err(Strange(S::ExistsWithDifferentAmount)));
+        assert_eq!(of(&[S::PendingTransferExpired]), Err(Strange(S::PendingTransferExpired)));
+        assert_eq!(verdict(Origin::Withdrawal, &[S::PendingTransferExpired]), Ok(Verdict::Expired));
+        assert_eq!(verdict(Origin::Release, &[S::PendingTransferAlreadyVoided]), Ok(Verdict::Done));
+    }
+}

@@ -1,0 +1,74 @@
+//! A bank without server: for filling one with what a measurement or a migration needs.
+
+use std::sync::Arc;
+
+use batzen_engine::{Lane, LaneOptions};
+use batzen_http::Waiters;
+use batzen_store::Store;
+use batzen_store::embedded::{EmbeddedStore, Options};
+use batzen_store::memory::MemoryBackend;
+use batzen_tables::bank::ALL;
+use tokio::task::JoinSet;
+
+use crate::chart::Chart;
+use crate::opening::{self, OpenLedger};
+use crate::rules::{BankRules, Command};
+use crate::settler::Settler;
+use crate::teller::Teller;
+use crate::{BankConfig, BankError, LAST_COMMITS};
+
+/// Commands at once: far fewer than there may be intents.
+const COMMANDS_MAX: usize = 8_192;
+
+/// Executes commands at a bank that does not serve, thousands at a time in no particular order, and closes it.
+///
+/// # Errors
+/// [`BankError`]; also when a command is refused.
+pub async fn execute_all(
+    config: BankConfig,
+    commands: impl IntoIterator<Item = Command>,
+) -> Result<(), BankError> {
+    config.check().map_err(BankError::Config)?;
+    let store = match config.data_dir.clone() {
+        Some(dir) => Store::new(EmbeddedStore::open(dir, ALL, Options::default())?),
+        None => Store::new(MemoryBackend::new()),
+    };
+    let OpenLedger { ledger, own } = opening::ledger(&config).await?;
+    let rules = Arc::new(BankRules { policy: config.policy() });
+    let state = opening::books(&config, Arc::clone(&rules), store.clone(), ledger.as_ref()).await?;
+    let lane = Lane::start(rules, store.clone(), Arc::clone(&config.clock), LaneOptions::default());
+    let decided = Arc::new(Waiters::new(2 * COMMANDS_MAX));
+    let woken = Arc::clone(&decided);
+    let booked = Arc::new(move |_: &_, finished: &crate::rules::Finished| woken.wake(&finished.key));
+    let chart = Chart::new(&state, config.currency);
+    let (settler, settling) = Settler::start(ledger, chart, lane.clone(), booked);
+    opening::left_open(&settler, &store).await?;
+    let teller = Arc::new(Teller { lane, settler, decided });
+    let mut running = JoinSet::new();
+    let ended =
+        |done: Result<Result<(), BankError>, tokio::task::JoinError>| done.expect("the rules do not panic");
+    for command in commands {
+        if running.len() >= COMMANDS_MAX
+            && let Some(done) = running.join_next().await
+        {
+            ended(done)?;
+        }
+        let teller = Arc::clone(&teller);
+        running.spawn(async move {
+            let verdict = teller.execute(command).await;
+            let verdict = verdict.map_err(|error| BankError::Unfinished(error.to_string()))?;
+            verdict.map(drop).map_err(BankError::Other)
+        });
+    }
+    while let Some(done) = running.join_next().await {
+        ended(done)?;
+    }
+    let lane = Arc::into_inner(teller).expect("all commands have ended").lane;
+    settling.end(tokio::time::Instant::now() + LAST_COMMITS).await;
+    let close = move || {
+        lane.close();
+        let ledger = own.map_or(Ok(()), |ledger| ledger.stop());
+        store.close().and(ledger)
+    };
+    Ok(tokio::task::spawn_blocking(close).await.expect("closing the store does not panic")?)
+}

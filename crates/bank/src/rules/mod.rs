@@ -1,0 +1,546 @@
+//! The bank's rules: what a command does to names, transactions and withdrawal operations, and which movements of money it
+//! asks the ledger for. Pure: no I/O, no clock, no randomness.
+//!
+//! Whatever moves money takes two commands. The first checks all that the bank knows and writes an *intent*; its outcome is
+//! [`Outcome::Intended`]. Once that is durable the ledger is asked, under ids that follow from the intent ([`crate::chart`]).
+//! The second, [`Command::Finish`], books the ledger's answer: the intent becomes a transaction with the next row id, or is
+//! refused. A crash in between leaves the intent open; asking again is harmless, since the ids are the same.
+//!
+//! While an intent is open, whatever depends on how it ends is answered [`Refusal::InFlight`]: wait, then ask again.
+//!
+//! | module | what |
+//! |---|---|
+//! | `intents` | writing intents, booking answers |
+//! | `withdrawals` | the life of a withdrawal operation |
+
+mod intents;
+mod withdrawals;
+
+use std::sync::Arc;
+
+use batzen_crypto::{EddsaPublicKey, HashCode, ShortHash, Wtid};
+use batzen_engine::{Plan, Rules, WorkingSet};
+use batzen_protocol::{Currency, ErrorCode, Money, Timestamp};
+use batzen_tables::bank::{
+    AccountKey, AccountRow, BankAccounts, BankIntents, BankStateKey, BankStateRow, BankStates,
+    BankTransactions, BankWithdrawals, EQUITY_ACCOUNT, IntentRow, Origin, TransactionKey, TransactionRow,
+    WithdrawalKey, WithdrawalRow,
+};
+
+use crate::chart::Verdict;
+
+/// How far an account of a bank without debt limit may be overdrawn: as far as a balance can be shown.
+pub const HEADROOM_MAX: Money = Money::MAX;
+
+/// What the bank permits. [`Policy::default`] is a test bank's: everything, but no reserve key twice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// What a newly registered account receives.
+    pub signup_bonus: Money,
+    /// How far an account may be overdrawn. None: without limit.
+    pub debt_limit: Option<Money>,
+    /// Whether a transfer creates the accounts that it names.
+    pub create_accounts: bool,
+    /// Whether a transfer may have the same account on both sides.
+    pub allow_same_account: bool,
+    /// Whether several transfers may carry the same reserve key.
+    pub allow_repeated_reserve_pub: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            signup_bonus: Money::ZERO,
+            debt_limit: None,
+            create_accounts: true,
+            allow_same_account: true,
+            allow_repeated_reserve_pub: false,
+        }
+    }
+}
+
+impl Policy {
+    /// The headroom of every account, in 10⁻⁸.
+    pub fn headroom(&self) -> u128 {
+        self.debt_limit.unwrap_or(HEADROOM_MAX).units()
+    }
+}
+
+/// What can be asked of the bank. Names of accounts have been checked before, and amounts are in its currency.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// First of all: creates the bank in an empty store, or checks that this is the bank that is there.
+    Open {
+        /// The currency of all accounts.
+        currency: Currency,
+        /// Random; counts only for a new bank.
+        password_salt: [u8; 16],
+        /// Random; counts only for a new bank.
+        identity: [u8; 16],
+    },
+    /// Registers a customer, who receives the sign-up bonus. Idempotent.
+    Register {
+        /// The account.
+        name: String,
+        /// The hash of the password.
+        password_hash: ShortHash,
+    },
+    /// Moves money with a reserve key as subject. Not idempotent.
+    AddIncoming {
+        /// Random, names the transaction.
+        id: [u8; 32],
+        /// Who pays.
+        debit_account: String,
+        /// Who receives: the exchange.
+        credit_account: String,
+        /// How much.
+        amount: Money,
+        /// The subject.
+        reserve_pub: EddsaPublicKey,
+    },
+    /// Moves money from an exchange to anybody. Idempotent by `request_uid`, for ever.
+    Transfer {
+        /// Chosen by the client when it prepared the transfer.
+        request_uid: HashCode,
+        /// Who pays: the exchange.
+        debit_account: String,
+        /// Who receives.
+        credit_account: String,
+        /// How much.
+        amount: Money,
+        /// The subject.
+        wtid: Wtid,
+        /// The exchange, for the history only.
+        exchange_base_url: String,
+    },
+    /// A customer pays another account. Idempotent by `id`, for ever.
+    Pay {
+        /// Chosen by the customer's page; the ledger shows it whole.
+        id: [u8; 16],
+        /// Who pays.
+        debit_account: String,
+        /// Who receives; it has to exist.
+        credit_account: String,
+        /// How much.
+        amount: Money,
+        /// What the customer wrote.
+        text: String,
+        /// The reserve key in the text, if there is one.
+        reserve_pub: Option<EddsaPublicKey>,
+    },
+    /// Creates a withdrawal operation.
+    CreateWithdrawal {
+        /// Random, names the operation.
+        wopid: [u8; 32],
+        /// Who will pay.
+        account: String,
+        /// How much.
+        amount: Money,
+    },
+    /// A wallet names the reserve and the exchange of a withdrawal operation. Idempotent.
+    SelectWithdrawal {
+        /// The operation.
+        wopid: [u8; 32],
+        /// The reserve.
+        reserve_pub: EddsaPublicKey,
+        /// The exchange's account.
+        exchange_account: String,
+    },
+    /// The customer confirms: the money moves. Idempotent.
+    ConfirmWithdrawal {
+        /// The operation.
+        wopid: [u8; 32],
+        /// The customer.
+        account: String,
+        /// The selection as read before the batch; it never changes once made.
+        selection: Option<Selection>,
+    },
+    /// The customer gives up. Idempotent.
+    AbortWithdrawal {
+        /// The operation.
+        wopid: [u8; 32],
+        /// The customer.
+        account: String,
+    },
+    /// Books what the ledger has answered to open intents. Each is booked by itself.
+    Finish(Arc<[(Intent, Verdict)]>),
+}
+
+/// A movement of money that has been written down and that the ledger is to be asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Intent {
+    /// What makes it unique.
+    pub key: TransactionKey,
+    /// What it is.
+    pub row: IntentRow,
+    /// Whether the payer may be unknown to the ledger yet.
+    pub opens_debit: bool,
+    /// Whether the receiver may be unknown to the ledger yet.
+    pub opens_credit: bool,
+}
+
+/// How an intent ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// The intent.
+    pub key: TransactionKey,
+    /// The answer to the command that wrote it.
+    pub result: Result<Outcome, Refusal>,
+}
+
+/// What a wallet selected for a withdrawal operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selection {
+    /// The reserve.
+    pub reserve_pub: EddsaPublicKey,
+    /// The exchange's account.
+    pub exchange_account: String,
+}
+
+impl Selection {
+    /// The selection of an operation, if there is one.
+    pub fn of(row: &WithdrawalRow) -> Option<Self> {
+        let reserve_pub = row.reserve_pub?;
+        let exchange_account =
+            row.exchange_account.clone().expect("reserve and exchange are selected together");
+        Some(Self { reserve_pub, exchange_account })
+    }
+}
+
+/// The answer to a command that took effect, now or before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The bank is open.
+    Opened(Box<BankStateRow>),
+    /// The intent is written: once this is durable, ask the ledger.
+    Intended(Box<Intent>),
+    /// The intents are booked, in their order.
+    Finished(Vec<Finished>),
+    /// The account is registered.
+    Registered,
+    /// The money has moved.
+    Booked {
+        /// The transaction's row id.
+        row_id: u64,
+        /// When, in whole seconds.
+        time: Timestamp,
+    },
+    /// The operation exists.
+    WithdrawalCreated,
+    /// The selection stands.
+    WithdrawalSelected {
+        /// Whether the customer has confirmed.
+        transfer_done: bool,
+    },
+    /// The operation is confirmed.
+    WithdrawalConfirmed {
+        /// The account credited.
+        exchange_account: String,
+    },
+    /// The operation is aborted.
+    WithdrawalAborted,
+}
+
+/// Why a command was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The store holds a bank of another currency.
+    #[error("the store holds a bank of currency {0}")]
+    OtherCurrency(String),
+    /// There is no such account.
+    #[error("no account {0}")]
+    UnknownAccount(String),
+    /// There is no such withdrawal operation, or it is another customer's.
+    #[error("no such withdrawal operation")]
+    UnknownWithdrawal,
+    /// The account has another password.
+    #[error("the account is registered with another password")]
+    RegisterConflict,
+    /// Both sides are the same account.
+    #[error("both sides are the same account")]
+    SameAccount,
+    /// The account would be overdrawn too far.
+    #[error("the account would be overdrawn beyond its limit")]
+    UnallowedDebit,
+    /// A balance would leave the range of amounts.
+    #[error("a balance would become too big")]
+    TooBig,
+    /// The request uid names another transfer.
+    #[error("the request uid was used for another transfer")]
+    RequestUidReused,
+    /// The operation has another selection.
+    #[error("another reserve or exchange is selected already")]
+    SelectionConflict,
+    /// A transfer with this reserve key exists.
+    #[error("the reserve key was the subject of a transfer before")]
+    DuplicateReservePub,
+    /// The wallet has not selected a reserve yet.
+    #[error("no reserve is selected yet")]
+    SelectionRequired,
+    /// The operation is confirmed and cannot be aborted.
+    #[error("the operation is confirmed already")]
+    AbortAfterConfirm,
+    /// The operation is aborted and cannot be confirmed.
+    #[error("the operation is aborted")]
+    ConfirmAfterAbort,
+    /// The wallet selected between the look-up and the batch: look it up again.
+    #[error("the selection changed since it was looked up")]
+    Unresolved,
+    /// It depends on an intent that the ledger has not answered yet: wait for that, then ask again.
+    #[error("a movement of money that this depends on is not decided yet")]
+    InFlight {
+        /// The intent.
+        key: TransactionKey,
+        /// What was asked.
+        command: Box<Command>,
+    },
+    /// The money was set aside too long ago, and is no longer: ask again to take it anew.
+    #[error("the reservation has expired")]
+    ReservationExpired,
+}
+
+impl Refusal {
+    /// The code to answer with.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::OtherCurrency(_) => ErrorCode::GENERIC_CURRENCY_MISMATCH,
+            Self::UnknownAccount(_) => ErrorCode::BANK_UNKNOWN_ACCOUNT,
+            Self::UnknownWithdrawal => ErrorCode::BANK_TRANSACTION_NOT_FOUND,
+            Self::RegisterConflict => ErrorCode::BANK_REGISTER_CONFLICT,
+            Self::SameAccount => ErrorCode::BANK_SAME_ACCOUNT,
+            Self::UnallowedDebit => ErrorCode::BANK_UNALLOWED_DEBIT,
+            Self::TooBig => ErrorCode::BANK_NUMBER_TOO_BIG,
+            Self::RequestUidReused => ErrorCode::BANK_TRANSFER_REQUEST_UID_REUSED,
+            Self::SelectionConflict => ErrorCode::BANK_WITHDRAWAL_OPERATION_RESERVE_SELECTION_CONFLICT,
+            Self::DuplicateReservePub => ErrorCode::BANK_DUPLICATE_RESERVE_PUB_SUBJECT,
+            Self::SelectionRequired => ErrorCode::BANK_POST_WITHDRAWAL_OPERATION_REQUIRED,
+            Self::AbortAfterConfirm => ErrorCode::BANK_ABORT_CONFIRM_CONFLICT,
+            Self::ConfirmAfterAbort => ErrorCode::BANK_CONFIRM_ABORT_CONFLICT,
+            Self::Unresolved | Self::InFlight { .. } | Self::ReservationExpired => {
+                ErrorCode::BANK_SOFT_EXCEPTION
+            }
+        }
+    }
+}
+
+/// The rules under a policy.
+#[derive(Clone, Debug, Default)]
+pub struct BankRules {
+    /// What is permitted.
+    pub policy: Policy,
+}
+
+impl Rules for BankRules {
+    type Command = Command;
+    type Outcome = Outcome;
+    type Refusal = Refusal;
+
+    fn plan(&self, command: &Command, plan: &mut Plan) {
+        let account = |plan: &mut Plan, name: &str| plan.row::<BankAccounts>(AccountKey::new(name));
+        // With repetitions allowed a key may have any number of transactions, and none of them matters.
+        let reserve = |plan: &mut Plan, reserve_pub: &EddsaPublicKey| {
+            if !self.policy.allow_repeated_reserve_pub {
+                plan.group::<BankTransactions>(BankTransactions::BY_RESERVE_PUB, reserve_pub);
+                plan.group::<BankIntents>(BankIntents::BY_RESERVE_PUB, reserve_pub);
+            }
+        };
+        let movement = |plan: &mut Plan, key: TransactionKey, from: &str, to: &str| {
+            plan.row::<BankTransactions>(key.clone());
+            plan.row::<BankIntents>(key);
+            account(plan, from);
+            account(plan, to);
+        };
+        match command {
+            Command::Open { .. } => plan.row::<BankStates>(BankStateKey::ONLY),
+            Command::Register { name, .. } => {
+                plan.row::<BankStates>(BankStateKey::ONLY);
+                account(plan, name);
+                plan.row::<BankIntents>(TransactionKey::new(Origin::Bonus, name.as_bytes()));
+            }
+            Command::AddIncoming { id, debit_account, credit_account, reserve_pub, .. } => {
+                movement(plan, TransactionKey::new(Origin::Incoming, id), debit_account, credit_account);
+                reserve(plan, reserve_pub);
+            }
+            Command::Transfer { request_uid, debit_account, credit_account, .. } => {
+                let key = TransactionKey::new(Origin::Transfer, request_uid.as_bytes());
+                movement(plan, key, debit_account, credit_account);
+            }
+            Command::Pay { id, debit_account, credit_account, reserve_pub, .. } => {
+                movement(plan, TransactionKey::new(Origin::Payment, id), debit_account, credit_account);
+                if let Some(reserve_pub) = reserve_pub {
+                    reserve(plan, reserve_pub);
+                }
+            }
+            Command::CreateWithdrawal { wopid, account: name, .. } => {
+                plan.row::<BankWithdrawals>(WithdrawalKey { wopid: *wopid });
+                account(plan, name);
+            }
+            Command::SelectWithdrawal { wopid, reserve_pub, exchange_account } => {
+                withdrawals::plan(plan, wopid);
+                account(plan, exchange_account);
+                reserve(plan, reserve_pub);
+            }
+            Command::ConfirmWithdrawal { wopid, account: name, selection } => {
+                withdrawals::plan(plan, wopid);
+                account(plan, name);
+                if let Some(Selection { reserve_pub, exchange_account }) = selection {
+                    plan.row::<BankTransactions>(TransactionKey::new(Origin::Withdrawal, wopid));
+                    account(plan, exchange_account);
+                    reserve(plan, reserve_pub);
+                }
+            }
+            Command::AbortWithdrawal { wopid, account: name } => {
+                withdrawals::plan(plan, wopid);
+                account(plan, name);
+            }
+            Command::Finish(finished) => {
+                plan.row::<BankStates>(BankStateKey::ONLY);
+                for (intent, _) in finished.iter() {
+                    intents::plan_finish(plan, intent);
+                }
+            }
+        }
+    }
+
+    fn execute(&self, rows: &mut WorkingSet, command: &Command, now: Timestamp) -> Result<Outcome, Refusal> {
+        let verdict = match command {
+            Command::Open { currency, password_salt, identity } => {
+                self.open(rows, *currency, *password_salt, *identity)
+            }
+            Command::Register { name, password_hash } => self.register(rows, name, *password_hash, now),
+            Command::AddIncoming { id, debit_account, credit_account, amount, reserve_pub } => {
+                self.require_fresh(rows, reserve_pub).and_then(|()| {
+                    let key = TransactionKey::new(Origin::Incoming, id);
+                    let mut draft = intents::draft(debit_account, credit_account, *amount);
+                    draft.reserve_pub = Some(*reserve_pub);
+                    self.intend(rows, key, draft)
+                })
+            }
+            Command::Transfer {
+                request_uid,
+                debit_account,
+                credit_account,
+                amount,
+                wtid,
+                exchange_base_url,
+            } => {
+                let key = TransactionKey::new(Origin::Transfer, request_uid.as_bytes());
+                let mut draft = intents::draft(debit_account, credit_account, *amount);
+                draft.wtid = Some(*wtid);
+                draft.exchange_base_url = Some(exchange_base_url.clone());
+                self.intend_once(rows, key, draft)
+            }
+            Command::Pay { id, debit_account, credit_account, amount, text, reserve_pub } => {
+                let key = TransactionKey::new(Origin::Payment, id);
+                let mut draft = intents::draft(debit_account, credit_account, *amount);
+                draft.text = Some(text.clone());
+                draft.reserve_pub = *reserve_pub;
+                self.pay(rows, key, draft)
+            }
+            Command::CreateWithdrawal { wopid, account, amount } => {
+                withdrawals::create(rows, *wopid, account, *amount, now)
+            }
+            Command::SelectWithdrawal { wopid, reserve_pub, exchange_account } => {
+                self.select(rows, *wopid, *reserve_pub, exchange_account)
+            }
+            Command::ConfirmWithdrawal { wopid, account, selection } => {
+                self.confirm(rows, *wopid, account, selection.as_ref())
+            }
+            Command::AbortWithdrawal { wopid, account } => withdrawals::abort(rows, *wopid, account),
+            Command::Finish(finished) => Ok(Outcome::Finished(
+                finished.iter().map(|(intent, verdict)| self.finish(rows, intent, *verdict, now)).collect(),
+            )),
+        };
+        verdict.map_err(|refusal| match refusal {
+            // The rules above do not know the command.
+            Refusal::InFlight { key, .. } => Refusal::InFlight { key, command: Box::new(command.clone()) },
+            refusal => refusal,
+        })
+    }
+
+    fn needs_evidence(&self, _: &Refusal) -> bool {
+        false
+    }
+}
+
+impl BankRules {
+    fn open(
+        &self,
+        rows: &mut WorkingSet,
+        currency: Currency,
+        password_salt: [u8; 16],
+        identity: [u8; 16],
+    ) -> Result<Outcome, Refusal> {
+        match rows.get::<BankStates>(&BankStateKey::ONLY) {
+            Some(state) if state.currency == currency.as_str() => {
+                Ok(Outcome::Opened(Box::new(state.clone())))
+            }
+            Some(state) => Err(Refusal::OtherCurrency(state.currency.clone())),
+            None => {
+                let state = BankStateRow {
+                    currency: currency.as_str().to_owned(),
+                    next_row_id: 1,
+                    password_salt,
+                    identity,
+                    headroom: self.policy.headroom(),
+                };
+                rows.insert::<BankStates>(&BankStateKey::ONLY, state.clone());
+                Ok(Outcome::Opened(Box::new(state)))
+            }
+        }
+    }
+
+    fn register(
+        &self,
+        rows: &mut WorkingSet,
+        name: &str,
+        password_hash: ShortHash,
+        now: Timestamp,
+    ) -> Result<Outcome, Refusal> {
+        let key = AccountKey::new(name);
+        let bonus_key = TransactionKey::new(Origin::Bonus, name.as_bytes());
+        let known = rows.get::<BankAccounts>(&key).cloned();
+        match known.as_ref().and_then(|account| account.password_hash) {
+            Some(known) if known == password_hash => {
+                intents::require_decided(rows, &bonus_key)?;
+                return Ok(Outcome::Registered);
+            }
+            Some(_) => return Err(Refusal::RegisterConflict),
+            None => {}
+        }
+        // An account that a transfer has brought into being becomes the first comer's, with its balance.
+        let account = known.unwrap_or_else(|| intents::new_account(rows, name, now));
+        rows.put::<BankAccounts>(&key, AccountRow { password_hash: Some(password_hash), ..account });
+        if self.policy.signup_bonus.is_zero() {
+            return Ok(Outcome::Registered);
+        }
+        let draft = intents::draft(EQUITY_ACCOUNT, name, self.policy.signup_bonus);
+        intents::write(rows, bonus_key, draft)
+    }
+
+    /// Refuses a reserve key that was the subject of a transfer before.
+    fn require_fresh(&self, rows: &WorkingSet, reserve_pub: &EddsaPublicKey) -> Result<(), Refusal> {
+        if self.policy.allow_repeated_reserve_pub {
+            return Ok(());
+        }
+        if !rows.group::<BankTransactions>(BankTransactions::BY_RESERVE_PUB, reserve_pub).is_empty() {
+            return Err(Refusal::DuplicateReservePub);
+        }
+        let intents = rows.group::<BankIntents>(BankIntents::BY_RESERVE_PUB, reserve_pub);
+        match intents.into_iter().find(|(_, row)| row.is_open) {
+            Some((key, _)) => Err(intents::in_flight(key)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn require_account(rows: &WorkingSet, name: &str) -> Result<(), Refusal> {
+    match rows.get::<BankAccounts>(&AccountKey::new(name)) {
+        Some(_) => Ok(()),
+        None => Err(Refusal::UnknownAccount(name.to_owned())),
+    }
+}
+
+fn booked(row: &TransactionRow) -> Outcome {
+    Outcome::Booked { row_id: row.row_id, time: row.time }
+}

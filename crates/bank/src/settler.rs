@@ -1,0 +1,330 @@
+//! Brings intents to the ledger and the ledger's answers into the books, many at a time.
+//!
+//! What arrives while the ledger works on one batch is the next. A batch is repeated under the same ids until it is answered;
+//! its answers are booked while the next one is under way. An intent that the ledger never answers stays open in the store,
+//! and the next start repeats it.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use batzen_engine::{EngineError, Lane};
+use batzen_ledger::{CreateResult, Ledger, LedgerError};
+use batzen_store::{Store, StoreError};
+use batzen_tables::bank::{BankIntents, Origin};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+use crate::chart::{Chart, Opening, Strange, Verdict, verdict};
+use crate::rules::{BankRules, Command, Finished, Intent, Outcome, Refusal};
+
+/// Intents at once, from before they are written until they are booked. More are refused before anything is written.
+pub(crate) const INTENTS_MAX: usize = 16_384;
+
+/// Intents in one batch. Each is at most two openings and two transfers, which have to fit into one request.
+const BATCH_MAX: usize = 2_000;
+const _: () = assert!(4 * BATCH_MAX <= batzen_ledger::BATCH_EVENTS_MAX);
+
+/// Intents that one command books.
+const FINISH_MAX: usize = 512;
+
+/// The pauses between repetitions, doubling.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// The answer to the command that wrote an intent.
+pub(crate) type Settled = Result<Result<Outcome, Refusal>, Unsettled>;
+
+/// Why an intent stays open.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum Unsettled {
+    /// The service ends, or the ledger takes long.
+    #[error("the ledger has not answered yet")]
+    Waiting,
+    /// The ledger contradicts the books.
+    #[error(transparent)]
+    Strange(#[from] Strange),
+}
+
+struct Job {
+    intent: Intent,
+    answer: oneshot::Sender<Settled>,
+    /// Given back when the intent is booked.
+    _place: OwnedSemaphorePermit,
+}
+
+/// The work behind a [`Settler`].
+pub(crate) struct Settling {
+    task: tokio::task::JoinHandle<()>,
+    abort: tokio::task::AbortHandle,
+}
+
+impl Settling {
+    /// Waits until everything is booked, but not longer than until `deadline`: what is not stays open in the store.
+    pub(crate) async fn end(self, deadline: tokio::time::Instant) {
+        let Self { mut task, abort } = self;
+        if tokio::time::timeout_at(deadline, &mut task).await.is_err() {
+            tracing::warn!("the ledger does not answer: what it was asked is asked again at the next start");
+            abort.abort();
+            let _ = task.await;
+        }
+    }
+}
+
+/// Is told what has been booked, to wake those who wait for it.
+pub(crate) type Booked = Arc<dyn Fn(&Intent, &Finished) + Send + Sync>;
+
+/// The way to the ledger. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Settler {
+    queue: mpsc::Sender<Job>,
+    places: Arc<Semaphore>,
+}
+
+impl Settler {
+    /// Starts the work; it ends when the last handle is dropped and everything is booked.
+    pub(crate) fn start(
+        ledger: Arc<dyn Ledger>,
+        chart: Chart,
+        lane: Lane<BankRules>,
+        booked: Booked,
+    ) -> (Self, Settling) {
+        let (queue, jobs) = mpsc::channel(INTENTS_MAX);
+        let work = tokio::spawn(run(jobs, ledger, chart, lane, booked));
+        let abort = work.abort_handle();
+        let task = tokio::spawn(async move {
+            // What a broken assertion leaves behind must not be built upon.
+            if work.await.is_err_and(|error| error.is_panic()) {
+                tracing::error!("the ledger contradicts the books: the process ends");
+                std::process::abort();
+            }
+        });
+        (Self { queue, places: Arc::new(Semaphore::new(INTENTS_MAX)) }, Settling { task, abort })
+    }
+
+    /// A place for an intent that is about to be written. None: too many are under way.
+    pub(crate) fn place(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.places).try_acquire_owned().ok()
+    }
+
+    /// Intents under way.
+    pub(crate) fn open(&self) -> usize {
+        INTENTS_MAX - self.places.available_permits()
+    }
+
+    /// Takes a written intent to its end, even if nobody waits for the answer.
+    pub(crate) async fn settle(&self, intent: Intent, place: OwnedSemaphorePermit) -> Settled {
+        let (answer, receiver) = oneshot::channel();
+        let job = Job { intent, answer, _place: place };
+        self.queue.send(job).await.map_err(|_| Unsettled::Waiting)?;
+        receiver.await.unwrap_or(Err(Unsettled::Waiting))
+    }
+
+    /// Repeats what an earlier process has left open.
+    ///
+    /// # Errors
+    /// When the store cannot be read, or the ledger contradicts it. Never returns while the ledger does not answer.
+    pub(crate) async fn settle_left_open(&self, store: &Store) -> Result<usize, RecoveryError> {
+        let store = store.clone();
+        let read = move || {
+            let mut open = Vec::new();
+            store.scan::<BankIntents>(|found| {
+                if found.row.is_open {
+                    open.push(Intent::left_open(found.key, found.row));
+                }
+                std::ops::ControlFlow::Continue(())
+            })?;
+            Ok::<_, StoreError>(open)
+        };
+        let open = tokio::task::spawn_blocking(read).await.expect("reading does not panic")?;
+        let count = open.len();
+        let mut waiting = Vec::with_capacity(count);
+        for intent in open {
+            let place = Arc::clone(&self.places).acquire_owned().await.expect("places are never closed");
+            let settler = self.clone();
+            waiting.push(tokio::spawn(async move { settler.settle(intent, place).await }));
+        }
+        for settled in waiting {
+            // Refused now is as good as done: the client that comes again learns it.
+            let _ = settled.await.expect("settling does not panic")?;
+        }
+        Ok(count)
+    }
+}
+
+/// Why open intents could not be brought to their end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RecoveryError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Ledger(#[from] Unsettled),
+}
+
+async fn run(
+    mut jobs: mpsc::Receiver<Job>,
+    ledger: Arc<dyn Ledger>,
+    chart: Chart,
+    lane: Lane<BankRules>,
+    booked: Booked,
+) {
+    let mut booking = tokio::task::JoinSet::new();
+    loop {
+        let mut batch = Vec::new();
+        if jobs.recv_many(&mut batch, BATCH_MAX).await == 0 {
+            break;
+        }
+        let verdicts = ask(ledger.as_ref(), &chart, &batch).await;
+        let (lane, booked) = (lane.clone(), Arc::clone(&booked));
+        booking.spawn(async move { book(&lane, &booked, batch, verdicts).await });
+        while let Some(done) = booking.try_join_next() {
+            done.expect("booking does not panic");
+        }
+    }
+    booking.join_all().await;
+}
+
+/// What a batch is in the ledger.
+struct Events {
+    openings: Vec<Opening>,
+    transfers: Vec<batzen_ledger::Transfer>,
+    /// How many transfers each intent has.
+    counts: Vec<usize>,
+}
+
+impl Events {
+    fn of(chart: &Chart, batch: &[Job]) -> Self {
+        let mut names = HashSet::new();
+        let mut openings = Vec::new();
+        let mut transfers = Vec::with_capacity(batch.len());
+        let mut counts = Vec::with_capacity(batch.len());
+        for Job { intent, .. } in batch {
+            let row = &intent.row;
+            for (opens, name) in
+                [(intent.opens_debit, &row.debit_account), (intent.opens_credit, &row.credit_account)]
+            {
+                if opens && names.insert(name.as_str()) {
+                    openings.push(chart.opening(name));
+                }
+            }
+            let own = chart.transfers(&intent.key, row);
+            counts.push(own.len());
+            transfers.extend(own);
+        }
+        Self { openings, transfers, counts }
+    }
+}
+
+/// Asks the ledger until it answers.
+async fn ask(ledger: &dyn Ledger, chart: &Chart, batch: &[Job]) -> Vec<Result<Verdict, Strange>> {
+    let Events { openings, transfers, counts } = Events::of(chart, batch);
+    if !openings.is_empty() {
+        create_accounts(ledger, openings.iter().map(|opening| opening.account).collect()).await;
+    }
+    // The headroom first: the transfers need it.
+    let events: Vec<_> = openings.iter().map(|opening| opening.headroom).chain(transfers).collect();
+    let results = answered(|| ledger.create_transfers(events.clone())).await;
+    assert_eq!(results.len(), events.len(), "a ledger answers every event");
+    let (headroom, mut rest) = results.split_at(openings.len());
+    for (opening, result) in openings.iter().zip(headroom) {
+        let status = result.status;
+        assert!(status.stands(), "no headroom for account {:x}: {status}", opening.account.id);
+    }
+    let mut verdicts = Vec::with_capacity(batch.len());
+    for (job, count) in batch.iter().zip(counts) {
+        let (own, others) = rest.split_at(count);
+        rest = others;
+        let statuses: Vec<_> = own.iter().map(|result: &CreateResult<_>| result.status).collect();
+        verdicts.push(verdict(job.intent.key.origin(), &statuses));
+    }
+    verdicts
+}
+
+/// Creates ledger accounts; those that exist are left alone.
+///
+/// # Panics
+/// When the ledger has other accounts under their ids.
+pub(crate) async fn create_accounts(ledger: &dyn Ledger, events: Vec<batzen_ledger::Account>) {
+    let results = answered(|| ledger.create_accounts(events.clone())).await;
+    assert_eq!(results.len(), events.len(), "a ledger answers every event");
+    for (account, result) in events.iter().zip(results) {
+        assert!(result.status.stands(), "ledger account {:x}: {}", account.id, result.status);
+    }
+}
+
+/// Repeats a request until it is answered.
+pub(crate) async fn answered<T, F: Future<Output = Result<T, LedgerError>>>(
+    mut request: impl FnMut() -> F,
+) -> T {
+    let mut pause = PAUSE_MIN;
+    loop {
+        let error = match request().await {
+            Ok(answer) => return answer,
+            Err(error) => error,
+        };
+        if pause >= PAUSE_MAX || !matches!(error, LedgerError::Busy(_)) {
+            tracing::warn!(%error, "the ledger is asked again");
+        }
+        tokio::time::sleep(pause).await;
+        pause = (2 * pause).min(PAUSE_MAX);
+    }
+}
+
+/// Books the answers and passes them on.
+async fn book(
+    lane: &Lane<BankRules>,
+    booked: &Booked,
+    batch: Vec<Job>,
+    verdicts: Vec<Result<Verdict, Strange>>,
+) {
+    let mut known = Vec::with_capacity(batch.len());
+    let mut waiting = Vec::with_capacity(batch.len());
+    for (Job { intent, answer, _place }, verdict) in batch.into_iter().zip(verdicts) {
+        match verdict {
+            Ok(verdict) => {
+                known.push((intent, verdict));
+                waiting.push((answer, _place));
+            }
+            Err(strange) => {
+                tracing::error!(%strange, origin = ?intent.key.origin(), "a movement of money stays open");
+                let _ = answer.send(Err(strange.into()));
+            }
+        }
+    }
+    let mut waiting = waiting.into_iter();
+    while !known.is_empty() {
+        let rest = known.split_off(known.len().min(FINISH_MAX));
+        let part: Arc<[(Intent, Verdict)]> = std::mem::replace(&mut known, rest).into();
+        let Some(finished) = finish(lane, &part).await else { return };
+        for (((intent, _), finished), (answer, _place)) in part.iter().zip(finished).zip(&mut waiting) {
+            booked(intent, &finished);
+            let _ = answer.send(Ok(finished.result));
+        }
+    }
+}
+
+/// Books one command's worth. None: the lane has ended, and the next start repeats it.
+async fn finish(lane: &Lane<BankRules>, part: &Arc<[(Intent, Verdict)]>) -> Option<Vec<Finished>> {
+    let mut pause = PAUSE_MIN;
+    loop {
+        match lane.submit(Command::Finish(Arc::clone(part))).await {
+            Ok(Ok(Outcome::Finished(finished))) => return Some(finished),
+            Ok(_) => unreachable!("answers are booked"),
+            Err(EngineError::Stopped) => return None,
+            // A full store heals, and the money has moved: there is no way back.
+            Err(error) => tracing::warn!(%error, "the ledger's answers are booked later"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (2 * pause).min(PAUSE_MAX);
+    }
+}
+
+/// Whether the command may write an intent.
+pub(crate) fn moves_money(command: &Command) -> bool {
+    !matches!(command, Command::Open { .. } | Command::CreateWithdrawal { .. } | Command::Finish(_))
+}
+
+/// Whether an intent ends a withdrawal operation.
+pub(crate) fn ends_operation(origin: Origin) -> bool {
+    matches!(origin, Origin::Withdrawal | Origin::Release)
+}

@@ -1,0 +1,86 @@
+//! Takes a command to its end: intent, ledger, books.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use batzen_engine::{EngineError, Lane};
+use batzen_http::{Drain, Waiters, Woken};
+use batzen_tables::bank::TransactionKey;
+use tokio::time::Instant;
+
+use crate::rules::{BankRules, Command, Outcome, Refusal};
+use crate::settler::{Settler, Unsettled, moves_money};
+
+/// How long a client waits for the ledger. After that it is told to come again; what it asked for goes on.
+const ANSWER_MAX: Duration = Duration::from_secs(20);
+
+/// How often a command is tried that others overtake.
+const ATTEMPTS_MAX: u32 = 100;
+
+/// Why a command was not decided.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TellerError {
+    /// The store.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The ledger.
+    #[error(transparent)]
+    Ledger(#[from] Unsettled),
+}
+
+/// The way of all commands.
+pub(crate) struct Teller {
+    pub(crate) lane: Lane<BankRules>,
+    pub(crate) settler: Settler,
+    /// Who waits for an intent to be decided.
+    pub(crate) decided: Arc<Waiters<TransactionKey>>,
+}
+
+impl Teller {
+    /// Executes a command. Returns when its effect is durable in the ledger and in the books.
+    pub(crate) async fn execute(&self, command: Command) -> Result<Result<Outcome, Refusal>, TellerError> {
+        if !moves_money(&command) {
+            return Ok(self.lane.submit(command).await?);
+        }
+        let deadline = Instant::now() + ANSWER_MAX;
+        let mut place = Some(self.settler.place().ok_or(EngineError::Overloaded)?);
+        // Only a confirmation may have to be asked twice by itself.
+        let again = matches!(command, Command::ConfirmWithdrawal { .. }).then(|| command.clone());
+        let mut command = command;
+        let mut waiter = None;
+        for _ in 0..ATTEMPTS_MAX {
+            match self.lane.submit(command).await? {
+                Ok(Outcome::Intended(intent)) => {
+                    let place = match place.take() {
+                        Some(place) => place,
+                        None => self.settler.place().ok_or(EngineError::Overloaded)?,
+                    };
+                    let settled = tokio::time::timeout_at(deadline, self.settler.settle(*intent, place));
+                    let settled = settled.await.map_err(|_| Unsettled::Waiting)??;
+                    match (settled, &again) {
+                        (Err(Refusal::ReservationExpired), Some(again)) => command = again.clone(),
+                        (settled, _) => return Ok(settled),
+                    }
+                }
+                Err(Refusal::InFlight { key, command: same }) => {
+                    command = *same;
+                    match waiter.take() {
+                        // Registered before the look that this was.
+                        Some((known, mut waiting)) if known == key => {
+                            let waiting: &mut batzen_http::Waiter<TransactionKey> = &mut waiting;
+                            if waiting.wait_until(Some(deadline), &Drain::new()).await != Woken::Event {
+                                return Err(Unsettled::Waiting.into());
+                            }
+                        }
+                        _ => {
+                            let waiting = self.decided.register(key.clone());
+                            waiter = Some((key, waiting.map_err(|_| EngineError::Overloaded)?));
+                        }
+                    }
+                }
+                verdict => return Ok(verdict),
+            }
+        }
+        Err(EngineError::Overloaded.into())
+    }
+}

@@ -1,0 +1,118 @@
+//! A store that a killed process can no longer write, on one that outlives it.
+
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use batzen_store::memory::MemoryBackend;
+use batzen_store::{
+    Backend, ChangeSet, CommitOutcome, FrozenRows, RawRecord, RawRow, StoreError, StoreStats, TableDef,
+};
+use tokio::sync::Notify;
+
+type Result<T> = std::result::Result<T, StoreError>;
+
+/// When a process is killed by its own commits: at the so many-th, before or after it is durable.
+#[derive(Clone, Copy, Debug)]
+pub struct KillAt {
+    pub commit: usize,
+    pub is_durable: bool,
+}
+
+/// What one process sees of the store.
+pub struct Fenced {
+    pub inner: Arc<MemoryBackend>,
+    /// Held while a commit or a look-up takes place.
+    pub alive: Arc<Mutex<bool>>,
+    pub commits: AtomicUsize,
+    pub kill: Option<KillAt>,
+    pub killed: Arc<Notify>,
+}
+
+/// A thread of a killed process does nothing more.
+fn dead() -> ! {
+    loop {
+        std::thread::park();
+    }
+}
+
+impl Backend for Fenced {
+    fn get_many(&self, table: &'static TableDef, keys: &[Vec<u8>]) -> Result<Vec<Option<RawRow>>> {
+        // What the next life does must not be seen either: a rule would find what it does not expect.
+        let alive = self.alive.lock().unwrap();
+        if !*alive {
+            drop(alive);
+            dead();
+        }
+        self.inner.get_many(table, keys)
+    }
+    fn lookup_many(
+        &self,
+        table: &'static TableDef,
+        index: u8,
+        values: &[Vec<u8>],
+    ) -> Result<Vec<Vec<RawRecord>>> {
+        self.inner.lookup_many(table, index, values)
+    }
+    fn range(
+        &self,
+        table: &'static TableDef,
+        index: u8,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+        descending: bool,
+    ) -> Result<Vec<RawRecord>> {
+        self.inner.range(table, index, from, to, limit, descending)
+    }
+    fn positions(
+        &self,
+        table: &'static TableDef,
+        index: u8,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.inner.positions(table, index, from, to, visit)
+    }
+    fn scan(
+        &self,
+        table: &'static TableDef,
+        visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.inner.scan(table, visit)
+    }
+    fn freeze(&self, tables: &[&'static TableDef]) -> Result<Box<dyn FrozenRows>> {
+        self.inner.freeze(tables)
+    }
+    fn count(&self, table: &'static TableDef) -> Result<u64> {
+        self.inner.count(table)
+    }
+    fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
+        let mut alive = self.alive.lock().unwrap();
+        if !*alive {
+            drop(alive);
+            dead();
+        }
+        let number = self.commits.fetch_add(1, Ordering::SeqCst);
+        let Some(kill) = self.kill.filter(|kill| kill.commit == number) else {
+            return self.inner.commit(changes);
+        };
+        if kill.is_durable {
+            assert_eq!(self.inner.commit(changes)?, CommitOutcome::Committed);
+        }
+        *alive = false;
+        drop(alive);
+        self.killed.notify_one();
+        dead()
+    }
+    fn stats(&self) -> StoreStats {
+        self.inner.stats()
+    }
+    fn checkpoint(&self) -> Result<()> {
+        Ok(())
+    }
+    fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,43 @@
+//! Pages for people that are part of the program and load nothing else.
+
+use bytes::Bytes;
+use http::header;
+use sha2::{Digest, Sha256};
+
+use crate::client::encode_base64;
+use crate::{Response, deflate};
+
+/// A page whose style and script stand in it. Its policy allows just those two (by their hashes) and requests to the server that
+/// it came from.
+pub struct StaticPage {
+    html: Bytes,
+    deflated: Bytes,
+    policy: String,
+}
+
+impl StaticPage {
+    /// Puts `style` and `script` where `html` has `/*STYLE*/` and `/*SCRIPT*/`.
+    #[must_use]
+    pub fn new(html: &str, style: &str, script: &str) -> Self {
+        let html = html.replace("/*STYLE*/", style).replace("/*SCRIPT*/", script);
+        let hash = |text: &str| format!("'sha256-{}'", encode_base64(&Sha256::digest(text)));
+        let policy = format!(
+            "default-src 'none'; script-src {}; style-src {}; connect-src 'self'; img-src data:; base-uri 'none'; \
+             form-action 'none'; frame-ancestors 'none'",
+            hash(script),
+            hash(style)
+        );
+        Self { deflated: deflate(html.as_bytes()).into(), html: html.into(), policy }
+    }
+
+    /// The page as an answer.
+    #[must_use]
+    pub fn response(&self) -> Response {
+        Response::bytes(200, "text/html; charset=utf-8", self.html.clone())
+            .with_header(header::CONTENT_SECURITY_POLICY, &self.policy)
+            .with_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")
+            .with_header(header::REFERRER_POLICY, "no-referrer")
+            .with_header(header::CACHE_CONTROL, "no-cache")
+            .with_deflated(self.deflated.clone())
+    }
+}
