@@ -10,7 +10,7 @@
 //! | `switch_participants` | name in lower case | number |
 //! | `switch_accounts` | participant, currency, kind | id |
 //! | `switch_endpoints` | participant, type | by participant |
-//! | `switch_transfers` | transfer id | those with work at the ledger; reserved ones by expiration; by window; by bulk |
+//! | `switch_transfers` | transfer id | those with work at the ledger; reserved ones by expiration; by bulk |
 //! | `switch_bodies` | transfer id, kind | – |
 //! | `switch_outbox` | participant, number | in the order of numbers |
 //! | `switch_bulks` | bulk id | – |
@@ -324,10 +324,8 @@ impl Transfers {
     pub const INTENDED: u8 = 1;
     /// Those that expire, by expiration.
     pub const BY_DEADLINE: u8 = 2;
-    /// Committed ones by window.
-    pub const BY_WINDOW: u8 = 3;
     /// Parts of bulk transfers.
-    pub const BY_BULK: u8 = 4;
+    pub const BY_BULK: u8 = 3;
     /// The state in which a transfer can expire.
     pub const RESERVED: u8 = 2;
 }
@@ -336,7 +334,6 @@ impl Table for Transfers {
     const DEF: &'static TableDef = &TableDef::of::<Self>(204, "switch_transfers").indexed(&[
         IndexDef::new(Self::INTENDED, "intended", IndexKind::Serial),
         IndexDef::new(Self::BY_DEADLINE, "by_deadline", IndexKind::Ordered),
-        IndexDef::new(Self::BY_WINDOW, "by_window", IndexKind::Hash),
         IndexDef::new(Self::BY_BULK, "by_bulk", IndexKind::Hash),
     ]);
     type Key = TransferKey;
@@ -348,9 +345,6 @@ impl Table for Transfers {
         }
         if row.state == Self::RESERVED {
             out.add(Self::BY_DEADLINE, &row.expiration);
-        }
-        if row.window != 0 {
-            out.add(Self::BY_WINDOW, &row.window);
         }
         if let Some(bulk) = &row.bulk {
             out.add(Self::BY_BULK, bulk);
