@@ -117,13 +117,13 @@ impl Service {
         if model.auto_position_reset && state != step.to && net != 0 {
             match step.to {
                 SettlementState::Reserved if net > 0 => {
-                    self.reserve_sender(&step.key, net.unsigned_abs()).await?
+                    self.reserve_sender(&step.key, net.unsigned_abs()).await?;
                 }
                 SettlementState::Reserved => {
                     beyond_headroom = self.charge_recipient(&step.key, net.unsigned_abs()).await?;
                 }
                 SettlementState::Committed if net > 0 => {
-                    self.post_sender(&step.key, net.unsigned_abs()).await?
+                    self.post_sender(&step.key, net.unsigned_abs()).await?;
                 }
                 _ => {}
             }

@@ -124,7 +124,8 @@ async fn until_idle(store: &Store, allow_reserved: bool) {
     for _ in 0..2000 {
         let open = store.all::<Transfers>().unwrap().into_iter().any(|found| {
             let state = State::of(&found.row);
-            !state.is_final() && !(allow_reserved && state == State::Reserved && found.row.intent == 0)
+            let is_waiting = state == State::Reserved && found.row.intent == 0;
+            !(state.is_final() || allow_reserved && is_waiting)
         });
         if !open {
             return;
