@@ -16,7 +16,7 @@ use clap::{Args, Subcommand};
 use crate::{progress, services};
 
 /// The exit code of a measurement in which requests failed.
-const EXIT_ERRORS: u8 = 3;
+pub const EXIT_ERRORS: u8 = 3;
 
 /// Measure: throughput, latency, efficiency.
 #[derive(Args)]
@@ -94,7 +94,10 @@ pub fn run_ledger(args: &batzen_bench::scenarios::ledger::LedgerArgs) -> anyhow:
 }
 
 /// What scenarios need to know about this program. From here on signals end a measurement in order: its services, too.
-fn context() -> anyhow::Result<Context> {
+///
+/// # Errors
+/// When signals cannot be watched, or this program is not found.
+pub fn context() -> anyhow::Result<Context> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);
@@ -141,7 +144,10 @@ fn command_line() -> String {
 }
 
 /// Writes and shows what came of a measurement.
-fn show(options: &RunOptions, outcome: Result<Run, BenchError>) -> anyhow::Result<ExitCode> {
+///
+/// # Errors
+/// Whatever kept it from a result, or from writing it.
+pub fn show(options: &RunOptions, outcome: Result<Run, BenchError>) -> anyhow::Result<ExitCode> {
     let run = match outcome {
         Err(BenchError::Interrupted) => return Ok(ExitCode::from(130)),
         Err(BenchError::Usage(reason)) => {

@@ -15,6 +15,8 @@ mod services;
 mod sheet;
 mod store_cli;
 mod switch_cli;
+mod switch_demo;
+mod switch_fsps;
 mod wallet_cli;
 mod worker_link;
 

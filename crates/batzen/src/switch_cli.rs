@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use batzen_bench::scenarios::switch as bench;
 use batzen_config::Config;
 use batzen_ledger::{Ledger, MemoryLedger};
 use batzen_ledger_store::{DurableLedger, DurableOptions};
@@ -12,6 +13,7 @@ use batzen_switch::{Operator, Switch, SwitchConfig, SwitchError};
 use clap::{Args, Subcommand};
 
 use crate::services::{self, Common};
+use crate::{bench_cli, switch_demo, switch_fsps};
 
 /// Configuration sections that name an operator.
 const OPERATOR_PREFIX: &str = "switch-operator-";
@@ -28,6 +30,12 @@ pub struct SwitchArgs {
 enum SwitchCommand {
     /// Serve the participants' and the operators' interfaces over a ledger of the process' own
     Serve(ServeArgs),
+    /// Clear between four simulated participants on this machine, and prove that every amount is where it belongs
+    Demo(switch_demo::DemoArgs),
+    /// Play participants of a running switch: send transfers, answer them, and tell how it went
+    Fsps(switch_fsps::FspsArgs),
+    /// Measure: complete transfers a second, latency of each leg, efficiency
+    Bench(bench::SwitchArgs),
 }
 
 /// Options of `switch serve`; each stands over the configuration file.
@@ -72,6 +80,9 @@ struct ServeArgs {
 pub fn run(args: SwitchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         SwitchCommand::Serve(args) => services::block_on(serve(args)),
+        SwitchCommand::Demo(args) => switch_demo::run(&args),
+        SwitchCommand::Fsps(args) => switch_fsps::run(&args),
+        SwitchCommand::Bench(args) => bench_cli::show(&args.run, bench::run(&args, &bench_cli::context()?)),
     }
 }
 

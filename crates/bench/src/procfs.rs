@@ -135,6 +135,13 @@ pub fn resident_bytes(pid: u32) -> u64 {
         .map_or(0, |kb| kb * 1024)
 }
 
+/// Bytes that a process has caused to be written to storage, as the kernel counts it; none if that cannot be seen.
+#[must_use]
+pub fn written_bytes(pid: u32) -> Option<u64> {
+    let io = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    io.lines().find_map(|line| line.strip_prefix("write_bytes:")?.trim().parse().ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,5 +195,6 @@ mod tests {
         });
         assert!(resident_bytes(std::process::id()) > 0);
         assert_eq!(resident_bytes(u32::MAX), 0);
+        assert_eq!(written_bytes(u32::MAX), None);
     }
 }

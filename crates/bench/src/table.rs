@@ -51,12 +51,13 @@ impl Results {
 type Table = fn(&Results) -> String;
 
 /// All tables by name, in the order in which they are printed.
-const TABLES: [(&str, Table); 8] = [
+const TABLES: [(&str, Table); 9] = [
     ("machine", machine),
     ("limits", limits),
     ("ceilings", ceilings),
     ("requests", requests),
     ("workers", workers),
+    ("switch", switch),
     ("stages", stages),
     ("reference", reference),
     ("commands", commands),
@@ -266,7 +267,7 @@ fn requests(results: &Results) -> String {
     let rows: Vec<Vec<String>> = results
         .runs
         .iter()
-        .filter(|run| !is_worker(run))
+        .filter(|run| !is_worker(run) && !is_switch(run))
         .map(|run| {
             let result = &run.result;
             let ms = |pick: fn(crate::result::Latency) -> u64| {
@@ -318,6 +319,55 @@ fn workers(results: &Results) -> String {
         })
         .collect();
     markdown(&["worker", "per second", "CPU µs per op", "per second of CPU", "disk bytes per op"], &rows)
+}
+
+fn is_switch(run: &Run) -> bool {
+    run.result.scenario == "switch"
+}
+
+/// Complete transfers: rates, the legs' latencies, and what a transfer costs.
+fn switch(results: &Results) -> String {
+    let rows: Vec<Vec<String>> = results
+        .runs
+        .iter()
+        .filter(|run| is_switch(run))
+        .map(|run| {
+            let result = &run.result;
+            let leg = |name: &str| {
+                let Some(latency) = result.kinds.get(name).map(|kind| kind.latency) else {
+                    return "–".into();
+                };
+                let p95 = result.extra.get(&format!("{name}_p95_us")).copied().unwrap_or(0.0);
+                let ms = [latency.p50_us as f64, p95, latency.p99_us as f64, latency.max_us as f64];
+                ms.map(|us| format!("{:.1}", us / 1e3)).join(" / ")
+            };
+            vec![
+                result.title.clone(),
+                load(&result.load),
+                number(result.ops_per_s),
+                leg("prepare"),
+                leg("fulfil"),
+                leg("whole"),
+                optional(result.cpu_us_per_op),
+                optional(result.client_cpu_us_per_op),
+                optional(result.bytes_per_op.map(|bytes| bytes.disk)),
+                result.error_count().to_string(),
+            ]
+        })
+        .collect();
+    let head = [
+        "run",
+        "load",
+        "FT a second",
+        "prepare p50 / p95 / p99 / max ms",
+        "fulfil",
+        "whole",
+        "switch CPU µs per FT",
+        "simulators CPU µs per FT",
+        "bytes per FT",
+        "failures",
+    ];
+    markdown(&head, &rows)
 }
 
 fn stages(results: &Results) -> String {

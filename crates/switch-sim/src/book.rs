@@ -192,6 +192,7 @@ impl Book {
         let Some(outcome) = outcomes.get_mut(&id.0) else { return };
         if told == Told::Error(MODIFIED) {
             outcome.modified += 1;
+            self.ended.notify_all();
             return;
         }
         let own = match side {

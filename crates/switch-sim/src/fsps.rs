@@ -41,7 +41,7 @@ pub struct FspsConfig {
     pub grace: Duration,
     /// Whether to remember what came of every transfer. Costs memory.
     pub keeps_outcomes: bool,
-    /// Choices follow from this number; ids of transfers, too, so runs at one switch need different ones. None: random.
+    /// Choices of participants, amounts and behaviours follow from this number, ids never. None: random.
     pub seed: Option<u64>,
     /// Ports of the participants' callbacks, one each; empty: whatever is free.
     pub ports: Vec<u16>,

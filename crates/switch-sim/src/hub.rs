@@ -3,7 +3,7 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -12,6 +12,8 @@ use crate::wire;
 
 /// How long the switch may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The pause between two looks at something that takes a while.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Why something was not done.
 #[derive(Debug)]
@@ -71,24 +73,22 @@ pub struct Onboarding<'a> {
     pub funds_cents: u64,
 }
 
-/// What one participant pays (positive) or is paid in a settlement.
+/// What one participant has sent and received in a window. Amounts are ten-thousandths of the currency.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NetAmount {
+pub struct WindowTotals {
     /// The participant's name.
     pub name: String,
-    /// The participant's id in the settlement.
-    pub participant: Value,
-    /// Its account's id in the settlement.
-    pub account: Value,
-    /// In ten-thousandths of the currency.
+    /// Transfers that it sent.
+    pub sent_count: u64,
+    /// Their sum.
+    pub sent: u128,
+    /// Transfers that it received.
+    pub received_count: u64,
+    /// Their sum.
+    pub received: u128,
+    /// What it sent less what it received.
     pub net: i128,
-    /// Where the account is in the sequence of the settlement.
-    pub state: String,
 }
-
-/// The steps that a settlement takes, in order.
-pub const SETTLEMENT_STEPS: [&str; 4] =
-    ["PS_TRANSFERS_RECORDED", "PS_TRANSFERS_RESERVED", "PS_TRANSFERS_COMMITTED", "SETTLED"];
 
 impl Hub {
     /// Operators with these tokens, who use the administrative interface at this address.
@@ -255,81 +255,57 @@ impl Hub {
     pub fn open_window(&self) -> Result<Value, HubError> {
         let windows = self.get("/settlementWindows?state=OPEN")?;
         match windows.as_array().map(Vec::as_slice) {
-            Some([window]) => Ok(id_of(window, "settlementWindowId")),
+            Some([window]) => Ok(window["settlementWindowId"].clone()),
             _ => Err(HubError::Unexpected(format!("one open window expected: {windows}"))),
         }
     }
 
-    /// Closes the open window, which opens the next. Returns the closed one.
+    /// Closes the open window, which opens the next, and waits until its totals are drawn up. Returns the closed one.
     ///
     /// # Errors
-    /// When the switch cannot be reached or refuses.
+    /// When the switch cannot be reached or refuses, or does not draw up totals.
     pub fn close_window(&self, reason: &str) -> Result<Value, HubError> {
         let window = self.open_window()?;
         let body = json!({"state": "CLOSED", "reason": reason});
-        self.change("POST", &format!("/settlementWindows/{}", plain(&window)), &body)?;
-        Ok(window)
+        let path = format!("/settlementWindows/{}", plain(&window));
+        self.change("POST", &path, &body)?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let state = self.get(&path)?["state"].clone();
+            if state == "CLOSED" {
+                return Ok(window);
+            }
+            if Instant::now() > deadline {
+                return Err(HubError::Unexpected(format!("the window is {state}")));
+            }
+            std::thread::sleep(PAUSE);
+        }
     }
 
-    /// Begins the settlement of a closed window. Returns its id.
-    ///
-    /// # Errors
-    /// When the switch cannot be reached or refuses.
-    pub fn begin_settlement(&self, model: &str, window: &Value) -> Result<Value, HubError> {
-        let body = json!({
-            "settlementModel": model,
-            "reason": "end of the window",
-            "settlementWindows": [{"id": window}],
-        });
-        let settlement = self.change("POST", "/settlements", &body)?;
-        Ok(id_of(&settlement, "settlementId"))
-    }
-
-    /// What each participant pays and is paid.
+    /// What each participant has sent and received in a window.
     ///
     /// # Errors
     /// When the switch cannot be reached, or says something else than amounts.
-    pub fn nets(&self, settlement: &Value) -> Result<Vec<NetAmount>, HubError> {
-        let answer = self.get(&format!("/settlements/{}", plain(settlement)))?;
-        let unexpected = || HubError::Unexpected(format!("nets of a settlement expected: {answer}"));
-        let mut nets = Vec::new();
-        for participant in answer["participants"].as_array().ok_or_else(unexpected)? {
-            for account in participant["accounts"].as_array().ok_or_else(unexpected)? {
-                let net =
-                    ten_thousandths(&account["netSettlementAmount"]["amount"]).ok_or_else(unexpected)?;
-                let name = participant.get("name").unwrap_or(&participant["id"]);
-                nets.push(NetAmount {
-                    name: plain(name),
-                    participant: participant["id"].clone(),
-                    account: account["id"].clone(),
-                    net,
-                    state: account["state"].as_str().unwrap_or_default().to_owned(),
-                });
-            }
-        }
-        Ok(nets)
-    }
-
-    /// Takes all accounts of a settlement one step further.
-    ///
-    /// # Errors
-    /// When the switch cannot be reached or refuses.
-    pub fn step_settlement(&self, settlement: &Value, step: &str) -> Result<Value, HubError> {
-        let participants: Vec<Value> = self
-            .nets(settlement)?
-            .into_iter()
-            .map(|net| {
-                let account = json!({
-                    "id": net.account,
-                    "state": step,
-                    "reason": "settlement",
-                    "externalReference": format!("bank {}", plain(settlement)),
-                });
-                json!({"id": net.participant, "accounts": [account]})
+    pub fn window_totals(&self, window: &Value) -> Result<Vec<WindowTotals>, HubError> {
+        let answer = self.get(&format!("/settlementWindows/{}", plain(window)))?;
+        let unexpected = || HubError::Unexpected(format!("content of a window expected: {answer}"));
+        let content = answer["content"].as_array().ok_or_else(unexpected)?;
+        content
+            .iter()
+            .map(|line| {
+                let amount = |name: &str| ten_thousandths(&line[name]).ok_or_else(unexpected);
+                let sum = |name: &str| amount(name)?.try_into().map_err(|_| unexpected());
+                let count = |name: &str| line[name].as_u64().ok_or_else(unexpected);
+                Ok(WindowTotals {
+                    name: line["participant"].as_str().ok_or_else(unexpected)?.to_owned(),
+                    sent_count: count("sentCount")?,
+                    sent: sum("sent")?,
+                    received_count: count("receivedCount")?,
+                    received: sum("received")?,
+                    net: amount("net")?,
+                })
             })
-            .collect();
-        let body = json!({"participants": participants});
-        self.change("PUT", &format!("/settlements/{}", plain(settlement)), &body)
+            .collect()
     }
 }
 
@@ -344,10 +320,6 @@ pub fn amount(cents: u64) -> String {
 /// An id in a path.
 fn plain(id: &Value) -> String {
     id.as_str().map_or_else(|| id.to_string(), str::to_owned)
-}
-
-fn id_of(value: &Value, long_name: &str) -> Value {
-    value.get(long_name).or_else(|| value.get("id")).cloned().unwrap_or_default()
 }
 
 /// Reads an amount, a text or a number, as ten-thousandths.

@@ -156,6 +156,15 @@ impl Pipe {
     }
 }
 
+/// The next number: SplitMix64 (Steele, Lea, Flood), on a state that differs by thread.
+fn draw(state: &mut u128) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+    let mut z = (*state >> 64) as u64 ^ (*state & u128::from(u64::MAX)) as u64;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
 /// A load that this thread puts on.
 struct Generator {
     load: Load,
@@ -184,6 +193,8 @@ pub(crate) struct Worker {
     queries: VecDeque<(u64, TransferId)>,
     generator: Option<Generator>,
     random: u128,
+    /// Where ids come from: two runs never have the same.
+    ids: u128,
     begun: u64,
     /// Transfers of the load whose payer was told nothing yet.
     pub in_flight: u64,
@@ -213,6 +224,8 @@ impl Worker {
         let mut seed = [0; 16];
         seed[..8].copy_from_slice(&shared.seed.to_le_bytes());
         seed[8..].copy_from_slice(&(index as u64 + 1).to_le_bytes());
+        let mut ids = [0; 16];
+        getrandom::fill(&mut ids).map_err(io::Error::other)?;
         let mut worker = Self {
             shared: Arc::clone(shared),
             index,
@@ -226,6 +239,7 @@ impl Worker {
             queries: VecDeque::new(),
             generator: None,
             random: u128::from_le_bytes(seed),
+            ids: u128::from_le_bytes(ids),
             begun: 0,
             in_flight: 0,
             report: Report::new(),
@@ -291,12 +305,7 @@ impl Worker {
     }
 
     fn draw(&mut self) -> u64 {
-        // SplitMix64 (Steele, Lea, Flood), on a state that differs by thread.
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
-        let mut z = (self.random >> 64) as u64 ^ (self.random & u128::from(u64::MAX)) as u64;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        draw(&mut self.random)
     }
 
     pub fn run(mut self) {
@@ -482,7 +491,8 @@ impl Worker {
                 behaviour: load.mix.choose(self.draw()),
                 expiration: load.expiration,
             };
-            let id = TransferId::from_random(u128::from(self.draw()) << 64 | u128::from(self.draw()));
+            let bits = u128::from(draw(&mut self.ids)) << 64 | u128::from(draw(&mut self.ids));
+            let id = TransferId::from_random(bits);
             self.in_flight += 1;
             self.report.begun += 1;
             self.begin(id, &order, planned.unwrap_or(now_ns), true);

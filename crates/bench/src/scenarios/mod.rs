@@ -11,6 +11,7 @@ pub mod deposit;
 mod fill;
 pub mod ledger;
 pub mod store;
+pub mod switch;
 pub mod transfer;
 pub mod wallets;
 pub mod wirewatch;

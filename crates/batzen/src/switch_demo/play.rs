@@ -1,0 +1,256 @@
+//! The demonstration, step by step.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use batzen_switch_sim::hub::{self, Hub, Onboarding, WindowTotals};
+use batzen_switch_sim::{Behaviour, Fsps, Order, Outcome, Told};
+use serde_json::json;
+
+use super::books::Sheet;
+use super::files;
+use super::steps::{Done, Steps};
+use super::{CURRENCY, Place};
+
+/// The settlement model.
+const MODEL: &str = "deferred-net";
+/// How long a participant waits for a callback.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long transfers may take, and those that are to expire.
+const EXPIRATION: Duration = Duration::from_secs(60);
+const SHORT_EXPIRATION: Duration = Duration::from_secs(1);
+/// What each participant may owe, in hundredths.
+const CAP_CENTS: u64 = 100_000;
+/// What the participants have at the settlement bank, in hundredths. The last one has less than its cap.
+const FUNDS_CENTS: [u64; 4] = [1_000_000, 1_000_000, 1_000_000, 5_000];
+/// Transfers that simply succeed.
+const TRANSFERS: u64 = 40;
+
+/// What the demonstration has left.
+pub struct Left {
+    /// The books at the end.
+    pub sheet: Sheet,
+    /// The files that were written.
+    pub reports: Vec<std::path::PathBuf>,
+}
+
+/// Plays everything.
+///
+/// # Errors
+/// The first thing that did not go as it should.
+pub fn play(steps: &mut Steps, hub: &Hub, fsps: &Fsps, place: &Place) -> anyhow::Result<Left> {
+    steps.step("four eyes", || four_eyes(hub))?;
+    steps.step("onboard", || onboard(hub, fsps))?;
+    steps.step("transfer", || transfer(fsps))?;
+    steps.step("limits", || limits(fsps))?;
+    steps.step("abort", || abort(fsps))?;
+    steps.step("repeat", || repeat(fsps))?;
+    steps.step("expire", || expire(fsps))?;
+    let closed = steps.step("window", || close(hub, fsps))?;
+    let reports = steps.step("report", || {
+        let reports = files::write(&closed, fsps, place)?;
+        let words = format!("{} files in {}", reports.len(), place.reports().display());
+        let count = reports.len();
+        Ok((reports, Done { count, words }))
+    })?;
+    let sheet = steps.step("balance", || {
+        let sheet = Sheet::read(hub, fsps)?;
+        let problems = sheet.problems();
+        ensure!(problems.is_empty(), "{}", problems.join("; "));
+        let words = "debits equal credits, nothing is pending, everybody was told the same".to_owned();
+        Ok((sheet, Done { count: fsps.outcomes().len(), words }))
+    })?;
+    Ok(Left { sheet, reports })
+}
+
+/// A closed window.
+pub struct Closed {
+    /// Its number.
+    pub window: u64,
+    /// What the switch says that each participant has sent and received, in the order of the participants.
+    pub totals: Vec<WindowTotals>,
+}
+
+fn four_eyes(hub: &Hub) -> anyhow::Result<((), Done)> {
+    // The hub's accounts are opened by the first operator with the consent of the second, never by one alone.
+    let body = json!({"currency": CURRENCY, "type": "HUB_RECONCILIATION"});
+    let (status, answer) = hub.call(0, "POST", "/participants/Hub/accounts", Some(&body))?;
+    ensure!(status == 202, "a change took effect at once: HTTP {status}: {answer}");
+    let approval = format!("/approvals/{}", answer["approvalId"]);
+    let (alone, _) = hub.call(0, "POST", &approval, Some(&json!({"decision": "APPROVE"})))?;
+    ensure!((400..500).contains(&alone), "an operator approved its own change: HTTP {alone}");
+    let (status, answer) = hub.call(1, "POST", &approval, Some(&json!({"decision": "REJECT"})))?;
+    ensure!(status == 200, "HTTP {status}: {answer}");
+    let words = "a change by one operator alone was refused, and another operator rejected it".to_owned();
+    Ok(((), Done { count: 1, words }))
+}
+
+fn onboard(hub: &Hub, fsps: &Fsps) -> anyhow::Result<((), Done)> {
+    hub.found(CURRENCY, MODEL)?;
+    for ((index, name), funds_cents) in fsps.names().iter().enumerate().zip(FUNDS_CENTS) {
+        let callback_url = fsps.callback_url(index);
+        let onboarding = Onboarding {
+            name,
+            currency: CURRENCY,
+            callback_url: &callback_url,
+            cap_cents: CAP_CENTS,
+            funds_cents,
+        };
+        hub.onboard(&onboarding).with_context(|| name.clone())?;
+    }
+    let names = fsps.names().join(", ");
+    let words = format!("{names} have accounts, limits and funds, each by two operators");
+    Ok(((), Done { count: fsps.names().len(), words }))
+}
+
+/// Sends and waits for the end.
+fn send(
+    fsps: &Fsps,
+    payer: usize,
+    payee: usize,
+    cents: u64,
+    behaviour: Behaviour,
+) -> anyhow::Result<Outcome> {
+    let expiration = match behaviour {
+        Behaviour::Silent | Behaviour::Late => SHORT_EXPIRATION,
+        _ => EXPIRATION,
+    };
+    let id = fsps.send(Order { payer, payee, cents, behaviour, expiration });
+    let outcome = fsps.outcome(id, PATIENCE).context("outcomes are kept")?;
+    ensure!(outcome.told_payer.is_some(), "transfer {id}: no callback");
+    ensure!(!outcome.is_contradictory, "transfer {id}: payer and payee were told different things");
+    Ok(outcome)
+}
+
+fn expect(outcome: &Outcome, told: Told) -> anyhow::Result<()> {
+    let payer = outcome.told_payer.context("no callback")?;
+    ensure!(payer == told, "{}: expected {told}, got {payer}", outcome.behaviour.name());
+    Ok(())
+}
+
+fn transfer(fsps: &Fsps) -> anyhow::Result<((), Done)> {
+    let participants = fsps.names().len() - 1;
+    let ids: Vec<_> = (0..TRANSFERS)
+        .map(|number| {
+            // The last participant has little: it only receives here.
+            let payer = usize::try_from(number).unwrap_or(0) % participants;
+            let payee =
+                (payer + 1 + usize::try_from(number / 3).unwrap_or(0) % participants) % (participants + 1);
+            let cents = 100 + 37 * number;
+            let behaviour = if number % 5 == 0 { Behaviour::Reserve } else { Behaviour::Accept };
+            fsps.send(Order { payer, payee, cents, behaviour, expiration: EXPIRATION })
+        })
+        .collect();
+    let mut patches = 0;
+    for id in ids {
+        let outcome = fsps.outcome(id, PATIENCE).context("outcomes are kept")?;
+        expect(&outcome, Told::Committed)?;
+        if outcome.behaviour == Behaviour::Reserve {
+            ensure!(outcome.told_payee == Some(Told::Committed), "the payee of {id} was not told");
+            patches += 1;
+        }
+    }
+    let words = format!("{TRANSFERS} transfers committed, {patches} with word to the payee");
+    Ok(((), Done { count: usize::try_from(TRANSFERS)?, words }))
+}
+
+fn limits(fsps: &Fsps) -> anyhow::Result<((), Done)> {
+    let last = fsps.names().len() - 1;
+    // The cap is below what the first participant has; the last one has less than its cap.
+    let over_cap = send(fsps, 0, 1, CAP_CENTS + 50_000, Behaviour::Accept)?;
+    expect(&over_cap, Told::Error(4200))?;
+    let over_funds = send(fsps, last, 0, FUNDS_CENTS[last] + 60_000, Behaviour::Accept)?;
+    expect(&over_funds, Told::Error(4001))?;
+    let words = "beyond the net debit cap: 4200; beyond the liquidity: 4001".to_owned();
+    Ok(((), Done { count: 2, words }))
+}
+
+fn abort(fsps: &Fsps) -> anyhow::Result<((), Done)> {
+    expect(&send(fsps, 0, 1, 1_000, Behaviour::Reject)?, Told::Error(5104))?;
+    expect(&send(fsps, 1, 2, 1_000, Behaviour::WrongFulfilment)?, Told::Error(3100))?;
+    let words = "the payee rejected: 5104; a wrong fulfilment: 3100".to_owned();
+    Ok(((), Done { count: 2, words }))
+}
+
+fn repeat(fsps: &Fsps) -> anyhow::Result<((), Done)> {
+    expect(&send(fsps, 0, 2, 500, Behaviour::Duplicate)?, Told::Committed)?;
+    let order = Order {
+        payer: 1,
+        payee: 0,
+        cents: 700,
+        behaviour: Behaviour::ChangedDuplicate,
+        expiration: EXPIRATION,
+    };
+    let id = fsps.send(order);
+    let is_enough = |outcome: &Outcome| outcome.told_payer.is_some() && outcome.modified > 0;
+    let changed = fsps.outcome_when(id, PATIENCE, is_enough).context("outcomes are kept")?;
+    expect(&changed, Told::Committed)?;
+    ensure!(changed.modified > 0, "a changed repetition was not refused");
+    let words = "a repetition took effect once; a changed one was refused: 3106".to_owned();
+    Ok(((), Done { count: 2, words }))
+}
+
+fn expire(fsps: &Fsps) -> anyhow::Result<((), Done)> {
+    expect(&send(fsps, 0, 1, 300, Behaviour::Silent)?, Told::Error(3303))?;
+    expect(&send(fsps, 2, 1, 300, Behaviour::Late)?, Told::Error(3303))?;
+    let words = "a silent payee and a late one: 3303 to both sides".to_owned();
+    Ok(((), Done { count: 2, words }))
+}
+
+/// Closes the window and compares its totals with what the participants know of what they sent and received.
+fn close(hub: &Hub, fsps: &Fsps) -> anyhow::Result<(Closed, Done)> {
+    let window = hub.close_window("end of the day")?;
+    ensure!(hub.open_window()? != window, "the window is still open");
+    let told = hub.window_totals(&window)?;
+    let totals = own_totals(fsps);
+    for own in &totals {
+        let said = told.iter().find(|said| said.name == own.name);
+        ensure!(said == Some(own), "{}: the switch says {said:?} instead of {own:?}", own.name);
+    }
+    ensure!(told.len() == totals.len(), "the window knows {} participants", told.len());
+    let gross: u128 = totals.iter().map(|total| total.sent).sum();
+    let paid: u128 = totals.iter().filter(|total| total.net > 0).map(|total| total.net.unsigned_abs()).sum();
+    let amount = |amount: u128| -> anyhow::Result<String> { Ok(hub::amount(u64::try_from(amount / 100)?)) };
+    let words = format!(
+        "window {window} closed, the next one is open; {} {CURRENCY} net of {} gross are to change hands",
+        amount(paid)?,
+        amount(gross)?
+    );
+    let count = totals.len();
+    let window = window.as_u64().context("windows have numbers")?;
+    Ok((Closed { window, totals }, Done { count, words }))
+}
+
+/// What each participant knows of what it has sent and received, in the order of the participants.
+fn own_totals(fsps: &Fsps) -> Vec<WindowTotals> {
+    let total = |name: &String| WindowTotals {
+        name: name.clone(),
+        sent_count: 0,
+        sent: 0,
+        received_count: 0,
+        received: 0,
+        net: 0,
+    };
+    let mut totals: Vec<WindowTotals> = fsps.names().iter().map(total).collect();
+    for outcome in committed(fsps).values() {
+        let amount = u128::from(outcome.cents) * 100;
+        let signed = i128::from(outcome.cents) * 100;
+        let payer = &mut totals[outcome.payer];
+        payer.sent_count += 1;
+        payer.sent += amount;
+        payer.net += signed;
+        let payee = &mut totals[outcome.payee];
+        payee.received_count += 1;
+        payee.received += amount;
+        payee.net -= signed;
+    }
+    totals
+}
+
+/// The committed transfers by id.
+pub fn committed(fsps: &Fsps) -> BTreeMap<String, Outcome> {
+    let is_committed = |outcome: &Outcome| outcome.told_payer.is_some_and(Told::is_committed);
+    let outcomes = fsps.outcomes().into_iter().filter(|(_, outcome)| is_committed(outcome));
+    outcomes.map(|(id, outcome)| (id.to_string(), outcome)).collect()
+}

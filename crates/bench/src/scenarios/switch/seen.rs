@@ -1,0 +1,152 @@
+//! What is seen of switch and simulators while a load runs.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use super::SwitchProcess;
+use crate::BenchError;
+use crate::affinity::Placement;
+use crate::procfs::{self, CpuTime};
+use crate::result::{LimitedBy, Sample};
+
+/// Cores that are idle for less than this share of the time are busy.
+const IDLE_SHARE: f64 = 0.1;
+
+/// What was used until a moment.
+#[derive(Clone, Debug)]
+struct Snapshot {
+    at: Instant,
+    server: CpuTime,
+    simulators_ns: u64,
+    resident: u64,
+    written: u64,
+}
+
+/// Looks once a second.
+pub(super) struct Watcher {
+    pid: u32,
+    data: PathBuf,
+    first: Option<Snapshot>,
+    last: Option<Snapshot>,
+    end: Option<Snapshot>,
+    seconds: Vec<Sample>,
+}
+
+/// What was seen.
+pub(super) struct Seen {
+    first: Snapshot,
+    end: Snapshot,
+    seconds: Vec<Sample>,
+}
+
+impl Watcher {
+    pub fn new(switch: &SwitchProcess) -> Self {
+        let (pid, data) = (switch.pid(), switch.data.clone());
+        Self { pid, data, first: None, last: None, end: None, seconds: Vec::new() }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            at: Instant::now(),
+            server: CpuTime::of(self.pid),
+            simulators_ns: procfs::own_threads_ns("fsps-").values().sum(),
+            resident: procfs::resident_bytes(self.pid),
+            written: procfs::written_bytes(self.pid).unwrap_or_else(|| size(&self.data)),
+        }
+    }
+
+    /// Called often in the measured part, the first time at its beginning, the last time at its end.
+    pub fn look(&mut self, is_over: bool) {
+        let Some(last) = self.last.clone() else {
+            let snapshot = self.snapshot();
+            self.first = Some(snapshot.clone());
+            self.last = Some(snapshot);
+            return;
+        };
+        if is_over {
+            self.end = Some(self.snapshot());
+            return;
+        }
+        if last.at.elapsed().as_millis() < 1_000 {
+            return;
+        }
+        let snapshot = self.snapshot();
+        let time = (snapshot.at - last.at).as_secs_f64().max(1e-9);
+        let busy = |ns: u64| Some(ns as f64 / 1e9 / time);
+        self.seconds.push(Sample {
+            server_cores_busy: busy(snapshot.server.since(&last.server).total_ns()),
+            client_cores_busy: busy(snapshot.simulators_ns.saturating_sub(last.simulators_ns)),
+            ..Sample::default()
+        });
+        self.last = Some(snapshot);
+    }
+
+    pub fn finish(mut self) -> Result<Seen, BenchError> {
+        let end = self.end.take().unwrap_or_else(|| self.snapshot());
+        let first =
+            self.first.ok_or_else(|| BenchError::SetUp("the load ended before it was measured".into()))?;
+        Ok(Seen { first, end, seconds: self.seconds })
+    }
+}
+
+impl Seen {
+    /// CPU time of the switch.
+    pub fn server_cpu(&self) -> CpuTime {
+        self.end.server.since(&self.first.server)
+    }
+
+    /// CPU time of the simulators.
+    pub fn simulators_ns(&self) -> u64 {
+        self.end.simulators_ns.saturating_sub(self.first.simulators_ns)
+    }
+
+    /// Bytes that the switch has written.
+    pub fn disk_growth(&self) -> f64 {
+        self.end.written as f64 - self.first.written as f64
+    }
+
+    /// Growth of its resident memory.
+    pub fn resident_growth(&self) -> f64 {
+        self.end.resident as f64 - self.first.resident as f64
+    }
+
+    /// What happened in each second.
+    pub fn seconds(&self) -> &[Sample] {
+        &self.seconds
+    }
+
+    /// What held the run back.
+    pub fn limited_by(&self, placement: &Placement) -> LimitedBy {
+        let seconds = (self.end.at - self.first.at).as_secs_f64().max(1e-9);
+        let server = self.server_cpu().total_ns() as f64 / 1e9 / seconds;
+        let simulators = self.simulators_ns() as f64 / 1e9 / seconds;
+        let busy = |used: f64, cores: usize| used > (1.0 - IDLE_SHARE) * cores.max(1) as f64;
+        if placement.server.is_empty() {
+            // They share all cores: the larger part is what keeps the other from more.
+            return match busy(server + simulators, placement.all.len()) {
+                true if server > simulators => LimitedBy::Server,
+                true => LimitedBy::Client,
+                false => LimitedBy::Neither,
+            };
+        }
+        if busy(server, placement.server.len()) {
+            LimitedBy::Server
+        } else if busy(simulators, 1) {
+            LimitedBy::Client
+        } else {
+            LimitedBy::Neither
+        }
+    }
+}
+
+/// Bytes of the files below a directory.
+fn size(directory: &std::path::Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(directory) else { return 0 };
+    entries
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let metadata = entry.metadata().ok()?;
+            Some(if metadata.is_dir() { size(&entry.path()) } else { metadata.len() })
+        })
+        .sum()
+}
