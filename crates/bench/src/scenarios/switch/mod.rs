@@ -378,7 +378,7 @@ fn result(
         limited_by: seen.limited_by(placement),
         latency: Some(Latency::of(&report.whole)),
         bytes_per_op: Some(BytesPerOp {
-            disk: per_op(seen.disk_growth()),
+            disk: per_op(seen.stored_bytes()),
             ram: per_op(seen.resident_growth()),
         }),
         cpu_us_per_op: Some(per_op(server.total_ns() as f64 / 1e3)),
@@ -406,7 +406,8 @@ fn result(
     extra.insert("ftps".into(), per_second(ops));
     extra.insert("cpu_us_per_ft_switch".into(), per_op(server.total_ns() as f64 / 1e3));
     extra.insert("cpu_us_per_ft_simulators".into(), per_op(seen.simulators_ns() as f64 / 1e3));
-    extra.insert("bytes_per_ft".into(), per_op(seen.disk_growth()));
+    extra.insert("bytes_per_ft".into(), per_op(seen.stored_bytes()));
+    extra.insert("device_bytes_per_ft".into(), per_op(seen.device_bytes()));
     extra.insert("failures".into(), report.failures().values().sum::<u64>() as f64);
     extra.insert("begun".into(), report.begun as f64);
     extra.insert("repeated_requests".into(), report.repeats as f64);

@@ -1,6 +1,6 @@
 //! What is seen of switch and simulators while a load runs.
 
-use std::path::PathBuf;
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use super::SwitchProcess;
@@ -8,6 +8,7 @@ use crate::BenchError;
 use crate::affinity::Placement;
 use crate::procfs::{self, CpuTime};
 use crate::result::{LimitedBy, Sample};
+use crate::scrape::Page;
 
 /// Cores that are idle for less than this share of the time are busy.
 const IDLE_SHARE: f64 = 0.1;
@@ -19,13 +20,14 @@ struct Snapshot {
     server: CpuTime,
     simulators_ns: u64,
     resident: u64,
+    stored: f64,
     written: u64,
 }
 
 /// Looks once a second.
 pub(super) struct Watcher {
     pid: u32,
-    data: PathBuf,
+    administration: SocketAddr,
     first: Option<Snapshot>,
     last: Option<Snapshot>,
     end: Option<Snapshot>,
@@ -41,8 +43,8 @@ pub(super) struct Seen {
 
 impl Watcher {
     pub fn new(switch: &SwitchProcess) -> Self {
-        let (pid, data) = (switch.pid(), switch.data.clone());
-        Self { pid, data, first: None, last: None, end: None, seconds: Vec::new() }
+        let (pid, administration) = (switch.pid(), switch.administration);
+        Self { pid, administration, first: None, last: None, end: None, seconds: Vec::new() }
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -51,7 +53,12 @@ impl Watcher {
             server: CpuTime::of(self.pid),
             simulators_ns: procfs::own_threads_ns("fsps-").values().sum(),
             resident: procfs::resident_bytes(self.pid),
-            written: procfs::written_bytes(self.pid).unwrap_or_else(|| size(&self.data)),
+            // A switch that does not answer has ended, which others see.
+            stored: Page::fetch(self.administration)
+                .ok()
+                .and_then(|page| page.value("batzen_store_written_bytes_total"))
+                .unwrap_or(0.0),
+            written: procfs::written_bytes(self.pid).unwrap_or(0),
         }
     }
 
@@ -100,8 +107,13 @@ impl Seen {
         self.end.simulators_ns.saturating_sub(self.first.simulators_ns)
     }
 
-    /// Bytes that the switch has written.
-    pub fn disk_growth(&self) -> f64 {
+    /// Bytes that the switch has written to its store.
+    pub fn stored_bytes(&self) -> f64 {
+        self.end.stored - self.first.stored
+    }
+
+    /// Bytes that its process has had written, as the kernel counts them: whole pages, and space that is filled ahead.
+    pub fn device_bytes(&self) -> f64 {
         self.end.written as f64 - self.first.written as f64
     }
 
@@ -137,16 +149,4 @@ impl Seen {
             LimitedBy::Neither
         }
     }
-}
-
-/// Bytes of the files below a directory.
-fn size(directory: &std::path::Path) -> u64 {
-    let Ok(entries) = std::fs::read_dir(directory) else { return 0 };
-    entries
-        .filter_map(|entry| {
-            let entry = entry.ok()?;
-            let metadata = entry.metadata().ok()?;
-            Some(if metadata.is_dir() { size(&entry.path()) } else { metadata.len() })
-        })
-        .sum()
 }
