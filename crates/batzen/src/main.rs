@@ -17,6 +17,7 @@ mod store_cli;
 mod switch_cli;
 mod switch_demo;
 mod switch_fsps;
+mod switch_ledger;
 mod wallet_cli;
 mod worker_link;
 

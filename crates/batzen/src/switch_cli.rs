@@ -7,12 +7,12 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use batzen_bench::scenarios::switch as bench;
 use batzen_config::Config;
-use batzen_ledger::{Ledger, MemoryLedger};
-use batzen_ledger_store::{DurableLedger, DurableOptions};
+use batzen_ledger_net::LedgerAddress;
 use batzen_switch::{Operator, Switch, SwitchConfig, SwitchError};
 use clap::{Args, Subcommand};
 
 use crate::services::{self, Common};
+use crate::switch_ledger::SwitchLedger;
 use crate::{bench_cli, switch_demo, switch_fsps};
 
 /// Configuration sections that name an operator.
@@ -28,7 +28,7 @@ pub struct SwitchArgs {
 
 #[derive(Subcommand)]
 enum SwitchCommand {
-    /// Serve the participants' and the operators' interfaces over a ledger of the process' own
+    /// Serve the participants' and the operators' interfaces
     Serve(ServeArgs),
     /// Clear between four simulated participants on this machine, and prove that every amount is where it belongs
     Demo(switch_demo::DemoArgs),
@@ -71,6 +71,10 @@ struct ServeArgs {
     /// Address to listen on [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<String>,
+    /// Where the money is: embedded (in this process, kept with the store), tcp://HOST:PORT, unix:///PATH or
+    /// tigerbeetle://ADDRESS,ADDRESS [default: embedded]
+    #[arg(long, value_name = "LEDGER")]
+    ledger: Option<LedgerAddress>,
 }
 
 /// Runs a `batzen switch` command.
@@ -100,6 +104,13 @@ fn yes(ini: &Config, option: &str, default: bool) -> anyhow::Result<bool> {
         Some(text) if text.eq_ignore_ascii_case("no") => Ok(false),
         Some(text) => bail!("[switch] {option} = {text}: expected YES or NO"),
     }
+}
+
+fn ledger_address(ini: &Config) -> anyhow::Result<LedgerAddress> {
+    let text = ini.text("switch", "LEDGER");
+    text.map_or(Ok(LedgerAddress::Embedded), |text| {
+        text.parse().with_context(|| format!("[switch] LEDGER = {text}: not the address of a ledger"))
+    })
 }
 
 fn switch_config(args: &ServeArgs) -> anyhow::Result<SwitchConfig> {
@@ -142,27 +153,25 @@ fn switch_config(args: &ServeArgs) -> anyhow::Result<SwitchConfig> {
 async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let stop = services::stop_signal()?;
     let mut config = switch_config(&args)?;
-    let mut durable = None;
-    let ledger: Arc<dyn Ledger> = match config.data_dir.take() {
-        Some(dir) => {
-            config.data_dir = Some(services::directory(&dir.join("switch"))?);
-            let dir = services::directory(&dir.join("ledger"))?;
-            let open = move || DurableLedger::open(&dir, DurableOptions::default());
-            let ledger = Arc::new(tokio::task::spawn_blocking(open).await?.context("the ledger")?);
-            durable = Some(Arc::clone(&ledger));
-            ledger
-        }
-        None => Arc::new(MemoryLedger::with_system_clock()),
+    let address = match args.ledger {
+        Some(address) => address,
+        None => ledger_address(&args.common.load()?)?,
     };
-    let switch = match Switch::start(config, ledger).await {
+    if config.data_dir.is_none() && address != LedgerAddress::Embedded {
+        bail!("books in memory would forget what the ledger at {address} remembers: use --data DIR");
+    }
+    let dir = config.data_dir.take();
+    if let Some(dir) = &dir {
+        config.data_dir = Some(services::directory(&dir.join("switch"))?);
+    }
+    let ledger = SwitchLedger::open(&address, dir.map(|dir| dir.join("ledger")).as_deref()).await?;
+    let switch = match Switch::start(config, ledger.shared()).await {
         Err(SwitchError::Bind(error)) => bail!("cannot listen: {error}"),
         other => other?,
     };
     eprintln!("switch ready: participants {} operators {}", switch.fsp_url(), switch.admin_url());
     stop.await;
     switch.shutdown().await.context("the switch's store")?;
-    if let Some(ledger) = durable {
-        ledger.stop().context("the ledger's store")?;
-    }
+    ledger.stop()?;
     Ok(ExitCode::SUCCESS)
 }

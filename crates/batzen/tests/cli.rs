@@ -31,6 +31,7 @@ fn help_texts() {
         "ledger client",
         "ledger bench",
         "store verify",
+        "switch serve",
         "switch demo",
         "switch fsps",
         "switch bench",

@@ -90,6 +90,23 @@ pub struct WindowTotals {
     pub net: i128,
 }
 
+/// What one participant pays (positive) or is paid in a settlement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetAmount {
+    /// The participant's name.
+    pub name: String,
+    /// The participant's id in the settlement.
+    pub participant: Value,
+    /// Its account's id in the settlement.
+    pub account: Value,
+    /// In ten-thousandths of the currency.
+    pub net: i128,
+}
+
+/// The steps that a settlement takes, in order.
+pub const SETTLEMENT_STEPS: [&str; 4] =
+    ["PS_TRANSFERS_RECORDED", "PS_TRANSFERS_RESERVED", "PS_TRANSFERS_COMMITTED", "SETTLED"];
+
 impl Hub {
     /// Operators with these tokens, who use the administrative interface at this address.
     #[must_use]
@@ -225,27 +242,92 @@ impl Hub {
     /// # Errors
     /// When the switch cannot be reached or refuses.
     pub fn funds_in(&self, name: &str, currency: &str, cents: u64) -> Result<(), HubError> {
-        let accounts = self.get(&format!("/participants/{name}/accounts"))?;
-        let is_settlement = |account: &&Value| {
-            account["ledgerAccountType"] == "SETTLEMENT" && account["currency"] == currency
-        };
-        let id = accounts
-            .as_array()
-            .and_then(|accounts| accounts.iter().find(is_settlement))
-            .map(|account| plain(&account["id"]))
-            .ok_or_else(|| HubError::Unexpected(format!("{name} has no settlement account: {accounts}")))?;
+        let text = amount(cents);
+        self.funds(name, currency, "recordFundsIn", &text, "deposit at the settlement bank")?;
+        Ok(())
+    }
+
+    /// Books what the settlement bank has moved for a settlement: a participant that owed (a positive net, in
+    /// ten-thousandths) has less there, one that was owed has more.
+    ///
+    /// # Errors
+    /// When the switch cannot be reached or refuses, and when the net is finer than hundredths.
+    pub fn book_settled(&self, name: &str, currency: &str, net: i128) -> Result<(), HubError> {
+        let cents = u64::try_from(net.unsigned_abs() / 100)
+            .ok()
+            .filter(|cents| u128::from(*cents) * 100 == net.unsigned_abs())
+            .ok_or_else(|| HubError::Unexpected(format!("{net} ten-thousandths are no hundredths")))?;
+        if cents == 0 {
+            return Ok(());
+        }
+        let (text, reason) = (amount(cents), "moved by the settlement bank");
+        if net < 0 {
+            self.funds(name, currency, "recordFundsIn", &text, reason)?;
+            return Ok(());
+        }
+        let path = self.funds(name, currency, "recordFundsOutPrepareReserve", &text, reason)?;
+        let body = json!({"action": "recordFundsOutCommit", "reason": reason});
+        self.change("PUT", &path, &body)?;
+        Ok(())
+    }
+
+    /// Books a movement of funds. Returns its path.
+    fn funds(
+        &self,
+        name: &str,
+        currency: &str,
+        action: &str,
+        amount: &str,
+        reason: &str,
+    ) -> Result<String, HubError> {
+        let account = plain(&self.account(name, currency, "SETTLEMENT")?["id"]);
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         let transfer = TransferId::from_random(u128::from_le_bytes(random));
         let body = json!({
             "transferId": transfer.to_string(),
-            "externalReference": format!("deposit of {name}"),
-            "action": "recordFundsIn",
-            "reason": "deposit at the settlement bank",
-            "amount": {"amount": amount(cents), "currency": currency},
+            "externalReference": format!("settlement bank, account of {name}"),
+            "action": action,
+            "reason": reason,
+            "amount": {"amount": amount, "currency": currency},
         });
-        self.change("POST", &format!("/participants/{name}/accounts/{id}"), &body)?;
-        Ok(())
+        let path = format!("/participants/{name}/accounts/{account}");
+        self.change("POST", &path, &body)?;
+        Ok(format!("{path}/transfers/{transfer}"))
+    }
+
+    /// A participant's account of this kind.
+    fn account(&self, name: &str, currency: &str, kind: &str) -> Result<Value, HubError> {
+        let accounts = self.get(&format!("/participants/{name}/accounts"))?;
+        let is_meant =
+            |account: &&Value| account["ledgerAccountType"] == kind && account["currency"] == currency;
+        let found = accounts.as_array().and_then(|accounts| accounts.iter().find(is_meant));
+        found
+            .cloned()
+            .ok_or_else(|| HubError::Unexpected(format!("{name} has no {kind} account: {accounts}")))
+    }
+
+    fn account_value(&self, name: &str, currency: &str, kind: &str) -> Result<i128, HubError> {
+        let account = self.account(name, currency, kind)?;
+        ten_thousandths(&account["value"])
+            .ok_or_else(|| HubError::Unexpected(format!("an account without a value: {account}")))
+    }
+
+    /// What a participant owes (positive) at present, in ten-thousandths.
+    ///
+    /// # Errors
+    /// When the switch cannot be reached, or says something else than accounts.
+    pub fn position(&self, name: &str, currency: &str) -> Result<i128, HubError> {
+        self.account_value(name, currency, "POSITION")
+    }
+
+    /// What a participant has at the settlement bank by the switch's books, in ten-thousandths.
+    ///
+    /// # Errors
+    /// When the switch cannot be reached, or says something else than accounts.
+    pub fn liquidity(&self, name: &str, currency: &str) -> Result<i128, HubError> {
+        // The hub's liability: shown as a credit.
+        Ok(-self.account_value(name, currency, "SETTLEMENT")?)
     }
 
     /// The window that is open.
@@ -306,6 +388,66 @@ impl Hub {
                 })
             })
             .collect()
+    }
+
+    /// Begins the settlement of a closed window. Returns its id.
+    ///
+    /// # Errors
+    /// When the switch cannot be reached or refuses.
+    pub fn begin_settlement(&self, model: &str, window: &Value) -> Result<Value, HubError> {
+        let body = json!({
+            "settlementModel": model,
+            "reason": "end of the window",
+            "settlementWindows": [{"id": window}],
+        });
+        let settlement = self.change("POST", "/settlements", &body)?;
+        Ok(settlement["id"].clone())
+    }
+
+    /// What each participant pays and is paid.
+    ///
+    /// # Errors
+    /// When the switch cannot be reached, or says something else than amounts.
+    pub fn nets(&self, settlement: &Value) -> Result<Vec<NetAmount>, HubError> {
+        let answer = self.get(&format!("/settlements/{}", plain(settlement)))?;
+        let unexpected = || HubError::Unexpected(format!("nets of a settlement expected: {answer}"));
+        let mut nets = Vec::new();
+        for participant in answer["participants"].as_array().ok_or_else(unexpected)? {
+            for account in participant["accounts"].as_array().ok_or_else(unexpected)? {
+                let net =
+                    ten_thousandths(&account["netSettlementAmount"]["amount"]).ok_or_else(unexpected)?;
+                let name = participant.get("name").unwrap_or(&participant["id"]);
+                nets.push(NetAmount {
+                    name: plain(name),
+                    participant: participant["id"].clone(),
+                    account: account["id"].clone(),
+                    net,
+                });
+            }
+        }
+        Ok(nets)
+    }
+
+    /// Takes all accounts of a settlement one step further.
+    ///
+    /// # Errors
+    /// When the switch cannot be reached or refuses.
+    pub fn step_settlement(&self, settlement: &Value, step: &str) -> Result<Value, HubError> {
+        let participants: Vec<Value> = self
+            .nets(settlement)?
+            .into_iter()
+            .map(|net| {
+                let account = json!({
+                    "id": net.account,
+                    "state": step,
+                    "reason": "settlement",
+                    "externalReference": format!("bank {}", plain(settlement)),
+                });
+                json!({"id": net.participant, "accounts": [account]})
+            })
+            .collect();
+        let body = json!({"participants": participants});
+        self.change("PUT", &format!("/settlements/{}", plain(settlement)), &body)
     }
 }
 

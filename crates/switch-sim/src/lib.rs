@@ -11,7 +11,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`hub`] | the operators: onboarding, funds, windows |
+//! | [`hub`] | the operators: onboarding, funds, windows, settlements |
 //! | [`ilp`] | packet, fulfilment, condition |
 //! | [`order`] | what is asked of the participants: single transfers, loads, behaviours |
 //! | [`outcome`] | what came of it |

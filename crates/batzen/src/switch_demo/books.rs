@@ -15,6 +15,12 @@ pub struct Sheet {
     credits: i128,
     pending: i128,
     hub_settlement: i128,
+    /// The settlement of the day.
+    settlement: String,
+    /// What each participant has at the settlement bank.
+    liquidity: Vec<(String, i128)>,
+    /// What all had brought there before.
+    brought: i128,
     /// Transfers that the switch has committed.
     committed: u64,
     /// Transfers that are neither committed nor aborted.
@@ -32,7 +38,7 @@ impl Sheet {
     ///
     /// # Errors
     /// When the switch does not answer, or not with balances.
-    pub fn read(hub: &Hub, fsps: &Fsps) -> anyhow::Result<Self> {
+    pub fn read(hub: &Hub, fsps: &Fsps, settled: &play::Settled) -> anyhow::Result<Self> {
         let answer = hub.get("/balances")?;
         let currencies = answer["currencies"].as_array().context("currencies of /balances")?;
         let currency = currencies
@@ -52,6 +58,9 @@ impl Sheet {
             credits: amount("ledgerCredits")?,
             pending: amount("pending")?,
             hub_settlement: amount("hubSettlement")?,
+            settlement: settled.id.clone(),
+            liquidity: fsps.names().iter().cloned().zip(settled.liquidity.iter().copied()).collect(),
+            brought: play::FUNDS_CENTS.iter().map(|cents| i128::from(*cents) * 100).sum(),
             committed: count(|state| matches!(state, "COMMITTED" | "SETTLED")),
             unfinished: count(|state| state.starts_with("RE")),
             callbacks: play::committed(fsps).len() as u64,
@@ -73,6 +82,8 @@ impl Sheet {
         check(self.debits > 0, "nothing was booked");
         check(self.pending == 0, "amounts are pending");
         check(self.hub_settlement == 0, "the hub's settlement account is not zero");
+        let liquidity: i128 = self.liquidity.iter().map(|(_, amount)| amount).sum();
+        check(liquidity == self.brought, "the settlement made or lost money");
         check(self.unfinished == 0, "transfers are not finished");
         check(self.committed == self.callbacks, "payers know of other committed transfers than the switch");
         check(self.contradictory == 0, "participants were told contradictory things");
@@ -90,12 +101,16 @@ impl Sheet {
 
     /// For programs.
     pub fn json(&self) -> Value {
+        let liquidity: serde_json::Map<String, Value> =
+            self.liquidity.iter().map(|(name, amount)| (name.clone(), decimal(*amount).into())).collect();
         json!({
             "currency": CURRENCY,
             "debits": decimal(self.debits),
             "credits": decimal(self.credits),
             "pending": decimal(self.pending),
             "hub_settlement": decimal(self.hub_settlement),
+            "settlement": self.settlement,
+            "liquidity": liquidity,
             "committed": self.committed,
             "callbacks": self.callbacks,
             "unfinished": self.unfinished,
@@ -111,6 +126,9 @@ impl Sheet {
         // Writing to a string cannot fail.
         for (name, amount) in self.rows() {
             let _ = writeln!(text, "  {name:<18}{:>20} {CURRENCY}", decimal(amount));
+        }
+        for (name, amount) in &self.liquidity {
+            let _ = writeln!(text, "  {:<18}{:>20} {CURRENCY}", format!("funds of {name}"), decimal(*amount));
         }
         let _ = writeln!(text, "  {:<18}{:>20} transfers", "committed", self.committed);
         let _ = writeln!(text, "  {:<18}{:>20} callbacks to payers", "told", self.callbacks);
@@ -138,6 +156,9 @@ mod tests {
             credits: 5,
             pending: 0,
             hub_settlement: 0,
+            settlement: "1".to_owned(),
+            liquidity: vec![("one".to_owned(), 3), ("two".to_owned(), 4)],
+            brought: 7,
             committed: 2,
             unfinished: 0,
             states: Value::Null,
@@ -151,6 +172,7 @@ mod tests {
             Sheet { debits: 0, credits: 0, ..good() },
             Sheet { pending: 1, ..good() },
             Sheet { hub_settlement: -1, ..good() },
+            Sheet { brought: 8, ..good() },
             Sheet { callbacks: 3, ..good() },
             Sheet { unfinished: 1, ..good() },
             Sheet { contradictory: 1, ..good() },

@@ -17,9 +17,9 @@ use super::{CURRENCY, Place};
 ///
 /// # Errors
 /// When the settlement does not add up, or a file cannot be written.
-pub fn write(closed: &Closed, fsps: &Fsps, place: &Place) -> anyhow::Result<Vec<PathBuf>> {
+pub fn write(id: &str, closed: &Closed, fsps: &Fsps, place: &Place) -> anyhow::Result<Vec<PathBuf>> {
     let dir = crate::services::directory(&place.reports())?;
-    let settlement = settlement(closed)?;
+    let settlement = settlement(id, closed)?;
     let mut files = vec![("settlement.csv".to_owned(), tables::settlement(&settlement)?)];
     for (leg, name) in [(Leg::Collection, "collection"), (Leg::Payout, "payout")] {
         if let Some(message) = pacs009::write(&settlement, leg)? {
@@ -47,8 +47,7 @@ fn agent(name: &str) -> Agent {
     Agent { name: name.to_owned(), bic: None, account: format!("SETTLEMENT-{name}") }
 }
 
-/// The settlement that the window asks for.
-fn settlement(closed: &Closed) -> anyhow::Result<Settlement> {
+fn settlement(id: &str, closed: &Closed) -> anyhow::Result<Settlement> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     let nets = closed.totals.iter().map(|total| Net {
         participant: agent(&total.name),
@@ -59,7 +58,7 @@ fn settlement(closed: &Closed) -> anyhow::Result<Settlement> {
         net: total.net,
     });
     Ok(Settlement {
-        id: closed.window.to_string(),
+        id: id.to_owned(),
         currency: Currency::new(CURRENCY)?,
         created: Instant(u64::try_from(now.as_millis())?),
         windows: vec![closed.window],
@@ -82,11 +81,21 @@ fn statement(settlement: &Settlement, index: usize, fsps: &Fsps) -> anyhow::Resu
         entries.push(Entry { at, kind, reference: id, counterparty, change });
     }
     entries.sort_by_key(|entry| entry.at);
+    let net = settlement.nets[index].net;
+    if net != 0 {
+        entries.push(Entry {
+            at: settlement.created,
+            kind: EntryKind::Settlement,
+            reference: settlement.id.clone(),
+            counterparty: String::new(),
+            change: -net,
+        });
+    }
     Ok(Statement {
         participant: settlement.nets[index].participant.name.clone(),
         currency: settlement.currency.clone(),
         opening: 0,
         entries,
-        closing: settlement.nets[index].net,
+        closing: 0,
     })
 }

@@ -16,11 +16,9 @@ mod steps;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::Context as _;
-use batzen_ledger::Ledger;
-use batzen_ledger_store::{DurableLedger, DurableOptions};
+use batzen_ledger_net::LedgerAddress;
 use batzen_switch::{Operator, RunningSwitch, Switch, SwitchConfig};
 use batzen_switch_sim::hub::Hub;
 use batzen_switch_sim::{Fsps, FspsConfig};
@@ -28,6 +26,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::services;
+use crate::switch_ledger::SwitchLedger;
 use steps::Steps;
 
 /// The currency of the demonstration.
@@ -53,6 +52,10 @@ pub struct DemoArgs {
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
+    /// Where the money is: embedded (in this process), tcp://HOST:PORT, unix:///PATH or
+    /// tigerbeetle://ADDRESS,ADDRESS (a ledger that holds nothing yet)
+    #[arg(long, value_name = "LEDGER", default_value_t = LedgerAddress::Embedded)]
+    ledger: LedgerAddress,
 }
 
 /// Where everything is.
@@ -89,18 +92,16 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     services::block_on(demonstrate(args, place))
 }
 
-/// A switch with a ledger, both in this process.
+/// A switch in this process with its ledger.
 struct Town {
-    ledger: Arc<DurableLedger>,
+    ledger: SwitchLedger,
     switch: RunningSwitch,
     hub: Hub,
 }
 
 impl Town {
-    async fn start(place: &Place) -> anyhow::Result<Self> {
-        let dir = services::directory(&place.path.join("ledger"))?;
-        let open = move || DurableLedger::open(&dir, DurableOptions::default());
-        let ledger = Arc::new(tokio::task::spawn_blocking(open).await?.context("the ledger")?);
+    async fn start(place: &Place, address: &LedgerAddress) -> anyhow::Result<Self> {
+        let ledger = SwitchLedger::open(address, Some(&place.path.join("ledger"))).await?;
         // Of use to nobody else: the switch listens on this machine only.
         let tokens = ["one", "two"].map(|name| {
             let mut random = [0; 16];
@@ -113,21 +114,21 @@ impl Town {
             operators: vec![Operator::new("one", one), Operator::new("two", two)],
             ..SwitchConfig::default()
         };
-        let switch = Switch::start(config, Arc::clone(&ledger) as Arc<dyn Ledger>).await?;
+        let switch = Switch::start(config, ledger.shared()).await?;
         let hub = Hub::new(switch.admin_addr, tokens);
         Ok(Self { ledger, switch, hub })
     }
 
     async fn shutdown(self) -> anyhow::Result<()> {
         self.switch.shutdown().await.context("the switch's store")?;
-        self.ledger.stop().context("the ledger's store")
+        self.ledger.stop()
     }
 }
 
 async fn demonstrate(args: &DemoArgs, place: Place) -> anyhow::Result<ExitCode> {
     let stop = services::stop_signal()?;
     tokio::pin!(stop);
-    let town = Town::start(&place).await?;
+    let town = Town::start(&place, &args.ledger).await?;
     let url = town.switch.fsp_url();
     let mut config = FspsConfig::new(NAMES.len(), town.switch.addr, CURRENCY);
     config.names = NAMES.map(str::to_owned).to_vec();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use batzen_switch_sim::hub::{self, Hub, Onboarding, WindowTotals};
+use batzen_switch_sim::hub::{self, Hub, Onboarding, SETTLEMENT_STEPS, WindowTotals};
 use batzen_switch_sim::{Behaviour, Fsps, Order, Outcome, Told};
 use serde_json::json;
 
@@ -23,7 +23,7 @@ const SHORT_EXPIRATION: Duration = Duration::from_secs(1);
 /// What each participant may owe, in hundredths.
 const CAP_CENTS: u64 = 100_000;
 /// What the participants have at the settlement bank, in hundredths. The last one has less than its cap.
-const FUNDS_CENTS: [u64; 4] = [1_000_000, 1_000_000, 1_000_000, 5_000];
+pub const FUNDS_CENTS: [u64; 4] = [1_000_000, 1_000_000, 1_000_000, 5_000];
 /// Transfers that simply succeed.
 const TRANSFERS: u64 = 40;
 
@@ -48,14 +48,15 @@ pub fn play(steps: &mut Steps, hub: &Hub, fsps: &Fsps, place: &Place) -> anyhow:
     steps.step("repeat", || repeat(fsps))?;
     steps.step("expire", || expire(fsps))?;
     let closed = steps.step("window", || close(hub, fsps))?;
+    let settlement = steps.step("settle", || settle(hub, &closed))?;
     let reports = steps.step("report", || {
-        let reports = files::write(&closed, fsps, place)?;
+        let reports = files::write(&settlement.id, &closed, fsps, place)?;
         let words = format!("{} files in {}", reports.len(), place.reports().display());
         let count = reports.len();
         Ok((reports, Done { count, words }))
     })?;
     let sheet = steps.step("balance", || {
-        let sheet = Sheet::read(hub, fsps)?;
+        let sheet = Sheet::read(hub, fsps, &settlement)?;
         let problems = sheet.problems();
         ensure!(problems.is_empty(), "{}", problems.join("; "));
         let words = "debits equal credits, nothing is pending, everybody was told the same".to_owned();
@@ -220,6 +221,47 @@ fn close(hub: &Hub, fsps: &Fsps) -> anyhow::Result<(Closed, Done)> {
     let count = totals.len();
     let window = window.as_u64().context("windows have numbers")?;
     Ok((Closed { window, totals }, Done { count, words }))
+}
+
+/// A settlement that has taken all its steps.
+pub struct Settled {
+    /// Its number.
+    pub id: String,
+    /// What each participant has at the settlement bank afterwards, in the order of the participants.
+    pub liquidity: Vec<i128>,
+}
+
+/// Settles the window step by step and books what the settlement bank has moved. Afterwards nobody owes anything.
+fn settle(hub: &Hub, closed: &Closed) -> anyhow::Result<(Settled, Done)> {
+    let id = hub.begin_settlement(MODEL, &closed.window.into())?;
+    let nets = hub.nets(&id)?;
+    for total in &closed.totals {
+        let net: i128 = nets.iter().filter(|net| net.name == total.name).map(|net| net.net).sum();
+        ensure!(net == total.net, "{}: a net of {net} instead of {} ten-thousandths", total.name, total.net);
+    }
+    ensure!(nets.iter().map(|net| net.net).sum::<i128>() == 0, "the nets do not sum to zero");
+    for step in SETTLEMENT_STEPS {
+        let settlement = hub.step_settlement(&id, step).with_context(|| step.to_owned())?;
+        ensure!(settlement["state"] == step, "after {step} the settlement is {}", settlement["state"]);
+    }
+    let window = hub.get(&format!("/settlementWindows/{}", closed.window))?["state"].clone();
+    ensure!(window == "SETTLED", "the settled window is {window}");
+    let mut liquidity = Vec::new();
+    for (total, funds_cents) in closed.totals.iter().zip(FUNDS_CENTS) {
+        let WindowTotals { name, net, .. } = total;
+        let position = hub.position(name, CURRENCY)?;
+        ensure!(position == 0, "{name} still owes {position} ten-thousandths");
+        hub.book_settled(name, CURRENCY, *net).with_context(|| name.clone())?;
+        let left = hub.liquidity(name, CURRENCY)?;
+        let expected = i128::from(funds_cents) * 100 - net;
+        ensure!(left == expected, "{name} has {left} instead of {expected} ten-thousandths");
+        liquidity.push(left);
+    }
+    let words = format!(
+        "settlement {id} in {} steps; every position is zero again, and funds have moved by the nets",
+        SETTLEMENT_STEPS.len()
+    );
+    Ok((Settled { id: id.to_string(), liquidity }, Done { count: nets.len(), words }))
 }
 
 /// What each participant knows of what it has sent and received, in the order of the participants.

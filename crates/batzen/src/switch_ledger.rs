@@ -1,0 +1,52 @@
+//! The ledger that a switch clears on: in its own process, or elsewhere.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use batzen_ledger::{Ledger, MemoryLedger};
+use batzen_ledger_net::LedgerAddress;
+use batzen_ledger_store::{DurableLedger, DurableOptions};
+
+use crate::services;
+
+/// An open ledger.
+pub struct SwitchLedger {
+    ledger: Arc<dyn Ledger>,
+    /// To be stopped with the switch.
+    own: Option<Arc<DurableLedger>>,
+}
+
+impl SwitchLedger {
+    /// Connects to the ledger, or opens one in this directory; none: one in memory. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When it cannot be opened or reached.
+    pub async fn open(address: &LedgerAddress, dir: Option<&Path>) -> anyhow::Result<Self> {
+        if *address != LedgerAddress::Embedded {
+            let connected = batzen_ledger_net::connect(&address.to_string()).await;
+            let ledger = connected.with_context(|| format!("the ledger at {address}"))?;
+            return Ok(Self { ledger, own: None });
+        }
+        let Some(dir) = dir else {
+            return Ok(Self { ledger: Arc::new(MemoryLedger::with_system_clock()), own: None });
+        };
+        let dir = services::directory(dir)?;
+        let open = move || DurableLedger::open(&dir, DurableOptions::default());
+        let own = Arc::new(tokio::task::spawn_blocking(open).await?.context("the ledger")?);
+        Ok(Self { ledger: Arc::clone(&own) as Arc<dyn Ledger>, own: Some(own) })
+    }
+
+    /// For the switch.
+    pub fn shared(&self) -> Arc<dyn Ledger> {
+        Arc::clone(&self.ledger)
+    }
+
+    /// Ends a ledger of the process' own; one that is elsewhere goes on.
+    ///
+    /// # Errors
+    /// When its store cannot be closed.
+    pub fn stop(self) -> anyhow::Result<()> {
+        self.own.map_or(Ok(()), |own| own.stop().context("the ledger's store"))
+    }
+}
