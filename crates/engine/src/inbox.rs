@@ -29,7 +29,8 @@ pub(crate) struct Inbox<J> {
 pub(crate) struct Taken {
     since: Instant,
     background: usize,
-    beside_clients: bool,
+    /// Whether a client's command came lately.
+    pub(crate) beside_clients: bool,
 }
 
 impl<J> Inbox<J> {

@@ -355,6 +355,7 @@ fn run<R: Rules>(
     let is_background = |job: &Job<R>| batcher.rules.is_background(&job.command);
     while let Some(taken) = inbox.take(&mut jobs, batch_commands_max, is_background) {
         batcher.metrics.dequeued(jobs.len() as u64);
+        batcher.metrics.served_clients(taken.beside_clients);
         // Those whose evidence was overtaken too often are decided and proved in one go.
         let at_once = jobs.extract_if(.., |job| job.reads >= READS_BESIDE_MAX).collect::<Vec<_>>();
         if !jobs.is_empty() {

@@ -1,6 +1,6 @@
 //! Counters of a lane: what the operator needs to see whether batching works.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use batzen_metrics::{Counter, Gauge, Histogram, Page};
@@ -14,6 +14,7 @@ pub struct LaneMetrics {
     conflicts: Counter,
     rejected: Counter,
     failed: Counter,
+    serves_clients: AtomicBool,
     queued: AtomicU64,
     queue_limit: Gauge,
     batch_limit: Gauge,
@@ -32,6 +33,7 @@ impl Default for LaneMetrics {
             conflicts: Counter::default(),
             rejected: Counter::default(),
             failed: Counter::default(),
+            serves_clients: AtomicBool::new(false),
             queued: AtomicU64::new(0),
             queue_limit: Gauge::default(),
             batch_limit: Gauge::default(),
@@ -81,6 +83,15 @@ impl LaneMetrics {
 
     pub(crate) fn dequeued(&self, count: u64) {
         self.queued.fetch_sub(count, Relaxed);
+    }
+
+    pub(crate) fn served_clients(&self, does: bool) {
+        self.serves_clients.store(does, Relaxed);
+    }
+
+    /// Whether clients' commands came shortly before the latest batch: whoever works in the background then leaves them room.
+    pub fn serves_clients(&self) -> bool {
+        self.serves_clients.load(Relaxed)
     }
 
     pub(crate) fn rejected(&self) {

@@ -38,6 +38,9 @@ use crate::service::Exchange;
 
 /// Transfers asked for at the same time.
 const IN_FLIGHT_MAX: usize = 256;
+/// Transfers asked for at the same time by the service while it serves clients: their requests share its threads with payments,
+/// which would wait behind a burst.
+const IN_FLIGHT_BESIDE_CLIENTS: usize = 8;
 /// Open transfers read, and claimed, at once, unless the worker is told otherwise ...
 const PAGE: usize = 1_024;
 /// ... and at most.
@@ -302,7 +305,7 @@ impl<'a> Transfers<'a> {
                 }
             }
             for (open, claim) in self.claim(page, alone).await? {
-                while self.asking.len() >= IN_FLIGHT_MAX || self.answered.len() >= UNRECORDED_MAX {
+                while self.asking.len() >= self.in_flight_max() || self.answered.len() >= UNRECORDED_MAX {
                     check_drain(self.app)?;
                     self.step().await;
                 }
@@ -359,6 +362,11 @@ impl<'a> Transfers<'a> {
         let mut now = now.into_iter().map(|found| found.is_some_and(|found| is_open(&found.row)));
         claimed.retain(|_| now.next().unwrap_or(false));
         Ok(claimed)
+    }
+
+    fn in_flight_max(&self) -> usize {
+        let beside_clients = self.mode == Mode::Service && self.app.lane.metrics().serves_clients();
+        if beside_clients { IN_FLIGHT_BESIDE_CLIENTS } else { IN_FLIGHT_MAX }
     }
 
     fn is_due(&self, wtid: Wtid) -> bool {
