@@ -57,7 +57,9 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    const fn name(self) -> &'static str {
+    /// As reports have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Sent => "sent",
             Self::Received => "received",

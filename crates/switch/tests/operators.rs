@@ -227,11 +227,75 @@ async fn windows_are_settled_in_net_and_positions_go_back_to_zero() {
     assert_eq!(sums["ledgerDebits"], sums["ledgerCredits"]);
     step(&scene, &settlement, "SETTLED").await;
     assert_eq!(get(&scene, "settlementWindows/1").await["state"], "SETTLED");
-    let path = format!("settlements/{}/report?format=csv", settlement["id"]);
-    let reply = scene.client.get(format!("{}{path}", scene.switch.admin_url()));
-    let reply = reply.header("authorization", "Bearer token-a").send().await.unwrap();
-    let text = String::from_utf8(reply.body.to_vec()).unwrap();
-    assert!(text.contains(",fsp2,EUR,120.5,300,-179.5,SETTLED,\"bank-7\"\r\n"), "{text}");
+    reports_tell_the_settlement(&scene, &settlement).await;
+}
+
+async fn text(scene: &Scene, path: &str) -> (u16, String) {
+    let call = scene.client.get(format!("{}{path}", scene.switch.admin_url()));
+    let reply = call.header("authorization", "Bearer token-a").send().await.unwrap();
+    (reply.status, String::from_utf8(reply.body.to_vec()).unwrap())
+}
+
+/// Of the settlement above.
+async fn reports_tell_the_settlement(scene: &Scene, settlement: &Value) {
+    let report = format!("settlements/{}/report", settlement["id"]);
+    assert_eq!(get(scene, &report).await["state"], "SETTLED");
+    let (status, csv) = text(scene, &format!("{report}?format=csv")).await;
+    assert_eq!(status, 200, "{csv}");
+    assert!(csv.contains(",EUR,1,fsp2,SETTLEMENT-fsp2,1,120.50,1,300.00,-179.50\r\n"), "{csv}");
+    assert_eq!(csv.lines().count(), 4, "{csv}");
+    for (leg, transactions, account) in
+        [("collection", 1, "SETTLEMENT-fsp1"), ("payout", 2, "SETTLEMENT-fsp3")]
+    {
+        let (status, xml) = text(scene, &format!("{report}?format=pacs009&leg={leg}")).await;
+        assert_eq!(status, 200, "{xml}");
+        assert!(xml.contains("pacs.009.001.08") && xml.contains(account), "{xml}");
+        assert!(xml.contains("<CtrlSum>280.00</CtrlSum>"), "{xml}");
+        assert_eq!(xml.matches("<CdtTrfTxInf>").count(), transactions, "{xml}");
+    }
+    let (status, xml) = text(scene, &format!("{report}?format=camt054&participant=fsp3&currency=EUR")).await;
+    assert_eq!(status, 200, "{xml}");
+    assert!(xml.contains("100.50") && xml.contains("<CdtDbtInd>CRDT</CdtDbtInd>"), "{xml}");
+    for (query, expected) in [
+        ("format=pdf", 400),
+        ("format=pacs009", 400),
+        ("format=camt054", 404),
+        ("format=camt054&participant=fsp9", 404),
+        ("format=csv&currency=USD", 404),
+        ("format=csv&currency=euro", 400),
+    ] {
+        assert_eq!(text(scene, &format!("{report}?{query}")).await.0, expected, "{query}");
+    }
+    // The first settlement was given up: nothing is to be paid for it, and nothing was.
+    for query in ["format=pacs009&leg=payout", "format=camt054&participant=fsp3"] {
+        assert_eq!(text(scene, &format!("settlements/1/report?{query}")).await.0, 409, "{query}");
+    }
+
+    let statement = "participants/fsp2/statement?window=1&currency=EUR";
+    let shown = get(scene, statement).await;
+    assert_eq!(shown["closing"], "-179.5");
+    let entries: Vec<_> = shown["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| [&one["kind"], &one["counterparty"], &one["change"], &one["position"]])
+        .collect();
+    assert_eq!(
+        json!(entries),
+        json!([["received", "fsp1", "-300", "-300"], ["sent", "fsp3", "120.5", "-179.5"]])
+    );
+    let (status, csv) = text(scene, &format!("{statement}&format=csv")).await;
+    assert_eq!(status, 200, "{csv}");
+    assert_eq!(csv.lines().count(), 5, "{csv}");
+    assert!(csv.ends_with(",closing,,,EUR,,-179.50\r\n"), "{csv}");
+    for (path, expected) in [
+        ("participants/fsp2/statement?window=1", 400),
+        ("participants/fsp2/statement?window=99&currency=EUR", 404),
+        ("participants/fsp9/statement?window=1&currency=EUR", 404),
+        ("participants/fsp2/statement?window=1&currency=EUR&format=xml", 400),
+    ] {
+        assert_eq!(text(scene, path).await.0, expected, "{path}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

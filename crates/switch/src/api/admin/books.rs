@@ -66,7 +66,7 @@ impl AdminApi {
     }
 
     /// The number of a participant or the hub.
-    fn number(&self, name: &str) -> Result<u32, Response> {
+    pub(super) fn number(&self, name: &str) -> Result<u32, Response> {
         if name.eq_ignore_ascii_case(HUB_NAME) {
             return Ok(HUB);
         }

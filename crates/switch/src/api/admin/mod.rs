@@ -5,6 +5,7 @@ mod books;
 mod changes;
 mod funds;
 mod metrics;
+mod reports;
 mod settlements;
 
 use std::sync::Arc;
@@ -227,7 +228,10 @@ impl AdminApi {
             E::SettlementChange => self.settlement_change(wish).await,
             E::SettlementReport => self.settlement_report(wish),
             E::Balances => self.balances().await,
-            E::Statement => self.statement(wish),
+            E::Statement => match wish.request.query_text("window") {
+                Some(window) => self.window_statement(wish, window).await,
+                None => self.statement(wish),
+            },
             E::Transfer => self.transfer(wish.param(0)),
         }
     }

@@ -1,4 +1,4 @@
-//! Settlements and their reports.
+//! Settlements.
 
 use batzen_http::Response;
 use batzen_tables::switch::{AccountKind, SettlementAccountKey, Settlements};
@@ -66,7 +66,7 @@ fn state_name(number: u8) -> &'static str {
 }
 
 impl AdminApi {
-    fn settlement_of(&self, id: &str) -> Result<Settlement, Response> {
+    pub(super) fn settlement_of(&self, id: &str) -> Result<Settlement, Response> {
         let id = id.parse().map_err(|_| failed(&Refusal::Unknown("settlement").into()))?;
         Settlement::read(self.service.store(), id).map_err(|error| failed(&error))
     }
@@ -99,7 +99,7 @@ impl AdminApi {
         Ok(Response::json(200, &self.settlement_json(&self.settlement_of(id)?)?))
     }
 
-    fn settlement_json(&self, settlement: &Settlement) -> Result<Value, Response> {
+    pub(super) fn settlement_json(&self, settlement: &Settlement) -> Result<Value, Response> {
         let directory = self.service.directory();
         let mut participants: Vec<Value> = Vec::new();
         for (key, row) in &settlement.accounts {
@@ -189,35 +189,5 @@ impl AdminApi {
         let reason = remark(&account.reason)?;
         let reference = remark(&account.external_reference)?;
         self.service.settlement_step(&Step { key: key.clone(), to, reason, reference }).await
-    }
-
-    /// A settlement for the settlement bank: JSON, or CSV with one line an account.
-    pub(super) fn settlement_report(&self, wish: &Wish<'_>) -> Answer {
-        let settlement = self.settlement_of(wish.param(0))?;
-        match wish.request.query_text("format") {
-            None | Some("json") => Ok(Response::json(200, &self.settlement_json(&settlement)?)),
-            Some("csv") => {
-                let directory = self.service.directory();
-                let mut text =
-                    "settlement,participant,currency,sent,received,net,state,externalReference\r\n"
-                        .to_owned();
-                for (key, row) in &settlement.accounts {
-                    // Names are plain; references may hold anything.
-                    let reference = row.reference.replace('"', "\"\"");
-                    text.push_str(&format!(
-                        "{},{},{},{},{},{},{},\"{reference}\"\r\n",
-                        settlement.id,
-                        directory.name(key.participant),
-                        currency_text(key.currency),
-                        format_amount(row.sent),
-                        format_amount(row.received),
-                        format_signed(net(row)),
-                        state_name(row.state),
-                    ));
-                }
-                Ok(Response::bytes(200, "text/csv; charset=utf-8", text))
-            }
-            Some(_) => Err(malformed("the format is json or csv")),
-        }
     }
 }
