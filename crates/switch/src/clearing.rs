@@ -17,8 +17,10 @@ use crate::ids::{Role, derive};
 use crate::pipeline::Lane;
 use crate::rules::{Answer, AnswerStatus, Command, Intent, IntentKind};
 
-/// Intents taken into one request: a gross one makes four events.
+/// Intents taken into one request, unless what comes together goes beyond: a gross one makes four events.
 const INTENTS_MAX: usize = 4096;
+/// Events that one intent makes at most.
+const EVENTS_MAX: usize = 4;
 /// Pauses between attempts at a ledger that does not answer.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -213,6 +215,10 @@ fn events(intent: &Intent, out: &mut Vec<Transfer>) {
     }
 }
 
+fn is_same_bulk(one: &Intent, next: &Intent) -> bool {
+    one.bulk.is_some() && one.bulk == next.bulk
+}
+
 /// Told when liquidity or headroom of a participant has changed by a gross settlement.
 pub trait Settled: Send + 'static {
     /// These two have settled with each other.
@@ -249,15 +255,28 @@ pub fn left_behind(store: &Store) -> Result<Vec<Intent>, StoreError> {
 }
 
 impl<S: Settled> Clearing<S> {
-    /// Works until the sender of intents is gone. `left` may have been sent before.
-    pub async fn run(self, left: Vec<Intent>, mut intents: mpsc::UnboundedReceiver<Intent>) {
-        for part in left.chunks(INTENTS_MAX) {
+    /// Works until the sender of intents is gone: what belongs together comes together. `left` may have been sent before.
+    pub async fn run(self, left: Vec<Intent>, mut intents: mpsc::UnboundedReceiver<Vec<Intent>>) {
+        let mut left = &left[..];
+        while !left.is_empty() {
+            let groups = left.chunk_by(is_same_bulk).map(<[Intent]>::len);
+            let ends = groups.scan(0, |end, length| {
+                *end += length;
+                Some(*end)
+            });
+            let length =
+                ends.take_while(|end| *end <= INTENTS_MAX).last().expect("a bulk is smaller than a request");
+            let (part, rest) = left.split_at(length);
             self.clear(part, true).await;
+            left = rest;
         }
-        let mut batch = Vec::with_capacity(INTENTS_MAX);
-        while intents.recv_many(&mut batch, INTENTS_MAX).await > 0 {
+        while let Some(mut batch) = intents.recv().await {
+            while batch.len() < INTENTS_MAX
+                && let Ok(more) = intents.try_recv()
+            {
+                batch.extend(more);
+            }
             self.clear(&batch, false).await;
-            batch.clear();
         }
     }
 
@@ -265,19 +284,18 @@ impl<S: Settled> Clearing<S> {
         let now = (self.clock)() / 1000;
         let mut answers = Vec::with_capacity(intents.len());
         let (mut sent, mut batch) = (Vec::with_capacity(intents.len()), Vec::with_capacity(intents.len()));
-        for intent in intents {
-            if intent.kind == IntentKind::Reserve && intent.expiration <= now && !sent_before {
-                answers.push(Answer { intent: *intent, status: AnswerStatus::TooLate });
-                continue;
+        // All of a bulk goes into one request: its items are few enough, even if each makes four events.
+        for group in intents.chunk_by(is_same_bulk) {
+            if batch.len() + group.len() * EVENTS_MAX > BATCH_EVENTS_MAX {
+                self.ask(std::mem::take(&mut sent), std::mem::take(&mut batch), &mut answers).await;
             }
-            let first = batch.len();
-            events(intent, &mut batch);
-            if batch.len() > BATCH_EVENTS_MAX {
-                let rest = batch.split_off(first);
-                self.ask(std::mem::take(&mut sent), std::mem::replace(&mut batch, rest), &mut answers).await;
-                sent.push((*intent, 0));
-            } else {
-                sent.push((*intent, first));
+            for intent in group {
+                if intent.kind == IntentKind::Reserve && intent.expiration <= now && !sent_before {
+                    answers.push(Answer { intent: *intent, status: AnswerStatus::TooLate });
+                    continue;
+                }
+                sent.push((*intent, batch.len()));
+                events(intent, &mut batch);
             }
         }
         self.ask(sent, batch, &mut answers).await;

@@ -218,6 +218,12 @@ pub enum BulkState {
     Rejected,
 }
 
+impl BulkState {
+    /// Every state, by number.
+    pub const ALL: [Self; 6] =
+        [Self::Received, Self::Pending, Self::Accepted, Self::Processing, Self::Completed, Self::Rejected];
+}
+
 /// What became of one item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

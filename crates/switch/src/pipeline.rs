@@ -147,7 +147,7 @@ impl Lane {
         store: Store,
         clock: SwitchClock,
         limits: LaneLimits,
-        intents: mpsc::UnboundedSender<Intent>,
+        intents: mpsc::UnboundedSender<Vec<Intent>>,
         follow: impl Follow,
     ) -> Result<Self, StoreError> {
         let mut first_number = 1;
@@ -239,7 +239,7 @@ struct Worker<F> {
     shared: Arc<Shared>,
     batcher: Batcher<SwitchRules>,
     clock: SwitchClock,
-    intents: mpsc::UnboundedSender<Intent>,
+    intents: mpsc::UnboundedSender<Vec<Intent>>,
     follow: F,
     next_number: u64,
 }
@@ -351,10 +351,8 @@ impl<F: Follow> Worker<F> {
         let counters = &self.shared.counters;
         if !outcome.intents.is_empty() {
             counters.intents.set(counters.intents.get() + outcome.intents.len() as u64);
-            for intent in &outcome.intents {
-                // At the end nobody takes it: the next start will.
-                let _ = self.intents.send(*intent);
-            }
+            // Together, so that a bulk is not divided. At the end nobody takes them: the next start will.
+            let _ = self.intents.send(outcome.intents.clone());
         }
         if !outcome.told.is_empty() {
             self.follow.told(&outcome.told);

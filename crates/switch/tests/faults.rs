@@ -5,10 +5,11 @@
 mod common;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use batzen_http::Method;
 use batzen_ledger::{
     Account, AccountBalance, AccountFilter, Answer, ChangeEvent, ChangeFilter, CreateAccountStatus,
     CreateResult, CreateTransferStatus, Ledger, LedgerError, MemoryLedger, QueryFilter, Transfer,
@@ -17,6 +18,7 @@ use batzen_store::Store;
 use batzen_switch::Switch;
 use batzen_switch::messages::TransferState;
 use batzen_switch::rules::state::{State, history};
+use batzen_switch::values::{format_hash, format_uuid};
 use batzen_tables::switch::{Nets, SwitchStateKey, SwitchStates, Transfers};
 use common::{Scene, TestClock, config, memory_ledger};
 
@@ -29,6 +31,8 @@ struct Lossy {
     failing: AtomicBool,
     /// Does nothing at all any more.
     dead: AtomicBool,
+    /// The sizes of the requests that it has acted on.
+    sizes: Mutex<Vec<usize>>,
 }
 
 impl Ledger for Lossy {
@@ -40,6 +44,7 @@ impl Ledger for Lossy {
             if self.dead.load(Ordering::SeqCst) {
                 return Err(LedgerError::Busy("planted".to_owned()));
             }
+            self.sizes.lock().unwrap().push(events.len());
             let turn = self.turn.fetch_add(1, Ordering::SeqCst);
             match turn % 4 {
                 _ if !self.failing.load(Ordering::SeqCst) => self.ledger.create_transfers(events).await,
@@ -82,6 +87,7 @@ fn lossy(clock: &Arc<TestClock>) -> Arc<Lossy> {
         turn: AtomicU64::new(0),
         failing: AtomicBool::new(false),
         dead: AtomicBool::new(false),
+        sizes: Mutex::default(),
     })
 }
 
@@ -251,13 +257,7 @@ async fn what_a_switch_leaves_behind_is_finished_by_the_next() {
             ledger.dead.store(true, Ordering::SeqCst);
             assert_eq!(scene.fulfil(id, 1, 0, "COMMITTED", &SECRET).await, 200);
         }
-        let store = scene.store.clone();
-        let Scene { switch, fsps, client, next_id, .. } = scene;
-        switch.shutdown().await.unwrap();
-        ledger.dead.store(false, Ordering::SeqCst);
-        let switch = Switch::start_on(config(&clock), store.clone(), Arc::clone(&ledger) as Arc<dyn Ledger>);
-        let switch = switch.await.unwrap();
-        scene = Scene { clock: Arc::clone(&clock), switch, fsps, client, store, next_id };
+        scene = restart(scene, &ledger).await;
         if !dies_at_fulfil {
             scene.fsps[1].about(id, 1).await;
             assert_eq!(scene.fulfil(id, 1, 0, "COMMITTED", &SECRET).await, 200);
@@ -266,6 +266,55 @@ async fn what_a_switch_leaves_behind_is_finished_by_the_next() {
         assert_eq!(told[0].json()["transferState"], "COMMITTED");
     }
     check_books(&scene, &scene.store).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bulk_that_is_left_behind_is_finished_and_asked_of_the_ledger_at_once() {
+    let clock = TestClock::new();
+    let ledger = lossy(&clock);
+    let mut scene = Scene::over(2, Arc::clone(&clock), Arc::clone(&ledger) as Arc<dyn Ledger>).await;
+    for (dies_at_prepare, dies_at_fulfil) in [(false, false), (true, false), (false, true)] {
+        ledger.sizes.lock().unwrap().clear();
+        let id = scene.id();
+        let ids: Vec<u128> = (0..300).map(|_| scene.id()).collect();
+        let items = ids.iter().map(|id| common::item(*id, "0.5", &SECRET)).collect();
+        let body = scene.bulk(id, items).to_string();
+        let fulfilment = |id: &u128| {
+            let (id, fulfilment) = (format_uuid(*id), format_hash(&SECRET));
+            serde_json::json!({ "transferId": id, "fulfilment": fulfilment })
+        };
+        let answer = common::answer(ids.iter().map(fulfilment).collect()).to_string();
+        let path = format!("bulkTransfers/{}", format_uuid(id));
+        ledger.dead.store(dies_at_prepare, Ordering::SeqCst);
+        let reply = scene.send(Method::POST, "bulkTransfers", "fsp1", "fsp2", body.as_bytes()).await;
+        assert_eq!(reply.status, 202);
+        if dies_at_prepare {
+            scene = restart(scene, &ledger).await;
+        }
+        scene.fsps[1].about(id, 1).await;
+        ledger.dead.store(dies_at_fulfil, Ordering::SeqCst);
+        assert_eq!(scene.send(Method::PUT, &path, "fsp2", "fsp1", answer.as_bytes()).await.status, 200);
+        if dies_at_fulfil {
+            scene = restart(scene, &ledger).await;
+        }
+        let told = scene.fsps[0].about(id, 1).await.remove(0).json();
+        assert_eq!(told["bulkTransferState"], "COMPLETED");
+        let results = told["individualTransferResults"].as_array().unwrap().clone();
+        assert_eq!(results, ids.iter().map(fulfilment).collect::<Vec<_>>());
+        let sizes = ledger.sizes.lock().unwrap().clone();
+        assert_eq!(sizes.into_iter().filter(|size| *size >= 300).count(), 2, "one to reserve, one to post");
+    }
+    check_books(&scene, &scene.store).await;
+    ledger.ledger.verify().unwrap();
+}
+
+/// Ends the switch and starts another on the same store, with a ledger that works again.
+async fn restart(scene: Scene, ledger: &Arc<Lossy>) -> Scene {
+    let Scene { clock, switch, fsps, client, store, next_id } = scene;
+    switch.shutdown().await.unwrap();
+    ledger.dead.store(false, Ordering::SeqCst);
+    let switch = Switch::start_on(config(&clock), store.clone(), Arc::clone(ledger) as Arc<dyn Ledger>);
+    Scene { switch: switch.await.unwrap(), clock, fsps, client, store, next_id }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

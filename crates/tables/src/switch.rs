@@ -362,6 +362,10 @@ pub enum BodyKind {
     Fulfil = 2,
     /// The payee's PUT error.
     Error = 3,
+    /// The payer's POST of a bulk transfer.
+    BulkPrepare = 4,
+    /// The payee's PUT error about a bulk transfer.
+    BulkError = 5,
 }
 
 record! {
@@ -473,8 +477,12 @@ record! {
         pub error_hash: Option<[u8; 32]>,
         /// When items expire.
         pub expiration: u64,
-        /// Items not yet answered by the ledger, while it is being reserved; later those without a final state.
+        /// Items that the ledger has not yet reserved or refused.
+        pub unanswered_items: u32,
+        /// Items without a final state.
         pub open_items: u32,
+        /// Whether an item failed for a reason that the payee has not given itself: it is told the outcome.
+        pub tells_payee: bool,
         /// The ids of the items in order, 16 bytes each.
         pub items: Vec<u8>,
         /// Items that failed before they were recorded (their ids were known): place in `items` (2 bytes) and code (2 bytes).

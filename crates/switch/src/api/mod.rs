@@ -1,4 +1,5 @@
 //! HTTP: the participants' interface and the operators'.
 
 pub mod admin;
+mod bulk;
 pub mod participant;

@@ -93,6 +93,13 @@ pub(super) struct Parties {
     pub destination: Option<Arc<Entry>>,
 }
 
+impl Parties {
+    /// The number of the one for whom it is; 0 if there is none.
+    pub(super) fn destination_number(&self) -> u32 {
+        self.destination.as_ref().map_or(0, |entry| entry.number)
+    }
+}
+
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
@@ -220,10 +227,10 @@ pub(super) fn party(directory: &Snapshot, name: &str) -> Result<Party, Refuse> {
 
 /// The handler of the participants' listener.
 pub struct ParticipantApi {
-    service: Arc<Service>,
+    pub(super) service: Arc<Service>,
 }
 
-type Answer = Result<Response, Refuse>;
+pub(super) type Answer = Result<Response, Refuse>;
 
 impl ParticipantApi {
     /// The interface of this service.
@@ -235,8 +242,7 @@ impl ParticipantApi {
         let segments: [&str; 4] = std::array::from_fn(|place| request.segment(place));
         let depth = request.segments.len();
         let resource = match segments[0] {
-            "transfers" if depth <= 3 => segments[0],
-            "bulkTransfers" if depth <= 3 => return Err(Refuse::new(501, ApiError::NotImplemented, "")),
+            "transfers" | "bulkTransfers" if depth <= 3 => segments[0],
             _ => return Err(Refuse::new(404, ApiError::UnknownUri, "")),
         };
         let directory = self.service.directory();
@@ -249,6 +255,13 @@ impl ParticipantApi {
             ("GET", "transfers", 2, _) => {
                 let (id, source) = (uuid(id, "the transfer's id")?, parties()?.source.number);
                 self.run(202, Command::Get { id, source }).await
+            }
+            ("POST", "bulkTransfers", 1, _) => self.bulk_prepare(request, &parties()?, &directory).await,
+            ("PUT", "bulkTransfers", 2, _) => self.bulk_fulfil(request, id, &parties()?).await,
+            ("PUT", "bulkTransfers", 3, "error") => self.bulk_error(request, id, &parties()?).await,
+            ("GET", "bulkTransfers", 2, _) => {
+                let (id, source) = (uuid(id, "the bulk transfer's id")?, parties()?.source.number);
+                self.run(202, Command::BulkGet { id, source }).await
             }
             (_, _, 3, error) if error != "error" => Err(Refuse::new(404, ApiError::UnknownUri, "")),
             _ => Err(Refuse::new(405, ApiError::ClientError, "the method is not allowed here")),
@@ -306,7 +319,7 @@ impl ParticipantApi {
         let fulfil = Fulfil {
             id,
             source: parties.source.number,
-            destination: parties.destination.as_ref().map_or(0, |entry| entry.number),
+            destination: parties.destination_number(),
             fulfilment: parse_hash(fulfilment),
             reserved,
             message: received(request)?,
@@ -315,23 +328,21 @@ impl ParticipantApi {
     }
 
     async fn error(&self, request: &Request, id: &str, parties: &Parties) -> Answer {
-        let id = uuid(id, "the transfer's id")?;
-        let (code, text) = error_information(&request.body)?;
-        let error = ErrorMessage {
-            id,
-            source: parties.source.number,
-            destination: parties.destination.as_ref().map_or(0, |entry| entry.number),
-            code,
-            text,
-            message: received(request)?,
-        };
+        let error = error_message(request, uuid(id, "the transfer's id")?, parties)?;
         self.run(200, Command::Error(Box::new(error))).await
     }
 }
 
-/// Code and description of an error body.
-pub(super) fn error_information(body: &[u8]) -> Result<(u16, String), Refuse> {
-    let ErrorBody { error_information } = parse(body)?;
+/// `PUT .../error` of a transfer or bulk transfer.
+pub(super) fn error_message(request: &Request, id: u128, parties: &Parties) -> Result<ErrorMessage, Refuse> {
+    let ErrorBody { error_information: error } = parse(&request.body)?;
+    let (code, text) = error_information(error)?;
+    let (source, destination) = (parties.source.number, parties.destination_number());
+    Ok(ErrorMessage { id, source, destination, code, text, message: received(request)? })
+}
+
+/// Code and description of an error.
+pub(super) fn error_information(error_information: ErrorInformation<'_>) -> Result<(u16, String), Refuse> {
     let code = error_information.error_code;
     let digits = code.len() == 4 && code.bytes().all(|b| b.is_ascii_digit());
     let number: Option<u16> = if digits { code.parse().ok() } else { None };

@@ -5,6 +5,7 @@
 //! the rows removed that were acknowledged. What a kill interrupts is sent again by the next start. A window never holds two
 //! messages about one transfer, so that none overtakes another.
 
+mod bulk;
 mod render;
 pub(crate) mod wire;
 

@@ -4,14 +4,16 @@ use std::collections::HashMap;
 
 use batzen_store::{Found, Store, StoreError};
 use batzen_tables::switch::{
-    Bodies, BodyKey, BodyKind, BodyRow, Outbox, TransferKey, TransferRow, Transfers,
+    Bodies, BodyKey, BodyKind, BodyRow, BulkKey, BulkRow, Bulks, Outbox, TransferKey, TransferRow, Transfers,
 };
 
 use super::wire::split_url;
 use crate::directory::{Entry, Snapshot};
-use crate::messages::{CONTENT_TYPE, ErrorBody, ErrorInformation, Fulfil, Patch, SWITCH_NAME, TransferState};
-use crate::rules::MessageKind;
+use crate::messages::{
+    CONTENT_TYPE, CONTENT_TYPE_BULK, ErrorBody, ErrorInformation, Fulfil, Patch, SWITCH_NAME, TransferState,
+};
 use crate::rules::state::State;
+use crate::rules::{MessageKind, bulks};
 use crate::values::{format_hash, format_http_date, format_time, format_uuid};
 
 /// A message ready to be sent.
@@ -25,14 +27,15 @@ pub(super) struct Ready {
 
 /// The rows that a window of messages is about.
 pub(super) struct Rows {
-    transfers: HashMap<u128, TransferRow>,
-    bodies: HashMap<BodyKey, BodyRow>,
+    pub(super) bulks: HashMap<u128, BulkRow>,
+    pub(super) transfers: HashMap<u128, TransferRow>,
+    pub(super) bodies: HashMap<BodyKey, BodyRow>,
 }
 
 impl Rows {
-    /// Reads them in two bulk reads.
+    /// Reads them, all of a kind at once.
     pub fn read(store: &Store, window: &[Found<Outbox>]) -> Result<Self, StoreError> {
-        let (mut transfers, mut bodies) = (Vec::new(), Vec::new());
+        let (mut bulks, mut transfers, mut bodies) = (Vec::new(), Vec::new(), Vec::new());
         for found in window {
             let id = found.row.id;
             match MessageKind::from_number(found.row.kind) {
@@ -43,15 +46,28 @@ impl Rows {
                     transfers.push(TransferKey { id });
                 }
                 Some(MessageKind::State | MessageKind::Patch) => transfers.push(TransferKey { id }),
-                _ => {}
+                Some(MessageKind::BulkPrepare) => {
+                    bulks.push(BulkKey { id });
+                    bodies.push(BodyKey::new(id, BodyKind::BulkPrepare));
+                }
+                Some(MessageKind::BulkState) => {
+                    bulks.push(BulkKey { id });
+                    bodies.push(BodyKey::new(id, BodyKind::BulkError));
+                }
+                Some(MessageKind::SwitchError | MessageKind::BulkSwitchError | MessageKind::Notice)
+                | None => {}
             }
         }
+        let rows = store.get_many::<Bulks>(&bulks)?;
+        let found = bulks.into_iter().zip(rows);
+        let bulks: HashMap<u128, BulkRow> = found.filter_map(|(key, row)| Some((key.id, row?.row))).collect();
+        transfers.extend(bulks.values().flat_map(bulks::items).map(|id| TransferKey { id }));
         let rows = store.get_many::<Transfers>(&transfers)?;
         let found = transfers.into_iter().zip(rows);
         let transfers = found.filter_map(|(key, row)| Some((key.id, row?.row))).collect();
         let rows = store.get_many::<Bodies>(&bodies)?;
         let bodies = bodies.into_iter().zip(rows).filter_map(|(key, row)| Some((key, row?.row))).collect();
-        Ok(Self { transfers, bodies })
+        Ok(Self { bulks, transfers, bodies })
     }
 }
 
@@ -61,6 +77,15 @@ pub(super) struct Renderer<'a> {
     pub directory: &'a Snapshot,
     pub to: &'a Entry,
     pub now_ms: u64,
+}
+
+/// Code and description of an error.
+pub(super) fn error_information(code: u16, text: &str) -> ErrorInformation<'static> {
+    ErrorInformation {
+        error_code: format!("{code:04}").into(),
+        error_description: text.chars().take(128).collect::<String>().into(),
+        extension_list: None,
+    }
 }
 
 /// The kinds of addresses that a message may go to, the special one first.
@@ -112,8 +137,13 @@ impl Renderer<'_> {
                 let path = format!("/transfers/{}", format_uuid(id));
                 self.own("PATCH", "TRANSFER_PUT", &path, &patch)
             }
+            MessageKind::BulkPrepare => self.bulk_prepare(id),
+            MessageKind::BulkState => self.bulk_state(id),
+            MessageKind::BulkSwitchError => {
+                let path = format!("/bulkTransfers/{}/error", format_uuid(id));
+                self.error(&path, "BULK_TRANSFER_ERROR", message.row.code, &message.row.text)
+            }
             MessageKind::Notice => self.notice(&message.row.text),
-            _ => None,
         }
     }
 
@@ -138,11 +168,7 @@ impl Renderer<'_> {
     }
 
     pub(super) fn error(&self, path: &str, special: &str, code: u16, text: &str) -> Option<Ready> {
-        let error_information = ErrorInformation {
-            error_code: format!("{code:04}").into(),
-            error_description: text.chars().take(128).collect::<String>().into(),
-            extension_list: None,
-        };
+        let error_information = error_information(code, text);
         self.own("PUT", special, path, &ErrorBody { error_information })
     }
 
@@ -165,7 +191,8 @@ impl Renderer<'_> {
         path: &str,
         body: &impl serde::Serialize,
     ) -> Option<Ready> {
-        let headers = self.own_headers(CONTENT_TYPE);
+        let is_bulk = path.starts_with("/bulkTransfers");
+        let headers = self.own_headers(if is_bulk { CONTENT_TYPE_BULK } else { CONTENT_TYPE });
         self.request(method, special, path, &headers, &serde_json::to_vec(body).ok()?)
     }
 

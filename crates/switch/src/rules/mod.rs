@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`state`] | the states of a transfer and the moves between them |
 //! | [`transfers`] | prepare, fulfil, error, expiry, and the ledger's answers |
+//! | [`bulks`] | bulk transfers: many transfers that are announced and answered together |
 //! | [`admin`] | participants, accounts, limits, approvals |
 //! | [`windows`] | settlement windows and what was sent and received in them |
 //! | [`settlements`] | net settlement |
@@ -15,6 +16,7 @@
 //! records the answer.
 
 pub mod admin;
+pub mod bulks;
 pub mod movements;
 pub mod settlements;
 pub mod state;
@@ -30,6 +32,7 @@ use batzen_tables::switch::{
 use crate::errors::ApiError;
 
 pub use admin::{ApprovalState, Change, Refusal};
+pub use bulks::{BulkError, BulkFulfil, BulkPrepare, ItemResult};
 pub use movements::MovementCommand;
 pub use settlements::SettlementCommand;
 pub use transfers::{Answer, AnswerStatus, ErrorMessage, Fulfil, Intent, IntentKind, Prepare};
@@ -48,6 +51,19 @@ pub enum Command {
     /// A participant asks how a transfer stands.
     Get {
         /// The transfer.
+        id: u128,
+        /// Who asks.
+        source: u32,
+    },
+    /// A payer's bulk transfer.
+    BulkPrepare(Box<BulkPrepare>),
+    /// A payee's answer to a bulk transfer.
+    BulkFulfil(Box<BulkFulfil>),
+    /// A payee rejects a bulk transfer.
+    BulkError(Box<BulkError>),
+    /// A participant asks how a bulk transfer stands.
+    BulkGet {
+        /// The bulk transfer.
         id: u128,
         /// Who asks.
         source: u32,
@@ -296,6 +312,13 @@ impl Rules for SwitchRules {
                 transfers::plan_transfer(*id, plan);
                 plan_message(plan, *source, number);
             }
+            Command::BulkPrepare(prepare) => bulks::plan_prepare(prepare, number, plan),
+            Command::BulkFulfil(fulfil) => bulks::plan_fulfil(fulfil, number, plan),
+            Command::BulkError(error) => bulks::plan_error(error, number, plan),
+            Command::BulkGet { id, source } => {
+                bulks::plan_bulk(*id, plan);
+                plan_message(plan, *source, number);
+            }
             Command::Expire(ids) => ids.iter().for_each(|id| transfers::plan_transfer(*id, plan)),
             Command::Answers(answers) => {
                 for (answer, number) in answers.iter().zip(number..) {
@@ -326,6 +349,10 @@ impl Rules for SwitchRules {
             Command::Fulfil(fulfil) => transfers::fulfil(rows, fulfil, cx),
             Command::Error(error) => transfers::error(rows, error, cx),
             Command::Get { id, source } => transfers::get(rows, *id, *source, cx),
+            Command::BulkPrepare(prepare) => self.bulk_prepare(rows, prepare, cx),
+            Command::BulkFulfil(fulfil) => bulks::fulfil(rows, fulfil, cx),
+            Command::BulkError(error) => bulks::error(rows, error, cx),
+            Command::BulkGet { id, source } => bulks::get(rows, *id, *source, cx),
             Command::Expire(ids) => transfers::expire(rows, ids, cx),
             Command::Answers(answers) => transfers::answers(rows, answers, cx),
             Command::Sent(keys) => {

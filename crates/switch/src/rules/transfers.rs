@@ -7,7 +7,9 @@ use batzen_tables::switch::{
 };
 
 use super::state::{self, State, advance, received_millis};
-use super::{Context, Message, MessageKind, SwitchRules, change_state, plan_message, plan_state, windows};
+use super::{
+    Context, Message, MessageKind, SwitchRules, bulks, change_state, plan_message, plan_state, windows,
+};
 use crate::errors::ApiError;
 use crate::fulfilment;
 use crate::messages::TransferState;
@@ -224,6 +226,9 @@ pub(super) fn plan_answer(answer: &Answer, number: u64, plan: &mut Plan) {
     plan_transfer(id, plan);
     plan_message(plan, payer, number);
     plan_message(plan, payee, number);
+    if let Some(bulk) = answer.intent.bulk {
+        bulks::plan_bulk(bulk, plan);
+    }
     if window != 0 {
         plan_state(plan);
         windows::plan_committed(window, payer, payee, currency, plan);
@@ -379,6 +384,9 @@ fn known<'a>(
         Some(row) if row.payee != source || row.payer != destination => {
             Some((ApiError::ValidationError, "sender or receiver is not the transfer's"))
         }
+        Some(row) if row.bulk.is_some() => {
+            Some((ApiError::ValidationError, "the transfer is answered with its bulk transfer"))
+        }
         Some(_) => None,
     };
     if let Some((error, text)) = fault {
@@ -500,18 +508,29 @@ pub(super) fn error(rows: &mut WorkingSet, error: &ErrorMessage, cx: &mut Contex
         return too_late(rows, id, source, &row, false, cx);
     }
     let mut row = row.clone();
-    row.error_hash = Some(error.message.hash);
-    let (next, code) = match error.code {
-        // A rejection without a reason of its own.
-        5104 | 5105 => (State::ReceivedReject, error.code),
-        code => (State::ReceivedError, code),
-    };
-    advance(&mut row, next, code, cx.micros);
-    (row.error_code, row.error_text, row.completed) = (code, error.text.clone(), cx.millis());
-    intend(&mut row, id, IntentKind::Void, cx);
+    accept_error(id, &mut row, error.message.hash, (error.code, &error.text), cx);
     let Received { headers, body, .. } = error.message.clone();
     rows.insert::<Bodies>(&BodyKey::new(id, BodyKind::Error), BodyRow { headers, body });
     rows.update::<Transfers>(&TransferKey { id }, row);
+}
+
+/// The payee refuses a reserved transfer by the message with this hash: to be voided.
+pub(super) fn accept_error(
+    id: u128,
+    row: &mut TransferRow,
+    hash: [u8; 32],
+    (code, text): (u16, &str),
+    cx: &mut Context,
+) {
+    row.error_hash = Some(hash);
+    let next = match code {
+        // A rejection without a reason of its own.
+        5104 | 5105 => State::ReceivedReject,
+        _ => State::ReceivedError,
+    };
+    advance(row, next, code, cx.micros);
+    (row.error_code, row.error_text, row.completed) = (code, text.to_owned(), cx.millis());
+    intend(row, id, IntentKind::Void, cx);
 }
 
 pub(super) fn get(rows: &mut WorkingSet, id: u128, source: u32, cx: &mut Context) {
@@ -619,8 +638,10 @@ fn answered(
         }
     }
     let state = State::of(&row);
-    if state.is_final() && row.bulk.is_none() {
-        tell_outcome(rows, id, was, &row, cx);
+    match row.bulk {
+        Some(bulk) => bulks::item_answered(rows, bulk, (answer.intent.kind, was), &row, cx),
+        None if state.is_final() => tell_outcome(rows, id, was, &row, cx),
+        None => {}
     }
     rows.update::<Transfers>(key, row);
 }

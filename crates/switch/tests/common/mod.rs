@@ -166,6 +166,23 @@ pub fn config(clock: &Arc<TestClock>) -> SwitchConfig {
     }
 }
 
+/// An item of a bulk.
+pub fn item(id: u128, amount: &str, fulfilment: &[u8; 32]) -> Value {
+    json!({
+        "transferId": format_uuid(id), "transferAmount": { "currency": CURRENCY, "amount": amount },
+        "ilpPacket": "AYIBgQAAAAAAAASwNGxldmVsb25lLmRmc3AxLm1lci45",
+        "condition": format_hash(&condition_of(fulfilment)),
+    })
+}
+
+/// A payee's answer to a bulk.
+pub fn answer(results: Vec<Value>) -> Value {
+    json!({
+        "bulkTransferState": "COMPLETED", "completedTimestamp": "2026-11-21T15:00:00.000Z",
+        "individualTransferResults": results,
+    })
+}
+
 /// A switch over a memory store and a memory ledger, with its participants.
 pub struct Scene {
     pub clock: Arc<TestClock>,
@@ -254,6 +271,15 @@ impl Scene {
             "transferId": format_uuid(id), "payerFsp": self.fsps[payer].name, "payeeFsp": self.fsps[payee].name,
             "amount": { "currency": CURRENCY, "amount": amount },
             "ilpPacket": "AYIBgQAAAAAAAASwNGxldmVsb25lLmRmc3AxLm1lci45", "condition": format_hash(&condition_of(fulfilment)),
+            "expiration": format_time(self.clock.millis() + 30_000),
+        })
+    }
+
+    /// A bulk of `fsp1` for `fsp2`.
+    pub fn bulk(&self, id: u128, items: Vec<Value>) -> Value {
+        json!({
+            "bulkTransferId": format_uuid(id), "bulkQuoteId": format_uuid(id), "payerFsp": "fsp1",
+            "payeeFsp": "fsp2", "individualTransfers": items,
             "expiration": format_time(self.clock.millis() + 30_000),
         })
     }
