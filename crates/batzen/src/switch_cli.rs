@@ -121,7 +121,7 @@ fn switch_config(args: &ServeArgs) -> anyhow::Result<SwitchConfig> {
         if let Some(name) = section.strip_prefix(OPERATOR_PREFIX) {
             let token = ini.text(&section, "TOKEN");
             let token = token.with_context(|| format!("[{section}] has no TOKEN"))?;
-            operators.push(Operator::new(name, &token));
+            operators.push(Operator::new(name, token));
         }
     }
     let data_dir = match (&args.data, args.in_memory) {
