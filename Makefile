@@ -61,37 +61,49 @@ bench: needs ## micro-benchmarks of cryptography and storage
 timing-test: needs ## look for secrets in the time that operations with private keys take (statistical, some minutes)
 	$(CARGO) run --release --locked -p batzen-crypto --example timing
 
-# The runs that docs/performance.md shows, in its order: name of the result, then scenario and options.
+# The runs that docs/performance.md shows, in its order: name of the result, then the command.
 RESULTS ?= docs/results
 BENCH_TIME ?= 10
 define BENCH_RUNS
-withdraw                 withdraw --rsa 2048 --duration $(BENCH_TIME)
-withdraw-cs              withdraw --cs --duration $(BENCH_TIME)
-batch-withdraw           withdraw --rsa 2048 --batch 10 --duration $(BENCH_TIME)
-deposit                  deposit --rsa 2048 --duration $(BENCH_TIME)
-deposit-one-merchant     deposit --rsa 2048 --merchants one --duration $(BENCH_TIME)
-deposit-zipf             deposit --rsa 2048 --merchants zipf --duration $(BENCH_TIME)
-deposit-cs               deposit --cs --duration $(BENCH_TIME)
-batch-deposit            batch-deposit --rsa 2048 --batch 10 --duration $(BENCH_TIME)
-deposit-70-percent-alone deposit --rsa 2048 --rate 70% --duration $(BENCH_TIME)
-deposit-70-percent       deposit --rsa 2048 --rate 70% --with-workers --duration $(BENCH_TIME)
-refresh                  refresh --rsa 2048 --duration $(BENCH_TIME)
-mixed                    mixed --rsa 2048 --duration $(BENCH_TIME)
-cycle                    cycle --rsa 2048 --duration $(BENCH_TIME)
-batch-cycle              cycle --rsa 2048 --batch 10 --duration $(BENCH_TIME)
-wirewatch                wirewatch
-aggregator               aggregator
-transfer                 transfer
-store                    store
+withdraw                 bench withdraw --rsa 2048 --duration $(BENCH_TIME)
+withdraw-cs              bench withdraw --cs --duration $(BENCH_TIME)
+batch-withdraw           bench withdraw --rsa 2048 --batch 10 --duration $(BENCH_TIME)
+deposit                  bench deposit --rsa 2048 --duration $(BENCH_TIME)
+deposit-one-merchant     bench deposit --rsa 2048 --merchants one --duration $(BENCH_TIME)
+deposit-zipf             bench deposit --rsa 2048 --merchants zipf --duration $(BENCH_TIME)
+deposit-cs               bench deposit --cs --duration $(BENCH_TIME)
+batch-deposit            bench batch-deposit --rsa 2048 --batch 10 --duration $(BENCH_TIME)
+deposit-70-percent-alone bench deposit --rsa 2048 --rate 70% --duration $(BENCH_TIME)
+deposit-70-percent       bench deposit --rsa 2048 --rate 70% --with-workers --duration $(BENCH_TIME)
+refresh                  bench refresh --rsa 2048 --duration $(BENCH_TIME)
+mixed                    bench mixed --rsa 2048 --duration $(BENCH_TIME)
+cycle                    bench cycle --rsa 2048 --duration $(BENCH_TIME)
+batch-cycle              bench cycle --rsa 2048 --batch 10 --duration $(BENCH_TIME)
+wirewatch                bench wirewatch
+aggregator               bench aggregator
+transfer                 bench transfer
+store                    bench store
+ledger-batch             ledger bench --transfers 10000000
+ledger-hundred           ledger bench --batch 100 --clients 32 --transfers 4000000
+ledger-single            ledger bench --batch 1 --clients 1000 --transfers 1000000
+ledger-single-unix       ledger bench --batch 1 --clients 1000 --transfers 1000000 --transport unix
+ledger-pairs             ledger bench --pending 100 --transfers 2000000
+ledger-zipf              ledger bench --accounts-by zipf --transfers 4000000
+ledger-two-accounts      ledger bench --accounts-by two --transfers 4000000
+ledger-million-accounts  ledger bench --accounts 1000000 --transfers 4000000
+switch-2                 switch bench --participants 2 --duration $(BENCH_TIME)
+switch-8                 switch bench --participants 8 --duration $(BENCH_TIME)
+switch-16                switch bench --participants 16 --duration $(BENCH_TIME)
+switch-32                switch bench --participants 32 --duration $(BENCH_TIME)
 endef
 export BENCH_RUNS
 
 bench-all: build ## every measurement of docs/performance.md, its tables, and a report with plots (BENCH_TIME=10 seconds each)
 	rm -rf $(RESULTS)/limits && $(BIN) bench limits --out $(RESULTS)/limits
 	while read -r name run; do \
-		echo "== $$name: batzen bench $$run" >&2; \
+		echo "== $$name: batzen $$run" >&2; \
 		rm -rf "$(RESULTS)/$$name"; \
-		$(BIN) bench $$run --out "$(RESULTS)/$$name" </dev/null; \
+		$(BIN) $$run --out "$(RESULTS)/$$name" </dev/null; \
 		rm -f "$(RESULTS)/$$name"/server-metrics-*.prom; \
 	done <<<"$$BENCH_RUNS"
 	names=$$(awk '{ print "$(RESULTS)/" $$1 }' <<<"$$BENCH_RUNS"); \
