@@ -77,6 +77,23 @@ async fn repetitions_are_answered_and_modifications_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_message_of_another_tells_nothing_about_its_transfer() {
+    let scene = Scene::new(3).await;
+    let id = scene.id();
+    let body = scene.body(id, 0, 1, "5", &SECRET);
+    assert_eq!(scene.prepare(0, 1, &body).await, 202);
+    scene.fsps[1].about(id, 1).await;
+    assert_eq!(scene.fulfil(id, 1, 0, "COMMITTED", &SECRET).await, 200);
+    assert_eq!(scene.fsps[0].about(id, 1).await[0].json()["transferState"], "COMMITTED");
+    // Word for word, but from somebody else: without state and fulfilment.
+    assert_eq!(scene.prepare(2, 1, &body).await, 202);
+    let told = scene.fsps[2].about(id, 1).await;
+    assert_eq!(told[0].error_code(), "3106");
+    assert!(!told[0].json().to_string().contains("fulfilment"));
+    assert_eq!(scene.balances(1).await.position(), 50_000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refusals_wrong_fulfilments_and_expiry_give_the_money_back() {
     let scene = Scene::new(3).await;
     // The payee refuses: its error is forwarded.

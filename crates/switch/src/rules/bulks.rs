@@ -134,7 +134,7 @@ impl SwitchRules {
         let BulkPrepare { id, source, .. } = *prepare;
         let key = BulkKey { id };
         if let Some(known) = rows.get::<Bulks>(&key) {
-            if known.prepare_hash != prepare.message.hash {
+            if known.prepare_hash != prepare.message.hash || known.payer != source {
                 refuse(rows, source, id, (ApiError::ModifiedRequest, ""), cx);
             } else if state_of(known) != BulkState::Pending {
                 cx.tell(rows, Message::new(source, MessageKind::BulkState, id));

@@ -242,7 +242,9 @@ impl SwitchRules {
     pub(super) fn prepare(&self, rows: &mut WorkingSet, prepare: &Prepare, cx: &mut Context) {
         let key = TransferKey { id: prepare.id };
         if let Some(known) = rows.get::<Transfers>(&key) {
-            if known.prepare_hash != prepare.message.hash || known.bulk != prepare.bulk {
+            // Who only knows the text of another's message learns nothing of its transfer. (One that is invalid may name anybody.)
+            let is_foreign = known.payer != prepare.source && State::of(known) != State::Invalid;
+            if known.prepare_hash != prepare.message.hash || known.bulk != prepare.bulk || is_foreign {
                 let error = ApiError::ModifiedRequest;
                 cx.tell(rows, Message::error(prepare.source, prepare.id, error, ""));
             } else if State::of(known) != State::ReceivedPrepare {

@@ -18,6 +18,7 @@ use batzen_tables::bank::{
     BankAccounts, BankTransactions, EQUITY_ACCOUNT, Origin, TransactionKey, WithdrawalRow,
 };
 use serde::{Deserialize, Serialize};
+use subtle::ConstantTimeEq;
 
 use super::access::withdraw_uri;
 use super::{Answer, READ_MAX, Service, body, refused, wrong_member};
@@ -129,8 +130,8 @@ impl Service {
     fn acts(&self, head: &Head) -> Result<Session, Response> {
         let session = self.logged_in(head)?;
         let shown = head.header(CSRF_HEADER).unwrap_or_default();
-        // Both are random: how long the comparison takes tells nothing about what is right.
-        if shown == session.csrf { Ok(session) } else { Err(foreign()) }
+        let is_ours = bool::from(shown.as_bytes().ct_eq(session.csrf.as_bytes()));
+        if is_ours { Ok(session) } else { Err(foreign()) }
     }
 
     fn cookie(&self, token: &str, seconds: u32) -> String {
