@@ -1,0 +1,128 @@
+//! What is installed, and as whom it runs.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::ClusterError;
+
+/// What to do on a machine without PostgreSQL.
+pub const MISSING: &str =
+    "PostgreSQL is missing: sudo apt-get install postgresql (`make needs-test` does it for the tests)";
+
+/// The oldest version that Batzen is made for.
+const OLDEST: u32 = 15;
+/// Where Debian's packages put each version.
+const DEBIAN: &str = "/usr/lib/postgresql";
+
+/// The programs of one installed version.
+#[derive(Clone, Debug)]
+pub struct Installation {
+    /// The major version.
+    pub version: u32,
+    /// The directory of its programs.
+    pub bin: PathBuf,
+}
+
+impl Installation {
+    /// The newest version that is installed: Debian's directories first, then the search path.
+    ///
+    /// # Errors
+    /// When there is none, or only one that is too old.
+    pub fn find() -> Result<Self, ClusterError> {
+        let debian = std::fs::read_dir(DEBIAN).into_iter().flatten().flatten().filter_map(|entry| {
+            let version = entry.file_name().to_str()?.parse().ok()?;
+            Some(Self { version, bin: entry.path().join("bin") })
+        });
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let on_path = std::env::split_paths(&path).filter_map(|bin| {
+            let version = version_of(&bin.join("postgres"))?;
+            Some(Self { version, bin })
+        });
+        let is_whole = |found: &Self| {
+            ["initdb", "postgres", "psql", "pg_basebackup"].iter().all(|name| found.bin.join(name).is_file())
+        };
+        let newest =
+            |found: &mut dyn Iterator<Item = Self>| found.filter(is_whole).max_by_key(|found| found.version);
+        match newest(&mut debian.into_iter()).or_else(|| newest(&mut on_path.into_iter())) {
+            None => Err(ClusterError::Missing),
+            Some(found) if found.version < OLDEST => Err(ClusterError::TooOld(found.version)),
+            Some(found) => Ok(found),
+        }
+    }
+
+    /// One of its programs, in the C locale: what it says is read.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.bin.join(program));
+        for (name, _) in std::env::vars_os() {
+            if name.to_str().is_some_and(|name| name.starts_with("PG") || name.starts_with("LC_")) {
+                command.env_remove(name);
+            }
+        }
+        command.env("LC_ALL", "C").env("TZ", "UTC");
+        command
+    }
+}
+
+/// `postgres (PostgreSQL) 15.14 (Debian …)` → 15.
+fn version_of(program: &Path) -> Option<u32> {
+    if !program.is_file() {
+        return None;
+    }
+    let output = Command::new(program).arg("--version").output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let number = text.split("(PostgreSQL) ").nth(1)?;
+    number.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// Who runs the server. Nobody else if we are not root.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owner {
+    ids: Option<(u32, u32)>,
+}
+
+impl Owner {
+    pub(crate) fn find() -> Result<Self, ClusterError> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(Self { ids: None });
+        }
+        let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let ids = ids_of(&users, "postgres").or_else(|| ids_of(&users, "nobody"));
+        ids.map(|ids| Self { ids: Some(ids) }).ok_or(ClusterError::NoUser)
+    }
+
+    /// Lets a program run as this user, without other groups.
+    pub(crate) fn run(self, command: &mut Command) -> &mut Command {
+        match self.ids {
+            Some((user, group)) => command.gid(group).uid(user),
+            None => command,
+        }
+    }
+
+    /// Gives a file or directory to this user.
+    pub(crate) fn give(self, path: &Path) -> Result<(), ClusterError> {
+        let Some((user, group)) = self.ids else { return Ok(()) };
+        std::os::unix::fs::chown(path, Some(user), Some(group)).map_err(ClusterError::io(path))
+    }
+}
+
+/// User and group of a name in `/etc/passwd`.
+fn ids_of(users: &str, name: &str) -> Option<(u32, u32)> {
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then_some(())?;
+        Some((fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_those_of_the_named_user() {
+        let users = "root:x:0:0:root:/root:/bin/bash\npostgres:x:101:104:P:/var/lib/postgresql:/bin/bash\n";
+        assert_eq!(ids_of(users, "postgres"), Some((101, 104)));
+        assert_eq!(ids_of(users, "post"), None);
+    }
+}

@@ -1,0 +1,393 @@
+//! A TCP proxy between a program and PostgreSQL that cuts connections at a chosen moment.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::ClusterError;
+use crate::process::PATIENCE;
+use crate::wire::{self, Meaning, Reader};
+
+/// When a connection is cut. Counts begin with the first transaction that begins after [`Proxy::cut`]: with its BEGIN, or
+/// with the message that has a whole transaction.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Moment {
+    /// So many bytes have gone to the server.
+    BytesToServer(usize),
+    /// Everything goes to the server, and so many bytes of its answers to the client.
+    BytesFromServer(usize),
+    /// So many messages have gone to the server.
+    MessagesToServer(usize),
+    /// Everything goes to the server, and so many of its messages to the client.
+    MessagesFromServer(usize),
+    /// The server has got the COMMIT and all that belongs to it; the client gets no answer to it.
+    CommitSeen,
+}
+
+/// What becomes of the client's messages that have not reached the server when its connection is cut.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Rest {
+    /// They are lost.
+    Lost,
+    /// They are still on their way, up to the end of the transaction: the server gets them at [`Proxy::release`].
+    Late,
+}
+
+#[derive(Clone, Copy)]
+struct Plan {
+    moment: Moment,
+    rest: Rest,
+}
+
+#[derive(Default)]
+struct State {
+    plan: Option<Plan>,
+    is_closed: bool,
+    refuses: bool,
+    cuts: u32,
+    releases: u64,
+    accepted: u64,
+    /// Ends of the connections that are open: the client's and the server's.
+    open: Vec<(u64, TcpStream, TcpStream)>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    target: Mutex<SocketAddr>,
+}
+
+/// A proxy on a port of its own. Encryption is not offered to clients, since it reads their messages. It ends with its value.
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Proxy {
+    /// Listens on a free port of 127.0.0.1 and passes connections on to `port` there.
+    ///
+    /// # Errors
+    /// When it cannot listen.
+    pub fn start(port: u16) -> Result<Self, ClusterError> {
+        let target = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(ClusterError::io("127.0.0.1"))?;
+        let address = listener.local_addr().map_err(ClusterError::io("127.0.0.1"))?;
+        let shared =
+            Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), target: Mutex::new(target) });
+        let accepting = Arc::clone(&shared);
+        let acceptor = std::thread::spawn(move || accepting.accept(&listener));
+        Ok(Self { address, shared, acceptor: Some(acceptor) })
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// New connections go to another port of 127.0.0.1 from now on.
+    pub fn lead_to(&self, port: u16) {
+        *lock(&self.shared.target) = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    }
+
+    /// Cuts one connection at a moment to come.
+    pub fn cut(&self, moment: Moment, rest: Rest) {
+        lock(&self.shared.state).plan = Some(Plan { moment, rest });
+    }
+
+    /// Whether the moment has not come yet; if so, it never will.
+    pub fn take_back(&self) -> bool {
+        lock(&self.shared.state).plan.take().is_some()
+    }
+
+    /// How many connections were cut at their moment.
+    pub fn cuts(&self) -> u32 {
+        lock(&self.shared.state).cuts
+    }
+
+    /// Waits until so many connections have been cut in all.
+    ///
+    /// # Panics
+    /// When it takes more than two minutes.
+    pub fn wait_for_cuts(&self, count: u32) {
+        let state = lock(&self.shared.state);
+        let waited = self.shared.changed.wait_timeout_while(state, PATIENCE, |state| state.cuts < count);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        assert!(state.cuts >= count, "{} of {count} connections were cut", state.cuts);
+    }
+
+    /// What was late reaches the server now.
+    pub fn release(&self) {
+        lock(&self.shared.state).releases += 1;
+        self.shared.changed.notify_all();
+    }
+
+    /// Cuts everything that is open, at once.
+    pub fn cut_all(&self) {
+        for (_, client, server) in lock(&self.shared.state).open.drain(..) {
+            end(&client);
+            end(&server);
+        }
+    }
+
+    /// Whether new connections are closed at once, as if the server were away.
+    pub fn refuse(&self, refuses: bool) {
+        lock(&self.shared.state).refuses = refuses;
+    }
+
+    /// How many connections are open.
+    pub fn open(&self) -> usize {
+        lock(&self.shared.state).open.len()
+    }
+
+    /// How many connections there were in all.
+    pub fn accepted(&self) -> u64 {
+        lock(&self.shared.state).accepted
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        lock(&self.shared.state).is_closed = true;
+        self.cut_all();
+        self.release();
+        // Wakes the acceptor.
+        let _ = TcpStream::connect(self.address);
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+    }
+}
+
+/// Whoever has gone already needs no end.
+fn end(stream: &TcpStream) {
+    let _ = stream.shutdown(Shutdown::Both);
+}
+
+impl Shared {
+    fn accept(self: &Arc<Self>, listener: &TcpListener) {
+        for client in listener.incoming() {
+            {
+                let state = lock(&self.state);
+                if state.is_closed {
+                    return;
+                }
+                if state.refuses {
+                    continue;
+                }
+            }
+            // A server that is down is for the client to notice: its connection ends.
+            if let Ok(client) = client {
+                let _ = self.connect(client);
+            }
+        }
+    }
+
+    fn connect(self: &Arc<Self>, client: TcpStream) -> std::io::Result<()> {
+        let server = TcpStream::connect(*lock(&self.target))?;
+        client.set_nodelay(true)?;
+        server.set_nodelay(true)?;
+        let id = {
+            let mut state = lock(&self.state);
+            state.accepted += 1;
+            let id = state.accepted;
+            state.open.push((id, client.try_clone()?, server.try_clone()?));
+            id
+        };
+        let link = Arc::new(Link {
+            armed: Mutex::default(),
+            is_muted: AtomicBool::new(false),
+            shared: Arc::clone(self),
+        });
+        let (from_client, to_server) = (client.try_clone()?, server.try_clone()?);
+        let upwards = Arc::clone(&link);
+        std::thread::spawn(move || {
+            // However it ends, the connection has ended.
+            let _ = upwards.pass_up(&from_client, &to_server);
+            end(&from_client);
+            // What has been sent is still processed by the server.
+            let _ = to_server.shutdown(Shutdown::Write);
+        });
+        std::thread::spawn(move || {
+            let _ = link.pass_down(&server, &client);
+            end(&client);
+            // Answers that nobody gets any more: read on, or the server would be stopped by a reset before it has done all.
+            let _ = std::io::copy(&mut &server, &mut std::io::sink());
+            end(&server);
+            lock(&link.shared.state).open.retain(|(open, ..)| *open != id);
+        });
+        Ok(())
+    }
+}
+
+/// One connection.
+struct Link {
+    /// What is to happen in the transaction that goes on.
+    armed: Mutex<Option<Plan>>,
+    /// Whether the server's answers no longer reach the client.
+    is_muted: AtomicBool,
+    shared: Arc<Shared>,
+}
+
+impl Link {
+    fn note_cut(&self) {
+        lock(&self.shared.state).cuts += 1;
+        self.shared.changed.notify_all();
+    }
+
+    /// From the client to the server, message by message. Returns when the connection has been cut or has ended.
+    fn pass_up(&self, mut client: &TcpStream, mut server: &TcpStream) -> std::io::Result<()> {
+        let mut reader = Reader::default();
+        let mut bytes = Vec::new();
+        let mut chunk = vec![0; 65_536];
+        // What has gone to the server since the transaction began, and whether its end has.
+        let (mut messages_sent, mut bytes_sent, mut is_committing) = (0, 0, false);
+        loop {
+            let Some(whole) = wire::length(&bytes, reader.has_type()) else {
+                let count = client.read(&mut chunk)?;
+                if count == 0 {
+                    return server.write_all(&bytes);
+                }
+                bytes.extend_from_slice(&chunk[..count]);
+                continue;
+            };
+            let message: Vec<u8> = bytes.drain(..whole).collect();
+            let meaning = reader.read(&message);
+            if meaning == Meaning::Encryption {
+                client.write_all(b"N")?;
+                continue;
+            }
+            let is_first = matches!(meaning, Meaning::Begin | Meaning::CommitNow);
+            if is_first && lock(&self.armed).is_none() {
+                if let Some(plan) = lock(&self.shared.state).plan.take() {
+                    *lock(&self.armed) = Some(plan);
+                    (messages_sent, bytes_sent, is_committing) = (0, 0, false);
+                }
+            }
+            is_committing |= matches!(meaning, Meaning::Commit | Meaning::CommitNow);
+            let is_last = meaning == Meaning::CommitNow || (meaning == Meaning::Sync && is_committing);
+            let plan = *lock(&self.armed);
+            let passes = match plan.map(|plan| plan.moment) {
+                Some(Moment::MessagesToServer(count)) if messages_sent == count => 0,
+                Some(Moment::BytesToServer(count)) => message.len().min(count - bytes_sent),
+                _ => message.len(),
+            };
+            if is_last && plan.is_some_and(|plan| plan.moment == Moment::CommitSeen) {
+                self.is_muted.store(true, Ordering::Release);
+            }
+            server.write_all(&message[..passes])?;
+            (messages_sent, bytes_sent) = (messages_sent + 1, bytes_sent + passes);
+            let Some(plan) = plan else { continue };
+            if passes < message.len() {
+                let late = match plan.rest {
+                    Rest::Lost => None,
+                    Rest::Late => Some(self.rest(
+                        client,
+                        &mut reader,
+                        (message[passes..].to_vec(), bytes),
+                        is_last,
+                        is_committing,
+                    )?),
+                };
+                end(client);
+                self.note_cut();
+                return match late {
+                    None => Ok(()),
+                    Some(late) => self.deliver_late(&late, server),
+                };
+            }
+            if is_last && plan.moment == Moment::CommitSeen {
+                end(client);
+                self.note_cut();
+                return Ok(());
+            }
+            if is_last && matches!(plan.moment, Moment::MessagesToServer(_) | Moment::BytesToServer(_)) {
+                // The transaction was shorter: the moment does not come in it. Not in another either.
+                *lock(&self.armed) = None;
+            }
+        }
+    }
+
+    /// What the client still sends of its transaction.
+    fn rest(
+        &self,
+        mut client: &TcpStream,
+        reader: &mut Reader,
+        (mut late, mut bytes): (Vec<u8>, Vec<u8>),
+        mut is_last: bool,
+        mut is_committing: bool,
+    ) -> std::io::Result<Vec<u8>> {
+        let mut chunk = vec![0; 65_536];
+        while !is_last {
+            if let Some(whole) = wire::length(&bytes, true) {
+                let message: Vec<u8> = bytes.drain(..whole).collect();
+                let meaning = reader.read(&message);
+                is_committing |= matches!(meaning, Meaning::Commit | Meaning::CommitNow);
+                is_last = meaning == Meaning::CommitNow || (meaning == Meaning::Sync && is_committing);
+                late.extend(message);
+            } else {
+                let count = client.read(&mut chunk)?;
+                if count == 0 {
+                    break;
+                }
+                bytes.extend_from_slice(&chunk[..count]);
+            }
+        }
+        Ok(late)
+    }
+
+    fn deliver_late(&self, late: &[u8], mut server: &TcpStream) -> std::io::Result<()> {
+        let state = lock(&self.shared.state);
+        let before = state.releases;
+        let waited =
+            self.shared.changed.wait_timeout_while(state, PATIENCE, |state| state.releases == before);
+        drop(waited);
+        server.write_all(late)
+    }
+
+    /// From the server to the client. Returns when the connection has been cut or has ended.
+    fn pass_down(&self, mut server: &TcpStream, mut client: &TcpStream) -> std::io::Result<()> {
+        let mut chunk = vec![0; 65_536];
+        let mut bytes = Vec::new();
+        // What has gone to the client since the transaction began.
+        let (mut messages_sent, mut bytes_sent) = (0, 0);
+        loop {
+            let count = server.read(&mut chunk)?;
+            if count == 0 {
+                return client.write_all(&bytes);
+            }
+            bytes.extend_from_slice(&chunk[..count]);
+            while let Some(whole) = wire::length(&bytes, true) {
+                let message: Vec<u8> = bytes.drain(..whole).collect();
+                let plan = *lock(&self.armed);
+                let passes = match plan.map(|plan| plan.moment) {
+                    None => {
+                        (messages_sent, bytes_sent) = (0, 0);
+                        message.len()
+                    }
+                    // The client's half cuts.
+                    Some(Moment::CommitSeen) if self.is_muted.load(Ordering::Acquire) => continue,
+                    Some(Moment::MessagesFromServer(count)) if messages_sent == count => 0,
+                    Some(Moment::BytesFromServer(count)) => message.len().min(count - bytes_sent),
+                    Some(_) => message.len(),
+                };
+                client.write_all(&message[..passes])?;
+                (messages_sent, bytes_sent) = (messages_sent + 1, bytes_sent + passes);
+                if passes < message.len() {
+                    self.note_cut();
+                    return Ok(());
+                }
+                // Ready for queries, outside a transaction: it was shorter, and the moment does not come.
+                if plan.is_some() && message[..] == [b'Z', 0, 0, 0, 5, b'I'] {
+                    *lock(&self.armed) = None;
+                }
+            }
+        }
+    }
+}

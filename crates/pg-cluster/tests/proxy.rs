@@ -1,0 +1,114 @@
+//! The proxy passes everything, and cuts exactly where it was told.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use batzen_pg_cluster::{Moment, Proxy, Rest, fresh_database, shared};
+
+/// A database with an empty table behind a proxy.
+struct Fixture {
+    proxy: Proxy,
+    database: String,
+    url: String,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let database = fresh_database().rsplit('/').next().unwrap().to_owned();
+        shared().sql(&database, "CREATE TABLE t (n int)").unwrap();
+        let proxy = Proxy::start(shared().port()).unwrap();
+        let url = shared().url_at(proxy.port(), &database);
+        Self { proxy, database, url }
+    }
+
+    /// One transaction of four messages: BEGIN, two inserts, COMMIT.
+    fn transaction(&self) -> Output {
+        let mut psql = Command::new("psql")
+            .args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-d", &self.url])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let script = b"BEGIN;\nINSERT INTO t VALUES (1);\nINSERT INTO t VALUES (2);\nCOMMIT;\n";
+        psql.stdin.take().unwrap().write_all(script).unwrap();
+        psql.wait_with_output().unwrap()
+    }
+
+    /// Rows, once the server has ended the session that was cut.
+    fn rows(&self) -> u32 {
+        let sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
+        while shared().sql(&self.database, sessions).unwrap() != "0" {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        shared().sql(&self.database, "SELECT count(*) FROM t").unwrap().parse().unwrap()
+    }
+}
+
+#[test]
+fn it_passes_everything_when_it_has_no_plan() {
+    let fixture = Fixture::new();
+    assert!(fixture.transaction().status.success());
+    assert_eq!(fixture.rows(), 2);
+    assert_eq!((fixture.proxy.accepted(), fixture.proxy.cuts()), (1, 0));
+}
+
+#[test]
+fn only_a_commit_that_reached_the_server_takes_effect() {
+    for messages in 0..4 {
+        let fixture = Fixture::new();
+        fixture.proxy.cut(Moment::MessagesToServer(messages), Rest::Lost);
+        assert!(!fixture.transaction().status.success(), "cut after {messages} messages");
+        assert_eq!((fixture.rows(), fixture.proxy.cuts()), (0, 1), "cut after {messages} messages");
+    }
+    let fixture = Fixture::new();
+    fixture.proxy.cut(Moment::MessagesToServer(4), Rest::Lost);
+    assert!(fixture.transaction().status.success(), "there is no fifth message");
+    assert_eq!((fixture.rows(), fixture.proxy.cuts()), (2, 0));
+}
+
+#[test]
+fn a_commit_whose_answer_is_lost_took_effect() {
+    for moment in [Moment::CommitSeen, Moment::MessagesFromServer(6), Moment::BytesFromServer(80)] {
+        let fixture = Fixture::new();
+        fixture.proxy.cut(moment, Rest::Lost);
+        assert!(!fixture.transaction().status.success(), "{moment:?}");
+        let rows = fixture.rows();
+        assert_eq!(fixture.proxy.cuts(), 1, "{moment:?}");
+        // psql waits for each answer, so that only the last cut is after its COMMIT.
+        assert!(rows == 2 || moment != Moment::CommitSeen, "{moment:?}: {rows}");
+    }
+}
+
+#[test]
+fn late_messages_reach_the_server_when_they_are_released() {
+    let fixture = Fixture::new();
+    fixture.proxy.cut(Moment::MessagesToServer(3), Rest::Late);
+    assert!(!fixture.transaction().status.success());
+    assert_eq!(shared().sql(&fixture.database, "SELECT count(*) FROM t").unwrap(), "0");
+    fixture.proxy.release();
+    assert_eq!(fixture.rows(), 2, "the COMMIT was only late");
+}
+
+#[test]
+fn bytes_are_counted_within_messages() {
+    let fixture = Fixture::new();
+    fixture.proxy.cut(Moment::BytesToServer(20), Rest::Lost);
+    assert!(!fixture.transaction().status.success());
+    assert_eq!((fixture.rows(), fixture.proxy.cuts()), (0, 1));
+}
+
+#[test]
+fn a_server_that_is_away_refuses() {
+    let fixture = Fixture::new();
+    fixture.proxy.refuse(true);
+    assert!(!fixture.transaction().status.success());
+    fixture.proxy.refuse(false);
+    assert!(fixture.transaction().status.success());
+    fixture.proxy.cut(Moment::CommitSeen, Rest::Lost);
+    assert!(fixture.proxy.take_back());
+    assert!(fixture.transaction().status.success());
+    assert_eq!(fixture.rows(), 4);
+}
