@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
 
-use batzen_metrics::Histogram;
+use batzen_metrics::{Histogram, Page};
 
 use crate::{Record, Result, Table, TableDef};
 
@@ -15,6 +16,32 @@ pub struct RowVersion {
     pub(crate) place: u64,
     pub(crate) serial: u64,
     pub(crate) birth: u32,
+}
+
+impl RowVersion {
+    /// A version, for backends outside this crate: three numbers, of which only the backend that gave them knows the meaning.
+    #[must_use]
+    pub const fn new(place: u64, serial: u64, birth: u32) -> Self {
+        Self { place, serial, birth }
+    }
+
+    /// The first number.
+    #[must_use]
+    pub const fn place(self) -> u64 {
+        self.place
+    }
+
+    /// The second number.
+    #[must_use]
+    pub const fn serial(self) -> u64 {
+        self.serial
+    }
+
+    /// The third number.
+    #[must_use]
+    pub const fn birth(self) -> u32 {
+        self.birth
+    }
 }
 
 /// A stored row.
@@ -206,6 +233,13 @@ impl ChangeSet {
         self.push(Change::Delete { table: T::DEF, key, old_row, version });
     }
 
+    /// Depends on a row that was read and stays: the set is stale when it is not as `old` says, and no other set that changes
+    /// it commits at the same time. An update to what is there, which writes nothing.
+    pub fn keep_read<T: Table>(&mut self, key: &T::Key, (old, version): (&T::Row, Option<RowVersion>)) {
+        let (key, old_row) = (key.to_bytes(), old.to_bytes());
+        self.push(Change::Update { table: T::DEF, key, row: old_row.clone(), old_row, version });
+    }
+
     /// Adds a change.
     pub fn push(&mut self, change: Change) {
         self.changes.push(change);
@@ -274,6 +308,65 @@ pub struct StoreStats {
     pub disk_free_bytes: Option<u64>,
 }
 
+/// One of several reads that a backend answers together: see [`Backend::read_many`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Read {
+    /// As [`Backend::get_many`].
+    Rows {
+        /// Where.
+        table: &'static TableDef,
+        /// Under which keys.
+        keys: Vec<Vec<u8>>,
+    },
+    /// As [`Backend::lookup_many`].
+    Groups {
+        /// Where.
+        table: &'static TableDef,
+        /// In which index.
+        index: u8,
+        /// Under which values.
+        values: Vec<Vec<u8>>,
+    },
+    /// As [`Backend::range`].
+    Range {
+        /// Where.
+        table: &'static TableDef,
+        /// In which index.
+        index: u8,
+        /// From which position.
+        from: Bound<Vec<u8>>,
+        /// To which position.
+        to: Bound<Vec<u8>>,
+        /// How many rows at most.
+        limit: usize,
+        /// Whether from the greatest downwards.
+        descending: bool,
+    },
+}
+
+/// The answer to a [`Read`], of the same name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReadAnswer {
+    /// A row or none for each key.
+    Rows(Vec<Option<RawRow>>),
+    /// The rows under each value.
+    Groups(Vec<Vec<RawRecord>>),
+    /// The rows of the range.
+    Range(Vec<RawRecord>),
+}
+
+/// What a subscriber hears: see [`Backend::subscribe`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice<'a> {
+    /// Somebody gave this topic to [`Backend::notify`].
+    Topic(&'a str),
+    /// Topics may have been missed: the connection was lost for a while.
+    Missed,
+}
+
+/// Called with every notice, on a thread of the backend: it must be quick, and must not use the backend.
+pub type Subscriber = Box<dyn Fn(Notice<'_>) + Send + Sync>;
+
 /// Rows of several tables as of one moment: see [`Backend::freeze`].
 pub trait FrozenRows: Send {
     /// Shows every row of a table to `visit`, in any order, until it breaks.
@@ -326,6 +419,24 @@ pub trait Backend: Send + Sync + 'static {
         descending: bool,
     ) -> Result<Vec<RawRecord>>;
 
+    /// Answers several reads, in their order. A backend behind a network asks for all of them at once.
+    ///
+    /// # Errors
+    /// As [`Backend::get_many`].
+    fn read_many(&self, reads: &[Read]) -> Result<Vec<ReadAnswer>> {
+        let answer = |read: &Read| match read {
+            Read::Rows { table, keys } => self.get_many(table, keys).map(ReadAnswer::Rows),
+            Read::Groups { table, index, values } => {
+                self.lookup_many(table, *index, values).map(ReadAnswer::Groups)
+            }
+            Read::Range { table, index, from, to, limit, descending } => {
+                let (from, to) = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
+                self.range(table, *index, from, to, *limit, *descending).map(ReadAnswer::Range)
+            }
+        };
+        reads.iter().map(answer).collect()
+    }
+
     /// Shows the positions alone of the entries between the bounds, ascending, until `visit` breaks: as [`Backend::range`],
     /// but no row is read. Commits wait meanwhile: `visit` must be quick, and must not use the backend.
     ///
@@ -363,11 +474,39 @@ pub trait Backend: Send + Sync + 'static {
     /// As [`Backend::get_many`].
     fn count(&self, table: &'static TableDef) -> Result<u64>;
 
+    /// About how many rows the table has, at no cost: for metrics.
+    ///
+    /// # Errors
+    /// As [`Backend::get_many`].
+    fn count_estimate(&self, table: &'static TableDef) -> Result<u64> {
+        self.count(table)
+    }
+
+    /// All tables as of one moment, as a backend that takes no commits; none where reads in a row see one moment as long as
+    /// nothing is committed between them, because commits come through this process alone.
+    ///
+    /// # Errors
+    /// As [`Backend::get_many`].
+    fn snapshot(&self) -> Result<Option<Arc<dyn Backend>>> {
+        Ok(None)
+    }
+
+    /// Tells the subscribers in other processes on the same store. A hint: it may be lost, doubled or late, and is no part of
+    /// a commit. Does nothing where a store belongs to one process.
+    fn notify(&self, _topics: &[String]) {}
+
+    /// Hears what other processes (and perhaps this one) give to [`Backend::notify`], as long as the backend lives.
+    fn subscribe(&self, _subscriber: Subscriber) {}
+
+    /// Writes metrics that only this backend has.
+    fn write_metrics(&self, _page: &mut Page) {}
+
     /// Applies a change set: durable when it returns [`CommitOutcome::Committed`], and not there at all otherwise.
     ///
     /// # Errors
     /// [`StoreError::Full`](crate::StoreError::Full) when there is no space, [`StoreError::Stale`](crate::StoreError::Stale)
-    /// when an `old_row` is not what is stored.
+    /// when an `old_row` is not what is stored, [`StoreError::Unavailable`](crate::StoreError::Unavailable) when the server
+    /// stays away.
     fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome>;
 
     /// Counts since opening.

@@ -90,7 +90,7 @@ impl Table for Items {
         IndexDef::new(Self::BY_LABEL, "by_label", IndexKind::Hash),
         IndexDef::new(Self::BY_GROUP, "by_group", IndexKind::Prefix { key_bytes: 4 }),
         IndexDef::new(Self::BY_DUE, "by_due", IndexKind::Ordered),
-        IndexDef::new(Self::BY_TAG, "by_tag", IndexKind::Hash),
+        IndexDef::new(Self::BY_TAG, "by_tag", IndexKind::Hash).many(),
         IndexDef::new(Self::QUEUE, "queue", IndexKind::Serial),
     ]);
     type Key = ItemKey;

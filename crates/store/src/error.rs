@@ -39,7 +39,7 @@ impl DecodeError {
     }
 }
 
-/// Why a store refused or failed. After any error nothing of the change set at hand is visible.
+/// Why a store refused or failed. After any error but [`StoreError::Unavailable`] nothing of the change set at hand is visible.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The disk is full: the change set was refused, nothing of it was written, and commits succeed again once there is space.
@@ -103,6 +103,10 @@ pub enum StoreError {
         /// What does not decode.
         source: DecodeError,
     },
+    /// The store's server cannot be reached now; later it may. A commit that ended so has taken effect or not, wholly: nobody
+    /// knows until the server is back.
+    #[error("the store's server is away: {0}")]
+    Unavailable(String),
     /// The backend's own failure, for backends outside this crate.
     #[error("{0}")]
     Backend(String),

@@ -7,9 +7,10 @@
 //! | backend | for |
 //! |---|---|
 //! | [`embedded::EmbeddedStore`] | one node: an append-only checksummed journal under compact indexes in memory |
+//! | `batzen_postgres::PostgresStore` | several processes on one database; readable by SQL, replicated, backed up by its tools |
 //! | [`memory::MemoryBackend`] | tests and models: nothing is durable |
 //!
-//! [`Store`] is the typed face of either.
+//! [`Store`] is the typed face of each.
 
 mod backend;
 mod column;
@@ -24,7 +25,8 @@ mod table;
 mod value;
 
 pub use backend::{
-    Backend, Change, ChangeSet, CommitOutcome, FrozenRows, RawRecord, RawRow, RowVersion, StoreStats,
+    Backend, Change, ChangeSet, CommitOutcome, FrozenRows, Notice, RawRecord, RawRow, Read, ReadAnswer,
+    RowVersion, StoreStats, Subscriber,
 };
 pub use column::{Column, ColumnKind, ColumnType, List, put_bytes, take, take_array, take_bytes};
 pub use error::{DecodeError, Result, StoreError};

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use batzen_metrics::Page;
 
 use crate::{
-    Backend, ChangeSet, Column, CommitOutcome, FrozenRows, RawRecord, RawRow, Record, Result, RowVersion,
-    StoreError, StoreStats, Table, TableDef,
+    Backend, ChangeSet, Column, CommitOutcome, FrozenRows, RawRecord, RawRow, Read, ReadAnswer, Record,
+    Result, RowVersion, StoreError, StoreStats, Table, TableDef,
 };
 
 /// A row as stored.
@@ -296,6 +296,25 @@ impl Store {
         self.backend.freeze(tables)
     }
 
+    /// All tables as of one moment, for reads that belong together; commits to it are refused. Where commits come through
+    /// this process alone it is the store itself: callers read between them, or notice.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn snapshot(&self) -> Result<Self> {
+        Ok(self.backend.snapshot()?.map_or_else(|| self.clone(), Self::shared))
+    }
+
+    /// Answers several reads, in their order, at once if the backend is behind a network.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn read_many(&self, reads: &[Read]) -> Result<Vec<ReadAnswer>> {
+        let answers = self.backend.read_many(reads)?;
+        assert_eq!(answers.len(), reads.len(), "a backend answers every read");
+        Ok(answers)
+    }
+
     /// How many rows the table has.
     ///
     /// # Errors
@@ -326,7 +345,8 @@ impl Store {
         let stats = self.stats();
         page.gauge("batzen_store_rows", "Live rows", stats.rows);
         // A table that the store was not opened with has no rows to tell.
-        let rows = tables.iter().filter_map(|table| Some((table.name, self.backend.count(table).ok()?)));
+        let rows =
+            tables.iter().filter_map(|table| Some((table.name, self.backend.count_estimate(table).ok()?)));
         page.gauges("batzen_store_table_rows", "Live rows by table", "table", rows);
         page.counter("batzen_store_commits_total", "Commits", stats.commits_total);
         page.counter("batzen_store_changes_total", "Row changes committed", stats.changes_total);
@@ -347,6 +367,7 @@ impl Store {
         page.gauge("batzen_store_index_bytes", "Memory taken by indexes", stats.index_bytes);
         page.counter("batzen_store_compacted_total", "Segments removed by compaction", stats.compacted_total);
         page.counter("batzen_store_checkpoints_total", "Index checkpoints written", stats.checkpoints_total);
+        self.backend.write_metrics(page);
     }
 
     /// Makes the next opening fast.

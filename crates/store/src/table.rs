@@ -32,13 +32,22 @@ pub struct IndexDef {
     pub name: &'static str,
     /// How it finds rows.
     pub kind: IndexKind,
+    /// Whether a row may have several entries in it: only hash indexes may.
+    pub many: bool,
 }
 
 impl IndexDef {
     /// Declares an index.
     #[must_use]
     pub const fn new(id: u8, name: &'static str, kind: IndexKind) -> Self {
-        Self { id, name, kind }
+        Self { id, name, kind, many: false }
+    }
+
+    /// The same, with several entries a row.
+    #[must_use]
+    pub const fn many(self) -> Self {
+        assert!(matches!(self.kind, IndexKind::Hash), "only hash indexes have several entries a row");
+        Self { many: true, ..self }
     }
 }
 
@@ -62,6 +71,8 @@ pub struct TableDef {
     pub shard_bytes: usize,
     /// The secondary indexes.
     pub indexes: &'static [IndexDef],
+    /// The indexes that form a queue: see [`TableDef::queue`].
+    pub queue: &'static [u8],
     /// The index entries of a stored record, so that a backend can rebuild its indexes from bytes alone.
     pub index_entries_raw: IndexEntriesFn,
 }
@@ -78,6 +89,7 @@ impl TableDef {
             row_columns: T::Row::COLUMNS,
             shard_bytes: usize::MAX,
             indexes: &[],
+            queue: &[],
             index_entries_raw: entries_of::<T>,
         }
     }
@@ -111,6 +123,26 @@ impl TableDef {
         Self { indexes, ..self }
     }
 
+    /// The same, with these indexes being a queue by deadline: rows enter them once and leave them for good, and each value of
+    /// the first begins with a time ([`ColumnKind::Timestamp`](crate::ColumnKind::Timestamp)). A backend may keep them apart
+    /// from the rows, by time, so that what is done with goes as a whole.
+    #[must_use]
+    pub const fn queue(self, indexes: &'static [u8]) -> Self {
+        let mut i = 0;
+        while i < indexes.len() {
+            let mut k = 0;
+            while self.indexes[k].id != indexes[i] {
+                k += 1;
+            }
+            assert!(
+                matches!(self.indexes[k].kind, IndexKind::Ordered | IndexKind::Serial),
+                "a queue's indexes have an order"
+            );
+            i += 1;
+        }
+        Self { queue: indexes, ..self }
+    }
+
     /// The part of an encoded key that decides its shard.
     #[must_use]
     pub fn shard_key<'a>(&self, key: &'a [u8]) -> &'a [u8] {
@@ -133,7 +165,7 @@ impl TableDef {
     ///
     /// # Panics
     /// When it has none: a programming error.
-    pub(crate) fn assert_ordered(&self, index: u8) -> IndexKind {
+    pub fn assert_ordered(&self, index: u8) -> IndexKind {
         let kind = self.index_def(index).kind;
         assert!(
             matches!(kind, IndexKind::Ordered | IndexKind::Serial),
@@ -141,6 +173,12 @@ impl TableDef {
             self.name
         );
         kind
+    }
+
+    /// Whether the rows belong to owners: declared by [`TableDef::shard`]. All others are small, or looked up by whole keys.
+    #[must_use]
+    pub fn is_sharded(&self) -> bool {
+        self.shard_bytes != usize::MAX
     }
 
     /// Whether any index needs entries computed from the row.

@@ -142,12 +142,15 @@ impl Deposits {
     pub const BY_WTID: u8 = 4;
 }
 impl Table for Deposits {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(11, "deposits").shard(32).indexed(&[
-        IndexDef::new(Self::BY_COIN, "by_coin", IndexKind::Prefix { key_bytes: 32 }),
-        IndexDef::new(Self::BY_READY, "by_ready", IndexKind::Serial),
-        IndexDef::new(Self::BY_TARGET, "by_target", IndexKind::Serial),
-        IndexDef::new(Self::BY_WTID, "by_wtid", IndexKind::Hash),
-    ]);
+    const DEF: &'static TableDef = &TableDef::of::<Self>(11, "deposits")
+        .shard(32)
+        .indexed(&[
+            IndexDef::new(Self::BY_COIN, "by_coin", IndexKind::Prefix { key_bytes: 32 }),
+            IndexDef::new(Self::BY_READY, "by_ready", IndexKind::Serial),
+            IndexDef::new(Self::BY_TARGET, "by_target", IndexKind::Serial),
+            IndexDef::new(Self::BY_WTID, "by_wtid", IndexKind::Hash),
+        ])
+        .queue(&[Self::BY_READY, Self::BY_TARGET]);
     type Key = DepositKey;
     type Row = DepositRow;
     fn index_entries(key: &DepositKey, row: &DepositRow, out: &mut IndexEntries) {

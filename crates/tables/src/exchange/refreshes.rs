@@ -92,7 +92,7 @@ impl Reveals {
 impl Table for Reveals {
     const DEF: &'static TableDef = &TableDef::of::<Self>(22, "reveals").shard(32).indexed(&[
         IndexDef::new(Self::BY_COIN, "by_coin", IndexKind::Prefix { key_bytes: 32 }),
-        IndexDef::new(Self::BY_COIN_EV, "by_coin_ev", IndexKind::Hash),
+        IndexDef::new(Self::BY_COIN_EV, "by_coin_ev", IndexKind::Hash).many(),
     ]);
     type Key = MeltKey;
     type Row = RevealRow;

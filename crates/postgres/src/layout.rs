@@ -1,0 +1,353 @@
+//! What a typed table is in PostgreSQL: pure, from a [`TableDef`] to names, columns and indexes. Statements, DDL and views
+//! all follow from here.
+//!
+//! | of the record | in the database |
+//! |---|---|
+//! | its shard | `vshard smallint`: [`batzen_store::vshard`] of the shard key under the store's key |
+//! | key and row | a column of the same name for each, see [`SqlType`]; an amount is two, `NAME_val` and `NAME_frac` |
+//! | its serial | `serial bigint` (`record_serial` in a table that has a column of that name) |
+//! | its version | `version integer`: grows with every update, so that a change names what it read |
+//! | hash index | `ix_NAME bigint`, a keyed hash of the value (`bigint[]` if a row may have several) |
+//! | ordered or serial index | `ix_NAME bytea`, the entry's whole position: PostgreSQL compares `bytea` byte by byte, as positions are ordered, whatever types the value has |
+//! | queue ([`TableDef::queue`]) | a table `NAME_open` of its own, partitioned by time |
+
+use batzen_store::{ColumnDef, ColumnKind, IndexDef, IndexKind, StoreError, TableDef, VSHARD_COUNT};
+
+/// The most partitions that a table is divided into.
+pub const PARTITIONS_MAX: u16 = 64;
+
+/// A column's type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SqlType {
+    /// `boolean`.
+    Bool,
+    /// `smallint`: bytes (0 to 255) and virtual shards.
+    Int2,
+    /// `integer`: numbers of two bytes, fractions of amounts.
+    Int4,
+    /// `bigint`: numbers of four bytes and signed ones as they are; unsigned ones of eight bytes in two's complement, so that
+    /// those above 2^63 look negative ("never" is -1).
+    Int8,
+    /// `bytea`: bytes of fixed or any length, and numbers of sixteen bytes, big-endian.
+    Bytea,
+    /// `text`, with U+0001 escaped as U+0001 `1` and U+0000, which PostgreSQL cannot store, as U+0001 `0`.
+    Text,
+}
+
+impl SqlType {
+    /// The type's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bool => "boolean",
+            Self::Int2 => "smallint",
+            Self::Int4 => "integer",
+            Self::Int8 => "bigint",
+            Self::Bytea => "bytea",
+            Self::Text => "text",
+        }
+    }
+
+    /// The type's object identifier, fixed in every PostgreSQL.
+    #[must_use]
+    pub const fn oid(self) -> u32 {
+        match self {
+            Self::Bool => 16,
+            Self::Bytea => 17,
+            Self::Int8 => 20,
+            Self::Int2 => 21,
+            Self::Int4 => 23,
+            Self::Text => 25,
+        }
+    }
+}
+
+/// A column of a table in the database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SqlColumn {
+    /// Its name, not quoted.
+    pub name: String,
+    /// Its type.
+    pub sql: SqlType,
+    /// Whether it may be NULL.
+    pub nullable: bool,
+}
+
+impl SqlColumn {
+    /// The column's name as it stands in statements.
+    #[must_use]
+    pub fn quoted(&self) -> String {
+        quoted(&self.name)
+    }
+}
+
+/// How the database finds an index' rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IndexForm {
+    /// By the primary key, which begins with `vshard` and these many key columns.
+    PrimaryKey {
+        /// How many of [`Layout::key`].
+        columns: usize,
+    },
+    /// By an own index on these many leading key columns: the prefix is shorter than the shard key.
+    KeyPrefix {
+        /// How many of [`Layout::key`].
+        columns: usize,
+    },
+    /// By `ix_NAME bigint`.
+    Hash,
+    /// By `ix_NAME bigint[]`, under GIN.
+    HashMany,
+    /// By `ix_NAME bytea`.
+    Position,
+    /// By `ix_NAME bytea` in the queue's table.
+    Queue,
+}
+
+/// A secondary index.
+#[derive(Debug, Clone)]
+pub struct IndexLayout {
+    /// As declared.
+    pub def: &'static IndexDef,
+    /// How it is found.
+    pub form: IndexForm,
+    /// The column `ix_NAME`, if it has one.
+    pub column: Option<String>,
+}
+
+/// A table's place in the database.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    /// As declared.
+    pub def: &'static TableDef,
+    /// The database schema, not quoted.
+    pub schema: String,
+    /// The table's name in it, not quoted.
+    pub name: String,
+    /// The columns of the key, in the order of its encoding.
+    pub key: Vec<SqlColumn>,
+    /// The columns of the row.
+    pub row: Vec<SqlColumn>,
+    /// The name of the column for the serial.
+    pub serial: &'static str,
+    /// The secondary indexes, in the order of their declaration.
+    pub indexes: Vec<IndexLayout>,
+    /// Into how many partitions the table is divided by `vshard`: 0 is not.
+    pub partitions: u16,
+}
+
+impl Layout {
+    /// The place of a table in `schema`, whose sharded tables have `partitions` partitions.
+    ///
+    /// # Errors
+    /// When the table says something that has no form in the database: a programming error.
+    pub fn new(def: &'static TableDef, schema: &str, partitions: u16) -> Result<Self, StoreError> {
+        let fail = |what: String| StoreError::Backend(format!("table {}: {what}", def.name));
+        if partitions > PARTITIONS_MAX {
+            return Err(fail(format!("{partitions} partitions, more than {PARTITIONS_MAX}")));
+        }
+        let own_prefix = format!("{schema}_");
+        let name = def.name.strip_prefix(&own_prefix).unwrap_or(def.name).to_owned();
+        let key: Vec<SqlColumn> = def.key_columns.iter().flat_map(sql_columns).collect();
+        let row: Vec<SqlColumn> = def.row_columns.iter().flat_map(sql_columns).collect();
+        if let Some(column) = key.iter().find(|column| column.nullable) {
+            return Err(fail(format!("key column {} may be absent", column.name)));
+        }
+        let taken = key.iter().chain(&row).any(|column| column.name == "serial");
+        let serial = if taken { "record_serial" } else { "serial" };
+        let indexes = def
+            .indexes
+            .iter()
+            .map(|index| {
+                let form = match index.kind {
+                    IndexKind::Prefix { key_bytes } => {
+                        let columns = columns_within(def, key_bytes)
+                            .ok_or_else(|| fail(format!("index {} ends within a column", index.name)))?;
+                        if key_bytes >= def.shard_bytes {
+                            IndexForm::PrimaryKey { columns }
+                        } else {
+                            IndexForm::KeyPrefix { columns }
+                        }
+                    }
+                    IndexKind::Hash if index.many => IndexForm::HashMany,
+                    IndexKind::Hash => IndexForm::Hash,
+                    IndexKind::Ordered | IndexKind::Serial if def.queue.contains(&index.id) => {
+                        IndexForm::Queue
+                    }
+                    IndexKind::Ordered | IndexKind::Serial => IndexForm::Position,
+                };
+                let has_column = !matches!(form, IndexForm::PrimaryKey { .. } | IndexForm::KeyPrefix { .. });
+                let column = has_column.then(|| format!("ix_{}", index.name));
+                Ok(IndexLayout { def: index, form, column })
+            })
+            .collect::<Result<Vec<_>, StoreError>>()?;
+        let partitions = if def.is_sharded() { partitions } else { 0 };
+        let layout = Self { def, schema: schema.to_owned(), name, key, row, serial, indexes, partitions };
+        let mut names: Vec<String> = layout.columns().into_iter().map(|column| column.name).collect();
+        names.sort_unstable();
+        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(fail(format!("two columns {}", pair[0])));
+        }
+        Ok(layout)
+    }
+
+    /// The table's name in statements: `"exchange"."coins"`.
+    #[must_use]
+    pub fn table(&self) -> String {
+        format!("{}.{}", quoted(&self.schema), quoted(&self.name))
+    }
+
+    /// All columns of the table: shard, key, row, serial, version, and those of the indexes that stand in it.
+    #[must_use]
+    pub fn columns(&self) -> Vec<SqlColumn> {
+        let column = |name: &str, sql, nullable| SqlColumn { name: name.to_owned(), sql, nullable };
+        let mut columns = vec![column("vshard", SqlType::Int2, false)];
+        columns.extend(self.key.iter().cloned());
+        columns.extend(self.row.iter().cloned());
+        columns.push(column(self.serial, SqlType::Int8, false));
+        columns.push(column("version", SqlType::Int4, false));
+        columns.extend(self.indexes.iter().filter_map(|index| {
+            let sql = match index.form {
+                // An array: DDL says `bigint[]`.
+                IndexForm::Hash | IndexForm::HashMany => SqlType::Int8,
+                IndexForm::Position => SqlType::Bytea,
+                IndexForm::PrimaryKey { .. } | IndexForm::KeyPrefix { .. } | IndexForm::Queue => return None,
+            };
+            Some(column(index.column.as_deref()?, sql, true))
+        }));
+        columns
+    }
+
+    /// The name of the queue's table, not quoted, if the table has a queue. Its columns: `due bigint` (the time that the first
+    /// index' value begins with, at most 2^63 - 1; 2^63 - 1 without one), `ix_NAME bytea` for each of its indexes (NULL if
+    /// the row is not in it), `vshard`, the key, `serial`. By `due` it is partitioned.
+    #[must_use]
+    pub fn queue_name(&self) -> Option<String> {
+        (!self.def.queue.is_empty()).then(|| format!("{}_open", self.name))
+    }
+
+    /// The queue's table in statements.
+    #[must_use]
+    pub fn queue_table(&self) -> Option<String> {
+        self.queue_name().map(|name| format!("{}.{}", quoted(&self.schema), quoted(&name)))
+    }
+
+    /// The queue's indexes, in the order in which [`TableDef::queue`] names them.
+    pub fn queue_indexes(&self) -> impl Iterator<Item = &IndexLayout> {
+        self.def.queue.iter().map(|id| self.index_layout(*id))
+    }
+
+    /// An index by its number.
+    ///
+    /// # Panics
+    /// When the table declares none: a programming error.
+    #[must_use]
+    pub fn index_layout(&self, id: u8) -> &IndexLayout {
+        let found = self.indexes.iter().find(|index| index.def.id == id);
+        found.unwrap_or_else(|| panic!("table {} has no index {id}", self.def.name))
+    }
+
+    /// The name of a partition, not quoted: `coins_p07`.
+    #[must_use]
+    pub fn partition_name(&self, number: u16) -> String {
+        format!("{}_p{number:02}", self.name)
+    }
+
+    /// The virtual shards of a partition: from the first to before the second.
+    #[must_use]
+    pub fn partition_bounds(&self, number: u16) -> (u16, u16) {
+        let bound = |n: u16| {
+            let scaled = u32::from(n) * u32::from(VSHARD_COUNT) / u32::from(self.partitions.max(1));
+            u16::try_from(scaled).expect("at most the number of shards")
+        };
+        (bound(number), bound(number + 1))
+    }
+}
+
+/// A name as it stands in statements.
+#[must_use]
+pub fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// The database columns of a record's column.
+fn sql_columns(def: &ColumnDef) -> Vec<SqlColumn> {
+    let nullable = def.column.nullable;
+    let column = |name: String, sql| SqlColumn { name, sql, nullable };
+    let one = |sql| vec![column(def.name.to_owned(), sql)];
+    match def.column.kind {
+        ColumnKind::U8 => one(SqlType::Int2),
+        ColumnKind::U16 => one(SqlType::Int4),
+        ColumnKind::U32 | ColumnKind::U64 | ColumnKind::I64 | ColumnKind::Timestamp => one(SqlType::Int8),
+        ColumnKind::U128 | ColumnKind::Fixed(_) | ColumnKind::Bytes => one(SqlType::Bytea),
+        ColumnKind::Bool => one(SqlType::Bool),
+        ColumnKind::Text => one(SqlType::Text),
+        ColumnKind::Amount => vec![
+            column(format!("{}_val", def.name), SqlType::Int8),
+            column(format!("{}_frac", def.name), SqlType::Int4),
+        ],
+    }
+}
+
+/// How many database columns the first `bytes` of the key are; none if they end within one.
+fn columns_within(def: &TableDef, bytes: usize) -> Option<usize> {
+    let (mut left, mut columns) = (bytes, 0);
+    for column in def.key_columns {
+        if left == 0 {
+            break;
+        }
+        left = left.checked_sub(column.column.fixed_bytes()?)?;
+        columns += sql_columns(column).len();
+    }
+    (left == 0).then_some(columns)
+}
+
+#[cfg(test)]
+mod tests {
+    use batzen_store::Table;
+    use batzen_store::conformance::{Items, Marks};
+    use batzen_tables::exchange::{Deposits, Refunds};
+
+    use super::*;
+
+    fn layout(def: &'static TableDef, partitions: u16) -> Layout {
+        Layout::new(def, "exchange", partitions).expect("it has a form")
+    }
+
+    #[test]
+    fn columns_follow_the_record() {
+        let deposits = layout(Deposits::DEF, 4);
+        let columns: Vec<String> = deposits.columns().into_iter().map(|column| column.name).collect();
+        assert_eq!(columns[..4], ["vshard", "coin_pub", "merchant_pub", "h_contract_terms"]);
+        assert!(columns.iter().any(|name| name == "amount_val"));
+        assert_eq!(columns[columns.len() - 3..], ["serial", "version", "ix_by_wtid"]);
+        assert_eq!(deposits.queue_name().as_deref(), Some("deposits_open"));
+        assert_eq!(deposits.table(), r#""exchange"."deposits""#);
+    }
+
+    #[test]
+    fn prefixes_use_the_primary_key_where_it_begins_with_them() {
+        let refunds = layout(Refunds::DEF, 0);
+        assert_eq!(refunds.indexes[0].form, IndexForm::PrimaryKey { columns: 1 });
+        assert_eq!(refunds.indexes[1].form, IndexForm::PrimaryKey { columns: 3 });
+        let items = layout(Items::DEF, 0);
+        assert_eq!(items.index_layout(Items::BY_TAG).form, IndexForm::HashMany);
+        assert_eq!(items.index_layout(Items::QUEUE).form, IndexForm::Position);
+    }
+
+    #[test]
+    fn partitions_cover_every_shard_once() {
+        for partitions in [1, 2, 3, 4, 8, 16, 32, 64] {
+            let items = layout(Items::DEF, partitions);
+            let mut next = 0;
+            for number in 0..partitions {
+                let (from, to) = items.partition_bounds(number);
+                assert!(from == next && to > from);
+                next = to;
+            }
+            assert_eq!(next, VSHARD_COUNT);
+        }
+        assert_eq!(layout(Marks::DEF, 64).partitions, 0, "only sharded tables are divided");
+        assert!(Layout::new(Items::DEF, "exchange", 65).is_err());
+    }
+}
