@@ -9,11 +9,11 @@ use batzen_exchange::config::{ExchangeConfig, ListenConfig, unknown_options};
 use batzen_exchange::offline::{Offline, OfflineConfig, OfflineError};
 use batzen_exchange::rules::{DenomTable, totals};
 use batzen_exchange::service::{Exchange, StartError, StartOptions};
+use batzen_exchange::storage::{self, StoreConfig};
 use batzen_exchange::workers::Sharing;
 use batzen_http::{Client, ClientOptions};
 use batzen_protocol::Currency;
-use batzen_store::embedded::{EmbeddedStore, Options};
-use batzen_store::{Store, StoreError};
+use batzen_store::StoreError;
 use clap::{Args, Subcommand};
 
 use crate::play_money::{self, Ciphers};
@@ -390,30 +390,29 @@ async fn offline(args: OfflineArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The directory of an exchange's store: as given, below what is given, or as configured.
-fn store_dir(store: Option<&Path>, common: &Common) -> anyhow::Result<PathBuf> {
+/// An exchange's store: the directory as given, or below what is given, else as configured.
+fn store_config(store: Option<&Path>, common: &Common) -> anyhow::Result<StoreConfig> {
     match store {
         Some(dir) => {
             let below = dir.join("exchange").join("store");
-            Ok(if below.is_dir() { below } else { dir.to_owned() })
+            Ok(StoreConfig::Embedded { dir: if below.is_dir() { below } else { dir.to_owned() } })
         }
-        None => Ok(ExchangeConfig::from_ini(&common.load()?)?.store_dir),
+        None => Ok(ExchangeConfig::from_ini(&common.load()?)?.store),
     }
 }
 
 fn show_totals(args: &TotalsArgs) -> anyhow::Result<ExitCode> {
-    let dir = store_dir(args.store.as_deref(), &args.common)?;
+    let config = store_config(args.store.as_deref(), &args.common)?;
     // Opening would create one.
-    if !dir.is_dir() {
+    if let Some(dir) = config.dir().filter(|dir| !dir.is_dir()) {
         bail!("there is no store at {}", dir.display());
     }
-    let embedded = match EmbeddedStore::open(&dir, batzen_tables::exchange::ALL, Options::default()) {
+    let store = match storage::open(&config, 1) {
         Err(StoreError::InUse(dir)) => {
             bail!("the store {} is in use: stop the exchange first, or work on a copy", dir.display())
         }
         other => other?,
     };
-    let store = Store::new(embedded);
     let denoms = DenomTable::load(&store)?;
     let totals = totals::totals(&store, &denoms)?;
     store.close()?;

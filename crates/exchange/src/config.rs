@@ -9,6 +9,7 @@ use batzen_crypto::EddsaPublicKey;
 use batzen_protocol::{Currency, Duration, Money};
 
 use crate::keys::schedule::{Schedule, ScheduleError};
+use crate::storage::StoreConfig;
 
 mod ini;
 
@@ -318,8 +319,10 @@ pub struct ExchangeConfig {
     pub listen: ListenConfig,
     /// Whether `/dashboard` is served.
     pub dashboard: bool,
-    /// Directory of the embedded store.
-    pub store_dir: PathBuf,
+    /// Whether other processes listen on the same TCP port, or take over from this one (`SO_REUSEPORT`).
+    pub share_port: bool,
+    /// Where the rows are.
+    pub store: StoreConfig,
     /// Directory of local sockets.
     pub runtime_dir: PathBuf,
     /// The longest time for which `/keys` may be cached.
@@ -380,7 +383,8 @@ impl ExchangeConfig {
             dashboard: true,
             master_public_key: None,
             listen: ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port },
-            store_dir: data.join("store"),
+            share_port: false,
+            store: StoreConfig::Embedded { dir: data.join("store") },
             runtime_dir: data.join("run"),
             max_keys_caching: Duration::FOREVER,
             asset_type: "fiat".into(),

@@ -11,4 +11,5 @@ pub mod offline;
 pub mod rules;
 pub mod service;
 pub mod standalone;
+pub mod storage;
 pub mod workers;

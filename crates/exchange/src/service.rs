@@ -10,7 +10,6 @@ use batzen_http::{Bound, Drain, Drained, Listen, Server, ServerOptions, Stats, W
 use batzen_metrics::Page;
 use batzen_protocol::Timestamp;
 use batzen_protocol::signatures::{MasterDenominationKeyValidity, SignedMessage};
-use batzen_store::embedded::{EmbeddedStore, Options as StoreOptions};
 use batzen_store::{Store, StoreError};
 use batzen_tables::exchange::{DenomKey, DenomSerial, Denominations};
 use tokio::sync::watch;
@@ -24,10 +23,16 @@ use crate::keys::{KeyError, KeyState, SecurityModules, load_or_create_eddsa};
 use crate::metrics::Metrics;
 use crate::rules::flow::MoneyFlow;
 use crate::rules::{Command, DenomTable, ExchangeRules, Outcome, Refusal, RulesConfig, management};
+use crate::storage;
 use crate::workers::Claims;
 
 /// Clients that may wait for a reserve to be filled (each holds a connection).
 const RESERVE_WAITERS_MAX: usize = 65_536;
+/// When another process takes over the port, clients whose connection is open get so long to send the next request on it; the
+/// answer closes it. A connection that was unused for so long is closed.
+const HANDOVER_IDLE_GRACE: StdDuration = StdDuration::from_secs(2);
+/// ... and requests in flight so long to be answered.
+const HANDOVER_TIMEOUT: StdDuration = StdDuration::from_secs(10);
 /// Single jobs that may wait for the CPU pool before requests are turned away.
 const POOL_JOBS_MAX: usize = 8_192;
 
@@ -231,7 +236,7 @@ impl Exchange {
         let privacy = documents(&config.privacy, crate::api::BUILT_IN_PRIVACY)?;
         let master_public_key = master_public_key(&config)?;
         config.master_public_key = Some(master_public_key);
-        let place = options.listen.unwrap_or_else(|| listen(&config.listen));
+        let place = options.listen.unwrap_or_else(|| listen(&config));
         let server = Server::bind(place).await.map_err(StartError::Listen)?;
         let bound = server.bound().clone();
         if let Some(port) = bound.port() {
@@ -281,6 +286,11 @@ impl Exchange {
         if let Some(idle) = app.config.connection_timeout.to_std() {
             http.idle_timeout = idle;
         }
+        if server.is_shared() {
+            (http.idle_grace, http.drain_timeout) = (HANDOVER_IDLE_GRACE, HANDOVER_TIMEOUT);
+        }
+        // The kernel gives a shared port's connections to whoever listens: not before they can be served.
+        let server = server.listen().map_err(StartError::Listen)?;
         let api = Arc::new(Api::new(Arc::clone(&app)));
         let server = tokio::spawn(server.serve(api, http, drain));
         let keeper = tokio::spawn(keeper::run(Arc::clone(&app), options.progress));
@@ -387,9 +397,11 @@ fn master_public_key(config: &ExchangeConfig) -> Result<EddsaPublicKey, StartErr
     }
 }
 
-fn listen(config: &ListenConfig) -> Listen {
-    match config {
-        ListenConfig::Tcp { bind_to, port } => Listen::tcp(bind_to.clone(), *port),
+fn listen(config: &ExchangeConfig) -> Listen {
+    match &config.listen {
+        ListenConfig::Tcp { bind_to, port } => {
+            Listen::Tcp { host: bind_to.clone(), port: *port, share_port: config.share_port }
+        }
         ListenConfig::Unix { path, mode } => Listen::Unix { path: path.clone(), mode: *mode },
     }
 }
@@ -413,9 +425,7 @@ fn rules_config(config: &ExchangeConfig) -> RulesConfig {
 type Opened = (ExchangeConfig, Arc<SecurityModules>, Store, DenomTable);
 
 fn open(config: ExchangeConfig) -> Result<Opened, StartError> {
-    let embedded =
-        EmbeddedStore::open(&config.store_dir, batzen_tables::exchange::ALL, StoreOptions::default())?;
-    let store = Store::new(embedded);
+    let store = storage::open(&config.store, 1)?;
     check_master(&store, &config)?;
     let modules = Arc::new(SecurityModules::open(&config)?);
     let denoms = DenomTable::load(&store)?;

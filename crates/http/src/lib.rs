@@ -40,7 +40,7 @@ pub use client::{Call, Client, ClientError, ClientOptions, Reply};
 pub use dashboard::dashboard;
 pub use drain::Drain;
 pub use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
-pub use listen::{Bound, Listen, Listener, Socket, inherited_fd};
+pub use listen::{Bound, Listen, Listener, Sharing, Socket, inherited_fd};
 pub use operations::{OUTCOMES, Operations, Running};
 pub use page::StaticPage;
 pub use request::{Head, Peer, Request};

@@ -1,5 +1,6 @@
 //! Where a server listens: TCP, a local socket, or a socket handed over by the service manager.
 
+use socket2::{SockFilter, SockRef};
 use std::{
     fmt, io,
     net::SocketAddr,
@@ -8,11 +9,14 @@ use std::{
         unix::fs::{FileTypeExt, PermissionsExt},
     },
     path::{Path, PathBuf},
+    time::Duration,
 };
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
 /// Connections that the kernel completes ahead of us.
 const BACKLOG: u32 = 1024;
+/// How long connections that a listener has answered may take to be complete, once it answers no others: a round trip.
+const HANDSHAKE: Duration = Duration::from_millis(200);
 
 /// Where to listen.
 #[derive(Debug)]
@@ -23,7 +27,8 @@ pub enum Listen {
         host: Option<String>,
         /// The port; 0 picks a free one.
         port: u16,
-        /// Whether several processes may share the port.
+        /// Whether several processes may share the port (`SO_REUSEPORT`): the kernel spreads connections over all that
+        /// listen.
         share_port: bool,
     },
     /// A local socket.
@@ -105,13 +110,30 @@ pub fn inherited_fd(env: impl Fn(&str) -> Option<String>, pid: u32) -> io::Resul
     Ok(Some(unsafe { OwnedFd::from_raw_fd(FIRST_FD) }))
 }
 
-/// A listening socket.
+/// A socket to listen on.
 #[derive(Debug)]
-pub enum Listener {
-    /// TCP.
+pub struct Listener {
+    socket: ListenerSocket,
+    sharing: Sharing,
+}
+
+#[derive(Debug)]
+enum ListenerSocket {
+    /// Has its port, and is not listening yet.
+    Bound(TcpSocket),
     Tcp(TcpListener),
-    /// A local socket.
     Unix(UnixListener),
+}
+
+/// Who else takes connections for the same address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Nobody.
+    Alone,
+    /// Other processes, each with a socket and a queue of its own.
+    Port,
+    /// Other processes, from the same socket and queue.
+    Socket,
 }
 
 /// A connection that was accepted.
@@ -124,36 +146,61 @@ pub enum Socket {
 }
 
 impl Listener {
-    /// Binds, and says where.
+    /// Binds, and says where. Who shares the port gets connections only after [`Listener::listen`].
     ///
     /// # Errors
     /// What the system says, with the address in the text.
     pub async fn bind(listen: Listen) -> io::Result<(Self, Bound)> {
-        match listen {
+        let (socket, sharing, bound) = match listen {
             Listen::Tcp { host, port, share_port } => {
-                let listener = bind_tcp(host.as_deref(), port, share_port).await?;
-                let bound = Bound::Tcp(listener.local_addr()?);
-                Ok((Self::Tcp(listener), bound))
+                let socket = bind_tcp(host.as_deref(), port, share_port).await?;
+                let bound = Bound::Tcp(match &socket {
+                    ListenerSocket::Bound(socket) => socket.local_addr()?,
+                    ListenerSocket::Tcp(listener) => listener.local_addr()?,
+                    ListenerSocket::Unix(_) => unreachable!("TCP was asked for"),
+                });
+                (socket, if share_port { Sharing::Port } else { Sharing::Alone }, bound)
             }
             Listen::Unix { path, mode } => {
                 let listener = bind_unix(&path, mode).await?;
-                Ok((Self::Unix(listener), Bound::Unix(path)))
+                (ListenerSocket::Unix(listener), Sharing::Alone, Bound::Unix(path))
             }
             Listen::Inherited(fd) => {
                 let number = fd.as_raw_fd();
                 let tcp = std::net::TcpListener::from(fd);
                 tcp.set_nonblocking(true)?;
-                if let Ok(address) = tcp.local_addr() {
-                    return Ok((Self::Tcp(TcpListener::from_std(tcp)?), Bound::Tcp(address)));
-                }
-                let unix = std::os::unix::net::UnixListener::from(OwnedFd::from(tcp));
-                let path = unix
-                    .local_addr()?
-                    .as_pathname()
-                    .map_or_else(|| PathBuf::from(format!("fd {number}")), Path::to_owned);
-                Ok((Self::Unix(UnixListener::from_std(unix)?), Bound::Unix(path)))
+                let (socket, bound) = if let Ok(address) = tcp.local_addr() {
+                    (ListenerSocket::Tcp(TcpListener::from_std(tcp)?), Bound::Tcp(address))
+                } else {
+                    let unix = std::os::unix::net::UnixListener::from(OwnedFd::from(tcp));
+                    let path = unix
+                        .local_addr()?
+                        .as_pathname()
+                        .map_or_else(|| PathBuf::from(format!("fd {number}")), Path::to_owned);
+                    (ListenerSocket::Unix(UnixListener::from_std(unix)?), Bound::Unix(path))
+                };
+                (socket, Sharing::Socket, bound)
             }
-        }
+        };
+        Ok((Self { socket, sharing }, bound))
+    }
+
+    /// Begins to listen, if it does not yet.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn listen(self) -> io::Result<Self> {
+        let socket = match self.socket {
+            ListenerSocket::Bound(socket) => ListenerSocket::Tcp(socket.listen(BACKLOG)?),
+            listening => listening,
+        };
+        Ok(Self { socket, ..self })
+    }
+
+    /// Who else takes its connections.
+    #[must_use]
+    pub const fn sharing(&self) -> Sharing {
+        self.sharing
     }
 
     /// The next connection.
@@ -161,19 +208,73 @@ impl Listener {
     /// # Errors
     /// What the system says; most such errors concern one connection or pass.
     pub async fn accept(&self) -> io::Result<Socket> {
-        match self {
-            Self::Tcp(listener) => {
+        match &self.socket {
+            ListenerSocket::Bound(_) => Err(io::Error::other("the socket does not listen")),
+            ListenerSocket::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 // Answers are written in one piece; waiting for more to send only delays them.
                 stream.set_nodelay(true)?;
                 Ok(Socket::Tcp(stream, peer))
             }
-            Self::Unix(listener) => listener.accept().await.map(|(stream, _)| Socket::Unix(stream)),
+            ListenerSocket::Unix(listener) => listener.accept().await.map(|(stream, _)| Socket::Unix(stream)),
+        }
+    }
+
+    /// Hands over to the others that share the port: closes so that no connection is lost. What waits in the queue of a
+    /// socket is reset when it is closed, and the kernel goes on choosing it for new connections until then. So the socket
+    /// first stops hearing those who begin to connect (they begin again after a second, and find another process); what it has
+    /// answered is accepted until it is complete.
+    pub(crate) async fn leave(self, mut take: impl FnMut(Socket)) {
+        if self.sharing != Sharing::Port {
+            // An inherited socket stays open elsewhere, with its queue.
+            return;
+        }
+        if let ListenerSocket::Tcp(listener) = &self.socket
+            && let Err(error) = SockRef::from(listener).attach_filter(&ONLY_ANSWERED)
+        {
+            tracing::warn!(%error, "the port is handed over without a filter: a client may see its connection reset");
+        }
+        let end = tokio::time::Instant::now() + HANDSHAKE;
+        loop {
+            // Whether or not the time is up, what is complete is taken.
+            tokio::select! {
+                biased;
+                accepted = self.accept() => match accepted {
+                    Ok(socket) => take(socket),
+                    Err(error) => {
+                        tracing::debug!(%error, "a connection was not taken over");
+                        if tokio::time::Instant::now() >= end {
+                            return;
+                        }
+                        tokio::time::sleep(HANDSHAKE / 20).await;
+                    }
+                },
+                () = tokio::time::sleep_until(end) => return,
+            }
         }
     }
 }
 
-async fn bind_tcp(host: Option<&str>, port: u16, share_port: bool) -> io::Result<TcpListener> {
+/// A packet filter (classic BPF): drops segments that begin a connection, that is with SYN and without ACK among the flags at
+/// byte 13 of the TCP header. Connections inherit it; theirs never look so.
+const ONLY_ANSWERED: [SockFilter; 5] = {
+    const LOAD_BYTE: u16 = 0x30;
+    const AND: u16 = 0x54;
+    const JUMP_IF_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    const FLAGS: u32 = 13;
+    const SYN: u32 = 0x02;
+    const ACK: u32 = 0x10;
+    [
+        SockFilter::new(LOAD_BYTE, 0, 0, FLAGS),
+        SockFilter::new(AND, 0, 0, SYN | ACK),
+        SockFilter::new(JUMP_IF_EQUAL, 0, 1, SYN),
+        SockFilter::new(RETURN, 0, 0, 0),
+        SockFilter::new(RETURN, 0, 0, u32::MAX),
+    ]
+};
+
+async fn bind_tcp(host: Option<&str>, port: u16, share_port: bool) -> io::Result<ListenerSocket> {
     let candidates: Vec<SocketAddr> = match host {
         // The IPv6 wildcard takes IPv4 too; a machine without IPv6 falls back to the other.
         None => vec![SocketAddr::from(([0_u16; 8], port)), SocketAddr::from(([0_u8; 4], port))],
@@ -181,13 +282,17 @@ async fn bind_tcp(host: Option<&str>, port: u16, share_port: bool) -> io::Result
     };
     let mut last = io::Error::other("host name without address");
     for address in candidates {
-        let bind = || {
+        let bind = || -> io::Result<ListenerSocket> {
             let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
             // A restarted service gets its port at once, although old connections linger in TIME_WAIT.
             socket.set_reuseaddr(true)?;
             socket.set_reuseport(share_port)?;
             socket.bind(address)?;
-            socket.listen(BACKLOG)
+            Ok(if share_port {
+                ListenerSocket::Bound(socket)
+            } else {
+                ListenerSocket::Tcp(socket.listen(BACKLOG)?)
+            })
         };
         match bind() {
             Ok(listener) => return Ok(listener),

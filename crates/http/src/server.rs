@@ -4,7 +4,7 @@ use crate::{
     codes::FrameError,
     conn::{ConnState, Phase, Watched, raw_error},
     drain::Drain,
-    listen::{Bound, Listen, Listener, Socket},
+    listen::{Bound, Listen, Listener, Sharing, Socket},
     request::Peer,
     service::{Frame, Handler, ServerOptions},
     stats::{Gauge, Stats, add},
@@ -50,6 +50,21 @@ impl Server {
         Ok(Self { listener, bound, stats: Arc::default() })
     }
 
+    /// Begins to listen, if it does not yet because the port is shared: from here on the kernel gives it connections, so
+    /// everything that can fail shall have been done.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn listen(self) -> io::Result<Self> {
+        Ok(Self { listener: self.listener.listen()?, ..self })
+    }
+
+    /// Whether other processes take connections for the same address.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.listener.sharing() != Sharing::Alone
+    }
+
     /// Where it listens.
     #[must_use]
     pub const fn bound(&self) -> &Bound {
@@ -71,16 +86,49 @@ impl Server {
         Arc::clone(&self.stats)
     }
 
-    /// Serves until `drain` fires; then stops accepting, closes idle connections, lets requests in flight finish within
-    /// `options.drain_timeout`, cuts off the rest, and returns.
+    /// Serves until `drain` fires; then hands over what only others are to serve, stops accepting, answers the next request
+    /// of each open connection for `options.idle_grace`, lets requests in flight finish within `options.drain_timeout`, cuts
+    /// off the rest, and returns.
     pub async fn serve<H: Handler>(self, handler: Arc<H>, options: ServerOptions, drain: Drain) -> Drained {
         let Self { listener, bound, stats } = self;
+        let listener = match listener.listen() {
+            Ok(listener) => listener,
+            Err(error) => {
+                tracing::error!(%error, "cannot listen");
+                return Drained { cut_off: 0 };
+            }
+        };
         let connections = Arc::new(Semaphore::new(options.max_connections.min(Semaphore::MAX_PERMITS)));
         let refusals = Arc::new(Semaphore::new(MAX_REFUSALS));
         let drain_timeout = options.drain_timeout;
         let frame = Frame::new(handler, options, drain.clone(), Arc::clone(&stats));
         let mut tasks = JoinSet::new();
         let mut refused_tasks = JoinSet::new();
+        let take = |socket: Socket, tasks: &mut JoinSet<()>, refused_tasks: &mut JoinSet<()>| {
+            add(&stats.connections_accepted, 1);
+            let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
+                add(&stats.connections_refused, 1);
+                if let Ok(permit) = Arc::clone(&refusals).try_acquire_owned() {
+                    let retry_after_s = frame.options.retry_after_s;
+                    refused_tasks.spawn(async move {
+                        match socket {
+                            Socket::Tcp(stream, _) => turn_away(stream, retry_after_s).await,
+                            Socket::Unix(stream) => turn_away(stream, retry_after_s).await,
+                        }
+                        drop(permit);
+                    });
+                }
+                return;
+            };
+            let frame = Arc::clone(&frame);
+            tasks.spawn(async move {
+                match socket {
+                    Socket::Tcp(stream, peer) => drive(stream, Peer::Tcp(peer), frame).await,
+                    Socket::Unix(stream) => drive(stream, Peer::Unix, frame).await,
+                }
+                drop(permit);
+            });
+        };
         loop {
             let accepted = tokio::select! {
                 biased;
@@ -95,8 +143,8 @@ impl Server {
                 }
                 accepted = listener.accept() => accepted,
             };
-            let socket = match accepted {
-                Ok(socket) => socket,
+            match accepted {
+                Ok(socket) => take(socket, &mut tasks, &mut refused_tasks),
                 // The peer was gone before we came.
                 Err(error)
                     if matches!(
@@ -105,42 +153,16 @@ impl Server {
                             | io::ErrorKind::ConnectionReset
                             | io::ErrorKind::NotConnected
                             | io::ErrorKind::InvalidInput
-                    ) =>
-                {
-                    continue;
-                }
+                    ) => {}
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept connections at the moment");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
                 }
-            };
-            add(&stats.connections_accepted, 1);
-            let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
-                add(&stats.connections_refused, 1);
-                if let Ok(permit) = Arc::clone(&refusals).try_acquire_owned() {
-                    let retry_after_s = frame.options.retry_after_s;
-                    refused_tasks.spawn(async move {
-                        match socket {
-                            Socket::Tcp(stream, _) => turn_away(stream, retry_after_s).await,
-                            Socket::Unix(stream) => turn_away(stream, retry_after_s).await,
-                        }
-                        drop(permit);
-                    });
-                }
-                continue;
-            };
-            let frame = Arc::clone(&frame);
-            tasks.spawn(async move {
-                match socket {
-                    Socket::Tcp(stream, peer) => drive(stream, Peer::Tcp(peer), frame).await,
-                    Socket::Unix(stream) => drive(stream, Peer::Unix, frame).await,
-                }
-                drop(permit);
-            });
+            }
         }
-        drop(listener);
-        if let Bound::Unix(path) = &bound {
+        let is_ours = listener.sharing() == Sharing::Alone;
+        listener.leave(|socket| take(socket, &mut tasks, &mut refused_tasks)).await;
+        if let (Bound::Unix(path), true) = (&bound, is_ours) {
             let _ = std::fs::remove_file(path);
         }
         refused_tasks.shutdown().await;
@@ -203,6 +225,7 @@ where
     let _open = Gauge::raise(&stats.connections_open);
     let deadlines = frame.deadlines();
     let drain = frame.drain.clone();
+    let grace = frame.options.idle_grace;
     let state = ConnState::new(deadlines);
     let service = {
         let state = Arc::clone(&state);
@@ -230,7 +253,10 @@ where
     tokio::pin!(watchdog);
     let draining = drain.draining();
     tokio::pin!(draining);
-    let mut is_draining = false;
+    let end_of_grace = tokio::time::sleep(Duration::ZERO);
+    tokio::pin!(end_of_grace);
+    // Whether the drain has fired, and whether an unused connection may still be used once.
+    let (mut is_draining, mut is_graced) = (false, false);
     let mut bad_length = false;
     loop {
         tokio::select! {
@@ -245,6 +271,19 @@ where
             }
             () = &mut draining, if !is_draining => {
                 is_draining = true;
+                if grace.is_zero() {
+                    std::pin::Pin::new(&mut connection).graceful_shutdown();
+                    if state.phase() == Phase::Idle {
+                        return;
+                    }
+                } else {
+                    // Every answer from here on ends its connection.
+                    is_graced = true;
+                    end_of_grace.as_mut().reset(Instant::now() + grace);
+                }
+            }
+            () = &mut end_of_grace, if is_graced => {
+                is_graced = false;
                 std::pin::Pin::new(&mut connection).graceful_shutdown();
                 if state.phase() == Phase::Idle {
                     return;

@@ -83,6 +83,10 @@ pub struct ServerOptions {
     pub max_buffered_bytes: usize,
     /// How long requests in flight may take to finish once the drain has fired.
     pub drain_timeout: Duration,
+    /// How long connections without a request stay open once the drain has fired, so that a client that is just sending its
+    /// next one is answered instead of cut off. For services that hand over to another process; at most `drain_timeout`
+    /// counts.
+    pub idle_grace: Duration,
     /// Whether to close each connection after its first request.
     pub close_each: bool,
     /// Whether to compress answers.
@@ -106,6 +110,7 @@ impl Default for ServerOptions {
             max_body_bytes: 16 << 20,
             max_buffered_bytes: 256 << 20,
             drain_timeout: Duration::from_secs(1),
+            idle_grace: Duration::ZERO,
             close_each: false,
             compress: true,
         }

@@ -11,6 +11,7 @@ use super::{
     ExchangeConfig, GatewayAuth, GatewayConfig, ListenConfig, ModuleConfig, RSA_BITS_MAX, RSA_BITS_MIN,
     StandaloneConfig, StandaloneFees, WorkersConfig,
 };
+use crate::storage::StoreConfig;
 
 impl From<batzen_config::ConfigError> for ConfigError {
     fn from(error: batzen_config::ConfigError) -> Self {
@@ -158,6 +159,16 @@ impl Reader<'_> {
         })
     }
 
+    fn store(&self) -> Result<StoreConfig> {
+        let choices = [("embedded", false), ("postgres", true)];
+        if self.ini.choice("exchange", "DB", &choices)?.unwrap_or(false) {
+            let url = self.ini.get_or("exchangedb-postgres", "CONFIG", "postgres:///taler".to_owned())?;
+            return Ok(StoreConfig::Postgres { url });
+        }
+        let dir = self.path_or("exchangedb-embedded", "DIR", "${TALER_DATA_HOME}/exchange/store")?;
+        Ok(StoreConfig::Embedded { dir })
+    }
+
     fn workers(&self) -> Result<WorkersConfig> {
         let default = WorkersConfig::default();
         let sleep = |name: &str, default| {
@@ -251,6 +262,7 @@ const KNOWN: &[(&str, &[&str])] = &[
             "BIND_TO",
             "UNIXPATH",
             "UNIXPATH_MODE",
+            "REUSE_PORT",
             "DB",
             "DASHBOARD",
             "MAX_KEYS_CACHING",
@@ -288,6 +300,7 @@ const KNOWN: &[(&str, &[&str])] = &[
         ],
     ),
     ("exchangedb-embedded", &["DIR"]),
+    ("exchangedb-postgres", &["CONFIG", "SQL_DIR"]),
     ("coin_*", COIN),
     ("coin-*", COIN),
     ("taler-exchange-secmod-rsa", MODULE),
@@ -379,7 +392,8 @@ impl ExchangeConfig {
             master_public_key: reader.key("exchange", "MASTER_PUBLIC_KEY")?,
             listen: reader.listen()?,
             dashboard: ini.get_or("exchange", "DASHBOARD", true)?,
-            store_dir: reader.path_or("exchangedb-embedded", "DIR", "${TALER_DATA_HOME}/exchange/store")?,
+            share_port: ini.get_or("exchange", "REUSE_PORT", false)?,
+            store: reader.store()?,
             runtime_dir: reader.path_or("exchange", "RUNTIME_DIR", "${TALER_RUNTIME_DIR}/exchange-httpd")?,
             max_keys_caching: reader.duration_or("exchange", "MAX_KEYS_CACHING", Duration::FOREVER)?,
             asset_type: ini.get_or("exchange", "ASSET_TYPE", "fiat".to_owned())?,
