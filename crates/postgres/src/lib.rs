@@ -5,7 +5,16 @@
 //! | module | what |
 //! |---|---|
 //! | [`layout`] | pure: what a typed table is in the database |
+//! | `target` | where the server is and how to get in |
+//! | `socket`, `connection` | bytes, and the protocol: pipelines of prepared statements, synchronous |
 
+mod connection;
+mod error;
 pub mod layout;
+mod socket;
+mod target;
 
+pub use connection::Connection;
+pub use error::{PgError, ServerError};
 pub use layout::{IndexForm, IndexLayout, Layout, PARTITIONS_MAX, SqlColumn, SqlType};
+pub use target::Target;

@@ -1,0 +1,202 @@
+//! Bytes to and from the server: Unix or TCP socket, with or without TLS, both directions at once.
+//!
+//! A pipelined batch can be larger than what the buffers between both sides hold. Who only writes then waits for a server
+//! that waits to be read: so whoever waits here, reads and writes.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, BytesMut};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustls::ClientConnection;
+use rustls::pki_types::ServerName;
+
+/// How much is read at once.
+const READ_BYTES: usize = 64 << 10;
+
+enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.read(buffer),
+            Self::Tcp(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.write(bytes),
+            Self::Tcp(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A connected socket.
+pub(crate) struct Socket {
+    stream: Stream,
+    tls: Option<Box<ClientConnection>>,
+    scratch: Box<[u8]>,
+    /// What has arrived and was not taken yet.
+    pub received: BytesMut,
+    /// What is to be sent.
+    pub outgoing: BytesMut,
+}
+
+impl Socket {
+    pub fn unix(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self::new(Stream::Unix(stream)))
+    }
+
+    pub fn tcp(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        Ok(Self::new(Stream::Tcp(stream)))
+    }
+
+    fn new(stream: Stream) -> Self {
+        Self {
+            stream,
+            tls: None,
+            scratch: vec![0; READ_BYTES].into(),
+            received: BytesMut::new(),
+            outgoing: BytesMut::new(),
+        }
+    }
+
+    /// Speaks TLS from here on. The handshake takes place with the first bytes.
+    pub fn start_tls(
+        &mut self,
+        config: Arc<rustls::ClientConfig>,
+        name: ServerName<'static>,
+    ) -> io::Result<()> {
+        if !self.received.is_empty() {
+            // Somebody in between has sent more than the server's one byte, hoping to have it taken for the server's.
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "unencrypted bytes after the request for TLS",
+            ));
+        }
+        let mut tls = ClientConnection::new(config, name).map_err(io::Error::other)?;
+        tls.set_buffer_limit(None);
+        self.tls = Some(Box::new(tls));
+        Ok(())
+    }
+
+    pub fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Sends what is to be sent and waits until something arrives.
+    pub fn wait(&mut self, deadline: Option<Instant>) -> io::Result<()> {
+        let before = self.received.len();
+        loop {
+            self.send()?;
+            if self.receive()? && self.received.len() > before {
+                return Ok(());
+            }
+            let wants_write = match &self.tls {
+                Some(tls) => tls.wants_write(),
+                None => !self.outgoing.is_empty(),
+            };
+            self.sleep(wants_write, deadline)?;
+        }
+    }
+
+    fn sleep(&self, wants_write: bool, deadline: Option<Instant>) -> io::Result<()> {
+        let mut events = PollFlags::IN;
+        events.set(PollFlags::OUT, wants_write);
+        let fd = match &self.stream {
+            Stream::Unix(stream) => stream.as_fd(),
+            Stream::Tcp(stream) => stream.as_fd(),
+        };
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let left = left.map(|left| {
+                let left = left.min(Duration::from_secs(3600));
+                Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() }
+            });
+            match poll(&mut [PollFd::from_borrowed_fd(fd, events)], left.as_ref()) {
+                Ok(0) => return Err(ErrorKind::TimedOut.into()),
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Writes as much as the system takes.
+    fn send(&mut self) -> io::Result<()> {
+        if let Some(tls) = &mut self.tls {
+            if !self.outgoing.is_empty() {
+                tls.writer().write_all(&self.outgoing)?;
+                self.outgoing.clear();
+            }
+            while tls.wants_write() {
+                match tls.write_tls(&mut self.stream) {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            return Ok(());
+        }
+        while !self.outgoing.is_empty() {
+            match self.stream.write(&self.outgoing) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(written) => self.outgoing.advance(written),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what is there once; whether anything was.
+    fn receive(&mut self) -> io::Result<bool> {
+        let closed = || io::Error::new(ErrorKind::UnexpectedEof, "the server closed the connection");
+        loop {
+            let read = match &mut self.tls {
+                Some(tls) => tls.read_tls(&mut self.stream),
+                None => self.stream.read(&mut self.scratch),
+            };
+            return match read {
+                Ok(0) => Err(closed()),
+                Ok(read) => {
+                    match &mut self.tls {
+                        Some(tls) => {
+                            let state = tls.process_new_packets().map_err(io::Error::other)?;
+                            let mut left = state.plaintext_bytes_to_read();
+                            while left > 0 {
+                                let read = tls.reader().read(&mut self.scratch)?;
+                                self.received.extend_from_slice(&self.scratch[..read]);
+                                left -= read;
+                            }
+                        }
+                        None => self.received.extend_from_slice(&self.scratch[..read]),
+                    }
+                    Ok(true)
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => Err(error),
+            };
+        }
+    }
+}
