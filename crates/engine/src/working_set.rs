@@ -6,7 +6,8 @@ use std::hash::BuildHasher;
 use std::ops::Bound;
 
 use batzen_store::{
-    ChangeSet, Column, IndexEntries, IndexKind, Record, RowVersion, Store, StoreError, Table,
+    ChangeSet, Column, Found, IndexEntries, IndexKind, RawRecord, Read, ReadAnswer, Record, RowVersion,
+    Store, StoreError, Stored, Table,
 };
 use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
 
@@ -24,7 +25,7 @@ struct TablePlan<T: Table> {
 }
 
 trait ErasedPlan {
-    fn load(self: Box<Self>, store: &Store) -> Result<Box<dyn ErasedRows>, StoreError>;
+    fn ask(self: Box<Self>, reads: &mut Vec<Read>) -> Box<dyn ErasedAsked>;
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
@@ -59,40 +60,72 @@ impl Plan {
 }
 
 impl<T: Table> ErasedPlan for TablePlan<T> {
-    fn load(self: Box<Self>, store: &Store) -> Result<Box<dyn ErasedRows>, StoreError> {
+    fn ask(self: Box<Self>, reads: &mut Vec<Read>) -> Box<dyn ErasedAsked> {
+        let table = T::DEF;
         let keys: Vec<T::Key> = self.keys.into_iter().collect();
-        let found = store.get_many::<T>(&keys)?;
-        assert_eq!(found.len(), keys.len(), "a store answers every key");
-        let mut rows = TableRows::<T>::with_capacity(keys.len());
-        for (key, found) in keys.into_iter().zip(found) {
-            let (row, version) = found.map(|found| (found.row, found.version)).unzip();
-            rows.load(key, row, version);
+        if !keys.is_empty() {
+            reads.push(Read::Rows { table, keys: keys.iter().map(Record::to_bytes).collect() });
         }
-        let mut by_index: BTreeMap<u8, Vec<Vec<u8>>> = BTreeMap::new();
+        let mut groups: BTreeMap<u8, Vec<Vec<u8>>> = BTreeMap::new();
         for (index, value) in self.groups {
-            by_index.entry(index).or_default().push(value);
+            groups.entry(index).or_default().push(value);
         }
-        for (index, values) in by_index {
-            let groups = store.lookup_many_bytes::<T>(index, &values)?;
-            for (value, members) in values.into_iter().zip(groups) {
-                let members = members.into_iter();
-                let members =
-                    members.map(|found| rows.load(found.key, Some(found.row), Some(found.version))).collect();
-                rows.groups.insert((index, value), members);
-            }
+        for (index, values) in &groups {
+            reads.push(Read::Groups { table, index: *index, values: values.clone() });
         }
-        for ((index, from), (to, limit)) in self.ranges {
-            let (first, end) = (Bound::Included(from.clone()), Bound::Excluded(to.clone()));
-            let found = store.range_positions::<T>(index, first, end, limit, false)?.into_iter();
-            let members =
-                found.map(|found| rows.load(found.key, Some(found.row), Some(found.version))).collect();
-            rows.ranges.insert((index, from), Range { to, limit, members });
+        for ((index, from), (to, limit)) in &self.ranges {
+            let (from, to) = (Bound::Included(from.clone()), Bound::Excluded(to.clone()));
+            reads.push(Read::Range { table, index: *index, from, to, limit: *limit, descending: false });
         }
-        Ok(Box::new(rows))
+        Box::new(TableAsked::<T> { keys, groups, ranges: self.ranges })
     }
 
     fn as_any(&mut self) -> &mut dyn Any {
         self
+    }
+}
+
+/// What of a plan was asked of the store, in the order of its reads.
+struct TableAsked<T: Table> {
+    keys: Vec<T::Key>,
+    groups: BTreeMap<u8, Vec<Vec<u8>>>,
+    ranges: BTreeMap<(u8, Vec<u8>), (Vec<u8>, usize)>,
+}
+
+trait ErasedAsked {
+    fn fill(self: Box<Self>, answers: &mut dyn Iterator<Item = ReadAnswer>) -> Loaded;
+}
+
+type Loaded = Result<Box<dyn ErasedRows>, StoreError>;
+
+impl<T: Table> ErasedAsked for TableAsked<T> {
+    fn fill(self: Box<Self>, answers: &mut dyn Iterator<Item = ReadAnswer>) -> Loaded {
+        let mut answer = || answers.next().expect("a store answers every read");
+        let mut rows = TableRows::<T>::with_capacity(self.keys.len());
+        if !self.keys.is_empty() {
+            let ReadAnswer::Rows(found) = answer() else { unreachable!("answers follow the reads") };
+            assert_eq!(found.len(), self.keys.len(), "a store answers every key");
+            for (key, raw) in self.keys.into_iter().zip(found) {
+                let found = raw.map(Stored::decode::<T>).transpose()?;
+                let (row, version) = found.map(|found| (found.row, found.version)).unzip();
+                rows.load(key, row, version);
+            }
+        }
+        for (index, values) in self.groups {
+            let ReadAnswer::Groups(groups) = answer() else { unreachable!("answers follow the reads") };
+            assert_eq!(groups.len(), values.len(), "a store answers every value");
+            for (value, members) in values.into_iter().zip(groups) {
+                let members = rows.load_all(members)?;
+                rows.groups.insert((index, value), members);
+            }
+        }
+        for ((index, from), (to, limit)) in self.ranges {
+            let ReadAnswer::Range(members) = answer() else { unreachable!("answers follow the reads") };
+            assert!(members.len() <= limit, "a store keeps to the limit");
+            let members = rows.load_all(members)?;
+            rows.ranges.insert((index, from), Range { to, limit, members });
+        }
+        Ok(Box::new(rows))
     }
 }
 
@@ -166,6 +199,14 @@ impl<T: Table> TableRows<T> {
             .insert_unique(hasher.hash_one(&key), number, |number| hasher.hash_one(&slots[*number].key));
         self.slots.push(Slot { key, stored: None, current: row, version });
         number
+    }
+
+    fn load_all(&mut self, records: Vec<RawRecord>) -> Result<Vec<SlotNumber>, StoreError> {
+        let load = |raw| {
+            let Found::<T> { key, row, version, .. } = Found::decode(raw)?;
+            Ok(self.load(key, Some(row), Some(version)))
+        };
+        records.into_iter().map(load).collect()
     }
 
     /// Whether the key lies in a planned prefix group. All rows of the group are loaded, so a key without a row is known
@@ -324,11 +365,14 @@ pub struct WorkingSet {
 }
 
 impl WorkingSet {
-    /// Loads everything that a plan names, in one bulk read a table and one lookup a group.
+    /// Loads everything that a plan names, of all tables at once.
     pub fn load(plan: Plan, store: &Store) -> Result<Self, StoreError> {
+        let mut reads = Vec::new();
+        let asked: Vec<_> = plan.tables.into_iter().map(|(id, table)| (id, table.ask(&mut reads))).collect();
+        let mut answers = if reads.is_empty() { Vec::new() } else { store.read_many(&reads)? }.into_iter();
         let mut tables = BTreeMap::new();
-        for (id, table) in plan.tables {
-            tables.insert(id, table.load(store)?);
+        for (id, table) in asked {
+            tables.insert(id, table.fill(&mut answers)?);
         }
         Ok(Self { tables, log: Vec::new(), mark: 0 })
     }

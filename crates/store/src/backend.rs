@@ -419,7 +419,9 @@ pub trait Backend: Send + Sync + 'static {
         descending: bool,
     ) -> Result<Vec<RawRecord>>;
 
-    /// Answers several reads, in their order. A backend behind a network asks for all of them at once.
+    /// Answers several reads, in their order. A backend that others commit to meanwhile (other processes, other lanes)
+    /// answers all of them from one state between two commits: rules rely on what holds between rows of several tables. One
+    /// behind a network asks for all of them at once.
     ///
     /// # Errors
     /// As [`Backend::get_many`].
@@ -508,6 +510,18 @@ pub trait Backend: Send + Sync + 'static {
     /// when an `old_row` is not what is stored, [`StoreError::Unavailable`](crate::StoreError::Unavailable) when the server
     /// stays away.
     fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome>;
+
+    /// The virtual shard of a shard key ([`vshard`](crate::vshard) under the store's random key): commands of one shard go
+    /// through one lane.
+    fn vshard(&self, shard_key: &[u8]) -> u16 {
+        crate::vshard(&[0; 16], shard_key)
+    }
+
+    /// Whether the data is in another process, which others use as well: then a read is a round trip, rows change without
+    /// this process, and what it keeps in memory beside the store has to be brought up to date.
+    fn is_remote(&self) -> bool {
+        false
+    }
 
     /// Counts since opening.
     fn stats(&self) -> StoreStats;

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
 
 use crate::{
-    ChangeSet, CommitOutcome, Found, IndexDef, IndexEntries, IndexKind, Record, Store, StoreError, Table,
-    TableDef,
+    ChangeSet, Column, CommitOutcome, Found, IndexDef, IndexEntries, IndexKind, Read, ReadAnswer, Reads,
+    Record, Store, StoreError, Table, TableDef,
 };
 
 /// An empty store under test.
@@ -761,6 +761,72 @@ pub fn threads_see_whole_commits(fixture: Fixture) {
     assert_eq!(store.stats().rows, u64::from(ROUNDS) * 4);
 }
 
+/// Reads of several tables and kinds that go together are answered in their order, as they would be one by one.
+pub fn reads_may_go_together(fixture: Fixture) {
+    let store = fixture.store();
+    committed(store, |c| {
+        (0..6).for_each(|n| c.insert::<Items>(&key(1, n), &row("x", Some(n.into()))));
+        c.insert::<Marks>(&MarkKey { name: "m".into() }, &());
+    });
+    let (item, mark) = (|n| key(1, n).to_bytes(), MarkKey { name: "m".into() }.to_bytes());
+    let range = |descending| Read::Range {
+        table: Items::DEF,
+        index: Items::BY_DUE,
+        from: Bound::Included(1u64.to_bytes()),
+        to: Bound::Excluded(5u64.to_bytes()),
+        limit: 2,
+        descending,
+    };
+    let reads = vec![
+        Read::Rows { table: Items::DEF, keys: vec![item(3), item(9), item(0)] },
+        range(false),
+        Read::Groups {
+            table: Items::DEF,
+            index: Items::BY_GROUP,
+            values: vec![9u32.to_be_bytes().to_vec(), 1u32.to_be_bytes().to_vec()],
+        },
+        Read::Rows { table: Marks::DEF, keys: vec![mark.clone()] },
+        range(true),
+        Read::Groups { table: Items::DEF, index: Items::BY_LABEL, values: vec!["x".to_owned().to_bytes()] },
+    ];
+    let backend = store.backend();
+    let single =
+        reads.iter().map(|read| backend.read_many(std::slice::from_ref(read)).expect("works").remove(0));
+    let single: Vec<ReadAnswer> = single.collect();
+    let together = store.read_many(&reads).expect("works");
+    assert_eq!(together, single);
+    let ReadAnswer::Rows(rows) = &together[0] else { panic!("{together:?}") };
+    assert_eq!(rows.as_slice(), backend.get_many(Items::DEF, &[item(3), item(9), item(0)]).expect("works"));
+    assert!(rows[0].is_some() && rows[1].is_none());
+    let keys = |answer: &ReadAnswer| match answer {
+        ReadAnswer::Range(rows) => rows.iter().map(|record| record.key.clone()).collect::<Vec<_>>(),
+        ReadAnswer::Groups(groups) => groups.iter().flatten().map(|record| record.key.clone()).collect(),
+        ReadAnswer::Rows(_) => panic!("{answer:?}"),
+    };
+    assert_eq!(keys(&together[1]), [item(1), item(2)]);
+    assert_eq!(keys(&together[4]), [item(4), item(3)]);
+    assert_eq!(keys(&together[2]), (0..6).map(item).collect::<Vec<_>>());
+    assert_eq!(keys(&together[5]).len(), 6);
+    assert_eq!(store.read_many(&[]).expect("works"), []);
+
+    let mut reads = Reads::default();
+    let row = reads.get::<Items>(&key(1, 2));
+    let group = reads.lookup::<Items>(Items::BY_GROUP, &1u32.to_be_bytes());
+    let mut answers = store.read(reads).expect("works");
+    assert_eq!(answers.group(group).expect("decodes").len(), 6);
+    assert_eq!(answers.row(row).expect("decodes").map(|found| found.row.due), Some(Some(2)));
+}
+
+/// A shard key has one virtual shard, which is one of those that there are, and different keys are spread.
+pub fn shard_keys_are_spread(fixture: Fixture) {
+    let backend = fixture.store().backend();
+    let shards: Vec<u16> = (0..200u32).map(|n| backend.vshard(&n.to_be_bytes())).collect();
+    assert!(shards.iter().all(|shard| *shard < crate::VSHARD_COUNT));
+    assert!((0..200u32).all(|n| backend.vshard(&n.to_be_bytes()) == shards[n as usize]));
+    let different: BTreeSet<u16> = shards.into_iter().collect();
+    assert!(different.len() > 100, "{different:?}");
+}
+
 /// Checkpoints and closing change nothing that is stored, and a closed durable store takes no more commits.
 pub fn closing_keeps_everything(mut fixture: Fixture) {
     committed(fixture.store(), |c| {
@@ -810,6 +876,8 @@ macro_rules! store_conformance {
             tables_are_apart
             histories_survive_reopening
             threads_see_whole_commits
+            reads_may_go_together
+            shard_keys_are_spread
             closing_keeps_everything
         }
     };

@@ -31,6 +31,6 @@ pub use backend::{
 pub use column::{Column, ColumnKind, ColumnType, List, put_bytes, take, take_array, take_bytes};
 pub use error::{DecodeError, Result, StoreError};
 pub use record::{ColumnDef, Record};
-pub use store::{Found, Store, Stored, prefix_successor};
+pub use store::{Answers, AskedGroup, AskedRow, Found, Reads, Store, Stored, prefix_successor};
 pub use table::{IndexDef, IndexEntries, IndexEntriesFn, IndexKind, Table, TableDef, VSHARD_COUNT, vshard};
 pub use value::{Value, decode_values, encode_values};

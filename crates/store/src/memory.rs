@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use crate::{
-    Backend, ChangeSet, CommitOutcome, FrozenRows, IndexEntries, IndexKind, RawRecord, RawRow, Result,
-    RowVersion, StoreError, StoreStats, TableDef,
+    Backend, ChangeSet, CommitOutcome, FrozenRows, IndexEntries, IndexKind, RawRecord, RawRow, Read,
+    ReadAnswer, Result, RowVersion, StoreError, StoreStats, TableDef,
 };
 
 type Position = Vec<u8>;
@@ -41,9 +41,18 @@ impl MemoryBackend {
         Self::default()
     }
 
+    fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn read<T>(&self, table: &TableDef, read: impl Fn(&TableState) -> T) -> T {
-        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        state.tables.get(&table.id).map_or_else(|| read(&TableState::default()), &read)
+        self.state().read(table, read)
+    }
+}
+
+impl State {
+    fn read<T>(&self, table: &TableDef, read: impl Fn(&TableState) -> T) -> T {
+        self.tables.get(&table.id).map_or_else(|| read(&TableState::default()), &read)
     }
 }
 
@@ -100,6 +109,43 @@ impl TableState {
         Ok(())
     }
 
+    fn get_many(&self, keys: &[Vec<u8>]) -> Vec<Option<RawRow>> {
+        keys.iter().map(|key| self.rows.get(key).cloned()).collect()
+    }
+
+    fn lookup_many(&self, table: &TableDef, index: u8, values: &[Vec<u8>]) -> Vec<Vec<RawRecord>> {
+        let kind = table.index_def(index).kind;
+        assert!(
+            matches!(kind, IndexKind::Hash | IndexKind::Prefix { .. }),
+            "index {index} of {} is for ranges",
+            table.name
+        );
+        let find = |value: &Vec<u8>| {
+            let keys = self.hashed.get(&index).and_then(|groups| groups.get(value));
+            let mut group: Vec<RawRecord> = keys.into_iter().flatten().map(|key| self.record(key)).collect();
+            group.sort_by_key(|record| record.serial);
+            group
+        };
+        values.iter().map(find).collect()
+    }
+
+    fn range(
+        &self,
+        table: &TableDef,
+        index: u8,
+        (from, to): (Bound<&[u8]>, Bound<&[u8]>),
+        limit: usize,
+        descending: bool,
+    ) -> Vec<RawRecord> {
+        table.assert_ordered(index);
+        if is_empty_range(from, to) {
+            return Vec::new();
+        }
+        let Some(positions) = self.ordered.get(&index) else { return Vec::new() };
+        let range = positions.range::<[u8], _>((from, to)).map(|(_, key)| self.record(key));
+        if descending { range.rev().take(limit).collect() } else { range.take(limit).collect() }
+    }
+
     fn record(&self, key: &[u8]) -> RawRecord {
         let row = &self.rows[key];
         RawRecord {
@@ -154,7 +200,7 @@ impl FrozenRows for Copied {
 
 impl Backend for MemoryBackend {
     fn get_many(&self, table: &'static TableDef, keys: &[Vec<u8>]) -> Result<Vec<Option<RawRow>>> {
-        Ok(self.read(table, |state| keys.iter().map(|key| state.rows.get(key).cloned()).collect()))
+        Ok(self.read(table, |state| state.get_many(keys)))
     }
 
     fn lookup_many(
@@ -163,22 +209,7 @@ impl Backend for MemoryBackend {
         index: u8,
         values: &[Vec<u8>],
     ) -> Result<Vec<Vec<RawRecord>>> {
-        let kind = table.index_def(index).kind;
-        assert!(
-            matches!(kind, IndexKind::Hash | IndexKind::Prefix { .. }),
-            "index {index} of {} is for ranges",
-            table.name
-        );
-        Ok(self.read(table, |state| {
-            let find = |value: &Vec<u8>| {
-                let keys = state.hashed.get(&index).and_then(|groups| groups.get(value));
-                let mut group: Vec<RawRecord> =
-                    keys.into_iter().flatten().map(|key| state.record(key)).collect();
-                group.sort_by_key(|record| record.serial);
-                group
-            };
-            values.iter().map(find).collect()
-        }))
+        Ok(self.read(table, |state| state.lookup_many(table, index, values)))
     }
 
     fn range(
@@ -190,15 +221,24 @@ impl Backend for MemoryBackend {
         limit: usize,
         descending: bool,
     ) -> Result<Vec<RawRecord>> {
-        table.assert_ordered(index);
-        if is_empty_range(from, to) {
-            return Ok(Vec::new());
-        }
-        Ok(self.read(table, |state| {
-            let Some(positions) = state.ordered.get(&index) else { return Vec::new() };
-            let range = positions.range::<[u8], _>((from, to)).map(|(_, key)| state.record(key));
-            if descending { range.rev().take(limit).collect() } else { range.take(limit).collect() }
-        }))
+        Ok(self.read(table, |state| state.range(table, index, (from, to), limit, descending)))
+    }
+
+    fn read_many(&self, reads: &[Read]) -> Result<Vec<ReadAnswer>> {
+        let state = self.state();
+        let answer = |read: &Read| match read {
+            Read::Rows { table, keys } => ReadAnswer::Rows(state.read(table, |state| state.get_many(keys))),
+            Read::Groups { table, index, values } => {
+                ReadAnswer::Groups(state.read(table, |state| state.lookup_many(table, *index, values)))
+            }
+            Read::Range { table, index, from, to, limit, descending } => {
+                let bounds = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
+                ReadAnswer::Range(
+                    state.read(table, |state| state.range(table, *index, bounds, *limit, *descending)),
+                )
+            }
+        };
+        Ok(reads.iter().map(answer).collect())
     }
 
     fn positions(

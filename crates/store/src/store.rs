@@ -1,6 +1,7 @@
 //! The typed face of a backend.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
 
@@ -70,6 +71,86 @@ where
     }
 }
 
+impl<R: Record> Stored<R> {
+    /// A row as a backend gave it.
+    ///
+    /// # Errors
+    /// When its bytes are no row of the table.
+    pub fn decode<T: Table<Row = R>>(raw: RawRow) -> Result<Self> {
+        let row = R::decode(&raw.row).map_err(decode_error::<T>)?;
+        Ok(Self { row, serial: raw.serial, version: raw.version })
+    }
+}
+
+impl<T: Table> Found<T> {
+    /// A record as a backend gave it.
+    ///
+    /// # Errors
+    /// When its bytes are no record of the table.
+    pub fn decode(raw: RawRecord) -> Result<Self> {
+        Ok(Self {
+            key: T::Key::decode(&raw.key).map_err(decode_error::<T>)?,
+            row: T::Row::decode(&raw.row).map_err(decode_error::<T>)?,
+            serial: raw.serial,
+            version: raw.version,
+        })
+    }
+}
+
+/// Reads of several tables that go to the store together: see [`Backend::read_many`].
+#[derive(Debug, Default)]
+pub struct Reads(Vec<Read>);
+
+/// Which answer is the row that was asked for.
+pub struct AskedRow<T>(usize, PhantomData<T>);
+/// Which answer is the group that was asked for.
+pub struct AskedGroup<T>(usize, PhantomData<T>);
+
+impl Reads {
+    /// Asks for the row under a key.
+    pub fn get<T: Table>(&mut self, key: &T::Key) -> AskedRow<T> {
+        let n = self.ask(Read::Rows { table: T::DEF, keys: vec![key.to_bytes()] });
+        AskedRow(n, PhantomData)
+    }
+
+    /// Asks for all rows that a hash or prefix index has under a value, in the order of their serials.
+    pub fn lookup<T: Table>(&mut self, index: u8, value: &impl Column) -> AskedGroup<T> {
+        let n = self.ask(Read::Groups { table: T::DEF, index, values: vec![value.to_bytes()] });
+        AskedGroup(n, PhantomData)
+    }
+
+    fn ask(&mut self, read: Read) -> usize {
+        self.0.push(read);
+        self.0.len() - 1
+    }
+}
+
+/// What a store said to [`Reads`].
+#[derive(Debug)]
+pub struct Answers(Vec<ReadAnswer>);
+
+impl Answers {
+    /// The row under the key that was asked for.
+    ///
+    /// # Errors
+    /// When its bytes are no row of the table.
+    pub fn row<T: Table>(&mut self, asked: AskedRow<T>) -> Result<Option<Stored<T::Row>>> {
+        let ReadAnswer::Rows(rows) = &mut self.0[asked.0] else { unreachable!("answers follow the reads") };
+        rows.pop().flatten().map(Stored::decode::<T>).transpose()
+    }
+
+    /// The rows under the value that was asked for.
+    ///
+    /// # Errors
+    /// When their bytes are no records of the table.
+    pub fn group<T: Table>(&mut self, asked: AskedGroup<T>) -> Result<Vec<Found<T>>> {
+        let ReadAnswer::Groups(groups) = &mut self.0[asked.0] else {
+            unreachable!("answers follow the reads")
+        };
+        groups.pop().unwrap_or_default().into_iter().map(Found::decode).collect()
+    }
+}
+
 /// A handle on a store: cheap to clone, shared by all who use it.
 #[derive(Clone)]
 pub struct Store {
@@ -113,7 +194,15 @@ impl Store {
         let keys: Vec<Vec<u8>> = keys.iter().map(Record::to_bytes).collect();
         let rows = self.backend.get_many(T::DEF, &keys)?;
         assert_eq!(rows.len(), keys.len(), "a backend answers for every key");
-        rows.into_iter().map(|row| row.map(decode_row::<T>).transpose()).collect()
+        rows.into_iter().map(|row| row.map(Stored::decode::<T>).transpose()).collect()
+    }
+
+    /// Several reads at once, all of one moment if the backend can tell moments apart.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn read(&self, reads: Reads) -> Result<Answers> {
+        self.read_many(&reads.0).map(Answers)
     }
 
     /// All rows that a hash or prefix index has under a value, in the order of their serials.
@@ -144,7 +233,7 @@ impl Store {
         }
         let groups = self.backend.lookup_many(T::DEF, index, values)?;
         assert_eq!(groups.len(), values.len(), "a backend answers for every value");
-        groups.into_iter().map(|group| group.into_iter().map(decode_record::<T>).collect()).collect()
+        groups.into_iter().map(|group| group.into_iter().map(Found::decode).collect()).collect()
     }
 
     /// At most `limit` rows of an ordered index, ascending, whose values lie in `values`: `range(i, ..=now, 100)`.
@@ -239,7 +328,7 @@ impl Store {
             descending,
         )?;
         assert!(records.len() <= limit, "a backend keeps to the limit");
-        records.into_iter().map(decode_record::<T>).collect()
+        records.into_iter().map(Found::decode).collect()
     }
 
     /// Shows the positions alone of an ordered or serial index' entries, ascending, until `visit` breaks: value, then key or
@@ -264,7 +353,7 @@ impl Store {
     /// As [`Store::get`].
     pub fn scan<T: Table>(&self, mut visit: impl FnMut(Found<T>) -> ControlFlow<()>) -> Result<()> {
         let mut failed = Ok(());
-        self.backend.scan(T::DEF, &mut |record| match decode_record::<T>(record) {
+        self.backend.scan(T::DEF, &mut |record| match Found::<T>::decode(record) {
             Ok(found) => visit(found),
             Err(error) => {
                 failed = Err(error);
@@ -408,18 +497,4 @@ pub fn prefix_successor(prefix: &[u8]) -> Option<Vec<u8>> {
 
 fn decode_error<T: Table>(source: crate::DecodeError) -> StoreError {
     StoreError::Decode { table: T::DEF.name, source }
-}
-
-fn decode_row<T: Table>(raw: RawRow) -> Result<Stored<T::Row>> {
-    let row = T::Row::decode(&raw.row).map_err(decode_error::<T>)?;
-    Ok(Stored { row, serial: raw.serial, version: raw.version })
-}
-
-fn decode_record<T: Table>(raw: RawRecord) -> Result<Found<T>> {
-    Ok(Found {
-        key: T::Key::decode(&raw.key).map_err(decode_error::<T>)?,
-        row: T::Row::decode(&raw.row).map_err(decode_error::<T>)?,
-        serial: raw.serial,
-        version: raw.version,
-    })
 }

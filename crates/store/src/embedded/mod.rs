@@ -643,6 +643,10 @@ impl Backend for EmbeddedStore {
         self.core.commit(changes)
     }
 
+    fn vshard(&self, shard_key: &[u8]) -> u16 {
+        crate::vshard(&self.core.identity.key, shard_key)
+    }
+
     fn stats(&self) -> StoreStats {
         let state = self.core.read();
         let counters = &self.core.counters;
