@@ -1,41 +1,83 @@
 //! What waits for a lane, and what of it makes the next batch.
 //!
 //! Commands of clients go first and all together. Background commands (of workers) may change thousands of rows each or come
-//! by the thousand, so while clients are served a batch takes in few of them, but always one: as many as let the
-//! batch take [`BATCH_TIME`], found by trying, since nobody knows beforehand what a command costs. When no client came for
-//! a while, background work gets whole batches.
+//! by the thousand: while clients are served they make batches of their own, of about [`PORTION_COST`], found by trying, since
+//! nobody knows beforehand what a command costs; and after each of them the lane is for clients alone three times as long. So
+//! a burst of background work takes a quarter of the lane at most, and under full load it still gets its quarter. When no
+//! client came for a while, background work gets whole batches, one after the other.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-/// How long a batch with background commands should take while clients are served.
-const BATCH_TIME: Duration = Duration::from_millis(2);
+use rustix::time::{ClockId, clock_gettime};
+
+/// What a batch of background commands should cost while clients are served.
+const PORTION_COST: Duration = Duration::from_micros(500);
+/// How much longer than such a batch the lane is for clients alone afterwards.
+const REST_FACTOR: u32 = 3;
+/// No rest is longer, whatever a batch has met with.
+const REST_MAX: Duration = Duration::from_millis(20);
 /// How long after a client's command the next one is expected.
 const QUIET_AFTER: Duration = Duration::from_millis(50);
 
 pub(crate) struct Inbox<J> {
     queue: Receiver<J>,
+    /// Commands of clients that wait for the end of a background batch.
+    clients: Vec<J>,
     background: VecDeque<J>,
     /// Background commands that wait here; more wait in the queue, with everything behind them.
     background_max: usize,
-    /// Background commands that a batch takes in while clients are served.
+    /// Background commands in a batch while clients are served.
     portion: usize,
     client_came: Option<Instant>,
+    /// No background commands before.
+    rests_until: Option<Instant>,
 }
 
 /// What a batch is made of.
 #[derive(Clone, Copy)]
 pub(crate) struct Taken {
-    since: Instant,
+    since: Cost,
     background: usize,
     /// Whether a client's command came lately.
     pub(crate) beside_clients: bool,
 }
 
+/// The clocks that tell what a batch costs.
+#[derive(Clone, Copy)]
+struct Cost {
+    wall: Instant,
+    cpu: Duration,
+}
+
+impl Cost {
+    fn now() -> Self {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
+        let cpu = seconds.ok().zip(nanos.ok()).map_or(Duration::ZERO, |(s, n)| Duration::new(s, n));
+        Self { wall: Instant::now(), cpu }
+    }
+
+    /// What came since: processor time, since on a busy processor most of the rest is waiting for other threads' turns, which
+    /// a smaller batch has no less of; but a store that waits long costs, too.
+    fn elapsed(&self) -> Duration {
+        let now = Self::now();
+        now.cpu.saturating_sub(self.cpu).max(now.wall.saturating_duration_since(self.wall) / 4)
+    }
+}
+
 impl<J> Inbox<J> {
     pub(crate) fn new(queue: Receiver<J>, background_max: usize) -> Self {
-        Self { queue, background: VecDeque::new(), background_max, portion: 1, client_came: None }
+        Self {
+            queue,
+            clients: Vec::new(),
+            background: VecDeque::new(),
+            background_max,
+            portion: 1,
+            client_came: None,
+            rests_until: None,
+        }
     }
 
     /// Puts the next batch of at most `max` jobs into `jobs`; waits if there is nothing. None when nothing will come any more.
@@ -46,23 +88,26 @@ impl<J> Inbox<J> {
         is_background: impl Fn(&J) -> bool,
     ) -> Option<Taken> {
         let mut wakes_up = false;
-        while jobs.len() < max && self.background.len() < self.background_max {
+        while self.clients.len() < max && self.background.len() < self.background_max {
             let job = match self.queue.try_recv() {
                 Ok(job) => job,
-                Err(TryRecvError::Empty) if jobs.is_empty() && self.background.is_empty() => {
-                    let job = self.queue.recv().ok()?;
+                Err(_) if !self.clients.is_empty() => break,
+                Err(TryRecvError::Disconnected) if self.background.is_empty() => return None,
+                Err(TryRecvError::Disconnected) => break,
+                Err(TryRecvError::Empty) if self.background.is_empty() => {
                     wakes_up = true;
+                    self.queue.recv().ok()?
+                }
+                Err(TryRecvError::Empty) => {
+                    wakes_up = true;
+                    let Ok(job) = self.queue.recv_timeout(self.rest()) else { break };
                     job
                 }
-                Err(TryRecvError::Disconnected) if jobs.is_empty() && self.background.is_empty() => {
-                    return None;
-                }
-                Err(_) => break,
             };
             if is_background(&job) {
                 self.background.push_back(job);
             } else {
-                jobs.push(job);
+                self.clients.push(job);
             }
             if std::mem::take(&mut wakes_up) {
                 // Who woke this thread may be about to bring more, on this very processor: let it, so that it all makes one
@@ -70,29 +115,41 @@ impl<J> Inbox<J> {
                 std::thread::yield_now();
             }
         }
-        let since = Instant::now();
-        if !jobs.is_empty() {
-            self.client_came = Some(since);
+        let since = Cost::now();
+        if !self.clients.is_empty() {
+            self.client_came = Some(since.wall);
         }
-        let beside_clients = self.client_came.is_some_and(|came| since - came < QUIET_AFTER);
-        let room = (max - jobs.len()).max(1);
-        let portion = if beside_clients { self.portion.min(room) } else { room };
-        let background = self.background.len().min(portion);
+        let beside_clients = self.client_came.is_some_and(|came| since.wall - came < QUIET_AFTER);
+        let background = match beside_clients {
+            false => max,
+            true if self.clients.is_empty() || self.rest().is_zero() => self.portion,
+            true => 0,
+        };
+        let background = background.min(max).min(self.background.len());
         jobs.extend(self.background.drain(..background));
+        if background == 0 {
+            jobs.append(&mut self.clients);
+        }
         Some(Taken { since, background, beside_clients })
     }
 
-    /// A batch is done: the next portion follows from the time that it took.
+    /// How long no background command may follow still.
+    fn rest(&self) -> Duration {
+        self.rests_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// A batch is done: the next portion, and the rest before it, follow from what it cost.
     pub(crate) fn done(&mut self, batch: &Taken) {
         if !batch.beside_clients || batch.background == 0 {
             return;
         }
-        let took = batch.since.elapsed();
-        if took > 2 * BATCH_TIME {
+        let cost = batch.since.elapsed();
+        if cost > 2 * PORTION_COST {
             self.portion = (self.portion / 2).max(1);
-        } else if took < BATCH_TIME && batch.background == self.portion {
+        } else if cost < PORTION_COST && batch.background == self.portion {
             self.portion += 1 + self.portion / 8;
         }
+        self.rests_until = Some(Instant::now() + (REST_FACTOR * cost).min(REST_MAX));
     }
 }
 
@@ -109,40 +166,45 @@ mod tests {
         Some((jobs, taken))
     }
 
-    /// Time does not pass for it.
-    fn later() -> Instant {
-        Instant::now() + Duration::from_secs(3_600)
+    /// What took no time, or long.
+    fn took(taken: Taken, time: Duration) -> Taken {
+        let wall = Instant::now().checked_sub(4 * time).unwrap();
+        Taken { since: Cost { wall, cpu: Duration::MAX }, ..taken }
     }
 
     #[test]
-    fn clients_go_first_and_background_work_comes_in_portions() {
+    fn a_burst_of_background_work_comes_in_portions_with_rests() {
         let (sender, queue) = sync_channel(100);
         let mut inbox = Inbox::new(queue, 100);
-        for job in [1, 2, 3, 4, 5, 7] {
+        for job in [1, 2, 3, 4, 5, 7, 9] {
             sender.send(job).unwrap();
         }
         let (jobs, taken) = take(&mut inbox, 10).unwrap();
-        assert_eq!(jobs, [2, 4, 1]);
+        assert_eq!(jobs, [1], "a batch of its own");
         assert!(taken.beside_clients && taken.background == 1);
-        // It took no time: the next portion is larger, and a batch that took long makes it smaller again.
-        inbox.done(&Taken { since: later(), ..taken });
+        // It took no time: the next portion is larger. The lane rests for a long time here, so that only clients are served.
+        inbox.done(&took(taken, Duration::ZERO));
         assert_eq!(inbox.portion, 2);
-        inbox.client_came = Some(later());
+        inbox.rests_until = Some(Instant::now() + Duration::from_secs(3_600));
+        assert_eq!(take(&mut inbox, 10).unwrap().0, [2, 4]);
+        sender.send(6).unwrap();
+        assert_eq!(take(&mut inbox, 10).unwrap().0, [6]);
+        // After the rest a portion goes before clients that wait, and what took long makes the next one smaller.
+        inbox.rests_until = None;
+        sender.send(8).unwrap();
         let (jobs, taken) = take(&mut inbox, 10).unwrap();
         assert_eq!(jobs, [3, 5]);
-        let long_ago = Instant::now().checked_sub(3 * BATCH_TIME).unwrap();
-        inbox.done(&Taken { since: long_ago, ..taken });
+        inbox.done(&took(taken, 3 * PORTION_COST));
         assert_eq!(inbox.portion, 1);
-        inbox.done(&Taken { since: long_ago, ..taken });
+        inbox.done(&took(taken, 3 * PORTION_COST));
         assert_eq!(inbox.portion, 1);
-        // A full batch of clients still takes one along.
-        for job in [6, 8, 10] {
-            sender.send(job).unwrap();
-        }
-        assert_eq!(take(&mut inbox, 2).unwrap().0, [6, 8, 7]);
+        let rest = inbox.rest();
+        assert!(rest > 2 * PORTION_COST && rest <= REST_MAX, "{rest:?}");
+        assert_eq!(take(&mut inbox, 10).unwrap().0, [8]);
         drop(sender);
-        assert_eq!(take(&mut inbox, 2).unwrap().0, [10]);
-        assert!(take(&mut inbox, 2).is_none());
+        assert_eq!(take(&mut inbox, 10).unwrap().0, [7]);
+        assert_eq!(take(&mut inbox, 10).unwrap().0, [9]);
+        assert!(take(&mut inbox, 10).is_none());
     }
 
     #[test]
