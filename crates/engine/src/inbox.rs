@@ -7,7 +7,7 @@
 //! client came for a while, background work gets whole batches, one after the other.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
