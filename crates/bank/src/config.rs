@@ -9,6 +9,7 @@ use batzen_config::{Config, ConfigError, Origin};
 use batzen_engine::Clock;
 use batzen_ledger_net::LedgerAddress;
 use batzen_protocol::{Amount, Currency, Money, Timestamp};
+use batzen_storage::StoreConfig;
 
 use crate::rules::Policy;
 
@@ -25,6 +26,7 @@ pub const KNOWN_OPTIONS: &[&str] = &[
     "SUGGESTED_EXCHANGE",
     "SIGNUP_BONUS",
     "DATA_DIR",
+    "DB",
     "DEBT_LIMIT",
     "LEDGER",
     "CHECK_PASSWORDS",
@@ -50,6 +52,7 @@ pub const KNOWN_OPTIONS: &[&str] = &[
 /// | `SUGGESTED_EXCHANGE` | none | base URL that wallets are told |
 /// | `SIGNUP_BONUS` | 0 | what a newly registered account receives |
 /// | `DATA_DIR` | `$TALER_DATA_HOME/bank/` if `[paths]` sets it or `TALER_HOME` | the store; otherwise all is in memory only |
+/// | `DB` | `embedded` | `postgres`: the rows are in the database that `[bankdb-postgres] CONFIG` names |
 /// | `LEDGER` | `embedded` | where the money is: in this process (beside the store, or in memory with it), or at an address such as `tcp://HOST:PORT` |
 /// | `DEBT_LIMIT` | none | how far any account may be overdrawn |
 /// | `CHECK_PASSWORDS` | NO | whether requests for an account need its password |
@@ -73,9 +76,9 @@ pub struct BankConfig {
     pub suggested_exchange: Option<String>,
     /// What a newly registered account receives.
     pub signup_bonus: Money,
-    /// The directory of the store. None: everything is in memory and ends with the process.
-    pub data_dir: Option<PathBuf>,
-    /// Where the money is. Embedded: in this process, durable beside the store, or in memory with it.
+    /// Where the rows are.
+    pub store: StoreConfig,
+    /// Where the money is. Embedded: in this process, durable beside the rows, or in memory with them.
     pub ledger: LedgerAddress,
     /// How far any account may be overdrawn. None: without limit.
     pub debt_limit: Option<Money>,
@@ -104,7 +107,7 @@ impl fmt::Debug for BankConfig {
             .field("currency", &self.currency)
             .field("http_port", &self.http_port)
             .field("hostname", &self.hostname)
-            .field("data_dir", &self.data_dir)
+            .field("store", &format_args!("{}", self.store))
             .finish_non_exhaustive()
     }
 }
@@ -120,7 +123,7 @@ impl BankConfig {
             base_url: None,
             suggested_exchange: None,
             signup_bonus: Money::ZERO,
-            data_dir: None,
+            store: StoreConfig::Memory,
             ledger: LedgerAddress::Embedded,
             debt_limit: None,
             check_passwords: false,
@@ -168,7 +171,10 @@ impl BankConfig {
             base_url: config.get(BANK, "BASE_URL")?,
             suggested_exchange: config.get(BANK, "SUGGESTED_EXCHANGE")?,
             signup_bonus: money("SIGNUP_BONUS")?.unwrap_or(Money::ZERO),
-            data_dir,
+            store: match StoreConfig::database_of(config, BANK)? {
+                Some(database) => database,
+                None => StoreConfig::in_directory(data_dir),
+            },
             ledger: match config.text(BANK, "LEDGER") {
                 Some(text) => text.parse().map_err(|_| config.invalid(BANK, "LEDGER", LEDGERS))?,
                 None => LedgerAddress::Embedded,
@@ -236,7 +242,7 @@ mod tests {
         assert_eq!(bank.suggested_exchange.as_deref(), Some("http://localhost:8081/"));
         assert_eq!(bank.signup_bonus, "100".parse().unwrap());
         assert_eq!(bank.debt_limit, Some("2.5".parse().unwrap()));
-        assert_eq!(bank.data_dir, Some(PathBuf::from("/tmp/x")));
+        assert_eq!(bank.store, StoreConfig::Embedded { dir: PathBuf::from("/tmp/x") });
         assert_eq!(bank.ledger, LedgerAddress::Tcp("ledger.test:3000".to_owned()));
         assert!(bank.check_passwords && bank.create_accounts && !bank.allow_repeated_reserve_pub);
         assert!(bank.listen_host.is_none() && bank.check().is_ok());
@@ -248,7 +254,10 @@ mod tests {
             ),
         ] {
             let config = Config::parse(&format!("[taler]\nCURRENCY = KUDOS\n{paths}")).unwrap();
-            assert_eq!(BankConfig::from_config(&config).unwrap().data_dir, dir.map(PathBuf::from));
+            assert_eq!(
+                BankConfig::from_config(&config).unwrap().store.dir(),
+                dir.map(PathBuf::from).as_ref()
+            );
         }
     }
 

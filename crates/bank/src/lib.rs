@@ -47,13 +47,11 @@ use batzen_engine::{Lane, LaneOptions};
 use batzen_http::{Bound, Drain, Drained, Listen, Server, ServerOptions, Waiters};
 use batzen_ledger::{Ledger, LedgerError};
 use batzen_ledger_store::{DurableLedger, RecoveryError};
-use batzen_store::embedded::{EmbeddedStore, Options};
-use batzen_store::memory::MemoryBackend;
 use batzen_store::{Store, StoreError};
-use batzen_tables::bank::ALL;
 use tokio::task::JoinHandle;
 
 pub use batzen_ledger_net::LedgerAddress;
+pub use batzen_storage::StoreConfig;
 pub use books::{AccountFlow, AccountTotals, BooksError, Totals};
 pub use config::{BankConfig, KNOWN_OPTIONS};
 pub use opening::embedded_ledger;
@@ -108,17 +106,14 @@ impl Bank {
     /// [`BankError`].
     pub async fn start(config: BankConfig) -> Result<RunningBank, BankError> {
         config.check().map_err(BankError::Config)?;
-        let data_dir = config.data_dir.clone();
-        let open = move || match data_dir {
-            Some(dir) => EmbeddedStore::open(dir, ALL, Options::default()).map(Store::new),
-            None => Ok(Store::new(MemoryBackend::new())),
-        };
+        let place = config.store.clone();
+        let open = move || place.open(&batzen_storage::BANK, 1);
         let store = tokio::task::spawn_blocking(open).await.expect("opening a store does not panic")?;
         let ledger = opening::ledger(&config).await?;
         Self::serve(config, store, ledger).await
     }
 
-    /// The same on a store and a ledger that are open already; `data_dir` and `ledger` of the configuration do not matter.
+    /// The same on a store and a ledger that are open already; `store` and `ledger` of the configuration do not matter.
     ///
     /// # Errors
     /// [`BankError`].
@@ -165,7 +160,7 @@ impl Bank {
         let drain = Drain::new();
         let api = Arc::new(Api::new(Arc::clone(&service)));
         let serving = tokio::spawn(server.serve(api, options, drain.clone()));
-        tracing::info!(%base_url, %addr, data_dir = ?service.data_dir(), "the bank serves");
+        tracing::info!(%base_url, %addr, store = %service.place(), "the bank serves");
         Ok(RunningBank { base_url, addr, service, drain, serving, settling, own_ledger: own })
     }
 }

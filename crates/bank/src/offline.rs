@@ -4,10 +4,6 @@ use std::sync::Arc;
 
 use batzen_engine::{Lane, LaneOptions};
 use batzen_http::Waiters;
-use batzen_store::Store;
-use batzen_store::embedded::{EmbeddedStore, Options};
-use batzen_store::memory::MemoryBackend;
-use batzen_tables::bank::ALL;
 use tokio::task::JoinSet;
 
 use crate::chart::Chart;
@@ -29,10 +25,9 @@ pub async fn execute_all(
     commands: impl IntoIterator<Item = Command>,
 ) -> Result<(), BankError> {
     config.check().map_err(BankError::Config)?;
-    let store = match config.data_dir.clone() {
-        Some(dir) => Store::new(EmbeddedStore::open(dir, ALL, Options::default())?),
-        None => Store::new(MemoryBackend::new()),
-    };
+    let place = config.store.clone();
+    let open = move || place.open(&batzen_storage::BANK, 1);
+    let store = tokio::task::spawn_blocking(open).await.expect("opening a store does not panic")?;
     let OpenLedger { ledger, own } = opening::ledger(&config).await?;
     let rules = Arc::new(BankRules { policy: config.policy() });
     let state = opening::books(&config, Arc::clone(&rules), store.clone(), ledger.as_ref()).await?;

@@ -1,6 +1,5 @@
 //! The start of a bank: which one it is, which ledger it has, and what was left open.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +7,8 @@ use batzen_engine::Batcher;
 use batzen_ledger::{Ledger, LedgerError, MemoryLedger};
 use batzen_ledger_net::LedgerAddress;
 use batzen_ledger_store::{DurableLedger, DurableOptions};
+use batzen_storage::StoreConfig;
 use batzen_store::Store;
-use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_tables::bank::{BankStateKey, BankStateRow, OldBankStates};
 
 use crate::BankError;
@@ -32,22 +31,21 @@ pub(crate) struct OpenLedger {
     pub own: Option<Arc<DurableLedger>>,
 }
 
-/// Where the embedded ledger is kept, in the bank's directory.
+/// Where the embedded ledger is kept, in the bank's directory. In a database it has a schema of its own.
 const LEDGER_DIR: &str = "ledger";
 
 /// Opens the chosen ledger.
 pub(crate) async fn ledger(config: &BankConfig) -> Result<OpenLedger, BankError> {
     let clock = Arc::clone(&config.clock);
     let clock = move || clock.now().as_micros().saturating_mul(1000);
-    match (&config.ledger, &config.data_dir) {
-        (LedgerAddress::Embedded, None) => {
+    match (&config.ledger, config.store.part(LEDGER_DIR)) {
+        (LedgerAddress::Embedded, StoreConfig::Memory) => {
             Ok(OpenLedger { ledger: Arc::new(MemoryLedger::new(clock)), own: None })
         }
-        (LedgerAddress::Embedded, Some(dir)) => {
-            let dir = dir.join(LEDGER_DIR);
+        (LedgerAddress::Embedded, place) => {
             let open = move || {
-                let store = EmbeddedStore::open(dir, batzen_tables::ledger::ALL, Options::default())?;
-                DurableLedger::start(Store::new(store), clock, DurableOptions::default())
+                let store = place.open(&batzen_storage::LEDGER, 1)?;
+                DurableLedger::start(store, clock, DurableOptions::default())
             };
             let own = tokio::task::spawn_blocking(open).await.expect("opening a ledger does not panic")?;
             let own = Arc::new(own);
@@ -73,8 +71,8 @@ pub(crate) async fn ledger(config: &BankConfig) -> Result<OpenLedger, BankError>
 ///
 /// # Errors
 /// When it is in use or damaged.
-pub fn embedded_ledger(data_dir: &Path) -> Result<Arc<DurableLedger>, BankError> {
-    let ledger = DurableLedger::open(&data_dir.join(LEDGER_DIR), DurableOptions::default())?;
+pub fn embedded_ledger(store: &StoreConfig) -> Result<Arc<DurableLedger>, BankError> {
+    let ledger = DurableLedger::open(&store.part(LEDGER_DIR), DurableOptions::default())?;
     Ok(Arc::new(ledger))
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use batzen_bank::gateway_client::{self, GatewayCommand};
-use batzen_bank::{AccountFlow, Bank, BankConfig, BankError};
+use batzen_bank::{AccountFlow, Bank, BankConfig, BankError, StoreConfig};
 use batzen_http::gateway::{GatewayAuth, HistoryQuery, WireGatewayClient};
 use batzen_ledger::MemoryLedger;
 use batzen_store::memory::MemoryBackend;
@@ -343,7 +343,7 @@ async fn long_polls_miss_nothing() {
 #[tokio::test]
 async fn a_bank_continues_its_books_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
-    let durable = || BankConfig { data_dir: Some(dir.path().join("bank")), ..config() };
+    let durable = || BankConfig { store: StoreConfig::Embedded { dir: dir.path().join("bank") }, ..config() };
     let f = Fixture::start(durable()).await;
     f.post("taler-bank-access/testing/register", json!({"username": "joe", "password": "x"})).await;
     f.gateway("exchange").add_incoming(&incoming(1, "10", "joe")).await.unwrap();

@@ -12,13 +12,12 @@ use batzen_http::gateway::{GatewayAuth, WireGatewayClient};
 use batzen_http::{Client, ClientOptions};
 use batzen_ledger::Ledger;
 use batzen_protocol::{Amount, Currency};
-use batzen_store::Store;
-use batzen_store::embedded::{EmbeddedStore, Options};
-use batzen_tables::bank::ALL;
+use batzen_storage::StoreConfig;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
 use crate::services::{self, Common};
+use crate::store_args::StoreArgs;
 
 /// Run the bank.
 #[derive(Args)]
@@ -44,18 +43,15 @@ enum BankCommand {
 #[derive(Args)]
 #[command(after_help = "Examples:
   batzen bank serve --currency KUDOS --data ./bank --port 8082
+  batzen bank serve --currency KUDOS --store postgres --database postgres:///bank
   batzen bank serve --config /etc/taler/taler.conf
 
 Ready when GET /taler-bank-integration/config answers 200.")]
 struct ServeArgs {
     #[command(flatten)]
     common: Common,
-    /// Directory of the store [default: from the configuration]
-    #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
-    /// Keep the books in memory only: they end with the process
-    #[arg(long, conflicts_with = "data")]
-    in_memory: bool,
+    #[command(flatten)]
+    store: StoreArgs,
     /// TCP port; 0 picks a free one [default: 8082]
     #[arg(short, long)]
     port: Option<u16>,
@@ -86,7 +82,11 @@ struct ServeArgs {
 #[derive(Args)]
 struct TotalsArgs {
     /// Directory of the bank's store
-    data: PathBuf,
+    #[arg(required_unless_present = "database")]
+    data: Option<PathBuf>,
+    /// PostgreSQL database of the bank, instead of a directory
+    #[arg(long, value_name = "URL", conflicts_with = "data")]
+    database: Option<String>,
     /// Where the bank's money is [default: embedded]
     #[arg(long, value_name = "LEDGER", default_value_t = LedgerAddress::Embedded, hide_default_value = true)]
     ledger: LedgerAddress,
@@ -189,17 +189,7 @@ fn bank_config(args: &ServeArgs) -> anyhow::Result<BankConfig> {
     config.hostname = args.hostname.clone().unwrap_or(config.hostname);
     config.suggested_exchange = args.exchange.clone().or(config.suggested_exchange);
     config.clock = args.common.timetravel.clock();
-    if let Some(dir) = &args.data {
-        config.data_dir = Some(dir.clone());
-    }
-    if args.in_memory {
-        config.data_dir = None;
-    } else if config.data_dir.is_none() {
-        bail!("where shall the books be kept? Name a directory with --data DIR, or say --in-memory");
-    }
-    if let Some(dir) = &mut config.data_dir {
-        *dir = services::directory(dir)?;
-    }
+    config.store = args.store.choose(Some(config.store))?;
     Ok(config)
 }
 
@@ -218,10 +208,13 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn totals(args: TotalsArgs) -> anyhow::Result<ExitCode> {
-    let embedded = EmbeddedStore::open(&args.data, ALL, Options::default())?;
-    let store = Store::new(embedded);
+    let place = match (args.data, args.database) {
+        (_, Some(url)) => StoreConfig::Postgres { url },
+        (data, None) => StoreConfig::in_directory(data),
+    };
+    let store = place.open(&batzen_storage::BANK, 1)?;
     let ledger: Arc<dyn Ledger> = match &args.ledger {
-        LedgerAddress::Embedded => batzen_bank::embedded_ledger(&args.data)?,
+        LedgerAddress::Embedded => batzen_bank::embedded_ledger(&place)?,
         address => batzen_ledger_net::connect(&address.to_string()).await?,
     };
     let totals = batzen_bank::books::check(&store, ledger.as_ref()).await?;

@@ -67,6 +67,10 @@ struct ServeArgs {
     /// Directory of store and keys [default: from the configuration]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// PostgreSQL database of the rows, prepared with dbinit (or here, with --standalone); keys stay in the directory
+    /// [default: from the configuration]
+    #[arg(long, value_name = "URL")]
+    database: Option<String>,
     /// Set everything up with a master key on this machine
     #[arg(long)]
     standalone: bool,
@@ -233,6 +237,9 @@ fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
         }
         ExchangeConfig::from_ini(&ini)?
     };
+    if let Some(url) = &args.database {
+        config.store = StoreConfig::Postgres { url: url.clone() };
+    }
     if let ListenConfig::Tcp { bind_to, port } = &mut config.listen {
         *port = args.port.unwrap_or(*port);
         if args.bind.is_some() {
@@ -254,6 +261,11 @@ fn set_data(ini: &mut Config, dir: &Path) -> anyhow::Result<()> {
 async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let stop = services::stop_signal()?;
     let config = exchange_config(&args)?;
+    if args.standalone {
+        let store = config.store.clone();
+        let prepare = move || store.prepare(&batzen_storage::EXCHANGE);
+        tokio::task::spawn_blocking(prepare).await?.context("the exchange's tables")?;
+    }
     let place = match &config.listen {
         ListenConfig::Tcp { port, .. } => format!("port {port}"),
         ListenConfig::Unix { path, .. } => path.display().to_string(),

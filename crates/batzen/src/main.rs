@@ -13,6 +13,7 @@ mod play_money;
 mod progress;
 mod services;
 mod sheet;
+mod store_args;
 mod store_cli;
 mod switch_cli;
 mod switch_demo;

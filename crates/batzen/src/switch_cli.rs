@@ -1,6 +1,5 @@
 //! `batzen switch`: run the interbank switch.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -8,10 +7,12 @@ use anyhow::{Context, bail};
 use batzen_bench::scenarios::switch as bench;
 use batzen_config::Config;
 use batzen_ledger_net::LedgerAddress;
+use batzen_storage::StoreConfig;
 use batzen_switch::{Operator, Switch, SwitchConfig, SwitchError};
 use clap::{Args, Subcommand};
 
 use crate::services::{self, Common};
+use crate::store_args::StoreArgs;
 use crate::switch_ledger::SwitchLedger;
 use crate::{bench_cli, switch_demo, switch_fsps};
 
@@ -56,12 +57,8 @@ Ready when GET /health at the operators' port answers 200.")]
 struct ServeArgs {
     #[command(flatten)]
     common: Common,
-    /// Directory of store and ledger [default: from the configuration]
-    #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
-    /// Keep everything in memory only: it ends with the process
-    #[arg(long, conflicts_with = "data")]
-    in_memory: bool,
+    #[command(flatten)]
+    store: StoreArgs,
     /// Port of the participants' interface; 0 picks a free one [default: 8090]
     #[arg(short, long)]
     port: Option<u16>,
@@ -124,21 +121,14 @@ fn switch_config(args: &ServeArgs) -> anyhow::Result<SwitchConfig> {
             operators.push(Operator::new(name, token));
         }
     }
-    let data_dir = match (&args.data, args.in_memory) {
-        (_, true) => None,
-        (Some(dir), false) => Some(dir.clone()),
-        (None, false) => match ini.text("switch", "DATA_DIR") {
-            Some(dir) => Some(PathBuf::from(dir)),
-            None => {
-                bail!("where shall the books be kept? Name a directory with --data DIR, or say --in-memory")
-            }
-        },
+    let configured = match StoreConfig::database_of(&ini, "switch")? {
+        Some(database) => Some(database),
+        None => ini.text("switch", "DATA_DIR").map(|dir| StoreConfig::Embedded { dir: dir.into() }),
     };
-    let data_dir = data_dir.map(|dir| services::directory(&dir)).transpose()?;
     let timetravel = args.common.timetravel;
     let host = args.bind.clone().or_else(|| ini.text("switch", "BIND_TO").map(Into::into));
     Ok(SwitchConfig {
-        data_dir,
+        store: args.store.choose(configured)?,
         listen_host: Some(host.unwrap_or_else(|| "127.0.0.1".to_owned())),
         port: args.port.map_or_else(|| port(&ini, "PORT", 8090), Ok)?,
         admin_port: args.admin_port.map_or_else(|| port(&ini, "ADMIN_PORT", 8091), Ok)?,
@@ -157,14 +147,15 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         Some(address) => address,
         None => ledger_address(&args.common.load()?)?,
     };
-    if config.data_dir.is_none() && address != LedgerAddress::Embedded {
+    if config.store.is_memory() && address != LedgerAddress::Embedded {
         bail!("books in memory would forget what the ledger at {address} remembers: use --data DIR");
     }
-    let dir = config.data_dir.take();
-    if let Some(dir) = &dir {
-        config.data_dir = Some(services::directory(&dir.join("switch"))?);
+    let place = std::mem::replace(&mut config.store, StoreConfig::Memory);
+    config.store = place.part("switch");
+    if let Some(dir) = config.store.dir() {
+        services::directory(dir)?;
     }
-    let ledger = SwitchLedger::open(&address, dir.map(|dir| dir.join("ledger")).as_deref()).await?;
+    let ledger = SwitchLedger::open(&address, &place.part("ledger")).await?;
     let switch = match Switch::start(config, ledger.shared()).await {
         Err(SwitchError::Bind(error)) => bail!("cannot listen: {error}"),
         other => other?,

@@ -1,12 +1,12 @@
 //! The ledger that a switch clears on: in its own process, or elsewhere.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use batzen_ledger::{Ledger, MemoryLedger};
 use batzen_ledger_net::LedgerAddress;
 use batzen_ledger_store::{DurableLedger, DurableOptions};
+use batzen_storage::StoreConfig;
 
 use crate::services;
 
@@ -18,21 +18,24 @@ pub struct SwitchLedger {
 }
 
 impl SwitchLedger {
-    /// Connects to the ledger, or opens one in this directory; none: one in memory. Must be called within a tokio runtime.
+    /// Connects to the ledger, or opens one in this place. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// When it cannot be opened or reached.
-    pub async fn open(address: &LedgerAddress, dir: Option<&Path>) -> anyhow::Result<Self> {
+    pub async fn open(address: &LedgerAddress, place: &StoreConfig) -> anyhow::Result<Self> {
         if *address != LedgerAddress::Embedded {
             let connected = batzen_ledger_net::connect(&address.to_string()).await;
             let ledger = connected.with_context(|| format!("the ledger at {address}"))?;
             return Ok(Self { ledger, own: None });
         }
-        let Some(dir) = dir else {
+        if place.is_memory() {
             return Ok(Self { ledger: Arc::new(MemoryLedger::with_system_clock()), own: None });
-        };
-        let dir = services::directory(dir)?;
-        let open = move || DurableLedger::open(&dir, DurableOptions::default());
+        }
+        if let Some(dir) = place.dir() {
+            services::directory(dir)?;
+        }
+        let place = place.clone();
+        let open = move || DurableLedger::open(&place, DurableOptions::default());
         let own = Arc::new(tokio::task::spawn_blocking(open).await?.context("the ledger")?);
         Ok(Self { ledger: Arc::clone(&own) as Arc<dyn Ledger>, own: Some(own) })
     }

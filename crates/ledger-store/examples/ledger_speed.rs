@@ -10,6 +10,7 @@ use batzen_ledger::{
     TransferFlags,
 };
 use batzen_ledger_store::{DurableLedger, DurableOptions};
+use batzen_storage::StoreConfig;
 use rustix::time::{ClockId, clock_gettime};
 
 fn cpu() -> Duration {
@@ -76,7 +77,8 @@ async fn main() {
     let accounts: u64 = args.next().map_or(10_000, |n| n.parse().expect("a number of accounts"));
     let directory = args.next().map_or_else(|| PathBuf::from("/tmp/ledger-speed"), PathBuf::from);
     let _ = std::fs::remove_dir_all(&directory);
-    let ledger = DurableLedger::open(&directory, DurableOptions::default()).expect("it opens");
+    let place = StoreConfig::Embedded { dir: directory };
+    let ledger = DurableLedger::open(&place, DurableOptions::default()).expect("it opens");
     let flags = AccountFlags::HISTORY;
     let all: Vec<Account> = (1..=accounts)
         .map(|id| Account { id: id.into(), ledger: 1, code: 1, flags, ..Account::default() })
@@ -136,7 +138,7 @@ async fn main() {
     drop(on_their_way);
     drop(ledger);
     let (start, cpu_start) = (Instant::now(), cpu());
-    let ledger = DurableLedger::open(&directory, DurableOptions::default()).expect("it opens again");
+    let ledger = DurableLedger::open(&place, DurableOptions::default()).expect("it opens again");
     let (time, cpu_time) = (start.elapsed().as_secs_f64(), (cpu() - cpu_start).as_secs_f64());
     println!("opened again in {time:.2} s, CPU {cpu_time:.2} s");
     let again = ledger.inspect().state;

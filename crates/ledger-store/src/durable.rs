@@ -12,6 +12,7 @@ use batzen_ledger::{
     CreateAccountStatus, CreateResult, CreateTransferStatus, Ledger, LedgerError, QueryFilter, Transfer,
 };
 use batzen_metrics::Page;
+use batzen_storage::StoreConfig;
 use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::{Store, StoreError, StoreStats};
 use batzen_tables::ledger::ALL;
@@ -65,13 +66,12 @@ pub struct DurableLedger {
 }
 
 impl DurableLedger {
-    /// Opens the ledger in a directory, or makes one, under the clock of this machine.
+    /// Opens the ledger in a place, or makes one, under the clock of this machine.
     ///
     /// # Errors
     /// When the store does not open, or the log does not add up.
-    pub fn open(directory: &Path, options: DurableOptions) -> Result<Self, RecoveryError> {
-        let store = EmbeddedStore::open(directory, ALL, Options::default())?;
-        Self::start(Store::new(store), system_clock, options)
+    pub fn open(place: &StoreConfig, options: DurableOptions) -> Result<Self, RecoveryError> {
+        Self::start(place.open(&batzen_storage::LEDGER, 1)?, system_clock, options)
     }
 
     /// Starts a ledger on a store that has the tables of [`batzen_tables::ledger::ALL`]. `clock` says the time in nanoseconds

@@ -10,8 +10,8 @@ use crate::ClusterError;
 use crate::process::PATIENCE;
 use crate::wire::{self, Meaning, Reader};
 
-/// When a connection is cut. Counts begin with the first transaction that begins after [`Proxy::cut`]: with its BEGIN, or
-/// with the message that has a whole transaction.
+/// When a connection is cut. Counts begin with the first transaction that begins after [`Proxy::cut`]: with its BEGIN,
+/// with the first statement that writes if there is no BEGIN, or with the message that has a whole transaction.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Moment {
     /// So many bytes have gone to the server.
@@ -246,8 +246,8 @@ impl Link {
         let mut reader = Reader::default();
         let mut bytes = Vec::new();
         let mut chunk = vec![0; 65_536];
-        // What has gone to the server since the transaction began, and whether its end has.
-        let (mut messages_sent, mut bytes_sent, mut is_committing) = (0, 0, false);
+        // What has gone to the server since the transaction began.
+        let (mut messages_sent, mut bytes_sent) = (0, 0);
         loop {
             let Some(whole) = wire::length(&bytes, reader.has_type()) else {
                 let count = client.read(&mut chunk)?;
@@ -263,15 +263,15 @@ impl Link {
                 client.write_all(b"N")?;
                 continue;
             }
-            let is_first = matches!(meaning, Meaning::Begin | Meaning::CommitNow);
-            if is_first && lock(&self.armed).is_none() {
-                if let Some(plan) = lock(&self.shared.state).plan.take() {
-                    *lock(&self.armed) = Some(plan);
-                    (messages_sent, bytes_sent, is_committing) = (0, 0, false);
-                }
+            let is_first = matches!(meaning, Meaning::Begin | Meaning::Whole);
+            if is_first
+                && lock(&self.armed).is_none()
+                && let Some(plan) = lock(&self.shared.state).plan.take()
+            {
+                *lock(&self.armed) = Some(plan);
+                (messages_sent, bytes_sent) = (0, 0);
             }
-            is_committing |= matches!(meaning, Meaning::Commit | Meaning::CommitNow);
-            let is_last = meaning == Meaning::CommitNow || (meaning == Meaning::Sync && is_committing);
+            let is_last = matches!(meaning, Meaning::End | Meaning::Whole);
             let plan = *lock(&self.armed);
             let passes = match plan.map(|plan| plan.moment) {
                 Some(Moment::MessagesToServer(count)) if messages_sent == count => 0,
@@ -287,13 +287,9 @@ impl Link {
             if passes < message.len() {
                 let late = match plan.rest {
                     Rest::Lost => None,
-                    Rest::Late => Some(self.rest(
-                        client,
-                        &mut reader,
-                        (message[passes..].to_vec(), bytes),
-                        is_last,
-                        is_committing,
-                    )?),
+                    Rest::Late => {
+                        Some(self.rest(client, &mut reader, (message[passes..].to_vec(), bytes), is_last)?)
+                    }
                 };
                 end(client);
                 self.note_cut();
@@ -321,15 +317,12 @@ impl Link {
         reader: &mut Reader,
         (mut late, mut bytes): (Vec<u8>, Vec<u8>),
         mut is_last: bool,
-        mut is_committing: bool,
     ) -> std::io::Result<Vec<u8>> {
         let mut chunk = vec![0; 65_536];
         while !is_last {
             if let Some(whole) = wire::length(&bytes, true) {
                 let message: Vec<u8> = bytes.drain(..whole).collect();
-                let meaning = reader.read(&message);
-                is_committing |= matches!(meaning, Meaning::Commit | Meaning::CommitNow);
-                is_last = meaning == Meaning::CommitNow || (meaning == Meaning::Sync && is_committing);
+                is_last = matches!(reader.read(&message), Meaning::End | Meaning::Whole);
                 late.extend(message);
             } else {
                 let count = client.read(&mut chunk)?;

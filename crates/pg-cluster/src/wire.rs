@@ -12,14 +12,12 @@ const GSS_REQUEST: u32 = 80_877_104;
 pub(crate) enum Meaning {
     /// It asks whether the connection can be encrypted.
     Encryption,
-    /// The first of a transaction.
+    /// The first of a transaction: BEGIN or, without one, a statement that writes.
     Begin,
-    /// It commits the transaction, but the server waits for more before it does something.
-    Commit,
-    /// The server does what came so far.
-    Sync,
-    /// A whole transaction in one message, or its end.
-    CommitNow,
+    /// The last of a transaction, by which the server commits it.
+    End,
+    /// A whole transaction in one message.
+    Whole,
     /// Anything else.
     Other,
 }
@@ -38,6 +36,32 @@ pub(crate) fn length(bytes: &[u8], has_type: bool) -> Option<usize> {
 pub(crate) struct Reader {
     is_started: bool,
     statements: HashMap<Vec<u8>, Vec<u8>>,
+    state: Transaction,
+}
+
+/// What the messages so far have begun.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Transaction {
+    #[default]
+    None,
+    /// Statements without BEGIN, which the next Sync commits.
+    Implicit,
+    /// With BEGIN.
+    Explicit,
+    /// With BEGIN and COMMIT, which the next Sync has executed.
+    Committing,
+}
+
+/// What a statement is for a transaction.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Kind {
+    Begin,
+    Commit,
+    Rollback,
+    /// BEGIN to COMMIT.
+    Both,
+    Write,
+    Read,
 }
 
 impl Reader {
@@ -59,12 +83,15 @@ impl Reader {
         let body = message.get(5..).unwrap_or_default();
         match message[0] {
             b'Q' => {
-                let (begins, commits) = ends_of(text(body).0);
-                match (begins, commits) {
-                    (_, true) => Meaning::CommitNow,
-                    (true, false) => Meaning::Begin,
-                    _ => Meaning::Other,
-                }
+                let (state, meaning) = match (self.state, kind_of(text(body).0)) {
+                    (Transaction::None, Kind::Begin) => (Transaction::Explicit, Meaning::Begin),
+                    (Transaction::None, Kind::Write | Kind::Both) => (Transaction::None, Meaning::Whole),
+                    (Transaction::Explicit, Kind::Commit) => (Transaction::None, Meaning::End),
+                    (_, Kind::Rollback) => (Transaction::None, Meaning::Other),
+                    (state, _) => (state, Meaning::Other),
+                };
+                self.state = state;
+                meaning
             }
             b'P' => {
                 let (name, rest) = text(body);
@@ -73,14 +100,21 @@ impl Reader {
             }
             b'B' => {
                 let (_, rest) = text(body);
-                let statement = self.statements.get(text(rest).0).map(|sql| ends_of(sql));
-                match statement {
-                    Some((true, _)) => Meaning::Begin,
-                    Some((_, true)) => Meaning::Commit,
-                    _ => Meaning::Other,
-                }
+                let kind = self.statements.get(text(rest).0).map_or(Kind::Read, |sql| kind_of(sql));
+                let (state, meaning) = match (self.state, kind) {
+                    (Transaction::None, Kind::Begin) => (Transaction::Explicit, Meaning::Begin),
+                    (Transaction::None, Kind::Write) => (Transaction::Implicit, Meaning::Begin),
+                    (Transaction::Explicit, Kind::Commit) => (Transaction::Committing, Meaning::Other),
+                    (Transaction::Explicit, Kind::Rollback) => (Transaction::None, Meaning::Other),
+                    (state, _) => (state, Meaning::Other),
+                };
+                self.state = state;
+                meaning
             }
-            b'S' => Meaning::Sync,
+            b'S' if matches!(self.state, Transaction::Implicit | Transaction::Committing) => {
+                self.state = Transaction::None;
+                Meaning::End
+            }
             _ => Meaning::Other,
         }
     }
@@ -94,16 +128,24 @@ fn text(bytes: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Whether the first statement begins a transaction, and whether the last one commits it.
-fn ends_of(sql: &[u8]) -> (bool, bool) {
+/// What one or several statements are for a transaction. By their words: enough for those of one program and its tests.
+fn kind_of(sql: &[u8]) -> Kind {
     let sql = String::from_utf8_lossy(sql).to_ascii_uppercase();
     let mut statements = sql.split(';').map(str::trim).filter(|statement| !statement.is_empty());
-    let is_word = |statement: &str, words: &[&str]| {
-        words.iter().any(|word| statement.split_whitespace().next() == Some(word))
-    };
-    let Some(first) = statements.next() else { return (false, false) };
-    let last = statements.next_back().unwrap_or(first);
-    (is_word(first, &["BEGIN", "START"]), is_word(last, &["COMMIT", "END"]))
+    let word = |statement: &str| statement.split_whitespace().next().unwrap_or_default().to_owned();
+    let first = statements.next().map(word).unwrap_or_default();
+    let last = statements.next_back().map_or_else(|| first.clone(), word);
+    let begins = ["BEGIN", "START"].contains(&first.as_str());
+    let commits = ["COMMIT", "END"].contains(&last.as_str());
+    let writes = ["INSERT INTO ", "DELETE FROM ", "UPDATE ", "MERGE INTO "];
+    match (begins, commits) {
+        (true, true) => Kind::Both,
+        (true, false) => Kind::Begin,
+        (false, true) => Kind::Commit,
+        _ if first == "ROLLBACK" => Kind::Rollback,
+        _ if writes.iter().any(|words| sql.replace("FOR UPDATE ", "").contains(words)) => Kind::Write,
+        _ => Kind::Read,
+    }
 }
 
 #[cfg(test)]
@@ -138,11 +180,26 @@ mod tests {
         assert_eq!(reader.read(&message(b'P', b"s1\0begin\0\0\0")), Meaning::Other, "prepared is not run");
         assert_eq!(reader.read(&message(b'P', b"s2\0COMMIT\0\0\0")), Meaning::Other);
         assert_eq!(reader.read(&message(b'B', b"\0s1\0")), Meaning::Begin);
-        assert_eq!(reader.read(&message(b'B', b"portal\0s2\0")), Meaning::Commit);
-        assert_eq!(reader.read(&message(b'S', b"")), Meaning::Sync);
+        assert_eq!(reader.read(&message(b'B', b"portal\0s2\0")), Meaning::Other);
+        assert_eq!(reader.read(&message(b'S', b"")), Meaning::End);
+        assert_eq!(reader.read(&message(b'S', b"")), Meaning::Other);
         assert_eq!(reader.read(&message(b'Q', b"BEGIN; INSERT INTO t VALUES (1)\0")), Meaning::Begin);
-        assert_eq!(reader.read(&message(b'Q', b"commit;\0")), Meaning::CommitNow);
+        assert_eq!(reader.read(&message(b'Q', b"commit;\0")), Meaning::End);
         assert_eq!(reader.read(&message(b'Q', b"SELECT 'COMMIT'\0")), Meaning::Other);
+        assert_eq!(reader.read(&message(b'Q', b"BEGIN; DELETE FROM t; COMMIT\0")), Meaning::Whole);
+    }
+
+    #[test]
+    fn writing_without_begin_is_a_transaction_that_ends_with_the_next_sync() {
+        let mut reader = started();
+        reader.read(&message(b'P', b"w\0WITH hit AS (UPDATE t SET n = 1) SELECT count(*)\0\0\0"));
+        reader.read(&message(b'P', b"r\0SELECT n FROM t FOR UPDATE \0\0\0"));
+        assert_eq!(reader.read(&message(b'B', b"\0r\0")), Meaning::Other);
+        assert_eq!(reader.read(&message(b'S', b"")), Meaning::Other);
+        assert_eq!(reader.read(&message(b'B', b"\0w\0")), Meaning::Begin);
+        assert_eq!(reader.read(&message(b'B', b"\0w\0")), Meaning::Other);
+        assert_eq!(reader.read(&message(b'S', b"")), Meaning::End);
+        assert_eq!(reader.read(&message(b'Q', b"INSERT INTO t VALUES (1)\0")), Meaning::Whole);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! What a switch needs to know before it starts.
 
-use std::path::PathBuf;
 use std::sync::Arc;
+
+use batzen_storage::StoreConfig;
 
 use crate::outbox::Delivery;
 
@@ -29,8 +30,8 @@ impl Operator {
 /// The configuration of a switch.
 #[derive(Clone)]
 pub struct SwitchConfig {
-    /// Where the store is; none: in memory, and gone with the process.
-    pub data_dir: Option<PathBuf>,
+    /// Where the rows are.
+    pub store: StoreConfig,
     /// The address of both listeners; none: every one.
     pub listen_host: Option<String>,
     /// The port of the participants' interface; 0: a free one.
@@ -58,7 +59,7 @@ pub struct SwitchConfig {
 impl Default for SwitchConfig {
     fn default() -> Self {
         Self {
-            data_dir: None,
+            store: StoreConfig::Memory,
             listen_host: Some("127.0.0.1".to_owned()),
             port: 0,
             admin_port: 0,

@@ -48,10 +48,8 @@ use batzen_engine::Batcher;
 use batzen_http::{Bound, Drain, Drained, Listen, Server, ServerOptions};
 use batzen_ledger::Ledger;
 use batzen_protocol::Timestamp;
-use batzen_store::embedded::{EmbeddedStore, Options};
-use batzen_store::memory::MemoryBackend;
 use batzen_store::{Store, StoreError};
-use batzen_tables::switch::{ALL, SwitchAccounts};
+use batzen_tables::switch::SwitchAccounts;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -128,11 +126,8 @@ impl Switch {
     /// [`SwitchError`].
     pub async fn start(config: SwitchConfig, ledger: Arc<dyn Ledger>) -> Result<RunningSwitch, SwitchError> {
         config.check().map_err(SwitchError::Config)?;
-        let data_dir = config.data_dir.clone();
-        let open = move || match data_dir {
-            Some(dir) => EmbeddedStore::open(dir, ALL, Options::default()).map(Store::new),
-            None => Ok(Store::new(MemoryBackend::new())),
-        };
+        let place = config.store.clone();
+        let open = move || place.open(&batzen_storage::SWITCH, 1);
         let store = tokio::task::spawn_blocking(open).await.expect("opening a store does not panic")?;
         Self::start_on(config, store, ledger).await
     }

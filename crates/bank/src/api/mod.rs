@@ -277,8 +277,8 @@ impl Service {
         &self.store
     }
 
-    pub(crate) fn data_dir(&self) -> Option<&std::path::Path> {
-        self.settings.config.data_dir.as_deref()
+    pub(crate) fn place(&self) -> &batzen_storage::StoreConfig {
+        &self.settings.config.store
     }
 
     /// Takes no more commands. What is under way ends; then the lane that is left can be closed.

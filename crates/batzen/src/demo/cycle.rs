@@ -22,6 +22,7 @@ use batzen_wallet::core::http::{HttpRequest, HttpResponse};
 use batzen_wallet::transport::{HttpTransport, ResponseFuture, Transport, TransportError};
 use batzen_wallet::{CipherChoice, CoinStatus, Exchange, RunUntil, Wallet, WalletOptions};
 
+use super::books::Books;
 use super::merchant::{Paid, Sale, deadline};
 use super::proof;
 use super::report::{Done, Failed, Report};
@@ -55,11 +56,16 @@ const PEOPLE: [(&str, &[(&str, CipherChoice)]); 3] = [
 ///
 /// # Errors
 /// When they do not start; without them there is nothing to report.
-pub async fn start(report: &mut Report, dir: &Path, options: &Options) -> anyhow::Result<World> {
+pub async fn start(
+    report: &mut Report,
+    dir: &Path,
+    books: &Books,
+    options: &Options,
+) -> anyhow::Result<World> {
     let shows_progress = report.is_interactive();
     let mut reason = None;
     let step = report.step("start", "starting bank and exchange", async {
-        match World::start(dir, options, shows_progress).await {
+        match World::start(dir, books, options, shows_progress).await {
             Ok(world) => {
                 let count = world.app().keys().denoms().len();
                 let words = format!(

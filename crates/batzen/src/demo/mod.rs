@@ -3,12 +3,14 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`books`] | directories, or a database, whose server is ours if none is named |
 //! | [`world`] | the bank, the exchange, the people, and what is kept of them |
 //! | [`cycle`] | the round, step by step |
 //! | [`merchant`] | a key pair with an account: makes contracts, checks receipts, refunds, tracks its money |
 //! | [`proof`] | checks the history by which a double spend is refused |
 //! | [`report`] | tells how it goes, to people or to programs |
 
+mod books;
 mod cycle;
 mod merchant;
 mod proof;
@@ -24,6 +26,8 @@ use clap::Args;
 
 use crate::services;
 use crate::sheet::BalanceSheet;
+use crate::store_args::StoreKind;
+use books::Books;
 use report::Report;
 
 /// Play a round of digital cash on this machine, and prove that every balance adds up.
@@ -31,6 +35,7 @@ use report::Report;
 #[command(after_help = "Examples:
   batzen demo                          play, then serve until Ctrl-C
   batzen demo --once --json            for scripts
+  batzen demo --store postgres         the books in a PostgreSQL server that is started for it
   batzen demo --data ./demo-data       keep everything; the next run continues the books
 
 Exit code 0 only if every step succeeded and every balance adds up.")]
@@ -53,6 +58,12 @@ pub struct DemoArgs {
     /// Where the bank's money is: embedded, tcp://HOST:PORT, unix:///PATH or tigerbeetle://ADDRESS,ADDRESS
     #[arg(long, value_name = "LEDGER", default_value_t = LedgerAddress::Embedded)]
     ledger: LedgerAddress,
+    /// Where the books are: embedded (in the directory) or postgres
+    #[arg(long, value_name = "STORE", default_value = "embedded", hide_possible_values = true)]
+    store: StoreKind,
+    /// With --store postgres: an empty database, or that of --data [default: in a server of its own]
+    #[arg(long, value_name = "URL")]
+    database: Option<String>,
     /// Bits of RSA denominations
     #[arg(long, value_name = "BITS", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1024..=8192))]
     rsa_bits: u32,
@@ -88,7 +99,9 @@ impl Place {
 /// When bank or exchange cannot start.
 pub fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     let place = Place::new(args.data.as_deref())?;
-    let code = services::block_on(play(&args, place.path()));
+    let books = Books::open(args.store, args.database.clone(), args.data.as_ref().map(|_| place.path()))?;
+    let code = services::block_on(play(&args, place.path(), &books));
+    drop(books);
     if let Place::Temporary(dir) = place
         && let Err(error) = dir.close()
     {
@@ -97,7 +110,7 @@ pub fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     code
 }
 
-async fn play(args: &DemoArgs, dir: &Path) -> anyhow::Result<ExitCode> {
+async fn play(args: &DemoArgs, dir: &Path, books: &Books) -> anyhow::Result<ExitCode> {
     let stop = services::stop_signal()?;
     tokio::pin!(stop);
     let mut report = Report::new(args.json);
@@ -110,7 +123,7 @@ async fn play(args: &DemoArgs, dir: &Path) -> anyhow::Result<ExitCode> {
     let started = tokio::select! {
         biased;
         () = &mut stop => return Ok(interrupted()),
-        world = cycle::start(&mut report, dir, &options) => world,
+        world = cycle::start(&mut report, dir, books, &options) => world,
     };
     let mut world = started?;
     let outcome = tokio::select! {

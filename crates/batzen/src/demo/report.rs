@@ -120,6 +120,7 @@ impl Report {
                 "exchange": world.exchange.base_url(),
                 "dashboards": dashboards(world),
                 "data": world.dir,
+                "database": world.database,
             });
             writeln!(out, "{results:#}")?;
         } else if let Some(sheet) = sheet {
@@ -142,6 +143,8 @@ impl Report {
         let wallet = quoted(&world.wallet_file("zoe").to_string_lossy());
         let (bank, exchange, currency) = (&world.bank.base_url, world.exchange.base_url(), world.currency);
         let [exchange_page, bank_page] = dashboards(world);
+        let database = world.database.as_ref();
+        let database = database.map_or_else(String::new, |url| format!("  psql {}\n", quoted(url)));
         let mut out = std::io::stdout().lock();
         writeln!(
             out,
@@ -149,7 +152,7 @@ impl Report {
 
   {exchange_page}
   {bank_page}
-
+{database}
 and in another terminal:
 
   alias zoe=\"{program} wallet --wallet {wallet}\"

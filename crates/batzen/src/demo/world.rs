@@ -17,6 +17,7 @@ use batzen_protocol::Currency;
 use batzen_wallet::Wallet;
 use serde::{Deserialize, Serialize};
 
+use super::books::Books;
 use super::merchant::Merchant;
 use crate::play_money::{self, Ciphers};
 use crate::progress;
@@ -65,6 +66,8 @@ struct Kept {
 pub struct World {
     /// Where everything is kept.
     pub dir: PathBuf,
+    /// Where the books are, if not in the directory.
+    pub database: Option<String>,
     /// The currency.
     pub currency: Currency,
     /// The number of this round, from 1.
@@ -87,7 +90,12 @@ impl World {
     ///
     /// # Errors
     /// Ports that are taken, directories that another demo uses, stores that are damaged.
-    pub async fn start(dir: &Path, options: &Options, shows_progress: bool) -> anyhow::Result<Self> {
+    pub async fn start(
+        dir: &Path,
+        books: &Books,
+        options: &Options,
+        shows_progress: bool,
+    ) -> anyhow::Result<Self> {
         let currency: Currency = CURRENCY.parse().context("currency")?;
         let file = dir.join(KEPT_FILE);
         let mut kept = match Kept::read(&file)? {
@@ -110,7 +118,7 @@ impl World {
             hostname: HOSTNAME.to_owned(),
             suggested_exchange: Some(exchange_url),
             signup_bonus: SIGNUP_BONUS.parse().context("sign-up bonus")?,
-            data_dir: Some(dir.join("bank")),
+            store: books.place(&dir.join("bank")),
             ledger: options.ledger.clone(),
             ..BankConfig::new(currency)
         })
@@ -140,9 +148,15 @@ impl World {
             .context("open the merchant's account")?;
 
         let (payto, gateway) = play_money::account(&bank.base_url, HOSTNAME, EXCHANGE_ACCOUNT);
-        let config =
+        let mut config =
             play_money::exchange_config(currency, dir, kept.exchange_port, options.rsa_bits, Ciphers::Both)
                 .with_account("exchange-account-1", &payto, gateway);
+        if books.url().is_some() {
+            config.store = books.place(dir);
+            let place = config.store.clone();
+            let prepare = move || place.prepare(&batzen_storage::EXCHANGE);
+            tokio::task::spawn_blocking(prepare).await?.context("the exchange's tables")?;
+        }
         let start = StartOptions {
             clock: TimeShift::default().clock(),
             // The round runs them itself, so that refunds come before the aggregation whatever the machine's speed.
@@ -159,7 +173,8 @@ impl World {
         };
         exchange.ready().await?;
         let (dir, run) = (dir.to_owned(), kept.runs);
-        Ok(Self { dir, currency, run, bank, exchange, merchant, client, is_after_cut, kept })
+        let database = books.url().map(str::to_owned);
+        Ok(Self { dir, database, currency, run, bank, exchange, merchant, client, is_after_cut, kept })
     }
 
     /// Notes that the round came to its end.

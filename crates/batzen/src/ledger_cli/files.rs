@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use batzen_ledger_store::{
     DurableLedger, DurableOptions, Inspection, RecoveryError, VerifyReport, verify_directory,
 };
+use batzen_storage::StoreConfig;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -72,7 +73,8 @@ fn existing(dir: &Path) -> anyhow::Result<&Path> {
 
 fn open(dir: &Path) -> anyhow::Result<DurableLedger> {
     let _waiting = Waiting::new("reading the log");
-    DurableLedger::open(existing(dir)?, DurableOptions::default())
+    let place = StoreConfig::Embedded { dir: existing(dir)?.to_owned() };
+    DurableLedger::open(&place, DurableOptions::default())
         .with_context(|| format!("the ledger in {}", dir.display()))
 }
 

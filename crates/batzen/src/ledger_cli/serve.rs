@@ -14,22 +14,20 @@ use batzen_metrics::Page;
 use clap::Args;
 
 use crate::services;
+use crate::store_args::StoreArgs;
 
 /// Options of `ledger serve`.
 #[derive(Args)]
 #[command(after_help = "Examples:
   batzen ledger serve --data ./ledger
+  batzen ledger serve --store postgres --database postgres:///ledger
   batzen ledger serve --data ./ledger --unix /run/batzen/ledger.sock --no-tcp --http 127.0.0.1:3002
 
 Nobody is authenticated: listen on a local socket, the loopback interface, or a network of your own.
 Ready when GET /metrics of --http answers 200, or a connection is taken.")]
 pub struct ServeArgs {
-    /// Directory of the ledger; made if it is not there
-    #[arg(long, value_name = "DIR", required_unless_present = "in_memory")]
-    data: Option<PathBuf>,
-    /// Keep everything in memory only: it ends with the process
-    #[arg(long, conflicts_with = "data")]
-    in_memory: bool,
+    #[command(flatten)]
+    store: StoreArgs,
     /// Address of the binary protocol; port 0 picks a free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3001")]
     tcp: String,
@@ -62,12 +60,12 @@ enum Books {
 
 impl Books {
     fn open(args: &ServeArgs) -> anyhow::Result<Self> {
-        let Some(dir) = &args.data else {
+        let place = args.store.choose(None)?;
+        if place.is_memory() {
             return Ok(Self::Memory(Arc::new(MemoryLedger::with_system_clock())));
-        };
-        let dir = services::directory(dir)?;
-        let ledger = DurableLedger::open(&dir, DurableOptions::default())
-            .with_context(|| format!("the ledger in {}", dir.display()))?;
+        }
+        let ledger = DurableLedger::open(&place, DurableOptions::default())
+            .with_context(|| format!("the ledger in {place}"))?;
         Ok(Self::Durable(Arc::new(ledger)))
     }
 

@@ -27,6 +27,7 @@ use serde_json::json;
 
 use crate::services;
 use crate::switch_ledger::SwitchLedger;
+use batzen_storage::StoreConfig;
 use steps::Steps;
 
 /// The currency of the demonstration.
@@ -101,7 +102,8 @@ struct Town {
 
 impl Town {
     async fn start(place: &Place, address: &LedgerAddress) -> anyhow::Result<Self> {
-        let ledger = SwitchLedger::open(address, Some(&place.path.join("ledger"))).await?;
+        let ledger =
+            SwitchLedger::open(address, &StoreConfig::Embedded { dir: place.path.join("ledger") }).await?;
         // Of use to nobody else: the switch listens on this machine only.
         let tokens = ["one", "two"].map(|name| {
             let mut random = [0; 16];
@@ -110,7 +112,7 @@ impl Town {
         });
         let [one, two] = &tokens;
         let config = SwitchConfig {
-            data_dir: Some(services::directory(&place.path.join("switch"))?),
+            store: StoreConfig::Embedded { dir: services::directory(&place.path.join("switch"))? },
             operators: vec![Operator::new("one", one), Operator::new("two", two)],
             ..SwitchConfig::default()
         };

@@ -1,18 +1,34 @@
 //! A bank and an exchange as real processes, which are killed and started again on the same ports and directories.
 
-use std::path::{Path, PathBuf};
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use batzen_http::Client;
 use batzen_ledger_store::DurableLedger;
-use batzen_store::embedded::{EmbeddedStore, Options};
-use batzen_store::{Store, TableDef};
+use batzen_pg_cluster::Cluster;
+use batzen_storage::StoreConfig;
+use batzen_store::Store;
 
 use crate::common::{self, PATIENCE, Service};
+use crate::plant;
+
+/// The exchange's store in its directory.
+const EXCHANGE_STORE: &str = "exchange/exchange/store";
+/// The database of exchange and bank.
+const DATABASE: &str = "money";
+
+struct Database {
+    server: Cluster,
+    standby: Option<Cluster>,
+    url: String,
+}
 
 pub struct Town {
     dir: tempfile::TempDir,
+    /// The database of both, if they have one.
+    database: Option<Database>,
     bank_port: u16,
     exchange_port: u16,
     client: Client,
@@ -24,12 +40,81 @@ impl Town {
     pub fn new(client: Client) -> Self {
         Self {
             dir: tempfile::tempdir().unwrap(),
+            database: None,
             bank_port: common::free_port(),
             exchange_port: common::free_port(),
             client,
             bank: None,
             exchange: None,
         }
+    }
+
+    /// The same with the rows of both in a database of this PostgreSQL server, which may have a standby.
+    pub fn on_database(client: Client, primary: Cluster, standby: Option<Cluster>) -> Self {
+        let mut town = Self::new(client);
+        primary.create_database(DATABASE).unwrap();
+        let url = standby.as_ref().map(|standby| primary.url_or(standby, DATABASE));
+        let url = url.unwrap_or_else(|| primary.url(DATABASE));
+        town.database = Some(Database { server: primary, standby, url });
+        town
+    }
+
+    fn database(&mut self) -> &mut Database {
+        self.database.as_mut().expect("a town on a database")
+    }
+
+    pub fn kill_database(&mut self) {
+        tokio::task::block_in_place(|| self.database().server.kill9().unwrap());
+    }
+
+    pub fn start_database(&mut self) {
+        tokio::task::block_in_place(|| self.database().server.start_again().unwrap());
+    }
+
+    /// From now on the standby is the server.
+    pub fn promote(&mut self) {
+        let database = self.database();
+        let standby = database.standby.take().expect("there is a standby");
+        tokio::task::block_in_place(|| standby.promote().unwrap());
+        database.server = standby;
+    }
+
+    /// A copy of the exchange's store that lacks the last thing that a customer was told of, and what that is.
+    pub fn cut_off(&self) -> (String, Store) {
+        let Some(database) = &self.database else {
+            let copy = self.dir.path().join("cut-off");
+            let commits = plant::cut_off(&self.dir.path().join(EXCHANGE_STORE), &copy);
+            let copy = StoreConfig::Embedded { dir: copy }.open(&batzen_storage::EXCHANGE, 1).unwrap();
+            return (format!("the last {commits} commits"), copy);
+        };
+        let sql = format!("CREATE DATABASE cut_off TEMPLATE {DATABASE}");
+        database.server.sql("postgres", &sql).unwrap();
+        let last = "DELETE FROM exchange.melts WHERE serial = (SELECT max(serial) FROM exchange.melts)";
+        database.server.sql("cut_off", last).unwrap();
+        let url = database.url.replace(&format!("/{DATABASE}"), "/cut_off");
+        let copy = StoreConfig::Postgres { url }.open(&batzen_storage::EXCHANGE, 1).unwrap();
+        ("the last melt".to_owned(), copy)
+    }
+
+    /// Where the rows of a service are, as the tests read them.
+    fn store(&self, dir: &str) -> StoreConfig {
+        match &self.database {
+            Some(database) => StoreConfig::Postgres { url: database.url.clone() },
+            None => {
+                let dir = self.dir.path().join(dir);
+                assert!(dir.is_dir(), "no store at {}", dir.display());
+                StoreConfig::Embedded { dir }
+            }
+        }
+    }
+
+    /// The same as the services are told.
+    fn store_arguments(&self) -> Vec<String> {
+        let database = self.database.iter();
+        database
+            .flat_map(|database| ["--store", "postgres", "--database", &database.url])
+            .map(str::to_owned)
+            .collect()
     }
 
     pub fn exchange_url(&self) -> String {
@@ -47,7 +132,12 @@ impl Town {
     /// Starts the bank, and waits until it answers.
     pub async fn start_bank(&mut self) {
         let (data, port) = (self.path("bank"), self.bank_port.to_string());
-        let arguments = ["bank", "serve", "--currency", "KUDOS", "--data", &data, "--port", &port];
+        let store = self.store_arguments();
+        let mut arguments = vec!["bank", "serve", "--currency", "KUDOS", "--port", &port];
+        match store.is_empty() {
+            true => arguments.extend(["--data", &data]),
+            false => arguments.extend(store.iter().map(String::as_str)),
+        }
         self.bank = Some(Service::start(self.dir.path(), "bank", &arguments));
         let url = format!("{}taler-bank-integration/config", self.bank_url());
         answers(&self.client, &url, self.bank.as_mut().unwrap()).await;
@@ -56,7 +146,8 @@ impl Town {
     /// Starts the exchange, and waits until it answers.
     pub async fn start_exchange(&mut self) {
         let (data, port, bank) = (self.path("exchange"), self.exchange_port.to_string(), self.bank_url());
-        let arguments = [
+        let store = self.store_arguments();
+        let mut arguments = vec![
             "exchange",
             "serve",
             "--standalone",
@@ -69,6 +160,8 @@ impl Town {
             "--rsa-bits",
             "1024",
         ];
+        // The keys stay in the directory.
+        arguments.extend(store.iter().skip(2).map(String::as_str));
         self.exchange = Some(Service::start(self.dir.path(), "exchange", &arguments));
         for page in ["keys", "wire"] {
             let url = format!("{}{page}", self.exchange_url());
@@ -99,25 +192,16 @@ impl Town {
         }
     }
 
-    pub fn exchange_store_dir(&self) -> PathBuf {
-        self.dir.path().join("exchange/exchange/store")
-    }
-
-    /// A place for a copy of a store.
-    pub fn scratch(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
     /// The store of the exchange, which must not run.
     pub fn exchange_store(&self) -> Store {
-        open(&self.exchange_store_dir(), batzen_tables::exchange::ALL)
+        self.store(EXCHANGE_STORE).open(&batzen_storage::EXCHANGE, 1).unwrap()
     }
 
     /// Store and ledger of the bank, which must not run.
     pub fn bank_books(&self) -> BankBooks {
-        let dir = self.dir.path().join("bank");
-        let ledger = batzen_bank::embedded_ledger(&dir).unwrap();
-        BankBooks { store: open(&dir, batzen_tables::bank::ALL), ledger }
+        let place = self.store("bank");
+        let ledger = batzen_bank::embedded_ledger(&place).unwrap();
+        BankBooks { store: place.open(&batzen_storage::BANK, 1).unwrap(), ledger }
     }
 }
 
@@ -132,12 +216,6 @@ impl BankBooks {
         self.ledger.stop().unwrap();
         self.store.close().unwrap();
     }
-}
-
-/// Opens a store that no process has open.
-pub fn open(dir: &Path, tables: &[&'static TableDef]) -> Store {
-    assert!(dir.is_dir(), "no store at {}", dir.display());
-    Store::new(EmbeddedStore::open(dir, tables, Options::default()).unwrap())
 }
 
 async fn answers(client: &Client, url: &str, service: &mut Service) {

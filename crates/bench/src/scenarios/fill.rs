@@ -137,7 +137,10 @@ pub fn bank(data: &Path, credits: u64, seed: u64) -> Result<(), BenchError> {
         amount: money("12.5"),
         reserve_pub: EddsaPublicKey::from_bytes(made.bytes()),
     };
-    let config = BankConfig { data_dir: Some(data.to_owned()), ..BankConfig::new(currency()) };
+    let config = BankConfig {
+        store: batzen_bank::StoreConfig::Embedded { dir: data.to_owned() },
+        ..BankConfig::new(currency())
+    };
     let runtime = tokio::runtime::Runtime::new().map_err(|error| BenchError::set_up("no runtime", error))?;
     let filling = batzen_bank::offline::execute_all(config, (0..credits).map(credit));
     // On a thread of its own: callers may be in a runtime already.

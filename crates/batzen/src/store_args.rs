@@ -1,0 +1,109 @@
+//! Where a service keeps its rows, as the command line says it.
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use batzen_storage::StoreConfig;
+use clap::{Args, ValueEnum};
+
+use crate::services;
+
+/// The kinds of stores that keep something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StoreKind {
+    /// In a directory of this machine
+    Embedded,
+    /// In a PostgreSQL database
+    Postgres,
+}
+
+/// Options of every service that keeps rows; each stands over the configuration file.
+#[derive(Args, Clone, Debug)]
+pub struct StoreArgs {
+    /// Directory of the store; made if it is not there [default: from the configuration]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Keep everything in memory only: it ends with the process
+    #[arg(long, conflicts_with_all = ["data", "store", "database"])]
+    in_memory: bool,
+    /// Where the rows are: embedded (in --data) or postgres (in --database)
+    #[arg(long, value_name = "STORE", hide_possible_values = true)]
+    store: Option<StoreKind>,
+    /// PostgreSQL database, e.g. postgres:///bank or postgres://user@host/bank. Passwords are safer in the configuration
+    /// or in ~/.pgpass than here, where every user of the machine sees them
+    #[arg(long, value_name = "URL", conflicts_with = "data")]
+    database: Option<String>,
+}
+
+impl StoreArgs {
+    /// The choice, with what the configuration says if the command line says nothing. Directories are made.
+    ///
+    /// # Errors
+    /// When nothing is chosen, or something that does not go together.
+    pub fn choose(&self, configured: Option<StoreConfig>) -> anyhow::Result<StoreConfig> {
+        if self.in_memory {
+            return Ok(StoreConfig::Memory);
+        }
+        let chosen = match (&self.data, &self.database) {
+            (Some(dir), _) => Some(StoreConfig::Embedded { dir: dir.clone() }),
+            (None, Some(url)) => Some(StoreConfig::Postgres { url: url.clone() }),
+            (None, None) => configured.filter(|configured| !configured.is_memory()),
+        };
+        match (self.store, chosen) {
+            (Some(StoreKind::Embedded) | None, Some(StoreConfig::Embedded { dir })) => {
+                Ok(StoreConfig::Embedded { dir: services::directory(&dir)? })
+            }
+            (Some(StoreKind::Postgres) | None, Some(chosen)) if chosen.is_database() => Ok(chosen),
+            (Some(StoreKind::Postgres), _) => {
+                bail!("which database? Name it with --database postgres:///NAME")
+            }
+            _ => bail!("where shall the books be kept? Name a directory with --data DIR, or say --in-memory"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        store: StoreArgs,
+    }
+
+    fn chosen(line: &str, configured: Option<StoreConfig>) -> anyhow::Result<StoreConfig> {
+        let line = Line::try_parse_from(["program"].into_iter().chain(line.split_whitespace()))?;
+        line.store.choose(configured)
+    }
+
+    #[test]
+    fn the_command_line_stands_over_the_configuration() {
+        let database = |url: &str| StoreConfig::Postgres { url: url.to_owned() };
+        let configured = || Some(database("postgres:///configured"));
+        assert_eq!(chosen("", configured()).unwrap(), database("postgres:///configured"));
+        assert_eq!(chosen("--store postgres", configured()).unwrap(), database("postgres:///configured"));
+        assert_eq!(chosen("--database postgres:///x", configured()).unwrap(), database("postgres:///x"));
+        assert_eq!(chosen("--in-memory", configured()).unwrap(), StoreConfig::Memory);
+        let dir = tempfile::tempdir().unwrap();
+        let line = format!("--data {}", dir.path().display());
+        assert!(chosen(&line, configured()).unwrap().dir().is_some());
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused() {
+        for line in [
+            "",
+            "--store postgres",
+            "--store postgres --data /tmp",
+            "--store embedded --database postgres:///x",
+            "--in-memory --store postgres",
+            "--data /tmp --database postgres:///x",
+        ] {
+            assert!(chosen(line, None).is_err(), "{line}");
+        }
+        assert!(chosen("", Some(StoreConfig::Memory)).is_err());
+    }
+}
