@@ -71,6 +71,8 @@ pub struct TableDef {
     pub shard_bytes: usize,
     /// The secondary indexes.
     pub indexes: &'static [IndexDef],
+    /// Whether rows are often changed in place: see [`TableDef::updated`].
+    pub updated: bool,
     /// The indexes that form a queue: see [`TableDef::queue`].
     pub queue: &'static [u8],
     /// The index entries of a stored record, so that a backend can rebuild its indexes from bytes alone.
@@ -90,6 +92,7 @@ impl TableDef {
             shard_bytes: usize::MAX,
             indexes: &[],
             queue: &[],
+            updated: false,
             index_entries_raw: entries_of::<T>,
         }
     }
@@ -121,6 +124,12 @@ impl TableDef {
             i += 1;
         }
         Self { indexes, ..self }
+    }
+
+    /// The same, with rows that are often changed: a backend leaves room beside them.
+    #[must_use]
+    pub const fn updated(self) -> Self {
+        Self { updated: true, ..self }
     }
 
     /// The same, with these indexes being a queue by deadline: rows enter them once and leave them for good, and each value of

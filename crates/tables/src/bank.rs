@@ -63,7 +63,7 @@ record! {
 pub struct BankStates;
 
 impl Table for BankStates {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(104, "bank_books");
+    const DEF: &'static TableDef = &TableDef::of::<Self>(104, "bank_books").updated();
     type Key = BankStateKey;
     type Row = BankStateRow;
 }
@@ -106,11 +106,9 @@ impl BankAccounts {
 }
 
 impl Table for BankAccounts {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(105, "bank_customers").indexed(&[IndexDef::new(
-        Self::BY_LEDGER_ID,
-        "by_ledger_id",
-        IndexKind::Hash,
-    )]);
+    const DEF: &'static TableDef = &TableDef::of::<Self>(105, "bank_customers")
+        .updated()
+        .indexed(&[IndexDef::new(Self::BY_LEDGER_ID, "by_ledger_id", IndexKind::Hash)]);
     type Key = AccountKey;
     type Row = AccountRow;
 
@@ -283,7 +281,7 @@ record! {
 pub struct BankWithdrawals;
 
 impl Table for BankWithdrawals {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(107, "bank_withdrawals");
+    const DEF: &'static TableDef = &TableDef::of::<Self>(107, "bank_withdrawals").updated();
     type Key = WithdrawalKey;
     type Row = WithdrawalRow;
 }
@@ -324,11 +322,9 @@ impl BankIntents {
 }
 
 impl Table for BankIntents {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(108, "bank_intents").indexed(&[IndexDef::new(
-        Self::BY_RESERVE_PUB,
-        "by_reserve_pub",
-        IndexKind::Hash,
-    )]);
+    const DEF: &'static TableDef = &TableDef::of::<Self>(108, "bank_intents")
+        .updated()
+        .indexed(&[IndexDef::new(Self::BY_RESERVE_PUB, "by_reserve_pub", IndexKind::Hash)]);
     type Key = TransactionKey;
     type Row = IntentRow;
 

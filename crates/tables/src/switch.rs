@@ -86,7 +86,7 @@ record! {
 pub struct SwitchStates;
 
 impl Table for SwitchStates {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(200, "switch_state");
+    const DEF: &'static TableDef = &TableDef::of::<Self>(200, "switch_state").updated();
     type Key = SwitchStateKey;
     type Row = SwitchStateRow;
 }
@@ -220,7 +220,7 @@ record! {
 pub struct SwitchAccounts;
 
 impl Table for SwitchAccounts {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(202, "switch_accounts");
+    const DEF: &'static TableDef = &TableDef::of::<Self>(202, "switch_accounts").updated();
     type Key = SwitchAccountKey;
     type Row = SwitchAccountRow;
 }
@@ -331,7 +331,7 @@ impl Transfers {
 }
 
 impl Table for Transfers {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(204, "switch_transfers").indexed(&[
+    const DEF: &'static TableDef = &TableDef::of::<Self>(204, "switch_transfers").updated().indexed(&[
         IndexDef::new(Self::INTENDED, "intended", IndexKind::Serial),
         IndexDef::new(Self::BY_DEADLINE, "by_deadline", IndexKind::Ordered),
         IndexDef::new(Self::BY_BULK, "by_bulk", IndexKind::Hash),
@@ -439,11 +439,9 @@ impl Outbox {
 }
 
 impl Table for Outbox {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(206, "switch_outbox").indexed(&[IndexDef::new(
-        Self::IN_ORDER,
-        "in_order",
-        IndexKind::Ordered,
-    )]);
+    const DEF: &'static TableDef = &TableDef::of::<Self>(206, "switch_outbox")
+        .updated()
+        .indexed(&[IndexDef::new(Self::IN_ORDER, "in_order", IndexKind::Ordered)]);
     type Key = OutboxKey;
     type Row = OutboxRow;
 
@@ -496,7 +494,7 @@ record! {
 pub struct Bulks;
 
 impl Table for Bulks {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(207, "switch_bulks");
+    const DEF: &'static TableDef = &TableDef::of::<Self>(207, "switch_bulks").updated();
     type Key = BulkKey;
     type Row = BulkRow;
 }
@@ -531,7 +529,7 @@ record! {
 pub struct Windows;
 
 impl Table for Windows {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(208, "switch_windows");
+    const DEF: &'static TableDef = &TableDef::of::<Self>(208, "switch_windows").updated();
     type Key = WindowKey;
     type Row = WindowRow;
 }
@@ -749,7 +747,7 @@ impl Movements {
 }
 
 impl Table for Movements {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(213, "switch_movements").indexed(&[
+    const DEF: &'static TableDef = &TableDef::of::<Self>(213, "switch_movements").updated().indexed(&[
         IndexDef::new(Self::INTENDED, "intended", IndexKind::Serial),
         IndexDef::new(Self::BY_PARTICIPANT, "by_participant", IndexKind::Serial),
     ]);

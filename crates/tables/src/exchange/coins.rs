@@ -31,7 +31,7 @@ record! {
 /// Known coins.
 pub struct Coins;
 impl Table for Coins {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(10, "coins").shard(32);
+    const DEF: &'static TableDef = &TableDef::of::<Self>(10, "coins").updated().shard(32);
     type Key = CoinKey;
     type Row = CoinRow;
 }
@@ -143,6 +143,7 @@ impl Deposits {
 }
 impl Table for Deposits {
     const DEF: &'static TableDef = &TableDef::of::<Self>(11, "deposits")
+        .updated()
         .shard(32)
         .indexed(&[
             IndexDef::new(Self::BY_COIN, "by_coin", IndexKind::Prefix { key_bytes: 32 }),

@@ -318,7 +318,7 @@ impl Counters {
     pub const KYC_REQUIREMENT: &'static str = "kyc_requirement";
 }
 impl Table for Counters {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(59, "counters");
+    const DEF: &'static TableDef = &TableDef::of::<Self>(59, "counters").updated();
     type Key = CounterKey;
     type Row = CounterRow;
 }

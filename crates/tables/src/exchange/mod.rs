@@ -71,6 +71,44 @@ pub const ALL: &[&TableDef] = {
     ]
 };
 
+/// The tables that an auditor needs: all that money and promises are proved by. Not the work in progress (queues, counters,
+/// claims of workers), nor what only finds or guards other rows ([`MeltByRc`], [`CsNonces`]).
+pub const AUDITED: &[&TableDef] = {
+    use batzen_store::Table;
+    &[
+        Reserves::DEF,
+        ReservesIn::DEF,
+        Withdrawals::DEF,
+        Closings::DEF,
+        RecoupCredits::DEF,
+        HistoryRequests::DEF,
+        Coins::DEF,
+        Deposits::DEF,
+        Refunds::DEF,
+        Melts::DEF,
+        Reveals::DEF,
+        Recoups::DEF,
+        RecoupRefreshes::DEF,
+        RecoupRefreshCredits::DEF,
+        WireTargets::DEF,
+        Aggregates::DEF,
+        WireOut::DEF,
+        Prepared::DEF,
+        Drains::DEF,
+        Cursors::DEF,
+        KycRequirements::DEF,
+        Denominations::DEF,
+        Revocations::DEF,
+        SigningKeys::DEF,
+        WireAccounts::DEF,
+        WireFees::DEF,
+        GlobalFees::DEF,
+        Auditors::DEF,
+        AuditorDenoms::DEF,
+        Extensions::DEF,
+    ]
+};
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;

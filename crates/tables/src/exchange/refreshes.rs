@@ -61,7 +61,7 @@ record! {
 /// Finds a melt by its commitment alone, which is all that a reveal names.
 pub struct MeltByRc;
 impl Table for MeltByRc {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(21, "melt_by_rc");
+    const DEF: &'static TableDef = &TableDef::of::<Self>(21, "melt_by_rc").shard(64);
     type Key = RcKey;
     type Row = MeltByRcRow;
 }
@@ -236,7 +236,7 @@ record! {
 /// Locks on nonces.
 pub struct CsNonces;
 impl Table for CsNonces {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(26, "cs_nonces");
+    const DEF: &'static TableDef = &TableDef::of::<Self>(26, "cs_nonces").shard(33);
     type Key = CsNonceKey;
     type Row = CsNonceRow;
 }

@@ -33,11 +33,10 @@ impl Reserves {
     pub const BY_EXPIRATION: u8 = 1;
 }
 impl Table for Reserves {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(1, "reserves").shard(32).indexed(&[IndexDef::new(
-        Self::BY_EXPIRATION,
-        "by_expiration",
-        IndexKind::Ordered,
-    )]);
+    const DEF: &'static TableDef = &TableDef::of::<Self>(1, "reserves")
+        .updated()
+        .shard(32)
+        .indexed(&[IndexDef::new(Self::BY_EXPIRATION, "by_expiration", IndexKind::Ordered)]);
     type Key = ReserveKey;
     type Row = ReserveRow;
     fn index_entries(_: &ReserveKey, row: &ReserveRow, out: &mut IndexEntries) {

@@ -58,6 +58,7 @@ impl Aggregates {
 }
 impl Table for Aggregates {
     const DEF: &'static TableDef = &TableDef::of::<Self>(31, "aggregates")
+        .updated()
         .shard(32)
         .indexed(&[IndexDef::new(Self::BY_TARGET, "by_target", IndexKind::Prefix { key_bytes: 32 })]);
     type Key = AggregateKey;
@@ -143,7 +144,7 @@ impl Prepared {
     pub const FAILED: u8 = 2;
 }
 impl Table for Prepared {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(34, "prepared").indexed(&[
+    const DEF: &'static TableDef = &TableDef::of::<Self>(34, "prepared").updated().indexed(&[
         IndexDef::new(Self::OPEN, "open", IndexKind::Serial),
         IndexDef::new(Self::FAILED, "failed", IndexKind::Serial),
     ]);
@@ -210,7 +211,7 @@ record! {
 /// How far the import of credits has come on each account.
 pub struct Cursors;
 impl Table for Cursors {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(36, "cursors");
+    const DEF: &'static TableDef = &TableDef::of::<Self>(36, "cursors").updated();
     type Key = AccountKey;
     type Row = CursorRow;
 }

@@ -1,0 +1,132 @@
+//! What is in the database, read from its catalogue.
+
+use std::collections::BTreeMap;
+
+use super::error::SchemaError;
+use super::shape::literal;
+use super::sql::Sql;
+
+/// A column that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PresentColumn {
+    /// Its name.
+    pub name: String,
+    /// Its type, as `format_type` writes it.
+    pub sql_type: String,
+    /// Whether it may be NULL.
+    pub nullable: bool,
+}
+
+/// An index that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PresentIndex {
+    /// Its columns in order.
+    pub columns: Vec<String>,
+    /// Whether it is the primary key or another unique constraint.
+    pub unique: bool,
+    /// Whether it can be used: an interrupted build leaves one that cannot.
+    pub valid: bool,
+}
+
+/// A table that is there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PresentTable {
+    /// Its columns in order.
+    pub columns: Vec<PresentColumn>,
+    /// Its indexes by name.
+    pub indexes: BTreeMap<String, PresentIndex>,
+    /// The names of its parts with their bounds, if it is cut.
+    pub parts: Option<BTreeMap<String, String>>,
+}
+
+impl PresentTable {
+    /// The column with this name.
+    #[must_use]
+    pub fn column(&self, name: &str) -> Option<&PresentColumn> {
+        self.columns.iter().find(|column| column.name == name)
+    }
+}
+
+/// The tables of a schema by name, without the parts of cut ones.
+pub type Present = BTreeMap<String, PresentTable>;
+
+/// Whether there is a schema with this name.
+///
+/// # Errors
+/// As the server says.
+pub fn has_schema(sql: &mut dyn Sql, schema: &str) -> Result<bool, SchemaError> {
+    let text = format!("SELECT 1 FROM pg_namespace WHERE nspname = {}", literal(schema));
+    Ok(sql.row(&text)?.is_some())
+}
+
+/// Reads the columns alone, which is what an opening compares: one query.
+///
+/// # Errors
+/// As the server says.
+pub fn read_columns(sql: &mut dyn Sql, schema: &str) -> Result<Present, SchemaError> {
+    let mut tables = Present::new();
+    let rows = sql.rows(&format!(
+        "SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), NOT a.attnotnull, c.relkind = 'p'
+         FROM pg_class c
+         JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = {}
+         LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+         WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
+         ORDER BY c.relname, a.attnum",
+        literal(schema)
+    ))?;
+    for row in rows {
+        let table = tables.entry(row.text(0).to_owned()).or_default();
+        if row.is_true(4) {
+            table.parts.get_or_insert_default();
+        }
+        if let Some(name) = row.optional(1) {
+            table.columns.push(PresentColumn {
+                name: name.to_owned(),
+                sql_type: row.text(2).to_owned(),
+                nullable: row.is_true(3),
+            });
+        }
+    }
+    Ok(tables)
+}
+
+/// Reads everything.
+///
+/// # Errors
+/// As the server says.
+pub fn read(sql: &mut dyn Sql, schema: &str) -> Result<Present, SchemaError> {
+    let mut tables = read_columns(sql, schema)?;
+    let name = literal(schema);
+    let rows = sql.rows(&format!(
+        "SELECT c.relname, i.relname, x.indisunique, x.indisvalid, coalesce(k.name, '')
+         FROM pg_index x
+         JOIN pg_class c ON c.oid = x.indrelid AND NOT c.relispartition AND c.relkind IN ('r', 'p')
+         JOIN pg_class i ON i.oid = x.indexrelid
+         JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = {name}
+         LEFT JOIN LATERAL (
+           SELECT a.attname AS name, u.at FROM unnest(x.indkey) WITH ORDINALITY AS u(n, at)
+           JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = u.n) AS k ON true
+         ORDER BY 1, 2, k.at"
+    ))?;
+    for row in rows {
+        let indexes = &mut tables.entry(row.text(0).to_owned()).or_default().indexes;
+        let index = indexes.entry(row.text(1).to_owned()).or_insert_with(|| PresentIndex {
+            columns: Vec::new(),
+            unique: row.is_true(2),
+            valid: row.is_true(3),
+        });
+        index.columns.push(row.text(4).to_owned());
+    }
+    let rows = sql.rows(&format!(
+        "SELECT p.relname, c.relname, pg_get_expr(c.relpartbound, c.oid)
+         FROM pg_inherits h
+         JOIN pg_class c ON c.oid = h.inhrelid AND c.relkind IN ('r', 'p')
+         JOIN pg_class p ON p.oid = h.inhparent
+         JOIN pg_namespace n ON n.oid = p.relnamespace AND n.nspname = {name}"
+    ))?;
+    for row in rows {
+        let parts = tables.entry(row.text(0).to_owned()).or_default().parts.get_or_insert_default();
+        parts.insert(row.text(1).to_owned(), row.text(2).to_owned());
+    }
+    Ok(tables)
+}

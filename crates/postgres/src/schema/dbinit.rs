@@ -1,0 +1,475 @@
+//! Creating, migrating and resetting a schema. Everything can be run again, also after it was interrupted: what is there is
+//! compared with what is wanted, and the version is written last.
+
+use std::time::{Duration, Instant};
+
+use batzen_store::TableDef;
+
+use super::catalog::{self, Present};
+use super::error::SchemaError;
+use super::maintain::{self, MaintainOptions, MaintainReport};
+use super::meta::{self, Meta};
+use super::plan::{self, Action, History, Plan};
+use super::shape::{TableShape, literal};
+use super::sql::Sql;
+use super::{views, wanted};
+use crate::layout::{Layout, PARTITIONS_MAX, quoted};
+
+/// The application name of sessions that change schemas.
+pub const APPLICATION: &str = "batzen-dbinit";
+
+/// The oldest server, as `server_version_num` has it: publications with column lists and NULLS-free unique keys came later
+/// than 14.
+const OLDEST_SERVER: i64 = 150_000;
+
+/// How long another dbinit may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How a schema is to be.
+#[derive(Debug, Clone, Default)]
+pub struct DbinitOptions {
+    /// Into how many parts hot tables are cut; 0: not. None: as they are, and not when they are made.
+    pub partitions: Option<u16>,
+    /// Drop everything first. All rows are lost.
+    pub reset: bool,
+    /// Distribute the tables by Citus.
+    pub citus: bool,
+    /// What stands before amounts in the views.
+    pub currency: Option<String>,
+    /// The schema is to receive another one's rows by replication: it gets no identity of its own.
+    pub replica: bool,
+}
+
+/// What has been done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DbinitReport {
+    /// What was changed, in order, for people. Empty: everything was as it should be.
+    pub actions: Vec<String>,
+    /// The version that the schema was of; none if there was none.
+    pub from_version: Option<i32>,
+    /// The version that it is of.
+    pub version: i32,
+    /// Into how many parts hot tables are cut.
+    pub partitions: u16,
+}
+
+/// Creates or migrates the schema of a service.
+///
+/// # Errors
+/// What is in the way, and what to type. Nothing is lost but with [`DbinitOptions::reset`], and what was done until then
+/// stands.
+pub fn dbinit(
+    sql: &mut dyn Sql,
+    schema: &str,
+    tables: &[&'static TableDef],
+    options: &DbinitOptions,
+    history: &History<'_>,
+) -> Result<DbinitReport, SchemaError> {
+    if options.partitions.is_some_and(|partitions| partitions > PARTITIONS_MAX) {
+        return Err(SchemaError::Refused(format!("more than {PARTITIONS_MAX} partitions are of no use")));
+    }
+    let version = "SELECT current_setting('server_version_num'), current_setting('server_version')";
+    if let Some(row) = sql.row(version)?.filter(|row| row.number(0) < OLDEST_SERVER) {
+        return Err(SchemaError::OldServer { found: row.text(1).to_owned() });
+    }
+    sql.script("SET lock_timeout = '10s'; SET client_min_messages = warning")?;
+    let mut work = Work { sql, schema, options, history, report: DbinitReport::default(), locked: false };
+    let outcome = work.run(tables);
+    let unlocked = work.unlock();
+    outcome?;
+    unlocked?;
+    Ok(work.report)
+}
+
+struct Work<'a> {
+    sql: &'a mut dyn Sql,
+    schema: &'a str,
+    options: &'a DbinitOptions,
+    history: &'a History<'a>,
+    report: DbinitReport,
+    locked: bool,
+}
+
+impl Work<'_> {
+    fn run(&mut self, tables: &[&'static TableDef]) -> Result<(), SchemaError> {
+        if self.options.reset {
+            self.lock()?;
+            self.reset()?;
+        }
+        let mut before = self.state()?;
+        let mut plan = self.plan(tables, &before)?;
+        if !plan.is_empty() || before.meta.is_none() {
+            self.lock()?;
+            // Another dbinit may have done it while this one waited.
+            before = self.state()?;
+            plan = self.plan(tables, &before)?;
+        }
+        self.report.from_version = before.version;
+        self.report.version = self.history.version;
+        self.report.partitions = self.partitions(before.meta.as_ref());
+        if !before.has_schema {
+            self.act(
+                &format!("create schema {}", self.schema),
+                &[format!("CREATE SCHEMA {}", quoted(self.schema))],
+            )?;
+        }
+        let grants = views::read_grants(self.sql, self.schema)?;
+        for Action { what, statements } in plan.steps.actions {
+            self.act(&what, &statements)?;
+        }
+        // The steps may have given names back.
+        let layouts = self.layouts(tables, before.meta.as_ref())?;
+        let shapes = shapes(&layouts);
+        let present = catalog::read(self.sql, self.schema)?;
+        let additions =
+            plan::additions(self.schema, &shapes, &present).map_err(|lines| self.differs(lines))?;
+        for Action { what, statements } in additions.actions {
+            self.act(&what, &statements)?;
+        }
+        self.functions()?;
+        self.days(&shapes, &present)?;
+        if self.options.citus || before.meta.as_ref().is_some_and(|meta| meta.citus) {
+            let done = super::citus::distribute(self.sql, self.schema, &layouts)?;
+            self.report.actions.extend(done);
+        }
+        self.identity(before.meta.as_ref(), &shapes)?;
+        let mut reindex = additions.reindex;
+        reindex.extend(plan.steps.reindex.into_iter().filter(|_| before.version.is_some()));
+        self.reindex(&layouts, &reindex)?;
+        for Action { what, statements } in additions.indexes {
+            self.act(&what, &statements)?;
+        }
+        let currency = self.options.currency.clone().or(before.meta.and_then(|meta| meta.currency));
+        let done = views::refresh(self.sql, self.schema, &layouts, currency.as_deref(), &grants)?;
+        self.report.actions.extend(done);
+        self.finish()
+    }
+
+    /// What is there.
+    fn state(&mut self) -> Result<State, SchemaError> {
+        let has_schema = catalog::has_schema(self.sql, self.schema)?;
+        let present = catalog::read(self.sql, self.schema)?;
+        let mut state = State { has_schema, present, version: None, meta: None };
+        if let Some(there) = state.present.get("meta") {
+            // Version 0: its creation was interrupted.
+            let version = meta::schema_version(self.sql, self.schema, there)?;
+            state.version = version.filter(|version| *version > 0);
+            let (schema, known) = (self.schema.to_owned(), self.history.version);
+            if let Some(found) = state.version.filter(|found| *found > known) {
+                return Err(SchemaError::Newer { schema, found, known });
+            }
+            // Columns of the table itself may be missing in a database that is older.
+            let [wanted, _] = meta::own_tables();
+            let complete = wanted.columns.iter().all(|column| there.column(&column.name).is_some());
+            if complete {
+                state.meta = meta::read_meta(self.sql, self.schema)?;
+            }
+        } else if has_schema && !state.present.is_empty() && !self.is_started(&state.present) {
+            return Err(SchemaError::Refused(format!(
+                "the schema {} holds tables of something else: name another database",
+                self.schema
+            )));
+        }
+        Ok(state)
+    }
+
+    /// Whether the tables that are there are those of a creation that was interrupted.
+    fn is_started(&self, present: &Present) -> bool {
+        present.values().all(|table| table.column("vshard").is_some() || table.column("writer_id").is_some())
+    }
+
+    fn partitions(&self, meta: Option<&Meta>) -> u16 {
+        meta.map_or(self.options.partitions.unwrap_or(0), |meta| meta.partitions)
+    }
+
+    fn layouts(&self, tables: &[&'static TableDef], meta: Option<&Meta>) -> Result<Vec<Layout>, SchemaError> {
+        super::layouts(tables, self.schema, self.partitions(meta))
+    }
+
+    fn differs(&self, differences: Vec<String>) -> SchemaError {
+        let hint = "This program has no step that makes it good: use the one that made it".to_owned();
+        SchemaError::Differs { schema: self.schema.to_owned(), differences, hint }
+    }
+
+    fn plan(&self, tables: &[&'static TableDef], state: &State) -> Result<Planned, SchemaError> {
+        if let (Some(meta), Some(asked)) = (&state.meta, self.options.partitions)
+            && meta.partitions != asked
+        {
+            return Err(SchemaError::Refused(format!(
+                "the schema {} has {} partitions. To have {asked}, dump its rows (pg_dump --data-only), create it anew with -r \
+                 -P {asked}, and restore them",
+                self.schema, meta.partitions
+            )));
+        }
+        if let (Some(currency), Some(asked)) =
+            (state.meta.as_ref().and_then(|meta| meta.currency.as_ref()), &self.options.currency)
+            && currency != asked
+        {
+            return Err(SchemaError::Refused(format!(
+                "the amounts in the schema {} are {currency}, not {asked}",
+                self.schema
+            )));
+        }
+        let steps = match state.version {
+            Some(version) => plan::steps(self.schema, version, self.history, &state.present),
+            None => Plan::default(),
+        };
+        let old_version = state.version.is_some_and(|version| version < self.history.version);
+        // What is missing after the steps cannot be told before; with none, the comparison is exact.
+        let additions = if steps.actions.is_empty() {
+            let shapes = shapes(&self.layouts(tables, state.meta.as_ref())?);
+            let additions =
+                plan::additions(self.schema, &shapes, &state.present).map_err(|lines| self.differs(lines))?;
+            !additions.actions.is_empty() || !additions.indexes.is_empty()
+        } else {
+            true
+        };
+        Ok(Planned { steps, changes: old_version || additions })
+    }
+
+    /// Takes the schema's lock alone.
+    fn lock(&mut self) -> Result<(), SchemaError> {
+        let key = meta::lock_key(self.schema);
+        let until = Instant::now() + PATIENCE;
+        while !self.locked {
+            let text = format!("SELECT pg_try_advisory_lock({key})");
+            self.locked = self.sql.row(&text)?.is_some_and(|row| row.is_true(0));
+            if self.locked {
+                // Taken again by the reset of the same run.
+                break;
+            }
+            let sessions = sessions(self.sql, self.schema)?;
+            let others = sessions.iter().any(|session| session.application != APPLICATION);
+            if others || Instant::now() > until {
+                let sessions = sessions.iter().map(ToString::to_string).collect();
+                return Err(SchemaError::InUse { schema: self.schema.to_owned(), sessions });
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    fn unlock(&mut self) -> Result<(), SchemaError> {
+        if self.locked {
+            self.sql.rows(&format!("SELECT pg_advisory_unlock({})", meta::lock_key(self.schema)))?;
+        }
+        Ok(())
+    }
+
+    /// Gives queues that have just been made their first days.
+    fn days(&mut self, shapes: &[TableShape], before: &Present) -> Result<(), SchemaError> {
+        let made: Vec<TableShape> =
+            shapes.iter().filter(|shape| !before.contains_key(&shape.name)).cloned().collect();
+        let mut report = MaintainReport::default();
+        maintain::days(self.sql, self.schema, &made, &MaintainOptions::default(), &mut report)?;
+        if !report.created.is_empty() {
+            self.report.actions.push(format!("make {} days of queues", report.created.len()));
+        }
+        Ok(())
+    }
+
+    /// Runs statements as one transaction.
+    fn act(&mut self, what: &str, statements: &[String]) -> Result<(), SchemaError> {
+        self.sql.script(&statements.join(";\n"))?;
+        self.report.actions.push(what.to_owned());
+        Ok(())
+    }
+
+    /// Drops everything, table by table: all at once would need more locks than a server has by default. `meta` goes first,
+    /// so that what is left of an interrupted reset is no store.
+    fn reset(&mut self) -> Result<(), SchemaError> {
+        if !catalog::has_schema(self.sql, self.schema)? {
+            return Ok(());
+        }
+        let present = catalog::read_columns(self.sql, self.schema)?;
+        let place = |table: &str| format!("{}.{}", quoted(self.schema), quoted(table));
+        let views = quoted(&views::view_schema(self.schema));
+        let mut statements = vec![format!("DROP SCHEMA IF EXISTS {views} CASCADE")];
+        let (meta, rest): (Vec<&String>, Vec<&String>) = present.keys().partition(|name| *name == "meta");
+        statements
+            .extend(meta.into_iter().chain(rest).map(|table| format!("DROP TABLE {} CASCADE", place(table))));
+        statements.push(format!("DROP SCHEMA {} CASCADE", quoted(self.schema)));
+        for statement in statements {
+            self.sql.script(&statement)?;
+        }
+        self.report.actions.push(format!("drop schema {}", self.schema));
+        Ok(())
+    }
+
+    /// Writes the functions, if they are not these.
+    fn functions(&mut self) -> Result<(), SchemaError> {
+        let text = include_str!("functions.sql").replace("{schema}", &quoted(self.schema));
+        let mark = super::fingerprint(&text);
+        let probe = format!(
+            "SELECT obj_description(p.oid, 'pg_proc') FROM pg_proc p
+             JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = {} AND p.proname = 'bz_serial'",
+            literal(self.schema)
+        );
+        if self.sql.row(&probe)?.is_some_and(|row| row.text(0) == mark) {
+            return Ok(());
+        }
+        let comment =
+            format!("COMMENT ON FUNCTION {}.bz_serial() IS {}", quoted(self.schema), literal(&mark));
+        self.act("write functions", &[text.trim_end().trim_end_matches(';').to_owned(), comment])
+    }
+
+    /// Gives the schema its identity, or, if its rows came from another cluster, keeps serials growing: transaction ids of
+    /// this one may be lower.
+    fn identity(&mut self, meta: Option<&Meta>, shapes: &[TableShape]) -> Result<(), SchemaError> {
+        let here = meta::cluster_id(self.sql)?;
+        let place = format!("{}.meta", quoted(self.schema));
+        let Some(meta) = meta else {
+            if self.options.replica {
+                return Ok(());
+            }
+            let (mut store_id, mut sip_key) = ([0; 16], [0; 16]);
+            for bytes in [&mut store_id, &mut sip_key] {
+                getrandom::fill(bytes)
+                    .map_err(|e| SchemaError::Refused(format!("no random numbers: {e}")))?;
+            }
+            let currency = self.options.currency.as_deref().map_or_else(|| "NULL".to_owned(), literal);
+            // Version 0 until everything is done: nobody opens it.
+            self.sql.script(&format!(
+                "INSERT INTO {place} (singleton, store_id, sip_key, partitions, schema_version, program, serial_base, cluster_id,
+                   currency, citus, created)
+                 VALUES (true, '\\x{:032x}', '\\x{:032x}', {}, 0, '', 0, {here}, {currency}, {}, now())
+                 ON CONFLICT DO NOTHING",
+                u128::from_be_bytes(store_id),
+                u128::from_be_bytes(sip_key),
+                self.report.partitions,
+                self.options.citus
+            ))?;
+            self.report.actions.push("give it an identity".to_owned());
+            return Ok(());
+        };
+        if meta.cluster_id == here || self.options.replica {
+            return Ok(());
+        }
+        self.lock()?;
+        let mut highest = 0i64;
+        for table in shapes {
+            let Some(serial) =
+                ["record_serial", "serial"].into_iter().find(|name| table.column(name).is_some())
+            else {
+                continue;
+            };
+            let text = format!(
+                "SELECT max({}) FROM {}.{}",
+                quoted(serial),
+                quoted(self.schema),
+                quoted(&table.name)
+            );
+            highest = highest.max(self.sql.row(&text)?.map_or(0, |row| row.number(0)));
+        }
+        let text = format!("SELECT serial_base + (pg_current_xact_id()::text::bigint << 16) FROM {place}");
+        let next = self.sql.row(&text)?.map_or(0, |row| row.number(0));
+        let base = if next > highest { meta.serial_base } else { ((highest >> 16) + 1) << 16 };
+        // Writers of the other cluster will not come back.
+        let writers = format!("DELETE FROM {}.writers", quoted(self.schema));
+        let update = format!("UPDATE {place} SET serial_base = {base}, cluster_id = {here}");
+        self.act(
+            &format!("move to this cluster: serials grow from {}", highest.max(next)),
+            &[writers, update],
+        )
+    }
+
+    /// Computes the index entries of tables anew.
+    fn reindex(&mut self, layouts: &[Layout], tables: &[String]) -> Result<(), SchemaError> {
+        if tables.is_empty() {
+            return Ok(());
+        }
+        let Some(meta) = meta::read_meta(self.sql, self.schema)? else { return Ok(()) };
+        for layout in layouts.iter().filter(|layout| {
+            tables.contains(&layout.name) || layout.queue_name().is_some_and(|name| tables.contains(&name))
+        }) {
+            let rows = super::reindex::reindex(self.sql, layout, &meta.sip_key)?;
+            if rows > 0 {
+                self.report.actions.push(format!("index {rows} rows of {}", layout.name));
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), SchemaError> {
+        let currency = self.options.currency.as_deref().map_or_else(|| "NULL".to_owned(), literal);
+        let (version, program) = (self.history.version, literal(env!("CARGO_PKG_VERSION")));
+        self.sql.script(&format!(
+            "UPDATE {}.meta SET schema_version = {version}, program = {program}, currency = coalesce(currency, {currency})
+             WHERE schema_version <> {version} OR program <> {program} OR currency IS NULL AND {currency} IS NOT NULL",
+            quoted(self.schema)
+        ))?;
+        Ok(())
+    }
+}
+
+/// What a database holds before.
+struct State {
+    has_schema: bool,
+    present: Present,
+    version: Option<i32>,
+    meta: Option<Meta>,
+}
+
+/// What is to be done.
+struct Planned {
+    steps: Plan,
+    changes: bool,
+}
+
+impl Planned {
+    fn is_empty(&self) -> bool {
+        self.steps.actions.is_empty() && self.steps.reindex.is_empty() && !self.changes
+    }
+}
+
+/// All tables of a schema: its own and the service's.
+pub(crate) fn shapes(layouts: &[Layout]) -> Vec<TableShape> {
+    meta::own_tables().into_iter().chain(wanted::tables(layouts)).collect()
+}
+
+/// A session on a schema.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Session {
+    /// The server process.
+    pub pid: i64,
+    /// What it called itself.
+    pub application: String,
+    /// Its database user.
+    pub user: String,
+    /// Where it comes from.
+    pub address: String,
+}
+
+impl std::fmt::Display for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { pid, application, user, address } = self;
+        write!(f, "{application} of {user} from {address} (server process {pid})")
+    }
+}
+
+/// The sessions that hold the schema's lock, or whose name says that they work on it.
+///
+/// # Errors
+/// As the server says.
+pub fn sessions(sql: &mut dyn Sql, schema: &str) -> Result<Vec<Session>, SchemaError> {
+    let key = meta::lock_key(schema).cast_unsigned();
+    let (high, low) = (key >> 32, key & u64::from(u32::MAX));
+    let rows = sql.rows(&format!(
+        "SELECT DISTINCT a.pid, coalesce(nullif(a.application_name, ''), 'a session'), coalesce(a.usename, '?'),
+           coalesce(host(a.client_addr), 'this machine')
+         FROM pg_stat_activity a
+         LEFT JOIN pg_locks l ON l.pid = a.pid AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+           AND l.classid = {high} AND l.objid = {low}
+         WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
+           AND (l.pid IS NOT NULL OR a.application_name = {})
+         ORDER BY 1",
+        literal(&format!("batzen-{schema}"))
+    ))?;
+    let session = |row: &super::Row| Session {
+        pid: row.number(0),
+        application: row.text(1).to_owned(),
+        user: row.text(2).to_owned(),
+        address: row.text(3).to_owned(),
+    };
+    Ok(rows.iter().map(session).collect())
+}

@@ -1,0 +1,89 @@
+//! What can be wrong with a database's schema, and what to type.
+
+use batzen_store::StoreError;
+
+use crate::PgError;
+
+/// Why a schema cannot be used or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum SchemaError {
+    /// The server refused a statement, or cannot be reached.
+    #[error("PostgreSQL: {0}")]
+    Server(#[from] PgError),
+    /// The server is older than what the statements need.
+    #[error("PostgreSQL {found} is too old: 15 or newer is needed")]
+    OldServer {
+        /// The server's version, as it says it.
+        found: String,
+    },
+    /// Nothing has been created yet.
+    #[error("the database holds no {schema}: create it with `batzen {schema} dbinit`")]
+    Missing {
+        /// The service's schema.
+        schema: String,
+    },
+    /// A newer program has migrated the database.
+    #[error(
+        "the schema {schema} is of version {found}, and this program knows versions up to {known}: use the program that \
+         migrated it, or a newer one"
+    )]
+    Newer {
+        /// The service's schema.
+        schema: String,
+        /// The version in the database.
+        found: i32,
+        /// The program's version.
+        known: i32,
+    },
+    /// The database has not been migrated since the program was replaced.
+    #[error(
+        "the schema {schema} is of version {found}, and this program needs {known}: stop all services and type `batzen \
+         {schema} dbinit`"
+    )]
+    Older {
+        /// The service's schema.
+        schema: String,
+        /// The version in the database.
+        found: i32,
+        /// The program's version.
+        known: i32,
+    },
+    /// Tables are not what the program knows, though the version is.
+    #[error("the schema {schema} is not what this program knows: {}. {hint}", .differences.join("; "))]
+    Differs {
+        /// The service's schema.
+        schema: String,
+        /// One line each.
+        differences: Vec<String>,
+        /// What to do.
+        hint: String,
+    },
+    /// The rows come from another cluster, whose transaction ids are not this one's.
+    #[error(
+        "the schema {schema} was restored from another cluster: type `batzen {schema} dbinit` before anything runs on it"
+    )]
+    Moved {
+        /// The service's schema.
+        schema: String,
+    },
+    /// Services run on the schema.
+    #[error("the schema {schema} is in use: stop these first: {}", .sessions.join(", "))]
+    InUse {
+        /// The service's schema.
+        schema: String,
+        /// The sessions, for people.
+        sessions: Vec<String>,
+    },
+    /// The request cannot be met.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl From<SchemaError> for StoreError {
+    fn from(error: SchemaError) -> Self {
+        match error {
+            SchemaError::Server(error) => error.into(),
+            other => Self::Backend(other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! What is done for the tables from time to time, beside the data path: days of queues made ahead and dropped when done,
+//! statistics of cut tables (the server's own autovacuum looks at parts only), writers forgotten. Any node may do it; an
+//! advisory lock sees to it that one does. Nothing here waits long for a lock: payments that queue behind it would wait too.
+
+use std::collections::BTreeMap;
+
+use batzen_store::TableDef;
+
+use super::catalog;
+use super::dbinit::shapes;
+use super::error::SchemaError;
+use super::meta::lock_key;
+use super::shape::{Cut, TableShape, literal};
+use super::sql::Sql;
+use crate::PgError;
+use crate::layout::quoted;
+
+/// A day in microseconds.
+const DAY_US: i64 = 86_400_000_000;
+
+/// How many attempts are made where a lock is not had at once.
+const ATTEMPTS: u32 = 3;
+
+/// Raised when a part that was empty is not any more.
+const NOT_EMPTY: &str = "BZ003";
+
+/// What is to be done.
+#[derive(Debug, Clone)]
+pub struct MaintainOptions {
+    /// For how many days from today each queue has a part of its own. What is due later stands together until its day comes
+    /// near.
+    pub days_ahead: u16,
+    /// For how many days a part is kept after its day, for clocks that differ.
+    pub days_kept: u16,
+    /// The present, in microseconds since 1970; none: the server's.
+    pub now_us: Option<i64>,
+}
+
+impl Default for MaintainOptions {
+    fn default() -> Self {
+        Self { days_ahead: 31, days_kept: 1, now_us: None }
+    }
+}
+
+/// What has been done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MaintainReport {
+    /// Another node is at it: nothing was done here.
+    pub elsewhere: bool,
+    /// Parts that were made.
+    pub created: Vec<String>,
+    /// Parts that were dropped.
+    pub dropped: Vec<String>,
+    /// Parts whose locks were not had in time: the next run tries again.
+    pub postponed: Vec<String>,
+    /// Tables whose statistics were gathered.
+    pub analyzed: Vec<String>,
+    /// Writers that had not been heard of for a day.
+    pub writers_removed: u64,
+}
+
+/// Does everything once.
+///
+/// # Errors
+/// As the server says.
+pub fn maintain(
+    sql: &mut dyn Sql,
+    schema: &str,
+    tables: &[&'static TableDef],
+    options: &MaintainOptions,
+) -> Result<MaintainReport, SchemaError> {
+    let key = lock_key(&format!("{schema} maintenance"));
+    let locked = sql.row(&format!("SELECT pg_try_advisory_lock({key})"))?.is_some_and(|row| row.is_true(0));
+    if !locked {
+        return Ok(MaintainReport { elsewhere: true, ..MaintainReport::default() });
+    }
+    let outcome = run(sql, schema, tables, options);
+    let unlocked = sql.rows(&format!("SELECT pg_advisory_unlock({key})"));
+    let report = outcome?;
+    unlocked?;
+    Ok(report)
+}
+
+fn run(
+    sql: &mut dyn Sql,
+    schema: &str,
+    tables: &[&'static TableDef],
+    options: &MaintainOptions,
+) -> Result<MaintainReport, SchemaError> {
+    let shapes = shapes(&super::layouts(tables, schema, 0)?);
+    let mut report = MaintainReport::default();
+    days(sql, schema, &shapes, options, &mut report)?;
+    statistics(sql, schema, &mut report)?;
+    let text = format!(
+        "WITH gone AS (DELETE FROM {}.writers WHERE seen < now() - interval '1 day' RETURNING 1) SELECT count(*) FROM gone",
+        quoted(schema)
+    );
+    report.writers_removed = sql.row(&text)?.map_or(0, |row| row.number(0).unsigned_abs());
+    Ok(report)
+}
+
+/// Makes and drops days of queues.
+pub(crate) fn days(
+    sql: &mut dyn Sql,
+    schema: &str,
+    shapes: &[TableShape],
+    options: &MaintainOptions,
+    report: &mut MaintainReport,
+) -> Result<(), SchemaError> {
+    let now = match options.now_us {
+        Some(now) => now,
+        None => {
+            sql.row("SELECT (extract(epoch FROM now()) * 1000000)::bigint")?.map_or(0, |row| row.number(0))
+        }
+    };
+    let today = now.div_euclid(DAY_US);
+    let present = catalog::read(sql, schema)?;
+    for shape in shapes.iter().filter(|shape| shape.cut == Cut::Days) {
+        let Some(parts) = present.get(&shape.name).and_then(|table| table.parts.as_ref()) else { continue };
+        let there: BTreeMap<i64, &str> =
+            parts.iter().filter_map(|(name, bounds)| Some((day_of_bounds(bounds)?, name.as_str()))).collect();
+        for day in today..=today + i64::from(options.days_ahead) {
+            if there.contains_key(&day) {
+                continue;
+            }
+            let part = day_name(&shape.name, day);
+            let made = patiently(sql, &create_day(schema, shape, &part, day))?;
+            if made { &mut report.created } else { &mut report.postponed }.push(part);
+        }
+        for (_, part) in there.range(..today - i64::from(options.days_kept)) {
+            let place = format!("{}.{}", quoted(schema), quoted(part));
+            let filled = sql.row(&format!("SELECT EXISTS (SELECT FROM {place})"))?;
+            if filled.is_some_and(|row| row.is_true(0)) {
+                continue;
+            }
+            let dropped = patiently(sql, &drop_day(schema, shape, part))?;
+            if dropped { &mut report.dropped } else { &mut report.postponed }.push((*part).to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// The statements that make a day. Only the part that holds later days is locked: what it holds of this day is moved.
+fn create_day(schema: &str, shape: &TableShape, part: &str, day: i64) -> Vec<String> {
+    let (from, to) = (day * DAY_US, (day + 1) * DAY_US);
+    let place = |name: &str| format!("{}.{}", quoted(schema), quoted(name));
+    let (parent, part, rest) = (place(&shape.name), place(part), place(&format!("{}_default", shape.name)));
+    let columns: Vec<&str> = shape.columns.iter().map(|column| column.name.as_str()).collect();
+    let columns = super::shape::quoted_list(&columns);
+    vec![
+        format!("CREATE TABLE {part} (LIKE {parent} INCLUDING DEFAULTS) WITH ({})", shape.storage()),
+        format!("LOCK TABLE {rest} IN ACCESS EXCLUSIVE MODE"),
+        format!(
+            "WITH moved AS (DELETE FROM {rest} WHERE due >= {from} AND due < {to} RETURNING {columns})
+             INSERT INTO {part} ({columns}) SELECT {columns} FROM moved"
+        ),
+        format!("ALTER TABLE {parent} ATTACH PARTITION {part} FOR VALUES FROM ({from}) TO ({to})"),
+    ]
+}
+
+/// The statements that drop a day, if it is still empty when nobody else can fill it.
+fn drop_day(schema: &str, shape: &TableShape, part: &str) -> Vec<String> {
+    let place = |name: &str| format!("{}.{}", quoted(schema), quoted(name));
+    let (parent, part) = (place(&shape.name), place(part));
+    let message = literal(&format!("{part} is not empty"));
+    vec![
+        format!("LOCK TABLE {parent} IN ACCESS EXCLUSIVE MODE"),
+        format!(
+            "DO $batzen$ BEGIN IF EXISTS (SELECT FROM {part}) THEN
+               RAISE EXCEPTION USING ERRCODE = '{NOT_EMPTY}', MESSAGE = {message}; END IF; END $batzen$"
+        ),
+        format!("DROP TABLE {part}"),
+    ]
+}
+
+/// Runs a transaction that takes strong locks, but gives up soon: those who come after it wait no longer than it does.
+fn patiently(sql: &mut dyn Sql, statements: &[String]) -> Result<bool, SchemaError> {
+    let text = format!(
+        "BEGIN; SET LOCAL lock_timeout = '50ms'; SET LOCAL statement_timeout = '5s';\n{};\nCOMMIT",
+        statements.join(";\n")
+    );
+    for _ in 0..ATTEMPTS {
+        let Err(error) = sql.script(&text) else { return Ok(true) };
+        let code = match &error {
+            SchemaError::Server(error @ PgError::Server(_)) => error.code().unwrap_or_default().to_owned(),
+            _ => return Err(error),
+        };
+        sql.script("ROLLBACK")?;
+        match code.as_str() {
+            // No lock in time, or two waited for each other.
+            "55P03" | "40P01" => {}
+            // Filled meanwhile, or too much to be done at once.
+            NOT_EMPTY | "57014" => return Ok(false),
+            _ => return Err(error),
+        }
+    }
+    Ok(false)
+}
+
+/// Gathers statistics of cut tables whose sizes have changed by a fifth, and of all once a day.
+fn statistics(sql: &mut dyn Sql, schema: &str, report: &mut MaintainReport) -> Result<(), SchemaError> {
+    let rows = sql.rows(&format!(
+        "SELECT c.relname FROM pg_class c
+         JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = {}
+         LEFT JOIN pg_stat_all_tables s ON s.relid = c.oid
+         CROSS JOIN LATERAL (
+           SELECT coalesce(sum(pg_stat_get_live_tuples(i.inhrelid)), 0) AS live FROM pg_inherits i WHERE i.inhparent = c.oid
+         ) AS parts
+         WHERE c.relkind = 'p' AND live > 0 AND (
+           coalesce(s.last_analyze < now() - interval '1 day', true)
+           OR abs(live - greatest(c.reltuples, 0)) > 1000 + 0.2 * greatest(c.reltuples, 0))
+         ORDER BY 1",
+        literal(schema)
+    ))?;
+    for row in rows {
+        let place = format!("{}.{}", quoted(schema), quoted(row.text(0)));
+        sql.script(&format!("ANALYZE {place}"))?;
+        report.analyzed.push(row.text(0).to_owned());
+    }
+    Ok(())
+}
+
+/// The day that a part holds; none for the part that holds the rest.
+fn day_of_bounds(bounds: &str) -> Option<i64> {
+    let from = bounds.split_once("FROM (")?.1.split_once(')')?.0;
+    let from: i64 = from.trim_matches('\'').parse().ok()?;
+    Some(from.div_euclid(DAY_US))
+}
+
+/// The name of a day's part: `deposits_open_d20260131`.
+fn day_name(table: &str, day: i64) -> String {
+    let (year, month, day) = civil(day);
+    format!("{table}_d{year:04}{month:02}{day:02}")
+}
+
+/// The date of a day counted from 1970-01-01, by counting eras of 400 years that begin with March, where the odd day of leap
+/// years is the last.
+fn civil(day: i64) -> (i64, i64, i64) {
+    let day = day + 719_468;
+    let (era, of_era) = (day.div_euclid(146_097), day.rem_euclid(146_097));
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let date = of_year - (153 * month + 2) / 5 + 1;
+    let january = if month < 10 { month + 3 } else { month - 9 };
+    (era * 400 + year + i64::from(january <= 2), january, date)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_have_dates() {
+        for (day, name) in [
+            (0, "t_d19700101"),
+            (59, "t_d19700301"),
+            (789, "t_d19720229"),
+            (11_016, "t_d20000229"),
+            (20_778, "t_d20261121"),
+        ] {
+            assert_eq!(day_name("t", day), name);
+        }
+    }
+
+    #[test]
+    fn bounds_name_their_day() {
+        let bounds = format!("FOR VALUES FROM ('{}') TO ('{}')", 5 * DAY_US, 6 * DAY_US);
+        assert_eq!(day_of_bounds(&bounds), Some(5));
+        assert_eq!(day_of_bounds("DEFAULT"), None);
+    }
+}

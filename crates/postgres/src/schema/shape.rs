@@ -1,0 +1,210 @@
+//! What a table looks like in the database, and the statements that make it. Pure.
+
+use std::fmt::Write as _;
+
+use crate::layout::quoted;
+
+/// A text in quotes.
+#[must_use]
+pub fn literal(text: &str) -> String {
+    let escaped = text.replace('\'', "''");
+    if escaped.contains('\\') {
+        format!("E'{}'", escaped.replace('\\', "\\\\"))
+    } else {
+        format!("'{escaped}'")
+    }
+}
+
+/// Several identifiers in quotes, separated by commas.
+pub(crate) fn quoted_list<S: AsRef<str>>(names: &[S]) -> String {
+    names.iter().map(|name| quoted(name.as_ref())).collect::<Vec<_>>().join(", ")
+}
+
+/// A column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ColumnShape {
+    /// Its name.
+    pub name: String,
+    /// Its type, as `format_type` writes it.
+    pub sql_type: &'static str,
+    /// Whether it may be NULL.
+    pub nullable: bool,
+    /// Whether the database counts it.
+    pub generated: bool,
+}
+
+/// A secondary index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexShape {
+    /// Its name, unique in the schema.
+    pub name: String,
+    /// The access method.
+    pub method: &'static str,
+    /// Its columns in order.
+    pub columns: Vec<String>,
+    /// The column that must be present for a row to be in it.
+    pub present: Option<String>,
+    /// The column that a backend fills with the index's entries, if it has one.
+    pub entries: Option<String>,
+}
+
+/// How a table is cut.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cut {
+    /// Not at all.
+    Whole,
+    /// Into equal ranges of `vshard`: hot tables.
+    Shards(Vec<Partition>),
+    /// Into days of `due`: queues by deadline.
+    Days,
+}
+
+/// How rows of a table live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// Written once.
+    Lasting,
+    /// Changed in place.
+    Changing,
+    /// Deleted again soon.
+    Passing,
+    /// Few rows, changed by every commit.
+    Busy,
+}
+
+/// A table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableShape {
+    /// Its name within the schema.
+    pub name: String,
+    /// Its columns in order.
+    pub columns: Vec<ColumnShape>,
+    /// The columns of the primary key; none: it has none.
+    pub key: Vec<String>,
+    /// The secondary indexes.
+    pub indexes: Vec<IndexShape>,
+    /// How it is cut.
+    pub cut: Cut,
+    /// How its rows live.
+    pub life: Life,
+}
+
+/// A part of a cut table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Partition {
+    /// Its name.
+    pub name: String,
+    /// Its bounds, as SQL has them after the parent's name.
+    pub bounds: String,
+}
+
+impl TableShape {
+    /// Storage parameters of the table, or of each of its parts. Vacuuming begins by a number of rows rather than by a share
+    /// of them: a tenth of a large table is too much to be done at once.
+    #[must_use]
+    pub fn storage(&self) -> String {
+        let fill = match self.life {
+            Life::Lasting => "",
+            Life::Changing => "fillfactor=80, ",
+            Life::Passing => "fillfactor=90, ",
+            Life::Busy => "fillfactor=10, ",
+        };
+        let vacuum = match self.life {
+            // Only inserts: vacuum freezes them and makes index-only reads possible.
+            Life::Lasting => {
+                "autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02"
+            }
+            Life::Changing => {
+                "autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, \
+                 autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1"
+            }
+            Life::Busy => "autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000",
+            Life::Passing => {
+                "autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=1000, \
+                 autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_cost_delay=0"
+            }
+        };
+        format!("{fill}{vacuum}")
+    }
+
+    /// The statements that make the table with its parts and indexes, in order. Days are made by the maintenance.
+    #[must_use]
+    pub fn create(&self, schema: &str) -> Vec<String> {
+        let (place, schema) = (format!("{}.{}", quoted(schema), quoted(&self.name)), quoted(schema));
+        let mut body = String::new();
+        for column in &self.columns {
+            let _ = write!(
+                body,
+                "{}  {} {}{}{}",
+                if body.is_empty() { "" } else { ",\n" },
+                quoted(&column.name),
+                column.sql_type,
+                if column.nullable { "" } else { " NOT NULL" },
+                if column.generated { " GENERATED ALWAYS AS IDENTITY" } else { "" }
+            );
+        }
+        if !self.key.is_empty() {
+            let name = quoted(&format!("{}_pkey", self.name));
+            let _ = write!(body, ",\n  CONSTRAINT {name} PRIMARY KEY ({})", quoted_list(&self.key));
+        }
+        let storage = self.storage();
+        let parts = match &self.cut {
+            Cut::Shards(parts) => Some(("vshard", parts.clone())),
+            Cut::Days => {
+                let rest = Partition { name: format!("{}_default", self.name), bounds: "DEFAULT".into() };
+                Some(("due", vec![rest]))
+            }
+            Cut::Whole => None,
+        };
+        let mut statements = Vec::new();
+        if let Some((by, parts)) = parts {
+            statements.push(format!("CREATE TABLE {place} (\n{body}\n) PARTITION BY RANGE ({by})"));
+            for part in parts {
+                statements.push(format!(
+                    "CREATE TABLE {schema}.{} PARTITION OF {place} {} WITH ({storage})",
+                    quoted(&part.name),
+                    part.bounds
+                ));
+            }
+        } else {
+            statements.push(format!("CREATE TABLE {place} (\n{body}\n) WITH ({storage})"));
+        }
+        statements.extend(self.indexes.iter().map(|index| self.create_index(&schema, index)));
+        statements
+    }
+
+    /// The statement that makes an index, on every part. `schema` is in quotes.
+    pub(crate) fn create_index(&self, schema: &str, index: &IndexShape) -> String {
+        let condition = index
+            .present
+            .as_ref()
+            .map(|column| format!(" WHERE {} IS NOT NULL", quoted(column)))
+            .unwrap_or_default();
+        format!(
+            "CREATE INDEX {} ON {schema}.{} USING {} ({}){condition}",
+            quoted(&index.name),
+            quoted(&self.name),
+            index.method,
+            quoted_list(&index.columns)
+        )
+    }
+
+    /// The column with this name.
+    #[must_use]
+    pub fn column(&self, name: &str) -> Option<&ColumnShape> {
+        self.columns.iter().find(|column| column.name == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_texts_are_quoted() {
+        assert_eq!(quoted("end"), "\"end\"");
+        assert_eq!(quoted("a\"b"), "\"a\"\"b\"");
+        assert_eq!(literal("it's"), "'it''s'");
+        assert_eq!(literal("a\\'b"), "E'a\\\\''b'");
+    }
+}

@@ -1,0 +1,67 @@
+//! A session as far as the schema needs one: statements in, texts out.
+
+use super::error::SchemaError;
+use crate::Connection;
+
+/// A session with a server.
+pub trait Sql {
+    /// Runs statements, separated by semicolons: one transaction, unless they say otherwise.
+    ///
+    /// # Errors
+    /// As the server says.
+    fn script(&mut self, sql: &str) -> Result<(), SchemaError>;
+
+    /// The rows that a statement gives, each value as text.
+    ///
+    /// # Errors
+    /// As the server says.
+    fn rows(&mut self, sql: &str) -> Result<Vec<Row>, SchemaError>;
+
+    /// The only row that a statement gives, if it gives one.
+    ///
+    /// # Errors
+    /// As the server says.
+    fn row(&mut self, sql: &str) -> Result<Option<Row>, SchemaError> {
+        Ok(self.rows(sql)?.into_iter().next())
+    }
+}
+
+/// A row, each value as PostgreSQL writes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row(pub Vec<Option<String>>);
+
+impl Row {
+    /// A text; empty if it is absent.
+    #[must_use]
+    pub fn text(&self, at: usize) -> &str {
+        self.optional(at).unwrap_or_default()
+    }
+
+    /// A text that may be absent.
+    #[must_use]
+    pub fn optional(&self, at: usize) -> Option<&str> {
+        self.0.get(at).and_then(Option::as_deref)
+    }
+
+    /// A number; 0 if it is absent.
+    #[must_use]
+    pub fn number(&self, at: usize) -> i64 {
+        self.text(at).parse().unwrap_or(0)
+    }
+
+    /// Whether it says yes.
+    #[must_use]
+    pub fn is_true(&self, at: usize) -> bool {
+        self.text(at) == "t"
+    }
+}
+
+impl Sql for Connection {
+    fn script(&mut self, sql: &str) -> Result<(), SchemaError> {
+        Ok(Self::script(self, sql)?)
+    }
+
+    fn rows(&mut self, sql: &str) -> Result<Vec<Row>, SchemaError> {
+        Ok(self.query_text(sql)?.into_iter().map(Row).collect())
+    }
+}

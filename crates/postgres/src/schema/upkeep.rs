@@ -1,0 +1,121 @@
+//! A thread that does what the tables need from time to time, and watches the replication, as long as a service has them open.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use batzen_metrics::{Counter, Page};
+use batzen_store::TableDef;
+
+use super::error::SchemaError;
+use super::maintain::{MaintainOptions, maintain};
+use super::replication::{self, LagMetrics};
+use crate::{Connection, Target};
+
+/// How often the lag is read.
+const LAG_PERIOD: Duration = Duration::from_secs(10);
+
+/// How often the tables are maintained: by whichever node comes first.
+const MAINTAIN_PERIOD: Duration = Duration::from_secs(600);
+
+/// The thread, which ends with this.
+#[derive(Debug)]
+pub struct Upkeep {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    stopped: Mutex<bool>,
+    wake: Condvar,
+    lag: LagMetrics,
+    failures: Counter,
+}
+
+impl Upkeep {
+    /// Starts the thread, with a connection of its own.
+    ///
+    /// # Errors
+    /// When the operating system refuses a thread.
+    pub fn start(
+        target: &Target,
+        schema: &str,
+        tables: &'static [&'static TableDef],
+    ) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let (theirs, target, schema) = (
+            Arc::clone(&shared),
+            target.clone().application("batzen-upkeep").read_write(),
+            schema.to_owned(),
+        );
+        let thread = std::thread::Builder::new()
+            .name("upkeep".to_owned())
+            .spawn(move || theirs.run(&target, &schema, tables))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Writes the metrics.
+    pub fn write_metrics(&self, page: &mut Page) {
+        self.shared.lag.write(page);
+        page.counter(
+            "batzen_postgres_upkeep_failures_total",
+            "How often the maintenance of the tables or a look at their replication failed.",
+            self.shared.failures.get(),
+        );
+    }
+}
+
+impl Drop for Upkeep {
+    fn drop(&mut self) {
+        *self.shared.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.shared.wake.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self, target: &Target, schema: &str, tables: &[&'static TableDef]) {
+        let mut connection = None;
+        let mut next = Instant::now();
+        loop {
+            let maintains = Instant::now() >= next;
+            match self.once(&mut connection, target, schema, tables, maintains) {
+                Ok(()) if maintains => next = Instant::now() + MAINTAIN_PERIOD,
+                Ok(()) => {}
+                Err(error) => {
+                    self.failures.inc();
+                    tracing::warn!(%error, "the tables of {schema} were not looked after; another attempt follows");
+                    connection = None;
+                }
+            }
+            let stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+            let waited = self.wake.wait_timeout_while(stopped, LAG_PERIOD, |stopped| !*stopped);
+            if *waited.unwrap_or_else(PoisonError::into_inner).0 {
+                return;
+            }
+        }
+    }
+
+    fn once(
+        &self,
+        connection: &mut Option<Connection>,
+        target: &Target,
+        schema: &str,
+        tables: &[&'static TableDef],
+        maintains: bool,
+    ) -> Result<(), SchemaError> {
+        let sql = match connection {
+            Some(sql) => sql,
+            None => connection.insert(Connection::open(target)?),
+        };
+        self.lag.set(replication::lag(sql)?);
+        if maintains {
+            let report = maintain(sql, schema, tables, &MaintainOptions::default())?;
+            tracing::debug!(?report, "looked after the tables of {schema}");
+        }
+        Ok(())
+    }
+}

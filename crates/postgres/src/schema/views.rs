@@ -1,0 +1,122 @@
+//! Views for auditors: every table as a person reads it. Keys are text as the protocol writes them, amounts are text and
+//! numbers, moments are moments.
+
+use std::collections::BTreeMap;
+
+use batzen_store::{ColumnDef, ColumnKind};
+
+use super::catalog;
+use super::error::SchemaError;
+use super::shape::literal;
+use super::sql::Sql;
+use crate::layout::{Layout, quoted};
+
+/// The schema that holds the views of a service.
+#[must_use]
+pub fn view_schema(schema: &str) -> String {
+    format!("{schema}_view")
+}
+
+/// The columns of a view: SQL expressions with names. `currency` stands before amounts in text.
+fn columns(schema: &str, column: &ColumnDef, currency: Option<&str>) -> Vec<String> {
+    let (name, schema) = (quoted(column.name), quoted(schema));
+    let call = |function: &str| format!("{schema}.bz_{function}({name}) AS {name}");
+    vec![match column.column.kind {
+        ColumnKind::U8 | ColumnKind::U16 | ColumnKind::U32 | ColumnKind::I64 | ColumnKind::Bool => name,
+        ColumnKind::U64 => call("u64"),
+        ColumnKind::U128 => call("u128"),
+        ColumnKind::Fixed(_) | ColumnKind::Bytes => call("base32"),
+        ColumnKind::Text => call("text"),
+        ColumnKind::Timestamp => call("time"),
+        ColumnKind::Amount => {
+            let (val, frac) =
+                (quoted(&format!("{}_val", column.name)), quoted(&format!("{}_frac", column.name)));
+            let number = format!("{schema}.bz_amount({val}, {frac})");
+            let before = currency.map(|currency| format!("{} || ", literal(&format!("{currency}:"))));
+            return vec![
+                format!("{}{number}::text AS {name}", before.unwrap_or_default()),
+                format!("{number} AS {}", quoted(&format!("{}_number", column.name))),
+            ];
+        }
+    }]
+}
+
+/// The statement that makes a table's view.
+#[must_use]
+pub fn create_view(layout: &Layout, currency: Option<&str>) -> String {
+    let (def, schema) = (layout.def, layout.schema.as_str());
+    let mut list: Vec<String> = def
+        .key_columns
+        .iter()
+        .chain(def.row_columns)
+        .flat_map(|column| columns(schema, column, currency))
+        .collect();
+    list.push(quoted(layout.serial));
+    format!(
+        "CREATE VIEW {}.{} AS\nSELECT\n  {}\nFROM {}",
+        quoted(&view_schema(schema)),
+        quoted(&layout.name),
+        list.join(",\n  "),
+        layout.table()
+    )
+}
+
+/// What others may do with each view, by its name: the roles that may read it.
+pub(crate) type Grants = BTreeMap<String, Vec<String>>;
+
+/// Reads who may read which view, so that a view that is made anew can be read by the same.
+pub(crate) fn read_grants(sql: &mut dyn Sql, schema: &str) -> Result<Grants, SchemaError> {
+    let rows = sql.rows(&format!(
+        "SELECT c.relname, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END
+         FROM pg_class c
+         JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = {},
+         aclexplode(c.relacl) AS a
+         WHERE c.relkind = 'v' AND a.privilege_type = 'SELECT' AND a.grantee <> c.relowner",
+        literal(&view_schema(schema))
+    ))?;
+    let mut grants = Grants::new();
+    for row in rows {
+        grants.entry(row.text(0).to_owned()).or_default().push(row.text(1).to_owned());
+    }
+    Ok(grants)
+}
+
+/// Makes the views that are missing or not as they should be, and says which.
+pub(crate) fn refresh(
+    sql: &mut dyn Sql,
+    schema: &str,
+    layouts: &[Layout],
+    currency: Option<&str>,
+    grants: &Grants,
+) -> Result<Vec<String>, SchemaError> {
+    let place = quoted(&view_schema(schema));
+    if !catalog::has_schema(sql, &view_schema(schema))? {
+        sql.script(&format!("CREATE SCHEMA {place}"))?;
+    }
+    let rows = sql.rows(&format!(
+        "SELECT c.relname, obj_description(c.oid, 'pg_class') FROM pg_class c
+         JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = {} WHERE c.relkind = 'v'",
+        literal(&view_schema(schema))
+    ))?;
+    let present: BTreeMap<&str, Option<&str>> =
+        rows.iter().map(|row| (row.text(0), row.optional(1))).collect();
+    let mut done = Vec::new();
+    for layout in layouts {
+        let text = create_view(layout, currency);
+        let mark = super::fingerprint(&text);
+        if present.get(layout.name.as_str()).copied().flatten() == Some(mark.as_str()) {
+            continue;
+        }
+        let view = format!("{place}.{}", quoted(&layout.name));
+        let mut statements = vec![
+            format!("DROP VIEW IF EXISTS {view}"),
+            text,
+            format!("COMMENT ON VIEW {view} IS {}", literal(&mark)),
+        ];
+        let readers = grants.get(&layout.name).into_iter().flatten();
+        statements.extend(readers.map(|role| format!("GRANT SELECT ON {view} TO {role}")));
+        sql.script(&statements.join(";\n"))?;
+        done.push(format!("make view {}.{}", view_schema(schema), layout.name));
+    }
+    Ok(done)
+}
