@@ -51,11 +51,11 @@ pub struct Connection {
     parsed: BTreeSet<u32>,
     /// Statements whose parsing is under way, in order.
     parsing: VecDeque<u32>,
-    /// Statements of the pipeline that is being put together.
-    queued: usize,
     /// Whether it is of no use any more.
     broken: bool,
     standby: bool,
+    /// Whether the server gave up waiting for its synchronous standby in the last pipeline.
+    unsynced: bool,
     /// How long an answer may take.
     timeout: Duration,
     process_id: i32,
@@ -114,9 +114,9 @@ impl Connection {
             socket,
             parsed: BTreeSet::new(),
             parsing: VecDeque::new(),
-            queued: 0,
             broken: false,
             standby: false,
+            unsynced: false,
             timeout: target.connect_timeout,
             process_id: 0,
             notifications: VecDeque::new(),
@@ -222,6 +222,11 @@ impl Connection {
         self.broken
     }
 
+    /// Whether the last pipeline was committed here, but perhaps not at the synchronous standby that it should have waited for.
+    pub(crate) fn was_unsynced(&self) -> bool {
+        self.unsynced
+    }
+
     /// How long an answer may take from here on.
     pub(crate) fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
@@ -264,10 +269,6 @@ impl Connection {
 
     /// Adds a statement to the pipeline. Parameters and answers are binary.
     pub(crate) fn queue(&mut self, statement: &Statement, bind: impl FnOnce(&mut Params<'_>)) {
-        self.queue_limited(statement, 0, bind);
-    }
-
-    fn queue_limited(&mut self, statement: &Statement, rows_max: i32, bind: impl FnOnce(&mut Params<'_>)) {
         let out = &mut self.socket.outgoing;
         let name = format!("s{}\0", statement.number);
         if !self.parsed.contains(&statement.number) && !self.parsing.contains(&statement.number) {
@@ -293,9 +294,8 @@ impl Connection {
         });
         message(out, b'E', |out| {
             out.put_u8(0);
-            out.put_i32(rows_max);
+            out.put_i32(0);
         });
-        self.queued += 1;
         self.statements += 1;
     }
 
@@ -339,7 +339,7 @@ impl Connection {
 
     fn finish_noting(&mut self, sink: Sink<'_>, suspended: &mut bool) -> Result<(), PgError> {
         self.uses += 1;
-        self.queued = 0;
+        self.unsynced = false;
         let deadline = Some(Instant::now() + self.timeout);
         let mut failed = None;
         let mut number = 0;
@@ -437,7 +437,11 @@ impl Connection {
             let mut body = received.split_to(length + 1);
             body.advance(5);
             match tag {
-                b'N' => {}
+                // The routine's name tells, in whatever language the message is.
+                b'N' => {
+                    self.unsynced |=
+                        body[..].split(|byte| *byte == 0).any(|field| field == b"RSyncRepWaitForLSN");
+                }
                 b'A' => {
                     // Process, channel, payload.
                     let mut parts = body.get(4..).unwrap_or_default().split(|byte| *byte == 0);
@@ -543,11 +547,6 @@ impl Params<'_> {
         self.bytes(&value.to_be_bytes());
     }
 
-    pub fn null(&mut self) {
-        self.out.put_i32(-1);
-        self.count += 1;
-    }
-
     pub fn array(&mut self, array: &Array) {
         let length = 20 + array.bytes.len();
         self.out.put_u32(u32::try_from(length).expect("change sets are limited far below 4 GiB"));
@@ -601,10 +600,6 @@ impl Array {
 
     pub fn len(&self) -> usize {
         self.count as usize
-    }
-
-    pub fn size(&self) -> usize {
-        self.bytes.len()
     }
 }
 

@@ -171,6 +171,13 @@ impl Target {
         self
     }
 
+    /// The same with this long for a connection, and for each answer on it.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
     /// The same, only at a server that takes writes: not at a standby.
     #[must_use]
     pub fn read_write(mut self) -> Self {

@@ -2,13 +2,13 @@
 
 -- Ends the transaction with this SQLSTATE unless as many rows were found as had to be: a COMMIT that is already on its way
 -- cannot take effect.
-CREATE OR REPLACE FUNCTION {schema}.expect(found bigint, wanted bigint, state text) RETURNS bigint
+CREATE OR REPLACE FUNCTION {schema}.expect(met bigint, wanted bigint, state text) RETURNS bigint
 LANGUAGE plpgsql AS $$
 BEGIN
-  IF found IS DISTINCT FROM wanted THEN
-    RAISE EXCEPTION USING ERRCODE = state, MESSAGE = format('%s rows instead of %s', found, wanted);
+  IF met IS DISTINCT FROM wanted THEN
+    RAISE EXCEPTION USING ERRCODE = state, MESSAGE = format('%s rows instead of %s', met, wanted);
   END IF;
-  RETURN found;
+  RETURN met;
 END
 $$;
 

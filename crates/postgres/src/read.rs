@@ -1,0 +1,363 @@
+//! Reads: a whole plan in one pipeline, under one snapshot, on a connection of the readers' pool.
+
+use std::collections::HashMap;
+use std::ops::Bound;
+use std::time::{Duration, Instant};
+
+use batzen_store::{
+    DecodeError, IndexEntries, IndexKind, RawRecord, RawRow, Read, ReadAnswer, Result, RowVersion,
+    StoreError, TableDef,
+};
+
+use crate::PgError;
+use crate::codec::{pull, push, split};
+use crate::connection::{Array, Columns, Connection};
+use crate::database::{Database, bind_error};
+use crate::layout::{IndexForm, SqlType};
+use crate::statements::Statements;
+
+/// How often a queue is looked at again, when some of its rows are not decided yet, and how long is waited before.
+const HORIZON_LOOKS: u32 = 5;
+const HORIZON_WAIT: Duration = Duration::from_millis(2);
+
+/// A read on its way: what its rows become.
+struct Asked<'a> {
+    statements: &'a Statements,
+    read: &'a Read,
+    answer: ReadAnswer,
+    /// Of a lookup in a hash index: where the rows with each value go.
+    places: HashMap<&'a [u8], Vec<usize>>,
+}
+
+/// Keys of a table (or prefixes of keys) as arrays: `vshard` and `columns` database columns.
+pub(crate) fn key_arrays(
+    database: &Database,
+    statements: &Statements,
+    keys: &[&[u8]],
+    columns: usize,
+    with_shard: bool,
+) -> Result<Vec<Array>> {
+    let layout = &statements.layout;
+    let mut arrays = Vec::with_capacity(columns + 1);
+    if with_shard {
+        arrays.push(Array::new(SqlType::Int2.oid()));
+    }
+    arrays.extend(layout.key[..columns].iter().map(|column| Array::new(column.sql.oid())));
+    let mut parts = Vec::new();
+    let mut defs = layout.def.key_columns;
+    let mut width = 0;
+    for (n, def) in layout.def.key_columns.iter().enumerate() {
+        if width == columns {
+            defs = &layout.def.key_columns[..n];
+            break;
+        }
+        width += crate::codec::width(def);
+    }
+    for key in keys {
+        let mut at = 0;
+        if with_shard {
+            arrays[0].push(&database.vshard(layout.def, key).to_be_bytes());
+            at = 1;
+        }
+        split(defs, key, &mut parts).map_err(|source| bind_error(layout.def, source))?;
+        for (def, part) in defs.iter().zip(&parts) {
+            let width = crate::codec::width(def);
+            push(def, part, &mut arrays[at..at + width]).map_err(|source| bind_error(layout.def, source))?;
+            at += width;
+        }
+    }
+    Ok(arrays)
+}
+
+/// From where (included) to where (excluded, if there is an end) positions are read. None: nothing can be there.
+pub(crate) fn bounds(from: Bound<&[u8]>, to: Bound<&[u8]>) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+    // The next byte string after one is the same with a zero.
+    let next = |bytes: &[u8]| [bytes, &[0]].concat();
+    let from = match from {
+        Bound::Unbounded => Vec::new(),
+        Bound::Included(bytes) => bytes.to_vec(),
+        Bound::Excluded(bytes) => next(bytes),
+    };
+    let to = match to {
+        Bound::Unbounded => None,
+        Bound::Included(bytes) => Some(next(bytes)),
+        Bound::Excluded(bytes) => Some(bytes.to_vec()),
+    };
+    to.as_ref().is_none_or(|to| from < *to).then_some((from, to))
+}
+
+/// Reads serial, version, key and row.
+pub(crate) fn pull_record(
+    table: &'static TableDef,
+    columns: &mut Columns<'_>,
+    tag: u32,
+) -> std::result::Result<RawRecord, PgError> {
+    let (serial, version) = pull_version(columns, tag)?;
+    let (mut key, mut row) = (Vec::with_capacity(32), Vec::with_capacity(128));
+    pull(table.key_columns, columns, &mut key)?;
+    pull(table.row_columns, columns, &mut row)?;
+    Ok(RawRecord { key, row, serial, version })
+}
+
+fn pull_version(columns: &mut Columns<'_>, tag: u32) -> std::result::Result<(u64, RowVersion), PgError> {
+    let serial = columns.int8()?.cast_unsigned();
+    let version = columns.int4()?;
+    Ok((serial, RowVersion::new(version.cast_unsigned().into(), serial, tag)))
+}
+
+impl<'a> Asked<'a> {
+    fn new(database: &'a Database, read: &'a Read) -> Result<Self> {
+        let (table, answer) = match read {
+            Read::Rows { table, keys } => (table, ReadAnswer::Rows(vec![None; keys.len()])),
+            Read::Groups { table, values, .. } => (table, ReadAnswer::Groups(vec![Vec::new(); values.len()])),
+            Read::Range { table, index, .. } => {
+                table.assert_ordered(*index);
+                (table, ReadAnswer::Range(Vec::new()))
+            }
+        };
+        let mut places: HashMap<&[u8], Vec<usize>> = HashMap::new();
+        if let Read::Groups { values, .. } = read {
+            values.iter().enumerate().for_each(|(n, value)| places.entry(value).or_default().push(n));
+        }
+        Ok(Self { statements: database.statements(table)?, read, answer, places })
+    }
+
+    /// Queues the statement; whether there is one.
+    fn queue(&self, database: &Database, connection: &mut Connection) -> Result<bool> {
+        let statements = self.statements;
+        match self.read {
+            Read::Rows { keys, .. } if keys.is_empty() => return Ok(false),
+            Read::Groups { values, .. } if values.is_empty() => return Ok(false),
+            Read::Rows { keys, .. } => {
+                let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+                let arrays = key_arrays(database, statements, &keys, statements.layout.key.len(), true)?;
+                connection
+                    .queue(&statements.get, |params| arrays.iter().for_each(|array| params.array(array)));
+            }
+            Read::Groups { index, values, .. } => {
+                let statement = statements.lookup(*index);
+                let arrays = match statements.layout.index_layout(*index).form {
+                    IndexForm::PrimaryKey { columns } | IndexForm::KeyPrefix { columns } => {
+                        let values: Vec<&[u8]> = values.iter().map(Vec::as_slice).collect();
+                        let form = statements.layout.index_layout(*index).form;
+                        let with_shard = matches!(form, IndexForm::PrimaryKey { .. });
+                        key_arrays(database, statements, &values, columns, with_shard)?
+                    }
+                    _ => {
+                        let mut hashes: Vec<i64> = values.iter().map(|value| database.hash(value)).collect();
+                        hashes.sort_unstable();
+                        hashes.dedup();
+                        let mut array = Array::new(SqlType::Int8.oid());
+                        hashes.iter().for_each(|hash| array.push(&hash.to_be_bytes()));
+                        vec![array]
+                    }
+                };
+                connection.queue(statement, |params| arrays.iter().for_each(|array| params.array(array)));
+            }
+            Read::Range { index, from, to, limit, descending, .. } => {
+                let (from, to) = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
+                let Some((from, to)) = bounds(from, to).filter(|_| *limit > 0) else { return Ok(false) };
+                connection.queue(statements.range(*index, to.is_some(), *descending), |params| {
+                    params.bytes(&from);
+                    if let Some(to) = &to {
+                        params.bytes(to);
+                    }
+                    params.int8(i64::try_from(*limit).unwrap_or(i64::MAX));
+                });
+            }
+        }
+        Ok(true)
+    }
+
+    /// Forgets what an earlier attempt has brought.
+    fn clear(&mut self) {
+        match &mut self.answer {
+            ReadAnswer::Rows(rows) => rows.fill(None),
+            ReadAnswer::Groups(groups) => groups.iter_mut().for_each(Vec::clear),
+            ReadAnswer::Range(rows) => rows.clear(),
+        }
+    }
+
+    fn take(&mut self, database: &Database, columns: &mut Columns<'_>) -> std::result::Result<(), PgError> {
+        let def = self.statements.layout.def;
+        let place = |columns: &mut Columns<'_>| {
+            let ordinal = columns.int8()?;
+            let at = usize::try_from(ordinal - 1);
+            at.map_err(|_| PgError::protocol(format!("ordinal {ordinal}")))
+        };
+        let beyond = || PgError::protocol("an answer to nothing that was asked");
+        match (&mut self.answer, self.read) {
+            (ReadAnswer::Rows(rows), _) => {
+                let at = place(columns)?;
+                let (serial, version) = pull_version(columns, database.tag)?;
+                let mut row = Vec::with_capacity(128);
+                pull(def.row_columns, columns, &mut row)?;
+                *rows.get_mut(at).ok_or_else(beyond)? = Some(RawRow { row, serial, version });
+            }
+            (ReadAnswer::Groups(groups), Read::Groups { index, .. }) => {
+                if self.statements.layout.index_layout(*index).column.is_none() {
+                    let at = place(columns)?;
+                    let record = pull_record(def, columns, database.tag)?;
+                    groups.get_mut(at).ok_or_else(beyond)?.push(record);
+                    return Ok(());
+                }
+                let record = pull_record(def, columns, database.tag)?;
+                let mut entries = IndexEntries::new();
+                let damaged = |error: DecodeError| PgError::protocol(error.to_string());
+                (def.index_entries_raw)(&record.key, &record.row, &mut entries).map_err(damaged)?;
+                // Two values may have one hash: the entry decides.
+                let mut seen: Vec<&[u8]> = Vec::new();
+                for (_, value) in entries.iter().filter(|(id, _)| id == index) {
+                    if !seen.contains(&value) {
+                        seen.push(value);
+                        let places = self.places.get(value).into_iter().flatten();
+                        places.for_each(|place| groups[*place].push(record.clone()));
+                    }
+                }
+            }
+            (ReadAnswer::Range(rows), _) => {
+                columns.bytes()?;
+                rows.push(pull_record(def, columns, database.tag)?);
+            }
+            (ReadAnswer::Groups(_), _) => return Err(beyond()),
+        }
+        Ok(())
+    }
+
+    /// Whether the read shows a queue in commit order, which must have no gaps.
+    fn is_serial(&self) -> bool {
+        matches!(self.read, Read::Range { table, index, .. } if table.index_def(*index).kind == IndexKind::Serial)
+    }
+}
+
+impl Database {
+    /// Answers several reads under one snapshot, in one round trip.
+    pub fn read_many(&self, reads: &[Read]) -> Result<Vec<ReadAnswer>> {
+        let mut asked = reads.iter().map(|read| Asked::new(self, read)).collect::<Result<Vec<_>>>()?;
+        let mut decided = 0;
+        for look in 0.. {
+            let horizon = self.read_once(&mut asked)?;
+            let Some(horizon) = horizon.map(|horizon| horizon.max(decided)) else { break };
+            let is_beyond = |record: &RawRecord| record.serial >= horizon;
+            let hides = asked.iter().any(|asked| match &asked.answer {
+                ReadAnswer::Range(rows) if asked.is_serial() => rows.iter().any(is_beyond),
+                _ => false,
+            });
+            if !hides {
+                break;
+            }
+            if look == HORIZON_LOOKS {
+                for asked in &mut asked {
+                    if asked.is_serial()
+                        && let ReadAnswer::Range(rows) = &mut asked.answer
+                    {
+                        rows.retain(|record| !is_beyond(record));
+                    }
+                }
+                break;
+            }
+            if look > 0 {
+                std::thread::sleep(HORIZON_WAIT);
+            }
+            decided = self.decided_below()?;
+        }
+        let mut answers: Vec<ReadAnswer> = asked.into_iter().map(|asked| asked.answer).collect();
+        for answer in &mut answers {
+            if let ReadAnswer::Groups(groups) = answer {
+                groups.iter_mut().for_each(|group| group.sort_by_key(|record| record.serial));
+            }
+        }
+        Ok(answers)
+    }
+
+    /// One pipeline. Gives the serial below which all is decided as of its snapshot, if a queue was read.
+    fn read_once(&self, asked: &mut [Asked<'_>]) -> Result<Option<u64>> {
+        let has_queue = asked.iter().any(Asked::is_serial);
+        self.with_reader(|connection| {
+            let mut failed = Ok(());
+            let mut sent = Vec::with_capacity(asked.len());
+            for (n, asked) in asked.iter_mut().enumerate() {
+                asked.clear();
+                match asked.queue(self, connection) {
+                    Ok(true) => sent.push(n),
+                    Ok(false) => {}
+                    Err(error) => failed = Err(error),
+                }
+            }
+            if has_queue {
+                connection.queue(&self.texts.horizon, |_| {});
+            }
+            let mut horizon = None;
+            if !sent.is_empty() || has_queue {
+                let start = Instant::now();
+                connection.run(&mut |number, mut columns| match sent.get(number) {
+                    Some(n) => asked[*n].take(self, &mut columns),
+                    None => {
+                        horizon = Some(self.serial_of(columns.int8()?));
+                        Ok(())
+                    }
+                })?;
+                self.counters.read_times.time(start.elapsed());
+            }
+            Ok(failed.map(|()| horizon))
+        })?
+    }
+
+    /// Every serial below this one is decided: visible to a snapshot taken from here on, or never. More exact than the oldest
+    /// transaction of a snapshot, which may be one of another database in the same cluster.
+    pub fn decided_below(&self) -> Result<u64> {
+        let rows = self.with_reader(|connection| connection.query_text(&self.texts.transactions))?;
+        let number = |text: &Option<String>| text.as_ref().and_then(|text| text.parse::<i64>().ok());
+        let unexpected = || StoreError::Backend("transactions under way: unexpected answer".into());
+        let mut rows = rows.iter();
+        // The first row is the snapshot's: its oldest transaction and the next that there will be.
+        let (oldest, next) = match rows.next().map(Vec::as_slice) {
+            Some([oldest, next]) => {
+                (number(oldest).ok_or_else(unexpected)?, number(next).ok_or_else(unexpected)?)
+            }
+            _ => return Err(unexpected()),
+        };
+        let mut decided = next;
+        for row in rows {
+            let [Some(hidden), id] = row.as_slice() else { return Err(unexpected()) };
+            if hidden == "true" {
+                // Sessions that this user may not look into: the snapshot knows.
+                return Ok(self.serial_of(oldest));
+            }
+            let Some(low) = number(id) else { continue };
+            // Sessions show 32 bits: those of the latest number with these bits that has been given.
+            let high = next & !0xffff_ffff;
+            let id = high | (low & 0xffff_ffff);
+            decided = decided.min(if id > next { id - (1 << 32) } else { id });
+        }
+        Ok(self.serial_of(decided))
+    }
+
+    /// The first serial of a transaction.
+    fn serial_of(&self, transaction: i64) -> u64 {
+        self.serial_base.saturating_add(transaction << 16).cast_unsigned()
+    }
+
+    /// The rows under these keys, by table and key.
+    pub fn rows_by_key<'k>(
+        &self,
+        keys: &[(&'static TableDef, &'k [u8])],
+    ) -> Result<HashMap<(u16, &'k [u8]), RawRow>> {
+        let mut by_table: Vec<(&'static TableDef, Vec<&'k [u8]>)> = Vec::new();
+        for (table, key) in keys {
+            match by_table.iter_mut().find(|(known, _)| known == table) {
+                Some((_, keys)) => keys.push(key),
+                None => by_table.push((table, vec![key])),
+            }
+        }
+        let owned = |keys: &[&[u8]]| keys.iter().map(|key| key.to_vec()).collect();
+        let reads: Vec<Read> =
+            by_table.iter().map(|(table, keys)| Read::Rows { table, keys: owned(keys) }).collect();
+        let mut found = HashMap::new();
+        for ((table, keys), answer) in by_table.iter().zip(self.read_many(&reads)?) {
+            let ReadAnswer::Rows(rows) = answer else { unreachable!("rows were asked for") };
+            found.extend(keys.iter().zip(rows).filter_map(|(key, row)| Some(((table.id, *key), row?))));
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,173 @@
+//! Whole tables: rows of one moment, streamed; counts; and positions of a queue, page by page.
+
+use std::ops::{Bound, ControlFlow};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use batzen_store::{FrozenRows, IndexKind, RawRecord, Result, StoreError, TableDef};
+
+use crate::connection::Connection;
+use crate::database::Database;
+use crate::layout::quoted;
+use crate::read::{bounds, pull_record};
+
+/// How many rows are fetched at once: enough that a round trip does not count, few enough that memory does not.
+const ROWS_AT_ONCE: i32 = 2_000;
+
+/// How many positions are read at once.
+const POSITIONS_AT_ONCE: usize = 10_000;
+
+/// Below this size a table is counted row by row where an estimate would do.
+const COUNTED_BYTES: i64 = 8 << 20;
+
+/// A transaction on a connection of its own, whose snapshot shows the rows.
+pub(crate) struct Frozen {
+    connection: Mutex<Connection>,
+    /// The tables, and the statement that reads all of each.
+    tables: Vec<(&'static TableDef, String)>,
+    tag: u32,
+}
+
+impl FrozenRows for Frozen {
+    fn scan(
+        &self,
+        table: &'static TableDef,
+        visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let found = self.tables.iter().find(|(known, _)| *known == table);
+        let (_, all) =
+            found.ok_or_else(|| StoreError::Backend(format!("table {} was not frozen", table.name)))?;
+        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        // A portal of the same name that an earlier scan has left is gone with the new one.
+        connection.script("CLOSE ALL")?;
+        connection.open_portal("rows", all)?;
+        loop {
+            // Shown outside the connection: the visitor may take its time, and may use the store.
+            let mut rows = Vec::new();
+            let more = connection.fetch("rows", ROWS_AT_ONCE, &mut |_, mut columns| {
+                rows.push(pull_record(table, &mut columns, self.tag)?);
+                Ok(())
+            })?;
+            for row in rows {
+                if visit(row).is_break() {
+                    return Ok(());
+                }
+            }
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Database {
+    pub fn freeze(&self, tables: &[&'static TableDef]) -> Result<Frozen> {
+        let texts = tables.iter().map(|table| Ok((*table, self.statements(table)?.all.clone())));
+        let tables = texts.collect::<Result<Vec<_>>>()?;
+        let mut patience = self.patience();
+        let connection = loop {
+            let attempt = self.connect().and_then(|mut connection| {
+                // The first statement takes the snapshot.
+                connection.script(
+                    "SET idle_in_transaction_session_timeout = 0; SET enable_seqscan = on; BEGIN ISOLATION LEVEL REPEATABLE \
+                     READ READ ONLY; SELECT 1",
+                )?;
+                connection.set_timeout(Duration::from_secs(600));
+                Ok(connection)
+            });
+            match attempt {
+                Ok(connection) => break connection,
+                Err(error) => patience.wait(error)?,
+            }
+        };
+        Ok(Frozen { connection: Mutex::new(connection), tables, tag: self.tag })
+    }
+
+    pub fn count_rows(&self, table: &'static TableDef) -> Result<u64> {
+        let statements = self.statements(table)?;
+        let mut rows = 0;
+        self.with_reader(|connection| {
+            connection.queue(&statements.count, |_| {});
+            connection.run(&mut |_, mut columns| {
+                rows = columns.int8()?.cast_unsigned();
+                Ok(())
+            })
+        })?;
+        Ok(rows)
+    }
+
+    /// As the last analysis of the table and the counts since have it; exact for small tables.
+    pub fn count_about(&self, table: &'static TableDef) -> Result<u64> {
+        let name = self.statements(table)?.layout.table().replace('\'', "''");
+        let text = format!(
+            "SELECT sum(pg_relation_size(c.oid))::text, sum(greatest(c.reltuples, s.n_live_tup, 0))::bigint::text FROM \
+             pg_partition_tree('{name}'::regclass) p JOIN pg_class c ON c.oid = p.relid LEFT JOIN pg_stat_all_tables s ON \
+             s.relid = c.oid WHERE p.isleaf"
+        );
+        let rows = self.with_reader(|connection| connection.query_text(&text))?;
+        let number = |at: usize| rows.first()?.get(at)?.as_ref()?.parse::<i64>().ok();
+        match (number(0), number(1)) {
+            (Some(size), Some(rows)) if size >= COUNTED_BYTES => Ok(rows.cast_unsigned()),
+            _ => self.count_rows(table),
+        }
+    }
+
+    /// The size of all tables and indexes, in bytes.
+    pub fn size(&self) -> Result<u64> {
+        let text = format!(
+            "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint::text FROM pg_class c WHERE c.relnamespace = \
+             '{}'::regnamespace AND c.relkind = 'r'",
+            quoted(&self.options.schema).replace('\'', "''")
+        );
+        let rows = self.with_reader(|connection| connection.query_text(&text))?;
+        let size = rows.first().and_then(|row| row.first()?.as_ref()?.parse().ok());
+        size.ok_or_else(|| StoreError::Backend("no size".into()))
+    }
+
+    pub fn positions(
+        &self,
+        table: &'static TableDef,
+        index: u8,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let kind = table.assert_ordered(index);
+        let statements = self.statements(table)?;
+        let Some((mut from, to)) = bounds(from, to) else { return Ok(()) };
+        let statement = statements.positions(index, to.is_some());
+        // Asked before the entries are read: what is below it then, is decided in them.
+        let decided = if kind == IndexKind::Serial { self.decided_below()? } else { u64::MAX };
+        let is_decided = |position: &[u8]| {
+            kind != IndexKind::Serial
+                || position.last_chunk().is_some_and(|serial| u64::from_be_bytes(*serial) < decided)
+        };
+        loop {
+            let mut page: Vec<Vec<u8>> = Vec::new();
+            self.with_reader(|connection| {
+                page.clear();
+                connection.queue(statement, |params| {
+                    params.bytes(&from);
+                    if let Some(to) = &to {
+                        params.bytes(to);
+                    }
+                    params.int8(POSITIONS_AT_ONCE.try_into().expect("small"));
+                });
+                connection.run(&mut |_, mut columns| {
+                    page.push(columns.bytes()?.to_vec());
+                    Ok(())
+                })
+            })?;
+            let is_last = page.len() < POSITIONS_AT_ONCE;
+            for position in page.iter().filter(|position| is_decided(position)) {
+                if visit(position).is_break() {
+                    return Ok(());
+                }
+            }
+            match page.pop() {
+                Some(last) if !is_last => from = [last.as_slice(), &[0]].concat(),
+                _ => return Ok(()),
+            }
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The backend's face: opening, and the trait.
+
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use batzen_metrics::{Histogram, Page};
+use batzen_store::{
+    Backend, ChangeSet, CommitOutcome, FrozenRows, RawRecord, RawRow, Read, ReadAnswer, Result, StoreError,
+    StoreStats, Subscriber, TableDef,
+};
+
+use crate::Target;
+use crate::database::Database;
+use crate::listen::{Listener, take_lock};
+use crate::schema::{self, Upkeep};
+
+/// Who else may work on the store at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// Any number of processes.
+    Shared,
+    /// Nobody: this process keeps in memory what it has read.
+    Exclusive,
+}
+
+/// How to open a store in a database.
+#[derive(Debug, Clone)]
+pub struct PgOptions {
+    /// Where it is: see [`Target::parse`].
+    pub url: String,
+    /// The service's schema.
+    pub schema: String,
+    /// The tables that the program knows.
+    pub tables: &'static [&'static TableDef],
+    /// Who else may work on it.
+    pub sharing: Sharing,
+    /// Connections that commit: one a lane, and one for tools.
+    pub writers: usize,
+    /// Connections that read.
+    pub readers: usize,
+    /// How long one waits for a server that is away before reads and commits fail with [`StoreError::Unavailable`].
+    pub away_max: Duration,
+    /// The name of this process, for people who look at the database.
+    pub node: String,
+}
+
+impl PgOptions {
+    /// The usual: shared, two connections that commit and eight that read.
+    #[must_use]
+    pub fn new(url: &str, schema: &str, tables: &'static [&'static TableDef]) -> Self {
+        Self {
+            url: url.to_owned(),
+            schema: schema.to_owned(),
+            tables,
+            sharing: Sharing::Shared,
+            writers: 2,
+            readers: 8,
+            away_max: Duration::from_secs(15),
+            node: std::process::id().to_string(),
+        }
+    }
+}
+
+/// Opens a store whose schema `dbinit` has made.
+///
+/// # Errors
+/// [`StoreError::Unavailable`] when the server is away, [`StoreError::InUse`] when the store is another process' alone,
+/// [`StoreError::Backend`] when the schema is missing or of another version: the message says what to type.
+pub fn open(options: &PgOptions) -> Result<PostgresStore> {
+    let application = format!("batzen-{}", options.schema);
+    let target = Target::parse(&options.url)?.application(&application).read_write();
+    let mut connection = crate::Connection::open(&target)?;
+    let meta = schema::check(&mut connection, &options.schema, options.tables)
+        .map_err(|error| StoreError::Backend(error.to_string()))?;
+    drop(connection);
+    let mut database = Database::new(target, options.clone(), &meta)?;
+    // The session of a process that was killed ends a moment after it.
+    let until = Instant::now() + options.away_max;
+    let locked = loop {
+        match take_lock(&database)? {
+            Some(locked) => break locked,
+            None if Instant::now() > until => {
+                let what = format!("schema {} of {}", options.schema, database.target.database());
+                return Err(StoreError::InUse(what.into()));
+            }
+            None => std::thread::sleep(Duration::from_millis(100)),
+        }
+    };
+    if options.sharing == Sharing::Exclusive {
+        database.take_over()?;
+    }
+    let database = Arc::new(database);
+    let listener = Listener::start(Arc::clone(&database), locked)?;
+    let upkeep = Upkeep::start(&database.target, &options.schema, options.tables);
+    let upkeep = upkeep.map_err(|error| StoreError::Backend(format!("start a thread: {error}")))?;
+    Ok(PostgresStore { database, listener, upkeep })
+}
+
+/// A store in a PostgreSQL database. Made by [`open`].
+pub struct PostgresStore {
+    database: Arc<Database>,
+    listener: Listener,
+    upkeep: Upkeep,
+}
+
+impl std::fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "schema {} of {:?}", self.database.options.schema, self.database.target)
+    }
+}
+
+impl PostgresStore {
+    fn one(&self, read: Read) -> Result<ReadAnswer> {
+        let mut answers = self.database.read_many(&[read])?;
+        Ok(answers.pop().expect("one answer for one read"))
+    }
+}
+
+impl Backend for PostgresStore {
+    fn get_many(&self, table: &'static TableDef, keys: &[Vec<u8>]) -> Result<Vec<Option<RawRow>>> {
+        match self.one(Read::Rows { table, keys: keys.to_vec() })? {
+            ReadAnswer::Rows(rows) => Ok(rows),
+            _ => unreachable!("answers are of the kind of their reads"),
+        }
+    }
+
+    fn lookup_many(
+        &self,
+        table: &'static TableDef,
+        index: u8,
+        values: &[Vec<u8>],
+    ) -> Result<Vec<Vec<RawRecord>>> {
+        match self.one(Read::Groups { table, index, values: values.to_vec() })? {
+            ReadAnswer::Groups(groups) => Ok(groups),
+            _ => unreachable!("answers are of the kind of their reads"),
+        }
+    }
+
+    fn range(
+        &self,
+        table: &'static TableDef,
+        index: u8,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+        descending: bool,
+    ) -> Result<Vec<RawRecord>> {
+        let (from, to) = (from.map(<[u8]>::to_vec), to.map(<[u8]>::to_vec));
+        match self.one(Read::Range { table, index, from, to, limit, descending })? {
+            ReadAnswer::Range(rows) => Ok(rows),
+            _ => unreachable!("answers are of the kind of their reads"),
+        }
+    }
+
+    fn read_many(&self, reads: &[Read]) -> Result<Vec<ReadAnswer>> {
+        self.database.read_many(reads)
+    }
+
+    fn positions(
+        &self,
+        table: &'static TableDef,
+        index: u8,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.database.positions(table, index, from, to, visit)
+    }
+
+    fn scan(
+        &self,
+        table: &'static TableDef,
+        visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.database.freeze(&[table])?.scan(table, visit)
+    }
+
+    fn freeze(&self, tables: &[&'static TableDef]) -> Result<Box<dyn FrozenRows>> {
+        Ok(Box::new(self.database.freeze(tables)?))
+    }
+
+    fn count(&self, table: &'static TableDef) -> Result<u64> {
+        self.database.count_rows(table)
+    }
+
+    fn count_estimate(&self, table: &'static TableDef) -> Result<u64> {
+        self.database.count_about(table)
+    }
+
+    fn vshard(&self, shard_key: &[u8]) -> u16 {
+        self.database.vshard_of(shard_key)
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn notify(&self, topics: &[String]) {
+        self.listener.notify(topics);
+    }
+
+    fn subscribe(&self, subscriber: Subscriber) {
+        self.listener.subscribe(subscriber);
+    }
+
+    fn write_metrics(&self, page: &mut Page) {
+        self.database.counters.write(page);
+        self.upkeep.write_metrics(page);
+        let connections = self.database.connections();
+        page.gauge(
+            "batzen_postgres_connections",
+            "Connections to PostgreSQL that read or commit",
+            connections,
+        );
+    }
+
+    fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
+        self.database.commit(changes)
+    }
+
+    /// Rows and sizes are what the server says at the moment; none while it is away.
+    fn stats(&self) -> StoreStats {
+        let database = &self.database;
+        let rows = |def| database.count_about(def).unwrap_or(0);
+        let size = database.size().unwrap_or(0);
+        let (_, waited_ns) = database.counters.commit_times.reading();
+        StoreStats {
+            rows: database.tables().iter().map(|statements| rows(statements.layout.def)).sum(),
+            commits_total: database.counters.commits.get(),
+            changes_total: database.counters.changes.get(),
+            sync_us_total: waited_ns / 1_000,
+            disk_bytes: size,
+            live_bytes: size,
+            ..StoreStats::default()
+        }
+    }
+
+    fn sync_times(&self) -> Option<&Histogram> {
+        Some(&self.database.counters.commit_times)
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn close(&self) -> Result<()> {
+        self.database.closed.store(true, Ordering::Release);
+        self.database.drop_connections();
+        Ok(())
+    }
+}
