@@ -4,7 +4,7 @@
 //! | of the record | in the database |
 //! |---|---|
 //! | its shard | `vshard smallint`: [`batzen_store::vshard`] of the shard key under the store's key |
-//! | key and row | a column of the same name for each, see [`SqlType`]; an amount is two, `NAME_val` and `NAME_frac` |
+//! | key and row | a column of the same name for each (`row_NAME` if the key has that name), see [`SqlType`]; an amount is two, `NAME_val` and `NAME_frac` |
 //! | its serial | `serial bigint` (`record_serial` in a table that has a column of that name) |
 //! | its version | `version integer`: grows with every update, so that a change names what it read |
 //! | hash index | `ix_NAME bigint`, a keyed hash of the value (`bigint[]` if a row may have several) |
@@ -148,8 +148,10 @@ impl Layout {
         }
         let own_prefix = format!("{schema}_");
         let name = def.name.strip_prefix(&own_prefix).unwrap_or(def.name).to_owned();
-        let key: Vec<SqlColumn> = def.key_columns.iter().flat_map(sql_columns).collect();
-        let row: Vec<SqlColumn> = def.row_columns.iter().flat_map(sql_columns).collect();
+        let key: Vec<SqlColumn> =
+            def.key_columns.iter().flat_map(|column| sql_columns(column, column.name)).collect();
+        let row: Vec<SqlColumn> =
+            def.row_columns.iter().flat_map(|column| sql_columns(column, &row_name(def, column))).collect();
         if let Some(column) = key.iter().find(|column| column.nullable) {
             return Err(fail(format!("key column {} may be absent", column.name)));
         }
@@ -270,11 +272,18 @@ pub fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// The database columns of a record's column.
-fn sql_columns(def: &ColumnDef) -> Vec<SqlColumn> {
+/// The name of a column of the row in the database: its own, or `row_NAME` if the key has one of that name.
+#[must_use]
+pub fn row_name(def: &TableDef, column: &ColumnDef) -> String {
+    let is_taken = def.key_columns.iter().any(|key| key.name == column.name);
+    if is_taken { format!("row_{}", column.name) } else { column.name.to_owned() }
+}
+
+/// The database columns of a record's column, which has this name there.
+fn sql_columns(def: &ColumnDef, name: &str) -> Vec<SqlColumn> {
     let nullable = def.column.nullable;
     let column = |name: String, sql| SqlColumn { name, sql, nullable };
-    let one = |sql| vec![column(def.name.to_owned(), sql)];
+    let one = |sql| vec![column(name.to_owned(), sql)];
     match def.column.kind {
         ColumnKind::U8 => one(SqlType::Int2),
         ColumnKind::U16 => one(SqlType::Int4),
@@ -282,10 +291,9 @@ fn sql_columns(def: &ColumnDef) -> Vec<SqlColumn> {
         ColumnKind::U128 | ColumnKind::Fixed(_) | ColumnKind::Bytes => one(SqlType::Bytea),
         ColumnKind::Bool => one(SqlType::Bool),
         ColumnKind::Text => one(SqlType::Text),
-        ColumnKind::Amount => vec![
-            column(format!("{}_val", def.name), SqlType::Int8),
-            column(format!("{}_frac", def.name), SqlType::Int4),
-        ],
+        ColumnKind::Amount => {
+            vec![column(format!("{name}_val"), SqlType::Int8), column(format!("{name}_frac"), SqlType::Int4)]
+        }
     }
 }
 
@@ -297,7 +305,7 @@ fn columns_within(def: &TableDef, bytes: usize) -> Option<usize> {
             break;
         }
         left = left.checked_sub(column.column.fixed_bytes()?)?;
-        columns += sql_columns(column).len();
+        columns += sql_columns(column, column.name).len();
     }
     (left == 0).then_some(columns)
 }

@@ -4,6 +4,7 @@
 
 use batzen_crypto::base32;
 use batzen_pg_cluster::fresh_database;
+use batzen_postgres::layout::row_name;
 use batzen_postgres::schema::dbinit::{DbinitOptions, dbinit};
 use batzen_postgres::schema::shape::literal;
 use batzen_postgres::schema::{HISTORY, Sql};
@@ -132,10 +133,15 @@ fn compare(sql: &mut Connection, schema: &str, table: &'static TableDef) {
             layout.serial
         ))
         .unwrap_or_else(|error| panic!("{}: {error}: {literals}", table.name));
-        let shown = columns().flat_map(|column| {
-            let name = format!("\"{}\"", column.name);
+        let named = table
+            .key_columns
+            .iter()
+            .map(|column| (column.name.to_owned(), column))
+            .chain(table.row_columns.iter().map(|column| (row_name(table, column), column)));
+        let shown = named.flat_map(|(own, column)| {
+            let name = format!("\"{own}\"");
             match column.column.kind {
-                ColumnKind::Amount => vec![name, format!("\"{}_number\"", column.name)],
+                ColumnKind::Amount => vec![name, format!("\"{own}_number\"")],
                 ColumnKind::Timestamp => vec![format!(
                     "CASE WHEN isfinite({name}) THEN (extract(epoch FROM {name}) * 1000000)::bigint::text ELSE {name}::text END"
                 )],

@@ -80,14 +80,22 @@ impl Shared {
     fn run(&self, target: &Target, schema: &str, tables: &[&'static TableDef]) {
         let mut connection = None;
         let mut next = Instant::now();
+        let mut has_failed = false;
         loop {
             let maintains = Instant::now() >= next;
             match self.once(&mut connection, target, schema, tables, maintains) {
-                Ok(()) if maintains => next = Instant::now() + MAINTAIN_PERIOD,
-                Ok(()) => {}
+                Ok(()) => {
+                    has_failed = false;
+                    if maintains {
+                        next = Instant::now() + MAINTAIN_PERIOD;
+                    }
+                }
                 Err(error) => {
                     self.failures.inc();
-                    tracing::warn!(%error, "the tables of {schema} were not looked after; another attempt follows");
+                    // Once for a server that is away, or rights that the role does not have.
+                    if !std::mem::replace(&mut has_failed, true) {
+                        tracing::warn!(%error, "the tables of {schema} are not looked after; it is tried again");
+                    }
                     connection = None;
                 }
             }

@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use batzen_store::{ColumnDef, ColumnKind};
+use batzen_store::ColumnKind;
 
 use super::catalog;
 use super::error::SchemaError;
 use super::shape::literal;
 use super::sql::Sql;
-use crate::layout::{Layout, quoted};
+use crate::layout::{Layout, quoted, row_name};
 
 /// The schema that holds the views of a service.
 #[must_use]
@@ -17,25 +17,25 @@ pub fn view_schema(schema: &str) -> String {
     format!("{schema}_view")
 }
 
-/// The columns of a view: SQL expressions with names. `currency` stands before amounts in text.
-fn columns(schema: &str, column: &ColumnDef, currency: Option<&str>) -> Vec<String> {
-    let (name, schema) = (quoted(column.name), quoted(schema));
-    let call = |function: &str| format!("{schema}.bz_{function}({name}) AS {name}");
-    vec![match column.column.kind {
-        ColumnKind::U8 | ColumnKind::U16 | ColumnKind::U32 | ColumnKind::I64 | ColumnKind::Bool => name,
+/// The columns of a view that show a column, which has this name in the table: SQL expressions with names. `currency` stands
+/// before amounts in text.
+fn columns(schema: &str, name: &str, kind: ColumnKind, currency: Option<&str>) -> Vec<String> {
+    let (column, schema) = (quoted(name), quoted(schema));
+    let call = |function: &str| format!("{schema}.bz_{function}({column}) AS {column}");
+    vec![match kind {
+        ColumnKind::U8 | ColumnKind::U16 | ColumnKind::U32 | ColumnKind::I64 | ColumnKind::Bool => column,
         ColumnKind::U64 => call("u64"),
         ColumnKind::U128 => call("u128"),
         ColumnKind::Fixed(_) | ColumnKind::Bytes => call("base32"),
         ColumnKind::Text => call("text"),
         ColumnKind::Timestamp => call("time"),
         ColumnKind::Amount => {
-            let (val, frac) =
-                (quoted(&format!("{}_val", column.name)), quoted(&format!("{}_frac", column.name)));
+            let (val, frac) = (quoted(&format!("{name}_val")), quoted(&format!("{name}_frac")));
             let number = format!("{schema}.bz_amount({val}, {frac})");
             let before = currency.map(|currency| format!("{} || ", literal(&format!("{currency}:"))));
             return vec![
-                format!("{}{number}::text AS {name}", before.unwrap_or_default()),
-                format!("{number} AS {}", quoted(&format!("{}_number", column.name))),
+                format!("{}{number}::text AS {column}", before.unwrap_or_default()),
+                format!("{number} AS {}", quoted(&format!("{name}_number"))),
             ];
         }
     }]
@@ -45,12 +45,10 @@ fn columns(schema: &str, column: &ColumnDef, currency: Option<&str>) -> Vec<Stri
 #[must_use]
 pub fn create_view(layout: &Layout, currency: Option<&str>) -> String {
     let (def, schema) = (layout.def, layout.schema.as_str());
-    let mut list: Vec<String> = def
-        .key_columns
-        .iter()
-        .chain(def.row_columns)
-        .flat_map(|column| columns(schema, column, currency))
-        .collect();
+    let key = def.key_columns.iter().map(|column| (column.name.to_owned(), column.column.kind));
+    let row = def.row_columns.iter().map(|column| (row_name(def, column), column.column.kind));
+    let mut list: Vec<String> =
+        key.chain(row).flat_map(|(name, kind)| columns(schema, &name, kind, currency)).collect();
     list.push(quoted(layout.serial));
     format!(
         "CREATE VIEW {}.{} AS\nSELECT\n  {}\nFROM {}",

@@ -1,0 +1,955 @@
+-- version 1
+-- bank.books
+CREATE TABLE "bank"."books" (
+  "vshard" smallint NOT NULL,
+  "id" smallint NOT NULL,
+  "currency" text NOT NULL,
+  "next_row_id" bigint NOT NULL,
+  "password_salt" bytea NOT NULL,
+  "identity" bytea NOT NULL,
+  "headroom" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "books_pkey" PRIMARY KEY ("vshard", "id")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+-- bank.customers
+CREATE TABLE "bank"."customers" (
+  "vshard" smallint NOT NULL,
+  "name" text NOT NULL,
+  "ledger_id" bytea NOT NULL,
+  "is_opened" boolean NOT NULL,
+  "password_hash" bytea,
+  "created" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_ledger_id" bigint,
+  CONSTRAINT "customers_pkey" PRIMARY KEY ("vshard", "name")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "customers_by_ledger_id" ON "bank"."customers" USING btree ("ix_by_ledger_id") WHERE "ix_by_ledger_id" IS NOT NULL;
+-- bank.intents
+CREATE TABLE "bank"."intents" (
+  "vshard" smallint NOT NULL,
+  "origin" smallint NOT NULL,
+  "id" bytea NOT NULL,
+  "debit_account" text NOT NULL,
+  "credit_account" text NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "reserve_pub" bytea,
+  "wtid" bytea,
+  "exchange_base_url" text,
+  "text" text,
+  "attempt" bigint NOT NULL,
+  "is_reserved" boolean NOT NULL,
+  "is_open" boolean NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_reserve_pub" bigint,
+  CONSTRAINT "intents_pkey" PRIMARY KEY ("vshard", "origin", "id")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "intents_by_reserve_pub" ON "bank"."intents" USING btree ("ix_by_reserve_pub") WHERE "ix_by_reserve_pub" IS NOT NULL;
+-- bank.meta
+CREATE TABLE "bank"."meta" (
+  "singleton" boolean NOT NULL,
+  "store_id" bytea NOT NULL,
+  "sip_key" bytea NOT NULL,
+  "partitions" smallint NOT NULL,
+  "schema_version" integer NOT NULL,
+  "program" text NOT NULL,
+  "serial_base" bigint NOT NULL,
+  "cluster_id" bigint NOT NULL,
+  "currency" text,
+  "citus" boolean NOT NULL,
+  "created" timestamp with time zone NOT NULL,
+  CONSTRAINT "meta_pkey" PRIMARY KEY ("singleton")
+) WITH (fillfactor=10, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000);
+-- bank.state
+CREATE TABLE "bank"."state" (
+  "vshard" smallint NOT NULL,
+  "id" smallint NOT NULL,
+  "currency" text NOT NULL,
+  "next_row_id" bigint NOT NULL,
+  "password_salt" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "state_pkey" PRIMARY KEY ("vshard", "id")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- bank.transactions
+CREATE TABLE "bank"."transactions" (
+  "vshard" smallint NOT NULL,
+  "origin" smallint NOT NULL,
+  "id" bytea NOT NULL,
+  "row_id" bigint NOT NULL,
+  "debit_account" text NOT NULL,
+  "credit_account" text NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "time" bigint NOT NULL,
+  "reserve_pub" bytea,
+  "wtid" bytea,
+  "exchange_base_url" text,
+  "text" text,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_reserve_pub" bigint,
+  "ix_incoming" bytea,
+  "ix_outgoing" bytea,
+  CONSTRAINT "transactions_pkey" PRIMARY KEY ("vshard", "origin", "id")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+CREATE INDEX "transactions_by_reserve_pub" ON "bank"."transactions" USING btree ("ix_by_reserve_pub") WHERE "ix_by_reserve_pub" IS NOT NULL;
+CREATE INDEX "transactions_incoming" ON "bank"."transactions" USING btree ("ix_incoming") WHERE "ix_incoming" IS NOT NULL;
+CREATE INDEX "transactions_outgoing" ON "bank"."transactions" USING btree ("ix_outgoing") WHERE "ix_outgoing" IS NOT NULL;
+-- bank.withdrawals
+CREATE TABLE "bank"."withdrawals" (
+  "vshard" smallint NOT NULL,
+  "wopid" bytea NOT NULL,
+  "account" text NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "created" bigint NOT NULL,
+  "reserve_pub" bytea,
+  "exchange_account" text,
+  "is_reserved" boolean NOT NULL,
+  "aborted" boolean NOT NULL,
+  "row_id" bigint,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "withdrawals_pkey" PRIMARY KEY ("vshard", "wopid")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+-- bank.writers
+CREATE TABLE "bank"."writers" (
+  "writer_id" bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+  "epoch" bigint NOT NULL,
+  "batch" bigint NOT NULL,
+  "node" text NOT NULL,
+  "seen" timestamp with time zone NOT NULL,
+  CONSTRAINT "writers_pkey" PRIMARY KEY ("writer_id")
+) WITH (fillfactor=10, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000);
+-- exchange.aggregates
+CREATE TABLE "exchange"."aggregates" (
+  "vshard" smallint NOT NULL,
+  "h_payto" bytea NOT NULL,
+  "merchant_pub" bytea NOT NULL,
+  "account" bytea NOT NULL,
+  "total_val" bigint NOT NULL,
+  "total_frac" integer NOT NULL,
+  "wtid" bytea NOT NULL,
+  "kyc_row" bigint,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "aggregates_pkey" PRIMARY KEY ("vshard", "h_payto", "merchant_pub", "account")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+-- exchange.auditor_denoms
+CREATE TABLE "exchange"."auditor_denoms" (
+  "vshard" smallint NOT NULL,
+  "auditor_pub" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "auditor_sig" bytea NOT NULL,
+  "record_serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "auditor_denoms_pkey" PRIMARY KEY ("vshard", "auditor_pub", "serial")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.auditors
+CREATE TABLE "exchange"."auditors" (
+  "vshard" smallint NOT NULL,
+  "auditor_pub" bytea NOT NULL,
+  "url" text NOT NULL,
+  "name" text NOT NULL,
+  "last_change" bigint NOT NULL,
+  "enabled" boolean NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "auditors_pkey" PRIMARY KEY ("vshard", "auditor_pub")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.closings
+CREATE TABLE "exchange"."closings" (
+  "vshard" smallint NOT NULL,
+  "reserve_pub" bytea NOT NULL,
+  "n" bigint NOT NULL,
+  "time" bigint NOT NULL,
+  "wtid" bytea NOT NULL,
+  "h_payto" bytea NOT NULL,
+  "account" bytea NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "fee_val" bigint NOT NULL,
+  "fee_frac" integer NOT NULL,
+  "paid_val" bigint NOT NULL,
+  "paid_frac" integer NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "closings_pkey" PRIMARY KEY ("vshard", "reserve_pub", "n")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.coins
+CREATE TABLE "exchange"."coins" (
+  "vshard" smallint NOT NULL,
+  "coin_pub" bytea NOT NULL,
+  "denom" bigint NOT NULL,
+  "h_age" bytea,
+  "denom_sig" bytea NOT NULL,
+  "remaining_val" bigint NOT NULL,
+  "remaining_frac" integer NOT NULL,
+  "zombie" boolean NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "coins_pkey" PRIMARY KEY ("vshard", "coin_pub")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+-- exchange.counters
+CREATE TABLE "exchange"."counters" (
+  "vshard" smallint NOT NULL,
+  "name" text NOT NULL,
+  "value" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "counters_pkey" PRIMARY KEY ("vshard", "name")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+-- exchange.cs_nonces
+CREATE TABLE "exchange"."cs_nonces" (
+  "vshard" smallint NOT NULL,
+  "kind" smallint NOT NULL,
+  "nonce" bytea NOT NULL,
+  "operation" bytea NOT NULL,
+  "denom_max" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "cs_nonces_pkey" PRIMARY KEY ("vshard", "kind", "nonce")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.cursors
+CREATE TABLE "exchange"."cursors" (
+  "vshard" smallint NOT NULL,
+  "account" bytea NOT NULL,
+  "bank_row" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "cursors_pkey" PRIMARY KEY ("vshard", "account")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+-- exchange.denominations
+CREATE TABLE "exchange"."denominations" (
+  "vshard" smallint NOT NULL,
+  "serial" bigint NOT NULL,
+  "h_denom_pub" bytea NOT NULL,
+  "cipher" smallint NOT NULL,
+  "public_key" bytea NOT NULL,
+  "age_mask" bigint NOT NULL,
+  "value_val" bigint NOT NULL,
+  "value_frac" integer NOT NULL,
+  "fee_withdraw_val" bigint NOT NULL,
+  "fee_withdraw_frac" integer NOT NULL,
+  "fee_deposit_val" bigint NOT NULL,
+  "fee_deposit_frac" integer NOT NULL,
+  "fee_refresh_val" bigint NOT NULL,
+  "fee_refresh_frac" integer NOT NULL,
+  "fee_refund_val" bigint NOT NULL,
+  "fee_refund_frac" integer NOT NULL,
+  "start" bigint NOT NULL,
+  "expire_withdraw" bigint NOT NULL,
+  "expire_deposit" bigint NOT NULL,
+  "expire_legal" bigint NOT NULL,
+  "master_sig" bytea NOT NULL,
+  "record_serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_hash" bigint,
+  CONSTRAINT "denominations_pkey" PRIMARY KEY ("vshard", "serial")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+CREATE INDEX "denominations_by_hash" ON "exchange"."denominations" USING btree ("ix_by_hash") WHERE "ix_by_hash" IS NOT NULL;
+-- exchange.deposits
+CREATE TABLE "exchange"."deposits" (
+  "vshard" smallint NOT NULL,
+  "coin_pub" bytea NOT NULL,
+  "merchant_pub" bytea NOT NULL,
+  "h_contract_terms" bytea NOT NULL,
+  "denom" bigint NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "wallet_time" bigint NOT NULL,
+  "exchange_time" bigint NOT NULL,
+  "refund_deadline" bigint NOT NULL,
+  "wire_deadline" bigint NOT NULL,
+  "wire_salt" bytea NOT NULL,
+  "h_payto" bytea NOT NULL,
+  "coin_sig" bytea NOT NULL,
+  "refunded_val" bigint NOT NULL,
+  "refunded_frac" integer NOT NULL,
+  "wtid" bytea,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_wtid" bigint,
+  CONSTRAINT "deposits_pkey" PRIMARY KEY ("vshard", "coin_pub", "merchant_pub", "h_contract_terms")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "deposits_by_wtid" ON "exchange"."deposits" USING btree ("ix_by_wtid") WHERE "ix_by_wtid" IS NOT NULL;
+-- exchange.deposits_open
+CREATE TABLE "exchange"."deposits_open" (
+  "due" bigint NOT NULL,
+  "ix_by_ready" bytea,
+  "ix_by_target" bytea,
+  "vshard" smallint NOT NULL,
+  "coin_pub" bytea NOT NULL,
+  "merchant_pub" bytea NOT NULL,
+  "h_contract_terms" bytea NOT NULL,
+  "serial" bigint NOT NULL
+) PARTITION BY RANGE (due);
+CREATE TABLE "exchange"."deposits_open_default" PARTITION OF "exchange"."deposits_open" DEFAULT WITH (fillfactor=90, autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_cost_delay=0);
+CREATE INDEX "deposits_open_by_ready" ON "exchange"."deposits_open" USING btree ("ix_by_ready") WHERE "ix_by_ready" IS NOT NULL;
+CREATE INDEX "deposits_open_by_target" ON "exchange"."deposits_open" USING btree ("ix_by_target") WHERE "ix_by_target" IS NOT NULL;
+-- exchange.drains
+CREATE TABLE "exchange"."drains" (
+  "vshard" smallint NOT NULL,
+  "wtid" bytea NOT NULL,
+  "account_section" text NOT NULL,
+  "payto_uri" text NOT NULL,
+  "date" bigint NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "master_sig" bytea NOT NULL,
+  "executed" boolean NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_open" bytea,
+  CONSTRAINT "drains_pkey" PRIMARY KEY ("vshard", "wtid")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+CREATE INDEX "drains_open" ON "exchange"."drains" USING btree ("ix_open") WHERE "ix_open" IS NOT NULL;
+-- exchange.extensions
+CREATE TABLE "exchange"."extensions" (
+  "vshard" smallint NOT NULL,
+  "id" smallint NOT NULL,
+  "manifests" text NOT NULL,
+  "master_sig" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "extensions_pkey" PRIMARY KEY ("vshard", "id")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.global_fees
+CREATE TABLE "exchange"."global_fees" (
+  "vshard" smallint NOT NULL,
+  "start" bigint NOT NULL,
+  "end" bigint NOT NULL,
+  "history_fee_val" bigint NOT NULL,
+  "history_fee_frac" integer NOT NULL,
+  "account_fee_val" bigint NOT NULL,
+  "account_fee_frac" integer NOT NULL,
+  "purse_fee_val" bigint NOT NULL,
+  "purse_fee_frac" integer NOT NULL,
+  "purse_timeout" bigint NOT NULL,
+  "history_expiration" bigint NOT NULL,
+  "purse_account_limit" bigint NOT NULL,
+  "master_sig" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_all" bigint,
+  CONSTRAINT "global_fees_pkey" PRIMARY KEY ("vshard", "start")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+CREATE INDEX "global_fees_all" ON "exchange"."global_fees" USING btree ("ix_all") WHERE "ix_all" IS NOT NULL;
+-- exchange.history_requests
+CREATE TABLE "exchange"."history_requests" (
+  "vshard" smallint NOT NULL,
+  "reserve_pub" bytea NOT NULL,
+  "request_time" bigint NOT NULL,
+  "fee_val" bigint NOT NULL,
+  "fee_frac" integer NOT NULL,
+  "reserve_sig" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "history_requests_pkey" PRIMARY KEY ("vshard", "reserve_pub", "request_time")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.kyc_requirements
+CREATE TABLE "exchange"."kyc_requirements" (
+  "vshard" smallint NOT NULL,
+  "h_payto" bytea NOT NULL,
+  "row" bigint NOT NULL,
+  "checks" text NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "kyc_requirements_pkey" PRIMARY KEY ("vshard", "h_payto", "row")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.melt_by_rc
+CREATE TABLE "exchange"."melt_by_rc" (
+  "vshard" smallint NOT NULL,
+  "rc" bytea NOT NULL,
+  "coin_pub" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "melt_by_rc_pkey" PRIMARY KEY ("vshard", "rc")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.melts
+CREATE TABLE "exchange"."melts" (
+  "vshard" smallint NOT NULL,
+  "coin_pub" bytea NOT NULL,
+  "rc" bytea NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "coin_sig" bytea NOT NULL,
+  "noreveal_index" smallint NOT NULL,
+  "time" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "melts_pkey" PRIMARY KEY ("vshard", "coin_pub", "rc")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.meta
+CREATE TABLE "exchange"."meta" (
+  "singleton" boolean NOT NULL,
+  "store_id" bytea NOT NULL,
+  "sip_key" bytea NOT NULL,
+  "partitions" smallint NOT NULL,
+  "schema_version" integer NOT NULL,
+  "program" text NOT NULL,
+  "serial_base" bigint NOT NULL,
+  "cluster_id" bigint NOT NULL,
+  "currency" text,
+  "citus" boolean NOT NULL,
+  "created" timestamp with time zone NOT NULL,
+  CONSTRAINT "meta_pkey" PRIMARY KEY ("singleton")
+) WITH (fillfactor=10, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000);
+-- exchange.prepared
+CREATE TABLE "exchange"."prepared" (
+  "vshard" smallint NOT NULL,
+  "wtid" bytea NOT NULL,
+  "kind" smallint NOT NULL,
+  "account" bytea NOT NULL,
+  "request_uid" bytea NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "h_payto" bytea NOT NULL,
+  "exchange_base_url" text NOT NULL,
+  "time" bigint NOT NULL,
+  "finished" bigint,
+  "failed" text,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_open" bytea,
+  "ix_failed" bytea,
+  CONSTRAINT "prepared_pkey" PRIMARY KEY ("vshard", "wtid")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "prepared_open" ON "exchange"."prepared" USING btree ("ix_open") WHERE "ix_open" IS NOT NULL;
+CREATE INDEX "prepared_failed" ON "exchange"."prepared" USING btree ("ix_failed") WHERE "ix_failed" IS NOT NULL;
+-- exchange.recoup_credits
+CREATE TABLE "exchange"."recoup_credits" (
+  "vshard" smallint NOT NULL,
+  "reserve_pub" bytea NOT NULL,
+  "coin_pub" bytea NOT NULL,
+  "n" bigint NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "time" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "recoup_credits_pkey" PRIMARY KEY ("vshard", "reserve_pub", "coin_pub", "n")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.recoup_refresh_credits
+CREATE TABLE "exchange"."recoup_refresh_credits" (
+  "vshard" smallint NOT NULL,
+  "old_coin_pub" bytea NOT NULL,
+  "coin_pub" bytea NOT NULL,
+  "n" bigint NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "time" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "recoup_refresh_credits_pkey" PRIMARY KEY ("vshard", "old_coin_pub", "coin_pub", "n")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.recoup_refreshes
+CREATE TABLE "exchange"."recoup_refreshes" (
+  "vshard" smallint NOT NULL,
+  "coin_pub" bytea NOT NULL,
+  "n" bigint NOT NULL,
+  "old_coin_pub" bytea NOT NULL,
+  "rc" bytea NOT NULL,
+  "h_coin_ev" bytea NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "coin_blind" bytea NOT NULL,
+  "coin_sig" bytea NOT NULL,
+  "time" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "recoup_refreshes_pkey" PRIMARY KEY ("vshard", "coin_pub", "n")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.recoups
+CREATE TABLE "exchange"."recoups" (
+  "vshard" smallint NOT NULL,
+  "coin_pub" bytea NOT NULL,
+  "n" bigint NOT NULL,
+  "reserve_pub" bytea NOT NULL,
+  "h_coin_ev" bytea NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "coin_blind" bytea NOT NULL,
+  "coin_sig" bytea NOT NULL,
+  "time" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "recoups_pkey" PRIMARY KEY ("vshard", "coin_pub", "n")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.refunds
+CREATE TABLE "exchange"."refunds" (
+  "vshard" smallint NOT NULL,
+  "coin_pub" bytea NOT NULL,
+  "merchant_pub" bytea NOT NULL,
+  "h_contract_terms" bytea NOT NULL,
+  "rtransaction_id" bigint NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "merchant_sig" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "refunds_pkey" PRIMARY KEY ("vshard", "coin_pub", "merchant_pub", "h_contract_terms", "rtransaction_id")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.reserves
+CREATE TABLE "exchange"."reserves" (
+  "vshard" smallint NOT NULL,
+  "reserve_pub" bytea NOT NULL,
+  "balance_val" bigint NOT NULL,
+  "balance_frac" integer NOT NULL,
+  "expiration" bigint NOT NULL,
+  "gc" bigint NOT NULL,
+  "origin" bytea,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_expiration" bytea,
+  CONSTRAINT "reserves_pkey" PRIMARY KEY ("vshard", "reserve_pub")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "reserves_by_expiration" ON "exchange"."reserves" USING btree ("ix_by_expiration") WHERE "ix_by_expiration" IS NOT NULL;
+-- exchange.reserves_in
+CREATE TABLE "exchange"."reserves_in" (
+  "vshard" smallint NOT NULL,
+  "reserve_pub" bytea NOT NULL,
+  "account" bytea NOT NULL,
+  "bank_row" bigint NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "h_payto" bytea NOT NULL,
+  "time" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_bank_row" bytea,
+  CONSTRAINT "reserves_in_pkey" PRIMARY KEY ("vshard", "reserve_pub", "account", "bank_row")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+CREATE INDEX "reserves_in_by_bank_row" ON "exchange"."reserves_in" USING btree ("ix_by_bank_row") WHERE "ix_by_bank_row" IS NOT NULL;
+-- exchange.reveals
+CREATE TABLE "exchange"."reveals" (
+  "vshard" smallint NOT NULL,
+  "coin_pub" bytea NOT NULL,
+  "rc" bytea NOT NULL,
+  "transfer_pub" bytea NOT NULL,
+  "transfer_privs" bytea NOT NULL,
+  "rms" bytea,
+  "fresh" bytea NOT NULL,
+  "time" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_coin_ev" bigint[],
+  CONSTRAINT "reveals_pkey" PRIMARY KEY ("vshard", "coin_pub", "rc")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+CREATE INDEX "reveals_by_coin_ev" ON "exchange"."reveals" USING gin ("ix_by_coin_ev") WHERE "ix_by_coin_ev" IS NOT NULL;
+-- exchange.revocations
+CREATE TABLE "exchange"."revocations" (
+  "vshard" smallint NOT NULL,
+  "serial" bigint NOT NULL,
+  "master_sig" bytea NOT NULL,
+  "time" bigint NOT NULL,
+  "record_serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "revocations_pkey" PRIMARY KEY ("vshard", "serial")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.signing_keys
+CREATE TABLE "exchange"."signing_keys" (
+  "vshard" smallint NOT NULL,
+  "exchange_pub" bytea NOT NULL,
+  "start" bigint NOT NULL,
+  "expire" bigint NOT NULL,
+  "end" bigint NOT NULL,
+  "master_sig" bytea NOT NULL,
+  "revoked" bytea,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "signing_keys_pkey" PRIMARY KEY ("vshard", "exchange_pub")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.wire_accounts
+CREATE TABLE "exchange"."wire_accounts" (
+  "vshard" smallint NOT NULL,
+  "h_payto" bytea NOT NULL,
+  "payto_uri" text NOT NULL,
+  "master_sig" bytea NOT NULL,
+  "last_change" bigint NOT NULL,
+  "enabled" boolean NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "wire_accounts_pkey" PRIMARY KEY ("vshard", "h_payto")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.wire_fees
+CREATE TABLE "exchange"."wire_fees" (
+  "vshard" smallint NOT NULL,
+  "method" text NOT NULL,
+  "start" bigint NOT NULL,
+  "end" bigint NOT NULL,
+  "wire_fee_val" bigint NOT NULL,
+  "wire_fee_frac" integer NOT NULL,
+  "closing_fee_val" bigint NOT NULL,
+  "closing_fee_frac" integer NOT NULL,
+  "master_sig" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_method" bigint,
+  CONSTRAINT "wire_fees_pkey" PRIMARY KEY ("vshard", "method", "start")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+CREATE INDEX "wire_fees_by_method" ON "exchange"."wire_fees" USING btree ("ix_by_method") WHERE "ix_by_method" IS NOT NULL;
+-- exchange.wire_out
+CREATE TABLE "exchange"."wire_out" (
+  "vshard" smallint NOT NULL,
+  "wtid" bytea NOT NULL,
+  "time" bigint NOT NULL,
+  "h_payto" bytea NOT NULL,
+  "merchant_pub" bytea NOT NULL,
+  "account" bytea NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "wire_fee_val" bigint NOT NULL,
+  "wire_fee_frac" integer NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_target_time" bytea,
+  CONSTRAINT "wire_out_pkey" PRIMARY KEY ("vshard", "wtid")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+CREATE INDEX "wire_out_by_target_time" ON "exchange"."wire_out" USING btree ("ix_by_target_time") WHERE "ix_by_target_time" IS NOT NULL;
+-- exchange.wire_targets
+CREATE TABLE "exchange"."wire_targets" (
+  "vshard" smallint NOT NULL,
+  "h_payto" bytea NOT NULL,
+  "payto_uri" text NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "wire_targets_pkey" PRIMARY KEY ("vshard", "h_payto")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.withdrawals
+CREATE TABLE "exchange"."withdrawals" (
+  "vshard" smallint NOT NULL,
+  "reserve_pub" bytea NOT NULL,
+  "h_coin_ev" bytea NOT NULL,
+  "denom" bigint NOT NULL,
+  "reserve_sig" bytea NOT NULL,
+  "ev_sig" bytea NOT NULL,
+  "time" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_coin_ev" bigint,
+  CONSTRAINT "withdrawals_pkey" PRIMARY KEY ("vshard", "reserve_pub", "h_coin_ev")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+CREATE INDEX "withdrawals_by_coin_ev" ON "exchange"."withdrawals" USING btree ("ix_by_coin_ev") WHERE "ix_by_coin_ev" IS NOT NULL;
+-- exchange.writers
+CREATE TABLE "exchange"."writers" (
+  "writer_id" bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+  "epoch" bigint NOT NULL,
+  "batch" bigint NOT NULL,
+  "node" text NOT NULL,
+  "seen" timestamp with time zone NOT NULL,
+  CONSTRAINT "writers_pkey" PRIMARY KEY ("writer_id")
+) WITH (fillfactor=10, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000);
+-- ledger.log
+CREATE TABLE "ledger"."log" (
+  "vshard" smallint NOT NULL,
+  "first" bigint NOT NULL,
+  "clock" bigint NOT NULL,
+  "digest" bytea NOT NULL,
+  "records" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "log_pkey" PRIMARY KEY ("vshard", "first")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- ledger.meta
+CREATE TABLE "ledger"."meta" (
+  "singleton" boolean NOT NULL,
+  "store_id" bytea NOT NULL,
+  "sip_key" bytea NOT NULL,
+  "partitions" smallint NOT NULL,
+  "schema_version" integer NOT NULL,
+  "program" text NOT NULL,
+  "serial_base" bigint NOT NULL,
+  "cluster_id" bigint NOT NULL,
+  "currency" text,
+  "citus" boolean NOT NULL,
+  "created" timestamp with time zone NOT NULL,
+  CONSTRAINT "meta_pkey" PRIMARY KEY ("singleton")
+) WITH (fillfactor=10, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000);
+-- ledger.writers
+CREATE TABLE "ledger"."writers" (
+  "writer_id" bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+  "epoch" bigint NOT NULL,
+  "batch" bigint NOT NULL,
+  "node" text NOT NULL,
+  "seen" timestamp with time zone NOT NULL,
+  CONSTRAINT "writers_pkey" PRIMARY KEY ("writer_id")
+) WITH (fillfactor=10, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000);
+-- switch.accounts
+CREATE TABLE "switch"."accounts" (
+  "vshard" smallint NOT NULL,
+  "participant" bigint NOT NULL,
+  "currency" bigint NOT NULL,
+  "kind" smallint NOT NULL,
+  "id" bigint NOT NULL,
+  "active" boolean NOT NULL,
+  "ndc" bytea,
+  "alarm_percentage" smallint NOT NULL,
+  "over_limit" integer NOT NULL,
+  "gross" boolean NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "accounts_pkey" PRIMARY KEY ("vshard", "participant", "currency", "kind")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+-- switch.approvals
+CREATE TABLE "switch"."approvals" (
+  "vshard" smallint NOT NULL,
+  "id" bigint NOT NULL,
+  "change" text NOT NULL,
+  "proposed_by" text NOT NULL,
+  "proposed" bigint NOT NULL,
+  "state" smallint NOT NULL,
+  "decided_by" text NOT NULL,
+  "decided" bigint NOT NULL,
+  "result" text NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "approvals_pkey" PRIMARY KEY ("vshard", "id")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- switch.bodies
+CREATE TABLE "switch"."bodies" (
+  "vshard" smallint NOT NULL,
+  "id" bytea NOT NULL,
+  "kind" smallint NOT NULL,
+  "headers" text NOT NULL,
+  "body" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "bodies_pkey" PRIMARY KEY ("vshard", "id", "kind")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- switch.bulks
+CREATE TABLE "switch"."bulks" (
+  "vshard" smallint NOT NULL,
+  "id" bytea NOT NULL,
+  "state" smallint NOT NULL,
+  "payer" bigint NOT NULL,
+  "payee" bigint NOT NULL,
+  "prepare_hash" bytea NOT NULL,
+  "fulfil_hash" bytea,
+  "error_hash" bytea,
+  "expiration" bigint NOT NULL,
+  "unanswered_items" bigint NOT NULL,
+  "open_items" bigint NOT NULL,
+  "tells_payee" boolean NOT NULL,
+  "items" bytea NOT NULL,
+  "failed" bytea NOT NULL,
+  "completed" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "bulks_pkey" PRIMARY KEY ("vshard", "id")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+-- switch.endpoints
+CREATE TABLE "switch"."endpoints" (
+  "vshard" smallint NOT NULL,
+  "participant" bigint NOT NULL,
+  "endpoint" text NOT NULL,
+  "url" text NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "endpoints_pkey" PRIMARY KEY ("vshard", "participant", "endpoint")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+CREATE INDEX "endpoints_by_participant" ON "switch"."endpoints" USING btree ("participant");
+-- switch.meta
+CREATE TABLE "switch"."meta" (
+  "singleton" boolean NOT NULL,
+  "store_id" bytea NOT NULL,
+  "sip_key" bytea NOT NULL,
+  "partitions" smallint NOT NULL,
+  "schema_version" integer NOT NULL,
+  "program" text NOT NULL,
+  "serial_base" bigint NOT NULL,
+  "cluster_id" bigint NOT NULL,
+  "currency" text,
+  "citus" boolean NOT NULL,
+  "created" timestamp with time zone NOT NULL,
+  CONSTRAINT "meta_pkey" PRIMARY KEY ("singleton")
+) WITH (fillfactor=10, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000);
+-- switch.models
+CREATE TABLE "switch"."models" (
+  "vshard" smallint NOT NULL,
+  "name" text NOT NULL,
+  "currency" bigint NOT NULL,
+  "gross" boolean NOT NULL,
+  "require_liquidity_check" boolean NOT NULL,
+  "auto_position_reset" boolean NOT NULL,
+  "active" boolean NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "models_pkey" PRIMARY KEY ("vshard", "name")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- switch.movements
+CREATE TABLE "switch"."movements" (
+  "vshard" smallint NOT NULL,
+  "id" bytea NOT NULL,
+  "kind" smallint NOT NULL,
+  "state" smallint NOT NULL,
+  "participant" bigint NOT NULL,
+  "currency" bigint NOT NULL,
+  "amount" bytea NOT NULL,
+  "headroom" bytea NOT NULL,
+  "reason" text NOT NULL,
+  "reference" text NOT NULL,
+  "operator" text NOT NULL,
+  "created" bigint NOT NULL,
+  "changed" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_intended" bytea,
+  "ix_by_participant" bytea,
+  CONSTRAINT "movements_pkey" PRIMARY KEY ("vshard", "id")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "movements_intended" ON "switch"."movements" USING btree ("ix_intended") WHERE "ix_intended" IS NOT NULL;
+CREATE INDEX "movements_by_participant" ON "switch"."movements" USING btree ("ix_by_participant") WHERE "ix_by_participant" IS NOT NULL;
+-- switch.nets
+CREATE TABLE "switch"."nets" (
+  "vshard" smallint NOT NULL,
+  "window" bigint NOT NULL,
+  "participant" bigint NOT NULL,
+  "currency" bigint NOT NULL,
+  "sent" bytea NOT NULL,
+  "sent_count" bigint NOT NULL,
+  "received" bytea NOT NULL,
+  "received_count" bigint NOT NULL,
+  "settlement" bigint NOT NULL,
+  "settled" boolean NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "nets_pkey" PRIMARY KEY ("vshard", "window", "participant", "currency")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+CREATE INDEX "nets_by_window" ON "switch"."nets" USING btree ("window");
+-- switch.outbox
+CREATE TABLE "switch"."outbox" (
+  "vshard" smallint NOT NULL,
+  "participant" bigint NOT NULL,
+  "number" bigint NOT NULL,
+  "kind" smallint NOT NULL,
+  "id" bytea NOT NULL,
+  "code" integer NOT NULL,
+  "text" text NOT NULL,
+  "created" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_in_order" bytea,
+  CONSTRAINT "outbox_pkey" PRIMARY KEY ("vshard", "participant", "number")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "outbox_in_order" ON "switch"."outbox" USING btree ("ix_in_order") WHERE "ix_in_order" IS NOT NULL;
+-- switch.participants
+CREATE TABLE "switch"."participants" (
+  "vshard" smallint NOT NULL,
+  "name" text NOT NULL,
+  "number" bigint NOT NULL,
+  "row_name" text NOT NULL,
+  "active" boolean NOT NULL,
+  "created" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "participants_pkey" PRIMARY KEY ("vshard", "name")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- switch.settlement_accounts
+CREATE TABLE "switch"."settlement_accounts" (
+  "vshard" smallint NOT NULL,
+  "settlement" bigint NOT NULL,
+  "participant" bigint NOT NULL,
+  "currency" bigint NOT NULL,
+  "state" smallint NOT NULL,
+  "sent" bytea NOT NULL,
+  "received" bytea NOT NULL,
+  "reason" text NOT NULL,
+  "reference" text NOT NULL,
+  "beyond_headroom" boolean NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "settlement_accounts_pkey" PRIMARY KEY ("vshard", "settlement", "participant", "currency")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+CREATE INDEX "settlement_accounts_by_settlement" ON "switch"."settlement_accounts" USING btree ("settlement");
+-- switch.settlements
+CREATE TABLE "switch"."settlements" (
+  "vshard" smallint NOT NULL,
+  "id" bigint NOT NULL,
+  "state" smallint NOT NULL,
+  "model" text NOT NULL,
+  "reason" text NOT NULL,
+  "created" bigint NOT NULL,
+  "changed" bigint NOT NULL,
+  "windows" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "settlements_pkey" PRIMARY KEY ("vshard", "id")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- switch.state
+CREATE TABLE "switch"."state" (
+  "vshard" smallint NOT NULL,
+  "id" smallint NOT NULL,
+  "next_participant" bigint NOT NULL,
+  "next_account" bigint NOT NULL,
+  "open_window" bigint NOT NULL,
+  "open_in_flight" bigint NOT NULL,
+  "open_transfers" bigint NOT NULL,
+  "next_settlement" bigint NOT NULL,
+  "next_approval" bigint NOT NULL,
+  "next_movement" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "state_pkey" PRIMARY KEY ("vshard", "id")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+-- switch.transfers
+CREATE TABLE "switch"."transfers" (
+  "vshard" smallint NOT NULL,
+  "id" bytea NOT NULL,
+  "state" smallint NOT NULL,
+  "intent" smallint NOT NULL,
+  "payer" bigint NOT NULL,
+  "payee" bigint NOT NULL,
+  "currency" bigint NOT NULL,
+  "amount" bytea NOT NULL,
+  "condition" bytea NOT NULL,
+  "expiration" bigint NOT NULL,
+  "prepare_hash" bytea NOT NULL,
+  "fulfil_hash" bytea,
+  "error_hash" bytea,
+  "fulfilment" bytea,
+  "completed" bigint NOT NULL,
+  "window" bigint NOT NULL,
+  "gross" boolean NOT NULL,
+  "wants_patch" boolean NOT NULL,
+  "error_code" integer NOT NULL,
+  "error_text" text NOT NULL,
+  "bulk" bytea,
+  "history" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_intended" bytea,
+  "ix_by_deadline" bytea,
+  "ix_by_bulk" bigint,
+  CONSTRAINT "transfers_pkey" PRIMARY KEY ("vshard", "id")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "transfers_intended" ON "switch"."transfers" USING btree ("ix_intended") WHERE "ix_intended" IS NOT NULL;
+CREATE INDEX "transfers_by_deadline" ON "switch"."transfers" USING btree ("ix_by_deadline") WHERE "ix_by_deadline" IS NOT NULL;
+CREATE INDEX "transfers_by_bulk" ON "switch"."transfers" USING btree ("ix_by_bulk") WHERE "ix_by_bulk" IS NOT NULL;
+-- switch.windows
+CREATE TABLE "switch"."windows" (
+  "vshard" smallint NOT NULL,
+  "id" bigint NOT NULL,
+  "state" smallint NOT NULL,
+  "reason" text NOT NULL,
+  "created" bigint NOT NULL,
+  "changed" bigint NOT NULL,
+  "in_flight" bigint NOT NULL,
+  "transfers" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "windows_pkey" PRIMARY KEY ("vshard", "id")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+-- switch.writers
+CREATE TABLE "switch"."writers" (
+  "writer_id" bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+  "epoch" bigint NOT NULL,
+  "batch" bigint NOT NULL,
+  "node" text NOT NULL,
+  "seen" timestamp with time zone NOT NULL,
+  CONSTRAINT "writers_pkey" PRIMARY KEY ("writer_id")
+) WITH (fillfactor=10, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000);
