@@ -2,11 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod common;
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use batzen_pg_cluster::fresh_database;
 use batzen_postgres::schema::citus::{self, Placement};
 use batzen_postgres::schema::dbinit::{DbinitOptions, dbinit};
 use batzen_postgres::schema::{self, HISTORY, Sql};
-use batzen_postgres::{Connection, Layout, Target};
+use batzen_postgres::{Connection, Layout, PgOptions, Target};
+use batzen_store::conformance::{Fixture, TABLES};
+use batzen_store::store_conformance;
 use batzen_tables::exchange;
 
 fn layouts(partitions: u16) -> Vec<Layout> {
@@ -138,3 +145,21 @@ fn on_a_citus_cluster_tables_are_distributed() {
     let again = dbinit(&mut sql, "exchange", exchange::ALL, &DbinitOptions::default(), &HISTORY).unwrap();
     assert_eq!(again.actions, [""; 0]);
 }
+
+/// A store on the Citus cluster; without one, in a database whose hot tables have one part.
+fn fixture() -> Fixture {
+    static SAID: Once = Once::new();
+    static SCHEMAS: AtomicU32 = AtomicU32::new(0);
+    let Ok(url) = std::env::var("BATZEN_TEST_CITUS_URL") else {
+        SAID.call_once(|| eprintln!("BATZEN_TEST_CITUS_URL is not set: the suite runs without Citus"));
+        return common::fixture(1);
+    };
+    let schema = format!("conformance_{}", SCHEMAS.fetch_add(1, Ordering::Relaxed));
+    let mut sql = common::connect(&url);
+    let options = DbinitOptions { citus: true, reset: true, ..DbinitOptions::default() };
+    dbinit(&mut sql, &schema, TABLES, &options, &HISTORY).unwrap();
+    let options = PgOptions::new(&url, &schema, TABLES);
+    Fixture::durable(move || common::open(&options))
+}
+
+store_conformance!(conformance, fixture);

@@ -23,6 +23,9 @@ mod error;
 pub mod maintain;
 pub mod meta;
 pub mod plan;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod readiness;
 mod reindex;
 pub mod replication;
 pub mod shape;

@@ -1,0 +1,164 @@
+//! Every statement of a payment touches the parts of its own shards alone: the plans that the server runs say so. What holds
+//! for parts holds for the shards of a Citus cluster.
+
+use std::collections::BTreeSet;
+
+use batzen_pg_cluster::fresh_database;
+use batzen_tables::exchange;
+
+use super::dbinit::{DbinitOptions, dbinit};
+use super::{HISTORY, Sql};
+use crate::layout::{IndexForm, Layout, SqlColumn, SqlType, quoted};
+use crate::statements::{SESSION, Statements};
+use crate::{Connection, Target};
+
+const PARTITIONS: u16 = 64;
+
+/// The shard of the test's rows, and the part that holds it.
+const SHARD: u16 = 333;
+const PART: &str = "_p20";
+
+/// Lookups that ask every shard, on purpose (see the design): by planchet for recoups, and the deposits of a transfer.
+const ALL_SHARDS: &[&str] = &["deposits.by_wtid", "reveals.by_coin_ev", "withdrawals.by_coin_ev"];
+
+/// Puts a row of no meaning into a table.
+fn fill(sql: &mut Connection, layout: &Layout) {
+    let columns = layout.columns();
+    let value = |name: &str, of: SqlType| match (name, of) {
+        ("vshard", _) => SHARD.to_string(),
+        (_, SqlType::Bool) => "false".to_owned(),
+        (_, SqlType::Bytea) => "'\\x01'".to_owned(),
+        (_, SqlType::Text) => "'x'".to_owned(),
+        _ => "1".to_owned(),
+    };
+    let wanted = || columns.iter().filter(|column| !column.nullable);
+    let names: Vec<String> = wanted().map(SqlColumn::quoted).collect();
+    let values: Vec<String> = wanted().map(|column| value(&column.name, column.sql)).collect();
+    sql.script(&format!(
+        "INSERT INTO {} ({}) VALUES ({})",
+        layout.table(),
+        names.join(", "),
+        values.join(", ")
+    ))
+    .unwrap();
+}
+
+/// The types of a statement's parameters: those of arrays stand behind each as a cast, the others are numbers.
+fn types(text: &str) -> Vec<String> {
+    let mut types = std::collections::BTreeMap::new();
+    for rest in text.split('$').skip(1) {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let number: usize = rest[..digits].parse().unwrap();
+        let of = rest[digits..].strip_prefix("::").map_or("bigint", |cast| {
+            &cast[..cast
+                .find(|c: char| !(c.is_ascii_alphanumeric() || "[]".contains(c)))
+                .unwrap_or(cast.len())]
+        });
+        types.insert(number, of.to_owned());
+    }
+    types.into_values().collect()
+}
+
+/// The names that the statement gives to what it unnests.
+fn names(text: &str) -> Vec<String> {
+    let Some((_, rest)) = text.split_once("AS u(") else { return Vec::new() };
+    rest.split_once(')').unwrap().0.split(", ").map(str::to_owned).collect()
+}
+
+/// Runs a statement for the row of the table as the program would, and says which parts it has looked into.
+fn parts_touched(sql: &mut Connection, layout: &Layout, text: &str) -> Vec<String> {
+    let (types, mut names) = (types(text), names(text));
+    names.truncate(types.len());
+    let scalars = types.len() - names.len();
+    let mut arguments = Vec::new();
+    for (at, of) in types.iter().enumerate() {
+        let Some(name) = at.checked_sub(scalars).map(|at| names[at].as_str()) else {
+            // How many rows have to be hit; or hashes to look up.
+            arguments.push(if of.ends_with("[]") { "'{1}'".to_owned() } else { "1".to_owned() });
+            continue;
+        };
+        let source = match name {
+            "ver" => "version".to_owned(),
+            "ser" => quoted(layout.serial),
+            name if name.starts_with("ix") => "NULL".to_owned(),
+            name => name.to_owned(),
+        };
+        let element = of.trim_end_matches("[]");
+        let row = sql.row(&format!("SELECT array_agg(({source})::{element})::text FROM {}", layout.table()));
+        arguments.push(format!("{}::{of}", super::shape::literal(row.unwrap().unwrap().text(0))));
+    }
+    sql.script(&format!("PREPARE probe AS {text}")).unwrap_or_else(|error| panic!("{error}: {text}"));
+    sql.script("BEGIN").unwrap();
+    let plan = sql
+        .rows(&format!(
+            "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) EXECUTE probe ({})",
+            arguments.join(", ")
+        ))
+        .unwrap_or_else(|error| panic!("{error}: {text}: {arguments:?}"));
+    sql.script("ROLLBACK; DEALLOCATE probe").unwrap();
+    let part = format!("{}_p", layout.name);
+    let parts: BTreeSet<String> = plan
+        .iter()
+        .map(|row| row.text(0))
+        .filter(|line| line.contains("Scan") && line.contains("(actual"))
+        .filter_map(|line| Some(line.split_once(" on ")?.1))
+        // A part, or an index of it.
+        .filter_map(|name| Some(format!("{part}{}", name.strip_prefix(&part)?.get(..2)?)))
+        .collect();
+    parts.into_iter().collect()
+}
+
+#[test]
+fn each_statement_of_a_payment_touches_the_parts_of_its_shards_alone() {
+    let mut sql = Connection::open(&Target::parse(&fresh_database()).unwrap()).unwrap();
+    let options = DbinitOptions { partitions: Some(PARTITIONS), ..DbinitOptions::default() };
+    dbinit(&mut sql, "exchange", exchange::ALL, &options, &HISTORY).unwrap();
+    sql.script(SESSION).unwrap();
+    let mut asked_all = Vec::new();
+    let mut statements_seen = 0;
+    for def in exchange::ALL.iter().filter(|def| def.is_sharded()) {
+        let statements = Statements::new(Layout::new(def, "exchange", PARTITIONS).unwrap());
+        let layout = &statements.layout;
+        fill(&mut sql, layout);
+        let mine = vec![format!("{}{PART}", layout.name)];
+        let mut mask = vec![true; def.row_columns.len()];
+        let mut hot = vec![
+            ("get", statements.get.sql.clone()),
+            ("keep", statements.keep.sql.clone()),
+            ("delete", statements.delete.sql.clone()),
+            ("update", statements.update(&mut mask).sql.clone()),
+        ];
+        for index in &layout.indexes {
+            match index.form {
+                IndexForm::PrimaryKey { .. } => {
+                    hot.push((index.def.name, statements.lookup(index.def.id).sql.clone()));
+                }
+                IndexForm::Hash | IndexForm::HashMany => {
+                    asked_all.push(format!("{}.{}", layout.name, index.def.name));
+                    // And this is how it shows.
+                    let text = &statements.lookup(index.def.id).sql;
+                    assert_eq!(
+                        parts_touched(&mut sql, layout, text).len(),
+                        usize::from(PARTITIONS),
+                        "{text}"
+                    );
+                }
+                // Queues of workers.
+                IndexForm::KeyPrefix { .. } | IndexForm::Position | IndexForm::Queue => {}
+            }
+        }
+        for (what, text) in hot {
+            assert_eq!(parts_touched(&mut sql, layout, &text), mine, "{what} of {}: {text}", layout.name);
+            statements_seen += 1;
+        }
+        // An insert goes to its part.
+        let place = sql.row(&format!("SELECT tableoid::regclass FROM {}", layout.table())).unwrap().unwrap();
+        assert!(place.text(0).ends_with(PART), "{place:?}");
+    }
+    assert!(statements_seen >= 60, "{statements_seen}");
+    asked_all.sort_unstable();
+    assert_eq!(
+        asked_all, ALL_SHARDS,
+        "a lookup that asks every shard has to be one of those that the design allows"
+    );
+}
