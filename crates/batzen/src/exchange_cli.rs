@@ -2,18 +2,22 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use batzen_config::Config;
-use batzen_exchange::config::{ExchangeConfig, ListenConfig, unknown_options};
+use batzen_engine::Clock;
+use batzen_exchange::config::{AccountConfig, ExchangeConfig, ListenConfig, unknown_options};
+use batzen_exchange::core::Core;
 use batzen_exchange::offline::{Offline, OfflineConfig, OfflineError};
 use batzen_exchange::rules::{DenomTable, totals};
 use batzen_exchange::service::{Exchange, StartError, StartOptions};
 use batzen_exchange::storage::{self, StoreConfig};
-use batzen_exchange::workers::Sharing;
+use batzen_exchange::workers::{Sharing, WorkerError};
 use batzen_http::{Client, ClientOptions};
 use batzen_protocol::Currency;
 use batzen_store::StoreError;
+use batzen_tables::exchange::AccountId;
 use clap::{Args, Subcommand};
 
 use crate::play_money::{self, Ciphers};
@@ -35,6 +39,7 @@ pub struct ExchangeArgs {
 #[derive(Subcommand)]
 enum ExchangeCommand {
     /// Serve the exchange's API, with its workers inside
+    #[command(alias = "httpd")]
     Serve(ServeArgs),
     /// Sign with the offline master key: keys, accounts, fees
     Offline(OfflineArgs),
@@ -80,6 +85,9 @@ struct ServeArgs {
     /// Address to listen on
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<String>,
+    /// Share the port with other services, or take it over from one without a failed request (as `[exchange] REUSE_PORT`)
+    #[arg(short = 'r', long)]
+    reuse_port: bool,
     /// Do not run the workers in this process
     #[arg(long)]
     no_workers: bool,
@@ -110,8 +118,9 @@ struct OfflineArgs {
     steps: Vec<String>,
 }
 
-/// With the embedded store the service runs all workers by itself. A worker program has the service run another one, which
-/// ends with the program; without a running service `--test` opens the store itself.
+/// With `[exchange] DB = postgres` a worker program works on the database by itself, beside any number of others. With the
+/// embedded store the service runs all workers; a worker program has the service run another one, which ends with the program;
+/// without a running service `--test` opens the store itself.
 #[derive(Args)]
 struct WorkerArgs {
     #[command(flatten)]
@@ -128,11 +137,14 @@ struct WorkerArgs {
 struct WirewatchArgs {
     #[command(flatten)]
     worker: WorkerArgs,
+    /// Section of the account to watch, such as exchange-account-1 [default: all that are enabled]
+    #[arg(short, long, value_name = "SECTION")]
+    account: Option<String>,
     /// Bank rows that a watcher claims at once, by the distance of their ids [default: 65536]
     #[arg(short = 'S', long = "size", value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
     size: Option<u64>,
-    /// How many watchers are planned: the more, the longer a claim is held against the others. 0: not at all, several may
-    /// import the same rows, which count once [default: 16]
+    /// How many watchers are planned. Leases end within seconds, whatever the number; 0: there are none, several watchers may
+    /// import the same rows, which count once
     #[arg(short, long, value_name = "N")]
     workers: Option<u32>,
 }
@@ -144,8 +156,8 @@ struct TransferArgs {
     /// Transfers that a worker claims at once, up to 65536 [default: 1024]
     #[arg(short = 'S', long = "size", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     size: Option<u64>,
-    /// How many workers are planned. Claims last as long as their worker, whatever the number; 0: there are none, and the
-    /// bank may be asked twice for a transfer, which it executes once
+    /// How many workers are planned. Leases end within seconds, whatever the number; 0: there are none, and the bank may be
+    /// asked twice for a transfer, which it executes once
     #[arg(short, long, value_name = "N")]
     workers: Option<u32>,
 }
@@ -179,22 +191,26 @@ pub fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         ExchangeCommand::Serve(args) => services::block_on(serve(args)),
         ExchangeCommand::Offline(args) => services::block_on(offline(args)),
-        ExchangeCommand::Wirewatch(WirewatchArgs { worker, size, workers }) => {
-            let sharing = Sharing { shard_size: size, workers };
-            services::block_on(work(Worker::Wirewatch, worker, sharing))
+        ExchangeCommand::Wirewatch(WirewatchArgs { worker, account, size, workers }) => {
+            let sharing = Sharing { shard_size: size, workers, account: None };
+            services::block_on(work(Worker::Wirewatch, worker, sharing, account.as_deref()))
         }
         ExchangeCommand::Aggregator(args) => {
             if args.kyc_off {
                 tracing::info!("there are no identification rules to switch off");
             }
-            services::block_on(work(Worker::Aggregator, args.worker, Sharing::default()))
+            services::block_on(work(Worker::Aggregator, args.worker, Sharing::default(), None))
         }
         ExchangeCommand::Transfer(TransferArgs { worker, size, workers }) => {
-            let sharing = Sharing { shard_size: size, workers };
-            services::block_on(work(Worker::Transfer, worker, sharing))
+            let sharing = Sharing { shard_size: size, workers, account: None };
+            services::block_on(work(Worker::Transfer, worker, sharing, None))
         }
-        ExchangeCommand::Closer(args) => services::block_on(work(Worker::Closer, args, Sharing::default())),
-        ExchangeCommand::Drain(args) => services::block_on(work(Worker::Drain, args, Sharing::default())),
+        ExchangeCommand::Closer(args) => {
+            services::block_on(work(Worker::Closer, args, Sharing::default(), None))
+        }
+        ExchangeCommand::Drain(args) => {
+            services::block_on(work(Worker::Drain, args, Sharing::default(), None))
+        }
         ExchangeCommand::Totals(args) => show_totals(&args),
         ExchangeCommand::SampleConfig => {
             print!("{}", include_str!("sample/exchange.conf"));
@@ -240,6 +256,7 @@ fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
     if let Some(url) = &args.database {
         config.store = StoreConfig::Postgres { url: url.clone() };
     }
+    config.share_port |= args.reuse_port;
     if let ListenConfig::Tcp { bind_to, port } = &mut config.listen {
         *port = args.port.unwrap_or(*port);
         if args.bind.is_some() {
@@ -286,7 +303,9 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         }
         other => other?,
     };
-    if let Err(error) = worker_link::serve(exchange.app()) {
+    if exchange.app().config.store.is_database() {
+        // Worker programs open the database by themselves.
+    } else if let Err(error) = worker_link::serve(exchange.app()) {
         tracing::warn!(%error, "worker programs cannot reach this service");
     }
     tokio::pin!(stop);
@@ -316,14 +335,78 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Does a worker's work: in the service if it runs, else here.
-async fn work(worker: Worker, args: WorkerArgs, sharing: Sharing) -> anyhow::Result<ExitCode> {
+/// Names one of the watched accounts by its section, with or without what all of them begin with.
+fn watched(config: &ExchangeConfig, section: &str) -> anyhow::Result<AccountId> {
+    let names = |account: &&AccountConfig| {
+        let own = account.section.as_str();
+        let short = own.get("exchange-account-".len()..).unwrap_or(own);
+        account.enable_credit && (own.eq_ignore_ascii_case(section) || short.eq_ignore_ascii_case(section))
+    };
+    let account = config.accounts.iter().find(names);
+    let account =
+        account.with_context(|| format!("there is no account [{section}] with ENABLE_CREDIT = YES"))?;
+    Ok(AccountId::of_payto(&account.payto_uri))
+}
+
+/// Does a worker's work here, on a database that others have open as well.
+async fn work_on_database(
+    worker: Worker,
+    config: ExchangeConfig,
+    (is_test, clock): (bool, Arc<dyn Clock>),
+    sharing: Sharing,
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<ExitCode> {
+    let name = worker.name();
+    let opened = tokio::task::spawn_blocking(move || Core::open(config, clock)).await;
+    let core = opened.context("opening the store")??;
+    let drain = core.drain.clone();
+    let (stopped, ended) = {
+        let work = async {
+            if is_test {
+                worker.run_until_idle(&core, sharing).await.map(Some)
+            } else {
+                eprintln!("{name}: working on the database");
+                worker.serve(&core, sharing).await.map(|()| None)
+            }
+        };
+        tokio::pin!(work, stop);
+        tokio::select! {
+            ended = &mut work => (false, ended),
+            // It gives back what it has leased, so that others go on at once.
+            () = &mut stop => {
+                drain.trigger();
+                (true, work.await)
+            }
+        }
+    };
+    tokio::task::spawn_blocking(move || core.close()).await.context("closing the store")??;
+    match ended {
+        Ok(Some(progress)) => tracing::info!(?progress, "{name} is idle"),
+        Ok(None) => {}
+        Err(WorkerError::Stopped) if stopped => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Does a worker's work: on a shared database, in the service if it runs, else here.
+async fn work(
+    worker: Worker,
+    args: WorkerArgs,
+    mut sharing: Sharing,
+    account: Option<&str>,
+) -> anyhow::Result<ExitCode> {
     let stop = services::stop_signal()?;
     let mut ini = args.common.load()?;
     if let Some(data) = &args.data {
         set_data(&mut ini, data)?;
     }
     let config = ExchangeConfig::from_ini(&ini)?;
+    sharing.account = account.map(|section| watched(&config, section)).transpose()?;
+    if config.store.is_database() {
+        let clock = args.common.timetravel.clock();
+        return work_on_database(worker, config, (args.test, clock), sharing, stop).await;
+    }
     let socket = worker_link::socket(&config.runtime_dir);
     let name = worker.name();
     tokio::pin!(stop);

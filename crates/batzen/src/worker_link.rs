@@ -1,8 +1,8 @@
 //! How worker programs hand their work to the service: with the embedded store only the service has the store open.
 //!
-//! The service listens on a local socket in the runtime directory. A program sends one line: `run NAME SIZE WORKERS` (each a
-//! number or `-`) is answered, once the worker has nothing left to do, by `ok DONE SET-ASIDE DEFERRED` or `error REASON`;
-//! `serve NAME SIZE WORKERS` is answered by `ok` at once, and the worker then runs until the service ends (`end`) or the worker
+//! The service listens on a local socket in the runtime directory. A program sends one line: `run NAME SIZE WORKERS ACCOUNT` (each
+//! a number or `-`) is answered, once the worker has nothing left to do, by `ok DONE SET-ASIDE DEFERRED` or `error REASON`;
+//! `serve NAME SIZE WORKERS ACCOUNT` is answered by `ok` at once, and the worker then runs until the service ends (`end`) or the worker
 //! fails (`error REASON`). Either way it ends with the program: who is killed leaves no worker, and nothing claimed, behind.
 
 use std::io;
@@ -11,10 +11,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use batzen_exchange::core::Core;
 use batzen_exchange::service::Exchange;
 use batzen_exchange::workers::{
     Progress, Sharing, WorkerError, aggregator, closer, drain, transfer, wirewatch,
 };
+use batzen_tables::exchange::AccountId;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -56,7 +58,7 @@ impl Worker {
     ///
     /// # Errors
     /// What keeps it from that.
-    pub async fn run_until_idle(self, app: &Exchange, sharing: Sharing) -> Result<Progress, WorkerError> {
+    pub async fn run_until_idle(self, app: &Core, sharing: Sharing) -> Result<Progress, WorkerError> {
         match self {
             Self::Wirewatch => wirewatch::share_until_idle(app, sharing).await,
             Self::Aggregator => aggregator::run_until_idle(app).await,
@@ -66,8 +68,11 @@ impl Worker {
         }
     }
 
-    /// Runs it until the service ends.
-    async fn serve(self, app: &Exchange, sharing: Sharing) -> Result<(), WorkerError> {
+    /// Runs it until the process ends.
+    ///
+    /// # Errors
+    /// What keeps it from that.
+    pub async fn serve(self, app: &Core, sharing: Sharing) -> Result<(), WorkerError> {
         match self {
             Self::Wirewatch => wirewatch::serve(app, sharing).await,
             Self::Aggregator => aggregator::serve(app).await,
@@ -144,8 +149,9 @@ impl Order {
             number.map_or_else(|| "-".to_owned(), |number| number.to_string())
         }
         let verb = if self.until_idle { "run" } else { "serve" };
-        let Sharing { shard_size, workers } = self.sharing;
-        format!("{verb} {} {} {}\n", self.worker.name(), text(shard_size), text(workers))
+        let Sharing { shard_size, workers, account } = self.sharing;
+        let account = account.map(|account| u64::from_be_bytes(account.0));
+        format!("{verb} {} {} {} {}\n", self.worker.name(), text(shard_size), text(workers), text(account))
     }
 
     fn read(line: &str) -> Option<Self> {
@@ -160,7 +166,9 @@ impl Order {
         };
         let name = words.next()?;
         let worker = Worker::ALL.into_iter().find(|worker| worker.name() == name)?;
-        let sharing = Sharing { shard_size: number(words.next())?, workers: number(words.next())? };
+        let (shard_size, workers) = (number(words.next())?, number(words.next())?);
+        let account = number::<u64>(words.next())?.map(|account| AccountId(account.to_be_bytes()));
+        let sharing = Sharing { shard_size, workers, account };
         Some(Self { worker, sharing, until_idle })
     }
 }
@@ -251,7 +259,9 @@ mod tests {
         for worker in Worker::ALL {
             for (shard_size, workers) in [(None, None), (Some(1), Some(0)), (Some(u64::MAX), None)] {
                 for until_idle in [true, false] {
-                    let order = Order { worker, sharing: Sharing { shard_size, workers }, until_idle };
+                    let account = until_idle.then_some(AccountId([200; 8]));
+                    let sharing = Sharing { shard_size, workers, account };
+                    let order = Order { worker, sharing, until_idle };
                     assert_eq!(Order::read(order.line().trim()), Some(order));
                 }
             }

@@ -336,6 +336,7 @@ fn main() {
             account: AccountId::of_payto(PAYTO),
             credits: credits.collect(),
             cursor: reserves.len() as u64,
+            range: None,
         };
         runtime.block_on(app.submit(Command::Credits(command))).unwrap().unwrap();
     }

@@ -242,6 +242,8 @@ pub struct WorkersConfig {
     pub transfer_idle_sleep: Duration,
     /// Pause of the import of incoming transfers.
     pub wirewatch_idle_sleep: Duration,
+    /// How long what a worker is at is left to it when it says nothing.
+    pub lease: Duration,
 }
 
 impl Default for WorkersConfig {
@@ -253,6 +255,7 @@ impl Default for WorkersConfig {
             closer_idle_sleep: Duration::from_secs(60),
             transfer_idle_sleep: Duration::from_secs(60),
             wirewatch_idle_sleep: Duration::from_secs(1),
+            lease: Duration::from_secs(3),
         }
     }
 }

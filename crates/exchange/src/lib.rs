@@ -4,9 +4,11 @@
 
 pub mod api;
 pub mod config;
+pub mod core;
 pub mod crypto;
 pub mod keys;
 pub mod metrics;
+pub mod notices;
 pub mod offline;
 pub mod rules;
 pub mod service;

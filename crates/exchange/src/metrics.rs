@@ -280,7 +280,8 @@ impl Decisions {
             | Outcome::Aggregate(_)
             | Outcome::Transfer(_)
             | Outcome::Drain(_)
-            | Outcome::Management(_) => {}
+            | Outcome::Management(_)
+            | Outcome::Lease(_) => {}
         }
     }
 

@@ -1,33 +1,27 @@
 //! One exchange: its parts, its start and its end.
 
 use std::future::Future;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration as StdDuration;
 
 use batzen_crypto::EddsaPublicKey;
-use batzen_engine::{Clock, CpuPool, EngineError, Lane, LaneOptions};
-use batzen_http::{Bound, Drain, Drained, Listen, Server, ServerOptions, Stats, Waiters};
+use batzen_engine::{Clock, CpuPool, EngineError};
+use batzen_http::{Bound, Drained, Listen, Server, ServerOptions, Stats};
 use batzen_metrics::Page;
 use batzen_protocol::Timestamp;
-use batzen_protocol::signatures::{MasterDenominationKeyValidity, SignedMessage};
-use batzen_store::{Store, StoreError};
-use batzen_tables::exchange::{DenomKey, DenomSerial, Denominations};
+use batzen_store::StoreError;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::api::{AccountHashes, Api, Documents, KeyQueue};
 use crate::config::{ConfigError, DocumentsConfig, ExchangeConfig, ListenConfig};
+use crate::core::Core;
 use crate::crypto::Crypto;
 use crate::keys::keeper::{self, Keeper};
 use crate::keys::{KeyError, KeyState, SecurityModules, load_or_create_eddsa};
-use crate::metrics::Metrics;
-use crate::rules::flow::MoneyFlow;
-use crate::rules::{Command, DenomTable, ExchangeRules, Outcome, Refusal, RulesConfig, management};
-use crate::storage;
-use crate::workers::Claims;
+use crate::rules::{Command, Outcome, Refusal, management};
 
-/// Clients that may wait for a reserve to be filled (each holds a connection).
-const RESERVE_WAITERS_MAX: usize = 65_536;
 /// When another process takes over the port, clients whose connection is open get so long to send the next request on it; the
 /// answer closes it. A connection that was unused for so long is closed.
 const HANDOVER_IDLE_GRACE: StdDuration = StdDuration::from_secs(2);
@@ -95,36 +89,19 @@ pub fn system_clock() -> Timestamp {
     Timestamp::from_system_time(std::time::SystemTime::now())
 }
 
-/// Everything that the parts of one exchange share.
+/// Everything that the parts of one service share. What all processes of an exchange have is its [`Core`].
 pub struct Exchange {
-    /// The configuration, with the real port in the base URL.
-    pub config: ExchangeConfig,
-    /// The master public key.
-    pub master_public_key: EddsaPublicKey,
-    /// Where every change of money state goes.
-    pub lane: Lane<ExchangeRules>,
-    /// The rules, with the terms of all denominations as they know them.
-    pub rules: Arc<ExchangeRules>,
-    /// Reads of committed rows.
-    pub store: Store,
+    core: Core,
     /// The threads for cryptography.
     pub pool: CpuPool,
     /// What is gathered there.
     pub crypto: Crypto,
     /// Hashes of the accounts that were paid to lately.
     pub account_hashes: AccountHashes,
-    /// Long polls on reserves: woken after a credit is committed.
-    pub reserve_waiters: Arc<Waiters<EddsaPublicKey>>,
-    /// What time it is.
-    pub clock: Arc<dyn Clock>,
-    /// Counters.
-    pub metrics: Arc<Metrics>,
     /// The private keys.
     pub modules: Arc<SecurityModules>,
     /// Where it listens.
     pub bound: Bound,
-    /// Fires when the process is to end.
-    pub drain: Drain,
     /// Terms of service.
     pub terms: Documents,
     /// Privacy policy.
@@ -137,8 +114,6 @@ pub struct Exchange {
     /// Held while a key state is built, so that an older one never replaces a newer one.
     building: tokio::sync::Mutex<()>,
     http_stats: Arc<Stats>,
-    /// What workers are at.
-    pub(crate) claims: Claims,
 }
 
 /// Why a change of the key set did not take effect.
@@ -150,24 +125,18 @@ pub(crate) enum ManageError {
     Engine(EngineError),
 }
 
+impl Deref for Exchange {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
 impl Exchange {
     /// The present key state: a snapshot that does not change while it is held.
     pub fn keys(&self) -> Arc<KeyState> {
         Arc::clone(&self.keys.borrow())
-    }
-
-    /// What time it is, in microseconds.
-    pub fn now(&self) -> Timestamp {
-        self.clock.now()
-    }
-
-    /// Has a command decided. `Ok(Err(_))` is a rule's refusal.
-    pub async fn submit(&self, command: Command) -> Result<Result<Outcome, Refusal>, EngineError> {
-        let verdict = self.lane.submit(command).await;
-        if let Ok(verdict) = &verdict {
-            self.metrics.decisions.count(verdict);
-        }
-        verdict
     }
 
     /// Has a change of the key set decided. The caller holds the management lock. When it took effect, it is visible to
@@ -184,6 +153,7 @@ impl Exchange {
         };
         if outcome == management::Outcome::Changed {
             self.rebuild_keys().await.map_err(|error| EngineError::Store(Arc::new(error)))?;
+            self.notices.keys_changed();
         }
         Ok(outcome)
     }
@@ -234,8 +204,6 @@ impl Exchange {
         config.validate()?;
         let terms = documents(&config.terms, crate::api::BUILT_IN_TERMS)?;
         let privacy = documents(&config.privacy, crate::api::BUILT_IN_PRIVACY)?;
-        let master_public_key = master_public_key(&config)?;
-        config.master_public_key = Some(master_public_key);
         let place = options.listen.unwrap_or_else(|| listen(&config));
         let server = Server::bind(place).await.map_err(StartError::Listen)?;
         let bound = server.bound().clone();
@@ -243,34 +211,23 @@ impl Exchange {
             config.base_url = with_port(&config.base_url, port);
         }
         // Reading journal and key files may take a while; other tasks of the process go on meanwhile.
-        let opened = tokio::task::spawn_blocking(move || open(config)).await;
-        let (config, modules, store, denoms) = opened.expect("opening the store does not panic")?;
-        let rules = Arc::new(ExchangeRules::new(Arc::new(denoms), rules_config(&config)));
-        sum_money(&rules, &store)?;
-        let lane = Lane::start(
-            Arc::clone(&rules),
-            store.clone(),
-            Arc::clone(&options.clock),
-            LaneOptions::default(),
-        );
-        let metrics = Arc::new(Metrics::default());
-        let pool = CpuPool::new(config.crypto_threads, POOL_JOBS_MAX);
-        let keys = KeyState::build(&store, &modules, &config, options.clock.now(), &metrics)?;
-        let drain = Drain::new();
+        let open = move || {
+            let core = Core::open(config, options.clock)?;
+            let modules = Arc::new(SecurityModules::open(&core.config)?);
+            let keys = KeyState::build(&core.store, &modules, &core.config, core.now(), &core.metrics)?;
+            Ok::<_, StartError>((core, modules, keys))
+        };
+        let opened = tokio::task::spawn_blocking(open).await;
+        let (core, modules, keys) = opened.expect("opening the store does not panic")?;
+        let pool = CpuPool::new(core.config.crypto_threads, POOL_JOBS_MAX);
+        let drain = core.drain.clone();
         let app = Arc::new(Self {
-            master_public_key,
-            lane,
-            rules,
-            store,
-            crypto: Crypto::new(&pool, &metrics),
+            crypto: Crypto::new(&pool, &core.metrics),
+            core,
             account_hashes: AccountHashes::default(),
             pool,
-            reserve_waiters: Arc::new(Waiters::new(RESERVE_WAITERS_MAX)),
-            clock: options.clock,
-            metrics,
             modules,
             bound,
-            drain: drain.clone(),
             terms,
             privacy,
             keys: watch::Sender::new(Arc::new(keys)),
@@ -279,8 +236,6 @@ impl Exchange {
             management: tokio::sync::Mutex::new(()),
             building: tokio::sync::Mutex::new(()),
             http_stats: server.stats(),
-            claims: Claims::default(),
-            config,
         });
         let mut http = options.http;
         if let Some(idle) = app.config.connection_timeout.to_std() {
@@ -380,7 +335,7 @@ fn documents(config: &DocumentsConfig, built_in: &str) -> Result<Documents, Star
 }
 
 /// The configured master key; a stand-alone exchange has it (or creates it) itself, and both must agree.
-fn master_public_key(config: &ExchangeConfig) -> Result<EddsaPublicKey, StartError> {
+pub(crate) fn master_public_key(config: &ExchangeConfig) -> Result<EddsaPublicKey, StartError> {
     let own = match &config.standalone {
         None => None,
         Some(standalone) => {
@@ -409,72 +364,6 @@ fn listen(config: &ExchangeConfig) -> Listen {
 /// The URL with port 0 (any free port) replaced by the real one.
 fn with_port(base_url: &str, port: u16) -> String {
     base_url.replacen(":0/", &format!(":{port}/"), 1)
-}
-
-fn rules_config(config: &ExchangeConfig) -> RulesConfig {
-    RulesConfig {
-        idle_reserve_expiration: config.idle_reserve_expiration,
-        legal_reserve_expiration: config.legal_reserve_expiration,
-        round_unit: config.currency_round_unit,
-        aggregator_shift: config.workers.aggregator_shift,
-        exchange_base_url: config.base_url.clone(),
-    }
-}
-
-/// Everything on the disk, and whether it belongs together.
-type Opened = (ExchangeConfig, Arc<SecurityModules>, Store, DenomTable);
-
-fn open(config: ExchangeConfig) -> Result<Opened, StartError> {
-    let store = storage::open(&config.store, 1)?;
-    check_master(&store, &config)?;
-    let modules = Arc::new(SecurityModules::open(&config)?);
-    let denoms = DenomTable::load(&store)?;
-    Ok((config, modules, store, denoms))
-}
-
-/// Refuses a store whose denominations were signed by another master key or in another currency: every coin would be
-/// wrong.
-fn check_master(store: &Store, config: &ExchangeConfig) -> Result<(), StartError> {
-    let master_pub = config.master_public_key.expect("the start has settled which master key it is");
-    let Some(found) = store.get::<Denominations>(&DenomKey { serial: DenomSerial(1) })? else {
-        return Ok(());
-    };
-    let (row, currency) = (found.row, config.currency);
-    let message = MasterDenominationKeyValidity {
-        master_pub,
-        start: row.start,
-        expire_withdraw: row.expire_withdraw,
-        expire_deposit: row.expire_deposit,
-        expire_legal: row.expire_legal,
-        value: row.value.of(currency),
-        fee_withdraw: row.fee_withdraw.of(currency),
-        fee_deposit: row.fee_deposit.of(currency),
-        fee_refresh: row.fee_refresh.of(currency),
-        fee_refund: row.fee_refund.of(currency),
-        h_denom_pub: row.h_denom_pub,
-    };
-    if message.verify(&master_pub, &row.master_sig) {
-        return Ok(());
-    }
-    let reason = "the store belongs to another MASTER_PUBLIC_KEY or another [taler] CURRENCY";
-    Err(ConfigError::invalid("exchange", reason).into())
-}
-
-/// Begins the running sums of money: with the rows that are there now, before the first command. They are added by a thread
-/// of their own, since there may be very many.
-fn sum_money(rules: &Arc<ExchangeRules>, store: &Store) -> Result<(), StoreError> {
-    let rows = MoneyFlow::freeze(store)?;
-    let rules = Arc::clone(rules);
-    let sum = move || {
-        if let Err(error) = rules.flow.begin(&rules.denoms, rows.as_ref()) {
-            tracing::error!(%error, "the metrics of money cannot be computed");
-        }
-    };
-    // Without the thread the exchange works as well, just without these metrics.
-    if let Err(error) = std::thread::Builder::new().name("money-sums".into()).spawn(sum) {
-        tracing::error!(%error, "the metrics of money cannot be computed");
-    }
-    Ok(())
 }
 
 /// How long the service sleeps at most between two looks at its keys: clocks can be shifted.

@@ -107,6 +107,18 @@ impl<K: Eq + Hash + Clone> Waiters<K> {
         }
     }
 
+    /// Wakes everybody, whatever they wait for.
+    pub fn wake_all(&self) {
+        for shard in &self.shards {
+            let spots: Vec<_> =
+                shard.lock().unwrap_or_else(PoisonError::into_inner).values().map(Arc::clone).collect();
+            for spot in spots {
+                spot.events.fetch_add(1, Ordering::SeqCst);
+                spot.notify.notify_waiters();
+            }
+        }
+    }
+
     /// How many wait now.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -66,7 +66,7 @@ async fn recoup(app: &Exchange, request: &mut Request) -> Response {
         });
         match errors::decided(app, &keys, Operation::Recoup, app.submit(command).await, false).await? {
             Outcome::Recoup(done) => {
-                app.reserve_waiters.wake(&done.reserve_pub);
+                app.notices.reserves_credited(&[done.reserve_pub]);
                 Ok(Response::json(200, &RecoupResponse { reserve_pub: done.reserve_pub }))
             }
             other => unreachable!("a recoup is answered by {other:?}"),

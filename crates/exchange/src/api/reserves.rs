@@ -2,10 +2,11 @@
 
 use std::time::Duration as StdDuration;
 
-use batzen_http::{Request, Response};
+use batzen_http::{Request, Response, Woken};
 use batzen_protocol::api::exchange::{ReserveBalance, ReserveRequest, ReserveStatus};
 use batzen_protocol::signatures::{WalletReserveHistory, WalletReserveStatus};
 use batzen_protocol::{Duration, ErrorCode, Money, Timestamp};
+use tokio::time::Instant;
 
 use super::check::Checked;
 use super::errors::{self, Operation};
@@ -37,18 +38,23 @@ async fn balance(app: &Exchange, request: &mut Request) -> Response {
             return answer_balance(app, found()?);
         }
         // Registered before the look-up, so that no credit falls in between.
-        let waiter = app.reserve_waiters.register(reserve_pub);
-        let known = found()?;
-        if known.is_some() {
-            return answer_balance(app, known);
-        }
-        if let Ok(mut waiter) = waiter {
+        let waiter = app.notices.wait_for(&reserve_pub);
+        let mut known = found()?;
+        if let (Some(mut waiter), None) = (waiter, &known) {
             request.leave_slot();
-            let timeout = StdDuration::from_millis(timeout_ms).min(LONG_POLL_MAX);
-            // Whatever ended the wait, the answer is what is there now.
-            let _ = waiter.wait(timeout, &app.drain).await;
+            let end = Instant::now() + StdDuration::from_millis(timeout_ms).min(LONG_POLL_MAX);
+            let look_interval = app.notices.look_interval().unwrap_or(LONG_POLL_MAX);
+            while known.is_none() {
+                let look = end.min(Instant::now() + look_interval);
+                let woken = waiter.wait_until(Some(look), &app.drain).await;
+                known = found()?;
+                // Others may have been meant, and another node may have said nothing.
+                if woken == Woken::Drain || Instant::now() >= end {
+                    break;
+                }
+            }
         }
-        answer_balance(app, found()?)
+        answer_balance(app, known)
     };
     answer.await.unwrap_or_else(|refused: Response| refused)
 }

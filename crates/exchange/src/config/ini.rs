@@ -185,6 +185,7 @@ impl Reader<'_> {
             closer_idle_sleep: sleep("CLOSER", default.closer_idle_sleep)?,
             transfer_idle_sleep: sleep("TRANSFER", default.transfer_idle_sleep)?,
             wirewatch_idle_sleep: sleep("WIREWATCH", default.wirewatch_idle_sleep)?,
+            lease: self.duration_or("exchange", "WORKER_LEASE", default.lease)?,
         })
     }
 
@@ -281,6 +282,7 @@ const KNOWN: &[(&str, &[&str])] = &[
             "CLOSER_IDLE_SLEEP_INTERVAL",
             "TRANSFER_IDLE_SLEEP_INTERVAL",
             "WIREWATCH_IDLE_SLEEP_INTERVAL",
+            "WORKER_LEASE",
             "EXPIRE_IDLE_SLEEP_INTERVAL",
             "EXPIRE_SHARD_SIZE",
             "ROUTER_IDLE_SLEEP_INTERVAL",

@@ -3,12 +3,13 @@
 //! All amounts are in the exchange's currency. Everything that a request signed has been verified before.
 
 use batzen_crypto::{CsNonce, EcdhePublicKey, EddsaSignature, HashCode, ShortHash, WireSalt, Wtid};
-use batzen_protocol::{Money, Timestamp};
+use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_tables::exchange::{
-    AccountId, BlindSignature, CoinPub, CoinSignature, DenomSerial, DepositTarget, FreshCoin, MerchantPub,
-    PaytoHash, RefundKey, ReservePub,
+    AccountId, BlindSignature, CoinPub, CoinSignature, DenomSerial, DepositTarget, FreshCoin, LeaseJob,
+    MerchantPub, PaytoHash, RefundKey, ReservePub,
 };
 
+use super::leases::Slots;
 use super::management;
 
 /// A change of money state, or of the key set.
@@ -46,6 +47,8 @@ pub enum Command {
     ExecuteDrain(ExecuteDrain),
     /// A change of the key set.
     Management(management::Command),
+    /// Which worker does what.
+    Lease(Lease),
 }
 
 /// The answer to a command that took effect, now or before.
@@ -79,6 +82,8 @@ pub enum Outcome {
     Drain(Drained),
     /// To [`Command::Management`].
     Management(management::Outcome),
+    /// To [`Command::Lease`].
+    Lease(Leased),
 }
 
 // --- Reserves -------------------------------------------------------------------------------------------------------
@@ -167,6 +172,8 @@ pub struct Credits {
     pub credits: Vec<Credit>,
     /// The last bank row of the page. The cursor never goes back.
     pub cursor: u64,
+    /// How far a range of bank rows has come with that, if a watcher has leased one. Then the cursor follows the ranges.
+    pub range: Option<RangeProgress>,
 }
 
 /// What a page of incoming transfers did.
@@ -176,6 +183,8 @@ pub struct Credited {
     pub reserves: Vec<ReservePub>,
     /// How many transfers were booked now.
     pub booked: usize,
+    /// How the range stands, if one was told of.
+    pub range: Option<RangeState>,
 }
 
 /// Closes one expired reserve and prepares the transfer of its money to where it came from. The target is the reserve's
@@ -520,4 +529,96 @@ pub struct Drained {
     pub amount: Money,
     /// Whether it had been executed before.
     pub repeated: bool,
+}
+
+/// A worker takes, keeps or gives back its part of a job. See [`super::leases`].
+#[derive(Debug, Clone)]
+pub enum Lease {
+    /// A range of an account's bank rows.
+    Range(RangeClaim),
+    /// Slots of a queue.
+    Slots(SlotsClaim),
+}
+
+/// To a [`Lease`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leased {
+    /// The range; none for a watcher that leaves.
+    Range(Option<RangeState>),
+    /// The slots.
+    Slots(SlotsShare),
+}
+
+/// Claims the first range of an account that nobody else is at, or a new one behind the others, instead of the one that the
+/// watcher has.
+#[derive(Debug, Clone, Copy)]
+pub struct RangeClaim {
+    /// The account.
+    pub account: AccountId,
+    /// The watcher.
+    pub holder: u64,
+    /// The watcher's time, not shifted.
+    pub now: Timestamp,
+    /// For how long; none: it leaves.
+    pub lease: Option<Duration>,
+    /// How many rows a new range has, by the distance of their ids.
+    pub size: u64,
+}
+
+/// How far a watcher's range has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RangeProgress {
+    /// The watcher.
+    pub holder: u64,
+    /// The watcher's time, not shifted.
+    pub now: Timestamp,
+    /// For how long it goes on holding the range.
+    pub lease: Duration,
+    /// Where the range begins.
+    pub start: u64,
+    /// The last row up to which all are imported.
+    pub latest: u64,
+    /// If the range is complete: up to where there are no more rows.
+    pub seen_until: Option<u64>,
+}
+
+/// A range that is not complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RangeState {
+    /// The row after which it begins.
+    pub start: u64,
+    /// The last row that belongs to it.
+    pub end: u64,
+    /// The last row that was imported.
+    pub latest: u64,
+    /// Whether everything before it is imported.
+    pub is_first: bool,
+    /// Whether the watcher holds it.
+    pub is_ours: bool,
+    /// Whether other watchers hold ranges.
+    pub has_others: bool,
+}
+
+/// A worker's slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SlotsShare {
+    /// Those it holds.
+    pub slots: Slots,
+    /// Whether these are more than its share.
+    pub has_excess: bool,
+}
+
+/// Takes or keeps a worker's share of a queue's slots.
+#[derive(Debug, Clone, Copy)]
+pub struct SlotsClaim {
+    /// Whose queue.
+    pub job: LeaseJob,
+    /// The worker: any number but 0, below 2^63.
+    pub holder: u64,
+    /// The worker's time, not shifted.
+    pub now: Timestamp,
+    /// For how long; none: it leaves.
+    pub lease: Option<Duration>,
+    /// Whether it gives up what is more than its share.
+    pub gives: bool,
 }

@@ -12,6 +12,7 @@
 //! | [`refreshes`] | [`Melt`], [`Reveal`] |
 //! | [`recoups`] | [`Recoup`], [`RecoupRefresh`] |
 //! | [`transfers`] | [`Aggregate`], [`TransfersDone`], [`TransferFailed`], [`TransferRetry`], [`ExecuteDrain`] |
+//! | [`leases`] | [`Lease`]: which worker does what |
 //! | [`management`] | what the offline keys sign |
 //!
 //! Reads that need no batch are in [`read`], the balance sheet is in [`totals`]. A refused command changes nothing; where
@@ -22,6 +23,7 @@ mod command;
 pub mod denoms;
 pub mod flow;
 pub mod history;
+pub mod leases;
 pub mod management;
 pub mod read;
 pub mod recoups;
@@ -115,6 +117,7 @@ impl Rules for ExchangeRules {
             | Command::TransferRetry(TransferRetry { wtid }) => transfers::plan_transfer(*wtid, plan),
             Command::ExecuteDrain(command) => transfers::plan_drain(command, plan),
             Command::Management(command) => management::plan(command, plan),
+            Command::Lease(command) => leases::plan_lease(command, plan),
         }
     }
 
@@ -126,6 +129,7 @@ impl Rules for ExchangeRules {
                 | Command::Aggregate(_)
                 | Command::TransfersDone(_)
                 | Command::TransferFailed(_)
+                | Command::Lease(_)
         )
     }
 
@@ -155,6 +159,7 @@ impl Rules for ExchangeRules {
             Command::Management(command) => {
                 management::execute(rows, command, now).map(Outcome::Management).map_err(Refusal::Management)
             }
+            Command::Lease(command) => Ok(Outcome::Lease(leases::execute(rows, command))),
         }
     }
 

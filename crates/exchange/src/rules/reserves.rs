@@ -13,6 +13,7 @@ use batzen_tables::exchange::{
     WtidKey,
 };
 
+use super::leases;
 use super::transfers::{self, Payment};
 use super::{
     CloseReserve, Closed, Credited, Credits, DenomTerms, ExchangeRules, HistoryPaid, Refusal, ReserveHistory,
@@ -46,6 +47,9 @@ pub(super) fn plan_history(command: &ReserveHistory, plan: &mut Plan) {
 
 pub(super) fn plan_credits(command: &Credits, plan: &mut Plan) {
     plan.row::<Cursors>(AccountKey { account: command.account });
+    if command.range.is_some() {
+        leases::plan_ranges(command.account, plan);
+    }
     for credit in &command.credits {
         plan.row::<Reserves>(ReserveKey { reserve_pub: credit.reserve_pub });
         plan.row::<ReservesIn>(ReserveInKey {
@@ -243,7 +247,9 @@ impl ExchangeRules {
         if cursor.is_none_or(|cursor| cursor < command.cursor) {
             rows.put::<Cursors>(&key, CursorRow { bank_row: command.cursor });
         }
-        Ok(Credited { reserves, booked })
+        let range =
+            command.range.as_ref().and_then(|progress| leases::advance(rows, command.account, progress));
+        Ok(Credited { reserves, booked, range })
     }
 
     /// Adds money to a reserve, which it creates if need be. Both dates only move ahead; the first account that sent

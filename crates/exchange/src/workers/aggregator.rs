@@ -7,8 +7,8 @@
 //!
 //! The queue of due deposits is read from the index alone. Parts of many units are in flight at the same time, so that one
 //! commit takes in several units and the next ones are found while it happens; but never more than [`IN_FLIGHT_DEPOSITS`]
-//! deposits, so that payments behind them in the lane do not wait long. Several aggregators share the work by claiming
-//! targets ([`super::Claims`]).
+//! deposits, so that payments behind them in the lane do not wait long. Several aggregators, in whatever processes, have a
+//! share of the targets each ([`super::leases`]), so that they do not change the same rows.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
@@ -20,20 +20,20 @@ use batzen_protocol::Timestamp;
 use batzen_store::{Store, StoreError};
 use batzen_tables::exchange::{
     AccountId, AggregateKey, AggregateRow, Aggregates, DepositTarget, KycRequirementKey, KycRequirements,
-    WireTargetKey, WireTargets,
+    LeaseJob, WireFees, WireTargetKey, WireTargets,
 };
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use super::claims::Claim;
+use super::leases::{self, Share};
 use super::{
-    Aside, Bells, Mode, Progress, WorkerError, check_drain, debit_accounts, decide, idle_interval, pause,
-    read,
+    Aside, Mode, Progress, WorkerError, check_drain, debit_accounts, decide, idle_interval, pause, read,
 };
+use crate::core::Core;
+use crate::rules::leases::Slots;
 use crate::rules::read::DuePosition;
 use crate::rules::transfers::{AGGREGATE_DEPOSITS_MAX, payto_method, round_down};
 use crate::rules::{self, Aggregate, Aggregated, Command, Outcome, Refusal, Trigger};
-use crate::service::Exchange;
 
 /// Deposits paid by one transfer at most, so that its list stays readable for the merchant; more are paid by the next.
 const UNIT_DEPOSITS_MAX: usize = 10_000;
@@ -53,21 +53,18 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// When the store fails again and again; what was prepared before stays.
-pub async fn run_until_idle(app: &Exchange) -> Result<Progress, WorkerError> {
-    let bells = Bells::default();
-    let mut aggregator = Aggregator::new(app, Mode::UntilIdle, &bells);
+pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
+    let mut aggregator = Aggregator::new(app, Mode::UntilIdle);
     let mut progress = Progress::default();
     loop {
         let round = aggregator.round().await?;
         progress = Progress { done: progress.done + round.progress.done, ..round.progress };
-        if round.busy.is_empty() {
+        if round.others == 0 {
+            aggregator.share.leave().await;
             return Ok(progress);
         }
         // Whoever waits for our end expects that everything is aggregated, by whomever.
-        tokio::select! {
-            () = app.drain.draining() => return Err(WorkerError::Stopped),
-            () = app.claims.targets.freed(&round.busy) => {}
-        }
+        aggregator.share.wait_for_others(round.others).await?;
     }
 }
 
@@ -75,42 +72,34 @@ pub async fn run_until_idle(app: &Exchange) -> Result<Progress, WorkerError> {
 ///
 /// # Errors
 /// When the store fails.
-pub async fn serve(app: &Exchange) -> Result<(), WorkerError> {
-    run(app, &Bells::default()).await
+pub async fn serve(app: &Core) -> Result<(), WorkerError> {
+    run(app).await
 }
 
 /// Aggregates until the service ends.
-pub(super) async fn run(app: &Exchange, bells: &Bells) -> Result<(), WorkerError> {
-    let mut aggregator = Aggregator::new(app, Mode::Service, bells);
-    let shift = app.config.workers.aggregator_shift;
-    loop {
-        aggregator.round().await?;
-        let now = app.rules.aggregation_time(app.now());
-        let next = read(app, move |store| rules::read::next_ready(store, Some(now))).await?;
-        // It counts as due from the next tick of the aggregator's coarse clock on.
-        let due = next.map(|next| app.rules.aggregation_time(next.saturating_add(shift)));
-        let until = due.and_then(|due| due.saturating_since(app.now()).to_std());
-        let idle = idle_interval(app.config.workers.aggregator_idle_sleep);
-        pause(app, until.map_or(idle, |until| until.clamp(PAUSE_MIN, idle.max(PAUSE_MIN)))).await?;
-    }
+pub(super) async fn run(app: &Core) -> Result<(), WorkerError> {
+    let mut aggregator = Aggregator::new(app, Mode::Service);
+    let ended = aggregator.run().await;
+    aggregator.share.leave().await;
+    ended
 }
 
 struct Aggregator<'a> {
-    app: &'a Exchange,
+    app: &'a Core,
     mode: Mode,
-    bells: &'a Bells,
     /// The accounts that pay, with the methods of their payto URIs.
     accounts: Arc<[(AccountId, String)]>,
     aside: Aside<DepositTarget>,
     /// Whether units left half-way were looked for.
     resumed: bool,
+    share: Share<'a>,
 }
 
 /// What came of a look at all that is due.
 struct Round {
     progress: Progress,
-    /// Targets that somebody else was at.
-    busy: Vec<DepositTarget>,
+    /// How many targets are others'.
+    others: usize,
 }
 
 /// A unit of aggregation on its way.
@@ -125,7 +114,6 @@ struct Unit {
     taken: usize,
     /// How many more there probably are, at most one more than fit into a part.
     left: usize,
-    _claim: Claim<DepositTarget>,
 }
 
 impl Unit {
@@ -162,51 +150,71 @@ enum Fate {
 }
 
 impl<'a> Aggregator<'a> {
-    fn new(app: &'a Exchange, mode: Mode, bells: &'a Bells) -> Self {
+    fn new(app: &'a Core, mode: Mode) -> Self {
         let accounts = debit_accounts(app).map(|account| (account.id, account.method.to_owned()));
         let accounts = accounts.collect();
-        Self { app, mode, bells, accounts, aside: Aside::new(), resumed: false }
+        let share = Share::new(app, mode, LeaseJob::Aggregator);
+        Self { app, mode, accounts, aside: Aside::new(), resumed: false, share }
+    }
+
+    async fn run(&mut self) -> Result<(), WorkerError> {
+        let app = self.app;
+        let shift = app.config.workers.aggregator_shift;
+        loop {
+            let round = self.round().await?;
+            let now = app.rules.aggregation_time(app.now());
+            let next = read(app, move |store| rules::read::next_ready(store, Some(now))).await?;
+            // It counts as due from the next tick of the aggregator's coarse clock on.
+            let due = next.map(|next| app.rules.aggregation_time(next.saturating_add(shift)));
+            let until = due.and_then(|due| due.saturating_since(app.now()).to_std());
+            let mut idle = idle_interval(app.config.workers.aggregator_idle_sleep);
+            if round.others > 0 {
+                // Should the others end without a word, their share is free then.
+                idle = idle.min(leases::lease(app));
+            }
+            pause(app, until.map_or(idle, |until| until.clamp(PAUSE_MIN, idle.max(PAUSE_MIN)))).await?;
+        }
     }
 
     /// Looks through all that is due, once.
     async fn round(&mut self) -> Result<Round, WorkerError> {
-        let mut round = Round { progress: Progress::default(), busy: Vec::new() };
-        self.measure().await?;
+        let mut round = Round { progress: Progress::default(), others: 0 };
+        let first = self.measure().await?;
         if !self.resumed {
             let units = self.half_way().await?;
             self.work(units, &mut round).await?;
             self.resumed = true;
         }
         let now = self.app.rules.aggregation_time(self.app.now());
-        let mut position = Some(DuePosition::default());
+        // Without work there is nothing to share.
+        let mut position = first.filter(|first| *first <= now).map(|_| DuePosition::default());
         while let Some(from) = position.take() {
             check_drain(self.app)?;
             let accounts = Arc::clone(&self.accounts);
-            let (found, next) = read(self.app, move |store| {
-                let (targets, next) = rules::read::due_targets(store, now, &from, PAGE_DEPOSITS)?;
-                Ok((look_up(store, targets, &accounts, now)?, next))
+            let slots = self.share.slots().await?;
+            let (found, others, next) = read(self.app, move |store| {
+                let (mut targets, next) = rules::read::due_targets(store, now, &from, PAGE_DEPOSITS)?;
+                let all = targets.len();
+                targets.retain(|target| is_ours(slots, target));
+                let others = all - targets.len();
+                Ok((look_up(store, targets, &accounts, now)?, others, next))
             })
             .await?;
             position = next;
+            round.others += others;
             let mut units = VecDeque::with_capacity(found.len());
             for (target, found) in found {
                 match found {
-                    Found::Payable { account, method, transient, left } => {
-                        match self.app.claims.targets.take(target) {
-                            Some(claim) => units.push_back(Unit {
-                                target,
-                                account,
-                                method,
-                                wtid: transient.map_or_else(Wtid::random, |transient| transient.wtid),
-                                kyc_hold: transient.and_then(|transient| transient.kyc_hold),
-                                trigger: Trigger::Due,
-                                taken: 0,
-                                left,
-                                _claim: claim,
-                            }),
-                            None => round.busy.push(target),
-                        }
-                    }
+                    Found::Payable { account, method, transient, left } => units.push_back(Unit {
+                        target,
+                        account,
+                        method,
+                        wtid: transient.map_or_else(Wtid::random, |transient| transient.wtid),
+                        kyc_hold: transient.and_then(|transient| transient.kyc_hold),
+                        trigger: Trigger::Due,
+                        taken: 0,
+                        left,
+                    }),
                     Found::Aside(reason) => self.set_aside(target, &reason),
                 }
             }
@@ -224,27 +232,29 @@ impl<'a> Aggregator<'a> {
         }
     }
 
-    async fn measure(&self) -> Result<(), WorkerError> {
+    /// When the first of all became ready.
+    async fn measure(&self) -> Result<Option<Timestamp>, WorkerError> {
         let now = self.app.now();
         let first = read(self.app, |store| rules::read::next_ready(store, None)).await?;
         let lag = first.map_or(0, |ready| now.saturating_since(ready).as_micros() / 1_000_000);
         self.app.metrics.workers.aggregation_lag_s.set(lag);
-        Ok(())
+        Ok(first)
     }
 
     /// Transient aggregates that can be paid: those whose unit was left half-way, that a lower wire fee has made large
     /// enough, or whose KYC hold is over.
     async fn half_way(&mut self) -> Result<VecDeque<Unit>, WorkerError> {
-        let keys = self.app.keys();
         let now = self.app.now();
         let round_unit = self.app.config.currency_round_unit;
-        // The smallest sum that an account can pay now.
-        let fees: HashMap<AccountId, _> = self
-            .accounts
-            .iter()
-            .filter_map(|(id, method)| Some((*id, keys.wire_fee(method, now)?.wire_fee)))
-            .collect();
+        let accounts = Arc::clone(&self.accounts);
         let found: Vec<(AggregateKey, Wtid)> = read(self.app, move |store| {
+            // The smallest sum that an account can pay now.
+            let mut fees: HashMap<AccountId, _> = HashMap::new();
+            for (id, method) in accounts.iter() {
+                let periods = store.lookup::<WireFees>(WireFees::BY_METHOD, method)?;
+                let valid = periods.iter().find(|found| found.key.start <= now && now < found.row.end);
+                fees.extend(valid.map(|found| (*id, found.row.wire_fee)));
+            }
             let mut found = Vec::new();
             store.scan::<Aggregates>(|aggregate| {
                 let fee = fees.get(&aggregate.key.account);
@@ -263,10 +273,11 @@ impl<'a> Aggregator<'a> {
             Ok(payable)
         })
         .await?;
+        let slots = if found.is_empty() { Slots::default() } else { self.share.slots().await? };
         let unit = |(key, wtid): (AggregateKey, Wtid)| {
             let (account, method) = self.accounts.iter().find(|(id, _)| *id == key.account)?.clone();
             let target = DepositTarget { h_payto: key.h_payto, merchant_pub: key.merchant_pub };
-            Some(Unit {
+            is_ours(slots, &target).then_some(Unit {
                 target,
                 account,
                 method,
@@ -275,7 +286,6 @@ impl<'a> Aggregator<'a> {
                 trigger: Trigger::Continued,
                 taken: 0,
                 left: AGGREGATE_DEPOSITS_MAX,
-                _claim: self.app.claims.targets.take(target)?,
             })
         };
         Ok(found.into_iter().filter_map(unit).collect())
@@ -283,6 +293,7 @@ impl<'a> Aggregator<'a> {
 
     /// Works units off, several at a time.
     async fn work(&mut self, mut units: VecDeque<Unit>, round: &mut Round) -> Result<(), WorkerError> {
+        let before = round.progress.done;
         let mut in_flight = FuturesUnordered::new();
         let mut weight = 0;
         loop {
@@ -295,7 +306,12 @@ impl<'a> Aggregator<'a> {
                 let (app, mode) = (self.app, self.mode);
                 in_flight.push(async move { (unit_weight, part(app, mode, unit).await) });
             }
-            let Some((unit_weight, ended)) = in_flight.next().await else { return Ok(()) };
+            let Some((unit_weight, ended)) = in_flight.next().await else {
+                if round.progress.done > before {
+                    self.app.notices.transfers_prepared();
+                }
+                return Ok(());
+            };
             weight -= unit_weight;
             let (unit, fate) = ended?;
             match fate {
@@ -303,7 +319,8 @@ impl<'a> Aggregator<'a> {
                 Fate::More => units.push_front(unit),
                 Fate::Done => {
                     round.progress.done += 1;
-                    self.bells.transfer.notify_one();
+                    // Others are told of many at once.
+                    self.app.notices.transfers.notify_one();
                 }
                 // Somebody else was faster; what is left of it comes with the next round.
                 Fate::Nothing => {}
@@ -311,6 +328,10 @@ impl<'a> Aggregator<'a> {
             }
         }
     }
+}
+
+fn is_ours(slots: Slots, target: &DepositTarget) -> bool {
+    slots.has(target.h_payto.as_bytes()[0], target.merchant_pub.as_bytes()[0])
 }
 
 /// Finds out how targets can be paid.
@@ -366,7 +387,7 @@ fn transient(store: &Store, key: &AggregateKey, row: &AggregateRow) -> Result<Tr
 }
 
 /// Has the next part of a unit decided.
-async fn part(app: &Exchange, mode: Mode, mut unit: Unit) -> Result<(Unit, Fate), WorkerError> {
+async fn part(app: &Core, mode: Mode, mut unit: Unit) -> Result<(Unit, Fate), WorkerError> {
     let metrics = &app.metrics.workers;
     let DepositTarget { h_payto, merchant_pub } = unit.target;
     let mut races = 0;

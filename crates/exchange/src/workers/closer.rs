@@ -1,21 +1,22 @@
 //! closer: turns what is left on expired reserves into prepared transfers to where the money came from.
 //!
-//! One reserve a command. Reserves without origin account are not in the queue; those whose origin no account of ours can
+//! One reserve a command. Several closers have a share of the reserves each ([`super::leases`]). Reserves without origin account are not in the queue; those whose origin no account of ours can
 //! pay to, or for whose expiration day no closing fee is known, are passed by.
 
 use std::time::Duration;
 
 use batzen_crypto::{HashCode, Wtid};
 use batzen_store::Found;
-use batzen_tables::exchange::{ReservePub, Reserves};
+use batzen_tables::exchange::{LeaseJob, ReservePub, Reserves};
 
+use super::leases::{self, Share};
 use super::{
-    Aside, Bells, Mode, Progress, WorkerError, check_drain, debit_account, decide, idle_interval, pause,
-    queues, read,
+    Aside, Mode, Progress, WorkerError, check_drain, debit_account, decide, idle_interval, pause, queues,
+    read,
 };
+use crate::core::Core;
 use crate::rules::transfers::payto_method;
 use crate::rules::{self, CloseReserve, Closed, Command, Outcome, Refusal};
-use crate::service::Exchange;
 
 /// Reserves read at once.
 const PAGE: usize = 256;
@@ -28,46 +29,67 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// When the store fails again and again; what was closed before stays.
-pub async fn run_until_idle(app: &Exchange) -> Result<Progress, WorkerError> {
-    Closer::new(app, Mode::UntilIdle, &Bells::default()).round().await
+pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
+    let mut closer = Closer::new(app, Mode::UntilIdle);
+    let mut progress = Progress::default();
+    loop {
+        let (round, others) = closer.round().await?;
+        progress = Progress { done: progress.done + round.done, ..round };
+        if others == 0 {
+            closer.share.leave().await;
+            return Ok(progress);
+        }
+        closer.share.wait_for_others(others).await?;
+    }
 }
 
 /// Closes expired reserves until the service ends, beside the service's own worker.
 ///
 /// # Errors
 /// When the store fails.
-pub async fn serve(app: &Exchange) -> Result<(), WorkerError> {
-    run(app, &Bells::default()).await
+pub async fn serve(app: &Core) -> Result<(), WorkerError> {
+    run(app).await
 }
 
 /// Closes until the service ends.
-pub(super) async fn run(app: &Exchange, bells: &Bells) -> Result<(), WorkerError> {
-    let mut closer = Closer::new(app, Mode::Service, bells);
-    loop {
-        closer.round().await?;
-        let now = app.now();
-        let next = read(app, move |store| queues::next_expiration(store, now)).await?;
-        let until = next.and_then(|next| next.saturating_since(now).to_std());
-        let idle = idle_interval(app.config.workers.closer_idle_sleep);
-        pause(app, until.map_or(idle, |until| until.clamp(PAUSE_MIN, idle.max(PAUSE_MIN)))).await?;
-    }
+pub(super) async fn run(app: &Core) -> Result<(), WorkerError> {
+    let mut closer = Closer::new(app, Mode::Service);
+    let ended = closer.run().await;
+    closer.share.leave().await;
+    ended
 }
 
 struct Closer<'a> {
-    app: &'a Exchange,
+    app: &'a Core,
     mode: Mode,
-    bells: &'a Bells,
     aside: Aside<ReservePub>,
+    share: Share<'a>,
 }
 
 impl<'a> Closer<'a> {
-    fn new(app: &'a Exchange, mode: Mode, bells: &'a Bells) -> Self {
-        Self { app, mode, bells, aside: Aside::new() }
+    fn new(app: &'a Core, mode: Mode) -> Self {
+        let share = Share::new(app, mode, LeaseJob::Closer);
+        Self { app, mode, aside: Aside::new(), share }
     }
 
-    /// One pass over all reserves that are expired now.
-    async fn round(&mut self) -> Result<Progress, WorkerError> {
-        let mut progress = Progress::default();
+    async fn run(&mut self) -> Result<(), WorkerError> {
+        let app = self.app;
+        loop {
+            let (_, others) = self.round().await?;
+            let now = app.now();
+            let next = read(app, move |store| queues::next_expiration(store, now)).await?;
+            let until = next.and_then(|next| next.saturating_since(now).to_std());
+            let mut idle = idle_interval(app.config.workers.closer_idle_sleep);
+            if others > 0 {
+                idle = idle.min(leases::lease(app));
+            }
+            pause(app, until.map_or(idle, |until| until.clamp(PAUSE_MIN, idle.max(PAUSE_MIN)))).await?;
+        }
+    }
+
+    /// One pass over all reserves that are expired now; and how many of them are others' to close.
+    async fn round(&mut self) -> Result<(Progress, usize), WorkerError> {
+        let (mut progress, mut others) = (Progress::default(), 0);
         let now = self.app.now();
         let mut position = None;
         loop {
@@ -75,6 +97,11 @@ impl<'a> Closer<'a> {
             let page = read(self.app, move |store| queues::expired_reserves(store, now, from, PAGE)).await?;
             for found in &page {
                 check_drain(self.app)?;
+                let key = found.key.reserve_pub.as_bytes();
+                if !self.share.slots().await?.has(key[0], key[31]) {
+                    others += 1;
+                    continue;
+                }
                 match self.close(found).await? {
                     Ok(true) => progress.done += 1,
                     Ok(false) => {}
@@ -93,7 +120,7 @@ impl<'a> Closer<'a> {
         }
         progress.set_aside = self.aside.end_round();
         self.app.metrics.workers.reserves_set_aside.set(progress.set_aside);
-        Ok(progress)
+        Ok((progress, others))
     }
 
     /// Whether it was closed now, or why it cannot be.
@@ -124,7 +151,7 @@ impl<'a> Closer<'a> {
                     tracing::debug!(%reserve_pub, %wtid, %amount, %fee, %paid, "reserve closed");
                     self.app.metrics.workers.closings.inc();
                     if !paid.is_zero() {
-                        self.bells.transfer.notify_one();
+                        self.app.notices.transfers_prepared();
                     }
                     return Ok(Ok(true));
                 }

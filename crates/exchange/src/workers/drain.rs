@@ -11,12 +11,12 @@ use batzen_store::Found;
 use batzen_tables::exchange::Drains;
 
 use super::{
-    Aside, Bells, Mode, Progress, WorkerError, check_drain, debit_account, debit_accounts, decide,
-    idle_interval, pause, queues, read,
+    Aside, Mode, Progress, WorkerError, check_drain, debit_account, debit_accounts, decide, idle_interval,
+    pause, queues, read,
 };
+use crate::core::Core;
 use crate::rules::transfers::payto_method;
 use crate::rules::{Command, ExecuteDrain, Outcome};
-use crate::service::Exchange;
 
 /// Orders read at once.
 const PAGE: usize = 256;
@@ -25,21 +25,21 @@ const PAGE: usize = 256;
 ///
 /// # Errors
 /// When the store fails again and again; what was executed before stays.
-pub async fn run_until_idle(app: &Exchange) -> Result<Progress, WorkerError> {
-    Orders { app, mode: Mode::UntilIdle, bells: &Bells::default(), aside: Aside::new() }.round().await
+pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
+    Orders { app, mode: Mode::UntilIdle, aside: Aside::new() }.round().await
 }
 
 /// Executes orders until the service ends, beside the service's own worker.
 ///
 /// # Errors
 /// When the store fails.
-pub async fn serve(app: &Exchange) -> Result<(), WorkerError> {
-    run(app, &Bells::default()).await
+pub async fn serve(app: &Core) -> Result<(), WorkerError> {
+    run(app).await
 }
 
 /// Executes orders until the service ends.
-pub(super) async fn run(app: &Exchange, bells: &Bells) -> Result<(), WorkerError> {
-    let mut orders = Orders { app, mode: Mode::Service, bells, aside: Aside::new() };
+pub(super) async fn run(app: &Core) -> Result<(), WorkerError> {
+    let mut orders = Orders { app, mode: Mode::Service, aside: Aside::new() };
     loop {
         orders.round().await?;
         pause(app, idle_interval(app.config.workers.closer_idle_sleep)).await?;
@@ -47,9 +47,8 @@ pub(super) async fn run(app: &Exchange, bells: &Bells) -> Result<(), WorkerError
 }
 
 struct Orders<'a> {
-    app: &'a Exchange,
+    app: &'a Core,
     mode: Mode,
-    bells: &'a Bells,
     aside: Aside<Wtid>,
 }
 
@@ -115,7 +114,7 @@ impl Orders<'_> {
                 if !drained.repeated {
                     tracing::info!(%wtid, amount = %drained.amount, to = order.payto_uri, "profit is paid out");
                     app.metrics.workers.drains.inc();
-                    self.bells.transfer.notify_one();
+                    app.notices.transfers_prepared();
                 }
                 Ok(Ok(!drained.repeated))
             }

@@ -19,12 +19,11 @@
 //! transfers that the bank has refused for good.
 
 pub mod aggregator;
-mod claims;
 pub mod closer;
 pub mod drain;
+mod leases;
 mod metrics;
 mod queues;
-mod shards;
 pub mod transfer;
 pub mod wirewatch;
 
@@ -37,15 +36,14 @@ use batzen_http::gateway::{GatewayAuth, WireGatewayClient};
 use batzen_http::{Client, ClientError, ClientOptions, RetryPolicy};
 use batzen_store::{Store, StoreError};
 use batzen_tables::exchange::AccountId;
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::config::{self, AccountConfig, GatewayConfig};
+use crate::core::Core;
 use crate::rules::transfers::payto_method;
 use crate::rules::{Command, Outcome, Refusal};
 use crate::service::Exchange;
 
-pub use claims::Claims;
 pub use metrics::WorkerMetrics;
 
 /// How often something that fails is tried when a worker runs only until it is idle.
@@ -108,6 +106,8 @@ pub struct Sharing {
     /// How many workers are planned. 0: nothing is held against others, they may work on the same; what they do twice counts
     /// once. None: what suits.
     pub workers: Option<u32>,
+    /// The account to watch (wirewatch); none: all of them.
+    pub account: Option<AccountId>,
 }
 
 /// How long a worker goes on.
@@ -143,18 +143,10 @@ fn growing(first_ms: u64, max_ms: u64) -> RetryPolicy {
     }
 }
 
-/// By which workers wake each other.
-#[derive(Debug, Default)]
-struct Bells {
-    /// A transfer was prepared.
-    transfer: Notify,
-}
-
 /// The running workers. They stop by themselves when [`Exchange::drain`] fires.
 #[derive(Debug, Default)]
 pub struct Workers {
     tasks: JoinSet<()>,
-    bells: Arc<Bells>,
 }
 
 impl Workers {
@@ -165,11 +157,6 @@ impl Workers {
                 tracing::error!(%error, "worker ended abnormally");
             }
         }
-    }
-
-    /// Looks for transfers to execute now, for instance after a failed one was released for another attempt.
-    pub fn wake_transfer(&self) {
-        self.bells.transfer.notify_one();
     }
 
     /// Keeps a worker running: one that ends abnormally is started anew, as its successor after a kill would be.
@@ -205,7 +192,6 @@ impl Workers {
 /// Starts all workers of an exchange. Must be called within a tokio runtime.
 pub fn start(app: &Arc<Exchange>) -> Workers {
     let mut workers = Workers::default();
-    let bells = Arc::clone(&workers.bells);
     for account in wirewatch::accounts(app) {
         let account = account.clone();
         workers.spawn("wirewatch", app, move |app| {
@@ -214,24 +200,16 @@ pub fn start(app: &Arc<Exchange>) -> Workers {
         });
     }
     macro_rules! spawn {
-        ($($worker:ident),*) => {$({
-            let bells = Arc::clone(&bells);
-            workers.spawn(stringify!($worker), app, move |app| {
-                let bells = Arc::clone(&bells);
-                async move { $worker::run(&app, &bells).await }
-            });
-        })*};
+        ($($worker:ident),*) => {$(
+            workers.spawn(stringify!($worker), app, |app| async move { $worker::run(&app).await });
+        )*};
     }
     spawn!(aggregator, transfer, closer, drain);
     workers
 }
 
 /// Has a command decided, asking again while queue or disk are full.
-async fn decide(
-    app: &Exchange,
-    mode: Mode,
-    command: Command,
-) -> Result<Result<Outcome, Refusal>, WorkerError> {
+async fn decide(app: &Core, mode: Mode, command: Command) -> Result<Result<Outcome, Refusal>, WorkerError> {
     let mut attempts = 0;
     loop {
         match app.submit(command.clone()).await {
@@ -251,7 +229,7 @@ async fn decide(
 
 /// Reads from the store, off the threads that serve requests.
 async fn read<T: Send + 'static>(
-    app: &Exchange,
+    app: &Core,
     read: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, WorkerError> {
     let store = app.store.clone();
@@ -263,12 +241,12 @@ async fn read<T: Send + 'static>(
 }
 
 /// Sleeps, unless the service ends.
-async fn pause(app: &Exchange, duration: Duration) -> Result<(), WorkerError> {
+async fn pause(app: &Core, duration: Duration) -> Result<(), WorkerError> {
     if app.drain.sleep(duration).await { Err(WorkerError::Stopped) } else { Ok(()) }
 }
 
 /// Stops a worker between two items when the service ends.
-fn check_drain(app: &Exchange) -> Result<(), WorkerError> {
+fn check_drain(app: &Core) -> Result<(), WorkerError> {
     if app.drain.is_draining() { Err(WorkerError::Stopped) } else { Ok(()) }
 }
 
@@ -279,7 +257,7 @@ fn idle_interval(configured: batzen_protocol::Duration) -> Duration {
 }
 
 /// The account that pays to accounts of this method: the first that may.
-fn debit_account<'a>(app: &'a Exchange, method: &str) -> Option<Account<'a>> {
+fn debit_account<'a>(app: &'a Core, method: &str) -> Option<Account<'a>> {
     debit_accounts(app).find(|account| account.method.eq_ignore_ascii_case(method))
 }
 
@@ -291,7 +269,7 @@ struct Account<'a> {
     method: &'a str,
 }
 
-fn debit_accounts(app: &Exchange) -> impl Iterator<Item = Account<'_>> {
+fn debit_accounts(app: &Core) -> impl Iterator<Item = Account<'_>> {
     app.config.accounts.iter().filter(|config| config.enable_debit).filter_map(|config| {
         let method = payto_method(&config.payto_uri)?;
         Some(Account { id: AccountId::of_payto(&config.payto_uri), config, method })

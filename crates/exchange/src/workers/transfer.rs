@@ -2,8 +2,8 @@
 //!
 //! What is asked of the bank for a transfer never changes, and the bank knows it by its request uid: so it may be asked again
 //! after any failure, and never pays twice. The open transfers are looked through from the front every time, without a
-//! cursor, so none can be skipped for good. Several workers share the queue by claiming transfers ([`super::Claims`]), a page
-//! at a time; a claim ends with its worker. What the bank has answered is recorded a page in a command, while other requests
+//! cursor, so none can be skipped for good. Several workers, in whatever processes, have a share of the queue each
+//! ([`super::leases`]). What the bank has answered is recorded a page in a command, while other requests
 //! are in flight: no request waits for a commit, and what a kill keeps from being recorded is asked for again.
 //!
 //! | the bank says | then |
@@ -23,18 +23,19 @@ use batzen_http::ClientError;
 use batzen_http::gateway::{TransactionResponse, TransferRequest, WireGatewayClient};
 use batzen_protocol::ErrorCode;
 use batzen_store::{Found, StoreError};
-use batzen_tables::exchange::{AccountId, Prepared, PreparedRow, WireTargetKey, WireTargets};
+use batzen_tables::exchange::{AccountId, LeaseJob, Prepared, WireTargetKey, WireTargets};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use super::claims::{Claim, Member};
+use super::leases::{self, Share};
 use super::{
-    Aside, Bells, Mode, Progress, Sharing, WorkerError, check_drain, client, debit_accounts, gateway,
-    growing, idle_interval, pause, queues, read,
+    Aside, Mode, Progress, Sharing, WorkerError, check_drain, client, debit_accounts, gateway, growing,
+    idle_interval, pause, queues, read,
 };
+use crate::core::Core;
+use crate::rules::leases::Slots;
 use crate::rules::{Command, ExchangeRules, TransferFailed, TransfersDone};
-use crate::service::Exchange;
 
 /// Transfers asked for at the same time.
 const IN_FLIGHT_MAX: usize = 256;
@@ -53,8 +54,6 @@ const RECORD_SOON: usize = 128;
 const RECORD_AFTER: Duration = Duration::from_millis(5);
 /// Unrecorded answers; nothing more is asked for until some of them are recorded.
 const UNRECORDED_MAX: usize = 1_024;
-/// Transfers of other workers that somebody waits for at the end.
-const BUSY_MAX: usize = 1_024;
 /// An account whose bank has failed so often in a row is left alone for some time.
 const FAILURES_IN_A_ROW: u32 = 8;
 
@@ -62,7 +61,7 @@ const FAILURES_IN_A_ROW: u32 = 8;
 ///
 /// # Errors
 /// [`WorkerError::Bank`] when the bank fails again and again on one of them. The others are still tried.
-pub async fn run_until_idle(app: &Exchange) -> Result<Progress, WorkerError> {
+pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
     share_until_idle(app, Sharing::default()).await
 }
 
@@ -70,9 +69,10 @@ pub async fn run_until_idle(app: &Exchange) -> Result<Progress, WorkerError> {
 ///
 /// # Errors
 /// As [`run_until_idle`].
-pub async fn share_until_idle(app: &Exchange, sharing: Sharing) -> Result<Progress, WorkerError> {
+pub async fn share_until_idle(app: &Core, sharing: Sharing) -> Result<Progress, WorkerError> {
     let mut transfers = Transfers::new(app, Mode::UntilIdle, sharing)?;
     transfers.until_idle().await?;
+    transfers.share.leave().await;
     match transfers.gave_up {
         Some(error) => Err(error),
         None => Ok(transfers.progress),
@@ -83,14 +83,14 @@ pub async fn share_until_idle(app: &Exchange, sharing: Sharing) -> Result<Progre
 ///
 /// # Errors
 /// When the store fails.
-pub async fn serve(app: &Exchange, sharing: Sharing) -> Result<(), WorkerError> {
-    Transfers::new(app, Mode::Service, sharing)?.serve(&Bells::default()).await
+pub async fn serve(app: &Core, sharing: Sharing) -> Result<(), WorkerError> {
+    Transfers::new(app, Mode::Service, sharing)?.run().await
 }
 
 /// Has transfers executed until the service ends.
-pub(super) async fn run(app: &Exchange, bells: &Bells) -> Result<(), WorkerError> {
+pub(super) async fn run(app: &Core) -> Result<(), WorkerError> {
     // What is in flight at the end is dropped; the bank will be asked again.
-    Transfers::new(app, Mode::Service, Sharing::default())?.serve(bells).await
+    Transfers::new(app, Mode::Service, Sharing::default())?.run().await
 }
 
 /// What the bank said to one attempt.
@@ -110,8 +110,6 @@ struct Answered {
     wtid: Wtid,
     account: AccountId,
     verdict: Verdict,
-    /// Kept until the answer is recorded.
-    _claim: Option<Claim<Wtid>>,
 }
 
 /// Answers that were to be recorded, each with the reason why it is not.
@@ -142,10 +140,10 @@ struct Open {
 }
 
 struct Transfers<'a> {
-    app: &'a Exchange,
+    app: &'a Core,
     mode: Mode,
     sharing: Sharing,
-    member: Member<Wtid>,
+    share: Share<'a>,
     gateways: HashMap<AccountId, (String, WireGatewayClient)>,
     /// Requests at the bank.
     asking: FuturesUnordered<Asking>,
@@ -157,8 +155,8 @@ struct Transfers<'a> {
     in_flight: HashSet<Wtid>,
     /// Those that ended since the present look began: a page read before may still list them.
     just_ended: HashSet<Wtid>,
-    /// Those that other workers were at in the present look.
-    busy: Vec<Wtid>,
+    /// How many of those of the present look were others'.
+    others: usize,
     later: HashMap<Wtid, Later>,
     health: HashMap<AccountId, Health>,
     aside: Aside<Wtid>,
@@ -168,7 +166,7 @@ struct Transfers<'a> {
 }
 
 impl<'a> Transfers<'a> {
-    fn new(app: &'a Exchange, mode: Mode, sharing: Sharing) -> Result<Self, WorkerError> {
+    fn new(app: &'a Core, mode: Mode, sharing: Sharing) -> Result<Self, WorkerError> {
         let mut gateways = HashMap::new();
         for account in debit_accounts(app) {
             if let Some(config) = &account.config.gateway {
@@ -178,11 +176,14 @@ impl<'a> Transfers<'a> {
                 gateways.entry(account.id).or_insert_with(|| (section, gateway()));
             }
         }
+        let job = LeaseJob::Transfer;
+        let share =
+            if sharing.workers == Some(0) { Share::all(app, mode, job) } else { Share::new(app, mode, job) };
         Ok(Self {
             app,
             mode,
             sharing,
-            member: app.claims.transfers.join(),
+            share,
             gateways,
             asking: FuturesUnordered::new(),
             answered: Vec::new(),
@@ -190,7 +191,7 @@ impl<'a> Transfers<'a> {
             recording: None,
             in_flight: HashSet::new(),
             just_ended: HashSet::new(),
-            busy: Vec::new(),
+            others: 0,
             later: HashMap::new(),
             health: HashMap::new(),
             aside: Aside::new(),
@@ -207,30 +208,36 @@ impl<'a> Transfers<'a> {
             match self.next_attempt() {
                 Some(next) => pause(self.app, next.saturating_duration_since(Instant::now())).await?,
                 None if launched > 0 => {}
-                None if self.busy.is_empty() => return Ok(()),
+                None if self.others == 0 => return Ok(()),
                 // Whoever waits for our end expects that everything is executed, by whomever.
-                None => tokio::select! {
-                    () = self.app.drain.draining() => return Err(WorkerError::Stopped),
-                    () = self.app.claims.transfers.freed(&self.busy) => {}
-                },
+                None => self.share.wait_for_others(self.others).await?,
             }
         }
     }
 
-    async fn serve(&mut self, bells: &Bells) -> Result<(), WorkerError> {
-        let idle = idle_interval(self.app.config.workers.transfer_idle_sleep);
+    async fn run(&mut self) -> Result<(), WorkerError> {
+        let ended = self.serve().await;
+        self.share.leave().await;
+        ended
+    }
+
+    async fn serve(&mut self) -> Result<(), WorkerError> {
+        let app = self.app;
+        let idle = idle_interval(app.config.workers.transfer_idle_sleep);
         let mut next_look = Instant::now();
         loop {
             if next_look <= Instant::now() {
                 self.look().await?;
-                next_look = Instant::now() + idle;
+                // Should others end without a word, their share is free then.
+                next_look =
+                    Instant::now() + if self.others > 0 { idle.min(leases::lease(app)) } else { idle };
             }
             let due = self.next_attempt().map_or(next_look, |next| next.min(next_look));
             tokio::select! {
                 biased;
-                () = self.app.drain.draining() => return Ok(()),
+                () = app.drain.draining() => return Ok(()),
                 true = self.step() => {}
-                () = bells.transfer.notified() => next_look = Instant::now(),
+                () = app.notices.transfers.notified() => next_look = Instant::now(),
                 () = tokio::time::sleep_until(due) => next_look = Instant::now(),
             }
         }
@@ -273,7 +280,7 @@ impl<'a> Transfers<'a> {
     /// Looks through all open transfers and asks for those that are due; says how many.
     async fn look(&mut self) -> Result<usize, WorkerError> {
         self.just_ended.clear();
-        self.busy.clear();
+        self.others = 0;
         let size = self.sharing.shard_size.map(|size| usize::try_from(size).unwrap_or(PAGE_MAX));
         let limit = size.unwrap_or(PAGE).clamp(1, PAGE_MAX);
         let (mut position, mut launched) = (None, 0);
@@ -281,7 +288,6 @@ impl<'a> Transfers<'a> {
         let mut still_open = HashSet::new();
         loop {
             let from = position.take();
-            let alone = self.member.alone();
             let page = read(self.app, move |store| {
                 let found = queues::open_transfers(store, from, limit)?;
                 let targets: Vec<_> =
@@ -304,13 +310,22 @@ impl<'a> Transfers<'a> {
                     still_open.insert(open.found.key.wtid);
                 }
             }
-            for (open, claim) in self.claim(page, alone).await? {
+            let slots = if page.is_empty() { Slots::default() } else { self.slots().await? };
+            for open in page {
+                let wtid = open.found.key.wtid;
+                if !slots.has(wtid.as_bytes()[0], wtid.as_bytes()[31]) {
+                    self.others += 1;
+                    continue;
+                }
+                if !self.is_due(wtid) {
+                    continue;
+                }
                 while self.asking.len() >= self.in_flight_max() || self.answered.len() >= UNRECORDED_MAX {
                     check_drain(self.app)?;
                     self.step().await;
                 }
                 check_drain(self.app)?;
-                launched += usize::from(self.launch(open, claim));
+                launched += usize::from(self.launch(open));
             }
             if position.is_none() {
                 break;
@@ -330,38 +345,17 @@ impl<'a> Transfers<'a> {
         Ok(launched)
     }
 
-    /// Claims what is due of a page. `alone`: whether no other worker was there before the page was read.
-    async fn claim(
-        &mut self,
-        page: Vec<Open>,
-        alone: Option<u64>,
-    ) -> Result<Vec<(Open, Option<Claim<Wtid>>)>, WorkerError> {
-        let mut claimed = Vec::with_capacity(page.len());
-        for open in page {
-            let wtid = open.found.key.wtid;
-            if !self.is_due(wtid) {
-                continue;
-            }
-            if self.sharing.workers == Some(0) {
-                claimed.push((open, None));
-                continue;
-            }
-            match self.app.claims.transfers.take(wtid) {
-                Some(claim) => claimed.push((open, Some(claim))),
-                None if self.busy.len() < BUSY_MAX => self.busy.push(wtid),
-                None => {}
-            }
+    /// Its share of the queue now. What is given up goes to others when nothing of it is under way any more, so that the bank is
+    /// not asked twice.
+    async fn slots(&mut self) -> Result<Slots, WorkerError> {
+        let share = self.share.kept().await?;
+        if !share.has_excess {
+            return Ok(share.slots);
         }
-        if alone.is_some() && alone == self.member.alone() {
-            return Ok(claimed);
+        while self.step().await {
+            check_drain(self.app)?;
         }
-        // Another worker may have had one executed and let go of it since the page was read.
-        let keys: Vec<_> = claimed.iter().map(|(open, _)| open.found.key.clone()).collect();
-        let now = read(self.app, move |store| store.get_many::<Prepared>(&keys)).await?;
-        let is_open = |row: &PreparedRow| row.finished.is_none() && row.failed.is_none();
-        let mut now = now.into_iter().map(|found| found.is_some_and(|found| is_open(&found.row)));
-        claimed.retain(|_| now.next().unwrap_or(false));
-        Ok(claimed)
+        self.share.give().await
     }
 
     fn in_flight_max(&self) -> usize {
@@ -377,7 +371,7 @@ impl<'a> Transfers<'a> {
     }
 
     /// Asks for a transfer, if its account can.
-    fn launch(&mut self, open: Open, claim: Option<Claim<Wtid>>) -> bool {
+    fn launch(&mut self, open: Open) -> bool {
         let (wtid, row, now) = (open.found.key.wtid, open.found.row, Instant::now());
         let account = row.account;
         let resting_until = self.health.get(&account).and_then(|health| health.resting_until);
@@ -402,14 +396,14 @@ impl<'a> Transfers<'a> {
         self.in_flight.insert(wtid);
         self.asking.push(Box::pin(async move {
             let verdict = judge(gateway.transfer(&request).await);
-            Answered { wtid, account, verdict, _claim: claim }
+            Answered { wtid, account, verdict }
         }));
         true
     }
 
     /// Takes note of an answer: what is final waits to be recorded.
     fn answered(&mut self, answered: Answered) {
-        let Answered { wtid, account, verdict, .. } = &answered;
+        let Answered { wtid, account, verdict } = &answered;
         let (wtid, account) = (*wtid, *account);
         if !matches!(verdict, Verdict::Again(_)) {
             self.health.remove(&account);
@@ -450,7 +444,7 @@ impl<'a> Transfers<'a> {
     /// Takes note of what was recorded.
     fn recorded(&mut self, recorded: Recorded) {
         let metrics = &self.app.metrics.workers;
-        for (Answered { wtid, account, verdict, .. }, result) in recorded {
+        for (Answered { wtid, account, verdict }, result) in recorded {
             self.end(wtid);
             match (result, verdict) {
                 (Err(error), _) => {

@@ -1,13 +1,12 @@
 //! wirewatch: imports the transfers that the bank received for us.
 //!
-//! Watchers of an account share its history by ranges of row ids ([`super::shards`]); one cursor an account is stored: the
-//! last bank row up to which everything was looked at. A page of the bank's history is booked by some commands; the last of
-//! them, which is sent when all others have taken effect, moves the cursor as far as the ranges before permit. Every row is
-//! booked once however often it is reported, so the process may end at any time, and the cursor never passes a row that was not
-//! looked at. (Ids are compared, not counted: gaps are normal.) While a full page is being booked, the next one is fetched.
+//! Watchers of an account, in whatever processes, share its history by ranges of row ids ([`crate::rules::leases`]); one cursor
+//! an account is stored: the last bank row up to which everything was looked at. A page of the bank's history is booked by some
+//! commands; the last of them, which is sent when all others have taken effect, tells how far the range has come, and moves the
+//! cursor as far as the ranges before permit. Every row is booked once however often it is reported, so the process may end at
+//! any time, and the cursor never passes a row that was not looked at. (Ids are compared, not counted: gaps are normal.) While a full page is being booked, the next one is fetched.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use batzen_http::gateway::{HistoryQuery, IncomingRow, WireGatewayClient};
@@ -18,18 +17,23 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use super::shards::{Held, Shards};
+use super::leases;
 use super::{
     Mode, Progress, Sharing, WorkerError, check_drain, client, decide, gateway, idle_interval, pause, read,
 };
 use crate::config::AccountConfig;
-use crate::rules::{self, Command, Credit, Credits, Outcome, Refusal};
-use crate::service::Exchange;
+use crate::core::Core;
+use crate::rules::leases::front;
+use crate::rules::{
+    Command, Credit, Credits, Lease, Leased, Outcome, RangeClaim, RangeProgress, RangeState, Refusal,
+};
 
 /// Rows of a range that a watcher claims at once, by the distance of their ids, unless it is told otherwise.
 pub const SHARD_ROWS: u64 = 65_536;
-/// How many watchers are planned, unless a watcher is told otherwise: leases are so long that all of them may be busy.
-const WATCHERS: u32 = 16;
+/// So often a watcher that has nothing to do but to wait for others looks what they are at ...
+const STANDBY_LOOK: Duration = Duration::from_millis(500);
+/// ... and so often it says that it is there.
+const STANDBY_RENEW: Duration = Duration::from_secs(20);
 /// Rows asked for at once.
 const PAGE_ROWS: usize = 8_192;
 /// Credits booked by one command, so that payments behind it in the lane do not wait long.
@@ -39,7 +43,7 @@ const COMMANDS_IN_FLIGHT: usize = 2;
 /// A page of at least so many rows that is as large as the one before is full, too: the bank gives no larger ones.
 const BANK_PAGE_ROWS_MIN: usize = 128;
 /// How often is looked whether others have imported what comes first.
-const OTHERS_PAUSE: Duration = Duration::from_millis(20);
+const OTHERS_PAUSE: Duration = Duration::from_millis(50);
 /// How long the bank may wait for a first row.
 const LONG_POLL: Duration = Duration::from_secs(60);
 /// After a page that was not full, the bank gets this long at least to collect the next one.
@@ -48,15 +52,19 @@ const PAGE_PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAGE_PAUSE_MAX: Duration = Duration::from_millis(200);
 
 /// The accounts that are watched.
-pub(super) fn accounts(app: &Exchange) -> impl Iterator<Item = &AccountConfig> {
+pub(super) fn accounts(app: &Core) -> impl Iterator<Item = &AccountConfig> {
     app.config.accounts.iter().filter(|account| account.enable_credit && account.gateway.is_some())
+}
+
+fn is_asked_for(account: &AccountConfig, sharing: Sharing) -> bool {
+    sharing.account.is_none_or(|id| id == AccountId::of_payto(&account.payto_uri))
 }
 
 /// Imports everything that the bank has, on all watched accounts. An account that the bank does not know (yet) has nothing.
 ///
 /// # Errors
 /// [`WorkerError::Bank`] when it fails again and again, [`WorkerError::Disorder`]; what was imported before stays.
-pub async fn run_until_idle(app: &Exchange) -> Result<Progress, WorkerError> {
+pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
     share_until_idle(app, Sharing::default()).await
 }
 
@@ -64,15 +72,16 @@ pub async fn run_until_idle(app: &Exchange) -> Result<Progress, WorkerError> {
 ///
 /// # Errors
 /// As [`run_until_idle`].
-pub async fn share_until_idle(app: &Exchange, sharing: Sharing) -> Result<Progress, WorkerError> {
+pub async fn share_until_idle(app: &Core, sharing: Sharing) -> Result<Progress, WorkerError> {
     let mut progress = Progress::default();
-    for account in accounts(app) {
-        let watch = Watch::new(app, account, Mode::UntilIdle, sharing).await?;
+    for account in accounts(app).filter(|account| is_asked_for(account, sharing)) {
+        let watch = Watch::new(app, account, Mode::UntilIdle, sharing)?;
         tokio::select! {
             biased;
             () = app.drain.draining() => return Err(WorkerError::Stopped),
             result = watch.until_idle(&mut progress) => result?,
         }
+        watch.leave().await;
     }
     Ok(progress)
 }
@@ -86,22 +95,27 @@ fn retries(error: &ClientError) -> bool {
 ///
 /// # Errors
 /// What keeps it from that.
-pub async fn serve(app: &Exchange, sharing: Sharing) -> Result<(), WorkerError> {
-    let watches = accounts(app).map(|account| watch(app, account, sharing));
+pub async fn serve(app: &Core, sharing: Sharing) -> Result<(), WorkerError> {
+    let watches = accounts(app)
+        .filter(|account| is_asked_for(account, sharing))
+        .map(|account| watch(app, account, sharing));
     futures_util::future::try_join_all(watches).await.map(|_| ())
 }
 
 /// Watches one account until the service ends.
-pub(super) async fn run(app: &Exchange, account: &AccountConfig) -> Result<(), WorkerError> {
+pub(super) async fn run(app: &Core, account: &AccountConfig) -> Result<(), WorkerError> {
     watch(app, account, Sharing::default()).await
 }
 
-async fn watch(app: &Exchange, account: &AccountConfig, sharing: Sharing) -> Result<(), WorkerError> {
-    tokio::select! {
+async fn watch(app: &Core, account: &AccountConfig, sharing: Sharing) -> Result<(), WorkerError> {
+    let watch = Watch::new(app, account, Mode::Service, sharing)?;
+    let ended = tokio::select! {
         biased;
         () = app.drain.draining() => Ok(()),
-        result = async { Watch::new(app, account, Mode::Service, sharing).await?.run().await } => result,
-    }
+        result = watch.run() => result,
+    };
+    watch.leave().await;
+    ended
 }
 
 /// What the bank said.
@@ -131,26 +145,40 @@ struct Part<'a> {
 struct Imported {
     booked: u64,
     set_aside: u64,
+    /// How the range stands after it; none: it is complete.
+    range: Option<RangeState>,
+}
+
+/// A range that is leased.
+struct Held {
+    range: RangeState,
+    /// When others may take it over.
+    until: Instant,
+}
+
+impl Held {
+    /// Whether others may take it over.
+    fn is_over(&self) -> bool {
+        self.until <= Instant::now()
+    }
 }
 
 struct Watch<'a> {
-    app: &'a Exchange,
+    app: &'a Core,
     account: &'a AccountConfig,
     id: AccountId,
     gateway: WireGatewayClient,
     mode: Mode,
     sharing: Sharing,
-    shards: Arc<Shards>,
-    /// How long the last range took, in microseconds.
-    shard_us: AtomicU64,
+    holder: u64,
     is_missing: AtomicBool,
     /// Rows of the last page.
     last_rows: AtomicUsize,
 }
 
 impl<'a> Watch<'a> {
-    async fn new(
-        app: &'a Exchange,
+    fn new(
+        app: &'a Core,
         account: &'a AccountConfig,
         mode: Mode,
         sharing: Sharing,
@@ -159,7 +187,6 @@ impl<'a> Watch<'a> {
         let config = account.gateway.as_ref().expect("watched accounts have a gateway");
         let id = AccountId::of_payto(&account.payto_uri);
         let gateway = gateway(&client, config);
-        let cursor = read(app, move |store| rules::read::cursor(store, id)).await?;
         Ok(Self {
             app,
             account,
@@ -167,8 +194,7 @@ impl<'a> Watch<'a> {
             gateway,
             mode,
             sharing,
-            shards: app.claims.shards.of(id, cursor),
-            shard_us: AtomicU64::new(0),
+            holder: leases::holder(),
             is_missing: AtomicBool::new(false),
             last_rows: AtomicUsize::new(0),
         })
@@ -182,29 +208,72 @@ impl<'a> Watch<'a> {
         idle_interval(self.app.config.workers.wirewatch_idle_sleep)
     }
 
-    /// Claims a range, for a random time that suits so many watchers.
-    fn claim(&self) -> Held {
-        let watchers = self.sharing.workers.unwrap_or(WATCHERS);
-        let lease = if watchers == 0 {
-            Duration::ZERO
-        } else {
-            let shard = Duration::from_micros(self.shard_us.load(Relaxed));
-            let longest = self.idle().max(shard.saturating_mul(watchers)).saturating_mul(4);
-            let mut random = [0; 4];
-            batzen_crypto::fill_random(&mut random);
-            longest.mul_f64(f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX))
+    /// How long to hold a range now: for a random time, so that watchers do not move in step.
+    fn lease(&self) -> Duration {
+        if self.sharing.workers == Some(0) {
+            return Duration::ZERO;
+        }
+        let longest = leases::lease(self.app);
+        let mut random = [0; 4];
+        batzen_crypto::fill_random(&mut random);
+        longest / 2 + (longest / 2).mul_f64(f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX))
+    }
+
+    async fn lease_range(&self, lease: Option<Duration>) -> Result<Option<RangeState>, WorkerError> {
+        let claim = RangeClaim {
+            account: self.id,
+            holder: self.holder,
+            now: leases::now(),
+            lease: lease.map(leases::length),
+            size: self.sharing.shard_size.unwrap_or(SHARD_ROWS),
         };
-        self.shards.claim(self.sharing.shard_size.unwrap_or(SHARD_ROWS), lease)
+        match decide(self.app, self.mode, Command::Lease(Lease::Range(claim))).await? {
+            Ok(Outcome::Lease(Leased::Range(range))) => Ok(range),
+            other => panic!("a claim of a range was answered with {other:?}"),
+        }
+    }
+
+    /// Claims the first range that nobody else is at, instead of the one it has.
+    async fn claim(&self) -> Result<Held, WorkerError> {
+        let lease = self.lease();
+        let until = Instant::now() + lease;
+        let range = self.lease_range(Some(lease)).await?;
+        Ok(Held { range: range.expect("a claim gets a range"), until })
+    }
+
+    /// Lets go of what it has.
+    async fn leave(&self) {
+        if let Err(error) = self.lease_range(None).await {
+            // It ends by itself.
+            tracing::debug!(%error, "a watcher's lease was not given back");
+        }
+    }
+
+    /// Up to where everything is imported, and whether somebody is at what follows.
+    async fn front(&self) -> Result<(u64, bool), WorkerError> {
+        let (account, now) = (self.id, leases::now());
+        read(self.app, move |store| front(store, account, now)).await
+    }
+
+    /// Ends when somebody has left what comes first, or it is time to say again that we are here.
+    async fn stand_by(&self) -> Result<(), WorkerError> {
+        let end = Instant::now() + STANDBY_RENEW;
+        while Instant::now() < end {
+            pause(self.app, STANDBY_LOOK).await?;
+            if !self.front().await?.1 {
+                break;
+            }
+        }
+        Ok(())
     }
 
     async fn until_idle(&self, progress: &mut Progress) -> Result<(), WorkerError> {
-        let mut held = self.claim();
+        let mut held = self.claim().await?;
         let (mut failures, mut ahead) = (0, None);
         loop {
             check_drain(self.app)?;
             if held.is_over() {
-                drop(held);
-                held = self.claim();
+                held = self.claim().await?;
             }
             let answer = match self.fetched(&mut ahead, &held) {
                 Some(answer) => answer,
@@ -214,22 +283,20 @@ impl<'a> Watch<'a> {
                 Ok(Answer::NoAccount) => return Ok(()),
                 Ok(Answer::Rows(rows)) => {
                     failures = 0;
+                    let before = held.range.latest;
                     let imported;
-                    let before = held.latest;
-                    (imported, held, ahead) = self.import_and_fetch(held, &rows).await;
-                    let imported = imported?;
+                    (imported, held, ahead) = self.import_and_fetch(held, &rows).await?;
                     progress.done += imported.booked;
                     progress.set_aside += imported.set_aside;
-                    if held.latest != before {
+                    if held.range.latest != before {
                         continue;
                     }
                     // Behind the first range there may be nothing because others are at it still.
-                    if held.is_first() {
+                    if held.range.is_first {
                         return Ok(());
                     }
-                    drop(held);
                     loop {
-                        let front = self.shards.imported_until();
+                        let (front, is_held) = self.front().await?;
                         let nothing = match self.fetch_after(front, 1, Duration::ZERO).await {
                             Ok(Answer::Rows(rows)) => rows.is_empty(),
                             Ok(Answer::NoAccount) => true,
@@ -239,12 +306,12 @@ impl<'a> Watch<'a> {
                         if nothing {
                             return Ok(());
                         }
-                        let wait = tokio::time::timeout(OTHERS_PAUSE, self.shards.first_is_free());
-                        if wait.await.is_ok() {
+                        if !is_held {
                             break;
                         }
+                        pause(self.app, OTHERS_PAUSE).await?;
                     }
-                    held = self.claim();
+                    held = self.claim().await?;
                 }
                 Err(source) => {
                     failures += 1;
@@ -259,25 +326,27 @@ impl<'a> Watch<'a> {
 
     async fn run(&self) -> Result<(), WorkerError> {
         let idle = self.idle();
-        let mut held = self.claim();
+        let mut held = self.claim().await?;
         let mut page_pause = PAGE_PAUSE_MIN;
         let (mut failures, mut empty) = (0u32, 0u32);
         let mut ahead = None;
         loop {
-            if held.is_over() {
-                drop(held);
-                held = self.claim();
+            // Nobody would take it over from who is alone.
+            if held.range.has_others && held.is_over() {
+                held = self.claim().await?;
             }
             let asked = Instant::now();
             let answer = match self.fetched(&mut ahead, &held) {
                 Some(answer) => answer,
-                None if held.is_first() => self.fetch(&held, LONG_POLL).await,
                 None => tokio::select! {
                     answer = self.fetch(&held, LONG_POLL) => answer,
-                    // Somebody has left what comes first.
-                    () = self.shards.first_is_free() => {
-                        drop(held);
-                        held = self.claim();
+                    // While others would take the range over, it is held on to.
+                    () = tokio::time::sleep_until(held.until), if held.range.has_others && held.range.is_first => {
+                        continue;
+                    }
+                    free = self.stand_by(), if !held.range.is_first => {
+                        free?;
+                        held = self.claim().await?;
                         continue;
                     }
                 },
@@ -303,12 +372,10 @@ impl<'a> Watch<'a> {
                 }
             };
             let is_full = self.is_full(rows.len(), &held);
-            let imported;
-            let before = held.latest;
-            (imported, held, ahead) = self.import_and_fetch(held, &rows).await;
-            match imported {
-                Ok(_) => {}
-                Err(error @ WorkerError::Disorder { .. }) => {
+            let before = held.range.latest;
+            match self.part(&held, &rows) {
+                Ok(_) => (_, held, ahead) = self.import_and_fetch(held, &rows).await?,
+                Err(error) => {
                     // Nobody can say what else is wrong with such a history: nothing of it is used. Should the bank mend
                     // it, we go on.
                     failures = failures.saturating_add(1);
@@ -317,9 +384,8 @@ impl<'a> Watch<'a> {
                     pause(self.app, self.mode.pause(failures)).await?;
                     continue;
                 }
-                Err(error) => return Err(error),
             }
-            if held.latest != before {
+            if held.range.latest != before {
                 empty = 0;
                 if matches!(&ahead, Some(Ahead { answer: Ok(Answer::Rows(rows)), .. }) if rows.is_empty()) {
                     // Nothing had come yet: the next question may wait for it.
@@ -340,17 +406,17 @@ impl<'a> Watch<'a> {
 
     /// What was fetched ahead, if it is what comes next.
     fn fetched(&self, ahead: &mut Option<Ahead>, held: &Held) -> Option<Result<Answer, ClientError>> {
-        ahead.take().filter(|ahead| ahead.after == held.latest).map(|ahead| ahead.answer)
+        ahead.take().filter(|ahead| ahead.after == held.range.latest).map(|ahead| ahead.answer)
     }
 
     /// Rows that fit into a page: no more than the range has.
     fn page_rows(held: &Held) -> usize {
-        usize::try_from(held.end.saturating_sub(held.latest))
+        usize::try_from(held.range.end.saturating_sub(held.range.latest))
             .map_or(PAGE_ROWS, |rows| rows.clamp(1, PAGE_ROWS))
     }
 
     async fn fetch(&self, held: &Held, long_poll: Duration) -> Result<Answer, ClientError> {
-        self.fetch_after(held.latest, Self::page_rows(held), long_poll).await
+        self.fetch_after(held.range.latest, Self::page_rows(held), long_poll).await
     }
 
     async fn fetch_after(
@@ -393,61 +459,39 @@ impl<'a> Watch<'a> {
         rows >= Self::page_rows(held) || rows >= BANK_PAGE_ROWS_MIN && rows == self.last_rows.load(Relaxed)
     }
 
-    /// Books what of a page belongs to the range; if it was full, the next one is fetched meanwhile. A completed range gives
-    /// way to the next one.
+    /// Books what of a page belongs to the range; if it was full, the next one is fetched meanwhile. A completed range, or one
+    /// that another watcher has taken over, gives way to the next one.
     async fn import_and_fetch(
         &self,
         mut held: Held,
         rows: &[IncomingRow],
-    ) -> (Result<Imported, WorkerError>, Held, Option<Ahead>) {
+    ) -> Result<(Imported, Held, Option<Ahead>), WorkerError> {
         let is_full = self.is_full(rows.len(), &held);
         self.last_rows.store(rows.len(), Relaxed);
-        let part = match self.part(&held, rows) {
-            Ok(part) => part,
-            Err(error) => return (Err(error), held, None),
-        };
-        // Over a gap the next range begins elsewhere, which is known only later.
-        let next = (part.seen_until == Some(held.end)).then(|| self.claim());
+        let part = self.part(&held, rows)?;
+        let left = held.range.end.saturating_sub(part.latest);
         let fetch = async {
-            if !is_full || part.latest == held.latest {
+            // Where the next range begins is known only when it is claimed.
+            if !is_full || part.latest == held.range.latest || left == 0 {
                 return None;
             }
-            let after = next.as_ref().map_or(part.latest, |next| next.latest);
-            // Only what follows directly is worth it.
-            if after != part.latest {
-                return None;
-            }
-            let left = next.as_ref().map_or(held.end - part.latest, |next| next.end - next.latest);
             let rows = usize::try_from(left).map_or(PAGE_ROWS, |left| left.clamp(1, PAGE_ROWS));
-            let answer = self.fetch_after(after, rows, Duration::ZERO).await;
-            Some(Ahead { after, answer })
+            let answer = self.fetch_after(part.latest, rows, Duration::ZERO).await;
+            Some(Ahead { after: part.latest, answer })
         };
-        let (imported, ahead) = tokio::join!(self.import(&held, &part), fetch);
-        if imported.is_err() {
-            return (imported, held, None);
+        let lease = self.lease();
+        let until = Instant::now() + lease;
+        let (imported, ahead) = tokio::join!(self.import(&held, &part, lease), fetch);
+        let imported = imported?;
+        if part.latest == held.range.latest && part.seen_until.is_none() {
+            return Ok((imported, held, None));
         }
-        held.imported(part.latest, part.seen_until);
-        if part.seen_until.is_some() {
-            self.shard_us.store(u64::try_from(held.since.elapsed().as_micros()).unwrap_or(u64::MAX), Relaxed);
-            drop(held);
-            // Claimed before the end of this one was known.
-            let next = next.filter(|next| !next.is_over());
-            held = next.unwrap_or_else(|| self.claim());
-        }
-        // Ranges behind may have been waiting for this one.
-        if let Some(cursor) = self.shards.unstored()
-            && let Err(error) = self.move_cursor(cursor).await
-        {
-            return (Err(error), held, None);
-        }
-        (imported, held, ahead)
-    }
-
-    async fn move_cursor(&self, cursor: u64) -> Result<(), WorkerError> {
-        let page = Credits { account: self.id, credits: Vec::new(), cursor };
-        self.book(page).await?.map_err(|refusal| WorkerError::Refused(refusal.to_string()))?;
-        self.shards.stored(cursor);
-        Ok(())
+        let is_kept = |range: &RangeState| range.is_ours || self.sharing.workers == Some(0);
+        held = match imported.range.filter(is_kept) {
+            Some(range) => Held { range, until },
+            None => self.claim().await?,
+        };
+        Ok((imported, held, ahead))
     }
 
     /// What of a page belongs to the range.
@@ -462,21 +506,31 @@ impl<'a> Watch<'a> {
                 });
             }
         }
-        let beyond = rows.iter().position(|row| row.row_id.is_some_and(|id| id > held.end));
+        let beyond = rows.iter().position(|row| row.row_id.is_some_and(|id| id > held.range.end));
         let seen_until = match beyond {
             Some(index) => rows[index].row_id.map(|id| id - 1),
-            None => last.filter(|last| *last == held.end),
+            None => last.filter(|last| *last == held.range.end),
         };
         let rows = &rows[..beyond.unwrap_or(rows.len())];
-        let latest = if seen_until.is_some() { held.end } else { last.unwrap_or(0).max(held.latest) };
+        let latest =
+            if seen_until.is_some() { held.range.end } else { last.unwrap_or(0).max(held.range.latest) };
         Ok(Part { rows, latest, seen_until })
     }
 
     /// Books a page.
-    async fn import(&self, held: &Held, page: &Part<'_>) -> Result<Imported, WorkerError> {
-        let (rows, before) = (page.rows, held.latest);
+    async fn import(&self, held: &Held, page: &Part<'_>, lease: Duration) -> Result<Imported, WorkerError> {
+        let (rows, before) = (page.rows, held.range.latest);
         let mut imported = Imported::default();
         let mut newest = None;
+        let moves = page.latest != before || page.seen_until.is_some();
+        let progress = || RangeProgress {
+            holder: self.holder,
+            now: leases::now(),
+            lease: leases::length(lease),
+            start: held.range.start,
+            latest: page.latest,
+            seen_until: page.seen_until,
+        };
         let mut in_flight = FuturesUnordered::new();
         let mut parts = rows.chunks(COMMAND_CREDITS).peekable();
         while let Some(part) = parts.next() {
@@ -493,18 +547,21 @@ impl<'a> Watch<'a> {
             }
             newest = credits.last().map(|credit| credit.time).or(newest);
             let is_last = parts.peek().is_none();
-            // The cursor moves with the last part, when all others are booked.
+            // The range comes further with the last part, when all others are booked.
             let running = if is_last { 0 } else { COMMANDS_IN_FLIGHT - 1 };
             while in_flight.len() > running {
                 if let Some(booked) = in_flight.next().await {
                     Self::add(booked?, &mut imported);
                 }
             }
-            let moves = is_last && page.latest != before;
-            let cursor = moves.then(|| held.cursor(page.latest, page.seen_until.is_some()));
-            if !credits.is_empty() || moves {
-                in_flight.push(self.book_part(credits, cursor.unwrap_or(0)));
+            let progress = (is_last && moves).then(progress);
+            if !credits.is_empty() || progress.is_some() {
+                in_flight.push(self.book_part(credits, progress));
             }
+        }
+        if rows.is_empty() && moves {
+            // Nothing lies between what was imported and the end of the range.
+            in_flight.push(self.book_part(Vec::new(), Some(progress())));
         }
         while let Some(booked) = in_flight.next().await {
             Self::add(booked?, &mut imported);
@@ -522,30 +579,33 @@ impl<'a> Watch<'a> {
     fn add(part: Imported, imported: &mut Imported) {
         imported.booked += part.booked;
         imported.set_aside += part.set_aside;
+        imported.range = imported.range.or(part.range);
     }
 
-    /// Books a part of a page and moves the cursor, if that is ahead of it.
-    async fn book_part(&self, credits: Vec<Credit>, cursor: u64) -> Result<Imported, WorkerError> {
+    /// Books a part of a page, and tells with it how far the range has come.
+    async fn book_part(
+        &self,
+        credits: Vec<Credit>,
+        range: Option<RangeProgress>,
+    ) -> Result<Imported, WorkerError> {
         let mut imported = Imported::default();
-        let page = Credits { account: self.id, credits, cursor };
-        match self.book(page.clone()).await? {
-            Ok(booked) => imported.booked += booked,
+        let page = |credits, range| Credits { account: self.id, credits, cursor: 0, range };
+        match self.book(page(credits.clone(), range)).await? {
+            Ok(booked) => (imported.booked, imported.range) = booked,
             // One of them would make its reserve larger than any amount: find it.
             Err(refusal) => {
                 tracing::warn!(%refusal, "credits were refused, booking them one by one");
-                for credit in page.credits {
+                for credit in credits {
                     let row = credit.bank_row;
-                    let one = Credits { account: self.id, credits: vec![credit], cursor: 0 };
-                    match self.book(one).await? {
-                        Ok(booked) => imported.booked += booked,
+                    match self.book(page(vec![credit], None)).await? {
+                        Ok((booked, _)) => imported.booked += booked,
                         Err(refusal) => self.set_aside(Some(row), &refusal.to_string(), &mut imported),
                     }
                 }
-                let rest = Credits { account: self.id, credits: Vec::new(), cursor };
-                self.book(rest).await?.map_err(|refusal| WorkerError::Refused(refusal.to_string()))?;
+                let rest = self.book(page(Vec::new(), range)).await?;
+                (_, imported.range) = rest.map_err(|refusal| WorkerError::Refused(refusal.to_string()))?;
             }
         }
-        self.shards.stored(cursor);
         Ok(imported)
     }
 
@@ -571,14 +631,13 @@ impl<'a> Watch<'a> {
         })
     }
 
-    async fn book(&self, page: Credits) -> Result<Result<u64, Refusal>, WorkerError> {
+    /// How many were booked now, and how the range stands.
+    async fn book(&self, page: Credits) -> Result<Result<(u64, Option<RangeState>), Refusal>, WorkerError> {
         match decide(self.app, self.mode, Command::Credits(page)).await? {
             Ok(Outcome::Credits(credited)) => {
-                for reserve_pub in &credited.reserves {
-                    self.app.reserve_waiters.wake(reserve_pub);
-                }
+                self.app.notices.reserves_credited(&credited.reserves);
                 self.app.metrics.workers.credits.add(credited.booked as u64);
-                Ok(Ok(credited.booked as u64))
+                Ok(Ok((credited.booked as u64, credited.range)))
             }
             Ok(other) => panic!("credits were answered with {other:?}"),
             Err(refusal) => Ok(Err(refusal)),

@@ -211,14 +211,18 @@ impl Site {
             h_payto: h_payto(CUSTOMER),
             time: self.now(),
         };
-        let command =
-            Credits { account: AccountId::of_payto(PAYTO), credits: vec![credit], cursor: bank_row };
+        let command = Credits {
+            account: AccountId::of_payto(PAYTO),
+            credits: vec![credit],
+            cursor: bank_row,
+            range: None,
+        };
         let Ok(Outcome::Credits(credited)) = self.app().submit(Command::Credits(command)).await.unwrap()
         else {
             panic!("credits are booked");
         };
         for reserve_pub in credited.reserves {
-            self.app().reserve_waiters.wake(&reserve_pub);
+            self.app().notices.reserves_credited(&[reserve_pub]);
         }
     }
 

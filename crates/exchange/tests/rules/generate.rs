@@ -54,7 +54,7 @@ fn credits() -> impl Strategy<Value = Command> {
     prop::collection::vec(0u8..25, 1..5).prop_map(|rows| {
         let cursor = u64::from(rows.iter().copied().max().unwrap_or(0));
         let credits = rows.into_iter().map(credit).collect();
-        Command::Credits(Credits { account: account(), credits, cursor })
+        Command::Credits(Credits { account: account(), credits, cursor, range: None })
     })
 }
 

@@ -6,6 +6,7 @@ mod aggregation;
 mod coins;
 mod compare;
 mod generate;
+mod leases;
 mod model;
 mod recoups;
 mod refreshes;

@@ -343,7 +343,7 @@ pub fn credits(rows: &[(u8, u64, &str, u8, Timestamp)], cursor: u64) -> Command 
             time: *time,
         })
         .collect();
-    Command::Credits(Credits { account: account(), credits, cursor })
+    Command::Credits(Credits { account: account(), credits, cursor, range: None })
 }
 
 /// A withdrawal of planchets: number, denomination.

@@ -52,7 +52,9 @@ async fn reserves_that_cannot_be_closed_hold_up_nobody() {
             Credit { bank_row: n, reserve_pub: reserve(n), amount: m("1"), payto_uri, h_payto, time: w.now() }
         })
         .collect();
-    w.submit(Command::Credits(Credits { account: our_account(), credits, cursor: 0 })).await.unwrap();
+    w.submit(Command::Credits(Credits { account: our_account(), credits, cursor: 0, range: None }))
+        .await
+        .unwrap();
     w.advance(1);
     w.add_incoming(reserve(1_000), "2", "42").await;
     w.wirewatch().await.unwrap();

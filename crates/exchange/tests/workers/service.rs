@@ -38,7 +38,7 @@ async fn world() -> World {
 async fn the_whole_way_through() {
     let w = world().await;
     w.exchange.start_workers();
-    let mut waiter = w.app().reserve_waiters.register(reserve(1)).unwrap();
+    let mut waiter = w.app().notices.wait_for(&reserve(1)).unwrap();
     w.add_incoming(reserve(1), "5", "42").await;
     assert_eq!(
         waiter.wait(Duration::from_secs(60), &w.app().drain).await,

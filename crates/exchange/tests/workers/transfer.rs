@@ -183,10 +183,11 @@ async fn at_once(w: &World, workers: usize, sharing: Sharing) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_workers_never_ask_for_the_same_transfer() {
-    let w = World::new().await;
+    let w =
+        World::with(|_| {}, |config| config.workers.lease = batzen_protocol::Duration::from_secs(120)).await;
     w.prepare(150).await;
     let asked = count_requests(&w);
-    let sharing = Sharing { shard_size: Some(7), workers: None };
+    let sharing = Sharing { shard_size: Some(7), workers: None, account: None };
     assert_eq!(at_once(&w, 4, sharing).await, 150);
     let asked = asked.lock().unwrap().clone();
     assert!(asked.len() == 150 && asked.values().all(|times| *times == 1), "{asked:?}");
@@ -198,7 +199,7 @@ async fn several_workers_never_ask_for_the_same_transfer() {
 async fn workers_that_hold_nothing_against_each_other_pay_once_all_the_same() {
     let w = World::new().await;
     w.prepare(60).await;
-    let sharing = Sharing { shard_size: Some(16), workers: Some(0) };
+    let sharing = Sharing { shard_size: Some(16), workers: Some(0), account: None };
     assert!(at_once(&w, 3, sharing).await >= 60);
     w.assert_paid(60).await;
     w.end().await;
@@ -210,7 +211,7 @@ async fn workers_that_hold_nothing_against_each_other_pay_once_all_the_same() {
 async fn killed_after_the_bank_has_answered_a_page_and_before_the_commit() {
     let w = World::new().await;
     w.prepare(40).await;
-    let sharing = Sharing { shard_size: Some(25), workers: None };
+    let sharing = Sharing { shard_size: Some(25), workers: None, account: None };
     for worker in 0..2 {
         let executed = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&executed);

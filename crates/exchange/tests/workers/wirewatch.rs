@@ -233,7 +233,7 @@ async fn watchers_share_a_history_by_ranges() {
             assert!(parameter(line, "delta").unwrap() <= size, "no more than a range at once");
             bank(line, body)
         });
-        let sharing = Sharing { shard_size: Some(size), workers };
+        let sharing = Sharing { shard_size: Some(size), workers, account: None };
         let tasks: Vec<_> = (0..watchers)
             .map(|_| {
                 let app = Arc::clone(w.app());
@@ -286,7 +286,8 @@ async fn killed_between_two_commits_of_a_page() {
 /// A range whose watcher was killed is stuck for nobody; ranges behind it that are complete wait for it with the cursor.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_cursor_waits_for_a_range_whose_watcher_was_killed() {
-    let w = World::new().await;
+    let w =
+        World::with(|_| {}, |config| config.workers.lease = batzen_protocol::Duration::from_secs(6)).await;
     let rows: Vec<_> = (1..=200).map(|id| row(id, id % 40, "EUR:0.1")).collect();
     let mut bank = history(rows);
     let asked = Arc::new(AtomicUsize::new(0));
@@ -299,7 +300,7 @@ async fn the_cursor_waits_for_a_range_whose_watcher_was_killed() {
         }
         bank(line, body)
     });
-    let sharing = Sharing { shard_size: Some(50), workers: None };
+    let sharing = Sharing { shard_size: Some(50), workers: None, account: None };
     let watch = || {
         let app = Arc::clone(w.app());
         tokio::spawn(async move { wirewatch::share_until_idle(&app, sharing).await })

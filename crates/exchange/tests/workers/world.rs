@@ -114,6 +114,8 @@ impl World {
             .with_coin("coin_ten", m(COIN), fees, CipherConfig::Cs)
             .with_account("exchange-account-1", OUR_PAYTO, gateway_config);
         config.crypto_threads = 1;
+        // Many workers are killed here.
+        config.workers.lease = Duration::from_micros(200_000);
         config.idle_reserve_expiration = Duration::from_secs(EXPIRED - 1);
         let standalone = config.standalone.as_mut().unwrap();
         (standalone.fees.wire, standalone.fees.closing) = (m("0.01"), m("0.01"));

@@ -5,7 +5,7 @@
 //! | `reserves` | reserves, reserves_in, withdrawals, closings, recoup_credits, history_requests (1–9) |
 //! | `coins` | coins, deposits, refunds (10, 11, 13) |
 //! | `refreshes` | melts, melt_by_rc, reveals, recoups, recoup_refreshes, recoup_refresh_credits, cs_nonces (20–29) |
-//! | `wire` | wire_targets, aggregates, wire_out, prepared, drains, cursors, kyc_requirements (30–32, 34–37) |
+//! | `wire` | wire_targets, aggregates, wire_out, prepared, drains, cursors, kyc_requirements, worker_leases (30–32, 34–38) |
 //! | `keys` | denominations, revocations, signing keys, wire accounts, fees, auditors, extensions, counters (50–69) |
 //!
 //! Numbers 12 and 33 were used by tables that are gone; they stay unused.
@@ -58,6 +58,7 @@ pub const ALL: &[&TableDef] = {
         Drains::DEF,
         Cursors::DEF,
         KycRequirements::DEF,
+        WorkerLeases::DEF,
         Denominations::DEF,
         Revocations::DEF,
         SigningKeys::DEF,

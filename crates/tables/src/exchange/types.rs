@@ -153,6 +153,20 @@ byte_enum! {
 }
 
 byte_enum! {
+    /// What workers share by leases.
+    LeaseJob {
+        /// Importing the transfers that an account received: ranges of bank rows.
+        Wirewatch = 1,
+        /// Aggregating deposits: slots of receivers.
+        Aggregator = 2,
+        /// Having the bank execute transfers: slots of their identifiers.
+        Transfer = 3,
+        /// Closing reserves: slots of their keys.
+        Closer = 4,
+    }
+}
+
+byte_enum! {
     /// Which secret a Clause Blind Schnorr lock is on.
     NonceKind {
         /// A planchet's nonce, used at withdrawals.

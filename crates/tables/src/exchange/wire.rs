@@ -4,7 +4,7 @@ use batzen_crypto::{EddsaSignature, HashCode, Wtid};
 use batzen_protocol::{Money, Timestamp};
 use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
 
-use super::{AccountId, MerchantPub, PaytoHash, TransferKind};
+use super::{AccountId, LeaseJob, MerchantPub, PaytoHash, TransferKind};
 
 record! {
     /// Names a bank account of somebody.
@@ -238,4 +238,50 @@ impl Table for KycRequirements {
     const DEF: &'static TableDef = &TableDef::of::<Self>(37, "kyc_requirements").shard(32);
     type Key = KycRequirementKey;
     type Row = KycRequirementRow;
+}
+
+record! {
+    /// Names a lease: a part of a job that several workers share.
+    pub key struct LeaseKey {
+        /// The job.
+        pub job: LeaseJob,
+        /// The account that is watched; zero for jobs that have none.
+        pub account: AccountId,
+        /// What the part begins with: a range of bank rows after this one, the number of a slot, or, from
+        /// [`WorkerLeases::MEMBERS`] on, a worker itself.
+        pub start: u64,
+    }
+}
+record! {
+    /// Who is at a part of a job, for how long, and how far the part has come. Nothing depends on it but who does what: whatever
+    /// two workers do to one item counts once.
+    pub struct LeaseRow {
+        /// The last bank row of the range.
+        pub end: u64,
+        /// The last bank row that is imported.
+        pub latest: u64,
+        /// Whether all of the range is imported.
+        pub is_complete: bool,
+        /// The worker; 0: nobody.
+        pub holder: u64,
+        /// When the lease ends. That of a slot ends with its worker's.
+        pub until: Timestamp,
+    }
+}
+/// What workers are at.
+pub struct WorkerLeases;
+impl WorkerLeases {
+    /// By job and account.
+    pub const BY_JOB: u8 = 1;
+    /// Where the numbers of the workers themselves begin.
+    pub const MEMBERS: u64 = 1 << 63;
+}
+impl Table for WorkerLeases {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(38, "worker_leases").indexed(&[IndexDef::new(
+        Self::BY_JOB,
+        "by_job",
+        IndexKind::Prefix { key_bytes: 9 },
+    )]);
+    type Key = LeaseKey;
+    type Row = LeaseRow;
 }

@@ -288,7 +288,9 @@ impl Model {
             Command::TransferRetry(command) => {
                 self.mark(command.wtid, |sent| if sent == Sent::Failed { Sent::Open } else { sent })?
             }
-            Command::ExecuteDrain(_) | Command::Management(_) => unreachable!("not generated"),
+            Command::ExecuteDrain(_) | Command::Management(_) | Command::Lease(_) => {
+                unreachable!("not generated")
+            }
         })
     }
 
@@ -417,7 +419,7 @@ impl Model {
                 reserves.push(credit.reserve_pub);
             }
         }
-        Credited { reserves, booked }
+        Credited { reserves, booked, range: None }
     }
 
     fn fill(&mut self, reserve_pub: EddsaPublicKey, amount: Units, idle: Timestamp, now: Timestamp) {

@@ -1,0 +1,151 @@
+//! What every process of an exchange has, the service as well as a worker program: the store, the rules, and the lane through
+//! which money state changes.
+
+use std::sync::Arc;
+
+use batzen_crypto::EddsaPublicKey;
+use batzen_engine::{Clock, EngineError, Lane, LaneOptions};
+use batzen_http::Drain;
+use batzen_protocol::Timestamp;
+use batzen_protocol::signatures::{MasterDenominationKeyValidity, SignedMessage};
+use batzen_store::{Store, StoreError};
+use batzen_tables::exchange::{DenomKey, DenomSerial, Denominations};
+
+use crate::config::{ConfigError, ExchangeConfig};
+use crate::metrics::Metrics;
+use crate::notices::Notices;
+use crate::rules::flow::MoneyFlow;
+use crate::rules::{Command, DenomTable, ExchangeRules, Outcome, Refusal, RulesConfig, leases};
+use crate::service::{StartError, master_public_key};
+use crate::storage;
+
+/// The parts that all processes of an exchange have in common.
+pub struct Core {
+    /// The configuration; a service's has the real port in the base URL.
+    pub config: ExchangeConfig,
+    /// The master public key.
+    pub master_public_key: EddsaPublicKey,
+    /// Where every change of money state goes.
+    pub lane: Lane<ExchangeRules>,
+    /// The rules, with the terms of all denominations as they know them.
+    pub rules: Arc<ExchangeRules>,
+    /// Reads of committed rows.
+    pub store: Store,
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Fires when the process is to end.
+    pub drain: Drain,
+    /// What processes on one store tell each other.
+    pub notices: Arc<Notices>,
+}
+
+impl Core {
+    /// Opens the store and starts the lane. Blocks: reading a journal may take a while.
+    ///
+    /// # Errors
+    /// A configuration that makes no sense, or a store that cannot be used or belongs to another exchange.
+    pub fn open(mut config: ExchangeConfig, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
+        config.validate()?;
+        let master_public_key = master_public_key(&config)?;
+        config.master_public_key = Some(master_public_key);
+        let store = storage::open(&config.store, 1)?;
+        if !config.store.is_database() {
+            // Who held them was in a process that is gone.
+            leases::forget_all(&store)?;
+        }
+        check_master(&store, master_public_key, &config)?;
+        let denoms = DenomTable::load(&store)?;
+        let rules = Arc::new(ExchangeRules::new(Arc::new(denoms), rules_config(&config)));
+        if !config.store.is_database() {
+            sum_money(&rules, &store)?;
+        }
+        let lane = Lane::start(Arc::clone(&rules), store.clone(), Arc::clone(&clock), LaneOptions::default());
+        let notices = Notices::new(&store, config.store.is_database());
+        let (metrics, drain) = (Arc::new(Metrics::default()), Drain::new());
+        Ok(Self { config, master_public_key, lane, rules, store, clock, metrics, drain, notices })
+    }
+
+    /// What time it is, in microseconds.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Has a command decided. `Ok(Err(_))` is a rule's refusal.
+    pub async fn submit(&self, command: Command) -> Result<Result<Outcome, Refusal>, EngineError> {
+        let verdict = self.lane.submit(command).await;
+        if let Ok(verdict) = &verdict {
+            self.metrics.decisions.count(verdict);
+        }
+        verdict
+    }
+
+    /// Ends: everything accepted is durable, and the store is closed. Blocks.
+    ///
+    /// # Errors
+    /// When the disk fails; all commits are durable regardless.
+    pub fn close(self) -> Result<(), StoreError> {
+        let Self { lane, store, .. } = self;
+        lane.close();
+        store.close()
+    }
+}
+
+fn rules_config(config: &ExchangeConfig) -> RulesConfig {
+    RulesConfig {
+        idle_reserve_expiration: config.idle_reserve_expiration,
+        legal_reserve_expiration: config.legal_reserve_expiration,
+        round_unit: config.currency_round_unit,
+        aggregator_shift: config.workers.aggregator_shift,
+        exchange_base_url: config.base_url.clone(),
+    }
+}
+
+/// Refuses a store whose denominations were signed by another master key or in another currency: every coin would be
+/// wrong.
+fn check_master(
+    store: &Store,
+    master_pub: EddsaPublicKey,
+    config: &ExchangeConfig,
+) -> Result<(), StartError> {
+    let Some(found) = store.get::<Denominations>(&DenomKey { serial: DenomSerial(1) })? else {
+        return Ok(());
+    };
+    let (row, currency) = (found.row, config.currency);
+    let message = MasterDenominationKeyValidity {
+        master_pub,
+        start: row.start,
+        expire_withdraw: row.expire_withdraw,
+        expire_deposit: row.expire_deposit,
+        expire_legal: row.expire_legal,
+        value: row.value.of(currency),
+        fee_withdraw: row.fee_withdraw.of(currency),
+        fee_deposit: row.fee_deposit.of(currency),
+        fee_refresh: row.fee_refresh.of(currency),
+        fee_refund: row.fee_refund.of(currency),
+        h_denom_pub: row.h_denom_pub,
+    };
+    if message.verify(&master_pub, &row.master_sig) {
+        return Ok(());
+    }
+    let reason = "the store belongs to another MASTER_PUBLIC_KEY or another [taler] CURRENCY";
+    Err(ConfigError::invalid("exchange", reason).into())
+}
+
+/// Begins the running sums of money: with the rows that are there now, before the first command. They are added by a thread
+/// of their own, since there may be very many.
+fn sum_money(rules: &Arc<ExchangeRules>, store: &Store) -> Result<(), StoreError> {
+    let rows = MoneyFlow::freeze(store)?;
+    let rules = Arc::clone(rules);
+    let sum = move || {
+        if let Err(error) = rules.flow.begin(&rules.denoms, rows.as_ref()) {
+            tracing::error!(%error, "the metrics of money cannot be computed");
+        }
+    };
+    // Without the thread the exchange works as well, just without these metrics.
+    if let Err(error) = std::thread::Builder::new().name("money-sums".into()).spawn(sum) {
+        tracing::error!(%error, "the metrics of money cannot be computed");
+    }
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! What the processes on one store tell each other, so that nobody waits at one node for what happened at another.
+//!
+//! A notice is a hint. It says where to look; who has heard none looks by himself after a bounded time. In a process that has its
+//! store for itself the same calls wake whoever waits in it.
+//!
+//! | topic | tells | who listens |
+//! |---|---|---|
+//! | `keys` | the key set, accounts or fees have changed | the key state of every service |
+//! | `transfers` | transfers were prepared | workers that execute them |
+//! | `reserves TAGS` | these reserves were credited | long polls on them |
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use batzen_http::Waiters;
+use batzen_store::{Notice, Store};
+use batzen_tables::exchange::ReservePub;
+use tokio::sync::Notify;
+
+/// Clients that may wait for a reserve to be filled (each holds a connection).
+const RESERVE_WAITERS_MAX: usize = 65_536;
+/// Who waits at a node that shares its store looks so often by himself.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// Reserves named by one notice: it fits into the 8,000 bytes that PostgreSQL takes.
+const TAGS_MAX: usize = 400;
+const KEYS: &str = "keys";
+const TRANSFERS: &str = "transfers";
+const RESERVES: &str = "reserves ";
+
+/// Names a reserve in notices; several may have the same, who is woken looks anyway.
+type Tag = [u8; 8];
+
+fn tag(reserve_pub: &ReservePub) -> Tag {
+    *reserve_pub.as_bytes().first_chunk().expect("32 bytes hold 8")
+}
+
+/// The notices of a process.
+pub struct Notices {
+    store: Store,
+    is_shared: bool,
+    /// Long polls on reserves.
+    reserves: Arc<Waiters<Tag>>,
+    /// The key set has changed at another node.
+    pub keys: Notify,
+    /// There are transfers to execute.
+    pub transfers: Notify,
+}
+
+impl Notices {
+    /// Begins to listen. `is_shared`: whether other processes have the store open.
+    pub fn new(store: &Store, is_shared: bool) -> Arc<Self> {
+        let notices = Arc::new(Self {
+            store: store.clone(),
+            is_shared,
+            reserves: Arc::new(Waiters::new(RESERVE_WAITERS_MAX)),
+            keys: Notify::new(),
+            transfers: Notify::new(),
+        });
+        if is_shared {
+            // The store holds the subscriber, which therefore must not hold the store.
+            let listener = Arc::downgrade(&notices);
+            store.backend().subscribe(Box::new(move |notice| {
+                if let Some(notices) = listener.upgrade() {
+                    notices.hear(notice);
+                }
+            }));
+        }
+        notices
+    }
+
+    fn hear(&self, notice: Notice<'_>) {
+        match notice {
+            Notice::Topic(KEYS) => self.keys.notify_one(),
+            Notice::Topic(TRANSFERS) => self.transfers.notify_one(),
+            Notice::Topic(topic) => {
+                let tags = topic.strip_prefix(RESERVES).into_iter().flat_map(|tags| tags.split(','));
+                for tag in tags.filter_map(|text| u64::from_str_radix(text, 16).ok()) {
+                    self.reserves.wake(&tag.to_be_bytes());
+                }
+            }
+            Notice::Missed => {
+                self.keys.notify_one();
+                self.transfers.notify_one();
+                self.reserves.wake_all();
+            }
+        }
+    }
+
+    fn tell(&self, topics: Vec<String>) {
+        if self.is_shared && !topics.is_empty() {
+            let store = self.store.clone();
+            tokio::task::spawn_blocking(move || store.backend().notify(&topics));
+        }
+    }
+
+    /// Tells the other nodes that the key set has changed.
+    pub fn keys_changed(&self) {
+        self.tell(vec![KEYS.to_owned()]);
+    }
+
+    /// Wakes a worker that executes transfers, here and in other processes.
+    pub fn transfers_prepared(&self) {
+        self.transfers.notify_one();
+        self.tell(vec![TRANSFERS.to_owned()]);
+    }
+
+    /// Wakes who waits for one of these reserves, at every node.
+    pub fn reserves_credited(&self, reserves: &[ReservePub]) {
+        for reserve_pub in reserves {
+            self.reserves.wake(&tag(reserve_pub));
+        }
+        if !self.is_shared {
+            return;
+        }
+        let topic = |part: &[ReservePub]| {
+            let tags: Vec<_> =
+                part.iter().map(|reserve| format!("{:x}", u64::from_be_bytes(tag(reserve)))).collect();
+            format!("{RESERVES}{}", tags.join(","))
+        };
+        self.tell(reserves.chunks(TAGS_MAX).map(topic).collect());
+    }
+
+    /// Registers interest in a reserve; none when too many wait already.
+    pub fn wait_for(&self, reserve_pub: &ReservePub) -> Option<batzen_http::Waiter<[u8; 8]>> {
+        self.reserves.register(tag(reserve_pub)).ok()
+    }
+
+    /// How many wait for reserves now.
+    pub fn waiting(&self) -> usize {
+        self.reserves.len()
+    }
+
+    /// How long to wait for a notice before looking without one.
+    pub fn look_interval(&self) -> Option<Duration> {
+        self.is_shared.then_some(LOOK_INTERVAL)
+    }
+}
+
+impl std::fmt::Debug for Notices {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Notices").field("is_shared", &self.is_shared).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,274 @@
+//! Who does what: leases by which workers, in whatever processes, share a job.
+//!
+//! A lease decides nothing about money. It ends by itself, so that who is killed holds nobody up for longer; and who has overrun
+//! his goes on, since whatever two workers do to one item counts once by the other rules.
+//!
+//! * An account's history is cut into *ranges* of bank rows, each imported by the watcher that has leased it. The cursor follows
+//!   the ranges in their order, in the commits that import them: it never passes a row that was not imported.
+//! * Other queues are cut into [`SLOTS`] *slots* by a part of their items' keys. A worker has a row of its own as long as its
+//!   lease lasts; the slots are spread evenly over the workers that have one.
+//!
+//! The time is the workers', whose clocks need not agree well: one that is ahead takes over early, one that is behind late. What
+//! ends later than [`LEASE_MAX`] from now was written by a clock that cannot be right, and counts as ended.
+
+use std::collections::BTreeMap;
+
+use batzen_engine::{Plan, WorkingSet};
+use batzen_protocol::{Duration, Timestamp};
+use batzen_store::{ChangeSet, Store, StoreError};
+use batzen_tables::exchange::{
+    AccountId, AccountKey, CursorRow, Cursors, LeaseJob, LeaseKey, LeaseRow, WorkerLeases,
+};
+
+use super::{Lease, Leased, RangeClaim, RangeProgress, RangeState, SlotsClaim, SlotsShare};
+
+/// Into how many slots a queue is cut.
+pub const SLOTS: u32 = 64;
+/// No lease is longer.
+pub const LEASE_MAX: Duration = Duration::from_secs(600);
+/// Who has held a range until so long ago is taken to be there still.
+const RECENTLY: Duration = Duration::from_secs(60);
+/// Ranges of an account at once. Beyond them, watchers help with the first one instead of going further ahead of it.
+pub const RANGES_MAX: usize = 256;
+
+/// The account of jobs that have none.
+const NO_ACCOUNT: AccountId = AccountId([0; 8]);
+
+/// The value under which the leases of a job are found: the first columns of their keys.
+fn group(job: LeaseJob, account: AccountId) -> [u8; 9] {
+    let mut bytes = [job as u8; 9];
+    bytes[1..].copy_from_slice(&account.0);
+    bytes
+}
+
+pub(super) fn plan_lease(command: &Lease, plan: &mut Plan) {
+    match command {
+        Lease::Range(RangeClaim { account, .. }) => plan_ranges(*account, plan),
+        Lease::Slots(SlotsClaim { job, .. }) => plan_group(*job, NO_ACCOUNT, plan),
+    }
+}
+
+pub(super) fn plan_ranges(account: AccountId, plan: &mut Plan) {
+    plan.row::<Cursors>(AccountKey { account });
+    plan_group(LeaseJob::Wirewatch, account, plan);
+}
+
+fn plan_group(job: LeaseJob, account: AccountId, plan: &mut Plan) {
+    plan.group::<WorkerLeases>(WorkerLeases::BY_JOB, &group(job, account));
+}
+
+pub(super) fn execute(rows: &mut WorkingSet, command: &Lease) -> Leased {
+    match command {
+        Lease::Range(claim) => Leased::Range(claim_range(rows, claim)),
+        Lease::Slots(claim) => Leased::Slots(claim_slots(rows, claim)),
+    }
+}
+
+/// Whether a lease lasts.
+fn lasts(until: Timestamp, now: Timestamp) -> bool {
+    until > now && until <= now.saturating_add(LEASE_MAX)
+}
+
+/// The leases of a job by their starts.
+fn leases(rows: &WorkingSet, job: LeaseJob, account: AccountId) -> BTreeMap<u64, LeaseRow> {
+    let found = rows.group::<WorkerLeases>(WorkerLeases::BY_JOB, &group(job, account));
+    found.into_iter().map(|(key, row)| (key.start, row.clone())).collect()
+}
+
+// --- Ranges of bank rows ----------------------------------------------------------------------------------------------
+
+fn cursor(rows: &WorkingSet, account: AccountId) -> u64 {
+    rows.get::<Cursors>(&AccountKey { account }).map_or(0, |row| row.bank_row)
+}
+
+/// Ranges that are not imported wholly, in their order. They adjoin.
+fn ranges(rows: &WorkingSet, account: AccountId) -> BTreeMap<u64, LeaseRow> {
+    leases(rows, LeaseJob::Wirewatch, account)
+}
+
+fn state(ranges: &BTreeMap<u64, LeaseRow>, start: u64, holder: u64, now: Timestamp) -> Option<RangeState> {
+    let row = ranges.get(&start).filter(|row| !row.is_complete)?;
+    let is_others =
+        |row: &LeaseRow| ![holder, 0].contains(&row.holder) && lasts(row.until.saturating_add(RECENTLY), now);
+    Some(RangeState {
+        start,
+        end: row.end,
+        latest: row.latest,
+        is_first: ranges.keys().next() == Some(&start),
+        is_ours: row.holder == holder,
+        has_others: ranges.values().any(is_others),
+    })
+}
+
+fn claim_range(rows: &mut WorkingSet, claim: &RangeClaim) -> Option<RangeState> {
+    let RangeClaim { account, holder, now, lease, size } = *claim;
+    let key = |start| LeaseKey { job: LeaseJob::Wirewatch, account, start };
+    let mut ranges = ranges(rows, account);
+    // A watcher has one range at a time.
+    for (start, row) in ranges.iter_mut().filter(|(_, row)| row.holder == holder) {
+        (row.holder, row.until) = (0, Timestamp::ZERO);
+        rows.update::<WorkerLeases>(&key(*start), row.clone());
+    }
+    let until = now.saturating_add(lease?.min(LEASE_MAX));
+    let is_free = |row: &LeaseRow| !row.is_complete && (row.holder == 0 || !lasts(row.until, now));
+    let free = ranges.iter().find(|(_, row)| is_free(row)).map(|(start, _)| *start);
+    let help = || ranges.keys().next().copied().filter(|_| ranges.len() >= RANGES_MAX);
+    let start = free.or_else(help).unwrap_or_else(|| {
+        let end = ranges.values().next_back().map(|row| row.end);
+        end.unwrap_or_else(|| cursor(rows, account))
+    });
+    let row = match ranges.get(&start) {
+        Some(row) => LeaseRow { holder, until, ..row.clone() },
+        None => {
+            let end = start.saturating_add(size.max(1));
+            LeaseRow { end, latest: start, is_complete: false, holder, until }
+        }
+    };
+    rows.put::<WorkerLeases>(&key(start), row.clone());
+    ranges.insert(start, row);
+    state(&ranges, start, holder, now)
+}
+
+/// Takes note of what was imported of a range, and moves the cursor over what is imported before the first gap.
+pub(super) fn advance(
+    rows: &mut WorkingSet,
+    account: AccountId,
+    progress: &RangeProgress,
+) -> Option<RangeState> {
+    let RangeProgress { holder, now, lease, start, latest, seen_until } = *progress;
+    let key = |start| LeaseKey { job: LeaseJob::Wirewatch, account, start };
+    let mut ranges = ranges(rows, account);
+    let last = ranges.keys().next_back().copied();
+    // If it is gone, another watcher has completed it.
+    let row = ranges.get_mut(&start)?;
+    row.latest = row.latest.max(latest);
+    if let Some(until) = seen_until {
+        row.is_complete = true;
+        // Ids may have large gaps, which the next claim need not walk through.
+        if last == Some(start) {
+            row.end = row.end.max(until);
+        }
+    }
+    if row.holder == holder {
+        row.until = now.saturating_add(lease.min(LEASE_MAX));
+    }
+    let row = row.clone();
+    rows.update::<WorkerLeases>(&key(start), row);
+    let before = cursor(rows, account);
+    let mut cursor = before;
+    while let Some((first, row)) = ranges.first_key_value() {
+        cursor = cursor.max(if row.is_complete { row.end } else { row.latest });
+        if !row.is_complete {
+            break;
+        }
+        rows.delete::<WorkerLeases>(&key(*first));
+        ranges.pop_first();
+    }
+    if cursor > before {
+        rows.put::<Cursors>(&AccountKey { account }, CursorRow { bank_row: cursor });
+    }
+    state(&ranges, start, holder, now)
+}
+
+/// Up to where an account's history is imported, and whether somebody holds what comes next.
+///
+/// # Errors
+/// When the store cannot be read.
+pub fn front(store: &Store, account: AccountId, now: Timestamp) -> Result<(u64, bool), StoreError> {
+    let cursor = store.get::<Cursors>(&AccountKey { account })?.map_or(0, |found| found.row.bank_row);
+    let mut ranges =
+        store.lookup::<WorkerLeases>(WorkerLeases::BY_JOB, &group(LeaseJob::Wirewatch, account))?;
+    ranges.sort_by_key(|found| found.key.start);
+    let first = ranges.first().filter(|found| found.row.holder != 0 && lasts(found.row.until, now));
+    Ok((cursor, first.is_some()))
+}
+
+/// Removes all leases: nobody is at anything.
+///
+/// # Errors
+/// When the store fails.
+pub fn forget_all(store: &Store) -> Result<(), StoreError> {
+    let mut changes = ChangeSet::new();
+    for found in store.all::<WorkerLeases>()? {
+        changes.delete::<WorkerLeases>(&found.key, &found.row);
+    }
+    // Only deletions: there is nothing that could conflict.
+    store.commit(&changes).map(drop)
+}
+
+// --- Slots ------------------------------------------------------------------------------------------------------------
+
+/// Slots that a worker has leased.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Slots(u64);
+
+impl Slots {
+    /// All of them.
+    pub const ALL: Self = Self(u64::MAX);
+
+    /// Whether an item is in one of them, by two bytes of its key that differ from item to item.
+    #[must_use]
+    pub const fn has(self, a: u8, b: u8) -> bool {
+        self.0 >> ((a ^ b) as u32 % SLOTS) & 1 == 1
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub const fn count(self) -> u32 {
+        self.0.count_ones()
+    }
+}
+
+fn claim_slots(rows: &mut WorkingSet, claim: &SlotsClaim) -> SlotsShare {
+    let SlotsClaim { job, holder, now, lease, gives } = *claim;
+    let key = |start| LeaseKey { job, account: NO_ACCOUNT, start };
+    let member = |holder: u64| WorkerLeases::MEMBERS | holder;
+    let mut leases = leases(rows, job, NO_ACCOUNT);
+    let members = leases.split_off(&WorkerLeases::MEMBERS);
+    let (live, dead): (Vec<_>, Vec<_>) = members
+        .into_iter()
+        .filter(|(_, row)| row.holder != holder)
+        .partition(|(_, row)| lasts(row.until, now));
+    for (start, _) in dead {
+        rows.delete::<WorkerLeases>(&key(start));
+    }
+    let row = |holder, until| LeaseRow { end: 0, latest: 0, is_complete: false, holder, until };
+    let Some(lease) = lease else {
+        for (slot, _) in leases.iter().filter(|(_, row)| row.holder == holder) {
+            rows.delete::<WorkerLeases>(&key(*slot));
+        }
+        if rows.get::<WorkerLeases>(&key(member(holder))).is_some() {
+            rows.delete::<WorkerLeases>(&key(member(holder)));
+        }
+        return SlotsShare::default();
+    };
+    let until = now.saturating_add(lease.min(LEASE_MAX));
+    rows.put::<WorkerLeases>(&key(member(holder)), row(holder, until));
+    let is_lives = |other: u64| live.iter().any(|(_, row)| row.holder == other);
+    let workers = u32::try_from(live.len()).unwrap_or(SLOTS).saturating_add(1);
+    let share = SLOTS.div_ceil(workers);
+    let mut own = Slots::default();
+    let mut has_excess = false;
+    // What it has already comes first, so that slots do not wander.
+    for takes_new in [false, true] {
+        for slot in 0..SLOTS {
+            let lease = leases.get(&u64::from(slot));
+            let is_own = lease.is_some_and(|row| row.holder == holder);
+            let is_free = lease.is_none_or(|row| !is_own && !is_lives(row.holder));
+            match (is_own, own.count() < share) {
+                (true, true) => own.0 |= 1 << slot,
+                (true, false) if !takes_new && gives => rows.delete::<WorkerLeases>(&key(slot.into())),
+                (true, false) if !takes_new => {
+                    own.0 |= 1 << slot;
+                    has_excess = true;
+                }
+                (false, true) if takes_new && is_free => {
+                    rows.put::<WorkerLeases>(&key(slot.into()), row(holder, Timestamp::ZERO));
+                    own.0 |= 1 << slot;
+                }
+                _ => {}
+            }
+        }
+    }
+    SlotsShare { slots: own, has_excess }
+}
