@@ -275,7 +275,7 @@ impl Link {
             let plan = *lock(&self.armed);
             let passes = match plan.map(|plan| plan.moment) {
                 Some(Moment::MessagesToServer(count)) if messages_sent == count => 0,
-                Some(Moment::BytesToServer(count)) => message.len().min(count - bytes_sent),
+                Some(Moment::BytesToServer(count)) => message.len().min(count.saturating_sub(bytes_sent)),
                 _ => message.len(),
             };
             if is_last && plan.is_some_and(|plan| plan.moment == Moment::CommitSeen) {
@@ -367,7 +367,9 @@ impl Link {
                     // The client's half cuts.
                     Some(Moment::CommitSeen) if self.is_muted.load(Ordering::Acquire) => continue,
                     Some(Moment::MessagesFromServer(count)) if messages_sent == count => 0,
-                    Some(Moment::BytesFromServer(count)) => message.len().min(count - bytes_sent),
+                    Some(Moment::BytesFromServer(count)) => {
+                        message.len().min(count.saturating_sub(bytes_sent))
+                    }
                     Some(_) => message.len(),
                 };
                 client.write_all(&message[..passes])?;

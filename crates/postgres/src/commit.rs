@@ -36,6 +36,8 @@ const RACES_MAX: u32 = 100;
 #[derive(Debug)]
 pub(crate) struct Writer {
     connection: Connection,
+    /// When the server's process of the connection began: with its number it names the process.
+    started: String,
     id: i64,
     epoch: i64,
     /// The last batch that was sent.
@@ -243,25 +245,35 @@ impl Database {
         // No statement_timeout: it would end the wait for a synchronous standby after the commit, which then is reported as
         // done although the standby has not got it.
         connection.script("SET lock_timeout = '10s'")?;
+        let started = started(&mut connection)?;
         let id = self.register_row(&mut connection)?;
-        Ok(id.map(|id| Writer { connection, id, epoch: 0, batch: 0 }))
+        Ok(id.map(|id| Writer { connection, started, id, epoch: 0, batch: 0 }))
     }
 
     /// Makes a new connection for a writer whose old one was lost in a commit, and tells which batch was its last.
     fn resolve(&self, writer: &mut Writer) -> Result<i64> {
+        // The old process may wait for the rest of the pipeline for hours, with its rows locked, if this side's end of the
+        // connection is gone and nobody has told it.
+        let end = format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = {} AND backend_start = '{}'",
+            writer.connection.process_id(),
+            writer.started
+        );
         let text = format!("{} WHERE writer_id = {} RETURNING epoch, batch", self.texts.fence, writer.id);
         let mut patience = self.patience();
         loop {
             let attempt = self.connect().and_then(|mut connection| {
                 connection.script("SET lock_timeout = '10s'")?;
+                connection.script(&end)?;
+                let started = started(&mut connection)?;
                 let rows = connection.query_text(&text)?;
                 if connection.was_unsynced() {
                     return Err(PgError::io("wait for the standby", std::io::ErrorKind::TimedOut.into()));
                 }
-                Ok((connection, rows))
+                Ok((connection, started, rows))
             });
             match attempt {
-                Ok((connection, rows)) => {
+                Ok((connection, started, rows)) => {
                     let Some(row) = rows.first() else {
                         self.counters.ambiguous_unknown.inc();
                         return Err(StoreError::Unavailable(
@@ -276,6 +288,7 @@ impl Database {
                         return Err(self.is_lost());
                     }
                     writer.connection = connection;
+                    writer.started = started;
                     writer.epoch = epoch;
                     return Ok(batch);
                 }
@@ -288,6 +301,14 @@ impl Database {
             }
         }
     }
+}
+
+/// When the server's process of a connection began.
+fn started(connection: &mut Connection) -> std::result::Result<String, PgError> {
+    let text = "SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()";
+    let mut rows = connection.query_text(text)?;
+    let started = rows.pop().and_then(|mut row| row.pop().flatten());
+    started.ok_or_else(|| PgError::protocol("a process without a beginning"))
 }
 
 /// One statement of a batch.

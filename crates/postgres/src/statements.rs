@@ -19,6 +19,7 @@ pub(crate) const SESSION: &str = "SET jit = off; SET plan_cache_mode = force_gen
     SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_material = off; SET enable_memoize = off; \
     SET max_parallel_workers_per_gather = 0; SET synchronous_commit = on; SET bytea_output = hex; \
     SET client_min_messages = warning; SET idle_in_transaction_session_timeout = '60s'; \
+    SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; SET tcp_user_timeout = '30s'; \
     SET default_transaction_isolation = 'read committed'";
 
 /// How many forms of an update a table may have: one for each combination of columns that change together. Beyond, all

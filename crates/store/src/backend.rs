@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
-use std::sync::Arc;
 
 use batzen_metrics::{Histogram, Page};
 
@@ -482,15 +481,6 @@ pub trait Backend: Send + Sync + 'static {
     /// As [`Backend::get_many`].
     fn count_estimate(&self, table: &'static TableDef) -> Result<u64> {
         self.count(table)
-    }
-
-    /// All tables as of one moment, as a backend that takes no commits; none where reads in a row see one moment as long as
-    /// nothing is committed between them, because commits come through this process alone.
-    ///
-    /// # Errors
-    /// As [`Backend::get_many`].
-    fn snapshot(&self) -> Result<Option<Arc<dyn Backend>>> {
-        Ok(None)
     }
 
     /// Tells the subscribers in other processes on the same store. A hint: it may be lost, doubled or late, and is no part of

@@ -385,15 +385,6 @@ impl Store {
         self.backend.freeze(tables)
     }
 
-    /// All tables as of one moment, for reads that belong together; commits to it are refused. Where commits come through
-    /// this process alone it is the store itself: callers read between them, or notice.
-    ///
-    /// # Errors
-    /// As [`Store::get`].
-    pub fn snapshot(&self) -> Result<Self> {
-        Ok(self.backend.snapshot()?.map_or_else(|| self.clone(), Self::shared))
-    }
-
     /// Answers several reads, in their order, at once if the backend is behind a network.
     ///
     /// # Errors
