@@ -8,6 +8,7 @@
 //! | `statements` | pure: a table's statements, from its layout |
 //! | `codec` | a record's bytes as database columns, and back |
 //! | `changes` | pure: what a change set comes to for each row, and why it does not fit |
+//! | [`hot`] | pure: the statements of the hot paths, for those who look at their plans |
 //! | `target` | where the server is and how to get in |
 //! | `socket`, `connection` | bytes, and the protocol: pipelines of prepared statements, synchronous |
 //! | `pool`, `database` | connections, replaced when worn or lost; waiting for a server that is away |
@@ -24,6 +25,7 @@ mod connection;
 mod counters;
 mod database;
 mod error;
+pub mod hot;
 pub mod layout;
 mod listen;
 mod pool;

@@ -1,0 +1,133 @@
+//! What was measured, as plain data, and how it is read.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`look`] | the connection, and the probes: each its own read-only transaction, each able to fail alone |
+//! | [`server`] | who the server is, its settings, its databases |
+//! | [`activity`] | counters of which two samples make rates; sessions and who waits for whom |
+//! | [`objects`] | tables and indexes with their statistics |
+//! | [`stream`] | replication, slots, archiver, prepared transactions |
+//! | [`statements`] | `pg_stat_statements` |
+//! | [`machine`] | memory, cores, disk and process memory of a local server, from `/proc` and `/sys` |
+//! | [`sync`] | what a synced write costs |
+//! | [`batzen`] | Batzen's own schemas |
+//! | [`own_statements`], [`plans`] | how the statements of their hot paths are executed |
+//!
+//! Times are seconds, sizes bytes. A number that the server does not know is `None`; a list that could not be read is empty
+//! and has its [`Gap`].
+
+pub mod activity;
+pub mod batzen;
+pub mod look;
+pub mod machine;
+pub mod objects;
+pub mod own_statements;
+pub mod plans;
+pub mod server;
+pub mod statements;
+pub mod stream;
+pub mod sync;
+
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+pub use activity::{Counters, Session};
+pub use look::{Look, LookError};
+pub use machine::{Machine, ProcessMemory, Storage};
+pub use objects::{Index, Table};
+pub use server::{Database, Server, Setting, Settings};
+pub use statements::Statement;
+pub use stream::Stream;
+pub use sync::Syncs;
+
+use crate::Options;
+
+/// Something that was not looked at, and what makes it visible.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Gap {
+    /// What is not known.
+    pub what: String,
+    /// Why.
+    pub why: String,
+    /// What to type, if that helps.
+    pub remedy: Option<String>,
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Facts {
+    /// Who answered.
+    pub server: Server,
+    /// Where it runs, as far as that is known.
+    pub machine: Machine,
+    /// The settings in force.
+    pub settings: Settings,
+    /// All databases of the server.
+    pub databases: Vec<Database>,
+    /// The first sample of the counters.
+    pub before: Counters,
+    /// The second sample.
+    pub after: Counters,
+    /// Tables of the connected database, largest first. Partitions are tables of their own.
+    pub tables: Vec<Table>,
+    /// Their indexes.
+    pub indexes: Vec<Index>,
+    /// Sessions of the whole server, with what they wait for.
+    pub sessions: Vec<Session>,
+    /// Standbys, slots, archive, forgotten transactions.
+    pub stream: Stream,
+    /// The statements that took most time; `None` without `pg_stat_statements`.
+    pub statements: Option<Vec<Statement>>,
+    /// Memory of the server's processes, if the server is local.
+    pub processes: Option<ProcessMemory>,
+    /// What a synced write costs.
+    pub syncs: Option<Syncs>,
+    /// Batzen's own schemas.
+    pub batzen: Vec<batzen::Service>,
+    /// What could not be looked at.
+    pub gaps: Vec<Gap>,
+}
+
+impl Facts {
+    /// What happened between the two samples.
+    pub fn rates(&self) -> activity::Rates {
+        activity::Rates::between(&self.before, &self.after)
+    }
+
+    /// The database that the doctor is connected to.
+    pub fn database(&self) -> Option<&Database> {
+        self.databases.iter().find(|database| database.name == self.server.database)
+    }
+
+    /// Seconds since the statistics of the connected database were set to zero, or since the server began if they never were.
+    pub fn statistics_age(&self) -> f64 {
+        let reset = self.database().and_then(|database| database.stats_age);
+        reset.unwrap_or(self.server.uptime).max(1.0)
+    }
+}
+
+/// Reads everything.
+///
+/// # Errors
+/// Only if the connection is lost: whatever cannot be read is a gap.
+pub fn read(look: &Look, options: &Options) -> Result<Facts, LookError> {
+    let mut facts = Facts { server: server::read(look)?, ..Facts::default() };
+    facts.settings = server::settings(look);
+    facts.before = activity::counters(look, &facts.server);
+    let begun = Instant::now();
+    facts.databases = server::databases(look, &facts.server);
+    facts.machine = machine::read(look, &facts.server, options);
+    facts.tables = objects::tables(look);
+    facts.indexes = objects::indexes(look);
+    facts.stream = stream::read(look, &facts.server);
+    facts.statements = statements::read(look, &facts.server);
+    facts.sessions = activity::sessions(look);
+    facts.batzen = batzen::read(look, facts.server.in_recovery);
+    facts.processes = machine::processes(look, &facts);
+    facts.syncs = sync::read(look, &facts, options);
+    std::thread::sleep(options.sample.saturating_sub(begun.elapsed()));
+    facts.after = activity::counters(look, &facts.server);
+    facts.gaps = look.gaps();
+    Ok(facts)
+}

@@ -1,0 +1,137 @@
+//! Replication, slots, archiver, prepared transactions.
+
+use serde::{Deserialize, Serialize};
+
+use super::Server;
+use super::look::Look;
+
+/// Everything that leaves the server, and what waits in it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Stream {
+    /// Standbys and subscribers.
+    pub standbys: Vec<Standby>,
+    /// Replication slots.
+    pub slots: Vec<Slot>,
+    /// The archiver, if the server archives.
+    pub archiver: Option<Archiver>,
+    /// Transactions that wait for a second phase.
+    pub prepared: Vec<Prepared>,
+    /// On a standby: seconds since the last transaction that was replayed, while there is more to replay.
+    pub replay_lag: Option<f64>,
+}
+
+/// Somebody who gets the write-ahead log.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Standby {
+    /// What it calls itself.
+    pub name: String,
+    /// Where it is.
+    pub client: String,
+    /// `streaming`, `catchup`, …
+    pub state: String,
+    /// `sync`, `async`, `quorum`, `potential`.
+    pub sync: String,
+    /// Bytes that it has not replayed.
+    pub lag_bytes: Option<u64>,
+    /// Seconds from commit to replay there.
+    pub lag_seconds: Option<f64>,
+}
+
+/// A promise to keep the write-ahead log for somebody.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Slot {
+    /// Its name.
+    pub name: String,
+    /// `physical` or `logical`.
+    pub kind: String,
+    /// Whether anybody is there.
+    pub is_active: bool,
+    /// Bytes kept for it.
+    pub kept: Option<u64>,
+    /// `reserved`, `extended`, `unreserved` or `lost`.
+    pub wal_status: Option<String>,
+    /// Transactions since the oldest row that it keeps from being removed.
+    pub xmin_age: Option<u64>,
+}
+
+/// Who copies the write-ahead log away.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Archiver {
+    /// Files copied.
+    pub archived: u64,
+    /// Attempts that failed.
+    pub failed: u64,
+    /// Whether the last attempt failed.
+    pub is_failing: bool,
+    /// Seconds since the last file was copied.
+    pub last_age: Option<f64>,
+    /// The file that failed last.
+    pub last_failed: Option<String>,
+}
+
+/// A transaction that waits for a second phase.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Prepared {
+    /// Its name.
+    pub name: String,
+    /// Its database.
+    pub database: String,
+    /// Whose it is.
+    pub owner: String,
+    /// Seconds since it was prepared.
+    pub age: f64,
+}
+
+/// Reads all of it.
+pub fn read(look: &Look, server: &Server) -> Stream {
+    let here = if server.in_recovery { "pg_last_wal_replay_lsn()" } else { "pg_current_wal_lsn()" };
+    let standbys = look.probe(
+        "standbys",
+        &format!(
+            "SELECT coalesce(application_name, '') AS name, coalesce(host(client_addr), '') AS client,
+                    coalesce(state, '') AS state, coalesce(sync_state, '') AS sync,
+                    greatest(pg_wal_lsn_diff({here}, replay_lsn), 0)::bigint AS lag_bytes,
+                    extract(epoch FROM replay_lag)::float8 AS lag_seconds
+                FROM pg_stat_replication"
+        ),
+    );
+    let slots = look.probe(
+        "replication slots",
+        &format!(
+            "SELECT slot_name::text AS name, slot_type AS kind, active AS is_active,
+                    greatest(pg_wal_lsn_diff({here}, restart_lsn), 0)::bigint AS kept, wal_status,
+                    greatest(age(xmin), age(catalog_xmin))::bigint AS xmin_age
+                FROM pg_replication_slots"
+        ),
+    );
+    let archiver = look.probe_one(
+        "the archiver",
+        "SELECT archived_count AS archived, failed_count AS failed,
+                coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false) AS is_failing,
+                extract(epoch FROM clock_timestamp() - last_archived_time)::float8 AS last_age,
+                last_failed_wal AS last_failed
+            FROM pg_stat_archiver WHERE current_setting('archive_mode') <> 'off'",
+    );
+    let prepared = look
+        .probe(
+            "prepared transactions",
+            "SELECT gid AS name, database::text, owner::text, extract(epoch FROM clock_timestamp() - prepared)::float8 AS age
+            FROM pg_prepared_xacts ORDER BY prepared",
+        );
+    #[derive(Deserialize)]
+    struct Lag {
+        lag: Option<f64>,
+    }
+    let replay: Option<Lag> = look
+        .probe_one(
+            "the standby's lag",
+            "SELECT CASE WHEN pg_is_in_recovery() AND pg_last_wal_receive_lsn() IS DISTINCT FROM pg_last_wal_replay_lsn()
+                THEN extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp())::float8 END AS lag",
+        );
+    Stream { standbys, slots, archiver, prepared, replay_lag: replay.and_then(|row| row.lag) }
+}

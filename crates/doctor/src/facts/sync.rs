@@ -1,0 +1,96 @@
+//! What a synced write costs.
+
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::Facts;
+use super::look::Look;
+use crate::Options;
+
+/// Writes that are measured at most, and for how long.
+const MOST: usize = 200;
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// What a synced write costs, and how that is known.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Syncs {
+    /// Where it was measured: a directory, or the server's own counters.
+    pub source: String,
+    /// How many were looked at.
+    pub count: u64,
+    /// Seconds: half were faster (the mean, if only the server's counters are known).
+    pub median: f64,
+    /// Seconds: 1 in 100 was slower; `None` if only the server's counters are known.
+    pub slow: Option<f64>,
+}
+
+/// Measures beside the write-ahead log if that is permitted, else reads the server's counters.
+pub fn read(look: &Look, facts: &Facts, options: &Options) -> Option<Syncs> {
+    const WHAT: &str = "what a synced write costs";
+    let beside = facts.server.data_directory.as_deref().filter(|_| facts.machine.is_local);
+    let beside = beside.map(|data| Path::new(data).join("pg_wal"));
+    if let Some(directory) = options.fsync_dir.clone().or(beside) {
+        match measure(&directory) {
+            Ok(syncs) => return Some(syncs),
+            Err(error) if options.fsync_dir.is_some() => {
+                look.gap(WHAT, format!("{}: {error}", directory.display()), None);
+                return None;
+            }
+            Err(_) => {}
+        }
+    }
+    let counted = facts.before.wal_syncs.zip(facts.before.wal_sync_time);
+    if let Some((count, seconds)) = counted.filter(|(count, _)| *count >= 100) {
+        let source = "pg_stat_wal".to_owned();
+        return Some(Syncs { source, count, median: seconds / count as f64, slow: None });
+    }
+    look.gap(
+        WHAT,
+        "the directory of the write-ahead log cannot be written by us, and the server does not count",
+        Some("batzen doctor --fsync-dir DIRECTORY_ON_THAT_DISK …   # or in SQL: ALTER SYSTEM SET track_wal_io_timing = on; SELECT pg_reload_conf();"),
+    );
+    None
+}
+
+/// Overwrites a page of a file without a name and syncs it, as a commit does to the write-ahead log.
+fn measure(directory: &Path) -> std::io::Result<Syncs> {
+    let mut file = tempfile::tempfile_in(directory)?;
+    let page = [0x42_u8; 8192];
+    file.write_all(&page)?;
+    file.sync_all()?;
+    let begun = Instant::now();
+    let mut times = Vec::with_capacity(MOST);
+    while times.len() < MOST && begun.elapsed() < LONGEST {
+        let from = Instant::now();
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(&page)?;
+        file.sync_data()?;
+        times.push(from.elapsed().as_secs_f64());
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(Syncs {
+        source: directory.display().to_string(),
+        count: times.len() as u64,
+        median: times[times.len() / 2],
+        slow: Some(times[times.len() * 99 / 100]),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_measured_and_left_as_it_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let syncs = measure(directory.path()).unwrap();
+        assert!(syncs.count > 0 && syncs.median > 0.0);
+        assert!(syncs.slow.unwrap() >= syncs.median);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        assert!(measure(&directory.path().join("missing")).is_err());
+    }
+}

@@ -1,0 +1,17 @@
+//! Findings and facts for people and for programs.
+//!
+//! For programs the report is the [`Examination`](crate::Examination) itself as JSON: `severity`, `findings`, `tuning`, `facts`.
+
+pub mod table;
+pub mod text;
+
+pub use text::{Style, text};
+
+use crate::Examination;
+
+/// The report as JSON.
+pub fn json(examination: &Examination) -> serde_json::Value {
+    // Plain structures with names as keys: nothing that JSON cannot say.
+    serde_json::to_value(examination)
+        .unwrap_or_else(|error| serde_json::json!({ "error": error.to_string() }))
+}

@@ -1,0 +1,64 @@
+//! Columns below each other.
+
+/// A table: the first column left, the others right, the last one left again if it is text.
+#[derive(Default)]
+pub struct Table {
+    head: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these headings. A heading that ends in `<` is of a column of text.
+    pub fn new(head: &[&'static str]) -> Self {
+        Self { head: head.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row of as many cells as there are headings.
+    pub fn row(&mut self, cells: Vec<String>) {
+        debug_assert_eq!(cells.len(), self.head.len());
+        self.rows.push(cells);
+    }
+
+    /// Whether there is anything to show.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The lines, indented by two.
+    pub fn lines(&self) -> Vec<String> {
+        let head: Vec<String> = self.head.iter().map(|name| name.trim_end_matches('<').to_owned()).collect();
+        let widths: Vec<usize> = (0..head.len())
+            .map(|column| {
+                let cells = self.rows.iter().map(|row| &row[column]);
+                cells.chain([&head[column]]).map(|cell| cell.chars().count()).max().unwrap_or(0)
+            })
+            .collect();
+        let line = |row: &Vec<String>| {
+            let mut text = String::new();
+            for (column, cell) in row.iter().enumerate() {
+                let width = widths[column];
+                text += if column == 0 { "  " } else { "   " };
+                if self.head[column].ends_with('<') {
+                    text += &format!("{cell:<width$}");
+                } else {
+                    text += &format!("{cell:>width$}");
+                }
+            }
+            text.trim_end().to_owned()
+        };
+        std::iter::once(&head).chain(&self.rows).map(line).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_stand_right_and_words_left() {
+        let mut table = Table::new(&["table<", "rows"]);
+        table.row(vec!["coins".to_owned(), "1,000".to_owned()]);
+        table.row(vec!["é".to_owned(), "5".to_owned()]);
+        assert_eq!(table.lines(), ["  table    rows", "  coins   1,000", "  é           5"]);
+    }
+}
