@@ -5,6 +5,8 @@
 //! | `embedded` (default) | a directory | one process |
 //! | `postgres` | a schema of a database, `[SERVICEdb-postgres] CONFIG` | see [`Service::sharing`] |
 
+mod postgres;
+
 use std::path::PathBuf;
 
 use batzen_config::{Config, ConfigError};
@@ -157,16 +159,6 @@ impl std::fmt::Display for StoreConfig {
                 write!(f, "postgres://{}", end.split('?').next().unwrap_or_default())
             }
         }
-    }
-}
-
-mod postgres {
-    use super::{Service, Store, StoreError};
-    pub fn prepare(_url: &str, _service: &Service) -> Result<(), StoreError> {
-        Err(StoreError::Backend("this program was built without PostgreSQL".into()))
-    }
-    pub fn open(_url: &str, _service: &Service, _writers: usize) -> Result<Store, StoreError> {
-        Err(StoreError::Backend("this program was built without PostgreSQL".into()))
     }
 }
 

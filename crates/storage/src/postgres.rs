@@ -1,0 +1,31 @@
+//! A schema of a database, for each service.
+
+use batzen_postgres::schema::{DbinitOptions, HISTORY, dbinit::dbinit};
+use batzen_postgres::{Connection, PgOptions, Target};
+use batzen_store::{Store, StoreError};
+
+use crate::{Service, Sharing};
+
+/// Makes or migrates the schema.
+pub(crate) fn prepare(url: &str, service: &Service) -> Result<(), StoreError> {
+    let target = Target::parse(url)?.application("batzen-dbinit").read_write();
+    let mut connection = Connection::open(&target)?;
+    let done = dbinit(&mut connection, service.schema, service.tables, &DbinitOptions::default(), &HISTORY);
+    let report = done.map_err(|error| StoreError::Backend(error.to_string()))?;
+    for action in report.actions {
+        tracing::info!(schema = service.schema, "{action}");
+    }
+    Ok(())
+}
+
+/// Opens it, with a connection more to write than there are writers: for tools. A service that has it alone sees to its tables
+/// by itself; those that share it leave that to their operator, since it happens once for all of them.
+pub(crate) fn open(url: &str, service: &Service, writers: usize) -> Result<Store, StoreError> {
+    let mut options = PgOptions::new(url, service.schema, service.tables);
+    options.writers = writers + 1;
+    if service.sharing == Sharing::Exclusive {
+        prepare(url, service)?;
+        options.sharing = batzen_postgres::Sharing::Exclusive;
+    }
+    batzen_postgres::open(&options).map(Store::new)
+}
