@@ -1,7 +1,7 @@
 //! Commits: one pipeline, one implicit transaction, one round trip.
 //!
 //! The first statement takes the connection's row in `writers`, so that afterwards everybody can tell whether the commit took
-//! place. Then table by table, in the order of their numbers and with rows in the order of their keys, so that two commits
+//! place. Then table by table, in the order of their numbers and with rows in the order of their shards and keys, so that two commits
 //! never wait for each other in a circle: rows that must stay as they were read, updates, deletes, inserts, queue entries.
 //! Each statement checks in the server how many rows it met; if one is amiss, nothing of the set remains, and only then the
 //! rows are read to say which.
@@ -29,8 +29,8 @@ use crate::{PgError, Sharing};
 /// The most bytes of one commit.
 const COMMIT_BYTES_MAX: u64 = 256 << 20;
 
-/// How often a set that fits what is stored is sent again because others came before it.
-const RACES_MAX: u32 = 100;
+/// How often a set that fits what is stored is sent again because others came before it, and have gone again.
+const RACES_MAX: u32 = 16;
 
 /// A connection that commits, and its row in `writers`.
 #[derive(Debug)]
@@ -101,8 +101,10 @@ impl Database {
                 return Ok(outcome);
             }
         }
-        let first = &nets[0];
-        Err(StoreError::Stale { table: first.table.name, key: first.key.to_vec() })
+        let table = nets[0].table.name;
+        Err(StoreError::Backend(format!(
+            "a change of {table} or of a table after it meets other rows than can be read: an index or a queue is damaged"
+        )))
     }
 
     /// Reads the rows that the set names, and says why it does not fit; none if it does.
@@ -342,6 +344,9 @@ impl<'a> Batch<'a> {
         for nets in nets.chunk_by(|a, b| a.table == b.table) {
             let statements = database.statements(nets[0].table)?;
             let mut table = TableBatch::new(database, statements);
+            // As the primary key has them: each page and each partition is visited once.
+            let mut nets: Vec<&Net<'_>> = nets.iter().collect();
+            nets.sort_by_cached_key(|net| (database.vshard(net.table, net.key), net.key));
             for net in nets {
                 let version = versions.get(&(net.table.id, net.key)).copied();
                 table.add(net, version, &ordinal)?;

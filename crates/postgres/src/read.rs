@@ -27,6 +27,8 @@ struct Asked<'a> {
     answer: ReadAnswer,
     /// Of a lookup in a hash index: where the rows with each value go.
     places: HashMap<&'a [u8], Vec<usize>>,
+    /// Which key was asked for at each ordinal: sorted as the primary key is, which is how pages and partitions lie.
+    order: Vec<usize>,
 }
 
 /// Keys of a table (or prefixes of keys) as arrays: `vshard` and `columns` database columns.
@@ -119,7 +121,12 @@ impl<'a> Asked<'a> {
         if let Read::Groups { values, .. } = read {
             values.iter().enumerate().for_each(|(n, value)| places.entry(value).or_default().push(n));
         }
-        Ok(Self { statements: database.statements(table)?, read, answer, places })
+        let mut order = Vec::new();
+        if let Read::Rows { keys, .. } = read {
+            order.extend(0..keys.len());
+            order.sort_by_cached_key(|at| (database.vshard(table, &keys[*at]), &keys[*at]));
+        }
+        Ok(Self { statements: database.statements(table)?, read, answer, places, order })
     }
 
     /// Queues the statement; whether there is one.
@@ -129,7 +136,7 @@ impl<'a> Asked<'a> {
             Read::Rows { keys, .. } if keys.is_empty() => return Ok(false),
             Read::Groups { values, .. } if values.is_empty() => return Ok(false),
             Read::Rows { keys, .. } => {
-                let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+                let keys: Vec<&[u8]> = self.order.iter().map(|at| keys[*at].as_slice()).collect();
                 let arrays = key_arrays(database, statements, &keys, statements.layout.key.len(), true)?;
                 connection
                     .queue(&statements.get, |params| arrays.iter().for_each(|array| params.array(array)));
@@ -188,11 +195,11 @@ impl<'a> Asked<'a> {
         let beyond = || PgError::protocol("an answer to nothing that was asked");
         match (&mut self.answer, self.read) {
             (ReadAnswer::Rows(rows), _) => {
-                let at = place(columns)?;
+                let at = *self.order.get(place(columns)?).ok_or_else(beyond)?;
                 let (serial, version) = pull_version(columns, database.tag)?;
                 let mut row = Vec::with_capacity(128);
                 pull(def.row_columns, columns, &mut row)?;
-                *rows.get_mut(at).ok_or_else(beyond)? = Some(RawRow { row, serial, version });
+                rows[at] = Some(RawRow { row, serial, version });
             }
             (ReadAnswer::Groups(groups), Read::Groups { index, .. }) => {
                 if self.statements.layout.index_layout(*index).column.is_none() {
