@@ -126,5 +126,6 @@ doc: needs ## the API documentation: target/doc
 install: build ## install the binary, and links by the names that operators know, below PREFIX (default /usr/local)
 	install -Dm755 $(BIN) $(DESTDIR)$(PREFIX)/bin/batzen
 	for name in taler-fakebank-run taler-exchange-httpd taler-exchange-offline taler-exchange-wirewatch \
-		taler-exchange-aggregator taler-exchange-transfer taler-exchange-closer taler-exchange-drain; do \
+		taler-exchange-aggregator taler-exchange-transfer taler-exchange-closer taler-exchange-drain \
+		taler-exchange-dbinit; do \
 		ln -sf batzen $(DESTDIR)$(PREFIX)/bin/$$name; done

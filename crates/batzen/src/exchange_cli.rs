@@ -23,7 +23,7 @@ use clap::{Args, Subcommand};
 use crate::play_money::{self, Ciphers};
 use crate::services::{self, Common};
 use crate::worker_link::{self, Worker};
-use crate::{progress, sheet};
+use crate::{database_cli, progress, sheet};
 
 /// The pause before something that failed or is not there yet is looked at again.
 const SETUP_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
@@ -53,6 +53,12 @@ enum ExchangeCommand {
     Closer(WorkerArgs),
     /// Pay out profit as ordered by the master key
     Drain(WorkerArgs),
+    /// Create or migrate the tables in PostgreSQL
+    Dbinit(database_cli::DbinitArgs),
+    /// Do once what the tables in PostgreSQL need from time to time
+    Maintain(database_cli::MaintainArgs),
+    /// Replicate the tables in PostgreSQL to an auditor
+    Replication(database_cli::ReplicationArgs),
     /// Draw up the balance sheet of an exchange that is not running. Exit code 1 if it does not add up
     Totals(TotalsArgs),
     /// Print a configuration to start from
@@ -211,6 +217,9 @@ pub fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
         ExchangeCommand::Drain(args) => {
             services::block_on(work(Worker::Drain, args, Sharing::default(), None))
         }
+        ExchangeCommand::Dbinit(args) => database_cli::dbinit(&args),
+        ExchangeCommand::Maintain(args) => database_cli::maintain(&args),
+        ExchangeCommand::Replication(args) => database_cli::replication(&args),
         ExchangeCommand::Totals(args) => show_totals(&args),
         ExchangeCommand::SampleConfig => {
             print!("{}", include_str!("sample/exchange.conf"));

@@ -4,6 +4,7 @@
 
 mod bank_cli;
 mod bench_cli;
+mod database_cli;
 mod demo;
 mod exchange_cli;
 mod ledger_cli;

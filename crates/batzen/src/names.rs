@@ -8,6 +8,7 @@ use std::path::Path;
 /// Name of a program → the native command that does the same.
 pub const NAMES: &[(&str, &[&str])] = &[
     ("taler-fakebank-run", &["bank", "serve"]),
+    ("taler-exchange-dbinit", &["exchange", "dbinit"]),
     ("taler-exchange-httpd", &["exchange", "serve"]),
     ("taler-exchange-offline", &["exchange", "offline"]),
     ("taler-exchange-wirewatch", &["exchange", "wirewatch"]),
