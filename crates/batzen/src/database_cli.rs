@@ -3,10 +3,10 @@
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use batzen_config::Config;
 use batzen_postgres::schema::dbinit::{self, DbinitOptions};
-use batzen_postgres::schema::maintain::{self, MaintainOptions};
+use batzen_postgres::schema::maintain::{self, MaintainOptions, MaintainReport};
 use batzen_postgres::schema::{HISTORY, Sql, replication};
 use batzen_postgres::{Connection, Target};
 use batzen_storage::StoreConfig;
@@ -123,7 +123,8 @@ impl Database {
 
 fn connect(url: &str, application: &str) -> anyhow::Result<Connection> {
     let target = Target::parse(url)?.application(application).read_write();
-    Connection::open(&target).with_context(|| format!("the database {}", target.database()))
+    // The error says its cause by itself.
+    Connection::open(&target).map_err(|error| anyhow!("the database {}: {error}", target.database()))
 }
 
 /// Creates, migrates or resets the exchange's tables.
@@ -205,6 +206,8 @@ pub fn maintain(args: &MaintainArgs) -> anyhow::Result<ExitCode> {
     }
     if report.elsewhere {
         eprintln!("another process is at it");
+    } else if report == MaintainReport::default() {
+        eprintln!("nothing was to be done");
     }
     for (what, names) in [
         ("created", &report.created),

@@ -196,8 +196,7 @@ impl Work<'_> {
             && meta.partitions != asked
         {
             return Err(SchemaError::Refused(format!(
-                "the schema {} has {} partitions. To have {asked}, dump its rows (pg_dump --data-only), create it anew with -r \
-                 -P {asked}, and restore them",
+                "the schema {} has {} partitions, as it was made with: -r -P {asked} makes it anew, without its rows",
                 self.schema, meta.partitions
             )));
         }
