@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use batzen_store::{ColumnDef, ColumnKind, DecodeError, put_bytes, take, take_bytes};
 
 use crate::PgError;
-use crate::connection::{Array, Columns};
+use crate::values::{Array, Columns};
 
 /// The mark that stands for a byte that PostgreSQL's text cannot hold, or for itself.
 const MARK: char = '\u{1}';

@@ -10,14 +10,16 @@
 //! | `changes` | pure: what a change set comes to for each row, and why it does not fit |
 //! | [`hot`] | pure: the statements of the hot paths, for those who look at their plans |
 //! | `target` | where the server is and how to get in |
-//! | `socket`, `connection` | bytes, and the protocol: pipelines of prepared statements, synchronous |
+//! | `socket`, `connection`, `values` | bytes, and the protocol: pipelines of prepared statements, synchronous |
 //! | `pool`, `database` | connections, replaced when worn or lost; waiting for a server that is away |
 //! | `read`, `scan` | plans in one round trip from one snapshot; whole tables |
+//! | `batch` | a change set as statements with their parameters |
 //! | `commit` | change sets in one round trip; what became of a commit whose connection was lost |
 //! | `listen` | the store's lock, and notifications |
 //! | [`schema`] | how the tables come to be and change, and what is done for them beside the data path |
 //! | `store` | opening, and [`Backend`](batzen_store::Backend) |
 
+mod batch;
 mod changes;
 mod codec;
 mod commit;
@@ -36,6 +38,7 @@ mod socket;
 mod statements;
 mod store;
 mod target;
+mod values;
 
 pub use connection::Connection;
 pub use error::{PgError, ServerError};

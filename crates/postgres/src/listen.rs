@@ -15,6 +15,7 @@ use crate::connection::{Connection, Statement};
 use crate::database::Database;
 use crate::layout::{SqlType, quoted};
 use crate::schema::lock_key;
+use crate::values::Array;
 use crate::{PgError, Sharing};
 
 /// How many topics may wait to be sent; more are dropped.
@@ -101,6 +102,14 @@ fn listen(database: &Database, first: Connection, topics: &Receiver<String>, sub
         "SELECT pg_notify('{}', topic) FROM unnest($1::text[]) AS u(topic)",
         channel(database).replace('\'', "''")
     ));
+    // Rows of writers that nobody has seen for long are removed: not the owner's.
+    let ping = match database.owner {
+        Some(id) => {
+            let schema = quoted(&database.options.schema);
+            format!("UPDATE {schema}.writers SET seen = now() WHERE writer_id = {id}")
+        }
+        None => "SELECT 1".to_owned(),
+    };
     let mut connection = Some(first);
     let mut heard = Instant::now();
     loop {
@@ -133,13 +142,13 @@ fn listen(database: &Database, first: Connection, topics: &Receiver<String>, sub
         };
         let turn = (|| {
             if !waiting.is_empty() {
-                let mut array = crate::connection::Array::new(SqlType::Text.oid());
+                let mut array = Array::new(SqlType::Text.oid());
                 waiting.iter().for_each(|topic| array.push(topic.as_bytes()));
                 open.queue(&send, |params| params.array(&array));
                 open.run(&mut |_, _| Ok(()))?;
                 heard = Instant::now();
             } else if heard.elapsed() > PING {
-                open.script("SELECT 1")?;
+                open.script(&ping)?;
                 heard = Instant::now();
             }
             open.notifications(TURN)

@@ -11,10 +11,11 @@ use batzen_store::{
 
 use crate::PgError;
 use crate::codec::{pull, push, split};
-use crate::connection::{Array, Columns, Connection};
+use crate::connection::Connection;
 use crate::database::{Database, bind_error};
 use crate::layout::{IndexForm, SqlType};
 use crate::statements::Statements;
+use crate::values::{Array, Columns};
 
 /// How often a queue is looked at again, when some of its rows are not decided yet, and how long is waited before.
 const HORIZON_LOOKS: u32 = 5;

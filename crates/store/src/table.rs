@@ -132,8 +132,8 @@ impl TableDef {
         Self { updated: true, ..self }
     }
 
-    /// The same, with these indexes being a queue by deadline: rows enter them once and leave them for good, and each value of
-    /// the first begins with a time ([`ColumnKind::Timestamp`](crate::ColumnKind::Timestamp)). A backend may keep them apart
+    /// The same, with these indexes being a queue by deadline: a row is in all of them or in none, mostly enters them once and
+    /// leaves them for good, and each value of the first begins with a time ([`ColumnKind::Timestamp`](crate::ColumnKind::Timestamp)). A backend may keep them apart
     /// from the rows, by time, so that what is done with goes as a whole.
     #[must_use]
     pub const fn queue(self, indexes: &'static [u8]) -> Self {
