@@ -6,6 +6,7 @@ mod bank_cli;
 mod bench_cli;
 mod database_cli;
 mod demo;
+mod doctor_cli;
 mod exchange_cli;
 mod ledger_cli;
 mod logging;
@@ -73,6 +74,8 @@ enum Command {
     Ledger(ledger_cli::LedgerArgs),
     /// Look into an embedded store that no process has open
     Store(store_cli::StoreArgs),
+    /// Look at a live PostgreSQL server, say what is wrong and what to type
+    Doctor(doctor_cli::DoctorArgs),
     /// Measure: throughput, latency, efficiency
     Bench(bench_cli::BenchArgs),
 }
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         Command::Switch(args) => switch_cli::run(args),
         Command::Ledger(args) => ledger_cli::run(args),
         Command::Store(args) => store_cli::run(args),
+        Command::Doctor(args) => doctor_cli::run(args),
         Command::Bench(args) => bench_cli::run(args),
     };
     match result {

@@ -34,6 +34,8 @@ fn help_texts() {
         "ledger client",
         "ledger bench",
         "store verify",
+        "doctor",
+        "doctor watch",
         "switch serve",
         "switch demo",
         "switch fsps",

@@ -19,7 +19,7 @@ pub fn setting_bytes(size: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB")];
     UNITS
         .into_iter()
-        .find(|(unit, _)| size > 0 && size % unit == 0)
+        .find(|(unit, _)| size > 0 && size.is_multiple_of(*unit))
         .map_or_else(|| format!("{}kB", size / 1024), |(unit, name)| format!("{}{name}", size / unit))
 }
 

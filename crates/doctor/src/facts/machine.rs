@@ -175,7 +175,7 @@ fn look_at_disk(machine: &mut Machine, directory: &Path) {
         machine.disk_free = Some(system.f_bavail.saturating_mul(system.f_frsize));
     }
     const TMPFS: i64 = 0x0102_1994;
-    if rustix::fs::statfs(directory).is_ok_and(|system| i64::from(system.f_type) == TMPFS) {
+    if rustix::fs::statfs(directory).is_ok_and(|system| system.f_type == TMPFS) {
         machine.storage = Storage::Volatile;
         return;
     }

@@ -136,7 +136,7 @@ fn deadlines(service: &Service, found: &mut Vec<Finding>) {
                 rows,
             )
             .because("The part for all other days is never dropped as a whole, so it grows. A few rows with far deadlines belong there.")
-            .type_this("batzen exchange dbinit -c FILE   # makes the days ahead; running services do it by themselves"),
+            .type_this("batzen exchange maintain -c FILE   # makes the days ahead: run it from a timer"),
         );
     }
 }

@@ -1,10 +1,11 @@
 //! The report for people.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::table::Table;
 use crate::Examination;
-use crate::facts::{Facts, Session, Storage};
+use crate::facts::{Facts, Index, Session, Storage};
 use crate::findings::sessions::{Waiter, ending, lock_tree, phrase};
 use crate::findings::tables::by_root;
 use crate::findings::{Finding, Severity};
@@ -54,6 +55,7 @@ pub fn text(examination: &Examination, style: Style) -> String {
     }
     out += &locks(facts, style);
     section(&mut out, "Tables, by size (parts of a partitioned table together)", &tables(facts), style);
+    section(&mut out, "Indexes, by size", &indexes(facts), style);
     section(&mut out, "Statements, by time", &statements(facts), style);
     section(&mut out, "Batzen's statements, executed for one row and undone", &own(facts), style);
     checks(&mut out, examination, style);
@@ -221,8 +223,7 @@ fn tables(facts: &Facts) -> Table {
         let updated = sum(parts, |part| part.updated);
         let hot = sum(parts, |part| part.hot_updated);
         // The part that has waited longest speaks for all.
-        let vacuum =
-            parts.iter().map(|part| part.vacuum_age).fold(Some(0.0_f64), |most, age| Some(most?.max(age?)));
+        let vacuum = parts.iter().try_fold(0.0_f64, |most, part| Some(most.max(part.vacuum_age?)));
         table.row(vec![
             name.clone(),
             parts.len().to_string(),
@@ -235,6 +236,28 @@ fn tables(facts: &Facts) -> Table {
             words::count(sum(parts, |part| part.index_scans)),
             ratio(hot, updated.saturating_sub(hot)),
             vacuum.map_or("never".to_owned(), words::span),
+        ]);
+    }
+    table
+}
+
+fn indexes(facts: &Facts) -> Table {
+    let mut table = Table::new(&["index<", "table<", "parts", "size", "scans", "cache"]);
+    let mut groups: BTreeMap<(&str, &str), Vec<&Index>> = BTreeMap::new();
+    for index in &facts.indexes {
+        groups.entry((&index.schema, index.root.as_deref().unwrap_or(&index.name))).or_default().push(index);
+    }
+    let sum = |parts: &[&Index], what: fn(&Index) -> u64| parts.iter().map(|part| what(part)).sum::<u64>();
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    groups.sort_by_key(|(_, parts)| std::cmp::Reverse(sum(parts, |part| part.bytes)));
+    for ((_, name), parts) in groups.into_iter().take(ROWS) {
+        table.row(vec![
+            name.to_owned(),
+            parts[0].table.clone(),
+            parts.len().to_string(),
+            words::bytes(sum(&parts, |part| part.bytes)),
+            words::count(sum(&parts, |part| part.scans)),
+            ratio(sum(&parts, |part| part.hit), sum(&parts, |part| part.read)),
         ]);
     }
     table
