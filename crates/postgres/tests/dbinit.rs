@@ -5,8 +5,8 @@
 use batzen_pg_cluster::fresh_database;
 use batzen_postgres::schema::dbinit::{DbinitOptions, DbinitReport, dbinit};
 use batzen_postgres::schema::{self, HISTORY, History, SchemaError, Sql, Step, StepChange};
-use batzen_postgres::{Connection, Target};
-use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, Record, Table, TableDef, record};
+use batzen_postgres::{Connection, PgOptions, Target};
+use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, Record, Store, Table, TableDef, record};
 use batzen_tables::exchange;
 
 fn connect(url: &str) -> Connection {
@@ -163,6 +163,7 @@ mod lives {
         version: 2,
         change: StepChange::RenameColumn { table: "things", from: "name", to: "title" },
     }];
+    pub const TABLES: &[&TableDef] = &[Current::DEF, Added::DEF];
     pub const FIRST: History<'static> = History { version: 1, steps: &[] };
     pub const SECOND: History<'static> = History { version: 2, steps: STEPS };
 }
@@ -209,7 +210,8 @@ fn a_difference_is_found_and_told() {
 #[test]
 fn rows_of_the_first_version_live_on_in_the_second() {
     for partitions in [0, 4] {
-        let mut sql = connect(&fresh_database());
+        let url = fresh_database();
+        let mut sql = connect(&url);
         let options = DbinitOptions { partitions: Some(partitions), ..DbinitOptions::default() };
         dbinit(&mut sql, "s", &[lives::Old::DEF], &options, &lives::FIRST).unwrap();
         sql.script(
