@@ -266,6 +266,13 @@ fn rows_of_the_first_version_live_on_in_the_second() {
             sql.row("SELECT title FROM s_view.things WHERE n = 7").unwrap().unwrap().text(0),
             "thing 7"
         );
+        // The backend finds them. (It is of the version that this program has.)
+        sql.script(&format!("UPDATE s.meta SET schema_version = {}", HISTORY.version)).unwrap();
+        let store = Store::new(batzen_postgres::open(&PgOptions::new(&url, "s", lives::TABLES)).unwrap());
+        let found = store.lookup::<lives::Current>(lives::Current::BY_TITLE, &"thing 7".to_owned()).unwrap();
+        assert_eq!(found.iter().map(|found| found.key.n).collect::<Vec<_>>(), [7]);
+        let found = store.range::<lives::Current, u64>(lives::Current::BY_AMOUNT, ..503, 10).unwrap();
+        assert_eq!(found.iter().map(|found| found.key.n).collect::<Vec<_>>(), [2500, 2499, 2498]);
     }
 }
 
