@@ -41,8 +41,12 @@ const TERMS: [&str; 9] = [
 ];
 
 fn play(data: Option<&Path>) -> Value {
+    play_on("embedded", data)
+}
+
+fn play_on(store: &str, data: Option<&Path>) -> Value {
     let mut command = common::batzen();
-    command.args(["demo", "--once", "--json", "--rsa-bits", "1024"]);
+    command.args(["demo", "--once", "--json", "--rsa-bits", "1024", "--store", store]);
     if let Some(data) = data {
         command.arg("--data").arg(data);
     }
@@ -90,6 +94,16 @@ fn check(results: &Value) {
 #[test]
 fn demo_once_conserves_every_unit() {
     check(&play(None));
+}
+
+/// In a PostgreSQL server that the demonstration starts and ends.
+#[test]
+fn demo_on_postgresql_conserves_every_unit() {
+    let results = play_on("postgres", None);
+    check(&results);
+    let url = results["database"].as_str().unwrap();
+    let port: u16 = url.rsplit_once(':').unwrap().1.split('/').next().unwrap().parse().unwrap();
+    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err(), "the server goes on");
 }
 
 #[test]
