@@ -15,6 +15,7 @@ mod play_money;
 mod progress;
 mod services;
 mod sheet;
+mod signer_cli;
 mod store_args;
 mod store_cli;
 mod switch_cli;
@@ -66,6 +67,8 @@ enum Command {
     Bank(bank_cli::BankArgs),
     /// Run the exchange, its workers, and the offline key tool
     Exchange(exchange_cli::ExchangeArgs),
+    /// Keep an exchange's private keys in a process of their own
+    Signer(signer_cli::SignerArgs),
     /// Hold and spend coins
     Wallet(wallet_cli::WalletArgs),
     /// Run the interbank switch
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Bank(args) => bank_cli::run(args),
         Command::Exchange(args) => exchange_cli::run(args),
+        Command::Signer(args) => signer_cli::run(args),
         Command::Wallet(args) => wallet_cli::run(args),
         Command::Switch(args) => switch_cli::run(args),
         Command::Ledger(args) => ledger_cli::run(args),

@@ -16,6 +16,9 @@ pub const NAMES: &[(&str, &[&str])] = &[
     ("taler-exchange-transfer", &["exchange", "transfer"]),
     ("taler-exchange-closer", &["exchange", "closer"]),
     ("taler-exchange-drain", &["exchange", "drain"]),
+    ("taler-exchange-secmod-rsa", &["signer", "helper"]),
+    ("taler-exchange-secmod-cs", &["signer", "helper"]),
+    ("taler-exchange-secmod-eddsa", &["signer", "helper"]),
 ];
 
 /// The arguments as the native command line has them, whatever name the program was called by.

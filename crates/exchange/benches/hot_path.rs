@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use batzen_crypto::denom::{Cipher, prepare_planchet};
+use batzen_crypto::denom::{self, Cipher, ExchangeWithdrawValues, prepare_planchet};
 use batzen_crypto::{
     BlindedPlanchet, BlindingSecret, CsNonce, CsOperation, CsScalar, EddsaPrivateKey, HashCode, WireSalt,
 };
@@ -25,6 +25,7 @@ use batzen_protocol::api::exchange::{
 use batzen_protocol::payto::{h_payto, h_wire};
 use batzen_protocol::signatures::{SignedMessage, WalletCoinDeposit, WalletReserveWithdraw};
 use batzen_protocol::{Currency, Duration, Money, Timestamp};
+use batzen_signer::DenomHandle;
 use batzen_tables::exchange::AccountId;
 use serde::Serialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -132,11 +133,13 @@ fn coin(keys: &KeyState, denom: &Denom, number: usize) -> (EddsaPrivateKey, batz
     nonce[..8].copy_from_slice(&(number as u64).to_be_bytes());
     let nonce = CsNonce::from_bytes(nonce);
     let operation = CsOperation::Withdraw;
-    let values = keys.signer().withdraw_values(denom.serial, &nonce, operation).unwrap();
+    let order = keys.signer().order_values(denom.serial, nonce, operation).unwrap();
+    let DenomHandle::Here(held) = order.key else { unreachable!("the keys are here") };
+    let values = ExchangeWithdrawValues::derive(&held.secret, &nonce, operation);
     let blinding = BlindingSecret::generate();
     let (planchet, unblind) =
         prepare_planchet(&denom.public, &values, Some(&nonce), &key.public_key(), &blinding, None).unwrap();
-    let signed = keys.signer().blind_sign_batch(&[(denom.serial, &planchet, operation)]).remove(0).unwrap();
+    let signed = denom::blind_sign_batch(&[(&held.secret, &planchet, operation)]).remove(0).unwrap();
     (key, unblind.unblind(&signed).unwrap())
 }
 

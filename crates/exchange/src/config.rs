@@ -6,41 +6,18 @@
 use std::path::{Path, PathBuf};
 
 use batzen_crypto::EddsaPublicKey;
+use batzen_crypto::denom::Cipher;
 use batzen_protocol::{Currency, Duration, Money};
 
-use crate::keys::schedule::{Schedule, ScheduleError};
 use crate::storage::StoreConfig;
+use batzen_signer::config::{KeysConfig, SectionConfig};
+use batzen_signer::listing::DenomInfo;
+use batzen_signer::service_config::ClientConfig as SignersConfig;
 
 mod ini;
 
+pub use batzen_signer::config::{CipherConfig, ConfigError, ModuleConfig, RSA_BITS_MAX, RSA_BITS_MIN};
 pub use ini::unknown_options;
-
-/// The shortest RSA modulus that denominations may have, in bits.
-pub const RSA_BITS_MIN: u32 = 1024;
-/// The longest RSA modulus that denominations may have, in bits.
-pub const RSA_BITS_MAX: u32 = 8192;
-
-/// Why a configuration is not usable.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The text of the configuration, or one of its values, cannot be read.
-    #[error("{0}")]
-    Ini(String),
-    /// A value that can be read but makes no sense.
-    #[error("[{section}] {reason}")]
-    Invalid {
-        /// The section it is in.
-        section: String,
-        /// What is wrong, in words.
-        reason: String,
-    },
-}
-
-impl ConfigError {
-    pub(crate) fn invalid(section: &str, reason: impl Into<String>) -> Self {
-        Self::Invalid { section: section.into(), reason: reason.into() }
-    }
-}
 
 /// Where the HTTP service listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,18 +36,6 @@ pub enum ListenConfig {
         /// Its permissions.
         mode: u32,
     },
-}
-
-/// The cipher of a denomination.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CipherConfig {
-    /// Blind RSA with a modulus of so many bits.
-    Rsa {
-        /// Length of the modulus in bits.
-        bits: u32,
-    },
-    /// Clause Blind Schnorr.
-    Cs,
 }
 
 /// The four fees of a denomination.
@@ -113,17 +78,15 @@ pub struct CoinConfig {
     pub age_restricted: bool,
 }
 
-/// A section `[taler-exchange-secmod-*]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModuleConfig {
-    /// How long two consecutive keys are valid at the same time.
-    pub overlap_duration: Duration,
-    /// How far ahead keys are created.
-    pub lookahead_sign: Duration,
-    /// Where the private keys are.
-    pub key_dir: PathBuf,
-    /// The module's own private key.
-    pub sm_priv_key: PathBuf,
+impl CoinConfig {
+    /// Whether a key is one of this section.
+    pub fn is_of(&self, key: &DenomInfo) -> bool {
+        let cipher = match self.cipher {
+            CipherConfig::Rsa { .. } => Cipher::Rsa,
+            CipherConfig::Cs => Cipher::Cs,
+        };
+        self.section == key.section && cipher == key.cipher()
+    }
 }
 
 /// Legal documents.
@@ -354,6 +317,8 @@ pub struct ExchangeConfig {
     pub module_cs: ModuleConfig,
     /// Online signing keys.
     pub module_eddsa: ModuleConfig,
+    /// Who holds the private keys, if not this process.
+    pub signers: Option<SignersConfig>,
     /// The bank accounts.
     pub accounts: Vec<AccountConfig>,
     /// Age restriction, if enabled.
@@ -402,6 +367,7 @@ impl ExchangeConfig {
             module_rsa: module("rsa"),
             module_cs: module("cs"),
             module_eddsa: module("eddsa"),
+            signers: None,
             accounts: Vec::new(),
             age_restriction: None,
             workers: WorkersConfig::default(),
@@ -445,26 +411,25 @@ impl ExchangeConfig {
         self
     }
 
-    /// The spacing of the keys of a coin section.
-    pub fn coin_schedule(&self, coin: &CoinConfig) -> Schedule {
-        let module = match coin.cipher {
-            CipherConfig::Rsa { .. } => &self.module_rsa,
-            CipherConfig::Cs => &self.module_cs,
-        };
-        Schedule {
+    /// What whoever holds the private keys needs to know.
+    pub fn keys_config(&self) -> KeysConfig {
+        let section = |coin: &CoinConfig| SectionConfig {
+            section: coin.section.clone(),
+            cipher: coin.cipher,
             duration: coin.duration_withdraw,
-            overlap: module.overlap_duration,
-            lookahead: module.lookahead_sign,
+        };
+        KeysConfig {
+            sections: self.coins.iter().map(section).collect(),
+            rsa: self.module_rsa.clone(),
+            cs: self.module_cs.clone(),
+            eddsa: self.module_eddsa.clone(),
+            signkey_duration: self.signkey_duration,
         }
     }
 
-    /// The spacing of the online signing keys.
-    pub fn signkey_schedule(&self) -> Schedule {
-        Schedule {
-            duration: self.signkey_duration,
-            overlap: self.module_eddsa.overlap_duration,
-            lookahead: self.module_eddsa.lookahead_sign,
-        }
+    /// The coin section of a key, if it still exists and has its cipher.
+    pub fn coin_of(&self, key: &DenomInfo) -> Option<&CoinConfig> {
+        self.coins.iter().find(|coin| coin.is_of(key))
     }
 
     /// The age mask of a coin section: that of the extension if both are enabled, else 0.
@@ -486,36 +451,16 @@ impl ExchangeConfig {
         if self.master_public_key.is_none() && self.standalone.is_none() {
             return Err(ConfigError::invalid("exchange", "MASTER_PUBLIC_KEY is missing"));
         }
-        let schedule = |section: &str, schedule: Schedule| {
-            schedule
-                .validate()
-                .map_err(|error: ScheduleError| ConfigError::invalid(section, error.to_string()))
-        };
-        schedule("taler-exchange-secmod-eddsa", self.signkey_schedule())?;
-        let mut names = std::collections::HashSet::new();
+        if self.signers.is_some() && self.standalone.is_some() {
+            let reason =
+                "a stand-alone exchange holds its master key, SIGNERS are there so that it holds no key";
+            return Err(ConfigError::invalid("exchange", reason));
+        }
+        self.keys_config().validate()?;
         for coin in &self.coins {
             let section = coin.section.as_str();
-            let safe =
-                section.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b'+'));
-            if !safe || section.is_empty() || section.starts_with('.') {
-                return Err(ConfigError::invalid(
-                    section,
-                    "the name must be usable as the name of a directory",
-                ));
-            }
-            if !names.insert(section.to_ascii_uppercase()) {
-                return Err(ConfigError::invalid(section, "the section exists twice"));
-            }
-            schedule(section, self.coin_schedule(coin))?;
             if coin.value.is_zero() {
                 return Err(ConfigError::invalid(section, "VALUE must not be zero"));
-            }
-            if let CipherConfig::Rsa { bits } = coin.cipher
-                && (!(RSA_BITS_MIN..=RSA_BITS_MAX).contains(&bits) || !bits.is_multiple_of(128))
-            {
-                let reason =
-                    format!("RSA_KEYSIZE must be a multiple of 128 from {RSA_BITS_MIN} to {RSA_BITS_MAX}");
-                return Err(ConfigError::invalid(section, reason));
             }
             if coin.fees.deposit > coin.value {
                 return Err(ConfigError::invalid(

@@ -1,21 +1,13 @@
-//! The cryptography that requests wait for, gathered over all requests and executed on the CPU pool in batches: checks of
-//! signatures, blind signatures, signatures of answers, and the first messages of Clause Blind Schnorr coins.
+//! The checks of signatures that requests wait for, gathered over all requests and executed on the CPU pool in batches.
+//! What is signed is signed by the [`batzen_signer::Custody`], here or elsewhere.
 //!
-//! Items carry all they need, private keys included (as references to a snapshot's keys), so that a batch may mix the
-//! requests, denominations and key states of that moment. Which keys may be used is decided before, per request, and by
-//! the rules after.
+//! Items carry all they need, so that a batch may mix the requests and denominations of that moment. Which keys may be used
+//! is decided before, per request, and by the rules after.
 
-use std::sync::Arc;
-
-use batzen_crypto::denom::{self, ExchangeWithdrawValues};
-use batzen_crypto::{
-    BlindedDenomSignature, DenomPublicKey, DenomSignature, EddsaPublicKey, EddsaSignature, ShortHash, eddsa,
-};
+use batzen_crypto::denom;
+use batzen_crypto::{DenomPublicKey, DenomSignature, EddsaPublicKey, EddsaSignature, ShortHash, eddsa};
 use batzen_engine::{Collector, CollectorOptions, CpuPool};
 use batzen_protocol::signatures::SignedMessage;
-
-use crate::keys::{BlindOrder, NotSigned, SigningKey, ValuesOrder};
-use crate::metrics::Metrics;
 
 /// One signature to check.
 pub enum Check {
@@ -48,45 +40,21 @@ impl Check {
     }
 }
 
-/// An answer to be signed with an online key.
-pub struct SignOrder {
-    /// The key.
-    pub key: Arc<SigningKey>,
-    /// What is signed.
-    pub message: Box<[u8]>,
-}
-
 /// The collectors of one exchange.
 pub struct Crypto {
     /// Checks of signatures; answers whether they are valid.
     pub checks: Collector<Check, bool>,
-    /// Blind signatures.
-    pub blind: Collector<BlindOrder, Result<BlindedDenomSignature, NotSigned>>,
-    /// Signatures of answers.
-    pub sign: Collector<SignOrder, EddsaSignature>,
-    /// The first messages of Clause Blind Schnorr coins.
-    pub values: Collector<ValuesOrder, ExchangeWithdrawValues>,
 }
 
-/// Items of each kind that may wait: a second of work or less on one core, except for blind signatures (where it is the
-/// requests in flight that bound the time).
+/// Items that may wait: a second of work or less on one core.
 const QUEUE_ITEMS_MAX: usize = 16_384;
 
 impl Crypto {
     /// Collectors on this pool.
-    pub fn new(pool: &CpuPool, metrics: &Arc<Metrics>) -> Self {
-        let options =
-            |lanes| CollectorOptions { queue_items_max: QUEUE_ITEMS_MAX, batch_items_max: 64, lanes };
-        let metrics = Arc::clone(metrics);
-        Self {
-            // A payment brings two checks, one for each kind of lanes.
-            checks: pool.collector("check", CollectorOptions { batch_items_max: 128, ..options(16) }, check),
-            blind: pool.collector("blind-sign", options(8), move |orders| {
-                crate::keys::blind_sign_batch(orders, &metrics)
-            }),
-            sign: pool.collector("sign", options(8), sign),
-            values: pool.collector("csr", options(8), crate::keys::derive_values),
-        }
+    pub fn new(pool: &CpuPool) -> Self {
+        // A payment brings two checks, one for each kind of lanes.
+        let options = CollectorOptions { queue_items_max: QUEUE_ITEMS_MAX, batch_items_max: 128, lanes: 16 };
+        Self { checks: pool.collector("check", options, check) }
     }
 }
 
@@ -115,9 +83,4 @@ fn check(checks: &[Check]) -> Vec<bool> {
         Check::Eddsa { .. } => signatures.next().expect("one verdict a signature"),
     });
     verdicts.collect()
-}
-
-fn sign(orders: &[SignOrder]) -> Vec<EddsaSignature> {
-    let items: Vec<_> = orders.iter().map(|order| (&order.key.signer, &*order.message)).collect();
-    eddsa::sign_batch(&items)
 }

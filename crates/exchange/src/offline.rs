@@ -14,7 +14,7 @@ use batzen_protocol::api::offline::OfflineOperation;
 use batzen_protocol::{Currency, Timestamp};
 
 use crate::config::AgeRestrictionConfig;
-use crate::keys::files::KeyFileError;
+use batzen_signer::files::KeyFileError;
 
 mod commands;
 mod sign;

@@ -10,16 +10,18 @@ use batzen_engine::{Clock, CpuPool, EngineError};
 use batzen_http::{Bound, Drained, Listen, Server, ServerOptions, Stats};
 use batzen_metrics::Page;
 use batzen_protocol::Timestamp;
+use batzen_signer::client::{ClientOptions as SignerOptions, SignerClient};
+use batzen_signer::{Custody, SecurityModules, channel};
 use batzen_store::StoreError;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::api::{AccountHashes, Api, Documents, KeyQueue};
-use crate::config::{ConfigError, DocumentsConfig, ExchangeConfig, ListenConfig};
+use crate::config::{CoinConfig, ConfigError, DocumentsConfig, ExchangeConfig, ListenConfig};
 use crate::core::Core;
 use crate::crypto::Crypto;
 use crate::keys::keeper::{self, Keeper};
-use crate::keys::{KeyError, KeyState, SecurityModules, load_or_create_eddsa};
+use crate::keys::{KeyError, KeyState, load_or_create_eddsa};
 use crate::rules::{Command, Outcome, Refusal, management};
 
 /// When another process takes over the port, clients whose connection is open get so long to send the next request on it; the
@@ -98,8 +100,8 @@ pub struct Exchange {
     pub crypto: Crypto,
     /// Hashes of the accounts that were paid to lately.
     pub account_hashes: AccountHashes,
-    /// The private keys.
-    pub modules: Arc<SecurityModules>,
+    /// Who signs: this process, or signers.
+    pub custody: Arc<Custody>,
     /// Where it listens.
     pub bound: Bound,
     /// Terms of service.
@@ -161,17 +163,24 @@ impl Exchange {
     /// Builds the key state anew from what is stored and at hand, and puts it in place of the present one.
     pub(crate) async fn rebuild_keys(&self) -> Result<(), StoreError> {
         let _one_build = self.building.lock().await;
-        let (store, modules, metrics) =
-            (self.store.clone(), Arc::clone(&self.modules), Arc::clone(&self.metrics));
+        let (store, custody, metrics) =
+            (self.store.clone(), Arc::clone(&self.custody), Arc::clone(&self.metrics));
         let (config, denoms, now) = (self.config.clone(), Arc::clone(&self.rules.denoms), self.now());
         let build = move || {
             // The rules must know a denomination before anybody can withdraw it.
             denoms.reload(&store)?;
-            KeyState::build(&store, &modules, &config, now, &metrics)
+            KeyState::build(&store, &custody, &config, now, &metrics)
         };
         let keys = tokio::task::spawn_blocking(build).await.expect("building a key state does not panic")?;
         self.keys.send_replace(Arc::new(keys));
         Ok(())
+    }
+
+    /// Whether there is a key for every configured denomination.
+    pub fn has_all_keys(&self) -> bool {
+        let keys = self.custody.denominations();
+        let has_key = |coin: &CoinConfig| keys.iter().any(|key| coin.is_of(key.info()));
+        self.config.coins.iter().all(has_key)
     }
 
     /// The task that looks after the keys.
@@ -188,6 +197,7 @@ impl Exchange {
         self.metrics.write(&mut page, lane.snapshot().conflicts);
         lane.write(&mut page);
         self.pool.write(&mut page);
+        self.custody.write(&mut page);
         self.rules.flow.write(&mut page);
         self.store.write_metrics(&mut page, batzen_tables::exchange::ALL);
         self.http_stats.write(&mut page);
@@ -213,20 +223,20 @@ impl Exchange {
         // Reading journal and key files may take a while; other tasks of the process go on meanwhile.
         let open = move || {
             let core = Core::open(config, options.clock)?;
-            let modules = Arc::new(SecurityModules::open(&core.config)?);
-            let keys = KeyState::build(&core.store, &modules, &core.config, core.now(), &core.metrics)?;
-            Ok::<_, StartError>((core, modules, keys))
+            let pool = CpuPool::new(core.config.crypto_threads, POOL_JOBS_MAX);
+            let custody = Arc::new(custody(&core.config, &pool)?);
+            let keys = KeyState::build(&core.store, &custody, &core.config, core.now(), &core.metrics)?;
+            Ok::<_, StartError>((core, pool, custody, keys))
         };
         let opened = tokio::task::spawn_blocking(open).await;
-        let (core, modules, keys) = opened.expect("opening the store does not panic")?;
-        let pool = CpuPool::new(core.config.crypto_threads, POOL_JOBS_MAX);
+        let (core, pool, custody, keys) = opened.expect("opening the store does not panic")?;
         let drain = core.drain.clone();
         let app = Arc::new(Self {
-            crypto: Crypto::new(&pool, &core.metrics),
+            crypto: Crypto::new(&pool),
             core,
             account_hashes: AccountHashes::default(),
             pool,
-            modules,
+            custody,
             bound,
             terms,
             privacy,
@@ -364,6 +374,18 @@ fn listen(config: &ExchangeConfig) -> Listen {
 /// The URL with port 0 (any free port) replaced by the real one.
 fn with_port(base_url: &str, port: u16) -> String {
     base_url.replacen(":0/", &format!(":{port}/"), 1)
+}
+
+/// Who signs: keys that are loaded here, or signers. Where signers hold the keys, not even their directories are looked at.
+fn custody(config: &ExchangeConfig, pool: &CpuPool) -> Result<Custody, StartError> {
+    let Some(signers) = &config.signers else {
+        let modules = SecurityModules::open(&config.keys_config())?;
+        return Ok(Custody::here(Arc::new(modules), pool));
+    };
+    let invalid = |reason: String| ConfigError::invalid("exchange", reason);
+    let key = channel::load_key(&signers.key_file).map_err(invalid)?;
+    let client = SignerClient::start(signers, &key, SignerOptions::default());
+    Ok(Custody::Remote(client.map_err(|error| invalid(error.to_string()))?))
 }
 
 /// How long the service sleeps at most between two looks at its keys: clocks can be shifted.

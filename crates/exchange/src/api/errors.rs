@@ -2,11 +2,10 @@
 //! lane, the signing keys.
 
 use std::future::Future;
-use std::sync::Arc;
 
 use batzen_crypto::{
-    BlindedPlanchet, BlindingSecret, Cipher, CsNonce, CsOperation, EddsaPublicKey, EddsaSignature,
-    ExchangeWithdrawValues, HashCode,
+    BlindedDenomSignature, BlindedPlanchet, BlindingSecret, Cipher, CsNonce, CsOperation, EddsaPublicKey,
+    EddsaSignature, ExchangeWithdrawValues, HashCode,
 };
 use batzen_engine::{EngineError, PoolBusy};
 use batzen_http::Response;
@@ -20,13 +19,14 @@ use batzen_protocol::signatures::{
     ExchangeConfirmRecoupRefresh, ExchangeReserveClosed, Operation as OperationName, SignedMessage,
 };
 use batzen_protocol::{Amount, Currency, ErrorCode, Money, Timestamp};
+use batzen_signer::client::Unavailable;
 use batzen_store::StoreError;
 use batzen_tables::exchange::{BlindSignature, DenomSerial, ReservePub};
 use serde::Serialize;
 
 use super::check::Checked;
 use super::{engine_error, error, error_status, overloaded, store_error};
-use crate::crypto::{Check, SignOrder};
+use crate::crypto::Check;
 use crate::keys::{KeyState, NoSigningKey, NotSigned};
 use crate::rules::{
     self, CoinHistory, CoinHistoryItem, ConflictReason, DenomProblem, Outcome, Refusal, ReserveHistoryItem,
@@ -138,7 +138,18 @@ pub async fn is_signed(
     Ok(checked(app, vec![Check::eddsa(public, message, signature)]).await? == [true])
 }
 
-/// Signs planchets blindly on the CPU pool.
+/// The answer when nobody could sign: too much waits, or no signer answers. Clients come again.
+fn unavailable(reason: Unavailable) -> Response {
+    match reason {
+        Unavailable::Busy => overloaded(),
+        Unavailable::NoSigner => {
+            let code = ErrorCode::EXCHANGE_DENOMINATION_HELPER_UNAVAILABLE;
+            error_status(code, 503, "no signer answers").with_header(batzen_http::header::RETRY_AFTER, "1")
+        }
+    }
+}
+
+/// Signs planchets blindly.
 ///
 /// # Errors
 /// When a private key is not there or a planchet is not one.
@@ -149,7 +160,13 @@ pub async fn blind_sign(
 ) -> Checked<Vec<BlindSignature>> {
     let order = |(serial, planchet, operation)| keys.signer().order(serial, planchet, operation);
     let orders = items.into_iter().map(order).collect::<Result<Vec<_>, _>>().map_err(not_signed)?;
-    let results = app.crypto.blind.run(orders).await.map_err(busy)?;
+    let results = app.custody.blind_sign(orders).await.map_err(unavailable)?;
+    for signature in results.iter().flatten() {
+        match signature {
+            BlindedDenomSignature::Rsa(_) => app.metrics.signatures.rsa.inc(),
+            BlindedDenomSignature::Cs(_) => app.metrics.signatures.cs.inc(),
+        }
+    }
     results.into_iter().map(|result| result.map_err(not_signed)).collect()
 }
 
@@ -165,19 +182,25 @@ pub async fn withdraw_values(
 ) -> Checked<Vec<ExchangeWithdrawValues>> {
     let order = |(serial, nonce)| keys.signer().order_values(serial, nonce, operation);
     let orders = items.into_iter().map(order).collect::<Result<Vec<_>, _>>().map_err(not_signed)?;
-    app.crypto.values.run(orders).await.map_err(busy)
+    let values = app.custody.values(orders).await.map_err(unavailable)?;
+    values.into_iter().map(|value| value.map_err(not_signed)).collect()
 }
 
 /// The answer when a private key is missing or what was to be signed is no planchet.
 pub fn not_signed(fault: NotSigned) -> Response {
-    error(fault.code(), &fault.to_string())
+    let code = match fault {
+        NotSigned::KeyUnavailable => ErrorCode::EXCHANGE_DENOMINATION_HELPER_UNAVAILABLE,
+        NotSigned::Planchet(_) => ErrorCode::GENERIC_PARAMETER_MALFORMED,
+        NotSigned::Failed(_) => ErrorCode::EXCHANGE_DENOMINATION_HELPER_BUG,
+    };
+    error(code, &fault.to_string())
 }
 
 fn no_signing_key(fault: NoSigningKey) -> Response {
     error(fault.code(), "")
 }
 
-/// Signs confirmations with the present online key, on the CPU pool, all with the same key.
+/// Signs confirmations with the present online key, all with the same key.
 ///
 /// # Errors
 /// When there is no usable signing key, or too much is waiting.
@@ -198,10 +221,9 @@ fn sign_messages(
 ) -> Checked<impl Future<Output = Checked<(EddsaPublicKey, Vec<EddsaSignature>)>> + Send + use<>> {
     let key = keys.online_key().map_err(no_signing_key)?;
     app.metrics.signatures.eddsa.add(messages.len() as u64);
-    let exchange_pub = key.signer.public_key();
-    let order = |message| SignOrder { key: Arc::clone(key), message };
-    let ticket = app.crypto.sign.submit(messages.into_iter().map(order).collect()).map_err(busy)?;
-    Ok(async move { Ok((exchange_pub, ticket.await)) })
+    let exchange_pub = key.public_key();
+    let signed = app.custody.sign(key, messages).map_err(unavailable)?;
+    Ok(async move { Ok((exchange_pub, signed.await.map_err(unavailable)?)) })
 }
 
 /// [`sign_online`] for one confirmation.

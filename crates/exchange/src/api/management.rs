@@ -25,7 +25,7 @@ use serde_json::Value;
 
 use super::{Table, body, endpoint, engine_error, error, malformed, money, path_value};
 use crate::config::AgeRestrictionConfig;
-use crate::keys::KeyState;
+use crate::keys::{KeyState, keeper};
 use crate::rules::management::{Command, Outcome, Refusal};
 use crate::service::{Exchange, ManageError};
 
@@ -91,13 +91,16 @@ fn never(refusal: Refusal) -> Response {
 }
 
 async fn future_keys(app: &Exchange, _: &Request) -> Response {
-    if !app.modules.is_complete() {
+    if app.custody.module_keys().is_none() {
+        return error(ErrorCode::EXCHANGE_SIGNKEY_HELPER_UNAVAILABLE, "no signer has answered yet");
+    }
+    if !app.has_all_keys() {
         return error(ErrorCode::EXCHANGE_GENERIC_KEYS_MISSING, "keys are being created");
     }
-    if app.modules.signing_keys().is_empty() {
-        return error(ErrorCode::EXCHANGE_SIGNKEY_HELPER_UNAVAILABLE, "");
+    match app.keys().future_keys(&app.custody, &app.config) {
+        Some(keys) if !app.custody.signing_keys().is_empty() => Response::json(200, &keys),
+        _ => error(ErrorCode::EXCHANGE_SIGNKEY_HELPER_UNAVAILABLE, ""),
     }
-    Response::json(200, &app.keys().future_keys(&app.modules, &app.config))
 }
 
 async fn keys(app: &Exchange, request: &Request) -> Response {
@@ -121,7 +124,7 @@ fn signed_denominations(
     request: &ManagementKeysRequest,
 ) -> Result<Vec<(DenomSerial, DenomRow)>, Response> {
     let invalid = ErrorCode::EXCHANGE_MANAGEMENT_KEYS_DENOMKEY_ADD_SIGNATURE_INVALID;
-    let future = state.future_denoms(&app.modules, &app.config);
+    let future = state.future_denoms(&app.custody, &app.config);
     let mut seen = HashSet::new();
     let mut rows: Vec<(DenomSerial, DenomRow)> = Vec::new();
     for signed in &request.denom_sigs {
@@ -156,7 +159,7 @@ fn signed_signing_keys(
     request: &ManagementKeysRequest,
 ) -> Result<Vec<(EddsaPublicKey, SigningKeyRow)>, Response> {
     let invalid = ErrorCode::EXCHANGE_MANAGEMENT_KEYS_SIGNKEY_ADD_SIGNATURE_INVALID;
-    let future = state.future_signkeys(&app.modules, &app.config);
+    let future = state.future_signkeys(&app.custody, &app.config);
     let mut rows: Vec<(EddsaPublicKey, SigningKeyRow)> = Vec::new();
     for signed in &request.signkey_sigs {
         if let Some(key) = state.active_signkey(&signed.exchange_pub) {
@@ -206,17 +209,15 @@ async fn post_revoke_denomination(app: &Exchange, request: &Request) -> Answer {
         return response;
     }
     // A key that was never in use: nothing to remember, but it must not come into use either.
-    let unused = state.future_denoms(&app.modules, &app.config);
+    let unused = state.future_denoms(&app.custody, &app.config);
     let Some(found) = unused.iter().find(|denom| denom.row.h_denom_pub == h_denom_pub) else {
         return Err(error(
             ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN,
             &h_denom_pub.to_string()[..8],
         ));
     };
-    let h_bare = found.announcement.denom_pub.h_key();
-    let replaced = app.modules.replace_revoked_denominations(|key| *key == h_bare, app.now()).await;
-    match replaced {
-        Ok(_) => Ok(Response::empty(204)),
+    match keeper::destroy_denomination(app, &found.announcement.denom_pub, master_sig).await {
+        Ok(()) => Ok(Response::empty(204)),
         Err(failure) => {
             tracing::error!(error = %failure, "revoked key could not be replaced");
             Err(error(ErrorCode::EXCHANGE_DENOMINATION_HELPER_BUG, ""))
@@ -240,9 +241,11 @@ async fn post_revoke_signkey(app: &Exchange, request: &Request) -> Answer {
         app.keeper().poke();
         return response;
     }
-    match app.modules.replace_revoked_signing_keys(|key| *key == exchange_pub, app.now()).await {
-        Ok(0) => Err(error(ErrorCode::EXCHANGE_MANAGEMENT_KEYS_SIGNKEY_UNKNOWN, "")),
-        Ok(_) => Ok(Response::empty(204)),
+    if app.custody.signing_keys().iter().all(|key| key.public_key() != exchange_pub) {
+        return Err(error(ErrorCode::EXCHANGE_MANAGEMENT_KEYS_SIGNKEY_UNKNOWN, ""));
+    }
+    match keeper::destroy_signing_key(app, exchange_pub, master_sig).await {
+        Ok(()) => Ok(Response::empty(204)),
         Err(failure) => {
             tracing::error!(error = %failure, "revoked key could not be replaced");
             Err(error(ErrorCode::EXCHANGE_SIGNKEY_HELPER_BUG, ""))

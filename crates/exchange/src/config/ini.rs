@@ -5,19 +5,14 @@ use std::path::PathBuf;
 use batzen_config::{Config, Expected};
 use batzen_crypto::EddsaPublicKey;
 use batzen_protocol::{Currency, Duration, Money};
+use batzen_signer::config::module;
+use batzen_signer::service_config::ClientConfig as SignersConfig;
 
 use super::{
-    AccountConfig, AgeRestrictionConfig, CipherConfig, CoinConfig, CoinFees, ConfigError, DocumentsConfig,
-    ExchangeConfig, GatewayAuth, GatewayConfig, ListenConfig, ModuleConfig, RSA_BITS_MAX, RSA_BITS_MIN,
-    StandaloneConfig, StandaloneFees, WorkersConfig,
+    AccountConfig, AgeRestrictionConfig, CoinConfig, CoinFees, ConfigError, DocumentsConfig, ExchangeConfig,
+    GatewayAuth, GatewayConfig, ListenConfig, StandaloneConfig, StandaloneFees, WorkersConfig,
 };
 use crate::storage::StoreConfig;
-
-impl From<batzen_config::ConfigError> for ConfigError {
-    fn from(error: batzen_config::ConfigError) -> Self {
-        Self::Ini(error.to_string())
-    }
-}
 
 type Result<T> = std::result::Result<T, ConfigError>;
 
@@ -62,16 +57,6 @@ impl Reader<'_> {
         Ok(self.ini.get_with(section, option, read)?)
     }
 
-    fn module(&self, section: &str, name: &str) -> Result<ModuleConfig> {
-        let home = format!("${{TALER_DATA_HOME}}/exchange-secmod-{name}");
-        Ok(ModuleConfig {
-            overlap_duration: self.duration_or(section, "OVERLAP_DURATION", Duration::from_secs(300))?,
-            lookahead_sign: self.duration_or(section, "LOOKAHEAD_SIGN", Duration::from_days(365))?,
-            key_dir: self.path_or(section, "KEY_DIR", &format!("{home}/keys"))?,
-            sm_priv_key: self.path_or(section, "SM_PRIV_KEY", &format!("{home}/secmod-private-key"))?,
-        })
-    }
-
     fn documents(&self, directory: &str, etag: &str, default_etag: &str) -> Result<DocumentsConfig> {
         Ok(DocumentsConfig {
             directory: self.ini.get("exchange", directory)?,
@@ -80,18 +65,6 @@ impl Reader<'_> {
     }
 
     fn coin(&self, section: &str) -> Result<CoinConfig> {
-        let cipher: String = self.ini.require(section, "CIPHER")?;
-        let cipher = match cipher.as_str() {
-            "RSA" => {
-                let range = u64::from(RSA_BITS_MIN)..=u64::from(RSA_BITS_MAX);
-                let bits = self.ini.number_in(section, "RSA_KEYSIZE", range)?;
-                let bits =
-                    bits.ok_or_else(|| self.ini.missing(section, "RSA_KEYSIZE", "a number of bits"))?;
-                CipherConfig::Rsa { bits: u32::try_from(bits).expect("the range fits") }
-            }
-            "CS" => CipherConfig::Cs,
-            _ => return Err(self.ini.invalid(section, "CIPHER", "RSA or CS").into()),
-        };
         Ok(CoinConfig {
             section: section.to_owned(),
             value: self.money(section, "VALUE")?,
@@ -104,7 +77,7 @@ impl Reader<'_> {
                 refresh: self.money(section, "FEE_REFRESH")?,
                 refund: self.money(section, "FEE_REFUND")?,
             },
-            cipher,
+            cipher: batzen_signer::config::cipher(self.ini, section)?,
             age_restricted: self.ini.get_or(section, "AGE_RESTRICTED", false)?,
         })
     }
@@ -268,6 +241,9 @@ const KNOWN: &[(&str, &[&str])] = &[
             "DASHBOARD",
             "MAX_KEYS_CACHING",
             "MAX_REQUESTS",
+            "SIGNERS",
+            "SIGNER_PUBLIC_KEYS",
+            "SIGNER_KEY_FILE",
             "ASSET_TYPE",
             "SIGNKEY_LEGAL_DURATION",
             "TERMS_DIR",
@@ -419,9 +395,10 @@ impl ExchangeConfig {
             )?,
             default_purse_limit: ini.get_or("exchangedb", "DEFAULT_PURSE_LIMIT", 1)?,
             coins,
-            module_rsa: reader.module("taler-exchange-secmod-rsa", "rsa")?,
-            module_cs: reader.module("taler-exchange-secmod-cs", "cs")?,
-            module_eddsa: reader.module(eddsa, "eddsa")?,
+            module_rsa: module(ini, "taler-exchange-secmod-rsa", "rsa")?,
+            module_cs: module(ini, "taler-exchange-secmod-cs", "cs")?,
+            module_eddsa: module(ini, eddsa, "eddsa")?,
+            signers: SignersConfig::from_ini(ini)?,
             accounts,
             age_restriction: reader.age_restriction()?,
             workers: reader.workers()?,
@@ -458,6 +435,7 @@ impl crate::offline::OfflineConfig {
 
 #[cfg(test)]
 mod tests {
+    use super::super::CipherConfig;
     use super::*;
 
     const SAMPLE: &str = "\

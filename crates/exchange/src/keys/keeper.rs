@@ -1,10 +1,18 @@
 //! The background task that keeps keys coming: creates them ahead, replaces revoked ones, erases those whose use has
-//! ended, rebuilds the key state when a deadline passes, and (stand-alone) signs what is new.
+//! ended, rebuilds the key state when a deadline passes, and (stand-alone) signs what is new. Where signers hold the keys
+//! they create and erase them, and the task follows: it tells all of them what is revoked until each has confirmed it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration as StdDuration;
 
+use batzen_crypto::denom::DenomPublicKey;
+use batzen_crypto::{EddsaPublicKey, EddsaSignature};
 use batzen_protocol::{Duration, Timestamp};
+use batzen_signer::client::SignerClient;
+use batzen_signer::listing::Listing;
+use batzen_store::StoreError;
+use batzen_tables::exchange::{DenomSerial, Revocations, SigningKeys};
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::service::{Exchange, LOOK_INTERVAL_MAX};
@@ -14,6 +22,10 @@ use crate::standalone;
 const RETRY: StdDuration = StdDuration::from_secs(10);
 /// Deadlines closer than this are taken together.
 const PAUSE_MIN: StdDuration = StdDuration::from_millis(20);
+/// How soon a signer that was not there is told again what is revoked.
+const REVOKE_RETRY: Duration = Duration::from_secs(5);
+/// How long a signer may take to destroy a key and make another.
+const REVOKE_WAIT: StdDuration = StdDuration::from_secs(60);
 /// A stand-alone exchange checks its fees and accounts so often.
 const SETUP_INTERVAL: Duration = Duration::from_days(1);
 
@@ -24,11 +36,25 @@ pub struct Keeper {
     poke: Notify,
     /// Who waits for a round that begins from now on.
     waiting: Mutex<Vec<oneshot::Sender<Result<(), String>>>>,
+    /// With signers: what each of them has confirmed that it has destroyed, and whether something is left.
+    confirmed: Mutex<Confirmed>,
+}
+
+#[derive(Debug, Default)]
+struct Confirmed {
+    denoms: HashSet<DenomSerial>,
+    signing: HashSet<EddsaPublicKey>,
+    is_missing: bool,
 }
 
 impl Default for Keeper {
     fn default() -> Self {
-        Self { ready: watch::Sender::new(None), poke: Notify::new(), waiting: Mutex::default() }
+        Self {
+            ready: watch::Sender::new(None),
+            poke: Notify::new(),
+            waiting: Mutex::default(),
+            confirmed: Mutex::default(),
+        }
     }
 }
 
@@ -44,6 +70,15 @@ impl Keeper {
     /// Starts a round as soon as the present one is over: something was revoked.
     pub fn poke(&self) {
         self.poke.notify_one();
+    }
+
+    /// Whether a signer has still to be told of a revocation.
+    fn has_unconfirmed(&self) -> bool {
+        self.confirmed().is_missing
+    }
+
+    fn confirmed(&self) -> MutexGuard<'_, Confirmed> {
+        self.confirmed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts a round and waits for its end.
@@ -74,6 +109,7 @@ pub(crate) async fn run(app: Arc<Exchange>, progress: Arc<dyn Fn(usize, usize) +
 
 async fn keep(app: &Arc<Exchange>, progress: &(dyn Fn(usize, usize) + Send + Sync)) {
     let mut setup_due = Timestamp::ZERO;
+    let mut listings = app.custody.listings();
     loop {
         let waiting = std::mem::take(&mut *app.keeper.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         let result = tokio::select! {
@@ -103,15 +139,31 @@ async fn keep(app: &Arc<Exchange>, progress: &(dyn Fn(usize, usize) + Send + Syn
             biased;
             () = app.drain.draining() => return,
             () = app.keeper.poke.notified() => {}
+            () = changed(&mut listings) => {}
             () = tokio::time::sleep(pause) => {}
         }
     }
 }
 
+/// Resolves when a signer has other keys; never if there are none.
+async fn changed(listings: &mut Option<watch::Receiver<Option<Arc<Listing>>>>) {
+    if let Some(listings) = listings
+        && listings.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending::<()>().await;
+}
+
 /// Until the next deadline.
 fn pause(app: &Exchange, setup_due: Timestamp) -> StdDuration {
     let now = app.now();
-    let mut due = app.modules.next_due(now).min(app.keys().rebuild_at());
+    let mut due = app.keys().rebuild_at();
+    match app.custody.modules() {
+        Some(modules) => due = due.min(modules.next_due(now)),
+        None if app.keeper.has_unconfirmed() => due = due.min(now.saturating_add(REVOKE_RETRY)),
+        None => {}
+    }
     if app.config.standalone.is_some() {
         due = due.min(setup_due);
     }
@@ -127,7 +179,7 @@ async fn round(
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let now = app.now();
     let keys = app.keys();
-    let modules = &app.modules;
+    let Some(modules) = app.custody.modules() else { return round_of_signers(app).await };
     let is_first = app.keeper.ready.borrow().is_none();
     let mut changes = modules
         .replace_revoked_denominations(|h_bare| keys.is_bare_revoked(h_bare), now)
@@ -155,4 +207,86 @@ async fn round(
         *setup_due = now.saturating_add(SETUP_INTERVAL);
     }
     Ok(())
+}
+
+/// A round of an exchange whose keys are with signers.
+async fn round_of_signers(app: &Arc<Exchange>) -> Result<(), String> {
+    revoke_at_signers(app).await.map_err(|error| error.to_string())?;
+    app.rebuild_keys().await.map_err(|error| error.to_string())?;
+    if app.custody.module_keys().is_none() {
+        let trouble = app.custody.signers().and_then(SignerClient::trouble);
+        return Err(format!("no signer answers: {}", trouble.as_deref().unwrap_or("not yet")));
+    }
+    if app.has_all_keys() { Ok(()) } else { Err("the signers are still making keys".into()) }
+}
+
+/// Tells the signers what is revoked, as long as one may not know it.
+async fn revoke_at_signers(app: &Exchange) -> Result<(), StoreError> {
+    let keys = app.keys();
+    let mut is_missing = false;
+    for found in app.store.all::<Revocations>()? {
+        let serial = found.key.serial;
+        let Some(denom) = keys.find_serial(serial) else { continue };
+        // A key whose time is over is erased by itself.
+        if denom.expire_withdraw < app.now() || app.keeper.confirmed().denoms.contains(&serial) {
+            continue;
+        }
+        if revoke_denomination(app, &denom.public, found.row.master_sig).await {
+            app.keeper.confirmed().denoms.insert(serial);
+        } else {
+            is_missing = true;
+        }
+    }
+    for found in app.store.all::<SigningKeys>()? {
+        let (key, Some(master_sig)) = (found.key.exchange_pub, found.row.revoked) else { continue };
+        if found.row.expire < app.now() || app.keeper.confirmed().signing.contains(&key) {
+            continue;
+        }
+        if app.custody.revoke_signing(key, master_sig, REVOKE_WAIT).await {
+            app.keeper.confirmed().signing.insert(key);
+        } else {
+            is_missing = true;
+        }
+    }
+    app.keeper.confirmed().is_missing = is_missing;
+    Ok(())
+}
+
+async fn revoke_denomination(app: &Exchange, public: &DenomPublicKey, master_sig: EddsaSignature) -> bool {
+    app.custody.revoke_denomination(public.h_key(), public.age_mask, master_sig, REVOKE_WAIT).await
+}
+
+/// Destroys a denomination key that was never in use.
+///
+/// # Errors
+/// When it could not be replaced, or a signer could not be told.
+pub(crate) async fn destroy_denomination(
+    app: &Exchange,
+    public: &DenomPublicKey,
+    master_sig: EddsaSignature,
+) -> Result<(), String> {
+    let Some(modules) = app.custody.modules() else {
+        let done = revoke_denomination(app, public, master_sig).await;
+        return done.then_some(()).ok_or_else(|| "not every signer could be told".into());
+    };
+    let h_bare = public.h_key();
+    let replaced = modules.replace_revoked_denominations(|key| *key == h_bare, app.now()).await;
+    replaced.map(|_| ()).map_err(|error| error.to_string())
+}
+
+/// The same for an online signing key.
+///
+/// # Errors
+/// As [`destroy_denomination`].
+pub(crate) async fn destroy_signing_key(
+    app: &Exchange,
+    exchange_pub: EddsaPublicKey,
+    master_sig: EddsaSignature,
+) -> Result<(), String> {
+    let Some(modules) = app.custody.modules() else {
+        let done = app.custody.revoke_signing(exchange_pub, master_sig, REVOKE_WAIT).await;
+        return done.then_some(()).ok_or_else(|| "not every signer could be told".into());
+    };
+    let replaced = modules.replace_revoked_signing_keys(|key| *key == exchange_pub, app.now()).await;
+    replaced.map(|_| ()).map_err(|error| error.to_string())
 }

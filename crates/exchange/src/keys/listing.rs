@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use batzen_crypto::denom::{Cipher, DenomKey as BareKey};
 use batzen_crypto::hash::{Digest, Sha512, finish, sha512};
-use batzen_crypto::{EddsaPublicKey, EddsaSignature, ExpandedSigner, HashCode};
+use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
 use batzen_http::{Bytes, deflate};
 use batzen_protocol::api::exchange::{
     AuditorDenomination, AuditorKeys, Denomination, DenominationGroup, GlobalFee, GroupCipher, GroupMember,
@@ -14,6 +14,8 @@ use batzen_protocol::api::exchange::{
 use batzen_protocol::payto::PaytoUri;
 use batzen_protocol::signatures::{ExchangeKeySet, SignedMessage};
 use batzen_protocol::{Currency, Duration, ErrorCode, Timestamp};
+use batzen_signer::client::Unavailable;
+use batzen_signer::{Custody, SigningHandle};
 use batzen_tables::exchange::{DenomSerial, ExtensionsRow, WireAccountRow, WireFeeRow};
 
 use super::state::{Denom, KeyState, extension_manifests};
@@ -43,27 +45,35 @@ pub struct KeysAnswer {
 pub(super) struct KeysListing {
     /// Everything but the denominations and what depends on them.
     frame: KeysResponse,
-    signer: ExpandedSigner,
     last_modified: String,
     expires: Timestamp,
     has_expiry: bool,
     /// One slot for every start, oldest first (the first is the full answer); filled when it is first asked for.
-    slots: BTreeMap<Timestamp, OnceLock<Arc<KeysAnswer>>>,
+    slots: BTreeMap<Timestamp, Slot>,
+}
+
+/// The answer for one start.
+#[derive(Debug)]
+struct Slot {
+    /// Over all its denominations, and over all its groups.
+    signatures: [EddsaSignature; 2],
+    answer: OnceLock<Arc<KeysAnswer>>,
 }
 
 impl KeysListing {
-    /// Nothing while there is no denomination or no usable signing key.
+    /// Nothing while there is no denomination or no usable signing key. Every answer is signed here, all at once.
     pub(super) fn new(
         state: &KeyState,
+        custody: &Custody,
         config: &ExchangeConfig,
         auditor_sigs: &[(EddsaPublicKey, DenomSerial, EddsaSignature)],
         extensions: Option<&ExtensionsRow>,
         now: Timestamp,
-    ) -> Option<Self> {
-        let signer = state.online_signer().ok()?.clone();
-        let listed = || state.denoms().iter().filter(|denom| !denom.revoked);
-        let oldest = listed().map(|denom| denom.start).min()?;
-        let slots = listed().map(|denom| (denom.start, OnceLock::new())).collect();
+    ) -> Result<Option<Self>, Unavailable> {
+        let Ok(key) = state.online_key() else { return Ok(None) };
+        let denoms = listed(state);
+        let Some(oldest) = denoms.last().map(|denom| denom.start) else { return Ok(None) };
+        let slots = sign_slots(&denoms, custody, key)?;
         let (extensions, extensions_sig) = match extension_manifests(config, extensions) {
             Some((manifests, sig)) => {
                 (Some(serde_json::from_value(manifests).expect("manifests were checked when stored")), sig)
@@ -91,7 +101,7 @@ impl KeysListing {
             auditors: auditors(state, auditor_sigs),
             global_fees: global_fees(state, now),
             list_issue_date: oldest,
-            eddsa_pub: signer.public_key(),
+            eddsa_pub: key.public_key(),
             eddsa_sig: EddsaSignature::ZERO,
             denominations_sig: EddsaSignature::ZERO,
             wallet_balance_limit_without_kyc: None,
@@ -101,10 +111,10 @@ impl KeysListing {
         let lifetime = config.max_keys_caching.min(rekey_interval(state, now));
         let expires = now.saturating_add(lifetime);
         let has_expiry = expires > now && !expires.is_never();
-        let listing = Self { frame, signer, last_modified: http_date(now), expires, has_expiry, slots };
+        let listing = Self { frame, last_modified: http_date(now), expires, has_expiry, slots };
         // The full answer is what nearly everybody asks for: have it ready.
         listing.answer(state, None);
-        Some(listing)
+        Ok(Some(listing))
     }
 
     /// Until when the answers may be kept.
@@ -119,27 +129,25 @@ impl KeysListing {
             Some(since) => (since, &self.slots[&since]),
             None => self.slots.first_key_value().map(|(start, slot)| (*start, slot))?,
         };
-        Some(Arc::clone(slot.get_or_init(|| Arc::new(self.make(state, start)))))
+        let make = || Arc::new(self.make(state, start, slot.signatures));
+        Some(Arc::clone(slot.answer.get_or_init(make)))
     }
 
-    fn make(&self, state: &KeyState, since: Timestamp) -> KeysAnswer {
-        let mut denoms: Vec<&Denom> = state.denoms().iter().map(AsRef::as_ref).collect();
-        denoms.retain(|denom| !denom.revoked && denom.start >= since);
-        denoms.sort_by_key(|denom| (std::cmp::Reverse(denom.start), denom.serial));
+    fn make(
+        &self,
+        state: &KeyState,
+        since: Timestamp,
+        [eddsa_sig, denominations_sig]: [EddsaSignature; 2],
+    ) -> KeysAnswer {
+        let mut denoms = listed(state);
+        denoms.retain(|denom| denom.start >= since);
         let list_issue_date = denoms.last().expect("a slot has a denomination").start;
-        let mut hasher = Sha512::new();
-        for denom in &denoms {
-            hasher.update(denom.h_denom_pub.as_bytes());
-        }
-        let groups = groups(&denoms, state.currency());
-        let xor = groups.iter().fold(HashCode::ZERO, |sum, group| xor(sum, group.hash));
-        let sign = |hc| ExchangeKeySet { list_issue_date, hc }.sign_with(&self.signer);
         let response = KeysResponse {
             denoms: denoms.iter().map(|denom| denomination(denom, state.currency())).collect(),
-            denominations: groups,
+            denominations: groups(&denoms, state.currency()),
             list_issue_date,
-            eddsa_sig: sign(finish(hasher)),
-            denominations_sig: sign(xor),
+            eddsa_sig,
+            denominations_sig,
             ..self.frame.clone()
         };
         let body = serde_json::to_vec(&response).expect("key listings can be written as JSON");
@@ -149,6 +157,42 @@ impl KeysListing {
         let expires = self.has_expiry.then(|| http_date(self.expires));
         KeysAnswer { body: body.into(), deflated, etag, last_modified: self.last_modified.clone(), expires }
     }
+}
+
+/// The denominations that are listed, newest first: what starts at some time or later stands in front.
+fn listed(state: &KeyState) -> Vec<&Denom> {
+    let mut denoms: Vec<&Denom> = state.denoms().iter().map(AsRef::as_ref).collect();
+    denoms.retain(|denom| !denom.revoked);
+    denoms.sort_by_key(|denom| (std::cmp::Reverse(denom.start), denom.serial));
+    denoms
+}
+
+/// Signs the answers for all starts: the hash over the denominations in front of each end, and the sum of their hashes,
+/// which is that of the groups' sums.
+fn sign_slots(
+    denoms: &[&Denom],
+    custody: &Custody,
+    key: &SigningHandle,
+) -> Result<BTreeMap<Timestamp, Slot>, Unavailable> {
+    let (mut hasher, mut sum) = (Sha512::new(), HashCode::ZERO);
+    let (mut starts, mut messages) = (Vec::new(), Vec::new());
+    for (index, denom) in denoms.iter().enumerate() {
+        hasher.update(denom.h_denom_pub.as_bytes());
+        sum = xor(sum, denom.h_denom_pub);
+        if denoms.get(index + 1).is_none_or(|next| next.start != denom.start) {
+            let list_issue_date = denom.start;
+            starts.push(list_issue_date);
+            for hc in [finish(hasher.clone()), sum] {
+                messages.push(ExchangeKeySet { list_issue_date, hc }.message().as_ref().into());
+            }
+        }
+    }
+    let signatures = custody.sign_waiting(key, messages)?;
+    let slot = |pair: &[EddsaSignature]| Slot {
+        signatures: pair.try_into().expect("two signatures a start"),
+        answer: OnceLock::new(),
+    };
+    Ok(starts.into_iter().zip(signatures.chunks_exact(2).map(slot)).collect())
 }
 
 fn xor(a: HashCode, b: HashCode) -> HashCode {

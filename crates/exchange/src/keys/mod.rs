@@ -1,16 +1,13 @@
-//! The life of keys: when they must exist ([`schedule`]), where they are kept ([`files`], [`modules`]), what is published
-//! about them ([`KeyState`]), and who keeps all that up to date ([`keeper`]).
+//! The life of keys: what is published about them ([`KeyState`]), and who keeps that up to date ([`keeper`]). The private
+//! keys are `batzen_signer`'s, in this process or elsewhere.
 
-pub mod files;
 pub mod keeper;
-pub mod modules;
-pub mod schedule;
 
 mod listing;
 mod signer;
 mod state;
 
+pub use batzen_signer::{KeyError, NotSigned, SigningHandle, load_or_create_eddsa};
 pub use listing::{KeysAnswer, WireAnswer, WireMissing};
-pub use modules::{HeldKey, KeyError, SecurityModules, SigningKey, load_or_create_eddsa};
-pub use signer::{BlindOrder, NotSigned, Signer, ValuesOrder, blind_sign_batch, derive_values};
+pub use signer::Signer;
 pub use state::{Denom, KeyState, NoSigningKey, OnlineKey};

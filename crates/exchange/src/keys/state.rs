@@ -5,15 +5,13 @@ use std::sync::Arc;
 
 use batzen_crypto::denom::{Cipher, DenomKey as BareKey, DenomPublicKey};
 use batzen_crypto::{
-    CsPublicKey, EddsaPublicKey, EddsaSignature, ExpandedSigner, HashCode, cs::CsVerifyingKey,
-    rsa::RsaPublicKey,
+    CsPublicKey, EddsaPublicKey, EddsaSignature, HashCode, cs::CsVerifyingKey, rsa::RsaPublicKey,
 };
 use batzen_protocol::api::exchange::{FutureDenomination, FutureKeys, FutureSignKey};
-use batzen_protocol::signatures::{
-    MasterDenominationKeyValidity, MasterSigningKeyValidity, SignedMessage, SmCsDenominationKey,
-    SmRsaDenominationKey, SmSigningKey,
-};
-use batzen_protocol::{Amount, Currency, Duration, ErrorCode, Money, Timestamp, hash_text};
+use batzen_protocol::signatures::{MasterDenominationKeyValidity, MasterSigningKeyValidity};
+use batzen_protocol::{Amount, Currency, Duration, ErrorCode, Money, Timestamp};
+use batzen_signer::listing::DenomInfo;
+use batzen_signer::{Custody, DenomHandle, SigningHandle};
 use batzen_store::{Store, StoreError};
 use batzen_tables::exchange::{
     AuditorDenoms, AuditorRow, Auditors, DenomRow, DenomSerial, Denominations, Extensions, ExtensionsRow,
@@ -22,7 +20,6 @@ use batzen_tables::exchange::{
 };
 
 use super::listing::KeysListing;
-use super::modules::{HeldKey, SecurityModules, SigningKey};
 use super::signer::Signer;
 use super::{KeysAnswer, WireAnswer, WireMissing};
 use crate::config::{CoinConfig, ExchangeConfig};
@@ -59,7 +56,7 @@ pub struct Denom {
     pub master_sig: EddsaSignature,
     /// Whether it is revoked.
     pub revoked: bool,
-    key: Option<Arc<HeldKey>>,
+    key: Option<DenomHandle>,
 }
 
 impl Denom {
@@ -68,12 +65,12 @@ impl Denom {
         self.public.cipher()
     }
 
-    /// Whether the private key is at hand.
+    /// Whether somebody has the private key.
     pub fn can_sign(&self) -> bool {
         self.key.is_some()
     }
 
-    pub(super) fn key(&self) -> Option<&Arc<HeldKey>> {
+    pub(super) fn key(&self) -> Option<&DenomHandle> {
         self.key.as_ref()
     }
 
@@ -94,12 +91,7 @@ impl Denom {
         }
     }
 
-    fn new(
-        serial: DenomSerial,
-        row: DenomRow,
-        revoked: bool,
-        held: &HashMap<HashCode, Arc<HeldKey>>,
-    ) -> Self {
+    fn new(serial: DenomSerial, row: DenomRow, revoked: bool, held: &HashMap<HashCode, DenomHandle>) -> Self {
         let damaged = "keys were valid when they came into the table";
         let key = match row.cipher {
             Cipher::Rsa => BareKey::Rsa(RsaPublicKey::decode_own(&row.public_key).expect(damaged)),
@@ -148,6 +140,9 @@ pub struct OnlineKey {
     pub revoked: bool,
 }
 
+/// When a list of keys that could not be signed is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
 /// There is no online signing key that is valid now, signed by the master key, and at hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no usable online signing key")]
@@ -175,7 +170,7 @@ pub struct KeyState {
     by_hash: HashMap<HashCode, usize>,
     by_bare: HashMap<HashCode, usize>,
     signing_keys: Vec<OnlineKey>,
-    online: Option<Arc<SigningKey>>,
+    online: Option<SigningHandle>,
     accounts: Vec<WireAccountRow>,
     wire_fees: BTreeMap<String, Vec<(Timestamp, WireFeeRow)>>,
     global_fees: Vec<(Timestamp, GlobalFeeRow)>,
@@ -187,19 +182,19 @@ pub struct KeyState {
 }
 
 impl KeyState {
-    /// Reads the key set and puts it together with the private keys at hand.
+    /// Reads the key set and puts it together with the private keys that there are. Waits for signatures: not for tasks.
     pub fn build(
         store: &Store,
-        modules: &SecurityModules,
+        custody: &Custody,
         config: &ExchangeConfig,
         now: Timestamp,
-        metrics: &Arc<Metrics>,
+        metrics: &Metrics,
     ) -> Result<Self, StoreError> {
         let master_pub = config.master_public_key.expect("the start has settled which master key it is");
         let revoked: HashSet<DenomSerial> =
             store.all::<Revocations>()?.into_iter().map(|found| found.key.serial).collect();
-        let held: HashMap<HashCode, Arc<HeldKey>> =
-            modules.denominations().into_iter().map(|key| (key.h_bare, key)).collect();
+        let held: HashMap<HashCode, DenomHandle> =
+            custody.denominations().into_iter().map(|key| (key.info().h_bare, key)).collect();
         let mut rows = store.all::<Denominations>()?;
         rows.sort_by_key(|found| found.key.serial);
         let denoms: Vec<Arc<Denom>> = rows
@@ -219,7 +214,7 @@ impl KeyState {
             .into_iter()
             .map(|found| online_key(found.key.exchange_pub, &found.row))
             .collect();
-        let online = usable_key(&signing_keys, modules, now);
+        let online = usable_key(&signing_keys, custody, now);
         let mut accounts: Vec<_> = store.all::<WireAccounts>()?.into_iter().map(|found| found.row).collect();
         accounts.retain(|account| account.enabled);
         let mut wire_fees: BTreeMap<String, Vec<(Timestamp, WireFeeRow)>> = BTreeMap::new();
@@ -238,7 +233,7 @@ impl KeyState {
         let mut state = Self {
             master_pub,
             currency: config.currency,
-            signer: Signer::new(denoms.clone(), Arc::clone(metrics)),
+            signer: Signer::new(denoms.clone()),
             denoms,
             by_hash,
             by_bare,
@@ -258,8 +253,16 @@ impl KeyState {
             .map(|found| (found.key.auditor_pub, found.key.serial, found.row.auditor_sig))
             .collect::<Vec<_>>();
         let extensions = store.all::<Extensions>()?.pop().map(|found| found.row);
-        state.keys = KeysListing::new(&state, config, &signatures, extensions.as_ref(), now);
-        state.rebuild_at = state.next_change(now);
+        state.rebuild_at = Timestamp::NEVER;
+        match KeysListing::new(&state, custody, config, &signatures, extensions.as_ref(), now) {
+            Ok(keys) => state.keys = keys,
+            // Better no listing for a moment than one that is not true any more.
+            Err(error) => {
+                tracing::warn!(%error, "the list of keys could not be signed");
+                state.rebuild_at = now.saturating_add(RETRY);
+            }
+        }
+        state.rebuild_at = state.rebuild_at.min(state.next_change(now));
         metrics.key_state_builds.inc();
         Ok(state)
     }
@@ -348,17 +351,12 @@ impl KeyState {
         &self.auditors
     }
 
-    /// The online key that signs answers now, to be signed with by itself.
-    pub fn online_signer(&self) -> Result<&ExpandedSigner, NoSigningKey> {
-        self.online_key().map(|key| &key.signer)
-    }
-
     /// The online key that signs answers now.
-    pub fn online_key(&self) -> Result<&Arc<SigningKey>, NoSigningKey> {
+    pub fn online_key(&self) -> Result<&SigningHandle, NoSigningKey> {
         self.online.as_ref().ok_or(NoSigningKey)
     }
 
-    /// Signs blinded planchets and derives the values that wallets need before.
+    /// Finds the keys to sign blinded planchets with.
     pub fn signer(&self) -> &Signer {
         &self.signer
     }
@@ -397,56 +395,49 @@ impl KeyState {
         self.signing_key(exchange_pub)
     }
 
-    /// Denomination keys at hand that the master key has not signed, with what it would sign.
-    pub(crate) fn future_denoms(
-        &self,
-        modules: &SecurityModules,
-        config: &ExchangeConfig,
-    ) -> Vec<FutureDenom> {
-        let keys = modules.denominations().into_iter().filter(|key| !self.by_bare.contains_key(&key.h_bare));
+    /// Denomination keys that the master key has not signed, with what it would sign.
+    pub(crate) fn future_denoms(&self, custody: &Custody, config: &ExchangeConfig) -> Vec<FutureDenom> {
+        let keys = custody.denominations().into_iter();
+        let keys = keys.filter(|key| !self.by_bare.contains_key(&key.info().h_bare));
         // The section may be gone: then there is nobody to say what the coin is worth.
-        keys.filter_map(|key| Some(future_denom(&key, modules.coin(&key)?, modules, config))).collect()
+        keys.filter_map(|key| Some(future_denom(key.info(), config.coin_of(key.info())?, config))).collect()
     }
 
-    /// Signing keys at hand that the master key has not signed.
-    pub(crate) fn future_signkeys(
-        &self,
-        modules: &SecurityModules,
-        config: &ExchangeConfig,
-    ) -> Vec<FutureSignKey> {
-        let keys = modules.signing_keys().into_iter();
-        let keys = keys.filter(|key| self.signing_key(&key.signer.public_key()).is_none());
+    /// Signing keys that the master key has not signed.
+    pub(crate) fn future_signkeys(&self, custody: &Custody, config: &ExchangeConfig) -> Vec<FutureSignKey> {
+        let keys = custody.signing_keys().into_iter();
+        let keys = keys.filter(|key| self.signing_key(&key.public_key()).is_none());
         keys.map(|key| {
-            let (start, duration) = (key.anchor, config.signkey_duration);
-            let expire = start.saturating_add(duration);
-            let message =
-                SmSigningKey { exchange_pub: key.signer.public_key(), anchor_time: start, duration };
+            let key = key.info();
+            let expire = key.anchor.saturating_add(key.duration);
             FutureSignKey {
-                key: key.signer.public_key(),
-                stamp_start: start,
+                key: key.exchange_pub,
+                stamp_start: key.anchor,
                 stamp_expire: expire,
                 stamp_end: expire.saturating_add(config.signkey_legal_duration),
-                signkey_secmod_sig: message.sign_with(&modules.sm_eddsa),
+                signkey_secmod_sig: key.announcement,
             }
         })
         .collect()
     }
 
-    /// The answer to `GET /management/keys`.
-    pub(crate) fn future_keys(&self, modules: &SecurityModules, config: &ExchangeConfig) -> FutureKeys {
-        let denoms = self.future_denoms(modules, config);
-        let announced = |cipher| modules.denominations().iter().any(|key| key.cipher() == cipher);
-        let module = |cipher, signer: &ExpandedSigner| {
-            if announced(cipher) { signer.public_key() } else { EddsaPublicKey::ZERO }
+    /// The answer to `GET /management/keys`; none before the modules are known.
+    pub(crate) fn future_keys(&self, custody: &Custody, config: &ExchangeConfig) -> Option<FutureKeys> {
+        let modules = custody.module_keys()?;
+        let keys = custody.denominations();
+        let module = |cipher, key| {
+            let announced = keys.iter().any(|key| key.info().cipher() == cipher);
+            if announced { key } else { EddsaPublicKey::ZERO }
         };
-        FutureKeys {
+        let denoms = self.future_denoms(custody, config);
+        Some(FutureKeys {
             future_denoms: denoms.into_iter().map(|denom| denom.announcement).collect(),
-            future_signkeys: self.future_signkeys(modules, config),
+            future_signkeys: self.future_signkeys(custody, config),
             master_pub: self.master_pub,
-            denom_secmod_public_key: module(Cipher::Rsa, &modules.sm_rsa),
-            denom_secmod_cs_public_key: module(Cipher::Cs, &modules.sm_cs),
-            signkey_secmod_public_key: modules.sm_eddsa.public_key(),
-        }
+            denom_secmod_public_key: module(Cipher::Rsa, modules.rsa),
+            denom_secmod_cs_public_key: module(Cipher::Cs, modules.cs),
+            signkey_secmod_public_key: modules.eddsa,
+        })
     }
 }
 
@@ -474,46 +465,19 @@ impl OnlineKey {
 }
 
 /// The oldest key that is valid now: listings that clients have kept know it best.
-fn usable_key(keys: &[OnlineKey], modules: &SecurityModules, now: Timestamp) -> Option<Arc<SigningKey>> {
-    let held = modules.signing_keys();
+fn usable_key(keys: &[OnlineKey], custody: &Custody, now: Timestamp) -> Option<SigningHandle> {
+    let held = custody.signing_keys();
     let usable = keys.iter().filter(|key| !key.revoked && key.start <= now && now <= key.expire);
     usable
-        .filter_map(|key| {
-            Some((key.expire, held.iter().find(|held| held.signer.public_key() == key.exchange_pub)?))
-        })
+        .filter_map(|key| Some((key.expire, held.iter().find(|held| held.public_key() == key.exchange_pub)?)))
         .min_by_key(|(expire, _)| *expire)
-        .map(|(_, key)| Arc::clone(key))
+        .map(|(_, key)| key.clone())
 }
 
-fn future_denom(
-    key: &HeldKey,
-    coin: &CoinConfig,
-    modules: &SecurityModules,
-    config: &ExchangeConfig,
-) -> FutureDenom {
-    let public = key.secret.public(config.age_mask(coin));
-    let (h_section_name, duration_withdraw) = (hash_text(&coin.section), coin.duration_withdraw);
-    let (cipher, denom_secmod_sig) = match key.cipher() {
-        Cipher::Rsa => {
-            let message = SmRsaDenominationKey {
-                h_rsa: key.h_bare,
-                h_section_name,
-                anchor_time: key.anchor,
-                duration_withdraw,
-            };
-            (Cipher::Rsa, message.sign_with(&modules.sm_rsa))
-        }
-        Cipher::Cs => {
-            let message = SmCsDenominationKey {
-                h_cs: key.h_bare,
-                h_section_name,
-                anchor_time: key.anchor,
-                duration_withdraw,
-            };
-            (Cipher::Cs, message.sign_with(&modules.sm_cs))
-        }
-    };
-    let expire_withdraw = key.anchor.saturating_add(duration_withdraw);
+fn future_denom(key: &DenomInfo, coin: &CoinConfig, config: &ExchangeConfig) -> FutureDenom {
+    let public = key.public(config.age_mask(coin));
+    let cipher = key.cipher();
+    let expire_withdraw = key.anchor.saturating_add(key.duration);
     let expire_deposit = expire_withdraw.saturating_add(coin.duration_spend);
     let row = DenomRow {
         h_denom_pub: public.h_denom_pub(),
@@ -545,7 +509,7 @@ fn future_denom(
         fee_deposit: amount(row.fee_deposit),
         fee_refresh: amount(row.fee_refresh),
         fee_refund: amount(row.fee_refund),
-        denom_secmod_sig,
+        denom_secmod_sig: key.announcement,
     };
     FutureDenom { row, announcement }
 }

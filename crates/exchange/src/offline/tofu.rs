@@ -6,7 +6,7 @@ use batzen_crypto::EddsaPublicKey;
 use batzen_protocol::api::exchange::FutureKeys;
 
 use super::{OfflineConfig, OfflineError};
-use crate::keys::files::{self, KeyFileError};
+use batzen_signer::files::{self, KeyFileError};
 
 /// The public keys of the three security modules. All zero: has not announced itself yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use batzen_crypto::cs::CsOperation;
-use batzen_crypto::denom::prepare_planchet;
+use batzen_crypto::denom::{BlindedPlanchet, prepare_planchet};
 use batzen_crypto::{BlindingSecret, CsNonce, EddsaPrivateKey};
 use batzen_exchange::keys::NotSigned;
 use batzen_protocol::{Duration, Timestamp};
@@ -156,33 +156,36 @@ async fn new_terms_concern_only_new_keys() {
 #[tokio::test]
 async fn blind_signing_with_both_ciphers() {
     let site = Site::standalone().await;
-    let keys = site.running.app().keys();
+    let (keys, custody) = (site.running.app().keys(), &site.running.app().custody);
     let signer = keys.signer();
     let nonce = CsNonce::from_bytes([7; 32]);
     let coin = EddsaPrivateKey::generate().public_key();
     let mut prepared = Vec::new();
     for denom in keys.denoms() {
-        let values = signer.withdraw_values(denom.serial, &nonce, CsOperation::Withdraw).unwrap();
-        assert_eq!(values, signer.withdraw_values(denom.serial, &nonce, CsOperation::Withdraw).unwrap());
+        let order = || signer.order_values(denom.serial, nonce, CsOperation::Withdraw).unwrap();
+        let values = custody.values(vec![order(), order()]).await.unwrap();
+        assert_eq!(values[0], values[1]);
+        let values = values[0].unwrap();
         let (planchet, unblind) =
             prepare_planchet(&denom.public, &values, Some(&nonce), &coin, &BlindingSecret::generate(), None)
                 .unwrap();
         prepared.push((denom.serial, planchet, unblind));
     }
-    let items: Vec<_> =
-        prepared.iter().map(|(serial, planchet, _)| (*serial, planchet, CsOperation::Withdraw)).collect();
-    for ((serial, _, unblind), signature) in prepared.iter().zip(signer.blind_sign_batch(&items)) {
+    let order =
+        |serial, planchet: &BlindedPlanchet| signer.order(serial, planchet.clone(), CsOperation::Withdraw);
+    let orders = prepared.iter().map(|(serial, planchet, _)| order(*serial, planchet).unwrap()).collect();
+    let signatures = custody.blind_sign(orders).await.unwrap();
+    for ((serial, _, unblind), signature) in prepared.iter().zip(signatures) {
         let signature = unblind.unblind(&signature.unwrap()).unwrap();
         assert!(keys.denom_by_serial(*serial).public.verify(unblind.h_coin_pub(), &signature));
     }
     // The wrong cipher is the client's mistake, a missing key ours.
-    let crossed = [(items[0].0, items[items.len() - 1].1, CsOperation::Withdraw)];
-    let rsa_first = keys.denoms()[0].cipher() != keys.denoms()[items.len() - 1].cipher();
-    if rsa_first {
-        assert!(matches!(signer.blind_sign_batch(&crossed)[0], Err(NotSigned::Planchet(_))));
-    }
-    let missing = [(batzen_tables::exchange::DenomSerial(99), items[0].1, CsOperation::Withdraw)];
-    assert_eq!(signer.blind_sign_batch(&missing)[0], Err(NotSigned::KeyUnavailable));
+    let (first, last) = (&prepared[0], &prepared[prepared.len() - 1]);
+    assert_ne!(first.1.cipher(), last.1.cipher());
+    let crossed = custody.blind_sign(vec![order(first.0, &last.1).unwrap()]).await.unwrap();
+    assert!(matches!(crossed[0], Err(NotSigned::Planchet(_))));
+    let missing = order(batzen_tables::exchange::DenomSerial(99), &first.1);
+    assert_eq!(missing.unwrap_err(), NotSigned::KeyUnavailable);
     site.stop().await;
 }
 

@@ -164,7 +164,7 @@ async fn a_signing_key_is_revoked_and_replaced() {
     assert_eq!(site.post(&format!("management/signkeys/{unknown}/revoke"), &other).await, (404, 1807));
     assert_eq!(site.post(&path, &revoke).await, (204, 0));
     assert_eq!(site.post(&path, &revoke).await, (204, 0));
-    assert!(site.running.app().keys().online_signer().is_err(), "nothing is signed with it any more");
+    assert!(site.running.app().keys().online_key().is_err(), "nothing is signed with it any more");
     site.settle().await;
     let future = site.future_keys().await;
     assert_eq!(future.future_signkeys.len(), 1);

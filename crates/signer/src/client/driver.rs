@@ -1,0 +1,263 @@
+//! The task behind a client: finds a signer, sends what waits, gives out what comes back, and takes up what did not.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncWriteExt as _, BufReader, ReadHalf, WriteHalf};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::{Inner, Pending, Unavailable};
+use crate::address::Address;
+use crate::channel::Channel;
+use crate::frame::{Header, Kind, Status, open_blob};
+use crate::link::{LinkError, greet, read_frame};
+use crate::listing::{self, Listing, NO_VERSION};
+use crate::server_limits::{LISTING_WAIT, REQUESTS_MAX};
+use crate::state::lock;
+
+/// The longest pause between two attempts.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How often what is overdue is looked for.
+const TICK: Duration = Duration::from_millis(100);
+const READ_BUFFER_BYTES: usize = 64 << 10;
+
+/// Somebody who waits for an answer on this connection.
+enum Waiter {
+    Request(Pending, Instant),
+    Listing(Instant),
+}
+
+/// What reader and writer of a connection share.
+struct Flight {
+    inner: Arc<Inner>,
+    waiting: Mutex<HashMap<u64, Waiter>>,
+    /// The listing is to be asked for.
+    ask: tokio::sync::Notify,
+    /// Items under way.
+    items: AtomicUsize,
+}
+
+pub(super) async fn run(inner: Arc<Inner>) {
+    let count = inner.addresses.len();
+    let mut pause = inner.options.pause;
+    // Which signer is tried next, and how many in a row were not there.
+    let (mut next, mut missed) = (0, 0);
+    loop {
+        let address = &inner.addresses[next % count];
+        let error = match connect(&inner, address).await {
+            Ok((channel, items_max)) => {
+                tracing::info!(signer = %address, "connected");
+                inner.metrics.connects.inc();
+                inner.metrics.connected.set(1);
+                *lock(&inner.trouble) = None;
+                (pause, missed) = (inner.options.pause, 0);
+                let error = fly(&inner, channel, items_max).await;
+                inner.metrics.connected.set(0);
+                error
+            }
+            Err(error) => {
+                missed += 1;
+                error.to_string()
+            }
+        };
+        inner.metrics.failures.inc();
+        let text = format!("{address}: {error}");
+        if lock(&inner.trouble).replace(text.clone()).as_ref() != Some(&text) {
+            tracing::warn!(signer = %address, %error, "signer lost or not reached; trying the next");
+        }
+        next = (next + 1) % count;
+        if missed >= count {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+            missed = 0;
+        }
+        drop_abandoned(&inner);
+    }
+}
+
+async fn connect(inner: &Inner, address: &Address) -> Result<(Channel, usize), LinkError> {
+    let mut channel = inner.connect.connect(address, inner.options.connect).await?;
+    let hello = timeout(inner.options.connect, greet(&mut channel)).await;
+    let hello = hello.map_err(|_| crate::channel::ChannelError::Timeout)??;
+    if hello.keys_version == NO_VERSION {
+        return Err(LinkError::Refused(Status::NotReady));
+    }
+    Ok((channel, hello.items_max as usize))
+}
+
+/// Requests that nobody waits for any more need not be sent.
+fn drop_abandoned(inner: &Inner) {
+    lock(&inner.queue).retain(|pending| !pending.reply.is_closed());
+}
+
+/// Uses a connection until it breaks; says why. What was not answered stands in front of the queue again.
+async fn fly(inner: &Arc<Inner>, channel: Channel, items_max: usize) -> String {
+    let (reader, mut writer) = tokio::io::split(channel);
+    let flight = Arc::new(Flight {
+        inner: Arc::clone(inner),
+        waiting: Mutex::default(),
+        ask: tokio::sync::Notify::new(),
+        items: AtomicUsize::new(0),
+    });
+    flight.ask.notify_one();
+    let mut reading = tokio::spawn(read(Arc::clone(&flight), reader));
+    let written = tokio::select! {
+        error = write(&flight, &mut writer, items_max) => error,
+        ended = &mut reading => {
+            let error = ended.map_or_else(|error| error.to_string(), |error| error.to_string());
+            return give_back(&flight, error);
+        }
+    };
+    reading.abort();
+    // It must not answer what is about to be asked elsewhere.
+    let _ = reading.await;
+    give_back(&flight, written)
+}
+
+/// Puts what was not answered in front of the queue again, oldest first.
+fn give_back(flight: &Flight, error: String) -> String {
+    let mut left: Vec<_> = std::mem::take(&mut *lock(&flight.waiting)).into_iter().collect();
+    left.sort_by_key(|(id, _)| std::cmp::Reverse(*id));
+    let mut queue = lock(&flight.inner.queue);
+    for (_, waiter) in left {
+        if let Waiter::Request(pending, _) = waiter
+            && !pending.reply.is_closed()
+        {
+            queue.push_front(pending);
+        }
+    }
+    error
+}
+
+async fn write(flight: &Flight, writer: &mut WriteHalf<Channel>, items_max: usize) -> String {
+    let inner = &flight.inner;
+    let mut next_id = 1;
+    let mut out = Vec::new();
+    let mut tick = interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let mut asks = false;
+        tokio::select! {
+            () = inner.work.notified() => {}
+            () = flight.ask.notified() => asks = true,
+            _ = tick.tick() => {
+                if flight.is_silent() {
+                    return "no answer in time".into();
+                }
+            }
+        }
+        out.clear();
+        if asks {
+            let known = inner.listing_version.load(Relaxed);
+            let header = Header::request(Kind::Listing, 0, 1, next_id);
+            out.extend_from_slice(&header.to_bytes());
+            out.extend_from_slice(&known.to_le_bytes());
+            out.extend_from_slice(&[0; 8]);
+            lock(&flight.waiting).insert(next_id, Waiter::Listing(Instant::now()));
+            next_id += 1;
+        }
+        {
+            let mut queue = lock(&inner.queue);
+            let mut waiting = lock(&flight.waiting);
+            while let Some(front) = queue.front()
+                && flight.items.load(Relaxed) + front.count <= items_max
+                // One is for the listing.
+                && waiting.len() + 1 < REQUESTS_MAX
+            {
+                let mut pending = queue.pop_front().expect("there is a front");
+                if pending.reply.is_closed() {
+                    continue;
+                }
+                if std::mem::replace(&mut pending.sent, true) {
+                    inner.metrics.repeated.inc();
+                }
+                flight.items.fetch_add(pending.count, Relaxed);
+                let header = Header::request(pending.kind, pending.modulus, pending.count, next_id);
+                out.extend_from_slice(&header.to_bytes());
+                out.extend_from_slice(&pending.body);
+                waiting.insert(next_id, Waiter::Request(pending, Instant::now()));
+                next_id += 1;
+            }
+        }
+        if out.is_empty() {
+            continue;
+        }
+        let send = async {
+            writer.write_all(&out).await?;
+            writer.flush().await
+        };
+        match timeout(inner.options.silence, send).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return error.to_string(),
+            Err(_) => return "takes no requests".into(),
+        }
+    }
+}
+
+impl Flight {
+    /// Whether something should have been answered long ago.
+    fn is_silent(&self) -> bool {
+        let silence = self.inner.options.silence;
+        let waiting = lock(&self.waiting);
+        waiting.values().any(|waiter| match waiter {
+            Waiter::Request(_, sent) => sent.elapsed() > silence,
+            Waiter::Listing(sent) => sent.elapsed() > LISTING_WAIT + silence,
+        })
+    }
+}
+
+async fn read(flight: Arc<Flight>, reader: ReadHalf<Channel>) -> LinkError {
+    let mut reader = BufReader::with_capacity(READ_BUFFER_BYTES, reader);
+    loop {
+        let (header, body) = match read_frame(&mut reader).await {
+            Ok(frame) => frame,
+            Err(error) => return error,
+        };
+        let waiter = lock(&flight.waiting).remove(&header.id);
+        match waiter {
+            Some(Waiter::Request(pending, _)) if pending.fits(&header) => {
+                let answer = match header.status {
+                    Status::Done => Ok(body.to_vec()),
+                    Status::Busy => {
+                        flight.inner.metrics.busy.inc();
+                        Err(Unavailable::Busy)
+                    }
+                    _ => Err(Unavailable::NoSigner),
+                };
+                flight.items.fetch_sub(pending.count, Relaxed);
+                // Who asked may have given up.
+                let _ = pending.reply.send(answer);
+                // There is room for more now.
+                flight.inner.work.notify_one();
+            }
+            Some(Waiter::Listing(_)) if header.kind == Kind::Listing => {
+                if header.status == Status::Done {
+                    let content = open_blob(&body).map_err(|_| LinkError::Malformed);
+                    match content {
+                        Ok([]) => {}
+                        Ok(content) => match Listing::decode(content) {
+                            Ok(listing) => {
+                                let version = listing::version(content);
+                                flight.inner.listing_version.store(version, Relaxed);
+                                flight.inner.listing.send_replace(Some(Arc::new(listing)));
+                            }
+                            Err(_) => return LinkError::Malformed,
+                        },
+                        Err(error) => return error,
+                    }
+                }
+                flight.ask.notify_one();
+            }
+            _ => return LinkError::Malformed,
+        }
+    }
+}
+
+impl Pending {
+    fn fits(&self, header: &Header) -> bool {
+        let same = header.kind == self.kind && header.modulus == self.modulus;
+        same && (header.status != Status::Done || header.count == self.count)
+    }
+}

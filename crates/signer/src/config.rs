@@ -1,0 +1,224 @@
+//! Which private keys there are, and where: the sections `[coin_*]` and `[taler-exchange-secmod-*]`. What else a signer
+//! and its clients are told is in [`crate::service_config`].
+
+use std::path::PathBuf;
+
+use batzen_config::{Config, ConfigError as IniError};
+use batzen_protocol::Duration;
+
+use crate::schedule::{Schedule, ScheduleError};
+
+/// The shortest RSA modulus that denominations may have, in bits.
+pub const RSA_BITS_MIN: u32 = 1024;
+/// The longest RSA modulus that denominations may have, in bits.
+pub const RSA_BITS_MAX: u32 = 8192;
+
+/// Why a configuration is not usable.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The text of the configuration, or one of its values, cannot be read.
+    #[error("{0}")]
+    Ini(String),
+    /// A value that can be read but makes no sense.
+    #[error("[{section}] {reason}")]
+    Invalid {
+        /// The section it is in.
+        section: String,
+        /// What is wrong, in words.
+        reason: String,
+    },
+}
+
+impl ConfigError {
+    /// A value that makes no sense.
+    pub fn invalid(section: &str, reason: impl Into<String>) -> Self {
+        Self::Invalid { section: section.into(), reason: reason.into() }
+    }
+}
+
+impl From<IniError> for ConfigError {
+    fn from(error: IniError) -> Self {
+        Self::Ini(error.to_string())
+    }
+}
+
+/// The cipher of a denomination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CipherConfig {
+    /// Blind RSA with a modulus of so many bits.
+    Rsa {
+        /// Length of the modulus in bits.
+        bits: u32,
+    },
+    /// Clause Blind Schnorr.
+    Cs,
+}
+
+/// A section `[taler-exchange-secmod-*]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModuleConfig {
+    /// How long two consecutive keys are valid at the same time.
+    pub overlap_duration: Duration,
+    /// How far ahead keys are created.
+    pub lookahead_sign: Duration,
+    /// Where the private keys are.
+    pub key_dir: PathBuf,
+    /// The module's own private key.
+    pub sm_priv_key: PathBuf,
+}
+
+/// A section `[coin_*]`, as far as its private keys are concerned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SectionConfig {
+    /// The name of the section, which names the directory of its keys.
+    pub section: String,
+    /// The cipher.
+    pub cipher: CipherConfig,
+    /// How long one key signs.
+    pub duration: Duration,
+}
+
+/// All private keys of an exchange.
+#[derive(Clone, Debug)]
+pub struct KeysConfig {
+    /// The denominations.
+    pub sections: Vec<SectionConfig>,
+    /// RSA denomination keys.
+    pub rsa: ModuleConfig,
+    /// Clause Blind Schnorr denomination keys.
+    pub cs: ModuleConfig,
+    /// Online signing keys.
+    pub eddsa: ModuleConfig,
+    /// How long one online signing key is used.
+    pub signkey_duration: Duration,
+}
+
+/// The section of the RSA module; the others' are called alike.
+const RSA: &str = "taler-exchange-secmod-rsa";
+const CS: &str = "taler-exchange-secmod-cs";
+const EDDSA: &str = "taler-exchange-secmod-eddsa";
+
+fn path_or(ini: &Config, section: &str, option: &str, default: &str) -> Result<PathBuf, ConfigError> {
+    if let Some(path) = ini.get(section, option)? {
+        return Ok(path);
+    }
+    let expanded = ini.expand(default).map(PathBuf::from);
+    expanded.map_err(|reason| ConfigError::invalid(section, format!("default of {option}: {reason}")))
+}
+
+/// Reads a section `[taler-exchange-secmod-NAME]`.
+///
+/// # Errors
+/// The first option that is not what it should be, with its place.
+pub fn module(ini: &Config, section: &str, name: &str) -> Result<ModuleConfig, ConfigError> {
+    let home = format!("${{TALER_DATA_HOME}}/exchange-secmod-{name}");
+    Ok(ModuleConfig {
+        overlap_duration: ini.get_or(section, "OVERLAP_DURATION", Duration::from_secs(300))?,
+        lookahead_sign: ini.get_or(section, "LOOKAHEAD_SIGN", Duration::from_days(365))?,
+        key_dir: path_or(ini, section, "KEY_DIR", &format!("{home}/keys"))?,
+        sm_priv_key: path_or(ini, section, "SM_PRIV_KEY", &format!("{home}/secmod-private-key"))?,
+    })
+}
+
+/// Reads the cipher of a section `[coin_*]`.
+///
+/// # Errors
+/// When it is missing or none, with its place.
+pub fn cipher(ini: &Config, section: &str) -> Result<CipherConfig, ConfigError> {
+    let cipher: String = ini.require(section, "CIPHER")?;
+    match cipher.as_str() {
+        "RSA" => {
+            let range = u64::from(RSA_BITS_MIN)..=u64::from(RSA_BITS_MAX);
+            let bits = ini.number_in(section, "RSA_KEYSIZE", range)?;
+            let bits = bits.ok_or_else(|| ini.missing(section, "RSA_KEYSIZE", "a number of bits"))?;
+            Ok(CipherConfig::Rsa { bits: u32::try_from(bits).expect("the range fits") })
+        }
+        "CS" => Ok(CipherConfig::Cs),
+        _ => Err(ini.invalid(section, "CIPHER", "RSA or CS").into()),
+    }
+}
+
+impl KeysConfig {
+    /// Reads what a process with private keys needs to know of an exchange: nothing of money, accounts or databases.
+    ///
+    /// # Errors
+    /// The first option that is missing or is not what it should be, with its place.
+    pub fn from_ini(ini: &Config) -> Result<Self, ConfigError> {
+        let mut sections = Vec::new();
+        for (section, _) in ini.sections_with(&["coin_", "coin-"]) {
+            sections.push(SectionConfig {
+                section: section.to_owned(),
+                cipher: cipher(ini, section)?,
+                duration: ini.duration(section, "DURATION_WITHDRAW")?,
+            });
+        }
+        let config = Self {
+            sections,
+            rsa: module(ini, RSA, "rsa")?,
+            cs: module(ini, CS, "cs")?,
+            eddsa: module(ini, EDDSA, "eddsa")?,
+            signkey_duration: ini.get_or(EDDSA, "DURATION", Duration::from_days(12 * 7))?,
+        };
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// The spacing of the keys of a section.
+    pub fn section_schedule(&self, section: &SectionConfig) -> Schedule {
+        let module = match section.cipher {
+            CipherConfig::Rsa { .. } => &self.rsa,
+            CipherConfig::Cs => &self.cs,
+        };
+        Schedule {
+            duration: section.duration,
+            overlap: module.overlap_duration,
+            lookahead: module.lookahead_sign,
+        }
+    }
+
+    /// The spacing of the online signing keys.
+    pub fn signkey_schedule(&self) -> Schedule {
+        Schedule {
+            duration: self.signkey_duration,
+            overlap: self.eddsa.overlap_duration,
+            lookahead: self.eddsa.lookahead_sign,
+        }
+    }
+
+    /// Checks what no single option can tell.
+    ///
+    /// # Errors
+    /// The first section that makes no sense.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let schedule = |section: &str, schedule: Schedule| {
+            schedule
+                .validate()
+                .map_err(|error: ScheduleError| ConfigError::invalid(section, error.to_string()))
+        };
+        schedule(EDDSA, self.signkey_schedule())?;
+        let mut names = std::collections::HashSet::new();
+        for coin in &self.sections {
+            let section = coin.section.as_str();
+            let safe =
+                section.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b'+'));
+            if !safe || section.is_empty() || section.starts_with('.') {
+                return Err(ConfigError::invalid(
+                    section,
+                    "the name must be usable as the name of a directory",
+                ));
+            }
+            if !names.insert(section.to_ascii_uppercase()) {
+                return Err(ConfigError::invalid(section, "the section exists twice"));
+            }
+            schedule(section, self.section_schedule(coin))?;
+            if let CipherConfig::Rsa { bits } = coin.cipher
+                && (!(RSA_BITS_MIN..=RSA_BITS_MAX).contains(&bits) || !bits.is_multiple_of(128))
+            {
+                let reason =
+                    format!("RSA_KEYSIZE must be a multiple of 128 from {RSA_BITS_MIN} to {RSA_BITS_MAX}");
+                return Err(ConfigError::invalid(section, reason));
+            }
+        }
+        Ok(())
+    }
+}

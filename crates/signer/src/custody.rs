@@ -1,0 +1,419 @@
+//! Whoever signs for the exchange: this process, with the private keys in its memory, or a signer elsewhere. Callers do
+//! not see the difference, apart from one more way in which signing can be unavailable.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use batzen_crypto::cs::CsOperation;
+use batzen_crypto::denom::{
+    BlindedDenomSignature, BlindedPlanchet, Cipher, DenomKey, ExchangeWithdrawValues,
+};
+use batzen_crypto::{CryptoError, CsNonce, EddsaPublicKey, EddsaSignature, HashCode, eddsa};
+use batzen_engine::{CpuPool, PoolBusy};
+use batzen_metrics::Page;
+use tokio::sync::watch;
+
+use crate::client::{SignerClient, Unavailable};
+use crate::frame::ItemStatus;
+use crate::items::{Item, KeyId, Made};
+use crate::listing::{DenomInfo, Listing, ModuleKeys, SigningInfo};
+use crate::modules::{HeldKey, SecurityModules, SigningKey};
+use crate::works::{HeldBlind, HeldSign, HeldValues, Works};
+
+/// Why a planchet was not signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotSigned {
+    /// The private key is not (or no longer) there.
+    #[error("the private key is not available")]
+    KeyUnavailable,
+    /// The planchet is not one of this denomination: wrong cipher, wrong size, or not below the modulus.
+    #[error("planchet: {0}")]
+    Planchet(CryptoError),
+    /// Our own computation failed its check.
+    #[error("signing failed: {0}")]
+    Failed(CryptoError),
+}
+
+impl From<CryptoError> for NotSigned {
+    fn from(error: CryptoError) -> Self {
+        match error {
+            CryptoError::Fault | CryptoError::Internal => Self::Failed(error),
+            _ => Self::Planchet(error),
+        }
+    }
+}
+
+impl From<ItemStatus> for NotSigned {
+    fn from(status: ItemStatus) -> Self {
+        match status {
+            ItemStatus::UnknownKey | ItemStatus::OutOfPeriod => Self::KeyUnavailable,
+            ItemStatus::Planchet => Self::Planchet(CryptoError::OutOfRange),
+            ItemStatus::Done | ItemStatus::NotAllowed | ItemStatus::BadSignature | ItemStatus::Failed => {
+                Self::Failed(CryptoError::Internal)
+            }
+        }
+    }
+}
+
+/// A denomination key that can be signed with.
+#[derive(Clone, Debug)]
+pub enum DenomHandle {
+    /// With a private key in this process.
+    Here(Arc<HeldKey>),
+    /// By a signer.
+    Remote(Arc<DenomInfo>),
+}
+
+impl DenomHandle {
+    /// What may be known of it.
+    pub fn info(&self) -> &DenomInfo {
+        match self {
+            Self::Here(key) => &key.info,
+            Self::Remote(info) => info,
+        }
+    }
+}
+
+/// An online signing key that can be signed with.
+#[derive(Clone, Debug)]
+pub enum SigningHandle {
+    /// With a private key in this process.
+    Here(Arc<SigningKey>),
+    /// By a signer.
+    Remote(Arc<SigningInfo>),
+}
+
+impl SigningHandle {
+    /// What may be known of it.
+    pub fn info(&self) -> &SigningInfo {
+        match self {
+            Self::Here(key) => &key.info,
+            Self::Remote(info) => info,
+        }
+    }
+
+    /// The public key.
+    pub fn public_key(&self) -> EddsaPublicKey {
+        self.info().exchange_pub
+    }
+}
+
+/// A planchet and the key to sign it with.
+#[derive(Debug)]
+pub struct BlindOrder {
+    /// The key.
+    pub key: DenomHandle,
+    /// What to sign.
+    pub planchet: BlindedPlanchet,
+    /// What it is for.
+    pub operation: CsOperation,
+}
+
+/// A nonce and the key to derive R values with.
+#[derive(Debug)]
+pub struct ValuesOrder {
+    /// The key.
+    pub key: DenomHandle,
+    /// The nonce.
+    pub nonce: CsNonce,
+    /// What it is for.
+    pub operation: CsOperation,
+}
+
+/// Whoever signs for the exchange.
+pub enum Custody {
+    /// This process.
+    Here {
+        /// The private keys.
+        modules: Arc<SecurityModules>,
+        /// Where they are used.
+        works: Works,
+    },
+    /// Signers.
+    Remote(SignerClient),
+}
+
+fn busy(_: PoolBusy) -> Unavailable {
+    Unavailable::Busy
+}
+
+/// Results of a part of the orders, put where they belong.
+type Place<T> = Result<T, NotSigned>;
+
+impl Custody {
+    /// This process signs, on this pool.
+    pub fn here(modules: Arc<SecurityModules>, pool: &CpuPool) -> Self {
+        Self::Here { modules, works: Works::new(pool) }
+    }
+
+    /// The private keys, if they are in this process.
+    pub fn modules(&self) -> Option<&Arc<SecurityModules>> {
+        match self {
+            Self::Here { modules, .. } => Some(modules),
+            Self::Remote(_) => None,
+        }
+    }
+
+    /// The signers, if there are any.
+    pub fn signers(&self) -> Option<&SignerClient> {
+        match self {
+            Self::Here { .. } => None,
+            Self::Remote(client) => Some(client),
+        }
+    }
+
+    /// All denomination keys, section by section, oldest first.
+    pub fn denominations(&self) -> Vec<DenomHandle> {
+        match self {
+            Self::Here { modules, .. } => {
+                modules.denominations().into_iter().map(DenomHandle::Here).collect()
+            }
+            Self::Remote(client) => match client.listing() {
+                Some(listing) => listing.denoms.iter().cloned().map(DenomHandle::Remote).collect(),
+                None => Vec::new(),
+            },
+        }
+    }
+
+    /// All online signing keys, oldest first.
+    pub fn signing_keys(&self) -> Vec<SigningHandle> {
+        match self {
+            Self::Here { modules, .. } => {
+                modules.signing_keys().into_iter().map(SigningHandle::Here).collect()
+            }
+            Self::Remote(client) => match client.listing() {
+                Some(listing) => listing.signing.iter().cloned().map(SigningHandle::Remote).collect(),
+                None => Vec::new(),
+            },
+        }
+    }
+
+    /// The keys by which announcements are signed; none before a signer was heard.
+    pub fn module_keys(&self) -> Option<ModuleKeys> {
+        match self {
+            Self::Here { modules, .. } => modules.module_keys(),
+            Self::Remote(client) => client.listing().map(|listing| listing.modules),
+        }
+    }
+
+    /// Tells when the keys are others; none if only this process changes them.
+    pub fn listings(&self) -> Option<watch::Receiver<Option<Arc<Listing>>>> {
+        self.signers().map(SignerClient::listings)
+    }
+
+    /// Signs blinded planchets; the results stand in the order of the arguments.
+    ///
+    /// # Errors
+    /// When too much is waiting, or no signer answers.
+    pub async fn blind_sign(
+        &self,
+        orders: Vec<BlindOrder>,
+    ) -> Result<Vec<Place<BlindedDenomSignature>>, Unavailable> {
+        match self {
+            Self::Here { works, .. } => {
+                let held = |order: BlindOrder| match order.key {
+                    DenomHandle::Here(key) => {
+                        HeldBlind { key, planchet: order.planchet, operation: order.operation }
+                    }
+                    DenomHandle::Remote(_) => panic!("handles are of their custodian"),
+                };
+                let results = works.blind.run(orders.into_iter().map(held).collect()).await;
+                let results = results.map_err(busy)?.into_iter();
+                Ok(results.map(|result| result.map_err(NotSigned::from)).collect())
+            }
+            Self::Remote(client) => {
+                remote(client, &orders, blind_item, |made| match made {
+                    Made::Rsa(signature) => Some(BlindedDenomSignature::Rsa(signature)),
+                    Made::Cs(signature) => Some(BlindedDenomSignature::Cs(signature)),
+                    _ => None,
+                })
+                .await
+            }
+        }
+    }
+
+    /// The values that wallets need before they can blind coins; the results stand in the order of the arguments.
+    ///
+    /// # Errors
+    /// When too much is waiting, or no signer answers.
+    pub async fn values(
+        &self,
+        orders: Vec<ValuesOrder>,
+    ) -> Result<Vec<Place<ExchangeWithdrawValues>>, Unavailable> {
+        match self {
+            Self::Here { works, .. } => {
+                let held = |order: ValuesOrder| match order.key {
+                    DenomHandle::Here(key) => {
+                        HeldValues { key, nonce: order.nonce, operation: order.operation }
+                    }
+                    DenomHandle::Remote(_) => panic!("handles are of their custodian"),
+                };
+                let values = works.values.run(orders.into_iter().map(held).collect()).await;
+                Ok(values.map_err(busy)?.into_iter().map(Ok).collect())
+            }
+            Self::Remote(client) => {
+                // Nothing need be asked for RSA.
+                let mut results: Vec<_> = orders.iter().map(|_| Ok(ExchangeWithdrawValues::Rsa)).collect();
+                let is_cs = |order: &ValuesOrder| order.key.info().cipher() == Cipher::Cs;
+                let (places, orders): (Vec<_>, Vec<_>) =
+                    orders.into_iter().enumerate().filter(|(_, order)| is_cs(order)).unzip();
+                let values = remote(client, &orders, values_item, |made| match made {
+                    Made::Values([r0, r1]) => Some(ExchangeWithdrawValues::Cs { r0, r1 }),
+                    _ => None,
+                });
+                for (place, value) in places.into_iter().zip(values.await?) {
+                    results[place] = value;
+                }
+                Ok(results)
+            }
+        }
+    }
+
+    /// Signs messages with an online key. They are in the queue when this returns.
+    ///
+    /// # Errors
+    /// When too much is waiting; the future also when no signer answers, or none has the key.
+    pub fn sign(
+        &self,
+        key: &SigningHandle,
+        messages: Vec<Box<[u8]>>,
+    ) -> Result<impl Future<Output = Result<Vec<EddsaSignature>, Unavailable>> + Send + use<>, Unavailable>
+    {
+        let (mut ticket, mut request) = (None, None);
+        match (self, key) {
+            (Self::Here { works, .. }, SigningHandle::Here(key)) => {
+                let order = |message| HeldSign { key: Arc::clone(key), message };
+                let orders = messages.into_iter().map(order).collect();
+                ticket = Some(works.sign.submit(orders).map_err(busy)?);
+            }
+            (Self::Remote(client), SigningHandle::Remote(key)) => {
+                let item =
+                    |message: Box<[u8]>| Item::Eddsa { key: key.exchange_pub, message: message.into() };
+                let items: Vec<Item> = messages.into_iter().map(item).collect();
+                request = Some(client.submit(&items)?);
+            }
+            _ => panic!("handles are of their custodian"),
+        }
+        Ok(async move {
+            if let Some(ticket) = ticket {
+                return Ok(ticket.await);
+            }
+            let request = request.expect("one of the two was made");
+            let signature = |made| match made {
+                Ok(Made::Eddsa(signature)) => Ok(signature),
+                // The key has ended, or the signer does not have it yet: another moment, another key.
+                _ => Err(Unavailable::NoSigner),
+            };
+            request.await?.into_iter().map(signature).collect()
+        })
+    }
+
+    /// Signs messages at once, for whoever has a thread to wait on: not for tasks.
+    ///
+    /// # Errors
+    /// When no signer answers.
+    ///
+    /// # Panics
+    /// When it is called from a task of a tokio runtime, or (signers) outside of one.
+    pub fn sign_waiting(
+        &self,
+        key: &SigningHandle,
+        messages: Vec<Box<[u8]>>,
+    ) -> Result<Vec<EddsaSignature>, Unavailable> {
+        match (self, key) {
+            (Self::Here { .. }, SigningHandle::Here(key)) => {
+                let items: Vec<_> = messages.iter().map(|message| (&key.signer, &**message)).collect();
+                Ok(eddsa::sign_batch(&items))
+            }
+            _ => {
+                let signed = self.sign(key, messages)?;
+                tokio::runtime::Handle::current().block_on(signed)
+            }
+        }
+    }
+
+    /// Has every signer destroy a denomination key that the master key has revoked. True when all have.
+    pub async fn revoke_denomination(
+        &self,
+        h_bare: HashCode,
+        age_mask: u32,
+        master_sig: EddsaSignature,
+        wait: Duration,
+    ) -> bool {
+        let item = Item::RevokeDenomination { key: KeyId::of(&h_bare), age_mask, master_sig };
+        match self {
+            Self::Here { .. } => true,
+            Self::Remote(client) => client.revoke_everywhere(&item, wait).await,
+        }
+    }
+
+    /// The same for an online signing key.
+    pub async fn revoke_signing(
+        &self,
+        key: EddsaPublicKey,
+        master_sig: EddsaSignature,
+        wait: Duration,
+    ) -> bool {
+        match self {
+            Self::Here { .. } => true,
+            Self::Remote(client) => {
+                client.revoke_everywhere(&Item::RevokeSigning { key, master_sig }, wait).await
+            }
+        }
+    }
+
+    /// Writes `batzen_signer_client_*`, if there are signers.
+    pub fn write(&self, page: &mut Page) {
+        if let Self::Remote(client) = self {
+            client.write(page);
+        }
+    }
+}
+
+/// Has signers do what can be put as an item; what cannot has its answer at once.
+async fn remote<O, T>(
+    client: &SignerClient,
+    orders: &[O],
+    item: impl Fn(&O) -> Result<Item, NotSigned>,
+    take: impl Fn(Made) -> Option<T>,
+) -> Result<Vec<Place<T>>, Unavailable> {
+    let mut items = Vec::with_capacity(orders.len());
+    let places: Vec<Place<()>> =
+        orders.iter().map(|order| item(order).map(|item| items.push(item))).collect();
+    if items.is_empty() {
+        return Ok(places.into_iter().filter_map(|place| place.err().map(Err)).collect());
+    }
+    let mut made = client.submit(&items)?.await?.into_iter();
+    let mut result = |()| {
+        let made = made.next().expect("one answer an item").map_err(NotSigned::from)?;
+        take(made).ok_or(NotSigned::Failed(CryptoError::Internal))
+    };
+    Ok(places.into_iter().map(|place| place.and_then(&mut result)).collect())
+}
+
+fn blind_item(order: &BlindOrder) -> Result<Item, NotSigned> {
+    let info = order.key.info();
+    let key = KeyId::of(&info.h_bare);
+    match (&info.public, &order.planchet) {
+        (DenomKey::Rsa(public), BlindedPlanchet::Rsa { blinded }) => {
+            // In the size of the modulus, so that the length tells nothing.
+            let size = public.modulus().len();
+            let zeros = blinded.iter().take_while(|byte| **byte == 0).count();
+            let value = &blinded[zeros..];
+            let missing =
+                size.checked_sub(value.len()).ok_or(NotSigned::Planchet(CryptoError::OutOfRange))?;
+            let mut blinded = vec![0; missing];
+            blinded.extend_from_slice(value);
+            Ok(Item::Rsa { key, blinded })
+        }
+        (DenomKey::Cs(_), BlindedPlanchet::Cs { nonce, c0, c1 }) => {
+            Ok(Item::Cs { key, operation: order.operation, nonce: *nonce, challenges: [*c0, *c1] })
+        }
+        _ => Err(NotSigned::Planchet(CryptoError::CipherMismatch)),
+    }
+}
+
+fn values_item(order: &ValuesOrder) -> Result<Item, NotSigned> {
+    let key = KeyId::of(&order.key.info().h_bare);
+    Ok(Item::Values { key, operation: order.operation, nonce: order.nonce })
+}

@@ -1,0 +1,377 @@
+//! Frames: a header of 24 bytes and a body. Pure: bytes in, bytes out. `docs/signer.md` is their specification.
+//!
+//! A request's body is a batch of items whose size follows from the kind alone (and, for RSA, from the size of the
+//! modulus), so that the length of what is sent tells how many items of which kind it has, and nothing else. Answers to
+//! signing requests are batches of items as well, one a request's item, in the same order. The other answers (lists of
+//! keys, private keys for followers, status) are blobs, filled up with zeros to a multiple of [`BLOB_BLOCK_BYTES`].
+
+use std::ops::Range;
+
+/// Size of a frame's header, in bytes.
+pub const HEADER_BYTES: usize = 24;
+/// The version of the protocol that is spoken here.
+pub const VERSION: u16 = 1;
+/// What a hello begins with, so that a stray client of another protocol is recognised.
+pub const MAGIC: [u8; 8] = *b"BTZSIGNR";
+/// Items in one frame at most.
+pub const BATCH_ITEMS_MAX: usize = 256;
+/// The largest blob, in bytes.
+pub const BLOB_BYTES_MAX: usize = 64 << 20;
+/// Blobs are filled up to multiples of this.
+pub const BLOB_BLOCK_BYTES: usize = 4096;
+/// The largest modulus, in bytes.
+pub const MODULUS_BYTES_MAX: usize = crate::config::RSA_BITS_MAX as usize / 8;
+/// The largest message that an online key signs, in bytes.
+pub const MESSAGE_BYTES_MAX: usize = 312;
+/// Size of a key's name in items: the first half of its hash, or an Ed25519 public key.
+pub const KEY_ID_BYTES: usize = 32;
+/// Size of what is in front of an answer's item: its status, seven zeros (the second may carry a bit).
+pub const ITEM_STATUS_BYTES: usize = 8;
+
+/// What a frame is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// The first frame of a connection, both ways.
+    Hello = 1,
+    /// The public keys, as soon as they are others than those that the client knows.
+    Listing = 2,
+    /// Blind RSA signatures with moduli of one size.
+    Rsa = 3,
+    /// Clause Blind Schnorr signatures.
+    Cs = 4,
+    /// First messages of Clause Blind Schnorr coins.
+    Values = 5,
+    /// Ed25519 signatures of online keys.
+    Eddsa = 6,
+    /// Destroys a denomination key that the master key has revoked.
+    RevokeDenomination = 7,
+    /// Destroys an online key that the master key has revoked.
+    RevokeSigning = 8,
+    /// Private keys, for a signer that follows.
+    Secrets = 9,
+    /// How the signer is.
+    Status = 10,
+    /// Makes the signer the one that creates keys.
+    Promote = 11,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 11] = [
+        Self::Hello,
+        Self::Listing,
+        Self::Rsa,
+        Self::Cs,
+        Self::Values,
+        Self::Eddsa,
+        Self::RevokeDenomination,
+        Self::RevokeSigning,
+        Self::Secrets,
+        Self::Status,
+        Self::Promote,
+    ];
+
+    /// The kind with this number.
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u8 == number)
+    }
+
+    /// Its name in metrics and logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Hello => "hello",
+            Self::Listing => "listing",
+            Self::Rsa => "rsa",
+            Self::Cs => "cs",
+            Self::Values => "csr",
+            Self::Eddsa => "eddsa",
+            Self::RevokeDenomination => "revoke-denomination",
+            Self::RevokeSigning => "revoke-signing-key",
+            Self::Secrets => "secrets",
+            Self::Status => "status",
+            Self::Promote => "promote",
+        }
+    }
+
+    /// Bytes of one item of a request. `modulus` counts for RSA alone.
+    pub const fn request_item(self, modulus: usize) -> usize {
+        match self {
+            Self::Hello => HELLO_BYTES,
+            Self::Listing => 16,
+            Self::Rsa => KEY_ID_BYTES + modulus,
+            Self::Cs => KEY_ID_BYTES + 8 + 3 * 32,
+            Self::Values => KEY_ID_BYTES + 8 + 32,
+            Self::Eddsa => KEY_ID_BYTES + 8 + MESSAGE_BYTES_MAX,
+            Self::RevokeDenomination => KEY_ID_BYTES + 8 + 64,
+            Self::RevokeSigning => KEY_ID_BYTES + 64,
+            Self::Secrets => 8 + KEY_ID_BYTES,
+            Self::Status | Self::Promote => 8,
+        }
+    }
+
+    /// Bytes of one item of an answer; none if the answer is a blob.
+    pub const fn answer_item(self, modulus: usize) -> Option<usize> {
+        match self {
+            Self::Hello => Some(HELLO_BYTES),
+            Self::Rsa => Some(ITEM_STATUS_BYTES + modulus),
+            Self::Cs => Some(ITEM_STATUS_BYTES + 32),
+            Self::Values | Self::Eddsa => Some(ITEM_STATUS_BYTES + 64),
+            Self::RevokeDenomination | Self::RevokeSigning => Some(ITEM_STATUS_BYTES),
+            Self::Listing | Self::Secrets | Self::Status | Self::Promote => None,
+        }
+    }
+
+    /// How many items a request may have.
+    pub const fn items(self) -> Range<usize> {
+        match self {
+            Self::Rsa | Self::Cs | Self::Values | Self::Eddsa => 1..BATCH_ITEMS_MAX + 1,
+            Self::Secrets => 1..SECRETS_MAX + 1,
+            _ => 1..2,
+        }
+    }
+}
+
+/// Private keys in one answer at most.
+pub const SECRETS_MAX: usize = 64;
+
+/// How a request ended as a whole. Answers that are not [`Status::Done`] have no body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Status {
+    /// As asked; requests carry this as well.
+    Done = 0,
+    /// Too much is waiting: nothing was done, try later.
+    Busy = 1,
+    /// Not for this client.
+    Forbidden = 2,
+    /// No common version; the connection ends.
+    Version = 3,
+    /// The bytes make no sense; the connection ends.
+    Malformed = 4,
+    /// There are no keys yet.
+    NotReady = 5,
+    /// The signer failed; its log says why.
+    Failed = 6,
+}
+
+impl Status {
+    /// The status with this number.
+    pub const fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            0 => Self::Done,
+            1 => Self::Busy,
+            2 => Self::Forbidden,
+            3 => Self::Version,
+            4 => Self::Malformed,
+            5 => Self::NotReady,
+            6 => Self::Failed,
+            _ => return None,
+        })
+    }
+}
+
+/// How one item ended: the first byte of an answer's item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ItemStatus {
+    /// Signed, or destroyed.
+    Done = 0,
+    /// There is no such key here.
+    UnknownKey = 1,
+    /// The key does not sign now.
+    OutOfPeriod = 2,
+    /// Online keys do not sign this.
+    NotAllowed = 3,
+    /// Nothing that this key signs: a number out of range.
+    Planchet = 4,
+    /// The master key has not signed this.
+    BadSignature = 5,
+    /// The computation failed its check.
+    Failed = 6,
+}
+
+impl ItemStatus {
+    /// The status with this number.
+    pub const fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            0 => Self::Done,
+            1 => Self::UnknownKey,
+            2 => Self::OutOfPeriod,
+            3 => Self::NotAllowed,
+            4 => Self::Planchet,
+            5 => Self::BadSignature,
+            6 => Self::Failed,
+            _ => return None,
+        })
+    }
+}
+
+/// What a frame begins with. Numbers are little endian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What it is about.
+    pub kind: Kind,
+    /// How the request ended.
+    pub status: Status,
+    /// For RSA the size of the moduli in bytes, else 0.
+    pub modulus: usize,
+    /// Items in the body; 0 for blobs.
+    pub count: usize,
+    /// The request's number, chosen by the client; the answer carries the same.
+    pub id: u64,
+    /// Bytes of the body.
+    pub body: usize,
+}
+
+/// Bytes that are no frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed frame")]
+pub struct Malformed;
+
+/// Which way a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// From the client.
+    Request,
+    /// From the signer.
+    Answer,
+}
+
+const fn is_modulus(bytes: usize) -> bool {
+    bytes >= crate::config::RSA_BITS_MIN as usize / 8
+        && bytes <= MODULUS_BYTES_MAX
+        && bytes.is_multiple_of(16)
+}
+
+impl Header {
+    /// A request's header.
+    pub fn request(kind: Kind, modulus: usize, count: usize, id: u64) -> Self {
+        let body = count * kind.request_item(modulus);
+        Self { kind, status: Status::Done, modulus, count, id, body }
+    }
+
+    /// The header of an answer made of items.
+    pub fn answer(self) -> Self {
+        let item = self.kind.answer_item(self.modulus).expect("the answer consists of items");
+        Self { body: self.count * item, ..self }
+    }
+
+    /// The header of an answer that is a blob of so many bytes.
+    pub fn blob(self, body: usize) -> Self {
+        Self { count: 0, body, ..self }
+    }
+
+    /// The header of an answer that says why there is no other.
+    pub fn refusal(self, status: Status) -> Self {
+        Self { status, count: 0, body: 0, ..self }
+    }
+
+    /// The header as bytes.
+    pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
+        let small = |value: usize| u32::try_from(value).expect("sizes have limits").to_le_bytes();
+        let mut out = [0; HEADER_BYTES];
+        out[0] = self.kind as u8;
+        out[1] = self.status as u8;
+        out[2..4].copy_from_slice(&u16::try_from(self.modulus).expect("moduli have limits").to_le_bytes());
+        out[4..8].copy_from_slice(&small(self.count));
+        out[8..16].copy_from_slice(&self.id.to_le_bytes());
+        out[16..20].copy_from_slice(&small(self.body));
+        out
+    }
+
+    /// Reads a header. What it says of sizes fits its kind and the limits, so that a body may be allocated for.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn from_bytes(bytes: &[u8; HEADER_BYTES], side: Side) -> Result<Self, Malformed> {
+        let number = |range: Range<usize>| {
+            u32::from_le_bytes(bytes[range].try_into().expect("four bytes of the header")) as usize
+        };
+        let kind = Kind::from_number(bytes[0]).ok_or(Malformed)?;
+        let status = Status::from_number(bytes[1]).ok_or(Malformed)?;
+        let modulus = usize::from(u16::from_le_bytes([bytes[2], bytes[3]]));
+        let (count, body) = (number(4..8), number(16..20));
+        let id = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes of the header"));
+        let header = Self { kind, status, modulus, count, id, body };
+        let modulus_fits = if kind == Kind::Rsa { is_modulus(modulus) } else { modulus == 0 };
+        if !modulus_fits || bytes[20..] != [0; 4] {
+            return Err(Malformed);
+        }
+        let fits = match (side, status) {
+            (Side::Request, Status::Done) => {
+                kind.items().contains(&count) && body == count * kind.request_item(modulus)
+            }
+            (Side::Request, _) => false,
+            (Side::Answer, Status::Done) => match kind.answer_item(modulus) {
+                Some(item) => kind.items().contains(&count) && body == count * item,
+                None => count == 0 && body <= BLOB_BYTES_MAX && body.is_multiple_of(BLOB_BLOCK_BYTES),
+            },
+            (Side::Answer, _) => count == 0 && body == 0,
+        };
+        if fits { Ok(header) } else { Err(Malformed) }
+    }
+}
+
+/// Size of a hello, in bytes.
+pub const HELLO_BYTES: usize = 64;
+
+/// The first frame of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The version that the client wants, that the signer speaks.
+    pub version: u16,
+    /// From the signer: items that may be under way on the connection.
+    pub items_max: u32,
+    /// From the signer: the name of its set of keys; 0 before it has any.
+    pub keys_version: u64,
+}
+
+impl Hello {
+    /// The hello as bytes.
+    pub fn to_bytes(self) -> [u8; HELLO_BYTES] {
+        let mut out = [0; HELLO_BYTES];
+        out[..8].copy_from_slice(&MAGIC);
+        out[8..10].copy_from_slice(&self.version.to_le_bytes());
+        out[12..16].copy_from_slice(&self.items_max.to_le_bytes());
+        out[16..24].copy_from_slice(&self.keys_version.to_le_bytes());
+        out
+    }
+
+    /// Reads a hello. What comes after the known fields is for later versions.
+    ///
+    /// # Errors
+    /// When it does not begin as one.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
+        let bytes: &[u8; HELLO_BYTES] = bytes.try_into().map_err(|_| Malformed)?;
+        if bytes[..8] != MAGIC {
+            return Err(Malformed);
+        }
+        Ok(Self {
+            version: u16::from_le_bytes([bytes[8], bytes[9]]),
+            items_max: u32::from_le_bytes(bytes[12..16].try_into().expect("four bytes of the hello")),
+            keys_version: u64::from_le_bytes(bytes[16..24].try_into().expect("eight bytes of the hello")),
+        })
+    }
+}
+
+/// A blob's content with its length in front, filled up to whole blocks.
+pub fn pad_blob(content: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(content.len()).expect("blobs have limits");
+    let size = (4 + content.len()).next_multiple_of(BLOB_BLOCK_BYTES);
+    // With the final capacity: private keys may be in it, and growing would leave copies behind.
+    let mut out = Vec::with_capacity(size);
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(content);
+    out.resize(size, 0);
+    out
+}
+
+/// The content of a blob.
+///
+/// # Errors
+/// When the length in front is beyond the end.
+pub fn open_blob(blob: &[u8]) -> Result<&[u8], Malformed> {
+    let (length, rest) = blob.split_first_chunk().ok_or(Malformed)?;
+    rest.get(..u32::from_le_bytes(*length) as usize).ok_or(Malformed)
+}

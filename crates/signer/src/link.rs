@@ -1,0 +1,191 @@
+//! One connection to a signer, one request after the other: for operators, followers, and what goes to every signer.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::timeout;
+use zeroize::Zeroizing;
+
+use crate::address::Address;
+use crate::channel::{Channel, ChannelError, Connect};
+use crate::frame::{
+    HEADER_BYTES, Header, Hello, ItemStatus, Kind, Malformed, Side, Status, VERSION, open_blob,
+};
+use crate::items::{Item, Made, parse_answer};
+use crate::modules::Secret;
+use crate::secrets::{self, Wanted};
+use crate::status::StatusReport;
+
+/// Why a signer did not answer as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// It is not there, or is somebody else.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    /// It has closed the connection.
+    #[error("the signer has closed the connection (is this side's key listed there?): {0}")]
+    Closed(std::io::Error),
+    /// It speaks another protocol.
+    #[error("the signer's answer makes no sense")]
+    Malformed,
+    /// It has refused.
+    #[error("the signer has refused: {}", describe(*.0))]
+    Refused(Status),
+}
+
+impl From<Malformed> for LinkError {
+    fn from(_: Malformed) -> Self {
+        Self::Malformed
+    }
+}
+
+/// A refusal in words.
+pub fn describe(status: Status) -> &'static str {
+    match status {
+        Status::Done => "done",
+        Status::Busy => "too much is waiting",
+        Status::Forbidden => "this is not for this client",
+        Status::Version => "it speaks another version of the protocol",
+        Status::Malformed => "it did not understand",
+        Status::NotReady => "it has no keys yet",
+        Status::Failed => "it failed; its log says why",
+    }
+}
+
+/// A connection to one signer.
+pub struct Link {
+    channel: Channel,
+    next: u64,
+    patience: Duration,
+}
+
+/// Sends and reads the first frames of a connection.
+///
+/// # Errors
+/// When the other side is no signer of this version.
+pub(crate) async fn greet(channel: &mut Channel) -> Result<Hello, LinkError> {
+    let mut out = Header::request(Kind::Hello, 0, 1, 0).to_bytes().to_vec();
+    out.extend_from_slice(&Hello { version: VERSION, items_max: 0, keys_version: 0 }.to_bytes());
+    channel.write_all(&out).await.map_err(LinkError::Closed)?;
+    channel.flush().await.map_err(LinkError::Closed)?;
+    let (header, body) = read_frame(channel).await?;
+    match (header.kind, header.status) {
+        (Kind::Hello, Status::Done) => {}
+        (_, status) if status != Status::Done => return Err(LinkError::Refused(status)),
+        _ => return Err(LinkError::Malformed),
+    }
+    let hello = Hello::from_bytes(&body)?;
+    if hello.version == VERSION { Ok(hello) } else { Err(LinkError::Refused(Status::Version)) }
+}
+
+/// Reads one answer, whose body is wiped when dropped: private keys may be in it.
+pub(crate) async fn read_frame(
+    reader: &mut (impl tokio::io::AsyncRead + Unpin),
+) -> Result<(Header, Zeroizing<Vec<u8>>), LinkError> {
+    let mut head = [0; HEADER_BYTES];
+    reader.read_exact(&mut head).await.map_err(LinkError::Closed)?;
+    let header = Header::from_bytes(&head, Side::Answer)?;
+    let mut body = Zeroizing::new(vec![0; header.body]);
+    reader.read_exact(&mut body).await.map_err(LinkError::Closed)?;
+    Ok((header, body))
+}
+
+impl Link {
+    /// Connects and greets; `patience` is the limit of every step from here on.
+    ///
+    /// # Errors
+    /// When nobody is there, or it is somebody else, or does not know us.
+    pub async fn connect(
+        connect: &Connect,
+        address: &Address,
+        patience: Duration,
+    ) -> Result<Self, LinkError> {
+        let mut channel = connect.connect(address, patience).await?;
+        timeout(patience, greet(&mut channel)).await.map_err(|_| ChannelError::Timeout)??;
+        Ok(Self { channel, next: 1, patience })
+    }
+
+    /// Asks, and waits for the answer's body.
+    ///
+    /// # Errors
+    /// When there is none, or a refusal.
+    pub async fn call(
+        &mut self,
+        kind: Kind,
+        modulus: usize,
+        count: usize,
+        body: &[u8],
+        extra_patience: Duration,
+    ) -> Result<Zeroizing<Vec<u8>>, LinkError> {
+        let id = self.next;
+        self.next += 1;
+        let header = Header::request(kind, modulus, count, id);
+        debug_assert_eq!(header.body, body.len());
+        let exchange = async {
+            self.channel.write_all(&header.to_bytes()).await.map_err(LinkError::Closed)?;
+            self.channel.write_all(body).await.map_err(LinkError::Closed)?;
+            self.channel.flush().await.map_err(LinkError::Closed)?;
+            read_frame(&mut self.channel).await
+        };
+        let answer = timeout(self.patience + extra_patience, exchange).await;
+        let (answer, body) = answer.map_err(|_| ChannelError::Timeout)??;
+        if answer.id != id || answer.kind != kind {
+            return Err(LinkError::Malformed);
+        }
+        if answer.status == Status::Done { Ok(body) } else { Err(LinkError::Refused(answer.status)) }
+    }
+
+    /// Private keys, for a follower: those of the wanted that the signer has.
+    ///
+    /// # Errors
+    /// When it does not answer, or this side is no peer.
+    pub async fn secrets(&mut self, wanted: &[Wanted]) -> Result<Vec<Secret>, LinkError> {
+        let mut body = Vec::new();
+        for wanted in wanted {
+            wanted.push(&mut body);
+        }
+        let answer = self.call(Kind::Secrets, 0, wanted.len(), &body, Duration::ZERO).await?;
+        Ok(secrets::read_answer(open_blob(&answer)?)?)
+    }
+
+    /// How the signer is.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn status(&mut self) -> Result<StatusReport, LinkError> {
+        let body = self.call(Kind::Status, 0, 1, &[0; 8], Duration::ZERO).await?;
+        serde_json::from_slice(open_blob(&body)?).map_err(|_| LinkError::Malformed)
+    }
+
+    /// Makes the signer the primary, with an epoch above `above`.
+    ///
+    /// # Errors
+    /// When it does not answer, or has no keys.
+    pub async fn promote(&mut self, above: u64) -> Result<StatusReport, LinkError> {
+        let body = self.call(Kind::Promote, 0, 1, &above.to_le_bytes(), Duration::ZERO).await?;
+        serde_json::from_slice(open_blob(&body)?).map_err(|_| LinkError::Malformed)
+    }
+
+    /// The listing if it is another than the one of this version, in its encoding; waits a while for a change.
+    ///
+    /// # Errors
+    /// When the signer does not answer.
+    pub async fn listing(&mut self, known: u64, wait: Duration) -> Result<Option<Vec<u8>>, LinkError> {
+        let mut item = known.to_le_bytes().to_vec();
+        item.resize(16, 0);
+        let body = self.call(Kind::Listing, 0, 1, &item, wait).await?;
+        let content = open_blob(&body)?;
+        Ok((!content.is_empty()).then(|| content.to_vec()))
+    }
+
+    /// Has one key destroyed.
+    ///
+    /// # Errors
+    /// When the signer does not answer.
+    pub async fn revoke(&mut self, item: &Item, wait: Duration) -> Result<Result<(), ItemStatus>, LinkError> {
+        let mut body = Vec::new();
+        item.push(&mut body);
+        let answer = self.call(item.kind(), 0, 1, &body, wait).await?;
+        Ok(parse_answer(item.kind(), &answer)?.map(|_: Made| ()))
+    }
+}

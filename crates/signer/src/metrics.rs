@@ -1,0 +1,201 @@
+//! `batzen_signer_*`, of the signer and of its clients.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use batzen_metrics::{Counter, Gauge, Histogram, Page};
+
+use crate::frame::{ItemStatus, Kind};
+
+/// The kinds that sign or revoke, which are counted by items.
+const COUNTED: [Kind; 6] =
+    [Kind::Rsa, Kind::Cs, Kind::Values, Kind::Eddsa, Kind::RevokeDenomination, Kind::RevokeSigning];
+
+fn place(kind: Kind) -> Option<usize> {
+    COUNTED.iter().position(|counted| *counted == kind)
+}
+
+/// Why items are not signed: the label `reason`.
+const REASONS: [(&str, ItemStatus); 6] = [
+    ("unknown-key", ItemStatus::UnknownKey),
+    ("out-of-period", ItemStatus::OutOfPeriod),
+    ("not-allowed", ItemStatus::NotAllowed),
+    ("planchet", ItemStatus::Planchet),
+    ("bad-signature", ItemStatus::BadSignature),
+    ("failed", ItemStatus::Failed),
+];
+
+/// A number of things that are there at present.
+#[derive(Debug, Default)]
+pub struct Level(AtomicU64);
+
+impl Level {
+    /// One more, until the guard is dropped.
+    pub fn enter(&self) -> LevelGuard<'_> {
+        self.0.fetch_add(1, Relaxed);
+        LevelGuard(self)
+    }
+
+    /// How many there are.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// Counts one while it lives.
+pub struct LevelGuard<'a>(&'a Level);
+
+impl Drop for LevelGuard<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Counters of a signer.
+pub struct ServerMetrics {
+    /// Connections at present.
+    pub connections: Level,
+    /// Connections that were turned away: too many.
+    pub connections_refused: Counter,
+    /// Handshakes that failed.
+    pub handshakes_failed: Counter,
+    /// Connections that were not even looked at, after many failures from the same address.
+    pub handshakes_limited: Counter,
+    /// Frames that made no sense.
+    pub malformed: Counter,
+    /// Requests refused because too much was waiting.
+    pub busy: Counter,
+    /// Requests for what the client may not have.
+    pub forbidden: Counter,
+    /// Keys destroyed by revocation.
+    pub revoked: Counter,
+    /// Private keys given to followers.
+    pub secrets: Counter,
+    /// From a request's arrival to its answer.
+    pub time: Histogram,
+    items: [Counter; COUNTED.len()],
+    refused: [Counter; REASONS.len()],
+}
+
+impl Default for ServerMetrics {
+    fn default() -> Self {
+        Self {
+            connections: Level::default(),
+            connections_refused: Counter::default(),
+            handshakes_failed: Counter::default(),
+            handshakes_limited: Counter::default(),
+            malformed: Counter::default(),
+            busy: Counter::default(),
+            forbidden: Counter::default(),
+            revoked: Counter::default(),
+            secrets: Counter::default(),
+            time: Histogram::of_times(),
+            items: Default::default(),
+            refused: Default::default(),
+        }
+    }
+}
+
+impl ServerMetrics {
+    /// Counts the items of a request.
+    pub fn items(&self, kind: Kind, count: usize) {
+        if let Some(place) = place(kind) {
+            self.items[place].add(count as u64);
+        }
+    }
+
+    /// Counts an item that is not signed.
+    pub fn refused(&self, status: ItemStatus) {
+        if let Some(place) = REASONS.iter().position(|(_, counted)| *counted == status) {
+            self.refused[place].inc();
+        }
+    }
+
+    /// Writes them.
+    pub fn write(&self, page: &mut Page) {
+        page.gauge("batzen_signer_connections", "Connections of nodes and peers", self.connections.get());
+        let mut count = |name, help, counter: &Counter| page.count(name, help, counter);
+        count(
+            "batzen_signer_connections_refused_total",
+            "Connections beyond the limit",
+            &self.connections_refused,
+        );
+        count("batzen_signer_handshakes_failed_total", "Failed handshakes", &self.handshakes_failed);
+        count(
+            "batzen_signer_handshakes_limited_total",
+            "Connections closed unseen after many failed handshakes from their address",
+            &self.handshakes_limited,
+        );
+        count("batzen_signer_malformed_total", "Frames that made no sense", &self.malformed);
+        count("batzen_signer_busy_total", "Requests refused because too much was waiting", &self.busy);
+        count("batzen_signer_forbidden_total", "Requests beyond the client's role", &self.forbidden);
+        count("batzen_signer_revoked_total", "Keys destroyed by revocation", &self.revoked);
+        count("batzen_signer_secrets_total", "Private keys given to followers", &self.secrets);
+        let items = COUNTED.iter().zip(&self.items).map(|(kind, counter)| (kind.name(), counter.get()));
+        page.counters("batzen_signer_items_total", "Items of requests", "kind", items);
+        let refused = REASONS.iter().zip(&self.refused).map(|((name, _), counter)| (*name, counter.get()));
+        page.counters("batzen_signer_refused_total", "Items that were not signed", "reason", refused);
+        page.histogram("batzen_signer_request_seconds", "From a request to its answer", &self.time);
+    }
+}
+
+/// Counters of a client.
+pub struct ClientMetrics {
+    /// 1 while there is a connection.
+    pub connected: Gauge,
+    /// Connections made.
+    pub connects: Counter,
+    /// Attempts that failed, and connections that broke.
+    pub failures: Counter,
+    /// Requests that were sent again, over another connection.
+    pub repeated: Counter,
+    /// Requests refused because too much was waiting, here or there.
+    pub busy: Counter,
+    /// Requests given up because no signer answered in time.
+    pub timeouts: Counter,
+    /// From a request to its answer, repetitions included.
+    pub time: Histogram,
+    items: [Counter; COUNTED.len()],
+}
+
+impl Default for ClientMetrics {
+    fn default() -> Self {
+        Self {
+            connected: Gauge::default(),
+            connects: Counter::default(),
+            failures: Counter::default(),
+            repeated: Counter::default(),
+            busy: Counter::default(),
+            timeouts: Counter::default(),
+            time: Histogram::of_times(),
+            items: Default::default(),
+        }
+    }
+}
+
+impl ClientMetrics {
+    /// Counts the items of a request.
+    pub fn items(&self, kind: Kind, count: usize) {
+        if let Some(place) = place(kind) {
+            self.items[place].add(count as u64);
+        }
+    }
+
+    /// Writes them.
+    pub fn write(&self, page: &mut Page, queued: usize) {
+        page.gauge("batzen_signer_client_connected", "Whether a signer is connected", self.connected.get());
+        page.gauge("batzen_signer_client_queued_items", "Items that wait for a signer", queued);
+        let mut count = |name, help, counter: &Counter| page.count(name, help, counter);
+        count("batzen_signer_client_connects_total", "Connections to signers", &self.connects);
+        count(
+            "batzen_signer_client_failures_total",
+            "Signers not reached, and connections that broke",
+            &self.failures,
+        );
+        count("batzen_signer_client_repeated_total", "Requests sent again", &self.repeated);
+        count("batzen_signer_client_busy_total", "Requests refused: too much was waiting", &self.busy);
+        count("batzen_signer_client_timeouts_total", "Requests that no signer answered", &self.timeouts);
+        let items = COUNTED.iter().zip(&self.items).map(|(kind, counter)| (kind.name(), counter.get()));
+        page.counters("batzen_signer_client_items_total", "Items of requests", "kind", items);
+        page.histogram("batzen_signer_client_seconds", "From a request to its answer", &self.time);
+    }
+}

@@ -1,0 +1,650 @@
+//! The three security modules: they create, hold and erase the private keys of denominations (RSA, CS) and the online
+//! signing keys (EdDSA), and announce them for the master key to sign.
+//!
+//! Private keys leave this module only as handles inside a [`HeldKey`] or [`SigningKey`]; their bytes go to key files
+//! and, encrypted, to signers that follow this one ([`SecurityModules::export`]), and nowhere else.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use batzen_crypto::denom::{Cipher, DenomPrivateKey};
+use batzen_crypto::{CryptoError, EddsaPrivateKey, EddsaPublicKey, ExpandedSigner, HashCode};
+use batzen_engine::run_long;
+use batzen_protocol::signatures::{SignedMessage, SmCsDenominationKey, SmRsaDenominationKey, SmSigningKey};
+use batzen_protocol::{Duration, Timestamp, hash_text};
+use tokio::task::JoinSet;
+use zeroize::Zeroizing;
+
+use crate::config::{CipherConfig, KeysConfig, SectionConfig};
+use crate::files::{self, KeyFileError, KeyKind, StoredKey};
+use crate::listing::{DenomInfo, Listing, ModuleKeys, SigningInfo};
+use crate::schedule::Schedule;
+
+/// Why keys could not be made, loaded or erased.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// A key file or directory.
+    #[error(transparent)]
+    File(#[from] KeyFileError),
+    /// A key that does not parse, or the generator failed.
+    #[error("{path}: {source}")]
+    Crypto {
+        /// Where the key is or was to go.
+        path: PathBuf,
+        /// What is wrong.
+        source: CryptoError,
+    },
+}
+
+/// A denomination key of a coin section.
+pub struct HeldKey {
+    /// What others may know of it.
+    pub info: Arc<DenomInfo>,
+    /// The private key.
+    pub secret: DenomPrivateKey,
+    /// For how long it was created to be used.
+    stored: Duration,
+}
+
+impl std::fmt::Debug for HeldKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HeldKey").field("info", &self.info).finish_non_exhaustive()
+    }
+}
+
+impl HeldKey {
+    /// The module that holds it.
+    pub fn cipher(&self) -> Cipher {
+        self.secret.cipher()
+    }
+
+    /// The last moment at which it signs: as announced, or as it was announced when it was created.
+    pub fn signs_until(&self) -> Timestamp {
+        self.info.anchor.saturating_add(self.info.duration.max(self.stored))
+    }
+}
+
+/// An online signing key.
+#[derive(Debug)]
+pub struct SigningKey {
+    /// What others may know of it.
+    pub info: Arc<SigningInfo>,
+    /// The key.
+    pub signer: ExpandedSigner,
+    stored: Duration,
+}
+
+impl SigningKey {
+    /// The last moment at which it signs.
+    pub fn signs_until(&self) -> Timestamp {
+        self.info.anchor.saturating_add(self.info.duration.max(self.stored))
+    }
+}
+
+fn cipher_of(section: &SectionConfig) -> Cipher {
+    match section.cipher {
+        CipherConfig::Rsa { .. } => Cipher::Rsa,
+        CipherConfig::Cs => Cipher::Cs,
+    }
+}
+
+fn kind_of(cipher: Cipher) -> KeyKind {
+    match cipher {
+        Cipher::Rsa => KeyKind::Rsa,
+        Cipher::Cs => KeyKind::Cs,
+    }
+}
+
+/// The modules' own keys.
+struct OwnKeys {
+    rsa: ExpandedSigner,
+    cs: ExpandedSigner,
+    eddsa: ExpandedSigner,
+}
+
+/// A private key on its way between signers of one exchange.
+pub enum Secret {
+    /// The modules' own keys: RSA, Clause Blind Schnorr, EdDSA.
+    Modules([Zeroizing<[u8; 32]>; 3]),
+    /// A denomination key.
+    Denomination(Cipher, String, StoredKey),
+    /// An online signing key.
+    Signing(StoredKey),
+}
+
+/// The keys of one section, by anchor.
+type SectionKeys = BTreeMap<Timestamp, Arc<HeldKey>>;
+
+#[derive(Default)]
+struct State {
+    denoms: BTreeMap<(Cipher, String), SectionKeys>,
+    signing: BTreeMap<Timestamp, Arc<SigningKey>>,
+}
+
+/// How far a generation run is: keys made and keys to be made.
+pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Send + Sync);
+
+/// What a generation run did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Generated {
+    /// New denomination keys.
+    pub denominations: usize,
+    /// New online signing keys.
+    pub signing: usize,
+}
+
+/// One key to be made.
+struct Order {
+    cipher: Cipher,
+    section: SectionConfig,
+    anchor: Timestamp,
+}
+
+/// The security modules of one exchange.
+pub struct SecurityModules {
+    sections: Vec<(SectionConfig, Schedule)>,
+    signkey_schedule: Schedule,
+    rsa_dir: PathBuf,
+    cs_dir: PathBuf,
+    eddsa_dir: PathBuf,
+    /// The files of the modules' own keys: RSA, Clause Blind Schnorr, EdDSA.
+    own_paths: [PathBuf; 3],
+    /// Set before any other key is there.
+    own: OnceLock<OwnKeys>,
+    state: Mutex<State>,
+    /// Held by whoever creates or replaces keys, so that two runs do not make the same key twice.
+    generating: tokio::sync::Mutex<()>,
+}
+
+/// Reads a raw 32-byte private key, or creates it (mode 0600) if the file does not exist.
+pub fn load_or_create_eddsa(path: &Path) -> Result<EddsaPrivateKey, KeyFileError> {
+    match std::fs::read(path).map(Zeroizing::new) {
+        Ok(bytes) => {
+            let bytes: [u8; 32] = bytes.as_slice().try_into().map_err(|_| KeyFileError::Damaged {
+                path: path.to_path_buf(),
+                reason: "a private key has exactly 32 bytes",
+            })?;
+            Ok(EddsaPrivateKey::from_bytes(bytes))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            if let Some(directory) = path.parent() {
+                files::create_private_directory(directory)?;
+            }
+            let key = EddsaPrivateKey::generate();
+            files::write_private_file(path, key.as_bytes())?;
+            Ok(key)
+        }
+        Err(source) => Err(KeyFileError::Io { path: path.to_path_buf(), source }),
+    }
+}
+
+fn make(cipher: CipherConfig) -> Result<DenomPrivateKey, CryptoError> {
+    match cipher {
+        CipherConfig::Rsa { bits } => DenomPrivateKey::generate_rsa(bits),
+        CipherConfig::Cs => Ok(DenomPrivateKey::generate_cs()),
+    }
+}
+
+/// Reads a stored key of the module for `cipher`.
+fn decode(cipher: Cipher, bytes: &[u8]) -> Result<DenomPrivateKey, CryptoError> {
+    let key = DenomPrivateKey::from_bytes(bytes)?;
+    if key.cipher() == cipher { Ok(key) } else { Err(CryptoError::CipherMismatch) }
+}
+
+impl SecurityModules {
+    /// Loads the modules' own keys and all stored keys, also those of sections that are no longer configured. Creates
+    /// the modules' own keys at the first start; makes no other keys.
+    pub fn open(config: &KeysConfig) -> Result<Self, KeyError> {
+        Self::open_as(config, true)
+    }
+
+    /// The same without creating anything: for a signer that follows another one.
+    pub fn open_follower(config: &KeysConfig) -> Result<Self, KeyError> {
+        Self::open_as(config, false)
+    }
+
+    fn open_as(config: &KeysConfig, creates: bool) -> Result<Self, KeyError> {
+        let sections = config.sections.iter();
+        let modules = Self {
+            sections: sections.map(|section| (section.clone(), config.section_schedule(section))).collect(),
+            signkey_schedule: config.signkey_schedule(),
+            rsa_dir: config.rsa.key_dir.clone(),
+            cs_dir: config.cs.key_dir.clone(),
+            eddsa_dir: config.eddsa.key_dir.clone(),
+            own_paths: [&config.rsa, &config.cs, &config.eddsa].map(|module| module.sm_priv_key.clone()),
+            own: OnceLock::new(),
+            state: Mutex::default(),
+            generating: tokio::sync::Mutex::new(()),
+        };
+        for cipher in [Cipher::Rsa, Cipher::Cs] {
+            files::create_private_directory(modules.directory(cipher))?;
+        }
+        files::create_private_directory(&modules.eddsa_dir)?;
+        if creates || modules.own_paths.iter().all(|path| path.exists()) {
+            modules.create_own()?;
+            modules.load_all()?;
+        }
+        Ok(modules)
+    }
+
+    /// Creates the modules' own keys, unless they are there.
+    pub fn create_own(&self) -> Result<(), KeyError> {
+        if self.own.get().is_none() {
+            let load = |path: &Path| load_or_create_eddsa(path).map(|key| ExpandedSigner::new(&key));
+            let [rsa, cs, eddsa] = &self.own_paths;
+            let own = OwnKeys { rsa: load(rsa)?, cs: load(cs)?, eddsa: load(eddsa)? };
+            // Whoever came first has read the same files.
+            let _ = self.own.set(own);
+        }
+        Ok(())
+    }
+
+    fn own(&self) -> &OwnKeys {
+        self.own.get().expect("no key is there before the modules' own")
+    }
+
+    /// The modules' public keys; none before the first synchronization of a follower.
+    pub fn module_keys(&self) -> Option<ModuleKeys> {
+        let own = self.own.get()?;
+        Some(ModuleKeys { rsa: own.rsa.public_key(), cs: own.cs.public_key(), eddsa: own.eddsa.public_key() })
+    }
+
+    /// All keys, for others to know; none before the first synchronization of a follower.
+    pub fn listing(&self) -> Option<Listing> {
+        Some(Listing {
+            modules: self.module_keys()?,
+            denoms: self.denominations().iter().map(|key| Arc::clone(&key.info)).collect(),
+            signing: self.signing_keys().iter().map(|key| Arc::clone(&key.info)).collect(),
+        })
+    }
+
+    fn load_all(&self) -> Result<(), KeyError> {
+        for cipher in [Cipher::Rsa, Cipher::Cs] {
+            self.load_sections(cipher)?;
+        }
+        for key in files::load(&self.eddsa_dir, KeyKind::Eddsa)? {
+            self.insert_signing(&key)?;
+        }
+        Ok(())
+    }
+
+    fn load_sections(&self, cipher: Cipher) -> Result<(), KeyError> {
+        let root = self.directory(cipher);
+        let io = |source| KeyFileError::Io { path: root.clone(), source };
+        for entry in std::fs::read_dir(root).map_err(io)? {
+            let entry = entry.map_err(io)?;
+            let Ok(section) = entry.file_name().into_string() else { continue };
+            if !entry.path().is_dir() || section.starts_with('.') {
+                continue;
+            }
+            for stored in files::load(&entry.path(), kind_of(cipher))? {
+                self.insert_denomination(cipher, &section, &stored)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn insert_denomination(&self, cipher: Cipher, section: &str, stored: &StoredKey) -> Result<(), KeyError> {
+        let secret = decode(cipher, &stored.secret)
+            .map_err(|source| KeyError::Crypto { path: self.directory(cipher).join(section), source })?;
+        self.insert_secret(section, stored.anchor, stored.duration, secret);
+        Ok(())
+    }
+
+    fn insert_secret(&self, section: &str, anchor: Timestamp, stored: Duration, secret: DenomPrivateKey) {
+        let cipher = secret.cipher();
+        let public = secret.public(0);
+        let h_bare = public.h_key();
+        // What is configured now counts for keys that are not in use yet.
+        let duration = self.section(section, cipher).map_or(stored, |section| section.duration);
+        let (h_section_name, anchor_time, duration_withdraw) = (hash_text(section), anchor, duration);
+        let announcement = match cipher {
+            Cipher::Rsa => {
+                SmRsaDenominationKey { h_rsa: h_bare, h_section_name, anchor_time, duration_withdraw }
+                    .sign_with(&self.own().rsa)
+            }
+            Cipher::Cs => {
+                SmCsDenominationKey { h_cs: h_bare, h_section_name, anchor_time, duration_withdraw }
+                    .sign_with(&self.own().cs)
+            }
+        };
+        let section = section.to_owned();
+        let slot = (cipher, section.clone());
+        let info = DenomInfo { section, anchor, duration, h_bare, public: public.key, announcement };
+        let key = HeldKey { info: Arc::new(info), secret, stored };
+        self.lock().denoms.entry(slot).or_default().insert(anchor, Arc::new(key));
+    }
+
+    fn insert_signing(&self, key: &StoredKey) -> Result<(), KeyError> {
+        let malformed =
+            |_| KeyError::Crypto { path: self.eddsa_dir.clone(), source: CryptoError::MalformedKey };
+        let seed = EddsaPrivateKey::try_from(key.secret.as_slice()).map_err(malformed)?;
+        let signer = ExpandedSigner::new(&seed);
+        let (exchange_pub, anchor) = (signer.public_key(), key.anchor);
+        let duration = self.signkey_schedule.duration;
+        let announcement =
+            SmSigningKey { exchange_pub, anchor_time: anchor, duration }.sign_with(&self.own().eddsa);
+        let info = Arc::new(SigningInfo { exchange_pub, anchor, duration, announcement });
+        let key = SigningKey { info, signer, stored: key.duration };
+        self.lock().signing.insert(anchor, Arc::new(key));
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change of the state is a single insertion or removal, so a panic elsewhere leaves it whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn directory(&self, cipher: Cipher) -> &PathBuf {
+        match cipher {
+            Cipher::Rsa => &self.rsa_dir,
+            Cipher::Cs => &self.cs_dir,
+        }
+    }
+
+    /// All denomination keys, section by section, oldest first.
+    pub fn denominations(&self) -> Vec<Arc<HeldKey>> {
+        self.lock().denoms.values().flat_map(BTreeMap::values).cloned().collect()
+    }
+
+    /// All online signing keys, oldest first.
+    pub fn signing_keys(&self) -> Vec<Arc<SigningKey>> {
+        self.lock().signing.values().cloned().collect()
+    }
+
+    fn section(&self, name: &str, cipher: Cipher) -> Option<&SectionConfig> {
+        let mut sections = self.sections.iter();
+        let found = sections.find(|(section, _)| section.section == name && cipher_of(section) == cipher);
+        found.map(|(section, _)| section)
+    }
+
+    /// Whether every configured section has a key.
+    pub fn is_complete(&self) -> bool {
+        let state = self.lock();
+        self.sections.iter().all(|(section, _)| {
+            state
+                .denoms
+                .get(&(cipher_of(section), section.section.clone()))
+                .is_some_and(|keys| !keys.is_empty())
+        })
+    }
+
+    /// When the next key has to be made or erased.
+    pub fn next_due(&self, now: Timestamp) -> Timestamp {
+        let state = self.lock();
+        let denoms = self.sections.iter().map(|(section, schedule)| {
+            let keys = state.denoms.get(&(cipher_of(section), section.section.clone()));
+            keys.and_then(|keys| keys.keys().next_back())
+                .map_or(Timestamp::ZERO, |last| schedule.next_due(*last))
+        });
+        let signing = state.signing.keys().next_back();
+        let signing = signing.map_or(Timestamp::ZERO, |last| self.signkey_schedule.next_due(*last));
+        let denom_ends = state.denoms.values().flat_map(BTreeMap::values).map(|key| key.signs_until());
+        let signing_ends = state.signing.values().map(|key| key.signs_until());
+        let ends = denom_ends
+            .chain(signing_ends)
+            .map(|end| end.saturating_add(Duration::from_secs(1)))
+            .filter(|end| *end > now);
+        denoms.chain([signing]).chain(ends).min().unwrap_or(Timestamp::NEVER)
+    }
+
+    /// Makes every key that the schedules ask for, at most `parallel` at a time.
+    pub async fn generate(
+        &self,
+        now: Timestamp,
+        parallel: usize,
+        progress: Progress<'_>,
+    ) -> Result<Generated, KeyError> {
+        let _one_run = self.generating.lock().await;
+        let mut orders = Vec::new();
+        for (section, schedule) in &self.sections {
+            let cipher = cipher_of(section);
+            let last = {
+                let state = self.lock();
+                state
+                    .denoms
+                    .get(&(cipher, section.section.clone()))
+                    .and_then(|keys| keys.keys().next_back().copied())
+            };
+            for anchor in schedule.missing(last, now) {
+                orders.push(Order { cipher, section: section.clone(), anchor });
+            }
+        }
+        let last = self.lock().signing.keys().next_back().copied();
+        let signing = self.signkey_schedule.missing(last, now);
+        for anchor in &signing {
+            self.make_signing_key(*anchor)?;
+        }
+        let generated = Generated { denominations: orders.len(), signing: signing.len() };
+        // What is needed first is made first: a start with many keys is soon able to serve.
+        orders.sort_by_key(|order| order.anchor);
+        self.fulfil(orders, parallel, progress).await?;
+        Ok(generated)
+    }
+
+    fn make_signing_key(&self, anchor: Timestamp) -> Result<(), KeyError> {
+        let secret = EddsaPrivateKey::generate();
+        let duration = self.signkey_schedule.duration;
+        let stored = StoredKey { anchor, duration, secret: Zeroizing::new(secret.as_bytes().to_vec()) };
+        files::store(&self.eddsa_dir, KeyKind::Eddsa, &stored)?;
+        self.insert_signing(&stored)
+    }
+
+    async fn fulfil(
+        &self,
+        orders: Vec<Order>,
+        parallel: usize,
+        progress: Progress<'_>,
+    ) -> Result<(), KeyError> {
+        let total = orders.len();
+        if total == 0 {
+            return Ok(());
+        }
+        progress(0, total);
+        let mut orders = orders.into_iter();
+        let mut running = JoinSet::new();
+        let mut done = 0;
+        loop {
+            while running.len() < parallel.max(1)
+                && let Some(order) = orders.next()
+            {
+                running.spawn(async move {
+                    let cipher = order.section.cipher;
+                    let secret = run_long("keygen", move || make(cipher)).await;
+                    (order, secret)
+                });
+            }
+            let Some(finished) = running.join_next().await else { return Ok(()) };
+            let (order, secret) = finished.expect("key generation does not panic");
+            let directory = self.directory(order.cipher).join(&order.section.section);
+            let failed = |source| KeyError::Crypto { path: directory.clone(), source };
+            let secret = secret.map_err(failed)?;
+            let (anchor, duration) = (order.anchor, order.section.duration);
+            let stored = StoredKey { anchor, duration, secret: secret.to_bytes().map_err(failed)? };
+            files::store(&directory, kind_of(order.cipher), &stored)?;
+            self.insert_secret(&order.section.section, anchor, duration, secret);
+            done += 1;
+            progress(done, total);
+        }
+    }
+
+    /// Destroys the denomination keys for which `is_revoked` holds, and makes replacements with the same anchors where
+    /// the section still exists and the key would still be used. Returns how many were destroyed.
+    ///
+    /// The key is out of use at once. Its file is replaced only when the new key is ready, so that after a crash in
+    /// between the next start finds the revoked key again and completes the replacement.
+    pub async fn replace_revoked_denominations(
+        &self,
+        is_revoked: impl Fn(&HashCode) -> bool + Send,
+        now: Timestamp,
+    ) -> Result<usize, KeyError> {
+        let _one_run = self.generating.lock().await;
+        let mut revoked = self.denominations();
+        revoked.retain(|key| is_revoked(&key.info.h_bare));
+        let mut orders = Vec::new();
+        for key in &revoked {
+            self.forget(key);
+            let anchor = key.info.anchor;
+            match self.section(&key.info.section, key.cipher()) {
+                Some(section) if now < anchor.saturating_add(section.duration) => {
+                    orders.push(Order { cipher: key.cipher(), section: section.clone(), anchor });
+                }
+                _ => self.erase_file(&key.info)?,
+            }
+        }
+        self.fulfil(orders, 1, &|_, _| ()).await?;
+        Ok(revoked.len())
+    }
+
+    fn forget(&self, key: &HeldKey) {
+        let mut state = self.lock();
+        if let Some(keys) = state.denoms.get_mut(&(key.cipher(), key.info.section.clone()))
+            && keys.get(&key.info.anchor).is_some_and(|found| found.info.h_bare == key.info.h_bare)
+        {
+            keys.remove(&key.info.anchor);
+        }
+    }
+
+    fn erase_file(&self, key: &DenomInfo) -> Result<(), KeyFileError> {
+        files::erase(&self.directory(key.cipher()).join(&key.section), key.anchor)
+    }
+
+    /// The same for online signing keys.
+    pub async fn replace_revoked_signing_keys(
+        &self,
+        is_revoked: impl Fn(&EddsaPublicKey) -> bool + Send,
+        now: Timestamp,
+    ) -> Result<usize, KeyError> {
+        let _one_run = self.generating.lock().await;
+        let revoked: Vec<Arc<SigningKey>> = {
+            let state = self.lock();
+            state.signing.values().filter(|key| is_revoked(&key.info.exchange_pub)).cloned().collect()
+        };
+        for key in &revoked {
+            let anchor = key.info.anchor;
+            self.lock().signing.remove(&anchor);
+            if now < self.signkey_schedule.expire(anchor) {
+                self.make_signing_key(anchor)?;
+            } else {
+                files::erase(&self.eddsa_dir, anchor)?;
+            }
+        }
+        Ok(revoked.len())
+    }
+
+    /// Erases the private keys whose use has ended. `signed_until` knows until when a key that the master key has
+    /// signed may be used, which counts more than what the configuration says today.
+    pub async fn erase_expired(
+        &self,
+        now: Timestamp,
+        signed_until: impl Fn(&HashCode) -> Option<Timestamp> + Send,
+        signing_until: impl Fn(&EddsaPublicKey) -> Option<Timestamp> + Send,
+    ) -> Result<usize, KeyError> {
+        let _one_run = self.generating.lock().await;
+        let mut erased = 0;
+        for key in self.denominations() {
+            let until = signed_until(&key.info.h_bare).unwrap_or_else(|| key.signs_until());
+            if until < now {
+                self.forget(&key);
+                self.erase_file(&key.info)?;
+                erased += 1;
+            }
+        }
+        for key in self.signing_keys() {
+            let until = signing_until(&key.info.exchange_pub).unwrap_or_else(|| key.signs_until());
+            if until < now {
+                self.lock().signing.remove(&key.info.anchor);
+                files::erase(&self.eddsa_dir, key.info.anchor)?;
+                erased += 1;
+            }
+        }
+        Ok(erased)
+    }
+
+    /// The modules' own private keys, for a follower.
+    pub fn export_own(&self) -> Option<Secret> {
+        let own = self.own.get()?;
+        let seed = |signer: &ExpandedSigner| Zeroizing::new(*signer.private_key().as_bytes());
+        Some(Secret::Modules([seed(&own.rsa), seed(&own.cs), seed(&own.eddsa)]))
+    }
+
+    /// A denomination's private key, for a follower.
+    ///
+    /// # Errors
+    /// When memory is out.
+    pub fn export(key: &HeldKey) -> Result<Secret, CryptoError> {
+        let stored =
+            StoredKey { anchor: key.info.anchor, duration: key.stored, secret: key.secret.to_bytes()? };
+        Ok(Secret::Denomination(key.cipher(), key.info.section.clone(), stored))
+    }
+
+    /// An online signing key, for a follower.
+    pub fn export_signing(key: &SigningKey) -> Secret {
+        let secret = Zeroizing::new(key.signer.private_key().as_bytes().to_vec());
+        Secret::Signing(StoredKey { anchor: key.info.anchor, duration: key.stored, secret })
+    }
+
+    /// Takes over a private key from the primary signer: stores it, then holds it. The modules' own keys are taken once and
+    /// never replaced.
+    ///
+    /// # Errors
+    /// When it cannot be stored, or is no key.
+    pub async fn adopt(&self, secret: &Secret) -> Result<(), KeyError> {
+        let _one_run = self.generating.lock().await;
+        match secret {
+            Secret::Modules(keys) => {
+                if self.own.get().is_none() {
+                    for (path, key) in self.own_paths.iter().zip(keys) {
+                        if let Some(directory) = path.parent() {
+                            files::create_private_directory(directory)?;
+                        }
+                        files::write_private_file(path, key.as_slice())?;
+                    }
+                    self.create_own()?;
+                }
+                Ok(())
+            }
+            Secret::Denomination(cipher, section, stored) => {
+                let directory = self.directory(*cipher).join(section);
+                // Nothing is stored that would not load.
+                decode(*cipher, &stored.secret)
+                    .map_err(|source| KeyError::Crypto { path: directory.clone(), source })?;
+                files::store(&directory, kind_of(*cipher), stored)?;
+                self.insert_denomination(*cipher, section, stored)
+            }
+            Secret::Signing(stored) => {
+                files::store(&self.eddsa_dir, KeyKind::Eddsa, stored)?;
+                self.insert_signing(stored)
+            }
+        }
+    }
+
+    /// Erases every key for which neither `keeps` nor `keeps_signing` holds: what the primary signer has no longer.
+    ///
+    /// # Errors
+    /// When a file cannot be erased.
+    pub async fn retain(
+        &self,
+        keeps: impl Fn(&DenomInfo) -> bool + Send,
+        keeps_signing: impl Fn(&SigningInfo) -> bool + Send,
+    ) -> Result<usize, KeyError> {
+        let _one_run = self.generating.lock().await;
+        let mut erased = 0;
+        for key in self.denominations() {
+            if !keeps(&key.info) {
+                self.forget(&key);
+                self.erase_file(&key.info)?;
+                erased += 1;
+            }
+        }
+        for key in self.signing_keys() {
+            if !keeps_signing(&key.info) {
+                self.lock().signing.remove(&key.info.anchor);
+                files::erase(&self.eddsa_dir, key.info.anchor)?;
+                erased += 1;
+            }
+        }
+        Ok(erased)
+    }
+}

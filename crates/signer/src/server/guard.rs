@@ -1,0 +1,109 @@
+//! Slows down whoever fails at the door: after some failures an address may try once a second only, and the log has one
+//! line a second at most.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use crate::state::lock;
+
+/// Failures in a row before an address is slowed down.
+const FREE_FAILURES: u32 = 10;
+/// So often it may try then; so fast failures are forgotten.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Addresses that are remembered; when there are more, all are slowed down together.
+const ADDRESSES_MAX: usize = 4096;
+
+#[derive(Clone, Copy)]
+struct Record {
+    failures: u32,
+    since: Instant,
+}
+
+impl Record {
+    /// Failures that are not forgotten yet.
+    fn present(&self, now: Instant) -> u32 {
+        let forgotten = now.saturating_duration_since(self.since).as_secs() / PAUSE.as_secs();
+        self.failures.saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX))
+    }
+}
+
+#[derive(Default)]
+struct State {
+    failed: HashMap<Option<IpAddr>, Record>,
+    said: Option<Instant>,
+    unsaid: u64,
+}
+
+/// Who has failed lately.
+#[derive(Default)]
+pub(super) struct Guard(Mutex<State>);
+
+impl Guard {
+    /// Whether an address (none: the local socket) may try now.
+    pub fn may_try(&self, from: Option<IpAddr>) -> bool {
+        self.may_try_at(from, Instant::now())
+    }
+
+    fn may_try_at(&self, from: Option<IpAddr>, now: Instant) -> bool {
+        let state = lock(&self.0);
+        state.failed.get(&from).is_none_or(|record| record.present(now) < FREE_FAILURES)
+    }
+
+    /// Remembers a failure. Says whether to log it: how many were not logged since the last that was.
+    pub fn failed(&self, from: Option<IpAddr>) -> Option<u64> {
+        self.failed_at(from, Instant::now())
+    }
+
+    fn failed_at(&self, from: Option<IpAddr>, now: Instant) -> Option<u64> {
+        let mut state = lock(&self.0);
+        if state.failed.len() >= ADDRESSES_MAX {
+            state.failed.retain(|_, record| record.present(now) > 0);
+        }
+        if state.failed.len() < ADDRESSES_MAX || state.failed.contains_key(&from) {
+            let record = state.failed.entry(from).or_insert(Record { failures: 0, since: now });
+            *record = Record { failures: record.present(now) + 1, since: now };
+        }
+        if state.said.is_some_and(|said| now.saturating_duration_since(said) < PAUSE) {
+            state.unsaid += 1;
+            return None;
+        }
+        state.said = Some(now);
+        Some(std::mem::take(&mut state.unsaid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_fails_often_is_slowed_down_and_forgiven() {
+        let guard = Guard::default();
+        let (bad, good) = (Some(IpAddr::from([10, 0, 0, 1])), Some(IpAddr::from([10, 0, 0, 2])));
+        let begin = Instant::now();
+        let mut logged = 0;
+        for _ in 0..FREE_FAILURES {
+            assert!(guard.may_try_at(bad, begin));
+            logged += usize::from(guard.failed_at(bad, begin).is_some());
+        }
+        assert_eq!(logged, 1, "one line a second");
+        assert!(!guard.may_try_at(bad, begin));
+        assert!(guard.may_try_at(good, begin) && guard.may_try_at(None, begin));
+        assert!(guard.may_try_at(bad, begin + PAUSE), "one try a second");
+        assert_eq!(guard.failed_at(bad, begin + PAUSE), Some(u64::from(FREE_FAILURES) - 1));
+        assert!(!guard.may_try_at(bad, begin + PAUSE));
+        assert!(guard.may_try_at(bad, begin + 30 * PAUSE));
+    }
+
+    #[test]
+    fn what_is_remembered_has_a_limit() {
+        let guard = Guard::default();
+        let now = Instant::now();
+        for n in 0..ADDRESSES_MAX as u32 + 100 {
+            guard.failed_at(Some(IpAddr::from(n.to_be_bytes())), now);
+        }
+        assert_eq!(lock(&guard.0).failed.len(), ADDRESSES_MAX);
+    }
+}

@@ -1,0 +1,203 @@
+//! What a signer and its clients are configured with: `[signer]`, `[signer-node-*]`, `[signer-peer-*]`, and the exchange's
+//! `[exchange] SIGNERS`.
+
+use std::path::PathBuf;
+
+use batzen_config::{Config, Expected};
+use batzen_crypto::EddsaPublicKey;
+
+use crate::address::{self, Address};
+use crate::config::{ConfigError, KeysConfig};
+
+/// What a signer does about keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Creates, replaces and erases them.
+    Primary,
+    /// Has those of the primary.
+    Follower,
+}
+
+impl Role {
+    /// Its name in files and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Primary => "primary",
+            Self::Follower => "follower",
+        }
+    }
+
+    /// The role of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Primary, Self::Follower].into_iter().find(|role| role.name() == name)
+    }
+}
+
+/// A section `[signer-peer-NAME]`: another signer of the same exchange.
+#[derive(Clone, Debug)]
+pub struct PeerConfig {
+    /// Its name in logs and reports.
+    pub name: String,
+    /// Where it is.
+    pub address: Address,
+    /// Its key.
+    pub public_key: EddsaPublicKey,
+}
+
+/// A section `[signer-node-NAME]`: a node of the exchange.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Its name in logs and reports.
+    pub name: String,
+    /// Its key.
+    pub public_key: EddsaPublicKey,
+}
+
+/// What a signer needs to know.
+#[derive(Clone, Debug)]
+pub struct SignerConfig {
+    /// The exchange's keys.
+    pub keys: KeysConfig,
+    /// Where it listens.
+    pub listen: Vec<Address>,
+    /// Its own static key.
+    pub key_file: PathBuf,
+    /// Where it remembers whether it was promoted.
+    pub state_file: PathBuf,
+    /// Whether it creates keys, until it is promoted or finds a peer that was.
+    pub role: Role,
+    /// The exchange's nodes.
+    pub nodes: Vec<NodeConfig>,
+    /// The exchange's other signers.
+    pub peers: Vec<PeerConfig>,
+    /// Whose revocations count.
+    pub master_public_key: EddsaPublicKey,
+    /// Where `/metrics` is served, if anywhere: `ADDRESS:PORT`.
+    pub http: Option<String>,
+    /// Connections at once.
+    pub connections_max: usize,
+    /// Threads for cryptography; 0: one a core.
+    pub threads: usize,
+}
+
+/// What an exchange needs to know about its signers.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// Where they are, the preferred one first.
+    pub addresses: Vec<Address>,
+    /// Their keys: each address must show one of them.
+    pub public_keys: Vec<EddsaPublicKey>,
+    /// The node's own static key.
+    pub key_file: PathBuf,
+}
+
+const SIGNER: &str = "signer";
+const NODE_PREFIX: &str = "signer-node-";
+const PEER_PREFIX: &str = "signer-peer-";
+
+/// The options of the signer's sections, to tell misspelt ones.
+pub const KNOWN: &[(&str, &[&str])] = &[
+    (SIGNER, &["LISTEN", "KEY_FILE", "STATE_FILE", "ROLE", "HTTP", "CONNECTIONS_MAX", "THREADS"]),
+    ("signer-node-*", &["PUBLIC_KEY"]),
+    ("signer-peer-*", &["PUBLIC_KEY", "ADDRESS"]),
+];
+
+fn path_or(ini: &Config, section: &str, option: &str, default: &str) -> Result<PathBuf, ConfigError> {
+    if let Some(path) = ini.get(section, option)? {
+        return Ok(path);
+    }
+    let expanded = ini.expand(default).map(PathBuf::from);
+    expanded.map_err(|reason| ConfigError::invalid(section, format!("default of {option}: {reason}")))
+}
+
+fn key(ini: &Config, section: &str, option: &str) -> Result<EddsaPublicKey, ConfigError> {
+    const EXPECTED: &str = "a public key (52 characters of base32)";
+    let read = |text: &str| text.parse().map_err(|_| Expected::new(EXPECTED));
+    let key = ini.get_with(section, option, read)?;
+    key.ok_or_else(|| ini.missing(section, option, EXPECTED).into())
+}
+
+fn addresses(ini: &Config, section: &str, option: &str) -> Result<Option<Vec<Address>>, ConfigError> {
+    const EXPECTED: &str = "tcp://host:port or unix:///path, separated by commas";
+    let read = |text: &str| {
+        let list = address::parse_list(text).ok().filter(|list| !list.is_empty());
+        list.ok_or_else(|| Expected::new(EXPECTED))
+    };
+    Ok(ini.get_with(section, option, read)?)
+}
+
+impl SignerConfig {
+    /// Reads a signer's configuration.
+    ///
+    /// # Errors
+    /// The first option that is missing or is not what it should be, with its place.
+    pub fn from_ini(ini: &Config) -> Result<Self, ConfigError> {
+        let mut nodes = Vec::new();
+        for (section, name) in ini.sections_with(&[NODE_PREFIX]) {
+            nodes
+                .push(NodeConfig { name: name.to_lowercase(), public_key: key(ini, section, "PUBLIC_KEY")? });
+        }
+        let mut peers = Vec::new();
+        for (section, name) in ini.sections_with(&[PEER_PREFIX]) {
+            let address = addresses(ini, section, "ADDRESS")?.unwrap_or_default();
+            let [address] = address.as_slice() else {
+                return Err(ConfigError::invalid(section, "ADDRESS must be one address: tcp://host:port"));
+            };
+            peers.push(PeerConfig {
+                name: name.to_lowercase(),
+                address: address.clone(),
+                public_key: key(ini, section, "PUBLIC_KEY")?,
+            });
+        }
+        let listen = addresses(ini, SIGNER, "LISTEN")?
+            .ok_or_else(|| ini.missing(SIGNER, "LISTEN", "tcp://address:port or unix:///path"))?;
+        let role = ini.choice(SIGNER, "ROLE", &[("primary", Role::Primary), ("follower", Role::Follower)])?;
+        let connections = ini.number_in(SIGNER, "CONNECTIONS_MAX", 1..=65_536)?.unwrap_or(256);
+        let threads = ini.number_in(SIGNER, "THREADS", 0..=1024)?.unwrap_or(0);
+        let config = Self {
+            keys: KeysConfig::from_ini(ini)?,
+            listen,
+            key_file: path_or(ini, SIGNER, "KEY_FILE", "${TALER_DATA_HOME}/signer/signer.key")?,
+            state_file: path_or(ini, SIGNER, "STATE_FILE", "${TALER_DATA_HOME}/signer/state")?,
+            role: role.unwrap_or(Role::Primary),
+            nodes,
+            peers,
+            master_public_key: key(ini, "exchange", "MASTER_PUBLIC_KEY")?,
+            http: ini.get(SIGNER, "HTTP")?,
+            connections_max: usize::try_from(connections).expect("the range fits"),
+            threads: usize::try_from(threads).expect("the range fits"),
+        };
+        if config.role == Role::Follower && config.peers.is_empty() {
+            return Err(ConfigError::invalid(SIGNER, "a follower needs the primary as [signer-peer-NAME]"));
+        }
+        Ok(config)
+    }
+}
+
+impl ClientConfig {
+    /// Reads `[exchange] SIGNERS`; none if it is not there: the exchange holds its keys itself.
+    ///
+    /// # Errors
+    /// The first option that is missing or is not what it should be, with its place.
+    pub fn from_ini(ini: &Config) -> Result<Option<Self>, ConfigError> {
+        let Some(addresses) = addresses(ini, "exchange", "SIGNERS")? else { return Ok(None) };
+        const EXPECTED: &str = "the signers' public keys (52 characters of base32 each), separated by commas";
+        let read = |text: &str| {
+            let parts = text.split([',', ' ', '\t', '\n']).filter(|part| !part.is_empty());
+            let keys = parts.map(str::parse).collect::<Result<Vec<EddsaPublicKey>, _>>();
+            keys.ok().filter(|keys| !keys.is_empty()).ok_or_else(|| Expected::new(EXPECTED))
+        };
+        let public_keys = ini.get_with("exchange", "SIGNER_PUBLIC_KEYS", read)?;
+        Ok(Some(Self {
+            addresses,
+            public_keys: public_keys
+                .ok_or_else(|| ini.missing("exchange", "SIGNER_PUBLIC_KEYS", EXPECTED))?,
+            key_file: path_or(
+                ini,
+                "exchange",
+                "SIGNER_KEY_FILE",
+                "${TALER_DATA_HOME}/exchange-httpd/node.key",
+            )?,
+        }))
+    }
+}

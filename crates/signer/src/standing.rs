@@ -1,0 +1,71 @@
+//! Whether a signer creates keys, remembered over restarts.
+//!
+//! Every promotion has a higher epoch than all before that were known. Of two signers that both take themselves for the
+//! primary the one with the lower epoch gives way as soon as it sees the other.
+
+use std::path::Path;
+
+use crate::files::{KeyFileError, create_private_directory, write_private_file};
+use crate::service_config::Role;
+
+/// What a signer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Whether it creates keys.
+    pub role: Role,
+    /// The promotion that this goes back to; 0: none, the configuration says so.
+    pub epoch: u64,
+}
+
+impl Standing {
+    /// What was stored; else what is configured.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn load(path: &Path, configured: Role) -> Result<Self, KeyFileError> {
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::parse(&text).ok_or_else(|| KeyFileError::Damaged {
+                path: path.to_owned(),
+                reason: "expected a role and an epoch, such as: primary 3",
+            }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Ok(Self { role: configured, epoch: 0 })
+            }
+            Err(source) => Err(KeyFileError::Io { path: path.to_owned(), source }),
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (role, epoch) = text.trim().split_once(' ')?;
+        Some(Self { role: Role::from_name(role)?, epoch: epoch.parse().ok()? })
+    }
+
+    /// Stores it.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn store(self, path: &Path) -> Result<(), KeyFileError> {
+        if let Some(directory) = path.parent() {
+            create_private_directory(directory)?;
+        }
+        write_private_file(path, format!("{} {}\n", self.role.name(), self.epoch).as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_promotion_outlasts_the_configuration() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("signer/state");
+        let configured = Standing::load(&path, Role::Follower).unwrap();
+        assert_eq!(configured, Standing { role: Role::Follower, epoch: 0 });
+        let promoted = Standing { role: Role::Primary, epoch: 7 };
+        promoted.store(&path).unwrap();
+        assert_eq!(Standing::load(&path, Role::Follower).unwrap(), promoted);
+        std::fs::write(&path, "primary").unwrap();
+        assert!(Standing::load(&path, Role::Follower).is_err());
+    }
+}

@@ -1,0 +1,36 @@
+//! What a signer tells about itself.
+
+use serde::{Deserialize, Serialize};
+
+/// How a signer is: the answer to a status request, as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// Its static key.
+    pub public_key: String,
+    /// `primary` or `follower`.
+    pub role: String,
+    /// Number of the promotion that this goes back to.
+    pub epoch: u64,
+    /// The name of its set of keys: signers with the same keys have the same one.
+    pub keys_version: String,
+    /// RSA denomination keys.
+    pub rsa_keys: usize,
+    /// Clause Blind Schnorr denomination keys.
+    pub cs_keys: usize,
+    /// Online signing keys.
+    pub signing_keys: usize,
+    /// Whether every configured section has a key.
+    pub complete: bool,
+    /// Whom it follows.
+    pub primary: Option<String>,
+    /// When it last had the same keys as the primary, in microseconds since 1970.
+    pub synced_us: Option<u64>,
+    /// Why it has not the same keys.
+    pub sync_error: Option<String>,
+    /// Connections at present.
+    pub connections: u64,
+    /// Its clock, in microseconds since 1970.
+    pub time_us: u64,
+    /// Its version.
+    pub version: String,
+}

@@ -1,0 +1,103 @@
+//! Signing with private keys that are here: batches on the CPU pool.
+
+use std::sync::Arc;
+
+use batzen_crypto::cs::{self, CsOperation, CsRequest};
+use batzen_crypto::denom::{
+    self, BlindedDenomSignature, BlindedPlanchet, DenomPrivateKey, ExchangeWithdrawValues,
+};
+use batzen_crypto::{CryptoError, CsNonce, EddsaSignature, eddsa};
+use batzen_engine::{Collector, CollectorOptions, CpuPool};
+
+use crate::modules::{HeldKey, SigningKey};
+
+/// A planchet and the private key to sign it with.
+#[derive(Debug)]
+pub struct HeldBlind {
+    /// The key.
+    pub key: Arc<HeldKey>,
+    /// What to sign.
+    pub planchet: BlindedPlanchet,
+    /// What it is for.
+    pub operation: CsOperation,
+}
+
+/// A nonce and the private key to derive R values with.
+#[derive(Debug)]
+pub struct HeldValues {
+    /// The key.
+    pub key: Arc<HeldKey>,
+    /// The nonce.
+    pub nonce: CsNonce,
+    /// What it is for.
+    pub operation: CsOperation,
+}
+
+/// A message to be signed with an online key.
+pub struct HeldSign {
+    /// The key.
+    pub key: Arc<SigningKey>,
+    /// What is signed.
+    pub message: Box<[u8]>,
+}
+
+/// The collectors of whoever has private keys. Items carry their keys (as references), so that a batch may mix the
+/// requests, nodes and keys of that moment.
+pub struct Works {
+    /// Blind signatures.
+    pub blind: Collector<HeldBlind, Result<BlindedDenomSignature, CryptoError>>,
+    /// Signatures of answers.
+    pub sign: Collector<HeldSign, EddsaSignature>,
+    /// The first messages of Clause Blind Schnorr coins.
+    pub values: Collector<HeldValues, ExchangeWithdrawValues>,
+}
+
+/// Items of each kind that may wait: a second of work or less on one core, except for blind signatures (where it is the
+/// requests in flight that bound the time).
+const QUEUE_ITEMS_MAX: usize = 16_384;
+
+impl Works {
+    /// Collectors on this pool.
+    pub fn new(pool: &CpuPool) -> Self {
+        let options = CollectorOptions { queue_items_max: QUEUE_ITEMS_MAX, batch_items_max: 64, lanes: 8 };
+        Self {
+            blind: pool.collector("blind-sign", options, blind_sign_batch),
+            sign: pool.collector("sign", options, sign_batch),
+            values: pool.collector("csr", options, derive_values),
+        }
+    }
+}
+
+fn sign_batch(orders: &[HeldSign]) -> Vec<EddsaSignature> {
+    let items: Vec<_> = orders.iter().map(|order| (&order.key.signer, &*order.message)).collect();
+    eddsa::sign_batch(&items)
+}
+
+/// Derives the values that were ordered, by whomever, in the order of the arguments: two multiplications of the base
+/// point each.
+fn derive_values(orders: &[HeldValues]) -> Vec<ExchangeWithdrawValues> {
+    let requests: Vec<_> = orders
+        .iter()
+        .filter_map(|order| match &order.key.secret {
+            DenomPrivateKey::Rsa(_) => None,
+            DenomPrivateKey::Cs(key) => {
+                Some(CsRequest { key, nonce: &order.nonce, operation: order.operation })
+            }
+        })
+        .collect();
+    let mut values = cs::r_pubs_batch(&requests).into_iter();
+    let value = |order: &HeldValues| match order.key.secret {
+        DenomPrivateKey::Rsa(_) => ExchangeWithdrawValues::Rsa,
+        DenomPrivateKey::Cs(_) => {
+            let [r0, r1] = values.next().expect("one answer a request");
+            ExchangeWithdrawValues::Cs { r0, r1 }
+        }
+    };
+    orders.iter().map(value).collect()
+}
+
+fn blind_sign_batch(orders: &[HeldBlind]) -> Vec<Result<BlindedDenomSignature, CryptoError>> {
+    let items: Vec<_> =
+        orders.iter().map(|order| (&order.key.secret, &order.planchet, order.operation)).collect();
+    denom::blind_sign_batch(&items)
+}
