@@ -358,19 +358,17 @@ impl Link {
             bytes.extend_from_slice(&chunk[..count]);
             while let Some(whole) = wire::length(&bytes, true) {
                 let message: Vec<u8> = bytes.drain(..whole).collect();
-                let plan = *lock(&self.armed);
-                let passes = match plan.map(|plan| plan.moment) {
-                    None => {
-                        (messages_sent, bytes_sent) = (0, 0);
-                        message.len()
-                    }
+                let Some(plan) = *lock(&self.armed) else {
+                    (messages_sent, bytes_sent) = (0, 0);
+                    client.write_all(&message)?;
+                    continue;
+                };
+                let passes = match plan.moment {
                     // The client's half cuts.
-                    Some(Moment::CommitSeen) if self.is_muted.load(Ordering::Acquire) => continue,
-                    Some(Moment::MessagesFromServer(count)) if messages_sent == count => 0,
-                    Some(Moment::BytesFromServer(count)) => {
-                        message.len().min(count.saturating_sub(bytes_sent))
-                    }
-                    Some(_) => message.len(),
+                    Moment::CommitSeen if self.is_muted.load(Ordering::Acquire) => continue,
+                    Moment::MessagesFromServer(count) if messages_sent >= count => 0,
+                    Moment::BytesFromServer(count) => message.len().min(count.saturating_sub(bytes_sent)),
+                    _ => message.len(),
                 };
                 client.write_all(&message[..passes])?;
                 (messages_sent, bytes_sent) = (messages_sent + 1, bytes_sent + passes);
@@ -379,7 +377,7 @@ impl Link {
                     return Ok(());
                 }
                 // Ready for queries, outside a transaction: it was shorter, and the moment does not come.
-                if plan.is_some() && message[..] == [b'Z', 0, 0, 0, 5, b'I'] {
+                if message[..] == [b'Z', 0, 0, 0, 5, b'I'] {
                     *lock(&self.armed) = None;
                 }
             }

@@ -118,8 +118,9 @@ async fn assert_plants_are_found(town: &Town, claims: &Claims<'_>) {
         let findings = facts::check(&claims, &exchange, &bank).await;
         assert!(is_named(&findings, finding), "{what} was not found: {:?}", findings.problems);
     }
-    exchange.close().unwrap();
+    close(exchange, bank);
     let (lost, cut_off) = town.cut_off();
+    let bank = town.bank_books();
     let findings = facts::check(claims, &cut_off, &bank).await;
     let problems = &findings.problems;
     assert!(is_named(&findings, " lost: "), "the loss of {lost} was not found: {problems:?}");
