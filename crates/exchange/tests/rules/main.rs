@@ -11,4 +11,5 @@ mod model;
 mod recoups;
 mod refreshes;
 mod reserves;
+mod two_nodes;
 mod world;
