@@ -11,7 +11,7 @@ CYCLES ?= 50
 # How many times as many random comparisons of the lanes with libraries (`make soak`): millions.
 SOAK_FACTOR ?= 500
 
-.PHONY: help demo build test test-fast soak bench bench-all timing-test fmt lint doc install needs needs-test
+.PHONY: help demo build test test-fast soak bench bench-all bench-postgres bench-tables timing-test fmt lint doc install needs needs-test
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -100,17 +100,47 @@ switch-32                switch bench --participants 32 --duration $(BENCH_TIME)
 endef
 export BENCH_RUNS
 
-bench-all: build ## every measurement of docs/performance.md, its tables, and a report with plots (BENCH_TIME=10 seconds each)
-	rm -rf $(RESULTS)/limits && $(BIN) bench limits --out $(RESULTS)/limits
+# The same on PostgreSQL, a throw-away server beside the exchange on its core; runs without --store are there for comparison.
+define BENCH_POSTGRES_RUNS
+postgres-deposit             bench deposit --rsa 2048 --clients 512 --store postgres --duration $(BENCH_TIME)
+postgres-deposit-embedded    bench deposit --rsa 2048 --clients 512 --duration $(BENCH_TIME)
+postgres-withdraw            bench withdraw --rsa 2048 --store postgres --duration $(BENCH_TIME)
+postgres-refresh             bench refresh --rsa 2048 --store postgres --duration $(BENCH_TIME)
+postgres-mixed               bench mixed --rsa 2048 --store postgres --partitions 8 --duration $(BENCH_TIME)
+postgres-two-nodes           bench deposit --rsa 2048 --clients 512 --store postgres --nodes 2 --duration $(BENCH_TIME)
+postgres-wirewatch           bench wirewatch --store postgres
+postgres-aggregator          bench aggregator --store postgres
+postgres-transfer            bench transfer --store postgres
+endef
+export BENCH_POSTGRES_RUNS
+
+# Makes the runs of a list, unless they fail; results go to directories of their names.
+define bench_runs
 	while read -r name run; do \
 		echo "== $$name: batzen $$run" >&2; \
 		rm -rf "$(RESULTS)/$$name"; \
 		$(BIN) $$run --out "$(RESULTS)/$$name" </dev/null; \
 		rm -f "$(RESULTS)/$$name"/server-metrics-*.prom; \
-	done <<<"$$BENCH_RUNS"
-	names=$$(awk '{ print "$(RESULTS)/" $$1 }' <<<"$$BENCH_RUNS"); \
-		$(BIN) bench table $(RESULTS)/limits $$names --into docs/performance.md; \
-		$(BIN) bench report $$names $(RESULTS)/limits -o docs/results.html
+	done
+endef
+
+bench-all: build ## every measurement of docs/performance.md, its tables, and a report with plots (BENCH_TIME=10 seconds each)
+	rm -rf $(RESULTS)/limits && $(BIN) bench limits --out $(RESULTS)/limits
+	$(bench_runs) <<<"$$BENCH_RUNS"
+	$(MAKE) bench-tables
+
+bench-postgres: build ## the measurements of docs/performance.md on PostgreSQL: 0 to 64 partitions, every worker, pgbench
+	rm -rf $(RESULTS)/postgres-partitions
+	$(BIN) bench partitions --rsa 2048 --batch 10 --duration $(BENCH_TIME) --out $(RESULTS)/postgres-partitions
+	rm -f $(RESULTS)/postgres-partitions/*/server-metrics-*.prom
+	$(bench_runs) <<<"$$BENCH_POSTGRES_RUNS"
+	$(MAKE) bench-tables
+
+bench-tables: # renews tables and plots from the results that are there
+	names=$$(awk -v dir=$(RESULTS)/ '{ print dir $$1 }' <<<"$$BENCH_RUNS"$$'\n'"$$BENCH_POSTGRES_RUNS"); \
+		dirs=$$(ls -dU $$names $(RESULTS)/postgres-partitions/* 2>/dev/null || true); \
+		$(BIN) bench table $(RESULTS)/limits $$dirs --into docs/performance.md; \
+		$(BIN) bench report $$dirs $(RESULTS)/limits -o docs/results.html
 
 fmt: ## format the code
 	$(CARGO) fmt --all

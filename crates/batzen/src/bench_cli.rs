@@ -9,7 +9,7 @@ use batzen_bench::BenchError;
 use batzen_bench::options::RunOptions;
 use batzen_bench::result::Run;
 use batzen_bench::scenarios::{
-    self, Context, aggregator, deposit, store, transfer, wallets, wirewatch, withdraw,
+    self, Context, aggregator, deposit, partitions, pgbench, store, transfer, wallets, wirewatch, withdraw,
 };
 use clap::{Args, Subcommand};
 
@@ -48,6 +48,10 @@ enum BenchCommand {
     Aggregator(aggregator::AggregatorArgs),
     /// Have a bank execute prepared transfers
     Transfer(transfer::TransferArgs),
+    /// Pay merchants on PostgreSQL with more and more partitions, beside the embedded store and pgbench
+    Partitions(partitions::PartitionsArgs),
+    /// Run PostgreSQL's own benchmark on a server like that of --store postgres
+    Pgbench(pgbench::PgbenchArgs),
     /// Read and write rows of deposits, without rules, lane and HTTP
     Store(store::StoreArgs),
     /// Make one HTML file with plots and tables of some results
@@ -77,6 +81,8 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Wirewatch(args) => show(&args.run, wirewatch::run(&args, &context()?)),
         BenchCommand::Aggregator(args) => show(&args.run, aggregator::run(&args, &context()?)),
         BenchCommand::Transfer(args) => show(&args.run, transfer::run(&args, &context()?)),
+        BenchCommand::Partitions(args) => show_partitions(&args, partitions::run(&args, &context()?)),
+        BenchCommand::Pgbench(args) => show(&args.run, pgbench::run(&args, &context()?)),
         BenchCommand::Store(args) => show(&args.run, store::run(&args, &context()?)),
         BenchCommand::Report(args) => Ok(batzen_bench::report::run(&args)?),
         BenchCommand::Table(args) => Ok(batzen_bench::table::run(&args)?),
@@ -149,12 +155,8 @@ fn command_line() -> String {
 /// Whatever kept it from a result, or from writing it.
 pub fn show(options: &RunOptions, outcome: Result<Run, BenchError>) -> anyhow::Result<ExitCode> {
     let run = match outcome {
-        Err(BenchError::Interrupted) => return Ok(ExitCode::from(130)),
-        Err(BenchError::Usage(reason)) => {
-            eprintln!("batzen: {reason}");
-            return Ok(ExitCode::from(2));
-        }
-        other => other?,
+        Err(error) => return not_measured(error),
+        Ok(run) => run,
     };
     run.write()?;
     if options.json {
@@ -163,4 +165,36 @@ pub fn show(options: &RunOptions, outcome: Result<Run, BenchError>) -> anyhow::R
         print!("{}", scenarios::summary(&run));
     }
     Ok(if run.result.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_ERRORS) })
+}
+
+/// Writes and shows what came of measurements one after the other.
+fn show_partitions(
+    args: &partitions::PartitionsArgs,
+    outcome: Result<Vec<Run>, BenchError>,
+) -> anyhow::Result<ExitCode> {
+    let runs = match outcome {
+        Err(error) => return not_measured(error),
+        Ok(runs) => runs,
+    };
+    runs.iter().try_for_each(Run::write)?;
+    if args.deposit.deposit.run.json {
+        let results: Vec<_> = runs.iter().map(|run| &run.result).collect();
+        println!("{}", serde_json::to_string_pretty(&results)?);
+    } else {
+        print!("{}", partitions::summary(&runs));
+    }
+    let has_errors = runs.iter().any(|run| !run.result.errors.is_empty());
+    Ok(if has_errors { ExitCode::from(EXIT_ERRORS) } else { ExitCode::SUCCESS })
+}
+
+/// The exit code where there is no result, if it is not an error to be explained.
+fn not_measured(error: BenchError) -> anyhow::Result<ExitCode> {
+    match error {
+        BenchError::Interrupted => Ok(ExitCode::from(130)),
+        BenchError::Usage(reason) => {
+            eprintln!("batzen: {reason}");
+            Ok(ExitCode::from(2))
+        }
+        error => Err(error.into()),
+    }
 }

@@ -8,6 +8,7 @@ pub mod ceiling;
 pub mod change;
 pub mod coins;
 pub mod compare;
+pub mod database;
 mod error;
 pub mod limits;
 pub mod load;

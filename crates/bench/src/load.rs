@@ -92,8 +92,8 @@ impl Kind {
 /// What a run shall be.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where the server listens.
-    pub server: SocketAddr,
+    /// Where the servers listen; connections are spread over them. Not empty.
+    pub servers: Vec<SocketAddr>,
     /// Connections, of all threads together.
     pub clients: usize,
     /// When jobs begin.

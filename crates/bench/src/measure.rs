@@ -1,6 +1,7 @@
 //! How a run goes: set-up, a look at the peak, load, checks, result.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -9,6 +10,7 @@ use crate::BenchError;
 use crate::affinity::{self, Placement};
 use crate::ceiling::{self, Cipher, Share};
 use crate::coins::Workshop;
+use crate::database::{self, Database};
 use crate::load::{self, Kind, Observer, Outcome, Plan, Schedule, Script, Watch};
 use crate::machine::Machine;
 use crate::meter::Effort;
@@ -131,6 +133,7 @@ pub fn measure<W: Workload>(
         ceiling::measure(described.cipher, &workload.shares(None), &placement.server, Effort::QUICK)?;
     drop(spinner);
     let workshop = Workshop::new(&placement.all)?;
+    let database = Database::start(&load.store, &placement)?.map(Arc::new);
     let mut world = World::start(
         WorldPlan {
             program: context.program.clone(),
@@ -138,6 +141,8 @@ pub fn measure<W: Workload>(
             placement: placement.clone(),
             coins: described.coins.clone(),
             with_workers: load.with_workers,
+            database: database.clone(),
+            nodes: load.nodes,
             is_kept: run.keep_world,
             interrupted: context.interrupted.clone(),
         },
@@ -167,6 +172,7 @@ pub fn measure<W: Workload>(
         (None, None, peak) => peak.unwrap_or(planned.ops_per_s) * RESERVE_FACTOR * seconds,
     };
     let scripts = workload.prepare(whole(needed.max(OPS_MIN)), &mut stage)?;
+    database.as_deref().map_or(Ok(()), Database::settle)?;
 
     // Load.
     let schedule =
@@ -193,6 +199,12 @@ pub fn measure<W: Workload>(
 
     let mut result = shape.result(&outcome, &recorded, context);
     result.started = started;
+    if let Some(database) = &database {
+        recorded.database.show(&mut result);
+        result.title.push_str(&database.title());
+        result.parameters.extend(database.parameters()?);
+        result.parameters.insert("nodes".into(), json!(load.nodes));
+    }
     result.set_ceiling(ceiling.ops_per_s, ceiling.parts);
     result.load = match target {
         None => Load::Closed { clients: load.clients as usize },
@@ -300,7 +312,7 @@ struct Shape<'a> {
 impl Shape<'_> {
     fn plan(&self, world: &World, schedule: Schedule, warmup: Duration, duration: Duration) -> Plan {
         Plan {
-            server: world.exchange_address,
+            servers: world.exchange_addresses.clone(),
             clients: self.load.clients as usize,
             schedule,
             warmup,
@@ -391,6 +403,7 @@ impl Shape<'_> {
         ] {
             extra.extend(growth(series).map(|growth| (name.to_owned(), per_op(growth))));
         }
+        extra.extend(recorded.after.database_figures(&recorded.before, ops));
         if let Some(growth) = growth("batzen_store_commits_total") {
             extra.insert("commits_per_s".into(), growth / seconds.max(1e-9));
         }
@@ -428,8 +441,11 @@ impl Shape<'_> {
 
 /// What is looked at while the load runs.
 struct Recorder {
-    pid: u32,
-    server: std::net::SocketAddr,
+    pids: Vec<u32>,
+    servers: Vec<std::net::SocketAddr>,
+    database: Option<Arc<Database>>,
+    /// What the database had counted at the begin and at the end.
+    counted: Vec<database::Snapshot>,
     placement: Placement,
     bar: Bar,
     start: std::time::Instant,
@@ -460,6 +476,7 @@ struct Recorded {
     after: Page,
     server_before: CpuTime,
     server_after: CpuTime,
+    database: database::Used,
     client_ns: u64,
     busiest_client: f64,
     resident_growth: f64,
@@ -469,12 +486,12 @@ struct Recorded {
 }
 
 impl Snapshot {
-    fn take(pid: u32, placement: &Placement) -> Self {
+    fn take(pids: &[u32], placement: &Placement) -> Self {
         Self {
             at: std::time::Instant::now(),
-            server: CpuTime::of(pid),
+            server: CpuTime::of_all(pids),
             client: procfs::own_threads_ns("load-"),
-            resident: procfs::resident_bytes(pid),
+            resident: pids.iter().map(|pid| procfs::resident_bytes(*pid)).sum(),
             server_cores: procfs::CoreTime::of(&placement.server),
             client_cores: procfs::CoreTime::of(&placement.client),
         }
@@ -484,8 +501,10 @@ impl Snapshot {
 impl Recorder {
     fn new(world: &World, placement: &Placement, bar: Bar) -> Self {
         Self {
-            pid: world.exchange_pid(),
-            server: world.exchange_address,
+            pids: world.exchange_pids(),
+            servers: world.exchange_addresses.clone(),
+            database: world.database().cloned(),
+            counted: Vec::new(),
             placement: placement.clone(),
             bar,
             start: std::time::Instant::now(),
@@ -500,7 +519,7 @@ impl Recorder {
     }
 
     fn page(&mut self) -> Page {
-        Page::fetch(self.server).unwrap_or_else(|error| {
+        Page::fetch_all(&self.servers).unwrap_or_else(|error| {
             self.failure.get_or_insert(error);
             Page::default()
         })
@@ -513,6 +532,11 @@ impl Recorder {
         let (Some((before, first)), Some((after, last))) = (self.before, self.after) else {
             return Err(BenchError::SetUp("the load ended before it was measured".into()));
         };
+        let mut counted = self.counted.into_iter();
+        let database = match (counted.next(), counted.next()) {
+            (Some(first), Some(last)) => database::Used::between(first, last)?,
+            _ => database::Used::default(),
+        };
         let client: Vec<u64> = last
             .client
             .iter()
@@ -520,6 +544,7 @@ impl Recorder {
             .collect();
         let elapsed = (last.at - first.at).as_secs_f64().max(1e-9);
         Ok(Recorded {
+            database,
             client_ns: client.iter().sum(),
             busiest_client: client.iter().max().map_or(0.0, |ns| *ns as f64 / 1e9 / elapsed),
             resident_growth: last.resident as f64 - first.resident as f64,
@@ -536,7 +561,8 @@ impl Recorder {
 
 impl Observer for Recorder {
     fn begins(&mut self) {
-        let snapshot = Snapshot::take(self.pid, &self.placement);
+        self.counted.extend(self.database.as_deref().map(Database::snapshot));
+        let snapshot = Snapshot::take(&self.pids, &self.placement);
         let page = self.page();
         self.last = Some(snapshot.clone());
         self.last_page = page.clone();
@@ -545,7 +571,7 @@ impl Observer for Recorder {
 
     fn second(&mut self, elapsed: Duration, watch: &Watch) {
         let Some(last) = self.last.take() else { return };
-        let snapshot = Snapshot::take(self.pid, &self.placement);
+        let snapshot = Snapshot::take(&self.pids, &self.placement);
         let page = self.page();
         let time = (snapshot.at - last.at).as_secs_f64().max(1e-9);
         let busy = |ns: u64| Some(ns as f64 / 1e9 / time);
@@ -577,7 +603,8 @@ impl Observer for Recorder {
     }
 
     fn ends(&mut self) {
-        let snapshot = Snapshot::take(self.pid, &self.placement);
+        self.counted.extend(self.database.as_deref().map(Database::snapshot));
+        let snapshot = Snapshot::take(&self.pids, &self.placement);
         let page = self.page();
         self.after = Some((page, snapshot));
     }
@@ -594,9 +621,10 @@ impl Recorded {
         }
     }
 
-    /// Cores' worth of CPU time that the server used.
+    /// Cores' worth of CPU time that the server used, with its database.
     fn server_busy(&self, seconds: f64) -> f64 {
-        self.server_after.since(&self.server_before).total_ns() as f64 / 1e9 / seconds.max(1e-9)
+        let exchange_ns = self.server_after.since(&self.server_before).total_ns();
+        (exchange_ns + self.database.cpu_ns) as f64 / 1e9 / seconds.max(1e-9)
     }
 
     /// Share of the server's cores that was used by somebody else. Unknown without cores of its own.

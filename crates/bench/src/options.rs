@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::affinity::Cores;
+use crate::database::StoreOptions;
 
 /// Options of every scenario that puts load on a server.
 #[derive(Args, Clone, Debug)]
@@ -34,6 +35,12 @@ pub struct LoadOptions {
     /// Secrets, amounts and choices follow from this number
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Processes of the exchange on one database; clients are spread over them
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub nodes: u32,
+    /// Where the exchange keeps its rows.
+    #[command(flatten)]
+    pub store: StoreOptions,
 }
 
 /// Options of every scenario.

@@ -21,6 +21,16 @@ impl CpuTime {
         Self { by_role_ns }
     }
 
+    /// Of several processes together.
+    #[must_use]
+    pub fn of_all(pids: &[u32]) -> Self {
+        let mut all = Self::default();
+        for (role, ns) in pids.iter().flat_map(|pid| Self::of(*pid).by_role_ns) {
+            *all.by_role_ns.entry(role).or_default() += ns;
+        }
+        all
+    }
+
     /// All of it.
     #[must_use]
     pub fn total_ns(&self) -> u64 {

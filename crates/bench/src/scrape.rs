@@ -29,6 +29,22 @@ impl Page {
         Ok(Self::parse(String::from_utf8_lossy(&answer.body).into_owned()))
     }
 
+    /// Asks several processes of a service: the sums of their series.
+    ///
+    /// # Errors
+    /// When one of them does not answer with 200.
+    pub fn fetch_all(servers: &[SocketAddr]) -> Result<Self, BenchError> {
+        let mut all = Self::default();
+        for server in servers {
+            let page = Self::fetch(*server)?;
+            all.text.push_str(&page.text);
+            for (series, value) in page.values {
+                *all.values.entry(series).or_default() += value;
+            }
+        }
+        Ok(all)
+    }
+
     /// Reads Prometheus' text format. Lines that it does not understand are passed over.
     #[must_use]
     pub fn parse(text: String) -> Self {
@@ -54,6 +70,26 @@ impl Page {
     #[must_use]
     pub fn growth(&self, earlier: &Self, series: &str) -> Option<f64> {
         Some(self.value(series)? - earlier.value(series).unwrap_or(0.0))
+    }
+
+    /// What a backend that speaks to a database counted since `earlier`; nothing of an embedded store. A race is a commit
+    /// that another one came before: it was repeated with what that one had written.
+    #[must_use]
+    pub fn database_figures(&self, earlier: &Self, ops: u64) -> BTreeMap<String, f64> {
+        let growth = |series: &str| self.growth(earlier, series);
+        let per_op = |count: f64| count / (ops as f64).max(1.0);
+        let Some(statements) = growth("batzen_postgres_statements_total") else { return BTreeMap::new() };
+        let mut figures = BTreeMap::from([("backend_statements_per_op".to_owned(), per_op(statements))]);
+        for (name, series) in [
+            ("serialization_retries", "batzen_postgres_retries_total"),
+            ("lost_races", "batzen_postgres_races_total"),
+            ("reconnects", "batzen_postgres_reconnects_total"),
+        ] {
+            figures.extend(growth(series).map(|growth| (name.to_owned(), growth)));
+        }
+        let trips = growth("batzen_postgres_round_trips_total");
+        figures.extend(trips.map(|trips| ("round_trips_per_op".to_owned(), per_op(trips))));
+        figures
     }
 
     /// How a histogram of sizes has grown since `earlier`, by the values of its labels (empty without labels).
@@ -135,6 +171,20 @@ mod tests {
         assert_eq!(after.growth(&before, "a"), Some(10.0));
         assert_eq!(after.growth(&before, "c"), Some(4.0));
         assert_eq!(after.growth(&before, "nothing"), None);
+    }
+
+    #[test]
+    fn what_a_database_did_is_told_by_operation() {
+        let page = |statements: u32, conflicts: u32| {
+            Page::parse(format!(
+                "batzen_postgres_statements_total {statements}\nbatzen_postgres_races_total {conflicts}\n"
+            ))
+        };
+        let figures = page(140, 3).database_figures(&page(100, 1), 20);
+        assert_eq!(figures["backend_statements_per_op"], 2.0);
+        assert_eq!(figures["lost_races"], 2.0);
+        let embedded = Page::parse("batzen_store_commits_total 1\n".into());
+        assert!(embedded.database_figures(&Page::default(), 20).is_empty());
     }
 
     #[test]

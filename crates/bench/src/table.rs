@@ -14,6 +14,10 @@ use crate::report::{cores, load};
 use crate::result::Run;
 use crate::svg::{count, number};
 
+mod postgres;
+
+use postgres::{is_postgres, postgres};
+
 /// Arguments of `batzen bench table`.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -51,12 +55,13 @@ impl Results {
 type Table = fn(&Results) -> String;
 
 /// All tables by name, in the order in which they are printed.
-const TABLES: [(&str, Table); 9] = [
+const TABLES: [(&str, Table); 10] = [
     ("machine", machine),
     ("limits", limits),
     ("ceilings", ceilings),
     ("requests", requests),
     ("workers", workers),
+    ("postgres", postgres),
     ("switch", switch),
     ("stages", stages),
     ("reference", reference),
@@ -267,7 +272,7 @@ fn requests(results: &Results) -> String {
     let rows: Vec<Vec<String>> = results
         .runs
         .iter()
-        .filter(|run| !is_worker(run) && !is_switch(run))
+        .filter(|run| !is_worker(run) && !is_switch(run) && !is_postgres(run))
         .map(|run| {
             let result = &run.result;
             let ms = |pick: fn(crate::result::Latency) -> u64| {
@@ -306,7 +311,7 @@ fn workers(results: &Results) -> String {
     let rows: Vec<Vec<String>> = results
         .runs
         .iter()
-        .filter(|run| is_worker(run))
+        .filter(|run| is_worker(run) && !is_postgres(run))
         .map(|run| {
             let result = &run.result;
             vec![

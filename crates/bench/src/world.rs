@@ -15,6 +15,7 @@ use batzen_protocol::{Amount, Currency, Money, Timestamp};
 use crate::BenchError;
 use crate::affinity::Placement;
 use crate::ceiling::Cipher;
+use crate::database::Database;
 use crate::load::{self, Next, Outgoing, Plan, Schedule, Script};
 use crate::progress::Progress;
 use crate::wire;
@@ -57,7 +58,7 @@ pub struct Denom {
 }
 
 /// What a world shall be.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct WorldPlan {
     /// The program whose services are started.
     pub program: PathBuf,
@@ -69,6 +70,10 @@ pub struct WorldPlan {
     pub coins: Vec<CoinKind>,
     /// Whether the exchange's workers run all the time.
     pub with_workers: bool,
+    /// Where the exchange keeps its rows; none: embedded.
+    pub database: Option<Arc<Database>>,
+    /// Processes of the exchange.
+    pub nodes: u32,
     /// Whether the directory stays.
     pub is_kept: bool,
     /// Becomes true when the user has enough.
@@ -80,10 +85,13 @@ pub struct World {
     plan: WorldPlan,
     config: PathBuf,
     bank: Service,
-    exchange: Service,
+    /// The first has the workers, if they run.
+    exchanges: Vec<Service>,
     bank_address: SocketAddr,
-    /// Where the exchange listens.
+    /// Where the exchange listens: its first process.
     pub exchange_address: SocketAddr,
+    /// Where all its processes listen.
+    pub exchange_addresses: Vec<SocketAddr>,
     /// The denominations, in the order of the plan.
     pub denoms: Vec<Denom>,
     /// Keys with which the exchange signs its confirmations.
@@ -119,19 +127,29 @@ impl World {
     /// # Errors
     /// When a service does not start, or ends.
     pub fn start(plan: WorldPlan, progress: &Progress) -> Result<Self, BenchError> {
-        let (bank_port, exchange_port) = (free_port()?, free_port()?);
+        let bank_port = free_port()?;
+        let ports: Vec<u16> = (0..plan.nodes.max(1)).map(|_| free_port()).collect::<Result<_, _>>()?;
+        if ports.len() > 1 && plan.database.is_none() {
+            return Err(BenchError::Usage("several processes of the exchange need a database".into()));
+        }
         std::fs::create_dir_all(&plan.dir).map_err(BenchError::io(&plan.dir))?;
         let dir = plan.dir.canonicalize().map_err(BenchError::io(&plan.dir))?;
         let plan = WorldPlan { dir, ..plan };
-        let mut place = Place { dirs: vec![service::runtime_dir(exchange_port)] };
+        let mut place = Place { dirs: ports.iter().map(|port| service::runtime_dir(*port)).collect() };
         if !plan.is_kept {
             place.dirs.push(plan.dir.clone());
         }
-        let config = plan.dir.join("taler.conf");
-        std::fs::write(&config, configuration(&plan, bank_port, exchange_port))
-            .map_err(BenchError::io(&config))?;
+        let mut configs = Vec::with_capacity(ports.len());
+        for (node, port) in ports.iter().enumerate() {
+            let config =
+                plan.dir.join(if node == 0 { "taler.conf".into() } else { format!("taler-{node}.conf") });
+            std::fs::write(&config, configuration(&plan, bank_port, *port))
+                .map_err(BenchError::io(&config))?;
+            configs.push(config);
+        }
         let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let (bank_address, exchange_address) = (local(bank_port), local(exchange_port));
+        let (bank_address, exchange_address) = (local(bank_port), local(ports[0]));
+        let config = configs[0].clone();
         let conf = config.to_string_lossy().into_owned();
 
         let spinner = progress.waiting("starting the bank");
@@ -148,19 +166,29 @@ impl World {
 
         let total = plan.coins.len();
         let spinner = progress.waiting(&format!("creating keys of {total} denominations"));
-        let mut arguments = vec!["exchange", "serve", "-c", &conf];
-        if !plan.with_workers {
-            arguments.push("--no-workers");
+        if let Some(database) = &plan.database {
+            database.make_tables()?;
         }
-        let mut exchange = Service::start(&plan, "exchange", &arguments, &plan.placement.server)?;
-        exchange.wait_until_ready(exchange_address, "/keys", PATIENCE, &plan.interrupted)?;
-        exchange.wait_until_ready(exchange_address, "/wire", PATIENCE, &plan.interrupted)?;
+        let mut exchanges = Vec::with_capacity(ports.len());
+        for (node, (config, port)) in configs.iter().zip(&ports).enumerate() {
+            let conf = config.to_string_lossy();
+            let mut arguments = vec!["exchange", "serve", "-c", &conf];
+            if !plan.with_workers || node > 0 {
+                arguments.push("--no-workers");
+            }
+            let name = if node == 0 { "exchange".to_owned() } else { format!("exchange-{node}") };
+            let mut exchange = Service::start(&plan, &name, &arguments, &plan.placement.server)?;
+            exchange.wait_until_ready(local(*port), "/keys", PATIENCE, &plan.interrupted)?;
+            exchange.wait_until_ready(local(*port), "/wire", PATIENCE, &plan.interrupted)?;
+            exchanges.push(exchange);
+        }
         let mut world = Self {
             config,
             bank,
-            exchange,
+            exchanges,
             bank_address,
             exchange_address,
+            exchange_addresses: ports.iter().map(|port| local(*port)).collect(),
             denoms: Vec::new(),
             signing_keys: Vec::new(),
             plan,
@@ -171,10 +199,16 @@ impl World {
         Ok(world)
     }
 
-    /// The exchange's process.
+    /// The exchange's processes.
     #[must_use]
-    pub fn exchange_pid(&self) -> u32 {
-        self.exchange.pid()
+    pub fn exchange_pids(&self) -> Vec<u32> {
+        self.exchanges.iter().map(Service::pid).collect()
+    }
+
+    /// The database of the exchange, if it has one.
+    #[must_use]
+    pub fn database(&self) -> Option<&Arc<Database>> {
+        self.plan.database.as_ref()
     }
 
     /// Waits until all denominations are offered.
@@ -273,7 +307,7 @@ impl World {
     #[must_use]
     pub fn set_up_plan(&self, server: SocketAddr) -> Plan {
         Plan {
-            server,
+            servers: vec![server],
             clients: SET_UP_CLIENTS,
             schedule: Schedule::Closed,
             warmup: Duration::ZERO,
@@ -304,7 +338,7 @@ impl World {
             return Err(BenchError::Interrupted);
         }
         self.bank.still_runs()?;
-        self.exchange.still_runs()
+        self.exchanges.iter_mut().try_for_each(Service::still_runs)
     }
 
     /// Ends the services and has the exchange draw up its balance sheet. Returns whether the books add up.
@@ -314,7 +348,7 @@ impl World {
     pub fn finish(mut self, progress: &Progress) -> Result<bool, BenchError> {
         self.still_runs()?;
         let spinner = progress.waiting("ending the services and drawing up the balance sheet");
-        self.exchange.terminate()?;
+        self.exchanges.iter_mut().rev().try_for_each(Service::terminate)?;
         self.bank.terminate()?;
         let conf = self.config.to_string_lossy().into_owned();
         let balanced = service::run(&self.plan, "the balance sheet", &["exchange", "totals", "-c", &conf]);
@@ -495,6 +529,7 @@ WIRE_GATEWAY_AUTH_METHOD = none
 ",
         run = service::runtime_dir(exchange_port).display(),
     );
+    text.extend(plan.database.as_deref().map(Database::configuration));
     for kind in &plan.coins {
         let (name, cipher) = match kind.cipher {
             Cipher::Rsa(bits) => (format!("rsa{bits}"), format!("CIPHER = RSA\nRSA_KEYSIZE = {bits}")),

@@ -96,7 +96,9 @@ impl<S: Script> Thread<S> {
     }
 
     fn open(&self, slot: usize) -> std::io::Result<TcpStream> {
-        let stream = TcpStream::connect_timeout(&self.plan.server, Duration::from_secs(10))?;
+        let servers = &self.plan.servers;
+        let server = &servers[(slot * self.threads + self.index) % servers.len()];
+        let stream = TcpStream::connect_timeout(server, Duration::from_secs(10))?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         epoll::add(&self.epoll, &stream, EventData::new_u64(slot as u64), EventFlags::IN)?;

@@ -75,7 +75,15 @@ impl Script for Pairs {
 
 fn plan(server: SocketAddr, schedule: Schedule, duration: Option<Duration>) -> Plan {
     let kinds = vec![Kind::uncounted("first"), Kind::counted("second")];
-    Plan { server, clients: 5, schedule, warmup: Duration::ZERO, duration, kinds, cores: Vec::new() }
+    Plan {
+        servers: vec![server],
+        clients: 5,
+        schedule,
+        warmup: Duration::ZERO,
+        duration,
+        kinds,
+        cores: Vec::new(),
+    }
 }
 
 fn go(plan: &Plan, scripts: Vec<Pairs>) -> (Outcome, Vec<Pairs>) {

@@ -9,6 +9,7 @@ use serde_json::json;
 use super::workers::{Inside, Place, Shape, measure};
 use super::{Context, fill};
 use crate::BenchError;
+use crate::database::{Database, StoreOptions};
 use crate::options::RunOptions;
 use crate::result::Run;
 
@@ -24,6 +25,9 @@ pub struct AggregatorArgs {
     /// What is made up follows from this number
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Where the exchange keeps its rows.
+    #[command(flatten)]
+    pub store: StoreOptions,
     /// Where it runs, and where the result goes
     #[command(flatten)]
     pub run: RunOptions,
@@ -35,7 +39,8 @@ pub struct AggregatorArgs {
 /// Whatever keeps it from a result.
 pub fn run(args: &AggregatorArgs, context: &Context) -> Result<Run, BenchError> {
     let place = Place::new("aggregator", &args.run)?;
-    let inside = Inside::start(&place, "http://127.0.0.1:9/".to_owned())?;
+    let database = Database::start(&args.store, &place.placement)?;
+    let inside = Inside::start(&place, "http://127.0.0.1:9/".to_owned(), database)?;
     let before = inside.app().store.stats();
     fill::deposits(&inside, args.deposits, args.merchants, args.seed)?;
     let filled = inside.app().store.stats();

@@ -34,8 +34,9 @@ pub struct DepositArgs {
     /// How payments choose among 1,000 merchants
     #[arg(long, value_enum, default_value_t = Merchants::Uniform)]
     merchants: Merchants,
+    /// The load.
     #[command(flatten)]
-    load: LoadOptions,
+    pub load: LoadOptions,
     /// Options of the measurement.
     #[command(flatten)]
     pub run: RunOptions,
@@ -46,7 +47,7 @@ pub struct DepositArgs {
 pub struct BatchDepositArgs {
     /// Coins in a request
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=256))]
-    batch: u32,
+    pub batch: u32,
     /// What both have.
     #[command(flatten)]
     pub deposit: DepositArgs,

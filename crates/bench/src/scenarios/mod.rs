@@ -10,6 +10,8 @@ pub mod aggregator;
 pub mod deposit;
 mod fill;
 pub mod ledger;
+pub mod partitions;
+pub mod pgbench;
 pub mod store;
 pub mod switch;
 pub mod transfer;

@@ -9,6 +9,7 @@ use serde_json::json;
 use super::workers::{BankProcess, Inside, Place, Shape, measure};
 use super::{Context, fill};
 use crate::BenchError;
+use crate::database::{Database, StoreOptions};
 use crate::options::RunOptions;
 use crate::result::Run;
 
@@ -21,6 +22,9 @@ pub struct WirewatchArgs {
     /// What is made up follows from this number
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Where the exchange keeps its rows.
+    #[command(flatten)]
+    pub store: StoreOptions,
     /// Where it runs, and where the result goes
     #[command(flatten)]
     pub run: RunOptions,
@@ -32,10 +36,11 @@ pub struct WirewatchArgs {
 /// Whatever keeps it from a result.
 pub fn run(args: &WirewatchArgs, context: &Context) -> Result<Run, BenchError> {
     let place = Place::new("wirewatch", &args.run)?;
+    let database = Database::start(&args.store, &place.placement)?;
     let data = place.world.join("bank");
     fill::bank(&data, args.credits, args.seed)?;
     let bank = BankProcess::start(context, &place, &data)?;
-    let inside = Inside::start(&place, bank.gateway())?;
+    let inside = Inside::start(&place, bank.gateway(), database)?;
     let shape = Shape {
         scenario: "wirewatch",
         title: format!("wirewatch, {} credits", args.credits),

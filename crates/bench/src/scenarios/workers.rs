@@ -13,6 +13,7 @@ use batzen_engine::Batcher;
 use batzen_exchange::config::{CipherConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig};
 use batzen_exchange::rules::ExchangeRules;
 use batzen_exchange::service::{Exchange, RunningExchange, StartOptions, system_clock};
+use batzen_exchange::storage::StoreConfig;
 use batzen_protocol::{Currency, Money};
 use batzen_store::StoreStats;
 use serde_json::Value;
@@ -21,6 +22,7 @@ use tokio::runtime::Runtime;
 use super::Context;
 use crate::BenchError;
 use crate::affinity::{Placement, on_cores};
+use crate::database::{self, Database};
 use crate::machine::Machine;
 use crate::options::RunOptions;
 use crate::procfs::{CpuTime, resident_bytes};
@@ -192,14 +194,16 @@ pub struct Inside {
     runtime: Runtime,
     exchange: Option<RunningExchange>,
     cores: Vec<usize>,
+    /// Ends after the exchange.
+    database: Option<Database>,
 }
 
 impl Inside {
-    /// Starts it. Its only denomination, number 1, is worth 10 with a deposit fee of 0.01.
+    /// Starts it on a database, or else on the embedded store. Its only denomination, number 1, is worth 10 with a deposit fee of 0.01.
     ///
     /// # Errors
     /// When it does not come up.
-    pub fn start(place: &Place, gateway: String) -> Result<Self, BenchError> {
+    pub fn start(place: &Place, gateway: String, database: Option<Database>) -> Result<Self, BenchError> {
         let cores = place.placement.server.clone();
         let threads = place.placement.server_count();
         let (runtime, exchange) = on_cores(&cores, || -> Result<_, BenchError> {
@@ -215,6 +219,10 @@ impl Inside {
                 .with_coin("coin_ten", money("10"), fees, CipherConfig::Cs)
                 .with_account("exchange-account-1", OUR_PAYTO, gateway);
             config.crypto_threads = 1;
+            if let Some(database) = &database {
+                database.make_tables()?;
+                config.store = StoreConfig::Postgres { url: database.url().to_owned() };
+            }
             let options = StartOptions { workers: false, ..StartOptions::default() };
             let exchange = runtime
                 .block_on(async {
@@ -227,7 +235,7 @@ impl Inside {
                 })?;
             Ok((runtime, exchange))
         })??;
-        Ok(Self { runtime, exchange: Some(exchange), cores })
+        Ok(Self { runtime, exchange: Some(exchange), cores, database })
     }
 
     /// The exchange.
@@ -258,11 +266,12 @@ impl Inside {
         self.runtime.block_on(task).map_err(|error| BenchError::set_up("the worker broke down", error))
     }
 
-    /// Writes the indexes down now, so that the measured part does not.
+    /// Writes the indexes down now, or has the database look at its tables, so that the measured part does not.
     ///
     /// # Errors
     /// When the disk fails.
     pub fn settle(&self) -> Result<(), BenchError> {
+        self.database.as_ref().map_or(Ok(()), Database::settle)?;
         self.app().store.checkpoint().map_err(|error| BenchError::set_up("no checkpoint", error))
     }
 }
@@ -310,6 +319,7 @@ where
     let app = Arc::clone(inside.app());
     let own = std::process::id();
     let (stats, lane) = (app.store.stats(), app.lane.metrics().snapshot());
+    let counted = inside.database.as_ref().map(Database::snapshot);
     let (cpu, resident) = (CpuTime::of(own), resident_bytes(own));
     let bank_cpu = bank.map(|bank| CpuTime::of(bank.pid()));
     let (started, ops_before) = (utc_now(), count(&app));
@@ -325,6 +335,10 @@ where
     let output = inside.run(work);
     let seconds = begin.elapsed().as_secs_f64();
     let after = CpuTime::of(own).since(&cpu);
+    let used = match (counted, inside.database.as_ref().map(Database::snapshot)) {
+        (Some(first), Some(last)) => Some(database::Used::between(first, last)?),
+        _ => None,
+    };
     stop.store(true, Ordering::Relaxed);
     let series = sampler.join().map_err(|_| BenchError::SetUp("the sampler broke down".to_owned()))??;
     let output = output?;
@@ -335,7 +349,8 @@ where
     let grown = app.store.stats();
     let lane_after = app.lane.metrics().snapshot();
     let growth = |value: fn(&StoreStats) -> u64| value(&grown).saturating_sub(value(&stats)) as f64;
-    let server_busy = after.total_ns() as f64 / 1e9 / seconds;
+    let database_ns = used.as_ref().map_or(0, |used| used.cpu_ns);
+    let server_busy = (after.total_ns() + database_ns) as f64 / 1e9 / seconds;
     let client_busy = client_ns.map(|ns| ns as f64 / 1e9 / seconds);
     let server_full = server_busy > 0.9 * place.placement.server_count() as f64;
     let client_full = client_busy.is_some_and(|busy| busy > 0.9 * place.placement.client_count() as f64);
@@ -366,6 +381,11 @@ where
     result.cpu_us_per_op_by_stage = by_role.collect();
     result.client_cpu_us_per_op = client_ns.map(|ns| per_op(ns as f64 / 1e3));
     result.extra = extra;
+    if let (Some(database), Some(used)) = (&inside.database, used) {
+        used.show(&mut result);
+        result.title.push_str(&database.title());
+        result.parameters.extend(database.parameters()?);
+    }
     Ok((Run { path: place.directory.clone(), result, series, latency: Vec::new() }, output))
 }
 

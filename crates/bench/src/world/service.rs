@@ -27,7 +27,7 @@ pub(super) fn runtime_dir(exchange_port: u16) -> PathBuf {
 
 /// A service, and what it says.
 pub(super) struct Service {
-    name: &'static str,
+    name: String,
     child: Child,
     log: PathBuf,
 }
@@ -61,7 +61,7 @@ impl Service {
     /// Starts it on its cores; what it says goes to a file.
     pub(super) fn start(
         plan: &WorldPlan,
-        name: &'static str,
+        name: &str,
         arguments: &[&str],
         cores: &[usize],
     ) -> Result<Self, BenchError> {
@@ -72,7 +72,7 @@ impl Service {
         command.stdout(out).stderr(file);
         let child = affinity::on_cores(cores, || command.spawn())?
             .map_err(|error| BenchError::set_up(&format!("cannot start the {name}"), error))?;
-        Ok(Self { name, child, log })
+        Ok(Self { name: name.to_owned(), child, log })
     }
 
     pub(super) fn pid(&self) -> u32 {

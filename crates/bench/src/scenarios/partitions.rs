@@ -1,0 +1,104 @@
+//! `batzen bench partitions`: the same payments on the embedded store and on PostgreSQL with more and more partitions, and
+//! pgbench on such a server, one after the other.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use clap::Args;
+
+use super::pgbench::{self, PgbenchArgs};
+use super::{Context, deposit};
+use crate::BenchError;
+use crate::database::StoreKind;
+use crate::result::Run;
+
+/// Arguments of `batzen bench partitions`.
+#[derive(Args, Clone, Debug)]
+pub struct PartitionsArgs {
+    /// Numbers of partitions
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "0,1,2,4,8,16,32,64",
+        value_parser = clap::value_parser!(u32).range(0..=64))]
+    pub counts: Vec<u32>,
+    /// Leave the embedded store and pgbench out
+    #[arg(long)]
+    pub postgres_only: bool,
+    /// The payments.
+    #[command(flatten)]
+    pub deposit: deposit::BatchDepositArgs,
+}
+
+/// Runs all; each has a directory below that of the whole.
+///
+/// # Errors
+/// Whatever keeps one of them from a result.
+pub fn run(args: &PartitionsArgs, context: &Context) -> Result<Vec<Run>, BenchError> {
+    let options = &args.deposit.deposit.run;
+    let base = options.out.clone().unwrap_or_else(|| super::default_directory("partitions"));
+    let mut runs = Vec::new();
+    if !args.postgres_only {
+        runs.push(pay(args, context, &base.join("embedded"), |store| store.store = StoreKind::Embedded)?);
+    }
+    for partitions in &args.counts {
+        let directory = base.join(format!("partitions-{partitions:02}"));
+        runs.push(pay(args, context, &directory, |store| {
+            store.store = StoreKind::Postgres;
+            store.partitions = *partitions;
+        })?);
+    }
+    if !args.postgres_only {
+        for script in [pgbench::Script::SimpleUpdate, pgbench::Script::TpcbLike] {
+            let mut run = options.clone();
+            run.out = Some(base.join(format!("pgbench-{script:?}").to_lowercase()));
+            let load = &args.deposit.deposit.load;
+            let (duration, postgres_set) = (load.duration, load.store.postgres_set.clone());
+            let database = None;
+            let args = PgbenchArgs { script, clients: 32, scale: 10, duration, database, postgres_set, run };
+            runs.push(pgbench::run(&args, context)?);
+        }
+    }
+    Ok(runs)
+}
+
+fn pay(
+    args: &PartitionsArgs,
+    context: &Context,
+    directory: &Path,
+    choose: impl FnOnce(&mut crate::database::StoreOptions),
+) -> Result<Run, BenchError> {
+    let mut args = args.deposit.clone();
+    args.deposit.run.out = Some(directory.to_owned());
+    choose(&mut args.deposit.load.store);
+    if args.batch > 1 { deposit::run_batch(&args, context) } else { deposit::run(&args.deposit, context) }
+}
+
+/// What all runs say, in a table; ratios are to the run without partitions.
+#[must_use]
+pub fn summary(runs: &[Run]) -> String {
+    let is_whole = |run: &&Run| run.result.parameters.get("partitions") == Some(&serde_json::json!(0));
+    let whole = runs.iter().filter(|run| run.result.scenario != "pgbench").find(is_whole);
+    let mut text = format!(
+        "{:<48} {:>10} {:>6} {:>9} {:>9} {:>10}\n",
+        "", "a second", "ratio", "CPU µs", "DB µs", "statements"
+    );
+    for run in runs {
+        let result = &run.result;
+        let figure = |name: &str| result.extra.get(name).copied();
+        let shown = |value: Option<f64>, digits: usize| {
+            value.map_or_else(|| "–".to_owned(), |value| format!("{value:.digits$}"))
+        };
+        let ratio = whole.filter(|_| result.scenario != "pgbench");
+        let ratio = ratio.map(|whole| result.ops_per_s / whole.result.ops_per_s);
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "{:<48} {:>10.0} {:>6} {:>9} {:>9} {:>10}",
+            result.title,
+            result.ops_per_s,
+            shown(ratio, 2),
+            shown(result.cpu_us_per_op, 1),
+            shown(figure("database_cpu_us_per_op"), 1),
+            shown(figure("statements_per_op"), 3),
+        );
+    }
+    text
+}
