@@ -13,6 +13,7 @@ use crate::counters::Counters;
 use crate::layout::{Layout, quoted};
 use crate::pool::Pool;
 use crate::schema::Meta;
+use crate::sizes::Known;
 use crate::statements::{SESSION, Statements};
 use crate::{PgError, PgOptions, Target};
 
@@ -58,6 +59,8 @@ pub(crate) struct Database {
     pub owner: Option<i64>,
     /// Set for good when another process has taken an exclusive store over.
     pub lost: AtomicBool,
+    /// What the tables held lately.
+    pub sizes: Known,
 }
 
 impl Database {
@@ -100,6 +103,7 @@ impl Database {
             closed: AtomicBool::new(false),
             owner: None,
             lost: AtomicBool::new(false),
+            sizes: Known::default(),
             options,
         })
     }

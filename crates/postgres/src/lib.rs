@@ -13,6 +13,7 @@
 //! | `socket`, `connection`, `values` | bytes, and the protocol: pipelines of prepared statements, synchronous |
 //! | `pool`, `database` | connections, replaced when worn or lost; waiting for a server that is away |
 //! | `read`, `scan` | plans in one round trip from one snapshot; whole tables |
+//! | `sizes` | rows and sizes of tables for metrics, asked for now and then |
 //! | `batch` | a change set as statements with their parameters |
 //! | `commit` | change sets in one round trip; what became of a commit whose connection was lost |
 //! | `listen` | the store's lock, and notifications |
@@ -34,6 +35,7 @@ mod pool;
 mod read;
 mod scan;
 pub mod schema;
+mod sizes;
 mod socket;
 mod statements;
 mod store;

@@ -8,7 +8,6 @@ use batzen_store::{FrozenRows, IndexKind, RawRecord, Result, StoreError, TableDe
 
 use crate::connection::Connection;
 use crate::database::Database;
-use crate::layout::quoted;
 use crate::read::{bounds, pull_record};
 
 /// How many rows are fetched at once: enough that a round trip does not count, few enough that memory does not.
@@ -16,9 +15,6 @@ const ROWS_AT_ONCE: i32 = 2_000;
 
 /// How many positions are read at once.
 const POSITIONS_AT_ONCE: usize = 10_000;
-
-/// Below this size a table is counted row by row where an estimate would do.
-const COUNTED_BYTES: i64 = 8 << 20;
 
 /// A transaction on a connection of its own, whose snapshot shows the rows.
 pub(crate) struct Frozen {
@@ -94,34 +90,6 @@ impl Database {
             })
         })?;
         Ok(rows)
-    }
-
-    /// As the last analysis of the table and the counts since have it; exact for small tables.
-    pub fn count_about(&self, table: &'static TableDef) -> Result<u64> {
-        let name = self.statements(table)?.layout.table().replace('\'', "''");
-        let text = format!(
-            "SELECT sum(pg_relation_size(c.oid))::text, sum(greatest(c.reltuples, s.n_live_tup, 0))::bigint::text FROM \
-             pg_partition_tree('{name}'::regclass) p JOIN pg_class c ON c.oid = p.relid LEFT JOIN pg_stat_all_tables s ON \
-             s.relid = c.oid WHERE p.isleaf"
-        );
-        let rows = self.with_reader(|connection| connection.query_text(&text))?;
-        let number = |at: usize| rows.first()?.get(at)?.as_ref()?.parse::<i64>().ok();
-        match (number(0), number(1)) {
-            (Some(size), Some(rows)) if size >= COUNTED_BYTES => Ok(rows.cast_unsigned()),
-            _ => self.count_rows(table),
-        }
-    }
-
-    /// The size of all tables and indexes, in bytes.
-    pub fn size(&self) -> Result<u64> {
-        let text = format!(
-            "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint::text FROM pg_class c WHERE c.relnamespace = \
-             '{}'::regnamespace AND c.relkind = 'r'",
-            quoted(&self.options.schema).replace('\'', "''")
-        );
-        let rows = self.with_reader(|connection| connection.query_text(&text))?;
-        let size = rows.first().and_then(|row| row.first()?.as_ref()?.parse().ok());
-        size.ok_or_else(|| StoreError::Backend("no size".into()))
     }
 
     pub fn positions(

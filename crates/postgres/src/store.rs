@@ -15,6 +15,7 @@ use crate::Target;
 use crate::database::Database;
 use crate::listen::{Listener, take_lock};
 use crate::schema::{self, Upkeep};
+use crate::sizes::sizes;
 
 /// Who else may work on the store at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,7 +187,8 @@ impl Backend for PostgresStore {
     }
 
     fn count_estimate(&self, table: &'static TableDef) -> Result<u64> {
-        self.database.count_about(table)
+        let sizes = sizes(&self.database)?;
+        sizes.rows.get(&table.id).copied().map_or_else(|| self.database.count_rows(table), Ok)
     }
 
     fn vshard(&self, shard_key: &[u8]) -> u16 {
@@ -220,19 +222,18 @@ impl Backend for PostgresStore {
         self.database.commit(changes)
     }
 
-    /// Rows and sizes are what the server says at the moment; none while it is away.
+    /// Rows and sizes are what the server has said lately; none if it never did.
     fn stats(&self) -> StoreStats {
         let database = &self.database;
-        let rows = |def| database.count_about(def).unwrap_or(0);
-        let size = database.size().unwrap_or(0);
+        let sizes = sizes(database).unwrap_or_default();
         let (_, waited_ns) = database.counters.commit_times.reading();
         StoreStats {
-            rows: database.tables().iter().map(|statements| rows(statements.layout.def)).sum(),
+            rows: sizes.rows.values().sum(),
             commits_total: database.counters.commits.get(),
             changes_total: database.counters.changes.get(),
             sync_us_total: waited_ns / 1_000,
-            disk_bytes: size,
-            live_bytes: size,
+            disk_bytes: sizes.bytes,
+            live_bytes: sizes.bytes,
             ..StoreStats::default()
         }
     }

@@ -1,0 +1,121 @@
+//! Rows and sizes of the tables as metrics show them: asked for now and then, since a schema of many partitions takes the
+//! server a good part of a second, and never while somebody waits who has an older answer.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use batzen_store::{Result, StoreError, TableDef};
+
+use crate::database::Database;
+use crate::layout::quoted;
+
+/// Below this size a table is counted row by row where an estimate would do.
+const COUNTED_BYTES: i64 = 1 << 20;
+
+/// An answer is good for so many times as long as it took, so that asking costs the server a hundredth of its time; but not
+/// longer than [`GOOD_MAX`].
+const GOOD_FACTOR: u32 = 100;
+const GOOD_MAX: Duration = Duration::from_secs(300);
+
+/// What the tables hold.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sizes {
+    /// Rows of each table by its number.
+    pub rows: HashMap<u16, u64>,
+    /// All tables with their indexes, in bytes.
+    pub bytes: u64,
+}
+
+/// The last answer.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    sizes: Option<Arc<Sizes>>,
+    good_until: Option<Instant>,
+    is_asking: bool,
+}
+
+/// What is known, and asks again beside the caller if that is old. The first caller waits.
+///
+/// # Errors
+/// When nothing is known yet and the server does not answer.
+pub(crate) fn sizes(database: &Arc<Database>) -> Result<Arc<Sizes>> {
+    let known = {
+        let mut state = database.sizes.state();
+        let is_old = state.good_until.is_none_or(|until| until < Instant::now());
+        let known = state.sizes.clone();
+        if is_old && known.is_some() && !state.is_asking {
+            state.is_asking = true;
+            let database = Arc::clone(database);
+            let ask = move || {
+                if let Err(error) = ask(&database) {
+                    tracing::debug!(%error, "the sizes of tables are not known at present");
+                }
+            };
+            if std::thread::Builder::new().name("store-sizes".into()).spawn(ask).is_err() {
+                state.is_asking = false;
+            }
+        }
+        known
+    };
+    known.map_or_else(|| ask(database), Ok)
+}
+
+fn ask(database: &Database) -> Result<Arc<Sizes>> {
+    let begin = Instant::now();
+    let sizes = database.ask_sizes().map(Arc::new);
+    let mut state = database.sizes.state();
+    state.is_asking = false;
+    state.good_until = Some(Instant::now() + (GOOD_FACTOR * begin.elapsed()).min(GOOD_MAX));
+    if let Ok(sizes) = &sizes {
+        state.sizes = Some(Arc::clone(sizes));
+    }
+    sizes
+}
+
+impl Known {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Database {
+    fn ask_sizes(&self) -> Result<Sizes> {
+        let literal = |name: String| format!("'{}'", name.replace('\'', "''"));
+        let names: Vec<String> =
+            self.tables().iter().map(|statements| literal(statements.layout.table())).collect();
+        let text = format!(
+            "SELECT coalesce(s.bytes, 0)::text, coalesce(s.rows, 0)::bigint::text FROM unnest(ARRAY[{}]::text[]) WITH \
+             ORDINALITY AS n(name, ord) CROSS JOIN LATERAL (SELECT sum(pg_relation_size(c.oid)) AS bytes, \
+             sum(greatest(c.reltuples, pg_stat_get_live_tuples(c.oid), 0)) AS rows FROM \
+             pg_partition_tree(n.name::regclass) p JOIN pg_class c ON c.oid = p.relid WHERE p.isleaf) s ORDER BY n.ord",
+            names.join(", ")
+        );
+        let found = self.with_reader(|connection| connection.query_text(&text))?;
+        let number = |row: &[Option<String>], at: usize| row.get(at)?.as_ref()?.parse::<i64>().ok();
+        let mut rows = HashMap::with_capacity(found.len());
+        for (statements, row) in self.tables().iter().zip(&found) {
+            let def: &'static TableDef = statements.layout.def;
+            let count = match (number(row, 0), number(row, 1)) {
+                (Some(0), _) => 0,
+                (Some(bytes), Some(rows)) if bytes >= COUNTED_BYTES => rows.cast_unsigned(),
+                _ => self.count_rows(def)?,
+            };
+            rows.insert(def.id, count);
+        }
+        let text = format!(
+            "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint::text FROM pg_class c WHERE c.relnamespace = \
+             {}::regnamespace AND c.relkind = 'r'",
+            literal(quoted(&self.options.schema))
+        );
+        let found = self.with_reader(|connection| connection.query_text(&text))?;
+        let bytes = found.first().and_then(|row| number(row, 0));
+        let bytes = bytes.ok_or_else(|| StoreError::Backend("no size".into()))?;
+        Ok(Sizes { rows, bytes: bytes.cast_unsigned() })
+    }
+}
