@@ -4,6 +4,8 @@
 //! Private keys leave this module only as handles inside a [`HeldKey`] or [`SigningKey`]; their bytes go to key files
 //! and, encrypted, to signers that follow this one ([`SecurityModules::export`]), and nowhere else.
 
+mod handover;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -20,6 +22,8 @@ use crate::config::{CipherConfig, KeysConfig, SectionConfig};
 use crate::files::{self, KeyFileError, KeyKind, StoredKey};
 use crate::listing::{DenomInfo, Listing, ModuleKeys, SigningInfo};
 use crate::schedule::Schedule;
+
+pub use handover::Secret;
 
 /// Why keys could not be made, loaded or erased.
 #[derive(Debug, thiserror::Error)]
@@ -101,16 +105,6 @@ struct OwnKeys {
     rsa: ExpandedSigner,
     cs: ExpandedSigner,
     eddsa: ExpandedSigner,
-}
-
-/// A private key on its way between signers of one exchange.
-pub enum Secret {
-    /// The modules' own keys: RSA, Clause Blind Schnorr, EdDSA.
-    Modules([Zeroizing<[u8; 32]>; 3]),
-    /// A denomination key.
-    Denomination(Cipher, String, StoredKey),
-    /// An online signing key.
-    Signing(StoredKey),
 }
 
 /// The keys of one section, by anchor.
@@ -554,92 +548,6 @@ impl SecurityModules {
         for key in self.signing_keys() {
             let until = signing_until(&key.info.exchange_pub).unwrap_or_else(|| key.signs_until());
             if until < now {
-                self.lock().signing.remove(&key.info.anchor);
-                files::erase(&self.eddsa_dir, key.info.anchor)?;
-                erased += 1;
-            }
-        }
-        Ok(erased)
-    }
-
-    /// The modules' own private keys, for a follower.
-    pub fn export_own(&self) -> Option<Secret> {
-        let own = self.own.get()?;
-        let seed = |signer: &ExpandedSigner| Zeroizing::new(*signer.private_key().as_bytes());
-        Some(Secret::Modules([seed(&own.rsa), seed(&own.cs), seed(&own.eddsa)]))
-    }
-
-    /// A denomination's private key, for a follower.
-    ///
-    /// # Errors
-    /// When memory is out.
-    pub fn export(key: &HeldKey) -> Result<Secret, CryptoError> {
-        let stored =
-            StoredKey { anchor: key.info.anchor, duration: key.stored, secret: key.secret.to_bytes()? };
-        Ok(Secret::Denomination(key.cipher(), key.info.section.clone(), stored))
-    }
-
-    /// An online signing key, for a follower.
-    pub fn export_signing(key: &SigningKey) -> Secret {
-        let secret = Zeroizing::new(key.signer.private_key().as_bytes().to_vec());
-        Secret::Signing(StoredKey { anchor: key.info.anchor, duration: key.stored, secret })
-    }
-
-    /// Takes over a private key from the primary signer: stores it, then holds it. The modules' own keys are taken once and
-    /// never replaced.
-    ///
-    /// # Errors
-    /// When it cannot be stored, or is no key.
-    pub async fn adopt(&self, secret: &Secret) -> Result<(), KeyError> {
-        let _one_run = self.generating.lock().await;
-        match secret {
-            Secret::Modules(keys) => {
-                if self.own.get().is_none() {
-                    for (path, key) in self.own_paths.iter().zip(keys) {
-                        if let Some(directory) = path.parent() {
-                            files::create_private_directory(directory)?;
-                        }
-                        files::write_private_file(path, key.as_slice())?;
-                    }
-                    self.create_own()?;
-                }
-                Ok(())
-            }
-            Secret::Denomination(cipher, section, stored) => {
-                let directory = self.directory(*cipher).join(section);
-                // Nothing is stored that would not load.
-                decode(*cipher, &stored.secret)
-                    .map_err(|source| KeyError::Crypto { path: directory.clone(), source })?;
-                files::store(&directory, kind_of(*cipher), stored)?;
-                self.insert_denomination(*cipher, section, stored)
-            }
-            Secret::Signing(stored) => {
-                files::store(&self.eddsa_dir, KeyKind::Eddsa, stored)?;
-                self.insert_signing(stored)
-            }
-        }
-    }
-
-    /// Erases every key for which neither `keeps` nor `keeps_signing` holds: what the primary signer has no longer.
-    ///
-    /// # Errors
-    /// When a file cannot be erased.
-    pub async fn retain(
-        &self,
-        keeps: impl Fn(&DenomInfo) -> bool + Send,
-        keeps_signing: impl Fn(&SigningInfo) -> bool + Send,
-    ) -> Result<usize, KeyError> {
-        let _one_run = self.generating.lock().await;
-        let mut erased = 0;
-        for key in self.denominations() {
-            if !keeps(&key.info) {
-                self.forget(&key);
-                self.erase_file(&key.info)?;
-                erased += 1;
-            }
-        }
-        for key in self.signing_keys() {
-            if !keeps_signing(&key.info) {
                 self.lock().signing.remove(&key.info.anchor);
                 files::erase(&self.eddsa_dir, key.info.anchor)?;
                 erased += 1;
