@@ -92,8 +92,9 @@ impl Database {
         let text = format!(
             "SELECT coalesce(s.bytes, 0)::text, coalesce(s.rows, 0)::bigint::text FROM unnest(ARRAY[{}]::text[]) WITH \
              ORDINALITY AS n(name, ord) CROSS JOIN LATERAL (SELECT sum(pg_relation_size(c.oid)) AS bytes, \
-             sum(greatest(c.reltuples, pg_stat_get_live_tuples(c.oid), 0)) AS rows FROM \
-             pg_partition_tree(n.name::regclass) p JOIN pg_class c ON c.oid = p.relid WHERE p.isleaf) s ORDER BY n.ord",
+             sum(greatest(c.reltuples, pg_stat_get_live_tuples(c.oid), 0)) AS rows FROM (SELECT n.name::regclass::oid AS \
+             oid UNION SELECT relid::oid FROM pg_partition_tree(n.name::regclass)) p JOIN pg_class c ON c.oid = p.oid \
+             WHERE c.relkind = 'r') s ORDER BY n.ord",
             names.join(", ")
         );
         let found = self.with_reader(|connection| connection.query_text(&text))?;
