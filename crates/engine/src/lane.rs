@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use batzen_store::{CommitOutcome, Store, StoreError};
 use tokio::sync::oneshot;
@@ -11,9 +11,17 @@ use tokio::sync::oneshot;
 use crate::inbox::Inbox;
 use crate::{Clock, Evidence, LaneMetrics, Plan, Rules, WorkingSet};
 
-/// How often a batch is run again because other nodes inserted its rows first, or a command because its evidence was
-/// overtaken, before the store is declared unusable.
+/// How often a command is executed again because others changed its rows first, or because its evidence was overtaken, before
+/// it is answered with an error.
 const ATTEMPTS_MAX: u32 = 100;
+
+/// How often a batch of several commands loses the race for its rows before it is halved, so that a large one is not overtaken
+/// for ever by small ones.
+const LOSSES_MAX: u32 = 3;
+
+/// How long a single command that lost so often waits before the next attempt, for each loss, and for how many at most.
+const LOSS_PAUSE: Duration = Duration::from_micros(100);
+const LOSS_PAUSES_MAX: u32 = 50;
 
 /// How often the history of a refused command is read while the lane goes on. After that the lane reads it itself,
 /// between two batches, where nothing changes.
@@ -44,7 +52,8 @@ pub enum EngineError {
     /// The lane has ended. Whether the command took effect is unknown only if it had been accepted before.
     #[error("the store is shutting down")]
     Stopped,
-    /// The store could not be read or written. Nothing of the batch was done.
+    /// The store could not be read or written. Nothing of the command was done, unless the store is
+    /// [unavailable](StoreError::Unavailable): then nobody knows, and a repeat finds out.
     #[error("store: {0}")]
     Store(Arc<StoreError>),
 }
@@ -58,27 +67,43 @@ pub struct Batcher<R: Rules> {
 }
 
 /// What became of one command.
-type Verdict<R> = Result<<R as Rules>::Outcome, <R as Rules>::Refusal>;
+pub(crate) type Verdict<R> = Result<<R as Rules>::Outcome, <R as Rules>::Refusal>;
 
 impl<R: Rules> Batcher<R> {
     /// A pipeline of these rules over this store.
     pub fn new(rules: Arc<R>, store: Store) -> Self {
-        Self { rules, store, metrics: Arc::default() }
+        Self::counting(rules, store, Arc::default())
+    }
+
+    fn counting(rules: Arc<R>, store: Store, metrics: Arc<LaneMetrics>) -> Self {
+        Self { rules, store, metrics }
+    }
+
+    /// The counters.
+    pub fn metrics(&self) -> &LaneMetrics {
+        &self.metrics
     }
 
     /// Executes the commands as one batch (and those whose refusal was overtaken in further ones), durably.
+    ///
+    /// # Errors
+    /// When the store fails, or others overtake a command again and again. Some of the commands may have been decided then; a
+    /// repeat finds out.
     pub fn run(&self, commands: &[R::Command], clock: &dyn Clock) -> Result<Vec<Verdict<R>>, StoreError> {
         let mut verdicts: Vec<Option<Verdict<R>>> = commands.iter().map(|_| None).collect();
         let mut open: Vec<usize> = (0..commands.len()).collect();
         let mut attempts = 0;
         while !open.is_empty() {
             attempts += 1;
-            assert!(attempts <= ATTEMPTS_MAX, "a command was overtaken {ATTEMPTS_MAX} times in one batch");
+            if attempts > ATTEMPTS_MAX {
+                return Err(overtaken_again_and_again());
+            }
             let batch: Vec<&R::Command> = open.iter().map(|index| &commands[*index]).collect();
-            let results = self.batch(&batch, clock)?;
             let mut again = Vec::new();
-            for (index, mut result) in open.drain(..).zip(results) {
-                // Nothing changes between two batches, so a history that does not fit here never will: it is answered.
+            for (index, result) in open.drain(..).zip(self.batch(&batch, clock)) {
+                let mut result = result.map_err(unshared)?;
+                // Where commits come through this lane alone nothing changes between two batches; else a history is of one
+                // moment. So one that does not fit here never will: it is answered.
                 if let Err(refusal) = &mut result
                     && self.rules.needs_evidence(refusal)
                     && self.rules.evidence(&commands[index], refusal, &self.store)? == Evidence::Rerun
@@ -94,11 +119,46 @@ impl<R: Rules> Batcher<R> {
         Ok(verdicts.into_iter().map(|verdict| verdict.expect("every command has a verdict")).collect())
     }
 
-    /// Prefetch, execute, commit. Repeats when another node changed one of the rows in between, and halves a batch that is
-    /// larger than the store takes in one commit.
-    fn batch(&self, commands: &[&R::Command], clock: &dyn Clock) -> Result<Vec<Verdict<R>>, StoreError> {
-        let mut overtaken = None;
-        for _ in 0..ATTEMPTS_MAX {
+    /// Prefetch, execute, commit. Repeats when somebody else changed one of the rows in between, and halves a batch that lost
+    /// this race several times (a small one is quicker and touches fewer rows) or is larger than the store takes in one commit.
+    /// One result for each command, since the halves of a batch may end differently.
+    fn batch(&self, commands: &[&R::Command], clock: &dyn Clock) -> Vec<Decided<R>> {
+        let mut losses = 0;
+        loop {
+            match self.attempt(commands, clock) {
+                Ok(verdicts) => return verdicts.into_iter().map(Ok).collect(),
+                Err(Failure::Overtaken(error)) => {
+                    self.metrics.conflict();
+                    losses += 1;
+                    if losses >= LOSSES_MAX && commands.len() > 1 {
+                        return self.halves(commands, clock);
+                    }
+                    if losses >= ATTEMPTS_MAX {
+                        return all::<R>(commands, error);
+                    }
+                    if losses >= LOSSES_MAX {
+                        // Whoever wins makes progress; this one steps back a little more each time.
+                        std::thread::sleep(LOSS_PAUSE * losses.min(LOSS_PAUSES_MAX));
+                    }
+                }
+                Err(Failure::Store(StoreError::TooLarge { .. })) if commands.len() > 1 => {
+                    return self.halves(commands, clock);
+                }
+                Err(Failure::Store(error)) => return all::<R>(commands, error),
+            }
+        }
+    }
+
+    fn halves(&self, commands: &[&R::Command], clock: &dyn Clock) -> Vec<Decided<R>> {
+        let (first, second) = commands.split_at(commands.len() / 2);
+        let mut results = self.batch(first, clock);
+        results.extend(self.batch(second, clock));
+        results
+    }
+
+    fn attempt(&self, commands: &[&R::Command], clock: &dyn Clock) -> Result<Vec<Verdict<R>>, Failure> {
+        let mut is_up_to_date = false;
+        loop {
             let start = Instant::now();
             let mut plan = Plan::default();
             for command in commands {
@@ -120,28 +180,26 @@ impl<R: Rules> Batcher<R> {
                     verdict
                 })
                 .collect();
+            if refusals > 0 && !is_up_to_date {
+                is_up_to_date = true;
+                let mut learned = false;
+                for refusal in verdicts.iter().filter_map(|verdict| verdict.as_ref().err()) {
+                    learned |= self.rules.learn(refusal, &self.store)?;
+                }
+                if learned {
+                    continue;
+                }
+            }
             let changes = rows.changes();
             let executed = Instant::now();
             match self.store.commit(&changes) {
                 Ok(CommitOutcome::Committed) => self.rules.committed(&changes),
                 Ok(CommitOutcome::Conflict(rows)) => {
                     let (table, key) = rows.into_iter().next().expect("a conflict names the rows");
-                    overtaken = Some(StoreError::Stale { table: table.name, key });
-                    self.metrics.conflict();
-                    continue;
+                    return Err(Failure::Overtaken(StoreError::Stale { table: table.name, key }));
                 }
-                Err(error @ StoreError::Stale { .. }) => {
-                    overtaken = Some(error);
-                    self.metrics.conflict();
-                    continue;
-                }
-                Err(StoreError::TooLarge { .. }) if commands.len() > 1 => {
-                    let (first, second) = commands.split_at(commands.len() / 2);
-                    let mut verdicts = self.batch(first, clock)?;
-                    verdicts.extend(self.batch(second, clock)?);
-                    return Ok(verdicts);
-                }
-                Err(error) => return Err(error),
+                Err(error @ StoreError::Stale { .. }) => return Err(Failure::Overtaken(error)),
+                Err(error) => return Err(Failure::Store(error)),
             }
             self.metrics.batch(
                 commands.len() as u64,
@@ -150,8 +208,43 @@ impl<R: Rules> Batcher<R> {
             );
             return Ok(verdicts);
         }
-        Err(overtaken.expect("a batch is only repeated when it was overtaken"))
     }
+}
+
+/// What became of one command of a batch.
+type Decided<R> = Result<Verdict<R>, Arc<StoreError>>;
+
+/// Why an attempt at a batch came to nothing.
+enum Failure {
+    /// Somebody else changed one of its rows.
+    Overtaken(StoreError),
+    Store(StoreError),
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+fn all<R: Rules>(commands: &[&R::Command], error: StoreError) -> Vec<Decided<R>> {
+    let error = Arc::new(error);
+    commands.iter().map(|_| Err(Arc::clone(&error))).collect()
+}
+
+fn overtaken_again_and_again() -> StoreError {
+    StoreError::Backend(format!("a command was overtaken {ATTEMPTS_MAX} times"))
+}
+
+/// The error itself, or one that says the same.
+fn unshared(error: Arc<StoreError>) -> StoreError {
+    Arc::try_unwrap(error).unwrap_or_else(|error| match &*error {
+        StoreError::Unavailable(reason) => StoreError::Unavailable(reason.clone()),
+        StoreError::Full(reason) => StoreError::Full(reason.clone()),
+        StoreError::Stopped(reason) => StoreError::Stopped(reason.clone()),
+        StoreError::Stale { table, key } => StoreError::Stale { table, key: key.clone() },
+        other => StoreError::Backend(other.to_string()),
+    })
 }
 
 /// What the lane answers: the verdict, or the command back whose evidence was overtaken.
@@ -207,13 +300,25 @@ impl<R: Rules> Lane<R> {
     /// # Panics
     /// When the operating system refuses to start a thread.
     pub fn start(rules: Arc<R>, store: Store, clock: Arc<dyn Clock>, options: LaneOptions) -> Self {
+        let metrics = Arc::<LaneMetrics>::default();
+        metrics.limits(options.queue_commands_max, options.batch_commands_max);
+        Self::start_one(rules, store, clock, options, metrics, 0)
+    }
+
+    /// Starts lane number `number` of several, which share their counters.
+    pub(crate) fn start_one(
+        rules: Arc<R>,
+        store: Store,
+        clock: Arc<dyn Clock>,
+        options: LaneOptions,
+        metrics: Arc<LaneMetrics>,
+        number: usize,
+    ) -> Self {
         assert!(options.queue_commands_max > 0 && options.batch_commands_max > 0, "limits are positive");
         let (queue, receiver) = sync_channel(options.queue_commands_max);
         // Who gives up waiting leaves a place taken until the thread comes by, so this queue needs a limit of its own.
         let (refused, to_prove) = sync_channel(options.queue_commands_max);
-        let batcher = Batcher::new(rules, store.clone());
-        let metrics = Arc::clone(&batcher.metrics);
-        metrics.limits(options.queue_commands_max, options.batch_commands_max);
+        let batcher = Batcher::counting(rules, store.clone(), Arc::clone(&metrics));
         let prover =
             Prover { rules: Arc::clone(&batcher.rules), store: store.clone(), metrics: Arc::clone(&metrics) };
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
@@ -221,9 +326,12 @@ impl<R: Rules> Lane<R> {
             builder.spawn(work).expect("the operating system starts the lane's threads")
         };
         let mut inbox = Inbox::new(receiver, options.queue_commands_max);
-        let lane = move || run(&batcher, &mut inbox, &refused, clock.as_ref(), options.batch_commands_max);
-        let threads =
-            vec![spawn("lane", Box::new(lane)), spawn("evidence", Box::new(move || prover.run(&to_prove)))];
+        let max = options.batch_commands_max;
+        let lane = move || run(&batcher, &mut inbox, &refused, clock.as_ref(), max, number);
+        let threads = vec![
+            spawn(&format!("lane-{number}"), Box::new(lane)),
+            spawn("evidence", Box::new(move || prover.run(&to_prove))),
+        ];
         Self { queue, metrics, store, threads: Arc::new(Threads(std::sync::Mutex::new(threads))) }
     }
 
@@ -350,24 +458,31 @@ fn run<R: Rules>(
     refused: &SyncSender<Refused<R>>,
     clock: &dyn Clock,
     batch_commands_max: usize,
+    number: usize,
 ) {
     let mut jobs: Vec<Job<R>> = Vec::new();
     let is_background = |job: &Job<R>| batcher.rules.is_background(&job.command);
     while let Some(taken) = inbox.take(&mut jobs, batch_commands_max, is_background) {
         batcher.metrics.dequeued(jobs.len() as u64);
-        batcher.metrics.served_clients(taken.beside_clients);
+        batcher.metrics.served_clients(number, taken.beside_clients);
         // Those whose evidence was overtaken too often are decided and proved in one go.
         let at_once = jobs.extract_if(.., |job| job.reads >= READS_BESIDE_MAX).collect::<Vec<_>>();
         if !jobs.is_empty() {
             let commands: Vec<&R::Command> = jobs.iter().map(|job| &job.command).collect();
             let results = guarded(|| batcher.batch(&commands, clock));
-            match results {
-                Ok(verdicts) => {
-                    for (job, verdict) in jobs.drain(..).zip(verdicts) {
-                        answer(batcher, refused, job, verdict);
+            let mut failure: Option<Arc<StoreError>> = None;
+            for (job, result) in jobs.drain(..).zip(results) {
+                match result {
+                    Ok(verdict) => answer(batcher, refused, job, verdict),
+                    Err(error) => {
+                        // One line for a whole batch.
+                        if failure.as_ref().is_none_or(|last| !Arc::ptr_eq(last, &error)) {
+                            tracing::error!(%error, "batch not committed");
+                        }
+                        failure = Some(Arc::clone(&error));
+                        fail(batcher, job, error);
                     }
                 }
-                Err(error) => fail(batcher, jobs.drain(..), error),
             }
         }
         for Job { command, answer, reads } in at_once {
@@ -376,7 +491,7 @@ fn run<R: Rules>(
                     let verdict = verdicts.pop().expect("one verdict a command");
                     let _ = answer.send(Ok(Answer::Decided(verdict)));
                 }
-                Err(error) => fail(batcher, [Job { command, answer, reads }], error),
+                Err(error) => fail(batcher, Job { command, answer, reads }, Arc::new(error)),
             }
         }
         inbox.done(&taken);
@@ -412,14 +527,8 @@ fn answer<R: Rules>(
     }
 }
 
-/// Answers jobs of a batch that was not committed.
-fn fail<R: Rules>(batcher: &Batcher<R>, jobs: impl IntoIterator<Item = Job<R>>, error: StoreError) {
-    let error = EngineError::Store(Arc::new(error));
-    let mut commands = 0_u64;
-    for job in jobs {
-        commands += 1;
-        let _ = job.answer.send(Err(error.clone()));
-    }
-    batcher.metrics.failed(commands);
-    tracing::error!(%error, commands, "batch not committed");
+/// Answers a command that was not decided.
+fn fail<R: Rules>(batcher: &Batcher<R>, job: Job<R>, error: Arc<StoreError>) {
+    batcher.metrics.failed();
+    let _ = job.answer.send(Err(EngineError::Store(error)));
 }

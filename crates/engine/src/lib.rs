@@ -11,17 +11,23 @@
 //! Under light load a batch is one command (low latency); under heavy load it grows by itself (high throughput). While
 //! clients are served, background work ([`Rules::is_background`]) comes in such portions that a batch takes few milliseconds.
 //!
+//! A store in this process has one lane. On a database [`Lanes`] are several: while one waits for its commit, another executes.
+//! Each command goes to the lane of its owner's virtual shard. Other lanes and other nodes commit at any time; whoever changes a
+//! row that has changed since it was read executes again.
+//!
 //! This crate knows neither money nor HTTP. Invariants: a row is read from the store at most once a batch; nothing
 //! mutable is kept between batches; no answer leaves before the commit of its batch has returned.
 
 mod inbox;
 mod lane;
+mod lanes;
 mod machine_lane;
 mod metrics;
 mod pool;
 mod working_set;
 
 pub use lane::{Batcher, EngineError, Lane, LaneOptions};
+pub use lanes::{LANES_MAX, Lanes};
 pub use machine_lane::{LaneMachine, LaneRefusal, MachineLane, MachineLaneMetrics, MachineLaneOptions};
 pub use metrics::{LaneMetrics, LaneSnapshot};
 pub use pool::{Collector, CollectorOptions, CpuPool, PoolBusy, TURN_NS, Ticket, WorkSnapshot, run_long};
@@ -53,6 +59,19 @@ pub trait Rules: Send + Sync + 'static {
     /// Whether nobody waits for the answer to this command but a worker: a batch with other commands takes in few of them.
     fn is_background(&self, _command: &Self::Command) -> bool {
         false
+    }
+
+    /// The shard key that owns what this command is about (a coin, a reserve): commands of one owner go through one lane, in
+    /// their order. None: nobody owns it, it goes through the first lane. Order is a matter of speed, not of safety: a lane
+    /// that is overtaken by another one executes again.
+    fn shard_key<'a>(&self, _command: &'a Self::Command) -> Option<&'a [u8]> {
+        None
+    }
+
+    /// Brings up to date what the rules keep in memory beside rows and what may have caused this refusal, because another
+    /// process added it: whether something was missing, so that the batch is worth executing again.
+    fn learn(&self, _refusal: &Self::Refusal, _store: &Store) -> Result<bool, StoreError> {
+        Ok(false)
     }
 
     /// Is told what a batch has changed, once that is durable and before any of its commands is answered: for running sums.

@@ -1,11 +1,11 @@
 //! Counters of a lane: what the operator needs to see whether batching works.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use batzen_metrics::{Counter, Gauge, Histogram, Page};
 
-/// Counters of one lane since its start. Cheap to update, read with [`LaneMetrics::snapshot`].
+/// Counters of one lane, or of all lanes of a service together, since its start. Cheap to update, read with [`LaneMetrics::snapshot`].
 #[derive(Debug)]
 pub struct LaneMetrics {
     commands: Counter,
@@ -14,7 +14,8 @@ pub struct LaneMetrics {
     conflicts: Counter,
     rejected: Counter,
     failed: Counter,
-    serves_clients: AtomicBool,
+    /// One bit for each lane that does.
+    serves_clients: AtomicU64,
     queued: AtomicU64,
     queue_limit: Gauge,
     batch_limit: Gauge,
@@ -33,7 +34,7 @@ impl Default for LaneMetrics {
             conflicts: Counter::default(),
             rejected: Counter::default(),
             failed: Counter::default(),
-            serves_clients: AtomicBool::new(false),
+            serves_clients: AtomicU64::new(0),
             queued: AtomicU64::new(0),
             queue_limit: Gauge::default(),
             batch_limit: Gauge::default(),
@@ -55,7 +56,7 @@ pub struct LaneSnapshot {
     pub refusals: u64,
     /// Commands executed again because their evidence no longer proved the refusal.
     pub reruns: u64,
-    /// Batches run again because another node had inserted one of their rows.
+    /// Batches run again because another node or lane had changed one of their rows: lost races.
     pub conflicts: u64,
     /// Commands turned away because the queue was full.
     pub rejected: u64,
@@ -85,21 +86,26 @@ impl LaneMetrics {
         self.queued.fetch_sub(count, Relaxed);
     }
 
-    pub(crate) fn served_clients(&self, does: bool) {
-        self.serves_clients.store(does, Relaxed);
+    pub(crate) fn served_clients(&self, lane: usize, does: bool) {
+        let bit = 1 << (lane % 64);
+        if does {
+            self.serves_clients.fetch_or(bit, Relaxed);
+        } else {
+            self.serves_clients.fetch_and(!bit, Relaxed);
+        }
     }
 
     /// Whether clients' commands came shortly before the latest batch: whoever works in the background then leaves them room.
     pub fn serves_clients(&self) -> bool {
-        self.serves_clients.load(Relaxed)
+        self.serves_clients.load(Relaxed) != 0
     }
 
     pub(crate) fn rejected(&self) {
         self.rejected.inc();
     }
 
-    pub(crate) fn failed(&self, commands: u64) {
-        self.failed.add(commands);
+    pub(crate) fn failed(&self) {
+        self.failed.inc();
     }
 
     pub(crate) fn conflict(&self) {
@@ -143,7 +149,11 @@ impl LaneMetrics {
         page.count("batzen_lane_commands_total", "Commands decided", &self.commands);
         page.count("batzen_lane_refusals_total", "Commands refused by a rule", &self.refusals);
         page.count("batzen_lane_reruns_total", "Commands executed again for their evidence", &self.reruns);
-        page.count("batzen_lane_conflicts_total", "Batches run again", &self.conflicts);
+        page.count(
+            "batzen_lane_conflicts_total",
+            "Batches run again because others changed their rows first",
+            &self.conflicts,
+        );
         page.count(
             "batzen_lane_rejected_total",
             "Commands not accepted because the queue was full",

@@ -140,6 +140,8 @@ struct Slot<T: Table> {
     current: Option<T::Row>,
     /// Which stored row was read.
     version: Option<RowVersion>,
+    /// Whether the batch depends on the row although it may not change it.
+    kept: bool,
 }
 
 /// A planned part of an ordered index.
@@ -197,7 +199,7 @@ impl<T: Table> TableRows<T> {
         let (slots, hasher) = (&self.slots, &self.hasher);
         self.numbers
             .insert_unique(hasher.hash_one(&key), number, |number| hasher.hash_one(&slots[*number].key));
-        self.slots.push(Slot { key, stored: None, current: row, version });
+        self.slots.push(Slot { key, stored: None, current: row, version, kept: false });
         number
     }
 
@@ -280,6 +282,15 @@ impl<T: Table> TableRows<T> {
         }
     }
 
+    fn keep(&mut self, key: &T::Key) -> SlotNumber {
+        let Some(number) = self.find(key) else { unplanned::<T>() };
+        let slot = &mut self.slots[number];
+        assert!(slot.current.is_some(), "a batch depends on rows of {} that exist", T::DEF.name);
+        slot.kept = true;
+        self.undo.push((number, slot.current.clone()));
+        number
+    }
+
     fn rows<'a>(&'a self, members: &'a [SlotNumber]) -> impl Iterator<Item = (&'a T::Key, &'a T::Row)> {
         members.iter().filter_map(|number| {
             let slot = &self.slots[*number];
@@ -304,13 +315,24 @@ impl<T: Table> ErasedRows for TableRows<T> {
 
     fn change(&self, number: SlotNumber, changes: &mut ChangeSet) {
         let slot = &self.slots[number];
-        let Some(stored) = &slot.stored else { return };
+        let keep = |row, changes: &mut ChangeSet| {
+            if slot.kept {
+                changes.keep_read::<T>(&slot.key, (row, slot.version));
+            }
+        };
+        let Some(stored) = &slot.stored else {
+            if let Some(row) = &slot.current {
+                keep(row, changes);
+            }
+            return;
+        };
         match (stored, &slot.current) {
             (None, Some(row)) => changes.insert::<T>(&slot.key, row),
             (Some(stored), Some(row)) if stored != row => {
                 changes.update_read::<T>(&slot.key, (stored, slot.version), row);
             }
             (Some(stored), None) => changes.delete_read::<T>(&slot.key, (stored, slot.version)),
+            (Some(stored), Some(_)) => keep(stored, changes),
             _ => {}
         }
     }
@@ -420,6 +442,17 @@ impl WorkingSet {
     pub fn delete<T: Table>(&mut self, key: &T::Key) {
         assert!(self.get::<T>(key).is_some(), "delete in {} of a row that does not exist", T::DEF.name);
         self.set::<T>(key, None);
+    }
+
+    /// Makes the batch depend on a row that a command decides by and perhaps does not change: it is not committed if somebody
+    /// else has changed the row since it was read.
+    ///
+    /// # Panics
+    /// When it does not exist or was not planned.
+    pub fn depend_on<T: Table>(&mut self, key: &T::Key) {
+        let Some(rows) = self.tables.get_mut(&T::DEF.id) else { unplanned::<T>() };
+        let rows: &mut TableRows<T> = rows.as_any_mut().downcast_mut().expect("table numbers are unique");
+        self.log.push((T::DEF.id, rows.keep(key)));
     }
 
     /// The planned group's members with the changes of the batch so far, stored ones first.

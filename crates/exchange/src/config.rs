@@ -19,6 +19,9 @@ mod ini;
 pub use batzen_signer::config::{CipherConfig, ConfigError, ModuleConfig, RSA_BITS_MAX, RSA_BITS_MIN};
 pub use ini::unknown_options;
 
+/// How many lanes an exchange has on a database if the configuration does not say.
+pub const LANES: usize = 3;
+
 /// Where the HTTP service listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenConfig {
@@ -331,6 +334,11 @@ pub struct ExchangeConfig {
     pub connection_timeout: Duration,
     /// Threads for cryptography; 0: one a core.
     pub crypto_threads: usize,
+    /// How many batches are decided at the same time on a database: while one waits for its commit, another executes. A store
+    /// in this process has one lane.
+    pub lanes: usize,
+    /// Whether this service computes the sums of money on a database, which reads all its rows of money: one of several is enough.
+    pub sums_money: bool,
 }
 
 impl ExchangeConfig {
@@ -378,6 +386,8 @@ impl ExchangeConfig {
             }),
             connection_timeout: Duration::from_secs(30),
             crypto_threads: 0,
+            lanes: LANES,
+            sums_money: true,
         }
     }
 
@@ -444,6 +454,10 @@ impl ExchangeConfig {
     pub fn validate(&self) -> Result<(), ConfigError> {
         if !self.base_url.ends_with('/') || !self.base_url.starts_with("http") {
             return Err(ConfigError::invalid("exchange", "BASE_URL must be an http(s) URL that ends with /"));
+        }
+        if !(1..=batzen_engine::LANES_MAX).contains(&self.lanes) {
+            let reason = format!("LANES must be between 1 and {}", batzen_engine::LANES_MAX);
+            return Err(ConfigError::invalid("exchange", reason));
         }
         if self.currency_round_unit.is_zero() {
             return Err(ConfigError::invalid("taler", "CURRENCY_ROUND_UNIT must not be zero"));

@@ -2,9 +2,10 @@
 //! which money state changes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use batzen_crypto::EddsaPublicKey;
-use batzen_engine::{Clock, EngineError, Lane, LaneOptions};
+use batzen_engine::{Clock, EngineError, LaneOptions, Lanes};
 use batzen_http::Drain;
 use batzen_protocol::Timestamp;
 use batzen_protocol::signatures::{MasterDenominationKeyValidity, SignedMessage};
@@ -19,6 +20,9 @@ use crate::rules::{Command, DenomTable, ExchangeRules, Outcome, Refusal, RulesCo
 use crate::service::{StartError, master_public_key};
 use crate::storage;
 
+/// How often the sums of money of a database are computed anew.
+const SUM_INTERVAL: Duration = Duration::from_secs(600);
+
 /// The parts that all processes of an exchange have in common.
 pub struct Core {
     /// The configuration; a service's has the real port in the base URL.
@@ -26,7 +30,7 @@ pub struct Core {
     /// The master public key.
     pub master_public_key: EddsaPublicKey,
     /// Where every change of money state goes.
-    pub lane: Lane<ExchangeRules>,
+    pub lane: Lanes<ExchangeRules>,
     /// The rules, with the terms of all denominations as they know them.
     pub rules: Arc<ExchangeRules>,
     /// Reads of committed rows.
@@ -50,7 +54,8 @@ impl Core {
         config.validate()?;
         let master_public_key = master_public_key(&config)?;
         config.master_public_key = Some(master_public_key);
-        let store = storage::open(&config.store, 1)?;
+        let lanes = if config.store.is_database() { config.lanes } else { 1 };
+        let store = storage::open(&config.store, lanes)?;
         if !config.store.is_database() {
             // Who held them was in a process that is gone.
             leases::forget_all(&store)?;
@@ -61,7 +66,7 @@ impl Core {
         if !config.store.is_database() {
             sum_money(&rules, &store)?;
         }
-        let lane = Lane::start(Arc::clone(&rules), store.clone(), Arc::clone(&clock), LaneOptions::default());
+        let lane = Lanes::start(Arc::clone(&rules), &store, &clock, LaneOptions::default(), lanes);
         let notices = Notices::new(&store, config.store.is_database());
         let (metrics, drain) = (Arc::new(Metrics::default()), Drain::new());
         Ok(Self { config, master_public_key, lane, rules, store, clock, metrics, drain, notices })
@@ -79,6 +84,38 @@ impl Core {
             self.metrics.decisions.count(verdict);
         }
         verdict
+    }
+
+    /// Reads rows outside of any batch. What is in another process is waited for on threads that may wait.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        if !self.store.backend().is_remote() {
+            return read(&self.store);
+        }
+        let store = self.store.clone();
+        tokio::task::spawn_blocking(move || read(&store)).await.expect("reading does not panic")
+    }
+
+    /// Computes the sums of money of a database from its rows, again and again, until the process ends.
+    pub(crate) async fn sum_shared_money(&self) {
+        loop {
+            let rules = Arc::clone(&self.rules);
+            let sum = self.read(move |store| {
+                let rows = MoneyFlow::freeze(store)?;
+                rules.flow.sum_anew(&rules.denoms, store, rows.as_ref())
+            });
+            if let Err(error) = sum.await {
+                tracing::warn!(%error, "the metrics of money were not computed");
+            }
+            if self.drain.sleep(SUM_INTERVAL).await {
+                return;
+            }
+        }
     }
 
     /// Ends: everything accepted is durable, and the store is closed. Blocks.
@@ -137,9 +174,9 @@ fn check_master(
 /// of their own, since there may be very many.
 fn sum_money(rules: &Arc<ExchangeRules>, store: &Store) -> Result<(), StoreError> {
     let rows = MoneyFlow::freeze(store)?;
-    let rules = Arc::clone(rules);
+    let (rules, store) = (Arc::clone(rules), store.clone());
     let sum = move || {
-        if let Err(error) = rules.flow.begin(&rules.denoms, rows.as_ref()) {
+        if let Err(error) = rules.flow.begin(&rules.denoms, &store, rows.as_ref()) {
             tracing::error!(%error, "the metrics of money cannot be computed");
         }
     };

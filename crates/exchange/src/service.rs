@@ -22,7 +22,7 @@ use crate::core::Core;
 use crate::crypto::Crypto;
 use crate::keys::keeper::{self, Keeper};
 use crate::keys::{KeyError, KeyState, load_or_create_eddsa};
-use crate::rules::{Command, Outcome, Refusal, management};
+use crate::rules::{Command, Outcome, Refusal, management, read};
 
 /// When another process takes over the port, clients whose connection is open get so long to send the next request on it; the
 /// answer closes it. A connection that was unused for so long is closed.
@@ -183,6 +183,24 @@ impl Exchange {
         self.config.coins.iter().all(has_key)
     }
 
+    /// Brings the key state up to date if another process has changed the key set since it was built; whether it did.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub(crate) async fn refresh_keys(&self) -> Result<bool, StoreError> {
+        if !self.store.backend().is_remote() {
+            return Ok(false);
+        }
+        let version = self.read(read::key_set_version).await?;
+        if version == self.keys().version() {
+            return Ok(false);
+        }
+        self.rebuild_keys().await?;
+        // What was revoked elsewhere must be destroyed here as well.
+        self.keeper.poke();
+        Ok(true)
+    }
+
     /// The task that looks after the keys.
     pub fn keeper(&self) -> &Keeper {
         &self.keeper
@@ -259,6 +277,14 @@ impl Exchange {
         let api = Arc::new(Api::new(Arc::clone(&app)));
         let server = tokio::spawn(server.serve(api, http, drain));
         let keeper = tokio::spawn(keeper::run(Arc::clone(&app), options.progress));
+        if app.store.backend().is_remote() {
+            // They end with the drain.
+            tokio::spawn(follow_keys(Arc::clone(&app)));
+            if app.config.sums_money {
+                let app = Arc::clone(&app);
+                tokio::spawn(async move { app.sum_shared_money().await });
+            }
+        }
         let running = RunningExchange { app, server, keeper, workers: std::sync::Mutex::new(None) };
         if options.workers {
             running.start_workers();
@@ -333,6 +359,24 @@ impl RunningExchange {
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<(), StoreError> {
         stop.await;
         self.shutdown().await
+    }
+}
+
+/// How old the memory of a key set may be that another process has changed, if no notice of the change comes.
+const KEY_SET_INTERVAL: StdDuration = StdDuration::from_secs(2);
+
+/// Keeps the key state in step with a key set that other processes change.
+async fn follow_keys(app: Arc<Exchange>) {
+    loop {
+        if let Err(error) = app.refresh_keys().await {
+            tracing::warn!(%error, "whether the key set has changed is unknown");
+        }
+        tokio::select! {
+            biased;
+            () = app.drain.draining() => return,
+            () = app.notices.keys.notified() => {}
+            () = tokio::time::sleep(KEY_SET_INTERVAL) => {}
+        }
     }
 }
 

@@ -77,7 +77,7 @@ impl Page {
         name: &str,
         help: &str,
         label: &str,
-        rows: impl IntoIterator<Item = (&'a str, u64)>,
+        rows: impl IntoIterator<Item = (&'a str, impl Display)>,
     ) {
         self.head(name, help, "counter");
         for (text, value) in rows {
@@ -91,7 +91,7 @@ impl Page {
         name: &str,
         help: &str,
         label: &str,
-        rows: impl IntoIterator<Item = (&'a str, u64)>,
+        rows: impl IntoIterator<Item = (&'a str, impl Display)>,
     ) {
         self.head(name, help, "gauge");
         for (text, value) in rows {

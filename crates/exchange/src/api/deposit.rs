@@ -139,7 +139,7 @@ async fn deposit(
         if let Some(code) = check::problem(denom, Window::Deposit, now)
             && !repeated
         {
-            if !is_repetition(app, &contract, account.h_payto, &coins)? {
+            if !is_repetition(app, &contract, account.h_payto, &coins).await? {
                 let h_denom_pub = &coin.denom_pub_hash;
                 return Err(
                     errors::denomination_unusable(app, &keys, h_denom_pub, Operation::Deposit, code).await
@@ -207,7 +207,7 @@ fn contribution(app: &Exchange, amount: &Amount, index: Option<usize>) -> Checke
 
 /// Whether all these deposits were accepted before. A repetition is confirmed whatever has become of the denominations
 /// since: a merchant whose answer was lost must learn that the coins have paid. The rules compare everything else.
-fn is_repetition(
+async fn is_repetition(
     app: &Exchange,
     contract: &Contract,
     h_payto: PaytoHash,
@@ -218,7 +218,7 @@ fn is_repetition(
         .iter()
         .map(|coin| DepositKey { coin_pub: coin.coin_pub, merchant_pub, h_contract_terms })
         .collect();
-    let found = app.store.get_many::<Deposits>(&keys).map_err(errors::store)?;
+    let found = app.read(move |store| store.get_many::<Deposits>(&keys)).await.map_err(errors::store)?;
     Ok(found.iter().zip(coins).all(|(found, coin)| {
         found
             .as_ref()

@@ -147,7 +147,12 @@ impl Api {
         };
         self.app.metrics.received(entry.class);
         let running = self.app.metrics.operations.begin(entry.operation as usize);
-        let response = (entry.endpoint)(&self.app, &mut request).await;
+        let mut response = (entry.endpoint)(&self.app, &mut request).await;
+        // Nothing is called unknown, or a contradiction, by a memory that another process has made out of date.
+        if matches!(response.status, 404 | 500) && self.app.refresh_keys().await.is_ok_and(|changed| changed)
+        {
+            response = (entry.endpoint)(&self.app, &mut request).await;
+        }
         running.end(response.status);
         response
     }
@@ -237,6 +242,11 @@ pub fn engine_error(failure: &EngineError) -> Response {
 pub fn store_error(failure: &StoreError) -> Response {
     tracing::error!(error = %failure, "store failed");
     match failure {
+        // Later it may work, and a repeat finds out what became of this one.
+        StoreError::Unavailable(_) | StoreError::Stale { .. } => {
+            error_status(ErrorCode::GENERIC_DB_SOFT_FAILURE, 503, "unavailable")
+                .with_header(header::RETRY_AFTER, "1")
+        }
         StoreError::Full(_) => error(ErrorCode::GENERIC_DB_STORE_FAILED, "no space left"),
         StoreError::Corrupt { .. } => error(ErrorCode::GENERIC_DB_INVARIANT_FAILURE, ""),
         _ => error(ErrorCode::GENERIC_DB_COMMIT_FAILED, ""),

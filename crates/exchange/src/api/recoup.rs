@@ -49,10 +49,9 @@ async fn recoup(app: &Exchange, request: &mut Request) -> Response {
     let answer = async {
         let keys = app.keys();
         let claim = claim(app, &keys, request, &RECOUP).await?;
-        let found = app
-            .store
-            .lookup::<Withdrawals>(Withdrawals::BY_COIN_EV, &claim.h_coin_ev)
-            .map_err(errors::store)?;
+        let h_coin_ev = claim.h_coin_ev;
+        let found = app.read(move |store| store.lookup::<Withdrawals>(Withdrawals::BY_COIN_EV, &h_coin_ev));
+        let found = found.await.map_err(errors::store)?;
         // Several reserves may have withdrawn an equal planchet; the earliest gets the money.
         let Some(withdrawal) = found.into_iter().next() else {
             return Err(error(ErrorCode::EXCHANGE_RECOUP_WITHDRAW_NOT_FOUND, ""));
@@ -79,8 +78,9 @@ async fn recoup_refresh(app: &Exchange, request: &mut Request) -> Response {
     let answer = async {
         let keys = app.keys();
         let claim = claim(app, &keys, request, &RECOUP_REFRESH).await?;
-        let found =
-            app.store.lookup::<Reveals>(Reveals::BY_COIN_EV, &claim.h_coin_ev).map_err(errors::store)?;
+        let h_coin_ev = claim.h_coin_ev;
+        let found = app.read(move |store| store.lookup::<Reveals>(Reveals::BY_COIN_EV, &h_coin_ev));
+        let found = found.await.map_err(errors::store)?;
         let Some(reveal) = found.into_iter().next() else {
             return Err(error(ErrorCode::EXCHANGE_RECOUP_REFRESH_MELT_NOT_FOUND, ""));
         };

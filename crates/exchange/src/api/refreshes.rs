@@ -12,16 +12,14 @@ use batzen_protocol::api::errors::CommitmentViolation;
 use batzen_protocol::api::exchange::{BlindSignature, BlindSignatures, LinkCoin, LinkEntry, RevealRequest};
 use batzen_protocol::signatures::{WalletCoinLink, Zeros};
 use batzen_protocol::{Amount, ErrorCode};
-use batzen_tables::exchange::{
-    CoinKey, CoinRow, Coins, FreshCoin, MeltByRc, MeltKey, MeltRow, Melts, RcKey, Reveals,
-};
+use batzen_tables::exchange::{CoinRow, FreshCoin, MeltKey, MeltRow, Reveals};
 
 use super::check::{self, Checked, Window};
 use super::errors::{self, Operation};
 use super::{Table, body, endpoint, error, path_value};
 use crate::crypto::Check;
 use crate::keys::{Denom, KeyState};
-use crate::rules::{Command, Outcome, Reveal};
+use crate::rules::{Command, Outcome, Reveal, read};
 use crate::service::Exchange;
 
 /// Coins in one refresh.
@@ -73,7 +71,7 @@ async fn reveal_coins(
     body: RevealRequest,
 ) -> Checked<Vec<BlindedDenomSignature>> {
     check_sizes(&body)?;
-    let (old_coin_pub, coin, melt) = melted(app, rc)?;
+    let (old_coin_pub, coin, melt) = melted(app, rc).await?;
     let h_coin_evs: Vec<HashCode> = body
         .coin_evs
         .iter()
@@ -82,7 +80,8 @@ async fn reveal_coins(
         .collect();
     // A repetition is answered from what is stored, before the checks: fresh denominations may have expired since.
     let key = MeltKey { coin_pub: old_coin_pub, rc };
-    if let Some(stored) = app.store.get::<Reveals>(&key).map_err(errors::store)?
+    let stored = app.read(move |store| store.get::<Reveals>(&key)).await.map_err(errors::store)?;
+    if let Some(stored) = stored
         && stored.row.fresh.0.iter().map(|fresh| fresh.h_coin_ev).eq(h_coin_evs.iter().copied())
     {
         return Ok(stored.row.fresh.0.into_iter().map(|fresh| fresh.ev_sig).collect());
@@ -196,14 +195,11 @@ fn check_nonces(denoms: &[&Denom], body: &RevealRequest) -> Checked<()> {
 }
 
 /// The melt under a commitment. Its rows never change once written, so they can be read outside a batch.
-fn melted(app: &Exchange, rc: HashCode) -> Checked<(EddsaPublicKey, CoinRow, MeltRow)> {
+async fn melted(app: &Exchange, rc: HashCode) -> Checked<(EddsaPublicKey, CoinRow, MeltRow)> {
+    let found = app.read(move |store| read::melt_by_rc(store, rc)).await.map_err(errors::store)?;
     let unknown = || error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_SESSION_UNKNOWN, "");
-    let by_rc = app.store.get::<MeltByRc>(&RcKey { rc }).map_err(errors::store)?.ok_or_else(unknown)?;
-    let coin_pub = by_rc.row.coin_pub;
-    let melt =
-        app.store.get::<Melts>(&MeltKey { coin_pub, rc }).map_err(errors::store)?.ok_or_else(unknown)?;
-    let coin = app.store.get::<Coins>(&CoinKey { coin_pub }).map_err(errors::store)?.ok_or_else(unknown)?;
-    Ok((coin_pub, coin.row, melt.row))
+    let read::FoundMelt { coin_pub, coin, melt } = found.ok_or_else(unknown)?;
+    Ok((coin_pub, coin, melt))
 }
 
 /// The old coin's age commitment, which must be given exactly when the coin has one, and hash to what was melted.
@@ -342,7 +338,8 @@ async fn link(app: &Exchange, request: &mut Request) -> Response {
     let answer = async {
         let coin_pub: EddsaPublicKey =
             path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
-        let reveals = app.store.lookup::<Reveals>(Reveals::BY_COIN, &coin_pub).map_err(errors::store)?;
+        let reveals = app.read(move |store| store.lookup::<Reveals>(Reveals::BY_COIN, &coin_pub));
+        let reveals = reveals.await.map_err(errors::store)?;
         if reveals.is_empty() {
             return Err(error(ErrorCode::EXCHANGE_LINK_COIN_UNKNOWN, ""));
         }

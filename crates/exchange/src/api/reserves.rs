@@ -1,5 +1,6 @@
 //! `GET /reserves/$RESERVE_PUB`, and `POST …/status` and `…/history`: what a reserve holds, and why.
 
+use std::sync::Arc;
 use std::time::Duration as StdDuration;
 
 use batzen_http::{Request, Response, Woken};
@@ -33,13 +34,14 @@ async fn balance(app: &Exchange, request: &mut Request) -> Response {
     let answer = async {
         let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
         let timeout_ms = request.query_opt::<u64>("timeout_ms")?.unwrap_or(0);
-        let found = || read::reserve(&app.store, reserve_pub).map_err(errors::store);
+        let found =
+            async || app.read(move |store| read::reserve(store, reserve_pub)).await.map_err(errors::store);
         if timeout_ms == 0 {
-            return answer_balance(app, found()?);
+            return answer_balance(app, found().await?);
         }
         // Registered before the look-up, so that no credit falls in between.
         let waiter = app.notices.wait_for(&reserve_pub);
-        let mut known = found()?;
+        let mut known = found().await?;
         if let (Some(mut waiter), None) = (waiter, &known) {
             request.leave_slot();
             let end = Instant::now() + StdDuration::from_millis(timeout_ms).min(LONG_POLL_MAX);
@@ -47,7 +49,7 @@ async fn balance(app: &Exchange, request: &mut Request) -> Response {
             while known.is_none() {
                 let look = end.min(Instant::now() + look_interval);
                 let woken = waiter.wait_until(Some(look), &app.drain).await;
-                known = found()?;
+                known = found().await?;
                 // Others may have been meant, and another node may have said nothing.
                 if woken == Woken::Drain || Instant::now() >= end {
                     break;
@@ -132,8 +134,9 @@ async fn statement(
 ) -> Checked<Response> {
     let mut reads = 0;
     let statement = loop {
-        let found = read::reserve_statement(&app.store, &app.rules.denoms, reserve_pub, since);
-        let Some(statement) = found.map_err(errors::store)? else {
+        let denoms = Arc::clone(&app.rules.denoms);
+        let found = app.read(move |store| read::reserve_statement(store, &denoms, reserve_pub, since));
+        let Some(statement) = found.await.map_err(errors::store)? else {
             return Err(error(ErrorCode::EXCHANGE_RESERVES_STATUS_UNKNOWN, ""));
         };
         reads += 1;

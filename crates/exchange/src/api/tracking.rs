@@ -1,5 +1,7 @@
 //! `GET /transfers/$WTID` and `GET /deposits/…`: which transfer pays a deposit, and what a transfer pays.
 
+use std::sync::Arc;
+
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, Wtid};
 use batzen_http::{Request, Response};
 use batzen_protocol::api::exchange::{DepositPending, DepositTransfer, TransferDeposit, TransferResponse};
@@ -28,7 +30,9 @@ async fn transfer(app: &Exchange, request: &mut Request) -> Response {
             .segment(1)
             .parse()
             .map_err(|_| error(ErrorCode::EXCHANGE_TRANSFERS_GET_WTID_MALFORMED, ""))?;
-        let found = read::transfer(&app.store, &app.rules.denoms, wtid).map_err(errors::store)?;
+        let denoms = Arc::clone(&app.rules.denoms);
+        let found = app.read(move |store| read::transfer(store, &denoms, wtid)).await;
+        let found = found.map_err(errors::store)?;
         let Some(transfer) = found else {
             return Err(error(ErrorCode::EXCHANGE_TRANSFERS_GET_WTID_NOT_FOUND, ""));
         };
@@ -110,7 +114,9 @@ async fn deposit(app: &Exchange, request: &mut Request) -> Response {
             return Err(error(ErrorCode::EXCHANGE_DEPOSITS_GET_MERCHANT_SIGNATURE_INVALID, ""));
         }
         let key = DepositKey { coin_pub, merchant_pub, h_contract_terms };
-        let found = read::deposit_status(&app.store, &app.rules.denoms, &key).map_err(errors::store)?;
+        let denoms = Arc::clone(&app.rules.denoms);
+        let found = app.read(move |store| read::deposit_status(store, &denoms, &key)).await;
+        let found = found.map_err(errors::store)?;
         let status = found
             .filter(|status| h_wire(&status.payto_uri, &status.deposit.wire_salt) == h_wire_asked)
             .ok_or_else(|| error(ErrorCode::EXCHANGE_DEPOSITS_GET_NOT_FOUND, ""))?;

@@ -101,7 +101,7 @@ async fn withdraw(
     }
     verify_signatures(app, reserve_pub, &messages, &requests).await?;
     // Advice only, so that a withdrawal that cannot be paid does not cost a blind signature. The rules decide on the row.
-    let reserve = read::reserve(&app.store, reserve_pub).map_err(errors::store)?;
+    let reserve = app.read(move |store| read::reserve(store, reserve_pub)).await.map_err(errors::store)?;
     let Some(reserve) = reserve else {
         return Err(error(ErrorCode::EXCHANGE_GENERIC_RESERVE_UNKNOWN, ""));
     };
@@ -187,7 +187,9 @@ async fn repetition(
     requests: &[WithdrawRequest],
     h_coin_evs: &[HashCode],
 ) -> Checked<Option<Vec<BlindedDenomSignature>>> {
-    let rows = read::withdrawals(&app.store, reserve_pub, h_coin_evs).map_err(errors::store)?;
+    let wanted = h_coin_evs.to_vec();
+    let rows = app.read(move |store| read::withdrawals(store, reserve_pub, &wanted));
+    let rows = rows.await.map_err(errors::store)?;
     let Some(rows) = rows.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
     let mut messages = Vec::with_capacity(rows.len());
     for ((row, request), h_coin_ev) in rows.iter().zip(requests).zip(h_coin_evs) {

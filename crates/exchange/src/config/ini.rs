@@ -10,7 +10,7 @@ use batzen_signer::service_config::ClientConfig as SignersConfig;
 
 use super::{
     AccountConfig, AgeRestrictionConfig, CoinConfig, CoinFees, ConfigError, DocumentsConfig, ExchangeConfig,
-    GatewayAuth, GatewayConfig, ListenConfig, StandaloneConfig, StandaloneFees, WorkersConfig,
+    GatewayAuth, GatewayConfig, LANES, ListenConfig, StandaloneConfig, StandaloneFees, WorkersConfig,
 };
 use crate::storage::StoreConfig;
 
@@ -237,6 +237,8 @@ const KNOWN: &[(&str, &[&str])] = &[
             "UNIXPATH",
             "UNIXPATH_MODE",
             "REUSE_PORT",
+            "LANES",
+            "MONEY_SUMS",
             "DB",
             "DASHBOARD",
             "MAX_KEYS_CACHING",
@@ -405,6 +407,8 @@ impl ExchangeConfig {
             standalone: reader.standalone()?,
             connection_timeout: Duration::from_secs(30),
             crypto_threads: 0,
+            lanes: ini.get_or("exchange", "LANES", LANES)?,
+            sums_money: ini.get_or("exchange", "MONEY_SUMS", true)?,
         };
         config.validate()?;
         Ok(config)

@@ -24,6 +24,7 @@ use super::signer::Signer;
 use super::{KeysAnswer, WireAnswer, WireMissing};
 use crate::config::{CoinConfig, ExchangeConfig};
 use crate::metrics::Metrics;
+use crate::rules::read;
 
 /// A denomination that the master key has signed.
 #[derive(Debug)]
@@ -178,6 +179,8 @@ pub struct KeyState {
     keys: Option<KeysListing>,
     wire: Result<WireAnswer, WireMissing>,
     rebuild_at: Timestamp,
+    /// How many changes of the key set it has seen.
+    version: u64,
     signer: Signer,
 }
 
@@ -191,6 +194,8 @@ impl KeyState {
         metrics: &Metrics,
     ) -> Result<Self, StoreError> {
         let master_pub = config.master_public_key.expect("the start has settled which master key it is");
+        // First: what changes while the rest is read shows as a version that is out of date.
+        let version = read::key_set_version(store)?;
         let revoked: HashSet<DenomSerial> =
             store.all::<Revocations>()?.into_iter().map(|found| found.key.serial).collect();
         let held: HashMap<HashCode, DenomHandle> =
@@ -246,10 +251,13 @@ impl KeyState {
             keys: None,
             wire,
             rebuild_at: Timestamp::NEVER,
+            version,
         };
         let signatures = store
             .all::<AuditorDenoms>()?
             .into_iter()
+            // A denomination may be newer than the rows read above.
+            .filter(|found| state.find_serial(found.key.serial).is_some())
             .map(|found| (found.key.auditor_pub, found.key.serial, found.row.auditor_sig))
             .collect::<Vec<_>>();
         let extensions = store.all::<Extensions>()?.pop().map(|found| found.row);
@@ -276,6 +284,11 @@ impl KeyState {
         let listing = self.keys.as_ref().map(KeysListing::expires);
         let fees = self.global_fees.iter().map(|(_, fee)| after(fee.end));
         keys.chain(listing).chain(fees).filter(|time| *time > now).min().unwrap_or(Timestamp::NEVER)
+    }
+
+    /// How many changes of the key set it has seen at least ([`read::key_set_version`]).
+    pub(crate) fn version(&self) -> u64 {
+        self.version
     }
 
     /// When the snapshot has to be built anew at the latest.

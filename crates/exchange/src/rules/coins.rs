@@ -8,6 +8,7 @@ use batzen_tables::exchange::{
     CoinKey, CoinRow, Coins, DepositKey, DepositRow, Deposits, RefundRow, Refunds, WireTargetKey, WireTargets,
 };
 
+use super::denoms::{is_revoked, plan_revocation};
 use super::reserves::remember_target;
 use super::{
     CoinConflict, CoinHistory, ConflictReason, DenomTerms, Deposit, DepositCoin, Deposited, DepositedCoin,
@@ -18,6 +19,7 @@ pub(super) fn plan_deposit(command: &Deposit, plan: &mut Plan) {
     plan.row::<WireTargets>(WireTargetKey { h_payto: command.h_payto });
     for coin in &command.coins {
         let key = deposit_key(command, coin);
+        plan_revocation(coin.coin.denom, plan);
         plan.row::<Coins>(CoinKey { coin_pub: coin.coin.coin_pub });
         plan.row::<Deposits>(key);
     }
@@ -153,11 +155,9 @@ impl ExchangeRules {
                 repeated: true,
             });
         }
-        terms.spendable(now).map_err(|problem| Refusal::DenominationUnusable {
-            index,
-            denom: coin.coin.denom,
-            problem,
-        })?;
+        terms
+            .spendable(is_revoked(rows, coin.coin.denom), now)
+            .map_err(|problem| Refusal::DenominationUnusable { index, denom: coin.coin.denom, problem })?;
         if coin.contribution > terms.value {
             return Err(Refusal::ContributionAboveValue { index });
         }
@@ -215,6 +215,8 @@ impl ExchangeRules {
         rows.update::<Coins>(&coin_key, CoinRow { remaining, ..coin });
         // Written to the deposit's own row, so that a refund and an aggregation of it never pass each other.
         rows.update::<Deposits>(&deposit_key, DepositRow { refunded, ..deposit });
+        // Also if nothing is refunded, which leaves the row as it is.
+        rows.depend_on::<Deposits>(&deposit_key);
         rows.insert::<Refunds>(
             &command.key,
             RefundRow { amount: command.amount, merchant_sig: command.merchant_sig },

@@ -3,11 +3,13 @@
 use std::ops::ControlFlow;
 use std::sync::{PoisonError, RwLock};
 
+use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::{Money, Timestamp};
 use batzen_store::{Store, StoreError};
-use batzen_tables::exchange::{Cipher, DenomRow, DenomSerial, Denominations, Revocations};
+use batzen_tables::exchange::{Cipher, DenomKey, DenomRow, DenomSerial, Denominations, Revocations};
 
-/// What the rules need to know of a denomination. It never changes, but for the revocation.
+/// What the rules need to know of a denomination. It never changes. (Whether it is revoked is a row, which rules plan and read
+/// like any other: see [`plan_revocation`].)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DenomTerms {
     /// How it signs.
@@ -30,8 +32,6 @@ pub struct DenomTerms {
     pub expire_deposit: Timestamp,
     /// Until when zombies can be melted.
     pub expire_legal: Timestamp,
-    /// Whether it is revoked.
-    pub revoked: bool,
 }
 
 /// Why a denomination is not usable for an operation.
@@ -48,7 +48,7 @@ pub enum DenomProblem {
 }
 
 impl DenomTerms {
-    /// The terms in a row, not revoked.
+    /// The terms in a row.
     #[must_use]
     pub fn of(row: &DenomRow) -> Self {
         Self {
@@ -62,35 +62,34 @@ impl DenomTerms {
             expire_withdraw: row.expire_withdraw,
             expire_deposit: row.expire_deposit,
             expire_legal: row.expire_legal,
-            revoked: false,
         }
     }
 
-    /// Whether coins of it may be signed now (withdraw, reveal).
+    /// Whether coins of it may be signed now (withdraw, reveal), revoked or not.
     ///
     /// # Errors
     /// Why not.
-    pub fn signable(&self, now: Timestamp) -> Result<(), DenomProblem> {
+    pub fn signable(&self, revoked: bool, now: Timestamp) -> Result<(), DenomProblem> {
         self.within(self.expire_withdraw, now)?;
-        if self.revoked { Err(DenomProblem::Revoked) } else { Ok(()) }
+        if revoked { Err(DenomProblem::Revoked) } else { Ok(()) }
     }
 
-    /// Whether coins of it may be deposited now.
+    /// Whether coins of it may be deposited now, revoked or not.
     ///
     /// # Errors
     /// Why not.
-    pub fn spendable(&self, now: Timestamp) -> Result<(), DenomProblem> {
+    pub fn spendable(&self, revoked: bool, now: Timestamp) -> Result<(), DenomProblem> {
         self.within(self.expire_deposit, now)?;
-        if self.revoked { Err(DenomProblem::Revoked) } else { Ok(()) }
+        if revoked { Err(DenomProblem::Revoked) } else { Ok(()) }
     }
 
-    /// Whether coins of it may be recouped now.
+    /// Whether coins of it may be recouped now, revoked or not.
     ///
     /// # Errors
     /// Why not.
-    pub fn recoupable(&self, now: Timestamp) -> Result<(), DenomProblem> {
+    pub fn recoupable(&self, revoked: bool, now: Timestamp) -> Result<(), DenomProblem> {
         self.within(self.expire_deposit, now)?;
-        if self.revoked { Ok(()) } else { Err(DenomProblem::NotRevoked) }
+        if revoked { Ok(()) } else { Err(DenomProblem::NotRevoked) }
     }
 
     fn within(&self, end: Timestamp, now: Timestamp) -> Result<(), DenomProblem> {
@@ -104,11 +103,23 @@ impl DenomTerms {
     }
 }
 
+/// Asks for the row that says whether a denomination is revoked. A batch sees a revocation that was committed before its rows
+/// were loaded, whoever committed it. One that comes later finds the batch under way: both orders are right then, and whoever
+/// takes money back from a coin after it changes the coin's row, on which the batch depends.
+pub(super) fn plan_revocation(serial: DenomSerial, plan: &mut Plan) {
+    plan.row::<Revocations>(DenomKey { serial });
+}
+
+/// Whether a denomination is revoked.
+pub(super) fn is_revoked(rows: &WorkingSet, serial: DenomSerial) -> bool {
+    rows.get::<Revocations>(&DenomKey { serial }).is_some()
+}
+
 /// The terms of all denominations by serial.
 ///
-/// This is the one thing that the rules read besides rows. It only grows, and a revocation only comes, so that a
-/// decision never depends on when exactly it was read. Whoever changes the key set adds new denominations here *before*
-/// publishing them, and revocations as soon as they are durable.
+/// This is the one thing that the rules read besides rows. It only grows, and terms never change, so that a decision never
+/// depends on when it was read. What another process has added may be missing: then whoever needs it reads it from the store
+/// ([`DenomTable::find`]).
 #[derive(Debug, Default)]
 pub struct DenomTable {
     terms: RwLock<Vec<Option<DenomTerms>>>,
@@ -121,7 +132,7 @@ impl DenomTable {
         Self::default()
     }
 
-    /// All denominations and revocations in a store.
+    /// All denominations in a store.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -139,14 +150,24 @@ impl DenomTable {
         store.scan::<Denominations>(|found| {
             self.insert(found.key.serial, &found.row);
             ControlFlow::Continue(())
-        })?;
-        store.scan::<Revocations>(|found| {
-            self.revoke(found.key.serial);
-            ControlFlow::Continue(())
         })
     }
 
-    /// Adds a denomination. One that is there keeps its terms and its revocation.
+    /// The terms of a denomination; they are read from the store if another process has added it.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn find(&self, store: &Store, serial: DenomSerial) -> Result<Option<DenomTerms>, StoreError> {
+        if let Some(terms) = self.get(serial) {
+            return Ok(Some(terms));
+        }
+        if let Some(found) = store.get::<Denominations>(&DenomKey { serial })? {
+            self.insert(serial, &found.row);
+        }
+        Ok(self.get(serial))
+    }
+
+    /// Adds a denomination. One that is there keeps its terms.
     pub fn insert(&self, serial: DenomSerial, row: &DenomRow) {
         let mut terms = self.terms.write().unwrap_or_else(PoisonError::into_inner);
         let index = serial.0 as usize;
@@ -154,14 +175,6 @@ impl DenomTable {
             terms.resize(index + 1, None);
         }
         terms[index].get_or_insert_with(|| DenomTerms::of(row));
-    }
-
-    /// Marks a denomination as revoked, if it is known.
-    pub fn revoke(&self, serial: DenomSerial) {
-        let mut terms = self.terms.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Some(terms)) = terms.get_mut(serial.0 as usize) {
-            terms.revoked = true;
-        }
     }
 
     /// The terms of a denomination.

@@ -4,6 +4,9 @@
 //! there at the start are taken once, in the background, from a view of that moment; each commit adds the difference that
 //! its rows make. So the sums are exact at every instant, no scrape reads a row, and they come from the rows, not from what
 //! the rules believe to have done: a rule that creates money shows as a surplus below zero.
+//!
+//! On a database that several processes change nobody sees every commit. There each process counts what its own commits add and
+//! take, which can be summed up over processes, and computes the sums anew from time to time if it is configured to.
 
 use std::ops::{AddAssign, ControlFlow, Sub};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -140,6 +143,19 @@ impl Sums {
         Ok(sums)
     }
 
+    fn named(&self) -> [(&'static str, i128); 8] {
+        [
+            ("wired_in", self.wired_in),
+            ("wired_out", self.wired_out),
+            ("reserves", self.reserves),
+            ("issued", self.issued),
+            ("redeemed", self.redeemed),
+            ("deposits", self.deposits),
+            ("transient", self.transient),
+            ("in_flight", self.in_flight),
+        ]
+    }
+
     fn zip(self, other: Self, with: impl Fn(i128, i128) -> i128) -> Self {
         Self {
             wired_in: with(self.wired_in, other.wired_in),
@@ -175,6 +191,8 @@ struct State {
     is_complete: bool,
     /// A row could not be read: the sums are not told any more.
     is_broken: bool,
+    /// What commits of this process added to each sum, and what they took from it.
+    moved: [Sums; 2],
 }
 
 /// The sums of a running exchange.
@@ -198,7 +216,42 @@ impl MoneyFlow {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn begin(&self, denoms: &DenomTable, rows: &dyn FrozenRows) -> Result<(), StoreError> {
+    pub fn begin(&self, denoms: &DenomTable, store: &Store, rows: &dyn FrozenRows) -> Result<(), StoreError> {
+        if let Some(sums) = self.sum(denoms, store, rows)? {
+            let mut state = self.state();
+            state.sums += sums;
+            state.is_complete = true;
+        }
+        Ok(())
+    }
+
+    /// Replaces the sums by those of a view: on a database that other processes change as well.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn sum_anew(
+        &self,
+        denoms: &DenomTable,
+        store: &Store,
+        rows: &dyn FrozenRows,
+    ) -> Result<(), StoreError> {
+        if let Some(sums) = self.sum(denoms, store, rows)? {
+            let mut state = self.state();
+            state.sums = sums;
+            state.is_complete = true;
+        }
+        Ok(())
+    }
+
+    /// What the rows of a view add up to; none if one of them says nothing.
+    fn sum(
+        &self,
+        denoms: &DenomTable,
+        store: &Store,
+        rows: &dyn FrozenRows,
+    ) -> Result<Option<Sums>, StoreError> {
+        // Whatever denomination a row names was there before the view was taken.
+        denoms.reload(store)?;
         let mut sums = Sums::default();
         for table in TABLES {
             let mut failed = None;
@@ -214,19 +267,21 @@ impl MoneyFlow {
             })?;
             if let Some(error) = failed {
                 self.give_up(&error);
-                return Ok(());
+                return Ok(None);
             }
         }
-        let mut state = self.state();
-        state.sums += sums;
-        state.is_complete = true;
-        Ok(())
+        Ok(Some(sums))
     }
 
     /// Adds what a commit changed.
     pub fn committed(&self, denoms: &DenomTable, changes: &ChangeSet) {
         match Sums::of_changes(denoms, changes) {
-            Ok(sums) => self.state().sums += sums,
+            Ok(sums) => {
+                let mut state = self.state();
+                state.sums += sums;
+                state.moved[0] += sums.zip(sums, |a, _| a.max(0));
+                state.moved[1] += sums.zip(sums, |a, _| (-a).max(0));
+            }
             Err(error) => self.give_up(&error),
         }
     }
@@ -246,8 +301,23 @@ impl MoneyFlow {
         (state.is_complete && !state.is_broken).then_some(state.sums)
     }
 
-    /// Writes `batzen_money_*`, in the currency. Nothing while the sums are not known.
+    /// What the commits of this process added to each sum, and what they took from it.
+    #[must_use]
+    pub fn moved(&self) -> [Sums; 2] {
+        self.state().moved
+    }
+
+    /// Writes `batzen_money_*`, in the currency: what this process moved; and the sums, unless they are not known.
     pub fn write(&self, page: &mut Page) {
+        for (name, help, moved) in ["added", "taken"]
+            .into_iter()
+            .zip(["What commits of this process added", "What commits of this process took"])
+            .zip(self.moved())
+            .map(|((name, help), moved)| (name, help, moved))
+        {
+            let values = moved.named().into_iter().map(|(sum, units)| (sum, decimal(units)));
+            page.counters(&format!("batzen_money_{name}_total"), help, "sum", values);
+        }
         let Some(sums) = self.sums() else { return };
         for (name, help, units) in [
             ("wired_in", "Incoming bank transfers booked", sums.wired_in),

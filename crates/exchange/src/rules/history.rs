@@ -272,8 +272,9 @@ pub(super) fn complete(
             // A coin that never paid anything may be asked for more than its value: then there is no history.
             let mut evidence = Evidence::Complete;
             if let Some(history) = read::coin_history(store, denoms, conflict.coin_pub)? {
-                let terms =
-                    denoms.get(history.denom).expect("rows name only denominations that are known for ever");
+                let terms = denoms
+                    .find(store, history.denom)?
+                    .expect("rows name only denominations that are known for ever");
                 let effects = history.items.iter().map(CoinHistoryItem::effect);
                 evidence = torn_unless(balance_of(terms.value, effects) == Some(history.remaining));
                 conflict.history = history;

@@ -146,19 +146,22 @@ type Verdict = Result<Outcome, Refusal>;
 
 use Outcome::{Changed, Unchanged};
 
-fn serial_counter() -> CounterKey {
-    CounterKey { name: Counters::DENOM_SERIAL.into() }
+fn counter(name: &str) -> CounterKey {
+    CounterKey { name: name.into() }
 }
 
 /// The value under which all global fees are found.
 const ALL_GLOBAL_FEES: u8 = 0;
 
-/// Names the rows that a change may touch.
+/// Names the rows that a change may touch. All changes count themselves in one row ([`Counters::KEY_SET`]), so that no two of
+/// them are decided at the same time on different nodes: a period of fees depends on all others, an auditor's signature on
+/// whether the auditor is enabled. It also tells every node when its memory of the key set is out of date.
 pub fn plan(command: &Command, plan: &mut Plan) {
     use Command as C;
+    plan.row::<Counters>(counter(Counters::KEY_SET));
     match command {
         C::Keys { denominations, signing_keys } => {
-            plan.row::<Counters>(serial_counter());
+            plan.row::<Counters>(counter(Counters::DENOM_SERIAL));
             for (serial, row) in denominations {
                 plan.row::<Denominations>(DenomKey { serial: *serial });
                 plan.group::<Denominations>(Denominations::BY_HASH, &row.h_denom_pub);
@@ -196,6 +199,16 @@ pub fn plan(command: &Command, plan: &mut Plan) {
 
 /// Applies a change.
 pub fn execute(rows: &mut WorkingSet, command: &Command, now: Timestamp) -> Verdict {
+    let outcome = apply(rows, command, now)?;
+    if outcome == Changed {
+        let key = counter(Counters::KEY_SET);
+        let value = rows.get::<Counters>(&key).map_or(0, |row| row.value) + 1;
+        rows.put::<Counters>(&key, CounterRow { value });
+    }
+    Ok(outcome)
+}
+
+fn apply(rows: &mut WorkingSet, command: &Command, now: Timestamp) -> Verdict {
     use Command as C;
     match command {
         C::Keys { denominations, signing_keys } => keys(rows, denominations, signing_keys),
@@ -272,8 +285,8 @@ fn keys(
     signing_keys: &[(EddsaPublicKey, SigningKeyRow)],
 ) -> Verdict {
     let mut outcome = Unchanged;
-    let counter = serial_counter();
-    let mut last = rows.get::<Counters>(&counter).map_or(0, |row| row.value);
+    let numbers = counter(Counters::DENOM_SERIAL);
+    let mut last = rows.get::<Counters>(&numbers).map_or(0, |row| row.value);
     for (serial, row) in denominations {
         let is_known = !rows.group::<Denominations>(Denominations::BY_HASH, &row.h_denom_pub).is_empty();
         if is_known || u64::from(serial.0) != last + 1 {
@@ -284,7 +297,7 @@ fn keys(
         outcome = Changed;
     }
     if outcome == Changed {
-        rows.put::<Counters>(&counter, CounterRow { value: last });
+        rows.put::<Counters>(&numbers, CounterRow { value: last });
     }
     for (exchange_pub, row) in signing_keys {
         let key = SigningKeyKey { exchange_pub: *exchange_pub };

@@ -163,6 +163,31 @@ impl Rules for ExchangeRules {
         }
     }
 
+    fn shard_key<'a>(&self, command: &'a Command) -> Option<&'a [u8]> {
+        let owner = match command {
+            Command::Withdraw(command) => &command.reserve_pub,
+            Command::ReserveHistory(command) => &command.reserve_pub,
+            Command::CloseReserve(command) => &command.reserve_pub,
+            // Coins of one wallet are spent together again if the request is repeated.
+            Command::Deposit(command) => &command.coins.first()?.coin.coin_pub,
+            Command::Refund(command) => &command.key.coin_pub,
+            Command::Melt(command) => &command.coin.coin_pub,
+            Command::Reveal(command) => &command.coin_pub,
+            Command::Recoup(command) => &command.coin.coin_pub,
+            Command::RecoupRefresh(command) => &command.coin.coin_pub,
+            Command::Aggregate(command) => return Some(command.target.h_payto.as_bytes()),
+            _ => return None,
+        };
+        Some(owner.as_bytes())
+    }
+
+    fn learn(&self, refusal: &Refusal, store: &Store) -> Result<bool, StoreError> {
+        match refusal {
+            Refusal::DenominationUnknown { denom, .. } => Ok(self.denoms.find(store, *denom)?.is_some()),
+            _ => Ok(false),
+        }
+    }
+
     fn committed(&self, changes: &ChangeSet) {
         self.flow.committed(&self.denoms, changes);
     }

@@ -6,22 +6,22 @@ use std::ops::{Bound, ControlFlow};
 
 use batzen_crypto::{HashCode, Wtid};
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{Store, StoreError, Table};
+use batzen_store::{Reads, Store, StoreError, Table};
 use batzen_tables::exchange::{
     AccountId, AccountKey, AggregateKey, AggregateRow, Aggregates, Closings, CoinKey, CoinPub, CoinRow,
-    Coins, Cursors, DepositKey, DepositRow, DepositTarget, Deposits, HistoryRequests, MeltByRc, MeltKey,
-    MeltRow, Melts, PaytoHash, Prepared, PreparedRow, RcKey, RecoupCredits, RecoupRefreshCredits,
-    RecoupRefreshes, Recoups, Refunds, ReserveKey, ReservePub, ReserveRow, Reserves, ReservesIn, RevealRow,
-    Reveals, WireOut, WireOutRow, WireTargetKey, WireTargets, WithdrawalKey, WithdrawalRow, Withdrawals,
-    WtidKey, ready_position,
+    Coins, CounterKey, Counters, Cursors, DenomSerial, DepositKey, DepositRow, DepositTarget, Deposits,
+    HistoryRequests, MeltByRc, MeltKey, MeltRow, Melts, PaytoHash, Prepared, PreparedRow, RcKey,
+    RecoupCredits, RecoupRefreshCredits, RecoupRefreshes, Recoups, Refunds, ReserveKey, ReservePub,
+    ReserveRow, Reserves, ReservesIn, RevealRow, Reveals, WireOut, WireOutRow, WireTargetKey, WireTargets,
+    WithdrawalKey, WithdrawalRow, Withdrawals, WtidKey, ready_position,
 };
 
 use super::{CoinHistory, CoinHistoryItem, DenomTable, DenomTerms, ReserveHistoryItem, ReserveStatement};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
-fn terms(denoms: &DenomTable, serial: batzen_tables::exchange::DenomSerial) -> DenomTerms {
-    denoms.get(serial).expect("rows name only denominations that are known for ever")
+fn terms(store: &Store, denoms: &DenomTable, serial: DenomSerial) -> Result<DenomTerms> {
+    Ok(denoms.find(store, serial)?.expect("rows name only denominations that are known for ever"))
 }
 
 /// The payto URI of an account.
@@ -56,10 +56,19 @@ pub fn reserve_statement(
     reserve_pub: ReservePub,
     since: Option<Timestamp>,
 ) -> Result<Option<ReserveStatement>> {
-    let Some(row) = reserve(store, reserve_pub)? else { return Ok(None) };
+    // All at once: what is asked for together is of one moment.
+    let mut reads = Reads::default();
+    let row = reads.get::<Reserves>(&ReserveKey { reserve_pub });
+    let credits = reads.lookup::<ReservesIn>(ReservesIn::BY_RESERVE, &reserve_pub);
+    let withdrawals = reads.lookup::<Withdrawals>(Withdrawals::BY_RESERVE, &reserve_pub);
+    let recoups = reads.lookup::<RecoupCredits>(RecoupCredits::BY_RESERVE, &reserve_pub);
+    let closings = reads.lookup::<Closings>(Closings::BY_RESERVE, &reserve_pub);
+    let requests = reads.lookup::<HistoryRequests>(HistoryRequests::BY_RESERVE, &reserve_pub);
+    let mut answers = store.read(reads)?;
+    let Some(row) = answers.row(row)?.map(|found| found.row) else { return Ok(None) };
     let since = since.unwrap_or(Timestamp::ZERO);
     let mut items = Vec::new();
-    for found in store.lookup::<ReservesIn>(ReservesIn::BY_RESERVE, &reserve_pub)? {
+    for found in answers.group(credits)? {
         if found.row.time >= since {
             items.push(ReserveHistoryItem::Credit {
                 time: found.row.time,
@@ -69,9 +78,9 @@ pub fn reserve_statement(
             });
         }
     }
-    for found in store.lookup::<Withdrawals>(Withdrawals::BY_RESERVE, &reserve_pub)? {
+    for found in answers.group(withdrawals)? {
         if found.row.time >= since {
-            let terms = terms(denoms, found.row.denom);
+            let terms = terms(store, denoms, found.row.denom)?;
             items.push(ReserveHistoryItem::Withdraw {
                 time: found.row.time,
                 reserve_sig: found.row.reserve_sig,
@@ -82,7 +91,7 @@ pub fn reserve_statement(
             });
         }
     }
-    for found in store.lookup::<RecoupCredits>(RecoupCredits::BY_RESERVE, &reserve_pub)? {
+    for found in answers.group(recoups)? {
         if found.row.time >= since {
             items.push(ReserveHistoryItem::Recoup {
                 time: found.row.time,
@@ -91,7 +100,7 @@ pub fn reserve_statement(
             });
         }
     }
-    for found in store.lookup::<Closings>(Closings::BY_RESERVE, &reserve_pub)? {
+    for found in answers.group(closings)? {
         if found.row.time >= since {
             items.push(ReserveHistoryItem::Closing {
                 time: found.row.time,
@@ -102,7 +111,7 @@ pub fn reserve_statement(
             });
         }
     }
-    for found in store.lookup::<HistoryRequests>(HistoryRequests::BY_RESERVE, &reserve_pub)? {
+    for found in answers.group(requests)? {
         if found.key.request_time >= since {
             items.push(ReserveHistoryItem::History {
                 request_time: found.key.request_time,
@@ -153,10 +162,19 @@ pub fn coin(store: &Store, coin_pub: CoinPub) -> Result<Option<CoinRow>> {
 /// # Errors
 /// See [`payto`].
 pub fn coin_history(store: &Store, denoms: &DenomTable, coin_pub: CoinPub) -> Result<Option<CoinHistory>> {
-    let Some(row) = coin(store, coin_pub)? else { return Ok(None) };
-    let terms = terms(denoms, row.denom);
+    let mut reads = Reads::default();
+    let row = reads.get::<Coins>(&CoinKey { coin_pub });
+    let deposits = reads.lookup::<Deposits>(Deposits::BY_COIN, &coin_pub);
+    let melts = reads.lookup::<Melts>(Melts::BY_COIN, &coin_pub);
+    let refunds = reads.lookup::<Refunds>(Refunds::BY_COIN, &coin_pub);
+    let recoups = reads.lookup::<Recoups>(Recoups::BY_COIN, &coin_pub);
+    let recoup_refreshes = reads.lookup::<RecoupRefreshes>(RecoupRefreshes::BY_COIN, &coin_pub);
+    let credits = reads.lookup::<RecoupRefreshCredits>(RecoupRefreshCredits::BY_OLD_COIN, &coin_pub);
+    let mut answers = store.read(reads)?;
+    let Some(row) = answers.row(row)?.map(|found| found.row) else { return Ok(None) };
+    let terms = terms(store, denoms, row.denom)?;
     let mut items = Vec::new();
-    for found in store.lookup::<Deposits>(Deposits::BY_COIN, &coin_pub)? {
+    for found in answers.group(deposits)? {
         items.push(CoinHistoryItem::Deposit {
             amount: found.row.amount,
             deposit_fee: terms.fee_deposit,
@@ -169,7 +187,7 @@ pub fn coin_history(store: &Store, denoms: &DenomTable, coin_pub: CoinPub) -> Re
             coin_sig: found.row.coin_sig,
         });
     }
-    for found in store.lookup::<Melts>(Melts::BY_COIN, &coin_pub)? {
+    for found in answers.group(melts)? {
         items.push(CoinHistoryItem::Melt {
             amount: found.row.amount,
             melt_fee: terms.fee_refresh,
@@ -177,7 +195,7 @@ pub fn coin_history(store: &Store, denoms: &DenomTable, coin_pub: CoinPub) -> Re
             coin_sig: found.row.coin_sig,
         });
     }
-    for found in store.lookup::<Refunds>(Refunds::BY_COIN, &coin_pub)? {
+    for found in answers.group(refunds)? {
         items.push(CoinHistoryItem::Refund {
             amount: found.row.amount,
             refund_fee: terms.fee_refund,
@@ -187,7 +205,7 @@ pub fn coin_history(store: &Store, denoms: &DenomTable, coin_pub: CoinPub) -> Re
             merchant_sig: found.row.merchant_sig,
         });
     }
-    for found in store.lookup::<Recoups>(Recoups::BY_COIN, &coin_pub)? {
+    for found in answers.group(recoups)? {
         items.push(CoinHistoryItem::Recoup {
             amount: found.row.amount,
             reserve_pub: found.row.reserve_pub,
@@ -196,7 +214,7 @@ pub fn coin_history(store: &Store, denoms: &DenomTable, coin_pub: CoinPub) -> Re
             time: found.row.time,
         });
     }
-    for found in store.lookup::<RecoupRefreshes>(RecoupRefreshes::BY_COIN, &coin_pub)? {
+    for found in answers.group(recoup_refreshes)? {
         items.push(CoinHistoryItem::RecoupRefresh {
             amount: found.row.amount,
             old_coin_pub: found.row.old_coin_pub,
@@ -205,7 +223,7 @@ pub fn coin_history(store: &Store, denoms: &DenomTable, coin_pub: CoinPub) -> Re
             time: found.row.time,
         });
     }
-    for found in store.lookup::<RecoupRefreshCredits>(RecoupRefreshCredits::BY_OLD_COIN, &coin_pub)? {
+    for found in answers.group(credits)? {
         items.push(CoinHistoryItem::OldCoinRecoup {
             amount: found.row.amount,
             coin_pub: found.key.coin_pub,
@@ -231,6 +249,7 @@ pub struct FoundMelt {
 /// # Errors
 /// See [`payto`].
 pub fn melt_by_rc(store: &Store, rc: HashCode) -> Result<Option<FoundMelt>> {
+    // None of these rows goes away, or changes in what is used of it.
     let Some(found) = store.get::<MeltByRc>(&RcKey { rc })? else { return Ok(None) };
     let coin_pub = found.row.coin_pub;
     let melt = store.get::<Melts>(&MeltKey { coin_pub, rc })?.map(|found| found.row);
@@ -307,7 +326,7 @@ pub fn deposit_status(store: &Store, denoms: &DenomTable, key: &DepositKey) -> R
         }
     }
     let payto_uri = known_payto(store, deposit.h_payto)?;
-    let deposit_fee = terms(denoms, deposit.denom).fee_deposit;
+    let deposit_fee = terms(store, denoms, deposit.denom)?.fee_deposit;
     Ok(Some(DepositStatus { deposit, payto_uri, deposit_fee, transfer, kyc_row }))
 }
 
@@ -339,15 +358,11 @@ pub fn transfer(store: &Store, denoms: &DenomTable, wtid: Wtid) -> Result<Option
     let Some(wire_out) = store.get::<WireOut>(&WtidKey { wtid })?.map(|found| found.row) else {
         return Ok(None);
     };
-    let deposits = store
-        .lookup::<Deposits>(Deposits::BY_WTID, &wtid)?
-        .into_iter()
-        .map(|found| TransferDeposit {
-            key: found.key,
-            amount: found.row.amount,
-            deposit_fee: terms(denoms, found.row.denom).fee_deposit,
-        })
-        .collect();
+    let mut deposits = Vec::new();
+    for found in store.lookup::<Deposits>(Deposits::BY_WTID, &wtid)? {
+        let deposit_fee = terms(store, denoms, found.row.denom)?.fee_deposit;
+        deposits.push(TransferDeposit { key: found.key, amount: found.row.amount, deposit_fee });
+    }
     Ok(Some(Transfer { wire_out, deposits }))
 }
 
@@ -477,6 +492,15 @@ pub fn open_transfers(store: &Store, limit: usize) -> Result<Vec<(Wtid, Prepared
     let found =
         store.range_bytes::<Prepared>(Prepared::OPEN, Bound::Unbounded, Bound::Unbounded, limit, false)?;
     Ok(found.into_iter().map(|found| (found.key.wtid, found.row)).collect())
+}
+
+/// How many changes of the key set there were.
+///
+/// # Errors
+/// See [`payto`].
+pub fn key_set_version(store: &Store) -> Result<u64> {
+    let key = CounterKey { name: Counters::KEY_SET.to_owned() };
+    Ok(store.get::<Counters>(&key)?.map_or(0, |found| found.row.value))
 }
 
 /// The last bank row that was looked at on an account; 0 at first.

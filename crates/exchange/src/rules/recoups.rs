@@ -9,6 +9,7 @@ use batzen_tables::exchange::{
 };
 
 use super::coins::{conflict, debit, known_or_new};
+use super::denoms::{is_revoked, plan_revocation};
 use super::{
     ConflictReason, DenomTerms, ExchangeRules, PresentedCoin, Recoup, RecoupRefresh, RecoupRefreshed,
     Recouped, Refusal, add,
@@ -16,6 +17,7 @@ use super::{
 
 pub(super) fn plan_recoup(command: &Recoup, plan: &mut Plan) {
     let (coin_pub, reserve_pub) = (command.coin.coin_pub, command.reserve_pub);
+    plan_revocation(command.coin.denom, plan);
     plan.row::<Coins>(CoinKey { coin_pub });
     plan.row::<Reserves>(ReserveKey { reserve_pub });
     plan.row::<Withdrawals>(WithdrawalKey { reserve_pub, h_coin_ev: command.h_coin_ev });
@@ -25,6 +27,7 @@ pub(super) fn plan_recoup(command: &Recoup, plan: &mut Plan) {
 
 pub(super) fn plan_recoup_refresh(command: &RecoupRefresh, plan: &mut Plan) {
     let coin_pub = command.coin.coin_pub;
+    plan_revocation(command.coin.denom, plan);
     plan.row::<Coins>(CoinKey { coin_pub });
     plan.row::<Coins>(CoinKey { coin_pub: command.old_coin_pub });
     plan.row::<Reveals>(MeltKey { coin_pub: command.old_coin_pub, rc: command.rc });
@@ -41,11 +44,9 @@ impl ExchangeRules {
         now: Timestamp,
     ) -> Result<(DenomTerms, CoinRow), Refusal> {
         let terms = self.terms(coin.denom, 0)?;
-        terms.recoupable(now).map_err(|problem| Refusal::DenominationUnusable {
-            index: 0,
-            denom: coin.denom,
-            problem,
-        })?;
+        terms
+            .recoupable(is_revoked(rows, coin.denom), now)
+            .map_err(|problem| Refusal::DenominationUnusable { index: 0, denom: coin.denom, problem })?;
         let row = known_or_new(rows, coin, &terms, 0)?;
         Ok((terms, row))
     }

@@ -8,11 +8,13 @@ use batzen_tables::exchange::{
 };
 
 use super::coins::{debit, known_or_new};
+use super::denoms::{is_revoked, plan_revocation};
 use super::reserves::{lock_nonce, plan_nonce};
 use super::{DenomProblem, DenomTerms, ExchangeRules, Melt, Melted, Refusal, Reveal, Revealed, add};
 
 pub(super) fn plan_melt(command: &Melt, plan: &mut Plan) {
     let coin_pub = command.coin.coin_pub;
+    plan_revocation(command.coin.denom, plan);
     plan.row::<Coins>(CoinKey { coin_pub });
     plan.row::<Melts>(MeltKey { coin_pub, rc: command.rc });
     plan.row::<MeltByRc>(RcKey { rc: command.rc });
@@ -26,6 +28,9 @@ pub(super) fn plan_reveal(command: &Reveal, plan: &mut Plan) {
     plan.row::<Coins>(CoinKey { coin_pub: command.coin_pub });
     plan.row::<Melts>(key.clone());
     plan.row::<Reveals>(key);
+    for coin in &command.fresh {
+        plan_revocation(coin.denom, plan);
+    }
     if let Some(rms) = command.rms {
         plan_nonce(NonceKind::Melt, rms, plan);
     }
@@ -88,7 +93,7 @@ impl ExchangeRules {
             return Err(unusable(DenomProblem::Expired));
         }
         let expired = now > terms.expire_deposit;
-        if !expired && !terms.revoked {
+        if !expired && !is_revoked(rows, command.coin.denom) {
             return Ok(());
         }
         let Some(known) = rows.get::<Coins>(&CoinKey { coin_pub: command.coin.coin_pub }) else {
@@ -124,11 +129,9 @@ impl ExchangeRules {
         let mut needs_rms = false;
         for (index, coin) in command.fresh.iter().enumerate() {
             let terms = self.terms(coin.denom, index)?;
-            terms.signable(now).map_err(|problem| Refusal::DenominationUnusable {
-                index,
-                denom: coin.denom,
-                problem,
-            })?;
+            terms
+                .signable(is_revoked(rows, coin.denom), now)
+                .map_err(|problem| Refusal::DenominationUnusable { index, denom: coin.denom, problem })?;
             needs_rms |= terms.cipher == Cipher::Cs;
             cost = add(cost, add(terms.value, terms.fee_withdraw)?)?;
         }

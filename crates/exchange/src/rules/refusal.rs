@@ -49,6 +49,8 @@ pub enum Refusal {
     DenominationUnknown {
         /// Which planchet, coin or fresh coin.
         index: usize,
+        /// Its number.
+        denom: DenomSerial,
     },
     /// \[1008, 1009, 1010; 1555, 1580\] The denomination may not be used for this now.
     #[error("denomination {denom:?} is not usable: {problem:?}")]

@@ -13,6 +13,7 @@ use batzen_tables::exchange::{
     WtidKey,
 };
 
+use super::denoms::{is_revoked, plan_revocation};
 use super::leases;
 use super::transfers::{self, Payment};
 use super::{
@@ -23,6 +24,7 @@ use super::{
 pub(super) fn plan_withdraw(command: &Withdraw, plan: &mut Plan) {
     plan.row::<Reserves>(ReserveKey { reserve_pub: command.reserve_pub });
     for planchet in &command.planchets {
+        plan_revocation(planchet.denom, plan);
         plan.row::<Withdrawals>(WithdrawalKey {
             reserve_pub: command.reserve_pub,
             h_coin_ev: planchet.h_coin_ev,
@@ -101,7 +103,7 @@ pub(super) fn lock_nonce(
 impl ExchangeRules {
     /// The terms of a denomination that a request names.
     pub(super) fn terms(&self, denom: DenomSerial, index: usize) -> Result<DenomTerms, Refusal> {
-        self.denoms.get(denom).ok_or(Refusal::DenominationUnknown { index })
+        self.denoms.get(denom).ok_or(Refusal::DenominationUnknown { index, denom })
     }
 
     pub(super) fn withdraw(
@@ -135,11 +137,9 @@ impl ExchangeRules {
         let mut requested = Money::ZERO;
         for (index, planchet) in command.planchets.iter().enumerate() {
             let terms = self.terms(planchet.denom, index)?;
-            terms.signable(now).map_err(|problem| Refusal::DenominationUnusable {
-                index,
-                denom: planchet.denom,
-                problem,
-            })?;
+            terms
+                .signable(is_revoked(rows, planchet.denom), now)
+                .map_err(|problem| Refusal::DenominationUnusable { index, denom: planchet.denom, problem })?;
             requested = add(requested, add(terms.value, terms.fee_withdraw)?)?;
         }
         let reserve_key = ReserveKey { reserve_pub };

@@ -200,7 +200,7 @@ pub fn totals(store: &Store, denoms: &DenomTable) -> Result<Totals, TotalsError>
 impl Sheet<'_> {
     fn terms(&self, serial: DenomSerial) -> Result<DenomTerms, TotalsError> {
         self.denoms
-            .get(serial)
+            .find(self.store, serial)?
             .ok_or_else(|| TotalsError::Inconsistent(format!("a row names denomination {}", serial.0)))
     }
 

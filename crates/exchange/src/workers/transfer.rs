@@ -18,7 +18,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use batzen_crypto::Wtid;
-use batzen_engine::Lane;
+use batzen_engine::Lanes;
 use batzen_http::ClientError;
 use batzen_http::gateway::{TransactionResponse, TransferRequest, WireGatewayClient};
 use batzen_protocol::ErrorCode;
@@ -529,7 +529,7 @@ fn judge(answer: Result<TransactionResponse, ClientError>) -> Verdict {
 }
 
 /// Records what is final. Without record the bank is asked again, and answers the same.
-async fn record(lane: Lane<ExchangeRules>, page: Vec<Answered>) -> Recorded {
+async fn record(lane: Lanes<ExchangeRules>, page: Vec<Answered>) -> Recorded {
     let submit = async |command| match lane.submit(command).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(refusal)) => Err(refusal.to_string()),

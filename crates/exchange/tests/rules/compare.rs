@@ -18,18 +18,15 @@ use crate::generate::{Op, ops, pay};
 use crate::model::{Books, Model, Reason, reason};
 use crate::world::{METHOD, World, at, config, denom, denoms, m, refund, withdraw};
 
-type Verdicts = Vec<Result<Outcome, Reason>>;
+pub type Verdicts = Vec<Result<Outcome, Reason>>;
 
 /// Runs the steps in batches of these sizes (in turn) against the model. Says what the rules answered, and how many
 /// commands were executed more than once; or in what they differ.
-fn check<R>(world: &World<R>, ops: &[Op], sizes: &[usize]) -> Result<(Verdicts, usize), String>
+pub fn check<R>(world: &World<R>, ops: &[Op], sizes: &[usize]) -> Result<(Verdicts, usize), String>
 where
     R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>,
 {
-    let terms: BTreeMap<u32, DenomTerms> =
-        (1..4).map(|serial| (serial, world.denoms.get(DenomSerial(serial)).unwrap())).collect();
-    let fees = [(at(0), at(1_500), m("0.01"), m("0.01")), (at(1_500), at(5_000), m("0.02"), m("0.05"))];
-    let mut model = Model::new(terms, world.rules.config.clone(), METHOD, &fees);
+    let mut model = model_of(world);
     let mut sizes = sizes.iter().copied().cycle();
     let (mut all, mut reruns) = (Vec::new(), 0);
     let mut rest = ops;
@@ -42,7 +39,7 @@ where
             }
             Op::Revoke(serial) => {
                 world.revoke(*serial);
-                model.denoms.get_mut(serial).unwrap().revoked = true;
+                model.revoked.insert(*serial);
                 rest = &rest[1..];
                 continue;
             }
@@ -77,7 +74,18 @@ where
     Ok((all, reruns))
 }
 
-fn compare_books<R>(world: &World<R>, model: &Model) -> Result<(), String>
+/// A model of the same denominations and fees.
+pub fn model_of<R>(world: &World<R>) -> Model
+where
+    R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>,
+{
+    let terms: BTreeMap<u32, DenomTerms> =
+        (1..4).map(|serial| (serial, world.denoms.get(DenomSerial(serial)).unwrap())).collect();
+    let fees = [(at(0), at(1_500), m("0.01"), m("0.01")), (at(1_500), at(5_000), m("0.02"), m("0.05"))];
+    Model::new(terms, world.rules.config.clone(), METHOD, &fees)
+}
+
+pub fn compare_books<R>(world: &World<R>, model: &Model) -> Result<(), String>
 where
     R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>,
 {
@@ -100,7 +108,7 @@ where
 }
 
 /// Every balance and every remainder is the model's, and follows from its own history.
-fn compare_rows<R>(world: &World<R>, model: &Model) -> Result<(), String>
+pub fn compare_rows<R>(world: &World<R>, model: &Model) -> Result<(), String>
 where
     R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>,
 {
@@ -139,7 +147,7 @@ where
 }
 
 /// Every row of the exchange.
-fn dump(store: &Store) -> BTreeMap<(&'static str, Vec<u8>), Vec<u8>> {
+pub fn dump(store: &Store) -> BTreeMap<(&'static str, Vec<u8>), Vec<u8>> {
     let mut rows = BTreeMap::new();
     for table in tables::ALL {
         store
@@ -154,7 +162,7 @@ fn dump(store: &Store) -> BTreeMap<(&'static str, Vec<u8>), Vec<u8>> {
 }
 
 /// Lets the coins that the steps spend be issued before: what is not signed is not spent, the API sees to that.
-fn with_coins(ops: Vec<Op>) -> Vec<Op> {
+pub fn with_coins(ops: Vec<Op>) -> Vec<Op> {
     let planchets: Vec<(u8, u32)> = (60..66).map(|n| (n, 1)).collect();
     [crate::world::credits(&[(50, 200, "100", 1, at(0))], 0), withdraw(50, &planchets, true)]
         .into_iter()

@@ -8,6 +8,7 @@ mod compare;
 mod generate;
 mod leases;
 mod model;
+mod nodes;
 mod recoups;
 mod refreshes;
 mod reserves;

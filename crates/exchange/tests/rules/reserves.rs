@@ -176,7 +176,10 @@ fn a_revoked_denomination_is_not_withdrawn() {
         world.refused(withdraw(1, &[(2, 2)], false)),
         Refusal::DenominationUnusable { index: 0, denom: DenomSerial(2), problem: DenomProblem::Revoked }
     );
-    assert_eq!(world.refused(withdraw(1, &[(2, 77)], false)), Refusal::DenominationUnknown { index: 0 });
+    assert_eq!(
+        world.refused(withdraw(1, &[(2, 77)], false)),
+        Refusal::DenominationUnknown { index: 0, denom: DenomSerial(77) }
+    );
 }
 
 #[test]

@@ -184,7 +184,7 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
         assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
         let denoms = Arc::new(DenomTable::load(&store).unwrap());
         let rules = ExchangeRules::new(Arc::clone(&denoms), config);
-        rules.flow.begin(&denoms, MoneyFlow::freeze(&store).unwrap().as_ref()).unwrap();
+        rules.flow.begin(&denoms, &store, MoneyFlow::freeze(&store).unwrap().as_ref()).unwrap();
         let batcher = Batcher::new(Arc::new(wrap(rules.clone())), store.clone());
         Self { store, denoms, rules, batcher, now: Arc::new(AtomicU64::new(T0)) }
     }
@@ -204,7 +204,6 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
             changes.insert::<Revocations>(&key, &RevocationRow { master_sig: sig(0), time: self.now() });
             assert_eq!(self.store.commit(&changes).unwrap(), CommitOutcome::Committed);
         }
-        self.denoms.reload(&self.store).unwrap();
     }
 
     pub fn batch(&self, commands: &[Command]) -> Vec<Verdict> {
@@ -241,7 +240,7 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
         let kept = self.rules.flow.sums().unwrap();
         let anew = MoneyFlow::default();
         assert_eq!(anew.sums(), None);
-        anew.begin(&self.denoms, MoneyFlow::freeze(&self.store).unwrap().as_ref()).unwrap();
+        anew.begin(&self.denoms, &self.store, MoneyFlow::freeze(&self.store).unwrap().as_ref()).unwrap();
         assert_eq!(Some(kept), anew.sums());
         let sums = Sums {
             wired_in: units(totals.wired_in),

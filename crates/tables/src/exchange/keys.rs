@@ -314,6 +314,8 @@ pub struct Counters;
 impl Counters {
     /// The last denomination serial given out.
     pub const DENOM_SERIAL: &'static str = "denom_serial";
+    /// How many changes of the key set there were: whatever the offline keys sign.
+    pub const KEY_SET: &'static str = "key_set";
     /// The last KYC requirement number given out.
     pub const KYC_REQUIREMENT: &'static str = "kyc_requirement";
 }

@@ -3,7 +3,7 @@
 
 mod refresh;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use batzen_crypto::{
     BlindedDenomSignature, CsNonce, EddsaPublicKey, EddsaSignature, HashCode, ShortHash, Wtid,
@@ -14,7 +14,7 @@ use batzen_exchange::rules::{
     RulesConfig, TransferMarked, Withdraw, Withdrawn,
 };
 use batzen_protocol::{Money, Timestamp};
-use batzen_tables::exchange::{DepositKey, FreshCoin};
+use batzen_tables::exchange::{DenomSerial, DepositKey, FreshCoin};
 
 /// Hundred-millionths, with sign.
 type Units = i128;
@@ -125,6 +125,7 @@ enum Sent {
 #[derive(Clone)]
 pub struct Model {
     pub denoms: BTreeMap<u32, DenomTerms>,
+    pub revoked: BTreeSet<u32>,
     config: RulesConfig,
     fees: Vec<(Timestamp, Timestamp, Units, Units)>,
     method: String,
@@ -143,6 +144,19 @@ pub struct Model {
     income: Units,
 }
 
+/// What an aggregation looks for: deposits, and transient aggregates.
+#[derive(Clone, Default)]
+pub struct Seen {
+    deposits: BTreeSet<DepositKey>,
+    transients: BTreeSet<(ShortHash, EddsaPublicKey)>,
+}
+
+/// What is kept from an aggregation, because it was not there when the aggregation looked.
+pub struct Hidden {
+    deposits: BTreeMap<DepositKey, Payment>,
+    transients: BTreeMap<(ShortHash, EddsaPublicKey), (Units, Wtid)>,
+}
+
 /// What the model says of the books: wired in, wired out, reserves, outstanding, pending, unrevealed melts, fees.
 pub type Books = [Money; 7];
 
@@ -155,6 +169,7 @@ impl Model {
     ) -> Self {
         Self {
             denoms,
+            revoked: BTreeSet::new(),
             config,
             fees: fees
                 .iter()
@@ -175,6 +190,28 @@ impl Model {
             transfers: BTreeMap::new(),
             income: 0,
         }
+    }
+
+    /// What there is to aggregate now.
+    pub fn seen(&self) -> Seen {
+        Seen {
+            deposits: self.deposits.keys().cloned().collect(),
+            transients: self.transients.keys().copied().collect(),
+        }
+    }
+
+    /// Takes aside what has come since.
+    pub fn hide(&mut self, seen: &Seen) -> Hidden {
+        Hidden {
+            deposits: self.deposits.extract_if(.., |key, _| !seen.deposits.contains(key)).collect(),
+            transients: self.transients.extract_if(.., |key, _| !seen.transients.contains(key)).collect(),
+        }
+    }
+
+    /// Puts it back.
+    pub fn show(&mut self, hidden: Hidden) {
+        self.deposits.extend(hidden.deposits);
+        self.transients.extend(hidden.transients);
     }
 
     /// Executes a batch, and those again whose refusal the batch itself has overtaken. Says how many that were.
@@ -302,7 +339,10 @@ impl Model {
     }
 
     fn terms(&self, denom: u32, index: usize) -> Step<DenomTerms> {
-        Ok(*self.denoms.get(&denom).ok_or(Refusal::DenominationUnknown { index })?)
+        Ok(*self
+            .denoms
+            .get(&denom)
+            .ok_or(Refusal::DenominationUnknown { index, denom: DenomSerial(denom) })?)
     }
 
     fn remaining(&self, coin: &Coin) -> Units {
@@ -313,12 +353,18 @@ impl Model {
     }
 
     /// Past the end, before the start, revoked: in this order.
-    fn window(terms: &DenomTerms, end: Timestamp, now: Timestamp, index: usize, denom: u32) -> Step<()> {
+    fn window(
+        (terms, revoked): (&DenomTerms, bool),
+        end: Timestamp,
+        now: Timestamp,
+        index: usize,
+        denom: u32,
+    ) -> Step<()> {
         let problem = if now > end {
             DenomProblem::Expired
         } else if now < terms.start {
             DenomProblem::Future
-        } else if terms.revoked {
+        } else if revoked {
             DenomProblem::Revoked
         } else {
             return Ok(());
@@ -350,7 +396,13 @@ impl Model {
             let mut price = 0;
             for (index, planchet) in command.planchets.iter().enumerate() {
                 let terms = self.terms(planchet.denom.0, index)?;
-                Self::window(&terms, terms.expire_withdraw, now, index, planchet.denom.0)?;
+                Self::window(
+                    (&terms, self.revoked.contains(&planchet.denom.0)),
+                    terms.expire_withdraw,
+                    now,
+                    index,
+                    planchet.denom.0,
+                )?;
                 price += u(terms.value) + u(terms.fee_withdraw);
             }
             let reserve = self.reserves.get_mut(&command.reserve_pub).ok_or(Refusal::ReserveUnknown)?;
@@ -556,7 +608,13 @@ impl Model {
                 });
                 continue;
             }
-            Self::window(&terms, terms.expire_deposit, now, index, coin.coin.denom.0)?;
+            Self::window(
+                (&terms, self.revoked.contains(&coin.coin.denom.0)),
+                terms.expire_deposit,
+                now,
+                index,
+                coin.coin.denom.0,
+            )?;
             if amount > u(terms.value) {
                 return Err(Refusal::ContributionAboveValue { index }.into());
             }

@@ -1,8 +1,8 @@
 //! The model's refreshes, recoups and aggregations.
 
 use batzen_exchange::rules::{
-    Aggregate, Aggregated, DenomProblem, DenomTerms, Melt, Melted, PresentedCoin, Recoup, RecoupRefresh,
-    RecoupRefreshed, Recouped, Refusal, Reveal, Revealed, Trigger,
+    Aggregate, Aggregated, DenomProblem, Melt, Melted, PresentedCoin, Recoup, RecoupRefresh, RecoupRefreshed,
+    Recouped, Refusal, Reveal, Revealed, Trigger,
 };
 use batzen_protocol::Timestamp;
 use batzen_tables::exchange::{Cipher, DepositKey};
@@ -24,7 +24,7 @@ impl Model {
             return Err(unusable(0, denom, DenomProblem::Expired));
         }
         let expired = now > terms.expire_deposit;
-        if expired || terms.revoked {
+        if expired || self.revoked.contains(&denom) {
             if !self.coins.contains_key(&coin_pub) {
                 let problem = if expired { DenomProblem::Expired } else { DenomProblem::Revoked };
                 return Err(unusable(0, denom, problem));
@@ -69,7 +69,13 @@ impl Model {
         let (mut values, mut fees, mut cs) = (0, 0, false);
         for (index, coin) in command.fresh.iter().enumerate() {
             let terms = self.terms(coin.denom.0, index)?;
-            Self::window(&terms, terms.expire_withdraw, now, index, coin.denom.0)?;
+            Self::window(
+                (&terms, self.revoked.contains(&coin.denom.0)),
+                terms.expire_withdraw,
+                now,
+                index,
+                coin.denom.0,
+            )?;
             values += u(terms.value);
             fees += u(terms.fee_withdraw);
             cs |= terms.cipher == Cipher::Cs;
@@ -90,9 +96,8 @@ impl Model {
 
     fn recoupable(&mut self, coin: &PresentedCoin, now: Timestamp) -> Step<()> {
         let terms = self.terms(coin.denom.0, 0)?;
-        let usable = DenomTerms { revoked: false, ..terms };
-        Self::window(&usable, terms.expire_deposit, now, 0, coin.denom.0)?;
-        if !terms.revoked {
+        Self::window((&terms, false), terms.expire_deposit, now, 0, coin.denom.0)?;
+        if !self.revoked.contains(&coin.denom.0) {
             return Err(unusable(0, coin.denom.0, DenomProblem::NotRevoked));
         }
         self.know(coin, 0)

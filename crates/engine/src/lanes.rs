@@ -1,0 +1,95 @@
+//! Several lanes over one store, for databases: while one waits for its commit, another executes.
+
+use std::sync::Arc;
+
+use batzen_store::{Store, VSHARD_COUNT};
+
+use crate::lane::{Lane, Verdict};
+use crate::{Clock, EngineError, LaneMetrics, LaneOptions, Rules};
+
+/// How many lanes a service can have: each has one bit of the metrics, and a virtual shard at least.
+pub const LANES_MAX: usize = 64;
+
+/// Lanes over one store. Each serves an equal range of virtual shards, so that what one owner asks for stays in order, and so
+/// that a batch goes to one part of the database. Cheap to clone.
+pub struct Lanes<R: Rules> {
+    rules: Arc<R>,
+    lanes: Vec<Lane<R>>,
+}
+
+impl<R: Rules> Clone for Lanes<R> {
+    fn clone(&self) -> Self {
+        Self { rules: Arc::clone(&self.rules), lanes: self.lanes.clone() }
+    }
+}
+
+impl<R: Rules> Lanes<R> {
+    /// Starts `count` lanes, each with these limits.
+    ///
+    /// # Panics
+    /// When the count is not between 1 and [`LANES_MAX`], or the operating system starts no thread.
+    pub fn start(
+        rules: Arc<R>,
+        store: &Store,
+        clock: &Arc<dyn Clock>,
+        options: LaneOptions,
+        count: usize,
+    ) -> Self {
+        assert!((1..=LANES_MAX).contains(&count), "1 to {LANES_MAX} lanes");
+        let metrics = Arc::<LaneMetrics>::default();
+        metrics.limits(options.queue_commands_max * count, options.batch_commands_max);
+        let start = |number| {
+            let (rules, clock) = (Arc::clone(&rules), Arc::clone(clock));
+            Lane::start_one(rules, store.clone(), clock, options, Arc::clone(&metrics), number)
+        };
+        let lanes = (0..count).map(start).collect();
+        Self { rules, lanes }
+    }
+
+    /// As [`Lane::submit`], in the lane of the command's owner.
+    ///
+    /// # Errors
+    /// As [`Lane::submit`].
+    pub async fn submit(&self, command: R::Command) -> Result<Verdict<R>, EngineError> {
+        self.lane(&command).submit(command).await
+    }
+
+    /// As [`Lane::submit_blocking`], in the lane of the command's owner.
+    ///
+    /// # Errors
+    /// As [`Lane::submit`].
+    pub fn submit_blocking(&self, command: R::Command) -> Result<Verdict<R>, EngineError> {
+        self.lane(&command).submit_blocking(command)
+    }
+
+    fn lane(&self, command: &R::Command) -> &Lane<R> {
+        let count = self.lanes.len();
+        if count == 1 {
+            return &self.lanes[0];
+        }
+        let number = self.rules.shard_key(command).map_or(0, |key| {
+            usize::from(self.store().backend().vshard(key)) * count / usize::from(VSHARD_COUNT)
+        });
+        &self.lanes[number]
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// The store behind the lanes, for reads that need no batch (committed rows only).
+    pub fn store(&self) -> &Store {
+        self.lanes[0].store()
+    }
+
+    /// The counters of all lanes together.
+    pub fn metrics(&self) -> &LaneMetrics {
+        self.lanes[0].metrics()
+    }
+
+    /// Drops this handle; if it is the last one, waits until everything accepted is durable and answered.
+    pub fn close(self) {
+        self.lanes.into_iter().for_each(Lane::close);
+    }
+}
