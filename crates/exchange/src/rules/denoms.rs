@@ -9,7 +9,7 @@ use batzen_store::{Store, StoreError};
 use batzen_tables::exchange::{Cipher, DenomKey, DenomRow, DenomSerial, Denominations, Revocations};
 
 /// What the rules need to know of a denomination. It never changes. (Whether it is revoked is a row, which rules plan and read
-/// like any other: see [`plan_revocation`].)
+/// like any other: see `plan_revocation`.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DenomTerms {
     /// How it signs.
