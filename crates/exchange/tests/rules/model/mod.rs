@@ -202,10 +202,14 @@ impl Model {
 
     /// Takes aside what has come since.
     pub fn hide(&mut self, seen: &Seen) -> Hidden {
-        Hidden {
-            deposits: self.deposits.extract_if(.., |key, _| !seen.deposits.contains(key)).collect(),
-            transients: self.transients.extract_if(.., |key, _| !seen.transients.contains(key)).collect(),
-        }
+        let (old, deposits) =
+            std::mem::take(&mut self.deposits).into_iter().partition(|(key, _)| seen.deposits.contains(key));
+        self.deposits = old;
+        let (old, transients) = std::mem::take(&mut self.transients)
+            .into_iter()
+            .partition(|(key, _)| seen.transients.contains(key));
+        self.transients = old;
+        Hidden { deposits, transients }
     }
 
     /// Puts it back.
