@@ -99,20 +99,26 @@ impl Gate {
             bank.write_all(&request)?;
             let answer = message(&mut bank)?;
             let line = String::from_utf8_lossy(&request[..request.len().min(120)]).into_owned();
-            if let Some(point) = self.reached(&line) {
-                point.reached.send(()).unwrap();
-                point.killed.recv().unwrap();
+            if self.holds(&line) {
                 return Ok(());
             }
             client.write_all(&answer)?;
         }
     }
 
-    fn reached(&self, line: &str) -> Option<Point> {
+    /// Whether this is the answer at which the program is killed: then it has been. Meanwhile no other answer passes, so that the
+    /// program does not go on with what it has under way beside.
+    fn holds(&self, line: &str) -> bool {
         let mut planted = self.point.lock().unwrap();
-        let point = planted.as_mut().filter(|point| line.contains(point.path))?;
+        let Some(point) = planted.as_mut().filter(|point| line.contains(point.path)) else { return false };
         point.answers -= 1;
-        if point.answers == 0 { planted.take() } else { None }
+        if point.answers > 0 {
+            return false;
+        }
+        let point = planted.take().expect("it is planted");
+        point.reached.send(()).unwrap();
+        point.killed.recv().unwrap();
+        true
     }
 
     /// Starts a program and kills it when the bank has given so many answers; `before` happens when the point is reached.

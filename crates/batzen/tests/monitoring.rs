@@ -231,6 +231,7 @@ fn naming(page: &str) {
         "version",
         "kind",
         "work",
+        "sum",
     ];
     for line in page.lines().filter(|line| !line.starts_with('#')) {
         let Some((_, rest)) = line.split_once('{') else { continue };

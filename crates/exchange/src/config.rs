@@ -19,8 +19,9 @@ mod ini;
 pub use batzen_signer::config::{CipherConfig, ConfigError, ModuleConfig, RSA_BITS_MAX, RSA_BITS_MIN};
 pub use ini::unknown_options;
 
-/// How many lanes an exchange has on a database if the configuration does not say.
-pub const LANES: usize = 3;
+/// How many lanes an exchange has on a database if the configuration does not say. Service and server on one core were faster with
+/// one than with three, which make the same work come in smaller batches: docs/performance.md.
+pub const LANES: usize = 1;
 
 /// Where the HTTP service listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
