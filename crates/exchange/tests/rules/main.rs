@@ -9,6 +9,7 @@ mod generate;
 mod leases;
 mod model;
 mod nodes;
+mod postgres;
 mod recoups;
 mod refreshes;
 mod reserves;
