@@ -1,6 +1,6 @@
 //! What a deposit costs in PostgreSQL: CPU time of the server and of this process, by batch size and partitions.
 //!
-//! `cargo run --release -p batzen-postgres --example deposit_cost [DEPOSITS]`. Each deposit reads its coin and its deposit, then
+//! `cargo run --release -p batzen-postgres --example deposit_cost [DEPOSITS [PARTITIONS [BATCH]]]`. Each deposit reads its coin and its deposit, then
 //! writes a coin, a deposit and its place in the queue: what the exchange does for a coin that pays for the first time.
 
 use std::time::Instant;
@@ -61,7 +61,10 @@ fn server_us(postmaster: u32) -> u64 {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let deposits: u64 = std::env::args().nth(1).map_or(Ok(60_000), |text| text.parse())?;
+    let argument = |at| std::env::args().nth(at).map(|text| text.parse::<u64>()).transpose();
+    let deposits = argument(1)?.unwrap_or(60_000);
+    let partitions = argument(2)?.map_or(vec![0, 64], |only| vec![only]);
+    let batches = argument(3)?.map_or(vec![1, 16, 64, 256, 1024], |only| vec![only]);
     let cluster = Cluster::start(
         &ClusterOptions { is_small: false, ..ClusterOptions::default() }
             .set("shared_buffers", "1GB")
@@ -70,15 +73,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     )?;
     let postmaster = cluster.pid().ok_or("no postmaster")?;
     println!("partitions  batch  deposits/s  server us  client us  statements/batch");
-    for partitions in [0, 64] {
+    for partitions in partitions {
         let url = cluster.create_database(&format!("cost_{partitions}"))?;
         let mut connection = Connection::open(&Target::parse(&url)?)?;
-        let options = DbinitOptions { partitions: Some(partitions), ..DbinitOptions::default() };
+        let options =
+            DbinitOptions { partitions: Some(u16::try_from(partitions)?), ..DbinitOptions::default() };
         dbinit(&mut connection, "exchange", TABLES, &options, &HISTORY)?;
         let store = open(&PgOptions::new(&url, "exchange", TABLES))?;
         let mut n = 0;
-        for batch in [1_u64, 16, 64, 256, 1024] {
-            let count = deposits.min(batch * 400) / batch * batch;
+        for &batch in &batches {
+            let most = if batches.len() > 1 { batch * 400 } else { deposits };
+            let count = deposits.min(most) / batch * batch;
             let run = |from: u64, count: u64| -> Result<(), Box<dyn std::error::Error>> {
                 for first in (from..from + count).step_by(usize::try_from(batch)?) {
                     let numbers = first..first + batch;

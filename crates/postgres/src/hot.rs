@@ -68,6 +68,12 @@ pub fn statements(layout: &Layout) -> Vec<HotStatement> {
         list.extend(layout.key.iter().map(|column| array(format!("t.{}", column.quoted()), column.sql)));
         list
     };
+    // Of one row the first shard and the last are the same.
+    let within = |mut parameters: Vec<Parameter>| {
+        let bounds = if layout.partitions > 1 { 2 } else { 0 };
+        parameters.extend((0..bounds).map(|_| scalar("t.vshard", "smallint")));
+        parameters
+    };
     let row = || layout.row.iter().map(|column| array(format!("t.{}", column.quoted()), column.sql));
     let indexes = || {
         statements.own_indexes().map(|index| {
@@ -98,7 +104,7 @@ pub fn statements(layout: &Layout) -> Vec<HotStatement> {
     update.extend(indexes());
     let all_columns = &mut vec![true; layout.def.row_columns.len()];
     let mut list = vec![
-        hot("get", &statements.get.sql, key()),
+        hot("get", &statements.get.sql, within(key())),
         hot("keep", &statements.keep.sql, same()),
         hot("update", &statements.update(all_columns).sql, update),
         hot("delete", &statements.delete.sql, same()),
@@ -120,7 +126,7 @@ pub fn statements(layout: &Layout) -> Vec<HotStatement> {
         list.push(match index.form {
             IndexForm::PrimaryKey { columns } => {
                 let prefix = key().into_iter().take(columns + 1).collect();
-                hot(&format!("lookup {name}"), lookup(), prefix)
+                hot(&format!("lookup {name}"), lookup(), within(prefix))
             }
             IndexForm::KeyPrefix { columns } => {
                 let prefix = key().into_iter().skip(1).take(columns).collect();

@@ -11,6 +11,8 @@
 //! | ordered or serial index | `ix_NAME bytea`, the entry's whole position: PostgreSQL compares `bytea` byte by byte, as positions are ordered, whatever types the value has |
 //! | queue ([`TableDef::queue`]) | a table `NAME_open` of its own, partitioned by time |
 
+use std::ops::Range;
+
 use batzen_store::{ColumnDef, ColumnKind, IndexDef, IndexKind, StoreError, TableDef, VSHARD_COUNT};
 
 /// The most partitions that a table is divided into.
@@ -255,6 +257,21 @@ impl Layout {
         format!("{}_p{number:02}", self.name)
     }
 
+    /// Where to cut rows that are in the order of these shards, so that the statements for the pieces cost the server least. A
+    /// statement has a price, and so has each row for each partition within the bounds of its statement; both measured, see
+    /// docs/performance.md. Pieces are not empty and end with a partition.
+    #[must_use]
+    pub fn pieces(&self, vshards: &[u16]) -> Vec<Range<usize>> {
+        /// As much as a statement more costs the visit of so many partitions that do not hold the row.
+        const STATEMENT_VISITS: usize = 300;
+        let partitions = usize::from(self.partitions.max(1));
+        let wanted = (vshards.len() * partitions / STATEMENT_VISITS).isqrt().clamp(1, partitions);
+        let piece = |vshard: u16| usize::from(vshard) * wanted / usize::from(VSHARD_COUNT);
+        let mut at = 0;
+        let pieces = vshards.chunk_by(|a, b| piece(*a) == piece(*b));
+        pieces.map(|same| (at..at + same.len(), at += same.len()).0).collect()
+    }
+
     /// The virtual shards of a partition: from the first to before the second.
     #[must_use]
     pub fn partition_bounds(&self, number: u16) -> (u16, u16) {
@@ -357,5 +374,30 @@ mod tests {
         }
         assert_eq!(layout(Marks::DEF, 64).partitions, 0, "only sharded tables are divided");
         assert!(Layout::new(Items::DEF, "exchange", 65).is_err());
+    }
+
+    #[test]
+    fn pieces_hold_every_row_once_in_order_and_few_rows_stay_together() {
+        let shards = |count: u16| -> Vec<u16> {
+            (0..u32::from(count)).map(|n| (n * 1023 / u32::from(count)).try_into().unwrap()).collect()
+        };
+        for partitions in [0, 1, 7, 64] {
+            let items = layout(Items::DEF, partitions);
+            for count in [0, 1, 7, 500, 1000] {
+                let shards = shards(count);
+                let pieces = items.pieces(&shards);
+                let mut next = 0;
+                for piece in &pieces {
+                    assert!(piece.start == next && piece.end > next, "{pieces:?}");
+                    next = piece.end;
+                }
+                assert_eq!(next, shards.len());
+                assert!(pieces.len() <= usize::from(partitions.max(1)));
+            }
+        }
+        let items = layout(Items::DEF, 64);
+        assert_eq!(items.pieces(&shards(7)).len(), 1);
+        assert_eq!(items.pieces(&shards(500)).len(), 10);
+        assert_eq!(layout(Items::DEF, 0).pieces(&shards(500)).len(), 1);
     }
 }

@@ -1,7 +1,7 @@
 //! Reads: a whole plan in one pipeline, under one snapshot, on a connection of the readers' pool.
 
 use std::collections::HashMap;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::time::{Duration, Instant};
 
 use batzen_store::{
@@ -11,7 +11,7 @@ use batzen_store::{
 
 use crate::PgError;
 use crate::codec::{pull, push, split};
-use crate::connection::Connection;
+use crate::connection::{Connection, Statement};
 use crate::database::{Database, bind_error};
 use crate::layout::{IndexForm, SqlType};
 use crate::statements::Statements;
@@ -28,8 +28,11 @@ struct Asked<'a> {
     answer: ReadAnswer,
     /// Of a lookup in a hash index: where the rows with each value go.
     places: HashMap<&'a [u8], Vec<usize>>,
-    /// Which key was asked for at each ordinal: sorted as the primary key is, which is how pages and partitions lie.
+    /// Which key (or value that begins one) was asked for at each ordinal: sorted as the primary key is, which is how pages and
+    /// partitions lie.
     order: Vec<usize>,
+    /// The parts of `order` that have a statement each.
+    pieces: Vec<Range<usize>>,
 }
 
 /// Keys of a table (or prefixes of keys) as arrays: `vshard` and `columns` database columns.
@@ -56,10 +59,15 @@ pub(crate) fn key_arrays(
         }
         width += crate::codec::width(def);
     }
+    let mut last = 0;
     for key in keys {
         let mut at = 0;
         if with_shard {
-            arrays[0].push(&database.vshard(layout.def, key).to_be_bytes());
+            let vshard = database.vshard(layout.def, key);
+            // Else statements would visit partitions again and again, and reads leave out some of them.
+            assert!(last <= vshard, "rows that are not in the order of their shards");
+            last = vshard;
+            arrays[0].push(&vshard.to_be_bytes());
             at = 1;
         }
         split(defs, key, &mut parts).map_err(|source| bind_error(layout.def, source))?;
@@ -122,34 +130,56 @@ impl<'a> Asked<'a> {
         if let Read::Groups { values, .. } = read {
             values.iter().enumerate().for_each(|(n, value)| places.entry(value).or_default().push(n));
         }
-        let mut order = Vec::new();
-        if let Read::Rows { keys, .. } = read {
-            order.extend(0..keys.len());
-            order.sort_by_cached_key(|at| (database.vshard(table, &keys[*at]), &keys[*at]));
-        }
-        Ok(Self { statements: database.statements(table)?, read, answer, places, order })
+        let statements = database.statements(table)?;
+        let by_key: &[Vec<u8>] = match read {
+            Read::Rows { keys, .. } => keys,
+            Read::Groups { index, values, .. } if statements.is_by_primary_key(*index) => values,
+            _ => &[],
+        };
+        let mut order: Vec<(u16, usize)> =
+            by_key.iter().enumerate().map(|(at, key)| (database.vshard(table, key), at)).collect();
+        order.sort_by_key(|(vshard, at)| (*vshard, &by_key[*at]));
+        let vshards: Vec<u16> = order.iter().map(|(vshard, _)| *vshard).collect();
+        let pieces = statements.layout.pieces(&vshards);
+        let order = order.into_iter().map(|(_, at)| at).collect();
+        Ok(Self { statements, read, answer, places, order, pieces })
     }
 
-    /// Queues the statement; whether there is one.
-    fn queue(&self, database: &Database, connection: &mut Connection) -> Result<bool> {
+    /// Queues its statements and says what each is about: the place in `order` of its first key.
+    fn queue(&self, database: &Database, connection: &mut Connection) -> Result<Vec<usize>> {
         let statements = self.statements;
-        match self.read {
-            Read::Rows { keys, .. } if keys.is_empty() => return Ok(false),
-            Read::Groups { values, .. } if values.is_empty() => return Ok(false),
-            Read::Rows { keys, .. } => {
-                let keys: Vec<&[u8]> = self.order.iter().map(|at| keys[*at].as_slice()).collect();
-                let arrays = key_arrays(database, statements, &keys, statements.layout.key.len(), true)?;
-                connection
-                    .queue(&statements.get, |params| arrays.iter().for_each(|array| params.array(array)));
+        let layout = &statements.layout;
+        let mut by_key = |statement: &Statement, keys: &[Vec<u8>], columns| -> Result<Vec<usize>> {
+            let of_piece = |piece: &Range<usize>| {
+                let keys: Vec<&[u8]> =
+                    self.order[piece.clone()].iter().map(|at| keys[*at].as_slice()).collect();
+                let shard =
+                    |key: Option<&&[u8]>| database.vshard(layout.def, key.expect("pieces are not empty"));
+                let bounds = [shard(keys.first()), shard(keys.last())];
+                Ok((key_arrays(database, statements, &keys, columns, true)?, bounds))
+            };
+            // All of them or none, as the caller counts the answers.
+            let pieces = self.pieces.iter().map(of_piece).collect::<Result<Vec<_>>>()?;
+            for (arrays, bounds) in &pieces {
+                connection.queue(statement, |params| {
+                    arrays.iter().for_each(|array| params.array(array));
+                    if layout.partitions > 1 {
+                        bounds.iter().for_each(|bound| params.int2(bound.cast_signed()));
+                    }
+                });
             }
+            Ok(self.pieces.iter().map(|piece| piece.start).collect())
+        };
+        match self.read {
+            Read::Rows { keys, .. } => return by_key(&statements.get, keys, layout.key.len()),
+            Read::Groups { values, .. } if values.is_empty() => return Ok(Vec::new()),
             Read::Groups { index, values, .. } => {
                 let statement = statements.lookup(*index);
-                let arrays = match statements.layout.index_layout(*index).form {
-                    IndexForm::PrimaryKey { columns } | IndexForm::KeyPrefix { columns } => {
+                let arrays = match layout.index_layout(*index).form {
+                    IndexForm::PrimaryKey { columns } => return by_key(statement, values, columns),
+                    IndexForm::KeyPrefix { columns } => {
                         let values: Vec<&[u8]> = values.iter().map(Vec::as_slice).collect();
-                        let form = statements.layout.index_layout(*index).form;
-                        let with_shard = matches!(form, IndexForm::PrimaryKey { .. });
-                        key_arrays(database, statements, &values, columns, with_shard)?
+                        key_arrays(database, statements, &values, columns, false)?
                     }
                     _ => {
                         let mut hashes: Vec<i64> = values.iter().map(|value| database.hash(value)).collect();
@@ -164,7 +194,7 @@ impl<'a> Asked<'a> {
             }
             Read::Range { index, from, to, limit, descending, .. } => {
                 let (from, to) = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
-                let Some((from, to)) = bounds(from, to).filter(|_| *limit > 0) else { return Ok(false) };
+                let Some((from, to)) = bounds(from, to).filter(|_| *limit > 0) else { return Ok(Vec::new()) };
                 connection.queue(statements.range(*index, to.is_some(), *descending), |params| {
                     params.bytes(&from);
                     if let Some(to) = &to {
@@ -174,7 +204,7 @@ impl<'a> Asked<'a> {
                 });
             }
         }
-        Ok(true)
+        Ok(vec![0])
     }
 
     /// Forgets what an earlier attempt has brought.
@@ -186,12 +216,18 @@ impl<'a> Asked<'a> {
         }
     }
 
-    fn take(&mut self, database: &Database, columns: &mut Columns<'_>) -> std::result::Result<(), PgError> {
+    /// Takes a row of the statement whose first key has this place in `order`.
+    fn take(
+        &mut self,
+        database: &Database,
+        first: usize,
+        columns: &mut Columns<'_>,
+    ) -> std::result::Result<(), PgError> {
         let def = self.statements.layout.def;
         let place = |columns: &mut Columns<'_>| {
             let ordinal = columns.int8()?;
-            let at = usize::try_from(ordinal - 1);
-            at.map_err(|_| PgError::protocol(format!("ordinal {ordinal}")))
+            let at = usize::try_from(ordinal - 1).ok().and_then(|at| at.checked_add(first));
+            at.ok_or_else(|| PgError::protocol(format!("ordinal {ordinal}")))
         };
         let beyond = || PgError::protocol("an answer to nothing that was asked");
         match (&mut self.answer, self.read) {
@@ -205,6 +241,8 @@ impl<'a> Asked<'a> {
             (ReadAnswer::Groups(groups), Read::Groups { index, .. }) => {
                 if self.statements.layout.index_layout(*index).column.is_none() {
                     let at = place(columns)?;
+                    let at =
+                        if self.order.is_empty() { at } else { *self.order.get(at).ok_or_else(beyond)? };
                     let record = pull_record(def, columns, database.tag)?;
                     groups.get_mut(at).ok_or_else(beyond)?.push(record);
                     return Ok(());
@@ -287,8 +325,7 @@ impl Database {
             for (n, asked) in asked.iter_mut().enumerate() {
                 asked.clear();
                 match asked.queue(self, connection) {
-                    Ok(true) => sent.push(n),
-                    Ok(false) => {}
+                    Ok(firsts) => sent.extend(firsts.into_iter().map(|first| (n, first))),
                     Err(error) => failed = Err(error),
                 }
             }
@@ -299,7 +336,7 @@ impl Database {
             if !sent.is_empty() || has_queue {
                 let start = Instant::now();
                 connection.run(&mut |number, mut columns| match sent.get(number) {
-                    Some(n) => asked[*n].take(self, &mut columns),
+                    Some((n, first)) => asked[*n].take(self, *first, &mut columns),
                     None => {
                         horizon = Some(self.serial_of(columns.int8()?));
                         Ok(())

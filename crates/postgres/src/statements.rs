@@ -3,6 +3,9 @@
 //! Bulk parameters are arrays, one a column, so that a text does not depend on the number of rows. They meet the table in a
 //! nested loop that walks the arrays in their order and goes down the primary key once a row; the session's settings
 //! ([`SESSION`]) leave no other plan. `vshard` is always named, so that only the partition of each row is touched.
+//!
+//! Reads also say between which shards all their rows are ([`within`]): for every row of a nested loop the server visits the
+//! plan of every partition that it could not leave out before, if only to find that the row is not there.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -67,11 +70,12 @@ impl Statements {
         let row_part = row_part.join(", ");
 
         let get = format!(
-            "SELECT u.ord, f.* FROM {} WITH ORDINALITY AS u({}, ord) CROSS JOIN LATERAL (SELECT {row_part} FROM {t} t WHERE {} \
-             OFFSET 0) f",
+            "SELECT u.ord, f.* FROM {} WITH ORDINALITY AS u({}, ord) CROSS JOIN LATERAL (SELECT {row_part} FROM {t} t WHERE \
+             {}{} OFFSET 0) f",
             unnest(1, &key_types()),
             key_names().join(", "),
             at_key("t", "u"),
+            within(&layout, key_types().len()),
         );
 
         // vshard, key, row, ord, index columns.
@@ -165,9 +169,10 @@ impl Statements {
                     let with_shard = matches!(index.form, IndexForm::PrimaryKey { .. });
                     let skip = usize::from(!with_shard);
                     let named = &key_names()[skip..=columns];
+                    let within = if with_shard { within(&layout, columns + 1) } else { String::new() };
                     format!(
                         "SELECT u.ord, f.* FROM {} WITH ORDINALITY AS u({}, ord) CROSS JOIN LATERAL (SELECT {all} FROM {t} t \
-                         WHERE {} OFFSET 0) f",
+                         WHERE {}{within} OFFSET 0) f",
                         unnest(1, &key_types()[skip..=columns]),
                         named.join(", "),
                         equal("t", "u", named),
@@ -235,6 +240,11 @@ impl Statements {
         let found = self.lookups.iter().find(|(id, _)| *id == index);
         let def = self.layout.def;
         &found.unwrap_or_else(|| panic!("index {index} of {} is for ranges", def.name)).1
+    }
+
+    /// Whether the lookup in this index goes down the primary key, so that its values have a shard.
+    pub fn is_by_primary_key(&self, index: u8) -> bool {
+        matches!(self.layout.index_layout(index).form, IndexForm::PrimaryKey { .. })
     }
 
     /// The range read of an ordered or serial index: parameters are the first position, the position after the last if
@@ -337,6 +347,16 @@ fn range(layout: &Layout, index: &IndexLayout, at_key: &str, bounded: bool, desc
             )
         }
         _ => format!("SELECT q.{column}, {} FROM {t} q {tail}", record(layout, "q")),
+    }
+}
+
+/// That all rows of a read are between two shards, its last parameters. The server knows this before it begins, and leaves all
+/// other partitions out.
+fn within(layout: &Layout, after: usize) -> String {
+    if layout.partitions > 1 {
+        format!(" AND t.vshard >= ${}::smallint AND t.vshard <= ${}::smallint", after + 1, after + 2)
+    } else {
+        String::new()
     }
 }
 

@@ -31,6 +31,10 @@ impl<'a> Params<'a> {
         self.bytes(&value.to_be_bytes());
     }
 
+    pub fn int2(&mut self, value: i16) {
+        self.bytes(&value.to_be_bytes());
+    }
+
     pub fn array(&mut self, array: &Array) {
         let length = 20 + array.bytes.len();
         self.out.put_u32(u32::try_from(length).expect("change sets are limited far below 4 GiB"));

@@ -67,23 +67,27 @@ fn names(text: &str) -> Vec<String> {
 
 /// Runs a statement for the row of the table as the program would, and says which parts it has looked into.
 fn parts_touched(sql: &mut Connection, layout: &Layout, text: &str) -> Vec<String> {
-    let (types, mut names) = (types(text), names(text));
-    names.truncate(types.len());
-    let scalars = types.len() - names.len();
+    let names = names(text);
+    let mut names = names.iter();
     let mut arguments = Vec::new();
-    for (at, of) in types.iter().enumerate() {
-        let Some(name) = at.checked_sub(scalars).map(|at| names[at].as_str()) else {
-            // How many rows have to be hit; or hashes to look up.
-            arguments.push(if of.ends_with("[]") { "'{1}'".to_owned() } else { "1".to_owned() });
-            continue;
-        };
-        let source = match name {
-            "ver" => "version".to_owned(),
-            "ser" => quoted(layout.serial),
-            name if name.starts_with("ix") => "NULL".to_owned(),
-            name => name.to_owned(),
-        };
+    for of in types(text) {
         let element = of.trim_end_matches("[]");
+        let name = if element == of { None } else { names.next().map(String::as_str) };
+        let source = match name {
+            // A bound of the shards; how many rows have to be hit; hashes to look up.
+            None if of == "smallint" => {
+                arguments.push(SHARD.to_string());
+                continue;
+            }
+            None => {
+                arguments.push(if element == of { "1".to_owned() } else { "'{1}'".to_owned() });
+                continue;
+            }
+            Some("ver") => "version".to_owned(),
+            Some("ser") => quoted(layout.serial),
+            Some(name) if name.starts_with("ix") => "NULL".to_owned(),
+            Some(name) => name.to_owned(),
+        };
         let row = sql.row(&format!("SELECT array_agg(({source})::{element})::text FROM {}", layout.table()));
         arguments.push(format!("{}::{of}", super::shape::literal(row.unwrap().unwrap().text(0))));
     }
