@@ -362,19 +362,16 @@ impl Database {
             }
             _ => return Err(unexpected()),
         };
-        let mut decided = next;
+        let mut running = Vec::new();
         for row in rows {
             let [Some(hidden), id] = row.as_slice() else { return Err(unexpected()) };
             if hidden == "true" {
                 // Sessions that this user may not look into: the snapshot knows.
                 return Ok(self.serial_of(oldest));
             }
-            let Some(low) = number(id) else { continue };
-            // Sessions show 32 bits: those of the latest number with these bits that has been given.
-            let high = next & !0xffff_ffff;
-            let id = high | (low & 0xffff_ffff);
-            decided = decided.min(if id > next { id - (1 << 32) } else { id });
+            running.extend(number(id));
         }
+        let decided = oldest_running(next, &running);
         Ok(self.serial_of(decided))
     }
 
@@ -404,5 +401,32 @@ impl Database {
             found.extend(keys.iter().zip(rows).filter_map(|(key, row)| Some(((table.id, *key), row?))));
         }
         Ok(found)
+    }
+}
+
+/// The lowest of the numbers of transactions under way and `next`, the one after the latest that has ended. Sessions show the
+/// lower 32 bits of their numbers, which are never 2^31 away from others under way, and often above `next`.
+fn oldest_running(next: i64, running: &[i64]) -> i64 {
+    let low = |number: i64| u32::try_from(number & 0xffff_ffff).expect("32 bits");
+    let whole = |id: &i64| next + i64::from(low(*id).wrapping_sub(low(next)).cast_signed());
+    running.iter().map(whole).min().map_or(next, |oldest| oldest.min(next))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transactions_under_way_bound_what_is_decided_wherever_the_counter_is() {
+        // Nobody, one below, some above what has ended last: it is no matter how many follow.
+        assert_eq!(oldest_running(1000, &[]), 1000);
+        assert_eq!(oldest_running(1000, &[990, 1003]), 990);
+        assert_eq!(oldest_running(1000, &[1000, 1001, 1002]), 1000);
+        assert_eq!(oldest_running(1000, &[1001]), 1000);
+        // Beyond 32 bits, and on both sides of where they begin again.
+        let wrap = 7_i64 << 32;
+        assert_eq!(oldest_running(wrap + 5, &[3]), wrap + 3);
+        assert_eq!(oldest_running(wrap + 5, &[0xffff_fff0, 6]), wrap - 16);
+        assert_eq!(oldest_running(wrap - 2, &[0xffff_ffff, 1]), wrap - 2);
     }
 }
