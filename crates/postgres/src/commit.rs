@@ -15,17 +15,20 @@ use std::time::Instant;
 
 use batzen_store::{ChangeSet, CommitOutcome, RawRow, Result, RowVersion, StoreError, TableDef};
 
+use crate::PgError;
 use crate::batch::{Batch, Versions};
 use crate::changes::{INSERTS_MAX, Net, judge, net};
 use crate::connection::Connection;
-use crate::database::Database;
-use crate::{PgError, Sharing};
+use crate::database::{Database, no_connection};
 
 /// The most bytes of one commit.
 const COMMIT_BYTES_MAX: u64 = 256 << 20;
 
 /// How often a set that fits what is stored is sent again because others came before it, and have gone again.
 const RACES_MAX: u32 = 16;
+
+/// How often a connection may be lost in one commit: what ends the server's process each time is not sent for ever.
+const LOSSES_MAX: u32 = 6;
 
 /// A connection that commits, and its row in `writers`.
 #[derive(Debug)]
@@ -152,8 +155,9 @@ impl Database {
             return Ok(true);
         }
         let mut patience = self.patience();
+        let mut losses = 0;
         loop {
-            let mut place = self.writers.take();
+            let mut place = self.writers.take(patience.until).ok_or_else(no_connection)?;
             let attempt = match place.item.take() {
                 Some(writer) if !self.is_worn(&writer.connection) => Ok(Some(writer)),
                 // The row stays: nothing is under way.
@@ -195,6 +199,17 @@ impl Database {
                         return Ok(true);
                     }
                     self.counters.ambiguous_repeated.inc();
+                    losses += 1;
+                    if self.lost.load(Ordering::Acquire) {
+                        return Err(self.is_lost());
+                    }
+                    if losses == LOSSES_MAX {
+                        return Err(StoreError::Unavailable(format!(
+                            "the connection was lost in each of {losses} attempts: {error}"
+                        )));
+                    }
+                    // The server is back: what is left to do has all its time again.
+                    patience = self.patience();
                 }
                 Attempt::Failed(error) => {
                     if !writer.connection.is_broken() && !error.is_away() {
@@ -240,8 +255,11 @@ impl Database {
     fn connect_writer(&self) -> std::result::Result<(Connection, String), PgError> {
         let mut connection = self.connect()?;
         // No statement_timeout: it would end the wait for a synchronous standby after the commit, which then is reported as
-        // done although the standby has not got it.
-        connection.script("SET lock_timeout = '10s'")?;
+        // done although the standby has not got it. An operator may want more than `on`, never less.
+        connection.script(
+            "SET lock_timeout = '10s'; SELECT set_config(name, reset_val, false) FROM pg_settings \
+             WHERE name = 'synchronous_commit' AND reset_val = 'remote_apply'",
+        )?;
         let text = "SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()";
         let started = connection.query_text(text)?.pop().and_then(|mut row| row.pop().flatten());
         let started = started.ok_or_else(|| PgError::protocol("a process without a beginning"))?;
@@ -251,11 +269,14 @@ impl Database {
     /// A new connection with a row of its own in `writers`; none if another process has taken the store over.
     fn register(&self) -> std::result::Result<Option<Writer>, PgError> {
         let (mut connection, started) = self.connect_writer()?;
-        let id = self.register_row(&mut connection)?;
-        Ok(id.map(|id| Writer { connection, started, id, epoch: 0, batch: 0 }))
+        let row = self.register_row(&mut connection)?;
+        Ok(row.map(|(id, epoch)| Writer { connection, started, id, epoch, batch: 0 }))
     }
 
     /// Makes a new connection for a writer whose old one was lost in a commit, and tells which batch was its last.
+    ///
+    /// It fails with [`StoreError::Unavailable`], whatever the server says: nobody knows what became of the commit. (Or with
+    /// [`StoreError::Stopped`]: the schema in which it took place or not is gone.)
     fn resolve(&self, writer: &mut Writer) -> Result<i64> {
         // The old process may wait for the rest of the pipeline for hours, with its rows locked, if this side's end of the
         // connection is gone and nobody has told it.
@@ -264,7 +285,14 @@ impl Database {
             writer.connection.process_id(),
             writer.started
         );
-        let text = format!("{} WHERE writer_id = {} RETURNING epoch, batch", self.texts.fence, writer.id);
+        // Not another writer's row, if the schema was made anew meanwhile: epochs begin anywhere, and each loss adds one.
+        let text = format!(
+            "{} WHERE writer_id = {} AND epoch BETWEEN {} AND {} RETURNING epoch, batch",
+            self.texts.fence,
+            writer.id,
+            writer.epoch,
+            writer.epoch + 1_000_000
+        );
         let mut patience = self.patience();
         loop {
             let attempt = self.connect_writer().and_then(|(mut connection, started)| {
@@ -273,30 +301,32 @@ impl Database {
                 if connection.was_unsynced() {
                     return Err(PgError::io("wait for the standby", std::io::ErrorKind::TimedOut.into()));
                 }
+                // After the epoch was raised: whoever takes the store over from here on raises it again.
+                self.is_ours(&mut connection)?;
                 Ok((connection, started, rows))
             });
             match attempt {
                 Ok((connection, started, rows)) => {
                     let Some(row) = rows.first() else {
                         self.counters.ambiguous_unknown.inc();
+                        if self.lost.load(Ordering::Acquire) {
+                            return Err(self.is_lost());
+                        }
                         return Err(StoreError::Unavailable(
                             "the database does not know the writer whose connection was lost".into(),
                         ));
                     };
                     let number = |at: usize| row.get(at)?.as_ref()?.parse().ok();
                     let (Some(epoch), Some(batch)) = (number(0), number(1)) else {
-                        return Err(StoreError::Backend("a writer's row without numbers".into()));
+                        return Err(StoreError::Unavailable("a writer's row without numbers".into()));
                     };
-                    if self.options.sharing == Sharing::Exclusive && epoch != writer.epoch + 1 {
-                        return Err(self.is_lost());
-                    }
                     writer.connection = connection;
                     writer.started = started;
                     writer.epoch = epoch;
                     return Ok(batch);
                 }
                 Err(error) => {
-                    if let Err(error) = patience.wait(error) {
+                    if let Err(error) = patience.wait_whatever(&error) {
                         self.counters.ambiguous_unknown.inc();
                         return Err(error);
                     }

@@ -10,12 +10,13 @@ use siphasher::sip::SipHasher24;
 use crate::commit::Writer;
 use crate::connection::{Connection, Statement};
 use crate::counters::Counters;
+use crate::error::ServerError;
 use crate::layout::{Layout, quoted};
 use crate::pool::Pool;
-use crate::schema::Meta;
+use crate::schema::{Meta, lock_key};
 use crate::sizes::Known;
 use crate::statements::{SESSION, Statements};
-use crate::{PgError, PgOptions, Target};
+use crate::{PgError, PgOptions, Sharing, Target};
 
 /// A connection is replaced after so many pipelines or this time: the server's memory of each grows with use, and plans that
 /// were made when tables were small are made anew.
@@ -55,9 +56,11 @@ pub(crate) struct Database {
     pub writers: Pool<Writer>,
     pub counters: Counters,
     pub closed: AtomicBool,
-    /// The row in `writers` that says whose an exclusive store is: another process that takes it over raises its epoch.
-    pub owner: Option<i64>,
-    /// Set for good when another process has taken an exclusive store over.
+    /// What the schema's `meta` says as long as it is the one that was opened: a condition.
+    identity: String,
+    /// The row in `writers` that says whose an exclusive store is, and its epoch: another process that takes it over raises that.
+    pub owner: Option<(i64, i64)>,
+    /// Set for good when another process has taken an exclusive store over, or the schema is not the one that was opened.
     pub lost: AtomicBool,
     /// What the tables held lately.
     pub sizes: Known,
@@ -90,8 +93,14 @@ impl Database {
         hasher.write(&meta.store_id);
         // Never the mark of versions that mean nothing.
         let tag = u32::try_from(hasher.finish() >> 33).expect("31 bits") | 1 << 31;
+        let identity = format!(
+            "FROM {schema}.meta WHERE store_id = '\\x{:032x}' AND schema_version = {}",
+            u128::from_be_bytes(meta.store_id),
+            meta.schema_version
+        );
         Ok(Self {
             target,
+            identity,
             tables,
             sip_key: meta.sip_key,
             serial_base: meta.serial_base,
@@ -137,7 +146,8 @@ impl Database {
     pub fn connect(&self) -> std::result::Result<Connection, PgError> {
         let mut connection = Connection::open(&self.target)?;
         connection.set_timeout(ANSWER_MAX);
-        connection.script(SESSION)?;
+        // Whatever the role or the database has set: a session that waits for work is no mistake.
+        connection.script(&format!("{SESSION}; SET statement_timeout = 0; SET idle_session_timeout = 0"))?;
         Ok(connection)
     }
 
@@ -153,7 +163,10 @@ impl Database {
     ) -> Result<T> {
         let mut patience = self.patience();
         loop {
-            let mut place = self.readers.take();
+            if self.lost.load(Ordering::Acquire) {
+                return Err(self.is_lost());
+            }
+            let mut place = self.readers.take(patience.until).ok_or_else(no_connection)?;
             let attempt = match place.item.take().filter(|connection| !self.is_worn(connection)) {
                 Some(connection) => Ok(connection),
                 // One snapshot for a whole pipeline, and no writing by mistake.
@@ -165,28 +178,28 @@ impl Database {
                     Ok(connection)
                 }),
             };
-            let error = match attempt {
-                Ok(mut connection) => {
-                    let statements = connection.statements;
-                    let result = read(&mut connection);
-                    self.count(&connection, statements);
-                    let is_broken = connection.is_broken();
-                    if !is_broken {
-                        place.item = Some(connection);
-                    }
-                    drop(place);
-                    match result {
-                        Ok(value) => return Ok(value),
-                        // Lost, or its plans are out of date: a new one does it.
-                        Err(error) if is_broken && !matches!(error, PgError::Protocol(_)) => {
-                            self.counters.reconnects.inc();
-                            error
-                        }
-                        Err(error) => error,
-                    }
+            let result = attempt.and_then(|mut connection| {
+                let statements = connection.statements;
+                let result = read(&mut connection);
+                self.count(&connection, statements);
+                if connection.is_broken() {
+                    // Lost, or its plans are out of date: a new one does it.
+                    self.counters.reconnects.inc();
+                } else {
+                    place.item = Some(connection);
                 }
+                result
+            });
+            // Nobody holds a place while it waits.
+            drop(place);
+            let error = match result {
+                Ok(value) => return Ok(value),
                 Err(error) => error,
             };
+            if error.is_away() {
+                // Those that are idle have ended with it.
+                self.readers.clear();
+            }
             patience.wait(error)?;
         }
     }
@@ -215,34 +228,84 @@ impl Database {
     }
 
     /// Makes this process the only one that writes: whoever had the store before, and has not noticed yet that it lost the
-    /// lock, writes no more.
-    pub fn take_over(&mut self) -> Result<()> {
-        let mut connection = self.connect()?;
-        connection.script(&self.texts.fence)?;
-        self.owner = Some(self.register_row(&mut connection)?.ok_or_else(|| self.is_lost())?);
+    /// lock, writes no more. By the session that holds the lock: no other process does the same meanwhile.
+    pub fn take_over(&mut self, locked: &mut Connection) -> Result<()> {
+        locked.script(&self.texts.fence)?;
+        self.owner = Some(self.register_row(locked)?.ok_or_else(|| self.is_lost())?);
         Ok(())
     }
 
-    /// Adds a row to `writers`; none if another process has taken the store over.
-    pub fn register_row(&self, connection: &mut Connection) -> std::result::Result<Option<i64>, PgError> {
+    /// Adds a row to `writers`: its number and epoch. None if the store is not this process' any more.
+    ///
+    /// Epochs begin anywhere, so that a writer of a schema that was there before never takes another's row for its own.
+    pub fn register_row(
+        &self,
+        connection: &mut Connection,
+    ) -> std::result::Result<Option<(i64, i64)>, PgError> {
         let schema = quoted(&self.options.schema);
         let node = self.options.node.replace('\'', "''");
+        let mut epoch = [0; 8];
+        getrandom::fill(&mut epoch)
+            .map_err(|error| PgError::protocol(format!("no random numbers: {error}")))?;
+        let epoch = i64::from_be_bytes(epoch) >> 2;
+        // Not while dbinit is at work, which forgets all writers before.
+        let may = match self.options.sharing {
+            Sharing::Shared => {
+                format!("pg_try_advisory_xact_lock_shared({})", lock_key(&self.options.schema))
+            }
+            Sharing::Exclusive => "true".to_owned(),
+        };
         // As long as the owner's row is as it was made, nobody has taken the store over; nor does meanwhile.
         let owned =
-            |id| format!(" FROM {schema}.writers o WHERE o.writer_id = {id} AND o.epoch = 0 FOR SHARE");
-        let owned = self.owner.map(owned).unwrap_or_default();
+            self.owner.map(|owner| format!(" FROM {} FOR SHARE", self.owner_row(owner))).unwrap_or_default();
         let rows = connection.query_text(&format!(
-            "INSERT INTO {schema}.writers (epoch, batch, node, seen) SELECT 0, 0, '{node}', now(){owned} RETURNING writer_id"
+            "SELECT {may}, EXISTS (SELECT {}); INSERT INTO {schema}.writers (epoch, batch, node, seen) \
+             SELECT {epoch}, 0, '{node}', now(){owned} RETURNING writer_id",
+            self.identity
         ))?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        let id = row.first().and_then(|id| id.as_ref()?.parse().ok());
-        id.map(Some).ok_or_else(|| PgError::protocol("a writer without a number"))
+        let is_true = |at: usize| rows.first()?.get(at)?.as_deref().map(|text| text == "t");
+        match (is_true(0), is_true(1)) {
+            (Some(true), Some(true)) => {}
+            (Some(false), _) => {
+                return Err(PgError::Server(Box::new(ServerError {
+                    severity: "ERROR".into(),
+                    code: "57P03".into(),
+                    message: "dbinit is changing the schema".into(),
+                    detail: String::new(),
+                })));
+            }
+            _ => return Ok(None),
+        }
+        let Some(row) = rows.get(1) else { return Ok(None) };
+        let id: Option<i64> = row.first().and_then(|id| id.as_ref()?.parse().ok());
+        id.map(|id| Some((id, epoch))).ok_or_else(|| PgError::protocol("a writer without a number"))
     }
 
-    /// Notes that another process has taken the store over.
+    fn owner_row(&self, (id, epoch): (i64, i64)) -> String {
+        let schema = quoted(&self.options.schema);
+        format!("{schema}.writers o WHERE o.writer_id = {id} AND o.epoch = {epoch}")
+    }
+
+    /// Whether the store is still the one that was opened, and nobody has taken it over. If not it is lost for good.
+    pub fn is_ours(&self, connection: &mut Connection) -> std::result::Result<bool, PgError> {
+        let owned = self.owner.map(|owner| format!(" AND EXISTS (SELECT FROM {})", self.owner_row(owner)));
+        let text = format!("SELECT EXISTS (SELECT {}){}", self.identity, owned.unwrap_or_default());
+        let rows = connection.query_text(&text)?;
+        let is_ours = rows.first().and_then(|row| row.first()?.as_deref()) == Some("t");
+        if !is_ours {
+            self.lost.store(true, Ordering::Release);
+        }
+        Ok(is_ours)
+    }
+
+    /// Notes that the store is not this process' any more.
     pub fn is_lost(&self) -> StoreError {
         self.lost.store(true, Ordering::Release);
-        StoreError::Stopped("another process has taken the store over".into())
+        let what = match self.options.sharing {
+            Sharing::Exclusive => "another process has taken the store over",
+            Sharing::Shared => "dbinit has changed or reset the schema: start this program anew",
+        };
+        StoreError::Stopped(what.into())
     }
 
     pub fn is_closed(&self) -> bool {
@@ -250,10 +313,16 @@ impl Database {
     }
 }
 
+/// All connections are in use, for as long as anybody waits.
+pub(crate) fn no_connection() -> StoreError {
+    StoreError::Unavailable("no connection to the database became free".into())
+}
+
 /// What is left of the time and attempts for one piece of work.
 pub(crate) struct Patience<'a> {
     database: &'a Database,
-    until: Instant,
+    /// When it is over.
+    pub until: Instant,
     wait: Duration,
     retries: u32,
 }
@@ -261,9 +330,10 @@ pub(crate) struct Patience<'a> {
 impl Patience<'_> {
     /// Waits before another attempt, or gives up with what went wrong.
     pub fn wait(&mut self, error: PgError) -> Result<()> {
-        let stale_plan = matches!(error.code(), Some("0A000" | "26000"));
-        if error.is_retryable() || stale_plan {
+        if error.is_retryable() {
             self.database.counters.retries.inc();
+        }
+        if error.is_retryable() || error.met_new_schema() {
             self.retries += 1;
             if self.retries > RETRIES_MAX {
                 return Err(error.into());
@@ -271,6 +341,11 @@ impl Patience<'_> {
         } else if !error.is_away() {
             return Err(error.into());
         }
+        self.wait_whatever(&error)
+    }
+
+    /// Waits before another attempt whatever went wrong: where giving up would leave open what has become of something.
+    pub fn wait_whatever(&mut self, error: &PgError) -> Result<()> {
         if Instant::now() + self.wait > self.until {
             return Err(StoreError::Unavailable(error.to_string()));
         }

@@ -13,7 +13,7 @@ pub struct ServerError {
     pub code: String,
     /// What it says.
     pub message: String,
-    /// More of it, often empty.
+    /// More of it, often empty. Never of errors about values (22, 23): it would show the row.
     pub detail: String,
 }
 
@@ -81,6 +81,13 @@ impl PgError {
             }
             Self::Protocol(_) | Self::Config(_) => false,
         }
+    }
+
+    /// Whether the tables' form has changed on the way, so that the same will do another time: a plan that is out of date
+    /// (0A000), a statement that the session does not know (26000), a row that was on its way to a queue's part for the rest
+    /// when its day got a part of its own (23514; there are no other constraints of that kind).
+    pub(crate) fn met_new_schema(&self) -> bool {
+        matches!(self.code(), Some("0A000" | "26000" | "23514"))
     }
 
     /// Whether the transaction met another one and may be run again: 40001, 40P01, and a lock that was not had in time.

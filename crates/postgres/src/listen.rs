@@ -4,25 +4,30 @@
 //! database share until their commit is on the disk, so that they would commit one by one. Whoever listens reads what has
 //! changed; a topic that is lost only delays it until its next look.
 
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use batzen_store::{Notice, Result, StoreError, Subscriber};
+use rustix::event::{PollFd, PollFlags};
 
 use crate::connection::{Connection, Statement};
 use crate::database::Database;
 use crate::layout::{SqlType, quoted};
 use crate::schema::lock_key;
+use crate::socket::poll_until;
 use crate::values::Array;
 use crate::{PgError, Sharing};
 
 /// How many topics may wait to be sent; more are dropped.
 const TOPICS_MAX: usize = 4_096;
 
-/// How long the thread waits for notifications before it looks whether there are topics to send.
-const TURN: Duration = Duration::from_millis(5);
+/// The longest topic that the server passes on, in bytes.
+const TOPIC_BYTES_MAX: usize = 7_900;
 
 /// How often an idle connection is asked whether it lives.
 const PING: Duration = Duration::from_secs(15);
@@ -30,27 +35,33 @@ const PING: Duration = Duration::from_secs(15);
 /// How long the connection may stay lost before the next attempt.
 const AGAIN: Duration = Duration::from_millis(500);
 
+/// How long the end of the store waits for the thread, and that for the server.
+const END_MAX: Duration = Duration::from_secs(1);
+
 type Subscribers = Arc<Mutex<Vec<Subscriber>>>;
 
 /// The thread, and how it is spoken to.
 pub(crate) struct Listener {
     topics: Option<SyncSender<String>>,
+    /// A byte in it ends the thread's waiting.
+    wake: UnixStream,
     subscribers: Subscribers,
+    /// Says nothing, and is closed when the thread has ended.
+    ended: Mutex<Receiver<()>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Takes the store's lock: shared by all who work on the store, or alone.
-pub(crate) fn take_lock(database: &Database) -> std::result::Result<Option<Connection>, PgError> {
+/// Makes the connection that takes the store's lock: shared by all who work on the store, or alone. Whether it has it.
+pub(crate) fn take_lock(database: &Database) -> std::result::Result<(Connection, bool), PgError> {
     let mut connection = database.connect()?;
     let shared = if database.options.sharing == Sharing::Shared { "_shared" } else { "" };
     let key = lock_key(&database.options.schema);
     let rows = connection.query_text(&format!("SELECT pg_try_advisory_lock{shared}({key})"))?;
     let taken = rows.first().and_then(|row| row.first()?.as_deref()) == Some("t");
-    if !taken {
-        return Ok(None);
+    if taken {
+        connection.script(&format!("LISTEN {}", quoted(&channel(database))))?;
     }
-    connection.script(&format!("LISTEN {}", quoted(&channel(database))))?;
-    Ok(Some(connection))
+    Ok((connection, taken))
 }
 
 fn channel(database: &Database) -> String {
@@ -59,23 +70,44 @@ fn channel(database: &Database) -> String {
 
 impl Listener {
     pub fn start(database: Arc<Database>, connection: Connection) -> Result<Self> {
+        let fail = |error| StoreError::Backend(format!("start a thread: {error}"));
         let (topics, to_send) = sync_channel(TOPICS_MAX);
+        let (wake, woken) = UnixStream::pair().map_err(fail)?;
+        wake.set_nonblocking(true).map_err(fail)?;
+        woken.set_nonblocking(true).map_err(fail)?;
         let subscribers = Subscribers::default();
-        let tell = Arc::clone(&subscribers);
-        let work = move || listen(&database, connection, &to_send, &tell);
-        let thread = std::thread::Builder::new().name("postgres".into()).spawn(work);
-        let thread = thread.map_err(|error| StoreError::Backend(format!("start a thread: {error}")))?;
-        Ok(Self { topics: Some(topics), subscribers, thread: Mutex::new(Some(thread)) })
+        let (end, ended) = sync_channel(0);
+        let listening = Listening { database, to_send, woken, subscribers: Arc::clone(&subscribers) };
+        let work = move || {
+            listening.run(connection);
+            drop(end);
+        };
+        let thread = std::thread::Builder::new().name("postgres".into()).spawn(work).map_err(fail)?;
+        Ok(Self {
+            topics: Some(topics),
+            wake,
+            subscribers,
+            ended: Mutex::new(ended),
+            thread: Mutex::new(Some(thread)),
+        })
     }
 
     pub fn notify(&self, topics: &[String]) {
         let Some(sender) = &self.topics else { return };
         for topic in topics {
-            if let Err(TrySendError::Full(_)) = sender.try_send(topic.clone()) {
+            if topic.len() > TOPIC_BYTES_MAX {
+                tracing::debug!("a topic is too long: it is not sent");
+            } else if let Err(TrySendError::Full(_)) = sender.try_send(topic.clone()) {
                 tracing::debug!("too many topics: some are not sent");
-                return;
+                break;
             }
         }
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // One that is full has not been heard yet: it will be.
+        let _ = (&self.wake).write(&[0]);
     }
 
     pub fn subscribe(&self, subscriber: Subscriber) {
@@ -86,80 +118,139 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.topics = None;
-        if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+        self.wake();
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // A server that does not answer holds up no end of a service: then the thread ends when the attempt does.
+        if ended.recv_timeout(END_MAX) == Err(RecvTimeoutError::Disconnected)
+            && let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take()
+        {
             let _ = thread.join();
         }
     }
 }
 
-fn tell(subscribers: &Subscribers, notice: Notice<'_>) {
-    let subscribers = subscribers.lock().unwrap_or_else(PoisonError::into_inner);
-    subscribers.iter().for_each(|subscriber| subscriber(notice));
+/// What the thread works with.
+struct Listening {
+    database: Arc<Database>,
+    to_send: Receiver<String>,
+    woken: UnixStream,
+    subscribers: Subscribers,
 }
 
-fn listen(database: &Database, first: Connection, topics: &Receiver<String>, subscribers: &Subscribers) {
-    let send = Statement::new(format!(
-        "SELECT pg_notify('{}', topic) FROM unnest($1::text[]) AS u(topic)",
-        channel(database).replace('\'', "''")
-    ));
-    // Rows of writers that nobody has seen for long are removed: not the owner's.
-    let ping = match database.owner {
-        Some(id) => {
-            let schema = quoted(&database.options.schema);
-            format!("UPDATE {schema}.writers SET seen = now() WHERE writer_id = {id}")
-        }
-        None => "SELECT 1".to_owned(),
-    };
-    let mut connection = Some(first);
-    let mut heard = Instant::now();
-    loop {
-        let mut waiting = Vec::new();
-        loop {
-            match topics.try_recv() {
-                // Several of the same are one.
-                Ok(topic) if waiting.contains(&topic) => {}
-                Ok(topic) => waiting.push(topic),
-                Err(std::sync::mpsc::TryRecvError::Empty) => break,
-                Err(std::sync::mpsc::TryRecvError::Disconnected) => return,
+impl Listening {
+    fn run(&self, first: Connection) {
+        let database = &*self.database;
+        let send = Statement::new(format!(
+            "SELECT pg_notify('{}', topic) FROM unnest($1::text[]) AS u(topic)",
+            channel(database).replace('\'', "''")
+        ));
+        // Rows of writers that nobody has seen for long are removed: not the owner's.
+        let ping = match database.owner {
+            Some((id, _)) => {
+                let schema = quoted(&database.options.schema);
+                format!("UPDATE {schema}.writers SET seen = now() WHERE writer_id = {id}")
             }
-        }
-        let Some(open) = &mut connection else {
-            match take_lock(database) {
-                Ok(Some(again)) => {
-                    connection = Some(again);
-                    tell(subscribers, Notice::Missed);
+            None => "SELECT 1".to_owned(),
+        };
+        let mut connection = Some(first);
+        let mut next_ping = Instant::now() + PING;
+        loop {
+            let (topics, is_last) = self.topics();
+            let Some(open) = &mut connection else {
+                if is_last {
+                    return;
                 }
-                Ok(None) => {
-                    tracing::warn!("the lock of the store is held by others");
-                    std::thread::sleep(AGAIN);
+                match self.connect_again() {
+                    Ok(again) => connection = again,
+                    Err(()) => return,
+                }
+                continue;
+            };
+            let turn = (|| {
+                if !topics.is_empty() {
+                    let mut array = Array::new(SqlType::Text.oid());
+                    topics.iter().for_each(|topic| array.push(topic.as_bytes()));
+                    if is_last {
+                        open.set_timeout(END_MAX);
+                    }
+                    open.queue(&send, |params| params.array(&array));
+                    open.run(&mut |_, _| Ok(()))?;
+                }
+                if is_last {
+                    return Ok(Vec::new());
+                }
+                if Instant::now() >= next_ping {
+                    next_ping = Instant::now() + PING;
+                    open.script(&ping)?;
+                }
+                open.notifications(next_ping, self.woken.as_fd())
+            })();
+            if is_last {
+                return;
+            }
+            match turn {
+                Ok(heard) => heard.iter().for_each(|topic| self.tell(Notice::Topic(topic))),
+                // Topics are hints, the lock is not.
+                Err(error) if !open.is_broken() && !error.is_away() => {
+                    tracing::warn!(%error, "topics were not sent");
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "no connection for notifications");
-                    std::thread::sleep(AGAIN);
+                    tracing::warn!(%error, "connection for notifications lost");
+                    database.counters.reconnects.inc();
+                    connection = None;
                 }
             }
-            continue;
-        };
-        let turn = (|| {
-            if !waiting.is_empty() {
-                let mut array = Array::new(SqlType::Text.oid());
-                waiting.iter().for_each(|topic| array.push(topic.as_bytes()));
-                open.queue(&send, |params| params.array(&array));
-                open.run(&mut |_, _| Ok(()))?;
-                heard = Instant::now();
-            } else if heard.elapsed() > PING {
-                open.script(&ping)?;
-                heard = Instant::now();
-            }
-            open.notifications(TURN)
-        })();
-        match turn {
-            Ok(heard) => heard.iter().for_each(|topic| tell(subscribers, Notice::Topic(topic))),
-            Err(error) => {
-                tracing::warn!(%error, "connection for notifications lost");
-                database.counters.reconnects.inc();
-                connection = None;
+        }
+    }
+
+    /// What is to be sent, several of the same being one; and whether nothing will come any more.
+    fn topics(&self) -> (Vec<String>, bool) {
+        // First the bytes: a topic that comes after them brings another.
+        while matches!((&self.woken).read(&mut [0; 64]), Ok(read) if read > 0) {}
+        let mut topics = Vec::new();
+        loop {
+            match self.to_send.try_recv() {
+                Ok(topic) if topics.contains(&topic) => {}
+                Ok(topic) => topics.push(topic),
+                Err(error) => return (topics, error == TryRecvError::Disconnected),
             }
         }
+    }
+
+    /// One attempt to have connection and lock again, and a pause if it came to nothing. An error: the store is lost for good
+    /// and its lock is for others, or it was closed.
+    fn connect_again(&self) -> std::result::Result<Option<Connection>, ()> {
+        let database = &*self.database;
+        let attempt = take_lock(database).and_then(|(mut connection, taken)| {
+            let is_ours = database.is_ours(&mut connection)?;
+            Ok((connection, taken, is_ours))
+        });
+        match attempt {
+            Ok((_, _, false)) => {
+                tracing::error!("{}", database.is_lost());
+                return Err(());
+            }
+            Ok((connection, true, true)) => {
+                self.tell(Notice::Missed);
+                return Ok(Some(connection));
+            }
+            // That of this process' old connection, perhaps: the server notices later that it has gone.
+            Ok((_, false, true)) => tracing::debug!("the lock of the store is not free yet"),
+            Err(error) => tracing::debug!(%error, "no connection for notifications"),
+        }
+        let until = Instant::now() + AGAIN;
+        while Instant::now() < until {
+            let _ = poll_until(&mut [PollFd::new(&self.woken, PollFlags::IN)], Some(until));
+            // What comes meanwhile is lost, and no reason to hurry.
+            if self.topics().1 {
+                return Err(());
+            }
+        }
+        Ok(None)
+    }
+
+    fn tell(&self, notice: Notice<'_>) {
+        let subscribers = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner);
+        subscribers.iter().for_each(|subscriber| subscriber(notice));
     }
 }

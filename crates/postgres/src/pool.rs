@@ -1,6 +1,7 @@
 //! A limited number of things that are used by one thread at a time: connections.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// At most so many of them. Who comes when all are in use waits.
 #[derive(Debug)]
@@ -37,12 +38,17 @@ impl<T> Pool<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place; the one used last, whose caches are warm.
-    pub fn take(&self) -> Place<'_, T> {
+    /// Takes a place; the one used last, whose caches are warm. None if none is free until then.
+    pub fn take(&self, until: Instant) -> Option<Place<'_, T>> {
         let full = |state: &mut State<T>| state.used >= self.limit;
-        let mut state = self.freed.wait_while(self.lock(), full).unwrap_or_else(PoisonError::into_inner);
+        let left = until.saturating_duration_since(Instant::now());
+        let waited = self.freed.wait_timeout_while(self.lock(), left, full);
+        let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            return None;
+        }
         state.used += 1;
-        Place { pool: self, item: state.idle.pop() }
+        Some(Place { pool: self, item: state.idle.pop() })
     }
 
     /// Drops what is idle.
@@ -64,5 +70,23 @@ impl<T> Drop for Place<'_, T> {
         state.used -= 1;
         state.idle.extend(self.item.take());
         self.pool.freed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn who_finds_all_in_use_waits_until_its_time_is_over() {
+        let pool = Pool::<u8>::new(1);
+        let soon = || Instant::now() + Duration::from_millis(20);
+        let mut first = pool.take(soon()).expect("it is free");
+        first.item = Some(7);
+        assert!(pool.take(soon()).is_none());
+        drop(first);
+        assert_eq!(pool.take(soon()).expect("it is free again").item, Some(7));
     }
 }

@@ -1,6 +1,7 @@
 //! Whole tables: rows of one moment, streamed; counts; and positions of a queue, page by page.
 
 use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -60,6 +61,9 @@ impl Database {
     pub fn freeze(&self, tables: &[&'static TableDef]) -> Result<Frozen> {
         let texts = tables.iter().map(|table| Ok((*table, self.statements(table)?.all.clone())));
         let tables = texts.collect::<Result<Vec<_>>>()?;
+        if self.lost.load(Ordering::Acquire) {
+            return Err(self.is_lost());
+        }
         let mut patience = self.patience();
         let connection = loop {
             let attempt = self.connect().and_then(|mut connection| {

@@ -5,7 +5,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,9 +14,17 @@ use bytes::{Buf, BytesMut};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
+use socket2::{SockRef, TcpKeepalive};
 
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
+
+/// A server that went without a word (a machine without power, a network that drops everything) is noticed after so long without
+/// a sign of life: three probes after ten seconds of silence, or what was sent and nobody has confirmed.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+const PROBES: u32 = 3;
+const PROBE_PERIOD: Duration = Duration::from_secs(5);
+const UNCONFIRMED_MAX: Duration = Duration::from_secs(20);
 
 enum Stream {
     Unix(UnixStream),
@@ -65,6 +73,11 @@ impl Socket {
     pub fn tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
+        let socket = SockRef::from(&stream);
+        socket.set_tcp_keepalive(
+            &TcpKeepalive::new().with_time(SILENCE_MAX).with_interval(PROBE_PERIOD).with_retries(PROBES),
+        )?;
+        socket.set_tcp_user_timeout(Some(UNCONFIRMED_MAX))?;
         Ok(Self::new(Stream::Tcp(stream)))
     }
 
@@ -103,40 +116,49 @@ impl Socket {
 
     /// Sends what is to be sent and waits until something arrives.
     pub fn wait(&mut self, deadline: Option<Instant>) -> io::Result<()> {
+        self.wait_or(deadline, None).map(drop)
+    }
+
+    /// The same, or until `wake` can be read: whether something has arrived.
+    pub fn wait_or(&mut self, deadline: Option<Instant>, wake: Option<BorrowedFd<'_>>) -> io::Result<bool> {
         let before = self.received.len();
         loop {
             self.send()?;
             if self.receive()? && self.received.len() > before {
-                return Ok(());
+                return Ok(true);
             }
             let wants_write = match &self.tls {
                 Some(tls) => tls.wants_write(),
                 None => !self.outgoing.is_empty(),
             };
-            self.sleep(wants_write, deadline)?;
+            if self.sleep(wants_write, deadline, wake)? {
+                return Ok(false);
+            }
         }
     }
 
-    fn sleep(&self, wants_write: bool, deadline: Option<Instant>) -> io::Result<()> {
+    /// Whether `wake` can be read.
+    fn sleep(
+        &self,
+        wants_write: bool,
+        deadline: Option<Instant>,
+        wake: Option<BorrowedFd<'_>>,
+    ) -> io::Result<bool> {
         let mut events = PollFlags::IN;
         events.set(PollFlags::OUT, wants_write);
         let fd = match &self.stream {
             Stream::Unix(stream) => stream.as_fd(),
             Stream::Tcp(stream) => stream.as_fd(),
         };
-        loop {
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let left = left.map(|left| {
-                let left = left.min(Duration::from_secs(3600));
-                Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() }
-            });
-            match poll(&mut [PollFd::from_borrowed_fd(fd, events)], left.as_ref()) {
-                Ok(0) => return Err(ErrorKind::TimedOut.into()),
-                Ok(_) => return Ok(()),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
+        let mut all = [
+            PollFd::from_borrowed_fd(fd, events),
+            PollFd::from_borrowed_fd(wake.unwrap_or(fd), PollFlags::IN),
+        ];
+        let polled = 1 + usize::from(wake.is_some());
+        if poll_until(&mut all[..polled], deadline)? {
+            return Ok(polled == 2 && !all[1].revents().is_empty());
         }
+        Err(ErrorKind::TimedOut.into())
     }
 
     /// Writes as much as the system takes.
@@ -197,6 +219,22 @@ impl Socket {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => Err(error),
             };
+        }
+    }
+}
+
+/// Waits for one of these, at most until the deadline: whether one is ready.
+pub(crate) fn poll_until(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> io::Result<bool> {
+    loop {
+        let left = deadline.map(|deadline| {
+            let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_secs(3600));
+            Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() }
+        });
+        match poll(fds, left.as_ref()) {
+            Ok(0) if deadline.is_some_and(|deadline| deadline > Instant::now()) => {}
+            Ok(ready) => return Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
     }
 }

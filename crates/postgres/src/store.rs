@@ -26,8 +26,8 @@ pub enum Sharing {
     Exclusive,
 }
 
-/// How to open a store in a database.
-#[derive(Debug, Clone)]
+/// How to open a store in a database. `Debug` does not show the address, which may have a password.
+#[derive(Clone)]
 pub struct PgOptions {
     /// Where it is: see [`Target::parse`].
     pub url: String,
@@ -45,6 +45,17 @@ pub struct PgOptions {
     pub away_max: Duration,
     /// The name of this process, for people who look at the database.
     pub node: String,
+}
+
+impl std::fmt::Debug for PgOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PgOptions")
+            .field("schema", &self.schema)
+            .field("sharing", &self.sharing)
+            .field("writers", &self.writers)
+            .field("readers", &self.readers)
+            .finish_non_exhaustive()
+    }
 }
 
 impl PgOptions {
@@ -79,18 +90,22 @@ pub fn open(options: &PgOptions) -> Result<PostgresStore> {
     let mut database = Database::new(target, options.clone(), &meta)?;
     // The session of a process that was killed ends a moment after it.
     let until = Instant::now() + options.away_max;
-    let locked = loop {
+    let mut locked = loop {
         match take_lock(&database)? {
-            Some(locked) => break locked,
-            None if Instant::now() > until => {
+            (locked, true) => break locked,
+            (_, false) if Instant::now() > until => {
                 let what = format!("schema {} of {}", options.schema, database.target.database());
                 return Err(StoreError::InUse(what.into()));
             }
-            None => std::thread::sleep(Duration::from_millis(100)),
+            (_, false) => std::thread::sleep(Duration::from_millis(100)),
         }
     };
+    // It was read before the lock was had: dbinit may have been at work in between.
+    if !database.is_ours(&mut locked)? {
+        return Err(StoreError::Unavailable("the schema was changed while it was opened".into()));
+    }
     if options.sharing == Sharing::Exclusive {
-        database.take_over()?;
+        database.take_over(&mut locked)?;
     }
     let database = Arc::new(database);
     let listener = Listener::start(Arc::clone(&database), locked)?;

@@ -51,6 +51,8 @@ pub struct Target {
     pub(crate) options: Option<String>,
     pub(crate) application: String,
     pub(crate) connect_timeout: Duration,
+    /// How long each answer may take: as long as a connection if nobody says otherwise.
+    pub(crate) answer_timeout: Option<Duration>,
     pub(crate) read_write: bool,
     pub(crate) tls: Tls,
     pub(crate) tls_config: Option<Arc<ClientConfig>>,
@@ -158,6 +160,7 @@ impl Target {
             options,
             application,
             connect_timeout,
+            answer_timeout: None,
             read_write,
             tls,
             tls_config,
@@ -175,6 +178,14 @@ impl Target {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
+        self.answer_timeout = Some(timeout);
+        self
+    }
+
+    /// The same with as long for each answer as it takes: for work on whole tables. A server that has gone is noticed anyway.
+    #[must_use]
+    pub fn patient(mut self) -> Self {
+        self.answer_timeout = Some(Duration::from_secs(30 * 86_400));
         self
     }
 

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use batzen_pg_cluster::fresh_database;
+use std::time::Duration;
+
+use batzen_pg_cluster::{fresh_database, shared};
 use batzen_postgres::schema::dbinit::{DbinitOptions, DbinitReport, dbinit};
 use batzen_postgres::schema::{self, HISTORY, History, SchemaError, Sql, Step, StepChange};
 use batzen_postgres::{Connection, PgOptions, Target};
@@ -107,9 +109,51 @@ fn nothing_is_changed_or_reset_while_a_service_runs() {
 fn tables_of_something_else_are_left_alone() {
     let mut sql = connect(&fresh_database());
     sql.script("CREATE SCHEMA exchange; CREATE TABLE exchange.coins (id int)").unwrap();
-    let error = dbinit(&mut sql, "exchange", exchange::ALL, &DbinitOptions::default(), &HISTORY).unwrap_err();
-    assert!(error.to_string().contains("something else"), "{error}");
+    for reset in [false, true] {
+        let options = DbinitOptions { reset, ..DbinitOptions::default() };
+        let error = dbinit(&mut sql, "exchange", exchange::ALL, &options, &HISTORY).unwrap_err();
+        assert!(error.to_string().contains("something else (coins)"), "{error}");
+    }
     assert_eq!(sql.rows("SELECT * FROM exchange.coins").unwrap(), []);
+}
+
+/// Rows whose key is gone are not taken over into a new schema, where nobody would find them.
+#[test]
+fn rows_that_an_interrupted_reset_has_left_are_not_taken_over() {
+    let mut sql = connect(&fresh_database());
+    init(&mut sql, &DbinitOptions::default());
+    sql.script(
+        "INSERT INTO exchange.counters SELECT (json_populate_record(NULL::exchange.counters, json_object_agg(attname, CASE
+           WHEN format_type(atttypid, NULL) = 'bytea' THEN '\\x00' ELSE '1' END))).*
+         FROM pg_attribute WHERE attrelid = 'exchange.counters'::regclass AND attnum > 0;
+         DROP TABLE exchange.meta",
+    )
+    .unwrap();
+    let error = dbinit(&mut sql, "exchange", exchange::ALL, &DbinitOptions::default(), &HISTORY).unwrap_err();
+    assert!(error.to_string().contains("rows in counters"), "{error}");
+    let report = init(&mut sql, &DbinitOptions { reset: true, ..DbinitOptions::default() });
+    assert_eq!(report.actions[0], "drop schema exchange");
+    assert_eq!(sql.rows("SELECT 1 FROM exchange.counters").unwrap(), []);
+}
+
+#[test]
+fn a_database_that_cannot_hold_every_text_is_refused() {
+    let name = "plain_bytes";
+    shared()
+        .sql("postgres", &format!("CREATE DATABASE {name} ENCODING 'SQL_ASCII' TEMPLATE template0"))
+        .unwrap();
+    let mut sql = connect(&shared().url(name));
+    let error = dbinit(&mut sql, "exchange", exchange::ALL, &DbinitOptions::default(), &HISTORY).unwrap_err();
+    assert!(error.to_string().contains("UTF8"), "{error}");
+}
+
+/// An index of a large table takes longer than a connection may.
+#[test]
+fn work_on_whole_tables_may_take_its_time() {
+    let target = Target::parse(&fresh_database()).unwrap().timeout(Duration::from_secs(1));
+    let slow = "SELECT pg_sleep(1.5)";
+    assert!(Connection::open(&target).unwrap().query_text(slow).is_err());
+    assert_eq!(Connection::open(&target.patient()).unwrap().query_text(slow).unwrap().len(), 1);
 }
 
 /// A table as the first version of a program had it, and as the second has it.
@@ -294,6 +338,25 @@ fn a_migration_that_was_interrupted_goes_on() {
     let row = sql.row("SELECT ix_by_amount, ix_by_title FROM s.things").unwrap().unwrap();
     assert_eq!(row.text(0), "\\x000000000000000a0000000100000001");
     assert!(row.optional(1).is_some());
+}
+
+#[test]
+fn what_the_views_show_can_be_dropped() {
+    let mut sql = connect(&fresh_database());
+    let tables = [lives::Current::DEF, lives::Added::DEF];
+    dbinit(&mut sql, "s", &tables, &DbinitOptions::default(), &lives::SECOND).unwrap();
+    sql.script(
+        "ALTER TABLE s.things ADD COLUMN old text; DROP VIEW s_view.things; CREATE VIEW s_view.things AS SELECT * FROM s.things",
+    )
+    .unwrap();
+    let steps = [
+        Step { version: 3, change: StepChange::DropColumn { table: "things", column: "old" } },
+        Step { version: 3, change: StepChange::DropTable("more_things") },
+    ];
+    let third = History { version: 3, steps: &steps };
+    let report = dbinit(&mut sql, "s", &[lives::Current::DEF], &DbinitOptions::default(), &third).unwrap();
+    assert_eq!(report.actions[..2], ["drop column old of things", "drop table more_things"]);
+    assert!(report.actions.contains(&"make view s_view.things".to_owned()), "{:?}", report.actions);
 }
 
 #[test]

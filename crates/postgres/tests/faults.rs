@@ -11,10 +11,12 @@ use std::time::Duration;
 
 use batzen_metrics::Page;
 use batzen_pg_cluster::{Moment, Proxy, Rest, shared};
+use batzen_postgres::schema::dbinit::dbinit;
+use batzen_postgres::schema::{DbinitOptions, HISTORY, SchemaError};
 use batzen_postgres::{PgOptions, Sharing};
 use batzen_store::conformance::{Items, TABLES, key, row};
-use batzen_store::{ChangeSet, CommitOutcome, Notice, Store, StoreError};
-use common::{database, open};
+use batzen_store::{ChangeSet, CommitOutcome, Notice, Store, StoreError, Table};
+use common::{SCHEMA, connect, database, open};
 use model::{Random, Rows, random_changes, read_rows};
 
 /// A store behind a proxy, and the options for one that goes straight to the server.
@@ -192,12 +194,111 @@ fn an_exclusive_store_has_one_owner() {
     // Lost, and somebody came. Whatever it still tries, it writes no more.
     proxy.refuse(true);
     proxy.cut_all();
-    let second = open(&PgOptions { away_max: Duration::from_secs(20), ..alone(straight) });
+    let second = open(&PgOptions { away_max: Duration::from_secs(20), ..alone(straight.clone()) });
     proxy.refuse(false);
     assert!(matches!(insert(&first, 3), Err(StoreError::Stopped(_))));
     assert!(matches!(insert(&first, 3), Err(StoreError::Stopped(_))));
     assert_eq!(insert(&second, 4).unwrap(), CommitOutcome::Committed);
     assert_eq!(second.count::<Items>().unwrap(), 3);
+    // Nor does it answer from what it remembers, or keep the lock from others.
+    assert!(matches!(first.get::<Items>(&key(1, 1)), Err(StoreError::Stopped(_))));
+    drop(second);
+    let third = open(&PgOptions { away_max: Duration::from_secs(20), ..alone(straight) });
+    assert_eq!(insert(&third, 5).unwrap(), CommitOutcome::Committed);
+}
+
+/// The connection is lost in a commit, and again while a new one finds out what became of it.
+#[test]
+fn an_owner_that_loses_its_connection_twice_is_still_the_owner() {
+    let (proxy, through, _) = behind_proxy();
+    let store = open(&PgOptions { sharing: Sharing::Exclusive, ..through });
+    let commit = |n: u32| {
+        let mut changes = ChangeSet::new();
+        changes.insert::<Items>(&key(n, n), &row("x", None));
+        store.commit(&changes)
+    };
+    assert_eq!(commit(1).unwrap(), CommitOutcome::Committed);
+    proxy.cut(Moment::CommitSeen, Rest::Lost);
+    proxy.refuse(true);
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| commit(2));
+        proxy.wait_for_cuts(1);
+        proxy.cut(Moment::CommitSeen, Rest::Lost);
+        proxy.refuse(false);
+        proxy.wait_for_cuts(2);
+        assert_eq!(second.join().unwrap().unwrap(), CommitOutcome::Committed);
+    });
+    assert_eq!(commit(3).unwrap(), CommitOutcome::Committed);
+    assert_eq!(store.count::<Items>().unwrap(), 3);
+}
+
+/// A function that is called whenever a row of `table` is written, as far as `when` says.
+fn on_write(options: &PgOptions, table: &str, when: &str, body: &str) {
+    connect(&options.url)
+        .script(&format!(
+            "CREATE FUNCTION exchange.hurt() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body}; RETURN NEW; END $$;
+             CREATE TRIGGER hurt BEFORE {when} ON exchange.{table} FOR EACH ROW EXECUTE FUNCTION exchange.hurt()"
+        ))
+        .unwrap();
+}
+
+/// Whatever keeps the program from finding out, it does not say that nothing was done.
+#[test]
+fn a_commit_that_nobody_can_ask_about_is_not_called_refused() {
+    let (proxy, options, straight) = behind_proxy();
+    let store = open(&PgOptions { away_max: Duration::from_millis(300), ..options });
+    let insert = |n: u32| {
+        let mut changes = ChangeSet::new();
+        changes.insert::<Items>(&key(n, n), &row("x", None));
+        changes
+    };
+    assert_eq!(store.commit(&insert(0)).unwrap(), CommitOutcome::Committed);
+    on_write(&straight, "writers", "UPDATE OF epoch", "RAISE EXCEPTION 'no space' USING ERRCODE = '53100'");
+    proxy.cut(Moment::CommitSeen, Rest::Lost);
+    let told = store.commit(&insert(1));
+    assert!(matches!(told, Err(StoreError::Unavailable(_))), "{told:?}");
+    assert!(open(&straight).get::<Items>(&key(1, 1)).unwrap().is_some(), "it had taken effect");
+}
+
+#[test]
+fn a_commit_that_ends_its_connection_each_time_is_given_up() {
+    let options = database(TABLES, 0);
+    let store = open(&options);
+    on_write(&options, Items::DEF.name, "INSERT", "PERFORM pg_terminate_backend(pg_backend_pid())");
+    let mut changes = ChangeSet::new();
+    changes.insert::<Items>(&key(1, 1), &row("x", None));
+    assert!(matches!(store.commit(&changes), Err(StoreError::Unavailable(_))));
+    assert!(store.get::<Items>(&key(1, 1)).unwrap().is_none());
+}
+
+/// A service that could not hear it writes nothing into what is no longer its schema.
+#[test]
+fn a_service_does_not_write_into_a_schema_that_was_made_anew() {
+    let (proxy, through, straight) = behind_proxy();
+    let store = open(&through);
+    let insert = |n: u32| {
+        let mut changes = ChangeSet::new();
+        changes.insert::<Items>(&key(n, n), &row("x", None));
+        store.commit(&changes)
+    };
+    assert_eq!(insert(1).unwrap(), CommitOutcome::Committed);
+    proxy.refuse(true);
+    proxy.cut_all();
+    let mut sql = connect(&straight.url);
+    let reset = DbinitOptions { reset: true, partitions: Some(4), ..DbinitOptions::default() };
+    // The server notices a little later that the service's sessions have ended.
+    while let Err(error) = dbinit(&mut sql, SCHEMA, TABLES, &reset, &HISTORY) {
+        assert!(matches!(error, SchemaError::InUse { .. }), "{error}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Another service has a row in `writers` that may have the number of the first one's.
+    let other = open(&straight);
+    let mut changes = ChangeSet::new();
+    changes.insert::<Items>(&key(7, 7), &row("x", None));
+    assert_eq!(other.commit(&changes).unwrap(), CommitOutcome::Committed);
+    proxy.refuse(false);
+    assert!(matches!(insert(2), Err(StoreError::Stopped(_))));
+    assert_eq!(other.count::<Items>().unwrap(), 1);
 }
 
 #[test]
@@ -220,4 +321,10 @@ fn topics_reach_other_processes() {
     assert_eq!(wait(), "missed");
     there.backend().notify(&["again".to_owned()]);
     assert_eq!(wait(), "again");
+    // One that the server does not take holds up no others, and the last ones are sent, too.
+    there.backend().notify(&["x".repeat(20_000), "behind".to_owned()]);
+    assert_eq!(wait(), "behind");
+    there.backend().notify(&["last".to_owned()]);
+    drop(there);
+    assert_eq!(wait(), "last");
 }

@@ -184,3 +184,37 @@ fn a_queue_that_does_not_fit_its_rows_is_an_error() {
     assert!(matches!(store.commit(&changes), Err(StoreError::Backend(_))));
     assert_eq!(store.get::<Jobs>(&key).unwrap().unwrap().row, row);
 }
+
+/// A row is on its way to the part for the rest when its day gets a part of its own.
+#[test]
+fn a_day_that_is_made_fails_no_commit() {
+    let options = database(TABLES, 0);
+    let store = open(&options);
+    let mut maintenance = connect(&options.url);
+    maintenance
+        .script(
+            "BEGIN; CREATE TABLE exchange.day (LIKE exchange.jobs_open);
+             LOCK TABLE exchange.jobs_open_default IN ACCESS EXCLUSIVE MODE",
+        )
+        .unwrap();
+    std::thread::scope(|scope| {
+        let commit = scope.spawn(|| {
+            let key = JobKey { owner: [1; 4], id: 1 };
+            let mut changes = ChangeSet::new();
+            changes.insert::<Jobs>(&key, &JobRow { due: moment(5), worker: 1, changes: 0, open: true });
+            store.commit(&changes)
+        });
+        let mut watch = connect(&options.url);
+        let waiting =
+            "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'exchange.jobs_open_default'::regclass";
+        while watch.query_text(waiting).unwrap().is_empty() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        maintenance
+            .script("ALTER TABLE exchange.jobs_open ATTACH PARTITION exchange.day FOR VALUES FROM (0) TO (10); COMMIT")
+            .unwrap();
+        assert_eq!(commit.join().unwrap().unwrap(), CommitOutcome::Committed);
+    });
+    assert_eq!(positions(&store, 1).len(), 1);
+    assert_eq!(maintenance.query_text("SELECT 1 FROM exchange.day").unwrap().len(), 1);
+}

@@ -3,7 +3,7 @@
 CREATE TABLE "bank"."books" (
   "vshard" smallint NOT NULL,
   "id" smallint NOT NULL,
-  "currency" text NOT NULL,
+  "currency" text COLLATE "C" NOT NULL,
   "next_row_id" bigint NOT NULL,
   "password_salt" bytea NOT NULL,
   "identity" bytea NOT NULL,
@@ -15,7 +15,7 @@ CREATE TABLE "bank"."books" (
 -- bank.customers
 CREATE TABLE "bank"."customers" (
   "vshard" smallint NOT NULL,
-  "name" text NOT NULL,
+  "name" text COLLATE "C" NOT NULL,
   "ledger_id" bytea NOT NULL,
   "is_opened" boolean NOT NULL,
   "password_hash" bytea,
@@ -31,14 +31,14 @@ CREATE TABLE "bank"."intents" (
   "vshard" smallint NOT NULL,
   "origin" smallint NOT NULL,
   "id" bytea NOT NULL,
-  "debit_account" text NOT NULL,
-  "credit_account" text NOT NULL,
+  "debit_account" text COLLATE "C" NOT NULL,
+  "credit_account" text COLLATE "C" NOT NULL,
   "amount_val" bigint NOT NULL,
   "amount_frac" integer NOT NULL,
   "reserve_pub" bytea,
   "wtid" bytea,
-  "exchange_base_url" text,
-  "text" text,
+  "exchange_base_url" text COLLATE "C",
+  "text" text COLLATE "C",
   "attempt" bigint NOT NULL,
   "is_reserved" boolean NOT NULL,
   "is_open" boolean NOT NULL,
@@ -55,10 +55,10 @@ CREATE TABLE "bank"."meta" (
   "sip_key" bytea NOT NULL,
   "partitions" smallint NOT NULL,
   "schema_version" integer NOT NULL,
-  "program" text NOT NULL,
+  "program" text COLLATE "C" NOT NULL,
   "serial_base" bigint NOT NULL,
   "cluster_id" bigint NOT NULL,
-  "currency" text,
+  "currency" text COLLATE "C",
   "citus" boolean NOT NULL,
   "created" timestamp with time zone NOT NULL,
   CONSTRAINT "meta_pkey" PRIMARY KEY ("singleton")
@@ -67,7 +67,7 @@ CREATE TABLE "bank"."meta" (
 CREATE TABLE "bank"."state" (
   "vshard" smallint NOT NULL,
   "id" smallint NOT NULL,
-  "currency" text NOT NULL,
+  "currency" text COLLATE "C" NOT NULL,
   "next_row_id" bigint NOT NULL,
   "password_salt" bytea NOT NULL,
   "serial" bigint NOT NULL,
@@ -80,15 +80,15 @@ CREATE TABLE "bank"."transactions" (
   "origin" smallint NOT NULL,
   "id" bytea NOT NULL,
   "row_id" bigint NOT NULL,
-  "debit_account" text NOT NULL,
-  "credit_account" text NOT NULL,
+  "debit_account" text COLLATE "C" NOT NULL,
+  "credit_account" text COLLATE "C" NOT NULL,
   "amount_val" bigint NOT NULL,
   "amount_frac" integer NOT NULL,
   "time" bigint NOT NULL,
   "reserve_pub" bytea,
   "wtid" bytea,
-  "exchange_base_url" text,
-  "text" text,
+  "exchange_base_url" text COLLATE "C",
+  "text" text COLLATE "C",
   "serial" bigint NOT NULL,
   "version" integer NOT NULL,
   "ix_by_reserve_pub" bigint,
@@ -103,12 +103,12 @@ CREATE INDEX "transactions_outgoing" ON "bank"."transactions" USING btree ("ix_o
 CREATE TABLE "bank"."withdrawals" (
   "vshard" smallint NOT NULL,
   "wopid" bytea NOT NULL,
-  "account" text NOT NULL,
+  "account" text COLLATE "C" NOT NULL,
   "amount_val" bigint NOT NULL,
   "amount_frac" integer NOT NULL,
   "created" bigint NOT NULL,
   "reserve_pub" bytea,
-  "exchange_account" text,
+  "exchange_account" text COLLATE "C",
   "is_reserved" boolean NOT NULL,
   "aborted" boolean NOT NULL,
   "row_id" bigint,
@@ -121,7 +121,7 @@ CREATE TABLE "bank"."writers" (
   "writer_id" bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
   "epoch" bigint NOT NULL,
   "batch" bigint NOT NULL,
-  "node" text NOT NULL,
+  "node" text COLLATE "C" NOT NULL,
   "seen" timestamp with time zone NOT NULL,
   CONSTRAINT "writers_pkey" PRIMARY KEY ("writer_id")
 ) WITH (fillfactor=10, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000);
@@ -153,8 +153,8 @@ CREATE TABLE "exchange"."auditor_denoms" (
 CREATE TABLE "exchange"."auditors" (
   "vshard" smallint NOT NULL,
   "auditor_pub" bytea NOT NULL,
-  "url" text NOT NULL,
-  "name" text NOT NULL,
+  "url" text COLLATE "C" NOT NULL,
+  "name" text COLLATE "C" NOT NULL,
   "last_change" bigint NOT NULL,
   "enabled" boolean NOT NULL,
   "serial" bigint NOT NULL,
@@ -197,7 +197,7 @@ CREATE TABLE "exchange"."coins" (
 -- exchange.counters
 CREATE TABLE "exchange"."counters" (
   "vshard" smallint NOT NULL,
-  "name" text NOT NULL,
+  "name" text COLLATE "C" NOT NULL,
   "value" bigint NOT NULL,
   "serial" bigint NOT NULL,
   "version" integer NOT NULL,
@@ -295,8 +295,8 @@ CREATE INDEX "deposits_open_by_target" ON "exchange"."deposits_open" USING btree
 CREATE TABLE "exchange"."drains" (
   "vshard" smallint NOT NULL,
   "wtid" bytea NOT NULL,
-  "account_section" text NOT NULL,
-  "payto_uri" text NOT NULL,
+  "account_section" text COLLATE "C" NOT NULL,
+  "payto_uri" text COLLATE "C" NOT NULL,
   "date" bigint NOT NULL,
   "amount_val" bigint NOT NULL,
   "amount_frac" integer NOT NULL,
@@ -312,7 +312,7 @@ CREATE INDEX "drains_open" ON "exchange"."drains" USING btree ("ix_open") WHERE 
 CREATE TABLE "exchange"."extensions" (
   "vshard" smallint NOT NULL,
   "id" smallint NOT NULL,
-  "manifests" text NOT NULL,
+  "manifests" text COLLATE "C" NOT NULL,
   "master_sig" bytea NOT NULL,
   "serial" bigint NOT NULL,
   "version" integer NOT NULL,
@@ -356,7 +356,7 @@ CREATE TABLE "exchange"."kyc_requirements" (
   "vshard" smallint NOT NULL,
   "h_payto" bytea NOT NULL,
   "row" bigint NOT NULL,
-  "checks" text NOT NULL,
+  "checks" text COLLATE "C" NOT NULL,
   "serial" bigint NOT NULL,
   "version" integer NOT NULL,
   CONSTRAINT "kyc_requirements_pkey" PRIMARY KEY ("vshard", "h_payto", "row")
@@ -391,10 +391,10 @@ CREATE TABLE "exchange"."meta" (
   "sip_key" bytea NOT NULL,
   "partitions" smallint NOT NULL,
   "schema_version" integer NOT NULL,
-  "program" text NOT NULL,
+  "program" text COLLATE "C" NOT NULL,
   "serial_base" bigint NOT NULL,
   "cluster_id" bigint NOT NULL,
-  "currency" text,
+  "currency" text COLLATE "C",
   "citus" boolean NOT NULL,
   "created" timestamp with time zone NOT NULL,
   CONSTRAINT "meta_pkey" PRIMARY KEY ("singleton")
@@ -409,10 +409,10 @@ CREATE TABLE "exchange"."prepared" (
   "amount_val" bigint NOT NULL,
   "amount_frac" integer NOT NULL,
   "h_payto" bytea NOT NULL,
-  "exchange_base_url" text NOT NULL,
+  "exchange_base_url" text COLLATE "C" NOT NULL,
   "time" bigint NOT NULL,
   "finished" bigint,
-  "failed" text,
+  "failed" text COLLATE "C",
   "serial" bigint NOT NULL,
   "version" integer NOT NULL,
   "ix_open" bytea,
@@ -568,7 +568,7 @@ CREATE TABLE "exchange"."signing_keys" (
 CREATE TABLE "exchange"."wire_accounts" (
   "vshard" smallint NOT NULL,
   "h_payto" bytea NOT NULL,
-  "payto_uri" text NOT NULL,
+  "payto_uri" text COLLATE "C" NOT NULL,
   "master_sig" bytea NOT NULL,
   "last_change" bigint NOT NULL,
   "enabled" boolean NOT NULL,
@@ -579,7 +579,7 @@ CREATE TABLE "exchange"."wire_accounts" (
 -- exchange.wire_fees
 CREATE TABLE "exchange"."wire_fees" (
   "vshard" smallint NOT NULL,
-  "method" text NOT NULL,
+  "method" text COLLATE "C" NOT NULL,
   "start" bigint NOT NULL,
   "end" bigint NOT NULL,
   "wire_fee_val" bigint NOT NULL,
@@ -615,7 +615,7 @@ CREATE INDEX "wire_out_by_target_time" ON "exchange"."wire_out" USING btree ("ix
 CREATE TABLE "exchange"."wire_targets" (
   "vshard" smallint NOT NULL,
   "h_payto" bytea NOT NULL,
-  "payto_uri" text NOT NULL,
+  "payto_uri" text COLLATE "C" NOT NULL,
   "serial" bigint NOT NULL,
   "version" integer NOT NULL,
   CONSTRAINT "wire_targets_pkey" PRIMARY KEY ("vshard", "h_payto")
@@ -635,12 +635,28 @@ CREATE TABLE "exchange"."withdrawals" (
   CONSTRAINT "withdrawals_pkey" PRIMARY KEY ("vshard", "reserve_pub", "h_coin_ev")
 ) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
 CREATE INDEX "withdrawals_by_coin_ev" ON "exchange"."withdrawals" USING btree ("ix_by_coin_ev") WHERE "ix_by_coin_ev" IS NOT NULL;
+-- exchange.worker_leases
+CREATE TABLE "exchange"."worker_leases" (
+  "vshard" smallint NOT NULL,
+  "job" smallint NOT NULL,
+  "account" bytea NOT NULL,
+  "start" bigint NOT NULL,
+  "end" bigint NOT NULL,
+  "latest" bigint NOT NULL,
+  "is_complete" boolean NOT NULL,
+  "holder" bigint NOT NULL,
+  "until" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "worker_leases_pkey" PRIMARY KEY ("vshard", "job", "account", "start")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+CREATE INDEX "worker_leases_by_job" ON "exchange"."worker_leases" USING btree ("job", "account");
 -- exchange.writers
 CREATE TABLE "exchange"."writers" (
   "writer_id" bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
   "epoch" bigint NOT NULL,
   "batch" bigint NOT NULL,
-  "node" text NOT NULL,
+  "node" text COLLATE "C" NOT NULL,
   "seen" timestamp with time zone NOT NULL,
   CONSTRAINT "writers_pkey" PRIMARY KEY ("writer_id")
 ) WITH (fillfactor=10, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000);
@@ -662,10 +678,10 @@ CREATE TABLE "ledger"."meta" (
   "sip_key" bytea NOT NULL,
   "partitions" smallint NOT NULL,
   "schema_version" integer NOT NULL,
-  "program" text NOT NULL,
+  "program" text COLLATE "C" NOT NULL,
   "serial_base" bigint NOT NULL,
   "cluster_id" bigint NOT NULL,
-  "currency" text,
+  "currency" text COLLATE "C",
   "citus" boolean NOT NULL,
   "created" timestamp with time zone NOT NULL,
   CONSTRAINT "meta_pkey" PRIMARY KEY ("singleton")
@@ -675,7 +691,7 @@ CREATE TABLE "ledger"."writers" (
   "writer_id" bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
   "epoch" bigint NOT NULL,
   "batch" bigint NOT NULL,
-  "node" text NOT NULL,
+  "node" text COLLATE "C" NOT NULL,
   "seen" timestamp with time zone NOT NULL,
   CONSTRAINT "writers_pkey" PRIMARY KEY ("writer_id")
 ) WITH (fillfactor=10, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000);
@@ -699,13 +715,13 @@ CREATE TABLE "switch"."accounts" (
 CREATE TABLE "switch"."approvals" (
   "vshard" smallint NOT NULL,
   "id" bigint NOT NULL,
-  "change" text NOT NULL,
-  "proposed_by" text NOT NULL,
+  "change" text COLLATE "C" NOT NULL,
+  "proposed_by" text COLLATE "C" NOT NULL,
   "proposed" bigint NOT NULL,
   "state" smallint NOT NULL,
-  "decided_by" text NOT NULL,
+  "decided_by" text COLLATE "C" NOT NULL,
   "decided" bigint NOT NULL,
-  "result" text NOT NULL,
+  "result" text COLLATE "C" NOT NULL,
   "serial" bigint NOT NULL,
   "version" integer NOT NULL,
   CONSTRAINT "approvals_pkey" PRIMARY KEY ("vshard", "id")
@@ -715,7 +731,7 @@ CREATE TABLE "switch"."bodies" (
   "vshard" smallint NOT NULL,
   "id" bytea NOT NULL,
   "kind" smallint NOT NULL,
-  "headers" text NOT NULL,
+  "headers" text COLLATE "C" NOT NULL,
   "body" bytea NOT NULL,
   "serial" bigint NOT NULL,
   "version" integer NOT NULL,
@@ -746,8 +762,8 @@ CREATE TABLE "switch"."bulks" (
 CREATE TABLE "switch"."endpoints" (
   "vshard" smallint NOT NULL,
   "participant" bigint NOT NULL,
-  "endpoint" text NOT NULL,
-  "url" text NOT NULL,
+  "endpoint" text COLLATE "C" NOT NULL,
+  "url" text COLLATE "C" NOT NULL,
   "serial" bigint NOT NULL,
   "version" integer NOT NULL,
   CONSTRAINT "endpoints_pkey" PRIMARY KEY ("vshard", "participant", "endpoint")
@@ -760,10 +776,10 @@ CREATE TABLE "switch"."meta" (
   "sip_key" bytea NOT NULL,
   "partitions" smallint NOT NULL,
   "schema_version" integer NOT NULL,
-  "program" text NOT NULL,
+  "program" text COLLATE "C" NOT NULL,
   "serial_base" bigint NOT NULL,
   "cluster_id" bigint NOT NULL,
-  "currency" text,
+  "currency" text COLLATE "C",
   "citus" boolean NOT NULL,
   "created" timestamp with time zone NOT NULL,
   CONSTRAINT "meta_pkey" PRIMARY KEY ("singleton")
@@ -771,7 +787,7 @@ CREATE TABLE "switch"."meta" (
 -- switch.models
 CREATE TABLE "switch"."models" (
   "vshard" smallint NOT NULL,
-  "name" text NOT NULL,
+  "name" text COLLATE "C" NOT NULL,
   "currency" bigint NOT NULL,
   "gross" boolean NOT NULL,
   "require_liquidity_check" boolean NOT NULL,
@@ -791,9 +807,9 @@ CREATE TABLE "switch"."movements" (
   "currency" bigint NOT NULL,
   "amount" bytea NOT NULL,
   "headroom" bytea NOT NULL,
-  "reason" text NOT NULL,
-  "reference" text NOT NULL,
-  "operator" text NOT NULL,
+  "reason" text COLLATE "C" NOT NULL,
+  "reference" text COLLATE "C" NOT NULL,
+  "operator" text COLLATE "C" NOT NULL,
   "created" bigint NOT NULL,
   "changed" bigint NOT NULL,
   "serial" bigint NOT NULL,
@@ -829,7 +845,7 @@ CREATE TABLE "switch"."outbox" (
   "kind" smallint NOT NULL,
   "id" bytea NOT NULL,
   "code" integer NOT NULL,
-  "text" text NOT NULL,
+  "text" text COLLATE "C" NOT NULL,
   "created" bigint NOT NULL,
   "serial" bigint NOT NULL,
   "version" integer NOT NULL,
@@ -840,9 +856,9 @@ CREATE INDEX "outbox_in_order" ON "switch"."outbox" USING btree ("ix_in_order") 
 -- switch.participants
 CREATE TABLE "switch"."participants" (
   "vshard" smallint NOT NULL,
-  "name" text NOT NULL,
+  "name" text COLLATE "C" NOT NULL,
   "number" bigint NOT NULL,
-  "row_name" text NOT NULL,
+  "row_name" text COLLATE "C" NOT NULL,
   "active" boolean NOT NULL,
   "created" bigint NOT NULL,
   "serial" bigint NOT NULL,
@@ -858,8 +874,8 @@ CREATE TABLE "switch"."settlement_accounts" (
   "state" smallint NOT NULL,
   "sent" bytea NOT NULL,
   "received" bytea NOT NULL,
-  "reason" text NOT NULL,
-  "reference" text NOT NULL,
+  "reason" text COLLATE "C" NOT NULL,
+  "reference" text COLLATE "C" NOT NULL,
   "beyond_headroom" boolean NOT NULL,
   "serial" bigint NOT NULL,
   "version" integer NOT NULL,
@@ -871,8 +887,8 @@ CREATE TABLE "switch"."settlements" (
   "vshard" smallint NOT NULL,
   "id" bigint NOT NULL,
   "state" smallint NOT NULL,
-  "model" text NOT NULL,
-  "reason" text NOT NULL,
+  "model" text COLLATE "C" NOT NULL,
+  "reason" text COLLATE "C" NOT NULL,
   "created" bigint NOT NULL,
   "changed" bigint NOT NULL,
   "windows" bytea NOT NULL,
@@ -917,7 +933,7 @@ CREATE TABLE "switch"."transfers" (
   "gross" boolean NOT NULL,
   "wants_patch" boolean NOT NULL,
   "error_code" integer NOT NULL,
-  "error_text" text NOT NULL,
+  "error_text" text COLLATE "C" NOT NULL,
   "bulk" bytea,
   "history" bytea NOT NULL,
   "serial" bigint NOT NULL,
@@ -935,7 +951,7 @@ CREATE TABLE "switch"."windows" (
   "vshard" smallint NOT NULL,
   "id" bigint NOT NULL,
   "state" smallint NOT NULL,
-  "reason" text NOT NULL,
+  "reason" text COLLATE "C" NOT NULL,
   "created" bigint NOT NULL,
   "changed" bigint NOT NULL,
   "in_flight" bigint NOT NULL,
@@ -949,7 +965,7 @@ CREATE TABLE "switch"."writers" (
   "writer_id" bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
   "epoch" bigint NOT NULL,
   "batch" bigint NOT NULL,
-  "node" text NOT NULL,
+  "node" text COLLATE "C" NOT NULL,
   "seen" timestamp with time zone NOT NULL,
   CONSTRAINT "writers_pkey" PRIMARY KEY ("writer_id")
 ) WITH (fillfactor=10, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000);

@@ -8,7 +8,7 @@ use crate::{Service, Sharing};
 
 /// Makes or migrates the schema.
 pub(crate) fn prepare(url: &str, service: &Service) -> Result<(), StoreError> {
-    let target = Target::parse(url)?.application("batzen-dbinit").read_write();
+    let target = Target::parse(url)?.application("batzen-dbinit").read_write().patient();
     let mut connection = Connection::open(&target)?;
     let done = dbinit(&mut connection, service.schema, service.tables, &DbinitOptions::default(), &HISTORY);
     let report = done.map_err(|error| StoreError::Backend(error.to_string()))?;

@@ -97,6 +97,9 @@ impl Work<'_> {
             self.reset()?;
         }
         let mut before = self.state()?;
+        if before.meta.is_none() {
+            self.encoding()?;
+        }
         let mut plan = self.plan(tables, &before)?;
         if !plan.is_empty() || before.meta.is_none() {
             self.lock()?;
@@ -164,18 +167,54 @@ impl Work<'_> {
             if complete {
                 state.meta = meta::read_meta(self.sql, self.schema)?;
             }
-        } else if has_schema && !state.present.is_empty() && !self.is_started(&state.present) {
-            return Err(SchemaError::Refused(format!(
-                "the schema {} holds tables of something else: name another database",
-                self.schema
-            )));
+        }
+        if state.version.is_none() {
+            self.refuse_others(&state.present)?;
+        }
+        // Without the key of their shards nobody finds them again; a new one would only hide that.
+        if state.version.is_none() && state.meta.is_none() && !self.options.replica {
+            for table in state.present.keys().filter(|name| !["meta", "writers"].contains(&name.as_str())) {
+                let filled = format!("SELECT 1 FROM {}.{} LIMIT 1", quoted(self.schema), quoted(table));
+                if self.sql.row(&filled)?.is_some() {
+                    return Err(SchemaError::Refused(format!(
+                        "the schema {} has rows in {table}, but no identity: a reset was interrupted, or it is a copy that \
+                         lacks the table meta. `dbinit -r` drops what is left",
+                        self.schema
+                    )));
+                }
+            }
         }
         Ok(state)
     }
 
-    /// Whether the tables that are there are those of a creation that was interrupted.
-    fn is_started(&self, present: &Present) -> bool {
-        present.values().all(|table| table.column("vshard").is_some() || table.column("writer_id").is_some())
+    /// Whatever is in the schema is Batzen's, perhaps of a creation that was interrupted: nothing else is extended or dropped.
+    fn refuse_others(&self, present: &Present) -> Result<(), SchemaError> {
+        let marks = |name: &str| match name {
+            "meta" => "schema_version",
+            "writers" => "writer_id",
+            _ => "vshard",
+        };
+        let others = present.iter().filter(|(name, table)| table.column(marks(name)).is_none());
+        let others: Vec<&str> = others.map(|(name, _)| name.as_str()).take(5).collect();
+        if others.is_empty() {
+            return Ok(());
+        }
+        Err(SchemaError::Refused(format!(
+            "the schema {} holds tables of something else ({}): name another database",
+            self.schema,
+            others.join(", ")
+        )))
+    }
+
+    /// Text of any language has to fit.
+    fn encoding(&mut self) -> Result<(), SchemaError> {
+        let row = self.sql.row("SHOW server_encoding")?;
+        match row.map(|row| row.text(0).to_owned()).filter(|encoding| encoding != "UTF8") {
+            None => Ok(()),
+            Some(encoding) => Err(SchemaError::Refused(format!(
+                "the database's encoding is {encoding}: create one with `createdb --encoding UTF8 --template template0`"
+            ))),
+        }
     }
 
     fn partitions(&self, meta: Option<&Meta>) -> u16 {
@@ -226,15 +265,24 @@ impl Work<'_> {
         Ok(Planned { steps, changes: old_version || additions })
     }
 
-    /// Takes the schema's lock alone.
+    /// Takes the schema's lock alone, and forgets all writers: a service that has lost its lock without noticing writes no
+    /// more until it has looked whether the schema is still the one that it knows.
     fn lock(&mut self) -> Result<(), SchemaError> {
+        if self.locked {
+            // By the reset of the same run.
+            return Ok(());
+        }
         let key = meta::lock_key(self.schema);
         let until = Instant::now() + PATIENCE;
         while !self.locked {
             let text = format!("SELECT pg_try_advisory_lock({key})");
             self.locked = self.sql.row(&text)?.is_some_and(|row| row.is_true(0));
             if self.locked {
-                // Taken again by the reset of the same run.
+                let writers = format!("{}.writers", quoted(self.schema));
+                let there = format!("SELECT to_regclass({}) IS NOT NULL", literal(&writers));
+                if self.sql.row(&there)?.is_some_and(|row| row.is_true(0)) {
+                    self.sql.script(&format!("DELETE FROM {writers}"))?;
+                }
                 break;
             }
             let sessions = sessions(self.sql, self.schema)?;
@@ -281,6 +329,7 @@ impl Work<'_> {
             return Ok(());
         }
         let present = catalog::read_columns(self.sql, self.schema)?;
+        self.refuse_others(&present)?;
         let place = |table: &str| format!("{}.{}", quoted(self.schema), quoted(table));
         let views = quoted(&views::view_schema(self.schema));
         let mut statements = vec![format!("DROP SCHEMA IF EXISTS {views} CASCADE")];

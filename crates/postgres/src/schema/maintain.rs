@@ -124,8 +124,13 @@ pub(crate) fn days(
                 continue;
             }
             let part = day_name(&shape.name, day);
-            let made = patiently(sql, &create_day(schema, shape, &part, day))?;
-            if made { &mut report.created } else { &mut report.postponed }.push(part);
+            let outcome = patiently(sql, &create_day(schema, shape, &part, day))?;
+            let is_done = outcome == Patient::Done;
+            if is_done { &mut report.created } else { &mut report.postponed }.push(part);
+            if outcome == Patient::TooMuch {
+                // The same for every other day: what is due later is too much to be looked through while payments wait.
+                break;
+            }
         }
         for (_, part) in there.range(..today - i64::from(options.days_kept)) {
             let place = format!("{}.{}", quoted(schema), quoted(part));
@@ -133,8 +138,8 @@ pub(crate) fn days(
             if filled.is_some_and(|row| row.is_true(0)) {
                 continue;
             }
-            let dropped = patiently(sql, &drop_day(schema, shape, part))?;
-            if dropped { &mut report.dropped } else { &mut report.postponed }.push((*part).to_owned());
+            let is_done = patiently(sql, &drop_day(schema, shape, part))? == Patient::Done;
+            if is_done { &mut report.dropped } else { &mut report.postponed }.push((*part).to_owned());
         }
     }
     Ok(())
@@ -164,7 +169,8 @@ fn drop_day(schema: &str, shape: &TableShape, part: &str) -> Vec<String> {
     let (parent, part) = (place(&shape.name), place(part));
     let message = literal(&format!("{part} is not empty"));
     vec![
-        format!("LOCK TABLE {parent} IN ACCESS EXCLUSIVE MODE"),
+        // Not its parts, one after the other, which would let payments wait for each: they come by way of it.
+        format!("LOCK TABLE ONLY {parent} IN ACCESS EXCLUSIVE MODE"),
         format!(
             "DO $batzen$ BEGIN IF EXISTS (SELECT FROM {part}) THEN
                RAISE EXCEPTION USING ERRCODE = '{NOT_EMPTY}', MESSAGE = {message}; END IF; END $batzen$"
@@ -173,14 +179,24 @@ fn drop_day(schema: &str, shape: &TableShape, part: &str) -> Vec<String> {
     ]
 }
 
+/// What became of a transaction that takes strong locks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patient {
+    Done,
+    /// A lock was not had, or a part was filled meanwhile: another time.
+    Later,
+    /// It would have taken too long.
+    TooMuch,
+}
+
 /// Runs a transaction that takes strong locks, but gives up soon: those who come after it wait no longer than it does.
-fn patiently(sql: &mut dyn Sql, statements: &[String]) -> Result<bool, SchemaError> {
+fn patiently(sql: &mut dyn Sql, statements: &[String]) -> Result<Patient, SchemaError> {
     let text = format!(
-        "BEGIN; SET LOCAL lock_timeout = '50ms'; SET LOCAL statement_timeout = '5s';\n{};\nCOMMIT",
+        "BEGIN; SET LOCAL lock_timeout = '50ms'; SET LOCAL statement_timeout = '2s';\n{};\nCOMMIT",
         statements.join(";\n")
     );
     for _ in 0..ATTEMPTS {
-        let Err(error) = sql.script(&text) else { return Ok(true) };
+        let Err(error) = sql.script(&text) else { return Ok(Patient::Done) };
         let code = match &error {
             SchemaError::Server(error @ PgError::Server(_)) => error.code().unwrap_or_default().to_owned(),
             _ => return Err(error),
@@ -189,12 +205,12 @@ fn patiently(sql: &mut dyn Sql, statements: &[String]) -> Result<bool, SchemaErr
         match code.as_str() {
             // No lock in time, or two waited for each other.
             "55P03" | "40P01" => {}
-            // Filled meanwhile, or too much to be done at once.
-            NOT_EMPTY | "57014" => return Ok(false),
+            NOT_EMPTY => return Ok(Patient::Later),
+            "57014" => return Ok(Patient::TooMuch),
             _ => return Err(error),
         }
     }
-    Ok(false)
+    Ok(Patient::Later)
 }
 
 /// Gathers statistics of cut tables whose sizes have changed by a fifth, and of all once a day.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::catalog::{Present, PresentTable};
 use super::shape::{Cut, TableShape};
+use super::views::view_schema;
 use crate::layout::quoted;
 
 /// A change that cannot be seen by comparing: it has a number, and is done once in each database that is older.
@@ -94,6 +95,11 @@ pub fn steps(schema: &str, from: i32, history: &History<'_>, present: &Present) 
         let mut act = |what: String, statement: String| {
             plan.actions.push(Action { what, statements: vec![statement] });
         };
+        // The view of the table, which is made anew afterwards, would keep its columns; what others have made of them does.
+        let unseen = |table: &str, statement: String| {
+            let view = format!("{}.{}", quoted(&view_schema(schema)), quoted(table));
+            format!("DROP VIEW IF EXISTS {view}; {statement}")
+        };
         match step.change {
             StepChange::RenameTable { from, to } => {
                 if let Some(table) = present.remove(from) {
@@ -123,14 +129,14 @@ pub fn steps(schema: &str, from: i32, history: &History<'_>, present: &Present) 
             }
             StepChange::DropTable(table) => {
                 if present.remove(table).is_some() {
-                    act(format!("drop table {table}"), format!("DROP TABLE {}", place(table)));
+                    act(format!("drop table {table}"), unseen(table, format!("DROP TABLE {}", place(table))));
                 }
             }
             StepChange::DropColumn { table, column } => {
                 if present.get(table).is_some_and(|table| table.column(column).is_some()) {
                     act(
                         format!("drop column {column} of {table}"),
-                        format!("ALTER TABLE {} DROP COLUMN {}", place(table), quoted(column)),
+                        unseen(table, format!("ALTER TABLE {} DROP COLUMN {}", place(table), quoted(column))),
                     );
                 }
             }
@@ -197,7 +203,7 @@ fn extend(
                 statements: vec![format!(
                     "ALTER TABLE {place} ADD COLUMN {} {}",
                     quoted(&column.name),
-                    column.sql_type
+                    column.declared()
                 )],
             }),
             Some(present) if column.nullable && !present.nullable => plan.actions.push(Action {

@@ -33,6 +33,16 @@ pub struct ColumnShape {
     pub generated: bool,
 }
 
+impl ColumnShape {
+    /// Its type as it is declared. Text is compared byte by byte: the order of a language changes with the system's library, and
+    /// an index in the old order does not find its rows any more.
+    #[must_use]
+    pub fn declared(&self) -> String {
+        let collation = if self.sql_type == "text" { " COLLATE \"C\"" } else { "" };
+        format!("{}{collation}", self.sql_type)
+    }
+}
+
 /// A secondary index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexShape {
@@ -138,7 +148,7 @@ impl TableShape {
                 "{}  {} {}{}{}",
                 if body.is_empty() { "" } else { ",\n" },
                 quoted(&column.name),
-                column.sql_type,
+                column.declared(),
                 if column.nullable { "" } else { " NOT NULL" },
                 if column.generated { " GENERATED ALWAYS AS IDENTITY" } else { "" }
             );

@@ -1,5 +1,6 @@
 //! A thread that does what the tables need from time to time, and watches the replication, as long as a service has them open.
 
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -18,10 +19,15 @@ const LAG_PERIOD: Duration = Duration::from_secs(10);
 /// How often the tables are maintained: by whichever node comes first.
 const MAINTAIN_PERIOD: Duration = Duration::from_secs(600);
 
+/// How long the end of a service waits for the thread: not for statistics of a large table.
+const END_MAX: Duration = Duration::from_secs(1);
+
 /// The thread, which ends with this.
 #[derive(Debug)]
 pub struct Upkeep {
     shared: Arc<Shared>,
+    /// Says nothing, and is closed when the thread has ended.
+    ended: Mutex<Receiver<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -44,15 +50,17 @@ impl Upkeep {
         tables: &'static [&'static TableDef],
     ) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
+        let (end, ended) = sync_channel(0);
         let (theirs, target, schema) = (
             Arc::clone(&shared),
-            target.clone().application("batzen-upkeep").read_write(),
+            target.clone().application("batzen-upkeep").read_write().patient(),
             schema.to_owned(),
         );
-        let thread = std::thread::Builder::new()
-            .name("upkeep".to_owned())
-            .spawn(move || theirs.run(&target, &schema, tables))?;
-        Ok(Self { shared, thread: Some(thread) })
+        let thread = std::thread::Builder::new().name("upkeep".to_owned()).spawn(move || {
+            theirs.run(&target, &schema, tables);
+            drop(end);
+        })?;
+        Ok(Self { shared, ended: Mutex::new(ended), thread: Some(thread) })
     }
 
     /// Writes the metrics.
@@ -70,7 +78,10 @@ impl Drop for Upkeep {
     fn drop(&mut self) {
         *self.shared.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.shared.wake.notify_all();
-        if let Some(thread) = self.thread.take() {
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if ended.recv_timeout(END_MAX) == Err(RecvTimeoutError::Disconnected)
+            && let Some(thread) = self.thread.take()
+        {
             let _ = thread.join();
         }
     }
