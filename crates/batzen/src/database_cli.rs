@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use batzen_config::Config;
 use batzen_postgres::schema::dbinit::{self, DbinitOptions};
 use batzen_postgres::schema::maintain::{self, MaintainOptions, MaintainReport};
@@ -58,7 +58,7 @@ pub struct DbinitArgs {
     /// The tables will receive another database's rows by replication: see `exchange replication`
     #[arg(long, conflicts_with = "citus")]
     replica: bool,
-    /// Drop rows that are no longer needed (there are none yet in this version)
+    /// Drop rows that are no longer needed: refused, since this version keeps them all
     #[arg(short, long)]
     gc: bool,
 }
@@ -122,13 +122,17 @@ impl Database {
 }
 
 fn connect(url: &str, application: &str) -> anyhow::Result<Connection> {
-    let target = Target::parse(url)?.application(application).read_write();
-    // The error says its cause by itself.
-    Connection::open(&target).map_err(|error| anyhow!("the database {}: {error}", target.database()))
+    let target = Target::parse(url)?.application(application).read_write().patient();
+    Connection::open(&target).with_context(|| format!("the database {}", target.database()))
 }
 
 /// Creates, migrates or resets the exchange's tables.
 pub fn dbinit(args: &DbinitArgs) -> anyhow::Result<ExitCode> {
+    if args.gc {
+        bail!(
+            "-g: this version keeps all rows and cannot collect garbage; nothing was done. Run it without -g"
+        );
+    }
     let (url, ini) = args.database.url()?;
     let Some(url) = url else {
         if args.reset || args.citus || args.replica {
@@ -137,9 +141,6 @@ pub fn dbinit(args: &DbinitArgs) -> anyhow::Result<ExitCode> {
         eprintln!("the exchange keeps its rows in a directory: nothing is to be prepared");
         return Ok(ExitCode::SUCCESS);
     };
-    if args.gc {
-        tracing::info!("no rows are old enough to be dropped in this version");
-    }
     let mut sql = connect(&url, dbinit::APPLICATION)?;
     if args.reset && !args.yes && !confirmed(&mut sql)? {
         eprintln!("nothing was changed");

@@ -106,10 +106,23 @@ fn main() -> ExitCode {
         // The reader of our output has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("batzen: {error:#}");
+            eprintln!("batzen: {}", told(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// The error with its causes. Many errors of the services tell their cause themselves: it is not told again.
+fn told(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -137,10 +150,22 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 
 #[cfg(test)]
 mod tests {
+    use batzen_store::StoreError;
     use clap::CommandFactory;
+
+    use super::told;
 
     #[test]
     fn the_command_tree_is_sound() {
         super::Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let cause = || StoreError::InUse("schema bank of money".into());
+        let error = anyhow::Error::from(batzen_bank::BankError::Store(cause()));
+        assert_eq!(told(&error), "the bank's store: schema bank of money is in use by another process");
+        let error = anyhow::Error::from(cause()).context("cannot start");
+        assert_eq!(told(&error), "cannot start: schema bank of money is in use by another process");
     }
 }

@@ -47,8 +47,8 @@ pub const LEDGER: Service =
 pub const SWITCH: Service =
     Service { schema: "switch", tables: batzen_tables::switch::ALL, sharing: Sharing::Exclusive };
 
-/// Where the rows are.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Where the rows are. Neither `Display` nor `Debug` shows a password.
+#[derive(Clone, PartialEq, Eq)]
 pub enum StoreConfig {
     /// In this process: they end with it.
     Memory,
@@ -146,6 +146,12 @@ impl StoreConfig {
     }
 }
 
+impl std::fmt::Debug for StoreConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
 /// Without what is in front of the address: user and password.
 impl std::fmt::Display for StoreConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -185,6 +191,9 @@ mod tests {
         assert_eq!(shown("postgres://me:secret@db:5432/money?sslmode=require"), "postgres://db:5432/money");
         assert_eq!(shown("postgres:///money"), "postgres:///money");
         assert_eq!(shown("host=db password=secret"), "postgres://");
+        let debug =
+            format!("{:?}", StoreConfig::Postgres { url: "postgres://me:secret@db/money".to_owned() });
+        assert!(!debug.contains("secret"), "{debug}");
     }
 
     #[test]
