@@ -20,6 +20,7 @@ use crate::batch::{Batch, Versions};
 use crate::changes::{INSERTS_MAX, Net, judge, net};
 use crate::connection::Connection;
 use crate::database::{Database, no_connection};
+use crate::schema::meta::EPOCH_COUNT;
 
 /// The most bytes of one commit.
 const COMMIT_BYTES_MAX: u64 = 256 << 20;
@@ -291,7 +292,7 @@ impl Database {
             self.texts.fence,
             writer.id,
             writer.epoch,
-            writer.epoch + 1_000_000
+            writer.epoch | EPOCH_COUNT
         );
         let mut patience = self.patience();
         loop {

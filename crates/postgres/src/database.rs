@@ -13,6 +13,7 @@ use crate::counters::Counters;
 use crate::error::ServerError;
 use crate::layout::{Layout, quoted};
 use crate::pool::Pool;
+use crate::schema::meta::EPOCH_COUNT;
 use crate::schema::{Meta, lock_key};
 use crate::sizes::Known;
 use crate::statements::{SESSION, Statements};
@@ -247,7 +248,7 @@ impl Database {
         let mut epoch = [0; 8];
         getrandom::fill(&mut epoch)
             .map_err(|error| PgError::protocol(format!("no random numbers: {error}")))?;
-        let epoch = i64::from_be_bytes(epoch) >> 2;
+        let epoch = i64::from_be_bytes(epoch) & !EPOCH_COUNT;
         // Not while dbinit is at work, which forgets all writers before.
         let may = match self.options.sharing {
             Sharing::Shared => {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use batzen_metrics::Page;
 use batzen_pg_cluster::{Moment, Proxy, Rest, shared};
 use batzen_postgres::schema::dbinit::dbinit;
+use batzen_postgres::schema::meta::EPOCH_COUNT;
 use batzen_postgres::schema::{DbinitOptions, HISTORY, SchemaError};
 use batzen_postgres::{PgOptions, Sharing};
 use batzen_store::conformance::{Items, TABLES, key, row};
@@ -210,7 +211,7 @@ fn an_exclusive_store_has_one_owner() {
 /// The connection is lost in a commit, and again while a new one finds out what became of it.
 #[test]
 fn an_owner_that_loses_its_connection_twice_is_still_the_owner() {
-    let (proxy, through, _) = behind_proxy();
+    let (proxy, through, straight) = behind_proxy();
     let store = open(&PgOptions { sharing: Sharing::Exclusive, ..through });
     let commit = |n: u32| {
         let mut changes = ChangeSet::new();
@@ -230,6 +231,9 @@ fn an_owner_that_loses_its_connection_twice_is_still_the_owner() {
     });
     assert_eq!(commit(3).unwrap(), CommitOutcome::Committed);
     assert_eq!(store.count::<Items>().unwrap(), 3);
+    // What the doctor sees of it.
+    let losses = format!("SELECT max(epoch & {EPOCH_COUNT}) FROM exchange.writers");
+    assert_eq!(connect(&straight.url).query_text(&losses).unwrap()[0][0].as_deref(), Some("2"));
 }
 
 /// A function that is called whenever a row of `table` is written, as far as `when` says.

@@ -1,6 +1,7 @@
 //! What Batzen's own schemas say of themselves.
 
 use batzen_postgres::Layout;
+use batzen_postgres::schema::meta::EPOCH_COUNT;
 use batzen_store::TableDef;
 use serde::{Deserialize, Serialize};
 
@@ -97,7 +98,7 @@ fn service(look: &Look, schema: &str, in_recovery: bool) -> Option<Service> {
     service.writers = look.probe(
         &format!("writers of schema {schema}"),
         &format!(
-            "SELECT coalesce(node, '') AS node, epoch, batch, extract(epoch FROM clock_timestamp() - seen)::float8 AS age
+            "SELECT coalesce(node, '') AS node, epoch & {EPOCH_COUNT} AS epoch, batch, extract(epoch FROM clock_timestamp() - seen)::float8 AS age
             FROM {schema}.writers ORDER BY seen DESC LIMIT 1000"
         ),
     );

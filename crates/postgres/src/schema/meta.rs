@@ -47,6 +47,10 @@ fn column(name: &str, sql_type: &'static str) -> ColumnShape {
     ColumnShape { name: name.to_owned(), sql_type, nullable: false, generated: false }
 }
 
+/// The part of a writer's epoch that counts how often it was taken over after a lost connection. The rest is anything, and
+/// stays: it tells the writer from one of a schema that was there before.
+pub const EPOCH_COUNT: i64 = (1 << 20) - 1;
+
 /// The tables that every schema has beside its service's: `meta`, and `writers`, one row a connection that commits.
 #[must_use]
 pub fn own_tables() -> [TableShape; 2] {
