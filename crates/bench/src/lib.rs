@@ -15,6 +15,7 @@ pub mod load;
 pub mod machine;
 pub mod measure;
 pub mod meter;
+pub mod moments;
 pub mod options;
 mod output;
 pub mod payments;

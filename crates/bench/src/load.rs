@@ -16,6 +16,7 @@ use hdrhistogram::Histogram;
 
 use crate::BenchError;
 use crate::affinity;
+use crate::moments::Moment;
 
 mod client;
 
@@ -159,6 +160,8 @@ pub struct Outcome {
     pub kinds: Vec<Counts>,
     /// The measured part by second.
     pub seconds: Vec<Counts>,
+    /// The measured part, of long runs its beginning, by [moment](crate::moments).
+    pub moments: Vec<Moment>,
     /// Jobs that failed at any time, by reason.
     pub errors: BTreeMap<String, u64>,
     /// Whether the scripts had nothing left before the time was over.
@@ -328,6 +331,12 @@ fn merge<S>(plan: &Plan, watch: &Watch, finished: Vec<client::Finished<S>>) -> (
             match outcome.seconds.get_mut(index) {
                 Some(second) => second.add(&counts),
                 None => outcome.seconds.push(counts),
+            }
+        }
+        for (index, moment) in thread.moments.into_iter().enumerate() {
+            match outcome.moments.get_mut(index) {
+                Some(all) => all.add(&moment),
+                None => outcome.moments.push(moment),
             }
         }
         for (reason, count) in thread.errors {

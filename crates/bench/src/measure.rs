@@ -14,6 +14,7 @@ use crate::database::{self, Database};
 use crate::load::{self, Kind, Observer, Outcome, Plan, Schedule, Script, Watch};
 use crate::machine::Machine;
 use crate::meter::Effort;
+use crate::moments;
 use crate::options::{LoadOptions, Rate, RunOptions};
 use crate::procfs::{self, CpuTime};
 use crate::progress::{Bar, Progress};
@@ -227,11 +228,14 @@ pub fn measure<W: Workload>(
         series: series(&outcome, &recorded),
         latency: result::percentile_points(&outcome.all.latency),
     };
-    for (name, page) in
-        [(result::METRICS_BEFORE_FILE, &recorded.before), (result::METRICS_AFTER_FILE, &recorded.after)]
-    {
+    let moments = moments::to_csv(&outcome.moments);
+    for (name, text) in [
+        (result::METRICS_BEFORE_FILE, &recorded.before.text),
+        (result::METRICS_AFTER_FILE, &recorded.after.text),
+        (result::MOMENTS_FILE, &moments),
+    ] {
         let file = path.join(name);
-        std::fs::write(&file, &page.text).map_err(BenchError::io(&file))?;
+        std::fs::write(&file, text).map_err(BenchError::io(&file))?;
     }
     Ok(run)
 }

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `result.json` | [`RunResult`]: parameters, machine, and the figures of the whole run |
 //! | `series.csv` | [`Sample`]: one row a second |
+//! | `moments.csv` | one row for each hundredth of a second: answers, and the mean and the longest of their latencies |
 //! | `latency.hgrm` | [`PercentilePoint`]: latency by percentile, in the text form that HdrHistogram's tools read and plot |
 //! | `server-metrics-before.prom`, `server-metrics-after.prom` | what the server's `/metrics` said |
 //!
@@ -27,6 +28,8 @@ pub const SCHEMA: u32 = 1;
 pub const RESULT_FILE: &str = "result.json";
 /// Name of the file with the [`Sample`]s.
 pub const SERIES_FILE: &str = "series.csv";
+/// Name of the file with the [moments](crate::moments).
+pub const MOMENTS_FILE: &str = "moments.csv";
 /// Name of the file with the [`PercentilePoint`]s.
 pub const LATENCY_FILE: &str = "latency.hgrm";
 /// Name of the file with the server's metrics before the load.

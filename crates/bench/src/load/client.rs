@@ -16,6 +16,7 @@ use rustix::time::{
 
 use super::{Counts, DRAIN_TIME, LATENCY_MAX_US, Next, Outgoing, Plan, Schedule, Script, Watch, nanos};
 use crate::BenchError;
+use crate::moments::{self, Moment};
 use crate::wire::{self, Framed};
 
 /// The event of the timer; connections have their numbers.
@@ -61,6 +62,7 @@ pub(super) struct Finished<S> {
     pub script: S,
     pub kinds: Vec<Counts>,
     pub seconds: Vec<Counts>,
+    pub moments: Vec<Moment>,
     pub errors: BTreeMap<String, u64>,
     pub late: Histogram<u64>,
     /// When the last answer came, nanoseconds from the start.
@@ -114,6 +116,7 @@ impl<S: Script> Thread<S> {
             warmup_ns: nanos(self.plan.warmup),
             kinds: vec![Counts::default(); self.plan.kinds.len()],
             seconds: Vec::new(),
+            moments: Vec::new(),
             errors: BTreeMap::new(),
             late: Counts::default().latency,
             last_ns: 0,
@@ -126,6 +129,7 @@ impl<S: Script> Thread<S> {
             script: work.thread.script,
             kinds: work.kinds,
             seconds: work.seconds,
+            moments: work.moments,
             errors: work.errors,
             late: work.late,
             last_ns: work.last_ns,
@@ -176,6 +180,7 @@ struct Work<'a, S> {
     warmup_ns: u64,
     kinds: Vec<Counts>,
     seconds: Vec<Counts>,
+    moments: Vec<Moment>,
     errors: BTreeMap<String, u64>,
     late: Histogram<u64>,
     last_ns: u64,
@@ -374,6 +379,7 @@ impl<S: Script> Work<'_, S> {
                 self.seconds.resize_with(second + 1, || Counts::new(SECOND_DIGITS));
             }
             self.seconds[second].count(ops, latency_us);
+            moments::count(&mut self.moments, now_ns - self.warmup_ns, latency_us);
         }
         if framed.closes
             && let Err(error) = self.reopen(slot)

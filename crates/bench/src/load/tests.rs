@@ -137,6 +137,11 @@ fn a_stall_shows_in_an_open_loop_only() {
     let (open, _) = go(&plan(address, Schedule::Open { jobs_per_s: 400.0 }, None), vec![pairs(400)]);
     assert!(slow_ones(&open) >= 100, "{}", slow_ones(&open));
     assert_eq!(open.all.ops, 400);
+
+    // The moments show when: the longest latency is in one of them, and most have none as long.
+    assert_eq!(open.moments.iter().map(|moment| moment.requests).sum::<u64>(), open.all.requests);
+    let slow_moments = open.moments.iter().filter(|moment| moment.latency_max_us >= 490_000).count();
+    assert!((1..open.moments.len() / 2).contains(&slow_moments), "{slow_moments}");
 }
 
 #[test]

@@ -1,0 +1,68 @@
+//! Latency by the hundredth of a second: short enough to show a stall, and what else happened then.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// How long a [`Moment`] is.
+pub const MOMENT: Duration = Duration::from_millis(10);
+/// So many are kept at most: ten minutes.
+const MOMENTS_MAX: usize = 60_000;
+
+/// The answers of [`MOMENT`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// Answers that were as they should be.
+    pub requests: u64,
+    /// Sum of their latencies, µs.
+    pub latency_sum_us: u64,
+    /// The longest, µs.
+    pub latency_max_us: u64,
+}
+
+impl Moment {
+    /// Takes in what another thread counted in the same moment.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.latency_sum_us += other.latency_sum_us;
+        self.latency_max_us = self.latency_max_us.max(other.latency_max_us);
+    }
+}
+
+/// Counts an answer that came so many nanoseconds after the begin of the measured part.
+pub(crate) fn count(moments: &mut Vec<Moment>, at_ns: u64, latency_us: u64) {
+    let index = u128::from(at_ns) / MOMENT.as_nanos();
+    let index = usize::try_from(index).unwrap_or(usize::MAX);
+    if moments.len() <= index && index < MOMENTS_MAX {
+        moments.resize(index + 1, Moment::default());
+    }
+    if let Some(moment) = moments.get_mut(index) {
+        moment.add(&Moment { requests: 1, latency_sum_us: latency_us, latency_max_us: latency_us });
+    }
+}
+
+/// One row a moment; `t_ms` is when it begins.
+pub(crate) fn to_csv(moments: &[Moment]) -> String {
+    let mut text = "t_ms,requests,mean_us,max_us\n".to_owned();
+    for (index, moment) in (0_u128..).zip(moments) {
+        let Moment { requests, latency_sum_us, latency_max_us } = moment;
+        let mean_us = latency_sum_us.checked_div(*requests).unwrap_or(0);
+        let _ = writeln!(text, "{},{requests},{mean_us},{latency_max_us}", index * MOMENT.as_millis());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_counted_in_their_moment() {
+        let mut moments = Vec::new();
+        for (at_ms, latency_us) in [(0, 100), (9, 300), (25, 5_000)] {
+            count(&mut moments, at_ms * 1_000_000, latency_us);
+        }
+        // Of a long run the begin is kept.
+        count(&mut moments, MOMENTS_MAX as u64 * 10_000_000, 1);
+        assert_eq!(to_csv(&moments), "t_ms,requests,mean_us,max_us\n0,2,200,300\n10,0,0,0\n20,1,5000,5000\n");
+    }
+}
