@@ -24,6 +24,8 @@ const PRIMARY: u8 = 1;
 const HASH: u8 = 2;
 const ORDERED: u8 = 3;
 const BUFFER_BYTES: usize = 1 << 20;
+/// So much is written and synced at once: commits wait behind a piece, and its memory comes from the system anew.
+const FLUSH_BYTES: usize = 256 << 10;
 /// How many ordered entries are copied under one lock.
 const ORDERED_STEP: usize = 4096;
 
@@ -88,7 +90,7 @@ impl Out<'_> {
             self.put(&u32::try_from(count).expect("a part has fewer entries").to_le_bytes());
             self.put(entries);
         }
-        if self.buffer.len() >= BUFFER_BYTES { self.flush() } else { Ok(()) }
+        if self.buffer.len() >= FLUSH_BYTES { self.flush() } else { Ok(()) }
     }
 }
 
@@ -214,7 +216,7 @@ impl Core {
                     pairs(entries.map(|(fingerprint, location)| (fingerprint, location.0)), &mut buffer)
                 };
                 out.chunk(PRIMARY, id, 0, count, &buffer)?;
-                self.wake.rest();
+                self.wake.rest(1);
             }
             for slot in 0..slots {
                 self.copy_secondary(out, id, slot, &mut buffer)?;
@@ -236,7 +238,7 @@ impl Core {
                     Secondary::Ordered(_) => unreachable!("an index keeps its kind"),
                 };
                 out.chunk(HASH, id, slot_byte, count, buffer)?;
-                self.wake.rest();
+                self.wake.rest(1);
             }
             return Ok(());
         }
@@ -263,7 +265,7 @@ impl Core {
                 last = end;
             }
             out.chunk(ORDERED, id, slot_byte, count, buffer)?;
-            self.wake.rest();
+            self.wake.rest(1);
             if count < ORDERED_STEP {
                 return Ok(());
             }

@@ -32,9 +32,11 @@ pub(crate) struct Maintenance {
 }
 
 /// A segment is synced each time so much of it is written, so that no commit waits behind all of it.
-const SYNC_BYTES: u64 = 1 << 20;
+const SYNC_BYTES: u64 = 256 << 10;
 /// The longest rest between two pieces of background work.
-const REST_MAX: Duration = Duration::from_millis(5);
+const REST_MAX: Duration = Duration::from_millis(10);
+/// So many times as long as a piece of the next segment took is the rest after it, unless it is needed soon.
+const SEGMENT_REST: u32 = 3;
 
 /// What compaction asks for at least, in bytes, when the disk is nearly full.
 const SMALL_SEGMENT_BYTES: u64 = 1 << 20;
@@ -101,7 +103,22 @@ impl Core {
     }
 
     fn create_sized(&self, number: u32, bytes: u64) -> Result<Arc<Segment>> {
-        create_segment(&self.dir, &self.options, &self.identity, number, bytes, &mut || self.wake.rest())
+        let rest = &mut |made, of| {
+            if !self.is_needed_soon(made, of) {
+                self.wake.rest(SEGMENT_REST);
+            }
+        };
+        create_segment(&self.dir, &self.options, &self.identity, number, bytes, rest)
+    }
+
+    /// Whether the next segment, of which so many bytes are made, falls behind: it shall be there when half of the present one
+    /// is used.
+    fn is_needed_soon(&self, made: u64, of: u64) -> bool {
+        let state = self.read();
+        state.segments.values().next_back().is_some_and(|active| {
+            let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
+            is_behind((made, of), (load(&active.used), load(&active.capacity)))
+        })
     }
 
     /// Prepares the next segment, compacts what is mostly dead, and writes a checkpoint when one is due.
@@ -201,7 +218,7 @@ impl Core {
                         self.move_records(victim, &buffer, &moving)?;
                         buffer.clear();
                         moving.clear();
-                        self.wake.rest();
+                        self.wake.rest(1);
                         if self.wake.is_stopping() {
                             return Ok(false);
                         }
@@ -308,14 +325,19 @@ pub(crate) fn segment_bytes(options: &Options, number: u32) -> u64 {
     (options.segment_bytes_first << doublings).min(options.segment_bytes_max)
 }
 
-/// Makes a segment; see [`Core::create_segment`]. Calls `rest` between its pieces.
+/// Whether what is made of the next segment is a smaller part of it than twice what is used of the present one.
+fn is_behind((made, of): (u64, u64), (used, capacity): (u64, u64)) -> bool {
+    u128::from(made) * u128::from(capacity) < 2 * u128::from(used) * u128::from(of)
+}
+
+/// Makes a segment; see [`Core::create_segment`]. Calls `rest` between its pieces, with how much is made and of how much.
 pub(crate) fn create_segment(
     dir: &Path,
     options: &Options,
     identity: &Identity,
     number: u32,
     bytes: u64,
-    rest: &mut dyn FnMut(),
+    rest: &mut dyn FnMut(u64, u64),
 ) -> Result<Arc<Segment>> {
     if number >= SEGMENT_NUMBER_LIMIT {
         return Err(StoreError::Backend("the journal has used up its segment numbers".into()));
@@ -344,7 +366,7 @@ pub(crate) fn create_segment(
             offset += n as u64;
             if offset.is_multiple_of(SYNC_BYTES) && offset < size {
                 file.sync()?;
-                rest();
+                rest(offset, size);
             }
         }
         file.sync()?;
@@ -394,13 +416,13 @@ impl Wake {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Called between pieces of background work: rests for as long as the last piece took. Processor and disk are others' as
-    /// well, and a payment should not wait for more than a piece.
-    pub fn rest(&self) {
+    /// Called between pieces of background work: rests for so many times as long as the last piece took. Processor and disk
+    /// are others' as well, and a payment should not wait for more than a piece.
+    pub fn rest(&self, times: u32) {
         let mut busy_since = lock(&self.busy_since);
         let Some(since) = *busy_since else { return };
         if !self.is_stopping() && self.hurry.load(Ordering::Relaxed) == 0 {
-            std::thread::sleep(since.elapsed().min(REST_MAX));
+            std::thread::sleep((times * since.elapsed()).min(REST_MAX));
         }
         *busy_since = Some(Instant::now());
     }
@@ -453,5 +475,22 @@ impl Maintainer {
             tracing::error!("the store's maintenance thread had panicked");
         }
         self.core.wake.stopping.store(false, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_segment_is_there_when_half_of_the_present_one_is_used() {
+        let (of, capacity) = (64 << 20, 32 << 20);
+        assert!(!is_behind((0, of), (0, capacity)));
+        assert!(is_behind((1 << 20, of), (1 << 20, capacity)), "1/64 made, 1/32 used");
+        assert!(!is_behind((4 << 20, of), (1 << 20, capacity)));
+        assert!(is_behind((of - 1, of), (capacity / 2, capacity)));
+        assert!(!is_behind((of, of), (capacity / 2, capacity)));
+        assert!(is_behind((of, of), (capacity, capacity)), "no rests any more");
+        assert!(!is_behind((1, of), (0, 0)));
     }
 }

@@ -37,7 +37,7 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
     let schema = checkpoint::schema(&identity, tables);
     let mut segments = open_segments(&*disk, dir, &manifest)?;
     if segments.is_empty() {
-        let first = create_segment(dir, &options, &identity, 1, segment_bytes(&options, 1), &mut || ())?;
+        let first = create_segment(dir, &options, &identity, 1, segment_bytes(&options, 1), &mut |_, _| ())?;
         segments.insert(1, first);
     }
     if manifest.segments_upto == 0 {
