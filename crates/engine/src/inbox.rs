@@ -1,10 +1,8 @@
 //! What waits for a lane, and what of it makes the next batch.
 //!
 //! Commands of clients go first and all together. Background commands (of workers) may change thousands of rows each or come
-//! by the thousand: while clients are served they make batches of their own, of about [`PORTION_COST`], found by trying, since
-//! nobody knows beforehand what a command costs; and after each of them the lane is for clients alone three times as long. So
-//! a burst of background work takes a quarter of the lane at most, and under full load it still gets its quarter. When no
-//! client came for a while, background work gets whole batches, one after the other.
+//! by the thousand: while clients are served they make small batches of their own, and after each the lane is for clients
+//! alone for a while ([`Pace`]). When no client came for a while, background work gets whole batches, one after the other.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -12,14 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What a batch of background commands should cost while clients are served.
-const PORTION_COST: Duration = Duration::from_micros(500);
-/// How much longer than such a batch the lane is for clients alone afterwards.
-const REST_FACTOR: u32 = 3;
-/// No rest is longer, whatever a batch has met with.
-const REST_MAX: Duration = Duration::from_millis(20);
-/// How long after a client's command the next one is expected.
-const QUIET_AFTER: Duration = Duration::from_millis(50);
+use crate::pace::Pace;
 
 pub(crate) struct Inbox<J> {
     queue: Receiver<J>,
@@ -28,11 +19,7 @@ pub(crate) struct Inbox<J> {
     background: VecDeque<J>,
     /// Background commands that wait here; more wait in the queue, with everything behind them.
     background_max: usize,
-    /// Background commands in a batch while clients are served.
-    portion: usize,
-    client_came: Option<Instant>,
-    /// No background commands before.
-    rests_until: Option<Instant>,
+    pace: Pace,
 }
 
 /// What a batch is made of.
@@ -69,15 +56,7 @@ impl Cost {
 
 impl<J> Inbox<J> {
     pub(crate) fn new(queue: Receiver<J>, background_max: usize) -> Self {
-        Self {
-            queue,
-            clients: Vec::new(),
-            background: VecDeque::new(),
-            background_max,
-            portion: 1,
-            client_came: None,
-            rests_until: None,
-        }
+        Self { queue, clients: Vec::new(), background: VecDeque::new(), background_max, pace: Pace::new() }
     }
 
     /// Puts the next batch of at most `max` jobs into `jobs`; waits if there is nothing. None when nothing will come any more.
@@ -88,6 +67,7 @@ impl<J> Inbox<J> {
         is_background: impl Fn(&J) -> bool,
     ) -> Option<Taken> {
         let mut wakes_up = false;
+        self.pace.background_waits(Instant::now(), !self.background.is_empty());
         while self.clients.len() < max && self.background.len() < self.background_max {
             let job = match self.queue.try_recv() {
                 Ok(job) => job,
@@ -100,7 +80,7 @@ impl<J> Inbox<J> {
                 }
                 Err(TryRecvError::Empty) => {
                     wakes_up = true;
-                    let Ok(job) = self.queue.recv_timeout(self.rest()) else { break };
+                    let Ok(job) = self.queue.recv_timeout(self.pace.rest(Instant::now())) else { break };
                     job
                 }
             };
@@ -117,12 +97,14 @@ impl<J> Inbox<J> {
         }
         let since = Cost::now();
         if !self.clients.is_empty() {
-            self.client_came = Some(since.wall);
+            self.pace.client_came(since.wall);
         }
-        let beside_clients = self.client_came.is_some_and(|came| since.wall - came < QUIET_AFTER);
+        self.pace.background_waits(since.wall, !self.background.is_empty());
+        let beside_clients = self.pace.serves_clients(since.wall);
+        let may = self.clients.is_empty() || self.pace.rest(since.wall).is_zero();
         let background = match beside_clients {
             false => max,
-            true if self.clients.is_empty() || self.rest().is_zero() => self.portion,
+            true if may => self.pace.portion(),
             true => 0,
         };
         let background = background.min(max).min(self.background.len());
@@ -133,23 +115,11 @@ impl<J> Inbox<J> {
         Some(Taken { since, background, beside_clients })
     }
 
-    /// How long no background command may follow still.
-    fn rest(&self) -> Duration {
-        self.rests_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
-    }
-
-    /// A batch is done: the next portion, and the rest before it, follow from what it cost.
+    /// A batch is done.
     pub(crate) fn done(&mut self, batch: &Taken) {
-        if !batch.beside_clients || batch.background == 0 {
-            return;
+        if batch.beside_clients && batch.background > 0 {
+            self.pace.done(Instant::now(), batch.background, batch.since.elapsed());
         }
-        let cost = batch.since.elapsed();
-        if cost > 2 * PORTION_COST {
-            self.portion = (self.portion / 2).max(1);
-        } else if cost < PORTION_COST && batch.background == self.portion {
-            self.portion += 1 + self.portion / 8;
-        }
-        self.rests_until = Some(Instant::now() + (REST_FACTOR * cost).min(REST_MAX));
     }
 }
 
@@ -166,44 +136,30 @@ mod tests {
         Some((jobs, taken))
     }
 
-    /// What took no time, or long.
-    fn took(taken: Taken, time: Duration) -> Taken {
-        let wall = Instant::now().checked_sub(4 * time).unwrap();
-        Taken { since: Cost { wall, cpu: Duration::MAX }, ..taken }
-    }
-
     #[test]
-    fn a_burst_of_background_work_comes_in_portions_with_rests() {
+    fn background_work_goes_in_portions_with_rests_between_clients() {
         let (sender, queue) = sync_channel(100);
         let mut inbox = Inbox::new(queue, 100);
-        for job in [1, 2, 3, 4, 5, 7, 9] {
+        for job in [1, 2, 3, 4, 5, 7] {
             sender.send(job).unwrap();
         }
         let (jobs, taken) = take(&mut inbox, 10).unwrap();
         assert_eq!(jobs, [1], "a batch of its own");
         assert!(taken.beside_clients && taken.background == 1);
-        // It took no time: the next portion is larger. The lane rests for a long time here, so that only clients are served.
-        inbox.done(&took(taken, Duration::ZERO));
-        assert_eq!(inbox.portion, 2);
-        inbox.rests_until = Some(Instant::now() + Duration::from_secs(3_600));
+        // It took so long that the lane rests: only clients are served, all that wait.
+        let later = Instant::now() + Duration::from_secs(3_600);
+        inbox.pace.done(later, 1, Duration::from_millis(1));
         assert_eq!(take(&mut inbox, 10).unwrap().0, [2, 4]);
         sender.send(6).unwrap();
         assert_eq!(take(&mut inbox, 10).unwrap().0, [6]);
-        // After the rest a portion goes before clients that wait, and what took long makes the next one smaller.
-        inbox.rests_until = None;
+        // After the rest a portion, now of two, goes before clients that wait.
+        let earlier = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
+        inbox.pace.done(earlier, 1, Duration::ZERO);
         sender.send(8).unwrap();
-        let (jobs, taken) = take(&mut inbox, 10).unwrap();
-        assert_eq!(jobs, [3, 5]);
-        inbox.done(&took(taken, 3 * PORTION_COST));
-        assert_eq!(inbox.portion, 1);
-        inbox.done(&took(taken, 3 * PORTION_COST));
-        assert_eq!(inbox.portion, 1);
-        let rest = inbox.rest();
-        assert!(rest > 2 * PORTION_COST && rest <= REST_MAX, "{rest:?}");
+        assert_eq!(take(&mut inbox, 10).unwrap().0, [3, 5]);
+        assert_eq!(take(&mut inbox, 10).unwrap().0, [7]);
         assert_eq!(take(&mut inbox, 10).unwrap().0, [8]);
         drop(sender);
-        assert_eq!(take(&mut inbox, 10).unwrap().0, [7]);
-        assert_eq!(take(&mut inbox, 10).unwrap().0, [9]);
         assert!(take(&mut inbox, 10).is_none());
     }
 

@@ -23,6 +23,7 @@ mod lane;
 mod lanes;
 mod machine_lane;
 mod metrics;
+mod pace;
 mod pool;
 mod working_set;
 

@@ -37,8 +37,9 @@ use crate::rules::{self, Aggregate, Aggregated, Command, Outcome, Refusal, Trigg
 
 /// Deposits paid by one transfer at most, so that its list stays readable for the merchant; more are paid by the next.
 const UNIT_DEPOSITS_MAX: usize = 10_000;
-/// Due deposits looked at at once.
+/// Due deposits looked at at once; by the service while it serves clients, who wait for the processor meanwhile.
 const PAGE_DEPOSITS: usize = 4_096;
+const PAGE_DEPOSITS_BESIDE_CLIENTS: usize = 1_024;
 /// Deposits, and half as many units, that may be on their way through the lane. About two commits of a few milliseconds: one
 /// happens while the other one waits.
 const IN_FLIGHT_DEPOSITS: usize = 3_000;
@@ -192,8 +193,10 @@ impl<'a> Aggregator<'a> {
             check_drain(self.app)?;
             let accounts = Arc::clone(&self.accounts);
             let slots = self.share.slots().await?;
+            let beside_clients = self.mode == Mode::Service && self.app.lane.metrics().serves_clients();
+            let page = if beside_clients { PAGE_DEPOSITS_BESIDE_CLIENTS } else { PAGE_DEPOSITS };
             let (found, others, next) = read(self.app, move |store| {
-                let (mut targets, next) = rules::read::due_targets(store, now, &from, PAGE_DEPOSITS)?;
+                let (mut targets, next) = rules::read::due_targets(store, now, &from, page)?;
                 let all = targets.len();
                 targets.retain(|target| is_ours(slots, target));
                 let others = all - targets.len();

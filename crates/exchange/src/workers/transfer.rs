@@ -1,8 +1,9 @@
 //! transfer: has the bank execute prepared transfers.
 //!
 //! What is asked of the bank for a transfer never changes, and the bank knows it by its request uid: so it may be asked again
-//! after any failure, and never pays twice. The open transfers are looked through from the front every time, without a
-//! cursor, so none can be skipped for good. Several workers, in whatever processes, have a share of the queue each
+//! after any failure, and never pays twice. The open transfers are looked through from the front again and again, without a
+//! stored cursor, so none can be skipped for good; in between, when new ones are announced, only those behind the last one
+//! seen. Several workers, in whatever processes, have a share of the queue each
 //! ([`super::leases`]). What the bank has answered is recorded a page in a command, while other requests
 //! are in flight: no request waits for a commit, and what a kill keeps from being recorded is asked for again.
 //!
@@ -21,7 +22,7 @@ use batzen_crypto::Wtid;
 use batzen_engine::Lanes;
 use batzen_http::ClientError;
 use batzen_http::gateway::{TransactionResponse, TransferRequest, WireGatewayClient};
-use batzen_protocol::ErrorCode;
+use batzen_protocol::{ErrorCode, Timestamp};
 use batzen_store::{Found, StoreError};
 use batzen_tables::exchange::{AccountId, LeaseJob, Prepared, WireTargetKey, WireTargets};
 use futures_util::StreamExt;
@@ -29,6 +30,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
 use super::leases::{self, Share};
+use super::looks::{self, Look, NextLook};
 use super::{
     Aside, Mode, Progress, Sharing, WorkerError, check_drain, client, debit_accounts, gateway, growing,
     idle_interval, pause, queues, read,
@@ -39,11 +41,10 @@ use crate::rules::{Command, ExchangeRules, TransferFailed, TransfersDone};
 
 /// Transfers asked for at the same time.
 const IN_FLIGHT_MAX: usize = 256;
-/// Transfers asked for at the same time by the service while it serves clients: their requests share its threads with payments,
-/// which would wait behind a burst.
-const IN_FLIGHT_BESIDE_CLIENTS: usize = 8;
-/// Open transfers read, and claimed, at once, unless the worker is told otherwise ...
+/// Open transfers read, and claimed, at once, unless the worker is told otherwise; beside clients, who wait for the processor
+/// meanwhile; ...
 const PAGE: usize = 1_024;
+const PAGE_BESIDE_CLIENTS: usize = 128;
 /// ... and at most.
 const PAGE_MAX: usize = 65_536;
 /// Answers recorded by one command, so that payments behind it in the lane do not wait long.
@@ -144,6 +145,8 @@ struct Transfers<'a> {
     mode: Mode,
     sharing: Sharing,
     share: Share<'a>,
+    /// Its share of the queue when a page was read last.
+    slots: Slots,
     gateways: HashMap<AccountId, (String, WireGatewayClient)>,
     /// Requests at the bank.
     asking: FuturesUnordered<Asking>,
@@ -155,8 +158,12 @@ struct Transfers<'a> {
     in_flight: HashSet<Wtid>,
     /// Those that ended since the present look began: a page read before may still list them.
     just_ended: HashSet<Wtid>,
-    /// How many of those of the present look were others'.
+    /// How many of those seen since the last look from the front began were others'.
     others: usize,
+    /// Up to where the queue was looked through.
+    seen: Option<queues::Position>,
+    /// How long the transfer that was looked at last has been waiting for its turn, in seconds.
+    waited_s: u64,
     later: HashMap<Wtid, Later>,
     health: HashMap<AccountId, Health>,
     aside: Aside<Wtid>,
@@ -184,6 +191,7 @@ impl<'a> Transfers<'a> {
             mode,
             sharing,
             share,
+            slots: Slots::default(),
             gateways,
             asking: FuturesUnordered::new(),
             answered: Vec::new(),
@@ -192,6 +200,8 @@ impl<'a> Transfers<'a> {
             in_flight: HashSet::new(),
             just_ended: HashSet::new(),
             others: 0,
+            seen: None,
+            waited_s: 0,
             later: HashMap::new(),
             health: HashMap::new(),
             aside: Aside::new(),
@@ -203,7 +213,7 @@ impl<'a> Transfers<'a> {
 
     async fn until_idle(&mut self) -> Result<(), WorkerError> {
         loop {
-            let launched = self.look().await?;
+            let launched = self.look(Look::All).await?;
             while self.step().await {}
             match self.next_attempt() {
                 Some(next) => pause(self.app, next.saturating_duration_since(Instant::now())).await?,
@@ -224,21 +234,35 @@ impl<'a> Transfers<'a> {
     async fn serve(&mut self) -> Result<(), WorkerError> {
         let app = self.app;
         let idle = idle_interval(app.config.workers.transfer_idle_sleep);
-        let mut next_look = Instant::now();
+        let mut next = NextLook { all: Instant::now(), announced: None };
+        let mut looked_at_all = Instant::now();
         loop {
-            if next_look <= Instant::now() {
-                self.look().await?;
-                // Should others end without a word, their share is free then.
-                next_look =
-                    Instant::now() + if self.others > 0 { idle.min(leases::lease(app)) } else { idle };
+            let began = Instant::now();
+            if let Some(look) = next.due(began, looked_at_all) {
+                next.announced = None;
+                self.look(look).await?;
+                if look == Look::All {
+                    looked_at_all = began;
+                    // Should others end without a word, their share is free then.
+                    let pause = if self.others > 0 { idle.min(leases::lease(app)) } else { idle };
+                    next.all = Instant::now() + pause;
+                }
             }
-            let due = self.next_attempt().map_or(next_look, |next| next.min(next_look));
+            let now = Instant::now();
+            let due = self.next_attempt().map_or(next.at(), |attempt| attempt.min(next.at()));
             tokio::select! {
                 biased;
                 () = app.drain.draining() => return Ok(()),
                 true = self.step() => {}
-                () = app.notices.transfers.notified() => next_look = Instant::now(),
-                () = tokio::time::sleep_until(due) => next_look = Instant::now(),
+                () = app.notices.transfers.notified() => {
+                    next.announce(now, self.is_beside_clients());
+                }
+                () = tokio::time::sleep_until(due) => {
+                    // What is to be tried again is anywhere in the queue.
+                    if next.due(Instant::now(), looked_at_all).is_none() {
+                        next.all = Instant::now();
+                    }
+                }
             }
         }
     }
@@ -277,17 +301,25 @@ impl<'a> Transfers<'a> {
         true
     }
 
-    /// Looks through all open transfers and asks for those that are due; says how many.
-    async fn look(&mut self) -> Result<usize, WorkerError> {
+    /// Looks through the open transfers and asks for those that are due; says how many.
+    async fn look(&mut self, which: Look) -> Result<usize, WorkerError> {
         self.just_ended.clear();
-        self.others = 0;
+        let mut position = match which {
+            Look::All => {
+                self.others = 0;
+                None
+            }
+            Look::New => self.seen.clone(),
+        };
         let size = self.sharing.shard_size.map(|size| usize::try_from(size).unwrap_or(PAGE_MAX));
-        let limit = size.unwrap_or(PAGE).clamp(1, PAGE_MAX);
-        let (mut position, mut launched) = (None, 0);
+        let mut launched = 0;
         let mut oldest = None;
         let mut still_open = HashSet::new();
         loop {
             let from = position.take();
+            let again = from.clone();
+            let suits = if self.is_beside_clients() { PAGE_BESIDE_CLIENTS } else { PAGE };
+            let limit = size.unwrap_or(suits).clamp(1, PAGE_MAX);
             let page = read(self.app, move |store| {
                 let found = queues::open_transfers(store, from, limit)?;
                 let targets: Vec<_> =
@@ -300,8 +332,6 @@ impl<'a> Transfers<'a> {
                 Ok::<Vec<Open>, StoreError>(open.collect())
             })
             .await?;
-            let next = page.last().filter(|_| page.len() == limit);
-            position = next.map(|last| queues::serial_position(last.found.serial));
             if let Some(first) = page.first() {
                 oldest.get_or_insert(first.found.row.time);
             }
@@ -310,7 +340,17 @@ impl<'a> Transfers<'a> {
                     still_open.insert(open.found.key.wtid);
                 }
             }
-            let slots = if page.is_empty() { Slots::default() } else { self.slots().await? };
+            let slots = if page.is_empty() { self.slots } else { self.slots().await? };
+            if std::mem::replace(&mut self.slots, slots) != slots {
+                // Whoever had these slots may have done what the page lists.
+                position = again;
+                continue;
+            }
+            if let Some(last) = page.last() {
+                let last = queues::serial_position(last.found.serial);
+                position = (page.len() == limit).then(|| last.clone());
+                self.seen = Some(last);
+            }
             for open in page {
                 let wtid = open.found.key.wtid;
                 if !slots.has(wtid.as_bytes()[0], wtid.as_bytes()[31]) {
@@ -320,6 +360,7 @@ impl<'a> Transfers<'a> {
                 if !self.is_due(wtid) {
                     continue;
                 }
+                self.waited_s = self.age_s(open.found.row.time);
                 while self.asking.len() >= self.in_flight_max() || self.answered.len() >= UNRECORDED_MAX {
                     check_drain(self.app)?;
                     self.step().await;
@@ -331,14 +372,16 @@ impl<'a> Transfers<'a> {
                 break;
             }
         }
+        if which == Look::New {
+            return Ok(launched);
+        }
         // What others have settled meanwhile.
         let (in_flight, just_ended) = (&self.in_flight, &self.just_ended);
         self.later.retain(|wtid, _| {
             still_open.contains(wtid) || in_flight.contains(wtid) || just_ended.contains(wtid)
         });
         let metrics = &self.app.metrics.workers;
-        let lag = oldest.map_or(0, |time| self.app.now().saturating_since(time).as_micros() / 1_000_000);
-        metrics.transfer_lag_s.set(lag);
+        metrics.transfer_lag_s.set(oldest.map_or(0, |time| self.age_s(time)));
         let set_aside = self.aside.end_round();
         metrics.transfers_set_aside.set(set_aside);
         self.progress.set_aside = self.failed + set_aside;
@@ -358,9 +401,20 @@ impl<'a> Transfers<'a> {
         self.share.give().await
     }
 
+    fn age_s(&self, time: Timestamp) -> u64 {
+        self.app.now().saturating_since(time).as_micros() / 1_000_000
+    }
+
+    fn is_beside_clients(&self) -> bool {
+        self.mode == Mode::Service && self.app.lane.metrics().serves_clients()
+    }
+
     fn in_flight_max(&self) -> usize {
-        let beside_clients = self.mode == Mode::Service && self.app.lane.metrics().serves_clients();
-        if beside_clients { IN_FLIGHT_BESIDE_CLIENTS } else { IN_FLIGHT_MAX }
+        if self.is_beside_clients() {
+            looks::in_flight_beside_clients(self.waited_s).min(IN_FLIGHT_MAX)
+        } else {
+            IN_FLIGHT_MAX
+        }
     }
 
     fn is_due(&self, wtid: Wtid) -> bool {

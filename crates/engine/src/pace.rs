@@ -1,0 +1,202 @@
+//! How much of a lane background work gets while clients are served: a rule without clock or queue.
+//!
+//! A lane serves one batch at a time, so whatever workers do is in clients' way for as long as it takes. What hurts is not how
+//! much they do in a second but that they do it at once: while a burst has a part of the processor, payments may come faster
+//! than the rest of it takes them, and those that wait then are late long after the burst. So background batches are small,
+//! and the lane is for clients alone for some time after each. That time is long at first, so that a burst is spread; when
+//! background work waits nearly all the time it gets shorter step by step, so that a backlog does not grow for ever.
+
+use std::time::{Duration, Instant};
+
+/// What a batch of background commands should cost while clients are served.
+pub(crate) const PORTION_COST: Duration = Duration::from_millis(1);
+/// How much longer than such a batch the lane is for clients alone afterwards: background work gets an eighth of it, a quarter
+/// when it is behind by so much waiting, at last half.
+const REST_FACTORS: [(Duration, u32); 3] =
+    [(Duration::ZERO, 7), (Duration::from_secs(2), 3), (Duration::from_secs(10), 1)];
+/// No rest is longer, whatever a batch has met with.
+pub(crate) const REST_MAX: Duration = Duration::from_millis(50);
+/// How long after a client's command the next one is expected.
+const QUIET_AFTER: Duration = Duration::from_millis(50);
+/// Time without background work that waits makes up for so many times as much waiting: work that waits for less than four
+/// fifths of the time is not behind. (There are always gaps, while workers look for more.)
+const MAKES_UP: u32 = 4;
+/// Nobody is behind by more.
+const BEHIND_MAX: Duration = Duration::from_secs(12);
+
+/// The state of the rule. Times never go backwards.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    /// Background commands in a batch while clients are served, found by trying: nobody knows beforehand what one costs.
+    portion: usize,
+    client_came: Option<Instant>,
+    rests_until: Option<Instant>,
+    /// By how much waiting background work is behind.
+    behind: Duration,
+    /// When that was looked at last, and whether background work waited then.
+    looked: Option<(Instant, bool)>,
+}
+
+impl Pace {
+    pub(crate) fn new() -> Self {
+        Self { portion: 1, client_came: None, rests_until: None, behind: Duration::ZERO, looked: None }
+    }
+
+    /// A client's command is there.
+    pub(crate) fn client_came(&mut self, now: Instant) {
+        self.client_came = Some(now);
+    }
+
+    /// Whether background work waits from now on.
+    pub(crate) fn background_waits(&mut self, now: Instant, waits: bool) {
+        let (since, waited) = self.looked.unwrap_or((now, false));
+        let time = now.saturating_duration_since(since);
+        self.behind = match waited {
+            true => (self.behind + time).min(BEHIND_MAX),
+            false => self.behind.saturating_sub(MAKES_UP * time),
+        };
+        self.looked = Some((now, waits));
+    }
+
+    /// Whether a client's command came lately.
+    pub(crate) fn serves_clients(&self, now: Instant) -> bool {
+        self.client_came.is_some_and(|came| now.saturating_duration_since(came) < QUIET_AFTER)
+    }
+
+    /// How many background commands make a batch while clients are served.
+    pub(crate) fn portion(&self) -> usize {
+        self.portion
+    }
+
+    /// How long no background command may follow still.
+    pub(crate) fn rest(&self, now: Instant) -> Duration {
+        self.rests_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
+    }
+
+    /// So many background commands, beside clients, have cost so much: the next portion, and the rest before it, follow.
+    pub(crate) fn done(&mut self, now: Instant, count: usize, cost: Duration) {
+        if cost > 2 * PORTION_COST {
+            self.portion = (self.portion / 2).max(1);
+        } else if cost < PORTION_COST && count == self.portion {
+            self.portion += 1 + self.portion / 8;
+        }
+        self.rests_until = Some(now + (self.rest_factor() * cost).min(REST_MAX));
+    }
+
+    fn rest_factor(&self) -> u32 {
+        let step = REST_FACTORS.iter().rev().find(|(behind, _)| self.behind >= *behind);
+        step.expect("the first step begins at once").1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Runs a lane whose clients never leave it alone: background commands of `cost` each come as `arrivals` says, in every
+    /// millisecond so many. Returns how many were done in each second.
+    fn simulate(cost: Duration, seconds: u64, arrivals: impl Fn(u64) -> usize) -> Vec<usize> {
+        let start = Instant::now();
+        let (mut pace, mut now, mut waiting, mut arrived) = (Pace::new(), start, 0, 0);
+        let mut done = vec![0; seconds as usize];
+        while now - start < Duration::from_secs(seconds) {
+            let elapsed = (now - start).as_millis() as u64;
+            while arrived <= elapsed {
+                waiting += arrivals(arrived);
+                arrived += 1;
+            }
+            pace.client_came(now);
+            pace.background_waits(now, waiting > 0);
+            if waiting > 0 && pace.rest(now).is_zero() {
+                let count = pace.portion().min(waiting);
+                waiting -= count;
+                done[(now - start).as_secs() as usize] += count;
+                let spent = cost * count as u32;
+                now += spent;
+                pace.done(now, count, spent);
+            }
+            // A batch of clients.
+            now += MS / 5;
+        }
+        done
+    }
+
+    #[test]
+    fn a_burst_beside_clients_is_spread_over_an_eighth_of_the_lane() {
+        // 75 ms of work comes at the begin of every second.
+        let burst = |ms: u64| if ms.is_multiple_of(1_000) { 1_000 } else { 0 };
+        let done = simulate(75 * MS / 1_000, 20, burst);
+        assert!(done.iter().all(|done| *done == 1_000), "all of it within its second: {done:?}");
+        let first = simulate(75 * MS / 1_000, 1, |ms| if ms == 0 { 100_000 } else { 0 })[0];
+        let share = first as f64 * 0.075 / 1_000.0;
+        assert!((0.10..0.13).contains(&share), "an eighth: {share}");
+    }
+
+    #[test]
+    fn work_that_waits_all_the_time_gets_more_step_by_step() {
+        let done = simulate(MS / 10, 15, |ms| if ms == 0 { 1_000_000 } else { 0 });
+        let share = |second: usize| done[second] as f64 / 10_000.0;
+        assert!((0.10..0.13).contains(&share(1)), "{done:?}");
+        assert!((0.20..0.26).contains(&share(5)), "{done:?}");
+        assert!((0.40..0.51).contains(&share(14)), "{done:?}");
+    }
+
+    #[test]
+    fn a_backlog_does_not_grow_for_ever() {
+        // Three tenths of the lane are more than an eighth, and than a quarter.
+        let done = simulate(MS / 10, 120, |_| 3);
+        assert!(done[0] < 1_500, "{done:?}");
+        let behind = 120 * 3_000 - done.iter().sum::<usize>();
+        assert!(behind < 3_000 * 20, "{behind} of 3,000 a second: {done:?}");
+        let late: usize = done[100..].iter().sum();
+        assert!(late >= 20 * 2_990, "in the end as much is done as comes: {done:?}");
+    }
+
+    #[test]
+    fn who_is_not_behind_gets_no_more_than_at_first() {
+        // A little all the time, and bursts that are worked off in half of their second.
+        let (mut pace, start) = (Pace::new(), Instant::now());
+        for ms in 0..60_000_u32 {
+            pace.background_waits(start + ms * MS, ms % 1_000 < 500 || ms % 10 == 0);
+        }
+        assert_eq!(pace.rest_factor(), 7);
+        // Behind, and not any more.
+        pace.background_waits(start + 61_000 * MS, true);
+        pace.background_waits(start + 64_000 * MS, false);
+        assert_eq!(pace.rest_factor(), 3);
+        pace.background_waits(start + 65_000 * MS, true);
+        assert_eq!(pace.rest_factor(), 7);
+    }
+
+    #[test]
+    fn portions_follow_from_their_cost() {
+        let (mut pace, mut now) = (Pace::new(), Instant::now());
+        for _ in 0..100 {
+            let count = pace.portion();
+            pace.done(now, count, PORTION_COST * count as u32 / 40);
+            now += MS;
+        }
+        assert!((40..=90).contains(&pace.portion()), "{}", pace.portion());
+        // A small batch says nothing about a large one; a dear one halves the next.
+        let before = pace.portion();
+        pace.done(now, 1, MS / 100);
+        assert_eq!(pace.portion(), before);
+        pace.done(now, before, 3 * PORTION_COST);
+        assert_eq!(pace.portion(), before / 2);
+        pace.done(now, 1, Duration::from_secs(1));
+        assert_eq!(pace.rest(now), REST_MAX, "no rest is longer");
+        (0..20).for_each(|_| pace.done(now, 1, MS * 10));
+        assert_eq!(pace.portion(), 1);
+    }
+
+    #[test]
+    fn without_clients_for_a_while_there_is_nobody_to_wait_for() {
+        let (mut pace, now) = (Pace::new(), Instant::now());
+        assert!(!pace.serves_clients(now));
+        pace.client_came(now);
+        assert!(pace.serves_clients(now + QUIET_AFTER - MS));
+        assert!(!pace.serves_clients(now + QUIET_AFTER));
+    }
+}
