@@ -102,12 +102,23 @@ impl Drop for SignerClient {
     }
 }
 
-/// Holds items in the count while a request waits.
-struct Room<'a>(&'a AtomicUsize, usize);
+/// Holds items in the count while a request waits, whether or not anybody looks at it.
+struct Room(Arc<Inner>, usize);
 
-impl Drop for Room<'_> {
+impl Room {
+    fn take(inner: &Arc<Inner>, items: usize) -> Result<Self, Unavailable> {
+        let room = Self(Arc::clone(inner), items);
+        if inner.items.fetch_add(items, Relaxed) + items > inner.options.items_max {
+            inner.metrics.busy.inc();
+            return Err(Unavailable::Busy);
+        }
+        Ok(room)
+    }
+}
+
+impl Drop for Room {
     fn drop(&mut self) {
-        self.0.fetch_sub(self.1, Relaxed);
+        self.0.items.fetch_sub(self.1, Relaxed);
     }
 }
 
@@ -163,13 +174,9 @@ impl SignerClient {
         impl Future<Output = Result<Vec<Result<Made, ItemStatus>>, Unavailable>> + Send + use<>,
         Unavailable,
     > {
-        let inner = Arc::clone(&self.inner);
+        let inner = &self.inner;
         let count = items.len();
-        if inner.items.fetch_add(count, Relaxed) + count > inner.options.items_max {
-            inner.items.fetch_sub(count, Relaxed);
-            inner.metrics.busy.inc();
-            return Err(Unavailable::Busy);
-        }
+        let room = Room::take(inner, count)?;
         let since = Instant::now();
         // Items of one kind and size go together; where each comes from is remembered.
         let mut frames: Vec<(Kind, usize, Vec<usize>)> = Vec::new();
@@ -200,8 +207,8 @@ impl SignerClient {
         drop(queue);
         inner.work.notify_one();
         Ok(async move {
-            let _room = Room(&inner.items, count);
-            let mut results = vec![Err(ItemStatus::Failed); count];
+            let Room(inner, count) = &room;
+            let mut results = vec![Err(ItemStatus::Failed); *count];
             for (kind, modulus, places, answer) in answers {
                 let left = inner.options.deadline.saturating_sub(since.elapsed());
                 let Ok(Ok(body)) = tokio::time::timeout(left, answer).await else {

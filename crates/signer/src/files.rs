@@ -3,7 +3,7 @@
 //! A file appears complete or not at all (temporary file, fsync, rename, fsync of the directory) and carries a checksum,
 //! so that a damaged key is a clear error at the start instead of wrong signatures later.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -86,6 +86,54 @@ pub fn write_private_file(path: &Path, content: &[u8]) -> Result<(), KeyFileErro
     write().map_err(at(path))
 }
 
+/// Creates a file that only the owner can read, unless it is there; of several processes that do so at once one is first.
+/// False if it was there.
+pub fn create_private_file(path: &Path, content: &[u8]) -> Result<bool, KeyFileError> {
+    let directory = path.parent().expect("private files live in a directory");
+    let name = path.file_name().expect("private files have a name").to_string_lossy();
+    let mut unique = [0; 8];
+    batzen_crypto::fill_random(&mut unique);
+    let temporary = directory.join(format!(".{name}.{:016x}{TEMPORARY_SUFFIX}", u64::from_le_bytes(unique)));
+    let create = || {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        // Fails if the name is taken, which a rename does not.
+        let linked = fs::hard_link(&temporary, path);
+        fs::remove_file(&temporary)?;
+        match linked {
+            Ok(()) => File::open(directory)?.sync_all().map(|()| true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error),
+        }
+    };
+    create().map_err(at(path))
+}
+
+/// The name of the file in a directory of keys that is locked by whoever changes them.
+const LOCK_FILE: &str = ".lock";
+
+/// Opens the lock of a directory of keys.
+pub fn open_lock(directory: &Path) -> Result<File, KeyFileError> {
+    let path = directory.join(LOCK_FILE);
+    let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+    file.map_err(at(&path))
+}
+
+/// Takes a lock if it is free. It ends with the file, and so with the process.
+pub fn try_lock(file: &File, directory: &Path) -> Result<bool, KeyFileError> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(source)) => Err(at(directory)(source)),
+    }
+}
+
+/// Waits for a lock.
+pub fn lock(file: &File, directory: &Path) -> Result<(), KeyFileError> {
+    file.lock().map_err(at(directory))
+}
+
 fn file_path(directory: &Path, anchor: Timestamp) -> PathBuf {
     let secs = anchor.as_secs().expect("keys have a finite start");
     debug_assert_eq!(Timestamp::from_secs(secs), anchor, "anchors are whole seconds");
@@ -139,9 +187,10 @@ fn parse(path: &Path, kind: KeyKind, anchor: Timestamp, content: &[u8]) -> Resul
     })
 }
 
-/// Loads all keys of a directory, oldest first. Left-overs of interrupted writes are removed; files with other names
-/// are not ours and stay. A missing directory has no keys.
-pub fn load(directory: &Path, kind: KeyKind) -> Result<Vec<StoredKey>, KeyFileError> {
+/// Loads all keys of a directory, oldest first. Left-overs of interrupted writes are removed by who holds the lock
+/// (`cleans`): for others they may be what a process is writing. Files with other names are not ours and stay. A missing
+/// directory has no keys.
+pub fn load(directory: &Path, kind: KeyKind, cleans: bool) -> Result<Vec<StoredKey>, KeyFileError> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -152,7 +201,9 @@ pub fn load(directory: &Path, kind: KeyKind) -> Result<Vec<StoredKey>, KeyFileEr
         let path = entry.map_err(at(directory))?.path();
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
         if name.starts_with('.') && name.ends_with(TEMPORARY_SUFFIX) {
-            fs::remove_file(&path).map_err(at(&path))?;
+            if cleans {
+                fs::remove_file(&path).map_err(at(&path))?;
+            }
             continue;
         }
         if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -199,7 +250,7 @@ mod tests {
     fn keys_survive_and_vanish() {
         let root = tempfile::tempdir().unwrap();
         let directory = root.path().join("COIN_A");
-        assert!(load(&directory, KeyKind::Rsa).unwrap().is_empty());
+        assert!(load(&directory, KeyKind::Rsa, true).unwrap().is_empty());
         for secs in [30, 4, 200] {
             store(&directory, KeyKind::Rsa, &key(secs, secs as u8)).unwrap();
         }
@@ -207,13 +258,13 @@ mod tests {
         let mode = fs::metadata(directory.join("30")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(fs::metadata(&directory).unwrap().permissions().mode() & 0o777, 0o700);
-        let loaded = load(&directory, KeyKind::Rsa).unwrap();
+        let loaded = load(&directory, KeyKind::Rsa, true).unwrap();
         let seen: Vec<_> = loaded.iter().map(|key| (key.anchor.as_secs().unwrap(), key.secret[0])).collect();
         assert_eq!(seen, [(4, 4), (30, 99), (200, 200)]);
         assert_eq!(loaded[0].duration, Duration::from_secs(77));
         erase(&directory, Timestamp::from_secs(30)).unwrap();
         erase(&directory, Timestamp::from_secs(30)).unwrap();
-        assert_eq!(load(&directory, KeyKind::Rsa).unwrap().len(), 2);
+        assert_eq!(load(&directory, KeyKind::Rsa, true).unwrap().len(), 2);
     }
 
     #[test]
@@ -223,17 +274,19 @@ mod tests {
         store(path, KeyKind::Cs, &key(5, 1)).unwrap();
         fs::write(path.join(".6.tmp"), b"half").unwrap();
         fs::write(path.join("README"), b"hello").unwrap();
-        assert_eq!(load(path, KeyKind::Cs).unwrap().len(), 1);
+        assert_eq!(load(path, KeyKind::Cs, false).unwrap().len(), 1);
+        assert!(path.join(".6.tmp").exists(), "somebody else may be writing it");
+        assert_eq!(load(path, KeyKind::Cs, true).unwrap().len(), 1);
         assert!(!path.join(".6.tmp").exists() && path.join("README").exists());
-        assert!(matches!(load(path, KeyKind::Eddsa), Err(KeyFileError::Damaged { .. })));
+        assert!(matches!(load(path, KeyKind::Eddsa, true), Err(KeyFileError::Damaged { .. })));
         let good = fs::read(path.join("5")).unwrap();
         for index in [0, 8, 12, 20, good.len() - 1] {
             let mut bad = good.clone();
             bad[index] ^= 1;
             fs::write(path.join("5"), &bad).unwrap();
-            assert!(load(path, KeyKind::Cs).is_err(), "flipped bit in byte {index}");
+            assert!(load(path, KeyKind::Cs, true).is_err(), "flipped bit in byte {index}");
         }
         fs::write(path.join("5"), &good[..10]).unwrap();
-        assert!(load(path, KeyKind::Cs).is_err());
+        assert!(load(path, KeyKind::Cs, true).is_err());
     }
 }

@@ -5,12 +5,13 @@
 //! and, encrypted, to signers that follow this one ([`SecurityModules::export`]), and nowhere else.
 
 mod handover;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use batzen_crypto::denom::{Cipher, DenomPrivateKey};
+use batzen_crypto::denom::{Cipher, DenomKey, DenomPrivateKey};
 use batzen_crypto::{CryptoError, EddsaPrivateKey, EddsaPublicKey, ExpandedSigner, HashCode};
 use batzen_engine::run_long;
 use batzen_protocol::signatures::{SignedMessage, SmCsDenominationKey, SmRsaDenominationKey, SmSigningKey};
@@ -22,6 +23,7 @@ use crate::config::{CipherConfig, KeysConfig, SectionConfig};
 use crate::files::{self, KeyFileError, KeyKind, StoredKey};
 use crate::listing::{DenomInfo, Listing, ModuleKeys, SigningInfo};
 use crate::schedule::Schedule;
+use turns::Turns;
 
 pub use handover::Secret;
 
@@ -61,6 +63,14 @@ impl HeldKey {
     /// The module that holds it.
     pub fn cipher(&self) -> Cipher {
         self.secret.cipher()
+    }
+
+    /// The size of its modulus; none for Clause Blind Schnorr.
+    pub fn modulus_bytes(&self) -> Option<usize> {
+        match &self.info.public {
+            DenomKey::Rsa(public) => Some(public.modulus().len()),
+            DenomKey::Cs(_) => None,
+        }
     }
 
     /// The last moment at which it signs: as announced, or as it was announced when it was created.
@@ -147,8 +157,8 @@ pub struct SecurityModules {
     /// Set before any other key is there.
     own: OnceLock<OwnKeys>,
     state: Mutex<State>,
-    /// Held by whoever creates or replaces keys, so that two runs do not make the same key twice.
-    generating: tokio::sync::Mutex<()>,
+    /// Whose turn it is to create, replace or erase keys.
+    turns: Turns,
 }
 
 /// Reads a raw 32-byte private key, or creates it (mode 0600) if the file does not exist.
@@ -166,8 +176,12 @@ pub fn load_or_create_eddsa(path: &Path) -> Result<EddsaPrivateKey, KeyFileError
                 files::create_private_directory(directory)?;
             }
             let key = EddsaPrivateKey::generate();
-            files::write_private_file(path, key.as_bytes())?;
-            Ok(key)
+            // Another process may have been faster: its key counts.
+            if files::create_private_file(path, key.as_bytes())? {
+                Ok(key)
+            } else {
+                load_or_create_eddsa(path)
+            }
         }
         Err(source) => Err(KeyFileError::Io { path: path.to_path_buf(), source }),
     }
@@ -209,7 +223,7 @@ impl SecurityModules {
             own_paths: [&config.rsa, &config.cs, &config.eddsa].map(|module| module.sm_priv_key.clone()),
             own: OnceLock::new(),
             state: Mutex::default(),
-            generating: tokio::sync::Mutex::new(()),
+            turns: Turns::default(),
         };
         for cipher in [Cipher::Rsa, Cipher::Cs] {
             files::create_private_directory(modules.directory(cipher))?;
@@ -217,7 +231,7 @@ impl SecurityModules {
         files::create_private_directory(&modules.eddsa_dir)?;
         if creates || modules.own_paths.iter().all(|path| path.exists()) {
             modules.create_own()?;
-            modules.load_all()?;
+            modules.load_at_start()?;
         }
         Ok(modules)
     }
@@ -251,32 +265,6 @@ impl SecurityModules {
             denoms: self.denominations().iter().map(|key| Arc::clone(&key.info)).collect(),
             signing: self.signing_keys().iter().map(|key| Arc::clone(&key.info)).collect(),
         })
-    }
-
-    fn load_all(&self) -> Result<(), KeyError> {
-        for cipher in [Cipher::Rsa, Cipher::Cs] {
-            self.load_sections(cipher)?;
-        }
-        for key in files::load(&self.eddsa_dir, KeyKind::Eddsa)? {
-            self.insert_signing(&key)?;
-        }
-        Ok(())
-    }
-
-    fn load_sections(&self, cipher: Cipher) -> Result<(), KeyError> {
-        let root = self.directory(cipher);
-        let io = |source| KeyFileError::Io { path: root.clone(), source };
-        for entry in std::fs::read_dir(root).map_err(io)? {
-            let entry = entry.map_err(io)?;
-            let Ok(section) = entry.file_name().into_string() else { continue };
-            if !entry.path().is_dir() || section.starts_with('.') {
-                continue;
-            }
-            for stored in files::load(&entry.path(), kind_of(cipher))? {
-                self.insert_denomination(cipher, &section, &stored)?;
-            }
-        }
-        Ok(())
     }
 
     fn insert_denomination(&self, cipher: Cipher, section: &str, stored: &StoredKey) -> Result<(), KeyError> {
@@ -390,7 +378,7 @@ impl SecurityModules {
         parallel: usize,
         progress: Progress<'_>,
     ) -> Result<Generated, KeyError> {
-        let _one_run = self.generating.lock().await;
+        let _turn = self.turn().await?;
         let mut orders = Vec::new();
         for (section, schedule) in &self.sections {
             let cipher = cipher_of(section);
@@ -473,7 +461,7 @@ impl SecurityModules {
         is_revoked: impl Fn(&HashCode) -> bool + Send,
         now: Timestamp,
     ) -> Result<usize, KeyError> {
-        let _one_run = self.generating.lock().await;
+        let _turn = self.turn().await?;
         let mut revoked = self.denominations();
         revoked.retain(|key| is_revoked(&key.info.h_bare));
         let mut orders = Vec::new();
@@ -510,7 +498,7 @@ impl SecurityModules {
         is_revoked: impl Fn(&EddsaPublicKey) -> bool + Send,
         now: Timestamp,
     ) -> Result<usize, KeyError> {
-        let _one_run = self.generating.lock().await;
+        let _turn = self.turn().await?;
         let revoked: Vec<Arc<SigningKey>> = {
             let state = self.lock();
             state.signing.values().filter(|key| is_revoked(&key.info.exchange_pub)).cloned().collect()
@@ -535,7 +523,7 @@ impl SecurityModules {
         signed_until: impl Fn(&HashCode) -> Option<Timestamp> + Send,
         signing_until: impl Fn(&EddsaPublicKey) -> Option<Timestamp> + Send,
     ) -> Result<usize, KeyError> {
-        let _one_run = self.generating.lock().await;
+        let _turn = self.turn().await?;
         let mut erased = 0;
         for key in self.denominations() {
             let until = signed_until(&key.info.h_bare).unwrap_or_else(|| key.signs_until());

@@ -197,7 +197,15 @@ impl Signer {
         age_mask: u32,
         master_sig: &EddsaSignature,
     ) -> Result<(), ItemStatus> {
-        let key = self.keys().denoms.get(&id).cloned().ok_or(ItemStatus::UnknownKey)?;
+        let find = |key: &Arc<HeldKey>| KeyId::of(&key.info.h_bare) == id;
+        let find = || self.modules.denominations().into_iter().find(find);
+        let key = match find() {
+            Some(key) => key,
+            None => {
+                self.look_at_files().await?;
+                find().ok_or(ItemStatus::UnknownKey)?
+            }
+        };
         let h_denom_pub = key.info.public(age_mask).h_denom_pub();
         let message = MasterDenominationKeyRevoked { h_denom_pub };
         if !message.verify(&self.config.master_public_key, master_sig) {
@@ -219,8 +227,12 @@ impl Signer {
         key: EddsaPublicKey,
         master_sig: &EddsaSignature,
     ) -> Result<(), ItemStatus> {
-        if !self.keys().signing.contains_key(&key) {
-            return Err(ItemStatus::UnknownKey);
+        let is_held = || self.modules.signing_keys().iter().any(|held| held.info.exchange_pub == key);
+        if !is_held() {
+            self.look_at_files().await?;
+            if !is_held() {
+                return Err(ItemStatus::UnknownKey);
+            }
         }
         if !(MasterSigningKeyRevoked { signkey_pub: key }).verify(&self.config.master_public_key, master_sig)
         {
@@ -234,6 +246,14 @@ impl Signer {
             Role::Follower => self.modules.retain(|_| true, |found| found.exchange_pub != key).await,
         };
         self.revoked_is_gone(destroyed)
+    }
+
+    /// A key whose file could not be erased is out of use, but not gone.
+    async fn look_at_files(&self) -> Result<(), ItemStatus> {
+        self.modules.refresh().await.map(drop).map_err(|error| {
+            tracing::error!(%error, "key files cannot be read");
+            ItemStatus::Failed
+        })
     }
 
     fn revoked_is_gone(&self, destroyed: Result<usize, KeyError>) -> Result<(), ItemStatus> {
@@ -256,7 +276,7 @@ impl Signer {
     /// When it has no keys yet, or cannot remember it.
     pub fn promote(&self, above: u64) -> Result<(), KeyError> {
         let present = *self.standing.borrow();
-        let standing = Standing { role: Role::Primary, epoch: present.epoch.max(above) + 1 };
+        let standing = Standing { role: Role::Primary, epoch: present.epoch.max(above).saturating_add(1) };
         standing.store(&self.config.state_file)?;
         self.standing.send_replace(standing);
         self.poke.notify_one();

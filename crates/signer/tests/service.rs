@@ -325,6 +325,24 @@ async fn requests_go_to_another_signer_when_one_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_planchet_of_another_size_than_the_keys_is_refused_alone() {
+    let (dir, keys) = (tempfile::tempdir().unwrap(), Keys::new());
+    let one = start(dir.path(), &keys, 0, Role::Primary, NOWHERE).await;
+    let custody = custody(&keys, &[&one.url]).await;
+    let key = KeyId::of(&of(&custody, Cipher::Rsa).info().h_bare);
+    let client = client(&keys, &[&one.url], ClientOptions::default());
+    // The frame says 256 bytes, the key has 128: the first item is signed in its own size only.
+    let item = |bytes: usize| {
+        let mut blinded = vec![0; bytes];
+        *blinded.last_mut().unwrap() = 7;
+        Item::Rsa { key, blinded }
+    };
+    let made = client.submit(&[item(256), item(128), item(256)]).unwrap().await.unwrap();
+    assert_eq!((&made[0], &made[2]), (&Err(ItemStatus::Planchet), &Err(ItemStatus::Planchet)));
+    assert!(made[1].is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_silent_signer_costs_a_deadline_and_no_more_than_the_limit() {
     let keys = Keys::new();
     let (listener, bound) = Listener::bind(Listen::localhost(0)).await.unwrap();
@@ -356,7 +374,10 @@ async fn a_silent_signer_costs_a_deadline_and_no_more_than_the_limit() {
     let waiting = client.submit(&vec![item.clone(); 10]).unwrap();
     assert_eq!(client.submit(std::slice::from_ref(&item)).err(), Some(Unavailable::Busy));
     assert_eq!(waiting.await, Err(Unavailable::NoSigner));
-    // There is room again.
+    // There is room again, also after requests that nobody looked at.
+    for _ in 0..3 {
+        drop(client.submit(&vec![item.clone(); 10]).unwrap());
+    }
     assert_eq!(client.submit(&[item]).unwrap().await, Err(Unavailable::NoSigner));
     silent.abort();
 }

@@ -9,6 +9,7 @@ use std::time::Duration as StdDuration;
 use batzen_crypto::denom::DenomPublicKey;
 use batzen_crypto::{EddsaPublicKey, EddsaSignature};
 use batzen_protocol::{Duration, Timestamp};
+use batzen_signer::SigningHandle;
 use batzen_signer::client::SignerClient;
 use batzen_signer::listing::Listing;
 use batzen_store::StoreError;
@@ -181,7 +182,9 @@ async fn round(
     let keys = app.keys();
     let Some(modules) = app.custody.modules() else { return round_of_signers(app).await };
     let is_first = app.keeper.ready.borrow().is_none();
-    let mut changes = modules
+    // What services with the same files have made meanwhile.
+    let mut changes = modules.refresh().await.map_err(|error| text(&error))?;
+    changes += modules
         .replace_revoked_denominations(|h_bare| keys.is_bare_revoked(h_bare), now)
         .await
         .map_err(|error| text(&error))?;
@@ -224,11 +227,16 @@ async fn round_of_signers(app: &Arc<Exchange>) -> Result<(), String> {
 async fn revoke_at_signers(app: &Exchange) -> Result<(), StoreError> {
     let keys = app.keys();
     let mut is_missing = false;
+    // A signer that comes back from an old backup lists what it had destroyed.
+    let listed: HashSet<_> = app.custody.denominations().iter().map(|key| key.info().h_bare).collect();
+    let signing: HashSet<_> = app.custody.signing_keys().iter().map(SigningHandle::public_key).collect();
     for found in app.store.all::<Revocations>()? {
         let serial = found.key.serial;
         let Some(denom) = keys.find_serial(serial) else { continue };
         // A key whose time is over is erased by itself.
-        if denom.expire_withdraw < app.now() || app.keeper.confirmed().denoms.contains(&serial) {
+        let is_confirmed =
+            app.keeper.confirmed().denoms.contains(&serial) && !listed.contains(&denom.public.h_key());
+        if denom.expire_withdraw < app.now() || is_confirmed {
             continue;
         }
         if revoke_denomination(app, &denom.public, found.row.master_sig).await {
@@ -239,7 +247,8 @@ async fn revoke_at_signers(app: &Exchange) -> Result<(), StoreError> {
     }
     for found in app.store.all::<SigningKeys>()? {
         let (key, Some(master_sig)) = (found.key.exchange_pub, found.row.revoked) else { continue };
-        if found.row.expire < app.now() || app.keeper.confirmed().signing.contains(&key) {
+        let is_confirmed = app.keeper.confirmed().signing.contains(&key) && !signing.contains(&key);
+        if found.row.expire < app.now() || is_confirmed {
             continue;
         }
         if app.custody.revoke_signing(key, master_sig, REVOKE_WAIT).await {

@@ -48,7 +48,7 @@ impl SecurityModules {
     /// # Errors
     /// When it cannot be stored, or is no key.
     pub async fn adopt(&self, secret: &Secret) -> Result<(), KeyError> {
-        let _one_run = self.generating.lock().await;
+        let _turn = self.turn().await?;
         match secret {
             Secret::Modules(keys) => {
                 if self.own.get().is_none() {
@@ -86,7 +86,7 @@ impl SecurityModules {
         keeps: impl Fn(&DenomInfo) -> bool + Send,
         keeps_signing: impl Fn(&SigningInfo) -> bool + Send,
     ) -> Result<usize, KeyError> {
-        let _one_run = self.generating.lock().await;
+        let _turn = self.turn().await?;
         let mut erased = 0;
         for key in self.denominations() {
             if !keeps(&key.info) {

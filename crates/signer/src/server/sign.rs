@@ -46,12 +46,19 @@ fn usable<'a>(
 
 fn blind(keys: &Snapshot, item: Item, now: Timestamp) -> Result<HeldBlind, ItemStatus> {
     match item {
-        Item::Rsa { key, blinded } => Ok(HeldBlind {
-            key: Arc::clone(usable(keys, &key, Cipher::Rsa, now)?),
-            planchet: BlindedPlanchet::Rsa { blinded },
-            // Counts for Clause Blind Schnorr alone.
-            operation: batzen_crypto::cs::CsOperation::Withdraw,
-        }),
+        Item::Rsa { key, blinded } => {
+            let key = usable(keys, &key, Cipher::Rsa, now)?;
+            // The answer has as much room as the frame's header says.
+            if key.modulus_bytes() != Some(blinded.len()) {
+                return Err(ItemStatus::Planchet);
+            }
+            Ok(HeldBlind {
+                key: Arc::clone(key),
+                planchet: BlindedPlanchet::Rsa { blinded },
+                // Counts for Clause Blind Schnorr alone.
+                operation: batzen_crypto::cs::CsOperation::Withdraw,
+            })
+        }
         Item::Cs { key, operation, nonce, challenges: [c0, c1] } => Ok(HeldBlind {
             key: Arc::clone(usable(keys, &key, Cipher::Cs, now)?),
             planchet: BlindedPlanchet::Cs { nonce, c0, c1 },
