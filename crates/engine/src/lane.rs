@@ -233,7 +233,7 @@ fn all<R: Rules>(commands: &[&R::Command], error: StoreError) -> Vec<Decided<R>>
 }
 
 fn overtaken_again_and_again() -> StoreError {
-    StoreError::Backend(format!("a command was overtaken {ATTEMPTS_MAX} times"))
+    StoreError::Unavailable(format!("a command was overtaken {ATTEMPTS_MAX} times"))
 }
 
 /// The error itself, or one that says the same.

@@ -315,14 +315,9 @@ impl<T: Table> ErasedRows for TableRows<T> {
 
     fn change(&self, number: SlotNumber, changes: &mut ChangeSet) {
         let slot = &self.slots[number];
-        let keep = |row, changes: &mut ChangeSet| {
-            if slot.kept {
-                changes.keep_read::<T>(&slot.key, (row, slot.version));
-            }
-        };
         let Some(stored) = &slot.stored else {
-            if let Some(row) = &slot.current {
-                keep(row, changes);
+            if let (Some(row), true) = (&slot.current, slot.kept) {
+                changes.keep_read::<T>(&slot.key, (row, slot.version));
             }
             return;
         };
@@ -332,8 +327,9 @@ impl<T: Table> ErasedRows for TableRows<T> {
                 changes.update_read::<T>(&slot.key, (stored, slot.version), row);
             }
             (Some(stored), None) => changes.delete_read::<T>(&slot.key, (stored, slot.version)),
-            (Some(stored), Some(_)) => keep(stored, changes),
-            _ => {}
+            // Changed and changed back: what was decided meanwhile rests on it all the same.
+            (Some(stored), Some(_)) => changes.keep_read::<T>(&slot.key, (stored, slot.version)),
+            (None, None) => {}
         }
     }
 
@@ -503,7 +499,7 @@ impl WorkingSet {
         }
     }
 
-    /// What the batch changed, each row once, in the order of the first change.
+    /// What the batch changed or depends on, each row once, in the order of the first change.
     pub fn changes(&self) -> ChangeSet {
         let mut changes = ChangeSet::with_capacity(self.log.len());
         let mut seen: BTreeMap<u16, Vec<bool>> = BTreeMap::new();

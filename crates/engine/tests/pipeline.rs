@@ -613,3 +613,35 @@ fn a_range_that_was_not_planned_is_a_bug() {
     plan.row::<Tickets>(TicketKey { id: 1 });
     WorkingSet::load(plan, &store).unwrap().range::<Tickets>(Tickets::WAITING, &[4]);
 }
+
+#[test]
+fn a_row_that_is_changed_and_changed_back_is_what_the_batch_rests_on() {
+    let store = Store::new(MemoryBackend::new());
+    let ticket = |urgency| TicketRow { urgency: Some(urgency) };
+    let mut changes = ChangeSet::new();
+    changes.insert::<Tickets>(&TicketKey { id: 1 }, &ticket(5));
+    assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
+    let mut plan = Plan::default();
+    plan.row::<Tickets>(TicketKey { id: 1 });
+    plan.row::<Tickets>(TicketKey { id: 2 });
+    let mut rows = WorkingSet::load(plan, &store).unwrap();
+    for urgency in [6, 5] {
+        rows.begin();
+        rows.update::<Tickets>(&TicketKey { id: 1 }, ticket(urgency));
+    }
+    rows.begin();
+    rows.insert::<Tickets>(&TicketKey { id: 2 }, ticket(5));
+    // Meanwhile another node changes the row.
+    let mut other = ChangeSet::new();
+    other.update::<Tickets>(&TicketKey { id: 1 }, &ticket(5), &ticket(9));
+    assert_eq!(store.commit(&other).unwrap(), CommitOutcome::Committed);
+    assert!(matches!(store.commit(&rows.changes()), Err(StoreError::Stale { .. })));
+    // What a refused command had changed is none of it.
+    let mut plan = Plan::default();
+    plan.row::<Tickets>(TicketKey { id: 1 });
+    let mut rows = WorkingSet::load(plan, &store).unwrap();
+    rows.begin();
+    rows.update::<Tickets>(&TicketKey { id: 1 }, ticket(6));
+    rows.rollback();
+    assert!(rows.changes().is_empty());
+}
