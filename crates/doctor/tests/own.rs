@@ -49,6 +49,13 @@ fn exchange(rows: u32) -> String {
     url
 }
 
+#[test]
+fn a_doctor_that_is_stopped_in_the_middle_lets_go() {
+    let look = batzen_doctor::facts::look::Look::connect(&Options::new(fresh_database())).unwrap();
+    let rows = look.undone(&["SHOW idle_in_transaction_session_timeout"], false).unwrap();
+    assert_eq!(rows, [[Some("10s".to_owned())]]);
+}
+
 fn look(url: &str) -> Examination {
     let options = Options { sample: Duration::from_millis(100), ..Options::new(url) };
     batzen_doctor::examine(&options).unwrap_or_else(|error| panic!("{error}"))

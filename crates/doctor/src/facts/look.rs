@@ -9,6 +9,9 @@ use serde::de::DeserializeOwned;
 use super::Gap;
 use crate::Options;
 
+/// A doctor that is stopped in the middle must not hold rows that payments wait for: the server ends its session then.
+const STOPPED_MAX: Duration = Duration::from_secs(10);
+
 /// Why nothing could be looked at.
 #[derive(Debug, thiserror::Error)]
 pub enum LookError {
@@ -93,8 +96,10 @@ impl Look {
         let limit = self.timeout.as_millis();
         let mode = if is_read_only { "READ ONLY" } else { "READ WRITE" };
         self.run(&format!(
-            "BEGIN TRANSACTION {mode}; SET LOCAL statement_timeout = {limit}; SET LOCAL lock_timeout = {}; SET LOCAL jit = off",
-            limit.min(1000)
+            "BEGIN TRANSACTION {mode}; SET LOCAL statement_timeout = {limit}; SET LOCAL lock_timeout = {}; \
+            SET LOCAL idle_in_transaction_session_timeout = {}; SET LOCAL jit = off",
+            limit.min(1000),
+            STOPPED_MAX.as_millis()
         ))?;
         let mut rows = Ok(Vec::new());
         for statement in statements {
