@@ -340,6 +340,8 @@ pub struct ExchangeConfig {
     pub lanes: usize,
     /// Whether this service computes the sums of money on a database, which reads all its rows of money: one of several is enough.
     pub sums_money: bool,
+    /// After how many requests the service ends, to be started anew by whoever supervises it.
+    pub max_requests: Option<u64>,
 }
 
 impl ExchangeConfig {
@@ -389,6 +391,7 @@ impl ExchangeConfig {
             crypto_threads: 0,
             lanes: LANES,
             sums_money: true,
+            max_requests: None,
         }
     }
 

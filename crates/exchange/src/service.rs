@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration as StdDuration;
 
 use batzen_crypto::EddsaPublicKey;
@@ -13,7 +14,7 @@ use batzen_protocol::Timestamp;
 use batzen_signer::client::{ClientOptions as SignerOptions, SignerClient};
 use batzen_signer::{Custody, SecurityModules, channel};
 use batzen_store::StoreError;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::api::{AccountHashes, Api, Documents, KeyQueue};
@@ -116,6 +117,9 @@ pub struct Exchange {
     /// Held while a key state is built, so that an older one never replaces a newer one.
     building: tokio::sync::Mutex<()>,
     http_stats: Arc<Stats>,
+    /// Requests still to be served before the service ends, and who waits for that.
+    requests_left: AtomicU64,
+    last_request: Notify,
 }
 
 /// Why a change of the key set did not take effect.
@@ -154,15 +158,20 @@ impl Exchange {
             Err(other) => panic!("a change of the key set was refused with {other}"),
         };
         if outcome == management::Outcome::Changed {
-            self.rebuild_keys().await.map_err(|error| EngineError::Store(Arc::new(error)))?;
             self.notices.keys_changed();
         }
+        // Also if everything was so already: whoever made the change may not have come so far.
+        self.refresh_keys().await.map_err(|error| EngineError::Store(Arc::new(error)))?;
         Ok(outcome)
     }
 
     /// Builds the key state anew from what is stored and at hand, and puts it in place of the present one.
     pub(crate) async fn rebuild_keys(&self) -> Result<(), StoreError> {
         let _one_build = self.building.lock().await;
+        self.build_keys().await
+    }
+
+    async fn build_keys(&self) -> Result<(), StoreError> {
         let (store, custody, metrics) =
             (self.store.clone(), Arc::clone(&self.custody), Arc::clone(&self.metrics));
         let (config, denoms, now) = (self.config.clone(), Arc::clone(&self.rules.denoms), self.now());
@@ -172,7 +181,12 @@ impl Exchange {
             KeyState::build(&store, &custody, &config, now, &metrics)
         };
         let keys = tokio::task::spawn_blocking(build).await.expect("building a key state does not panic")?;
+        let is_news = keys.version() != self.keys().version();
         self.keys.send_replace(Arc::new(keys));
+        if is_news {
+            // What was revoked must be destroyed here as well, and what came into use may have been made by others.
+            self.keeper.poke();
+        }
         Ok(())
     }
 
@@ -183,22 +197,40 @@ impl Exchange {
         self.config.coins.iter().all(has_key)
     }
 
-    /// Brings the key state up to date if another process has changed the key set since it was built; whether it did.
+    /// Brings the key state up to date if the key set has been changed since it was built: by another process, or by a request
+    /// whose client went away before it came so far.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub(crate) async fn refresh_keys(&self) -> Result<bool, StoreError> {
-        if !self.store.backend().is_remote() {
-            return Ok(false);
-        }
+    pub(crate) async fn refresh_keys(&self) -> Result<(), StoreError> {
         let version = self.read(read::key_set_version).await?;
         if version == self.keys().version() {
-            return Ok(false);
+            return Ok(());
         }
-        self.rebuild_keys().await?;
-        // What was revoked elsewhere must be destroyed here as well.
-        self.keeper.poke();
-        Ok(true)
+        let _one_build = self.building.lock().await;
+        // Of many requests that meet the same, one builds.
+        if version == self.keys().version() { Ok(()) } else { self.build_keys().await }
+    }
+
+    /// Whether the key set is another than in a key state that has seen so many changes.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub(crate) async fn has_other_keys(&self, seen: u64) -> Result<bool, StoreError> {
+        self.refresh_keys().await?;
+        Ok(self.keys().version() != seen)
+    }
+
+    /// Counts a request that is answered.
+    pub(crate) fn served(&self) {
+        if self.requests_left.fetch_sub(1, Relaxed) == 1 {
+            self.last_request.notify_one();
+        }
+    }
+
+    /// Resolves when as many requests are served as the configuration permits, for one caller.
+    pub async fn all_served(&self) {
+        self.last_request.notified().await;
     }
 
     /// The task that looks after the keys.
@@ -249,6 +281,8 @@ impl Exchange {
         let opened = tokio::task::spawn_blocking(open).await;
         let (core, pool, custody, keys) = opened.expect("opening the store does not panic")?;
         let drain = core.drain.clone();
+        // Unless there is a limit, so many never come.
+        let requests_left = AtomicU64::new(core.config.max_requests.unwrap_or(u64::MAX));
         let app = Arc::new(Self {
             crypto: Crypto::new(&pool),
             core,
@@ -264,6 +298,8 @@ impl Exchange {
             management: tokio::sync::Mutex::new(()),
             building: tokio::sync::Mutex::new(()),
             http_stats: server.stats(),
+            requests_left,
+            last_request: Notify::new(),
         });
         let mut http = options.http;
         if let Some(idle) = app.config.connection_timeout.to_std() {
@@ -277,15 +313,12 @@ impl Exchange {
         let api = Arc::new(Api::new(Arc::clone(&app)));
         let server = tokio::spawn(server.serve(api, http, drain));
         let keeper = tokio::spawn(keeper::run(Arc::clone(&app), options.progress));
-        if app.store.backend().is_remote() {
-            // They end with the drain.
-            tokio::spawn(follow_keys(Arc::clone(&app)));
-            if app.config.sums_money {
-                let app = Arc::clone(&app);
-                tokio::spawn(async move { app.sum_shared_money().await });
-            }
+        let mut followers = vec![keeper, tokio::spawn(follow_keys(Arc::clone(&app)))];
+        if app.store.backend().is_remote() && app.config.sums_money {
+            let app = Arc::clone(&app);
+            followers.push(tokio::spawn(async move { app.sum_shared_money().await }));
         }
-        let running = RunningExchange { app, server, keeper, workers: std::sync::Mutex::new(None) };
+        let running = RunningExchange { app, server, followers, workers: std::sync::Mutex::new(None) };
         if options.workers {
             running.start_workers();
         }
@@ -297,7 +330,8 @@ impl Exchange {
 pub struct RunningExchange {
     app: Arc<Exchange>,
     server: JoinHandle<Drained>,
-    keeper: JoinHandle<()>,
+    /// What runs beside.
+    followers: Vec<JoinHandle<()>>,
     workers: std::sync::Mutex<Option<crate::workers::Workers>>,
 }
 
@@ -333,7 +367,7 @@ impl RunningExchange {
     /// Ends: no new requests, waiting ones answered, workers stopped, everything accepted durable, store closed. Takes
     /// about a second at most.
     pub async fn shutdown(self) -> Result<(), StoreError> {
-        let Self { app, server, keeper, workers } = self;
+        let Self { app, server, followers, workers } = self;
         app.drain.trigger();
         let workers = workers.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(workers) = workers {
@@ -342,9 +376,11 @@ impl RunningExchange {
         if let Err(error) = server.await {
             tracing::error!(%error, "HTTP server ended abnormally");
         }
-        keeper.abort();
-        // Ended either way: aborted, or done because of the drain.
-        let _ = keeper.await;
+        for follower in followers {
+            follower.abort();
+            // Ended either way: aborted, or done because of the drain.
+            let _ = follower.await;
+        }
         let (lane, store) = (app.lane.clone(), app.store.clone());
         // A task that still holds the parts (none should) must not keep the process from ending.
         drop(app);
@@ -362,10 +398,10 @@ impl RunningExchange {
     }
 }
 
-/// How old the memory of a key set may be that another process has changed, if no notice of the change comes.
+/// How old the memory of a key set may be that was changed elsewhere, if no notice of the change comes.
 const KEY_SET_INTERVAL: StdDuration = StdDuration::from_secs(2);
 
-/// Keeps the key state in step with a key set that other processes change.
+/// Keeps the key state in step with the key set.
 async fn follow_keys(app: Arc<Exchange>) {
     loop {
         if let Err(error) = app.refresh_keys().await {

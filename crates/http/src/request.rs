@@ -247,6 +247,11 @@ impl Request {
         self.slot = None;
     }
 
+    /// Whether it has its place still.
+    pub fn has_slot(&self) -> bool {
+        self.slot.is_some()
+    }
+
     /// The body as a typed JSON value.
     ///
     /// # Errors

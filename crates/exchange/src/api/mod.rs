@@ -147,13 +147,18 @@ impl Api {
         };
         self.app.metrics.received(entry.class);
         let running = self.app.metrics.operations.begin(entry.operation as usize);
+        let seen = self.app.keys().version();
         let mut response = (entry.endpoint)(&self.app, &mut request).await;
-        // Nothing is called unknown, or a contradiction, by a memory that another process has made out of date.
-        if matches!(response.status, 404 | 500) && self.app.refresh_keys().await.is_ok_and(|changed| changed)
+        // Nothing is called unknown, not eligible, or a contradiction, by a memory that another process has made out of date.
+        // (It may have been brought up to date meanwhile. Who has waited long for an answer is not made to wait again.)
+        if matches!(response.status, 404 | 410 | 412 | 500)
+            && request.has_slot()
+            && self.app.has_other_keys(seen).await.unwrap_or(false)
         {
             response = (entry.endpoint)(&self.app, &mut request).await;
         }
         running.end(response.status);
+        self.app.served();
         response
     }
 }

@@ -409,6 +409,7 @@ impl ExchangeConfig {
             crypto_threads: 0,
             lanes: ini.get_or("exchange", "LANES", LANES)?,
             sums_money: ini.get_or("exchange", "MONEY_SUMS", true)?,
+            max_requests: ini.number_in("exchange", "MAX_REQUESTS", 1..=u64::MAX)?,
         };
         config.validate()?;
         Ok(config)

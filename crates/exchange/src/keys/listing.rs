@@ -278,11 +278,11 @@ fn groups(denoms: &[&Denom], currency: Currency) -> Vec<DenominationGroup> {
     for denom in denoms {
         let fees = [denom.fee_withdraw, denom.fee_deposit, denom.fee_refresh, denom.fee_refund]
             .map(batzen_protocol::Money::units);
-        let terms = (denom.cipher(), denom.value.units(), fees, denom.public.age_mask);
+        let terms = (denom.cipher, denom.value.units(), fees, denom.public.age_mask);
         let place = *places.entry(terms).or_insert_with(|| {
             let age_mask = Some(denom.public.age_mask).filter(|mask| *mask != 0);
             groups.push(DenominationGroup {
-                cipher: match (denom.cipher(), age_mask) {
+                cipher: match (denom.cipher, age_mask) {
                     (Cipher::Rsa, None) => GroupCipher::Rsa,
                     (Cipher::Rsa, Some(_)) => GroupCipher::RsaAgeRestricted,
                     (Cipher::Cs, None) => GroupCipher::Cs,

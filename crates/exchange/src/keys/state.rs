@@ -1,6 +1,7 @@
 //! What the service knows about keys at one moment: an immutable snapshot that replaces the one before as a whole.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use batzen_crypto::denom::{Cipher, DenomKey as BareKey, DenomPublicKey};
@@ -24,7 +25,7 @@ use super::signer::Signer;
 use super::{KeysAnswer, WireAnswer, WireMissing};
 use crate::config::{CoinConfig, ExchangeConfig};
 use crate::metrics::Metrics;
-use crate::rules::read;
+use crate::rules::{DenomTerms, read};
 
 /// A denomination that the master key has signed.
 #[derive(Debug)]
@@ -35,24 +36,8 @@ pub struct Denom {
     pub h_denom_pub: HashCode,
     /// Its public key, ready to verify with.
     pub public: DenomPublicKey,
-    /// What a coin is worth.
-    pub value: Money,
-    /// Fee of a withdrawal, and of each fresh coin of a refresh.
-    pub fee_withdraw: Money,
-    /// Fee of a deposit.
-    pub fee_deposit: Money,
-    /// Fee of a melt.
-    pub fee_refresh: Money,
-    /// Fee of a refund.
-    pub fee_refund: Money,
-    /// From when it is used.
-    pub start: Timestamp,
-    /// Until when it can be withdrawn.
-    pub expire_withdraw: Timestamp,
-    /// Until when it can be spent.
-    pub expire_deposit: Timestamp,
-    /// Until when records are kept.
-    pub expire_legal: Timestamp,
+    /// Value, fees and times: a denomination has those of its terms.
+    terms: DenomTerms,
     /// `MASTER_DENOMINATION_KEY_VALIDITY`.
     pub master_sig: EddsaSignature,
     /// Whether it is revoked.
@@ -60,12 +45,15 @@ pub struct Denom {
     key: Option<DenomHandle>,
 }
 
-impl Denom {
-    /// The cipher.
-    pub fn cipher(&self) -> Cipher {
-        self.public.cipher()
-    }
+impl Deref for Denom {
+    type Target = DenomTerms;
 
+    fn deref(&self) -> &DenomTerms {
+        &self.terms
+    }
+}
+
+impl Denom {
     /// Whether somebody has the private key.
     pub fn can_sign(&self) -> bool {
         self.key.is_some()
@@ -108,15 +96,7 @@ impl Denom {
             serial,
             h_denom_pub: row.h_denom_pub,
             public,
-            value: row.value,
-            fee_withdraw: row.fee_withdraw,
-            fee_deposit: row.fee_deposit,
-            fee_refresh: row.fee_refresh,
-            fee_refund: row.fee_refund,
-            start: row.start,
-            expire_withdraw: row.expire_withdraw,
-            expire_deposit: row.expire_deposit,
-            expire_legal: row.expire_legal,
+            terms: DenomTerms::of(&row),
             master_sig: row.master_sig,
             revoked,
             key,

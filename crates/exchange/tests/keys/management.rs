@@ -3,6 +3,7 @@
 use batzen_crypto::{EddsaPrivateKey, EddsaSignature, HashCode, Wtid};
 use batzen_exchange::config::AgeRestrictionConfig;
 use batzen_exchange::offline;
+use batzen_exchange::rules::{Command, management};
 use batzen_protocol::api::exchange::{
     AuditorAddRequest, AuditorDisableRequest, DrainRequest, ExtensionsRequest, GlobalFeeRequest,
     ManagementKeysRequest, RevokeRequest, WireAddRequest, WireDisableRequest, WireFeeRequest, WireResponse,
@@ -144,6 +145,42 @@ async fn a_denomination_is_revoked_and_replaced() {
     let after = site.keys().await;
     check_keys(&after);
     assert_eq!(after.denoms.len(), before.denoms.len());
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_change_counts_also_if_its_client_went_away_or_another_node_made_it() {
+    let (master, auditor) = (EddsaPrivateKey::generate(), EddsaPrivateKey::generate());
+    let site = Site::operated(&master).await;
+    let request = signed_keys(&site, &master).await;
+    assert_eq!(site.post("management/keys", &request).await, (204, 0));
+    let app = site.running.app();
+    let keys = app.keys();
+    let denom = &keys.denoms()[0];
+    let h_denom_pub = denom.h_denom_pub;
+    // Committed, and nobody was there to build the key state anew.
+    let commit = async |change| app.submit(Command::Management(change)).await.unwrap().unwrap();
+
+    let (auditor_pub, url) = (auditor.public_key(), "http://localhost:8083/".to_owned());
+    let published = site.keys().await;
+    let terms =
+        published.denoms.iter().find(|key| key.denom_pub.h_denom_pub() == h_denom_pub).unwrap().terms();
+    let approval = terms.auditor_approval(&url, master.public_key(), h_denom_pub);
+    let path = format!("auditors/{auditor_pub}/{h_denom_pub}");
+    let body = json!({ "auditor_sig": approval.sign(&auditor) });
+    let name = "Auditor".to_owned();
+    commit(management::Command::EnableAuditor { auditor_pub, url, name, start: at(10) }).await;
+    assert_eq!(site.post(&path, &body).await, (204, 0), "the auditor is known");
+
+    let master_sig = MasterDenominationKeyRevoked { h_denom_pub }.sign(&master);
+    commit(management::Command::RevokeDenomination { serial: denom.serial, master_sig }).await;
+    let path = format!("management/denominations/{h_denom_pub}/revoke");
+    assert_eq!(site.post(&path, &RevokeRequest { master_sig }).await, (204, 0), "once more");
+    let state = app.keys();
+    let denom = state.denom(&h_denom_pub).unwrap();
+    assert!(denom.revoked && !denom.can_sign());
+    site.settle().await;
+    assert_eq!(site.future_keys().await.future_denoms.len(), 1, "a replacement waits for its signature");
     site.stop().await;
 }
 

@@ -1,8 +1,28 @@
 //! Small pages and the frame around all endpoints.
 
+use batzen_crypto::EddsaPrivateKey;
+use batzen_exchange::config::ExchangeConfig;
 use batzen_http::Method;
+use futures_util::FutureExt as _;
 
-use crate::support::{Site, code, config};
+use crate::support::{Site, code, config, operated};
+
+#[tokio::test]
+async fn a_service_says_when_it_has_served_as_many_requests_as_it_may() {
+    let master = EddsaPrivateKey::generate();
+    let site =
+        Site::with(|directory| ExchangeConfig { max_requests: Some(3), ..operated(directory, &master) })
+            .await;
+    let app = site.running.app();
+    for _ in 0..2 {
+        site.get("seed").await;
+    }
+    assert_eq!(app.all_served().now_or_never(), None);
+    site.get("seed").await;
+    app.all_served().await;
+    assert_eq!(site.get("seed").await.status, 200, "until it is told to end");
+    site.stop().await;
+}
 
 #[tokio::test]
 async fn small_pages() {
