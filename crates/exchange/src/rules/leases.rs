@@ -9,7 +9,7 @@
 //!   lease lasts; the slots are spread evenly over the workers that have one.
 //!
 //! The time is the workers', whose clocks need not agree well: one that is ahead takes over early, one that is behind late. What
-//! ends later than [`LEASE_MAX`] from now was written by a clock that cannot be right, and counts as ended.
+//! ends later than ten minutes from now was written by a clock that cannot be right, and counts as ended.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,9 @@ use super::{Lease, Leased, RangeClaim, RangeProgress, RangeState, SlotsClaim, Sl
 /// Into how many slots a queue is cut.
 pub const SLOTS: u32 = 64;
 /// No lease is longer.
-pub const LEASE_MAX: Duration = Duration::from_secs(600);
+pub const LEASE_MAX: Duration = Duration::from_secs(300);
+/// What ends later than this from now was written by a clock that cannot be right.
+const BELIEVED_MAX: Duration = Duration::from_secs(600);
 /// Who has held a range until so long ago is taken to be there still.
 const RECENTLY: Duration = Duration::from_secs(60);
 /// Ranges of an account at once. Beyond them, watchers help with the first one instead of going further ahead of it.
@@ -66,7 +68,7 @@ pub(super) fn execute(rows: &mut WorkingSet, command: &Lease) -> Leased {
 
 /// Whether a lease lasts.
 fn lasts(until: Timestamp, now: Timestamp) -> bool {
-    until > now && until <= now.saturating_add(LEASE_MAX)
+    until > now && until <= now.saturating_add(BELIEVED_MAX)
 }
 
 /// The leases of a job by their starts.
@@ -210,6 +212,12 @@ impl Slots {
     #[must_use]
     pub const fn has(self, a: u8, b: u8) -> bool {
         self.0 >> ((a ^ b) as u32 % SLOTS) & 1 == 1
+    }
+
+    /// Whether all of them are among others.
+    #[must_use]
+    pub const fn are_in(self, others: Self) -> bool {
+        self.0 & !others.0 == 0
     }
 
     /// How many there are.

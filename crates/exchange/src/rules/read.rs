@@ -1,7 +1,7 @@
 //! Reads that need no batch: committed rows only. What they tell may have changed by the time a command is executed;
 //! the rules decide again.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
 
 use batzen_crypto::{HashCode, Wtid};
@@ -36,6 +36,24 @@ fn known_payto(store: &Store, h_payto: PaytoHash) -> Result<String> {
     Ok(payto(store, h_payto)?.expect("accounts in rows are kept"))
 }
 
+/// The payto URIs of the accounts of a history, all at once: it may be long.
+fn known_paytos(
+    store: &Store,
+    accounts: impl Iterator<Item = PaytoHash>,
+) -> Result<HashMap<PaytoHash, String>> {
+    let accounts: HashSet<_> = accounts.collect();
+    let keys: Vec<_> = accounts.into_iter().map(|h_payto| WireTargetKey { h_payto }).collect();
+    if keys.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let found = store.get_many::<WireTargets>(&keys)?;
+    let known = keys.into_iter().zip(found).map(|(key, found)| {
+        let row = found.expect("accounts in rows are kept").row;
+        (key.h_payto, row.payto_uri)
+    });
+    Ok(known.collect())
+}
+
 // --- Reserves -------------------------------------------------------------------------------------------------------
 
 /// A reserve.
@@ -67,12 +85,15 @@ pub fn reserve_statement(
     let mut answers = store.read(reads)?;
     let Some(row) = answers.row(row)?.map(|found| found.row) else { return Ok(None) };
     let since = since.unwrap_or(Timestamp::ZERO);
+    let (credits, closings) = (answers.group(credits)?, answers.group(closings)?);
+    let accounts = credits.iter().map(|found| found.row.h_payto);
+    let paytos = known_paytos(store, accounts.chain(closings.iter().map(|found| found.row.h_payto)))?;
     let mut items = Vec::new();
-    for found in answers.group(credits)? {
+    for found in credits {
         if found.row.time >= since {
             items.push(ReserveHistoryItem::Credit {
                 time: found.row.time,
-                payto_uri: known_payto(store, found.row.h_payto)?,
+                payto_uri: paytos[&found.row.h_payto].clone(),
                 bank_row: found.key.bank_row,
                 amount: found.row.amount,
             });
@@ -100,11 +121,11 @@ pub fn reserve_statement(
             });
         }
     }
-    for found in answers.group(closings)? {
+    for found in closings {
         if found.row.time >= since {
             items.push(ReserveHistoryItem::Closing {
                 time: found.row.time,
-                payto_uri: known_payto(store, found.row.h_payto)?,
+                payto_uri: paytos[&found.row.h_payto].clone(),
                 wtid: found.row.wtid,
                 fee: found.row.fee,
                 amount: found.row.amount,
@@ -173,8 +194,10 @@ pub fn coin_history(store: &Store, denoms: &DenomTable, coin_pub: CoinPub) -> Re
     let mut answers = store.read(reads)?;
     let Some(row) = answers.row(row)?.map(|found| found.row) else { return Ok(None) };
     let terms = terms(store, denoms, row.denom)?;
+    let deposits = answers.group(deposits)?;
+    let paytos = known_paytos(store, deposits.iter().map(|found| found.row.h_payto))?;
     let mut items = Vec::new();
-    for found in answers.group(deposits)? {
+    for found in deposits {
         items.push(CoinHistoryItem::Deposit {
             amount: found.row.amount,
             deposit_fee: terms.fee_deposit,
@@ -182,7 +205,7 @@ pub fn coin_history(store: &Store, denoms: &DenomTable, coin_pub: CoinPub) -> Re
             refund_deadline: found.row.refund_deadline,
             merchant_pub: found.key.merchant_pub,
             h_contract_terms: found.key.h_contract_terms,
-            payto_uri: known_payto(store, found.row.h_payto)?,
+            payto_uri: paytos[&found.row.h_payto].clone(),
             wire_salt: found.row.wire_salt,
             coin_sig: found.row.coin_sig,
         });

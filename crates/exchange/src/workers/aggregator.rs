@@ -24,6 +24,7 @@ use batzen_tables::exchange::{
 };
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use tokio::time::Instant;
 
 use super::leases::{self, Share};
 use super::{
@@ -47,6 +48,8 @@ const IN_FLIGHT_DEPOSITS: usize = 3_000;
 const UNIT_WEIGHT: usize = 2;
 /// How often a part is tried again because somebody else was faster.
 const RACES_MAX: u32 = 8;
+/// So often units left half-way are looked for at most.
+const RESUME_PAUSE: Duration = Duration::from_secs(60);
 /// The shortest pause between two rounds.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 
@@ -91,8 +94,8 @@ struct Aggregator<'a> {
     /// The accounts that pay, with the methods of their payto URIs.
     accounts: Arc<[(AccountId, String)]>,
     aside: Aside<DepositTarget>,
-    /// Whether units left half-way were looked for.
-    resumed: bool,
+    /// When units left half-way were looked for.
+    resumed: Option<Instant>,
     share: Share<'a>,
 }
 
@@ -155,7 +158,7 @@ impl<'a> Aggregator<'a> {
         let accounts = debit_accounts(app).map(|account| (account.id, account.method.to_owned()));
         let accounts = accounts.collect();
         let share = Share::new(app, mode, LeaseJob::Aggregator);
-        Self { app, mode, accounts, aside: Aside::new(), resumed: false, share }
+        Self { app, mode, accounts, aside: Aside::new(), resumed: None, share }
     }
 
     async fn run(&mut self) -> Result<(), WorkerError> {
@@ -181,10 +184,8 @@ impl<'a> Aggregator<'a> {
     async fn round(&mut self) -> Result<Round, WorkerError> {
         let mut round = Round { progress: Progress::default(), others: 0 };
         let first = self.measure().await?;
-        if !self.resumed {
-            let units = self.half_way().await?;
-            self.work(units, &mut round).await?;
-            self.resumed = true;
+        if self.resumed.is_none() {
+            self.resume(&mut round).await?;
         }
         let now = self.app.rules.aggregation_time(self.app.now());
         // Without work there is nothing to share.
@@ -223,6 +224,9 @@ impl<'a> Aggregator<'a> {
             }
             self.work(units, &mut round).await?;
         }
+        if self.is_to_resume() {
+            self.resume(&mut round).await?;
+        }
         round.progress.set_aside = self.aside.end_round();
         self.app.metrics.workers.targets_set_aside.set(round.progress.set_aside);
         Ok(round)
@@ -242,6 +246,22 @@ impl<'a> Aggregator<'a> {
         let lag = first.map_or(0, |ready| now.saturating_since(ready).as_micros() / 1_000_000);
         self.app.metrics.workers.aggregation_lag_s.set(lag);
         Ok(first)
+    }
+
+    /// Whether to look again for units left half-way: when it has got slots of others, who may have been killed. All transient
+    /// aggregates are read for that.
+    fn is_to_resume(&mut self) -> bool {
+        let pause = if self.mode == Mode::UntilIdle { Duration::ZERO } else { RESUME_PAUSE };
+        self.resumed.is_none_or(|resumed| resumed.elapsed() >= pause) && self.share.has_gained()
+    }
+
+    /// Pays units left half-way.
+    async fn resume(&mut self, round: &mut Round) -> Result<(), WorkerError> {
+        self.resumed = Some(Instant::now());
+        let units = self.half_way().await?;
+        // It has been looked for everything that it has now.
+        self.share.has_gained();
+        self.work(units, round).await
     }
 
     /// Transient aggregates that can be paid: those whose unit was left half-way, that a lower wire fee has made large

@@ -52,6 +52,10 @@ pub(super) struct Share<'a> {
     holder: u64,
     share: SlotsShare,
     claimed: Option<Instant>,
+    /// It is to be claimed anew, however long it lasts.
+    renews: bool,
+    /// Whether there are slots in it that it had not before, or has lost for a while.
+    has_gained: bool,
     /// Since when somebody has been waiting for so many items that others are at.
     waits_for: Option<(usize, Instant)>,
     /// Whether it takes everything, whoever is at it.
@@ -61,8 +65,18 @@ pub(super) struct Share<'a> {
 impl<'a> Share<'a> {
     /// Nothing yet.
     pub fn new(app: &'a Core, mode: Mode, job: LeaseJob) -> Self {
-        let (share, claimed, waits_for) = (SlotsShare::default(), None, None);
-        Self { app, mode, job, holder: holder(), share, claimed, waits_for, takes_all: false }
+        Self {
+            app,
+            mode,
+            job,
+            holder: holder(),
+            share: SlotsShare::default(),
+            claimed: None,
+            renews: false,
+            has_gained: false,
+            waits_for: None,
+            takes_all: false,
+        }
     }
 
     /// Everything, whatever others do.
@@ -91,20 +105,28 @@ impl<'a> Share<'a> {
     /// # Errors
     /// When the store fails.
     pub async fn give(&mut self) -> Result<Slots, WorkerError> {
-        self.claimed = None;
+        self.renews = true;
         self.slots().await
     }
 
+    /// Whether it has got slots since this was asked last: whoever had them may have left something half-way.
+    pub fn has_gained(&mut self) -> bool {
+        std::mem::take(&mut self.has_gained)
+    }
+
     async fn renewed(&mut self, gives: bool) -> Result<SlotsShare, WorkerError> {
-        if self.takes_all {
-            return Ok(SlotsShare { slots: Slots::ALL, has_excess: false });
-        }
         let lease = lease(self.app);
-        if self.claimed.is_none_or(|claimed| claimed.elapsed() >= lease / RENEWALS) {
+        let age = self.claimed.map(|claimed| claimed.elapsed());
+        let lasted = self.takes_all || age.is_some_and(|age| age < lease);
+        let before = if lasted { self.share.slots } else { Slots::default() };
+        if self.takes_all {
+            self.share = SlotsShare { slots: Slots::ALL, has_excess: false };
+        } else if self.renews || age.is_none_or(|age| age >= lease / RENEWALS) {
             let claimed = Instant::now();
             self.share = self.claim(Some(lease), gives).await?;
-            self.claimed = Some(claimed);
+            (self.claimed, self.renews) = (Some(claimed), false);
         }
+        self.has_gained |= !self.share.slots.are_in(before);
         Ok(self.share)
     }
 
@@ -121,7 +143,7 @@ impl<'a> Share<'a> {
         self.takes_all |= since.elapsed() >= lease(self.app) / RENEWALS;
         super::pause(self.app, LOOK_AGAIN).await?;
         // They may have left.
-        self.claimed = None;
+        self.renews = true;
         Ok(())
     }
 

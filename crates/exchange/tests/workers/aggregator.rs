@@ -1,12 +1,15 @@
 //! Aggregation: large units, targets that cannot be paid, and refunds at the same time.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use batzen_crypto::{HashCode, Wtid};
-use batzen_exchange::rules::{Aggregate, Aggregated, Command, Outcome, Refusal, Trigger, read};
-use batzen_protocol::Money;
+use batzen_exchange::rules::{
+    Aggregate, Aggregated, Command, Lease, Outcome, Refusal, SlotsClaim, Trigger, read,
+};
 use batzen_protocol::payto::h_payto;
-use batzen_tables::exchange::{Aggregates, DepositTarget, Prepared};
+use batzen_protocol::{Duration, Money, Timestamp};
+use batzen_tables::exchange::{Aggregates, DepositTarget, LeaseJob, Prepared};
 
 use crate::world::{World, m, merchant, our_account, payto};
 
@@ -43,21 +46,7 @@ async fn a_unit_left_half_way_is_found_again() {
     let later = w.deposit("B", "42", &["2"; 3], 1_000).await;
     // An aggregator took the first part, which was all that was due, and was killed.
     let target = DepositTarget { h_payto: h_payto(&payto("42")), merchant_pub: merchant("B") };
-    let outcome = w
-        .submit(Command::Aggregate(Aggregate {
-            target,
-            method: "x-taler-bank".to_owned(),
-            account: our_account(),
-            until: w.now(),
-            deposits_max: 3,
-            trigger: Trigger::Due,
-            complete: false,
-            wtid: Wtid::random(),
-            request_uid: HashCode::random(),
-            kyc_hold: None,
-        }))
-        .await
-        .unwrap();
+    let outcome = w.submit(first_part(&w, target)).await.unwrap();
     assert!(matches!(outcome, Outcome::Aggregate(Aggregated::Transient { taken: 3, .. })));
     assert_eq!(w.aggregate().await.unwrap().done, 1, "nothing is due any more, and yet it is paid");
     w.transfer().await.unwrap();
@@ -67,6 +56,50 @@ async fn a_unit_left_half_way_is_found_again() {
         assert!(read::deposit(&w.app().store, &key).unwrap().unwrap().wtid.is_some(), "the rest rode along");
     }
     w.end().await;
+}
+
+#[tokio::test]
+async fn what_another_aggregator_left_half_way_is_found_by_who_gets_its_slots() {
+    let w = World::new().await;
+    w.deposit("B", "42", &["1"; 3], 0).await;
+    w.deposit("B", "42", &["2"; 3], 1_000).await;
+    let target = DepositTarget { h_payto: h_payto(&payto("42")), merchant_pub: merchant("B") };
+    // It has all slots, took the first part, which was all that was due, and was killed.
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let claim = SlotsClaim {
+        job: LeaseJob::Aggregator,
+        holder: 1,
+        now: Timestamp::from_secs(now),
+        lease: Some(Duration::from_secs(250)),
+        gives: true,
+    };
+    w.submit(Command::Lease(Lease::Slots(claim))).await.unwrap();
+    let outcome = w.submit(first_part(&w, target)).await.unwrap();
+    assert!(matches!(outcome, Outcome::Aggregate(Aggregated::Transient { taken: 3, .. })));
+    // What is due in its slots shows that it does nothing, and is taken from it; so is what it has left.
+    w.deposit("B", "43", &["1"], 0).await;
+    assert_eq!(w.aggregate().await.unwrap().done, 2);
+    w.transfer().await.unwrap();
+    let mut paid = w.paid().await;
+    paid.sort();
+    assert_eq!(paid, [("42".to_owned(), m("8.39")), ("43".to_owned(), m("0.89"))]);
+    w.end().await;
+}
+
+/// Takes in three deposits of a unit that has more.
+fn first_part(w: &World, target: DepositTarget) -> Command {
+    Command::Aggregate(Aggregate {
+        target,
+        method: "x-taler-bank".to_owned(),
+        account: our_account(),
+        until: w.now(),
+        deposits_max: 3,
+        trigger: Trigger::Due,
+        complete: false,
+        wtid: Wtid::random(),
+        request_uid: HashCode::random(),
+        kyc_hold: None,
+    })
 }
 
 #[tokio::test]
