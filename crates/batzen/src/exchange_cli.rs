@@ -13,9 +13,9 @@ use batzen_exchange::offline::{Offline, OfflineConfig, OfflineError};
 use batzen_exchange::rules::{DenomTable, totals};
 use batzen_exchange::service::{Exchange, StartError, StartOptions};
 use batzen_exchange::storage::{self, StoreConfig};
-use batzen_exchange::workers::{Sharing, WorkerError};
+use batzen_exchange::workers::{WorkerError, WorkerOptions};
 use batzen_http::{Client, ClientOptions};
-use batzen_protocol::Currency;
+use batzen_protocol::{Currency, Duration};
 use batzen_store::StoreError;
 use batzen_tables::exchange::AccountId;
 use clap::{Args, Subcommand};
@@ -153,6 +153,20 @@ struct WirewatchArgs {
     /// import the same rows, which count once
     #[arg(short, long, value_name = "N")]
     workers: Option<u32>,
+    /// End, with exit code 1, when a request of the bank's history fails, instead of asking again
+    #[arg(short, long)]
+    exit_on_error: bool,
+    /// How long the bank may wait for a first transfer, such as "30 s", up to an hour [default: 60 s]
+    #[arg(short = 'f', long, value_name = "DURATION", value_parser = duration)]
+    longpoll_timeout: Option<Duration>,
+    /// With --exit-on-error: an account that the bank does not know has no transfers yet
+    #[arg(short = 'I', long)]
+    ignore_not_found: bool,
+}
+
+/// A duration of the configuration dialect.
+fn duration(text: &str) -> Result<Duration, String> {
+    batzen_config::parse_duration(text).ok_or_else(|| "expected a duration such as 30 s".to_owned())
 }
 
 #[derive(Args)]
@@ -197,25 +211,32 @@ pub fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         ExchangeCommand::Serve(args) => services::block_on(serve(args)),
         ExchangeCommand::Offline(args) => services::block_on(offline(args)),
-        ExchangeCommand::Wirewatch(WirewatchArgs { worker, account, size, workers }) => {
-            let sharing = Sharing { shard_size: size, workers, account: None };
-            services::block_on(work(Worker::Wirewatch, worker, sharing, account.as_deref()))
+        ExchangeCommand::Wirewatch(args) => {
+            let options = WorkerOptions {
+                shard_size: args.size,
+                workers: args.workers,
+                account: None,
+                long_poll_ms: args.longpoll_timeout.map(|timeout| timeout.as_micros() / 1_000),
+                exits_on_error: args.exit_on_error,
+                ignores_not_found: args.ignore_not_found,
+            };
+            services::block_on(work(Worker::Wirewatch, args.worker, options, args.account.as_deref()))
         }
         ExchangeCommand::Aggregator(args) => {
             if args.kyc_off {
                 tracing::info!("there are no identification rules to switch off");
             }
-            services::block_on(work(Worker::Aggregator, args.worker, Sharing::default(), None))
+            services::block_on(work(Worker::Aggregator, args.worker, WorkerOptions::default(), None))
         }
         ExchangeCommand::Transfer(TransferArgs { worker, size, workers }) => {
-            let sharing = Sharing { shard_size: size, workers, account: None };
-            services::block_on(work(Worker::Transfer, worker, sharing, None))
+            let options = WorkerOptions { shard_size: size, workers, ..WorkerOptions::default() };
+            services::block_on(work(Worker::Transfer, worker, options, None))
         }
         ExchangeCommand::Closer(args) => {
-            services::block_on(work(Worker::Closer, args, Sharing::default(), None))
+            services::block_on(work(Worker::Closer, args, WorkerOptions::default(), None))
         }
         ExchangeCommand::Drain(args) => {
-            services::block_on(work(Worker::Drain, args, Sharing::default(), None))
+            services::block_on(work(Worker::Drain, args, WorkerOptions::default(), None))
         }
         ExchangeCommand::Dbinit(args) => database_cli::dbinit(&args),
         ExchangeCommand::Maintain(args) => database_cli::maintain(&args),
@@ -332,13 +353,16 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         eprintln!("exchange ready: {}", exchange.base_url());
         anyhow::Ok(())
     };
+    let all_served = async {
+        exchange.app().all_served().await;
+        eprintln!("batzen: as many requests as [exchange] MAX_REQUESTS says are served: the service ends");
+    };
     tokio::select! {
         biased;
         () = &mut stop => {}
-        outcome = ready => {
-            outcome?;
-            stop.await;
-        }
+        () = all_served => {}
+        // It goes on until one of the others does.
+        outcome = async { ready.await?; std::future::pending::<anyhow::Result<()>>().await } => outcome?,
     }
     exchange.shutdown().await.context("the exchange's store")?;
     Ok(ExitCode::SUCCESS)
@@ -362,7 +386,7 @@ async fn work_on_database(
     worker: Worker,
     config: ExchangeConfig,
     (is_test, clock): (bool, Arc<dyn Clock>),
-    sharing: Sharing,
+    options: WorkerOptions,
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<ExitCode> {
     let name = worker.name();
@@ -372,10 +396,10 @@ async fn work_on_database(
     let (stopped, ended) = {
         let work = async {
             if is_test {
-                worker.run_until_idle(&core, sharing).await.map(Some)
+                worker.run_until_idle(&core, options).await.map(Some)
             } else {
                 eprintln!("{name}: working on the database");
-                worker.serve(&core, sharing).await.map(|()| None)
+                worker.serve(&core, options).await.map(|()| None)
             }
         };
         tokio::pin!(work, stop);
@@ -402,7 +426,7 @@ async fn work_on_database(
 async fn work(
     worker: Worker,
     args: WorkerArgs,
-    mut sharing: Sharing,
+    mut options: WorkerOptions,
     account: Option<&str>,
 ) -> anyhow::Result<ExitCode> {
     let stop = services::stop_signal()?;
@@ -411,10 +435,10 @@ async fn work(
         set_data(&mut ini, data)?;
     }
     let config = ExchangeConfig::from_ini(&ini)?;
-    sharing.account = account.map(|section| watched(&config, section)).transpose()?;
+    options.account = account.map(|section| watched(&config, section)).transpose()?;
     if config.store.is_database() {
         let clock = args.common.timetravel.clock();
-        return work_on_database(worker, config, (args.test, clock), sharing, stop).await;
+        return work_on_database(worker, config, (args.test, clock), options, stop).await;
     }
     let socket = worker_link::socket(&config.runtime_dir);
     let name = worker.name();
@@ -424,7 +448,7 @@ async fn work(
         loop {
             let serve = async {
                 // Services and workers may be started in any order.
-                while !worker_link::serve_in_service(&socket, worker, sharing).await? {
+                while !worker_link::serve_in_service(&socket, worker, options).await? {
                     tokio::time::sleep(SETUP_PAUSE).await;
                 }
                 anyhow::Ok(())
@@ -441,16 +465,16 @@ async fn work(
             }
         }
     }
-    if let Some(progress) = worker_link::run_in_service(&socket, worker, sharing).await? {
+    if let Some(progress) = worker_link::run_in_service(&socket, worker, options).await? {
         tracing::info!(?progress, "{name} is idle, in the running service");
         return Ok(ExitCode::SUCCESS);
     }
     // Nobody needs to reach it: any port will do.
     let config =
         ExchangeConfig { listen: ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port: 0 }, ..config };
-    let options =
+    let start =
         StartOptions { clock: args.common.timetravel.clock(), workers: false, ..StartOptions::default() };
-    let exchange = match Exchange::start(config, options).await {
+    let exchange = match Exchange::start(config, start).await {
         Err(StartError::Store(StoreError::InUse(dir))) => bail!(
             "the store {} is in use by a service that does not listen at {}; it runs the {name} by itself",
             dir.display(),
@@ -460,7 +484,7 @@ async fn work(
     };
     let progress = tokio::select! {
         () = &mut stop => None,
-        progress = worker.run_until_idle(exchange.app(), sharing) => Some(progress),
+        progress = worker.run_until_idle(exchange.app(), options) => Some(progress),
     };
     exchange.shutdown().await.context("the exchange's store")?;
     match progress {

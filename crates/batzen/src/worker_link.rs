@@ -1,8 +1,8 @@
 //! How worker programs hand their work to the service: with the embedded store only the service has the store open.
 //!
-//! The service listens on a local socket in the runtime directory. A program sends one line: `run NAME SIZE WORKERS ACCOUNT` (each
-//! a number or `-`) is answered, once the worker has nothing left to do, by `ok DONE SET-ASIDE DEFERRED` or `error REASON`;
-//! `serve NAME SIZE WORKERS ACCOUNT` is answered by `ok` at once, and the worker then runs until the service ends (`end`) or the worker
+//! The service listens on a local socket in the runtime directory. A program sends one line: `run NAME SIZE WORKERS ACCOUNT
+//! LONG-POLL-MS FLAGS` (each a number or `-`) is answered, once the worker has nothing left to do, by `ok DONE SET-ASIDE DEFERRED`
+//! or `error REASON`; `serve` with the same words is answered by `ok` at once, and the worker then runs until the service ends (`end`) or the worker
 //! fails (`error REASON`). Either way it ends with the program: who is killed leaves no worker, and nothing claimed, behind.
 
 use std::io;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use batzen_exchange::core::Core;
 use batzen_exchange::service::Exchange;
 use batzen_exchange::workers::{
-    Progress, Sharing, WorkerError, aggregator, closer, drain, transfer, wirewatch,
+    Progress, WorkerError, WorkerOptions, aggregator, closer, drain, transfer, wirewatch,
 };
 use batzen_tables::exchange::AccountId;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -58,11 +58,11 @@ impl Worker {
     ///
     /// # Errors
     /// What keeps it from that.
-    pub async fn run_until_idle(self, app: &Core, sharing: Sharing) -> Result<Progress, WorkerError> {
+    pub async fn run_until_idle(self, app: &Core, options: WorkerOptions) -> Result<Progress, WorkerError> {
         match self {
-            Self::Wirewatch => wirewatch::share_until_idle(app, sharing).await,
+            Self::Wirewatch => wirewatch::share_until_idle(app, options).await,
             Self::Aggregator => aggregator::run_until_idle(app).await,
-            Self::Transfer => transfer::share_until_idle(app, sharing).await,
+            Self::Transfer => transfer::share_until_idle(app, options).await,
             Self::Closer => closer::run_until_idle(app).await,
             Self::Drain => drain::run_until_idle(app).await,
         }
@@ -72,11 +72,11 @@ impl Worker {
     ///
     /// # Errors
     /// What keeps it from that.
-    pub async fn serve(self, app: &Core, sharing: Sharing) -> Result<(), WorkerError> {
+    pub async fn serve(self, app: &Core, options: WorkerOptions) -> Result<(), WorkerError> {
         match self {
-            Self::Wirewatch => wirewatch::serve(app, sharing).await,
+            Self::Wirewatch => wirewatch::serve(app, options).await,
             Self::Aggregator => aggregator::serve(app).await,
-            Self::Transfer => transfer::serve(app, sharing).await,
+            Self::Transfer => transfer::serve(app, options).await,
             Self::Closer => closer::serve(app).await,
             Self::Drain => drain::serve(app).await,
         }
@@ -138,7 +138,7 @@ pub fn serve(app: &Arc<Exchange>) -> io::Result<()> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Order {
     worker: Worker,
-    sharing: Sharing,
+    options: WorkerOptions,
     /// Until there is nothing left to do; else until the service ends.
     until_idle: bool,
 }
@@ -149,9 +149,17 @@ impl Order {
             number.map_or_else(|| "-".to_owned(), |number| number.to_string())
         }
         let verb = if self.until_idle { "run" } else { "serve" };
-        let Sharing { shard_size, workers, account } = self.sharing;
-        let account = account.map(|account| u64::from_be_bytes(account.0));
-        format!("{verb} {} {} {} {}\n", self.worker.name(), text(shard_size), text(workers), text(account))
+        let options = self.options;
+        let account = options.account.map(|account| u64::from_be_bytes(account.0));
+        let flags = u8::from(options.exits_on_error) | u8::from(options.ignores_not_found) << 1;
+        let words = [
+            text(options.shard_size),
+            text(options.workers),
+            text(account),
+            text(options.long_poll_ms),
+            text(Some(flags)),
+        ];
+        format!("{verb} {} {}\n", self.worker.name(), words.join(" "))
     }
 
     fn read(line: &str) -> Option<Self> {
@@ -168,8 +176,12 @@ impl Order {
         let worker = Worker::ALL.into_iter().find(|worker| worker.name() == name)?;
         let (shard_size, workers) = (number(words.next())?, number(words.next())?);
         let account = number::<u64>(words.next())?.map(|account| AccountId(account.to_be_bytes()));
-        let sharing = Sharing { shard_size, workers, account };
-        Some(Self { worker, sharing, until_idle })
+        let long_poll_ms = number(words.next())?;
+        let flags = number::<u8>(words.next())?.unwrap_or(0);
+        let (exits_on_error, ignores_not_found) = (flags & 1 != 0, flags & 2 != 0);
+        let options =
+            WorkerOptions { shard_size, workers, account, long_poll_ms, exits_on_error, ignores_not_found };
+        Some(Self { worker, options, until_idle })
     }
 }
 
@@ -181,16 +193,16 @@ async fn answer(app: &Arc<Exchange>, stream: UnixStream) -> io::Result<()> {
     let Some(order) = Order::read(line.trim()) else {
         return writer.write_all(b"error no such worker\n").await;
     };
-    let Order { worker, sharing, until_idle } = order;
+    let Order { worker, options, until_idle } = order;
     if !until_idle {
         writer.write_all(b"ok\n").await?;
     }
     let work = async {
         let ended = if until_idle {
-            let Progress { done, set_aside, deferred } = worker.run_until_idle(app, sharing).await?;
+            let Progress { done, set_aside, deferred } = worker.run_until_idle(app, options).await?;
             format!("ok {done} {set_aside} {deferred}\n")
         } else {
-            worker.serve(app, sharing).await?;
+            worker.serve(app, options).await?;
             "end\n".to_owned()
         };
         Ok::<_, WorkerError>(ended)
@@ -215,10 +227,10 @@ async fn answer(app: &Arc<Exchange>, stream: UnixStream) -> io::Result<()> {
 pub async fn run_in_service(
     socket: &Path,
     worker: Worker,
-    sharing: Sharing,
+    options: WorkerOptions,
 ) -> anyhow::Result<Option<Progress>> {
     let Ok(mut stream) = UnixStream::connect(socket).await else { return Ok(None) };
-    stream.write_all(Order { worker, sharing, until_idle: true }.line().as_bytes()).await?;
+    stream.write_all(Order { worker, options, until_idle: true }.line().as_bytes()).await?;
     let mut reply = String::new();
     BufReader::new(stream.take(LINE_MAX)).read_line(&mut reply).await?;
     let reply = reply.trim_end();
@@ -239,9 +251,9 @@ pub async fn run_in_service(
 ///
 /// # Errors
 /// What kept the worker from its work, or a connection that broke.
-pub async fn serve_in_service(socket: &Path, worker: Worker, sharing: Sharing) -> anyhow::Result<bool> {
+pub async fn serve_in_service(socket: &Path, worker: Worker, options: WorkerOptions) -> anyhow::Result<bool> {
     let Ok(mut stream) = UnixStream::connect(socket).await else { return Ok(false) };
-    stream.write_all(Order { worker, sharing, until_idle: false }.line().as_bytes()).await?;
+    stream.write_all(Order { worker, options, until_idle: false }.line().as_bytes()).await?;
     let mut replies = String::new();
     stream.take(LINE_MAX).read_to_string(&mut replies).await?;
     if let Some(reason) = replies.lines().find_map(|line| line.strip_prefix("error ")) {
@@ -260,13 +272,20 @@ mod tests {
             for (shard_size, workers) in [(None, None), (Some(1), Some(0)), (Some(u64::MAX), None)] {
                 for until_idle in [true, false] {
                     let account = until_idle.then_some(AccountId([200; 8]));
-                    let sharing = Sharing { shard_size, workers, account };
-                    let order = Order { worker, sharing, until_idle };
+                    let options = WorkerOptions {
+                        shard_size,
+                        workers,
+                        account,
+                        long_poll_ms: workers.map(|_| 1_000),
+                        exits_on_error: until_idle,
+                        ignores_not_found: shard_size.is_some(),
+                    };
+                    let order = Order { worker, options, until_idle };
                     assert_eq!(Order::read(order.line().trim()), Some(order));
                 }
             }
         }
-        let plain = Order { worker: Worker::Closer, sharing: Sharing::default(), until_idle: true };
+        let plain = Order { worker: Worker::Closer, options: WorkerOptions::default(), until_idle: true };
         assert_eq!(Order::read("run closer"), Some(plain));
         for line in ["", "run", "run router", "stop closer", "run transfer x 1", "run transfer 1 -1"] {
             assert_eq!(Order::read(line), None, "{line}");

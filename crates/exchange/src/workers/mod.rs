@@ -98,9 +98,9 @@ pub struct Progress {
     pub deferred: u64,
 }
 
-/// How workers of one kind that run at the same time share their work.
+/// What a worker can be told, beside the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Sharing {
+pub struct WorkerOptions {
     /// How much a worker takes at once, at least 1: bank rows by the distance of their ids (wirewatch), transfers (transfer).
     /// None: what suits.
     pub shard_size: Option<u64>,
@@ -109,6 +109,12 @@ pub struct Sharing {
     pub workers: Option<u32>,
     /// The account to watch (wirewatch); none: all of them.
     pub account: Option<AccountId>,
+    /// How long the bank may wait for a first row (wirewatch), in milliseconds. None: a minute.
+    pub long_poll_ms: Option<u64>,
+    /// Whether a failure of the bank ends the watch (wirewatch); else it is asked again.
+    pub exits_on_error: bool,
+    /// Whether an account that the bank does not know is no failure (wirewatch): it has no rows yet.
+    pub ignores_not_found: bool,
 }
 
 /// How long a worker goes on.

@@ -32,7 +32,7 @@ use tokio::time::Instant;
 use super::leases::{self, Share};
 use super::looks::{self, Look, NextLook};
 use super::{
-    Aside, Mode, Progress, Sharing, WorkerError, check_drain, client, debit_accounts, gateway, growing,
+    Aside, Mode, Progress, WorkerError, WorkerOptions, check_drain, client, debit_accounts, gateway, growing,
     idle_interval, pause, queues, read,
 };
 use crate::core::Core;
@@ -63,15 +63,15 @@ const FAILURES_IN_A_ROW: u32 = 8;
 /// # Errors
 /// [`WorkerError::Bank`] when the bank fails again and again on one of them. The others are still tried.
 pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
-    share_until_idle(app, Sharing::default()).await
+    share_until_idle(app, WorkerOptions::default()).await
 }
 
 /// The same as one of several workers.
 ///
 /// # Errors
 /// As [`run_until_idle`].
-pub async fn share_until_idle(app: &Core, sharing: Sharing) -> Result<Progress, WorkerError> {
-    let mut transfers = Transfers::new(app, Mode::UntilIdle, sharing)?;
+pub async fn share_until_idle(app: &Core, options: WorkerOptions) -> Result<Progress, WorkerError> {
+    let mut transfers = Transfers::new(app, Mode::UntilIdle, options)?;
     transfers.until_idle().await?;
     transfers.share.leave().await;
     match transfers.gave_up {
@@ -84,14 +84,14 @@ pub async fn share_until_idle(app: &Core, sharing: Sharing) -> Result<Progress, 
 ///
 /// # Errors
 /// When the store fails.
-pub async fn serve(app: &Core, sharing: Sharing) -> Result<(), WorkerError> {
-    Transfers::new(app, Mode::Service, sharing)?.run().await
+pub async fn serve(app: &Core, options: WorkerOptions) -> Result<(), WorkerError> {
+    Transfers::new(app, Mode::Service, options)?.run().await
 }
 
 /// Has transfers executed until the service ends.
 pub(super) async fn run(app: &Core) -> Result<(), WorkerError> {
     // What is in flight at the end is dropped; the bank will be asked again.
-    Transfers::new(app, Mode::Service, Sharing::default())?.run().await
+    Transfers::new(app, Mode::Service, WorkerOptions::default())?.run().await
 }
 
 /// What the bank said to one attempt.
@@ -143,7 +143,7 @@ struct Open {
 struct Transfers<'a> {
     app: &'a Core,
     mode: Mode,
-    sharing: Sharing,
+    options: WorkerOptions,
     share: Share<'a>,
     /// Its share of the queue when a page was read last.
     slots: Slots,
@@ -173,7 +173,7 @@ struct Transfers<'a> {
 }
 
 impl<'a> Transfers<'a> {
-    fn new(app: &'a Core, mode: Mode, sharing: Sharing) -> Result<Self, WorkerError> {
+    fn new(app: &'a Core, mode: Mode, options: WorkerOptions) -> Result<Self, WorkerError> {
         let mut gateways = HashMap::new();
         for account in debit_accounts(app) {
             if let Some(config) = &account.config.gateway {
@@ -185,11 +185,11 @@ impl<'a> Transfers<'a> {
         }
         let job = LeaseJob::Transfer;
         let share =
-            if sharing.workers == Some(0) { Share::all(app, mode, job) } else { Share::new(app, mode, job) };
+            if options.workers == Some(0) { Share::all(app, mode, job) } else { Share::new(app, mode, job) };
         Ok(Self {
             app,
             mode,
-            sharing,
+            options,
             share,
             slots: Slots::default(),
             gateways,
@@ -311,7 +311,7 @@ impl<'a> Transfers<'a> {
             }
             Look::New => self.seen.clone(),
         };
-        let size = self.sharing.shard_size.map(|size| usize::try_from(size).unwrap_or(PAGE_MAX));
+        let size = self.options.shard_size.map(|size| usize::try_from(size).unwrap_or(PAGE_MAX));
         let mut launched = 0;
         let mut oldest = None;
         let mut still_open = HashSet::new();

@@ -6,27 +6,26 @@
 //! cursor as far as the ranges before permit. Every row is booked once however often it is reported, so the process may end at
 //! any time, and the cursor never passes a row that was not looked at. (Ids are compared, not counted: gaps are normal.) While a full page is being booked, the next one is fetched.
 
+mod pages;
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use batzen_http::gateway::{HistoryQuery, IncomingRow, WireGatewayClient};
 use batzen_http::{Client, ClientError};
-use batzen_protocol::payto::h_payto;
 use batzen_tables::exchange::AccountId;
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
 use super::leases;
 use super::{
-    Mode, Progress, Sharing, WorkerError, check_drain, client, decide, gateway, idle_interval, pause, read,
+    Mode, Progress, WorkerError, WorkerOptions, check_drain, client, decide, gateway, idle_interval, pause,
+    read,
 };
 use crate::config::AccountConfig;
 use crate::core::Core;
 use crate::rules::leases::front;
-use crate::rules::{
-    Command, Credit, Credits, Lease, Leased, Outcome, RangeClaim, RangeProgress, RangeState, Refusal,
-};
+use crate::rules::{Command, Lease, Leased, Outcome, RangeClaim, RangeState};
+use pages::Imported;
 
 /// Rows of a range that a watcher claims at once, by the distance of their ids, unless it is told otherwise.
 pub const SHARD_ROWS: u64 = 65_536;
@@ -36,16 +35,14 @@ const STANDBY_LOOK: Duration = Duration::from_millis(500);
 const STANDBY_RENEW: Duration = Duration::from_secs(20);
 /// Rows asked for at once.
 const PAGE_ROWS: usize = 8_192;
-/// Credits booked by one command, so that payments behind it in the lane do not wait long.
-const COMMAND_CREDITS: usize = 1_024;
-/// Commands on their way: one is executed while the other one waits.
-const COMMANDS_IN_FLIGHT: usize = 2;
 /// A page of at least so many rows that is as large as the one before is full, too: the bank gives no larger ones.
 const BANK_PAGE_ROWS_MIN: usize = 128;
 /// How often is looked whether others have imported what comes first.
 const OTHERS_PAUSE: Duration = Duration::from_millis(50);
-/// How long the bank may wait for a first row.
+/// How long the bank may wait for a first row, unless the watcher is told otherwise ...
 const LONG_POLL: Duration = Duration::from_secs(60);
+/// ... and at most.
+const LONG_POLL_MAX: Duration = Duration::from_secs(3_600);
 /// After a page that was not full, the bank gets this long at least to collect the next one.
 const PAGE_PAUSE_MIN: Duration = Duration::from_millis(5);
 /// ... and this long at most.
@@ -56,8 +53,8 @@ pub(super) fn accounts(app: &Core) -> impl Iterator<Item = &AccountConfig> {
     app.config.accounts.iter().filter(|account| account.enable_credit && account.gateway.is_some())
 }
 
-fn is_asked_for(account: &AccountConfig, sharing: Sharing) -> bool {
-    sharing.account.is_none_or(|id| id == AccountId::of_payto(&account.payto_uri))
+fn is_asked_for(account: &AccountConfig, options: WorkerOptions) -> bool {
+    options.account.is_none_or(|id| id == AccountId::of_payto(&account.payto_uri))
 }
 
 /// Imports everything that the bank has, on all watched accounts. An account that the bank does not know (yet) has nothing.
@@ -65,17 +62,17 @@ fn is_asked_for(account: &AccountConfig, sharing: Sharing) -> bool {
 /// # Errors
 /// [`WorkerError::Bank`] when it fails again and again, [`WorkerError::Disorder`]; what was imported before stays.
 pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
-    share_until_idle(app, Sharing::default()).await
+    share_until_idle(app, WorkerOptions::default()).await
 }
 
 /// The same as one of several watchers.
 ///
 /// # Errors
 /// As [`run_until_idle`].
-pub async fn share_until_idle(app: &Core, sharing: Sharing) -> Result<Progress, WorkerError> {
+pub async fn share_until_idle(app: &Core, options: WorkerOptions) -> Result<Progress, WorkerError> {
     let mut progress = Progress::default();
-    for account in accounts(app).filter(|account| is_asked_for(account, sharing)) {
-        let watch = Watch::new(app, account, Mode::UntilIdle, sharing)?;
+    for account in accounts(app).filter(|account| is_asked_for(account, options)) {
+        let watch = Watch::new(app, account, Mode::UntilIdle, options)?;
         tokio::select! {
             biased;
             () = app.drain.draining() => return Err(WorkerError::Stopped),
@@ -95,20 +92,20 @@ fn retries(error: &ClientError) -> bool {
 ///
 /// # Errors
 /// What keeps it from that.
-pub async fn serve(app: &Core, sharing: Sharing) -> Result<(), WorkerError> {
+pub async fn serve(app: &Core, options: WorkerOptions) -> Result<(), WorkerError> {
     let watches = accounts(app)
-        .filter(|account| is_asked_for(account, sharing))
-        .map(|account| watch(app, account, sharing));
+        .filter(|account| is_asked_for(account, options))
+        .map(|account| watch(app, account, options));
     futures_util::future::try_join_all(watches).await.map(|_| ())
 }
 
 /// Watches one account until the service ends.
 pub(super) async fn run(app: &Core, account: &AccountConfig) -> Result<(), WorkerError> {
-    watch(app, account, Sharing::default()).await
+    watch(app, account, WorkerOptions::default()).await
 }
 
-async fn watch(app: &Core, account: &AccountConfig, sharing: Sharing) -> Result<(), WorkerError> {
-    let watch = Watch::new(app, account, Mode::Service, sharing)?;
+async fn watch(app: &Core, account: &AccountConfig, options: WorkerOptions) -> Result<(), WorkerError> {
+    let watch = Watch::new(app, account, Mode::Service, options)?;
     let ended = tokio::select! {
         biased;
         () = app.drain.draining() => Ok(()),
@@ -131,24 +128,6 @@ struct Ahead {
     answer: Result<Answer, ClientError>,
 }
 
-/// The part of a page that belongs to a range.
-struct Part<'a> {
-    rows: &'a [IncomingRow],
-    /// Its last row, or the end of the range if that is reached.
-    latest: u64,
-    /// If the end of the range is reached: up to where there are no more rows.
-    seen_until: Option<u64>,
-}
-
-/// What became of a page.
-#[derive(Default)]
-struct Imported {
-    booked: u64,
-    set_aside: u64,
-    /// How the range stands after it; none: it is complete.
-    range: Option<RangeState>,
-}
-
 /// A range that is leased.
 struct Held {
     range: RangeState,
@@ -169,7 +148,7 @@ struct Watch<'a> {
     id: AccountId,
     gateway: WireGatewayClient,
     mode: Mode,
-    sharing: Sharing,
+    options: WorkerOptions,
     holder: u64,
     is_missing: AtomicBool,
     /// Rows of the last page.
@@ -181,7 +160,7 @@ impl<'a> Watch<'a> {
         app: &'a Core,
         account: &'a AccountConfig,
         mode: Mode,
-        sharing: Sharing,
+        options: WorkerOptions,
     ) -> Result<Self, WorkerError> {
         let client: Client = client(&account.section, 1)?;
         let config = account.gateway.as_ref().expect("watched accounts have a gateway");
@@ -193,7 +172,7 @@ impl<'a> Watch<'a> {
             id,
             gateway,
             mode,
-            sharing,
+            options,
             holder: leases::holder(),
             is_missing: AtomicBool::new(false),
             last_rows: AtomicUsize::new(0),
@@ -204,13 +183,24 @@ impl<'a> Watch<'a> {
         WorkerError::Bank { section: self.account.section.clone(), source: source.into() }
     }
 
+    /// How long the bank may wait for a first row.
+    fn long_poll(&self) -> Duration {
+        self.options.long_poll_ms.map_or(LONG_POLL, Duration::from_millis).min(LONG_POLL_MAX)
+    }
+
+    /// Whether the watch ends because of what the bank has answered.
+    fn exits(&self, error: &ClientError) -> bool {
+        let is_ignored = self.options.ignores_not_found && error.status() == Some(404);
+        self.options.exits_on_error && !is_ignored
+    }
+
     fn idle(&self) -> Duration {
         idle_interval(self.app.config.workers.wirewatch_idle_sleep)
     }
 
     /// How long to hold a range now: for a random time, so that watchers do not move in step.
     fn lease(&self) -> Duration {
-        if self.sharing.workers == Some(0) {
+        if self.options.workers == Some(0) {
             return Duration::ZERO;
         }
         let longest = leases::lease(self.app);
@@ -225,7 +215,7 @@ impl<'a> Watch<'a> {
             holder: self.holder,
             now: leases::now(),
             lease: lease.map(leases::length),
-            size: self.sharing.shard_size.unwrap_or(SHARD_ROWS),
+            size: self.options.shard_size.unwrap_or(SHARD_ROWS),
         };
         match decide(self.app, self.mode, Command::Lease(Lease::Range(claim))).await? {
             Ok(Outcome::Lease(Leased::Range(range))) => Ok(range),
@@ -300,6 +290,7 @@ impl<'a> Watch<'a> {
                         let nothing = match self.fetch_after(front, 1, Duration::ZERO).await {
                             Ok(Answer::Rows(rows)) => rows.is_empty(),
                             Ok(Answer::NoAccount) => true,
+                            Err(error) if self.exits(&error) => return Err(self.bank_error(error)),
                             // Whoever is at it meets the same.
                             Err(_) => false,
                         };
@@ -315,7 +306,7 @@ impl<'a> Watch<'a> {
                 }
                 Err(source) => {
                     failures += 1;
-                    if self.mode.gives_up_after(failures) || !retries(&source) {
+                    if self.exits(&source) || self.mode.gives_up_after(failures) || !retries(&source) {
                         return Err(self.bank_error(source));
                     }
                     pause(self.app, self.mode.pause(failures)).await?;
@@ -325,7 +316,7 @@ impl<'a> Watch<'a> {
     }
 
     async fn run(&self) -> Result<(), WorkerError> {
-        let idle = self.idle();
+        let (idle, long_poll) = (self.idle(), self.long_poll());
         let mut held = self.claim().await?;
         let mut page_pause = PAGE_PAUSE_MIN;
         let (mut failures, mut empty) = (0u32, 0u32);
@@ -339,7 +330,7 @@ impl<'a> Watch<'a> {
             let answer = match self.fetched(&mut ahead, &held) {
                 Some(answer) => answer,
                 None => tokio::select! {
-                    answer = self.fetch(&held, LONG_POLL) => answer,
+                    answer = self.fetch(&held, long_poll) => answer,
                     // While others would take the range over, it is held on to.
                     () = tokio::time::sleep_until(held.until), if held.range.has_others && held.range.is_first => {
                         continue;
@@ -364,6 +355,7 @@ impl<'a> Watch<'a> {
                     pause(self.app, idle).await?;
                     continue;
                 }
+                Err(error) if self.exits(&error) => return Err(self.bank_error(error)),
                 Err(error) => {
                     failures = failures.saturating_add(1);
                     tracing::warn!(account = %self.account.section, %error, failures, "the bank's history failed");
@@ -375,6 +367,7 @@ impl<'a> Watch<'a> {
             let before = held.range.latest;
             match self.part(&held, &rows) {
                 Ok(_) => (_, held, ahead) = self.import_and_fetch(held, &rows).await?,
+                Err(error) if self.options.exits_on_error => return Err(error),
                 Err(error) => {
                     // Nobody can say what else is wrong with such a history: nothing of it is used. Should the bank mend
                     // it, we go on.
@@ -397,8 +390,8 @@ impl<'a> Watch<'a> {
             } else {
                 // A bank that waits has waited. One that does not is asked ever less often.
                 page_pause = PAGE_PAUSE_MIN;
-                let until = asked + idle.saturating_mul(2u32.saturating_pow(empty)).min(LONG_POLL);
-                empty = if asked.elapsed() < LONG_POLL / 2 { empty.saturating_add(1) } else { 0 };
+                let until = asked + idle.saturating_mul(2u32.saturating_pow(empty)).min(long_poll.max(idle));
+                empty = if asked.elapsed() < long_poll / 2 { empty.saturating_add(1) } else { 0 };
                 pause(self.app, until.saturating_duration_since(Instant::now())).await?;
             }
         }
@@ -434,6 +427,10 @@ impl<'a> Watch<'a> {
             Ok(rows) => {
                 self.is_missing.store(false, Relaxed);
                 Ok(Answer::Rows(rows))
+            }
+            Err(error) if self.exits(&error) => {
+                self.app.metrics.workers.history_failures.inc();
+                Err(error)
             }
             Err(error) if error.status() == Some(404) => {
                 if !self.is_missing.load(Relaxed) {
@@ -486,162 +483,12 @@ impl<'a> Watch<'a> {
         if part.latest == held.range.latest && part.seen_until.is_none() {
             return Ok((imported, held, None));
         }
-        let is_kept = |range: &RangeState| range.is_ours || self.sharing.workers == Some(0);
+        let is_kept = |range: &RangeState| range.is_ours || self.options.workers == Some(0);
         held = match imported.range.filter(is_kept) {
             Some(range) => Held { range, until },
             None => self.claim().await?,
         };
         Ok((imported, held, ahead))
-    }
-
-    /// What of a page belongs to the range.
-    fn part<'r>(&self, held: &Held, rows: &'r [IncomingRow]) -> Result<Part<'r>, WorkerError> {
-        let mut last = None;
-        for id in rows.iter().filter_map(|row| row.row_id) {
-            if let Some(before) = last.replace(id).filter(|before| *before >= id) {
-                return Err(WorkerError::Disorder {
-                    section: self.account.section.clone(),
-                    before,
-                    after: id,
-                });
-            }
-        }
-        let beyond = rows.iter().position(|row| row.row_id.is_some_and(|id| id > held.range.end));
-        let seen_until = match beyond {
-            Some(index) => rows[index].row_id.map(|id| id - 1),
-            None => last.filter(|last| *last == held.range.end),
-        };
-        let rows = &rows[..beyond.unwrap_or(rows.len())];
-        let latest =
-            if seen_until.is_some() { held.range.end } else { last.unwrap_or(0).max(held.range.latest) };
-        Ok(Part { rows, latest, seen_until })
-    }
-
-    /// Books a page.
-    async fn import(&self, held: &Held, page: &Part<'_>, lease: Duration) -> Result<Imported, WorkerError> {
-        let (rows, before) = (page.rows, held.range.latest);
-        let mut imported = Imported::default();
-        let mut newest = None;
-        let moves = page.latest != before || page.seen_until.is_some();
-        let progress = || RangeProgress {
-            holder: self.holder,
-            now: leases::now(),
-            lease: leases::length(lease),
-            start: held.range.start,
-            latest: page.latest,
-            seen_until: page.seen_until,
-        };
-        let mut in_flight = FuturesUnordered::new();
-        let mut parts = rows.chunks(COMMAND_CREDITS).peekable();
-        while let Some(part) = parts.next() {
-            let mut credits = Vec::with_capacity(part.len());
-            for row in part {
-                match self.credit(row) {
-                    Ok(credit) => credits.push(credit),
-                    Err(reason) if row.row_id.is_none_or(|id| id > before) => {
-                        self.set_aside(row.row_id, &reason, &mut imported);
-                    }
-                    // Reported before.
-                    Err(_) => {}
-                }
-            }
-            newest = credits.last().map(|credit| credit.time).or(newest);
-            let is_last = parts.peek().is_none();
-            // The range comes further with the last part, when all others are booked.
-            let running = if is_last { 0 } else { COMMANDS_IN_FLIGHT - 1 };
-            while in_flight.len() > running {
-                if let Some(booked) = in_flight.next().await {
-                    Self::add(booked?, &mut imported);
-                }
-            }
-            let progress = (is_last && moves).then(progress);
-            if !credits.is_empty() || progress.is_some() {
-                in_flight.push(self.book_part(credits, progress));
-            }
-        }
-        if rows.is_empty() && moves {
-            // Nothing lies between what was imported and the end of the range.
-            in_flight.push(self.book_part(Vec::new(), Some(progress())));
-        }
-        while let Some(booked) = in_flight.next().await {
-            Self::add(booked?, &mut imported);
-        }
-        let metrics = &self.app.metrics.workers;
-        if !rows.is_empty() {
-            metrics.credit_pages.inc();
-        }
-        if let Some(time) = newest {
-            metrics.credit_lag_s.set(self.app.now().saturating_since(time).as_micros() / 1_000_000);
-        }
-        Ok(imported)
-    }
-
-    fn add(part: Imported, imported: &mut Imported) {
-        imported.booked += part.booked;
-        imported.set_aside += part.set_aside;
-        imported.range = imported.range.or(part.range);
-    }
-
-    /// Books a part of a page, and tells with it how far the range has come.
-    async fn book_part(
-        &self,
-        credits: Vec<Credit>,
-        range: Option<RangeProgress>,
-    ) -> Result<Imported, WorkerError> {
-        let mut imported = Imported::default();
-        let page = |credits, range| Credits { account: self.id, credits, cursor: 0, range };
-        match self.book(page(credits.clone(), range)).await? {
-            Ok(booked) => (imported.booked, imported.range) = booked,
-            // One of them would make its reserve larger than any amount: find it.
-            Err(refusal) => {
-                tracing::warn!(%refusal, "credits were refused, booking them one by one");
-                for credit in credits {
-                    let row = credit.bank_row;
-                    match self.book(page(vec![credit], None)).await? {
-                        Ok((booked, _)) => imported.booked += booked,
-                        Err(refusal) => self.set_aside(Some(row), &refusal.to_string(), &mut imported),
-                    }
-                }
-                let rest = self.book(page(Vec::new(), range)).await?;
-                (_, imported.range) = rest.map_err(|refusal| WorkerError::Refused(refusal.to_string()))?;
-            }
-        }
-        Ok(imported)
-    }
-
-    fn set_aside(&self, row: Option<u64>, reason: &str, imported: &mut Imported) {
-        tracing::error!(account = %self.account.section, row, reason, "a credit cannot be booked and is set aside");
-        self.app.metrics.workers.credits_set_aside.inc();
-        imported.set_aside += 1;
-    }
-
-    fn credit(&self, row: &IncomingRow) -> Result<Credit, String> {
-        let transaction = row.transaction.as_ref().map_err(Clone::clone)?;
-        let amount = transaction.amount.money_in(self.app.config.currency).map_err(|_| {
-            format!("{} for {} is another currency", transaction.amount, transaction.reserve_pub)
-        })?;
-        let payto_uri = transaction.debit_account.clone();
-        Ok(Credit {
-            bank_row: transaction.row_id,
-            reserve_pub: transaction.reserve_pub,
-            amount,
-            h_payto: h_payto(&payto_uri),
-            payto_uri,
-            time: transaction.date,
-        })
-    }
-
-    /// How many were booked now, and how the range stands.
-    async fn book(&self, page: Credits) -> Result<Result<(u64, Option<RangeState>), Refusal>, WorkerError> {
-        match decide(self.app, self.mode, Command::Credits(page)).await? {
-            Ok(Outcome::Credits(credited)) => {
-                self.app.notices.reserves_credited(&credited.reserves);
-                self.app.metrics.workers.credits.add(credited.booked as u64);
-                Ok(Ok((credited.booked as u64, credited.range)))
-            }
-            Ok(other) => panic!("credits were answered with {other:?}"),
-            Err(refusal) => Ok(Err(refusal)),
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use batzen_exchange::rules::{Command, TransferRetry};
-use batzen_exchange::workers::{Sharing, WorkerError, transfer};
+use batzen_exchange::workers::{WorkerError, WorkerOptions, transfer};
 use batzen_tables::exchange::Prepared;
 
 use crate::chaos::killed_when;
@@ -162,12 +162,12 @@ fn count_requests(w: &World) -> Arc<Mutex<HashMap<String, u32>>> {
     asked
 }
 
-async fn at_once(w: &World, workers: usize, sharing: Sharing) -> u64 {
+async fn at_once(w: &World, workers: usize, options: WorkerOptions) -> u64 {
     let tasks: Vec<_> = (0..workers)
         .map(|_| {
             let app = Arc::clone(w.app());
             tokio::spawn(async move {
-                let progress = transfer::share_until_idle(&app, sharing).await.unwrap();
+                let progress = transfer::share_until_idle(&app, options).await.unwrap();
                 (progress.done, batzen_exchange::rules::read::open_transfers(&app.store, 9).unwrap().len())
             })
         })
@@ -187,8 +187,8 @@ async fn several_workers_never_ask_for_the_same_transfer() {
         World::with(|_| {}, |config| config.workers.lease = batzen_protocol::Duration::from_secs(120)).await;
     w.prepare(150).await;
     let asked = count_requests(&w);
-    let sharing = Sharing { shard_size: Some(7), workers: None, account: None };
-    assert_eq!(at_once(&w, 4, sharing).await, 150);
+    let options = WorkerOptions { shard_size: Some(7), ..WorkerOptions::default() };
+    assert_eq!(at_once(&w, 4, options).await, 150);
     let asked = asked.lock().unwrap().clone();
     assert!(asked.len() == 150 && asked.values().all(|times| *times == 1), "{asked:?}");
     w.assert_paid(150).await;
@@ -199,8 +199,8 @@ async fn several_workers_never_ask_for_the_same_transfer() {
 async fn workers_that_hold_nothing_against_each_other_pay_once_all_the_same() {
     let w = World::new().await;
     w.prepare(60).await;
-    let sharing = Sharing { shard_size: Some(16), workers: Some(0), account: None };
-    assert!(at_once(&w, 3, sharing).await >= 60);
+    let options = WorkerOptions { shard_size: Some(16), workers: Some(0), ..WorkerOptions::default() };
+    assert!(at_once(&w, 3, options).await >= 60);
     w.assert_paid(60).await;
     w.end().await;
 }
@@ -211,7 +211,7 @@ async fn workers_that_hold_nothing_against_each_other_pay_once_all_the_same() {
 async fn killed_after_the_bank_has_answered_a_page_and_before_the_commit() {
     let w = World::new().await;
     w.prepare(40).await;
-    let sharing = Sharing { shard_size: Some(25), workers: None, account: None };
+    let options = WorkerOptions { shard_size: Some(25), ..WorkerOptions::default() };
     for worker in 0..2 {
         let executed = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&executed);
@@ -221,7 +221,7 @@ async fn killed_after_the_bank_has_answered_a_page_and_before_the_commit() {
         });
         // Nobody hears the bank's answers: dropped with all 25 requests on their way.
         let all_sent = || executed.load(Ordering::SeqCst) >= 25;
-        assert!(killed_when(all_sent, transfer::share_until_idle(w.app(), sharing)).await.is_none());
+        assert!(killed_when(all_sent, transfer::share_until_idle(w.app(), options)).await.is_none());
         assert_eq!(w.open_transfers(), 40, "worker {worker}: nothing is recorded");
     }
     // The bank goes on with what it has been asked for.

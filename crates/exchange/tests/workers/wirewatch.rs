@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use batzen_exchange::rules::read;
 use batzen_exchange::rules::totals::totals;
-use batzen_exchange::workers::{Sharing, WorkerError, wirewatch};
+use batzen_exchange::workers::{WorkerError, WorkerOptions, wirewatch};
 use batzen_protocol::{Money, Timestamp};
 use serde_json::{Value, json};
 
@@ -233,12 +233,12 @@ async fn watchers_share_a_history_by_ranges() {
             assert!(parameter(line, "delta").unwrap() <= size, "no more than a range at once");
             bank(line, body)
         });
-        let sharing = Sharing { shard_size: Some(size), workers, account: None };
+        let options = WorkerOptions { shard_size: Some(size), workers, ..WorkerOptions::default() };
         let tasks: Vec<_> = (0..watchers)
             .map(|_| {
                 let app = Arc::clone(w.app());
                 tokio::spawn(async move {
-                    let progress = wirewatch::share_until_idle(&app, sharing).await.unwrap();
+                    let progress = wirewatch::share_until_idle(&app, options).await.unwrap();
                     let wired_in = totals(&app.store, &app.rules.denoms).unwrap().wired_in;
                     assert_eq!(wired_in, m("90"), "who ends has seen all imported, by whomever");
                     progress.done
@@ -300,10 +300,10 @@ async fn the_cursor_waits_for_a_range_whose_watcher_was_killed() {
         }
         bank(line, body)
     });
-    let sharing = Sharing { shard_size: Some(50), workers: None, account: None };
+    let options = WorkerOptions { shard_size: Some(50), ..WorkerOptions::default() };
     let watch = || {
         let app = Arc::clone(w.app());
-        tokio::spawn(async move { wirewatch::share_until_idle(&app, sharing).await })
+        tokio::spawn(async move { wirewatch::share_until_idle(&app, options).await })
     };
     // One of them holds the first range, which the bank does not give; the other one does the rest.
     let first = watch();
@@ -319,5 +319,47 @@ async fn the_cursor_waits_for_a_range_whose_watcher_was_killed() {
     begin.store(1, Ordering::SeqCst);
     second.await.unwrap().unwrap();
     assert_eq!((w.totals().wired_in, w.cursor()), (m("20"), 200));
+    w.end_without_bank().await;
+}
+
+#[tokio::test]
+async fn a_watcher_ends_at_the_first_failure_if_it_is_told_to() {
+    let w = World::new().await;
+    let options = WorkerOptions { exits_on_error: true, ..WorkerOptions::default() };
+    let patient = WorkerOptions { ignores_not_found: true, ..options };
+    let is_bank_error = |ended: Result<(), WorkerError>| matches!(ended, Err(WorkerError::Bank { .. }));
+    // An account that the bank does not know is a failure, unless it is told otherwise; it comes into being later.
+    w.proxy.script(|_, _| Action::Answer(404, json!({ "code": 5110 }).to_string()));
+    let until_idle = async |options| wirewatch::share_until_idle(w.app(), options).await.map(drop);
+    assert!(is_bank_error(until_idle(options).await));
+    until_idle(patient).await.unwrap();
+    until_idle(WorkerOptions::default()).await.unwrap();
+    assert!(is_bank_error(wirewatch::serve(w.app(), options).await));
+    // Others are, whatever the account.
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    w.proxy.script(move |_, _| {
+        count.fetch_add(1, Ordering::SeqCst);
+        Action::Answer(500, "{}".to_owned())
+    });
+    assert!(is_bank_error(until_idle(patient).await));
+    assert!(is_bank_error(wirewatch::serve(w.app(), patient).await));
+    assert_eq!(asked.load(Ordering::SeqCst), 2, "neither asks again");
+    w.end_without_bank().await;
+}
+
+#[tokio::test]
+async fn the_bank_waits_as_long_as_a_watcher_is_told() {
+    let w = World::new().await;
+    let options =
+        WorkerOptions { long_poll_ms: Some(7_000), exits_on_error: true, ..WorkerOptions::default() };
+    let asked = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&asked);
+    w.proxy.script(move |line, _| {
+        seen.store(parameter(line, "long_poll_ms").unwrap() as usize, Ordering::SeqCst);
+        Action::Answer(500, "{}".to_owned())
+    });
+    assert!(wirewatch::serve(w.app(), options).await.is_err());
+    assert_eq!(asked.load(Ordering::SeqCst), 7_000);
     w.end_without_bank().await;
 }
