@@ -29,7 +29,6 @@ pub enum KeyKind {
 }
 
 /// One key as stored.
-#[derive(Debug)]
 pub struct StoredKey {
     /// When its use begins, in whole seconds: the file's name.
     pub anchor: Timestamp,
@@ -37,6 +36,12 @@ pub struct StoredKey {
     pub duration: Duration,
     /// The private key in the encoding of its kind.
     pub secret: Zeroizing<Vec<u8>>,
+}
+
+impl std::fmt::Debug for StoredKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoredKey").field("anchor", &self.anchor).finish_non_exhaustive()
+    }
 }
 
 /// Why key files cannot be used.
@@ -113,8 +118,9 @@ pub fn create_private_file(path: &Path, content: &[u8]) -> Result<bool, KeyFileE
 /// The name of the file in a directory of keys that is locked by whoever changes them.
 const LOCK_FILE: &str = ".lock";
 
-/// Opens the lock of a directory of keys.
+/// Opens the lock of a directory of keys, which is created if somebody has removed it.
 pub fn open_lock(directory: &Path) -> Result<File, KeyFileError> {
+    create_private_directory(directory)?;
     let path = directory.join(LOCK_FILE);
     let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
     file.map_err(at(&path))
@@ -259,6 +265,7 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(fs::metadata(&directory).unwrap().permissions().mode() & 0o777, 0o700);
         let loaded = load(&directory, KeyKind::Rsa, true).unwrap();
+        assert!(!format!("{loaded:?}").contains("99"), "secrets are not printed");
         let seen: Vec<_> = loaded.iter().map(|key| (key.anchor.as_secs().unwrap(), key.secret[0])).collect();
         assert_eq!(seen, [(4, 4), (30, 99), (200, 200)]);
         assert_eq!(loaded[0].duration, Duration::from_secs(77));

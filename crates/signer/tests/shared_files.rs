@@ -93,4 +93,12 @@ async fn two_processes_make_each_key_once() {
     assert_eq!(keys(&one), keys(&two));
     assert_eq!(keys(&one), keys(&open()));
     assert!(keys(&one).is_disjoint(&BTreeSet::from([revoked.to_string(), signing.to_string()])));
+
+    // An operator may remove all of them under running services: they go on, and what comes next is new.
+    for name in ["rsa", "cs", "eddsa"] {
+        std::fs::remove_dir_all(dir.path().join(name).join("keys")).unwrap();
+    }
+    let held = keys(&one);
+    one.refresh().await.unwrap();
+    assert_eq!(keys(&one), held);
 }

@@ -97,7 +97,11 @@ impl SecurityModules {
     fn take_up_sections(&self, cipher: Cipher, cleans: bool) -> Result<(), KeyError> {
         let root = self.directory(cipher);
         let io = |source| KeyFileError::Io { path: root.clone(), source };
-        for entry in std::fs::read_dir(root).map_err(io)? {
+        let entries = match std::fs::read_dir(root) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            entries => entries.map_err(io)?,
+        };
+        for entry in entries {
             let entry = entry.map_err(io)?;
             let Ok(section) = entry.file_name().into_string() else { continue };
             if !entry.path().is_dir() || section.starts_with('.') {
