@@ -26,6 +26,8 @@ const ORDERED: u8 = 3;
 const BUFFER_BYTES: usize = 1 << 20;
 /// So much is written and synced at once: commits wait behind a piece, and its memory comes from the system anew.
 const FLUSH_BYTES: usize = 256 << 10;
+/// So many times as long as a piece took is the rest after it, while the next segment is not needed soon.
+const PIECE_REST: u32 = 4;
 /// How many ordered entries are copied under one lock.
 const ORDERED_STEP: usize = 4096;
 
@@ -59,10 +61,28 @@ pub(crate) fn schema(identity: &Identity, tables: &[&'static TableDef]) -> u64 {
     identity.hash(&[text.join("\n").as_bytes()])
 }
 
+/// Memory that is kept from one checkpoint to the next, and touched when the store is opened: to get it from the system anew,
+/// in huge pages that the kernel clears, kept the processor from payments for tens of milliseconds.
+pub(crate) struct Buffers {
+    out: Vec<u8>,
+    piece: Vec<u8>,
+}
+
+impl Buffers {
+    pub fn new() -> Self {
+        let touched = || {
+            let mut bytes = vec![1; 2 * FLUSH_BYTES];
+            bytes.clear();
+            bytes
+        };
+        Self { out: touched(), piece: touched() }
+    }
+}
+
 struct Out<'a> {
     file: Arc<dyn DiskFile>,
     path: &'a Path,
-    buffer: Vec<u8>,
+    buffer: &'a mut Vec<u8>,
     offset: u64,
     crc: u32,
 }
@@ -73,8 +93,8 @@ impl Out<'_> {
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.crc = crc32c::crc32c_append(self.crc, &self.buffer);
-        write_all_at(&*self.file, &self.buffer, self.offset)
+        self.crc = crc32c::crc32c_append(self.crc, self.buffer);
+        write_all_at(&*self.file, self.buffer, self.offset)
             .map_err(|source| io_error("write", self.path, source))?;
         self.offset += self.buffer.len() as u64;
         self.buffer.clear();
@@ -109,7 +129,7 @@ impl Core {
     /// Writes a checkpoint, then lets go of the segments that compaction has emptied.
     pub fn checkpoint(&self) -> Result<()> {
         let mut maintenance = lock(&self.maintenance);
-        match self.write_checkpoint() {
+        match self.write_checkpoint(&mut maintenance.buffers) {
             // No space for a checkpoint, but there will be: the journal does without the emptied segments too, as long as no
             // older checkpoint speaks of them.
             Err(StoreError::Full(_)) if !maintenance.retired.is_empty() => self.remove_checkpoint()?,
@@ -162,14 +182,15 @@ impl Core {
         (position, self.read().segments.values().map(numbers).collect())
     }
 
-    fn write_checkpoint(&self) -> Result<()> {
+    fn write_checkpoint(&self, buffers: &mut Buffers) -> Result<()> {
         let disk = &*self.options.disk;
         let path = self.dir.join(CHECKPOINT_NAME);
         let temporary = path.with_extension("tmp");
         let since = self.counters.since_checkpoint.load(Ordering::Relaxed);
         let file = disk.create(&temporary).map_err(|source| io_error("make", &temporary, source))?;
-        let mut out = Out { file, path: &temporary, buffer: Vec::new(), offset: 0, crc: 0 };
-        let finish = self.copy_indexes(&mut out).and_then(|()| {
+        let mut out = Out { file, path: &temporary, buffer: &mut buffers.out, offset: 0, crc: 0 };
+        out.buffer.clear();
+        let finish = self.copy_indexes(&mut out, &mut buffers.piece).and_then(|()| {
             let crc = out.crc.to_le_bytes();
             let write = || {
                 write_all_at(&*out.file, &crc, out.offset)?;
@@ -189,7 +210,13 @@ impl Core {
         finish
     }
 
-    fn copy_indexes(&self, out: &mut Out) -> Result<()> {
+    /// The thread that writes checkpoints also makes the next segment, which must not wait long for it.
+    fn rest_between_pieces(&self) {
+        let hurries = self.is_needed_soon(1, 1);
+        self.wake.rest(if hurries { 1 } else { PIECE_REST });
+    }
+
+    fn copy_indexes(&self, out: &mut Out, buffer: &mut Vec<u8>) -> Result<()> {
         let (position, segments) = self.position();
         out.put(MAGIC);
         out.put(&FORMAT_VERSION.to_le_bytes());
@@ -207,19 +234,18 @@ impl Core {
         }
         let tables: Vec<(u16, usize)> =
             self.read().tables.iter().map(|(&id, table)| (id, table.secondary.len())).collect();
-        let mut buffer = Vec::new();
         for (id, slots) in tables {
             for part in 0..PARTS {
                 let count = {
                     let state = self.read();
                     let entries = state.tables[&id].primary.part(part);
-                    pairs(entries.map(|(fingerprint, location)| (fingerprint, location.0)), &mut buffer)
+                    pairs(entries.map(|(fingerprint, location)| (fingerprint, location.0)), buffer)
                 };
-                out.chunk(PRIMARY, id, 0, count, &buffer)?;
-                self.wake.rest(1);
+                out.chunk(PRIMARY, id, 0, count, buffer)?;
+                self.rest_between_pieces();
             }
             for slot in 0..slots {
-                self.copy_secondary(out, id, slot, &mut buffer)?;
+                self.copy_secondary(out, id, slot, buffer)?;
             }
         }
         out.put(&[END]);
@@ -238,7 +264,7 @@ impl Core {
                     Secondary::Ordered(_) => unreachable!("an index keeps its kind"),
                 };
                 out.chunk(HASH, id, slot_byte, count, buffer)?;
-                self.wake.rest(1);
+                self.rest_between_pieces();
             }
             return Ok(());
         }
@@ -265,7 +291,7 @@ impl Core {
                 last = end;
             }
             out.chunk(ORDERED, id, slot_byte, count, buffer)?;
-            self.wake.rest(1);
+            self.rest_between_pieces();
             if count < ORDERED_STEP {
                 return Ok(());
             }

@@ -29,6 +29,8 @@ pub(crate) struct Maintenance {
     pub manifest: Manifest,
     /// Emptied by compaction; they go once a checkpoint no longer needs them.
     pub retired: Vec<Arc<Segment>>,
+    /// For checkpoints.
+    pub buffers: super::checkpoint::Buffers,
 }
 
 /// A segment is synced each time so much of it is written, so that no commit waits behind all of it.
@@ -113,7 +115,7 @@ impl Core {
 
     /// Whether the next segment, of which so many bytes are made, falls behind: it shall be there when half of the present one
     /// is used.
-    fn is_needed_soon(&self, made: u64, of: u64) -> bool {
+    pub fn is_needed_soon(&self, made: u64, of: u64) -> bool {
         let state = self.read();
         state.segments.values().next_back().is_some_and(|active| {
             let load = |value: &AtomicU64| value.load(Ordering::Relaxed);

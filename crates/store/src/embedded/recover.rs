@@ -84,7 +84,11 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         dir: dir.to_owned(),
         identity,
         schema,
-        maintenance: Mutex::new(Maintenance { manifest, retired: Vec::new() }),
+        maintenance: Mutex::new(Maintenance {
+            manifest,
+            retired: Vec::new(),
+            buffers: checkpoint::Buffers::new(),
+        }),
         writer: Mutex::new(Writer::new(active, offset, sequence, serial_next)),
         next: Mutex::new(NextSegment { number: number + 1, ready, full_since: None }),
         state: RwLock::new(State { tables, segments: Arc::new(segments) }),
