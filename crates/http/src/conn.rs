@@ -56,6 +56,7 @@ pub(crate) struct ConnState {
     phase_begin_ms: AtomicU64,
     written_bytes: AtomicU64,
     linger: AtomicBool,
+    changes: AtomicBool,
     deadlines: Deadlines,
 }
 
@@ -69,6 +70,7 @@ impl ConnState {
             phase_begin_ms: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
             linger: AtomicBool::new(false),
+            changes: AtomicBool::new(false),
             deadlines,
         };
         Arc::new(state)
@@ -116,6 +118,15 @@ impl ConnState {
 
     pub(crate) fn wants_linger(&self) -> bool {
         self.linger.load(Ordering::Relaxed)
+    }
+
+    /// Notes that after the present answer the connection speaks another protocol.
+    pub(crate) fn change(&self) {
+        self.changes.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn changes(&self) -> bool {
+        self.changes.load(Ordering::Relaxed)
     }
 
     fn wrote(&self, bytes: usize) {

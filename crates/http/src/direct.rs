@@ -1,5 +1,6 @@
-//! Requests to one server over plain HTTP, as cheaply as it goes: connections are kept, and each is driven by the task that
-//! uses it, so that no request passes through another task or a channel.
+//! Requests to one address over plain HTTP, as cheaply as it goes: many at a time over one connection where the server knows how
+//! ([`crate::concurrent`]). Else connections are kept, and each is driven by the task that uses it, so that no request passes
+//! through another task or a channel.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,24 +12,33 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{self, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 
 use crate::client::{ClientError, Reply};
+use crate::concurrent::client::{Concurrent, Failure as Unanswered, Limits, Message};
 
 type Body = Full<Bytes>;
 
-/// How one server is asked directly. Clones share its connections.
+/// How one address is asked directly. Clones share its connections.
 #[derive(Clone)]
 pub(crate) struct Direct {
+    url: Arc<str>,
     authority: Arc<str>,
+    headers: Arc<HeaderMap>,
+    concurrent: Concurrent,
+    /// Request line and headers of a concurrent request.
+    head: Bytes,
     idle: Arc<Mutex<Vec<Link>>>,
+    /// Connections that may be in use.
+    places: Arc<Semaphore>,
     options: DirectOptions,
 }
 
 /// Limits of [`Direct`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DirectOptions {
-    /// Unused connections that are kept.
-    pub idle_max: usize,
+    /// Connections at once, where each takes one request after the other; they are kept.
+    pub connections_max: usize,
     /// How long connecting may take.
     pub connect_timeout: Duration,
     /// How long a whole exchange may take.
@@ -58,33 +68,60 @@ impl fmt::Debug for Direct {
 }
 
 impl Direct {
-    /// For the server of this URL; none if it is not plain HTTP.
-    pub fn new(url: &str, options: DirectOptions) -> Option<Self> {
+    /// For posts to this URL with these headers; none if it is not plain HTTP.
+    pub fn new(url: &str, headers: HeaderMap, options: DirectOptions) -> Option<Self> {
         let uri: Uri = url.parse().ok()?;
-        let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http"))?;
-        let authority = if authority.port().is_some() {
-            authority.as_str().to_owned()
-        } else {
-            format!("{}:80", authority.as_str())
+        let host = uri.authority().filter(|_| uri.scheme_str() == Some("http"))?;
+        let authority: Arc<str> =
+            if host.port().is_some() { host.as_str().into() } else { format!("{}:80", host.as_str()).into() };
+        let target = uri.path_and_query().map_or("/", |target| target.as_str());
+        let mut head = BytesMut::from(format!("POST {target} HTTP/1.1\r\nhost: {host}\r\n").as_bytes());
+        for (name, value) in &headers {
+            for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+                head.extend_from_slice(part);
+            }
+        }
+        let limits = Limits {
+            connect_timeout: options.connect_timeout,
+            timeout: options.timeout,
+            reply_bytes_max: options.max_reply_bytes,
         };
-        Some(Self { authority: authority.into(), idle: Arc::default(), options })
+        Some(Self {
+            url: url.into(),
+            concurrent: Concurrent::new(Arc::clone(&authority), limits),
+            authority,
+            headers: headers.into(),
+            head: head.freeze(),
+            idle: Arc::default(),
+            places: Arc::new(Semaphore::new(options.connections_max)),
+            options,
+        })
     }
 
-    /// Sends a body and reads the whole answer. A request whose kept connection turns out to be closed is sent again on a new
-    /// one: it may arrive twice, so it must be one that does no harm.
-    pub async fn post_idempotent(
-        &self,
-        url: &str,
-        headers: &HeaderMap,
-        body: Bytes,
-    ) -> Result<Reply, ClientError> {
-        match tokio::time::timeout(self.options.timeout, self.exchange(url, headers, body)).await {
+    /// Sends a body and reads the whole answer. A request whose connection ends is sent again on another one: it may arrive
+    /// twice, so it must be one that does no harm.
+    pub async fn post_idempotent(&self, body: Bytes) -> Result<Reply, ClientError> {
+        let message = Message { head: self.head.clone(), body: body.clone() };
+        let url = || (*self.url).to_owned();
+        match self.concurrent.ask(message).await {
+            Ok(answer) => {
+                let (status, headers, body) = (answer.status, answer.headers, answer.body);
+                return Ok(Reply { url: url(), status, headers, body });
+            }
+            Err(Unanswered::Unknown) => {}
+            Err(Unanswered::Connect(reason)) => return Err(ClientError::Connect { url: url(), reason }),
+            Err(Unanswered::Broken(reason)) => return Err(ClientError::Broken { url: url(), reason }),
+            Err(Unanswered::Timeout) => return Err(ClientError::Timeout { url: url() }),
+        }
+        let _place = self.places.acquire().await.expect("it is never closed");
+        match tokio::time::timeout(self.options.timeout, self.exchange(body)).await {
             Ok(result) => result,
-            Err(_) => Err(ClientError::Timeout { url: url.to_owned() }),
+            Err(_) => Err(ClientError::Timeout { url: url() }),
         }
     }
 
-    async fn exchange(&self, url: &str, headers: &HeaderMap, body: Bytes) -> Result<Reply, ClientError> {
+    async fn exchange(&self, body: Bytes) -> Result<Reply, ClientError> {
+        let url = &*self.url;
         let broken = |reason| ClientError::Broken { url: url.to_owned(), reason };
         loop {
             let kept = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -92,14 +129,12 @@ impl Direct {
                 Some(link) => (true, link),
                 None => (false, self.connect(url).await?),
             };
-            let request = self.request(url, headers, body.clone())?;
+            let request = self.request(url, body.clone())?;
             match link.ask(url, request, self.options.max_reply_bytes).await {
                 Ok((reply, link)) => {
                     if let Some(link) = link {
                         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-                        if idle.len() < self.options.idle_max {
-                            idle.push(link);
-                        }
+                        idle.push(link);
                     }
                     return Ok(reply);
                 }
@@ -114,7 +149,7 @@ impl Direct {
         }
     }
 
-    fn request(&self, url: &str, headers: &HeaderMap, body: Bytes) -> Result<Request<Body>, ClientError> {
+    fn request(&self, url: &str, body: Bytes) -> Result<Request<Body>, ClientError> {
         let invalid = |reason: String| ClientError::Invalid { url: url.to_owned(), reason };
         let uri: Uri = url.parse().map_err(|error: http::uri::InvalidUri| invalid(error.to_string()))?;
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
@@ -123,7 +158,7 @@ impl Direct {
             .uri(path)
             .body(Full::new(body))
             .map_err(|error| invalid(error.to_string()))?;
-        *request.headers_mut() = headers.clone();
+        *request.headers_mut() = (*self.headers).clone();
         let host = uri.authority().map_or(&*self.authority, |authority| authority.as_str());
         let host = host.parse().map_err(|_| invalid("host".to_owned()))?;
         request.headers_mut().insert(header::HOST, host);
@@ -229,17 +264,24 @@ mod tests {
     use super::*;
 
     const OPTIONS: DirectOptions = DirectOptions {
-        idle_max: 4,
+        connections_max: 4,
         connect_timeout: Duration::from_secs(5),
         timeout: Duration::from_secs(20),
         max_reply_bytes: 100,
     };
 
-    /// A server whose connections answer with these texts, one a request, and then close.
+    /// A server whose connections answer with these texts, one a request, and then close. It does not know concurrent requests.
     async fn server(connections: Vec<Vec<String>>) -> (String, tokio::task::JoinHandle<Vec<String>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/base/transfer", listener.local_addr().unwrap());
         let serving = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut wish = Vec::new();
+            while !wish.ends_with(b"\r\n\r\n") {
+                assert_ne!(stream.read_buf(&mut wish).await.unwrap(), 0, "requests are whole");
+            }
+            assert!(wish.starts_with(b"OPTIONS * HTTP/1.1\r\n"));
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
             let mut requests = Vec::new();
             for answers in connections {
                 let (mut stream, _) = listener.accept().await.unwrap();
@@ -261,19 +303,23 @@ mod tests {
         format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
     }
 
-    async fn ask(direct: &Direct, url: &str) -> Result<Reply, ClientError> {
+    fn direct(url: &str) -> Option<Direct> {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, "application/json".parse().unwrap());
-        direct.post_idempotent(url, &headers, Bytes::from_static(b"{}")).await
+        Direct::new(url, headers, OPTIONS)
+    }
+
+    async fn ask(direct: &Direct) -> Result<Reply, ClientError> {
+        direct.post_idempotent(Bytes::from_static(b"{}")).await
     }
 
     #[tokio::test]
     async fn connections_are_kept_and_replaced() {
         // The second connection takes over when the first one turns out to be closed.
         let (url, serving) = server(vec![vec![ok("1"), ok("2")], vec![ok("3")]]).await;
-        let direct = Direct::new(&url, OPTIONS).unwrap();
+        let asked = direct(&url).unwrap();
         for expected in ["1", "2", "3"] {
-            let reply = ask(&direct, &url).await.unwrap();
+            let reply = ask(&asked).await.unwrap();
             assert_eq!((reply.status, &reply.body[..]), (200, expected.as_bytes()));
             if expected == "2" {
                 // Let the end of the connection arrive.
@@ -295,21 +341,21 @@ mod tests {
         let answers = ["", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n1", "nonsense\r\n\r\n"];
         for answer in answers {
             let (url, _serving) = server(vec![vec![answer.to_owned()]]).await;
-            let direct = Direct::new(&url, OPTIONS).unwrap();
-            let error = ask(&direct, &url).await.unwrap_err();
+            let asked = direct(&url).unwrap();
+            let error = ask(&asked).await.unwrap_err();
             assert!(
                 matches!(error, ClientError::Broken { .. }) && error.is_transient(),
                 "{answer:?}: {error}"
             );
         }
         let (url, _serving) = server(vec![vec![ok(&"x".repeat(101))]]).await;
-        let error = ask(&Direct::new(&url, OPTIONS).unwrap(), &url).await.unwrap_err();
+        let error = ask(&direct(&url).unwrap()).await.unwrap_err();
         assert!(matches!(error, ClientError::BadReply { .. }), "{error}");
         // A port that nobody listens on.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         drop(listener);
-        let error = ask(&Direct::new(&url, OPTIONS).unwrap(), &url).await.unwrap_err();
+        let error = ask(&direct(&url).unwrap()).await.unwrap_err();
         assert!(matches!(error, ClientError::Connect { .. }), "{error}");
     }
 
@@ -317,14 +363,14 @@ mod tests {
     async fn closing_servers_and_other_statuses_are_understood() {
         let closing = "HTTP/1.1 409 Conflict\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}".to_owned();
         let (url, serving) = server(vec![vec![closing.clone()], vec![closing]]).await;
-        let direct = Direct::new(&url, OPTIONS).unwrap();
+        let asked = direct(&url).unwrap();
         for _ in 0..2 {
-            assert_eq!(ask(&direct, &url).await.unwrap().status, 409);
-            assert!(direct.idle.lock().unwrap().is_empty(), "a connection that ends is not kept");
+            assert_eq!(ask(&asked).await.unwrap().status, 409);
+            assert!(asked.idle.lock().unwrap().is_empty(), "a connection that ends is not kept");
         }
         assert_eq!(serving.await.unwrap().len(), 2);
-        assert!(Direct::new("https://bank.example/", OPTIONS).is_none());
-        assert!(Direct::new("/relative", OPTIONS).is_none());
-        assert_eq!(&*Direct::new("http://bank.example/x", OPTIONS).unwrap().authority, "bank.example:80");
+        assert!(direct("https://bank.example/").is_none());
+        assert!(direct("/relative").is_none());
+        assert_eq!(&*direct("http://bank.example/x").unwrap().authority, "bank.example:80");
     }
 }

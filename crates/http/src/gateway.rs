@@ -108,18 +108,26 @@ impl WireGatewayClient {
         Self { client, base_url, auth, direct: None }
     }
 
-    /// The same, with connections of its own for transfers, of which it keeps so many: for many transfers at a time. Makes no
-    /// difference to a gateway that is reached by HTTPS. Proxies are not used.
+    /// The same, with connections of its own for transfers: for many at a time. A few connections do where the gateway works on
+    /// many requests of each at once, else there are `connections`. Makes no difference to a gateway that is reached by HTTPS.
+    /// Proxies are not used.
     #[must_use]
     pub fn with_transfer_connections(self, connections: usize) -> Self {
         let defaults = ClientOptions::default();
         let options = DirectOptions {
-            idle_max: connections,
+            connections_max: connections,
             connect_timeout: defaults.connect_timeout,
             timeout: defaults.timeout,
             max_reply_bytes: TRANSFER_REPLY_BYTES_MAX,
         };
-        Self { direct: Direct::new(&self.base_url, options), ..self }
+        let mut headers = HeaderMap::with_capacity(4);
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let GatewayAuth::Basic { username, password } = &self.auth {
+            // Credentials that no header can hold fail in the ordinary way.
+            let Some(value) = basic_auth(username, password) else { return self };
+            headers.insert(header::AUTHORIZATION, value);
+        }
+        Self { direct: Direct::new(&self.url("transfer"), headers, options), ..self }
     }
 
     /// The base URL, with its final slash.
@@ -181,16 +189,8 @@ impl WireGatewayClient {
         let Some(direct) = &self.direct else {
             return self.send(self.client.post(self.url("transfer")).json(request)).await?.ok();
         };
-        let url = self.url("transfer");
-        let invalid = |reason: String| ClientError::Invalid { url: url.clone(), reason };
-        let body = serde_json::to_vec(request).map_err(|error| invalid(error.to_string()))?;
-        let mut headers = HeaderMap::with_capacity(4);
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let GatewayAuth::Basic { username, password } = &self.auth {
-            let value = basic_auth(username, password);
-            headers.insert(header::AUTHORIZATION, value.ok_or_else(|| invalid("authorization".to_owned()))?);
-        }
-        direct.post_idempotent(&url, &headers, body.into()).await?.ok()
+        let body = serde_json::to_vec(request).expect("transfers have string keys");
+        direct.post_idempotent(body.into()).await?.ok()
     }
 
     /// Moves money to the account, with a reserve key as subject. Only test banks have it, and it is not idempotent.

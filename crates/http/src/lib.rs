@@ -16,6 +16,7 @@
 mod body;
 mod client;
 mod codes;
+mod concurrent;
 mod conn;
 mod dashboard;
 mod direct;

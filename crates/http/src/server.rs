@@ -2,6 +2,7 @@
 
 use crate::{
     codes::FrameError,
+    concurrent,
     conn::{ConnState, Phase, Watched, raw_error},
     drain::Drain,
     listen::{Bound, Listen, Listener, Sharing, Socket},
@@ -299,7 +300,15 @@ where
             }
         }
     }
-    let (mut stream, refusal) = connection.into_parts().io.into_inner().into_parts();
+    let parts = connection.into_parts();
+    let (mut stream, mut refusal) = parts.io.into_inner().into_parts();
+    if state.changes() && refusal.is_none() {
+        match concurrent::server::serve(&mut stream, &parts.read_buf, peer, &frame).await {
+            concurrent::server::Ended::Orderly => state.ask_linger(),
+            concurrent::server::Ended::Refused(code) => refusal = Some(code),
+            concurrent::server::Ended::Lost => return,
+        }
+    }
     if refusal.is_some() {
         add(&stats.malformed, 1);
         // A peer that does not tell where its request ends is not answered: it would take the answer for another one.

@@ -3,6 +3,7 @@
 use crate::{
     body::{Budget, InflateError, Share, deflate, inflate},
     codes::FrameError,
+    concurrent,
     conn::{ConnState, Deadlines, Phase},
     drain::Drain,
     request::{Head, Peer, Request},
@@ -169,6 +170,12 @@ impl<H: Handler> Frame<H> {
             parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
         let target_bytes = parts.uri.path_and_query().map_or(0, |target| target.as_str().len());
         let head = Head::new(parts.method, &parts.uri, parts.headers, peer);
+        if head.path == "*" && self.can_change() && concurrent::server::is_asked(&head) {
+            unanswered.armed = false;
+            self.stats.count_response(101);
+            conn.change();
+            return Ok(concurrent::server::agreement());
+        }
         let (is_head, is_options) = (head.is_head, head.method == Method::OPTIONS);
         let deflates = self.options.compress && head.accepts_deflate();
         let response = if target_bytes > self.options.max_target_bytes {
@@ -209,14 +216,52 @@ impl<H: Handler> Frame<H> {
             Ok(read) => read,
             Err(response) => return Ok(response),
         };
+        Ok(self.handled(head, body, share).await)
+    }
+
+    /// Whether a connection may change to another protocol: only one that stays.
+    fn can_change(&self) -> bool {
+        !self.options.close_each && !self.drain.is_draining()
+    }
+
+    /// Serves one of the many requests of a connection: [`concurrent`]. The answer is neither compressed nor has it headers for
+    /// browsers.
+    pub(crate) async fn serve_whole(&self, head: Head, body: Bytes) -> Response {
+        add(&self.stats.requests, 1);
+        let _in_flight = Gauge::raise(&self.stats.requests_in_flight);
+        let mut unanswered = Unanswered { stats: &self.stats, armed: true };
+        add(&self.stats.body_bytes_received, body.len() as u64);
+        let mut share = self.budget.share();
+        let response = match self.handler.admit(&head) {
+            Err(response) => response,
+            Ok(admission)
+                if body.len()
+                    > admission.max_body_bytes.unwrap_or(usize::MAX).min(self.options.max_body_bytes) =>
+            {
+                Response::frame_error(FrameError::UploadExceedsLimit, "")
+            }
+            Ok(_) if head.headers.contains_key(header::CONTENT_ENCODING) => {
+                Response::frame_error(FrameError::EncodingUnsupported, "bodies are sent as they are here")
+            }
+            Ok(_) if !share.take(body.len()) => self.too_busy(),
+            Ok(_) => self.handled(head, body, share).await,
+        };
+        unanswered.armed = false;
+        self.stats.count_response(response.status);
+        add(&self.stats.body_bytes_sent, response.body.len() as u64);
+        response
+    }
+
+    /// Has a whole request handled.
+    async fn handled(&self, head: Head, body: Bytes, share: Share) -> Response {
         let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
-            return Ok(self.too_busy());
+            return self.too_busy();
         };
         let request =
             Request { head, body, drain: self.drain.clone(), slot: Some(slot), _share: Some(share) };
         let (method, path) = (request.method.clone(), request.path.clone());
         let handled = AssertUnwindSafe(async { self.handler.handle(request).await }).catch_unwind().await;
-        Ok(handled.unwrap_or_else(|panic| {
+        handled.unwrap_or_else(|panic| {
             add(&self.stats.panics, 1);
             let text = panic
                 .downcast_ref::<&str>()
@@ -225,7 +270,7 @@ impl<H: Handler> Frame<H> {
                 .unwrap_or_default();
             tracing::error!(%method, path, panic = text, "handler panicked");
             Response::frame_error(FrameError::InternalInvariant, "")
-        }))
+        })
     }
 
     /// An answer that leaves the body unread. A body that is still coming is not waited for: the connection closes.

@@ -39,8 +39,10 @@ use crate::core::Core;
 use crate::rules::leases::Slots;
 use crate::rules::{Command, ExchangeRules, TransferFailed, TransfersDone};
 
-/// Transfers asked for at the same time.
-const IN_FLIGHT_MAX: usize = 256;
+/// Transfers asked for at the same time: twice what a bank's commit takes in, so that it never waits for more.
+const IN_FLIGHT_MAX: usize = 512;
+/// Connections to a bank that answers one request of a connection after the other.
+const CONNECTIONS_MAX: usize = 256;
 /// Open transfers read, and claimed, at once, unless the worker is told otherwise; beside clients, who wait for the processor
 /// meanwhile; ...
 const PAGE: usize = 1_024;
@@ -178,8 +180,8 @@ impl<'a> Transfers<'a> {
         for account in debit_accounts(app) {
             if let Some(config) = &account.config.gateway {
                 let section = account.config.section.clone();
-                let client = client(&section, IN_FLIGHT_MAX)?;
-                let gateway = || gateway(&client, config).with_transfer_connections(IN_FLIGHT_MAX);
+                let client = client(&section, CONNECTIONS_MAX)?;
+                let gateway = || gateway(&client, config).with_transfer_connections(CONNECTIONS_MAX);
                 gateways.entry(account.id).or_insert_with(|| (section, gateway()));
             }
         }

@@ -1,0 +1,261 @@
+//! The server's side of a connection.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use futures_util::Stream;
+use futures_util::stream::FuturesOrdered;
+use http::{HeaderValue, header};
+use http_body_util::Full;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::time::{Instant, sleep_until};
+
+use super::wire::{BODY_BYTES_MAX, HEAD_BYTES_MAX, WholeRequest, put_answer, take_request};
+use super::{IN_FLIGHT_MAX, PROTOCOL};
+use crate::codes::FrameError;
+use crate::request::{Head, Peer};
+use crate::response::Response;
+use crate::service::{Frame, Handler, ServerOptions};
+use crate::stats::add;
+
+/// How much is read at once, in bytes.
+const READ_BYTES: usize = 64 << 10;
+/// What may have been read and not yet be taken: a whole request has room.
+const INPUT_BYTES_MAX: usize = 2 * READ_BYTES;
+const _: () = assert!(HEAD_BYTES_MAX + BODY_BYTES_MAX <= INPUT_BYTES_MAX);
+/// While so much waits to be written no further answer is taken.
+const OUTPUT_BYTES_MAX: usize = 256 << 10;
+
+/// Whether a request asks for this protocol.
+pub(crate) fn is_asked(head: &Head) -> bool {
+    let names = |field, name: &str| {
+        head.header(field)
+            .is_some_and(|text| text.split(',').any(|one| one.trim().eq_ignore_ascii_case(name)))
+    };
+    names(header::CONNECTION, "upgrade") && head.header(header::UPGRADE) == Some(PROTOCOL)
+}
+
+/// The answer that agrees.
+pub(crate) fn agreement() -> hyper::Response<Full<Bytes>> {
+    let mut response = hyper::Response::new(Full::default());
+    *response.status_mut() = http::StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(header::UPGRADE, HeaderValue::from_static(PROTOCOL));
+    response
+}
+
+/// How a connection ended.
+pub(crate) enum Ended {
+    /// Everything that was taken is answered.
+    Orderly,
+    /// What came is no request of this protocol.
+    Refused(FrameError),
+    /// The client went away or is too slow.
+    Lost,
+}
+
+/// Serves a connection that has changed to this protocol; `input` was read already.
+pub(crate) async fn serve<S, H>(stream: &mut S, input: &[u8], peer: Peer, frame: &Arc<Frame<H>>) -> Ended
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    H: Handler,
+{
+    let drain = frame.drain.clone();
+    let grace = frame.options.idle_grace;
+    let run = |request: WholeRequest| {
+        let frame = Arc::clone(frame);
+        // A connection's requests are bounded by their number, not by the turns that one task gets.
+        tokio::task::unconstrained(async move {
+            let head = Head::new(request.method, &request.uri, request.headers, peer);
+            frame.serve_whole(head, request.body).await
+        })
+    };
+    let now = Instant::now();
+    let mut connection = Connection {
+        stream,
+        input: BytesMut::with_capacity(READ_BYTES),
+        output: BytesMut::new(),
+        running: FuturesOrdered::new(),
+        run,
+        takes: true,
+        refusal: None,
+        is_lost: false,
+        idle_since: Some(now),
+        reading_since: None,
+        writing: None,
+    };
+    connection.input.extend_from_slice(input);
+    // What the client asked in order to get here.
+    put_answer(&mut connection.output, &Response::empty(204));
+    let look_after = look_after(&frame.options);
+    let watchdog = sleep_until(now + look_after);
+    let draining = async {
+        drain.draining().await;
+        tokio::time::sleep(grace).await;
+    };
+    tokio::pin!(watchdog, draining);
+    loop {
+        let takes = connection.takes;
+        tokio::select! {
+            biased;
+            ended = poll_fn(|context| connection.poll(context)) => return ended,
+            () = &mut draining, if takes => connection.takes = false,
+            () = &mut watchdog => {
+                if connection.is_late(&frame.options) {
+                    tracing::debug!(%peer, "connection took too long");
+                    add(&frame.stats.timeouts, 1);
+                    return Ended::Lost;
+                }
+                watchdog.as_mut().reset(Instant::now() + look_after);
+            }
+        }
+    }
+}
+
+/// How often the watchdog looks.
+fn look_after(options: &ServerOptions) -> Duration {
+    let shortest = options.header_timeout.min(options.idle_timeout).min(options.write_timeout);
+    shortest.max(Duration::from_millis(1))
+}
+
+struct Connection<'a, S, F: Future, R> {
+    stream: &'a mut S,
+    input: BytesMut,
+    output: BytesMut,
+    /// The requests taken, in their order.
+    running: FuturesOrdered<F>,
+    run: R,
+    /// Whether further requests are taken.
+    takes: bool,
+    /// Why none are, if they are not what they should be.
+    refusal: Option<FrameError>,
+    is_lost: bool,
+    /// Since when there is nothing to do.
+    idle_since: Option<Instant>,
+    /// Since when a request is there in part.
+    reading_since: Option<Instant>,
+    /// Since when the client has been reading so many bytes.
+    writing: Option<(Instant, usize)>,
+}
+
+impl<S, F, R> Connection<'_, S, F, R>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    F: Future<Output = Response>,
+    R: FnMut(WholeRequest) -> F,
+{
+    /// Does all that can be done now.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Ended> {
+        // Answers are written when all that are there have been collected, and requests are read before handlers go on.
+        while !self.is_lost
+            && (self.read(context) | self.take() | self.answer(context) || self.write(context))
+        {}
+        if self.is_lost {
+            return Poll::Ready(Ended::Lost);
+        }
+        let is_done = self.running.is_empty() && self.output.is_empty();
+        if is_done && !self.takes {
+            return Poll::Ready(self.refusal.map_or(Ended::Orderly, Ended::Refused));
+        }
+        let is_idle = is_done && self.input.is_empty();
+        self.idle_since = is_idle.then(|| self.idle_since.unwrap_or_else(Instant::now));
+        // What waits for its turn is not late.
+        let is_partial = !self.input.is_empty() && self.has_room();
+        self.reading_since = is_partial.then(|| self.reading_since.unwrap_or_else(Instant::now));
+        Poll::Pending
+    }
+
+    /// Whether another request can be taken.
+    fn has_room(&self) -> bool {
+        self.takes && self.running.len() < IN_FLIGHT_MAX && self.output.len() < OUTPUT_BYTES_MAX
+    }
+
+    fn read(&mut self, context: &mut Context<'_>) -> bool {
+        if !self.has_room() || self.input.len() >= INPUT_BYTES_MAX {
+            return false;
+        }
+        self.input.reserve(READ_BYTES / 4);
+        match std::pin::pin!(self.stream.read_buf(&mut self.input)).poll(context) {
+            Poll::Ready(Ok(bytes)) if bytes > 0 => true,
+            Poll::Ready(_) => {
+                self.is_lost = true;
+                false
+            }
+            Poll::Pending => false,
+        }
+    }
+
+    fn take(&mut self) -> bool {
+        let mut taken = false;
+        while self.has_room() && !self.input.is_empty() {
+            match take_request(&mut self.input) {
+                Ok(Some(request)) => {
+                    taken = true;
+                    self.reading_since = None;
+                    self.running.push_back((self.run)(request));
+                }
+                Ok(None) => break,
+                Err(code) => {
+                    self.takes = false;
+                    self.refusal = Some(code);
+                }
+            }
+        }
+        taken
+    }
+
+    fn answer(&mut self, context: &mut Context<'_>) -> bool {
+        let mut answered = false;
+        while self.output.len() < OUTPUT_BYTES_MAX
+            && let Poll::Ready(Some(response)) = Pin::new(&mut self.running).poll_next(context)
+        {
+            answered = true;
+            put_answer(&mut self.output, &response);
+            if response.close {
+                // The last one: what was sent behind it is not answered.
+                self.takes = false;
+                self.running = FuturesOrdered::new();
+            }
+        }
+        answered
+    }
+
+    fn write(&mut self, context: &mut Context<'_>) -> bool {
+        if self.output.is_empty() {
+            return false;
+        }
+        let (since, portion) = self.writing.take().unwrap_or_else(|| (Instant::now(), self.output.len()));
+        match Pin::new(&mut *self.stream).poll_write(context, &self.output) {
+            Poll::Ready(Ok(bytes)) if bytes > 0 => {
+                self.output.advance(bytes);
+                self.writing = portion.checked_sub(bytes).filter(|left| *left > 0).map(|left| (since, left));
+                true
+            }
+            Poll::Ready(_) => {
+                self.is_lost = true;
+                false
+            }
+            Poll::Pending => {
+                self.writing = Some((since, portion));
+                false
+            }
+        }
+    }
+
+    /// Whether the client takes longer than it may.
+    fn is_late(&self, options: &ServerOptions) -> bool {
+        let rate = options.min_rate_bytes_per_s.max(1);
+        let by_rate = |bytes: usize| Duration::from_millis((bytes as u64).saturating_mul(1000) / rate);
+        let is_over = |since: Instant, allowed: Duration| since.elapsed() >= allowed;
+        self.idle_since.is_some_and(|since| is_over(since, options.idle_timeout))
+            || self
+                .reading_since
+                .is_some_and(|since| is_over(since, options.header_timeout + options.body_grace))
+            || self.writing.is_some_and(|(since, left)| is_over(since, options.write_timeout + by_rate(left)))
+    }
+}
