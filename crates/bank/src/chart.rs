@@ -144,7 +144,11 @@ impl Chart {
 
     /// What opens the account of a name.
     pub fn opening(&self, name: &str) -> Opening {
-        let account_id = self.account_id(name);
+        self.opening_of(self.account_id(name))
+    }
+
+    /// The same by its id.
+    pub(crate) fn opening_of(&self, account_id: u128) -> Opening {
         let flags = AccountFlags::DEBITS_MUST_NOT_EXCEED_CREDITS;
         let headroom = Transfer {
             id: id(&self.identity, Role::Headroom, &[&account_id.to_be_bytes()]),
@@ -169,6 +173,18 @@ impl Chart {
 
     /// The ledger transfers that an intent is: one, or two linked ones where an account pays itself.
     pub fn transfers(&self, key: &TransactionKey, row: &IntentRow) -> Vec<Transfer> {
+        let [payer, payee] = [&row.debit_account, &row.credit_account].map(|name| self.account_id(name));
+        self.transfers_between(key, row, payer, payee)
+    }
+
+    /// The same when the ids of both accounts are known: each is a hash.
+    pub(crate) fn transfers_between(
+        &self,
+        key: &TransactionKey,
+        row: &IntentRow,
+        payer: u128,
+        payee: u128,
+    ) -> Vec<Transfer> {
         let origin = key.origin();
         let amount = row.amount.units();
         let transfer = Transfer {
@@ -179,18 +195,16 @@ impl Chart {
             user_data_128: reference(&key.id),
             ..Transfer::default()
         };
-        let payee = || self.account_id(&row.credit_account);
-        let payer = || self.account_id(&row.debit_account);
         // Only a reservation's first attempt can have set anything aside: a selection is made once.
         let reservation = || self.transfer_id(&TransactionKey::new(Origin::Reservation, &key.id), 0);
         let resolve = |flags, amount| Transfer { pending_id: reservation(), flags, amount, ..transfer };
         match origin {
             Origin::Bonus => {
-                vec![Transfer { debit_account_id: self.equity, credit_account_id: payee(), ..transfer }]
+                vec![Transfer { debit_account_id: self.equity, credit_account_id: payee, ..transfer }]
             }
             Origin::Reservation => vec![Transfer {
-                debit_account_id: payer(),
-                credit_account_id: payee(),
+                debit_account_id: payer,
+                credit_account_id: payee,
                 flags: TransferFlags::PENDING,
                 timeout: RESERVATION_S,
                 ..transfer
@@ -201,7 +215,7 @@ impl Chart {
             }
             _ if row.debit_account == row.credit_account => {
                 // In before out, so that the limit sees what the balance will be.
-                let account = payer();
+                let account = payer;
                 let incoming = Transfer {
                     debit_account_id: self.transit,
                     credit_account_id: account,
@@ -217,7 +231,7 @@ impl Chart {
                 vec![incoming, outgoing]
             }
             Origin::Transfer | Origin::Incoming | Origin::Withdrawal | Origin::Payment => {
-                vec![Transfer { debit_account_id: payer(), credit_account_id: payee(), ..transfer }]
+                vec![Transfer { debit_account_id: payer, credit_account_id: payee, ..transfer }]
             }
         }
     }

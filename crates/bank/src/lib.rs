@@ -11,6 +11,8 @@
 //! | [`rules`] | what a command does to the bank's own rows: pure functions |
 //! | [`chart`] | which ledger accounts and transfers the bank's accounts and movements are: pure functions |
 //! | `teller` | a command's way: intent, ledger, books; waiting for what is under way |
+//! | `desk` | rules and ledger in one batch, where the ledger shares the bank's store |
+//! | `events` | intents as ledger events, answers as verdicts |
 //! | `settler` | brings intents to the ledger and its answers into the books, many at a time |
 //! | `api` | HTTP: decode, submit, encode; long polling |
 //! | [`books`] | sums over the ledger's accounts, and the check that the bank's rows agree with them |
@@ -29,6 +31,8 @@ mod api;
 pub mod books;
 pub mod chart;
 mod config;
+mod desk;
+mod events;
 pub mod gateway_client;
 mod names;
 pub mod offline;
@@ -43,7 +47,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use batzen_engine::{Lane, LaneOptions};
 use batzen_http::{Bound, Drain, Drained, Listen, Server, ServerOptions, Waiters};
 use batzen_ledger::{Ledger, LedgerError};
 use batzen_ledger_store::{DurableLedger, RecoveryError};
@@ -54,11 +57,12 @@ pub use batzen_ledger_net::LedgerAddress;
 pub use batzen_storage::StoreConfig;
 pub use books::{AccountFlow, AccountTotals, BooksError, Totals};
 pub use config::{BankConfig, KNOWN_OPTIONS};
-pub use opening::embedded_ledger;
+pub use opening::embedded_books;
 
 use api::{Api, Service, Settings, WAITERS_MAX};
 use chart::Chart;
-use opening::OpenLedger;
+use desk::{Desk, JointLedger};
+use opening::OpenBooks;
 use rules::{BankRules, Refusal};
 use settler::{Settler, Settling};
 use teller::Teller;
@@ -106,11 +110,8 @@ impl Bank {
     /// [`BankError`].
     pub async fn start(config: BankConfig) -> Result<RunningBank, BankError> {
         config.check().map_err(BankError::Config)?;
-        let place = config.store.clone();
-        let open = move || place.open(&batzen_storage::BANK, 1);
-        let store = tokio::task::spawn_blocking(open).await.expect("opening a store does not panic")?;
-        let ledger = opening::ledger(&config).await?;
-        Self::serve(config, store, ledger).await
+        let books = opening::open(&config).await?;
+        Self::serve(config, books).await
     }
 
     /// The same on a store and a ledger that are open already; `store` and `ledger` of the configuration do not matter.
@@ -123,19 +124,31 @@ impl Bank {
         ledger: Arc<dyn Ledger>,
     ) -> Result<RunningBank, BankError> {
         config.check().map_err(BankError::Config)?;
-        Self::serve(config, store, OpenLedger { ledger, own: None }).await
+        Self::serve(config, OpenBooks { store, ledger, own: None, is_joint: false }).await
     }
 
-    async fn serve(config: BankConfig, store: Store, opened: OpenLedger) -> Result<RunningBank, BankError> {
-        let OpenLedger { ledger, own } = opened;
-        let rules = Arc::new(BankRules { policy: config.policy() });
-        let state = opening::books(&config, Arc::clone(&rules), store.clone(), ledger.as_ref()).await?;
+    /// The same with a ledger whose log is in this very store.
+    ///
+    /// # Errors
+    /// [`BankError`].
+    pub async fn start_joint(
+        config: BankConfig,
+        ledger: Arc<DurableLedger>,
+    ) -> Result<RunningBank, BankError> {
+        config.check().map_err(BankError::Config)?;
+        let (store, own) = (ledger.store().clone(), Some(Arc::clone(&ledger)));
+        Self::serve(config, OpenBooks { store, ledger, own, is_joint: true }).await
+    }
+
+    async fn serve(config: BankConfig, books: OpenBooks) -> Result<RunningBank, BankError> {
+        let OpenBooks { store, ledger, own, is_joint } = books;
+        let rules = BankRules { policy: config.policy() };
+        let state = opening::books(&config, rules.clone(), store.clone(), ledger.as_ref()).await?;
         let chart = Chart::new(&state, config.currency);
         let server = Server::bind(Listen::tcp(config.listen_host.clone(), config.http_port)).await?;
         let Bound::Tcp(addr) = *server.bound() else { unreachable!("a TCP address was bound") };
         let base_url =
             config.base_url.clone().unwrap_or_else(|| format!("http://{}:{}/", config.hostname, addr.port()));
-        let lane = Lane::start(rules, store.clone(), Arc::clone(&config.clock), LaneOptions::default());
         let wakes = Arc::new(Wakes::new(WAITERS_MAX));
         let decided = Arc::new(Waiters::new(WAITERS_MAX));
         let booked: settler::Booked = {
@@ -145,6 +158,8 @@ impl Bank {
                 decided.wake(&finished.key);
             })
         };
+        let lane =
+            Desk::lane(rules, &store, &config, JointLedger::of(own.as_ref(), is_joint, chart, &booked));
         let (settler, settling) = Settler::start(Arc::clone(&ledger), chart, lane.clone(), booked);
         opening::left_open(&settler, &store).await?;
         let options = ServerOptions {

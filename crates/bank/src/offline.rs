@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use batzen_engine::{Lane, LaneOptions};
 use batzen_http::Waiters;
 use tokio::task::JoinSet;
 
 use crate::chart::Chart;
-use crate::opening::{self, OpenLedger};
-use crate::rules::{BankRules, Command};
-use crate::settler::Settler;
+use crate::desk::{Desk, JointLedger};
+use crate::opening::{self, OpenBooks};
+use crate::rules::{BankRules, Command, Finished, Intent};
+use crate::settler::{Booked, Settler};
 use crate::teller::Teller;
 use crate::{BankConfig, BankError, LAST_COMMITS};
 
@@ -25,17 +25,14 @@ pub async fn execute_all(
     commands: impl IntoIterator<Item = Command>,
 ) -> Result<(), BankError> {
     config.check().map_err(BankError::Config)?;
-    let place = config.store.clone();
-    let open = move || place.open(&batzen_storage::BANK, 1);
-    let store = tokio::task::spawn_blocking(open).await.expect("opening a store does not panic")?;
-    let OpenLedger { ledger, own } = opening::ledger(&config).await?;
-    let rules = Arc::new(BankRules { policy: config.policy() });
-    let state = opening::books(&config, Arc::clone(&rules), store.clone(), ledger.as_ref()).await?;
-    let lane = Lane::start(rules, store.clone(), Arc::clone(&config.clock), LaneOptions::default());
+    let OpenBooks { store, ledger, own, is_joint } = opening::open(&config).await?;
+    let rules = BankRules { policy: config.policy() };
+    let state = opening::books(&config, rules.clone(), store.clone(), ledger.as_ref()).await?;
     let decided = Arc::new(Waiters::new(2 * COMMANDS_MAX));
     let woken = Arc::clone(&decided);
-    let booked = Arc::new(move |_: &_, finished: &crate::rules::Finished| woken.wake(&finished.key));
+    let booked: Booked = Arc::new(move |_: &Intent, finished: &Finished| woken.wake(&finished.key));
     let chart = Chart::new(&state, config.currency);
+    let lane = Desk::lane(rules, &store, &config, JointLedger::of(own.as_ref(), is_joint, chart, &booked));
     let (settler, settling) = Settler::start(ledger, chart, lane.clone(), booked);
     opening::left_open(&settler, &store).await?;
     let teller = Arc::new(Teller { lane, settler, decided });

@@ -6,7 +6,7 @@ use std::time::Duration;
 use batzen_engine::Batcher;
 use batzen_ledger::{Ledger, LedgerError, MemoryLedger};
 use batzen_ledger_net::LedgerAddress;
-use batzen_ledger_store::{DurableLedger, DurableOptions};
+use batzen_ledger_store::{DurableLedger, DurableOptions, system_clock};
 use batzen_storage::StoreConfig;
 use batzen_store::Store;
 use batzen_tables::bank::{BankStateKey, BankStateRow, OldBankStates};
@@ -23,63 +23,97 @@ const LEDGER_WAIT_MAX: Duration = Duration::from_secs(30);
 /// The pause between attempts to reach it.
 const CONNECT_PAUSE: Duration = Duration::from_millis(500);
 
-/// A bank's ledger.
-pub(crate) struct OpenLedger {
-    /// To be used.
+/// What a bank keeps its books in.
+pub(crate) struct OpenBooks {
+    /// Names and transactions.
+    pub store: Store,
+    /// The ledger to be used.
     pub ledger: Arc<dyn Ledger>,
     /// To be closed in order, and to be counted, if it is in this process.
     pub own: Option<Arc<DurableLedger>>,
+    /// Whether its log is in the bank's store.
+    pub is_joint: bool,
 }
 
-/// Where the embedded ledger is kept, in the bank's directory. In a database it has a schema of its own.
+/// Where banks of earlier builds keep an embedded ledger: in a store of its own, below the bank's. In a database it has a schema
+/// of its own.
 const LEDGER_DIR: &str = "ledger";
 
-/// Opens the chosen ledger.
-pub(crate) async fn ledger(config: &BankConfig) -> Result<OpenLedger, BankError> {
+/// Whether an embedded ledger is in the bank's own store: where that is a directory, unless the ledger has one of its own from
+/// earlier.
+fn is_joint(place: &StoreConfig) -> bool {
+    place.dir().is_some_and(|dir| !dir.join(LEDGER_DIR).exists())
+}
+
+/// Opens store and ledger.
+pub(crate) async fn open(config: &BankConfig) -> Result<OpenBooks, BankError> {
     let clock = Arc::clone(&config.clock);
-    let clock = move || clock.now().as_micros().saturating_mul(1000);
-    match (&config.ledger, config.store.part(LEDGER_DIR)) {
-        (LedgerAddress::Embedded, StoreConfig::Memory) => {
-            Ok(OpenLedger { ledger: Arc::new(MemoryLedger::new(clock)), own: None })
+    let place = config.store.clone();
+    if !matches!(config.ledger, LedgerAddress::Embedded) {
+        let open = move || place.open(&batzen_storage::BANK, 1);
+        let store = tokio::task::spawn_blocking(open).await.expect("opening a store does not panic")?;
+        return Ok(OpenBooks { store, ledger: connect(&config.ledger).await?, own: None, is_joint: false });
+    }
+    let open = move || {
+        let clock = move || clock.now().as_micros().saturating_mul(1000);
+        if place.is_memory() {
+            let store = place.open(&batzen_storage::BANK, 1)?;
+            return Ok(OpenBooks {
+                store,
+                ledger: Arc::new(MemoryLedger::new(clock)),
+                own: None,
+                is_joint: false,
+            });
         }
-        (LedgerAddress::Embedded, place) => {
-            let open = move || {
-                let store = place.open(&batzen_storage::LEDGER, 1)?;
-                DurableLedger::start(store, clock, DurableOptions::default())
-            };
-            let own = tokio::task::spawn_blocking(open).await.expect("opening a ledger does not panic")?;
-            let own = Arc::new(own);
-            Ok(OpenLedger { ledger: Arc::clone(&own) as Arc<dyn Ledger>, own: Some(own) })
+        let (store, own) = open_embedded(&place, clock)?;
+        let ledger = Arc::clone(&own) as Arc<dyn Ledger>;
+        Ok(OpenBooks { store, ledger, own: Some(own), is_joint: is_joint(&place) })
+    };
+    tokio::task::spawn_blocking(open).await.expect("opening a store does not panic")
+}
+
+fn open_embedded(
+    place: &StoreConfig,
+    clock: impl Fn() -> u64 + Send + 'static,
+) -> Result<(Store, Arc<DurableLedger>), BankError> {
+    let (store, log) = if is_joint(place) {
+        let store = place.open(&batzen_storage::BANK_WITH_LEDGER, 1)?;
+        (store.clone(), store)
+    } else {
+        let log = place.part(LEDGER_DIR).open(&batzen_storage::LEDGER, 1)?;
+        (place.open(&batzen_storage::BANK, 1)?, log)
+    };
+    let ledger = DurableLedger::start(log, clock, DurableOptions::default())?;
+    Ok((store, Arc::new(ledger)))
+}
+
+/// Reaches a ledger elsewhere.
+async fn connect(address: &LedgerAddress) -> Result<Arc<dyn Ledger>, BankError> {
+    // A service manager may start both at once.
+    let deadline = tokio::time::Instant::now() + LEDGER_WAIT_MAX;
+    loop {
+        match batzen_ledger_net::connect(&address.to_string()).await {
+            Ok(ledger) => return Ok(ledger),
+            Err(error @ LedgerError::Refused(_)) => return Err(error.into()),
+            Err(error) if tokio::time::Instant::now() >= deadline => return Err(error.into()),
+            Err(error) => tracing::info!(%error, %address, "the ledger is not there yet"),
         }
-        (address, _) => {
-            // A service manager may start both at once.
-            let deadline = tokio::time::Instant::now() + LEDGER_WAIT_MAX;
-            loop {
-                match batzen_ledger_net::connect(&address.to_string()).await {
-                    Ok(ledger) => return Ok(OpenLedger { ledger, own: None }),
-                    Err(error @ LedgerError::Refused(_)) => return Err(error.into()),
-                    Err(error) if tokio::time::Instant::now() >= deadline => return Err(error.into()),
-                    Err(error) => tracing::info!(%error, %address, "the ledger is not there yet"),
-                }
-                tokio::time::sleep(CONNECT_PAUSE).await;
-            }
-        }
+        tokio::time::sleep(CONNECT_PAUSE).await;
     }
 }
 
-/// Opens the embedded ledger of a bank that is not running, for tools.
+/// Store and embedded ledger of a bank that is not running, for tools. The ledger is to be stopped first.
 ///
 /// # Errors
-/// When it is in use or damaged.
-pub fn embedded_ledger(store: &StoreConfig) -> Result<Arc<DurableLedger>, BankError> {
-    let ledger = DurableLedger::open(&store.part(LEDGER_DIR), DurableOptions::default())?;
-    Ok(Arc::new(ledger))
+/// When they are in use or damaged.
+pub fn embedded_books(place: &StoreConfig) -> Result<(Store, Arc<DurableLedger>), BankError> {
+    open_embedded(place, system_clock)
 }
 
 /// Creates the bank in an empty store, or checks that it is the one asked for; the ledger has its own accounts afterwards.
 pub(crate) async fn books(
     config: &BankConfig,
-    rules: Arc<BankRules>,
+    rules: BankRules,
     store: Store,
     ledger: &dyn Ledger,
 ) -> Result<BankStateRow, BankError> {
@@ -92,7 +126,7 @@ pub(crate) async fn books(
         return Err(BankError::Config(what.to_owned()));
     }
     let open = Command::Open { currency: config.currency, password_salt, identity };
-    let state = match run(config, &rules, &store, open).await? {
+    let state = match run(config, rules, &store, open).await? {
         Outcome::Opened(state) => *state,
         _ => unreachable!("opening opens"),
     };
@@ -135,12 +169,12 @@ async fn waited<T>(work: impl Future<Output = T>) -> Result<T, BankError> {
 /// Executes one command before the lane runs.
 async fn run(
     config: &BankConfig,
-    rules: &Arc<BankRules>,
+    rules: BankRules,
     store: &Store,
     command: Command,
 ) -> Result<Outcome, BankError> {
-    let (clock, rules, store) = (Arc::clone(&config.clock), Arc::clone(rules), store.clone());
-    let run = move || Batcher::new(rules, store).run(&[command], clock.as_ref());
+    let (clock, store) = (Arc::clone(&config.clock), store.clone());
+    let run = move || Batcher::new(Arc::new(rules), store).run(&[command], clock.as_ref());
     let mut verdicts = tokio::task::spawn_blocking(run).await.expect("the rules do not panic")?;
     verdicts.pop().expect("one command, one verdict").map_err(BankError::Other)
 }

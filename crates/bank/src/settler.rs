@@ -4,26 +4,23 @@
 //! its answers are booked while the next one is under way. An intent that the ledger never answers stays open in the store,
 //! and the next start repeats it.
 
-use std::collections::HashSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use batzen_engine::{EngineError, Lane};
-use batzen_ledger::{CreateResult, Ledger, LedgerError};
+use batzen_ledger::{Ledger, LedgerError};
 use batzen_store::{Store, StoreError};
 use batzen_tables::bank::{BankIntents, Origin};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use crate::chart::{Chart, Opening, Strange, Verdict, verdict};
-use crate::rules::{BankRules, Command, Finished, Intent, Outcome, Refusal};
+use crate::chart::{Chart, Strange, Verdict};
+use crate::desk::Desk;
+use crate::events::{BATCH_MAX, Events, require_accounts};
+use crate::rules::{Command, Finished, Intent, Outcome, Refusal};
 
 /// Intents at once, from before they are written until they are booked. More are refused before anything is written.
 pub(crate) const INTENTS_MAX: usize = 16_384;
-
-/// Intents in one batch. Each is at most two openings and two transfers, which have to fit into one request.
-const BATCH_MAX: usize = 2_000;
-const _: () = assert!(4 * BATCH_MAX <= batzen_ledger::BATCH_EVENTS_MAX);
 
 /// Intents that one command books.
 const FINISH_MAX: usize = 512;
@@ -86,7 +83,7 @@ impl Settler {
     pub(crate) fn start(
         ledger: Arc<dyn Ledger>,
         chart: Chart,
-        lane: Lane<BankRules>,
+        lane: Lane<Desk>,
         booked: Booked,
     ) -> (Self, Settling) {
         let (queue, jobs) = mpsc::channel(INTENTS_MAX);
@@ -165,7 +162,7 @@ async fn run(
     mut jobs: mpsc::Receiver<Job>,
     ledger: Arc<dyn Ledger>,
     chart: Chart,
-    lane: Lane<BankRules>,
+    lane: Lane<Desk>,
     booked: Booked,
 ) {
     let mut booking = tokio::task::JoinSet::new();
@@ -184,60 +181,15 @@ async fn run(
     booking.join_all().await;
 }
 
-/// What a batch is in the ledger.
-struct Events {
-    openings: Vec<Opening>,
-    transfers: Vec<batzen_ledger::Transfer>,
-    /// How many transfers each intent has.
-    counts: Vec<usize>,
-}
-
-impl Events {
-    fn of(chart: &Chart, batch: &[Job]) -> Self {
-        let mut names = HashSet::new();
-        let mut openings = Vec::new();
-        let mut transfers = Vec::with_capacity(batch.len());
-        let mut counts = Vec::with_capacity(batch.len());
-        for Job { intent, .. } in batch {
-            let row = &intent.row;
-            for (opens, name) in
-                [(intent.opens_debit, &row.debit_account), (intent.opens_credit, &row.credit_account)]
-            {
-                if opens && names.insert(name.as_str()) {
-                    openings.push(chart.opening(name));
-                }
-            }
-            let own = chart.transfers(&intent.key, row);
-            counts.push(own.len());
-            transfers.extend(own);
-        }
-        Self { openings, transfers, counts }
-    }
-}
-
 /// Asks the ledger until it answers.
 async fn ask(ledger: &dyn Ledger, chart: &Chart, batch: &[Job]) -> Vec<Result<Verdict, Strange>> {
-    let Events { openings, transfers, counts } = Events::of(chart, batch);
-    if !openings.is_empty() {
-        create_accounts(ledger, openings.iter().map(|opening| opening.account).collect()).await;
+    let events = Events::of(chart, batch.iter().map(|job| &job.intent));
+    let accounts = events.accounts();
+    if !accounts.is_empty() {
+        create_accounts(ledger, accounts).await;
     }
-    // The headroom first: the transfers need it.
-    let events: Vec<_> = openings.iter().map(|opening| opening.headroom).chain(transfers).collect();
-    let results = answered(|| ledger.create_transfers(events.clone())).await;
-    assert_eq!(results.len(), events.len(), "a ledger answers every event");
-    let (headroom, mut rest) = results.split_at(openings.len());
-    for (opening, result) in openings.iter().zip(headroom) {
-        let status = result.status;
-        assert!(status.stands(), "no headroom for account {:x}: {status}", opening.account.id);
-    }
-    let mut verdicts = Vec::with_capacity(batch.len());
-    for (job, count) in batch.iter().zip(counts) {
-        let (own, others) = rest.split_at(count);
-        rest = others;
-        let statuses: Vec<_> = own.iter().map(|result: &CreateResult<_>| result.status).collect();
-        verdicts.push(verdict(job.intent.key.origin(), &statuses));
-    }
-    verdicts
+    let transfers = events.transfers();
+    events.verdicts(&answered(|| ledger.create_transfers(transfers.clone())).await)
 }
 
 /// Creates ledger accounts; those that exist are left alone.
@@ -246,10 +198,7 @@ async fn ask(ledger: &dyn Ledger, chart: &Chart, batch: &[Job]) -> Vec<Result<Ve
 /// When the ledger has other accounts under their ids.
 pub(crate) async fn create_accounts(ledger: &dyn Ledger, events: Vec<batzen_ledger::Account>) {
     let results = answered(|| ledger.create_accounts(events.clone())).await;
-    assert_eq!(results.len(), events.len(), "a ledger answers every event");
-    for (account, result) in events.iter().zip(results) {
-        assert!(result.status.stands(), "ledger account {:x}: {}", account.id, result.status);
-    }
+    require_accounts(&events, &results);
 }
 
 /// Repeats a request until it is answered.
@@ -271,12 +220,7 @@ pub(crate) async fn answered<T, F: Future<Output = Result<T, LedgerError>>>(
 }
 
 /// Books the answers and passes them on.
-async fn book(
-    lane: &Lane<BankRules>,
-    booked: &Booked,
-    batch: Vec<Job>,
-    verdicts: Vec<Result<Verdict, Strange>>,
-) {
+async fn book(lane: &Lane<Desk>, booked: &Booked, batch: Vec<Job>, verdicts: Vec<Result<Verdict, Strange>>) {
     let mut known = Vec::with_capacity(batch.len());
     let mut waiting = Vec::with_capacity(batch.len());
     for (Job { intent, answer, _place }, verdict) in batch.into_iter().zip(verdicts) {
@@ -304,7 +248,7 @@ async fn book(
 }
 
 /// Books one command's worth. None: the lane has ended, and the next start repeats it.
-async fn finish(lane: &Lane<BankRules>, part: &Arc<[(Intent, Verdict)]>) -> Option<Vec<Finished>> {
+async fn finish(lane: &Lane<Desk>, part: &Arc<[(Intent, Verdict)]>) -> Option<Vec<Finished>> {
     let mut pause = PAUSE_MIN;
     loop {
         match lane.submit(Command::Finish(Arc::clone(part))).await {

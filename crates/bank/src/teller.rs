@@ -8,7 +8,8 @@ use batzen_http::{Drain, Waiters, Woken};
 use batzen_tables::bank::TransactionKey;
 use tokio::time::Instant;
 
-use crate::rules::{BankRules, Command, Outcome, Refusal};
+use crate::desk::Desk;
+use crate::rules::{Command, Outcome, Refusal};
 use crate::settler::{Settler, Unsettled, moves_money};
 
 /// How long a client waits for the ledger. After that it is told to come again; what it asked for goes on.
@@ -30,7 +31,7 @@ pub(crate) enum TellerError {
 
 /// The way of all commands.
 pub(crate) struct Teller {
-    pub(crate) lane: Lane<BankRules>,
+    pub(crate) lane: Lane<Desk>,
     pub(crate) settler: Settler,
     /// Who waits for an intent to be decided.
     pub(crate) decided: Arc<Waiters<TransactionKey>>,

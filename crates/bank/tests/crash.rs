@@ -61,7 +61,9 @@ fn start(dir: &Path) -> (Bankd, WireGatewayClient) {
     for _ in 0..3000 {
         if let Ok(port) = std::fs::read_to_string(dir.join("port")) {
             let url = format!("http://127.0.0.1:{port}/taler-wire-gateway/exchange/");
-            return (child, WireGatewayClient::new(client(), &url, GatewayAuth::None));
+            // Transfers share a connection, as an exchange's do.
+            let gateway = WireGatewayClient::new(client(), &url, GatewayAuth::None);
+            return (child, gateway.with_transfer_connections(CLIENTS));
         }
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -1,6 +1,6 @@
 //! A bank on a ledger that fails: at every request it may be busy, be cut off before or after it has acted, or the bank may be
-//! killed at that very moment, or at any of its own commits. Whatever happens, clients that repeat their requests find all money
-//! moved exactly once.
+//! killed at that very moment, or at any of its own commits; and a bank with the ledger in its own store, killed at any of their
+//! commits. Whatever happens, clients that repeat their requests find all money moved exactly once.
 //!
 //! A life of a bank is a runtime of its own on the shared store and ledger. Killed means: the store takes no more of this life's
 //! commits, and the runtime is thrown away with nothing ended in order.
@@ -21,6 +21,7 @@ use batzen_ledger::{
     Account, AccountBalance, AccountFilter, Answer, ChangeEvent, ChangeFilter, CreateAccountStatus,
     CreateResult, CreateTransferStatus, Ledger, LedgerError, MemoryLedger, QueryFilter, Transfer,
 };
+use batzen_ledger_store::{DurableLedger, DurableOptions};
 use batzen_store::Store;
 use batzen_store::memory::MemoryBackend;
 use common::*;
@@ -147,6 +148,8 @@ type Ends = Arc<Mutex<BTreeMap<usize, (u16, u32)>>>;
 struct World {
     store: Arc<MemoryBackend>,
     ledger: Arc<Faulty>,
+    /// Whether the bank's own store has the ledger; then `ledger` has none of the money.
+    is_joint: bool,
     limit: Option<u8>,
     wishes: Vec<Wish>,
     ends: Ends,
@@ -186,7 +189,14 @@ impl World {
     }
 
     async fn play(&self, store: Store) {
-        let bank = Bank::start_on(self.config(), store, Arc::clone(&self.ledger) as _).await.unwrap();
+        let bank = if self.is_joint {
+            let ledger = joint(store);
+            // A killed ledger's thread never ends, and must not be waited for.
+            std::mem::forget(Arc::clone(&ledger));
+            Bank::start_joint(self.config(), ledger).await.unwrap()
+        } else {
+            Bank::start_on(self.config(), store, Arc::clone(&self.ledger) as _).await.unwrap()
+        };
         let base = format!("http://{}/", bank.addr);
         let client = client();
         for name in NAMES {
@@ -257,7 +267,7 @@ impl World {
     /// The books, and everybody's money as the answers say.
     fn check(&self) {
         self.ledger.ledger.verify().unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let store = Store::new(Fenced {
             inner: Arc::clone(&self.store),
             alive: Arc::new(Mutex::new(true)),
@@ -265,7 +275,12 @@ impl World {
             kill: None,
             killed: Arc::new(Notify::new()),
         });
-        let totals = runtime.block_on(books::check(&store, self.ledger.as_ref())).unwrap();
+        let totals = if self.is_joint {
+            batzen_ledger_store::verify(&store).unwrap();
+            runtime.block_on(books::check(&store, joint(store.clone()).as_ref())).unwrap()
+        } else {
+            runtime.block_on(books::check(&store, self.ledger.as_ref())).unwrap()
+        };
         let mut expected: BTreeMap<&str, i64> = NAMES.into_iter().map(|name| (name, 100)).collect();
         let mut paid = BTreeMap::new();
         for (index, wish) in self.wishes.iter().enumerate() {
@@ -310,8 +325,18 @@ impl World {
     }
 }
 
+const NOW_NS: u64 = 1_700_000_000_000_000_000;
+
+/// The ledger in a bank's store.
+fn joint(store: Store) -> Arc<DurableLedger> {
+    Arc::new(DurableLedger::start(store, || NOW_NS, DurableOptions::default()).unwrap())
+}
+
 fn run(limit: Option<u8>, wishes: Vec<Wish>, plan: Vec<Fault>, kills: &[KillAt]) {
-    const NOW_NS: u64 = 1_700_000_000_000_000_000;
+    run_in(false, limit, wishes, plan, kills);
+}
+
+fn run_in(is_joint: bool, limit: Option<u8>, wishes: Vec<Wish>, plan: Vec<Fault>, kills: &[KillAt]) {
     let ledger = MemoryLedger::new(|| NOW_NS);
     let is_kill = |fault: &&Fault| matches!(fault, Fault::KilledBefore | Fault::KilledAfter);
     let lives = plan.iter().filter(is_kill).count() + kills.len();
@@ -319,7 +344,7 @@ fn run(limit: Option<u8>, wishes: Vec<Wish>, plan: Vec<Fault>, kills: &[KillAt])
     let ledger = Arc::new(Faulty { ledger, plan, requests: AtomicUsize::new(0), killed });
     let (ends, operations) = Default::default();
     let store = Arc::new(MemoryBackend::new());
-    let world = World { store, ledger, limit, wishes, ends, operations };
+    let world = World { store, ledger, is_joint, limit, wishes, ends, operations };
     let mut kills = kills.iter().copied();
     let lived = (0..=lives).any(|_| world.live(kills.next()));
     assert!(lived, "a bank that nobody kills lives on");
@@ -338,6 +363,17 @@ proptest! {
     ) {
         let kill = |(commit, is_durable)| KillAt { commit, is_durable };
         run(limit, wishes, plan, &kills.into_iter().map(kill).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn money_moves_exactly_once_with_the_ledger_in_the_same_store(
+        limit in prop::option::of(0..60_u8),
+        wishes in prop::collection::vec(wish(), 1..14),
+        kills in prop::collection::vec((0..24_usize, any::<bool>()), 0..6),
+    ) {
+        let kill = |(commit, is_durable)| KillAt { commit, is_durable };
+        let kills: Vec<_> = kills.into_iter().map(kill).collect();
+        run_in(true, limit, wishes, Vec::new(), &kills);
     }
 }
 
@@ -364,6 +400,7 @@ fn a_kill_at_every_boundary_loses_nothing() {
     for commit in 0..32 {
         for is_durable in [false, true] {
             run(Some(10), wishes(), Vec::new(), &[KillAt { commit, is_durable }]);
+            run_in(true, Some(10), wishes(), Vec::new(), &[KillAt { commit, is_durable }]);
         }
     }
     run(None, wishes(), vec![Fault::KilledAfter; 12], &[]);

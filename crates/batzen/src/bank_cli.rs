@@ -212,10 +212,15 @@ async fn totals(args: TotalsArgs) -> anyhow::Result<ExitCode> {
         (_, Some(url)) => StoreConfig::Postgres { url },
         (data, None) => StoreConfig::in_directory(data),
     };
-    let store = place.open(&batzen_storage::BANK, 1)?;
-    let ledger: Arc<dyn Ledger> = match &args.ledger {
-        LedgerAddress::Embedded => batzen_bank::embedded_ledger(&place)?,
-        address => batzen_ledger_net::connect(&address.to_string()).await?,
+    let (store, ledger): (_, Arc<dyn Ledger>) = match &args.ledger {
+        LedgerAddress::Embedded => {
+            let (store, ledger) = batzen_bank::embedded_books(&place)?;
+            (store, ledger)
+        }
+        address => {
+            let store = place.open(&batzen_storage::BANK, 1)?;
+            (store, batzen_ledger_net::connect(&address.to_string()).await?)
+        }
     };
     let totals = batzen_bank::books::check(&store, ledger.as_ref()).await?;
     if args.json {

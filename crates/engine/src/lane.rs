@@ -168,7 +168,7 @@ impl<R: Rules> Batcher<R> {
             let loaded = Instant::now();
             let now = clock.now();
             let mut refusals = 0;
-            let verdicts: Vec<_> = commands
+            let mut verdicts: Vec<_> = commands
                 .iter()
                 .map(|command| {
                     rows.begin();
@@ -190,10 +190,20 @@ impl<R: Rules> Batcher<R> {
                     continue;
                 }
             }
-            let changes = rows.changes();
+            rows.begin();
+            let mut joined = self.rules.join(&mut rows, &mut verdicts, now)?;
+            let mut changes = rows.changes();
+            if let Some(joined) = &mut joined {
+                changes.append(joined.changes());
+            }
             let executed = Instant::now();
             match self.store.commit(&changes) {
-                Ok(CommitOutcome::Committed) => self.rules.committed(&changes),
+                Ok(CommitOutcome::Committed) => {
+                    self.rules.committed(&changes);
+                    if let Some(joined) = joined {
+                        joined.committed();
+                    }
+                }
                 Ok(CommitOutcome::Conflict(rows)) => {
                     let (table, key) = rows.into_iter().next().expect("a conflict names the rows");
                     return Err(Failure::Overtaken(StoreError::Stale { table: table.name, key }));

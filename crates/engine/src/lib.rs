@@ -75,6 +75,20 @@ pub trait Rules: Send + Sync + 'static {
         Ok(false)
     }
 
+    /// Has another machine decide, as a part of a batch, on what its commands have come to: asked when all are executed. It may
+    /// change verdicts, and rows that the commands have planned; what it gives back becomes durable in the batch's own commit.
+    ///
+    /// # Errors
+    /// When it cannot decide: the batch fails, and nothing of it has taken place.
+    fn join<'a>(
+        &'a self,
+        _rows: &mut WorkingSet,
+        _verdicts: &mut [Result<Self::Outcome, Self::Refusal>],
+        _now: Timestamp,
+    ) -> Result<Option<Box<dyn Joined + 'a>>, StoreError> {
+        Ok(None)
+    }
+
     /// Is told what a batch has changed, once that is durable and before any of its commands is answered: for running sums.
     fn committed(&self, _changes: &ChangeSet) {}
 
@@ -97,6 +111,16 @@ pub trait Rules: Send + Sync + 'static {
     ) -> Result<Evidence, StoreError> {
         Ok(Evidence::Complete)
     }
+}
+
+/// A part of a batch that was decided beside its rows, see [`Rules::join`]. Dropped without [`Joined::committed`], it has not
+/// taken place.
+pub trait Joined {
+    /// The rows to be committed with those of the batch. Asked once.
+    fn changes(&mut self) -> ChangeSet;
+
+    /// The batch is durable. Its commands are answered after this.
+    fn committed(self: Box<Self>);
 }
 
 /// Whether the history read for a refused command supports the refusal, see [`Rules::evidence`].

@@ -18,6 +18,7 @@ use batzen_store::{Store, StoreError, StoreStats};
 use batzen_tables::ledger::ALL;
 use tokio::sync::Semaphore;
 
+use crate::joint::{Joint, SharedMachine};
 use crate::log::{Log, LogReader};
 use crate::machine::{DurableMachine, Request, Response, State, ledger_error};
 use crate::metrics::{Kind, LedgerMetrics};
@@ -57,7 +58,8 @@ pub struct Inspection {
 ///
 /// Must be used within a Tokio runtime: reads of the log run on its threads for blocking work.
 pub struct DurableLedger {
-    lane: MachineLane<DurableMachine>,
+    lane: MachineLane<SharedMachine>,
+    machine: Arc<tokio::sync::Mutex<DurableMachine>>,
     log: Arc<Log>,
     shown: Arc<Mutex<State>>,
     readers: Arc<Semaphore>,
@@ -86,14 +88,40 @@ impl DurableLedger {
     ) -> Result<Self, RecoveryError> {
         let machine = DurableMachine::open(store)?;
         let (log, shown) = (Arc::clone(machine.log()), machine.shown());
+        let machine = Arc::new(tokio::sync::Mutex::new(machine));
+        let shared = SharedMachine::new(Arc::clone(&machine));
         Ok(Self {
-            lane: MachineLane::start(machine, clock, options.lane),
+            lane: MachineLane::start(shared, clock, options.lane),
+            machine,
             log,
             shown,
             readers: Arc::new(Semaphore::new(options.readers_max)),
             readers_waiting: Semaphore::new(options.readers_max + options.readers_waiting_max),
             metrics: LedgerMetrics::default(),
         })
+    }
+
+    /// Decides as a part of a commit that somebody else makes to the same store, as of `now` in nanoseconds since the epoch.
+    /// Until that is done the ledger does nothing else. Not for async threads: it waits for a commit.
+    ///
+    /// # Errors
+    /// When what is due now cannot be made durable.
+    pub fn join(&self, now: u64) -> Result<Joint<'_>, LedgerError> {
+        Joint::begin(self, Arc::clone(&self.machine), now)
+    }
+
+    /// The store that has the log.
+    pub fn store(&self) -> &Store {
+        self.log.store()
+    }
+
+    pub(crate) fn count(
+        &self,
+        accounts: &[CreateResult<CreateAccountStatus>],
+        transfers: &[CreateResult<CreateTransferStatus>],
+    ) {
+        self.metrics.count_accounts(accounts);
+        self.metrics.count_transfers(transfers);
     }
 
     /// Accepts no more, and returns when everything accepted is durable and answered and the store is closed. Later requests

@@ -7,6 +7,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`DurableLedger`] | the ledger as the services use it |
+//! | [`Joint`] | what it decides as a part of somebody else's commit |
 //! | [`machine`] | the machine with its log, for a lane or a simulation to drive |
 //! | [`log`] | which row of the store holds which records |
 //! | [`codec`] | how records become bytes |
@@ -14,12 +15,14 @@
 
 pub mod codec;
 mod durable;
+mod joint;
 pub mod log;
 pub mod machine;
 mod metrics;
 pub mod recovery;
 
-pub use durable::{DurableLedger, DurableOptions, Inspection};
+pub use durable::{DurableLedger, DurableOptions, Inspection, system_clock};
+pub use joint::Joint;
 pub use machine::{DurableMachine, Request, Response};
 pub use metrics::LedgerMetrics;
 pub use recovery::{RecoveryError, VerifyReport, verify, verify_directory};

@@ -11,7 +11,7 @@ use batzen_ledger::{
 };
 use batzen_store::{CommitOutcome, Store, StoreError};
 
-use crate::log::{Log, LogReader};
+use crate::log::{Batch, Log, LogReader};
 use crate::recovery::{self, RecoveryError};
 
 /// What the machine is asked.
@@ -102,7 +102,22 @@ impl DurableMachine {
         &self.machine
     }
 
-    fn run(&mut self, request: Request, now: u64) -> Result<Response, StoreError> {
+    /// The records since the last commit as rows; none if there are none.
+    pub(crate) fn prepare(&mut self) -> Option<Batch> {
+        let records = self.machine.take_records();
+        let (clock, digest) = (self.machine.clock(), self.machine.digest());
+        (!records.is_empty()).then(|| self.log.encode(&records, clock, digest))
+    }
+
+    /// Takes note that the rows are durable.
+    pub(crate) fn committed(&mut self, batch: Batch) {
+        self.log.publish(batch);
+        self.durable = self.machine.mark();
+        self.machine.settle(&self.durable);
+        *self.shown.lock().expect("nobody panics with the lock held") = state_of(&self.machine);
+    }
+
+    pub(crate) fn run(&mut self, request: Request, now: u64) -> Result<Response, StoreError> {
         let history = LogReader::new(&self.log);
         let machine = &mut self.machine;
         Ok(match request {
@@ -173,11 +188,7 @@ impl LaneMachine for DurableMachine {
     }
 
     fn commit(&mut self) -> Result<(), LedgerError> {
-        let records = self.machine.take_records();
-        if records.is_empty() {
-            return Ok(());
-        }
-        let mut batch = self.log.encode(&records, self.machine.clock(), self.machine.digest());
+        let Some(mut batch) = self.prepare() else { return Ok(()) };
         let changes = std::mem::take(&mut batch.changes);
         match self.log.store().commit(&changes) {
             Ok(CommitOutcome::Committed) => {}
@@ -187,10 +198,7 @@ impl LaneMachine for DurableMachine {
                 return Err(ledger_error(&error));
             }
         }
-        self.log.publish(batch);
-        self.durable = self.machine.mark();
-        self.machine.settle(&self.durable);
-        *self.shown.lock().expect("nobody panics with the lock held") = state_of(&self.machine);
+        self.committed(batch);
         Ok(())
     }
 

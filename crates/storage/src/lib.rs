@@ -40,6 +40,8 @@ pub const EXCHANGE: Service =
 /// The bank, which is the only one to hand out the numbers of transactions.
 pub const BANK: Service =
     Service { schema: "bank", tables: batzen_tables::bank::ALL, sharing: Sharing::Exclusive };
+/// The same with a ledger in its store.
+pub const BANK_WITH_LEDGER: Service = Service { tables: batzen_tables::bank::ALL_WITH_LEDGER, ..BANK };
 /// A ledger, whose balances are in its process.
 pub const LEDGER: Service =
     Service { schema: "ledger", tables: batzen_tables::ledger::ALL, sharing: Sharing::Exclusive };

@@ -27,6 +27,18 @@ pub const ALL: &[&TableDef] = &[
     OldBankStates::DEF,
 ];
 
+/// The same with those of a ledger that shares the bank's store: a movement of money and its transaction are one commit there.
+pub const ALL_WITH_LEDGER: &[&TableDef] = &[
+    BankStates::DEF,
+    BankAccounts::DEF,
+    BankTransactions::DEF,
+    BankWithdrawals::DEF,
+    BankIntents::DEF,
+    OldBankStates::DEF,
+    crate::ledger::LedgerLog::DEF,
+];
+const _: () = assert!(ALL_WITH_LEDGER.len() == ALL.len() + crate::ledger::ALL.len());
+
 /// The bank's own account, which pays the sign-up bonus. No client can name it: `#` is not allowed in names.
 pub const EQUITY_ACCOUNT: &str = "#signup-bonus";
 

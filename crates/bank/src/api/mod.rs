@@ -31,9 +31,10 @@ use tokio::time::Instant;
 use crate::books::AccountTotals;
 use crate::chart::Chart;
 use crate::config::BankConfig;
+use crate::desk::Desk;
 use crate::names;
 use crate::password;
-use crate::rules::{BankRules, Command, Outcome, Refusal};
+use crate::rules::{Command, Outcome, Refusal};
 use crate::settler::{Unsettled, answered};
 use crate::teller::{Teller, TellerError};
 use crate::wakes::{Direction, Wakes};
@@ -282,7 +283,7 @@ impl Service {
     }
 
     /// Takes no more commands. What is under way ends; then the lane that is left can be closed.
-    pub(crate) fn close(self) -> Lane<BankRules> {
+    pub(crate) fn close(self) -> Lane<Desk> {
         self.teller.lane
     }
 

@@ -167,7 +167,7 @@ impl BankRules {
     }
 
     /// Books the ledger's answer to an open intent. Cannot fail: the money has moved, or it has not.
-    pub(super) fn finish(
+    pub(crate) fn finish(
         &self,
         rows: &mut WorkingSet,
         intent: &Intent,

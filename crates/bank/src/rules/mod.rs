@@ -347,6 +347,8 @@ impl Rules for BankRules {
         let movement = |plan: &mut Plan, key: TransactionKey, from: &str, to: &str| {
             plan.row::<BankTransactions>(key.clone());
             plan.row::<BankIntents>(key);
+            // A ledger in the same store has it booked in the same batch.
+            plan.row::<BankStates>(BankStateKey::ONLY);
             account(plan, from);
             account(plan, to);
         };

@@ -200,8 +200,8 @@ impl Town {
     /// Store and ledger of the bank, which must not run.
     pub fn bank_books(&self) -> BankBooks {
         let place = self.store("bank");
-        let ledger = batzen_bank::embedded_ledger(&place).unwrap();
-        BankBooks { store: place.open(&batzen_storage::BANK, 1).unwrap(), ledger }
+        let (store, ledger) = batzen_bank::embedded_books(&place).unwrap();
+        BankBooks { store, ledger }
     }
 }
 
