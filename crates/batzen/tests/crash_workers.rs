@@ -96,6 +96,11 @@ impl Gate {
         client.set_nodelay(true)?;
         loop {
             let request = message(&mut client)?;
+            // Like any proxy it speaks for itself when asked for another protocol.
+            if request.starts_with(b"OPTIONS *") {
+                client.write_all(b"HTTP/1.1 204 No Content\r\n\r\n")?;
+                continue;
+            }
             bank.write_all(&request)?;
             let answer = message(&mut bank)?;
             let line = String::from_utf8_lossy(&request[..request.len().min(120)]).into_owned();

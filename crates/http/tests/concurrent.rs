@@ -191,6 +191,8 @@ async fn who_does_not_ask_for_it_is_answered_as_ever() {
     }
     let elsewhere = WISH.replace('*', "/echo").replace("upgrade\r\n", "upgrade, close\r\n");
     assert_eq!(status(&server.raw(elsewhere).await), 204);
+    let last = WISH.replace("host: x\r\n", "host: x\r\nconnection: close\r\n");
+    assert_eq!(status(&server.raw(last).await), 204);
     let closing = start(ServerOptions { close_each: true, ..ServerOptions::default() }).await;
     assert_eq!(status(&closing.raw(WISH).await), 204);
 }

@@ -86,6 +86,10 @@ async fn serve(mut client: TcpStream, bank_port: u16, script: &Mutex<Script>) ->
     }
     let body = request[head_end + 4..].to_vec();
     let line = head.lines().next().unwrap();
+    // Like any proxy it speaks for itself when asked for another protocol.
+    if line.starts_with("OPTIONS *") {
+        return client.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await;
+    }
     let action = (script.lock().unwrap())(line, &String::from_utf8_lossy(&body));
     match action {
         Action::Refuse => {}

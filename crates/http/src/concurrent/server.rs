@@ -32,11 +32,12 @@ const OUTPUT_BYTES_MAX: usize = 256 << 10;
 
 /// Whether a request asks for this protocol.
 pub(crate) fn is_asked(head: &Head) -> bool {
-    let names = |field, name: &str| {
-        head.header(field)
-            .is_some_and(|text| text.split(',').any(|one| one.trim().eq_ignore_ascii_case(name)))
+    let options = head.headers.get_all(header::CONNECTION);
+    let has = |name: &str| {
+        let mut texts = options.iter().filter_map(|value| value.to_str().ok());
+        texts.any(|text| text.split(',').any(|one| one.trim().eq_ignore_ascii_case(name)))
     };
-    names(header::CONNECTION, "upgrade") && head.header(header::UPGRADE) == Some(PROTOCOL)
+    has("upgrade") && !has("close") && head.header(header::UPGRADE) == Some(PROTOCOL)
 }
 
 /// The answer that agrees.
