@@ -27,7 +27,7 @@ pub(crate) const ITEMS_MAX: usize = 8192;
 const ANSWERS_MAX: usize = 2 * REQUESTS_MAX;
 /// A client asks for the listing at least so often; one that does not is gone.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long the rest of a frame may take, and the client to take its answers.
+/// How long a frame may take from its first byte on, and the client to take its answers.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Answers that are written at once.
 const WRITE_BATCH: usize = 128;
@@ -57,9 +57,13 @@ pub(super) async fn serve(signer: &Arc<Signer>, channel: Channel, client: &Clien
     let mut reader = BufReader::with_capacity(READ_BUFFER_BYTES, reader);
     let mut tasks = JoinSet::new();
     let ended = read(&shared, &mut reader, client, &mut tasks).await;
-    if let Err(Ended::Malformed) = ended {
-        signer.metrics.malformed.inc();
-        tracing::warn!(client = client.name, "has sent what is no frame");
+    match ended {
+        Ok(()) | Err(Ended::Gone) => {}
+        Err(Ended::Slow) => tracing::warn!(client = client.name, "did not finish a frame in time"),
+        Err(Ended::Malformed) => {
+            signer.metrics.malformed.inc();
+            tracing::warn!(client = client.name, "has sent what is no frame");
+        }
     }
     // What was asked is answered, unless nobody listens any more.
     let finish = async { while tasks.join_next().await.is_some() {} };
@@ -77,6 +81,8 @@ pub(super) async fn serve(signer: &Arc<Signer>, channel: Channel, client: &Clien
 enum Ended {
     /// The client has gone, or the process is to end.
     Gone,
+    /// A frame has begun and does not end.
+    Slow,
     /// The client does not speak the protocol.
     Malformed,
 }
@@ -96,17 +102,23 @@ async fn read(
     let mut greeted = false;
     loop {
         let mut head = [0; HEADER_BYTES];
-        let idle = tokio::time::timeout(IDLE_TIMEOUT, reader.read_exact(&mut head));
+        let idle = tokio::time::timeout(IDLE_TIMEOUT, reader.read_exact(&mut head[..1]));
         let got = tokio::select! {
             biased;
             () = shared.signer.drain.draining() => return Ok(()),
             got = idle => got,
         };
         got.map_err(|_| Ended::Gone)?.map_err(|_| Ended::Gone)?;
-        let header = Header::from_bytes(&head, Side::Request)?;
-        let mut body = vec![0; header.body];
-        let rest = tokio::time::timeout(TRANSFER_TIMEOUT, reader.read_exact(&mut body));
-        rest.await.map_err(|_| Ended::Gone)?.map_err(|_| Ended::Gone)?;
+        // A frame that has begun comes to its end in time, however steadily its bytes drip.
+        let rest = async {
+            reader.read_exact(&mut head[1..]).await.map_err(|_| Ended::Gone)?;
+            let header = Header::from_bytes(&head, Side::Request)?;
+            let mut body = vec![0; header.body];
+            reader.read_exact(&mut body).await.map_err(|_| Ended::Gone)?;
+            Ok::<_, Ended>((header, body))
+        };
+        let rest = tokio::time::timeout(TRANSFER_TIMEOUT, rest).await;
+        let (header, body) = rest.map_err(|_| Ended::Slow)??;
         if !greeted {
             greeted = true;
             if header.kind != Kind::Hello {
