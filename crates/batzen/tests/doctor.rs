@@ -53,6 +53,47 @@ fn a_sound_server_is_exit_0_and_its_fragment_is_a_file_it_takes() {
 }
 
 #[test]
+fn a_schema_of_another_version_is_named_until_dbinit_was_typed() {
+    let url = fresh_database();
+    let dbinit = || {
+        let output = run(&["exchange", "dbinit", "--database", &url]);
+        assert!(output.status.success(), "{}", stderr(&output));
+    };
+    dbinit();
+    let finding = || {
+        let output = run(&["doctor", "--database", &url, "--sample", "0.1", "--json"]);
+        let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        let findings = report["findings"].as_array().unwrap();
+        findings.iter().find(|finding| finding["rule"] == "batzen_version").cloned()
+    };
+    assert_eq!(finding(), None);
+    let set = |what: &str| {
+        let database = url.rsplit('/').next().unwrap();
+        batzen_pg_cluster::shared().sql(database, &format!("UPDATE exchange.meta SET {what}")).unwrap();
+    };
+    set("program = '0.0.1'");
+    let found = finding().unwrap();
+    assert_eq!(found["severity"], "notice", "{found}");
+    assert!(found["measured"].as_str().unwrap().contains("0.0.1"), "{found}");
+    dbinit();
+    assert_eq!(finding(), None);
+
+    set("schema_version = schema_version - 1");
+    // What the doctor says the services do, they do.
+    assert!(
+        batzen_storage::StoreConfig::Postgres { url: url.clone() }
+            .open(&batzen_storage::EXCHANGE, 1)
+            .is_err()
+    );
+    let text = stdout(&run(&["doctor", "--database", &url, "--sample", "0.1"]));
+    assert!(text.contains("WARNING   Schema exchange is older than this program"), "{text}");
+    assert!(text.contains("type      batzen exchange dbinit -c FILE"), "{text}");
+    set("schema_version = schema_version + 2");
+    let found = finding().unwrap();
+    assert!(found["title"].as_str().unwrap().contains("newer"), "{found}");
+}
+
+#[test]
 fn a_wrong_address_is_one_line_and_exit_3() {
     let missing = fresh_database().replace("/test_", "/missing_");
     for (url, hint) in [

@@ -1,5 +1,9 @@
 //! What only Batzen's own schemas have: pruning of its statements, versions, writers, deadlines.
 
+use std::cmp::Ordering;
+
+use batzen_postgres::schema::HISTORY;
+
 use super::{Finding, Severity};
 use crate::facts::Facts;
 use crate::facts::batzen::Service;
@@ -45,8 +49,64 @@ fn versions(service: &Service, found: &mut Vec<Finding>) {
             .because("New rows would get numbers that older rows have: queues would skip them.")
             .type_this("batzen exchange dbinit -c FILE   # raises the numbers, changes nothing else"),
         );
+    } else if let Some(finding) = other_version(service) {
+        found.push(finding);
     } else {
-        found.push(Finding::ok("batzen_schema", format!("Schema {schema} is Batzen's"), measured));
+        found.push(Finding::ok(
+            "batzen_schema",
+            format!("Schema {schema} is of this program's version"),
+            measured,
+        ));
+    }
+}
+
+/// The program's version, as `dbinit` writes it into the schema.
+const PROGRAM: &str = env!("CARGO_PKG_VERSION");
+
+/// A schema that another version than this one has made or migrated.
+fn other_version(service: &Service) -> Option<Finding> {
+    let schema = &service.schema;
+    let measured = format!(
+        "schema version {}, by program {}; this is program {PROGRAM}, which works with {}",
+        service.schema_version, service.program, HISTORY.version
+    );
+    // The other services prepare their tables when they start.
+    let migrate = match schema.as_str() {
+        "exchange" => "batzen exchange dbinit -c FILE".to_owned(),
+        service => format!("batzen {service} serve …"),
+    };
+    match service.schema_version.cmp(&i64::from(HISTORY.version)) {
+        Ordering::Less => Some(
+            Finding::new(
+                "batzen_version",
+                Severity::Warning,
+                format!("Schema {schema} is older than this program"),
+                measured,
+            )
+            .because("This version's services refuse to start on it.")
+            .type_this(format!("{migrate}   # when all services of it are stopped")),
+        ),
+        Ordering::Greater => Some(
+            Finding::new(
+                "batzen_version",
+                Severity::Warning,
+                format!("Schema {schema} is newer than this program"),
+                measured,
+            )
+            .because("This version's services refuse to start on it, and what is said of its statements here may be wrong.")
+            .type_this(format!("batzen --version   # on every machine: at least {}", service.program)),
+        ),
+        Ordering::Equal if service.program != PROGRAM => Some(
+            Finding::new(
+                "batzen_version",
+                Severity::Notice,
+                format!("Schema {schema} was prepared by another version of the program"),
+                measured,
+            )
+            .because("It fits, but nobody has looked since whether an index or a setting of a table is new.")
+            .type_this(format!("{migrate}   # by the newer of the two")),
+        ),
+        Ordering::Equal => None,
     }
 }
 
@@ -233,8 +293,19 @@ mod tests {
     use crate::facts::plans::Plan;
     use crate::facts::{Database, Server};
 
+    /// As this program makes it, but for what matters.
     fn with(service: Service) -> Facts {
-        Facts { batzen: vec![Service { schema: "exchange".to_owned(), ..service }], ..Facts::default() }
+        let schema_version = i64::from(HISTORY.version);
+        of_version(Service {
+            schema: "exchange".to_owned(),
+            schema_version,
+            program: PROGRAM.to_owned(),
+            ..service
+        })
+    }
+
+    fn of_version(service: Service) -> Facts {
+        Facts { batzen: vec![service], ..Facts::default() }
     }
 
     fn executed(parts_hit: usize, may_reach_all: bool, whole: &[&str], pages: u64) -> Facts {
@@ -283,6 +354,32 @@ mod tests {
         assert_eq!(verdicts(&facts), [("batzen_restored".to_owned(), Severity::Critical)]);
         assert_eq!(verdicts(&with(Service { cluster_id: 1, here: Some(1), ..Service::default() })), []);
         assert_eq!(verdicts(&with(Service { cluster_id: 1, here: None, ..Service::default() })), []);
+    }
+
+    #[test]
+    fn a_schema_of_another_version_is_named_with_what_to_type() {
+        let found = |schema: &str, schema_version, program: &str| {
+            let (schema, program) = (schema.to_owned(), program.to_owned());
+            let facts = of_version(Service { schema, schema_version, program, ..Service::default() });
+            verdict(&facts, "batzen_version").map(|finding| (finding.severity, finding.remedy))
+        };
+        let known = i64::from(HISTORY.version);
+        assert_eq!(found("exchange", known, PROGRAM), None);
+        let (severity, remedy) = found("exchange", known - 1, PROGRAM).unwrap();
+        assert!(
+            severity == Severity::Warning && remedy[0].starts_with("batzen exchange dbinit"),
+            "{remedy:?}"
+        );
+        // The others have no dbinit: they migrate when they start.
+        let (severity, remedy) = found("bank", known - 1, PROGRAM).unwrap();
+        assert!(severity == Severity::Warning && remedy[0].starts_with("batzen bank serve"), "{remedy:?}");
+        let (severity, remedy) = found("exchange", known + 1, "99.0.0").unwrap();
+        assert!(severity == Severity::Warning && remedy[0].contains("at least 99.0.0"), "{remedy:?}");
+        let (severity, remedy) = found("exchange", known, "0.0.1").unwrap();
+        assert!(
+            severity == Severity::Notice && remedy[0].starts_with("batzen exchange dbinit"),
+            "{remedy:?}"
+        );
     }
 
     #[test]
