@@ -12,6 +12,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use batzen_http::{Client, ClientOptions, Reply};
+use batzen_metrics::Page;
+use batzen_postgres::schema::replication::{LagMetrics, SlotLag};
 use common::browser::Browser;
 use common::{PATIENCE, Service, free_port, run, stderr, stdout};
 use serde_json::Value;
@@ -171,14 +173,31 @@ fn alerts_and_configuration_are_sound() {
 
 #[test]
 fn units_start_what_there_is() {
-    for service in ["exchange", "bank"] {
-        let unit = read(&format!("systemd/batzen-{service}.service"));
-        let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
-        let words: Vec<&str> = start.split_whitespace().collect();
-        assert_eq!(words[0], "/usr/local/bin/batzen");
-        let help = run(&[words[1], words[2], "--help"]);
-        assert!(help.status.success() && stdout(&help).contains(words[3]), "{start}");
+    let mut units = 0;
+    for unit in std::fs::read_dir(deploy("systemd")).unwrap().map(Result::unwrap) {
+        let text = std::fs::read_to_string(unit.path()).unwrap();
+        assert!(text.contains("\nExecStart="), "{:?}", unit.path());
+        for start in text.lines().filter(|line| line.starts_with("Exec")) {
+            let start = start.split_once('=').unwrap().1.replace("%i", "wirewatch");
+            let words: Vec<&str> = start.split_whitespace().collect();
+            assert_eq!(words[0], "/usr/local/bin/batzen");
+            let help = run(&[words[1], words[2], "--help"]);
+            assert!(help.status.success(), "{start}");
+            for option in words.iter().filter(|word| word.starts_with("--")) {
+                assert!(stdout(&help).contains(option), "{option} of {start}");
+            }
+        }
+        units += 1;
     }
+    assert!(units >= 5);
+}
+
+/// What a database with a subscriber shows beside.
+fn replication_page() -> String {
+    let (lag, mut page) = (LagMetrics::default(), Page::new());
+    lag.set(vec![SlotLag { slot: "exchange_audit".into(), active: true, bytes: 1, millis: Some(1) }]);
+    lag.write(&mut page);
+    page.finish()
 }
 
 #[test]
@@ -190,7 +209,9 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
     for page in &pages {
         naming(page);
     }
-    let known: BTreeMap<&str, &str> = pages.iter().flat_map(|page| families(page)).collect();
+    let of_database = replication_page();
+    let pages = pages.iter().chain([&of_database]);
+    let known: BTreeMap<&str, &str> = pages.flat_map(|page| families(page)).collect();
     let script = http.text(&format!("{}dashboard", demo.exchange));
     let mut texts = vec![("alerts".to_owned(), read("prometheus/alerts.yml")), ("page".to_owned(), script)];
     let mut all_queries = Vec::new();
