@@ -12,10 +12,18 @@ mod coins;
 mod customers;
 #[path = "crash/facts.rs"]
 mod facts;
+#[path = "nodes/keys.rs"]
+mod keys;
 #[path = "crash/log.rs"]
 mod log;
+#[path = "nodes/outage.rs"]
+mod outage;
 #[path = "crash/plant.rs"]
 mod plant;
+#[path = "nodes/purse.rs"]
+mod purse;
+#[path = "nodes/race.rs"]
+mod race;
 #[path = "crash/town.rs"]
 mod town;
 
@@ -40,6 +48,10 @@ const WORKERS: [&str; 4] = ["wirewatch", "aggregator", "transfer", "closer"];
 /// A configuration for a new database, which is prepared.
 fn prepare(dir: &Path, bank_port: u16, port: u16, more: &str) -> (String, String) {
     let url = batzen_pg_cluster::fresh_database();
+    (prepare_at(&url, dir, bank_port, port, more), url)
+}
+
+fn prepare_at(url: &str, dir: &Path, bank_port: u16, port: u16, more: &str) -> String {
     let more = format!(
         "[exchange]\nDB = postgres\nREUSE_PORT = YES\nAGGREGATOR_IDLE_SLEEP_INTERVAL = 1 s\n\
          TRANSFER_IDLE_SLEEP_INTERVAL = 1 s\nCLOSER_IDLE_SLEEP_INTERVAL = 1 s\n\
@@ -54,8 +66,8 @@ fn prepare(dir: &Path, bank_port: u16, port: u16, more: &str) -> (String, String
         }
     }
     std::fs::write(&config, text).unwrap();
-    StoreConfig::Postgres { url: url.clone() }.prepare(&batzen_storage::EXCHANGE).unwrap();
-    (config, url)
+    StoreConfig::Postgres { url: url.to_owned() }.prepare(&batzen_storage::EXCHANGE).unwrap();
+    config
 }
 
 /// Starts a service, and waits until it says that it is ready: another one may answer at its port.

@@ -17,6 +17,8 @@ const COUNTED_BYTES: i64 = 1 << 20;
 /// longer than [`GOOD_MAX`].
 const GOOD_FACTOR: u32 = 100;
 const GOOD_MAX: Duration = Duration::from_secs(300);
+/// How long after a failure nobody asks again.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// What the tables hold.
 #[derive(Clone, Debug, Default)]
@@ -38,9 +40,12 @@ struct State {
     sizes: Option<Arc<Sizes>>,
     good_until: Option<Instant>,
     is_asking: bool,
+    /// Nobody waits for a server that did not answer the last one who asked.
+    has_failed: bool,
 }
 
-/// What is known, and asks again beside the caller if that is old. The first caller waits.
+/// What is known, and asks again beside the caller if that is old. The first caller waits, so a page of metrics comes soon
+/// while the server is away, too.
 ///
 /// # Errors
 /// When nothing is known yet and the server does not answer.
@@ -49,7 +54,7 @@ pub(crate) fn sizes(database: &Arc<Database>) -> Result<Arc<Sizes>> {
         let mut state = database.sizes.state();
         let is_old = state.good_until.is_none_or(|until| until < Instant::now());
         let known = state.sizes.clone();
-        if is_old && known.is_some() && !state.is_asking {
+        if is_old && (known.is_some() || state.has_failed) && !state.is_asking {
             state.is_asking = true;
             let database = Arc::clone(database);
             let ask = move || {
@@ -60,6 +65,9 @@ pub(crate) fn sizes(database: &Arc<Database>) -> Result<Arc<Sizes>> {
             if std::thread::Builder::new().name("store-sizes".into()).spawn(ask).is_err() {
                 state.is_asking = false;
             }
+        }
+        if known.is_none() && state.has_failed {
+            return Err(StoreError::Unavailable("the sizes of tables are not known".into()));
         }
         known
     };
@@ -72,8 +80,11 @@ fn ask(database: &Database) -> Result<Arc<Sizes>> {
     let mut state = database.sizes.state();
     state.is_asking = false;
     state.good_until = Some(Instant::now() + (GOOD_FACTOR * begin.elapsed()).min(GOOD_MAX));
-    if let Ok(sizes) = &sizes {
-        state.sizes = Some(Arc::clone(sizes));
+    state.has_failed = sizes.is_err();
+    match &sizes {
+        Ok(sizes) => state.sizes = Some(Arc::clone(sizes)),
+        // It may be back any moment.
+        Err(_) => state.good_until = Some(Instant::now() + AGAIN),
     }
     sizes
 }

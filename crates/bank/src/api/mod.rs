@@ -326,7 +326,8 @@ impl Service {
             Err(
                 error @ (TellerError::Engine(EngineError::Overloaded | EngineError::Stopped)
                 | TellerError::Ledger(Unsettled::Waiting)),
-            ) => Err(Response::error(ErrorCode::BANK_SOFT_EXCEPTION, &error.to_string())),
+            ) => Err(try_later(&error.to_string())),
+            Err(TellerError::Engine(EngineError::Store(error))) => Err(store_failed(&error)),
             Err(error) => {
                 tracing::error!(%error, "a command was not decided");
                 Err(Response::error(ErrorCode::BANK_UNMANAGED_EXCEPTION, ""))
@@ -342,10 +343,7 @@ impl Service {
         let store = self.store.clone();
         match tokio::task::spawn_blocking(move || read(&store)).await {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => {
-                tracing::error!(%error, "the store cannot be read");
-                Err(Response::error(ErrorCode::BANK_UNMANAGED_EXCEPTION, ""))
-            }
+            Ok(Err(error)) => Err(store_failed(&error)),
             Err(_) => Err(Response::error(ErrorCode::BANK_UNMANAGED_EXCEPTION, "")),
         }
     }
@@ -369,7 +367,7 @@ impl Service {
         let found = match account.is_opened {
             true => tokio::time::timeout(READ_MAX, answered(lookup))
                 .await
-                .map_err(|_| Response::error(ErrorCode::BANK_SOFT_EXCEPTION, "the ledger does not answer"))?,
+                .map_err(|_| try_later("the ledger does not answer"))?,
             false => Vec::new(),
         };
         Ok(AccountTotals::of(String::new(), found.first(), self.settings.chart.headroom()))
@@ -492,6 +490,21 @@ async fn wait<K: Eq + std::hash::Hash + Clone>(
     waiter.wait_until(Some(deadline), drain).await == Woken::Event
 }
 
+/// The answer when it cannot be said now what becomes of a request: the same one again finds out.
+fn try_later(detail: &str) -> Response {
+    Response::error_status(ErrorCode::BANK_SOFT_EXCEPTION, 503, detail).with_header(header::RETRY_AFTER, "1")
+}
+
+/// The answer when the store failed.
+fn store_failed(error: &StoreError) -> Response {
+    tracing::error!(%error, "the store failed");
+    match error {
+        StoreError::Unavailable(_) => try_later("the database is away"),
+        StoreError::Full(_) => try_later("no space left"),
+        _ => Response::error(ErrorCode::BANK_UNMANAGED_EXCEPTION, ""),
+    }
+}
+
 fn unknown_account(name: &str) -> Response {
     Response::error(ErrorCode::BANK_UNKNOWN_ACCOUNT, name)
 }
@@ -502,6 +515,7 @@ fn refused(refusal: &Refusal, detail: &str) -> Response {
         Refusal::UnknownAccount(name) => unknown_account(name),
         Refusal::RegisterConflict => Response::error(refusal.code(), "password"),
         Refusal::UnknownWithdrawal | Refusal::RequestUidReused => Response::error(refusal.code(), detail),
+        Refusal::Unresolved | Refusal::InFlight { .. } | Refusal::ReservationExpired => try_later(""),
         _ => Response::error(refusal.code(), ""),
     }
 }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
 use super::access::withdraw_uri;
-use super::{Answer, READ_MAX, Service, body, refused, wrong_member};
+use super::{Answer, READ_MAX, Service, body, refused, try_later, wrong_member};
 use crate::chart::CODE_HEADROOM;
 use crate::names;
 use crate::rules::{Command, Outcome};
@@ -241,7 +241,7 @@ impl Service {
         // What was set aside and what was released moves nothing, so that a page may need a second look.
         filter.limit = u32::try_from(2 * STATEMENT_ROWS + 1).expect("a small constant");
         let ask = || self.ledger.get_account_transfers(filter);
-        let late = |_| Response::error(ErrorCode::BANK_SOFT_EXCEPTION, "the ledger does not answer");
+        let late = |_| try_later("the ledger does not answer");
         let found = tokio::time::timeout(READ_MAX, answered(ask)).await.map_err(late)?;
         let is_whole = found.len() < 2 * STATEMENT_ROWS + 1;
         let last = found.last().map(|transfer| transfer.timestamp);
