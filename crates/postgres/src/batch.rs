@@ -120,7 +120,9 @@ impl<'a, 'n> TableBatch<'a, 'n> {
             mask: vec![false; statements.layout.def.row_columns.len()],
             deletes: Vec::new(),
             inserts: Vec::new(),
-            queue_deletes: vec![Array::new(SqlType::Int8.oid()), Array::new(SqlType::Bytea.oid())],
+            queue_deletes: [SqlType::Int8, SqlType::Bytea, SqlType::Int2]
+                .map(|sql| Array::new(sql.oid()))
+                .into(),
             queue_inserts: Vec::new(),
         }
     }
@@ -204,6 +206,8 @@ impl<'a, 'n> TableBatch<'a, 'n> {
         }
         self.queue_deletes[0].push(&entry.due.to_be_bytes());
         self.queue_deletes[1].push(&place);
+        let vshard = self.database.vshard(self.def(), key);
+        self.queue_deletes[2].push(&vshard.to_be_bytes());
     }
 
     fn entries(&self, key: &[u8], row: &[u8]) -> Result<IndexEntries> {

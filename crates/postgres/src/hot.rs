@@ -169,7 +169,8 @@ pub fn statements(layout: &Layout) -> Vec<HotStatement> {
         let sample = || format!("{queue} t");
         list.push(HotStatement { sample: sample(), ..hot("queue insert", &put.sql, parameters) });
         if let Some((first, _)) = columns.first() {
-            let parameters = vec![one(), array("t.due", SqlType::Int8), array(first, SqlType::Bytea)];
+            let mut parameters = vec![one(), array("t.due", SqlType::Int8), array(first, SqlType::Bytea)];
+            parameters.push(array("t.vshard", SqlType::Int2));
             list.push(HotStatement { sample: sample(), ..hot("queue delete", &take.sql, parameters) });
         }
     }

@@ -155,9 +155,9 @@ impl Statements {
             )));
             let first = quoted(indexes[0].column.as_deref().expect("it stands in the queue"));
             queue_delete = Some(Statement::new(format!(
-                "WITH done AS (DELETE FROM {queue} t USING {} AS u(due, place) WHERE t.due = u.due AND t.{first} = u.place \
-                 RETURNING 1) SELECT {expect}(count(*), $1, 'BZ001') FROM done",
-                unnest(2, &[SqlType::Int8, SqlType::Bytea]),
+                "WITH done AS (DELETE FROM {queue} t USING {} AS u(due, place, vshard) WHERE t.due = u.due AND t.{first} = u.place \
+                 AND t.vshard = u.vshard RETURNING 1) SELECT {expect}(count(*), $1, 'BZ001') FROM done",
+                unnest(2, &[SqlType::Int8, SqlType::Bytea, SqlType::Int2]),
             )));
         }
 

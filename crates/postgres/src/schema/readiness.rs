@@ -91,6 +91,16 @@ fn parts_touched(sql: &mut Connection, layout: &Layout, text: &str) -> Vec<Strin
         let row = sql.row(&format!("SELECT array_agg(({source})::{element})::text FROM {}", layout.table()));
         arguments.push(format!("{}::{of}", super::shape::literal(row.unwrap().unwrap().text(0))));
     }
+    let part = format!("{}_p", layout.name);
+    let parts: BTreeSet<String> = (scanned(sql, text, &arguments).iter())
+        // A part, or an index of it.
+        .filter_map(|name| Some(format!("{part}{}", name.strip_prefix(&part)?.get(..2)?)))
+        .collect();
+    parts.into_iter().collect()
+}
+
+/// Runs a statement, undoes it, and says what its plan has read: tables and indexes.
+fn scanned(sql: &mut Connection, text: &str, arguments: &[String]) -> Vec<String> {
     sql.script(&format!("PREPARE probe AS {text}")).unwrap_or_else(|error| panic!("{error}: {text}"));
     sql.script("BEGIN").unwrap();
     let plan = sql
@@ -100,24 +110,25 @@ fn parts_touched(sql: &mut Connection, layout: &Layout, text: &str) -> Vec<Strin
         ))
         .unwrap_or_else(|error| panic!("{error}: {text}: {arguments:?}"));
     sql.script("ROLLBACK; DEALLOCATE probe").unwrap();
-    let part = format!("{}_p", layout.name);
-    let parts: BTreeSet<String> = plan
-        .iter()
+    plan.iter()
         .map(|row| row.text(0))
         .filter(|line| line.contains("Scan") && line.contains("(actual"))
-        .filter_map(|line| Some(line.split_once(" on ")?.1))
-        // A part, or an index of it.
-        .filter_map(|name| Some(format!("{part}{}", name.strip_prefix(&part)?.get(..2)?)))
-        .collect();
-    parts.into_iter().collect()
+        .filter_map(|line| line.split_once(" on ")?.1.split_whitespace().next().map(str::to_owned))
+        .collect()
 }
 
-#[test]
-fn each_statement_of_a_payment_touches_the_parts_of_its_shards_alone() {
+/// An exchange's tables, and a session like the program's.
+fn tables() -> Connection {
     let mut sql = Connection::open(&Target::parse(&fresh_database()).unwrap()).unwrap();
     let options = DbinitOptions { partitions: Some(PARTITIONS), ..DbinitOptions::default() };
     dbinit(&mut sql, "exchange", exchange::ALL, &options, &HISTORY).unwrap();
     sql.script(SESSION).unwrap();
+    sql
+}
+
+#[test]
+fn each_statement_of_a_payment_touches_the_parts_of_its_shards_alone() {
+    let mut sql = tables();
     let mut asked_all = Vec::new();
     let mut statements_seen = 0;
     for def in exchange::ALL.iter().filter(|def| def.is_sharded()) {
@@ -165,4 +176,79 @@ fn each_statement_of_a_payment_touches_the_parts_of_its_shards_alone() {
         asked_all, ALL_SHARDS,
         "a lookup that asks every shard has to be one of those that the design allows"
     );
+}
+
+/// The parts of a queue, by the time at which each begins.
+fn days(sql: &mut Connection, queue: &str) -> Vec<(String, i64)> {
+    let rows = sql.rows(&format!(
+        r"SELECT c.relname, substring(pg_get_expr(c.relpartbound, c.oid) FROM '\d+') FROM pg_inherits i
+          JOIN pg_class c ON c.oid = i.inhrelid
+          WHERE i.inhparent = 'exchange.{queue}'::regclass AND c.relname NOT LIKE '%\_default' ORDER BY 1"
+    ));
+    rows.unwrap().iter().map(|row| (row.text(0).to_owned(), row.number(1))).collect()
+}
+
+/// What a queue's statement is given for one entry, by the names in its text.
+fn arguments(text: &str, value: impl Fn(&str, &str) -> String) -> Vec<String> {
+    let (types, names) = (types(text), names(text));
+    let scalars = types.len() - names.len();
+    let of = |(at, of): (usize, &String)| match at.checked_sub(scalars) {
+        // How many rows have to be hit, or where serials begin.
+        None => "1".to_owned(),
+        Some(at) => format!("ARRAY[{}]::{of}", value(&names[at], of)),
+    };
+    types.iter().enumerate().map(of).collect()
+}
+
+/// A queue is cut by days. An entry goes to the part of its day and is taken out of that alone, by its shard, so that in a
+/// Citus cluster one node has to do with it.
+#[test]
+fn each_statement_of_a_queue_touches_the_part_of_its_day_and_its_shard_alone() {
+    let mut sql = tables();
+    let mut queues = 0;
+    for def in exchange::ALL.iter().filter(|def| !def.queue.is_empty()) {
+        let statements = Statements::new(Layout::new(def, "exchange", PARTITIONS).unwrap());
+        let queue = statements.layout.queue_name().unwrap();
+        let days = days(&mut sql, &queue);
+        assert!(days.len() > 2, "{days:?}");
+        let (part, from) = &days[days.len() / 2];
+        let due = from + 1;
+        let insert = &statements.queue_insert.as_ref().unwrap().sql;
+        let given = arguments(insert, |name, of| match name {
+            "due" => due.to_string(),
+            "vshard" => SHARD.to_string(),
+            "ser" => "NULL".to_owned(),
+            _ if of.starts_with("bytea") => r"'\x01'".to_owned(),
+            _ => "1".to_owned(),
+        });
+        let of_queue = |read: Vec<String>| {
+            read.into_iter().filter(|name| name.starts_with(&queue)).collect::<BTreeSet<_>>()
+        };
+        assert_eq!(of_queue(scanned(&mut sql, insert, &given)), BTreeSet::new(), "{insert}");
+        let execute = |text: &str, given: &[String]| {
+            format!("PREPARE entry AS {text}; EXECUTE entry ({}); DEALLOCATE entry", given.join(", "))
+        };
+        sql.script(&execute(insert, &given)).unwrap();
+        let row =
+            sql.row(&format!("SELECT tableoid::regclass, vshard FROM exchange.{queue}")).unwrap().unwrap();
+        assert_eq!((row.text(0), row.number(1)), (format!("exchange.{part}").as_str(), i64::from(SHARD)));
+
+        let first = statements.layout.queue_indexes().next().unwrap().column.clone().unwrap();
+        let delete = &statements.queue_delete.as_ref().unwrap().sql;
+        let place = sql.row(&format!("SELECT {} FROM exchange.{queue}", quoted(&first))).unwrap().unwrap();
+        let taken_from = |shard: u16| {
+            arguments(delete, |name, _| match name {
+                "due" => due.to_string(),
+                "vshard" => shard.to_string(),
+                _ => format!("'{}'", place.text(0)),
+            })
+        };
+        let read = of_queue(scanned(&mut sql, delete, &taken_from(SHARD)));
+        assert_eq!(read, BTreeSet::from([part.clone()]), "{delete}");
+        // Another shard has no such entry.
+        let error = sql.script(&execute(delete, &taken_from(SHARD + 1))).unwrap_err();
+        assert_eq!(error.code(), Some("BZ001"), "{error}");
+        queues += 1;
+    }
+    assert_eq!(queues, 1, "deposits have a queue");
 }
