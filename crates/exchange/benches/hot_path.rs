@@ -214,7 +214,7 @@ fn withdrawal(denom: &Denom, reserve: &EddsaPrivateKey, batch: usize) -> Vec<u8>
     let planchets: Vec<WithdrawRequest> = (0..batch)
         .map(|_| {
             // The exchange cannot tell a blinded coin from any other number.
-            let coin_ev = match denom.cipher() {
+            let coin_ev = match denom.cipher {
                 Cipher::Rsa => {
                     let mut blinded = vec![0; 256];
                     batzen_crypto::fill_random(&mut blinded);
