@@ -131,7 +131,7 @@ bench-all: build ## every measurement of docs/performance.md, its tables, and a 
 
 bench-postgres: build ## the measurements of docs/performance.md on PostgreSQL: 0 to 64 partitions, every worker, pgbench
 	rm -rf $(RESULTS)/postgres-partitions
-	$(BIN) bench partitions --rsa 2048 --batch 10 --duration $(BENCH_TIME) --out $(RESULTS)/postgres-partitions
+	$(BIN) bench partitions --rsa 2048 --batch 10 --clients 256 --duration $(BENCH_TIME) --out $(RESULTS)/postgres-partitions
 	rm -f $(RESULTS)/postgres-partitions/*/server-metrics-*.prom
 	$(bench_runs) <<<"$$BENCH_POSTGRES_RUNS"
 	$(MAKE) bench-tables

@@ -231,9 +231,10 @@ fn an_owner_that_loses_its_connection_twice_is_still_the_owner() {
     });
     assert_eq!(commit(3).unwrap(), CommitOutcome::Committed);
     assert_eq!(store.count::<Items>().unwrap(), 3);
-    // What the doctor sees of it.
+    // What the doctor sees of it. The second cut may as well have met the connection that holds the lock.
     let losses = format!("SELECT max(epoch & {EPOCH_COUNT}) FROM exchange.writers");
-    assert_eq!(connect(&straight.url).query_text(&losses).unwrap()[0][0].as_deref(), Some("2"));
+    let seen = connect(&straight.url).query_text(&losses).unwrap()[0][0].clone();
+    assert!(matches!(seen.as_deref(), Some("1" | "2")), "{seen:?}");
 }
 
 /// A function that is called whenever a row of `table` is written, as far as `when` says.

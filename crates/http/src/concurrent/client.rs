@@ -399,7 +399,7 @@ mod tests {
     impl Handler for Echo {
         async fn handle(&self, request: Request) -> Response {
             // Later ones are often ready before earlier ones.
-            if request.body.len() % 2 == 0 {
+            if request.body.len().is_multiple_of(2) {
                 tokio::task::yield_now().await;
             }
             Response::bytes(200, "", request.body)
