@@ -231,7 +231,9 @@ async fn drive<F: Future>(
     connection: &mut Connection<TokioIo<TcpStream>, Body>,
     wanted: F,
 ) -> Result<F::Output, String> {
-    let mut wanted = std::pin::pin!(wanted);
+    // Tokio lets a task that has done much at once find things pending that are ready. After the end of the connection that
+    // would be taken for an answer that never comes.
+    let mut wanted = std::pin::pin!(tokio::task::unconstrained(wanted));
     let mut ended = None;
     std::future::poll_fn(|context| {
         use std::task::Poll;
