@@ -22,7 +22,6 @@ pub mod aggregator;
 pub mod closer;
 pub mod drain;
 mod leases;
-mod looks;
 mod metrics;
 mod queues;
 pub mod transfer;

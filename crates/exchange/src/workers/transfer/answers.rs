@@ -1,0 +1,244 @@
+//! What the bank's answers mean, recording them, and what is asked for again.
+
+use std::pin::Pin;
+
+use batzen_crypto::Wtid;
+use batzen_engine::Lanes;
+use batzen_http::ClientError;
+use batzen_http::gateway::TransactionResponse;
+use batzen_protocol::ErrorCode;
+use batzen_tables::exchange::AccountId;
+use tokio::time::Instant;
+
+use super::Transfers;
+use crate::rules::{Command, ExchangeRules, TransferFailed, TransfersDone};
+use crate::workers::{Mode, WorkerError, growing};
+
+/// An account whose bank has failed so often in a row is left alone for some time.
+const FAILURES_IN_A_ROW: u32 = 8;
+
+/// What the bank said to one attempt.
+pub(super) enum Verdict {
+    /// Executed.
+    Done,
+    /// Impossible.
+    Failed(String),
+    /// The account holds too little at present.
+    NoMoney(ClientError),
+    /// The bank did not answer, or not usefully.
+    Again(ClientError),
+}
+
+/// An attempt that has ended.
+pub(super) struct Answered {
+    pub(super) wtid: Wtid,
+    pub(super) account: AccountId,
+    pub(super) verdict: Verdict,
+}
+
+/// Answers that were to be recorded, each with the reason why it is not.
+pub(super) type Recorded = Vec<(Answered, Result<(), String>)>;
+
+pub(super) type Asking = Pin<Box<dyn Future<Output = Answered> + Send>>;
+pub(super) type Recording = Pin<Box<dyn Future<Output = Recorded> + Send>>;
+
+/// A transfer that is to be tried again.
+pub(super) struct Later {
+    pub(super) account: AccountId,
+    pub(super) attempts: u32,
+    /// None: not by this worker.
+    pub(super) not_before: Option<Instant>,
+}
+
+/// How the bank of an account has been doing.
+#[derive(Default)]
+pub(super) struct Health {
+    failures: u32,
+    pub(super) resting_until: Option<Instant>,
+}
+
+impl Transfers<'_> {
+    /// Takes note of an answer: what is final waits to be recorded.
+    pub(super) fn answered(&mut self, answered: Answered) {
+        let Answered { wtid, account, verdict } = &answered;
+        let (wtid, account) = (*wtid, *account);
+        if !matches!(verdict, Verdict::Again(_)) {
+            self.health.remove(&account);
+        }
+        let metrics = &self.app.metrics.workers;
+        let attempts = self.later.get(&wtid).map_or(0, |later| later.attempts) + 1;
+        match answered.verdict {
+            Verdict::Done | Verdict::Failed(_) => {
+                if self.answered.is_empty() {
+                    self.answered_since = Instant::now();
+                }
+                self.answered.push(answered);
+            }
+            Verdict::NoMoney(error) => {
+                self.end(wtid);
+                tracing::error!(%wtid, %error, "the account holds too little for a transfer");
+                metrics.transfer_failures.inc();
+                let not_before = match self.mode {
+                    Mode::UntilIdle => {
+                        self.progress.deferred += 1;
+                        None
+                    }
+                    Mode::Service => Some(Instant::now() + growing(2_000, 300_000).pause(attempts)),
+                };
+                self.later.insert(wtid, Later { account, attempts, not_before });
+            }
+            Verdict::Again(error) => {
+                self.end(wtid);
+                tracing::warn!(%wtid, %error, attempts, "a transfer will be asked for again");
+                self.rest(account);
+                let section =
+                    self.gateways.get(&account).map_or_else(String::new, |(section, _)| section.clone());
+                self.again(wtid, account, attempts, WorkerError::Bank { section, source: error.into() });
+            }
+        }
+    }
+
+    /// Takes note of what was recorded.
+    pub(super) fn recorded(&mut self, recorded: Recorded) {
+        let metrics = &self.app.metrics.workers;
+        for (Answered { wtid, account, verdict }, result) in recorded {
+            self.end(wtid);
+            match (result, verdict) {
+                (Err(error), _) => {
+                    let attempts = self.later.get(&wtid).map_or(0, |later| later.attempts) + 1;
+                    tracing::warn!(%wtid, error, attempts, "the bank's answer was not recorded");
+                    self.again(wtid, account, attempts, WorkerError::Refused(error));
+                }
+                (Ok(()), Verdict::Failed(reason)) => {
+                    metrics.transfers_failed.inc();
+                    self.later.remove(&wtid);
+                    self.failed += 1;
+                    tracing::error!(%wtid, reason, "the bank refuses a transfer for good: an operator has to look");
+                }
+                (Ok(()), _) => {
+                    metrics.transfers.inc();
+                    self.later.remove(&wtid);
+                    self.progress.done += 1;
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, wtid: Wtid) {
+        self.in_flight.remove(&wtid);
+        self.just_ended.insert(wtid);
+    }
+
+    fn again(&mut self, wtid: Wtid, account: AccountId, attempts: u32, error: WorkerError) {
+        self.app.metrics.workers.transfer_failures.inc();
+        let not_before = if self.mode.gives_up_after(attempts) {
+            self.progress.deferred += 1;
+            self.gave_up.get_or_insert(error);
+            None
+        } else {
+            let pause = match self.mode {
+                Mode::UntilIdle => self.mode.pause(attempts),
+                Mode::Service => growing(200, 300_000).pause(attempts),
+            };
+            Some(Instant::now() + pause)
+        };
+        self.later.insert(wtid, Later { account, attempts, not_before });
+    }
+
+    /// Counts a failure of an account's bank. When it fails all the time, not every open transfer is tried on it.
+    fn rest(&mut self, account: AccountId) {
+        let health = self.health.entry(account).or_default();
+        let now = Instant::now();
+        if self.mode == Mode::UntilIdle || health.resting_until.is_some_and(|time| now < time) {
+            return;
+        }
+        health.failures = health.failures.saturating_add(1);
+        if let Some(rests @ 1..) = health.failures.checked_sub(FAILURES_IN_A_ROW - 1) {
+            health.resting_until = Some(now + self.mode.pause(rests));
+        }
+    }
+
+    /// When something is to be tried again.
+    pub(super) fn next_attempt(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let rest = |account: &AccountId| self.health.get(account)?.resting_until.filter(|time| now < *time);
+        let waiting = self.later.iter().filter(|(wtid, _)| !self.in_flight.contains(wtid));
+        let attempts = waiting.filter_map(|(_, later)| {
+            let not_before = later.not_before?;
+            Some(rest(&later.account).map_or(not_before, |rest| rest.max(not_before)))
+        });
+        attempts.chain(self.health.keys().filter_map(rest)).min()
+    }
+}
+
+/// What the bank's answer means.
+pub(super) fn judge(answer: Result<TransactionResponse, ClientError>) -> Verdict {
+    let Err(error) = answer else { return Verdict::Done };
+    match (error.status(), error.code()) {
+        // The gateway's URL is wrong; no account was looked for.
+        (Some(404), Some(ErrorCode::GENERIC_ENDPOINT_UNKNOWN)) => Verdict::Again(error),
+        (Some(400 | 404), _) | (Some(409), Some(ErrorCode::BANK_TRANSFER_REQUEST_UID_REUSED)) => {
+            Verdict::Failed(error.to_string())
+        }
+        (Some(409), Some(ErrorCode::BANK_UNALLOWED_DEBIT)) => Verdict::NoMoney(error),
+        _ => Verdict::Again(error),
+    }
+}
+
+/// Records what is final. Without record the bank is asked again, and answers the same.
+pub(super) async fn record(lane: Lanes<ExchangeRules>, page: Vec<Answered>) -> Recorded {
+    let submit = async |command| match lane.submit(command).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(refusal)) => Err(refusal.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    let is_done = |answered: &&Answered| matches!(answered.verdict, Verdict::Done);
+    let wtids: Vec<_> = page.iter().filter(is_done).map(|answered| answered.wtid).collect();
+    // If one of them cannot be recorded, the others still shall be.
+    let all =
+        if wtids.is_empty() { Ok(()) } else { submit(Command::TransfersDone(TransfersDone { wtids })).await };
+    let mut recorded = Vec::with_capacity(page.len());
+    for answered in page {
+        let wtid = answered.wtid;
+        let result = match &answered.verdict {
+            Verdict::Failed(reason) => {
+                let reason = reason.clone();
+                submit(Command::TransferFailed(TransferFailed { wtid, reason })).await
+            }
+            _ if all.is_ok() => Ok(()),
+            _ => submit(Command::TransfersDone(TransfersDone { wtids: vec![wtid] })).await,
+        };
+        recorded.push((answered, result));
+    }
+    recorded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(status: u16, code: Option<ErrorCode>) -> Result<TransactionResponse, ClientError> {
+        let (url, hint, detail) = (String::new(), String::new(), String::new());
+        Err(ClientError::Status { url, status, code, hint, detail, body: Default::default() })
+    }
+
+    #[test]
+    fn only_final_answers_are_final() {
+        let failed = |answer| matches!(judge(answer), Verdict::Failed(_));
+        let again = |answer| matches!(judge(answer), Verdict::Again(_));
+        assert!(failed(status(404, Some(ErrorCode::BANK_UNKNOWN_ACCOUNT))));
+        assert!(failed(status(404, None)));
+        assert!(failed(status(400, Some(ErrorCode::GENERIC_PAYTO_URI_MALFORMED))));
+        assert!(failed(status(409, Some(ErrorCode::BANK_TRANSFER_REQUEST_UID_REUSED))));
+        assert!(matches!(judge(status(409, Some(ErrorCode::BANK_UNALLOWED_DEBIT))), Verdict::NoMoney(_)));
+        assert!(again(status(404, Some(ErrorCode::GENERIC_ENDPOINT_UNKNOWN))));
+        assert!(again(status(409, None)));
+        for transient in [401, 403, 413, 429, 500, 502, 503, 504] {
+            assert!(again(status(transient, None)), "{transient}");
+        }
+        assert!(again(Err(ClientError::Broken { url: String::new(), reason: String::new() })));
+        assert!(again(Err(ClientError::Timeout { url: String::new() })));
+        let odd = ClientError::BadReply { url: String::new(), status: 200, reason: String::new() };
+        assert!(again(Err(odd)), "an unreadable success is asked for once more");
+    }
+}

@@ -1,0 +1,189 @@
+//! Finding the open transfers that are due, and asking for them.
+
+use std::collections::HashSet;
+
+use batzen_crypto::Wtid;
+use batzen_http::gateway::TransferRequest;
+use batzen_protocol::Timestamp;
+use batzen_store::{Found, StoreError};
+use batzen_tables::exchange::{Prepared, WireTargetKey, WireTargets};
+use tokio::time::Instant;
+
+use super::Transfers;
+use super::answers::{Answered, Later, judge};
+use super::looks::{self, Look};
+use crate::rules::leases::Slots;
+use crate::workers::{Mode, WorkerError, check_drain, queues, read};
+
+/// Transfers asked for at the same time: twice what a bank's commit takes in, so that it never waits for more.
+const IN_FLIGHT_MAX: usize = 512;
+/// Open transfers read, and claimed, at once, unless the worker is told otherwise; beside clients, who wait for the processor
+/// meanwhile; ...
+const PAGE: usize = 1_024;
+const PAGE_BESIDE_CLIENTS: usize = 128;
+/// ... and at most.
+const PAGE_MAX: usize = 65_536;
+/// Unrecorded answers; nothing more is asked for until some of them are recorded.
+const UNRECORDED_MAX: usize = 1_024;
+
+/// A transfer and the payto URI of its receiver.
+struct Open {
+    found: Found<Prepared>,
+    payto_uri: String,
+}
+
+impl Transfers<'_> {
+    /// Looks through the open transfers and asks for those that are due; says how many.
+    pub(super) async fn look(&mut self, which: Look) -> Result<usize, WorkerError> {
+        self.just_ended.clear();
+        let mut position = match which {
+            Look::All => {
+                self.others = 0;
+                None
+            }
+            Look::New => self.seen.clone(),
+        };
+        let size = self.options.shard_size.map(|size| usize::try_from(size).unwrap_or(PAGE_MAX));
+        let mut launched = 0;
+        let mut oldest = None;
+        let mut still_open = HashSet::new();
+        loop {
+            let from = position.take();
+            let again = from.clone();
+            let suits = if self.is_beside_clients() { PAGE_BESIDE_CLIENTS } else { PAGE };
+            let limit = size.unwrap_or(suits).clamp(1, PAGE_MAX);
+            let page = read(self.app, move |store| {
+                let found = queues::open_transfers(store, from, limit)?;
+                let targets: Vec<_> =
+                    found.iter().map(|found| WireTargetKey { h_payto: found.row.h_payto }).collect();
+                let targets = store.get_many::<WireTargets>(&targets)?;
+                let open = found.into_iter().zip(targets).map(|(found, target)| {
+                    let payto_uri = target.expect("accounts in rows are kept").row.payto_uri;
+                    Open { found, payto_uri }
+                });
+                Ok::<Vec<Open>, StoreError>(open.collect())
+            })
+            .await?;
+            if let Some(first) = page.first() {
+                oldest.get_or_insert(first.found.row.time);
+            }
+            for open in &page {
+                if self.later.contains_key(&open.found.key.wtid) {
+                    still_open.insert(open.found.key.wtid);
+                }
+            }
+            let slots = if page.is_empty() { self.slots } else { self.slots().await? };
+            if std::mem::replace(&mut self.slots, slots) != slots {
+                // Whoever had these slots may have done what the page lists.
+                position = again;
+                continue;
+            }
+            if let Some(last) = page.last() {
+                let last = queues::serial_position(last.found.serial);
+                position = (page.len() == limit).then(|| last.clone());
+                self.seen = Some(last);
+            }
+            for open in page {
+                let wtid = open.found.key.wtid;
+                if !slots.has(wtid.as_bytes()[0], wtid.as_bytes()[31]) {
+                    self.others += 1;
+                    continue;
+                }
+                if !self.is_due(wtid) {
+                    continue;
+                }
+                self.waited_s = self.age_s(open.found.row.time);
+                while self.asking.len() >= self.in_flight_max() || self.answered.len() >= UNRECORDED_MAX {
+                    check_drain(self.app)?;
+                    self.step().await;
+                }
+                check_drain(self.app)?;
+                launched += usize::from(self.launch(open));
+            }
+            if position.is_none() {
+                break;
+            }
+        }
+        if which == Look::New {
+            return Ok(launched);
+        }
+        // What others have settled meanwhile.
+        let (in_flight, just_ended) = (&self.in_flight, &self.just_ended);
+        self.later.retain(|wtid, _| {
+            still_open.contains(wtid) || in_flight.contains(wtid) || just_ended.contains(wtid)
+        });
+        let metrics = &self.app.metrics.workers;
+        metrics.transfer_lag_s.set(oldest.map_or(0, |time| self.age_s(time)));
+        let set_aside = self.aside.end_round();
+        metrics.transfers_set_aside.set(set_aside);
+        self.progress.set_aside = self.failed + set_aside;
+        Ok(launched)
+    }
+
+    /// Its share of the queue now. What is given up goes to others when nothing of it is under way any more, so that the bank is
+    /// not asked twice.
+    async fn slots(&mut self) -> Result<Slots, WorkerError> {
+        let share = self.share.kept().await?;
+        if !share.has_excess {
+            return Ok(share.slots);
+        }
+        while self.step().await {
+            check_drain(self.app)?;
+        }
+        self.share.give().await
+    }
+
+    fn age_s(&self, time: Timestamp) -> u64 {
+        self.app.now().saturating_since(time).as_micros() / 1_000_000
+    }
+
+    pub(super) fn is_beside_clients(&self) -> bool {
+        self.mode == Mode::Service && self.app.lane.metrics().serves_clients()
+    }
+
+    fn in_flight_max(&self) -> usize {
+        if self.is_beside_clients() {
+            looks::in_flight_beside_clients(self.waited_s).min(IN_FLIGHT_MAX)
+        } else {
+            IN_FLIGHT_MAX
+        }
+    }
+
+    fn is_due(&self, wtid: Wtid) -> bool {
+        let waits = |later: &Later| later.not_before.is_none_or(|time| Instant::now() < time);
+        !self.in_flight.contains(&wtid)
+            && !self.just_ended.contains(&wtid)
+            && !self.later.get(&wtid).is_some_and(waits)
+    }
+
+    /// Asks for a transfer, if its account can.
+    fn launch(&mut self, open: Open) -> bool {
+        let (wtid, row, now) = (open.found.key.wtid, open.found.row, Instant::now());
+        let account = row.account;
+        let resting_until = self.health.get(&account).and_then(|health| health.resting_until);
+        if resting_until.is_some_and(|time| now < time) {
+            return false;
+        }
+        // Only the account that was chosen when the transfer was decided may pay: another one would pay once more.
+        let Some((_, gateway)) = self.gateways.get(&account) else {
+            if self.aside.put(wtid) {
+                tracing::error!(%wtid, "a transfer's account is not configured (any more), set aside");
+            }
+            return false;
+        };
+        let request = TransferRequest {
+            request_uid: row.request_uid,
+            amount: row.amount.of(self.app.config.currency),
+            exchange_base_url: row.exchange_base_url,
+            wtid,
+            credit_account: open.payto_uri,
+        };
+        let gateway = gateway.clone();
+        self.in_flight.insert(wtid);
+        self.asking.push(Box::pin(async move {
+            let verdict = judge(gateway.transfer(&request).await);
+            Answered { wtid, account, verdict }
+        }));
+        true
+    }
+}

@@ -1,0 +1,252 @@
+//! transfer: has the bank execute prepared transfers.
+//!
+//! What is asked of the bank for a transfer never changes, and the bank knows it by its request uid: so it may be asked again
+//! after any failure, and never pays twice. The open transfers are looked through from the front again and again, without a
+//! stored cursor, so none can be skipped for good; in between, when new ones are announced, only those behind the last one
+//! seen. Several workers, in whatever processes, have a share of the queue each
+//! ([`super::leases`]). What the bank has answered is recorded a page in a command, while other requests
+//! are in flight: no request waits for a commit, and what a kill keeps from being recorded is asked for again.
+//!
+//! | the bank says | then |
+//! |---|---|
+//! | 200 | done |
+//! | 404 (unknown account), 400, 409 with code 5112 (the uid names another transfer) | failed; an operator has to look |
+//! | 409 with code 5102 (too little money) | again, after some time |
+//! | anything else, or nothing | again, ever more slowly, for ever |
+//!
+//! | module | what |
+//! |---|---|
+//! | `looks` | when the open transfers are looked through, and how fast they are asked for: rules without clock |
+//! | `finding` | finds those that are due, and asks for them |
+//! | `answers` | what the bank's answers mean, recording them, and what is asked for again |
+
+mod answers;
+mod finding;
+mod looks;
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use batzen_crypto::Wtid;
+use batzen_http::gateway::WireGatewayClient;
+use batzen_tables::exchange::{AccountId, LeaseJob};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::Instant;
+
+use super::leases::{self, Share};
+use super::{
+    Aside, Mode, Progress, WorkerError, WorkerOptions, client, debit_accounts, gateway, idle_interval, pause,
+    queues,
+};
+use crate::core::Core;
+use crate::rules::leases::Slots;
+use answers::{Answered, Asking, Health, Later, Recording, record};
+use looks::{Look, NextLook};
+
+/// Connections to a bank that answers one request of a connection after the other.
+const CONNECTIONS_MAX: usize = 256;
+/// Answers recorded by one command, so that payments behind it in the lane do not wait long.
+const RECORD_MAX: usize = 512;
+/// So many answers are recorded at once, fewer when they have waited for [`RECORD_AFTER`] or nothing else is in flight.
+const RECORD_SOON: usize = 128;
+/// How long an answer may wait for others to be recorded with.
+const RECORD_AFTER: Duration = Duration::from_millis(5);
+
+/// Has all open transfers executed.
+///
+/// # Errors
+/// [`WorkerError::Bank`] when the bank fails again and again on one of them. The others are still tried.
+pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
+    share_until_idle(app, WorkerOptions::default()).await
+}
+
+/// The same as one of several workers.
+///
+/// # Errors
+/// As [`run_until_idle`].
+pub async fn share_until_idle(app: &Core, options: WorkerOptions) -> Result<Progress, WorkerError> {
+    let mut transfers = Transfers::new(app, Mode::UntilIdle, options)?;
+    transfers.until_idle().await?;
+    transfers.share.leave().await;
+    match transfers.gave_up {
+        Some(error) => Err(error),
+        None => Ok(transfers.progress),
+    }
+}
+
+/// Has transfers executed until the service ends, as one of several workers; looks for new ones at the configured interval.
+///
+/// # Errors
+/// When the store fails.
+pub async fn serve(app: &Core, options: WorkerOptions) -> Result<(), WorkerError> {
+    Transfers::new(app, Mode::Service, options)?.run().await
+}
+
+/// Has transfers executed until the service ends.
+pub(super) async fn run(app: &Core) -> Result<(), WorkerError> {
+    // What is in flight at the end is dropped; the bank will be asked again.
+    Transfers::new(app, Mode::Service, WorkerOptions::default())?.run().await
+}
+
+struct Transfers<'a> {
+    app: &'a Core,
+    mode: Mode,
+    options: WorkerOptions,
+    share: Share<'a>,
+    /// Its share of the queue when a page was read last.
+    slots: Slots,
+    gateways: HashMap<AccountId, (String, WireGatewayClient)>,
+    /// Requests at the bank.
+    asking: FuturesUnordered<Asking>,
+    /// Final answers to be recorded, and when the first of them came.
+    answered: Vec<Answered>,
+    answered_since: Instant,
+    recording: Option<Recording>,
+    /// Those asked for or answered, until that is recorded.
+    in_flight: HashSet<Wtid>,
+    /// Those that ended since the present look began: a page read before may still list them.
+    just_ended: HashSet<Wtid>,
+    /// How many of those seen since the last look from the front began were others'.
+    others: usize,
+    /// Up to where the queue was looked through.
+    seen: Option<queues::Position>,
+    /// How long the transfer that was looked at last has been waiting for its turn, in seconds.
+    waited_s: u64,
+    later: HashMap<Wtid, Later>,
+    health: HashMap<AccountId, Health>,
+    aside: Aside<Wtid>,
+    progress: Progress,
+    failed: u64,
+    gave_up: Option<WorkerError>,
+}
+
+impl<'a> Transfers<'a> {
+    fn new(app: &'a Core, mode: Mode, options: WorkerOptions) -> Result<Self, WorkerError> {
+        let mut gateways = HashMap::new();
+        for account in debit_accounts(app) {
+            if let Some(config) = &account.config.gateway {
+                let section = account.config.section.clone();
+                let client = client(&section, CONNECTIONS_MAX)?;
+                let gateway = || gateway(&client, config).with_transfer_connections(CONNECTIONS_MAX);
+                gateways.entry(account.id).or_insert_with(|| (section, gateway()));
+            }
+        }
+        let job = LeaseJob::Transfer;
+        let share =
+            if options.workers == Some(0) { Share::all(app, mode, job) } else { Share::new(app, mode, job) };
+        Ok(Self {
+            app,
+            mode,
+            options,
+            share,
+            slots: Slots::default(),
+            gateways,
+            asking: FuturesUnordered::new(),
+            answered: Vec::new(),
+            answered_since: Instant::now(),
+            recording: None,
+            in_flight: HashSet::new(),
+            just_ended: HashSet::new(),
+            others: 0,
+            seen: None,
+            waited_s: 0,
+            later: HashMap::new(),
+            health: HashMap::new(),
+            aside: Aside::new(),
+            progress: Progress::default(),
+            failed: 0,
+            gave_up: None,
+        })
+    }
+
+    async fn until_idle(&mut self) -> Result<(), WorkerError> {
+        loop {
+            let launched = self.look(Look::All).await?;
+            while self.step().await {}
+            match self.next_attempt() {
+                Some(next) => pause(self.app, next.saturating_duration_since(Instant::now())).await?,
+                None if launched > 0 => {}
+                None if self.others == 0 => return Ok(()),
+                // Whoever waits for our end expects that everything is executed, by whomever.
+                None => self.share.wait_for_others(self.others).await?,
+            }
+        }
+    }
+
+    async fn run(&mut self) -> Result<(), WorkerError> {
+        let ended = self.serve().await;
+        self.share.leave().await;
+        ended
+    }
+
+    async fn serve(&mut self) -> Result<(), WorkerError> {
+        let app = self.app;
+        let idle = idle_interval(app.config.workers.transfer_idle_sleep);
+        let mut next = NextLook { all: Instant::now(), announced: None };
+        let mut looked_at_all = Instant::now();
+        loop {
+            let began = Instant::now();
+            if let Some(look) = next.due(began, looked_at_all) {
+                next.announced = None;
+                self.look(look).await?;
+                if look == Look::All {
+                    looked_at_all = began;
+                    // Should others end without a word, their share is free then.
+                    let pause = if self.others > 0 { idle.min(leases::lease(app)) } else { idle };
+                    next.all = Instant::now() + pause;
+                }
+            }
+            let now = Instant::now();
+            let due = self.next_attempt().map_or(next.at(), |attempt| attempt.min(next.at()));
+            tokio::select! {
+                biased;
+                () = app.drain.draining() => return Ok(()),
+                true = self.step() => {}
+                () = app.notices.transfers.notified() => {
+                    next.announce(now, self.is_beside_clients());
+                }
+                () = tokio::time::sleep_until(due) => {
+                    // What is to be tried again is anywhere in the queue.
+                    if next.due(Instant::now(), looked_at_all).is_none() {
+                        next.all = Instant::now();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until a request is answered or answers are recorded. False: nothing is under way.
+    async fn step(&mut self) -> bool {
+        if self.recording.is_none() && !self.answered.is_empty() {
+            let waited = self.answered_since.elapsed() >= RECORD_AFTER;
+            if waited || self.answered.len() >= RECORD_SOON || self.asking.is_empty() {
+                let rest = self.answered.split_off(self.answered.len().min(RECORD_MAX));
+                let page = std::mem::replace(&mut self.answered, rest);
+                self.recording = Some(Box::pin(record(self.app.lane.clone(), page)));
+            }
+        }
+        if self.asking.is_empty() && self.recording.is_none() {
+            return false;
+        }
+        let waits = self.recording.is_none() && !self.answered.is_empty();
+        let recording = async {
+            match &mut self.recording {
+                Some(recording) => recording.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            recorded = recording => {
+                self.recording = None;
+                self.recorded(recorded);
+            }
+            Some(answered) = self.asking.next() => self.answered(answered),
+            () = tokio::time::sleep_until(self.answered_since + RECORD_AFTER), if waits => {}
+        }
+        let in_flight = self.asking.len() as u64;
+        self.app.metrics.workers.transfers_in_flight.set(in_flight);
+        true
+    }
+}
