@@ -166,6 +166,8 @@ impl Bank {
             max_connections: config.max_connections,
             max_body_bytes: MAX_BODY_BYTES,
             close_each: config.close_each_connection,
+            // Exchanges have hundreds of transfers executed at once.
+            concurrent: true,
             ..ServerOptions::default()
         };
         let settings =

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http::uri::Authority;
 use http::{HeaderMap, Method, Request, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{self, Connection, SendRequest};
@@ -68,10 +69,11 @@ impl fmt::Debug for Direct {
 }
 
 impl Direct {
-    /// For posts to this URL with these headers; none if it is not plain HTTP.
+    /// For posts to this URL with these headers; none if it is not plain HTTP, or names a user.
     pub fn new(url: &str, headers: HeaderMap, options: DirectOptions) -> Option<Self> {
         let uri: Uri = url.parse().ok()?;
-        let host = uri.authority().filter(|_| uri.scheme_str() == Some("http"))?;
+        let is_plain = |host: &&Authority| uri.scheme_str() == Some("http") && !host.as_str().contains('@');
+        let host = uri.authority().filter(is_plain)?;
         let authority: Arc<str> =
             if host.port().is_some() { host.as_str().into() } else { format!("{}:80", host.as_str()).into() };
         let target = uri.path_and_query().map_or("/", |target| target.as_str());
@@ -112,6 +114,7 @@ impl Direct {
             Err(Unanswered::Connect(reason)) => return Err(ClientError::Connect { url: url(), reason }),
             Err(Unanswered::Broken(reason)) => return Err(ClientError::Broken { url: url(), reason }),
             Err(Unanswered::Timeout) => return Err(ClientError::Timeout { url: url() }),
+            Err(Unanswered::TooLarge) => return Err(self.too_large()),
         }
         let _place = self.places.acquire().await.expect("it is never closed");
         match tokio::time::timeout(self.options.timeout, self.exchange(body)).await {
@@ -141,12 +144,14 @@ impl Direct {
                 // Each turn uses up a kept connection, so this ends.
                 Err(Failure::Closed(_)) if is_kept => {}
                 Err(Failure::Closed(reason) | Failure::Broken(reason)) => return Err(broken(reason)),
-                Err(Failure::TooLarge) => {
-                    let reason = format!("larger than {} bytes", self.options.max_reply_bytes);
-                    return Err(ClientError::BadReply { url: url.to_owned(), status: 0, reason });
-                }
+                Err(Failure::TooLarge) => return Err(self.too_large()),
             }
         }
+    }
+
+    fn too_large(&self) -> ClientError {
+        let reason = format!("larger than {} bytes", self.options.max_reply_bytes);
+        ClientError::BadReply { url: (*self.url).to_owned(), status: 0, reason }
     }
 
     fn request(&self, url: &str, body: Bytes) -> Result<Request<Body>, ClientError> {
@@ -373,6 +378,7 @@ mod tests {
         assert_eq!(serving.await.unwrap().len(), 2);
         assert!(direct("https://bank.example/").is_none());
         assert!(direct("/relative").is_none());
+        assert!(direct("http://user:secret@bank.example/x").is_none());
         assert_eq!(&*direct("http://bank.example/x").unwrap().authority, "bank.example:80");
     }
 }

@@ -21,6 +21,7 @@ mod conn;
 mod dashboard;
 mod direct;
 mod drain;
+pub mod fuzz_entry;
 pub mod gateway;
 mod listen;
 mod operations;

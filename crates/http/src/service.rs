@@ -92,6 +92,9 @@ pub struct ServerOptions {
     pub close_each: bool,
     /// Whether to compress answers.
     pub compress: bool,
+    /// Whether a client may have many `POST`s under way at once on a connection if it asks for that (`concurrent`). For
+    /// services whose answers to them are small: up to 128 of a connection may be in memory.
+    pub concurrent: bool,
 }
 
 impl Default for ServerOptions {
@@ -114,6 +117,7 @@ impl Default for ServerOptions {
             idle_grace: Duration::ZERO,
             close_each: false,
             compress: true,
+            concurrent: false,
         }
     }
 }
@@ -221,7 +225,7 @@ impl<H: Handler> Frame<H> {
 
     /// Whether a connection may change to another protocol: only one that stays.
     fn can_change(&self) -> bool {
-        !self.options.close_each && !self.drain.is_draining()
+        self.options.concurrent && !self.options.close_each && !self.drain.is_draining()
     }
 
     /// Serves one of the many requests of a connection: [`concurrent`]. The answer is neither compressed nor has it headers for

@@ -10,12 +10,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
-use super::wire::{WholeAnswer, put_length, take_answer};
+use super::wire::{BODY_BYTES_MAX, HEAD_BYTES_MAX, Taken, WholeAnswer, put_length, take_answer};
 use super::{IN_FLIGHT_MAX, PROTOCOL};
 
 /// Connections to one server.
@@ -26,6 +26,10 @@ const LOAD_MAX: usize = 64;
 const QUEUE_MAX: usize = 1_024;
 /// How long a server that does not know the protocol is not asked for it again.
 const UNKNOWN_FOR: Duration = Duration::from_secs(600);
+/// The same for one that has not said so: it ends or begins just now, has too much to do, or does not answer such questions.
+const UNSURE_FOR: Duration = Duration::from_secs(10);
+/// While there are connections: how soon another one is tried after a failure.
+const TRY_AFTER: Duration = Duration::from_secs(1);
 /// How often the end of a connection is borne before the request fails.
 const ATTEMPTS_MAX: usize = 3;
 /// How often a connection looks whether an answer is late.
@@ -36,13 +40,17 @@ const GREETING_BYTES_MAX: usize = 4 << 10;
 const READ_BYTES: usize = 64 << 10;
 /// While so much waits to be sent no further request is taken from the queue.
 const OUTPUT_BYTES_MAX: usize = 256 << 10;
+/// The length of the body takes so many bytes of a head at most.
+const LENGTH_BYTES_MAX: usize = 64;
+/// The largest body of an answer that is passed over, in bytes; a larger one ends the connection.
+pub(super) const SKIPPED_BYTES_MAX: usize = 4 << 20;
 
 /// Limits of a client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// How long connecting and agreeing on the protocol may take.
     pub connect_timeout: Duration,
-    /// How long an answer may take.
+    /// How long an answer may take. With repetitions it may be about twice as long.
     pub timeout: Duration,
     /// The largest answer accepted, in bytes.
     pub reply_bytes_max: usize,
@@ -51,7 +59,7 @@ pub(crate) struct Limits {
 /// Why there is no answer.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// The server does not know the protocol: ask it in the ordinary way.
+    /// The server does not know the protocol, or the request is too large for it: ask it in the ordinary way.
     Unknown,
     /// There is no connection; the request was surely not seen.
     Connect(String),
@@ -59,6 +67,8 @@ pub(crate) enum Failure {
     Broken(String),
     /// The same, after a long time.
     Timeout,
+    /// The answer is larger than accepted.
+    TooLarge,
 }
 
 /// A client of one server. Clones share its connections.
@@ -90,9 +100,10 @@ struct Link {
     load: Arc<AtomicUsize>,
 }
 
-struct Ask {
-    message: Message,
-    answer: oneshot::Sender<Result<WholeAnswer, Failure>>,
+pub(super) struct Ask {
+    pub message: Message,
+    pub since: Instant,
+    pub answer: oneshot::Sender<Result<WholeAnswer, Failure>>,
 }
 
 /// A request: the fields that all have, and a body. Cheap to copy.
@@ -119,18 +130,25 @@ impl Concurrent {
 
     /// Sends a request that may be repeated, and waits for its answer.
     pub async fn ask(&self, message: Message) -> Result<WholeAnswer, Failure> {
-        let mut last = Failure::Broken(String::new());
-        for _ in 0..ATTEMPTS_MAX {
+        // The server would end the connection, and with it everybody else's requests.
+        if message.head.len() + LENGTH_BYTES_MAX > HEAD_BYTES_MAX || message.body.len() > BODY_BYTES_MAX {
+            return Err(Failure::Unknown);
+        }
+        let since = Instant::now();
+        let mut last = Failure::Timeout;
+        for attempt in 0..ATTEMPTS_MAX {
+            if attempt > 0 && since.elapsed() >= self.0.limits.timeout {
+                return Err(Failure::Timeout);
+            }
             let link = self.link().await?;
             let _load = Load::raise(&link.load);
             let (answer, waiting) = oneshot::channel();
-            let ask = Ask { message: message.clone(), answer };
-            if link.queue.send(ask).await.is_err() {
-                continue;
-            }
+            let ask = Ask { message: message.clone(), since, answer };
+            // What was not sent gets no answer, either.
+            let _ = link.queue.send(ask).await;
             match waiting.await {
                 Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(failure @ (Failure::Timeout | Failure::Unknown))) => return Err(failure),
+                Ok(Err(failure @ (Failure::Timeout | Failure::TooLarge))) => return Err(failure),
                 Ok(Err(failure)) => last = failure,
                 Err(_) => last = Failure::Broken("the connection ended".to_owned()),
             }
@@ -148,7 +166,16 @@ impl Concurrent {
             return Ok(link);
         }
         let since = Instant::now();
-        let _opening = self.0.opening.lock().await;
+        let _opening = match self.0.opening.try_lock() {
+            Ok(opening) => opening,
+            Err(_) => {
+                // Somebody is at it. Who can do without does not wait.
+                if let Some(link) = self.state().least().cloned() {
+                    return Ok(link);
+                }
+                self.0.opening.lock().await
+            }
+        };
         // Somebody else may have opened one, or failed to, while this waited.
         {
             let mut state = self.state();
@@ -158,12 +185,11 @@ impl Concurrent {
             if let Some((time, failure)) = &state.failed
                 && *time >= since
             {
-                return Err(failure.clone());
+                return state.least().cloned().ok_or_else(|| failure.clone());
             }
         }
         let limits = self.0.limits;
-        let opened = timeout(limits.connect_timeout, open(&self.0.authority)).await;
-        let opened = opened.unwrap_or_else(|_| Err(Failure::Connect("no answer in time".to_owned())));
+        let opened = open(&self.0.authority, limits.connect_timeout).await;
         let mut state = self.state();
         match opened {
             Ok((stream, input)) => {
@@ -173,32 +199,66 @@ impl Concurrent {
                 tokio::spawn(Connection::new(stream, input, asks, limits).run());
                 Ok(link)
             }
-            Err(failure) => {
-                if matches!(failure, Failure::Unknown) {
-                    state.unknown_until = Some(Instant::now() + UNKNOWN_FOR);
-                } else {
-                    state.failed = Some((Instant::now(), failure.clone()));
-                }
-                Err(failure)
+            Err(refused) => {
+                let now = Instant::now();
+                let failure = match refused {
+                    Refused::Failed(reason) => {
+                        let failure = Failure::Connect(reason);
+                        state.failed = Some((now, failure.clone()));
+                        failure
+                    }
+                    Refused::Unknown => {
+                        state.unknown_until = Some(now + UNKNOWN_FOR);
+                        Failure::Unknown
+                    }
+                    Refused::Unsure(reason) => {
+                        tracing::debug!(authority = %self.0.authority, reason, "asked in the ordinary way for now");
+                        state.unknown_until = Some(now + UNSURE_FOR);
+                        Failure::Unknown
+                    }
+                };
+                // Others serve as well.
+                state.least().cloned().ok_or(failure)
             }
         }
     }
 }
 
+/// Why a connection was not opened.
+enum Refused {
+    /// Nobody is there.
+    Failed(String),
+    /// The server answers, and knows no such protocol.
+    Unknown,
+    /// Somebody is there, who has not said whether.
+    Unsure(String),
+}
+
 impl State {
     /// The connection that has least to do. None: another one is to be opened.
     fn usable(&mut self) -> Result<Option<Link>, Failure> {
-        if let Some(until) = self.unknown_until {
-            if Instant::now() < until {
-                return Err(Failure::Unknown);
-            }
-            self.unknown_until = None;
-        }
         self.links.retain(|link| !link.queue.is_closed());
-        let least = self.links.iter().min_by_key(|link| link.load.load(Ordering::Relaxed));
-        let is_enough =
-            |link: &Link| self.links.len() == LINKS_MAX || link.load.load(Ordering::Relaxed) < LOAD_MAX;
-        Ok(least.filter(|link| is_enough(link)).cloned())
+        let Some(least) = self.least() else {
+            return if self.is_unknown(Instant::now()) { Err(Failure::Unknown) } else { Ok(None) };
+        };
+        let is_enough = self.links.len() == LINKS_MAX
+            || least.load.load(Ordering::Relaxed) < LOAD_MAX
+            || self.has_failed(Instant::now());
+        Ok(is_enough.then(|| least.clone()))
+    }
+
+    fn least(&self) -> Option<&Link> {
+        self.links.iter().min_by_key(|link| link.load.load(Ordering::Relaxed))
+    }
+
+    fn is_unknown(&self, now: Instant) -> bool {
+        self.unknown_until.is_some_and(|until| now < until)
+    }
+
+    /// Whether another connection cannot be had at present.
+    fn has_failed(&self, now: Instant) -> bool {
+        let lately = |(time, _): &(Instant, Failure)| now.saturating_duration_since(*time) < TRY_AFTER;
+        self.is_unknown(now) || self.failed.as_ref().is_some_and(lately)
     }
 }
 
@@ -218,40 +278,62 @@ impl Drop for Load<'_> {
     }
 }
 
-/// Connects, and agrees on the protocol. Gives what was read beyond that, too.
-async fn open(authority: &str) -> Result<(TcpStream, BytesMut), Failure> {
-    let connect = |error: std::io::Error| Failure::Connect(error.to_string());
-    let mut stream = TcpStream::connect(authority).await.map_err(connect)?;
-    stream.set_nodelay(true).map_err(connect)?;
+/// Connects, and agrees on the protocol, in time each. Gives what was read beyond that, too.
+async fn open(authority: &str, in_time: Duration) -> Result<(TcpStream, BytesMut), Refused> {
+    let connect = timeout(in_time, TcpStream::connect(authority)).await;
+    let mut stream = match connect {
+        Ok(connected) => connected.map_err(|error| Refused::Failed(error.to_string()))?,
+        Err(_) => return Err(Refused::Failed("no answer in time".to_owned())),
+    };
+    // Whatever becomes of the question, it is not for this to say whether the server can be asked for what it is there for.
+    match timeout(in_time, agree(&mut stream, authority)).await {
+        Ok(agreed) => agreed.map(|input| (stream, input)),
+        Err(_) => Err(Refused::Unsure("no answer in time".to_owned())),
+    }
+}
+
+/// Asks for the protocol.
+async fn agree(stream: &mut TcpStream, authority: &str) -> Result<BytesMut, Refused> {
+    let unsure = |error: std::io::Error| Refused::Unsure(error.to_string());
+    stream.set_nodelay(true).map_err(unsure)?;
     let wish = format!(
         "OPTIONS * HTTP/1.1\r\nhost: {authority}\r\nconnection: upgrade\r\nupgrade: {PROTOCOL}\r\n\r\n"
     );
-    stream.write_all(wish.as_bytes()).await.map_err(connect)?;
+    stream.write_all(wish.as_bytes()).await.map_err(unsure)?;
     let mut input = BytesMut::new();
     let ends = |input: &BytesMut| input.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4);
     let head_bytes = loop {
         if let Some(end) = ends(&input) {
             break end;
         }
-        // Who ends the connection here did not like the question.
-        if input.len() > GREETING_BYTES_MAX || stream.read_buf(&mut input).await.map_err(connect)? == 0 {
-            return Err(Failure::Unknown);
+        if input.len() > GREETING_BYTES_MAX {
+            return Err(Refused::Unknown);
+        }
+        if stream.read_buf(&mut input).await.map_err(unsure)? == 0 {
+            return Err(Refused::Unsure("the server closed the connection".to_owned()));
         }
     };
     let head = input.split_to(head_bytes);
     let text = String::from_utf8_lossy(&head).to_ascii_lowercase();
-    let mut lines = text.split("\r\n");
-    let agrees = lines.next().is_some_and(|line| line.starts_with("http/1.1 101"))
-        && lines.any(|line| line.strip_prefix("upgrade:").is_some_and(|name| name.trim() == PROTOCOL));
-    if !agrees {
-        return Err(Failure::Unknown);
+    let (line, fields) = text.split_once("\r\n").unwrap_or((&text, ""));
+    let has = |name: &str, value: &str| {
+        let of_name =
+            |field: &str| field.strip_prefix(name)?.strip_prefix(':').map(|text| text.trim() == value);
+        fields.split("\r\n").any(|field| of_name(field) == Some(true))
+    };
+    if !(line.starts_with("http/1.1 101") && has("upgrade", PROTOCOL)) {
+        // Who is about to end, or has too much to do, may know it all the same.
+        let status = line.split(' ').nth(1).unwrap_or("");
+        let is_final = status.starts_with(['2', '3', '4']) && status != "429";
+        let is_unsure = !is_final || has("connection", "close");
+        return Err(if is_unsure { Refused::Unsure(line.to_owned()) } else { Refused::Unknown });
     }
     // The answer to the question itself comes first.
     loop {
         match take_answer(&mut input, GREETING_BYTES_MAX) {
-            Ok(Some(_)) => return Ok((stream, input)),
-            Ok(None) if stream.read_buf(&mut input).await.map_err(connect)? > 0 => {}
-            _ => return Err(Failure::Connect("the server does not keep to the protocol".to_owned())),
+            Ok(Some(Taken::Whole(_))) => return Ok(input),
+            Ok(None) if stream.read_buf(&mut input).await.map_err(unsure)? > 0 => {}
+            _ => return Err(Refused::Unsure("the server does not keep to the protocol".to_owned())),
         }
     }
 }
@@ -259,22 +341,29 @@ async fn open(authority: &str) -> Result<(TcpStream, BytesMut), Failure> {
 /// A request that was sent, or is about to be.
 struct Waiting {
     since: Instant,
+    /// How many bytes were to be sent up to its end.
+    end: u64,
     answer: oneshot::Sender<Result<WholeAnswer, Failure>>,
 }
 
-struct Connection {
-    stream: TcpStream,
+pub(super) struct Connection<S> {
+    stream: S,
     input: BytesMut,
     output: BytesMut,
+    /// How many bytes were sent.
+    sent: u64,
+    /// How many bytes are still to come of an answer that is too large.
+    skips: usize,
     asks: mpsc::Receiver<Ask>,
     /// In the order in which they will be answered.
     waiting: VecDeque<Waiting>,
     limits: Limits,
 }
 
-impl Connection {
-    fn new(stream: TcpStream, input: BytesMut, asks: mpsc::Receiver<Ask>, limits: Limits) -> Self {
-        Self { stream, input, output: BytesMut::new(), asks, waiting: VecDeque::new(), limits }
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    pub(super) fn new(stream: S, input: BytesMut, asks: mpsc::Receiver<Ask>, limits: Limits) -> Self {
+        let (output, waiting) = (BytesMut::new(), VecDeque::new());
+        Self { stream, input, output, sent: 0, skips: 0, asks, waiting, limits }
     }
 
     /// Works until nobody has anything to ask any more, or the connection ends.
@@ -297,7 +386,7 @@ impl Connection {
             }
         };
         self.asks.close();
-        for Waiting { since, answer } in self.waiting {
+        for Waiting { since, answer, .. } in self.waiting {
             let is_late = since.elapsed() >= self.limits.timeout;
             let failure = match &failure {
                 Failure::Timeout if !is_late => Failure::Broken("another answer took too long".to_owned()),
@@ -309,17 +398,22 @@ impl Connection {
     }
 
     /// Does all that can be done now. Ends with nothing, or with what went wrong.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Failure>> {
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Failure>> {
         loop {
+            // What was read before a request is sent cannot be its answer.
+            let read = match self.read(context).and_then(|read| self.answer().map(|()| read)) {
+                Ok(read) => read,
+                Err(reason) => return Poll::Ready(Some(Failure::Broken(reason))),
+            };
             let asked = self.take(context);
-            let moved = self
-                .write(context)
-                .and_then(|wrote| self.read(context).map(|read| wrote || read))
-                .and_then(|moved| self.answer().map(|()| moved));
-            match (asked, moved) {
-                (_, Err(reason)) => return Poll::Ready(Some(Failure::Broken(reason))),
-                (Poll::Ready(false), Ok(_)) if self.waiting.is_empty() => return Poll::Ready(None),
-                (Poll::Ready(true), Ok(_)) | (_, Ok(true)) => {}
+            let wrote = match self.write(context) {
+                Ok(wrote) => wrote,
+                Err(reason) => return Poll::Ready(Some(Failure::Broken(reason))),
+            };
+            match asked {
+                Poll::Ready(false) if self.waiting.is_empty() => return Poll::Ready(None),
+                Poll::Ready(true) => {}
+                _ if read || wrote => {}
                 _ => return Poll::Pending,
             }
         }
@@ -330,13 +424,23 @@ impl Connection {
         let mut taken = false;
         while self.waiting.len() < IN_FLIGHT_MAX && self.output.len() < OUTPUT_BYTES_MAX {
             match self.asks.poll_recv(context) {
-                Poll::Ready(Some(Ask { message: Message { head, body }, answer })) => {
+                Poll::Ready(Some(Ask { message: Message { head, body }, since, answer })) => {
                     taken = true;
-                    self.output.reserve(head.len() + body.len() + 64);
+                    // Who has gone away needs no answer.
+                    if answer.is_closed() {
+                        continue;
+                    }
+                    let now = Instant::now();
+                    if now.saturating_duration_since(since) >= self.limits.timeout {
+                        let _ = answer.send(Err(Failure::Timeout));
+                        continue;
+                    }
+                    self.output.reserve(head.len() + body.len() + LENGTH_BYTES_MAX);
                     self.output.extend_from_slice(&head);
                     put_length(&mut self.output, body.len());
                     self.output.extend_from_slice(&body);
-                    self.waiting.push_back(Waiting { since: Instant::now(), answer });
+                    let end = self.sent + self.output.len() as u64;
+                    self.waiting.push_back(Waiting { since: now, end, answer });
                 }
                 Poll::Ready(None) => return Poll::Ready(taken),
                 Poll::Pending => break,
@@ -353,6 +457,7 @@ impl Connection {
             Poll::Ready(Ok(0)) => Err("the connection takes nothing".to_owned()),
             Poll::Ready(Ok(bytes)) => {
                 self.output.advance(bytes);
+                self.sent += bytes as u64;
                 Ok(true)
             }
             Poll::Ready(Err(error)) => Err(error.to_string()),
@@ -373,14 +478,32 @@ impl Connection {
     /// Passes on the answers that are whole.
     fn answer(&mut self) -> Result<(), String> {
         while !self.input.is_empty() {
-            match take_answer(&mut self.input, self.limits.reply_bytes_max) {
-                Ok(Some(answer)) => {
-                    let waiting = self.waiting.pop_front().ok_or("an answer that nobody has asked for")?;
-                    // Who does not wait any more has gone away.
-                    let _ = waiting.answer.send(Ok(answer));
-                }
+            if self.skips > 0 {
+                let bytes = self.skips.min(self.input.len());
+                self.input.advance(bytes);
+                self.skips -= bytes;
+                continue;
+            }
+            let taken = match take_answer(&mut self.input, self.limits.reply_bytes_max) {
+                Ok(Some(taken)) => taken,
                 Ok(None) => break,
                 Err(error) => return Err(format!("not an answer: {error:?}")),
+            };
+            if self.waiting.front().is_none_or(|first| first.end > self.sent) {
+                return Err("an answer that nobody has asked for".to_owned());
+            }
+            let Waiting { answer, .. } = self.waiting.pop_front().expect("there is a first one");
+            let result = match taken {
+                Taken::Whole(whole) => Ok(whole),
+                Taken::TooLarge(bytes) => {
+                    self.skips = bytes;
+                    Err(Failure::TooLarge)
+                }
+            };
+            // Who does not wait any more has gone away.
+            let _ = answer.send(result);
+            if self.skips > SKIPPED_BYTES_MAX {
+                return Err("an answer was far too large".to_owned());
             }
         }
         Ok(())
@@ -388,117 +511,4 @@ impl Connection {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::net::TcpListener;
-
-    use super::*;
-    use crate::{Drain, Handler, Listen, Request, Response, Server, ServerOptions};
-
-    struct Echo;
-
-    impl Handler for Echo {
-        async fn handle(&self, request: Request) -> Response {
-            // Later ones are often ready before earlier ones.
-            if request.body.len().is_multiple_of(2) {
-                tokio::task::yield_now().await;
-            }
-            Response::bytes(200, "", request.body)
-        }
-    }
-
-    fn client(port: u16) -> Concurrent {
-        let limits = Limits {
-            connect_timeout: Duration::from_secs(5),
-            timeout: Duration::from_secs(20),
-            reply_bytes_max: 1_000,
-        };
-        Concurrent::new(format!("127.0.0.1:{port}").into(), limits)
-    }
-
-    fn message(body: &str) -> Message {
-        let head = Bytes::from_static(b"POST /x HTTP/1.1\r\nhost: x\r\n");
-        Message { head, body: Bytes::copy_from_slice(body.as_bytes()) }
-    }
-
-    #[tokio::test]
-    async fn everybody_gets_the_answer_to_the_own_request_over_a_few_connections() {
-        let server = Server::bind(Listen::localhost(0)).await.unwrap();
-        let (stats, drain) = (server.stats(), Drain::new());
-        let asked = client(server.port());
-        let serving = tokio::spawn(server.serve(Arc::new(Echo), ServerOptions::default(), drain.clone()));
-        let asking = (0..600).map(|number| {
-            let asked = asked.clone();
-            tokio::spawn(async move {
-                let body = "x".repeat(number % 7) + &number.to_string();
-                let answer = asked.ask(message(&body)).await.unwrap();
-                assert_eq!((answer.status, &answer.body[..]), (200, body.as_bytes()));
-            })
-        });
-        for done in asking.collect::<Vec<_>>() {
-            done.await.unwrap();
-        }
-        let stats = stats.snapshot();
-        assert!(stats.connections_accepted <= LINKS_MAX as u64, "{stats:?}");
-        assert!(matches!(asked.ask(message(&"x".repeat(1_001))).await, Err(Failure::Broken(_))), "too large");
-        assert_eq!(asked.ask(message("small")).await.unwrap().status, 200);
-        drain.trigger();
-        serving.await.unwrap();
-        assert!(matches!(asked.ask(message("gone")).await, Err(Failure::Connect(_))));
-    }
-
-    /// Takes a connection, agrees to the protocol, and reads so many requests of the body `{}`.
-    async fn accept(listener: &TcpListener, requests: usize) -> TcpStream {
-        let (mut stream, _) = listener.accept().await.unwrap();
-        let mut read = Vec::new();
-        while !read.ends_with(b"\r\n\r\n") {
-            assert_ne!(stream.read_buf(&mut read).await.unwrap(), 0);
-        }
-        let agreed = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: batzen-concurrent\r\n\r\n\
-                      HTTP/1.1 204 No Content\r\n\r\n";
-        stream.write_all(agreed.as_bytes()).await.unwrap();
-        read.clear();
-        while read.windows(2).filter(|two| two == b"{}").count() < requests {
-            assert_ne!(stream.read_buf(&mut read).await.unwrap(), 0);
-        }
-        stream
-    }
-
-    #[tokio::test]
-    async fn what_a_lost_connection_leaves_open_is_asked_again() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let asked = client(listener.local_addr().unwrap().port());
-        let serving = tokio::spawn(async move {
-            let mut first = accept(&listener, 2).await;
-            first
-                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n1HTTP/1.1 200 OK\r\n")
-                .await
-                .unwrap();
-            drop(first);
-            let mut second = accept(&listener, 1).await;
-            second.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n2").await.unwrap();
-            second
-        });
-        let (one, two) = tokio::join!(asked.ask(message("{}")), asked.ask(message("{}")));
-        assert_eq!((&one.unwrap().body[..], &two.unwrap().body[..]), (&b"1"[..], &b"2"[..]));
-        serving.await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_server_that_never_holds_is_given_up_and_a_stranger_is_asked_no_more() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let asked = client(listener.local_addr().unwrap().port());
-        let serving = tokio::spawn(async move {
-            for _ in 0..ATTEMPTS_MAX {
-                drop(accept(&listener, 1).await);
-            }
-            let (mut stranger, _) = listener.accept().await.unwrap();
-            stranger.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").await.unwrap();
-            (listener, stranger)
-        });
-        assert!(matches!(asked.ask(message("{}")).await, Err(Failure::Broken(_))));
-        assert!(matches!(asked.ask(message("{}")).await, Err(Failure::Unknown)));
-        let (_listener, _stranger) = serving.await.unwrap();
-        // Without a connection: nobody would accept it.
-        assert!(matches!(asked.ask(message("{}")).await, Err(Failure::Unknown)));
-    }
-}
+mod tests;

@@ -6,18 +6,23 @@
 //! requests follow each other without waiting, the server works on all of them at once, and the answers come in the order of
 //! the requests. One read brings many requests, one write takes many answers.
 //!
-//! Messages keep the form of HTTP/1.1, but of it only what is needed: `GET` and `POST`, bodies with `Content-Length`; whatever
-//! else comes ends the connection. Either side may close it at any time; what is unanswered then may have had its effect or not,
-//! so clients send what they may repeat. Who does not know the protocol (other servers, proxies, for which the header is none
-//! of their business) answers as ever, and is asked in the ordinary way. Everybody else is served by hyper.
+//! Messages keep the form of HTTP/1.1, but of it only what is needed: `POST`, bodies with `Content-Length`; whatever
+//! else comes ends the connection. (Answers to a `GET` may be large or come late, and those behind it would be kept in memory
+//! for as long.) Either side may close it at any time; what is unanswered then may have had its effect or not, so clients send
+//! what they may repeat. That goes for half of it as well: who ends his own side counts as gone, as with hyper, since nothing
+//! else tells whether somebody is there for whom it is worth to go on. Who does not know the protocol (other servers, proxies,
+//! for which the header is none of their business) answers as ever, and is asked in the ordinary way. Only services that their
+//! own programs ask for many things at once offer it ([`crate::ServerOptions::concurrent`]); everybody else is served by hyper.
 //!
 //! | module | what |
 //! |---|---|
 //! | `wire` | messages in bytes: pure functions |
 //! | `server` | a connection's requests and answers, within limits |
 //! | `client` | a few connections to one server, and who waits on them |
+//! | `fuzz` | both sides with somebody hostile at the other end |
 
 pub(crate) mod client;
+pub(crate) mod fuzz;
 pub(crate) mod server;
 mod wire;
 

@@ -29,6 +29,8 @@ const INPUT_BYTES_MAX: usize = 2 * READ_BYTES;
 const _: () = assert!(HEAD_BYTES_MAX + BODY_BYTES_MAX <= INPUT_BYTES_MAX);
 /// While so much waits to be written no further answer is taken.
 const OUTPUT_BYTES_MAX: usize = 256 << 10;
+/// So often a connection reads, takes and answers before others get their turn.
+const ROUNDS_MAX: usize = 8;
 
 /// Whether a request asks for this protocol.
 pub(crate) fn is_asked(head: &Head) -> bool {
@@ -77,20 +79,7 @@ where
         })
     };
     let now = Instant::now();
-    let mut connection = Connection {
-        stream,
-        input: BytesMut::with_capacity(READ_BYTES),
-        output: BytesMut::new(),
-        running: FuturesOrdered::new(),
-        run,
-        takes: true,
-        refusal: None,
-        is_lost: false,
-        idle_since: Some(now),
-        reading_since: None,
-        writing: None,
-    };
-    connection.input.extend_from_slice(input);
+    let mut connection = Connection::new(stream, input, run);
     // What the client asked in order to get here.
     put_answer(&mut connection.output, &Response::empty(204));
     let look_after = look_after(&frame.options);
@@ -124,7 +113,7 @@ fn look_after(options: &ServerOptions) -> Duration {
     shortest.max(Duration::from_millis(1))
 }
 
-struct Connection<'a, S, F: Future, R> {
+pub(super) struct Connection<'a, S, F: Future, R> {
     stream: &'a mut S,
     input: BytesMut,
     output: BytesMut,
@@ -144,18 +133,45 @@ struct Connection<'a, S, F: Future, R> {
     writing: Option<(Instant, usize)>,
 }
 
-impl<S, F, R> Connection<'_, S, F, R>
+impl<'a, S, F, R> Connection<'a, S, F, R>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     F: Future<Output = Response>,
     R: FnMut(WholeRequest) -> F,
 {
+    pub(super) fn new(stream: &'a mut S, read: &[u8], run: R) -> Self {
+        let mut input = BytesMut::with_capacity(READ_BYTES);
+        input.extend_from_slice(read);
+        Self {
+            stream,
+            input,
+            output: BytesMut::new(),
+            running: FuturesOrdered::new(),
+            run,
+            takes: true,
+            refusal: None,
+            is_lost: false,
+            idle_since: Some(Instant::now()),
+            reading_since: None,
+            writing: None,
+        }
+    }
+
     /// Does all that can be done now.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Ended> {
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Ended> {
         // Answers are written when all that are there have been collected, and requests are read before handlers go on.
+        let mut rounds = 0;
         while !self.is_lost
             && (self.read(context) | self.take() | self.answer(context) || self.write(context))
-        {}
+        {
+            rounds += 1;
+            if rounds == ROUNDS_MAX {
+                // Who sends without end would have this thread for himself.
+                self.write(context);
+                context.waker().wake_by_ref();
+                break;
+            }
+        }
         if self.is_lost {
             return Poll::Ready(Ended::Lost);
         }
@@ -258,5 +274,74 @@ where
                 .reading_since
                 .is_some_and(|since| is_over(since, options.header_timeout + options.body_grace))
             || self.writing.is_some_and(|(since, left)| is_over(since, options.write_timeout + by_rate(left)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use tokio::io::ReadBuf;
+
+    use super::*;
+
+    /// A client whose requests never end, and who takes every answer.
+    #[derive(Default)]
+    struct Flood {
+        answered_bytes: usize,
+    }
+
+    impl AsyncRead for Flood {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<std::io::Result<()>> {
+            const REQUEST: &[u8] = b"POST / HTTP/1.1\r\n\r\n";
+            while buffer.remaining() >= REQUEST.len() {
+                buffer.put_slice(REQUEST);
+            }
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl AsyncWrite for Flood {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<std::io::Result<usize>> {
+            self.answered_bytes += bytes.len();
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[test]
+    fn who_sends_without_end_leaves_turns_to_others() {
+        let taken = std::cell::Cell::new(0_usize);
+        let run = |_| {
+            taken.set(taken.get() + 1);
+            // It would go on for ever.
+            assert!(taken.get() < 1_000_000, "others wait in vain");
+            std::future::ready(Response::empty(204))
+        };
+        let mut client = Flood::default();
+        let mut connection = Connection::new(&mut client, &[], run);
+        let mut context = Context::from_waker(Waker::noop());
+        for turn in 1..=20 {
+            assert!(connection.poll(&mut context).is_pending());
+            assert!(taken.get() <= turn * ROUNDS_MAX * IN_FLIGHT_MAX);
+        }
+        assert!(taken.get() >= 20 * IN_FLIGHT_MAX);
+        drop(connection);
+        assert!(client.answered_bytes > 0, "and is answered meanwhile");
     }
 }

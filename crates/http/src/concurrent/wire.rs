@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 
 use crate::Response;
@@ -32,6 +32,14 @@ pub(crate) struct WholeAnswer {
     pub body: Bytes,
 }
 
+/// What came as an answer.
+#[derive(Debug)]
+pub(super) enum Taken {
+    Whole(WholeAnswer),
+    /// One that is larger than wanted: its head is taken, so many bytes of body follow.
+    TooLarge(usize),
+}
+
 /// Where name and value of a header field are.
 type Field = (Range<usize>, Range<usize>);
 
@@ -45,7 +53,6 @@ pub(super) fn take_request(input: &mut BytesMut) -> Result<Option<WholeRequest>,
     let Some(head_bytes) = head_bytes(input, parsed.parse(input))? else { return Ok(None) };
     let method = match parsed.method {
         Some("POST") => Method::POST,
-        Some("GET") => Method::GET,
         _ => return Err(FrameError::Malformed),
     };
     let target = parsed.path.filter(|target| target.starts_with('/')).ok_or(FrameError::Malformed)?;
@@ -61,8 +68,10 @@ pub(super) fn take_request(input: &mut BytesMut) -> Result<Option<WholeRequest>,
     }
     let target = range(input, target.as_bytes());
     let fields: Vec<Field> = parsed.headers.iter().map(|field| places(input, field)).collect();
-    let head = input.split_to(head_bytes).freeze();
-    let body = input.split_to(body_bytes).freeze();
+    // A copy: a slice would keep all of the input in memory for as long as the request is worked on.
+    let mut head = Bytes::copy_from_slice(&input[..head_bytes + body_bytes]);
+    input.advance(head.len());
+    let body = head.split_off(head_bytes);
     let uri = Uri::from_maybe_shared(head.slice(target)).map_err(|_| FrameError::Malformed)?;
     Ok(Some(WholeRequest { method, uri, headers: headers(&head, fields)?, body }))
 }
@@ -70,18 +79,16 @@ pub(super) fn take_request(input: &mut BytesMut) -> Result<Option<WholeRequest>,
 /// Takes the first answer off `input`. None: it is not whole yet. Of a good answer (200) only the body is kept.
 ///
 /// # Errors
-/// It is no answer of this protocol, or larger than allowed: the connection is to be closed.
-pub(super) fn take_answer(
-    input: &mut BytesMut,
-    body_bytes_max: usize,
-) -> Result<Option<WholeAnswer>, FrameError> {
+/// It is no answer of this protocol: the connection is to be closed. Interim answers (1xx) are none: a request has one answer.
+pub(super) fn take_answer(input: &mut BytesMut, body_bytes_max: usize) -> Result<Option<Taken>, FrameError> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut parsed = httparse::Response::new(&mut fields);
     let Some(head_bytes) = head_bytes(input, parsed.parse(input))? else { return Ok(None) };
-    let status = parsed.code.filter(|code| *code >= 100).ok_or(FrameError::Malformed)?;
+    let status = parsed.code.filter(|code| *code >= 200).ok_or(FrameError::Malformed)?;
     let body_bytes = body_bytes(parsed.headers)?;
     if body_bytes > body_bytes_max {
-        return Err(FrameError::UploadExceedsLimit);
+        input.advance(head_bytes);
+        return Ok(Some(Taken::TooLarge(body_bytes)));
     }
     if input.len() - head_bytes < body_bytes {
         return Ok(None);
@@ -91,7 +98,7 @@ pub(super) fn take_answer(
     let fields: Vec<Field> = kept.iter().map(|field| places(input, field)).collect();
     let head = input.split_to(head_bytes).freeze();
     let body = input.split_to(body_bytes).freeze();
-    Ok(Some(WholeAnswer { status, headers: headers(&head, fields)?, body }))
+    Ok(Some(Taken::Whole(WholeAnswer { status, headers: headers(&head, fields)?, body })))
 }
 
 /// The length of a head; none if it is not whole.
@@ -201,7 +208,7 @@ mod tests {
     }
 
     const TWO: &str =
-        "POST /a/b?c=d HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabcGET / HTTP/1.1\r\n\r\n";
+        "POST /a/b?c=d HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabcPOST / HTTP/1.1\r\n\r\n";
 
     #[test]
     fn requests_follow_each_other_however_they_are_cut() {
@@ -218,8 +225,20 @@ mod tests {
             let [first, second] = &taken[..] else { panic!("cut at {cut}: {taken:?}") };
             assert_eq!((first.uri.to_string().as_str(), &first.body[..]), ("/a/b?c=d", &b"abc"[..]));
             assert_eq!((&first.method, first.headers["host"].as_bytes()), (&Method::POST, &b"x"[..]));
-            assert_eq!((&second.method, second.uri.path(), second.body.len()), (&Method::GET, "/", 0));
+            assert_eq!((&second.method, second.uri.path(), second.body.len()), (&Method::POST, "/", 0));
         }
+    }
+
+    #[test]
+    fn a_request_keeps_no_more_in_memory_than_itself() {
+        let mut input = BytesMut::with_capacity(1 << 16);
+        input.extend_from_slice(TWO.as_bytes());
+        let before = input.as_ptr();
+        let first = take_request(&mut input).unwrap().unwrap();
+        let second = take_request(&mut input).unwrap().unwrap();
+        assert!(input.is_empty() && input.try_reclaim(1 << 16), "the buffer is nobody else's");
+        input.extend_from_slice(TWO.as_bytes());
+        assert_eq!((input.as_ptr(), first.body.len() + second.body.len()), (before, 3));
     }
 
     #[test]
@@ -246,12 +265,18 @@ mod tests {
         assert!(matches!(with(&format!("content-length: {too_long}")), FrameError::UploadExceedsLimit));
         assert!(matches!(with(&format!("a: {}", "x".repeat(HEAD_BYTES_MAX))), FrameError::HeaderTooLarge));
         assert!(matches!(with(&"a: b\r\n".repeat(40)), FrameError::HeaderTooLarge));
-        for line in ["PUT / HTTP/1.1", "GET http://x/ HTTP/1.1", "GET / HTTP/1.0", "OPTIONS * HTTP/1.1", "?"]
-        {
+        for line in [
+            "GET / HTTP/1.1",
+            "PUT / HTTP/1.1",
+            "POST http://x/ HTTP/1.1",
+            "POST / HTTP/1.0",
+            "OPTIONS * HTTP/1.1",
+            "?",
+        ] {
             assert!(requests(&format!("{line}\r\n\r\n")).is_err(), "{line}");
         }
         let endless = "x".repeat(HEAD_BYTES_MAX);
-        assert!(requests(&format!("GET /{endless}")).is_err());
+        assert!(requests(&format!("POST /{endless}")).is_err());
     }
 
     #[test]
@@ -265,20 +290,28 @@ mod tests {
         ];
         answers.iter().for_each(|answer| put_answer(&mut bytes, answer));
         for answer in answers {
-            let read = take_answer(&mut bytes, 2_000).unwrap().unwrap();
+            let Some(Taken::Whole(read)) = take_answer(&mut bytes, 2_000).unwrap() else {
+                panic!("not whole")
+            };
             assert_eq!((read.status, &read.body), (answer.status, &answer.body));
             let retry_after = answer.header(&header::RETRY_AFTER).map(str::as_bytes);
             assert_eq!(read.headers.get(header::RETRY_AFTER).map(HeaderValue::as_bytes), retry_after);
         }
         assert!(bytes.is_empty() && take_answer(&mut bytes, 2_000).unwrap().is_none());
         put_answer(&mut bytes, &Response::text(200, "123"));
-        assert!(take_answer(&mut bytes.clone(), 2).is_err());
+        assert!(matches!(take_answer(&mut bytes, 2), Ok(Some(Taken::TooLarge(3)))));
+        assert_eq!(bytes, "123", "the body is left");
         for nonsense in ["HTTP/1.1 20", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n1234", ""] {
             assert!(take_answer(&mut BytesMut::from(nonsense.as_bytes()), 9).unwrap().is_none());
         }
-        for nonsense in
-            ["nonsense", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", "HTTP/1.1 001 \r\n\r\n"]
-        {
+        for nonsense in [
+            "nonsense",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+            "HTTP/1.1 001 \r\n\r\n",
+            "HTTP/1.1 100 Continue\r\n\r\n",
+            "HTTP/1.1 102 Processing\r\n\r\n",
+        ] {
             assert!(take_answer(&mut BytesMut::from(nonsense.as_bytes()), 9).is_err(), "{nonsense}");
         }
     }

@@ -43,9 +43,12 @@ impl Default for Toy {
             .route(Method::POST, "/small", Endpoint::Small)
             .route(Method::GET, "/panic", Endpoint::Panic)
             .route(Method::GET, "/panic/late", Endpoint::LatePanic)
+            .route(Method::POST, "/panic/late", Endpoint::LatePanic)
             .route(Method::GET, "/hold", Endpoint::Hold)
+            .route(Method::POST, "/hold", Endpoint::Hold)
             .route(Method::GET, "/poll/:key", Endpoint::Poll)
             .route(Method::GET, "/big/:size", Endpoint::Big)
+            .route(Method::POST, "/big/:size", Endpoint::Big)
             .route(Method::GET, "/unchanged", Endpoint::NotModified)
             .route(Method::GET, "/fail/:status", Endpoint::Fail);
         Self {
