@@ -17,6 +17,8 @@ pub enum Action {
     Refuse,
     /// The bank answers twice: the request arrives twice.
     Repeat,
+    /// There is no answer, and the bank sees nothing.
+    Stall,
     /// This answer, and the bank sees nothing.
     Answer(u16, String),
 }
@@ -93,6 +95,9 @@ async fn serve(mut client: TcpStream, bank_port: u16, script: &Mutex<Script>) ->
     let action = (script.lock().unwrap())(line, &String::from_utf8_lossy(&body));
     match action {
         Action::Refuse => {}
+        Action::Stall => {
+            client.read_u8().await?;
+        }
         Action::Answer(status, body) => {
             let answer = format!(
                 "HTTP/1.1 {status} Scripted\r\ncontent-type: application/json\r\nconnection: close\r\n\

@@ -238,3 +238,88 @@ async fn killed_after_the_bank_has_answered_a_page_and_before_the_commit() {
     w.assert_paid(40).await;
     w.end().await;
 }
+
+/// Lets it run, and counts how often it is at work.
+async fn counting<F: Future>(turns: Arc<AtomicUsize>, future: F) -> F::Output {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|context| {
+        turns.fetch_add(1, Ordering::SeqCst);
+        future.as_mut().poll(context)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_worker_has_taken_over_keeps_nobody_busy() {
+    let adapt = |config: &mut batzen_exchange::config::ExchangeConfig| {
+        // Leases end at whole seconds.
+        config.workers.lease = batzen_protocol::Duration::from_secs(3);
+        config.workers.transfer_idle_sleep = batzen_protocol::Duration::from_micros(100_000);
+    };
+    let w = World::with(|_| {}, adapt).await;
+    w.prepare(12).await;
+    // Each is to be tried again, for ever.
+    w.proxy.script(|_, _| status(409, 5102));
+    let failures = || w.app().metrics.workers.transfer_failures.get();
+    let turns: [Arc<AtomicUsize>; 2] = Default::default();
+    let mut workers = Vec::new();
+    for turns in &turns {
+        let (turns, app, before) = (Arc::clone(turns), Arc::clone(w.app()), failures());
+        let serve = async move { transfer::serve(&app, WorkerOptions::default()).await };
+        workers.push(tokio::spawn(counting(turns, serve)));
+        while failures() < before + 6 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+    // By then the time has come at which who had it first would have tried each once more, and half of them are the other's.
+    tokio::time::sleep(std::time::Duration::from_secs(6)).await;
+    let before = turns.each_ref().map(|turns| turns.load(Ordering::SeqCst));
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    let turns = turns.map(|turns| turns.load(Ordering::SeqCst));
+    let in_a_second = [turns[0] - before[0], turns[1] - before[1]];
+    assert!(in_a_second.iter().all(|turns| *turns < 300), "{in_a_second:?}");
+    w.proxy.heal();
+    while w.open_transfers() > 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    w.app().drain.trigger();
+    for worker in workers {
+        worker.await.unwrap().unwrap();
+    }
+    w.assert_paid(12).await;
+    w.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bank_that_does_not_answer_does_not_delay_the_end() {
+    for is_service in [false, true] {
+        let w = World::new().await;
+        w.prepare(3).await;
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        w.proxy.script(move |_, _| {
+            count.fetch_add(1, Ordering::SeqCst);
+            Action::Stall
+        });
+        let app = Arc::clone(w.app());
+        let worker = tokio::spawn(async move {
+            if is_service {
+                return transfer::serve(&app, WorkerOptions::default()).await;
+            }
+            transfer::share_until_idle(&app, WorkerOptions::default()).await.map(drop)
+        });
+        while asked.load(Ordering::SeqCst) < 3 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        let began = std::time::Instant::now();
+        w.app().drain.trigger();
+        let ended = worker.await.unwrap();
+        assert!(matches!(ended, Ok(()) | Err(WorkerError::Stopped)), "{ended:?}");
+        assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
+        w.proxy.heal();
+        let w = w.restart(|_| {}).await;
+        assert_eq!(w.transfer().await.unwrap().done, 3);
+        w.assert_paid(3).await;
+        w.end().await;
+    }
+}

@@ -67,11 +67,6 @@ impl Transfers<'_> {
             if let Some(first) = page.first() {
                 oldest.get_or_insert(first.found.row.time);
             }
-            for open in &page {
-                if self.later.contains_key(&open.found.key.wtid) {
-                    still_open.insert(open.found.key.wtid);
-                }
-            }
             let slots = if page.is_empty() { self.slots } else { self.slots().await? };
             if std::mem::replace(&mut self.slots, slots) != slots {
                 // Whoever had these slots may have done what the page lists.
@@ -89,13 +84,15 @@ impl Transfers<'_> {
                     self.others += 1;
                     continue;
                 }
+                if self.later.contains_key(&wtid) {
+                    still_open.insert(wtid);
+                }
                 if !self.is_due(wtid) {
                     continue;
                 }
                 self.waited_s = self.age_s(open.found.row.time);
                 while self.asking.len() >= self.in_flight_max() || self.answered.len() >= UNRECORDED_MAX {
-                    check_drain(self.app)?;
-                    self.step().await;
+                    self.step_or_end().await?;
                 }
                 check_drain(self.app)?;
                 launched += usize::from(self.launch(open));
@@ -107,7 +104,7 @@ impl Transfers<'_> {
         if which == Look::New {
             return Ok(launched);
         }
-        // What others have settled meanwhile.
+        // What others have settled meanwhile or have now is not this worker's to try again.
         let (in_flight, just_ended) = (&self.in_flight, &self.just_ended);
         self.later.retain(|wtid, _| {
             still_open.contains(wtid) || in_flight.contains(wtid) || just_ended.contains(wtid)
@@ -127,9 +124,7 @@ impl Transfers<'_> {
         if !share.has_excess {
             return Ok(share.slots);
         }
-        while self.step().await {
-            check_drain(self.app)?;
-        }
+        while self.step_or_end().await? {}
         self.share.give().await
     }
 

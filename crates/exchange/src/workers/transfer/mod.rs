@@ -67,8 +67,9 @@ pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
 /// As [`run_until_idle`].
 pub async fn share_until_idle(app: &Core, options: WorkerOptions) -> Result<Progress, WorkerError> {
     let mut transfers = Transfers::new(app, Mode::UntilIdle, options)?;
-    transfers.until_idle().await?;
+    let ended = transfers.until_idle().await;
     transfers.share.leave().await;
+    ended?;
     match transfers.gave_up {
         Some(error) => Err(error),
         None => Ok(transfers.progress),
@@ -163,7 +164,7 @@ impl<'a> Transfers<'a> {
     async fn until_idle(&mut self) -> Result<(), WorkerError> {
         loop {
             let launched = self.look(Look::All).await?;
-            while self.step().await {}
+            while self.step_or_end().await? {}
             match self.next_attempt() {
                 Some(next) => pause(self.app, next.saturating_duration_since(Instant::now())).await?,
                 None if launched > 0 => {}
@@ -213,6 +214,16 @@ impl<'a> Transfers<'a> {
                     }
                 }
             }
+        }
+    }
+
+    /// The same, unless the service ends: the bank may take long to answer.
+    async fn step_or_end(&mut self) -> Result<bool, WorkerError> {
+        let app = self.app;
+        tokio::select! {
+            biased;
+            () = app.drain.draining() => Err(WorkerError::Stopped),
+            is_under_way = self.step() => Ok(is_under_way),
         }
     }
 
