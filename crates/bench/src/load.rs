@@ -168,8 +168,15 @@ pub struct Outcome {
     pub is_exhausted: bool,
     /// Operations completed at any time, warm-up and end included.
     pub ops_in_all: u64,
-    /// How late jobs of an open loop began because the generator itself was busy, µs: 99th percentile.
+    /// How late jobs of an open loop began because the generator itself was busy, µs: 99th percentile. Time in which no
+    /// client was free does not count.
     pub late_p99_us: u64,
+    /// The longest such time.
+    pub late_max_us: u64,
+    /// Jobs of an open loop that began late because no client was free.
+    pub waited_for_client: u64,
+    /// Clients that were ever in use at the same time.
+    pub clients_used: usize,
 }
 
 /// Shared by the threads of a run and whoever watches it.
@@ -343,9 +350,12 @@ fn merge<S>(plan: &Plan, watch: &Watch, finished: Vec<client::Finished<S>>) -> (
             *outcome.errors.entry(reason).or_default() += count;
         }
         late.latency += &thread.late;
+        outcome.waited_for_client += thread.waited_for_client;
+        outcome.clients_used += thread.clients_used;
         scripts.push(thread.script);
     }
     outcome.late_p99_us = late.latency.value_at_quantile(0.99);
+    outcome.late_max_us = late.latency.max();
     (outcome, scripts)
 }
 

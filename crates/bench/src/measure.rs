@@ -149,8 +149,8 @@ pub fn measure<W: Workload>(
         },
         &progress,
     )?;
-    let threads = placement.client_count().min(load.clients as usize);
-    let clients = (load.clients as usize).div_ceil(threads);
+    let threads = placement.client_count().min(load.measured_clients() as usize);
+    let clients = (load.measured_clients() as usize).div_ceil(threads);
     let mut stage = Stage { world: &mut world, workshop: &workshop, progress, threads, clients };
     workload.set_up(&mut stage)?;
 
@@ -169,7 +169,7 @@ pub fn measure<W: Workload>(
     let needed = match (load.supply, target, peak) {
         (Some(supply), ..) => supply as f64,
         // Clients that wait hold jobs, too.
-        (None, Some(target), _) => target * seconds + f64::from(load.clients) * described.ops_per_job,
+        (None, Some(target), _) => target * seconds + f64::from(load.measured_clients()) * described.ops_per_job,
         (None, None, peak) => peak.unwrap_or(planned.ops_per_s) * RESERVE_FACTOR * seconds,
     };
     let scripts = workload.prepare(whole(needed.max(OPS_MIN)), &mut stage)?;
@@ -208,8 +208,8 @@ pub fn measure<W: Workload>(
     }
     result.set_ceiling(ceiling.ops_per_s, ceiling.parts);
     result.load = match target {
-        None => Load::Closed { clients: load.clients as usize },
-        Some(target_ops_per_s) => Load::Open { clients: load.clients as usize, target_ops_per_s },
+        None => Load::Closed { clients: load.measured_clients() as usize },
+        Some(target_ops_per_s) => Load::Open { clients: load.measured_clients() as usize, target_ops_per_s },
     };
     result.extra.insert("answers_checked".into(), checked as f64);
     result.extra.extend(peak.map(|peak| ("probed_peak_ops_per_s".into(), peak)));
@@ -267,7 +267,7 @@ fn probe<W: Workload>(
 ) -> Result<f64, BenchError> {
     // To prepare what the ceiling would need takes many times longer than the look itself where the server is far below it.
     let (time, ceiling_s) = FIRST_LOOK;
-    let turns = f64::from(shape.load.clients) * shape.described.ops_per_job * FIRST_LOOK_TURNS;
+    let turns = f64::from(shape.load.closed_clients()) * shape.described.ops_per_job * FIRST_LOOK_TURNS;
     let first = look(workload, shape, Duration::ZERO, time, turns.max(ceiling_ops_per_s * ceiling_s), stage)?;
     if !for_rate {
         return Ok(first);
@@ -317,7 +317,10 @@ impl Shape<'_> {
     fn plan(&self, world: &World, schedule: Schedule, warmup: Duration, duration: Duration) -> Plan {
         Plan {
             servers: world.exchange_addresses.clone(),
-            clients: self.load.clients as usize,
+            clients: match schedule {
+                Schedule::Closed => self.load.closed_clients(),
+                Schedule::Open { .. } => self.load.measured_clients(),
+            } as usize,
             schedule,
             warmup,
             duration: Some(duration),
@@ -330,7 +333,7 @@ impl Shape<'_> {
         let load = self.load;
         let mut parameters = BTreeMap::from([
             ("cipher".to_owned(), json!(self.described.cipher.to_string())),
-            ("clients".to_owned(), json!(load.clients)),
+            ("clients".to_owned(), json!(load.measured_clients())),
             ("duration_s".to_owned(), json!(load.duration.as_secs_f64())),
             ("warmup_s".to_owned(), json!(load.warmup.as_secs_f64())),
             ("with_workers".to_owned(), json!(load.with_workers)),
@@ -364,7 +367,7 @@ impl Shape<'_> {
             commit: context.commit.clone(),
             started: String::new(),
             duration_s: seconds,
-            load: Load::Closed { clients: self.load.clients as usize },
+            load: Load::Closed { clients: self.load.measured_clients() as usize },
             unit: self.described.unit.to_owned(),
             ops,
             ops_per_s: per_second(ops),
@@ -411,8 +414,10 @@ impl Shape<'_> {
         if let Some(growth) = growth("batzen_store_commits_total") {
             extra.insert("commits_per_s".into(), growth / seconds.max(1e-9));
         }
-        if outcome.late_p99_us > 0 {
+        if self.load.rate.is_some() {
             extra.insert("generator_late_p99_us".into(), outcome.late_p99_us as f64);
+            extra.insert("generator_late_max_us".into(), outcome.late_max_us as f64);
+            extra.insert("clients_used".into(), outcome.clients_used as f64);
         }
         self.remark(outcome, recorded, seconds, &mut result);
         result
@@ -435,6 +440,12 @@ impl Shape<'_> {
             let percent = foreign * 100.0;
             remarks
                 .push(format!("others used {percent:.0} % of the server's cores: the figures are too low"));
+        }
+        if outcome.waited_for_client > 0 {
+            remarks.push(format!(
+                "{} requests began late because every connection waited for an answer: --clients gives more",
+                outcome.waited_for_client
+            ));
         }
         if !outcome.errors.is_empty() {
             remarks.push("requests failed: the figures do not count".into());

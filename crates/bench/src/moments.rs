@@ -17,6 +17,8 @@ pub struct Moment {
     pub latency_sum_us: u64,
     /// The longest, µs.
     pub latency_max_us: u64,
+    /// How late the generator itself was with a request of an open loop, the latest, µs.
+    pub late_max_us: u64,
 }
 
 impl Moment {
@@ -25,28 +27,40 @@ impl Moment {
         self.requests += other.requests;
         self.latency_sum_us += other.latency_sum_us;
         self.latency_max_us = self.latency_max_us.max(other.latency_max_us);
+        self.late_max_us = self.late_max_us.max(other.late_max_us);
     }
 }
 
 /// Counts an answer that came so many nanoseconds after the begin of the measured part.
 pub(crate) fn count(moments: &mut Vec<Moment>, at_ns: u64, latency_us: u64) {
+    let answer =
+        Moment { requests: 1, latency_sum_us: latency_us, latency_max_us: latency_us, late_max_us: 0 };
+    add(moments, at_ns, &answer);
+}
+
+/// Counts a request that was sent so late, so many nanoseconds after the begin of the measured part.
+pub(crate) fn late(moments: &mut Vec<Moment>, at_ns: u64, late_us: u64) {
+    add(moments, at_ns, &Moment { late_max_us: late_us, ..Moment::default() });
+}
+
+fn add(moments: &mut Vec<Moment>, at_ns: u64, what: &Moment) {
     let index = u128::from(at_ns) / MOMENT.as_nanos();
     let index = usize::try_from(index).unwrap_or(usize::MAX);
     if moments.len() <= index && index < MOMENTS_MAX {
         moments.resize(index + 1, Moment::default());
     }
     if let Some(moment) = moments.get_mut(index) {
-        moment.add(&Moment { requests: 1, latency_sum_us: latency_us, latency_max_us: latency_us });
+        moment.add(what);
     }
 }
 
 /// One row a moment; `t_ms` is when it begins.
 pub(crate) fn to_csv(moments: &[Moment]) -> String {
-    let mut text = "t_ms,requests,mean_us,max_us\n".to_owned();
+    let mut text = "t_ms,requests,mean_us,max_us,late_max_us\n".to_owned();
     for (index, moment) in (0_u128..).zip(moments) {
-        let Moment { requests, latency_sum_us, latency_max_us } = moment;
+        let Moment { requests, latency_sum_us, latency_max_us, late_max_us } = moment;
         let mean_us = latency_sum_us.checked_div(*requests).unwrap_or(0);
-        let _ = writeln!(text, "{},{requests},{mean_us},{latency_max_us}", index * MOMENT.as_millis());
+        let _ = writeln!(text, "{},{requests},{mean_us},{latency_max_us},{late_max_us}", index * MOMENT.as_millis());
     }
     text
 }
@@ -61,8 +75,9 @@ mod tests {
         for (at_ms, latency_us) in [(0, 100), (9, 300), (25, 5_000)] {
             count(&mut moments, at_ms * 1_000_000, latency_us);
         }
+        late(&mut moments, 26_000_000, 7);
         // Of a long run the begin is kept.
         count(&mut moments, MOMENTS_MAX as u64 * 10_000_000, 1);
-        assert_eq!(to_csv(&moments), "t_ms,requests,mean_us,max_us\n0,2,200,300\n10,0,0,0\n20,1,5000,5000\n");
+        assert_eq!(to_csv(&moments), "t_ms,requests,mean_us,max_us,late_max_us\n0,2,200,300,0\n10,0,0,0,0\n20,1,5000,5000,7\n");
     }
 }

@@ -13,9 +13,10 @@ use crate::database::StoreOptions;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Load")]
 pub struct LoadOptions {
-    /// Requests under way at a time
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub clients: u32,
+    /// Connections, each with one request under way at a time [default: 64; with --rate 512, of which as many are used as
+    /// the answers make necessary, and 64 to find the peak]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub clients: Option<u32>,
     /// Start operations at this rate, whatever the server does: per second, or in percent of the peak, which a short
     /// run finds first [default: as fast as the answers come]
     #[arg(long, value_name = "RATE")]
@@ -62,6 +63,26 @@ pub struct RunOptions {
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Connections of a closed loop, unless somebody says otherwise.
+const CLOSED_CLIENTS: u32 = 64;
+/// Connections of an open loop. Its requests do not wait for each other: a server that has been held up is to find all that
+/// came meanwhile at once, as it would outside, not only as many as a few connections let through.
+const OPEN_CLIENTS: u32 = 512;
+
+impl LoadOptions {
+    /// Connections of a closed loop.
+    #[must_use]
+    pub fn closed_clients(&self) -> u32 {
+        self.clients.unwrap_or(CLOSED_CLIENTS)
+    }
+
+    /// Connections of the measured part.
+    #[must_use]
+    pub fn measured_clients(&self) -> u32 {
+        self.clients.unwrap_or(if self.rate.is_some() { OPEN_CLIENTS } else { CLOSED_CLIENTS })
+    }
 }
 
 /// A planned rate.

@@ -1,14 +1,15 @@
 //! A lane: one thread that runs batch after batch against one store.
 
-use std::sync::Arc;
+use std::future::poll_fn;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use batzen_store::{CommitOutcome, Store, StoreError};
-use tokio::sync::oneshot;
 
 use crate::inbox::Inbox;
+use crate::slot::{Debt, NoResults, Slot, end_of_turn, lock, wake_all};
 use crate::{Clock, Evidence, LaneMetrics, Plan, Rules, WorkingSet};
 
 /// How often a command is executed again because others changed its rows first, or because its evidence was overtaken, before
@@ -263,11 +264,11 @@ enum Answer<R: Rules> {
     Again(R::Command),
 }
 
-type AnswerSender<R> = oneshot::Sender<Result<Answer<R>, EngineError>>;
+type Answered<R> = Result<Answer<R>, EngineError>;
 
 struct Job<R: Rules> {
     command: R::Command,
-    answer: AnswerSender<R>,
+    answer: Debt<Answered<R>>,
     /// How often its evidence was overtaken.
     reads: u32,
 }
@@ -276,7 +277,7 @@ struct Job<R: Rules> {
 struct Refused<R: Rules> {
     command: R::Command,
     refusal: R::Refusal,
-    answer: AnswerSender<R>,
+    answer: Debt<Answered<R>>,
 }
 
 /// A queue of commands and the thread that executes them batch by batch. Clones share both.
@@ -285,18 +286,23 @@ struct Refused<R: Rules> {
 /// may change meanwhile; [`Rules::evidence`] notices, and the command is executed again.
 pub struct Lane<R: Rules> {
     queue: SyncSender<Job<R>>,
+    /// What tasks bring in the present turn of their runtime. Whoever put the first job here sends all of them at its end.
+    gathered: Arc<Mutex<Vec<Job<R>>>>,
+    gathered_max: usize,
     metrics: Arc<LaneMetrics>,
     store: Store,
     threads: Arc<Threads>,
 }
 
 /// Joins the lane's threads when the last handle is gone, so that no commit is cut short by the end of the process.
-struct Threads(std::sync::Mutex<Vec<JoinHandle<()>>>);
+struct Threads(Mutex<Vec<JoinHandle<()>>>);
 
 impl<R: Rules> Clone for Lane<R> {
     fn clone(&self) -> Self {
         Self {
             queue: self.queue.clone(),
+            gathered: Arc::clone(&self.gathered),
+            gathered_max: self.gathered_max,
             metrics: Arc::clone(&self.metrics),
             store: self.store.clone(),
             threads: Arc::clone(&self.threads),
@@ -342,7 +348,9 @@ impl<R: Rules> Lane<R> {
             spawn(&format!("lane-{number}"), Box::new(lane)),
             spawn("evidence", Box::new(move || prover.run(&to_prove))),
         ];
-        Self { queue, metrics, store, threads: Arc::new(Threads(std::sync::Mutex::new(threads))) }
+        let gathered_max = options.queue_commands_max;
+        let threads = Arc::new(Threads(Mutex::new(threads)));
+        Self { queue, gathered: Arc::default(), gathered_max, metrics, store, threads }
     }
 
     /// Executes one command. Returns after its batch is durable: `Ok(Ok(_))` it took effect, `Ok(Err(_))` a rule
@@ -351,7 +359,9 @@ impl<R: Rules> Lane<R> {
         let mut command = command;
         let mut reads = 0;
         loop {
-            match self.enqueue(command, reads)?.await.unwrap_or(Err(EngineError::Stopped))? {
+            let (answer, ticket) = Debt::new();
+            self.gather(Job { command, answer, reads }).await?;
+            match answered::<R>(poll_fn(|context| ticket.poll_results(context)).await)? {
                 Answer::Decided(verdict) => return Ok(verdict),
                 Answer::Again(same) => command = same,
             }
@@ -364,7 +374,10 @@ impl<R: Rules> Lane<R> {
         let mut command = command;
         let mut reads = 0;
         loop {
-            match self.enqueue(command, reads)?.blocking_recv().unwrap_or(Err(EngineError::Stopped))? {
+            let (answer, ticket) = Debt::new();
+            self.metrics.enqueued();
+            self.send(Job { command, answer, reads }).map_err(|(error, _)| error)?;
+            match answered::<R>(ticket.wait())? {
                 Answer::Decided(verdict) => return Ok(verdict),
                 Answer::Again(same) => command = same,
             }
@@ -372,24 +385,39 @@ impl<R: Rules> Lane<R> {
         }
     }
 
-    fn enqueue(
-        &self,
-        command: R::Command,
-        reads: u32,
-    ) -> Result<oneshot::Receiver<Result<Answer<R>, EngineError>>, EngineError> {
-        let (answer, receiver) = oneshot::channel();
+    /// Sends a job to the lane together with those that other tasks bring in this turn of the runtime.
+    async fn gather(&self, job: Job<R>) -> Result<(), EngineError> {
         self.metrics.enqueued();
-        self.queue.try_send(Job { command, answer, reads }).map_err(|error| {
+        let is_first = {
+            let mut gathered = lock(&self.gathered);
+            if gathered.len() >= self.gathered_max {
+                self.metrics.dequeued(1);
+                self.metrics.rejected();
+                return Err(EngineError::Overloaded);
+            }
+            gathered.push(job);
+            gathered.len() == 1
+        };
+        if is_first {
+            // Also if the task is given up here: the others rely on it.
+            let _turn = Turn(self);
+            end_of_turn().await;
+        }
+        Ok(())
+    }
+
+    /// Sends a job to the lane, or says why it cannot be.
+    fn send(&self, job: Job<R>) -> Result<(), (EngineError, Job<R>)> {
+        self.queue.try_send(job).map_err(|error| {
             self.metrics.dequeued(1);
             match error {
-                TrySendError::Full(_) => {
+                TrySendError::Full(job) => {
                     self.metrics.rejected();
-                    EngineError::Overloaded
+                    (EngineError::Overloaded, job)
                 }
-                TrySendError::Disconnected(_) => EngineError::Stopped,
+                TrySendError::Disconnected(job) => (EngineError::Stopped, job),
             }
-        })?;
-        Ok(receiver)
+        })
     }
 
     /// The store behind the lane, for reads that need no batch (committed rows only).
@@ -414,6 +442,26 @@ impl<R: Rules> Lane<R> {
     }
 }
 
+/// The end of a turn: sends what was gathered.
+struct Turn<'a, R: Rules>(&'a Lane<R>);
+
+impl<R: Rules> Drop for Turn<'_, R> {
+    fn drop(&mut self) {
+        let gathered = std::mem::take(&mut *lock(&self.0.gathered));
+        for job in gathered {
+            if let Err((error, Job { answer, .. })) = self.0.send(job) {
+                answer.send(Err(error));
+            }
+        }
+    }
+}
+
+/// What came for a command; nothing comes from a lane that has ended.
+fn answered<R: Rules>(results: Result<Vec<Answered<R>>, NoResults>) -> Answered<R> {
+    let mut results = results.map_err(|NoResults| EngineError::Stopped)?;
+    results.pop().expect("one answer a command")
+}
+
 /// Reads the histories that prove refusals, while the lane goes on.
 struct Prover<R: Rules> {
     rules: Arc<R>,
@@ -424,7 +472,7 @@ struct Prover<R: Rules> {
 impl<R: Rules> Prover<R> {
     fn run(&self, refused: &Receiver<Refused<R>>) {
         while let Ok(Refused { command, mut refusal, answer }) = refused.recv() {
-            if answer.is_closed() {
+            if answer.is_abandoned() {
                 continue;
             }
             let read = || self.rules.evidence(&command, &mut refusal, &self.store);
@@ -439,8 +487,7 @@ impl<R: Rules> Prover<R> {
                     Err(EngineError::Store(Arc::new(error)))
                 }
             };
-            // A client that has gone away will ask again.
-            let _ = answer.send(answered);
+            answer.send(answered);
         }
     }
 }
@@ -481,9 +528,10 @@ fn run<R: Rules>(
             let commands: Vec<&R::Command> = jobs.iter().map(|job| &job.command).collect();
             let results = guarded(|| batcher.batch(&commands, clock));
             let mut failure: Option<Arc<StoreError>> = None;
+            let mut complete = Vec::with_capacity(jobs.len());
             for (job, result) in jobs.drain(..).zip(results) {
                 match result {
-                    Ok(verdict) => answer(batcher, refused, job, verdict),
+                    Ok(verdict) => complete.extend(answer(batcher, refused, job, verdict)),
                     Err(error) => {
                         // One line for a whole batch.
                         if failure.as_ref().is_none_or(|last| !Arc::ptr_eq(last, &error)) {
@@ -494,12 +542,13 @@ fn run<R: Rules>(
                     }
                 }
             }
+            wake_all(&complete);
         }
         for Job { command, answer, reads } in at_once {
             match guarded(|| batcher.run(std::slice::from_ref(&command), clock)) {
                 Ok(mut verdicts) => {
                     let verdict = verdicts.pop().expect("one verdict a command");
-                    let _ = answer.send(Ok(Answer::Decided(verdict)));
+                    answer.send(Ok(Answer::Decided(verdict)));
                 }
                 Err(error) => fail(batcher, Job { command, answer, reads }, Arc::new(error)),
             }
@@ -508,14 +557,14 @@ fn run<R: Rules>(
     }
 }
 
-/// Answers a job of a committed batch, or has its evidence read. Where too many wait for that already, the client is sent
+/// Answers a job of a committed batch (who waits for it is still to be woken), or has its evidence read. Where too many wait for that already, the client is sent
 /// away to come again: a refused command has changed nothing.
 fn answer<R: Rules>(
     batcher: &Batcher<R>,
     refused: &SyncSender<Refused<R>>,
     job: Job<R>,
     verdict: Verdict<R>,
-) {
+) -> Option<Arc<Slot<Answered<R>>>> {
     let Job { command, answer, .. } = job;
     match verdict {
         Err(refusal) if batcher.rules.needs_evidence(&refusal) => {
@@ -523,22 +572,21 @@ fn answer<R: Rules>(
                 Ok(()) => {}
                 Err(TrySendError::Full(Refused { answer, .. })) => {
                     batcher.metrics.rejected();
-                    let _ = answer.send(Err(EngineError::Overloaded));
+                    answer.send(Err(EngineError::Overloaded));
                 }
                 Err(TrySendError::Disconnected(_)) => {
                     panic!("the thread for evidence lives as long as the lane");
                 }
             }
+            None
         }
-        verdict => {
-            // A client that has gone away will ask again.
-            let _ = answer.send(Ok(Answer::Decided(verdict)));
-        }
+        // A client that has gone away will ask again.
+        verdict => Some(answer.put(Ok(Answer::Decided(verdict)))),
     }
 }
 
 /// Answers a command that was not decided.
 fn fail<R: Rules>(batcher: &Batcher<R>, job: Job<R>, error: Arc<StoreError>) {
     batcher.metrics.failed();
-    let _ = job.answer.send(Err(EngineError::Store(error)));
+    job.answer.send(Err(EngineError::Store(error)));
 }

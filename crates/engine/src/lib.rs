@@ -25,13 +25,15 @@ mod machine_lane;
 mod metrics;
 mod pace;
 mod pool;
+mod slot;
 mod working_set;
 
 pub use lane::{Batcher, EngineError, Lane, LaneOptions};
 pub use lanes::{LANES_MAX, Lanes};
 pub use machine_lane::{LaneMachine, LaneRefusal, MachineLane, MachineLaneMetrics, MachineLaneOptions};
 pub use metrics::{LaneMetrics, LaneSnapshot};
-pub use pool::{Collector, CollectorOptions, CpuPool, PoolBusy, TURN_NS, Ticket, WorkSnapshot, run_long};
+pub use pool::{Collector, CollectorOptions, CpuPool, PoolBusy, TURN_NS, WorkSnapshot, run_long};
+pub use slot::Ticket;
 pub use working_set::{Plan, WorkingSet};
 
 use batzen_protocol::Timestamp;

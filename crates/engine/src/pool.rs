@@ -2,7 +2,8 @@
 //! batch, because eight signatures side by side cost little more than one.
 //!
 //! * **No added delay.** An idle thread takes whatever is there at once. What arrives while the threads are busy
-//!   gathers, and forms the next batch: under light load a batch is one item, under heavy load it grows by itself.
+//!   gathers, and forms the next batch: under light load a batch is one item, under heavy load it grows by itself. A thread
+//!   of the async runtime calls the pool when it has nothing else to do, so that all it has read makes one batch.
 //! * **Turns.** Each kind of work (a [`Collector`], or the single jobs of [`CpuPool::run`]) has its own queue. Kinds with
 //!   waiting items take turns of at most [`TURN_NS`], so that a check of a signature never waits behind a long row of
 //!   blind signatures.
@@ -17,13 +18,13 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 use batzen_metrics::{Counter, Histogram, Page};
+
+use crate::slot::{Slot, Ticket, end_of_turn, lock, wake_all};
 
 /// How long a turn of one kind of work should take at most, in nanoseconds. A turn always executes at least one row of
 /// lanes, however long that takes.
@@ -271,8 +272,8 @@ impl<I, O> Clone for Collector<I, O> {
 }
 
 impl<I: Send + Sync + 'static, O: Send + 'static> Collector<I, O> {
-    /// Has all items executed and returns the results in their order. The items are in the queue when this returns; wait
-    /// for the results by awaiting. Dropping the future gives up what has not begun.
+    /// Has all items executed and returns the results in their order. The items are in the queue when this returns, and a
+    /// thread of the pool knows; wait for the results by awaiting. Dropping the future gives up what has not begun.
     ///
     /// # Errors
     /// When the queue has no room for all of them: nothing was accepted.
@@ -280,32 +281,50 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Collector<I, O> {
     /// # Panics
     /// The future panics when the execution of its items panicked.
     pub fn submit(&self, items: Vec<I>) -> Result<Ticket<O>, PoolBusy> {
-        let count = items.len();
-        let slot = Arc::new(Slot {
-            abandoned: AtomicBool::new(false),
-            state: Mutex::new(SlotState {
-                results: std::iter::repeat_with(|| None).take(count).collect(),
-                missing: count,
-                panicked: false,
-                waker: None,
-            }),
-        });
-        if count > 0 {
-            let request = Request { slot: Arc::clone(&slot), items, done: 0, since: Instant::now() };
-            self.queue.push(request, &self.owner.0)?;
-        }
-        Ok(Ticket { slot })
+        let (ticket, turn) = self.enqueue(items)?;
+        drop(turn);
+        Ok(ticket)
     }
 
-    /// [`Collector::submit`] and wait.
+    /// Has all items executed, together with what other tasks of this thread bring before it has nothing else to do, and waits.
     ///
     /// # Errors
-    /// When the queue has no room for all of them.
+    /// When the queue has no room for all of them: nothing was accepted.
     ///
     /// # Panics
     /// When the execution of the items panicked.
     pub async fn run(&self, items: Vec<I>) -> Result<Vec<O>, PoolBusy> {
-        Ok(self.submit(items)?.await)
+        Ok(self.begin(items)?.await)
+    }
+
+    /// The two halves of [`Collector::run`]: the items are in the queue when this returns. The future must be awaited or
+    /// dropped at once, since others may wait with it.
+    ///
+    /// # Errors
+    /// When the queue has no room for all of them: nothing was accepted.
+    ///
+    /// # Panics
+    /// The future panics when the execution of the items panicked.
+    pub fn begin(
+        &self,
+        items: Vec<I>,
+    ) -> Result<impl Future<Output = Vec<O>> + Send + use<I, O>, PoolBusy> {
+        let (ticket, turn) = self.enqueue(items)?;
+        Ok(async move {
+            if let Some(turn) = turn {
+                end_of_turn().await;
+                drop(turn);
+            }
+            ticket.await
+        })
+    }
+
+    fn enqueue(&self, items: Vec<I>) -> Result<(Ticket<O>, Option<Turn<I, O>>), PoolBusy> {
+        let count = items.len();
+        let (slot, ticket) = Slot::new(count);
+        let request = Request { slot, items, done: 0, since: Instant::now() };
+        let is_first = count > 0 && self.queue.push(request)?;
+        Ok((ticket, is_first.then(|| Turn(self.clone()))))
     }
 
     /// [`Collector::run`] for one item.
@@ -320,73 +339,12 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Collector<I, O> {
     }
 }
 
-/// The results of one request to come, in the order of its items.
-#[must_use = "dropping the ticket gives up the request"]
-pub struct Ticket<O> {
-    slot: Arc<Slot<O>>,
-}
+/// A kind of work that is to get its turn, when this is dropped.
+struct Turn<I: Send + Sync + 'static, O: Send + 'static>(Collector<I, O>);
 
-impl<O> Future for Ticket<O> {
-    type Output = Vec<O>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<O>> {
-        let mut state = lock(&self.slot.state);
-        assert!(!state.panicked, "the execution of a request on the CPU pool panicked");
-        if state.missing > 0 {
-            match &mut state.waker {
-                Some(waker) => waker.clone_from(context.waker()),
-                none => *none = Some(context.waker().clone()),
-            }
-            return Poll::Pending;
-        }
-        let results = std::mem::take(&mut state.results);
-        Poll::Ready(results.into_iter().map(|result| result.expect("nothing is missing")).collect())
-    }
-}
-
-impl<O> Drop for Ticket<O> {
+impl<I: Send + Sync + 'static, O: Send + 'static> Drop for Turn<I, O> {
     fn drop(&mut self) {
-        self.slot.abandoned.store(true, Relaxed);
-    }
-}
-
-/// Where the results of one request gather.
-struct Slot<O> {
-    abandoned: AtomicBool,
-    state: Mutex<SlotState<O>>,
-}
-
-struct SlotState<O> {
-    results: Vec<Option<O>>,
-    missing: usize,
-    panicked: bool,
-    waker: Option<Waker>,
-}
-
-impl<O> Slot<O> {
-    fn put(&self, first: usize, results: impl ExactSizeIterator<Item = O>) {
-        let mut state = lock(&self.state);
-        state.missing -= results.len();
-        for (place, result) in state.results[first..].iter_mut().zip(results) {
-            *place = Some(result);
-        }
-        let waker = if state.missing == 0 { state.waker.take() } else { None };
-        drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    fn fail(&self) {
-        // Nobody needs the request's other results.
-        self.abandoned.store(true, Relaxed);
-        let mut state = lock(&self.state);
-        state.panicked = true;
-        let waker = state.waker.take();
-        drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        self.0.owner.0.join_turns(Arc::clone(&self.0.queue) as Arc<dyn Kind>);
     }
 }
 
@@ -409,7 +367,7 @@ struct Part<O> {
 struct Waiting<I, O> {
     requests: VecDeque<Request<I, O>>,
     items: usize,
-    /// Whether the kind stands in the row of turns.
+    /// Whether the kind stands in the row of turns, or somebody is about to put it there.
     has_turn: bool,
 }
 
@@ -467,7 +425,8 @@ trait Kind: Send + Sync {
 }
 
 impl<I: Send + Sync + 'static, O: Send + 'static> Queue<I, O> {
-    fn push(self: &Arc<Self>, request: Request<I, O>, shared: &Shared) -> Result<(), PoolBusy> {
+    /// Puts a request into the queue; whether the caller has to have the kind join the row of turns.
+    fn push(&self, request: Request<I, O>) -> Result<bool, PoolBusy> {
         let count = request.items.len();
         let mut waiting = lock(&self.waiting);
         if count > self.options.queue_items_max - waiting.items {
@@ -477,12 +436,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Queue<I, O> {
         waiting.items += count;
         self.counters.queued.fetch_add(count as u64, Relaxed);
         waiting.requests.push_back(request);
-        if !waiting.has_turn {
-            waiting.has_turn = true;
-            drop(waiting);
-            shared.join_turns(Arc::clone(self) as Arc<dyn Kind>);
-        }
-        Ok(())
+        Ok(!std::mem::replace(&mut waiting.has_turn, true))
     }
 
     /// How many of the waiting items one turn takes: a thread's share, not more than fits into a turn, cut at a full row
@@ -505,7 +459,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Queue<I, O> {
         while items.len() < wanted
             && let Some(mut request) = waiting.requests.pop_front()
         {
-            if request.slot.abandoned.load(Relaxed) {
+            if request.slot.is_abandoned() {
                 waiting.items -= request.items.len();
                 self.counters.abandoned.add(request.items.len() as u64);
                 self.counters.queued.fetch_sub(request.items.len() as u64, Relaxed);
@@ -559,12 +513,18 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Queue<I, O> {
         match self.execute(items) {
             Ok(results) => {
                 let mut results = results.into_iter();
+                let mut complete = Vec::with_capacity(parts.len());
                 for part in parts {
-                    part.slot.put(part.first, results.by_ref().take(part.count));
+                    if part.slot.put(part.first, results.by_ref().take(part.count)) {
+                        complete.push(Arc::clone(&part.slot));
+                    }
                 }
+                wake_all(&complete);
             }
             Err(_) if parts.len() == 1 => {
                 tracing::error!(kind = self.kind, "execution on the CPU pool panicked");
+                // Nobody needs the request's other results.
+                parts[0].slot.abandon();
                 parts[0].slot.fail();
             }
             Err(_) => {
@@ -679,9 +639,4 @@ impl Drop for Owner {
 
 fn nanos(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Nothing panics with one of these locks held, so a poisoned one is as good as any.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -65,6 +65,8 @@ pub(super) struct Finished<S> {
     pub moments: Vec<Moment>,
     pub errors: BTreeMap<String, u64>,
     pub late: Histogram<u64>,
+    pub waited_for_client: u64,
+    pub clients_used: usize,
     /// When the last answer came, nanoseconds from the start.
     pub last_ns: u64,
 }
@@ -119,6 +121,9 @@ impl<S: Script> Thread<S> {
             moments: Vec::new(),
             errors: BTreeMap::new(),
             late: Counts::default().latency,
+            free_since_ns: 0,
+            waited_for_client: 0,
+            free_min: clients,
             last_ns: 0,
             has_jobs: true,
             armed_ns: 0,
@@ -132,6 +137,8 @@ impl<S: Script> Thread<S> {
             moments: work.moments,
             errors: work.errors,
             late: work.late,
+            waited_for_client: work.waited_for_client,
+            clients_used: clients - work.free_min,
             last_ns: work.last_ns,
         }
     }
@@ -183,6 +190,10 @@ struct Work<'a, S> {
     moments: Vec<Moment>,
     errors: BTreeMap<String, u64>,
     late: Histogram<u64>,
+    /// Since when there has been a free client, nanoseconds from the start.
+    free_since_ns: u64,
+    waited_for_client: u64,
+    free_min: usize,
     last_ns: u64,
     has_jobs: bool,
     /// What the timer is set to, nanoseconds from the start.
@@ -260,9 +271,16 @@ impl<S: Script> Work<'_, S> {
                 return;
             };
             self.free.pop();
+            self.free_min = self.free_min.min(self.free.len());
             self.schedule.begun();
             if let Some(planned_ns) = planned {
-                self.late.saturating_record(now_ns.saturating_sub(planned_ns) / 1000);
+                self.waited_for_client += u64::from(planned_ns < self.free_since_ns);
+                let due_ns = planned_ns.max(self.free_since_ns);
+                let late_us = now_ns.saturating_sub(due_ns) / 1000;
+                self.late.saturating_record(late_us);
+                if let Some(measured_ns) = now_ns.checked_sub(self.warmup_ns) {
+                    moments::late(&mut self.moments, measured_ns, late_us);
+                }
             }
             self.start(slot, outgoing, planned.unwrap_or(now_ns));
         }
@@ -389,13 +407,22 @@ impl<S: Script> Work<'_, S> {
         }
         match next {
             Next::Send(outgoing) => self.start(slot, outgoing, now_ns),
-            Next::Done => self.free.push(slot),
+            Next::Done => self.release(slot, now_ns),
             Next::Failed(reason) => self.failed(slot, reason),
         }
     }
 
     fn failed(&mut self, slot: usize, reason: String) {
         *self.errors.entry(reason).or_default() += 1;
+        let now_ns = self.now_ns();
+        self.release(slot, now_ns);
+    }
+
+    /// The client of a job that is over is free.
+    fn release(&mut self, slot: usize, now_ns: u64) {
+        if self.free.is_empty() {
+            self.free_since_ns = now_ns;
+        }
         self.free.push(slot);
     }
 

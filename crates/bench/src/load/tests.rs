@@ -137,6 +137,10 @@ fn a_stall_shows_in_an_open_loop_only() {
     let (open, _) = go(&plan(address, Schedule::Open { jobs_per_s: 400.0 }, None), vec![pairs(400)]);
     assert!(slow_ones(&open) >= 100, "{}", slow_ones(&open));
     assert_eq!(open.all.ops, 400);
+    // Whose fault that was: the five clients all waited, and the generator itself was not late.
+    assert!(open.waited_for_client >= 100, "{}", open.waited_for_client);
+    assert_eq!((open.clients_used, closed.waited_for_client), (5, 0));
+    assert!(open.late_p99_us < 300_000, "{}", open.late_p99_us);
 
     // The moments show when: the longest latency is in one of them, and most have none as long.
     assert_eq!(open.moments.iter().map(|moment| moment.requests).sum::<u64>(), open.all.requests);
