@@ -104,6 +104,8 @@ const FIRST_LOOK: (Duration, f64) = (Duration::from_secs(1), 0.15);
 const FIRST_LOOK_TURNS: f64 = 20.0;
 /// Where a rate follows from the peak, a second look: load before it is measured, and how long it is measured.
 const SECOND_LOOK: (Duration, Duration) = (Duration::from_millis(500), Duration::from_millis(2_000));
+/// The same beside workers: what can be kept up while they do their part, not while they have hardly begun.
+const SECOND_LOOK_WITH_WORKERS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
 /// How much more is prepared than a look at the peak says: servers get faster when they are warm.
 const RESERVE_FACTOR: f64 = 1.5;
 /// Fewer operations make no measurement.
@@ -169,7 +171,9 @@ pub fn measure<W: Workload>(
     let needed = match (load.supply, target, peak) {
         (Some(supply), ..) => supply as f64,
         // Clients that wait hold jobs, too.
-        (None, Some(target), _) => target * seconds + f64::from(load.measured_clients()) * described.ops_per_job,
+        (None, Some(target), _) => {
+            target * seconds + f64::from(load.measured_clients()) * described.ops_per_job
+        }
         (None, None, peak) => peak.unwrap_or(planned.ops_per_s) * RESERVE_FACTOR * seconds,
     };
     let scripts = workload.prepare(whole(needed.max(OPS_MIN)), &mut stage)?;
@@ -272,7 +276,7 @@ fn probe<W: Workload>(
     if !for_rate {
         return Ok(first);
     }
-    let (warmup, duration) = SECOND_LOOK;
+    let (warmup, duration) = if shape.load.with_workers { SECOND_LOOK_WITH_WORKERS } else { SECOND_LOOK };
     let needed = first * RESERVE_FACTOR * (warmup + duration).as_secs_f64();
     look(workload, shape, warmup, duration, needed, stage)
 }

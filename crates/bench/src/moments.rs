@@ -60,7 +60,11 @@ pub(crate) fn to_csv(moments: &[Moment]) -> String {
     for (index, moment) in (0_u128..).zip(moments) {
         let Moment { requests, latency_sum_us, latency_max_us, late_max_us } = moment;
         let mean_us = latency_sum_us.checked_div(*requests).unwrap_or(0);
-        let _ = writeln!(text, "{},{requests},{mean_us},{latency_max_us},{late_max_us}", index * MOMENT.as_millis());
+        let _ = writeln!(
+            text,
+            "{},{requests},{mean_us},{latency_max_us},{late_max_us}",
+            index * MOMENT.as_millis()
+        );
     }
     text
 }
@@ -78,6 +82,9 @@ mod tests {
         late(&mut moments, 26_000_000, 7);
         // Of a long run the begin is kept.
         count(&mut moments, MOMENTS_MAX as u64 * 10_000_000, 1);
-        assert_eq!(to_csv(&moments), "t_ms,requests,mean_us,max_us,late_max_us\n0,2,200,300,0\n10,0,0,0,0\n20,1,5000,5000,7\n");
+        assert_eq!(
+            to_csv(&moments),
+            "t_ms,requests,mean_us,max_us,late_max_us\n0,2,200,300,0\n10,0,0,0,0\n20,1,5000,5000,7\n"
+        );
     }
 }

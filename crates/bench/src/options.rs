@@ -13,7 +13,7 @@ use crate::database::StoreOptions;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Load")]
 pub struct LoadOptions {
-    /// Connections, each with one request under way at a time [default: 64; with --rate 512, of which as many are used as
+    /// Connections, each with one request under way at a time [default: 64; with --rate 128, of which as many are used as
     /// the answers make necessary, and 64 to find the peak]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub clients: Option<u32>,
@@ -67,9 +67,9 @@ pub struct RunOptions {
 
 /// Connections of a closed loop, unless somebody says otherwise.
 const CLOSED_CLIENTS: u32 = 64;
-/// Connections of an open loop. Its requests do not wait for each other: a server that has been held up is to find all that
-/// came meanwhile at once, as it would outside, not only as many as a few connections let through.
-const OPEN_CLIENTS: u32 = 512;
+/// Connections of an open loop: more than of a closed one, since its requests do not wait for each other. A server that has been
+/// held up is to find at once what came meanwhile.
+const OPEN_CLIENTS: u32 = 128;
 
 impl LoadOptions {
     /// Connections of a closed loop.

@@ -305,10 +305,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Collector<I, O> {
     ///
     /// # Panics
     /// The future panics when the execution of the items panicked.
-    pub fn begin(
-        &self,
-        items: Vec<I>,
-    ) -> Result<impl Future<Output = Vec<O>> + Send + use<I, O>, PoolBusy> {
+    pub fn begin(&self, items: Vec<I>) -> Result<impl Future<Output = Vec<O>> + Send + use<I, O>, PoolBusy> {
         let (ticket, turn) = self.enqueue(items)?;
         Ok(async move {
             if let Some(turn) = turn {

@@ -161,9 +161,11 @@ impl<O> Ticket<O> {
         };
         drop(state);
         others.into_iter().for_each(Waker::wake);
-        Poll::Ready(results.map(|results| {
-            results.into_iter().map(|result| result.expect("nothing is missing")).collect()
-        }))
+        Poll::Ready(
+            results.map(|results| {
+                results.into_iter().map(|result| result.expect("nothing is missing")).collect()
+            }),
+        )
     }
 
     /// Waits on this thread, which must not be one of an async runtime.
