@@ -2,12 +2,13 @@
 
 use std::hint::black_box;
 
-use batzen_crypto::cs::{self, CsOperation, CsRequest, CsSignRequest};
+use batzen_crypto::cs::{self, CsBlindRequest, CsOperation, CsRequest, CsSignRequest};
 use batzen_crypto::denom::{self, DenomPrivateKey, DenomPublicKey, ExchangeWithdrawValues};
-use batzen_crypto::refresh::{self, FreshDenom};
+use batzen_crypto::refresh::{self, Candidate, FreshDenom};
 use batzen_crypto::{
     BlindingSecret, CoinSecrets, CsPrivateKey, CsVerifyingKey, DenomKey, EcdhePrivateKey, EddsaPrivateKey,
-    ExpandedSigner, HashCode, Path, PlanchetMasterSecret, RsaPublicKey, base32, ecdh, eddsa, hash, kdf, rsa,
+    ExpandedSigner, HashCode, Path, PlanchetMasterSecret, RsaPublicKey, TransferSecret, base32, ecdh, eddsa,
+    hash, kdf, rsa,
 };
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
@@ -72,6 +73,22 @@ fn curves(c: &mut Criterion) {
         }
     }
     group.finish();
+    let keys: Vec<_> = (0..64).map(|_| EcdhePrivateKey::generate()).collect();
+    let keys: Vec<_> = keys.iter().collect();
+    let pairs: Vec<_> = keys.iter().map(|key| (*key, &public)).collect();
+    for size in [1usize, 2, 3, 4, 8, 16, 64] {
+        for (name, path) in PATHS {
+            let mut group = c.benchmark_group("ecdh");
+            group.throughput(Throughput::Elements(size as u64));
+            group.bench_function(format!("public_keys/{name}/{size}"), |b| {
+                b.iter(|| ecdh::public_keys_with(path, black_box(&keys[..size])));
+            });
+            group.bench_function(format!("eddsa_pubs/{name}/{size}"), |b| {
+                b.iter(|| ecdh::ecdh_eddsa_pubs_with(path, black_box(&pairs[..size])));
+            });
+            group.finish();
+        }
+    }
     let ecdhe = EcdhePrivateKey::generate();
     c.bench_function("ecdh/eddsa_pub", |b| b.iter(|| ecdh::ecdh_eddsa_pub(black_box(&ecdhe), &public)));
 }
@@ -174,12 +191,27 @@ fn cs_batches(c: &mut Criterion) {
         .collect();
     let requests: Vec<_> = nonces.iter().map(|nonce| CsRequest { key: &key, nonce, operation }).collect();
     let items: Vec<_> = signed.iter().map(|(message, signature)| (&public, message, signature)).collect();
+    let r_pubs: Vec<_> = nonces.iter().map(|nonce| cs::r_pubs(&key, nonce, operation)).collect();
+    let seed = BlindingSecret::generate();
+    let blindings: Vec<_> = r_pubs
+        .iter()
+        .zip(&signed)
+        .map(|([r0, r1], (message, _))| CsBlindRequest {
+            key: &public,
+            r_pubs: [r0, r1],
+            message,
+            seed: &seed,
+        })
+        .collect();
     for size in [1usize, 2, 3, 4, 8, 64, 256] {
         for (name, path) in PATHS {
             let mut group = c.benchmark_group("cs");
             group.throughput(Throughput::Elements(size as u64));
             group.bench_function(format!("r_pubs_batch/{name}/{size}"), |b| {
                 b.iter(|| cs::r_pubs_batch_with(path, black_box(&requests[..size])));
+            });
+            group.bench_function(format!("blind_batch/{name}/{size}"), |b| {
+                b.iter(|| cs::blind_batch_with(path, black_box(&blindings[..size])));
             });
             group.bench_function(format!("verify_batch/{name}/{size}"), |b| {
                 b.iter(|| cs::verify_batch_with(path, black_box(&items[..size])));
@@ -199,6 +231,19 @@ fn refreshes(c: &mut Criterion) {
     let transfer = EcdhePrivateKey::generate();
     for (name, denom) in [("exchange", &own), ("wallet", &foreign)] {
         let fresh = [FreshDenom { denom, values: ExchangeWithdrawValues::Rsa }; 8];
+        let secret = TransferSecret::from_bytes([7; 64]);
+        for count in [1, 2, 3, 4, 8, 64] {
+            let candidates =
+                [Candidate { secret: &secret, fresh: &fresh[..1], rms: None, old_age: None }; 64];
+            let mut group = c.benchmark_group(format!("refresh/planchets/{name}"));
+            group.throughput(Throughput::Elements(count as u64));
+            for (label, path) in PATHS {
+                group.bench_function(format!("{label}/{count}"), |b| {
+                    b.iter(|| refresh::derive_candidates_with(path, black_box(&candidates[..count])));
+                });
+            }
+            group.finish();
+        }
         let mut group = c.benchmark_group("refresh/candidate");
         group.throughput(Throughput::Elements(8));
         group.bench_function(format!("{name}/8"), |b| {

@@ -9,9 +9,11 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use batzen_crypto::cs::{self, CsOperation, CsRequest};
+use batzen_crypto::cs::{self, CsBlindRequest, CsOperation, CsRequest};
 use batzen_crypto::{
-    CsNonce, CsPrivateKey, EddsaPrivateKey, ExpandedSigner, Path, RsaPrivateKey, eddsa, fill_random, rsa,
+    BlindingSecret, CsNonce, CsPrivateKey, CsRPub, CsVerifyingKey, EcdhePrivateKey, EcdhePublicKey,
+    EddsaPrivateKey, ExpandedSigner, HashCode, Path, RsaPrivateKey, RsaPublicKey, ecdh, eddsa, fill_random,
+    rsa,
 };
 
 /// Above this nobody calls it chance.
@@ -101,6 +103,57 @@ fn rsa_sign(path: Path) -> impl FnMut(&RsaInputs) {
     }
 }
 
+/// A key of a denomination, and what blinds eight coins.
+type BlindInputs = (RsaPublicKey, Vec<BlindingSecret>);
+
+fn blinding_secrets(fixed: bool) -> Vec<BlindingSecret> {
+    (0..8).map(|i| BlindingSecret::from_bytes(choose(fixed, i))).collect()
+}
+
+/// Nearly every first try gives a number below it: how many are needed says nothing of the one that is taken, but would be
+/// found here.
+fn largest_modulus() -> RsaPublicKey {
+    let key = RsaPublicKey::from_parts(&[0xff; 256], &[1, 0, 1]).expect("an odd number");
+    RsaPublicKey::decode_own(key.encode()).expect("its own encoding")
+}
+
+fn rsa_blind((key, secrets): &BlindInputs) {
+    let message = HashCode::from_bytes([7; 64]);
+    let items: Vec<_> = secrets.iter().map(|secret| (key, &message, secret)).collect();
+    black_box(rsa::blind_batch_with(Path::Lanes, &items));
+}
+
+type CsBlindInputs = (CsVerifyingKey, [CsRPub; 2], Vec<BlindingSecret>);
+
+fn cs_blind_inputs() -> CsBlindInputs {
+    let key = CsPrivateKey::generate();
+    let r_pubs = cs::r_pubs(&key, &CsNonce::from_bytes([3; 32]), CsOperation::Withdraw);
+    let public = CsVerifyingKey::new(&key.public()).expect("a good key");
+    (public, r_pubs, blinding_secrets(true))
+}
+
+/// The messages are random, as the number of tries for a challenge depends on the message and what is blinded.
+fn cs_blind((key, [r0, r1], secrets): &CsBlindInputs) {
+    let message = HashCode::from_bytes(random());
+    let items: Vec<_> = secrets
+        .iter()
+        .map(|seed| CsBlindRequest { key, r_pubs: [r0, r1], message: &message, seed })
+        .collect();
+    black_box(cs::blind_batch_with(Path::Lanes, &items));
+}
+
+/// Eight private keys.
+fn ecdhe_keys(fixed: bool) -> Vec<EcdhePrivateKey> {
+    (0..8).map(|i| EcdhePrivateKey::from_bytes(choose(fixed, i))).collect()
+}
+
+fn exchange(keys: &[EcdhePrivateKey]) {
+    let public = EcdhePublicKey::from_bytes([9; 32]);
+    let items: Vec<_> = keys.iter().map(|key| (key, &public)).collect();
+    black_box(ecdh::ecdh_batch_with(Path::Lanes, &items));
+    black_box(ecdh::public_keys_with(Path::Lanes, &keys.iter().collect::<Vec<_>>()));
+}
+
 /// A blinded message below every modulus of the size.
 fn rsa_message(bits: u32) -> Vec<u8> {
     let mut message = vec![0; bits as usize / 8];
@@ -158,6 +211,19 @@ fn cases() -> Vec<Case> {
         case("eddsa/sign_batch/lanes", signers(true), refill, sign(Path::Lanes)),
         case("eddsa/sign_batch/library", signers(true), refill, sign(Path::Library)),
         case("cs/r_pubs_batch/lanes", cs_inputs(true), |i, fixed| *i = cs_inputs(fixed), r_pubs),
+        case("ecdh/batch/lanes", ecdhe_keys(true), |i, fixed| *i = ecdhe_keys(fixed), |keys| exchange(keys)),
+        case(
+            "rsa/2048/blind_batch/lanes",
+            (largest_modulus(), blinding_secrets(true)),
+            |inputs, fixed| inputs.1 = blinding_secrets(fixed),
+            rsa_blind,
+        ),
+        case(
+            "cs/blind_batch/lanes",
+            cs_blind_inputs(),
+            |inputs, fixed| inputs.2 = blinding_secrets(fixed),
+            cs_blind,
+        ),
         rsa_exponents("rsa/1024/sign_batch/lanes, exponents", Path::Lanes, 1024),
         rsa_messages("rsa/1024/sign_batch/lanes, messages", Path::Lanes, 1024),
         rsa_exponents("rsa/2048/sign_batch/lanes, exponents", Path::Lanes, 2048),

@@ -4,6 +4,8 @@
 //! The exchange keeps no state between its two messages: nonces and the choice of the clause are derived from the
 //! denomination's private key. It must never sign two different challenges for one nonce: that would reveal the key.
 
+mod blinding;
+
 use std::sync::Arc;
 #[cfg(target_arch = "x86_64")]
 use std::sync::OnceLock;
@@ -18,9 +20,11 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 use crate::eddsa::decompress;
 use crate::hash::{sha512, sha512_parts};
 use crate::kdf::{Extractor, Prk, kdf, kdf_array};
+use crate::lanes::Choice;
 #[cfg(target_arch = "x86_64")]
 use crate::lanes::{
-    curve::{self, KeyTables},
+    Wiped,
+    curve::{self, KeyComb, KeyTables},
     ifma,
 };
 use crate::random::random_array;
@@ -34,6 +38,9 @@ const ORDER: [u8; 32] = [
     0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x14, 0xde, 0xf9, 0xde, 0xa2, 0xf7, 0x9c, 0xd6, 0x58,
     0x12, 0x63, 0x1a, 0x5c, 0xf5, 0xd3, 0xed,
 ];
+
+/// What tells the derivation of challenges from others.
+const CHALLENGE_CONTEXT: &[u8] = b"Curve25519FDH";
 
 /// What the signature is for. A nonce of one kind is independent of the same nonce of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -160,7 +167,7 @@ pub fn r_pubs_batch(items: &[CsRequest<'_>]) -> Vec<[CsRPub; 2]> {
 pub fn r_pubs_batch_with(path: Path, items: &[CsRequest<'_>]) -> Vec<[CsRPub; 2]> {
     #[cfg(target_arch = "x86_64")]
     if path == Path::Lanes && ifma() {
-        let mut scalars = curve::Wiped(Vec::with_capacity(2 * items.len()));
+        let mut scalars = Wiped(Vec::with_capacity(2 * items.len()));
         let mut derivation = None;
         for item in items {
             let prk = key_derivation(&mut derivation, item.key, item.operation.label());
@@ -233,6 +240,12 @@ struct Inner {
     /// Signatures verified in batches while there were no tables.
     #[cfg(target_arch = "x86_64")]
     uses: AtomicUsize,
+    /// Multiples of the point for blinding in lanes, made when the key is used often.
+    #[cfg(target_arch = "x86_64")]
+    comb: OnceLock<KeyComb>,
+    /// Messages blinded in batches while there was no comb.
+    #[cfg(target_arch = "x86_64")]
+    blindings: AtomicUsize,
 }
 
 /// Signatures after which a key gets its tables. They cost as much as verifying some twenty signatures, and 66 kB.
@@ -263,6 +276,10 @@ impl CsVerifyingKey {
             tables: OnceLock::new(),
             #[cfg(target_arch = "x86_64")]
             uses: AtomicUsize::new(0),
+            #[cfg(target_arch = "x86_64")]
+            comb: OnceLock::new(),
+            #[cfg(target_arch = "x86_64")]
+            blindings: AtomicUsize::new(0),
         })))
     }
 
@@ -276,6 +293,18 @@ impl CsVerifyingKey {
     #[cfg(target_arch = "x86_64")]
     fn is_used_often(&self) -> bool {
         self.0.tables.get().is_some() || self.0.uses.fetch_add(1, Ordering::Relaxed) >= USES_BEFORE_TABLES
+    }
+
+    /// The multiples for blinding in lanes.
+    #[cfg(target_arch = "x86_64")]
+    fn comb(&self) -> &KeyComb {
+        self.0.comb.get_or_init(|| KeyComb::new(&self.0.point))
+    }
+
+    /// Whether the comb is there, or worth its while now that one more message is to be blinded.
+    #[cfg(target_arch = "x86_64")]
+    fn blinds_often(&self) -> bool {
+        self.0.comb.get().is_some() || self.0.blindings.fetch_add(1, Ordering::Relaxed) >= USES_BEFORE_TABLES
     }
 
     /// The encoded key.
@@ -295,7 +324,7 @@ impl CsVerifyingKey {
         let hash = sha512_parts(&[r, message.as_bytes()]);
         let mut integer = [0; 32];
         let prk = self.0.extractor.extract(hash.as_bytes());
-        prk.expand_mod_into(&mut integer, &ORDER, b"Curve25519FDH");
+        prk.expand_mod_into(&mut integer, &ORDER, CHALLENGE_CONTEXT);
         integer.reverse();
         Option::from(Scalar::from_canonical_bytes(integer)).expect("derived below the group order")
     }
@@ -333,7 +362,11 @@ impl Factors {
     fn derive(seed: &BlindingSecret) -> Self {
         let mut bytes = Zeroizing::new([0; 128]);
         kdf(&mut *bytes, b"alphabeta", seed.as_bytes(), &[]);
-        let [alpha_0, beta_0, alpha_1, beta_1] = *clamped_chunks::<4>(&*bytes);
+        Self::from_bytes(&bytes)
+    }
+
+    fn from_bytes(bytes: &[u8; 128]) -> Self {
+        let [alpha_0, beta_0, alpha_1, beta_1] = *clamped_chunks::<4>(bytes);
         Self { alpha: [alpha_0, alpha_1], beta: [beta_0, beta_1] }
     }
 }
@@ -415,6 +448,39 @@ pub fn blind(
     let blinded_r = blinded_r.map(CsRPub::from_bytes);
     Ok((challenges, CsUnblind { alpha: factors.alpha, blinded_r }))
 }
+
+/// One message to blind; see [`blind`].
+#[derive(Clone, Copy, Debug)]
+pub struct CsBlindRequest<'a> {
+    /// The key of the denomination.
+    pub key: &'a CsVerifyingKey,
+    /// The R values of the exchange.
+    pub r_pubs: [&'a CsRPub; 2],
+    /// The message.
+    pub message: &'a HashCode,
+    /// What blinds it.
+    pub seed: &'a BlindingSecret,
+}
+
+/// The challenges to send, and what finishes the signature.
+pub type CsBlinded = ([CsScalar; 2], CsUnblind);
+
+/// Blinds many messages; the results stand in the order of the arguments and are exactly those of [`blind`].
+///
+/// Where the processor can, eight multiplications are made at once, if the keys have been used often enough to have tables,
+/// in time that does not depend on the secrets.
+#[must_use]
+pub fn blind_batch(items: &[CsBlindRequest<'_>]) -> Vec<Result<CsBlinded, CryptoError>> {
+    blind_by(Choice::Fastest, items)
+}
+
+/// [`blind_batch`] by the chosen implementation, however few there are.
+#[must_use]
+pub fn blind_batch_with(path: Path, items: &[CsBlindRequest<'_>]) -> Vec<Result<CsBlinded, CryptoError>> {
+    blind_by(Choice::Only(path), items)
+}
+
+pub(crate) use blinding::blind as blind_by;
 
 /// s·G − c'·X, or nothing if the signature is invalid already.
 fn expected_r(key: &CsVerifyingKey, message: &HashCode, signature: &CsSignature) -> Option<EdwardsPoint> {

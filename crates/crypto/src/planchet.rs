@@ -3,7 +3,8 @@
 use zeroize::Zeroizing;
 
 use crate::denom::{self, BlindedPlanchet, DenomPublicKey, ExchangeWithdrawValues, UnblindState};
-use crate::kdf::{kdf, kdf_array};
+use crate::kdf::{Derivation, kdf, kdf_array, kdf_each};
+use crate::lanes::Choice;
 use crate::{
     BlindingSecret, CryptoError, CsNonce, EddsaPrivateKey, EddsaPublicKey, PlanchetMasterSecret, ShortHash,
 };
@@ -54,6 +55,38 @@ impl CoinSecrets {
             coin_priv: EddsaPrivateKey::from_bytes(coin_priv),
             blinding: BlindingSecret::from_bytes(blinding),
         }
+    }
+
+    /// The coins of many planchet master secrets, those of [`Self::from_master`], in the order of the arguments.
+    pub(crate) fn from_masters(
+        choice: Choice,
+        items: &[(&PlanchetMasterSecret, &ExchangeWithdrawValues)],
+    ) -> Vec<Self> {
+        let r_values = |values: &ExchangeWithdrawValues| match values {
+            ExchangeWithdrawValues::Rsa => None,
+            ExchangeWithdrawValues::Cs { r0, r1 } => Some([*r0.as_bytes(), *r1.as_bytes()]),
+        };
+        let infos: Vec<_> = items.iter().map(|(_, values)| r_values(values)).collect();
+        let infos: Vec<_> =
+            infos.iter().map(|info| info.as_ref().map_or(&[][..], |r| r.as_flattened())).collect();
+        let infos: Vec<_> = infos.iter().map(|info| [*info]).collect();
+        let derivations: Vec<_> = items
+            .iter()
+            .zip(&infos)
+            .flat_map(|((secret, values), info)| {
+                let blinding: &[u8] = match values {
+                    ExchangeWithdrawValues::Rsa => b"bks",
+                    ExchangeWithdrawValues::Cs { .. } => b"bseed",
+                };
+                [&b"coin"[..], blinding].map(|salt| Derivation { salt, ikm: secret.as_bytes(), info })
+            })
+            .collect();
+        let keys = kdf_each(choice, &derivations);
+        let secrets = keys.0.as_chunks::<2>().0.iter().map(|[coin_priv, blinding]| Self {
+            coin_priv: EddsaPrivateKey::from_bytes(*coin_priv),
+            blinding: BlindingSecret::from_bytes(*blinding),
+        });
+        secrets.collect()
     }
 
     /// The coin's public key.

@@ -5,14 +5,19 @@
 //! old coin can always compute again: so change cannot be used to pay somebody else unseen.
 
 use crate::age::AgeCommitment;
-use crate::denom::{BlindedPlanchet, Cipher, DenomPublicKey, ExchangeWithdrawValues, UnblindState};
-use crate::ecdh::{ecdh_eddsa_priv, ecdh_eddsa_pub};
+use crate::denom::{
+    BlindedPlanchet, Cipher, DenomPublicKey, ExchangeWithdrawValues, PlanchetRequest, UnblindState,
+    prepare_planchets_by,
+};
+use crate::ecdh::{self, ecdh_eddsa_priv, ecdh_eddsa_pub};
+use crate::eddsa::public_keys_by;
 use crate::hash::{Digest, Sha512, finish};
-use crate::kdf::kdf_array;
+use crate::kdf::{Derivation, kdf_array, kdf_each};
+use crate::lanes::Choice;
 use crate::planchet::CoinSecrets;
 use crate::{
-    CryptoError, EcdhePrivateKey, EcdhePublicKey, EddsaPrivateKey, EddsaPublicKey, HashCode,
-    PlanchetMasterSecret, RefreshMasterSecret, TransferSecret,
+    CryptoError, CsNonce, EcdhePrivateKey, EcdhePublicKey, EddsaPrivateKey, EddsaPublicKey, HashCode, Path,
+    PlanchetMasterSecret, RefreshMasterSecret, ShortHash, TransferSecret,
 };
 
 /// Number of candidates.
@@ -59,11 +64,14 @@ pub fn link_transfer_secret(
     ecdh_eddsa_priv(old_coin_priv, transfer_pub)
 }
 
+/// What tells the derivation of fresh coins from others.
+const COIN_DERIVATION: &[&[u8]] = &[b"taler-coin-derivation"];
+
 impl TransferSecret {
     /// The secret of the fresh coin at position `coin_index` in the list of all fresh coins.
     #[must_use]
     pub fn planchet_master_secret(&self, coin_index: u32) -> PlanchetMasterSecret {
-        let secret = kdf_array(&coin_index.to_be_bytes(), self.as_bytes(), &[b"taler-coin-derivation"]);
+        let secret = kdf_array(&coin_index.to_be_bytes(), self.as_bytes(), COIN_DERIVATION);
         PlanchetMasterSecret::from_bytes(secret)
     }
 }
@@ -104,29 +112,144 @@ pub fn derive_candidate(
     rms: Option<&RefreshMasterSecret>,
     old_age: Option<&AgeCommitment>,
 ) -> Result<Vec<FreshCoin>, CryptoError> {
-    if fresh.is_empty() || fresh.len() > MAX_FRESH_COINS {
-        return Err(CryptoError::WrongCount);
+    derive_candidates(&[Candidate { secret, fresh, rms, old_age }]).remove(0)
+}
+
+/// A candidate to derive; see [`derive_candidate`].
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    /// The transfer secret.
+    pub secret: &'a TransferSecret,
+    /// The denominations of the fresh coins.
+    pub fresh: &'a [FreshDenom<'a>],
+    /// The refresh master secret (Clause Blind Schnorr).
+    pub rms: Option<&'a RefreshMasterSecret>,
+    /// The old coin's age commitment.
+    pub old_age: Option<&'a AgeCommitment>,
+}
+
+/// All fresh coins of many candidates, in the order of the arguments; the coins of all of them are made side by side,
+/// eight at once where the processor can, in time that does not depend on the secrets.
+///
+/// Errors of a candidate as for [`derive_candidate`]; they do not touch the others.
+#[must_use]
+pub fn derive_candidates(candidates: &[Candidate<'_>]) -> Vec<Result<Vec<FreshCoin>, CryptoError>> {
+    derive(Choice::Fastest, candidates)
+}
+
+/// [`derive_candidates`] by the chosen implementation, however few coins there are.
+#[must_use]
+pub fn derive_candidates_with(
+    path: Path,
+    candidates: &[Candidate<'_>],
+) -> Vec<Result<Vec<FreshCoin>, CryptoError>> {
+    derive(Choice::Only(path), candidates)
+}
+
+/// One of the coins of all candidates.
+struct Place<'a> {
+    candidate: &'a Candidate<'a>,
+    /// Position among the candidate's fresh coins, big endian.
+    index: [u8; 4],
+    denom: &'a FreshDenom<'a>,
+    h_age: Option<&'a ShortHash>,
+}
+
+impl<'a> Place<'a> {
+    /// What the coin's nonce is derived from, if it has one.
+    fn nonce_secret(&self) -> Option<&'a RefreshMasterSecret> {
+        self.candidate.rms.filter(|_| self.denom.denom.cipher() == Cipher::Cs)
     }
-    let age = old_age.map(|age| age.derive(secret.as_bytes())).transpose()?;
-    let h_age_commitment = age.map(|age| age.hash());
-    fresh
+}
+
+fn derive(choice: Choice, candidates: &[Candidate<'_>]) -> Vec<Result<Vec<FreshCoin>, CryptoError>> {
+    let h_ages: Vec<Result<Option<ShortHash>, CryptoError>> = candidates
         .iter()
-        .zip(0u32..)
-        .map(|(FreshDenom { denom, values }, index)| {
-            let secrets = CoinSecrets::from_master(&secret.planchet_master_secret(index), values);
-            let nonce = rms.map(|rms| rms.cs_nonce(index));
-            let coin_pub = secrets.coin_pub();
-            let (planchet, unblind) = crate::denom::prepare_planchet(
+        .map(|Candidate { secret, fresh, old_age, .. }| {
+            if fresh.is_empty() || fresh.len() > MAX_FRESH_COINS {
+                return Err(CryptoError::WrongCount);
+            }
+            let age = old_age.map(|age| age.derive(secret.as_bytes())).transpose()?;
+            Ok(age.map(|age| age.hash()))
+        })
+        .collect();
+    let mut places = Vec::with_capacity(candidates.iter().map(|candidate| candidate.fresh.len()).sum());
+    for (candidate, h_age) in candidates.iter().zip(&h_ages) {
+        if let Ok(h_age) = h_age {
+            places.extend(candidate.fresh.iter().zip(0u32..).map(|(denom, index)| Place {
+                candidate,
+                index: index.to_be_bytes(),
                 denom,
-                values,
-                nonce.as_ref(),
-                &coin_pub,
-                &secrets.blinding,
-                h_age_commitment.as_ref(),
-            )?;
+                h_age: h_age.as_ref(),
+            }));
+        }
+    }
+    let mut coins = derive_coins(choice, &places).into_iter();
+    candidates
+        .iter()
+        .zip(&h_ages)
+        .map(|(candidate, h_age)| {
+            h_age.as_ref().map_err(|error| *error)?;
+            // All of them are taken, whatever the first are.
+            let coins: Vec<_> = coins.by_ref().take(candidate.fresh.len()).collect();
+            coins.into_iter().collect()
+        })
+        .collect()
+}
+
+fn derive_coins(choice: Choice, places: &[Place<'_>]) -> Vec<Result<FreshCoin, CryptoError>> {
+    let masters: Vec<_> = places
+        .iter()
+        .map(|place| Derivation {
+            salt: &place.index,
+            ikm: place.candidate.secret.as_bytes(),
+            info: COIN_DERIVATION,
+        })
+        .collect();
+    let masters = kdf_each(choice, &masters);
+    let masters: Vec<_> = masters.0.iter().map(|secret| PlanchetMasterSecret::from_bytes(*secret)).collect();
+    let masters: Vec<_> =
+        masters.iter().zip(places).map(|(secret, place)| (secret, &place.denom.values)).collect();
+    let secrets = CoinSecrets::from_masters(choice, &masters);
+    let nonces = cs_nonces(choice, places);
+    let privs: Vec<_> = secrets.iter().map(|secrets| &secrets.coin_priv).collect();
+    let coin_pubs = public_keys_by(choice, &privs);
+    let requests: Vec<_> = places
+        .iter()
+        .zip(secrets.iter().zip(&coin_pubs).zip(&nonces))
+        .map(|(place, ((secrets, coin_pub), nonce))| PlanchetRequest {
+            denom: place.denom.denom,
+            values: &place.denom.values,
+            nonce: nonce.as_ref(),
+            coin_pub,
+            blinding: &secrets.blinding,
+            h_age_commitment: place.h_age,
+        })
+        .collect();
+    let planchets = prepare_planchets_by(choice, &requests);
+    planchets
+        .into_iter()
+        .zip(secrets.into_iter().zip(coin_pubs))
+        .map(|(prepared, (secrets, coin_pub))| {
+            let (planchet, unblind) = prepared?;
             Ok(FreshCoin { secrets, coin_pub, planchet, unblind })
         })
         .collect()
+}
+
+/// The nonces of those coins that need one, if it can be made.
+fn cs_nonces(choice: Choice, places: &[Place<'_>]) -> Vec<Option<CsNonce>> {
+    let needed: Vec<_> = places.iter().filter(|place| place.nonce_secret().is_some()).collect();
+    let infos: Vec<[&[u8]; 1]> =
+        needed.iter().filter_map(|place| Some([&place.nonce_secret()?.as_bytes()[..]])).collect();
+    let derivations: Vec<_> = needed
+        .iter()
+        .zip(&infos)
+        .map(|(place, info)| Derivation { salt: &place.index, ikm: b"refresh-n", info })
+        .collect();
+    let nonces = kdf_each(choice, &derivations);
+    let mut nonces = nonces.0.iter().map(|nonce| CsNonce::from_bytes(*nonce));
+    places.iter().map(|place| place.nonce_secret().and_then(|_| nonces.next())).collect()
 }
 
 /// The planchets of a revealed candidate, recomputed by the exchange; arguments and errors as for
@@ -142,9 +265,77 @@ pub fn recompute_candidate(
     rms: Option<&RefreshMasterSecret>,
     old_age: Option<&AgeCommitment>,
 ) -> Result<Vec<BlindedPlanchet>, CryptoError> {
-    let secret = transfer_secret(transfer_priv, old_coin_pub)?;
-    let coins = derive_candidate(&secret, fresh, rms, old_age)?;
-    Ok(coins.into_iter().map(|coin| coin.planchet).collect())
+    let revealed = Revealed { transfer_priv, old_coin_pub, fresh, rms, old_age };
+    let candidate = recompute_candidates(&[revealed]).remove(0)?;
+    Ok(candidate.planchets)
+}
+
+/// A revealed candidate to recompute; see [`recompute_candidate`].
+#[derive(Clone, Copy, Debug)]
+pub struct Revealed<'a> {
+    /// The transfer private key.
+    pub transfer_priv: &'a EcdhePrivateKey,
+    /// The old coin.
+    pub old_coin_pub: &'a EddsaPublicKey,
+    /// The denominations of the fresh coins.
+    pub fresh: &'a [FreshDenom<'a>],
+    /// The refresh master secret (Clause Blind Schnorr).
+    pub rms: Option<&'a RefreshMasterSecret>,
+    /// The old coin's age commitment.
+    pub old_age: Option<&'a AgeCommitment>,
+}
+
+/// What follows from a revealed transfer private key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recomputed {
+    /// The transfer public key.
+    pub transfer_pub: EcdhePublicKey,
+    /// The planchets, in the order of the fresh coins.
+    pub planchets: Vec<BlindedPlanchet>,
+}
+
+/// Recomputes many revealed candidates, of one refresh or of several, in the order of the arguments; side by side as
+/// [`derive_candidates`].
+///
+/// Errors of a candidate as for [`derive_candidate`]; they do not touch the others.
+#[must_use]
+pub fn recompute_candidates(candidates: &[Revealed<'_>]) -> Vec<Result<Recomputed, CryptoError>> {
+    recompute(Choice::Fastest, candidates)
+}
+
+/// [`recompute_candidates`] by the chosen implementation, however few there are.
+#[must_use]
+pub fn recompute_candidates_with(
+    path: Path,
+    candidates: &[Revealed<'_>],
+) -> Vec<Result<Recomputed, CryptoError>> {
+    recompute(Choice::Only(path), candidates)
+}
+
+fn recompute(choice: Choice, candidates: &[Revealed<'_>]) -> Vec<Result<Recomputed, CryptoError>> {
+    let privs: Vec<_> = candidates.iter().map(|candidate| candidate.transfer_priv).collect();
+    let transfer_pubs = ecdh::public_keys_by(choice, &privs);
+    let pairs: Vec<_> =
+        candidates.iter().map(|candidate| (candidate.transfer_priv, candidate.old_coin_pub)).collect();
+    let secrets = ecdh::ecdh_eddsa_pubs_by(choice, &pairs);
+    let derivable: Vec<_> = candidates
+        .iter()
+        .zip(&secrets)
+        .filter_map(|(&Revealed { fresh, rms, old_age, .. }, secret)| {
+            Some(Candidate { secret: secret.as_ref().ok()?, fresh, rms, old_age })
+        })
+        .collect();
+    let mut derived = derive(choice, &derivable).into_iter();
+    secrets
+        .iter()
+        .zip(transfer_pubs)
+        .map(|(secret, transfer_pub)| {
+            secret.as_ref().map_err(|error| *error)?;
+            let coins = derived.next().expect("one result a candidate")?;
+            let planchets = coins.into_iter().map(|coin| coin.planchet).collect();
+            Ok(Recomputed { transfer_pub, planchets })
+        })
+        .collect()
 }
 
 /// What the refresh commitment rc covers.

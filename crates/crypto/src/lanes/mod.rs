@@ -6,8 +6,11 @@
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod curve;
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod hkdf;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod rsa;
 
+use std::hint::black_box;
 #[cfg(target_arch = "x86_64")]
 use std::sync::OnceLock;
 
@@ -26,6 +29,47 @@ impl Path {
     pub fn fastest() -> Self {
         if ifma() { Self::Lanes } else { Self::Library }
     }
+}
+
+/// Who does the work of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// Whatever is faster for so many items.
+    Fastest,
+    /// This one, if it can.
+    Only(Path),
+}
+
+impl Choice {
+    /// Whether the lanes take so many items, if they are faster than the library from `fewest` on.
+    pub(crate) fn takes_lanes(self, items: usize, fewest: usize) -> bool {
+        let wants = match self {
+            Self::Fastest => items >= fewest,
+            Self::Only(path) => path == Path::Lanes,
+        };
+        wants && items > 0 && ifma()
+    }
+
+    /// Whether there is a number of items that the lanes take.
+    pub(crate) fn may_take_lanes(self) -> bool {
+        self.takes_lanes(usize::MAX, 0)
+    }
+}
+
+/// Secret byte strings that are wiped when dropped. Vectors must have their final capacity from the start.
+pub(crate) struct Wiped<const N: usize>(pub(crate) Vec<[u8; N]>);
+
+impl<const N: usize> Drop for Wiped<N> {
+    fn drop(&mut self) {
+        wipe(self.0.as_flattened_mut());
+    }
+}
+
+/// Overwrites secrets in a way that the compiler must take as used; quicker than the volatile writes of zeroize, one
+/// for each byte, which would be a tenth of the time of a signature.
+pub(crate) fn wipe<T: Copy + Default>(values: &mut [T]) {
+    values.fill(T::default());
+    black_box(values);
 }
 
 /// Number of operations that run side by side.

@@ -4,16 +4,8 @@ use super::{
     RsaPrivateKey, RsaPublicKey, checked_message, checked_signature, equation_holds, full_domain_hash,
     without_leading_zeros,
 };
-use crate::{CryptoError, HashCode, Path};
-
-/// Who does the work.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Choice {
-    /// Whatever is faster for so many items.
-    Fastest,
-    /// This one, if it can.
-    Only(Path),
-}
+use crate::lanes::Choice;
+use crate::{CryptoError, HashCode};
 
 /// Signs; see [`super::sign_batch`].
 pub(super) fn sign(choice: Choice, items: &[(&RsaPrivateKey, &[u8])]) -> Vec<Result<Vec<u8>, CryptoError>> {
@@ -99,7 +91,7 @@ fn refuse_malicious_keys(equations: &[Option<Equation<'_>>], verdicts: &mut [boo
 #[cfg(target_arch = "x86_64")]
 mod in_lanes {
     use super::{Choice, Equation, RsaPrivateKey, RsaPublicKey};
-    use crate::{CryptoError, HashCode, Path, lanes};
+    use crate::{CryptoError, HashCode, lanes};
 
     /// The fewest items that are signed faster in the lanes than one after the other, as measured: eight lanes take as long
     /// as 1.2 (1024 bits), 2.6 and 2.8 items by the library.
@@ -113,16 +105,6 @@ mod in_lanes {
     /// The fewest full-domain hashes that are faster in the lanes, measured with all sizes.
     const FEWEST_TO_HASH: usize = 4;
 
-    impl Choice {
-        /// Whether a last group of `items` goes through the lanes.
-        fn takes_lanes(self, items: usize, fewest: usize) -> bool {
-            match self {
-                Self::Fastest => items >= fewest,
-                Self::Only(path) => path == Path::Lanes,
-            }
-        }
-    }
-
     /// Signs what is fast in the lanes, and leaves the rest.
     pub(super) fn sign(
         choice: Choice,
@@ -130,7 +112,7 @@ mod in_lanes {
         values: &[Result<Vec<u8>, CryptoError>],
     ) -> Vec<Option<Result<Vec<u8>, CryptoError>>> {
         let mut results = vec![None; items.len()];
-        if choice == Choice::Only(Path::Library) || !lanes::ifma() {
+        if !choice.may_take_lanes() {
             return results;
         }
         for size in lanes::rsa::Size::ALL {
@@ -164,7 +146,7 @@ mod in_lanes {
         signatures: &[Option<&[u8]>],
     ) -> Vec<Option<Vec<u8>>> {
         let mut hashes = vec![None; items.len()];
-        if choice == Choice::Only(Path::Library) || !lanes::ifma() {
+        if !choice.may_take_lanes() {
             return hashes;
         }
         for size in lanes::rsa::Size::ALL {
@@ -189,7 +171,7 @@ mod in_lanes {
     /// Judges the equations that are fast in the lanes, and leaves the rest.
     pub(super) fn verify(choice: Choice, equations: &[Option<Equation<'_>>]) -> Vec<Option<bool>> {
         let mut verdicts = vec![None; equations.len()];
-        if choice == Choice::Only(Path::Library) || !lanes::ifma() {
+        if !choice.may_take_lanes() {
             return verdicts;
         }
         for size in lanes::rsa::Size::ALL {
@@ -248,8 +230,8 @@ mod in_lanes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lc;
     use crate::random::fill_random;
+    use crate::{Path, lc};
     use num_bigint::BigUint;
 
     /// How often the random checks run: more with BATZEN_SOAK_FACTOR, as `make soak` does.

@@ -166,7 +166,7 @@ impl RsaPublicKey {
         self.own
     }
 
-    pub(super) fn is_same_object(&self, other: &Self) -> bool {
+    pub(crate) fn is_same_object(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner) && self.own == other.own
     }
 

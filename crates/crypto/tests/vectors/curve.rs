@@ -110,11 +110,19 @@ fn vectors_eddsa_verify() {
 #[test]
 fn vectors_ecdh() {
     for_each("ecdhe_key", |case| {
-        assert_eq!(case.get::<EcdhePrivateKey>("private_key").public_key(), case.get("public_key"));
+        let private = case.get::<EcdhePrivateKey>("private_key");
+        assert_eq!(private.public_key(), case.get("public_key"));
+        for path in [Path::Library, Path::Lanes] {
+            assert_eq!(ecdh::public_keys_with(path, &[&private]), [case.get("public_key")]);
+        }
     });
     for_each("ecdh_ecc", |case| {
         for (private, public) in [("private_key_a", "public_key_b"), ("private_key_b", "public_key_a")] {
-            assert_eq!(ecdh::ecdh(&case.get(private), &case.get(public)), case.get("shared_key"));
+            let (private, public) = (case.get(private), case.get(public));
+            assert_eq!(ecdh::ecdh(&private, &public), case.get("shared_key"));
+            for path in [Path::Library, Path::Lanes] {
+                assert_eq!(ecdh::ecdh_batch_with(path, &[(&private, &public)]), [case.get("shared_key")]);
+            }
         }
     });
     for_each("ecdh_eddsa", |case| {
@@ -124,7 +132,12 @@ fn vectors_ecdh() {
         assert_eq!(ecdhe.public_key(), ecdhe_pub);
         assert_eq!(eddsa.public_key(), case.get("eddsa_public_key"));
         let key = case.get("shared_key");
-        assert_eq!(ecdh::ecdh_eddsa_pub(&ecdhe, &case.get("eddsa_public_key")).unwrap(), key);
+        let public = case.get("eddsa_public_key");
+        assert_eq!(ecdh::ecdh_eddsa_pub(&ecdhe, &public).unwrap(), key);
+        for path in [Path::Library, Path::Lanes] {
+            assert_eq!(eddsa::public_keys_with(path, &[&eddsa]), [public]);
+            assert_eq!(ecdh::ecdh_eddsa_pubs_with(path, &[(&ecdhe, &public)])[0].as_ref(), Ok(&key));
+        }
         assert_eq!(ecdh::ecdh_eddsa_priv(&eddsa, &ecdhe_pub), key);
     });
 }

@@ -39,6 +39,11 @@ fn vectors_rsa_blind_sign() {
         for public in [&foreign, private.public()] {
             let blinded = rsa::blind(public, &message, &secret).unwrap();
             assert_eq!(blinded, case.bytes("blinded_message"));
+            for path in [Path::Library, Path::Lanes] {
+                for result in rsa::blind_batch_with(path, &[(public, &message, &secret); 3]) {
+                    assert_eq!(result.unwrap(), blinded);
+                }
+            }
             let mut padded = vec![0];
             padded.extend_from_slice(&blinded);
             for path in [Path::Library, Path::Lanes] {

@@ -2,10 +2,10 @@
 
 use batzen_crypto::age::{AgeCommitment, AgeCommitmentProof, AgeMask};
 use batzen_crypto::denom::{DenomKey, DenomPublicKey, DenomSignature, ExchangeWithdrawValues};
-use batzen_crypto::refresh::{self, FreshDenom, KAPPA, RefreshCommitment};
+use batzen_crypto::refresh::{self, Candidate, FreshCoin, FreshDenom, KAPPA, RefreshCommitment, Revealed};
 use batzen_crypto::{
     BlindedDenomSignature, BlindedPlanchet, CoinSecrets, CsVerifyingKey, EcdhePrivateKey, EddsaPrivateKey,
-    HashCode, PlanchetMasterSecret, RefreshMasterSecret, RsaPublicKey, TransferSecret, blob, ecdh,
+    HashCode, Path, PlanchetMasterSecret, RefreshMasterSecret, RsaPublicKey, TransferSecret, blob, ecdh,
 };
 use serde_json::Value;
 
@@ -101,6 +101,33 @@ fn amount(text: &str) -> [u8; 24] {
     out
 }
 
+/// Whether the coins of a candidate are those of the vectors.
+fn check_coins(
+    secret: &TransferSecret,
+    coins: &[FreshCoin],
+    cases: &[Case<'_>],
+    denoms: &[(DenomPublicKey, ExchangeWithdrawValues)],
+) {
+    assert_eq!(coins.len(), cases.len());
+    for (index, (coin, case)) in coins.iter().zip(cases).enumerate() {
+        if case.has("planchet_master_secret") {
+            let master = secret.planchet_master_secret(index.try_into().unwrap());
+            assert_eq!(master, case.get("planchet_master_secret"));
+        }
+        assert_eq!(coin.secrets.coin_priv, case.get("coin_priv"));
+        assert_eq!(coin.coin_pub, case.get("coin_pub"));
+        if case.has("coin_pub_hash") {
+            assert_eq!(*coin.unblind.h_coin_pub(), case.get("coin_pub_hash"));
+        }
+        assert_eq!(coin.secrets.blinding, case.get("blinding_secret"));
+        if case.has("rsa_blinded_planchet") {
+            let blinded = case.bytes("rsa_blinded_planchet");
+            assert_eq!(coin.planchet, BlindedPlanchet::Rsa { blinded });
+        }
+        assert_eq!(coin.planchet.hash(&denoms[index].0.h_denom_pub()), case.get("h_coin_ev"));
+    }
+}
+
 /// A whole refresh, seen by wallet, exchange and link.
 fn check_refresh(case: Case<'_>, transfer_priv: impl Fn(u32) -> EcdhePrivateKey) {
     let old_coin_priv: EddsaPrivateKey = case.get("melt_coin_priv");
@@ -145,24 +172,23 @@ fn check_refresh(case: Case<'_>, transfer_priv: impl Fn(u32) -> EcdhePrivateKey)
         assert_eq!(coin_cases.len(), denoms.len());
         let fresh: Vec<_> =
             denoms.iter().map(|(denom, values)| FreshDenom { denom, values: *values }).collect();
-        let coins = refresh::derive_candidate(&secret, &fresh, rms.as_ref(), old_age).unwrap();
-        for (index, (coin, case)) in coins.iter().zip(&coin_cases).enumerate() {
-            if case.has("planchet_master_secret") {
-                let master = secret.planchet_master_secret(index.try_into().unwrap());
-                assert_eq!(master, case.get("planchet_master_secret"));
-            }
-            assert_eq!(coin.secrets.coin_priv, case.get("coin_priv"));
-            assert_eq!(coin.coin_pub, case.get("coin_pub"));
-            if case.has("coin_pub_hash") {
-                assert_eq!(*coin.unblind.h_coin_pub(), case.get("coin_pub_hash"));
-            }
-            assert_eq!(coin.secrets.blinding, case.get("blinding_secret"));
-            if case.has("rsa_blinded_planchet") {
-                let blinded = case.bytes("rsa_blinded_planchet");
-                assert_eq!(coin.planchet, BlindedPlanchet::Rsa { blinded });
-            }
-            assert_eq!(coin.planchet.hash(&denoms[index].0.h_denom_pub()), case.get("h_coin_ev"));
+        let candidate = Candidate { secret: &secret, fresh: &fresh, rms: rms.as_ref(), old_age };
+        let revealed = Revealed {
+            transfer_priv: &transfer,
+            old_coin_pub: &old_coin_pub,
+            fresh: &fresh,
+            rms: rms.as_ref(),
+            old_age,
+        };
+        for path in [Path::Library, Path::Lanes] {
+            let coins = refresh::derive_candidates_with(path, &[candidate]).remove(0).unwrap();
+            let again = refresh::recompute_candidates_with(path, &[revealed]).remove(0).unwrap();
+            assert_eq!(again.transfer_pub, transfer.public_key());
+            assert!(again.planchets.iter().eq(coins.iter().map(|coin| &coin.planchet)));
+            check_coins(&secret, &coins, &coin_cases, &denoms);
         }
+        let coins = refresh::derive_candidate(&secret, &fresh, rms.as_ref(), old_age).unwrap();
+        check_coins(&secret, &coins, &coin_cases, &denoms);
         let recomputed =
             refresh::recompute_candidate(&transfer, &old_coin_pub, &fresh, rms.as_ref(), old_age).unwrap();
         assert!(recomputed.iter().eq(coins.iter().map(|coin| &coin.planchet)));

@@ -254,6 +254,28 @@ impl Fe {
         Wide::fold(&columns)
     }
 
+    /// The product of an element with limbs below 2^52 and a small number.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn mul_small(&self, factor: u32) -> Wide {
+        check(&self.0, 1 << 52);
+        let factor = _mm512_set1_epi64(i64::from(factor));
+        let zero = _mm512_setzero_si512();
+        let (mut limbs, mut high) = ([zero; 5], [zero; 5]);
+        for i in 0..5 {
+            limbs[i] = _mm512_madd52lo_epu64(zero, self.0[i], factor);
+            high[i] = _mm512_madd52hi_epu64(zero, self.0[i], factor);
+            // Its weight is 2^52, and limbs are 2^51 apart.
+            high[i] = _mm512_add_epi64(high[i], high[i]);
+        }
+        limbs[0] = _mm512_madd52lo_epu64(limbs[0], high[4], _mm512_set1_epi64(19));
+        for i in 1..5 {
+            limbs[i] = _mm512_add_epi64(limbs[i], high[i - 1]);
+        }
+        check(&limbs, 1 << 53);
+        Wide(limbs)
+    }
+
     /// The product, tight.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
@@ -510,6 +532,7 @@ mod tests {
                 let difference = scatter(&vb.widen().sub(&product).carry());
                 let four = scatter(&product.double().double().carry());
                 let square = va.square_wide();
+                let small = [1, 121_665, u32::MAX].map(|factor| scatter(&va.mul_small(factor).carry()));
                 let mixed = scatter(&square.double().add(&product).sub(&va.square_wide()).carry());
                 let product = scatter(&product.carry());
                 let square = scatter(&square.carry());
@@ -518,6 +541,9 @@ mod tests {
                     let ab = &a * &b % p();
                     for limbs in [sum, difference, four, mixed, product, square].map(|lanes| lanes[lane]) {
                         assert!(limbs.iter().all(|&limb| limb < TIGHT));
+                    }
+                    for (small, factor) in small.iter().zip([1, 121_665, u32::MAX]) {
+                        assert_eq!(value(&small[lane]) % p(), &a * factor % p());
                     }
                     assert_eq!(value(&product[lane]) % p(), ab);
                     assert_eq!(value(&square[lane]) % p(), &a * &a % p());

@@ -1,25 +1,33 @@
-//! Edwards25519 in eight lanes: independent signature verifications side by side, none of which sees the others.
+//! Edwards25519 and X25519 in eight lanes: independent operations side by side, none of which sees the others.
 
 // Limbs and lanes of several arrays go together.
 #![allow(clippy::needless_range_loop)]
 
+mod blind;
 mod field;
+mod montgomery;
 mod point;
 mod sha512;
 mod table;
+#[cfg(test)]
+mod tests;
 mod vector;
 
+use std::arch::x86_64::__m512i;
 use std::array::from_fn;
-use std::hint::black_box;
 use std::sync::LazyLock;
 
 use curve25519_dalek::EdwardsPoint;
 use curve25519_dalek::constants::ED25519_BASEPOINT_POINT;
 
+use super::wipe;
 use crate::hash::sha512_secret;
 use field::Fe;
 use point::{Addable, Projective, decompress};
 use table::{Comb, Digits, LaneTable, NielsEntry, lookup, multiples, times_power_of_2};
+
+pub(crate) use blind::{KeyComb, Shift, shifted_each};
+pub(crate) use montgomery::{x25519_each, x25519_public_each, x25519_with_points};
 
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 8;
@@ -197,22 +205,6 @@ pub(crate) fn sha512_each(messages: &[[&[u8]; 3]], is_secret: bool) -> Vec<[u8; 
     hashes
 }
 
-/// Secret byte strings that are wiped when dropped. Vectors must have their final capacity from the start.
-pub(crate) struct Wiped<const N: usize>(pub(crate) Vec<[u8; N]>);
-
-impl<const N: usize> Drop for Wiped<N> {
-    fn drop(&mut self) {
-        wipe(self.0.as_flattened_mut());
-    }
-}
-
-/// Overwrites secrets in a way that the compiler must take as used; quicker than the volatile writes of zeroize, one
-/// for each byte, which would be a tenth of the time of a signature.
-fn wipe<T: Copy + Default>(values: &mut [T]) {
-    values.fill(T::default());
-    black_box(values);
-}
-
 fn bytes(parts: &[&[u8]]) -> usize {
     parts.iter().map(|part| part.len()).sum()
 }
@@ -275,21 +267,34 @@ fn set_verdicts(verdicts: &mut [bool], lanes: u8) {
 fn affine_each(points: &[Projective; GROUPS], count: usize) -> [(Fe, Fe); GROUPS] {
     let one = Fe::splat(&field::ONE);
     let mut affine = [(one, one); GROUPS];
-    // All Z are inverted by one inversion (Montgomery): none is zero. First the products of all before each.
-    let mut products = [one; GROUPS];
-    let mut product = points[0].z;
-    for i in 1..count {
-        products[i] = product;
-        product = product.mul(&points[i].z);
+    let mut inverses = [one; GROUPS];
+    for (inverse, point) in inverses.iter_mut().zip(points) {
+        *inverse = point.z;
     }
-    let mut rest = field::invert(&product);
-    for i in (0..count).rev() {
-        let inverse = rest.mul(&products[i]);
-        rest = rest.mul(&points[i].z);
-        affine[i].0 = points[i].x.mul(&inverse).canonical();
-        affine[i].1 = points[i].y.mul(&inverse).canonical();
+    invert_each(&mut inverses[..count]);
+    for i in 0..count {
+        affine[i].0 = points[i].x.mul(&inverses[i]).canonical();
+        affine[i].1 = points[i].y.mul(&inverses[i]).canonical();
     }
     affine
+}
+
+/// Inverts up to [`GROUPS`] elements, none of which is zero, by one inversion (Montgomery).
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+fn invert_each(elements: &mut [Fe]) {
+    // First the products of all before each.
+    let mut products = [Fe::splat(&field::ONE); GROUPS];
+    let mut product = elements[0];
+    for i in 1..elements.len() {
+        products[i] = product;
+        product = product.mul(&elements[i]);
+    }
+    let mut rest = field::invert(&product);
+    for i in (0..elements.len()).rev() {
+        let inverse = rest.mul(&products[i]);
+        rest = rest.mul(&elements[i]);
+        elements[i] = inverse;
+    }
 }
 
 /// s·G − k·A for A = (x, y), in time that depends on all of them.
@@ -369,6 +374,18 @@ fn check_table_chunk(equations: &[TableEquation<'_>], verdicts: &mut [bool]) {
 /// Appends the encodings of multiples of the base point, in constant time.
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 fn base_chunk(scalars: &[[u8; 32]], encodings: &mut Vec<[u8; 32]>) {
+    let results = base_points(scalars);
+    let points = affine_each(&results, scalars.len().div_ceil(LANES));
+    let start = encodings.len();
+    encodings.resize(start + scalars.len(), [0; 32]);
+    for (encodings, (x, y)) in encodings[start..].chunks_mut(LANES).zip(&points) {
+        write_words(&point::encode(x, y), encodings);
+    }
+}
+
+/// The multiples of the base point by up to eight groups of integers below 2^253, in constant time.
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+fn base_points(scalars: &[[u8; 32]]) -> [Projective; GROUPS] {
     let mut results = [Projective::identity(); GROUPS];
     for (scalars, results) in scalars.chunks(2 * LANES).zip(results.as_chunks_mut::<2>().0) {
         let mut integers = [[[0; 32]; LANES]; 2];
@@ -385,248 +402,16 @@ fn base_chunk(scalars: &[[u8; 32]], encodings: &mut Vec<[u8; 32]>) {
             wipe(digits.words_mut());
         }
     }
-    let points = affine_each(&results, scalars.len().div_ceil(LANES));
-    for (scalars, (x, y)) in scalars.chunks(LANES).zip(&points) {
-        let [w0, w1, w2, w3] = point::encode(x, y);
-        let words = [vector::store(w0), vector::store(w1), vector::store(w2), vector::store(w3)];
-        for lane in 0..scalars.len() {
-            let mut encoding = [0; 32];
-            for (bytes, word) in encoding.as_chunks_mut::<8>().0.iter_mut().zip(&words) {
-                *bytes = word[lane].to_le_bytes();
-            }
-            encodings.push(encoding);
-        }
-    }
+    results
 }
 
-#[cfg(test)]
-mod tests {
-    use curve25519_dalek::{EdwardsPoint, Scalar};
-
-    use super::*;
-    use crate::hash::sha512;
-
-    /// Runs a test that needs the instructions, if this processor has them.
-    pub(super) fn on_lanes(test: unsafe fn()) {
-        if crate::lanes::ifma() {
-            // SAFETY: the processor has the instructions.
-            #[allow(unsafe_code)]
-            unsafe {
-                test();
-            }
-        }
-    }
-
-    /// Numbers that are the same in every run.
-    pub(super) struct Rng(u64);
-
-    impl Rng {
-        pub(super) fn new(seed: u64) -> Self {
-            Self(seed)
-        }
-
-        /// SplitMix64.
-        pub(super) fn next(&mut self) -> u64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        }
-
-        fn bytes<const N: usize>(&mut self) -> [u8; N] {
-            from_fn(|_| self.next().to_le_bytes()[0])
-        }
-    }
-
-    #[test]
-    fn hashes_are_those_of_the_library() {
-        if !crate::lanes::ifma() {
-            return;
-        }
-        let data: Vec<u8> = (0..2000u32).map(|i| (i * 7 % 251) as u8).collect();
-        let mut messages = Vec::new();
-        for length in 0..=MAX_LANE_MESSAGE_BYTES + 20 {
-            let (a, rest) = data[..length].split_at(length / 3);
-            let (b, c) = rest.split_at(length / 5);
-            messages.push([a, b, c]);
-        }
-        // Short and long ones side by side, and a group that is not full.
-        let mixed: Vec<_> = (0..=1044).map(|i| messages[i * 521 % 1045]).collect();
-        messages.extend(mixed);
-        for (hash, parts) in sha512_each(&messages, true).iter().zip(&messages) {
-            assert_eq!(hash, sha512(&parts.concat()).as_bytes());
-        }
-        assert!(sha512_each(&[], false).is_empty());
-    }
-
-    /// Scalars at the edges of digits, and random ones.
-    fn scalars(rng: &mut Rng) -> Vec<Scalar> {
-        let mut scalars = vec![Scalar::ZERO, Scalar::ONE, -Scalar::ONE, -Scalar::from(2u8)];
-        for bits in [KEY_BITS, BASE_BITS] {
-            for window in 0..253 / bits {
-                let mut power = Scalar::ONE;
-                for _ in 0..window * bits {
-                    power += power;
-                }
-                for digit in
-                    [1, (1 << (bits - 1)) - 1, 1 << (bits - 1), (1 << (bits - 1)) + 1, (1 << bits) - 1]
-                {
-                    scalars.push(power * Scalar::from(digit as u64));
-                    scalars.push(power * Scalar::from(digit as u64) - Scalar::ONE);
-                }
-            }
-        }
-        while scalars.len() % 8 != 0 || scalars.len() < 600 {
-            scalars.push(Scalar::from_bytes_mod_order_wide(&rng.bytes()));
-        }
-        scalars
-    }
-
-    #[test]
-    fn equations_with_edge_scalars_hold() {
-        if !crate::lanes::ifma() {
-            return;
-        }
-        let mut rng = Rng::new(4);
-        let scalars = scalars(&mut rng);
-        let mut others = scalars.clone();
-        others.rotate_left(101);
-        let a = EdwardsPoint::mul_base(&Scalar::from_bytes_mod_order_wide(&rng.bytes()));
-        let torsion = curve25519_dalek::constants::EIGHT_TORSION;
-        for shift in [0, 1] {
-            let points: Vec<_> = (0..scalars.len()).map(|i| a + torsion[i * shift % 8]).collect();
-            let keys: Vec<_> = points.iter().map(|point| point.compress().to_bytes()).collect();
-            let results: Vec<_> = (0..scalars.len())
-                .map(|i| EdwardsPoint::mul_base(&scalars[i]) - points[i] * others[i])
-                .map(|point| point.compress().to_bytes())
-                .collect();
-            let mut wrong = results.clone();
-            for (i, wrong) in wrong.iter_mut().enumerate() {
-                wrong[i % 32] ^= 1 << (i % 8);
-            }
-            for (rs, expected) in [(&results, true), (&wrong, false)] {
-                let equations: Vec<_> = (0..scalars.len())
-                    .map(|i| Equation {
-                        a: &keys[i],
-                        r: &rs[i],
-                        s: scalars[i].as_bytes(),
-                        k: others[i].as_bytes(),
-                    })
-                    .collect();
-                let mut verdicts = vec![!expected; equations.len()];
-                check_equations(&equations, &mut verdicts);
-                assert!(verdicts.iter().all(|&verdict| verdict == expected));
-            }
-        }
-    }
-
-    #[test]
-    fn base_multiples_are_those_of_the_library() {
-        if !crate::lanes::ifma() {
-            return;
-        }
-        let mut rng = Rng::new(6);
-        let mut integers: Vec<_> = scalars(&mut rng).iter().map(Scalar::to_bytes).collect();
-        // Not reduced, up to 2^253 − 1.
-        let mut highest = [0xff; 32];
-        highest[31] = 0x1f;
-        integers.push(highest);
-        for _ in 0..50 {
-            let mut integer: [u8; 32] = rng.bytes();
-            integer[31] &= 0x1f;
-            integers.push(integer);
-        }
-        let expected: Vec<_> = integers
-            .iter()
-            .map(|integer| {
-                EdwardsPoint::mul_base(&Scalar::from_bytes_mod_order(*integer)).compress().to_bytes()
-            })
-            .collect();
-        assert_eq!(base_multiples(&integers), expected);
-        for size in 0..=2 * GROUPS * LANES + 1 {
-            assert_eq!(base_multiples(&integers[..size]), expected[..size]);
-        }
-    }
-
-    #[test]
-    fn equations_with_tables_hold() {
-        if !crate::lanes::ifma() {
-            return;
-        }
-        let mut rng = Rng::new(7);
-        let scalars = scalars(&mut rng);
-        let points: Vec<_> = (0..5u64)
-            .map(|i| EdwardsPoint::mul_base(&(Scalar::from(rng.next()) * Scalar::from(i & 3))))
-            .collect();
-        let tables: Vec<_> = points.iter().map(KeyTables::new).collect();
-        for offset in [3, 101] {
-            let mut rs: Vec<_> = (0..scalars.len())
-                .map(|i| {
-                    let c = scalars[(i + offset) % scalars.len()];
-                    (EdwardsPoint::mul_base(&scalars[i]) + points[i % 5] * c).compress().to_bytes()
-                })
-                .collect();
-            for wrong in rs.iter_mut().skip(1).step_by(3) {
-                wrong[rng.next() as usize % 32] ^= 1 << (rng.next() % 8);
-            }
-            let equations: Vec<_> = (0..scalars.len())
-                .map(|i| TableEquation {
-                    a: &tables[i % 5],
-                    r: &rs[i],
-                    s: scalars[i].as_bytes(),
-                    c: scalars[(i + offset) % scalars.len()].as_bytes(),
-                })
-                .collect();
-            let expected: Vec<_> = (0..scalars.len()).map(|i| i % 3 != 1).collect();
-            for size in [1, 2, 7, 8, 9, 63, 64, 65, scalars.len()] {
-                for (equations, expected) in equations.chunks(size).zip(expected.chunks(size)).take(20) {
-                    let mut verdicts = vec![false; equations.len()];
-                    check_table_equations(equations, &mut verdicts);
-                    assert_eq!(verdicts, expected);
-                }
-            }
-        }
-    }
-
-    /// Lanes must not see each other: one that is no point at all, in any place, changes no other.
-    #[test]
-    fn strings_that_are_no_points_disturb_nobody() {
-        if !crate::lanes::ifma() {
-            return;
-        }
-        let mut rng = Rng::new(5);
-        for size in 1..=GROUPS * LANES + 9 {
-            let keys: Vec<[u8; 32]> = (0..size)
-                .map(|_| {
-                    if rng.next().is_multiple_of(2) {
-                        rng.bytes()
-                    } else {
-                        EdwardsPoint::mul_base(&Scalar::from(rng.next())).compress().to_bytes()
-                    }
-                })
-                .collect();
-            let scalars: Vec<_> =
-                (0..size).map(|_| Scalar::from_bytes_mod_order_wide(&rng.bytes())).collect();
-            let expected: Vec<_> = keys
-                .iter()
-                .zip(&scalars)
-                .map(|(key, scalar)| {
-                    let point = curve25519_dalek::edwards::CompressedEdwardsY(*key).decompress()?;
-                    Some((EdwardsPoint::mul_base(scalar) - point * scalar).compress().to_bytes())
-                })
-                .collect();
-            let rs: Vec<_> = expected.iter().map(|r| r.unwrap_or([1; 32])).collect();
-            let equations: Vec<_> = (0..size)
-                .map(|i| Equation {
-                    a: &keys[i],
-                    r: &rs[i],
-                    s: scalars[i].as_bytes(),
-                    k: scalars[i].as_bytes(),
-                })
-                .collect();
-            let mut verdicts = vec![false; size];
-            check_equations(&equations, &mut verdicts);
-            assert_eq!(verdicts, expected.iter().map(Option::is_some).collect::<Vec<_>>());
+/// The four little endian words of each lane as bytes, of as many lanes as there is room for.
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+fn write_words(words: &[__m512i; 4], out: &mut [[u8; 32]]) {
+    let words = words.map(|word| vector::store(word));
+    for (lane, out) in out.iter_mut().enumerate() {
+        for (bytes, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(&words) {
+            *bytes = word[lane].to_le_bytes();
         }
     }
 }

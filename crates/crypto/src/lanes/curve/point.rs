@@ -150,6 +150,18 @@ impl Addable {
         }
     }
 
+    /// For the end.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn to_projective(self) -> Projective {
+        // Twice each coordinate.
+        Projective {
+            x: self.y_plus_x.widen().sub(&self.y_minus_x.widen()).carry(),
+            y: self.y_plus_x.widen().add(&self.y_minus_x.widen()).carry(),
+            z: self.z.widen().double().carry(),
+        }
+    }
+
     /// For a table.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]

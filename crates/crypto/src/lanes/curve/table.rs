@@ -1,9 +1,9 @@
 //! Tables of multiples of points, and how lanes take their entries from them.
 
 use std::arch::x86_64::{
-    __m512i, _mm512_abs_epi64, _mm512_and_si512, _mm512_maskz_permutex2var_epi64, _mm512_movepi64_mask,
-    _mm512_or_si512, _mm512_set1_epi64, _mm512_setzero_si512, _mm512_sllv_epi64, _mm512_srlv_epi64,
-    _mm512_sub_epi64, _mm512_test_epi64_mask,
+    __m512i, __mmask8, _mm512_abs_epi64, _mm512_and_si512, _mm512_maskz_permutex2var_epi64,
+    _mm512_movepi64_mask, _mm512_or_si512, _mm512_set1_epi64, _mm512_setzero_si512, _mm512_sllv_epi64,
+    _mm512_srlv_epi64, _mm512_sub_epi64, _mm512_test_epi64_mask,
 };
 
 use curve25519_dalek::EdwardsPoint;
@@ -253,6 +253,24 @@ impl Comb {
             }
         }
     }
+
+    /// Adds the multiples by the integers of `N` groups to sums, each lane's of the comb whose mask has it, in constant
+    /// time but for the masks.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    pub(super) fn add_multiples<const N: usize>(
+        combs: &[&[(&Self, u8)]; N],
+        integers: &[Digits<5>; N],
+        sums: &mut [Addable; N],
+    ) {
+        for window in 0..Digits::<{ Self::BITS }>::WINDOWS {
+            for group in 0..N {
+                let entry = select_mixed(combs[group], window as usize, integers[group].get(window));
+                let added = sums[group].add_niels(&entry);
+                added.write_addable(&mut sums[group]);
+            }
+        }
+    }
 }
 
 /// Each lane's multiple by its digit, in constant time.
@@ -260,14 +278,40 @@ impl Comb {
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 fn select(window: &[CombLimb; 15], digits: __m512i) -> Niels {
     let magnitudes = _mm512_abs_epi64(digits);
-    // There is no entry for zero: its limbs are those of the neutral element, 1, 1 and 0.
     let some = _mm512_test_epi64_mask(magnitudes, magnitudes);
     let indices = _mm512_sub_epi64(magnitudes, _mm512_set1_epi64(1));
     let mut limbs = [_mm512_setzero_si512(); 15];
     for (limb, CombLimb([low, high])) in limbs.iter_mut().zip(window) {
         *limb = _mm512_maskz_permutex2var_epi64(some, load(low), indices, load(high));
     }
-    let [a0, a1, a2, a3, a4, b0, b1, b2, b3, b4, c0, c1, c2, c3, c4] = limbs;
+    signed_entry(&limbs, some, digits)
+}
+
+/// As [`select`], each lane from the window of the comb whose mask has it; a lane in none gets the neutral element. Not
+/// constant time in the masks.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+fn select_mixed(combs: &[(&Comb, u8)], window: usize, digits: __m512i) -> Niels {
+    let lanes = combs.iter().fold(0, |lanes, (_, mask)| lanes | mask);
+    let magnitudes = _mm512_abs_epi64(digits);
+    let some = _mm512_test_epi64_mask(magnitudes, magnitudes) & lanes;
+    let indices = _mm512_sub_epi64(magnitudes, _mm512_set1_epi64(1));
+    let mut limbs = [_mm512_setzero_si512(); 15];
+    for (comb, mask) in combs {
+        for (limb, CombLimb([low, high])) in limbs.iter_mut().zip(&comb.0[window]) {
+            let entry = _mm512_maskz_permutex2var_epi64(some & mask, load(low), indices, load(high));
+            *limb = _mm512_or_si512(*limb, entry);
+        }
+    }
+    signed_entry(&limbs, some, digits)
+}
+
+/// The entries with these limbs in the lanes of `some`, negated where the digit is negative. There is no entry for zero in
+/// the tables: elsewhere the limbs are those of the neutral element, 1, 1 and 0.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+fn signed_entry(limbs: &[__m512i; 15], some: __mmask8, digits: __m512i) -> Niels {
+    let [a0, a1, a2, a3, a4, b0, b1, b2, b3, b4, c0, c1, c2, c3, c4] = *limbs;
     let one = Fe::splat(&field::ONE);
     Niels {
         y_plus_x: one.select(some, &Fe([a0, a1, a2, a3, a4])),

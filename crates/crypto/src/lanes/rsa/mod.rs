@@ -3,12 +3,13 @@
 //! The private operation takes the Chinese remainder theorem, windows of the exponents with scans of the whole table,
 //! a random blinding factor, and raises its result to the power of e and compares before it gives it out.
 
+mod blind;
 mod block;
-mod fdh;
 mod modular;
 
 use std::sync::Mutex;
 
+use super::hkdf::{self, Salt};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::rsa::RsaPublicKey;
@@ -119,7 +120,7 @@ pub(crate) struct PublicKey {
     odd: Odd,
     exponent: u32,
     /// The salt of the full-domain hash: the encoded key.
-    salt: fdh::Salt,
+    salt: Salt,
 }
 
 impl PublicKey {
@@ -127,12 +128,7 @@ impl PublicKey {
     pub(crate) fn new(key: &RsaPublicKey) -> Option<Self> {
         let size = Size::of(key.bits())?;
         let exponent = key.exponent().iter().fold(0, |value, &byte| value << 8 | u32::from(byte));
-        Some(Self {
-            size,
-            odd: Odd::public(key, size.limbs())?,
-            exponent,
-            salt: fdh::Salt::new(key.encode()),
-        })
+        Some(Self { size, odd: Odd::public(key, size.limbs())?, exponent, salt: Salt::new(key.encode()) })
     }
 }
 
@@ -296,9 +292,16 @@ fn gather(number: &[Block], lane: usize, bytes: &mut [u8]) {
 
 /// The limbs of eight numbers side by side.
 fn interleave(number: &mut [Block], limbs: [&[u64]; LANES]) {
-    let same = limbs.iter().all(|other| std::ptr::eq(*other, limbs[0]));
-    for (index, word) in number.iter_mut().flatten().enumerate() {
-        word.0 = if same { [limbs[0][index]; LANES] } else { limbs.map(|limbs| limbs[index]) };
+    if limbs.iter().all(|other| std::ptr::eq(*other, limbs[0])) {
+        for (word, limb) in number.iter_mut().flatten().zip(limbs[0]) {
+            word.0 = [*limb; LANES];
+        }
+        return;
+    }
+    for (lane, limbs) in limbs.iter().enumerate() {
+        for (word, limb) in number.iter_mut().flatten().zip(*limbs) {
+            word.0[lane] = *limb;
+        }
     }
 }
 
@@ -316,23 +319,31 @@ fn lane_items<T>(items: &[T]) -> [&T; LANES] {
     std::array::from_fn(|lane| items.get(lane).unwrap_or(&items[0]))
 }
 
-pub(crate) use fdh::HASHES;
+pub(crate) use blind::{BlindItem, blind_each};
+pub(crate) use hkdf::HASHES;
+
+/// What tells the full-domain hash from other uses of the key derivation.
+const HASH_CONTEXT: &[u8] = b"RSA-FDA FTpsW!";
 
 /// The full-domain hashes of one to sixteen messages for keys of one size, in the size of the modulus. Nothing where
 /// the lanes cannot decide, which never happens by chance.
 pub(crate) fn full_domain_hashes(items: &[(&PublicKey, &RsaPublicKey, &HashCode)]) -> Vec<Option<Vec<u8>>> {
-    assert!(super::ifma(), "callers ask first");
-    let jobs = items.iter().map(|(lanes, key, message)| fdh::Job {
-        salt: &lanes.salt,
-        message: message.as_bytes(),
-        n: key.modulus(),
-    });
-    let jobs: Vec<_> = jobs.collect();
-    #[allow(unsafe_code)]
-    // SAFETY: the processor has the instructions, see the assertion.
-    unsafe {
-        fdh::full_domain_hashes(&jobs)
-    }
+    let size = items[0].0.size.bytes();
+    let mut hashes = vec![0; items.len() * size];
+    let undecided = full_domain_hashes_into(items.iter().copied(), &mut hashes);
+    let hash = |(lane, hash): (usize, &[u8])| (undecided >> lane & 1 == 0).then(|| hash.to_vec());
+    hashes.chunks_exact(size).enumerate().map(hash).collect()
+}
+
+/// The hashes one after the other, and the undecided lanes as bits.
+fn full_domain_hashes_into<'a>(
+    items: impl Iterator<Item = (&'a PublicKey, &'a RsaPublicKey, &'a HashCode)> + Clone,
+    hashes: &mut [u8],
+) -> u16 {
+    let secrets = items.clone().map(|(lanes, _, message)| (&lanes.salt, &message.as_bytes()[..]));
+    let prks = hkdf::extract_each(secrets);
+    let moduli: Vec<_> = items.map(|(_, key, _)| key.modulus()).collect();
+    hkdf::expand_below_each(&prks.0, &moduli, HASH_CONTEXT, hashes)
 }
 
 /// An item of [`public_powers_are`]. Numbers are big endian; `base` is below the modulus, `expected` has its size.

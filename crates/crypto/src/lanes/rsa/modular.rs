@@ -13,6 +13,8 @@ use std::arch::x86_64::{
 
 use zeroize::Zeroize;
 
+use crate::lanes::wipe;
+
 use super::block::{
     BLOCK_LIMBS, Block, LIMB_MASK, Word, ZERO_BLOCK, double_and_square, load, multiply_add,
     multiply_add_carry, reduce_lowest, store,
@@ -37,6 +39,14 @@ pub(super) struct Scratch {
 impl Scratch {
     pub(super) const fn new() -> Self {
         Self { columns: [ZERO_BLOCK; 2 * MAX_BLOCKS], multipliers: ZERO_BLOCK }
+    }
+}
+
+impl Scratch {
+    /// As [`Self::zeroize`], quicker.
+    pub(super) fn wipe(&mut self) {
+        wipe(self.columns.as_flattened_mut());
+        wipe(&mut self.multipliers);
     }
 }
 
@@ -385,7 +395,7 @@ pub(super) fn secret_powers<const M: usize>(a: &mut Exponentiation<M>, b: &mut E
     }
 }
 
-/// base := base^exponent below n, of public numbers not in Montgomery form. The exponents are odd.
+/// base := base^exponent below n, of numbers not in Montgomery form. The exponents are odd and public.
 ///
 /// Takes a time that depends on the exponents.
 #[target_feature(enable = "avx512f,avx512ifma")]
@@ -395,29 +405,65 @@ pub(super) fn public_power<const M: usize>(
     modulus: &Modulus<M>,
     scratch: &mut Scratch,
 ) {
-    let bits = exponents.iter().map(|exponent| u32::BITS - exponent.leading_zeros()).max().unwrap_or(0);
+    let mut power = zero();
     let mut montgomery = zero();
-    multiply(&mut montgomery, base, &modulus.r_squared, modulus, scratch);
+    power_before_last(&mut power, &mut montgomery, base, exponents, modulus, scratch);
+    // The last bit is one in all lanes. A factor that is not in Montgomery form takes the product out of it.
+    multiply_by(base, &power, modulus, scratch);
+    reduce_once(base, &modulus.n, scratch);
+}
+
+/// value := value · base^exponent below n, of numbers not in Montgomery form; the base may be secret and is spoilt. The
+/// exponents are odd and public.
+///
+/// Takes a time that depends on the exponents alone.
+#[target_feature(enable = "avx512f,avx512ifma")]
+pub(super) fn blinded_power<const M: usize>(
+    value: &mut Number<M>,
+    base: &mut Number<M>,
+    exponents: &[u32; 8],
+    modulus: &Modulus<M>,
+    scratch: &mut Scratch,
+) {
+    let mut power = zero();
+    let mut montgomery = zero();
+    power_before_last(&mut power, &mut montgomery, base, exponents, modulus, scratch);
+    multiply_by(&mut power, &montgomery, modulus, scratch);
+    multiply_by(value, &power, modulus, scratch);
+    reduce_once(value, &modulus.n, scratch);
+    wipe(power.as_flattened_mut());
+    wipe(montgomery.as_flattened_mut());
+}
+
+/// montgomery := base in Montgomery form, power := base^(exponent − 1) in Montgomery form.
+#[target_feature(enable = "avx512f,avx512ifma")]
+fn power_before_last<const M: usize>(
+    power: &mut Number<M>,
+    montgomery: &mut Number<M>,
+    base: &Number<M>,
+    exponents: &[u32; 8],
+    modulus: &Modulus<M>,
+    scratch: &mut Scratch,
+) {
+    let bits = exponents.iter().map(|exponent| u32::BITS - exponent.leading_zeros()).max().unwrap_or(0);
+    multiply(montgomery, base, &modulus.r_squared, modulus, scratch);
     // Lanes with shorter exponents square a one until their first bit comes.
     let lanes_with = |bit: u32| -> u8 {
         (0..8).filter(|&lane| exponents[lane] >> bit & 1 == 1).map(|lane| 1u8 << lane).sum()
     };
-    let mut power = zero();
-    divide_by_r(&mut power, &modulus.r_squared, modulus, scratch);
-    assign_in(lanes_with(bits - 1), &mut power, &montgomery);
+    divide_by_r(power, &modulus.r_squared, modulus, scratch);
+    assign_in(lanes_with(bits - 1), power, montgomery);
     let mut other = zero();
     for bit in (1..bits - 1).rev() {
-        square(&mut power, modulus, scratch);
+        square(power, modulus, scratch);
         let lanes = lanes_with(bit);
         if lanes != 0 {
-            multiply(&mut other, &power, &montgomery, modulus, scratch);
-            assign_in(lanes, &mut power, &other);
+            multiply(&mut other, power, montgomery, modulus, scratch);
+            assign_in(lanes, power, &other);
         }
     }
-    // The last bit is one in all lanes. A factor that is not in Montgomery form takes the product out of it.
-    square(&mut power, modulus, scratch);
-    multiply_by(base, &power, modulus, scratch);
-    reduce_once(base, &modulus.n, scratch);
+    square(power, modulus, scratch);
+    wipe(other.as_flattened_mut());
 }
 
 /// a := b in the given lanes.

@@ -1,0 +1,220 @@
+//! Against the library, at the edges and at random.
+
+use curve25519_dalek::{EdwardsPoint, Scalar};
+
+use super::*;
+use crate::hash::sha512;
+
+/// Runs a test that needs the instructions, if this processor has them.
+pub(super) fn on_lanes(test: unsafe fn()) {
+    if crate::lanes::ifma() {
+        // SAFETY: the processor has the instructions.
+        #[allow(unsafe_code)]
+        unsafe {
+            test();
+        }
+    }
+}
+
+/// Numbers that are the same in every run.
+pub(super) struct Rng(u64);
+
+impl Rng {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// SplitMix64.
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        from_fn(|_| self.next().to_le_bytes()[0])
+    }
+}
+
+#[test]
+fn hashes_are_those_of_the_library() {
+    if !crate::lanes::ifma() {
+        return;
+    }
+    let data: Vec<u8> = (0..2000u32).map(|i| (i * 7 % 251) as u8).collect();
+    let mut messages = Vec::new();
+    for length in 0..=MAX_LANE_MESSAGE_BYTES + 20 {
+        let (a, rest) = data[..length].split_at(length / 3);
+        let (b, c) = rest.split_at(length / 5);
+        messages.push([a, b, c]);
+    }
+    // Short and long ones side by side, and a group that is not full.
+    let mixed: Vec<_> = (0..=1044).map(|i| messages[i * 521 % 1045]).collect();
+    messages.extend(mixed);
+    for (hash, parts) in sha512_each(&messages, true).iter().zip(&messages) {
+        assert_eq!(hash, sha512(&parts.concat()).as_bytes());
+    }
+    assert!(sha512_each(&[], false).is_empty());
+}
+
+/// Scalars at the edges of digits, and random ones.
+fn scalars(rng: &mut Rng) -> Vec<Scalar> {
+    let mut scalars = vec![Scalar::ZERO, Scalar::ONE, -Scalar::ONE, -Scalar::from(2u8)];
+    for bits in [KEY_BITS, BASE_BITS] {
+        for window in 0..253 / bits {
+            let mut power = Scalar::ONE;
+            for _ in 0..window * bits {
+                power += power;
+            }
+            for digit in [1, (1 << (bits - 1)) - 1, 1 << (bits - 1), (1 << (bits - 1)) + 1, (1 << bits) - 1] {
+                scalars.push(power * Scalar::from(digit as u64));
+                scalars.push(power * Scalar::from(digit as u64) - Scalar::ONE);
+            }
+        }
+    }
+    while scalars.len() % 8 != 0 || scalars.len() < 600 {
+        scalars.push(Scalar::from_bytes_mod_order_wide(&rng.bytes()));
+    }
+    scalars
+}
+
+#[test]
+fn equations_with_edge_scalars_hold() {
+    if !crate::lanes::ifma() {
+        return;
+    }
+    let mut rng = Rng::new(4);
+    let scalars = scalars(&mut rng);
+    let mut others = scalars.clone();
+    others.rotate_left(101);
+    let a = EdwardsPoint::mul_base(&Scalar::from_bytes_mod_order_wide(&rng.bytes()));
+    let torsion = curve25519_dalek::constants::EIGHT_TORSION;
+    for shift in [0, 1] {
+        let points: Vec<_> = (0..scalars.len()).map(|i| a + torsion[i * shift % 8]).collect();
+        let keys: Vec<_> = points.iter().map(|point| point.compress().to_bytes()).collect();
+        let results: Vec<_> = (0..scalars.len())
+            .map(|i| EdwardsPoint::mul_base(&scalars[i]) - points[i] * others[i])
+            .map(|point| point.compress().to_bytes())
+            .collect();
+        let mut wrong = results.clone();
+        for (i, wrong) in wrong.iter_mut().enumerate() {
+            wrong[i % 32] ^= 1 << (i % 8);
+        }
+        for (rs, expected) in [(&results, true), (&wrong, false)] {
+            let equations: Vec<_> = (0..scalars.len())
+                .map(|i| Equation {
+                    a: &keys[i],
+                    r: &rs[i],
+                    s: scalars[i].as_bytes(),
+                    k: others[i].as_bytes(),
+                })
+                .collect();
+            let mut verdicts = vec![!expected; equations.len()];
+            check_equations(&equations, &mut verdicts);
+            assert!(verdicts.iter().all(|&verdict| verdict == expected));
+        }
+    }
+}
+
+#[test]
+fn base_multiples_are_those_of_the_library() {
+    if !crate::lanes::ifma() {
+        return;
+    }
+    let mut rng = Rng::new(6);
+    let mut integers: Vec<_> = scalars(&mut rng).iter().map(Scalar::to_bytes).collect();
+    // Not reduced, up to 2^253 − 1.
+    let mut highest = [0xff; 32];
+    highest[31] = 0x1f;
+    integers.push(highest);
+    for _ in 0..50 {
+        let mut integer: [u8; 32] = rng.bytes();
+        integer[31] &= 0x1f;
+        integers.push(integer);
+    }
+    let expected: Vec<_> = integers
+        .iter()
+        .map(|integer| EdwardsPoint::mul_base(&Scalar::from_bytes_mod_order(*integer)).compress().to_bytes())
+        .collect();
+    assert_eq!(base_multiples(&integers), expected);
+    for size in 0..=2 * GROUPS * LANES + 1 {
+        assert_eq!(base_multiples(&integers[..size]), expected[..size]);
+    }
+}
+
+#[test]
+fn equations_with_tables_hold() {
+    if !crate::lanes::ifma() {
+        return;
+    }
+    let mut rng = Rng::new(7);
+    let scalars = scalars(&mut rng);
+    let points: Vec<_> = (0..5u64)
+        .map(|i| EdwardsPoint::mul_base(&(Scalar::from(rng.next()) * Scalar::from(i & 3))))
+        .collect();
+    let tables: Vec<_> = points.iter().map(KeyTables::new).collect();
+    for offset in [3, 101] {
+        let mut rs: Vec<_> = (0..scalars.len())
+            .map(|i| {
+                let c = scalars[(i + offset) % scalars.len()];
+                (EdwardsPoint::mul_base(&scalars[i]) + points[i % 5] * c).compress().to_bytes()
+            })
+            .collect();
+        for wrong in rs.iter_mut().skip(1).step_by(3) {
+            wrong[rng.next() as usize % 32] ^= 1 << (rng.next() % 8);
+        }
+        let equations: Vec<_> = (0..scalars.len())
+            .map(|i| TableEquation {
+                a: &tables[i % 5],
+                r: &rs[i],
+                s: scalars[i].as_bytes(),
+                c: scalars[(i + offset) % scalars.len()].as_bytes(),
+            })
+            .collect();
+        let expected: Vec<_> = (0..scalars.len()).map(|i| i % 3 != 1).collect();
+        for size in [1, 2, 7, 8, 9, 63, 64, 65, scalars.len()] {
+            for (equations, expected) in equations.chunks(size).zip(expected.chunks(size)).take(20) {
+                let mut verdicts = vec![false; equations.len()];
+                check_table_equations(equations, &mut verdicts);
+                assert_eq!(verdicts, expected);
+            }
+        }
+    }
+}
+
+/// Lanes must not see each other: one that is no point at all, in any place, changes no other.
+#[test]
+fn strings_that_are_no_points_disturb_nobody() {
+    if !crate::lanes::ifma() {
+        return;
+    }
+    let mut rng = Rng::new(5);
+    for size in 1..=GROUPS * LANES + 9 {
+        let keys: Vec<[u8; 32]> = (0..size)
+            .map(|_| {
+                if rng.next().is_multiple_of(2) {
+                    rng.bytes()
+                } else {
+                    EdwardsPoint::mul_base(&Scalar::from(rng.next())).compress().to_bytes()
+                }
+            })
+            .collect();
+        let scalars: Vec<_> = (0..size).map(|_| Scalar::from_bytes_mod_order_wide(&rng.bytes())).collect();
+        let expected: Vec<_> = keys
+            .iter()
+            .zip(&scalars)
+            .map(|(key, scalar)| {
+                let point = curve25519_dalek::edwards::CompressedEdwardsY(*key).decompress()?;
+                Some((EdwardsPoint::mul_base(scalar) - point * scalar).compress().to_bytes())
+            })
+            .collect();
+        let rs: Vec<_> = expected.iter().map(|r| r.unwrap_or([1; 32])).collect();
+        let equations: Vec<_> = (0..size)
+            .map(|i| Equation { a: &keys[i], r: &rs[i], s: scalars[i].as_bytes(), k: scalars[i].as_bytes() })
+            .collect();
+        let mut verdicts = vec![false; size];
+        check_equations(&equations, &mut verdicts);
+        assert_eq!(verdicts, expected.iter().map(Option::is_some).collect::<Vec<_>>());
+    }
+}
