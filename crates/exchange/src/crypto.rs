@@ -1,12 +1,23 @@
-//! The checks of signatures that requests wait for, gathered over all requests and executed on the CPU pool in batches.
+//! The checks of signatures and the recomputed coins that requests wait for, gathered over all requests and executed on
+//! the CPU pool in batches.
 //! What is signed is signed by the [`batzen_signer::Custody`], here or elsewhere.
 //!
 //! Items carry all they need, so that a batch may mix the requests and denominations of that moment. Which keys may be used
 //! is decided before, per request, and by the rules after.
 
+use std::sync::Arc;
+
 use batzen_crypto::denom;
-use batzen_crypto::{DenomPublicKey, DenomSignature, EddsaPublicKey, EddsaSignature, ShortHash, eddsa};
+use batzen_crypto::refresh::{
+    FreshDenom, KAPPA, Recomputed, RefreshCommitment, Revealed, recompute_candidates,
+};
+use batzen_crypto::{
+    AgeCommitment, BlindedPlanchet, CryptoError, DenomPublicKey, DenomSignature, EddsaPublicKey,
+    EddsaSignature, ExchangeWithdrawValues, HashCode, ShortHash, eddsa,
+};
 use batzen_engine::{Collector, CollectorOptions, CpuPool};
+use batzen_protocol::Amount;
+use batzen_protocol::api::exchange::RevealRequest;
 use batzen_protocol::signatures::SignedMessage;
 
 /// One signature to check.
@@ -40,10 +51,31 @@ impl Check {
     }
 }
 
+/// A refresh whose opened candidates are to be recomputed, for the commitment that follows from them.
+pub struct Opening {
+    /// The old coin.
+    pub old_coin_pub: EddsaPublicKey,
+    /// The full amount melted.
+    pub amount_with_fee: Amount,
+    /// The candidate that stays secret, below [`KAPPA`].
+    pub noreveal_index: usize,
+    /// The denominations of the fresh coins.
+    pub denoms: Vec<DenomPublicKey>,
+    /// Their R values, one for each.
+    pub values: Vec<ExchangeWithdrawValues>,
+    /// The old coin's age commitment.
+    pub old_age: Option<AgeCommitment>,
+    /// What the wallet reveals: `KAPPA − 1` transfer keys, and as many planchets as there are denominations.
+    pub body: RevealRequest,
+}
+
 /// The collectors of one exchange.
 pub struct Crypto {
     /// Checks of signatures; answers whether they are valid.
     pub checks: Collector<Check, bool>,
+    /// Opened refreshes; answers the commitments that follow from them. None where the derivation fails, as it does only for
+    /// values that no honest wallet sends.
+    pub openings: Collector<Arc<Opening>, Option<HashCode>>,
 }
 
 /// Items that may wait: a second of work or less on one core.
@@ -54,7 +86,13 @@ impl Crypto {
     pub fn new(pool: &CpuPool) -> Self {
         // A payment brings two checks, one for each kind of lanes.
         let options = CollectorOptions { queue_items_max: QUEUE_ITEMS_MAX, batch_items_max: 128, lanes: 16 };
-        Self { checks: pool.collector("check", options, check) }
+        // Four refreshes bring eight key exchanges, and some more planchets.
+        let of_openings =
+            CollectorOptions { queue_items_max: QUEUE_ITEMS_MAX, batch_items_max: 16, lanes: 4 };
+        Self {
+            checks: pool.collector("check", options, check),
+            openings: pool.collector("reveal", of_openings, commitments),
+        }
     }
 }
 
@@ -83,4 +121,63 @@ fn check(checks: &[Check]) -> Vec<bool> {
         Check::Eddsa { .. } => signatures.next().expect("one verdict a signature"),
     });
     verdicts.collect()
+}
+
+/// The commitment that follows from each opened refresh.
+fn commitments(openings: &[Arc<Opening>]) -> Vec<Option<HashCode>> {
+    let fresh: Vec<Vec<FreshDenom<'_>>> = openings
+        .iter()
+        .map(|opening| {
+            let pairs = opening.denoms.iter().zip(&opening.values);
+            pairs.map(|(denom, values)| FreshDenom { denom, values: *values }).collect()
+        })
+        .collect();
+    let revealed: Vec<Revealed<'_>> = openings
+        .iter()
+        .zip(&fresh)
+        .flat_map(|(opening, fresh)| {
+            opening.body.transfer_privs.iter().map(|transfer_priv| Revealed {
+                transfer_priv,
+                old_coin_pub: &opening.old_coin_pub,
+                fresh,
+                rms: opening.body.rms.as_ref(),
+                old_age: opening.old_age.as_ref(),
+            })
+        })
+        .collect();
+    let mut recomputed = recompute_candidates(&revealed).into_iter();
+    openings
+        .iter()
+        .map(|opening| {
+            let opened: Vec<_> = recomputed.by_ref().take(opening.body.transfer_privs.len()).collect();
+            opening.commitment(opened).ok()
+        })
+        .collect()
+}
+
+impl Opening {
+    /// The commitment that follows from the opened candidates, in their order, and from the one that stays secret.
+    fn commitment(&self, opened: Vec<Result<Recomputed, CryptoError>>) -> Result<HashCode, CryptoError> {
+        let mut opened = opened.into_iter();
+        let mut planchets: [Vec<BlindedPlanchet>; KAPPA] = Default::default();
+        let mut transfer_pubs = [self.body.transfer_pub; KAPPA];
+        for k in 0..KAPPA {
+            if k == self.noreveal_index {
+                planchets[k].clone_from(&self.body.coin_evs);
+            } else {
+                let candidate = opened.next().ok_or(CryptoError::WrongCount)??;
+                transfer_pubs[k] = candidate.transfer_pub;
+                planchets[k] = candidate.planchets;
+            }
+        }
+        RefreshCommitment {
+            rms: self.body.rms.as_ref(),
+            transfer_pubs: &transfer_pubs,
+            h_denom_pubs: &self.body.new_denoms_h,
+            old_coin_pub: &self.old_coin_pub,
+            amount_with_fee: &self.amount_with_fee.to_nbo(),
+            planchets: [&planchets[0], &planchets[1], &planchets[2]],
+        }
+        .hash()
+    }
 }

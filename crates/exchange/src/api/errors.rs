@@ -2,6 +2,7 @@
 //! lane, the signing keys.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use batzen_crypto::{
     BlindedDenomSignature, BlindedPlanchet, BlindingSecret, Cipher, CsNonce, CsOperation, EddsaPublicKey,
@@ -26,7 +27,7 @@ use serde::Serialize;
 
 use super::check::Checked;
 use super::{engine_error, error, error_status, overloaded, store_error};
-use crate::crypto::Check;
+use crate::crypto::{Check, Opening};
 use crate::keys::{KeyState, NoSigningKey, NotSigned};
 use crate::rules::{
     self, CoinHistory, CoinHistoryItem, ConflictReason, DenomProblem, Outcome, Refusal, ReserveHistoryItem,
@@ -123,6 +124,15 @@ pub async fn checked(app: &Exchange, checks: Vec<Check>) -> Checked<Vec<bool>> {
         }
     }
     app.crypto.checks.run(checks).await.map_err(busy)
+}
+
+/// The commitment that follows from an opened refresh, computed on the CPU pool together with those of other requests. None
+/// if the derivation fails.
+///
+/// # Errors
+/// 503 when too much is waiting.
+pub async fn commitment(app: &Exchange, opening: Arc<Opening>) -> Checked<Option<HashCode>> {
+    app.crypto.openings.run_one(opening).await.map_err(busy)
 }
 
 /// Whether one message is signed, see [`checked`].

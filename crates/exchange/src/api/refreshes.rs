@@ -1,11 +1,12 @@
 //! `POST /refreshes/$RCH/reveal` and `GET /coins/$COIN_PUB/link`: the second half of changing a coin, and its public
 //! trace.
 
-use batzen_crypto::refresh::{FreshDenom, KAPPA, RefreshCommitment, recompute_candidate};
+use std::sync::Arc;
+
+use batzen_crypto::refresh::KAPPA;
 use batzen_crypto::{
     AgeCommitment, AgeMask, BlindedDenomSignature, BlindedPlanchet, Cipher, CsNonce, CsOperation,
-    DenomPublicKey, EcdhePrivateKey, EcdhePublicKey, EddsaPublicKey, ExchangeWithdrawValues, HashCode,
-    RefreshMasterSecret,
+    EddsaPublicKey, ExchangeWithdrawValues, HashCode, RefreshMasterSecret,
 };
 use batzen_http::{Request, Response};
 use batzen_protocol::api::errors::CommitmentViolation;
@@ -17,7 +18,7 @@ use batzen_tables::exchange::{CoinRow, FreshCoin, MeltKey, MeltRow, Reveals};
 use super::check::{self, Checked, Window};
 use super::errors::{self, Operation};
 use super::{Table, body, endpoint, error, path_value};
-use crate::crypto::Check;
+use crate::crypto::{Check, Opening};
 use crate::keys::{Denom, KeyState};
 use crate::rules::{Command, Outcome, Reveal, read};
 use crate::service::Exchange;
@@ -107,22 +108,21 @@ async fn reveal_coins(
     }
     check_nonces(&denoms, &body)?;
     let old_age = old_age_commitment(&coin, old_denom, body.old_age_commitment.as_deref())?;
-    let work = Work {
-        rc,
+    let opening = Arc::new(Opening {
         old_coin_pub,
         amount_with_fee: Amount::new(app.config.currency, melt.amount),
         noreveal_index: usize::from(melt.noreveal_index),
-        h_coin_evs: h_coin_evs.clone(),
         denoms: denoms.iter().map(|denom| denom.public.clone()).collect(),
         values: withdraw_values(app, &keys, &denoms, body.rms.as_ref()).await?,
         old_age,
         body,
-    };
-    if errors::checked(app, work.link_checks()).await?.contains(&false) {
+    });
+    if errors::checked(app, link_checks(&opening, &h_coin_evs)).await?.contains(&false) {
         return Err(error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_LINK_SIGNATURE_INVALID, ""));
     }
     app.metrics.keyexchanges_ecdh.add(KAPPA as u64 - 1);
-    let work = errors::on_pool(app, move || work.check().map(|()| work)).await??;
+    check_commitment(app, rc, &opening).await?;
+    let Opening { values, body, .. } = &*opening;
     let Some(cost) = cost(old_denom, &denoms) else {
         return Err(error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_COST_CALCULATION_OVERFLOW, ""));
     };
@@ -131,16 +131,16 @@ async fn reveal_coins(
     }
     let items = denoms
         .iter()
-        .zip(&work.body.coin_evs)
+        .zip(&body.coin_evs)
         .map(|(denom, planchet)| (denom.serial, planchet.clone(), CsOperation::Melt))
         .collect();
     let signatures = errors::blind_sign(app, &keys, items).await?;
     let fresh = denoms
         .iter()
         .zip(&h_coin_evs)
-        .zip(&work.body.link_sigs)
+        .zip(&body.link_sigs)
         .zip(signatures)
-        .zip(&work.values)
+        .zip(values)
         .map(|((((denom, h_coin_ev), link_sig), ev_sig), values)| FreshCoin {
             denom: denom.serial,
             h_coin_ev: *h_coin_ev,
@@ -153,15 +153,15 @@ async fn reveal_coins(
         })
         .collect();
     let mut transfer_privs = [0; 64];
-    for (out, key) in transfer_privs.chunks_exact_mut(32).zip(&work.body.transfer_privs) {
+    for (out, key) in transfer_privs.chunks_exact_mut(32).zip(&body.transfer_privs) {
         out.copy_from_slice(key.as_bytes());
     }
     let command = Command::Reveal(Reveal {
         coin_pub: old_coin_pub,
         rc,
-        transfer_pub: work.body.transfer_pub,
+        transfer_pub: body.transfer_pub,
         transfer_privs,
-        rms: work.body.rms.as_ref().filter(|_| needs_rms).map(|rms| CsNonce::from_bytes(*rms.as_bytes())),
+        rms: body.rms.as_ref().filter(|_| needs_rms).map(|rms| CsNonce::from_bytes(*rms.as_bytes())),
         fresh,
     });
     match errors::decided(app, &keys, Operation::Reveal, app.submit(command).await, false).await? {
@@ -246,92 +246,36 @@ fn cost(old_denom: &Denom, denoms: &[&Denom]) -> Option<batzen_protocol::Money> 
     })
 }
 
-/// What is checked on the CPU pool: link signatures (gathered), and the commitment by cut and choose.
-struct Work {
-    rc: HashCode,
-    old_coin_pub: EddsaPublicKey,
-    amount_with_fee: Amount,
-    noreveal_index: usize,
-    h_coin_evs: Vec<HashCode>,
-    denoms: Vec<DenomPublicKey>,
-    values: Vec<ExchangeWithdrawValues>,
-    old_age: Option<AgeCommitment>,
-    body: RevealRequest,
+/// Checks of whether the old coin signed for each fresh one.
+fn link_checks(opening: &Opening, h_coin_evs: &[HashCode]) -> Vec<Check> {
+    let body = &opening.body;
+    let planchets = h_coin_evs.iter().zip(&body.new_denoms_h).zip(&body.link_sigs);
+    let checks = planchets.map(|((h_coin_ev, h_denom_pub), link_sig)| {
+        let message = WalletCoinLink {
+            h_denom_pub: *h_denom_pub,
+            transfer_pub: body.transfer_pub,
+            h_age_commitment: Zeros,
+            h_coin_envelope: *h_coin_ev,
+        };
+        Check::eddsa(opening.old_coin_pub, &message, *link_sig)
+    });
+    checks.collect()
 }
 
-impl Work {
-    /// Whether the old coin signed for each fresh one.
-    fn link_checks(&self) -> Vec<Check> {
-        let planchets = self.h_coin_evs.iter().zip(&self.body.new_denoms_h).zip(&self.body.link_sigs);
-        let checks = planchets.map(|((h_coin_ev, h_denom_pub), link_sig)| {
-            let message = WalletCoinLink {
-                h_denom_pub: *h_denom_pub,
-                transfer_pub: self.body.transfer_pub,
-                h_age_commitment: Zeros,
-                h_coin_envelope: *h_coin_ev,
-            };
-            Check::eddsa(self.old_coin_pub, &message, *link_sig)
-        });
-        checks.collect()
+/// The commitment by cut and choose: whether what was revealed leads to it.
+async fn check_commitment(app: &Exchange, rc: HashCode, opening: &Arc<Opening>) -> Checked<()> {
+    let mut pairs = opening.denoms.iter().zip(&opening.body.coin_evs);
+    if pairs.any(|(denom, planchet)| denom.cipher() != planchet.cipher()) {
+        return Err(error(ErrorCode::EXCHANGE_GENERIC_CIPHER_MISMATCH, ""));
     }
-
-    fn check(&self) -> Checked<()> {
-        if self
-            .denoms
-            .iter()
-            .zip(&self.body.coin_evs)
-            .any(|(denom, planchet)| denom.cipher() != planchet.cipher())
-        {
-            return Err(error(ErrorCode::EXCHANGE_GENERIC_CIPHER_MISMATCH, ""));
-        }
-        let expected = self.commitment();
-        if expected == Some(self.rc) {
-            return Ok(());
-        }
-        // Derivations fail only for values that no honest wallet sends; such a request cannot have made this commitment.
-        let rc_expected = expected.unwrap_or(HashCode::from_bytes([0; 64]));
-        let code = ErrorCode::EXCHANGE_REFRESHES_REVEAL_COMMITMENT_VIOLATION;
-        Err(errors::error_extra(code, &CommitmentViolation { rc_expected }))
+    let expected = errors::commitment(app, Arc::clone(opening)).await?;
+    if expected == Some(rc) {
+        return Ok(());
     }
-
-    /// The commitment that follows from what was revealed.
-    fn commitment(&self) -> Option<HashCode> {
-        let fresh: Vec<FreshDenom<'_>> = self
-            .denoms
-            .iter()
-            .zip(&self.values)
-            .map(|(denom, values)| FreshDenom { denom, values: *values })
-            .collect();
-        let mut revealed = self.body.transfer_privs.iter();
-        let mut planchets: [Vec<BlindedPlanchet>; KAPPA] = Default::default();
-        let mut transfer_pubs: [EcdhePublicKey; KAPPA] = [self.body.transfer_pub; KAPPA];
-        for k in 0..KAPPA {
-            if k == self.noreveal_index {
-                planchets[k].clone_from(&self.body.coin_evs);
-            } else {
-                let transfer_priv: &EcdhePrivateKey = revealed.next()?;
-                transfer_pubs[k] = transfer_priv.public_key();
-                planchets[k] = recompute_candidate(
-                    transfer_priv,
-                    &self.old_coin_pub,
-                    &fresh,
-                    self.body.rms.as_ref(),
-                    self.old_age.as_ref(),
-                )
-                .ok()?;
-            }
-        }
-        RefreshCommitment {
-            rms: self.body.rms.as_ref(),
-            transfer_pubs: &transfer_pubs,
-            h_denom_pubs: &self.body.new_denoms_h,
-            old_coin_pub: &self.old_coin_pub,
-            amount_with_fee: &self.amount_with_fee.to_nbo(),
-            planchets: [&planchets[0], &planchets[1], &planchets[2]],
-        }
-        .hash()
-        .ok()
-    }
+    // Derivations fail only for values that no honest wallet sends; such a request cannot have made this commitment.
+    let rc_expected = expected.unwrap_or(HashCode::from_bytes([0; 64]));
+    let code = ErrorCode::EXCHANGE_REFRESHES_REVEAL_COMMITMENT_VIOLATION;
+    Err(errors::error_extra(code, &CommitmentViolation { rc_expected }))
 }
 
 async fn link(app: &Exchange, request: &mut Request) -> Response {
