@@ -15,13 +15,13 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use batzen_crypto::cs::{CsRequest, CsSignRequest};
-use batzen_crypto::refresh::{self, FreshDenom};
+use batzen_crypto::refresh::{self, Candidate, FreshDenom};
 use batzen_crypto::{
     BlindedDenomSignature, BlindedPlanchet, CoinSecrets, CryptoError, CsOperation, CsSignature,
     CsVerifyingKey, DenomKey, DenomPrivateKey, DenomPublicKey, DenomSignature, EcdhePrivateKey,
     EddsaPrivateKey, EddsaPublicKey, EddsaSignature, ExchangeWithdrawValues, ExpandedSigner, HashCode, Path,
-    PlanchetMasterSecret, RefreshMasterSecret, RsaPrivateKey, RsaPublicKey, TransferSecret, cs, denom, eddsa,
-    rsa,
+    PlanchetMasterSecret, RefreshMasterSecret, RsaPrivateKey, RsaPublicKey, TransferSecret, cs, denom, ecdh,
+    eddsa, rsa,
 };
 use serde::{Deserialize, Serialize};
 
@@ -140,10 +140,14 @@ impl Step {
     #[must_use]
     pub fn has_lanes(self, cipher: Cipher) -> bool {
         match self {
-            Self::EddsaVerify | Self::EddsaSign | Self::RValues | Self::DenomVerify => true,
             // A Clause Schnorr signature is a hash and a multiplication of numbers.
             Self::BlindSign => cipher != Cipher::Cs,
-            Self::KeyExchange | Self::Planchet => false,
+            Self::EddsaVerify
+            | Self::EddsaSign
+            | Self::DenomVerify
+            | Self::RValues
+            | Self::KeyExchange
+            | Self::Planchet => true,
         }
     }
 
@@ -293,22 +297,38 @@ impl Material {
                     self.coins.iter().filter_map(|coin| coin.cs_request(&self.keys)).collect();
                 Rival::new(batch, move || drop(black_box(cs::r_pubs_batch_with(path, black_box(&items)))))
             }
-            Step::KeyExchange => Rival::new(batch, || {
-                for coin in &self.coins {
-                    black_box(coin.transfer.public_key());
-                    let _ = black_box(refresh::transfer_secret(black_box(&coin.transfer), &coin.public));
-                }
-            }),
+            Step::KeyExchange => {
+                let keys: Vec<_> = self.coins.iter().map(|coin| &coin.transfer).collect();
+                let items: Vec<_> = self.coins.iter().map(|coin| (&coin.transfer, &coin.public)).collect();
+                let secrets = ecdh::ecdh_eddsa_pubs_with(path, &items);
+                let right =
+                    secrets.iter().zip(&self.coins).all(|(made, coin)| made.as_ref() == Ok(&coin.secret));
+                assert!(right, "made before");
+                Rival::new(batch, move || {
+                    drop(black_box(ecdh::public_keys_with(path, black_box(&keys))));
+                    drop(black_box(ecdh::ecdh_eddsa_pubs_with(path, black_box(&items))));
+                })
+            }
             Step::Planchet => {
                 let rms = RefreshMasterSecret::from_bytes([7; 32]);
+                let fresh: Vec<_> = self
+                    .coins
+                    .iter()
+                    .map(|coin| [FreshDenom { denom: &self.publics[coin.denomination], values: coin.values }])
+                    .collect();
                 Rival::new(batch, move || {
-                    for coin in &self.coins {
-                        let fresh =
-                            [FreshDenom { denom: &self.publics[coin.denomination], values: coin.values }];
-                        let made =
-                            refresh::derive_candidate(black_box(&coin.secret), &fresh, Some(&rms), None);
-                        let _ = black_box(made);
-                    }
+                    let candidates: Vec<_> = self
+                        .coins
+                        .iter()
+                        .zip(&fresh)
+                        .map(|(coin, fresh)| Candidate {
+                            secret: &coin.secret,
+                            fresh,
+                            rms: Some(&rms),
+                            old_age: None,
+                        })
+                        .collect();
+                    drop(black_box(refresh::derive_candidates_with(path, black_box(&candidates))));
                 })
             }
         }

@@ -1,10 +1,10 @@
 //! Changing a coin into fresh ones: everything but the answer's choice is made ahead.
 
-use batzen_crypto::refresh::{self, FreshDenom, KAPPA, RefreshCommitment};
+use batzen_crypto::refresh::{self, Candidate, FreshDenom, KAPPA, RefreshCommitment};
 use batzen_crypto::{
     BlindedDenomSignature, BlindedPlanchet, Cipher, DenomSignature, EcdhePrivateKey, EcdhePublicKey,
     EddsaPrivateKey, EddsaPublicKey, EddsaSignature, ExchangeWithdrawValues, HashCode, RefreshMasterSecret,
-    ShortHash,
+    ShortHash, ecdh,
 };
 use batzen_protocol::Amount;
 use batzen_protocol::api::exchange::{
@@ -107,12 +107,17 @@ impl Change {
         let transfer_privs: [EcdhePrivateKey; KAPPA] =
             [0, 1, 2].map(|k| refresh::transfer_priv_from_seed(&terms.seed, k));
         let transfer_pubs = [0, 1, 2].map(|k: usize| transfer_privs[k].public_key());
+        let bad = wrong("a key of the exchange");
+        let pairs = transfer_privs.each_ref().map(|transfer_priv| (transfer_priv, old_pub));
+        let secrets =
+            ecdh::ecdh_eddsa_pubs(&pairs).into_iter().collect::<Result<Vec<_>, _>>().map_err(&bad)?;
+        let derivable: Vec<_> = secrets
+            .iter()
+            .map(|secret| Candidate { secret, fresh: &fresh, rms: rms.as_ref(), old_age: None })
+            .collect();
         let mut candidates: [Vec<Planchet>; KAPPA] = Default::default();
-        for (candidate, transfer_priv) in candidates.iter_mut().zip(&transfer_privs) {
-            let bad = wrong("a key of the exchange");
-            let secret = refresh::transfer_secret(transfer_priv, old_pub).map_err(&bad)?;
-            let coins = refresh::derive_candidate(&secret, &fresh, rms.as_ref(), None).map_err(&bad)?;
-            *candidate = coins.into_iter().map(Planchet::from).collect();
+        for (candidate, coins) in candidates.iter_mut().zip(refresh::derive_candidates(&derivable)) {
+            *candidate = coins.map_err(&bad)?.into_iter().map(Planchet::from).collect();
         }
         let h_denom_pubs: Vec<HashCode> = terms.fresh.iter().map(|denom| denom.h_denom_pub).collect();
         let planchets: [Vec<BlindedPlanchet>; KAPPA] =

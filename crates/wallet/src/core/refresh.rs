@@ -3,9 +3,10 @@
 //! The wallet commits to three sets of fresh coins, the exchange picks one at random, the wallet opens the other two.
 //! Everything follows from one stored secret, so a killed refresh goes on with the very same requests.
 
+use batzen_crypto::ecdh::ecdh_eddsa_pubs;
 use batzen_crypto::refresh::{
-    FreshDenom, KAPPA, MAX_FRESH_COINS, RefreshCommitment, derive_candidate,
-    transfer_priv_from_master_secret, transfer_secret,
+    Candidate, FreshCoin, FreshDenom, KAPPA, MAX_FRESH_COINS, RefreshCommitment, derive_candidates,
+    transfer_priv_from_master_secret,
 };
 use batzen_crypto::{
     CoinSecrets, EcdhePrivateKey, EcdhePublicKey, EddsaPublicKey, ExchangeWithdrawValues, HashCode,
@@ -147,14 +148,31 @@ impl Session<'_> {
     ///
     /// # Errors
     /// If a key or an R value is made to mark coins.
-    pub fn candidate(&self, candidate: u32) -> Result<Vec<batzen_crypto::refresh::FreshCoin>, CoreError> {
+    pub fn candidate(&self, candidate: u32) -> Result<Vec<FreshCoin>, CoreError> {
+        let [coins] = self.candidates([candidate])?;
+        Ok(coins)
+    }
+
+    /// The coins of several candidates, which are made side by side.
+    fn candidates<const N: usize>(&self, candidates: [u32; N]) -> Result<[Vec<FreshCoin>; N], CoreError> {
         let fresh: Vec<FreshDenom<'_>> = self
             .fresh
             .iter()
             .map(|(denom, values)| FreshDenom { denom: &denom.key, values: *values })
             .collect();
-        let secret = transfer_secret(&self.transfer_priv(candidate), &self.old_coin.1)?;
-        Ok(derive_candidate(&secret, &fresh, self.rms(), None)?)
+        let privs = candidates.map(|candidate| self.transfer_priv(candidate));
+        let secrets =
+            ecdh_eddsa_pubs(&privs.each_ref().map(|transfer_priv| (transfer_priv, &self.old_coin.1)));
+        let secrets = secrets.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let derivable: Vec<_> = secrets
+            .iter()
+            .map(|secret| Candidate { secret, fresh: &fresh, rms: self.rms(), old_age: None })
+            .collect();
+        let mut lists: [Vec<FreshCoin>; N] = [const { Vec::new() }; N];
+        for (list, coins) in lists.iter_mut().zip(derive_candidates(&derivable)) {
+            *list = coins?;
+        }
+        Ok(lists)
     }
 
     /// The commitment to all candidates.
@@ -162,10 +180,9 @@ impl Session<'_> {
     /// # Errors
     /// As [`Session::candidate`].
     pub fn commitment(&self, amount_with_fee: &Amount) -> Result<HashCode, CoreError> {
-        let mut planchets: [Vec<_>; KAPPA] = Default::default();
-        for (candidate, list) in (0u32..).zip(&mut planchets) {
-            *list = self.candidate(candidate)?.into_iter().map(|coin| coin.planchet).collect();
-        }
+        let planchets = self
+            .candidates([0, 1, 2])?
+            .map(|coins| coins.into_iter().map(|coin| coin.planchet).collect::<Vec<_>>());
         let [first, second, third] = &planchets;
         let transfer_pubs: [EcdhePublicKey; KAPPA] =
             [0, 1, 2].map(|candidate| self.transfer_priv(candidate).public_key());
