@@ -316,7 +316,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Collector<I, O> {
         })
     }
 
-    fn enqueue(&self, items: Vec<I>) -> Result<(Ticket<O>, Option<Turn<I, O>>), PoolBusy> {
+    fn enqueue(&self, items: Vec<I>) -> Result<Enqueued<I, O>, PoolBusy> {
         let count = items.len();
         let (slot, ticket) = Slot::new(count);
         let request = Request { slot, items, done: 0, since: Instant::now() };
@@ -335,6 +335,9 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Collector<I, O> {
         Ok(self.run(vec![item]).await?.pop().expect("one result an item"))
     }
 }
+
+/// What becomes of items in the queue: their results, and whether the caller has to have their kind get its turn.
+type Enqueued<I, O> = (Ticket<O>, Option<Turn<I, O>>);
 
 /// A kind of work that is to get its turn, when this is dropped.
 struct Turn<I: Send + Sync + 'static, O: Send + 'static>(Collector<I, O>);
