@@ -192,7 +192,8 @@ async fn what_is_no_answer_is_asked_for_on_another_connection() {
         format!("HTTP/1.1 200 OK\r\nx: {}", "x".repeat(9_000)),
         "\0".repeat(10),
     ] {
-        let (asked, _serving) = hostile(vec![answering(&[bad.clone()]), answering(&[ok("2")])], LIMITS).await;
+        let (asked, _serving) =
+            hostile(vec![answering(std::slice::from_ref(&bad)), answering(&[ok("2")])], LIMITS).await;
         let answer = asked.ask(message("{}")).await;
         assert!(answer.as_ref().is_ok_and(|answer| answer.body == "2"), "{bad:?}: {answer:?}");
     }
