@@ -557,8 +557,8 @@ fn run<R: Rules>(
     }
 }
 
-/// Answers a job of a committed batch (who waits for it is still to be woken), or has its evidence read. Where too many wait for that already, the client is sent
-/// away to come again: a refused command has changed nothing.
+/// Answers a job of a committed batch (who waits for it is still to be woken), or has its evidence read. Where too many wait for
+/// that already, the client is sent away to come again: a refused command has changed nothing.
 fn answer<R: Rules>(
     batcher: &Batcher<R>,
     refused: &SyncSender<Refused<R>>,

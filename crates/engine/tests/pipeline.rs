@@ -379,6 +379,25 @@ async fn concurrent_submissions_share_commits_and_lose_nothing() {
 }
 
 #[tokio::test]
+async fn who_comes_first_in_a_turn_and_goes_away_takes_no_command_along() {
+    let store = Store::new(MemoryBackend::new());
+    let lane = Lane::start(Arc::new(Toy), store.clone(), Arc::new(clock), LaneOptions::default());
+    let mut first = Box::pin(lane.submit(Command::Fund { account: 1, amount: 1 }));
+    let mut second = Box::pin(lane.submit(Command::Fund { account: 2, amount: 2 }));
+    std::future::poll_fn(|context| {
+        assert!(first.as_mut().poll(context).is_pending() && second.as_mut().poll(context).is_pending());
+        std::task::Poll::Ready(())
+    })
+    .await;
+    drop(first);
+    let answer = tokio::time::timeout(std::time::Duration::from_secs(60), second).await;
+    answer.unwrap().unwrap().unwrap();
+    // What was accepted is executed, whether anybody waits for it or not.
+    lane.close();
+    assert_eq!(state(&store).0.iter().map(|(_, balance)| balance).sum::<u64>(), 3);
+}
+
+#[tokio::test]
 async fn a_full_queue_is_answered_at_once() {
     let store = Store::new(MemoryBackend::new());
     let options = LaneOptions { queue_commands_max: 1, batch_commands_max: 1 };

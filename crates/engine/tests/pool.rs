@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::future::poll_fn;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::Duration;
 
 use batzen_engine::{Collector, CollectorOptions, CpuPool, PoolBusy, WorkSnapshot, run_long};
 
@@ -116,6 +119,43 @@ async fn an_idle_pool_executes_at_once() {
         assert_eq!(told.recv().unwrap(), [item]);
     }
     assert_eq!(collector.run(Vec::new()).await, Ok(Vec::new()));
+}
+
+#[tokio::test]
+async fn what_one_turn_of_the_runtime_brings_is_one_batch() {
+    let pool = CpuPool::new(1, 8);
+    let (collector, told) = telling(&pool, OPTIONS);
+    let requests: Vec<_> = (0..8)
+        .map(|item| {
+            let collector = collector.clone();
+            tokio::spawn(async move {
+                // Long enough for a thread that was called to take what is there.
+                std::thread::sleep(Duration::from_millis(5));
+                collector.run_one(item).await
+            })
+        })
+        .collect();
+    for (item, request) in (0..).zip(requests) {
+        assert_eq!(request.await.unwrap(), Ok(item * 2));
+    }
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), [(0..8).collect::<Vec<_>>()]);
+}
+
+#[tokio::test]
+async fn who_comes_first_in_a_turn_and_goes_away_takes_nobody_along() {
+    let pool = CpuPool::new(1, 8);
+    let (collector, told) = telling(&pool, OPTIONS);
+    let mut first = Box::pin(collector.run_one(1));
+    let mut second = Box::pin(collector.run_one(2));
+    poll_fn(|context| {
+        assert!(first.as_mut().poll(context).is_pending() && second.as_mut().poll(context).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+    drop(first);
+    let answer = tokio::time::timeout(Duration::from_secs(60), second).await;
+    assert_eq!(answer.unwrap(), Ok(4));
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), [[2]], "nobody waits for the other");
 }
 
 #[tokio::test]
