@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use batzen_store::{CommitOutcome, Store, StoreError};
 
+use crate::herald::{Errand, Herald};
 use crate::inbox::Inbox;
-use crate::slot::{Debt, NoResults, Slot, end_of_turn, lock, wake_all};
+use crate::slot::{Debt, NoResults, Slot, lock, waiting};
 use crate::{Clock, Evidence, LaneMetrics, Plan, Rules, WorkingSet};
 
 /// How often a command is executed again because others changed its rows first, or because its evidence was overtaken, before
@@ -285,13 +286,19 @@ struct Refused<R: Rules> {
 /// A second thread reads the histories that prove refusals, so that a long one delays only other refusals. What it reads
 /// may change meanwhile; [`Rules::evidence`] notices, and the command is executed again.
 pub struct Lane<R: Rules> {
-    queue: SyncSender<Job<R>>,
-    /// What tasks bring in the present turn of their runtime. Whoever put the first job here sends all of them at its end.
-    gathered: Arc<Mutex<Vec<Job<R>>>>,
-    gathered_max: usize,
-    metrics: Arc<LaneMetrics>,
+    door: Arc<Door<R>>,
+    herald: Arc<Herald>,
     store: Store,
     threads: Arc<Threads>,
+}
+
+/// Where jobs enter.
+struct Door<R: Rules> {
+    queue: SyncSender<Job<R>>,
+    /// What tasks bring in the present turn of their runtime: sent at its end.
+    gathered: Mutex<Vec<Job<R>>>,
+    gathered_max: usize,
+    metrics: Arc<LaneMetrics>,
 }
 
 /// Joins the lane's threads when the last handle is gone, so that no commit is cut short by the end of the process.
@@ -300,10 +307,8 @@ struct Threads(Mutex<Vec<JoinHandle<()>>>);
 impl<R: Rules> Clone for Lane<R> {
     fn clone(&self) -> Self {
         Self {
-            queue: self.queue.clone(),
-            gathered: Arc::clone(&self.gathered),
-            gathered_max: self.gathered_max,
-            metrics: Arc::clone(&self.metrics),
+            door: Arc::clone(&self.door),
+            herald: Arc::clone(&self.herald),
             store: self.store.clone(),
             threads: Arc::clone(&self.threads),
         }
@@ -343,14 +348,16 @@ impl<R: Rules> Lane<R> {
         };
         let mut inbox = Inbox::new(receiver, options.queue_commands_max);
         let max = options.batch_commands_max;
-        let lane = move || run(&batcher, &mut inbox, &refused, clock.as_ref(), max, number);
+        let herald = Arc::<Herald>::default();
+        let wakes = Arc::clone(&herald);
+        let lane = move || run(&batcher, &mut inbox, &refused, &wakes, clock.as_ref(), max, number);
         let threads = vec![
             spawn(&format!("lane-{number}"), Box::new(lane)),
             spawn("evidence", Box::new(move || prover.run(&to_prove))),
         ];
         let gathered_max = options.queue_commands_max;
-        let threads = Arc::new(Threads(Mutex::new(threads)));
-        Self { queue, gathered: Arc::default(), gathered_max, metrics, store, threads }
+        let door = Arc::new(Door { queue, gathered: Mutex::default(), gathered_max, metrics });
+        Self { door, herald, store, threads: Arc::new(Threads(Mutex::new(threads))) }
     }
 
     /// Executes one command. Returns after its batch is durable: `Ok(Ok(_))` it took effect, `Ok(Err(_))` a rule
@@ -360,7 +367,7 @@ impl<R: Rules> Lane<R> {
         let mut reads = 0;
         loop {
             let (answer, ticket) = Debt::new();
-            self.gather(Job { command, answer, reads }).await?;
+            self.gather(Job { command, answer, reads })?;
             match answered::<R>(poll_fn(|context| ticket.poll_results(context)).await)? {
                 Answer::Decided(verdict) => return Ok(verdict),
                 Answer::Again(same) => command = same,
@@ -375,8 +382,8 @@ impl<R: Rules> Lane<R> {
         let mut reads = 0;
         loop {
             let (answer, ticket) = Debt::new();
-            self.metrics.enqueued();
-            self.send(Job { command, answer, reads }).map_err(|(error, _)| error)?;
+            self.door.metrics.enqueued();
+            self.door.send(Job { command, answer, reads }).map_err(|(error, _)| error)?;
             match answered::<R>(ticket.wait())? {
                 Answer::Decided(verdict) => return Ok(verdict),
                 Answer::Again(same) => command = same,
@@ -386,24 +393,47 @@ impl<R: Rules> Lane<R> {
     }
 
     /// Sends a job to the lane together with those that other tasks bring in this turn of the runtime.
-    async fn gather(&self, job: Job<R>) -> Result<(), EngineError> {
-        self.metrics.enqueued();
-        let is_first = {
-            let mut gathered = lock(&self.gathered);
-            if gathered.len() >= self.gathered_max {
-                self.metrics.dequeued(1);
-                self.metrics.rejected();
-                return Err(EngineError::Overloaded);
-            }
-            gathered.push(job);
-            gathered.len() == 1
-        };
-        if is_first {
-            // Also if the task is given up here: the others rely on it.
-            let _turn = Turn(self);
-            end_of_turn().await;
+    fn gather(&self, job: Job<R>) -> Result<(), EngineError> {
+        if self.door.gather(job)? {
+            self.herald.at_end_of_turn(Arc::clone(&self.door) as Arc<dyn Errand>);
         }
         Ok(())
+    }
+
+    /// The store behind the lane, for reads that need no batch (committed rows only).
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The lane's counters.
+    pub fn metrics(&self) -> &LaneMetrics {
+        &self.door.metrics
+    }
+
+    /// Drops this handle; if it is the last one, waits until everything accepted is durable and answered.
+    pub fn close(self) {
+        let Self { door, threads, .. } = self;
+        drop(door);
+        if let Some(threads) = Arc::into_inner(threads) {
+            for thread in threads.0.into_inner().expect("nobody panics with the lock held") {
+                assert!(thread.join().is_ok(), "the lane ended with a broken assertion");
+            }
+        }
+    }
+}
+
+impl<R: Rules> Door<R> {
+    /// Puts a job to those of this turn; whether it is the first.
+    fn gather(&self, job: Job<R>) -> Result<bool, EngineError> {
+        self.metrics.enqueued();
+        let mut gathered = lock(&self.gathered);
+        if gathered.len() >= self.gathered_max {
+            self.metrics.dequeued(1);
+            self.metrics.rejected();
+            return Err(EngineError::Overloaded);
+        }
+        gathered.push(job);
+        Ok(gathered.len() == 1)
     }
 
     /// Sends a job to the lane, or says why it cannot be.
@@ -419,37 +449,14 @@ impl<R: Rules> Lane<R> {
             }
         })
     }
-
-    /// The store behind the lane, for reads that need no batch (committed rows only).
-    pub fn store(&self) -> &Store {
-        &self.store
-    }
-
-    /// The lane's counters.
-    pub fn metrics(&self) -> &LaneMetrics {
-        &self.metrics
-    }
-
-    /// Drops this handle; if it is the last one, waits until everything accepted is durable and answered.
-    pub fn close(self) {
-        let Self { queue, threads, .. } = self;
-        drop(queue);
-        if let Some(threads) = Arc::into_inner(threads) {
-            for thread in threads.0.into_inner().expect("nobody panics with the lock held") {
-                assert!(thread.join().is_ok(), "the lane ended with a broken assertion");
-            }
-        }
-    }
 }
 
-/// The end of a turn: sends what was gathered.
-struct Turn<'a, R: Rules>(&'a Lane<R>);
-
-impl<R: Rules> Drop for Turn<'_, R> {
-    fn drop(&mut self) {
-        let gathered = std::mem::take(&mut *lock(&self.0.gathered));
+impl<R: Rules> Errand for Door<R> {
+    /// Sends what was gathered.
+    fn run(&self) {
+        let gathered = std::mem::take(&mut *lock(&self.gathered));
         for job in gathered {
-            if let Err((error, Job { answer, .. })) = self.0.send(job) {
+            if let Err((error, Job { answer, .. })) = self.send(job) {
                 answer.send(Err(error));
             }
         }
@@ -513,6 +520,7 @@ fn run<R: Rules>(
     batcher: &Batcher<R>,
     inbox: &mut Inbox<Job<R>>,
     refused: &SyncSender<Refused<R>>,
+    herald: &Herald,
     clock: &dyn Clock,
     batch_commands_max: usize,
     number: usize,
@@ -542,7 +550,7 @@ fn run<R: Rules>(
                     }
                 }
             }
-            wake_all(&complete);
+            herald.wake_all(waiting(&complete));
         }
         for Job { command, answer, reads } in at_once {
             match guarded(|| batcher.run(std::slice::from_ref(&command), clock)) {

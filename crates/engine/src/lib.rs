@@ -18,6 +18,7 @@
 //! This crate knows neither money nor HTTP. Invariants: a row is read from the store at most once a batch; nothing
 //! mutable is kept between batches; no answer leaves before the commit of its batch has returned.
 
+mod herald;
 mod inbox;
 mod lane;
 mod lanes;

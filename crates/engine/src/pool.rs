@@ -16,7 +16,6 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -24,7 +23,8 @@ use std::time::Instant;
 
 use batzen_metrics::{Counter, Histogram, Page};
 
-use crate::slot::{Slot, Ticket, end_of_turn, lock, wake_all};
+use crate::herald::{Errand, Herald};
+use crate::slot::{Slot, Ticket, lock, waiting};
 
 /// How long a turn of one kind of work should take at most, in nanoseconds. A turn always executes at least one row of
 /// lanes, however long that takes.
@@ -113,7 +113,7 @@ impl CpuPool {
                 .spawn(move || shared.work())
                 .expect("the operating system starts the threads of the CPU pool");
         }
-        let owner = Arc::new(Owner(shared));
+        let owner = Arc::new(Owner { shared, herald: Arc::default() });
         let limits = CollectorOptions { queue_items_max: jobs_max, batch_items_max: 1, lanes: 1 };
         let jobs = collector(&owner, "job", limits, |jobs: &[Mutex<Option<Job>>]| {
             jobs.iter()
@@ -174,19 +174,19 @@ impl CpuPool {
 
     /// The number of threads.
     pub fn threads(&self) -> usize {
-        self.owner.0.threads
+        self.owner.shared.threads
     }
 
     /// Reads the counters of every kind of work, in the order in which the kinds were made.
     pub fn snapshot(&self) -> Vec<WorkSnapshot> {
-        lock(&self.owner.0.kinds).iter().map(|kind| kind.snapshot()).collect()
+        lock(&self.owner.shared.kinds).iter().map(|kind| kind.snapshot()).collect()
     }
 }
 
 impl CpuPool {
     /// Writes `batzen_pool_*`.
     pub fn write(&self, page: &mut Page) {
-        let kinds = lock(&self.owner.0.kinds).clone();
+        let kinds = lock(&self.owner.shared.kinds).clone();
         let kinds: Vec<_> = kinds.iter().map(|kind| kind.counters()).collect();
         let count = |value: fn(&Counters) -> u64| {
             kinds.iter().map(move |(kind, _, counters)| (*kind, value(counters))).collect::<Vec<_>>()
@@ -251,11 +251,12 @@ fn collector<I: Send + Sync + 'static, O: Send + 'static>(
     let queue = Arc::new(Queue {
         kind,
         options,
+        herald: Arc::clone(&owner.herald),
         execute: Box::new(execute),
         waiting: Mutex::new(Waiting { requests: VecDeque::new(), items: 0, has_turn: false }),
         counters: Counters::new(),
     });
-    lock(&owner.0.kinds).push(Arc::clone(&queue) as Arc<dyn Kind>);
+    lock(&owner.shared.kinds).push(Arc::clone(&queue) as Arc<dyn Kind>);
     Collector { owner: Arc::clone(owner), queue }
 }
 
@@ -272,8 +273,8 @@ impl<I, O> Clone for Collector<I, O> {
 }
 
 impl<I: Send + Sync + 'static, O: Send + 'static> Collector<I, O> {
-    /// Has all items executed and returns the results in their order. The items are in the queue when this returns, and a
-    /// thread of the pool knows; wait for the results by awaiting. Dropping the future gives up what has not begun.
+    /// Has all items executed, together with what other tasks of this thread's runtime bring before it has nothing else to do,
+    /// and returns the results in their order: await the ticket. Dropping it gives up what has not begun.
     ///
     /// # Errors
     /// When the queue has no room for all of them: nothing was accepted.
@@ -281,12 +282,18 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Collector<I, O> {
     /// # Panics
     /// The future panics when the execution of its items panicked.
     pub fn submit(&self, items: Vec<I>) -> Result<Ticket<O>, PoolBusy> {
-        let (ticket, turn) = self.enqueue(items)?;
-        drop(turn);
+        let count = items.len();
+        let (slot, ticket) = Slot::new(count);
+        let request = Request { slot, items, done: 0, since: Instant::now() };
+        if count > 0 && self.queue.push(request)? {
+            let turn =
+                Turn { owner: Arc::clone(&self.owner), kind: Arc::clone(&self.queue) as Arc<dyn Kind> };
+            self.owner.herald.at_end_of_turn(Arc::new(turn));
+        }
         Ok(ticket)
     }
 
-    /// Has all items executed, together with what other tasks of this thread bring before it has nothing else to do, and waits.
+    /// [`Collector::submit`], and waits.
     ///
     /// # Errors
     /// When the queue has no room for all of them: nothing was accepted.
@@ -294,34 +301,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Collector<I, O> {
     /// # Panics
     /// When the execution of the items panicked.
     pub async fn run(&self, items: Vec<I>) -> Result<Vec<O>, PoolBusy> {
-        Ok(self.begin(items)?.await)
-    }
-
-    /// The two halves of [`Collector::run`]: the items are in the queue when this returns. The future must be awaited or
-    /// dropped at once, since others may wait with it.
-    ///
-    /// # Errors
-    /// When the queue has no room for all of them: nothing was accepted.
-    ///
-    /// # Panics
-    /// The future panics when the execution of the items panicked.
-    pub fn begin(&self, items: Vec<I>) -> Result<impl Future<Output = Vec<O>> + Send + use<I, O>, PoolBusy> {
-        let (ticket, turn) = self.enqueue(items)?;
-        Ok(async move {
-            if let Some(turn) = turn {
-                end_of_turn().await;
-                drop(turn);
-            }
-            ticket.await
-        })
-    }
-
-    fn enqueue(&self, items: Vec<I>) -> Result<Enqueued<I, O>, PoolBusy> {
-        let count = items.len();
-        let (slot, ticket) = Slot::new(count);
-        let request = Request { slot, items, done: 0, since: Instant::now() };
-        let is_first = count > 0 && self.queue.push(request)?;
-        Ok((ticket, is_first.then(|| Turn(self.clone()))))
+        Ok(self.submit(items)?.await)
     }
 
     /// [`Collector::run`] for one item.
@@ -336,15 +316,15 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Collector<I, O> {
     }
 }
 
-/// What becomes of items in the queue: their results, and whether the caller has to have their kind get its turn.
-type Enqueued<I, O> = (Ticket<O>, Option<Turn<I, O>>);
+/// A kind of work that is to get its turn. The threads live until then.
+struct Turn {
+    owner: Arc<Owner>,
+    kind: Arc<dyn Kind>,
+}
 
-/// A kind of work that is to get its turn, when this is dropped.
-struct Turn<I: Send + Sync + 'static, O: Send + 'static>(Collector<I, O>);
-
-impl<I: Send + Sync + 'static, O: Send + 'static> Drop for Turn<I, O> {
-    fn drop(&mut self) {
-        self.0.owner.0.join_turns(Arc::clone(&self.0.queue) as Arc<dyn Kind>);
+impl Errand for Turn {
+    fn run(&self) {
+        self.owner.shared.join_turns(Arc::clone(&self.kind));
     }
 }
 
@@ -411,6 +391,8 @@ type Execute<I, O> = Box<dyn Fn(&[I]) -> Vec<O> + Send + Sync>;
 struct Queue<I, O> {
     kind: &'static str,
     options: CollectorOptions,
+    /// Tells those whose results are there.
+    herald: Arc<Herald>,
     execute: Execute<I, O>,
     waiting: Mutex<Waiting<I, O>>,
     counters: Counters,
@@ -519,7 +501,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Queue<I, O> {
                         complete.push(Arc::clone(&part.slot));
                     }
                 }
-                wake_all(&complete);
+                self.herald.wake_all(waiting(&complete));
             }
             Err(_) if parts.len() == 1 => {
                 tracing::error!(kind = self.kind, "execution on the CPU pool panicked");
@@ -628,12 +610,15 @@ impl Shared {
 }
 
 /// Ends the threads when the last user of the pool is gone.
-struct Owner(Arc<Shared>);
+struct Owner {
+    shared: Arc<Shared>,
+    herald: Arc<Herald>,
+}
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        lock(&self.0.turns).closed = true;
-        self.0.work_waits.notify_all();
+        lock(&self.shared.turns).closed = true;
+        self.shared.work_waits.notify_all();
     }
 }
 

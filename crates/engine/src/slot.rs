@@ -1,9 +1,4 @@
-//! Where the results of one request gather, and how those who wait for them are woken.
-//!
-//! A batch completes many requests at once. To wake each of their tasks from the thread that executed the batch would cost a
-//! queue's lock and perhaps a system call apiece, and on a busy processor the first one woken would run before the others know:
-//! it would bring its next command alone, and batches would stay small. So one task is woken, and it wakes the others
-//! ([`wake_all`]) on its own thread, where that costs next to nothing.
+//! Where the results of one request gather.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,8 +18,6 @@ struct SlotState<O> {
     missing: usize,
     failed: bool,
     waker: Option<Waker>,
-    /// Whom the task that waits for this wakes when it is woken itself.
-    others: Vec<Waker>,
 }
 
 impl<O> Slot<O> {
@@ -37,7 +30,6 @@ impl<O> Slot<O> {
                 missing: count,
                 failed: false,
                 waker: None,
-                others: Vec::new(),
             }),
         });
         (Arc::clone(&slot), Ticket { slot })
@@ -75,27 +67,10 @@ impl<O> Slot<O> {
     }
 }
 
-/// Wakes all who wait for these slots: the first one, which wakes the others.
-pub(crate) fn wake_all<O>(slots: &[Arc<Slot<O>>]) {
-    let mut wakers = Vec::with_capacity(slots.len());
-    let mut first = None;
-    for slot in slots {
-        // Who has not asked for its results yet needs no waking.
-        if let Some(waker) = lock(&slot.state).waker.take() {
-            wakers.push(waker);
-            first = first.or(Some(slot));
-        }
-    }
-    let Some(first) = first else { return };
-    let mut others = wakers.split_off(1);
-    {
-        let mut state = lock(&first.state);
-        // Who has gone away since does not wake anybody: its end came before this lock, or comes after it and sees them.
-        if !first.is_abandoned() {
-            std::mem::swap(&mut state.others, &mut others);
-        }
-    }
-    wakers.into_iter().chain(others).for_each(Waker::wake);
+/// Those who wait for these slots, to be woken.
+pub(crate) fn waiting<O>(slots: &[Arc<Slot<O>>]) -> Vec<Waker> {
+    // Who has not asked for its results yet needs no waking.
+    slots.iter().filter_map(|slot| lock(&slot.state).waker.take()).collect()
 }
 
 /// The one who owes the only result of a request. Dropped without it, whoever waits learns that there will be none.
@@ -113,7 +88,7 @@ impl<T> Debt<T> {
         self.0.as_ref().is_none_or(|slot| slot.is_abandoned())
     }
 
-    /// Puts the result in its place. Nobody is woken yet: that is for [`wake_all`].
+    /// Puts the result in its place. Nobody is woken yet: that is for whoever takes up [`waiting`].
     pub(crate) fn put(mut self, result: T) -> Arc<Slot<T>> {
         let slot = self.0.take().expect("taken only here");
         slot.put(0, [result].into_iter());
@@ -122,7 +97,7 @@ impl<T> Debt<T> {
 
     /// Puts the result in its place, and wakes who waits.
     pub(crate) fn send(self, result: T) {
-        wake_all(&[self.put(result)]);
+        waiting(&[self.put(result)]).into_iter().for_each(Waker::wake);
     }
 }
 
@@ -154,13 +129,11 @@ impl<O> Ticket<O> {
             }
             return Poll::Pending;
         }
-        let others = std::mem::take(&mut state.others);
         let results = match state.failed {
             true => Err(NoResults),
             false => Ok(std::mem::take(&mut state.results)),
         };
         drop(state);
-        others.into_iter().for_each(Waker::wake);
         Poll::Ready(
             results.map(|results| {
                 results.into_iter().map(|result| result.expect("nothing is missing")).collect()
@@ -198,23 +171,12 @@ impl<O> Future for Ticket<O> {
 impl<O> Drop for Ticket<O> {
     fn drop(&mut self) {
         self.slot.abandon();
-        // Who was to be woken by this task is woken all the same.
-        let others = std::mem::take(&mut lock(&self.slot.state).others);
-        others.into_iter().for_each(Waker::wake);
     }
 }
 
 /// Nothing panics with one of these locks held, so a poisoned one is as good as any.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Lets everything go first that this thread's runtime has to do already: other tasks that are ready, and what has come over
-/// the network since. So that what they bring makes one batch with what the caller has brought. Returns at once when there is
-/// nothing.
-pub(crate) async fn end_of_turn() {
-    // Tokio wakes a task that gives way when its other tasks have run and its I/O was looked at.
-    tokio::task::yield_now().await;
 }
 
 #[cfg(test)]
@@ -235,19 +197,19 @@ mod tests {
 
     struct Waiter {
         slot: Arc<Slot<u32>>,
-        ticket: Option<Ticket<u32>>,
+        ticket: Ticket<u32>,
         count: Arc<Count>,
     }
 
     impl Waiter {
         fn new() -> Self {
             let (slot, ticket) = Slot::new(1);
-            Self { slot, ticket: Some(ticket), count: Arc::default() }
+            Self { slot, ticket, count: Arc::default() }
         }
 
         fn poll(&self) -> Poll<Result<Vec<u32>, NoResults>> {
             let waker = Waker::from(Arc::clone(&self.count));
-            self.ticket.as_ref().unwrap().poll_results(&mut Context::from_waker(&waker))
+            self.ticket.poll_results(&mut Context::from_waker(&waker))
         }
 
         fn woken(&self) -> usize {
@@ -255,62 +217,26 @@ mod tests {
         }
     }
 
-    fn waiting(count: usize) -> Vec<Waiter> {
-        let waiters: Vec<Waiter> = std::iter::repeat_with(Waiter::new).take(count).collect();
-        waiters.iter().for_each(|waiter| assert!(waiter.poll().is_pending()));
-        waiters
-    }
-
-    fn complete(waiters: &[Waiter]) {
+    #[test]
+    fn who_waits_is_to_be_woken_once() {
+        let waiters: Vec<Waiter> = std::iter::repeat_with(Waiter::new).take(3).collect();
+        assert!(waiters[1].poll().is_pending() && waiters[2].poll().is_pending());
         let slots: Vec<_> = waiters.iter().map(|waiter| Arc::clone(&waiter.slot)).collect();
         (0..).zip(&slots).for_each(|(number, slot)| assert!(slot.put(0, [number].into_iter())));
-        wake_all(&slots);
-    }
-
-    fn woken(waiters: &[Waiter]) -> Vec<usize> {
-        waiters.iter().map(Waiter::woken).collect()
-    }
-
-    #[test]
-    fn one_is_woken_and_wakes_the_others() {
-        let waiters = waiting(3);
-        complete(&waiters);
-        assert_eq!(woken(&waiters), [1, 0, 0]);
-        assert_eq!(waiters[0].poll(), Poll::Ready(Ok(vec![0])));
-        assert_eq!(woken(&waiters), [1, 1, 1]);
-        assert_eq!(waiters[2].poll(), Poll::Ready(Ok(vec![2])));
-    }
-
-    #[test]
-    fn who_goes_away_wakes_the_others_too() {
-        // After it was woken ...
-        let mut waiters = waiting(3);
-        complete(&waiters);
-        waiters[0].ticket = None;
-        assert_eq!(woken(&waiters), [1, 1, 1]);
-        // ... and before.
-        let mut waiters = waiting(3);
-        waiters[0].ticket = None;
-        complete(&waiters);
-        assert_eq!(woken(&waiters)[1..], [1, 1]);
-    }
-
-    #[test]
-    fn who_has_not_waited_yet_is_not_counted_on() {
-        let mut waiters = vec![Waiter::new()];
-        waiters.extend(waiting(2));
-        complete(&waiters);
-        assert_eq!(woken(&waiters), [0, 1, 0]);
-        assert_eq!(waiters[1].poll(), Poll::Ready(Ok(vec![1])));
-        assert_eq!(woken(&waiters), [0, 1, 1]);
-        assert_eq!(waiters[0].poll(), Poll::Ready(Ok(vec![0])));
+        waiting(&slots).into_iter().for_each(Waker::wake);
+        assert!(waiting(&slots).is_empty());
+        assert_eq!(waiters.iter().map(Waiter::woken).collect::<Vec<_>>(), [0, 1, 1]);
+        for (number, waiter) in (0..).zip(&waiters) {
+            assert_eq!(waiter.poll(), Poll::Ready(Ok(vec![number])));
+        }
     }
 
     #[test]
     fn a_failure_wakes_and_is_told() {
-        let waiters = waiting(1);
-        waiters[0].slot.fail();
-        assert_eq!((waiters[0].woken(), waiters[0].poll()), (1, Poll::Ready(Err(NoResults))));
+        let waiter = Waiter::new();
+        assert!(waiter.poll().is_pending());
+        waiter.slot.fail();
+        assert_eq!((waiter.woken(), waiter.poll()), (1, Poll::Ready(Err(NoResults))));
     }
 
     #[test]
@@ -347,7 +273,7 @@ mod tests {
                 }
                 scope.spawn(|| {
                     slots.iter().for_each(|slot| assert!(slot.put(0, [7].into_iter())));
-                    wake_all(&slots);
+                    waiting(&slots).into_iter().for_each(Waker::wake);
                 });
             });
         }

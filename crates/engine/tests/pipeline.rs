@@ -378,7 +378,7 @@ async fn concurrent_submissions_share_commits_and_lose_nothing() {
     assert_eq!(state(&store).0.iter().map(|(_, balance)| balance).sum::<u64>(), 500);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn who_comes_first_in_a_turn_and_goes_away_takes_no_command_along() {
     let store = Store::new(MemoryBackend::new());
     let lane = Lane::start(Arc::new(Toy), store.clone(), Arc::new(clock), LaneOptions::default());
@@ -395,6 +395,38 @@ async fn who_comes_first_in_a_turn_and_goes_away_takes_no_command_along() {
     // What was accepted is executed, whether anybody waits for it or not.
     lane.close();
     assert_eq!(state(&store).0.iter().map(|(_, balance)| balance).sum::<u64>(), 3);
+}
+
+/// A worker may have begun a command and do something else before it looks again, for which it needs the lane too.
+async fn a_command_that_rests_holds_nobody_up() {
+    let store = Store::new(MemoryBackend::new());
+    let lane = Lane::start(Arc::new(Toy), store.clone(), Arc::new(clock), LaneOptions::default());
+    let mut resting = Box::pin(lane.submit(Command::Fund { account: 1, amount: 1 }));
+    for amount in 2..50 {
+        std::future::poll_fn(|context| {
+            // It may be done by now.
+            let _ = resting.as_mut().poll(context);
+            std::task::Poll::Ready(())
+        })
+        .await;
+        let command = lane.submit(Command::Fund { account: 2, amount });
+        let answer = tokio::time::timeout(std::time::Duration::from_secs(60), command).await;
+        answer.unwrap().unwrap().unwrap();
+        resting = Box::pin(lane.submit(Command::Fund { account: 1, amount }));
+    }
+    drop(resting);
+    lane.close();
+    assert!(state(&store).0.contains(&(2, (2..50).sum())));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_command_that_rests_holds_nobody_up_on_a_runtime_with_threads() {
+    a_command_that_rests_holds_nobody_up().await;
+}
+
+#[tokio::test]
+async fn a_command_that_rests_holds_nobody_up_on_a_runtime_without() {
+    a_command_that_rests_holds_nobody_up().await;
 }
 
 #[tokio::test]

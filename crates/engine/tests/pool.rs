@@ -121,30 +121,33 @@ async fn an_idle_pool_executes_at_once() {
     assert_eq!(collector.run(Vec::new()).await, Ok(Vec::new()));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn what_one_turn_of_the_runtime_brings_is_one_batch() {
     let pool = CpuPool::new(1, 8);
     let (collector, told) = telling(&pool, OPTIONS);
-    let requests: Vec<_> = (0..8)
-        .map(|item| {
+    let begin = async move {
+        let request = |item| {
             let collector = collector.clone();
             tokio::spawn(async move {
                 // Long enough for a thread that was called to take what is there.
                 std::thread::sleep(Duration::from_millis(5));
                 collector.run_one(item).await
             })
-        })
-        .collect();
-    for (item, request) in (0..).zip(requests) {
+        };
+        (0..8).map(request).collect::<Vec<_>>()
+    };
+    for (item, request) in (0..).zip(tokio::spawn(begin).await.unwrap()) {
         assert_eq!(request.await.unwrap(), Ok(item * 2));
     }
-    assert_eq!(told.try_iter().collect::<Vec<_>>(), [(0..8).collect::<Vec<_>>()]);
+    let mut batches: Vec<_> = told.try_iter().collect();
+    batches.iter_mut().for_each(|batch| batch.sort_unstable());
+    assert_eq!(batches, [(0..8).collect::<Vec<_>>()]);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn who_comes_first_in_a_turn_and_goes_away_takes_nobody_along() {
     let pool = CpuPool::new(1, 8);
-    let (collector, told) = telling(&pool, OPTIONS);
+    let (collector, _told) = telling(&pool, OPTIONS);
     let mut first = Box::pin(collector.run_one(1));
     let mut second = Box::pin(collector.run_one(2));
     poll_fn(|context| {
@@ -155,7 +158,45 @@ async fn who_comes_first_in_a_turn_and_goes_away_takes_nobody_along() {
     drop(first);
     let answer = tokio::time::timeout(Duration::from_secs(60), second).await;
     assert_eq!(answer.unwrap(), Ok(4));
-    assert_eq!(told.try_iter().collect::<Vec<_>>(), [[2]], "nobody waits for the other");
+}
+
+/// Futures that were begun and are not polled: of others that come in the same turn, and of others in the same batch.
+async fn futures_that_rest_hold_nobody_up() {
+    let (pool, release) = held_pool().await;
+    let (collector, _told) = telling(&pool, OPTIONS);
+    let mut resting: Vec<_> = (0..4).map(|item| Box::pin(collector.run_one(item))).collect();
+    poll_fn(|context| {
+        resting.iter_mut().for_each(|future| assert!(future.as_mut().poll(context).is_pending()));
+        Poll::Ready(())
+    })
+    .await;
+    let others: Vec<_> = (4..8)
+        .map(|item| {
+            let collector = collector.clone();
+            tokio::spawn(async move { collector.run_one(item).await })
+        })
+        .collect();
+    while pool.queued() < 8 {
+        tokio::task::yield_now().await;
+    }
+    drop(release);
+    for (item, other) in (4..).zip(others) {
+        let answer = tokio::time::timeout(Duration::from_secs(60), other).await;
+        assert_eq!(answer.unwrap().unwrap(), Ok(item * 2));
+    }
+    for (item, future) in (0..).zip(resting) {
+        assert_eq!(future.await, Ok(item * 2));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn futures_that_rest_hold_nobody_up_on_a_runtime_with_threads() {
+    futures_that_rest_hold_nobody_up().await;
+}
+
+#[tokio::test]
+async fn futures_that_rest_hold_nobody_up_on_a_runtime_without() {
+    futures_that_rest_hold_nobody_up().await;
 }
 
 #[tokio::test]

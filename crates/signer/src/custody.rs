@@ -269,7 +269,7 @@ impl Custody {
         }
     }
 
-    /// Signs messages with an online key. They are in the queue when this returns; the future is to be awaited at once.
+    /// Signs messages with an online key. They are in the queue when this returns.
     ///
     /// # Errors
     /// When too much is waiting; the future also when no signer answers, or none has the key.
@@ -284,7 +284,7 @@ impl Custody {
             (Self::Here { works, .. }, SigningHandle::Here(key)) => {
                 let order = |message| HeldSign { key: Arc::clone(key), message };
                 let orders = messages.into_iter().map(order).collect();
-                ticket = Some(works.sign.begin(orders).map_err(busy)?);
+                ticket = Some(works.sign.submit(orders).map_err(busy)?);
             }
             (Self::Remote(client), SigningHandle::Remote(key)) => {
                 let item =
