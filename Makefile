@@ -65,6 +65,9 @@ timing-test: needs ## look for secrets in the time that operations with private 
 
 # The runs that docs/performance.md shows, in its order: name of the result, then the command.
 RESULTS ?= docs/results
+# The document whose tables are renewed, and the page with plots.
+PAGE ?= docs/performance.md
+PLOTS ?= docs/results.html
 BENCH_TIME ?= 10
 define BENCH_RUNS
 withdraw                 bench withdraw --rsa 2048 --duration $(BENCH_TIME)
@@ -139,8 +142,8 @@ bench-postgres: build ## the measurements of docs/performance.md on PostgreSQL: 
 bench-tables: # renews tables and plots from the results that are there
 	names=$$(awk -v dir=$(RESULTS)/ '{ print dir $$1 }' <<<"$$BENCH_RUNS"$$'\n'"$$BENCH_POSTGRES_RUNS"); \
 		dirs=$$(ls -dU $$names $(RESULTS)/postgres-partitions/* 2>/dev/null || true); \
-		$(BIN) bench table $(RESULTS)/limits $$dirs --into docs/performance.md; \
-		$(BIN) bench report $$dirs $(RESULTS)/limits -o docs/results.html
+		$(BIN) bench table $(RESULTS)/limits $$dirs --into $(PAGE); \
+		$(BIN) bench report $$dirs $(RESULTS)/limits -o $(PLOTS)
 
 fmt: ## format the code
 	$(CARGO) fmt --all
