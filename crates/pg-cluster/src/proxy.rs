@@ -236,9 +236,18 @@ struct Link {
 }
 
 impl Link {
-    fn note_cut(&self) {
-        lock(&self.shared.state).cuts += 1;
+    /// Ends the client's side and counts it, as one: whoever is cut off and asks finds that counted already.
+    fn cut(&self, client: &TcpStream) {
+        let mut state = lock(&self.shared.state);
+        end(client);
+        state.cuts += 1;
+        drop(state);
         self.shared.changed.notify_all();
+    }
+
+    /// The transaction that was to be cut has ended before its moment, which does not come in another either.
+    fn disarm(&self) {
+        *lock(&self.armed) = None;
     }
 
     /// From the client to the server, message by message. Returns when the connection has been cut or has ended.
@@ -291,21 +300,18 @@ impl Link {
                         Some(self.rest(client, &mut reader, (message[passes..].to_vec(), bytes), is_last)?)
                     }
                 };
-                end(client);
-                self.note_cut();
+                self.cut(client);
                 return match late {
                     None => Ok(()),
                     Some(late) => self.deliver_late(&late, server),
                 };
             }
             if is_last && plan.moment == Moment::CommitSeen {
-                end(client);
-                self.note_cut();
+                self.cut(client);
                 return Ok(());
             }
             if is_last && matches!(plan.moment, Moment::MessagesToServer(_) | Moment::BytesToServer(_)) {
-                // The transaction was shorter: the moment does not come in it. Not in another either.
-                *lock(&self.armed) = None;
+                self.disarm();
             }
         }
     }
@@ -370,15 +376,17 @@ impl Link {
                     Moment::BytesFromServer(count) => message.len().min(count.saturating_sub(bytes_sent)),
                     _ => message.len(),
                 };
-                client.write_all(&message[..passes])?;
                 (messages_sent, bytes_sent) = (messages_sent + 1, bytes_sent + passes);
-                if passes < message.len() {
-                    self.note_cut();
-                    return Ok(());
+                if passes == message.len() && message[..] == [b'Z', 0, 0, 0, 5, b'I'] {
+                    // Ready for queries, outside a transaction. Before the client learns of it: it may begin the next
+                    // transaction at once, which another plan is for, and whose messages are counted anew.
+                    self.disarm();
+                    (messages_sent, bytes_sent) = (0, 0);
                 }
-                // Ready for queries, outside a transaction: it was shorter, and the moment does not come.
-                if message[..] == [b'Z', 0, 0, 0, 5, b'I'] {
-                    *lock(&self.armed) = None;
+                client.write_all(&message[..passes])?;
+                if passes < message.len() {
+                    self.cut(client);
+                    return Ok(());
                 }
             }
         }

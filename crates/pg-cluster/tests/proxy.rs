@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Command, Output, Stdio};
 
 use batzen_pg_cluster::{Moment, Proxy, Rest, fresh_database, shared};
@@ -112,4 +113,46 @@ fn a_server_that_is_away_refuses() {
     assert!(fixture.proxy.take_back());
     assert!(fixture.transaction().status.success());
     assert_eq!(fixture.rows(), 4);
+}
+
+/// A server of one connection that answers every message at once, in a transaction or outside of one.
+fn quick_server(listener: &TcpListener) {
+    let (mut client, _) = listener.accept().unwrap();
+    client.set_nodelay(true).unwrap();
+    let mut start = [0; 8];
+    client.read_exact(&mut start).unwrap();
+    let mut message = [0; 5];
+    while client.read_exact(&mut message).is_ok() {
+        let mut text = vec![0; usize::from(message[4]) - 4];
+        client.read_exact(&mut text).unwrap();
+        let state = if text == b"BEGIN\0" { b'T' } else { b'I' };
+        // Whose connection is cut gets no answer.
+        let _ = client.write_all(&[b'Z', 0, 0, 0, 5, state]);
+    }
+}
+
+#[test]
+fn a_plan_is_for_the_next_transaction_however_soon_that_begins() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let proxy = Proxy::start(listener.local_addr().unwrap().port()).unwrap();
+    let server = std::thread::spawn(move || quick_server(&listener));
+    let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).unwrap();
+    client.set_nodelay(true).unwrap();
+    client.write_all(&[0, 0, 0, 8, 0, 3, 0, 0]).unwrap();
+    let mut say = |text: &[u8]| {
+        let length = u8::try_from(text.len() + 4).unwrap();
+        client.write_all(&[&[b'Q', 0, 0, 0, length], text].concat()).unwrap();
+        let mut answer = [0; 6];
+        client.read_exact(&mut answer).is_ok()
+    };
+    for transaction in 0..3000 {
+        proxy.cut(Moment::MessagesFromServer(5), Rest::Lost);
+        assert!(say(b"BEGIN\0") && say(b"COMMIT\0"), "{transaction} has two answers and is not cut");
+        assert!(!proxy.take_back(), "{transaction} is the one that the plan was for");
+    }
+    proxy.cut(Moment::CommitSeen, Rest::Lost);
+    assert!(say(b"BEGIN\0") && !say(b"COMMIT\0"));
+    assert_eq!(proxy.cuts(), 1, "whoever was cut off finds that counted");
+    drop(proxy);
+    server.join().unwrap();
 }
