@@ -9,6 +9,8 @@ pub(crate) mod curve;
 pub(crate) mod hkdf;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod rsa;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod testing;
 
 use std::hint::black_box;
 #[cfg(target_arch = "x86_64")]
