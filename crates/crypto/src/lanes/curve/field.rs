@@ -11,11 +11,14 @@
 //! | [`Wide`], any | below 2^63: what [`Wide::carry`] takes | sums of up to four products; [`Wide::sub`] adds 2^61 |
 //!
 //! So sums and differences are taken of products before their carry, which costs nothing extra. In builds with debug
-//! assertions every operation checks the bounds of what it takes and gives.
+//! assertions every operation checks the bounds of what it takes and gives; the arithmetic of the bounds themselves is
+//! checked by the compiler, below.
 //!
 //! The bound of a product: a column k < 5 of the result collects Σ lo(a_i·b_j) + 2·hi(a_i·b_j) with weight 1 for
 //! i + j = k (k − 1 for hi) and 19 for five columns higher. Limbs below 2^52 make lo and hi smaller than 2^52; the
 //! worst column is 0 with one lo of weight 1, four of weight 19, and five hi of weight 2·19: 267·2^52 < 2^60.1.
+//!
+//! The largest sum anywhere is F of a doubling ([`super::point`]), 2·Z² + X² − Y²: three products and 2^61, below 2^62.5.
 
 #[cfg(test)]
 mod tests;
@@ -34,6 +37,31 @@ const RADIX_BITS: u32 = 51;
 const LIMB_MASK: i64 = (1 << RADIX_BITS) - 1;
 /// What tight limbs are below: a carry out of 63 bits has 12 bits, times 19 less than 17.
 const TIGHT: u64 = (1 << 51) + (1 << 17);
+/// What the limbs of factors are below.
+const FACTOR: u64 = 1 << 52;
+/// What the limbs of a product are below: a little more than 2^60.1.
+const PRODUCT: u64 = 0x12 << 56;
+/// What limbs are below before a carry.
+const WIDE: u64 = 1 << 63;
+/// p in limbs: the lowest, and each of the others.
+const P: [i64; 2] = [LIMB_MASK - 18, LIMB_MASK];
+/// 2^10·p in limbs, what a difference adds to stay positive.
+const BIAS: [i64; 2] = [P[0] << 10, P[1] << 10];
+/// What the limbs are below that may be subtracted.
+const SUBTRAHEND: u64 = BIAS[0].cast_unsigned();
+
+const _: () = {
+    // Column 0 of a product, as explained above, of the largest halves.
+    assert!(267 * (FACTOR - 1) < PRODUCT);
+    // The largest sum: three products and what a difference adds.
+    assert!(3 * (PRODUCT - 1) + BIAS[1].cast_unsigned() < WIDE);
+    // A product may be subtracted, also when a doubled tight element or a small multiple was added.
+    assert!(PRODUCT + (1 << 53) < SUBTRAHEND);
+    // A carry is tight.
+    assert!(LIMB_MASK.cast_unsigned() + 19 * ((WIDE - 1) >> RADIX_BITS) < TIGHT);
+    // A tight limb is never above that of 2p: elements are below 2p, and negating does not wrap. The result is a factor.
+    assert!(TIGHT <= 2 * P[0].cast_unsigned() && 2 * P[1].cast_unsigned() < FACTOR && TIGHT < FACTOR);
+};
 
 /// Eight field elements; see the module for the sizes of limbs.
 #[derive(Clone, Copy)]
@@ -112,7 +140,9 @@ impl Fe {
         let mask = _mm512_set1_epi64(LIMB_MASK);
         let mut limbs = self.0;
         check(&limbs, TIGHT);
-        // The quotient by p is that of (value + 19) by 2^255: 0 or 1.
+        // The quotient by p is that of (value + 19) by 2^255, 0 or 1: value + 19 reaches 2^255 exactly from p on, and is
+        // below 2^256 since tight elements are below 2p. So the carry out of the highest limb below is the quotient, and
+        // dropping it subtracts p together with the 19.
         let mut quotient = _mm512_set1_epi64(19);
         for limb in &limbs {
             quotient = _mm512_srli_epi64::<RADIX_BITS>(_mm512_add_epi64(*limb, quotient));
@@ -176,8 +206,7 @@ impl Fe {
     pub(super) fn negate(&self, mask: __mmask8) -> Self {
         check(&self.0, TIGHT);
         // 2p, so that no limb can go below zero.
-        let low = _mm512_set1_epi64(2 * (LIMB_MASK - 18));
-        let high = _mm512_set1_epi64(2 * LIMB_MASK);
+        let (low, high) = (_mm512_set1_epi64(2 * P[0]), _mm512_set1_epi64(2 * P[1]));
         let mut limbs = self.0;
         limbs[0] = _mm512_mask_sub_epi64(limbs[0], mask, low, limbs[0]);
         for limb in &mut limbs[1..] {
@@ -198,8 +227,8 @@ impl Fe {
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn mul_wide(&self, other: &Self) -> Wide {
         let (a, b) = (&self.0, &other.0);
-        check(a, 1 << 52);
-        check(b, 1 << 52);
+        check(a, FACTOR);
+        check(b, FACTOR);
         // The low half of the product a_i·b_j goes to column i + j, the high half to the next one, twice: its weight is
         // 2^52, and columns are 2^51 apart.
         let mut columns = [_mm512_setzero_si512(); 10];
@@ -224,7 +253,7 @@ impl Fe {
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn square_wide(&self) -> Wide {
         let a = &self.0;
-        check(a, 1 << 52);
+        check(a, FACTOR);
         let zero = _mm512_setzero_si512();
         // A doubled limb would have 53 bits, so that columns are doubled instead: once for high halves, once for
         // products of two different limbs.
@@ -261,7 +290,7 @@ impl Fe {
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn mul_small(&self, factor: u32) -> Wide {
-        check(&self.0, 1 << 52);
+        check(&self.0, FACTOR);
         let factor = _mm512_set1_epi64(i64::from(factor));
         let zero = _mm512_setzero_si512();
         let (mut limbs, mut high) = ([zero; 5], [zero; 5]);
@@ -271,6 +300,7 @@ impl Fe {
             // Its weight is 2^52, and limbs are 2^51 apart.
             high[i] = _mm512_add_epi64(high[i], high[i]);
         }
+        // A high half has as many bits as the factor, 32, and times 2·19 no more than 38.
         limbs[0] = _mm512_madd52lo_epu64(limbs[0], high[4], _mm512_set1_epi64(19));
         for i in 1..5 {
             limbs[i] = _mm512_add_epi64(limbs[i], high[i - 1]);
@@ -304,7 +334,7 @@ impl Wide {
         for k in 0..5 {
             limbs[k] = _mm512_add_epi64(columns[k], _mm512_mullo_epi64(columns[k + 5], nineteen));
         }
-        check(&limbs, 0x12 << 56);
+        check(&limbs, PRODUCT);
         Self(limbs)
     }
 
@@ -316,7 +346,7 @@ impl Wide {
         for i in 0..5 {
             limbs[i] = _mm512_add_epi64(limbs[i], other.0[i]);
         }
-        check(&limbs, 1 << 63);
+        check(&limbs, WIDE);
         Self(limbs)
     }
 
@@ -324,16 +354,14 @@ impl Wide {
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn sub(&self, other: &Self) -> Self {
-        // 2^10·p.
-        let low = _mm512_set1_epi64((LIMB_MASK - 18) << 10);
-        let high = _mm512_set1_epi64(LIMB_MASK << 10);
-        check(&other.0, (LIMB_MASK.cast_unsigned() - 18) << 10);
+        let (low, high) = (_mm512_set1_epi64(BIAS[0]), _mm512_set1_epi64(BIAS[1]));
+        check(&other.0, SUBTRAHEND);
         let mut limbs = self.0;
         for i in 0..5 {
             let bias = if i == 0 { low } else { high };
             limbs[i] = _mm512_sub_epi64(_mm512_add_epi64(limbs[i], bias), other.0[i]);
         }
-        check(&limbs, 1 << 63);
+        check(&limbs, WIDE);
         Self(limbs)
     }
 
@@ -349,7 +377,7 @@ impl Wide {
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn carry(&self) -> Fe {
-        check(&self.0, 1 << 63);
+        check(&self.0, WIDE);
         let mask = _mm512_set1_epi64(LIMB_MASK);
         let mut limbs = self.0;
         let mut carries = self.0;

@@ -191,9 +191,12 @@ pub(crate) fn sha512_each(messages: &[[&[u8]; 3]], is_secret: bool) -> Vec<[u8; 
         let padded = from_fn(|lane| buffers[lane].as_slice());
         // SAFETY: the processor has the instructions, see the assertion.
         #[allow(unsafe_code)]
-        let hashed = unsafe { sha512::sha512_padded(&padded) };
+        let mut hashed = unsafe { sha512::sha512_padded(&padded) };
         for (parts, hash) in chunk.iter().zip(&hashed) {
             hashes.push(if is_long(parts) { *sha512_secret(parts) } else { *hash });
+        }
+        if is_secret {
+            wipe(hashed.as_flattened_mut());
         }
     }
     if is_secret {
@@ -405,13 +408,14 @@ fn base_points(scalars: &[[u8; 32]]) -> [Projective; GROUPS] {
     results
 }
 
-/// The four little endian words of each lane as bytes, of as many lanes as there is room for.
+/// The four little endian words of each lane as bytes, of as many lanes as there is room for. They may be secret.
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 fn write_words(words: &[__m512i; 4], out: &mut [[u8; 32]]) {
-    let words = words.map(|word| vector::store(word));
+    let mut words = words.map(|word| vector::store(word));
     for (lane, out) in out.iter_mut().enumerate() {
         for (bytes, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(&words) {
             *bytes = word[lane].to_le_bytes();
         }
     }
+    wipe(words.as_flattened_mut());
 }

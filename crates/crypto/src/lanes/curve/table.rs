@@ -46,9 +46,17 @@ impl<const BITS: u32> Digits<BITS> {
     };
 
     /// Of little endian integers below 2^253.
+    ///
+    /// The halves together are less than the highest window's unit 2^t, so that nothing is carried out of four words, and
+    /// the highest digit is at most 2^(253 − t).
     pub(super) fn new(integers: &[[u8; 32]; 8]) -> Self {
+        const {
+            let unit = BITS * (Self::WINDOWS - 1);
+            assert!(1u64 << (253 - unit) <= 1 << (BITS - 1), "tables end at half a window");
+        }
         let mut words = [[0; 8]; 5];
         for (lane, integer) in integers.iter().enumerate() {
+            assert!(integer[31] < 1 << 5, "integers below 2^253");
             let mut carry = false;
             for (i, bytes) in integer.as_chunks::<8>().0.iter().enumerate() {
                 let (sum, over) = u64::from_le_bytes(*bytes).overflowing_add(Self::BIAS[i]);

@@ -1,10 +1,11 @@
 //! Against the library, at the edges and at random.
 
 use curve25519_dalek::{EdwardsPoint, Scalar};
+use num_bigint::{BigInt, BigUint, Sign};
 
 use super::*;
 use crate::hash::sha512;
-use crate::lanes::testing::Rng;
+use crate::lanes::testing::{Rng, on_lanes};
 
 #[test]
 fn hashes_are_those_of_the_library() {
@@ -186,4 +187,128 @@ fn strings_that_are_no_points_disturb_nobody() {
         check_equations(&equations, &mut verdicts);
         assert_eq!(verdicts, expected.iter().map(Option::is_some).collect::<Vec<_>>());
     }
+}
+
+/// Digits make up their integer again, at the edges too, and never point behind the end of a table.
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+fn digits<const BITS: u32>(integers: &[[u8; 32]]) {
+    let half = 1i64 << (BITS - 1);
+    for integers in integers.as_chunks::<8>().0 {
+        let digits = Digits::<BITS>::new(integers);
+        let mut sums = [BigInt::ZERO; LANES];
+        for window in (0..Digits::<BITS>::WINDOWS).rev() {
+            let found = vector::store(digits.get(window)).map(u64::cast_signed);
+            for (sum, digit) in sums.iter_mut().zip(found) {
+                let is_highest = window + 1 == Digits::<BITS>::WINDOWS;
+                assert!(if is_highest {
+                    (0..=half).contains(&digit)
+                } else {
+                    (-half..half).contains(&digit)
+                });
+                *sum = (&*sum << BITS) + digit;
+            }
+        }
+        for (sum, integer) in sums.into_iter().zip(integers) {
+            assert_eq!(sum, BigInt::from_bytes_le(Sign::Plus, integer));
+        }
+    }
+}
+
+#[test]
+fn digits_make_up_their_integers() {
+    fn integers() -> Vec<[u8; 32]> {
+        let mut rng = Rng::new(9);
+        let bound = BigUint::from(1u8) << 253;
+        let mut integers = vec![BigUint::ZERO, &bound - 1u8];
+        for bits in [5, 8, 10] {
+            // All digits are at an edge, or next to it.
+            for digit in
+                [1u64, (1 << (bits - 1)) - 1, 1 << (bits - 1), (1 << (bits - 1)) + 1, (1 << bits) - 1]
+            {
+                let all = (0..253 / bits).fold(BigUint::ZERO, |sum, _| (sum << bits) + digit);
+                integers.extend([all.clone(), &bound - 1u8 - all]);
+            }
+        }
+        integers.extend((0..253).flat_map(|bit| {
+            let power = BigUint::from(1u8) << bit;
+            [&power - 1u8, power]
+        }));
+        while integers.len() < 1000 {
+            integers.push(BigUint::from_bytes_le(&rng.bytes::<32>()) >> 3);
+        }
+        let bytes = |integer: BigUint| {
+            let mut bytes = integer.to_bytes_le();
+            bytes.resize(32, 0);
+            bytes.try_into().expect("below 2^253")
+        };
+        integers.into_iter().map(bytes).collect()
+    }
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+    fn all() {
+        let integers = integers();
+        digits::<KEY_BITS>(&integers);
+        digits::<QUARTER_BITS>(&integers);
+        digits::<BASE_BITS>(&integers);
+    }
+    on_lanes(all);
+}
+
+#[test]
+#[should_panic(expected = "integers below 2^253")]
+fn larger_integers_have_no_digits() {
+    let mut integers = [[0; 32]; LANES];
+    integers[3][31] = 1 << 5;
+    let _ = Digits::<KEY_BITS>::new(&integers);
+}
+
+/// Encodings around 0 and p with both signs, of small order, of any points and of none: points, or none, like those of the
+/// library, which takes encodings that are not canonical, too.
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+fn encodings() {
+    let mut rng = Rng::new(10);
+    let mut all: Vec<[u8; 32]> = Vec::new();
+    for low in 0..=u8::MAX {
+        for (middle, high) in [(0, 0), (0, 0x80), (0xff, 0x7f), (0xff, 0xff)] {
+            let mut encoding = [middle; 32];
+            (encoding[0], encoding[31]) = (low, high);
+            all.push(encoding);
+        }
+    }
+    for point in curve25519_dalek::constants::EIGHT_TORSION {
+        for sign in [0, 0x80] {
+            let mut encoding = point.compress().to_bytes();
+            encoding[31] ^= sign;
+            all.push(encoding);
+        }
+    }
+    while all.len() < 1800 {
+        all.push(rng.bytes());
+    }
+    // Neighbours in every lane, in one group and in two.
+    let mut points = 0;
+    for start in 0..all.len() {
+        let strings: [[u8; 32]; 2 * LANES] = from_fn(|i| all[(start + i * 41) % all.len()]);
+        let words = [&strings[..LANES], &strings[LANES..]].map(|strings| words_of(strings.iter()));
+        let both = decompress(&words);
+        let [first] = decompress(&[words[0]]);
+        for (group, (x, y, exist)) in [both[0], both[1], first].into_iter().enumerate() {
+            let mut encodings = [[0; 32]; LANES];
+            write_words(&point::encode(&x.canonical(), &y.canonical()), &mut encodings);
+            for lane in 0..LANES {
+                let string = strings[group % 2 * LANES + lane];
+                let point = curve25519_dalek::edwards::CompressedEdwardsY(string).decompress();
+                assert_eq!(exist >> lane & 1 == 1, point.is_some());
+                if let Some(point) = point {
+                    assert_eq!(encodings[lane], point.compress().to_bytes());
+                    points += 1;
+                }
+            }
+        }
+    }
+    assert!(points > all.len() * 3, "more than an eighth are points");
+}
+
+#[test]
+fn encodings_are_points_like_those_of_the_library() {
+    on_lanes(encodings);
 }

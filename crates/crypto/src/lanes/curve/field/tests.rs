@@ -120,6 +120,49 @@ fn products_and_sums_are_those_of_integers() {
     on_lanes(arithmetic);
 }
 
+/// Sums before their carry, with limbs up to the last that is allowed.
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
+fn sums() {
+    let mut rng = Rng::new(8);
+    let minuends = samples(WIDE - BIAS[1].cast_unsigned(), &mut rng);
+    let subtrahends = samples(SUBTRAHEND, &mut rng);
+    let halves = samples(WIDE / 2, &mut rng);
+    for shift in 0..25 {
+        let mut subtrahends = subtrahends.clone();
+        subtrahends.rotate_left(shift * 13);
+        let mut others = halves.clone();
+        others.rotate_left(shift * 11);
+        for (a, b) in eights(&minuends).zip(eights(&subtrahends)) {
+            let difference = scatter(&Wide(gather(&a).0).sub(&Wide(gather(&b).0)).carry());
+            for lane in 0..8 {
+                assert!(difference[lane].iter().all(|&limb| limb < TIGHT));
+                assert_eq!((value(&difference[lane]) + value(&b[lane])) % p(), value(&a[lane]) % p());
+            }
+        }
+        for (a, b) in eights(&halves).zip(eights(&others)) {
+            let (a_wide, b_wide) = (Wide(gather(&a).0), Wide(gather(&b).0));
+            let (sum, double) = (scatter(&a_wide.add(&b_wide).carry()), scatter(&a_wide.double().carry()));
+            for lane in 0..8 {
+                assert!(sum[lane].iter().chain(&double[lane]).all(|&limb| limb < TIGHT));
+                assert_eq!(value(&sum[lane]) % p(), (value(&a[lane]) + value(&b[lane])) % p());
+                assert_eq!(value(&double[lane]) % p(), value(&a[lane]) * 2u8 % p());
+            }
+        }
+    }
+    for lanes in eights(&samples(WIDE, &mut rng)) {
+        let carried = scatter(&Wide(gather(&lanes).0).carry());
+        for (carried, limbs) in carried.iter().zip(&lanes) {
+            assert!(carried.iter().all(|&limb| limb < TIGHT));
+            assert_eq!(value(carried) % p(), value(limbs) % p());
+        }
+    }
+}
+
+#[test]
+fn sums_may_reach_their_bounds() {
+    on_lanes(sums);
+}
+
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 fn representatives() {
     let mut rng = Rng::new(2);
