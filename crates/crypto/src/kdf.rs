@@ -321,4 +321,43 @@ mod tests {
             }
         }
     }
+
+    /// Integers that begin with the first value itself, which the lanes cannot tell from it, beside others.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn lanes_leave_what_they_cannot_decide() {
+        use crate::lanes::hkdf::{HASHES, Salt, expand_below_each, extract_each};
+
+        if !crate::lanes::ifma() {
+            return;
+        }
+        let salt = Salt::new(b"salt");
+        for (round, bytes) in (0..24u8).zip([32, 64, 128, 384].into_iter().cycle()) {
+            let ikms: Vec<_> = (0..HASHES).map(|lane| [lane as u8, round]).collect();
+            let (mut integers, mut expected) = (Vec::new(), 0u16);
+            for (lane, ikm) in ikms.iter().enumerate() {
+                let mut n = vec![[0x00, 0xff][usize::from(round & 1)]; bytes];
+                kdf(&mut n[..32], b"salt", ikm, &[b"context", &[0, 0]]);
+                // Values have as many bits as the integer: one without its highest would be masked.
+                let is_like = (lane + usize::from(round)).is_multiple_of(3) && n[0] & 0x80 != 0;
+                n[0] |= 0x80;
+                if is_like {
+                    expected |= 1 << lane;
+                } else {
+                    n[31] ^= 1 << (lane % 8);
+                }
+                integers.push(n);
+            }
+            assert_ne!(expected, 0, "some are alike");
+            let moduli: Vec<&[u8]> = integers.iter().map(Vec::as_slice).collect();
+            let prks = extract_each(ikms.iter().map(|ikm| (&salt, &ikm[..])));
+            let mut out = vec![0; HASHES * bytes];
+            assert_eq!(expand_below_each(&prks.0, &moduli, b"context", &mut out), expected);
+            for (lane, ((found, ikm), n)) in out.chunks(bytes).zip(&ikms).zip(&moduli).enumerate() {
+                if expected >> lane & 1 == 0 {
+                    assert_eq!(found, kdf_mod(n, b"salt", ikm, b"context"));
+                }
+            }
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Key derivation side by side: HKDF that extracts with HMAC-SHA-512, eight at once, and expands with HMAC-SHA-256
 //! (FIPS 180-4), sixteen 32-bit lanes in a register. No instruction and no address depends on what is derived, but for
-//! how often a value is too large, as with the library.
+//! how often a value is too large, and whether its first 32 bits are those of the integer that it must be below, as with
+//! the library.
 
 #![allow(unsafe_code)]
 
@@ -8,6 +9,7 @@ use std::arch::x86_64::{
     __m512i, _mm512_add_epi32, _mm512_load_si512, _mm512_or_si512, _mm512_ror_epi32, _mm512_set1_epi32,
     _mm512_setzero_si512, _mm512_srli_epi32, _mm512_store_si512, _mm512_ternarylogic_epi32, _mm512_xor_si512,
 };
+use std::hint::black_box;
 
 use super::curve::sha512_each;
 use super::{Wiped, wipe};
@@ -130,7 +132,16 @@ fn compress(state: &State, block: &[__m512i; 16]) -> State {
     next
 }
 
-/// Sixteen HMAC-SHA-256 keys of 64 bytes: the states after the first block of the inner and the outer hash.
+/// Overwrites secrets in vectors, as [`wipe`] does it elsewhere.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn wipe_vectors(vectors: &mut [__m512i]) {
+    vectors.fill(_mm512_setzero_si512());
+    black_box(vectors);
+}
+
+/// Sixteen HMAC-SHA-256 keys of 64 bytes: the states after the first block of the inner and the outer hash. As good as the
+/// keys themselves: wipe them.
 struct Hmac {
     inner: State,
     outer: State,
@@ -156,10 +167,18 @@ impl Hmac {
                 *word = _mm512_xor_si512(load(key), same(pad));
             }
             *state = compress(&initial, &block);
+            wipe_vectors(&mut block);
         }
         wipe(&mut words);
         let [inner, outer] = states;
+        wipe_vectors(states.as_flattened_mut());
         Self { inner, outer }
+    }
+
+    #[target_feature(enable = "avx512f")]
+    fn wipe(&mut self) {
+        wipe_vectors(&mut self.inner);
+        wipe_vectors(&mut self.outer);
     }
 
     /// The authenticators of `front`, if there is one, then the tails.
@@ -185,11 +204,15 @@ impl Hmac {
         if blocks == 2 {
             digest = compress(&digest, &message[1]);
         }
+        wipe_vectors(message.as_flattened_mut());
         let mut block = [_mm512_setzero_si512(); 16];
         block[..8].copy_from_slice(&digest);
         block[8] = same(0x8000_0000);
         block[15] = same(8 * (64 + OUTPUT_BYTES) as u32);
-        compress(&self.outer, &block)
+        let authenticators = compress(&self.outer, &block);
+        wipe_vectors(&mut digest);
+        wipe_vectors(&mut block);
+        authenticators
     }
 }
 
@@ -269,7 +292,7 @@ pub(crate) fn expand_each<const N: usize>(prks: &[[u8; 64]], infos: &[&[u8]]) ->
 
 #[target_feature(enable = "avx512f")]
 fn expand<const N: usize>(prks: &[[u8; 64]], tails: &Tails, out: &mut [[u8; N]]) {
-    let hmac = Hmac::new(&lanes_of(&prks.iter().collect::<Vec<_>>()));
+    let mut hmac = Hmac::new(&lanes_of(&prks.iter().collect::<Vec<_>>()));
     let mut block: Option<State> = None;
     for index in 0..N.div_ceil(OUTPUT_BYTES) {
         let number = u8::try_from(index + 1).expect("at most 255 blocks");
@@ -284,6 +307,10 @@ fn expand<const N: usize>(prks: &[[u8; 64]], tails: &Tails, out: &mut [[u8; N]])
         wipe(&mut values);
         block = Some(next);
     }
+    if let Some(block) = &mut block {
+        wipe_vectors(block);
+    }
+    hmac.wipe();
 }
 
 /// For each of one to sixteen pseudorandom keys the first derived value below an integer, as
@@ -311,7 +338,7 @@ pub(crate) fn expand_below_each(
 fn expand_below(prks: &[[u8; 64]], integers: &[&[u8]], context: &[u8], out: &mut [u8]) -> u16 {
     let size = integers[0].len();
     let masks: Vec<u32> = integers.iter().map(|n| u32::MAX >> n[0].leading_zeros()).collect();
-    let hmac = Hmac::new(&lanes_of(&prks.iter().collect::<Vec<_>>()));
+    let mut hmac = Hmac::new(&lanes_of(&prks.iter().collect::<Vec<_>>()));
 
     // The first blocks, again for those that come out too large, until there is one for each.
     let mut tries = [0u16; HASHES];
@@ -361,6 +388,8 @@ fn expand_below(prks: &[[u8; 64]], integers: &[&[u8]], context: &[u8], out: &mut
         }
         wipe(&mut values);
     }
+    wipe_vectors(&mut block);
+    hmac.wipe();
     for (out, n) in out.chunks_exact_mut(size).zip(integers) {
         out[0] &= u8::MAX >> n[0].leading_zeros();
     }
