@@ -6,6 +6,8 @@
 mod blind;
 mod block;
 mod modular;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Mutex;
 
@@ -55,11 +57,14 @@ impl Size {
         self.bits() as usize / 2
     }
 
-    /// Limbs of numbers below the modulus, with the spare bits of their highest limb and some more.
+    /// Limbs of numbers below the modulus, with the spare bits of their highest limb and some more: eight for each 512 bits.
     const fn limbs(self) -> usize {
         self.bits() as usize / 512 * BLOCK_LIMBS
     }
 }
+
+// R is at least eight bits longer than modulus and primes, as `modular` needs it.
+const _: () = assert!(BLOCK_LIMBS * LIMB_BITS >= 512 + 8);
 
 /// An odd number prepared for Montgomery arithmetic, in 52-bit limbs, least significant first.
 struct Odd {
@@ -272,9 +277,11 @@ fn scatter(number: &mut [Block], lane: usize, bytes: &[u8]) {
         pair[3..].copy_from_slice(chunk);
         put(u128::from_be_bytes(pair));
     }
-    let mut pair = [0; 16];
-    pair[16 - rest.len()..].copy_from_slice(rest);
-    put(u128::from_be_bytes(pair));
+    if !rest.is_empty() {
+        let mut pair = [0; 16];
+        pair[16 - rest.len()..].copy_from_slice(rest);
+        put(u128::from_be_bytes(pair));
+    }
     for limb in limbs {
         limb.0[lane] = 0;
     }
@@ -464,14 +471,15 @@ impl<const H: usize> Exponentiation<H> {
         for (index, word) in self.digits.iter_mut().enumerate() {
             word.0 = primes.map(|prime| u64::from(prime.digits[index]));
         }
-        // value/R, times R³/R.
+        // value/R, times R³/R. The value is below 2·p·q, and 2·q far below R, so that value/R is below 2p.
         divide_by_r(&mut self.power, value, &self.modulus, &mut self.scratch);
         let r_squared = &self.modulus.r_squared;
         multiply(factor, r_squared, r_squared, &self.modulus, &mut self.scratch);
         multiply_by(&mut self.power, factor, &self.modulus, &mut self.scratch);
     }
 
-    /// Takes the power out of Montgomery form, below the modulus.
+    /// Takes the power out of Montgomery form, below the modulus: the power is below R, so that dividing it by R gives at
+    /// most the modulus itself.
     #[target_feature(enable = "avx512f,avx512ifma")]
     fn finish(&mut self, factor: &mut Number<H>) {
         *factor = self.power;
@@ -519,7 +527,8 @@ fn private_in_lanes<const H: usize, const F: usize>(
     p.finish(factor);
     q.finish(factor);
 
-    // Garner's recombination: q · ((at p − at q) / q modulo p) + at q. The power at q is below q, and so below 2p.
+    // Garner's recombination: q · ((at p − at q) / q modulo p) + at q. The power at q is below q, and so below 2p; their
+    // difference is below 3p, and times R² below 3p² < R·p. In the end the quotient is at most p − 1, and the sum below p·q.
     subtract(&mut p.power, &q.power, &p.modulus.n);
     multiply_by(&mut p.power, &p.modulus.r_squared, &p.modulus, scratch);
     interleave(factor, lanes.map(|item| item.key.q_inverse.as_slice()));

@@ -1,7 +1,11 @@
 //! Modular arithmetic in eight lanes, each with a modulus of its own: almost-Montgomery multiplication.
 //!
 //! Numbers of M blocks are below 2n, n being odd and at least eight bits shorter than R = 2^(520·M). A Montgomery
-//! product a·b/R of such numbers is below 2n again, (4n² + R·n)/R < 2n, so nothing is ever subtracted in between.
+//! product a·b/R of such numbers is below 2n again, (4n² + R·n)/R < 2n, so nothing is ever subtracted in between. More
+//! generally the multiples of n that a reduction adds are below R·n: c/R is below c/R + n, and so below 2n for c < R·n.
+//!
+//! Limbs of numbers are always below 2^52, and 52·10·M bits hold them: what is carried out of the highest limb is zero.
+//! Builds with debug assertions check both.
 //!
 //! Time depends on the sizes and the public exponents alone.
 
@@ -16,7 +20,7 @@ use zeroize::Zeroize;
 use crate::lanes::wipe;
 
 use super::block::{
-    BLOCK_LIMBS, Block, LIMB_MASK, Word, ZERO_BLOCK, double_and_square, load, multiply_add,
+    BLOCK_LIMBS, Block, LIMB_MASK, Vector, Word, ZERO_BLOCK, double_and_square, load, multiply_add,
     multiply_add_carry, reduce_lowest, store,
 };
 
@@ -29,6 +33,22 @@ pub(super) const fn zero<const M: usize>() -> Number<M> {
 
 /// The number of blocks of the largest numbers: 3,120 bits.
 pub(super) const MAX_BLOCKS: usize = 6;
+
+// A column of a product collects a low and a high half for each limb of a factor, as many of the reduction, one limb that is
+// added, and a carry, which is much less than a limb.
+const _: () = assert!((4 * (MAX_BLOCKS * BLOCK_LIMBS) as u64 + 2) * LIMB_MASK < 1 << 60);
+
+/// Asserts that limbs have 52 bits, in builds with debug assertions.
+fn check_limbs(number: &[Block]) {
+    debug_assert!(number.iter().flatten().flat_map(|word| word.0).all(|limb| limb <= LIMB_MASK));
+}
+
+/// Asserts that nothing is carried out of a number, in builds with debug assertions.
+#[target_feature(enable = "avx512f,avx512ifma")]
+#[inline]
+fn check_last_carry(carry: Vector) {
+    debug_assert_eq!(_mm512_cmpneq_epi64_mask(carry, _mm512_setzero_si512()), 0, "the number has more limbs");
+}
 
 /// Where products grow. Holds secrets after use: wipe it.
 pub(super) struct Scratch {
@@ -90,6 +110,8 @@ fn pair(columns: &mut [Block], index: usize) -> (&mut Block, &mut Block) {
 #[target_feature(enable = "avx512f,avx512ifma")]
 #[inline]
 fn product<const M: usize>(columns: &mut [Block], a: &Number<M>, b: &Number<M>) {
+    check_limbs(a);
+    check_limbs(b);
     for (i, a) in a.iter().enumerate() {
         for (j, b) in b.iter().enumerate() {
             let (lo, hi) = pair(columns, i + j);
@@ -107,6 +129,7 @@ fn product<const M: usize>(columns: &mut [Block], a: &Number<M>, b: &Number<M>) 
 #[target_feature(enable = "avx512f,avx512ifma")]
 #[inline]
 fn square_product<const M: usize>(columns: &mut [Block], a: &Number<M>) {
+    check_limbs(a);
     for i in 0..M {
         for j in i + 1..M {
             let (lo, hi) = pair(columns, i + j);
@@ -142,6 +165,7 @@ fn carry(out: &mut [Block], columns: &[Block]) {
             carry = _mm512_srli_epi64::<52>(sum);
         }
     }
+    check_last_carry(carry);
 }
 
 /// out := columns / R modulo n, below 2n if columns < R·n.
@@ -164,7 +188,7 @@ fn reduce<const M: usize>(out: &mut Number<M>, scratch: &mut Scratch, modulus: &
     carry(&mut out[M - 1..], &columns[2 * M - 1..]);
 }
 
-/// out := a · b / R modulo n.
+/// out := a · b / R modulo n, below 2n if a · b < R·n, as it is for factors below 2n.
 #[target_feature(enable = "avx512f,avx512ifma")]
 pub(super) fn multiply<const M: usize>(
     out: &mut Number<M>,
@@ -196,7 +220,7 @@ pub(super) fn multiply_by<const M: usize>(
     reduce(a, scratch, modulus);
 }
 
-/// out := a / R modulo n for a number below R·n of twice (or as many) blocks.
+/// out := a / R modulo n for a number below R·n of twice (or as many) blocks: below 2n, and at most n for one below R.
 #[target_feature(enable = "avx512f,avx512ifma")]
 pub(super) fn divide_by_r<const M: usize, const A: usize>(
     out: &mut Number<M>,
@@ -204,6 +228,7 @@ pub(super) fn divide_by_r<const M: usize, const A: usize>(
     modulus: &Modulus<M>,
     scratch: &mut Scratch,
 ) {
+    check_limbs(a);
     scratch.columns[..A].copy_from_slice(a);
     scratch.columns[A..2 * M].fill(ZERO_BLOCK);
     reduce(out, scratch, modulus);
@@ -244,7 +269,7 @@ pub(super) fn reduce_once<const M: usize>(a: &mut Number<M>, n: &Number<M>, scra
     }
 }
 
-/// a := a + 2n − b for b < 2n, so that the result is congruent to a − b and not negative.
+/// a := a + 2n − b for b < 2n, so that the result is congruent to a − b and not negative; below 4n for a < 2n. All are below R.
 #[target_feature(enable = "avx512f,avx512ifma")]
 pub(super) fn subtract<const M: usize>(a: &mut Number<M>, b: &Number<M>, n: &Number<M>) {
     let mask = _mm512_set1_epi64(LIMB_MASK as i64);
@@ -256,6 +281,7 @@ pub(super) fn subtract<const M: usize>(a: &mut Number<M>, b: &Number<M>, n: &Num
         store(a, _mm512_and_si512(value, mask));
         carry = _mm512_srai_epi64::<52>(value);
     }
+    check_last_carry(carry);
 }
 
 /// The lanes in which two numbers differ, as bits.
