@@ -226,7 +226,8 @@ fn digits_make_up_their_integers() {
                 [1u64, (1 << (bits - 1)) - 1, 1 << (bits - 1), (1 << (bits - 1)) + 1, (1 << bits) - 1]
             {
                 let all = (0..253 / bits).fold(BigUint::ZERO, |sum, _| (sum << bits) + digit);
-                integers.extend([all.clone(), &bound - 1u8 - all]);
+                // With the halves added all words of the second are full, and all words of the third overflow.
+                integers.extend([all.clone(), &bound - 1u8 - &all, &bound - all]);
             }
         }
         integers.extend((0..253).flat_map(|bit| {
