@@ -184,8 +184,9 @@ impl RsaPublicKey {
     pub(super) fn reduced(&self, value: &[u8]) -> Result<Vec<u8>, CryptoError> {
         let value = trim_leading_zeros(value);
         let n = self.modulus();
-        let mut out = vec![0; n.len().checked_sub(value.len()).ok_or(CryptoError::OutOfRange)?];
-        out.extend_from_slice(value);
+        let zeros = n.len().checked_sub(value.len()).ok_or(CryptoError::OutOfRange)?;
+        let mut out = vec![0; n.len()];
+        out[zeros..].copy_from_slice(value);
         if out.as_slice() < n { Ok(out) } else { Err(CryptoError::OutOfRange) }
     }
 }
