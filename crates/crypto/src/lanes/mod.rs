@@ -2,6 +2,9 @@
 //!
 //! The multiplications are those of the IFMA instructions: 52 by 52 bits, low or high half, added to 64 bits. Where the
 //! processor lacks them, callers take the library instead; the results are the same.
+//!
+//! Scalars, digits, exponents, hashes and states that hold secrets are wiped where they lie in arrays and buffers. What the
+//! compiler keeps of them in registers, or spills, is not, and neither are the coordinates of points on the way to a result.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod curve;
