@@ -15,7 +15,7 @@ use crate::table::Results;
 /// Arguments of `batzen bench report`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  batzen bench report docs/results/* -o report.html\n  batzen bench report before after --title \"Before and after\""
+    after_help = "Examples:\n  batzen bench report docs/results/deposit docs/results/withdraw -o report.html\n  batzen bench report before after --title \"Before and after\""
 )]
 pub struct ReportArgs {
     /// Result directories, shown in this order; that of `bench limits --out` too

@@ -21,7 +21,7 @@ use postgres::{is_postgres, postgres};
 /// Arguments of `batzen bench table`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  batzen bench table docs/results/*\n  batzen bench table docs/results/* --into docs/performance.md"
+    after_help = "Examples:\n  batzen bench table docs/results/limits docs/results/deposit\n  batzen bench table before after --into notes.md"
 )]
 pub struct TableArgs {
     /// Result directories, shown in this order; those of `bench limits --out` too
