@@ -82,6 +82,7 @@ deposit-70-percent-alone bench deposit --rsa 2048 --rate 70% --duration $(BENCH_
 deposit-70-percent       bench deposit --rsa 2048 --rate 70% --with-workers --duration $(BENCH_TIME)
 refresh                  bench refresh --rsa 2048 --duration $(BENCH_TIME)
 mixed                    bench mixed --rsa 2048 --duration $(BENCH_TIME)
+cycle-one-client         bench cycle --rsa 2048 --clients 1 --duration $(BENCH_TIME)
 cycle                    bench cycle --rsa 2048 --duration $(BENCH_TIME)
 batch-cycle              bench cycle --rsa 2048 --batch 10 --duration $(BENCH_TIME)
 wirewatch                bench wirewatch
