@@ -71,7 +71,7 @@ enum BenchCommand {
 /// Whatever keeps it from measuring, as one line.
 pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
-        BenchCommand::Limits(args) => Ok(batzen_bench::limits::run(&args)?),
+        BenchCommand::Limits(args) => Ok(batzen_bench::limits::run(&args, commit())?),
         BenchCommand::Withdraw(args) => show(&args.run, withdraw::run(&args, &context()?)),
         BenchCommand::Deposit(args) => show(&args.run, deposit::run(&args, &context()?)),
         BenchCommand::BatchDeposit(args) => show(&args.deposit.run, deposit::run_batch(&args, &context()?)),
@@ -124,15 +124,16 @@ pub fn context() -> anyhow::Result<Context> {
     Ok(Context {
         program: std::env::current_exe().context("where is this program?")?,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        // Set by `make build`.
-        commit: option_env!("BATZEN_COMMIT")
-            .filter(|commit| !commit.is_empty())
-            .unwrap_or("unknown")
-            .to_owned(),
+        commit: commit().to_owned(),
         command: command_line(),
         interrupted,
         shows_progress: progress::is_interactive(),
     })
+}
+
+/// The commit that this program was built from, as `make build` says it.
+fn commit() -> &'static str {
+    option_env!("BATZEN_COMMIT").filter(|commit| !commit.is_empty()).unwrap_or("unknown")
 }
 
 /// The command line as a shell would read it.

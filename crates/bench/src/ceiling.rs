@@ -31,6 +31,8 @@ use crate::meter::{self, Effort, Rival};
 use crate::output;
 use crate::result::CeilingPart;
 
+mod equation;
+
 /// The cipher of the denominations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

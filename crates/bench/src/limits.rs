@@ -108,6 +108,9 @@ pub struct Limits {
     pub core: usize,
     /// Version of Batzen.
     pub version: String,
+    /// The commit it was built from, or `unknown`.
+    #[serde(default = "unknown")]
+    pub commit: String,
     /// When, RFC 3339 in UTC.
     pub started: String,
     /// Cryptography, hashes, text.
@@ -125,6 +128,10 @@ pub struct Limits {
     pub remarks: Vec<String>,
 }
 
+fn unknown() -> String {
+    "unknown".to_owned()
+}
+
 impl Limits {
     /// Reads `limits.json` of a directory.
     ///
@@ -139,12 +146,12 @@ impl Limits {
 /// what happened.
 const ROWS_PER_OPERATION: f64 = 2.0;
 
-/// Runs `batzen bench limits`.
+/// Runs `batzen bench limits` of a program that was built from `commit`.
 ///
 /// # Errors
 /// When the core may not be used, or the disk cannot be written.
-pub fn run(args: &LimitsArgs) -> Result<ExitCode, BenchError> {
-    let limits = measure(args)?;
+pub fn run(args: &LimitsArgs, commit: &str) -> Result<ExitCode, BenchError> {
+    let limits = Limits { commit: commit.to_owned(), ..measure(args)? };
     let json = output::json(&limits);
     if let Some(directory) = &args.out {
         std::fs::create_dir_all(directory).map_err(BenchError::io(directory))?;
@@ -206,6 +213,7 @@ fn measure_here(
         machine: Machine::detect(),
         core,
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: unknown(),
         started,
         limits,
         http,
@@ -231,7 +239,12 @@ fn progress(what: &str) {
 struct Sheet {
     cipher: Cipher,
     steps: Vec<(Step, f64, Option<f64>)>,
+    /// Ed25519 verification by one equation for the batch.
+    one_equation_us: f64,
 }
+
+/// The row that compares the lanes with it.
+const ONE_EQUATION: &str = "Ed25519 verify, by one equation for 64";
 
 impl Sheet {
     fn measure(cipher: Cipher, effort: Effort) -> Result<Self, BenchError> {
@@ -247,10 +260,11 @@ impl Sheet {
                 rivals.push(material.rival(*step, Implementation::Lanes));
             }
         }
+        rivals.push(material.one_equation());
         let mut times = meter::best_us(effort, &mut rivals).into_iter();
         let mut next = || times.next().expect("a time for each rival");
         let steps = steps.into_iter().map(|step| (step, next(), has_lanes(step).then(&mut next))).collect();
-        Ok(Self { cipher, steps })
+        Ok(Self { cipher, steps, one_equation_us: next() })
     }
 
     /// The rows of the table; the steps that are the same for all ciphers only once.
@@ -260,17 +274,23 @@ impl Sheet {
             Step::KeyExchange => "X25519".to_owned(),
             _ => self.cipher.to_string(),
         };
-        self.steps
-            .iter()
-            .filter(|(step, ..)| with_common || group(*step) == self.cipher.to_string())
-            .map(|(step, library, lanes)| Limit {
-                group: group(*step),
-                name: step.name(self.cipher),
-                library: Speed::of(*library),
-                lanes: lanes.map(Speed::of),
-                ratio: lanes.map(|lanes| library / lanes),
-            })
-            .collect()
+        let row = |step: Step, name: String, library: f64, lanes: Option<f64>| Limit {
+            group: group(step),
+            name,
+            library: Speed::of(library),
+            lanes: lanes.map(Speed::of),
+            ratio: lanes.map(|lanes| library / lanes),
+        };
+        let mut rows = Vec::new();
+        for &(step, library, lanes) in &self.steps {
+            if with_common || group(step) == self.cipher.to_string() {
+                rows.push(row(step, step.name(self.cipher), library, lanes));
+            }
+            if with_common && step == Step::EddsaVerify {
+                rows.push(row(step, ONE_EQUATION.into(), self.one_equation_us, lanes));
+            }
+        }
+        rows
     }
 
     /// CPU time of one operation, µs; in lanes where a step has them, if wanted.
@@ -464,11 +484,14 @@ mod tests {
         let core = affinity::allowed()[0];
         let limits = affinity::on_cores(&[core], || measure_here(&args, core, None, tiny)).unwrap().unwrap();
         std::fs::write(directory.path().join(LIMITS_FILE), output::json(&limits)).unwrap();
-        assert_eq!(Limits::read(directory.path()).unwrap().limits.len(), limits.limits.len());
+        let read = Limits::read(directory.path()).unwrap();
+        assert_eq!(read.limits.len(), limits.limits.len());
+        assert_eq!((read.commit, limits.commit.as_str()), ("unknown".to_owned(), "unknown"));
         assert!(limits.limits.iter().all(|limit| limit.library.us > 0.0 && limit.library.us < 1e6));
         let names: Vec<&str> = limits.limits.iter().map(|limit| limit.name.as_str()).collect();
         for name in [
             "Ed25519 verify",
+            ONE_EQUATION,
             "RSA-1024 blind sign",
             "RSA-3072 verify",
             "CS R values",
@@ -498,7 +521,16 @@ mod tests {
         let sheet = Sheet {
             cipher: Cipher::Rsa(2048),
             steps: vec![(Step::EddsaVerify, 20.0, Some(10.0)), (Step::BlindSign, 180.0, Some(70.0))],
+            one_equation_us: 15.0,
         };
+        let rows: Vec<_> = sheet.limits(true).into_iter().map(|limit| (limit.name, limit.ratio)).collect();
+        let expected = [
+            ("Ed25519 verify", 2.0),
+            (ONE_EQUATION, 1.5),
+            ("RSA-2048 blind sign", 180.0 / 70.0),
+        ];
+        assert_eq!(rows, expected.map(|(name, ratio)| (name.to_owned(), Some(ratio))));
+        assert_eq!(sheet.limits(false).len(), 1);
         let derived = derive(&[sheet], 16.0, 4.0);
         let [withdraw, batch, ..] = &derived[..] else { panic!("two withdrawals first") };
         assert!((withdraw.cryptography_library_per_s - 5_000.0).abs() < 1e-6);

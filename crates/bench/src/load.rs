@@ -8,8 +8,8 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Barrier};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -222,7 +222,28 @@ impl Observer for () {}
 /// How often the observer may look.
 const TICK: Duration = Duration::from_millis(100);
 
+/// Counts a thread that has nothing left to do when it is dropped: a thread that panics has nothing left either.
+struct Done<'a>(&'a AtomicUsize);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
+/// Lets the threads go when it is dropped: nobody would if the observer panicked.
+struct LetGo<'a>(&'a OnceLock<()>);
+
+impl Drop for LetGo<'_> {
+    fn drop(&mut self) {
+        // Nobody else lets them go.
+        let _ = self.0.set(());
+    }
+}
+
 /// Puts load on a server: one thread a script. Returns the scripts, with whatever they have kept.
+///
+/// The threads live until the observer has seen the end, so that it can ask the operating system what they have used.
 ///
 /// # Errors
 /// When the server cannot be reached, or `interrupted` becomes true. Requests that fail are counted instead.
@@ -248,8 +269,9 @@ pub fn run<S: Script>(
         ops: AtomicU64::new(0),
         interrupted: Arc::clone(interrupted),
     };
+    let (done, may_go) = (AtomicUsize::new(0), OnceLock::new());
     let finished = std::thread::scope(|scope| -> Result<Vec<client::Finished<S>>, BenchError> {
-        let (watch, barrier) = (&watch, &barrier);
+        let (watch, barrier, done, may_go) = (&watch, &barrier, &done, &may_go);
         let handles = affinity::on_cores(&plan.cores, || {
             clients
                 .into_iter()
@@ -257,7 +279,12 @@ pub fn run<S: Script>(
                 .map(|(index, thread)| {
                     let work = move || {
                         barrier.wait();
-                        thread.run(watch)
+                        let finished = {
+                            let _done = Done(done);
+                            thread.run(watch)
+                        };
+                        may_go.wait();
+                        finished
                     };
                     // Nobody can go on without them.
                     std::thread::Builder::new()
@@ -268,7 +295,9 @@ pub fn run<S: Script>(
                 .collect::<Vec<_>>()
         })?;
         barrier.wait();
-        observe(plan, watch, observer, || handles.iter().all(std::thread::ScopedJoinHandle::is_finished));
+        let let_go = LetGo(may_go);
+        observe(plan, watch, observer, || done.load(Relaxed) == threads);
+        drop(let_go);
         Ok(handles
             .into_iter()
             .map(|handle| handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))

@@ -529,9 +529,11 @@ fn ceilings(out: &mut String, limits: &Limits) {
     let _ = writeln!(
         out,
         "<section>\n<h2>What one core can do</h2>\n<p>Cryptography, hashes and text in operations per second of CPU time, by \
-         a library one after the other and in eight lanes, measured in the same run on core {}; then what follows for an \
-         operation of the exchange.</p>\n<div class=\"plots wide\">",
-        limits.core
+         a library one after the other and in eight lanes, measured in the same run on core {}, Batzen {}, commit {}; then what \
+         follows for an operation of the exchange.</p>\n<div class=\"plots wide\">",
+        limits.core,
+        escape(&limits.version),
+        escape(&limits.commit)
     );
     let mut table = |head: [&str; 4], rows: Vec<[String; 4]>| {
         out.push_str("<div class=\"scroll\"><table>\n<thead><tr>");

@@ -181,6 +181,13 @@ fn machine(results: &Results) -> String {
         .collect();
     builds.dedup();
     lines.extend(builds);
+    // Results of before did not say it.
+    if let Some(limits) = results.limits.as_ref().filter(|limits| limits.commit != "unknown") {
+        lines.push(format!(
+            "* The limits of a core: Batzen {}, commit {}, on core {}.",
+            limits.version, limits.commit, limits.core
+        ));
+    }
     let days = results.runs.iter().filter_map(|run| run.result.started.get(..10));
     if let (Some(first), Some(last)) = (days.clone().min(), days.max()) {
         lines.push(if first == last {

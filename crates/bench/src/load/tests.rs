@@ -149,6 +149,43 @@ fn a_stall_shows_in_an_open_loop_only() {
 }
 
 #[test]
+fn the_threads_of_a_load_that_ran_out_are_there_for_who_looks_at_its_end() {
+    /// What the threads had used at the end, by their names.
+    #[derive(Default)]
+    struct End(BTreeMap<String, u64>);
+
+    impl Observer for End {
+        fn ends(&mut self) {
+            self.0 = crate::procfs::own_threads_ns("load-");
+        }
+    }
+
+    let (address, _) = server(|_| Duration::ZERO, |_| false);
+    let plan = plan(address, Schedule::Closed, Some(Duration::from_secs(600)));
+    let mut end = End::default();
+    // More threads than any test beside it has.
+    let scripts = (0..5).map(|_| pairs(20)).collect();
+    let (outcome, _) = run(&plan, scripts, &mut end, &Arc::default()).unwrap();
+    assert!(outcome.is_exhausted);
+    assert!(end.0.get("load-4").is_some_and(|ns| *ns > 0), "{:?}", end.0);
+}
+
+#[test]
+#[should_panic(expected = "whoever looks on")]
+fn an_observer_that_panics_ends_the_run() {
+    struct Panics;
+
+    impl Observer for Panics {
+        fn begins(&mut self) {
+            panic!("whoever looks on");
+        }
+    }
+
+    let (address, _) = server(|_| Duration::ZERO, |_| false);
+    let _ = run(&plan(address, Schedule::Closed, None), vec![pairs(20)], &mut Panics, &Arc::default());
+}
+
+#[test]
 fn planned_times_keep_the_rate() {
     let all: Vec<u64> = (0..3)
         .flat_map(|thread| {

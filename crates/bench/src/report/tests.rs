@@ -123,7 +123,8 @@ fn the_ceilings_of_the_machine_are_shown_with_the_runs() {
         schema: crate::limits::SCHEMA,
         machine: crate::machine::Machine::default(),
         core: 3,
-        version: String::new(),
+        version: "1.2.3".into(),
+        commit: "abc<d".into(),
         started: String::new(),
         limits: vec![crate::limits::Limit {
             group: "RSA-2048".into(),
@@ -153,7 +154,7 @@ fn the_ceilings_of_the_machine_are_shown_with_the_runs() {
     };
     let html = html("", &runs(), Some(&limits));
     assert_well_formed(&html);
-    assert!(html.contains("in the same run on core 3"));
+    assert!(html.contains("in the same run on core 3, Batzen 1.2.3, commit abc&lt;d;"));
     assert!(html.contains(">RSA-2048 blind sign</th><td>4,000</td><td>12,500</td><td>3.12</td>"));
     assert!(html.contains(">withdraw RSA-2048</th><td>3,800</td><td>–</td><td>3,500</td>"));
 }
