@@ -21,7 +21,7 @@ pub struct StoreArgs {
 enum StoreCommand {
     /// Read every byte and say whether the store is sound. Changes nothing. Exit code 1 if it is not
     Verify(Target),
-    /// Show what the store holds: segments, frames, records by table
+    /// Show what the journal holds: segments, frames, records and their bytes by table
     Inspect {
         #[command(flatten)]
         target: Target,
@@ -104,19 +104,31 @@ fn table_name(number: u16) -> String {
         .map_or_else(|| format!("table {number}"), |table| table.name.to_owned())
 }
 
+/// What the journal holds of a table.
+#[derive(Default)]
+struct Share {
+    written: u64,
+    deleted: u64,
+    bytes: u64,
+}
+
 fn inspect(target: &Target, show_frames: bool) -> anyhow::Result<ExitCode> {
-    let mut tables: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
+    let mut tables: BTreeMap<u16, Share> = BTreeMap::new();
     let mut lines = Vec::new();
     let report = EmbeddedStore::inspect(&target.dir, &RealDisk, &mut |frame| {
-        for (table, _, is_deletion) in &frame.records {
-            let (puts, deletes) = tables.entry(*table).or_default();
-            *(if *is_deletion { deletes } else { puts }) += 1;
+        for record in &frame.records {
+            let share = tables.entry(record.table).or_default();
+            *(if record.is_deletion { &mut share.deleted } else { &mut share.written }) += 1;
+            share.bytes += record.bytes;
         }
         if show_frames {
             lines.push(frame);
         }
     })
     .with_context(|| at(&target.dir))?;
+    let in_all: u64 = report.segments.iter().map(|segment| segment.used_bytes).sum();
+    // Headers of segments and frames, and what fills frames up.
+    let frame_bytes = in_all.saturating_sub(tables.values().map(|share| share.bytes).sum());
     if target.json {
         let segments: Vec<_> = report
             .segments
@@ -134,8 +146,9 @@ fn inspect(target: &Target, show_frames: bool) -> anyhow::Result<ExitCode> {
             .collect();
         let tables: serde_json::Map<_, _> = tables
             .iter()
-            .map(|(number, (puts, deletes))| {
-                (table_name(*number), json!({ "written": puts, "deleted": deletes }))
+            .map(|(number, share)| {
+                let Share { written, deleted, bytes } = share;
+                (table_name(*number), json!({ "written": written, "deleted": deleted, "bytes": bytes }))
             })
             .collect();
         let frames: Vec<_> = lines
@@ -144,7 +157,7 @@ fn inspect(target: &Target, show_frames: bool) -> anyhow::Result<ExitCode> {
                 let records: Vec<_> = frame
                     .records
                     .iter()
-                    .map(|(table, serial, deleted)| json!({ "table": table_name(*table), "serial": serial, "deleted": deleted }))
+                    .map(|record| json!({ "table": table_name(record.table), "serial": record.serial, "deleted": record.is_deletion, "bytes": record.bytes }))
                     .collect();
                 json!({
                     "segment": frame.segment,
@@ -156,7 +169,12 @@ fn inspect(target: &Target, show_frames: bool) -> anyhow::Result<ExitCode> {
                 })
             })
             .collect();
-        let mut out = json!({ "segments": segments, "tables": tables, "problems": report.problems });
+        let mut out = json!({
+            "segments": segments,
+            "tables": tables,
+            "frame_bytes": frame_bytes,
+            "problems": report.problems,
+        });
         if show_frames {
             out["frames"] = frames.into();
         }
@@ -173,9 +191,13 @@ fn inspect(target: &Target, show_frames: bool) -> anyhow::Result<ExitCode> {
             segment.file.display()
         );
     }
-    for (number, (puts, deletes)) in &tables {
-        println!("{:<28} {puts:>9} written {deletes:>9} deleted", table_name(*number));
+    for (number, Share { written, deleted, bytes }) in &tables {
+        println!(
+            "{:<28} {written:>9} written {deleted:>9} deleted {bytes:>12} bytes",
+            table_name(*number)
+        );
     }
+    println!("{:<28} {frame_bytes:>42} bytes", "frames around them");
     for frame in &lines {
         println!(
             "frame {:>8}  segment {} at {:>10}  {:>8} bytes  {:?}  {} records",

@@ -85,4 +85,18 @@ fn services_start_work_and_end() {
     assert!(verify.status.success() && stdout(&verify).contains("sound"), "{}", stdout(&verify));
     let inspect = run(&["store", "inspect", store.to_str().unwrap()]);
     assert!(stdout(&inspect).contains("denominations"), "{}", stdout(&inspect));
+    // All bytes of the journal are in one of the lines.
+    let inspect = run(&["store", "inspect", store.to_str().unwrap(), "--json", "--frames"]);
+    let facts: serde_json::Value = serde_json::from_str(&stdout(&inspect)).unwrap();
+    let sum = |values: &mut dyn Iterator<Item = &serde_json::Value>| -> u64 {
+        values.map(|value| value["bytes"].as_u64().unwrap()).sum()
+    };
+    let segments = sum(&mut facts["segments"].as_array().unwrap().iter());
+    let tables = sum(&mut facts["tables"].as_object().unwrap().values());
+    let frames = facts["frames"].as_array().unwrap();
+    let records = sum(&mut frames.iter().flat_map(|frame| frame["records"].as_array().unwrap()));
+    assert!(tables > 0 && tables == records, "{facts:#}");
+    assert_eq!(segments, tables + facts["frame_bytes"].as_u64().unwrap());
+    // A denomination's row holds its public key.
+    assert!(facts["tables"]["denominations"]["bytes"].as_u64() > Some(256), "{facts:#}");
 }

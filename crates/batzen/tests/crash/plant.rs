@@ -4,7 +4,7 @@ use std::path::Path;
 
 use batzen_crypto::HashCode;
 use batzen_store::Table;
-use batzen_store::embedded::{EmbeddedStore, FrameKind, RealDisk};
+use batzen_store::embedded::{EmbeddedStore, FrameKind, RealDisk, RecordInfo};
 use batzen_tables::exchange::{Coins, Melts, Refunds, Reveals, Withdrawals};
 
 use crate::customers::Effect;
@@ -86,7 +86,7 @@ pub fn cut_off(store: &Path, copy: &Path) -> usize {
     let mut frames = Vec::new();
     let report = EmbeddedStore::inspect(copy, &RealDisk, &mut |frame| frames.push(frame)).unwrap();
     assert_eq!(report.problems, Vec::<String>::new());
-    let is_told = |(table, _, is_deletion): &(u16, u64, bool)| told.contains(table) && !is_deletion;
+    let is_told = |record: &RecordInfo| told.contains(&record.table) && !record.is_deletion;
     let last = frames
         .iter()
         .rposition(|frame| frame.kind == FrameKind::Commit && frame.records.iter().any(is_told))

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 pub use disk::{Disk, DiskFile, RealDisk};
 pub use format::FrameKind;
-pub use verify::{FrameInfo, Report, SegmentReport};
+pub use verify::{FrameInfo, RecordInfo, Report, SegmentReport};
 
 use batzen_metrics::Histogram;
 

@@ -22,8 +22,21 @@ pub struct FrameInfo {
     pub sequence: u64,
     /// Why it was written.
     pub kind: FrameKind,
-    /// The records in it: table number, serial, and whether the record is a deletion.
-    pub records: Vec<(u16, u64, bool)>,
+    /// The records in it.
+    pub records: Vec<RecordInfo>,
+}
+
+/// A record of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordInfo {
+    /// The number of its table.
+    pub table: u16,
+    /// Its serial.
+    pub serial: u64,
+    /// Whether it deletes its row.
+    pub is_deletion: bool,
+    /// Its size with what the journal adds to the row, in bytes.
+    pub bytes: u64,
 }
 
 /// What a segment holds.
@@ -102,8 +115,13 @@ pub(crate) fn verify(disk: &dyn Disk, dir: &Path, visit: &mut dyn FnMut(FrameInf
                     own.sequences = Some((own.sequences.map_or(sequence, |(first, _)| first), sequence));
                     own.frames += 1;
                     let mut records = Vec::new();
-                    let scanned = scan_records(header, payload, &mut |_, _, record| {
-                        records.push((record.table, record.serial, record.row.is_none()));
+                    let scanned = scan_records(header, payload, &mut |_, bytes, record| {
+                        records.push(RecordInfo {
+                            table: record.table,
+                            serial: record.serial,
+                            is_deletion: record.row.is_none(),
+                            bytes: bytes as u64,
+                        });
                         Ok(())
                     })?;
                     if let Err(what) = scanned {
