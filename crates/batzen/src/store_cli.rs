@@ -192,10 +192,7 @@ fn inspect(target: &Target, show_frames: bool) -> anyhow::Result<ExitCode> {
         );
     }
     for (number, Share { written, deleted, bytes }) in &tables {
-        println!(
-            "{:<28} {written:>9} written {deleted:>9} deleted {bytes:>12} bytes",
-            table_name(*number)
-        );
+        println!("{:<28} {written:>9} written {deleted:>9} deleted {bytes:>12} bytes", table_name(*number));
     }
     println!("{:<28} {frame_bytes:>42} bytes", "frames around them");
     for frame in &lines {

@@ -524,11 +524,7 @@ mod tests {
             one_equation_us: 15.0,
         };
         let rows: Vec<_> = sheet.limits(true).into_iter().map(|limit| (limit.name, limit.ratio)).collect();
-        let expected = [
-            ("Ed25519 verify", 2.0),
-            (ONE_EQUATION, 1.5),
-            ("RSA-2048 blind sign", 180.0 / 70.0),
-        ];
+        let expected = [("Ed25519 verify", 2.0), (ONE_EQUATION, 1.5), ("RSA-2048 blind sign", 180.0 / 70.0)];
         assert_eq!(rows, expected.map(|(name, ratio)| (name.to_owned(), Some(ratio))));
         assert_eq!(sheet.limits(false).len(), 1);
         let derived = derive(&[sheet], 16.0, 4.0);
