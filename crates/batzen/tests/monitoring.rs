@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "monitoring/clearing.rs"]
+mod clearing;
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +16,7 @@ use std::time::{Duration, Instant};
 use batzen_http::{Client, ClientOptions, Reply};
 use batzen_metrics::Page;
 use batzen_postgres::schema::replication::{LagMetrics, SlotLag};
+use clearing::Clearing;
 use common::browser::Browser;
 use common::{PATIENCE, Service, free_port, run, stderr, stdout};
 use serde_json::Value;
@@ -205,7 +208,10 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
     let demo = Demo::start();
     demo.spend();
     let http = Http::new();
-    let pages = [&demo.exchange, &demo.bank].map(|base| http.text(&format!("{base}metrics")));
+    let mut clearing = Clearing::start();
+    clearing.clear();
+    let services = [&demo.exchange, &demo.bank, &clearing.ledger, &clearing.switch];
+    let pages = services.map(|base| http.text(&format!("{base}metrics")));
     for page in &pages {
         naming(page);
     }
@@ -253,6 +259,7 @@ fn naming(page: &str) {
         "kind",
         "work",
         "sum",
+        "part",
     ];
     for line in page.lines().filter(|line| !line.starts_with('#')) {
         let Some((_, rest)) = line.split_once('{') else { continue };
@@ -395,6 +402,64 @@ fn the_dashboard_shows_live_numbers() {
         for name in ["desktop-light", "desktop-dark", "phone-dark", "phone-bank", "phone-down"] {
             let file = format!("{name}.png");
             std::fs::copy(pictures.join(&file), Path::new(&dir).join(&file)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn ledger_and_switch_show_live_numbers() {
+    let mut clearing = Clearing::start();
+    let browser = Browser::start();
+    let pictures = tempfile::tempdir().unwrap();
+    let shows = |section: &str, tiles: &[&str]| {
+        let live = "document.querySelector('#state.live') && ";
+        browser.until(&format!("{live}document.querySelector('#section-{section}')"));
+        for name in tiles {
+            let tile = format!("document.querySelector('#tile-{name}')");
+            browser.until(&format!("{tile}.dataset.value !== '' && Number({tile}.dataset.value) >= 0"));
+        }
+        assert_eq!(browser.overflow(), 0.0, "a phone would have to scroll sideways");
+        assert_eq!(browser.run(&format!("return {LABELLED}")), Value::Bool(true));
+        // What has nothing to show is left out.
+        for other in ["money", "coins", "workers", "batches", "now"] {
+            let node = browser.run(&format!("return document.querySelector('#section-{other}')"));
+            assert_eq!(node, Value::Null, "{other}");
+        }
+    };
+    let grows = |name: &str| {
+        let value = format!("Number(document.querySelector('#tile-{name}').dataset.value)");
+        browser.until(&format!("{value} > {}", browser.number(&value)));
+    };
+    browser.resize(390, 844, true);
+    browser.open(&format!("{}dashboard", clearing.switch));
+    let numbers = ["switch-queue", "intents", "callbacks-done", "given-up", "near-cap", "misfits"];
+    shows("switch", &numbers);
+    assert_eq!(browser.number("document.querySelector('#tile-callbacks-done').dataset.value"), 0.0);
+    clearing.clear();
+    grows("callbacks-done");
+    browser.until("Number(document.querySelector('#tile-switch-work').dataset.value) > 0");
+    browser.until("Number(document.querySelector('#tile-switch-p99').dataset.value) > 0");
+    browser.until(
+        "new Set(document.querySelector('#chart-callbacks polyline').getAttribute('points').split(' ')
+        .map((point) => point.split(',')[1])).size > 1",
+    );
+    assert_eq!(browser.number("document.querySelectorAll('#section-switch .tile.bad').length"), 0.0);
+    browser.screenshot(&pictures.path().join("phone-switch.png"));
+
+    browser.open(&format!("{}dashboard", clearing.ledger));
+    shows("ledger", &["transfers", "accounts", "pendings", "events-waiting", "ledger-busy", "ledger-failed"]);
+    shows("network", &["net-connections", "net-errors"]);
+    grows("transfers");
+    browser.until("Number(document.querySelector('#tile-transfers-made').dataset.value) > 0");
+    browser.until("Number(document.querySelector('#tile-ledger-p99').dataset.value) > 0");
+    assert!(browser.number("document.querySelector('#tile-net-connections').dataset.value") >= 1.0);
+    assert_eq!(browser.number("document.querySelectorAll('#section-ledger .tile.bad').length"), 0.0);
+    browser.screenshot(&pictures.path().join("phone-ledger.png"));
+    let said = browser.console();
+    assert!(said.is_empty(), "the console says {said:?}");
+    if let Some(dir) = std::env::var_os("BATZEN_PICTURES") {
+        for file in ["phone-switch.png", "phone-ledger.png"] {
+            std::fs::copy(pictures.path().join(file), Path::new(&dir).join(file)).unwrap();
         }
     }
 }

@@ -341,3 +341,26 @@ async fn a_gross_model_settles_each_transfer_at_once() {
     scene.transfer(0, 1, "700").await;
     assert_eq!(scene.balances(1).await.cover(), 0);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_pages_of_figures_need_no_token() {
+    let scene = Scene::new(2).await;
+    scene.transfer(0, 1, "5").await;
+    let page = |name: &str| scene.client.get(format!("{}{name}", scene.switch.admin_url())).send();
+    let dashboard = page("dashboard").await.unwrap();
+    let text = String::from_utf8(dashboard.body.to_vec()).unwrap();
+    assert_eq!(dashboard.status, 200);
+    assert!(text.starts_with("<!DOCTYPE html>") && text.contains("batzen_switch_callbacks_total"), "{text}");
+    let metrics = page("metrics").await.unwrap();
+    let text = String::from_utf8(metrics.body.to_vec()).unwrap();
+    assert_eq!(metrics.status, 200);
+    for line in [
+        "batzen_build_info{service=\"switch\"",
+        "batzen_operations_total{operation=\"prepare\",outcome=\"done\"} 1",
+    ] {
+        assert!(text.contains(line), "{line} is missing: {text}");
+    }
+    // Not on the participants' side.
+    let url = format!("{}dashboard", scene.switch.fsp_url());
+    assert_eq!(scene.client.get(url).send().await.unwrap().status, 404);
+}

@@ -169,7 +169,8 @@ function chart(id, title, unit, read) {
 // --- What is shown -----------------------------------------------------------------------------------------------------
 
 const WORK = { withdraw: 1, "batch-withdraw": 1, deposit: 1, "batch-deposit": 1, melt: 1, reveal: 1, refund: 1, recoup: 1,
-  "recoup-refresh": 1, csr: 1, transfer: 1, "add-incoming": 1, withdrawal: 1, account: 1 };
+  "recoup-refresh": 1, csr: 1, transfer: 1, "add-incoming": 1, withdrawal: 1, account: 1, create_accounts: 1, create_transfers: 1,
+  lookup: 1, query: 1, prepare: 1, fulfil: 1, error: 1, get: 1, "bulk-prepare": 1, "bulk-fulfil": 1, "bulk-error": 1 };
 const workTime = (now, before, q) => {
   // Long polls are no work: only operations that answer at once.
   const all = new Map();
@@ -192,12 +193,18 @@ const gauge = (name, wanted) => (now) => sum(now.samples, name, wanted);
 const perSecond = (name, wanted) => (now, before) => rate(now, before, name, wanted);
 const each = (name, label, read, only) => (now, before) => values(now.samples, name, label)
   .filter((value) => !only || only(value)).map((value) => [value, read(now, before, value)]);
+// Half and 99 of 100 of a histogram; `whole`: numbers of things.
+const spread = (name, whole) => (now, before) => {
+  const list = buckets(now, before, name);
+  return [["half", quantile(list, .5, whole)], ["99 of 100", quantile(list, .99, whole)]];
+};
+const some = (n) => n > 0;
 const stages = (q) => (now, before) => ["prefetch", "execute", "commit"].map((stage) =>
   [stage, quantile(buckets(now, before, "batzen_lane_stage_seconds", { stage }), q)]);
 
 // [section, metric that it needs, [panels]]
 const layout = [
-  ["Now", "batzen_operations_total", [
+  ["Now", "batzen_lane_queued", [
     tile("work", "operations done", "rate", workRate),
     tile("p50", "answer time, half", "time", (now, before) => workTime(now, before, .5)),
     tile("p99", "answer time, 99 of 100", "time", (now, before) => workTime(now, before, .99)),
@@ -207,7 +214,7 @@ const layout = [
     tile("failed", "failed since the start", "count", (now) => values(now.samples, "batzen_operations_total", "operation")
       .filter((operation) => WORK[operation])
       .reduce((n, operation) => n + sum(now.samples, "batzen_operations_total", { operation, outcome: "failed" }), 0),
-    (n) => n > 0),
+    some),
   ]],
   ["Money", "batzen_money_issued", [
     tile("wired-in", "came in from banks", "money", gauge("batzen_money_wired_in")),
@@ -219,16 +226,73 @@ const layout = [
     tile("wired-out", "paid out to banks", "money", gauge("batzen_money_wired_out")),
     tile("surplus", "surplus (fees)", "money", gauge("batzen_money_surplus"), (value) => value < 0),
   ]],
+  ["Ledger", "batzen_ledger_events_total", [
+    tile("transfers-made", "transfers made", "rate",
+      perSecond("batzen_ledger_events_total", { kind: "transfer", outcome: "created" })),
+    tile("ledger-p99", "made durable, 99 of 100", "time", (now, before) =>
+      quantile(buckets(now, before, "batzen_ledger_commit_seconds"), .99)),
+    tile("events-waiting", "events waiting", "count", gauge("batzen_ledger_queue_events")),
+    tile("transfers", "transfers", "count", gauge("batzen_ledger_transfers")),
+    tile("pendings", "transfers pending", "count", gauge("batzen_ledger_pendings")),
+    tile("accounts", "accounts", "count", gauge("batzen_ledger_accounts")),
+    tile("ledger-busy", "requests turned away", "count", gauge("batzen_ledger_busy_total"), some),
+    tile("ledger-failed", "batches undone", "count", gauge("batzen_ledger_batches_failed_total"), some),
+    chart("events", "Transfers by outcome, a second", "rate", each("batzen_ledger_events_total", "outcome",
+      (now, before, outcome) => rate(now, before, "batzen_ledger_events_total", { kind: "transfer", outcome }))),
+    chart("asked", "Requests, a second", "rate", each("batzen_ledger_requests_total", "kind",
+      (now, before, kind) => rate(now, before, "batzen_ledger_requests_total", { kind }))),
+    chart("ledger-batch", "Events in a batch", "count", spread("batzen_ledger_batch_events", true)),
+    chart("ledger-times", "Time of a batch, half", "time", (now, before) => [
+      ["execute", quantile(buckets(now, before, "batzen_ledger_execute_seconds"), .5)],
+      ["commit", quantile(buckets(now, before, "batzen_ledger_commit_seconds"), .5)]]),
+    chart("ledger-memory", "Memory of the state", "bytes", each("batzen_ledger_memory_bytes", "part",
+      (now, before, part) => sum(now.samples, "batzen_ledger_memory_bytes", { part }))),
+  ]],
+  ["Network", "batzen_ledger_net_requests_total", [
+    tile("net-connections", "connections", "count", gauge("batzen_ledger_net_connections_open")),
+    tile("net-errors", "answered with an error", "count", gauge("batzen_ledger_net_errors_total"), some),
+    tile("net-busy", "answered with busy", "count", gauge("batzen_ledger_net_busy_total"), some),
+    chart("net-requests", "Requests, a second", "rate", each("batzen_ledger_net_requests_total", "kind",
+      (now, before, kind) => rate(now, before, "batzen_ledger_net_requests_total", { kind }))),
+    chart("net-batch", "Events given to the ledger at once", "count", spread("batzen_ledger_net_batch_events", true)),
+    chart("net-bytes", "Bytes, a second", "byteRate", (now, before) => [
+      ["received", rate(now, before, "batzen_ledger_net_received_bytes_total")],
+      ["sent", rate(now, before, "batzen_ledger_net_sent_bytes_total")]]),
+  ]],
+  ["Switch", "batzen_switch_batch_commands_count", [
+    tile("switch-work", "requests done", "rate", workRate),
+    tile("switch-p99", "answer time, 99 of 100", "time", (now, before) => workTime(now, before, .99)),
+    tile("switch-queue", "requests waiting", "count", gauge("batzen_switch_waiting_requests")),
+    tile("intents", "transfers waiting for the ledger", "count", gauge("batzen_switch_open_intents")),
+    tile("callbacks-done", "callbacks acknowledged", "count", gauge("batzen_switch_callbacks_total")),
+    tile("given-up", "callbacks given up", "count", gauge("batzen_switch_callbacks_given_up_total"), some),
+    tile("near-cap", "positions beyond their alarm threshold", "count", gauge("batzen_switch_near_cap"), some),
+    tile("over-limit", "participants over their limit", "count", gauge("batzen_switch_over_limit"), some),
+    tile("switch-rejected", "requests turned away", "count", gauge("batzen_switch_rejected_total"), some),
+    tile("switch-failed", "batches not committed", "count", gauge("batzen_switch_failed_batches_total"), some),
+    tile("unsettled", "gross settlements refused", "count", gauge("batzen_switch_gross_unsettled_total"), some),
+    tile("misfits", "answers that do not fit the books", "count", gauge("batzen_switch_ledger_broken_total"), some),
+    chart("callbacks", "Callbacks, a second", "rate", (now, before) => [
+      ["acknowledged", rate(now, before, "batzen_switch_callbacks_total")],
+      ["attempts that failed", rate(now, before, "batzen_switch_callbacks_failed_total")]]),
+    chart("callback-time", "From commit to acknowledgement", "time", spread("batzen_switch_callback_seconds")),
+    chart("switch-batch", "Commands in a batch", "count", spread("batzen_switch_batch_commands", true)),
+    chart("switch-times", "Time of a batch", "time", spread("batzen_switch_batch_seconds")),
+    chart("switch-ledger", "Time of a request to the ledger", "time", spread("batzen_switch_ledger_seconds")),
+    chart("switch-events", "Events in a request to the ledger", "count", spread("batzen_switch_ledger_events", true)),
+  ]],
   ["Operations", "batzen_operations_total", [
     chart("operations", "Done, a second", "rate", each("batzen_operations_total", "operation",
       (now, before, operation) => rate(now, before, "batzen_operations_total", { operation, outcome: "done" }),
       (operation) => WORK[operation])),
-    chart("coins", "Coins, a second", "rate", each("batzen_coins_total", "operation",
-      (now, before, operation) => rate(now, before, "batzen_coins_total", { operation }))),
     chart("latency", "Answer time", "time", (now, before) =>
       [["half", workTime(now, before, .5)], ["99 of 100", workTime(now, before, .99)]]),
     chart("outcomes", "Not done, a second", "rate", each("batzen_operations_total", "outcome",
       (now, before, outcome) => rate(now, before, "batzen_operations_total", { outcome }), (outcome) => outcome !== "done")),
+  ]],
+  ["Coins", "batzen_coins_total", [
+    chart("coins", "Coins, a second", "rate", each("batzen_coins_total", "operation",
+      (now, before, operation) => rate(now, before, "batzen_coins_total", { operation }))),
     chart("conflicts", "Conflicts, all", "count", each("batzen_conflicts_total", "reason",
       (now, before, reason) => sum(now.samples, "batzen_conflicts_total", { reason }))),
     chart("repeats", "Repeated coins, all", "count", each("batzen_repeated_coins_total", "operation",
@@ -265,7 +329,7 @@ const layout = [
       ["deposits aggregated", rate(now, before, "batzen_worker_aggregator_deposits_total")],
       ["transfers", rate(now, before, "batzen_worker_transfer_done_total")],
       ["reserves closed", rate(now, before, "batzen_worker_closer_reserves_total")]]),
-    tile("transfers-failed", "transfers refused for good", "count", gauge("batzen_worker_transfer_failed_total"), (n) => n > 0),
+    tile("transfers-failed", "transfers refused for good", "count", gauge("batzen_worker_transfer_failed_total"), some),
     tile("bank-failures", "failed calls to the bank", "count", (now) =>
       sum(now.samples, "batzen_worker_wirewatch_failures_total") + sum(now.samples, "batzen_worker_transfer_retries_total")),
   ]],

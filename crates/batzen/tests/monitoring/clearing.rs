@@ -1,0 +1,83 @@
+//! A ledger and a switch whose money is in it, as an operator starts them, and participants that keep them busy.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::common::{PATIENCE, Service};
+
+const TOKENS: [&str; 2] = ["secret-token:one", "secret-token:two"];
+
+/// A ledger, a switch and its participants.
+pub struct Clearing {
+    /// Where the ledger's pages are.
+    pub ledger: String,
+    /// Where the switch's pages are.
+    pub switch: String,
+    participants: String,
+    services: Vec<Service>,
+    dir: tempfile::TempDir,
+}
+
+impl Clearing {
+    pub fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let text = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let data = text("books");
+        let words = ["ledger", "serve", "--tcp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data", &data];
+        let (ledger, addresses) = ready(dir.path(), "ledger", &words);
+        let [tcp, http] = addresses.as_slice() else { panic!("{addresses:?}") };
+        let pages = base(http);
+
+        let config = text("switch.conf");
+        let [one, two] = TOKENS;
+        let lines = format!("[switch-operator-one]\nTOKEN = {one}\n[switch-operator-two]\nTOKEN = {two}\n");
+        std::fs::write(&config, lines).unwrap();
+        std::fs::write(dir.path().join("tokens"), TOKENS.join("\n")).unwrap();
+        let data = text("transfers");
+        let words = ["switch", "serve", "--config", &config, "--data", &data, "--ledger", tcp];
+        let words = [&words[..], &["--port", "0", "--admin-port", "0"]].concat();
+        let (switch, said) = ready(dir.path(), "switch", &words);
+        let [_, participants, _, operators] = said.as_slice() else { panic!("{said:?}") };
+        Self {
+            ledger: pages,
+            switch: base(operators),
+            participants: participants.clone(),
+            services: vec![switch, ledger],
+            dir,
+        }
+    }
+
+    /// Begins transfers that go on until this is dropped.
+    pub fn clear(&mut self) {
+        let address = |url: &str| {
+            url.trim_start_matches("http://").trim_end_matches('/').replace("localhost", "127.0.0.1")
+        };
+        let (switch, admin) = (address(&self.participants), address(&self.switch));
+        let tokens = self.dir.path().join("tokens");
+        let words = ["switch", "fsps", "--switch", &switch, "--admin", &admin, "--participants", "3"];
+        let load = ["--tokens", tokens.to_str().unwrap(), "--rate", "20", "--duration", "10m"];
+        let fsps = Service::start(self.dir.path(), "fsps", &[&words[..], &load].concat());
+        self.services.insert(0, fsps);
+    }
+}
+
+/// With a slash at the end.
+fn base(url: &str) -> String {
+    format!("{}/", url.trim_end_matches('/'))
+}
+
+/// Starts a service; the words after `… ready: ` are where it listens.
+fn ready(dir: &Path, name: &str, words: &[&str]) -> (Service, Vec<String>) {
+    let mut service = Service::start(dir, name, words);
+    let deadline = Instant::now() + PATIENCE;
+    let begin = format!("{name} ready: ");
+    loop {
+        let log = std::fs::read_to_string(dir.join(format!("{name}.log"))).unwrap();
+        if let Some((rest, _)) = log.split_once(&begin).and_then(|(_, rest)| rest.split_once('\n')) {
+            return (service, rest.split(' ').map(str::to_owned).collect());
+        }
+        service.assert_runs();
+        assert!(Instant::now() < deadline, "{name} does not come up: {log}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
