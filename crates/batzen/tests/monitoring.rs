@@ -150,7 +150,13 @@ fn queries(dashboard: &Value) -> Vec<String> {
     targets.map(|target| target["expr"].as_str().unwrap().to_owned()).collect()
 }
 
-const DASHBOARDS: [&str; 3] = ["grafana/exchange.json", "grafana/bank.json", "grafana/store.json"];
+const DASHBOARDS: [&str; 5] = [
+    "grafana/exchange.json",
+    "grafana/bank.json",
+    "grafana/ledger.json",
+    "grafana/switch.json",
+    "grafana/store.json",
+];
 
 #[test]
 fn alerts_and_configuration_are_sound() {
@@ -233,7 +239,13 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
             assert!(known.contains_key(family_of(name, &known)), "{whose} names {name}, which nobody has");
         }
     }
-    scraped(&http, &demo, &all_queries);
+    let targets = [
+        ("127.0.0.1:8081", &demo.exchange),
+        ("127.0.0.1:8082", &demo.bank),
+        ("127.0.0.1:3002", &clearing.ledger),
+        ("127.0.0.1:8091", &clearing.switch),
+    ];
+    scraped(&http, demo.dir.path(), &targets, &all_queries);
 }
 
 /// The naming rules, as `promtool` knows them, and ours: few labels, and none that names anybody.
@@ -282,16 +294,18 @@ impl Drop for Prometheus {
     }
 }
 
-/// A real Prometheus scrapes both services with our configuration and answers every query of the dashboards.
-fn scraped(http: &Http, demo: &Demo, queries: &[String]) {
-    let dir = demo.dir.path().join("prometheus");
+/// A real Prometheus scrapes all services with our configuration and answers every query of the dashboards. The targets of the
+/// configuration stand for those beside them.
+fn scraped(http: &Http, dir: &Path, targets: &[(&str, &String)], queries: &[String]) {
+    let dir = dir.join("prometheus");
     std::fs::create_dir(&dir).unwrap();
     let address =
         |url: &str| url.trim_start_matches("http://").trim_end_matches('/').replace("localhost", "127.0.0.1");
-    let config = read("prometheus/prometheus.yml")
-        .replace("127.0.0.1:8081", &address(&demo.exchange))
-        .replace("127.0.0.1:8082", &address(&demo.bank))
-        .replace("15s", "1s");
+    let mut config = read("prometheus/prometheus.yml").replace("15s", "1s");
+    for (target, url) in targets {
+        assert!(config.contains(&format!("[\"{target}\"]")), "{target} is not scraped");
+        config = config.replace(target, &address(url));
+    }
     std::fs::write(dir.join("prometheus.yml"), config).unwrap();
     std::fs::copy(deploy("prometheus/alerts.yml"), dir.join("alerts.yml")).unwrap();
     let port = free_port();
@@ -315,7 +329,7 @@ fn scraped(http: &Http, demo: &Demo, queries: &[String]) {
     };
     let deadline = Instant::now() + PATIENCE;
     let has_all = || {
-        let up = query("up == 1")?.len() == 2;
+        let up = query("up == 1")?.len() == targets.len();
         // Three scrapes at least, so that rates exist.
         let scrapes = query("min(count_over_time(up[1h]))")?;
         Some(up && scrapes.first()?["value"][1].as_str()?.parse::<f64>().ok()? >= 3.0)
@@ -337,8 +351,10 @@ fn scraped(http: &Http, demo: &Demo, queries: &[String]) {
     assert!(value("batzen_money_surplus") > 0.0);
     assert!(value("batzen_conflicts_total{reason=\"double-spend\"}") >= 1.0);
     assert!(value("sum(batzen_coins_total{operation=\"deposit\"})") >= 4.0);
+    assert!(value("batzen_ledger_events_total{kind=\"transfer\",outcome=\"created\"}") >= 1.0);
+    assert!(value("batzen_switch_callbacks_total") >= 1.0);
     let firing = query("ALERTS{severity=\"critical\"}").unwrap();
-    assert!(firing.is_empty(), "an alert fires on a sound exchange: {firing:?}");
+    assert!(firing.is_empty(), "an alert fires though all is well: {firing:?}");
 }
 
 const LABELLED: &str = "[...document.querySelectorAll('svg, section')].every((node) => node.getAttribute('aria-label') \
