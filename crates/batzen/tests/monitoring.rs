@@ -4,7 +4,13 @@
 
 #[path = "monitoring/clearing.rs"]
 mod clearing;
+#[allow(dead_code, reason = "the signers' place needs it")]
+#[path = "crash/coins.rs"]
+mod coins;
 mod common;
+#[allow(dead_code, reason = "a part of it")]
+#[path = "signer/place.rs"]
+mod place;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -16,9 +22,11 @@ use std::time::{Duration, Instant};
 use batzen_http::{Client, ClientOptions, Reply};
 use batzen_metrics::Page;
 use batzen_postgres::schema::replication::{LagMetrics, SlotLag};
+use batzen_signer::metrics::ClientMetrics;
 use clearing::Clearing;
 use common::browser::Browser;
 use common::{PATIENCE, Service, free_port, run, stderr, stdout};
+use place::Place;
 use serde_json::Value;
 
 fn deploy(file: &str) -> PathBuf {
@@ -150,11 +158,12 @@ fn queries(dashboard: &Value) -> Vec<String> {
     targets.map(|target| target["expr"].as_str().unwrap().to_owned()).collect()
 }
 
-const DASHBOARDS: [&str; 5] = [
+const DASHBOARDS: [&str; 6] = [
     "grafana/exchange.json",
     "grafana/bank.json",
     "grafana/ledger.json",
     "grafana/switch.json",
+    "grafana/signer.json",
     "grafana/store.json",
 ];
 
@@ -209,6 +218,13 @@ fn replication_page() -> String {
     page.finish()
 }
 
+/// What an exchange with signers shows beside.
+fn signer_client_page() -> String {
+    let mut page = Page::new();
+    ClientMetrics::default().write(&mut page, 0);
+    page.finish()
+}
+
 #[test]
 fn prometheus_understands_metrics_alerts_and_dashboards() {
     let demo = Demo::start();
@@ -216,13 +232,18 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
     let http = Http::new();
     let mut clearing = Clearing::start();
     clearing.clear();
-    let services = [&demo.exchange, &demo.bank, &clearing.ledger, &clearing.switch];
+    let place = Place::new();
+    let _signers = [place.start_signer(0), place.start_signer(1)];
+    // A follower says how late it is once it has followed.
+    place.wait_same_keys(0);
+    let [primary, follower] = place.metrics.map(|port| format!("http://127.0.0.1:{port}/"));
+    let services = [&demo.exchange, &demo.bank, &clearing.ledger, &clearing.switch, &primary, &follower];
     let pages = services.map(|base| http.text(&format!("{base}metrics")));
     for page in &pages {
         naming(page);
     }
-    let of_database = replication_page();
-    let pages = pages.iter().chain([&of_database]);
+    let others = [replication_page(), signer_client_page()];
+    let pages = pages.iter().chain(&others);
     let known: BTreeMap<&str, &str> = pages.flat_map(|page| families(page)).collect();
     let script = http.text(&format!("{}dashboard", demo.exchange));
     let mut texts = vec![("alerts".to_owned(), read("prometheus/alerts.yml")), ("page".to_owned(), script)];
@@ -244,6 +265,8 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
         ("127.0.0.1:8082", &demo.bank),
         ("127.0.0.1:3002", &clearing.ledger),
         ("127.0.0.1:8091", &clearing.switch),
+        ("127.0.0.1:7071", &primary),
+        ("127.0.0.1:7072", &follower),
     ];
     scraped(&http, demo.dir.path(), &targets, &all_queries);
 }
@@ -303,7 +326,7 @@ fn scraped(http: &Http, dir: &Path, targets: &[(&str, &String)], queries: &[Stri
         |url: &str| url.trim_start_matches("http://").trim_end_matches('/').replace("localhost", "127.0.0.1");
     let mut config = read("prometheus/prometheus.yml").replace("15s", "1s");
     for (target, url) in targets {
-        assert!(config.contains(&format!("[\"{target}\"]")), "{target} is not scraped");
+        assert!(config.contains(&format!("\"{target}\"")), "{target} is not scraped");
         config = config.replace(target, &address(url));
     }
     std::fs::write(dir.join("prometheus.yml"), config).unwrap();
@@ -478,6 +501,28 @@ fn ledger_and_switch_show_live_numbers() {
             std::fs::copy(pictures.path().join(file), Path::new(&dir).join(file)).unwrap();
         }
     }
+}
+
+#[test]
+fn a_signer_shows_its_keys() {
+    let place = Place::new();
+    let _signer = place.start_signer(0);
+    let browser = Browser::start();
+    browser.resize(390, 844, true);
+    browser.open(&format!("http://127.0.0.1:{}/dashboard", place.metrics[0]));
+    browser.until("document.querySelector('#state.live') && document.querySelector('#section-signer')");
+    browser.until("Number(document.querySelector('#tile-keys').dataset.value) >= 3");
+    assert_eq!(browser.number("document.querySelector('#tile-primary').dataset.value"), 1.0);
+    // Strangers are counted while one looks.
+    assert_eq!(browser.number("document.querySelector('#tile-strangers').dataset.value"), 0.0);
+    let mut stranger = std::net::TcpStream::connect(("127.0.0.1", place.ports[0])).unwrap();
+    stranger.write_all(&[0x55; 512]).unwrap();
+    drop(stranger);
+    browser.until("document.querySelector('#tile-strangers.bad')?.dataset.value === '1'");
+    assert_eq!(browser.overflow(), 0.0, "a phone would have to scroll sideways");
+    assert_eq!(browser.run(&format!("return {LABELLED}")), Value::Bool(true));
+    let said = browser.console();
+    assert!(said.is_empty(), "the console says {said:?}");
 }
 
 #[test]

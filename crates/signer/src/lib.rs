@@ -17,7 +17,7 @@
 //! | [`channel`] | TLS with raw public keys |
 //! | [`state`], [`server`], [`keeper`], [`standing`], [`status`] | the signer |
 //! | [`client`], [`link`] | those who ask it |
-//! | [`metrics`], [`page`] | counters of both, the signer's page `/metrics` |
+//! | [`metrics`], [`page`] | counters of both, the signer's pages `/metrics` and `/dashboard` |
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

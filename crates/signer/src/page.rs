@@ -1,13 +1,13 @@
-//! The signer's HTTP face: `/metrics` and nothing else.
+//! The signer's HTTP face: `/metrics`, the page that draws it, and nothing else. Neither says more than counts.
 
 use std::sync::Arc;
 
-use batzen_http::{ErrorCode, Handler, Method, Request, Response};
+use batzen_http::{ErrorCode, Handler, Method, Request, Response, dashboard};
 use batzen_metrics::{CONTENT_TYPE, Page};
 
 use crate::state::Signer;
 
-/// Serves `/metrics` of a signer.
+/// Serves `/metrics` and `/dashboard` of a signer.
 pub struct MetricsPage(pub Arc<Signer>);
 
 impl Signer {
@@ -43,10 +43,12 @@ impl Signer {
 
 impl Handler for MetricsPage {
     async fn handle(&self, request: Request) -> Response {
-        if request.method == Method::GET && request.path == "/metrics" {
-            Response::bytes(200, CONTENT_TYPE, self.0.metrics_page())
-        } else {
-            Response::error(ErrorCode::GENERIC_ENDPOINT_UNKNOWN, "")
+        match request.path.as_str() {
+            "/metrics" if request.method == Method::GET => {
+                Response::bytes(200, CONTENT_TYPE, self.0.metrics_page())
+            }
+            "/dashboard" if request.method == Method::GET => dashboard(),
+            _ => Response::error(ErrorCode::GENERIC_ENDPOINT_UNKNOWN, ""),
         }
     }
 }

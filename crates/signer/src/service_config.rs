@@ -72,7 +72,7 @@ pub struct SignerConfig {
     pub peers: Vec<PeerConfig>,
     /// Whose revocations count.
     pub master_public_key: EddsaPublicKey,
-    /// Where `/metrics` is served, if anywhere: `ADDRESS:PORT`.
+    /// Where `/metrics` and `/dashboard` are served, if anywhere: `ADDRESS:PORT`.
     pub http: Option<String>,
     /// Connections at once.
     pub connections_max: usize,

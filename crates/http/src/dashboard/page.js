@@ -98,6 +98,7 @@ const units = {
   byteRate: (x) => x === null ? "–" : scaled(x, 1024, ["B", "KiB", "MiB", "GiB"]) + "/s",
   money: (x) => x === null ? "–" : x.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 }),
   percent: (x) => x === null ? "–" : digits(x * 100) + " %",
+  yes: (x) => x === null ? "–" : x ? "yes" : "no",
   time: (x) => x === null ? "–" : x === 0 ? "0 s" : x >= 120 ? digits(x / 60) + " min" : x >= 1 ? digits(x) + " s"
     : x >= 1e-3 ? digits(x * 1e3) + " ms" : digits(x * 1e6) + " µs",
 };
@@ -280,6 +281,20 @@ const layout = [
     chart("switch-times", "Time of a batch", "time", spread("batzen_switch_batch_seconds")),
     chart("switch-ledger", "Time of a request to the ledger", "time", spread("batzen_switch_ledger_seconds")),
     chart("switch-events", "Events in a request to the ledger", "count", spread("batzen_switch_ledger_events", true)),
+  ]],
+  ["Signer", "batzen_signer_items_total", [
+    tile("primary", "creates keys", "yes", gauge("batzen_signer_primary")),
+    tile("keys", "private keys", "count", gauge("batzen_signer_keys")),
+    tile("signer-connections", "connections", "count", gauge("batzen_signer_connections")),
+    tile("synced", "behind the primary", "time", gauge("batzen_signer_sync_lag_seconds"), (value) => value > 300),
+    tile("strangers", "failed handshakes", "count", gauge("batzen_signer_handshakes_failed_total"), some),
+    tile("signer-busy", "requests turned away", "count", gauge("batzen_signer_busy_total"), some),
+    tile("forbidden", "requests beyond a client's role", "count", gauge("batzen_signer_forbidden_total"), some),
+    chart("items", "Items, a second", "rate", each("batzen_signer_items_total", "kind",
+      (now, before, kind) => rate(now, before, "batzen_signer_items_total", { kind }))),
+    chart("signer-time", "From a request to its answer", "time", spread("batzen_signer_request_seconds")),
+    chart("unsigned", "Items not signed, all", "count", each("batzen_signer_refused_total", "reason",
+      (now, before, reason) => sum(now.samples, "batzen_signer_refused_total", { reason }))),
   ]],
   ["Operations", "batzen_operations_total", [
     chart("operations", "Done, a second", "rate", each("batzen_operations_total", "operation",
