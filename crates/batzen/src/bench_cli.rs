@@ -71,7 +71,7 @@ enum BenchCommand {
 /// Whatever keeps it from measuring, as one line.
 pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
-        BenchCommand::Limits(args) => Ok(batzen_bench::limits::run(&args, commit())?),
+        BenchCommand::Limits(args) => batzen_bench::limits::run(&args, commit()).or_else(not_measured),
         BenchCommand::Withdraw(args) => show(&args.run, withdraw::run(&args, &context()?)),
         BenchCommand::Deposit(args) => show(&args.run, deposit::run(&args, &context()?)),
         BenchCommand::BatchDeposit(args) => show(&args.deposit.run, deposit::run_batch(&args, &context()?)),
@@ -84,10 +84,10 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Partitions(args) => show_partitions(&args, partitions::run(&args, &context()?)),
         BenchCommand::Pgbench(args) => show(&args.run, pgbench::run(&args, &context()?)),
         BenchCommand::Store(args) => show(&args.run, store::run(&args, &context()?)),
-        BenchCommand::Report(args) => Ok(batzen_bench::report::run(&args)?),
-        BenchCommand::Table(args) => Ok(batzen_bench::table::run(&args)?),
-        BenchCommand::Compare(args) => Ok(batzen_bench::compare::run(&args)?),
-        BenchCommand::Ceiling(args) => Ok(batzen_bench::ceiling::run(&args)?),
+        BenchCommand::Report(args) => batzen_bench::report::run(&args).or_else(not_measured),
+        BenchCommand::Table(args) => batzen_bench::table::run(&args).or_else(not_measured),
+        BenchCommand::Compare(args) => batzen_bench::compare::run(&args).or_else(not_measured),
+        BenchCommand::Ceiling(args) => batzen_bench::ceiling::run(&args).or_else(not_measured),
     }
 }
 

@@ -140,6 +140,7 @@ fn the_peak_is_found_and_a_share_of_it_kept() {
 
 #[test]
 fn wrong_arguments_are_exit_2() {
+    let dir = tempfile::tempdir().unwrap();
     for (words, hint) in [
         (&["withdraw", "--clients", "0"][..], "clients"),
         (&["withdraw", "--rate", "fast"], "70%"),
@@ -151,11 +152,29 @@ fn wrong_arguments_are_exit_2() {
         (&["deposit", "--server-cores", "1023"], "core 1023"),
         (&["deposit", "--batch", "3"], "--batch"),
         (&["mixed", "--supply", "0"], "supply"),
+        // Nothing would be measured.
+        (&["withdraw", "--duration", "0"], "500ms"),
+        (&["pgbench", "--duration", "0s"], "500ms"),
+        (&["aggregator", "--deposits", "0"], "deposits"),
+        (&["wirewatch", "--credits", "0"], "credits"),
+        (&["transfer", "--transfers", "0"], "transfers"),
+        (&["store", "--deposits", "0"], "deposits"),
+        // Nothing would come of the option.
+        (&["deposit", "--partitions", "8"], "--store postgres"),
+        (&["aggregator", "--postgres-set", "jit=off"], "--store postgres"),
+        (&["wirewatch", "--store", "embedded", "--database", "postgres://localhost/x"], "--store embedded"),
+        (&["pgbench", "--database", "postgres://localhost/x", "--postgres-set", "jit=off"], "at the server"),
+        (&["partitions", "--partitions", "8"], "--counts"),
+        (&["partitions", "--database", "postgres://localhost/x"], "--database"),
+        (&["limits", "--core", "1023"], "core 1023"),
+        (&["compare", "a", "b", "--noise", "5000"], "--noise"),
+        (&["deposit", "--rsa", "3000"], "2944 or 3072"),
     ] {
         let mut arguments = vec!["bench"];
         arguments.extend(words);
-        let output = run(&arguments);
+        let output = batzen().args(&arguments).current_dir(dir.path()).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{words:?}: {}", stderr(&output));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "{words:?} leaves something behind");
         assert!(stderr(&output).contains(hint), "{words:?}: {}", stderr(&output));
         assert!(output.stdout.is_empty(), "{words:?}");
     }

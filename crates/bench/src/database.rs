@@ -57,9 +57,9 @@ pub enum StoreKind {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Store")]
 pub struct StoreOptions {
-    /// What keeps the exchange's rows
-    #[arg(long, value_enum, default_value_t = StoreKind::Embedded)]
-    pub store: StoreKind,
+    /// What keeps the exchange's rows [default: embedded; with --database postgres]
+    #[arg(long, value_enum)]
+    pub store: Option<StoreKind>,
     /// An empty PostgreSQL database to use instead of a throw-away server's
     #[arg(long, value_name = "URL")]
     pub database: Option<String>,
@@ -75,7 +75,33 @@ impl StoreOptions {
     /// Whether it is PostgreSQL.
     #[must_use]
     pub fn is_postgres(&self) -> bool {
-        self.store == StoreKind::Postgres || self.database.is_some()
+        self.store == Some(StoreKind::Postgres) || self.database.is_some()
+    }
+
+    /// Whether the options fit together: one that nothing would come of is refused, for the figures would be taken for
+    /// those of what was asked for.
+    ///
+    /// # Errors
+    /// What does not fit, and what to do.
+    pub fn check(&self) -> Result<(), BenchError> {
+        let refuse = |what: &str| Err(BenchError::Usage(what.to_owned()));
+        if self.store == Some(StoreKind::Embedded) && self.database.is_some() {
+            return refuse("--database is a PostgreSQL database: leave out --store embedded, or --database");
+        }
+        if !self.is_postgres() && self.partitions > 0 {
+            return refuse(
+                "--partitions: only PostgreSQL has partitions; add --store postgres or --database",
+            );
+        }
+        if !self.is_postgres() && !self.postgres_set.is_empty() {
+            return refuse("--postgres-set is for a throw-away PostgreSQL server; add --store postgres");
+        }
+        if self.database.is_some() && !self.postgres_set.is_empty() {
+            return refuse(
+                "--postgres-set is for a throw-away server; set it at the server of --database, or leave --database out",
+            );
+        }
+        self.postgres_set.iter().try_for_each(|setting| name_and_value(setting).map(drop))
     }
 
     /// What tells a run from others, for its title.
@@ -361,12 +387,17 @@ fn settings(options: &StoreOptions) -> Result<ClusterOptions, BenchError> {
         .set("shared_preload_libraries", "pg_stat_statements")
         .set("log_line_prefix", "%m [%p] <%e> ");
     for setting in &options.postgres_set {
-        let Some((name, value)) = setting.split_once('=') else {
-            return Err(BenchError::Usage(format!("--postgres-set {setting}: expected NAME=VALUE")));
-        };
-        cluster = cluster.set(name.trim(), value.trim());
+        let (name, value) = name_and_value(setting)?;
+        cluster = cluster.set(name, value);
     }
     Ok(cluster)
+}
+
+fn name_and_value(setting: &str) -> Result<(&str, &str), BenchError> {
+    let (name, value) = setting
+        .split_once('=')
+        .ok_or_else(|| BenchError::Usage(format!("--postgres-set {setting}: expected NAME=VALUE")))?;
+    Ok((name.trim(), value.trim()))
 }
 
 fn connect(url: &str) -> Result<Connection, PgError> {
@@ -428,9 +459,38 @@ mod tests {
     }
 
     #[test]
+    fn options_that_nothing_would_come_of_are_refused() {
+        let none = StoreOptions { store: None, database: None, partitions: 0, postgres_set: Vec::new() };
+        let url = Some("postgres://localhost/x".to_owned());
+        let (embedded, postgres) = (Some(StoreKind::Embedded), Some(StoreKind::Postgres));
+        let settings = vec!["shared_buffers=1GB".to_owned()];
+        for fitting in [
+            none.clone(),
+            StoreOptions { store: embedded, ..none.clone() },
+            StoreOptions { database: url.clone(), partitions: 8, ..none.clone() },
+            StoreOptions { store: postgres, partitions: 8, postgres_set: settings.clone(), ..none.clone() },
+        ] {
+            assert!(fitting.check().is_ok(), "{fitting:?}");
+        }
+        for (options, hint) in [
+            (StoreOptions { partitions: 8, ..none.clone() }, "--store postgres"),
+            (StoreOptions { postgres_set: settings.clone(), ..none.clone() }, "--store postgres"),
+            (StoreOptions { store: embedded, partitions: 8, ..none.clone() }, "--store postgres"),
+            (StoreOptions { store: embedded, database: url.clone(), ..none.clone() }, "--store embedded"),
+            (StoreOptions { database: url, postgres_set: settings, ..none.clone() }, "at the server"),
+            (StoreOptions { store: postgres, postgres_set: vec!["x".into()], ..none }, "NAME=VALUE"),
+        ] {
+            match options.check() {
+                Err(BenchError::Usage(reason)) => assert!(reason.contains(hint), "{options:?}: {reason}"),
+                other => panic!("{options:?}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
     fn a_throw_away_server_counts_what_it_does() {
         let options = StoreOptions {
-            store: StoreKind::Postgres,
+            store: Some(StoreKind::Postgres),
             database: None,
             partitions: 4,
             postgres_set: vec!["shared_buffers=32MB".into()],

@@ -15,7 +15,7 @@ use crate::load::{self, Kind, Observer, Outcome, Plan, Schedule, Script, Watch};
 use crate::machine::Machine;
 use crate::meter::Effort;
 use crate::moments;
-use crate::options::{LoadOptions, Rate, RunOptions};
+use crate::options::{self, LoadOptions, Rate, RunOptions};
 use crate::procfs::{self, CpuTime};
 use crate::progress::{Bar, Progress};
 use crate::result::{
@@ -126,6 +126,9 @@ pub fn measure<W: Workload>(
     context: &Context,
 ) -> Result<Run, BenchError> {
     let described = workload.describe();
+    // Before anything is made: a mistake leaves nothing behind.
+    load.store.check()?;
+    options::check_cipher(described.cipher)?;
     let placement = Placement::choose(run.server_cores.as_ref(), run.client_cores.as_ref())?;
     let progress = Progress::new(context.shows_progress);
     let path = run.out.clone().unwrap_or_else(|| crate::scenarios::default_directory(described.scenario));

@@ -4,9 +4,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use batzen_crypto::rsa;
 use clap::Args;
 
+use crate::BenchError;
 use crate::affinity::Cores;
+use crate::ceiling::Cipher;
 use crate::database::StoreOptions;
 
 /// Options of every scenario that puts load on a server.
@@ -22,7 +25,7 @@ pub struct LoadOptions {
     #[arg(long, value_name = "RATE")]
     pub rate: Option<Rate>,
     /// Length of the measured part: seconds, or with unit (500ms, 2m)
-    #[arg(long, value_name = "TIME", default_value = "10", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "10", value_parser = measured_duration)]
     pub duration: Duration,
     /// Length of the load before it
     #[arg(long, value_name = "TIME", default_value = "2", value_parser = duration)]
@@ -141,6 +144,39 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     if (0.0..=86_400.0).contains(&seconds) { Ok(Duration::from_secs_f64(seconds)) } else { Err(wrong()) }
 }
 
+/// Sizes of RSA keys are multiples of this.
+const RSA_STEP: u32 = 128;
+
+/// Whether there are keys of a cipher: those of RSA come in steps.
+///
+/// # Errors
+/// What is wrong with its size, and which ones are right.
+pub fn check_cipher(cipher: Cipher) -> Result<(), BenchError> {
+    match cipher {
+        Cipher::Rsa(bits) if !bits.is_multiple_of(RSA_STEP) => {
+            let (less, more) = (bits / RSA_STEP * RSA_STEP, bits.next_multiple_of(RSA_STEP));
+            Err(BenchError::Usage(format!(
+                "--rsa {bits}: expected a multiple of {RSA_STEP} from {} to {}, for example {less} or {more}",
+                rsa::MIN_BITS,
+                rsa::MAX_BITS
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Length of a measured part on the command line: nothing can be said of none.
+///
+/// # Errors
+/// As [`duration`], and zero.
+pub fn measured_duration(text: &str) -> Result<Duration, String> {
+    let duration = duration(text)?;
+    if duration.is_zero() {
+        return Err("nothing is measured in no time; expected more, such as 10 or 500ms".to_owned());
+    }
+    Ok(duration)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,6 +193,20 @@ mod tests {
     }
 
     #[test]
+    fn sizes_of_rsa_keys_come_in_steps() {
+        for cipher in [Cipher::Cs, Cipher::Rsa(1024), Cipher::Rsa(2048), Cipher::Rsa(3072)] {
+            assert!(check_cipher(cipher).is_ok(), "{cipher}");
+        }
+        let error = check_cipher(Cipher::Rsa(3000)).unwrap_err();
+        assert!(matches!(error, BenchError::Usage(_)));
+        let text = error.to_string();
+        assert!(
+            text.contains("--rsa 3000") && text.contains("128") && text.contains("2944 or 3072"),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn times_have_units() {
         assert_eq!(duration("10"), Ok(Duration::from_secs(10)));
         assert_eq!(duration("0.5"), Ok(Duration::from_millis(500)));
@@ -164,6 +214,11 @@ mod tests {
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
         for wrong in ["", "-1", "s", "1d", "25h", "1e9", "."] {
             assert!(duration(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(measured_duration("1ms"), Ok(Duration::from_millis(1)));
+        assert_eq!(duration("0"), Ok(Duration::ZERO));
+        for wrong in ["0", "0.0", "0ms", "soon"] {
+            assert!(measured_duration(wrong).is_err(), "{wrong}");
         }
     }
 }

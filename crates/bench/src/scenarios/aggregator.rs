@@ -17,7 +17,7 @@ use crate::result::Run;
 #[derive(Args, Clone, Debug)]
 pub struct AggregatorArgs {
     /// Deposits that are due
-    #[arg(long, value_name = "N", default_value_t = 500_000)]
+    #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub deposits: u64,
     /// Merchants, who have the deposits in turn
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
@@ -38,6 +38,7 @@ pub struct AggregatorArgs {
 /// # Errors
 /// Whatever keeps it from a result.
 pub fn run(args: &AggregatorArgs, context: &Context) -> Result<Run, BenchError> {
+    args.store.check()?;
     let place = Place::new("aggregator", &args.run)?;
     let database = Database::start(&args.store, &place.placement)?;
     let inside = Inside::start(&place, "http://127.0.0.1:9/".to_owned(), database)?;

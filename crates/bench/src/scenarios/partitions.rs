@@ -9,7 +9,7 @@ use clap::Args;
 use super::pgbench::{self, PgbenchArgs};
 use super::{Context, deposit};
 use crate::BenchError;
-use crate::database::StoreKind;
+use crate::database::{StoreKind, StoreOptions};
 use crate::result::Run;
 
 /// Arguments of `batzen bench partitions`.
@@ -33,15 +33,19 @@ pub struct PartitionsArgs {
 /// Whatever keeps one of them from a result.
 pub fn run(args: &PartitionsArgs, context: &Context) -> Result<Vec<Run>, BenchError> {
     let options = &args.deposit.deposit.run;
+    check(&args.deposit.deposit.load.store)?;
     let base = options.out.clone().unwrap_or_else(|| super::default_directory("partitions"));
     let mut runs = Vec::new();
     if !args.postgres_only {
-        runs.push(pay(args, context, &base.join("embedded"), |store| store.store = StoreKind::Embedded)?);
+        runs.push(pay(args, context, &base.join("embedded"), |store| {
+            store.store = Some(StoreKind::Embedded);
+            store.postgres_set.clear();
+        })?);
     }
     for partitions in &args.counts {
         let directory = base.join(format!("partitions-{partitions:02}"));
         runs.push(pay(args, context, &directory, |store| {
-            store.store = StoreKind::Postgres;
+            store.store = Some(StoreKind::Postgres);
             store.partitions = *partitions;
         })?);
     }
@@ -59,11 +63,26 @@ pub fn run(args: &PartitionsArgs, context: &Context) -> Result<Vec<Run>, BenchEr
     Ok(runs)
 }
 
+/// Which stores are measured is the scenario's own affair: what would choose another one is refused.
+fn check(store: &StoreOptions) -> Result<(), BenchError> {
+    let refuse = |what: &str| Err(BenchError::Usage(what.to_owned()));
+    if store.partitions > 0 {
+        return refuse("bench partitions measures several numbers of partitions: --counts chooses them");
+    }
+    if store.store.is_some() {
+        return refuse("bench partitions measures both stores: leave out --store, or use --postgres-only");
+    }
+    if store.database.is_some() {
+        return refuse("bench partitions starts a server for each run: leave out --database");
+    }
+    StoreOptions { store: Some(StoreKind::Postgres), ..store.clone() }.check()
+}
+
 fn pay(
     args: &PartitionsArgs,
     context: &Context,
     directory: &Path,
-    choose: impl FnOnce(&mut crate::database::StoreOptions),
+    choose: impl FnOnce(&mut StoreOptions),
 ) -> Result<Run, BenchError> {
     let mut args = args.deposit.clone();
     args.deposit.run.out = Some(directory.to_owned());

@@ -50,7 +50,7 @@ pub struct PgbenchArgs {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub scale: u32,
     /// Length of the measured part
-    #[arg(long, value_name = "TIME", default_value = "10", value_parser = options::duration)]
+    #[arg(long, value_name = "TIME", default_value = "10", value_parser = options::measured_duration)]
     pub duration: Duration,
     /// An empty PostgreSQL database to use instead of a throw-away server's
     #[arg(long, value_name = "URL")]
@@ -68,13 +68,14 @@ pub struct PgbenchArgs {
 /// # Errors
 /// Whatever keeps it from a result.
 pub fn run(args: &PgbenchArgs, context: &Context) -> Result<Run, BenchError> {
-    let place = Place::new("pgbench", &args.run)?;
     let store = StoreOptions {
-        store: StoreKind::Postgres,
+        store: Some(StoreKind::Postgres),
         database: args.database.clone(),
         partitions: 0,
         postgres_set: args.postgres_set.clone(),
     };
+    store.check()?;
+    let place = Place::new("pgbench", &args.run)?;
     let database = Database::start(&store, &place.placement)?.expect("PostgreSQL was chosen");
     let failed = |reason: String| BenchError::set_up("pgbench", reason);
     let program = Installation::find().map_err(|error| failed(error.to_string()))?.bin.join("pgbench");

@@ -27,7 +27,7 @@ use crate::result::{BytesPerOp, LimitedBy, Run};
 #[derive(Args, Clone, Debug)]
 pub struct StoreArgs {
     /// Deposits, each with a coin
-    #[arg(long, value_name = "N", default_value_t = 300_000)]
+    #[arg(long, value_name = "N", default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub deposits: u64,
     /// Merchants, who have the deposits in turn
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]

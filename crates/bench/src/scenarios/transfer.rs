@@ -17,7 +17,7 @@ use crate::result::Run;
 #[derive(Args, Clone, Debug)]
 pub struct TransferArgs {
     /// Transfers that are prepared
-    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub transfers: u64,
     /// What is made up follows from this number
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -35,6 +35,7 @@ pub struct TransferArgs {
 /// # Errors
 /// Whatever keeps it from a result.
 pub fn run(args: &TransferArgs, context: &Context) -> Result<Run, BenchError> {
+    args.store.check()?;
     let place = Place::new("transfer", &args.run)?;
     let database = Database::start(&args.store, &place.placement)?;
     let data = place.world.join("bank");

@@ -17,7 +17,7 @@ use crate::result::Run;
 #[derive(Args, Clone, Debug)]
 pub struct WirewatchArgs {
     /// Credits that the bank has
-    #[arg(long, value_name = "N", default_value_t = 500_000)]
+    #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub credits: u64,
     /// What is made up follows from this number
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -35,6 +35,7 @@ pub struct WirewatchArgs {
 /// # Errors
 /// Whatever keeps it from a result.
 pub fn run(args: &WirewatchArgs, context: &Context) -> Result<Run, BenchError> {
+    args.store.check()?;
     let place = Place::new("wirewatch", &args.run)?;
     let database = Database::start(&args.store, &place.placement)?;
     let data = place.world.join("bank");

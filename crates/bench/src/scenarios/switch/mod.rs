@@ -20,7 +20,7 @@ use super::Context;
 use crate::BenchError;
 use crate::affinity::{self, Placement};
 use crate::machine::Machine;
-use crate::options::{RunOptions, duration};
+use crate::options::{RunOptions, duration, measured_duration};
 use crate::progress::Progress;
 use crate::result::{self, BytesPerOp, KindResult, Latency, LimitedBy, Run, RunResult, Sample};
 
@@ -65,7 +65,7 @@ pub struct SwitchLoad {
     #[arg(long, value_name = "PER-SECOND", value_parser = rate)]
     pub rate: Option<f64>,
     /// Length of the measured part: seconds, or with unit (500ms, 15m)
-    #[arg(long, value_name = "TIME", default_value = "10", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "10", value_parser = measured_duration)]
     pub duration: Duration,
     /// Length of the load before it
     #[arg(long, value_name = "TIME", default_value = "2", value_parser = duration)]
