@@ -165,22 +165,19 @@ fn machine(results: &Results) -> String {
             lines.push(line);
         }
     }
-    let mut builds: Vec<String> = results
-        .runs
-        .iter()
-        .map(|run| {
-            let result = &run.result;
-            format!(
-                "* Batzen {}, commit {}; server on core {}, load generator on core {}.",
-                result.version,
-                result.commit,
-                cores(&result.server_cores),
-                cores(&result.client_cores)
-            )
-        })
-        .collect();
-    builds.dedup();
-    lines.extend(builds);
+    for run in &results.runs {
+        let result = &run.result;
+        let line = format!(
+            "* Batzen {}, commit {}; server on core {}, load generator on core {}.",
+            result.version,
+            result.commit,
+            cores(&result.server_cores),
+            cores(&result.client_cores)
+        );
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
     // Results of before did not say it.
     if let Some(limits) = results.limits.as_ref().filter(|limits| limits.commit != "unknown") {
         lines.push(format!(
@@ -438,15 +435,15 @@ fn reference(results: &Results) -> String {
 }
 
 fn commands(results: &Results) -> String {
-    let mut text = String::from("```sh\n");
-    if results.limits.is_some() {
-        text.push_str("batzen bench limits\n");
+    let limits = results.limits.iter().map(|_| "batzen bench limits");
+    let mut lines: Vec<&str> = Vec::new();
+    for line in limits.chain(results.runs.iter().map(|run| run.result.command.as_str())) {
+        // One command may make several results.
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
     }
-    for run in &results.runs {
-        let _ = writeln!(text, "{}", run.result.command);
-    }
-    text.push_str("```\n");
-    text
+    lines.iter().fold("```sh\n".to_owned(), |text, line| text + line + "\n") + "```\n"
 }
 
 /// Whether a document's tables are those of its results, for tests of the documentation.
@@ -517,6 +514,22 @@ mod tests {
         let renewed = renew(document, &results()).unwrap();
         assert!(
             renewed.starts_with(
+    #[test]
+    fn builds_and_commands_are_told_once_in_their_order() {
+        let run = |commit: &str, command: &str| {
+            let mut run = sample_run(Path::new("run"));
+            (run.result.commit, run.result.command) = (commit.into(), command.into());
+            run
+        };
+        let runs = vec![run("b", "two"), run("a", "one"), run("b", "two"), run("a", "three")];
+        let results = Results { runs, limits: None };
+        let machine = machine(&results);
+        assert_eq!(machine.matches("commit a;").count(), 1, "{machine}");
+        assert_eq!(machine.matches("commit b;").count(), 1, "{machine}");
+        assert!(machine.find("commit b;") < machine.find("commit a;"), "{machine}");
+        assert_eq!(commands(&results), "```sh\ntwo\none\nthree\n```\n");
+    }
+
                 "# Title\n\n<!-- bench: commands -->\n\n```sh\nbatzen bench withdraw --rsa 2048\n"
             ),
             "{renewed}"
