@@ -182,12 +182,75 @@ fn wrong_arguments_are_exit_2() {
 
 #[test]
 fn results_are_not_written_over() {
+    for (scenario, file) in
+        [("deposit", "result.json"), ("aggregator", "result.json"), ("limits", "limits.json")]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(file), "{}").unwrap();
+        let output = run(&["bench", scenario, "--out", dir.path().to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(2), "{scenario}: {}", stderr(&output));
+        let hint = "choose another directory with --out";
+        assert!(stderr(&output).contains(hint), "{scenario}: {}", stderr(&output));
+        assert_eq!(std::fs::read(dir.path().join(file)).unwrap(), b"{}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "{scenario} leaves something behind");
+    }
+}
+
+/// A result of another machine, which the reports read.
+const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/");
+
+/// Copies a kept result.
+fn copy(name: &str, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(Path::new(KEPT).join(name)).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+#[test]
+fn directories_of_results_are_read_and_damage_is_told() {
     let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("result.json"), "{}").unwrap();
-    let output = run(&["bench", "deposit", "--out", dir.path().to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("--out"), "{}", stderr(&output));
-    assert_eq!(std::fs::read(dir.path().join("result.json")).unwrap(), b"{}");
+    let report = |args: &[&str]| {
+        batzen().args(["bench", "report", "-o", "-"]).args(args).current_dir(dir.path()).output().unwrap()
+    };
+    for (name, to) in [("deposit", "a"), ("store", "b"), ("withdraw", "partitions/00")] {
+        copy(name, &dir.path().join("results").join(to));
+    }
+    // As a shell writes results/*.
+    let output = report(&["results/a", "results/b", "results/partitions"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(["deposit", "store", "withdraw"].iter().all(|name| stdout(&output).contains(name)));
+    let whole = report(&["results"]);
+    assert_eq!(stdout(&whole), stdout(&output), "{}", stderr(&whole));
+
+    for (file, text, hint) in [
+        ("latency.hgrm", Some("zzz\n"), "latency.hgrm:1"),
+        ("latency.hgrm", None, "latency.hgrm: it is missing"),
+        ("series.csv", None, "series.csv: it is missing"),
+        ("result.json", Some("{\"schema\": 1,"), "measure again"),
+    ] {
+        let damaged = tempfile::tempdir().unwrap();
+        copy("deposit", damaged.path());
+        match text {
+            Some(text) => std::fs::write(damaged.path().join(file), text).unwrap(),
+            None => std::fs::remove_file(damaged.path().join(file)).unwrap(),
+        }
+        let output = report(&[damaged.path().to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(1), "{file}: {}", stderr(&output));
+        assert!(stderr(&output).contains(hint), "{file}: {}", stderr(&output));
+    }
+
+    let words = ["bench", "report", "results", "-o", "/nowhere/x.html"];
+    let output = batzen().args(words).current_dir(dir.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("/nowhere/x.html: "), "{}", stderr(&output));
+
+    std::fs::write(dir.path().join("notes.md"), "# No marks\n").unwrap();
+    let words = ["bench", "table", "results", "--into", "notes.md"];
+    let output = batzen().args(words).current_dir(dir.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("notes.md: there is no table"), "{}", stderr(&output));
 }
 
 /// The port of a service in the configuration of a world.

@@ -149,12 +149,11 @@ const ROWS_PER_OPERATION: f64 = 2.0;
 /// Runs `batzen bench limits` of a program that was built from `commit`.
 ///
 /// # Errors
-/// When the core may not be used, or the disk cannot be written.
+/// When the core may not be used, the disk cannot be written, or the output directory holds a result already.
 pub fn run(args: &LimitsArgs, commit: &str) -> Result<ExitCode, BenchError> {
     let limits = Limits { commit: commit.to_owned(), ..measure(args)? };
     let json = output::json(&limits);
     if let Some(directory) = &args.out {
-        std::fs::create_dir_all(directory).map_err(BenchError::io(directory))?;
         output::replace_file(&directory.join(LIMITS_FILE), &json)?;
     }
     output::print(&if args.json { json } else { table(&limits) })?;
@@ -168,6 +167,8 @@ fn measure(args: &LimitsArgs) -> Result<Limits, BenchError> {
         let all = Cores(allowed);
         return Err(BenchError::Usage(format!("--core: core {core} cannot be used here, only {all}")));
     }
+    // Before, not after minutes of measuring.
+    args.out.as_deref().map_or(Ok(()), result::claim_directory)?;
     let other = allowed.iter().copied().find(|other| *other != core);
     let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
     affinity::on_cores(&[core], || measure_here(args, core, other, effort))?

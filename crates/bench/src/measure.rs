@@ -132,7 +132,7 @@ pub fn measure<W: Workload>(
     let placement = Placement::choose(run.server_cores.as_ref(), run.client_cores.as_ref())?;
     let progress = Progress::new(context.shows_progress);
     let path = run.out.clone().unwrap_or_else(|| crate::scenarios::default_directory(described.scenario));
-    refuse_old_results(&path)?;
+    result::claim_directory(&path)?;
 
     let spinner = progress.waiting("measuring the cryptography alone");
     let planned =
@@ -245,17 +245,6 @@ pub fn measure<W: Workload>(
         std::fs::write(&file, text).map_err(BenchError::io(&file))?;
     }
     Ok(run)
-}
-
-/// A directory with a result in it is not written over: the user may have meant another.
-fn refuse_old_results(path: &std::path::Path) -> Result<(), BenchError> {
-    if path.join(result::RESULT_FILE).exists() || path.join("world").exists() {
-        let path = path.display();
-        return Err(BenchError::Usage(format!(
-            "{path} holds a result already; choose another directory with --out"
-        )));
-    }
-    std::fs::create_dir_all(path).map_err(BenchError::io(path))
 }
 
 /// A positive number without its fraction.

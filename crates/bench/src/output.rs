@@ -36,6 +36,27 @@ pub fn replace_file(path: &Path, text: &str) -> Result<(), BenchError> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
     let temporary = Path::new(&temporary);
-    std::fs::write(temporary, text).map_err(BenchError::io(temporary))?;
-    std::fs::rename(temporary, path).map_err(BenchError::io(path))
+    // Who reads the reason knows the file, not the one beside it.
+    std::fs::write(temporary, text)
+        .and_then(|()| std::fs::rename(temporary, path))
+        .inspect_err(|_| drop(std::fs::remove_file(temporary)))
+        .map_err(BenchError::io(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_the_file_that_was_asked_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let absent = directory.path().join("absent/report.html");
+        let error = replace_file(&absent, "text").unwrap_err().to_string();
+        assert!(error.contains("absent/report.html: No such file"), "{error}");
+        // A directory is in the way.
+        let taken = directory.path().join("taken");
+        std::fs::create_dir(&taken).unwrap();
+        assert!(replace_file(&taken, "text").is_err());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
 }

@@ -18,7 +18,7 @@ use crate::table::Results;
     after_help = "Examples:\n  batzen bench report docs/results/deposit docs/results/withdraw -o report.html\n  batzen bench report before after --title \"Before and after\""
 )]
 pub struct ReportArgs {
-    /// Result directories, shown in this order; that of `bench limits --out` too
+    /// Result directories, shown in this order, or directories of such; that of `bench limits --out` too
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
     /// Where to write the report; - for standard output
@@ -35,6 +35,7 @@ pub struct ReportArgs {
 /// When a result cannot be read or the report cannot be written.
 pub fn run(args: &ReportArgs) -> Result<ExitCode, BenchError> {
     let Results { runs, limits } = Results::read(&args.directories)?;
+    runs.iter().try_for_each(Run::check_whole)?;
     let html = html(&args.title, &runs, limits.as_ref());
     if args.output == Path::new("-") {
         output::print(&html)?;

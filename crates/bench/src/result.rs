@@ -10,16 +10,22 @@
 //! | `latency.hgrm` | [`PercentilePoint`]: latency by percentile, in the text form that HdrHistogram's tools read and plot |
 //! | `server-metrics-before.prom`, `server-metrics-after.prom` | what the server's `/metrics` said |
 //!
-//! Only `result.json` must be there.
+//! Only `result.json` must be there; a report needs the series and the latencies of runs that have them, too.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
+
+mod directories;
+mod files;
+
+pub(crate) use directories::{claim_directory, results_of};
+pub use files::percentile_points;
+use files::{latency_hgrm, parse_latency, parse_series, series_csv};
 
 /// Version of the form. It grows when a reader of the older form would misunderstand the newer one.
 pub const SCHEMA: u32 = 1;
@@ -37,6 +43,11 @@ pub const METRICS_BEFORE_FILE: &str = "server-metrics-before.prom";
 /// Name of the file with the server's metrics after the load.
 pub const METRICS_AFTER_FILE: &str = "server-metrics-after.prom";
 
+/// Scenarios that record no series.
+const WITHOUT_SERIES: [&str; 2] = ["store", "pgbench"];
+/// Runs of this length, in seconds, have a series whatever the moments at which samples are taken.
+const SERIES_FROM_S: f64 = 2.0;
+
 /// Why results cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ResultError {
@@ -49,13 +60,32 @@ pub enum ResultError {
         source: std::io::Error,
     },
     /// The directory holds no result.
-    #[error("{path}: there is no result.json here, so it is no result of `batzen bench`", path = path.display())]
+    #[error(
+        "{path}: there is no result.json here, so it is no result of `batzen bench`{}",
+        directories::named(below),
+        path = path.display()
+    )]
     NoResult {
         /// The directory.
         path: PathBuf,
+        /// Results below it.
+        below: Vec<PathBuf>,
+    },
+    /// What a result holds beside `result.json` is not there.
+    #[error(
+        "{path}: it is missing or empty, although result.json tells of what belongs in it (measure again, or leave the \
+         directory out)",
+        path = path.display()
+    )]
+    Missing {
+        /// The file.
+        path: PathBuf,
     },
     /// `result.json` is not JSON of the expected form.
-    #[error("{path}: {source}", path = path.display())]
+    #[error(
+        "{path}: damaged, or not written by `batzen bench`: {source} (measure again, or leave the directory out)",
+        path = path.display()
+    )]
     Json {
         /// The file.
         path: PathBuf,
@@ -298,18 +328,6 @@ pub struct Sample {
     pub queue_depth: Option<f64>,
 }
 
-/// Names of the columns of `series.csv`, in order.
-const COLUMNS: [&str; 8] = [
-    "t_s",
-    "ops_per_s",
-    "p50_us",
-    "p99_us",
-    "batch_size",
-    "server_cores_busy",
-    "client_cores_busy",
-    "queue_depth",
-];
-
 /// A point of the latency distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PercentilePoint {
@@ -347,7 +365,8 @@ impl Run {
                 // A directory that is not there at all is the commoner mistake.
                 std::fs::metadata(directory)
                     .map_err(|source| ResultError::Io { path: directory.to_owned(), source })?;
-                return Err(ResultError::NoResult { path: directory.to_owned() });
+                let below = directories::below(directory)?;
+                return Err(ResultError::NoResult { path: directory.to_owned(), below });
             }
             Err(source) => return Err(ResultError::Io { path, source }),
         };
@@ -357,6 +376,24 @@ impl Run {
         let latency = read_optional(&directory.join(LATENCY_FILE))?
             .map_or(Ok(Vec::new()), |text| parse_latency(&directory.join(LATENCY_FILE), &text))?;
         Ok(Self { path: directory.to_owned(), result, series, latency })
+    }
+
+    /// Whether everything is there that plots are made of. What was too short for a series has none.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn check_whole(&self) -> Result<(), ResultError> {
+        let missing = |name: &str| Err(ResultError::Missing { path: self.path.join(name) });
+        let result = &self.result;
+        if result.latency.is_some() && result.ops > 0 && self.latency.is_empty() {
+            return missing(LATENCY_FILE);
+        }
+        let has_series =
+            !WITHOUT_SERIES.contains(&result.scenario.as_str()) && result.duration_s >= SERIES_FROM_S;
+        if has_series && self.series.is_empty() {
+            return missing(SERIES_FILE);
+        }
+        Ok(())
     }
 
     /// Writes the directory, creating it if need be.
@@ -442,130 +479,6 @@ fn parse_json<T: serde::de::DeserializeOwned>(
         return Err(ResultError::UnknownSchema { path: path.to_owned(), found: head.schema, known: schema });
     }
     serde_json::from_str(text).map_err(json)
-}
-
-fn series_csv(series: &[Sample]) -> String {
-    let mut text = COLUMNS.join(",");
-    text.push('\n');
-    for sample in series {
-        let optional = [
-            sample.p50_us,
-            sample.p99_us,
-            sample.batch_size,
-            sample.server_cores_busy,
-            sample.client_cores_busy,
-            sample.queue_depth,
-        ];
-        let _ = write!(text, "{},{}", rounded(sample.t_s), rounded(sample.ops_per_s));
-        for value in optional {
-            text.push(',');
-            if let Some(value) = value {
-                let _ = write!(text, "{}", rounded(value));
-            }
-        }
-        text.push('\n');
-    }
-    text
-}
-
-/// Three decimals are enough for every column.
-fn rounded(value: f64) -> f64 {
-    (value * 1e3).round() / 1e3
-}
-
-fn parse_series(path: &Path, text: &str) -> Result<Vec<Sample>, ResultError> {
-    let wrong = |line: usize, what: String| ResultError::Line { path: path.to_owned(), line, what };
-    let mut lines = text.lines().enumerate();
-    let Some((_, head)) = lines.next() else { return Ok(Vec::new()) };
-    if head.trim() != COLUMNS.join(",") {
-        return Err(wrong(1, format!("the columns must be {}", COLUMNS.join(","))));
-    }
-    let mut series = Vec::new();
-    for (index, line) in lines {
-        let mut values = [None; COLUMNS.len()];
-        let cells: Vec<&str> = line.split(',').map(str::trim).collect();
-        if cells.len() != COLUMNS.len() {
-            return Err(wrong(index + 1, format!("{} cells instead of {}", cells.len(), COLUMNS.len())));
-        }
-        for ((value, cell), name) in values.iter_mut().zip(&cells).zip(COLUMNS) {
-            if !cell.is_empty() {
-                let number = cell.parse::<f64>().ok().filter(|number| number.is_finite());
-                let number =
-                    number.ok_or_else(|| wrong(index + 1, format!("{name} is not a number: {cell:?}")))?;
-                *value = Some(number);
-            }
-        }
-        let [t_s, ops_per_s, p50_us, p99_us, batch_size, server_cores_busy, client_cores_busy, queue_depth] =
-            values;
-        let (Some(t_s), Some(ops_per_s)) = (t_s, ops_per_s) else {
-            return Err(wrong(index + 1, "t_s and ops_per_s must be there".into()));
-        };
-        series.push(Sample {
-            t_s,
-            ops_per_s,
-            p50_us,
-            p99_us,
-            batch_size,
-            server_cores_busy,
-            client_cores_busy,
-            queue_depth,
-        });
-    }
-    Ok(series)
-}
-
-/// Number of points for each halving of the distance to 100 %: enough for a smooth curve.
-const POINTS_PER_HALVING: u32 = 5;
-
-/// The points of a histogram of microseconds that are worth plotting.
-#[must_use]
-pub fn percentile_points(histogram: &Histogram<u64>) -> Vec<PercentilePoint> {
-    let mut points: Vec<PercentilePoint> = Vec::new();
-    for step in histogram.iter_quantiles(POINTS_PER_HALVING) {
-        #[allow(clippy::cast_precision_loss, reason = "latencies stay far below 2^52 µs")]
-        let value_us = step.value_iterated_to() as f64;
-        let quantile = step.quantile_iterated_to();
-        let count = histogram.count_between(0, step.value_iterated_to());
-        points.push(PercentilePoint { value_us, quantile, count });
-    }
-    points
-}
-
-fn latency_hgrm(points: &[PercentilePoint]) -> String {
-    let mut text =
-        format!("{:>12} {:>14} {:>10} {:>14}\n\n", "Value", "Percentile", "TotalCount", "1/(1-Percentile)");
-    for point in points {
-        let _ = write!(text, "{:>12.3} {:>14.12} {:>10}", point.value_us, point.quantile, point.count);
-        if point.quantile < 1.0 {
-            let _ = write!(text, " {:>14.2}", 1.0 / (1.0 - point.quantile));
-        }
-        text.push('\n');
-    }
-    if let Some(last) = points.last() {
-        let _ = writeln!(text, "#[Max     = {:>12.3}, Total count    = {:>12}]", last.value_us, last.count);
-    }
-    text
-}
-
-fn parse_latency(path: &Path, text: &str) -> Result<Vec<PercentilePoint>, ResultError> {
-    let mut points = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        if index == 0 || line.trim().is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let mut cells = line.split_whitespace();
-        let point = (|| {
-            let value_us = cells.next()?.parse().ok()?;
-            let quantile = cells.next()?.parse().ok().filter(|quantile| (0.0..=1.0).contains(quantile))?;
-            Some(PercentilePoint { value_us, quantile, count: cells.next()?.parse().ok()? })
-        })();
-        points.push(point.ok_or_else(|| ResultError::Line {
-            path: path.to_owned(),
-            line: index + 1,
-            what: format!("not a value, a percentile and a count: {line:?}"),
-        })?);
-    }
-    Ok(points)
 }
 
 /// Seconds since 1970 as RFC 3339 in UTC.

@@ -11,7 +11,7 @@ use crate::BenchError;
 use crate::limits::{LIMITS_FILE, Limits};
 use crate::output;
 use crate::report::{cores, load};
-use crate::result::Run;
+use crate::result::{self, Run};
 use crate::svg::{count, number};
 
 mod postgres;
@@ -24,7 +24,7 @@ use postgres::{is_postgres, postgres};
     after_help = "Examples:\n  batzen bench table docs/results/limits docs/results/deposit\n  batzen bench table before after --into notes.md"
 )]
 pub struct TableArgs {
-    /// Result directories, shown in this order; those of `bench limits --out` too
+    /// Result directories, shown in this order, or directories of such; those of `bench limits --out` too
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
     /// Renew the tables between `<!-- bench: NAME -->` and `<!-- bench: end -->` in this document
@@ -42,10 +42,12 @@ impl Results {
     pub fn read(directories: &[PathBuf]) -> Result<Self, BenchError> {
         let (mut runs, mut limits) = (Vec::new(), None);
         for directory in directories {
-            if directory.join(LIMITS_FILE).is_file() {
-                limits = Some(Limits::read(directory)?);
-            } else {
-                runs.push(Run::read(directory)?);
+            for directory in result::results_of(directory)? {
+                if directory.join(LIMITS_FILE).is_file() {
+                    limits = Some(Limits::read(&directory)?);
+                } else {
+                    runs.push(Run::read(&directory)?);
+                }
             }
         }
         Ok(Self { runs, limits })
@@ -93,6 +95,7 @@ pub fn run(args: &TableArgs) -> Result<ExitCode, BenchError> {
 fn renew(document: &str, results: &Results) -> Result<String, String> {
     let mut out = String::with_capacity(document.len() * 2);
     let mut inside: Option<(usize, &str)> = None;
+    let mut has_tables = false;
     for (index, line) in document.lines().enumerate() {
         let mark = line.trim().strip_prefix("<!-- bench: ").and_then(|rest| rest.strip_suffix(" -->"));
         match (mark, inside) {
@@ -103,7 +106,7 @@ fn renew(document: &str, results: &Results) -> Result<String, String> {
                     let known: Vec<&str> = TABLES.iter().map(|(name, _)| *name).collect();
                     return Err(format!("line {}: no table {name:?}, only {}", index + 1, known.join(", ")));
                 };
-                inside = Some((index + 1, name));
+                (inside, has_tables) = (Some((index + 1, name)), true);
                 let _ = write!(out, "{line}\n\n{}\n", table(results));
                 continue;
             }
@@ -117,6 +120,9 @@ fn renew(document: &str, results: &Results) -> Result<String, String> {
         out.push('\n');
     }
     match inside {
+        None if !has_tables => Err(
+            "there is no table to renew: put <!-- bench: NAME --> and <!-- bench: end --> on lines of their own".into(),
+        ),
         Some((line, name)) => Err(format!("line {line}: table {name:?} has no end")),
         None => Ok(out),
     }
@@ -509,12 +515,6 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_between_the_marks_changes() {
-        let document = "# Title\n\n<!-- bench: commands -->\nold\n<!-- bench: end -->\nafter\n";
-        let renewed = renew(document, &results()).unwrap();
-        assert!(
-            renewed.starts_with(
-    #[test]
     fn builds_and_commands_are_told_once_in_their_order() {
         let run = |commit: &str, command: &str| {
             let mut run = sample_run(Path::new("run"));
@@ -530,6 +530,12 @@ mod tests {
         assert_eq!(commands(&results), "```sh\ntwo\none\nthree\n```\n");
     }
 
+    #[test]
+    fn only_what_is_between_the_marks_changes() {
+        let document = "# Title\n\n<!-- bench: commands -->\nold\n<!-- bench: end -->\nafter\n";
+        let renewed = renew(document, &results()).unwrap();
+        assert!(
+            renewed.starts_with(
                 "# Title\n\n<!-- bench: commands -->\n\n```sh\nbatzen bench withdraw --rsa 2048\n"
             ),
             "{renewed}"
@@ -540,6 +546,8 @@ mod tests {
         );
         assert_eq!(renew(&renewed, &results()).unwrap(), renewed, "renewing twice changes nothing");
         for (document, expected) in [
+            ("# Title\n", "there is no table to renew"),
+            ("", "there is no table to renew"),
             ("<!-- bench: nothing -->\n", "line 1: no table \"nothing\", only machine, limits"),
             ("<!-- bench: end -->\n", "line 1: an end without a beginning"),
             ("a\n<!-- bench: limits -->\n", "line 2: table \"limits\" has no end"),

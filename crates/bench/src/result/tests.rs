@@ -1,3 +1,4 @@
+use super::files::COLUMNS;
 use super::*;
 
 pub(crate) fn sample_run(path: &Path) -> Run {
@@ -125,7 +126,8 @@ fn what_is_missing_or_broken_is_named() {
 
     std::fs::write(path.join(RESULT_FILE), "{\n \"schema\": 1,").expect("written");
     let message = error(path);
-    assert!(message.contains("result.json: EOF while parsing") && message.contains("line 2"), "{message}");
+    assert!(message.contains("result.json: damaged") && message.contains("measure again"), "{message}");
+    assert!(message.contains("EOF while parsing") && message.contains("line 2"), "{message}");
     std::fs::write(path.join(RESULT_FILE), "{\"schema\": 1}").expect("written");
     assert!(error(path).contains("missing field `scenario`"), "{}", error(path));
     std::fs::write(path.join(RESULT_FILE), "{\"schema\": 99}").expect("written");
@@ -143,11 +145,46 @@ fn what_is_missing_or_broken_is_named() {
         ),
         (SERIES_FILE, &format!("{}\n1,NaN,,,,,,\n", COLUMNS.join(",")), "ops_per_s is not a number"),
         (SERIES_FILE, &format!("{}\n1,,,,,,,\n", COLUMNS.join(",")), "t_s and ops_per_s must be there"),
+        (SERIES_FILE, "", "series.csv:1: the columns must be t_s,"),
+        (LATENCY_FILE, "", "latency.hgrm:1: not a latency distribution"),
+        (LATENCY_FILE, "zzz\n", "latency.hgrm:1: not a latency distribution"),
+        (LATENCY_FILE, "Value\n\n 1.0 0.5 3 2.00\nzzz\n", "latency.hgrm:4: not a value, a percentile and"),
+        (LATENCY_FILE, "Value\n\n 1.0 0.5 3 zzz\n", "latency.hgrm:3: not a value, a percentile and"),
+        (LATENCY_FILE, "Value\n\n NaN 0.5 3 2.00\n", "latency.hgrm:3: not a value, a percentile and"),
         (LATENCY_FILE, "Value\n\n 1.0 7.0 3\n", "latency.hgrm:3: not a value, a percentile and a count"),
     ] {
         run.write().expect("written");
         std::fs::write(path.join(file), text).expect("written");
         assert!(error(path).contains(expected), "{expected}: {}", error(path));
+    }
+}
+
+#[test]
+fn a_run_that_lacks_what_it_recorded_is_not_whole() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let whole = sample_run(directory.path());
+    let missing = |run: &Run| run.check_whole().expect_err("not whole").to_string();
+    for file in [LATENCY_FILE, SERIES_FILE] {
+        whole.write().expect("written");
+        let read = || Run::read(directory.path()).expect("read");
+        read().check_whole().expect("whole");
+        std::fs::remove_file(directory.path().join(file)).expect("removed");
+        let message = missing(&read());
+        assert!(message.contains(&format!("{file}: it is missing")), "{message}");
+    }
+    let mut run = whole.clone();
+    run.series.clear();
+    assert!(missing(&run).contains(SERIES_FILE));
+    run.result.duration_s = 0.5;
+    run.check_whole().expect("shorter than a sample");
+    let mut run = whole.clone();
+    (run.result.latency, run.latency) = (None, Vec::new());
+    run.check_whole().expect("no requests");
+    run.series.clear();
+    assert!(missing(&run).contains(SERIES_FILE));
+    for scenario in WITHOUT_SERIES {
+        run.result.scenario = scenario.into();
+        run.check_whole().expect("no series");
     }
 }
 

@@ -105,13 +105,11 @@ impl Place {
     /// Makes the directory.
     ///
     /// # Errors
-    /// When it cannot be made, or the cores cannot be used.
+    /// When it cannot be made or holds a result, or the cores cannot be used.
     pub fn new(scenario: &str, options: &RunOptions) -> Result<Self, BenchError> {
         let placement = Placement::choose(options.server_cores.as_ref(), options.client_cores.as_ref())?;
         let directory = options.out.clone().unwrap_or_else(|| super::default_directory(scenario));
-        if directory.join(crate::result::RESULT_FILE).exists() {
-            return Err(BenchError::Usage(format!("{} holds a result already", directory.display())));
-        }
+        crate::result::claim_directory(&directory)?;
         let world = directory.join("world");
         std::fs::create_dir_all(&world).map_err(BenchError::io(&world))?;
         Ok(Self { directory, world, keep_world: options.keep_world, placement })

@@ -157,12 +157,7 @@ impl SwitchLoad {
 pub fn run(args: &SwitchArgs, context: &Context) -> Result<Run, BenchError> {
     let placement = Placement::choose(args.run.server_cores.as_ref(), args.run.client_cores.as_ref())?;
     let path = args.run.out.clone().unwrap_or_else(|| super::default_directory("switch"));
-    if path.join(result::RESULT_FILE).exists() || path.join("world").exists() {
-        let path = path.display();
-        return Err(BenchError::Usage(format!(
-            "{path} holds a result already; choose another directory with --out"
-        )));
-    }
+    result::claim_directory(&path)?;
     let progress = Progress::new(context.shows_progress);
     let world = path.join("world");
     std::fs::create_dir_all(&world).map_err(BenchError::io(&world))?;
