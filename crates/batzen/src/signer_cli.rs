@@ -13,7 +13,7 @@ use batzen_signer::channel::{self, Connect};
 use batzen_signer::files;
 use batzen_signer::keeper;
 use batzen_signer::link::{Link, LinkError};
-use batzen_signer::page::MetricsPage;
+use batzen_signer::page::Api;
 use batzen_signer::server::SignerServer;
 use batzen_signer::service_config::SignerConfig;
 use batzen_signer::state::Signer;
@@ -121,7 +121,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     if let Some(address) = http {
         let server = Server::bind(listen(&address)?).await?;
         ready.push(server.bound().to_string());
-        let page = Arc::new(MetricsPage(Arc::clone(&signer)));
+        let page = Arc::new(Api::new(Arc::clone(&signer)));
         let serving = server.serve(page, ServerOptions::default(), signer.drain.clone());
         tasks.push(tokio::spawn(async move {
             // How it ended is in its log.

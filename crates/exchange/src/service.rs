@@ -8,7 +8,7 @@ use std::time::Duration as StdDuration;
 
 use batzen_crypto::EddsaPublicKey;
 use batzen_engine::{Clock, CpuPool, EngineError};
-use batzen_http::{Bound, Drained, Listen, Server, ServerOptions, Stats};
+use batzen_http::{Bound, Drained, Listen, MetricsPage, Server, ServerOptions, Stats};
 use batzen_metrics::Page;
 use batzen_protocol::Timestamp;
 use batzen_signer::client::{ClientOptions as SignerOptions, SignerClient};
@@ -117,6 +117,7 @@ pub struct Exchange {
     /// Held while a key state is built, so that an older one never replaces a newer one.
     building: tokio::sync::Mutex<()>,
     http_stats: Arc<Stats>,
+    pub(crate) metrics_page: MetricsPage,
     /// Requests still to be served before the service ends, and who waits for that.
     requests_left: AtomicU64,
     last_request: Notify,
@@ -238,21 +239,16 @@ impl Exchange {
         &self.keeper
     }
 
-    /// The page `/metrics`.
-    pub fn metrics_page(&self) -> String {
-        let mut page = Page::new();
-        let labels = [("service", "exchange"), ("version", env!("CARGO_PKG_VERSION"))];
-        page.info("batzen_build_info", "What runs here", &labels);
+    /// What it has to tell on the page `/metrics`.
+    pub(crate) fn write_metrics(&self, page: &mut Page) {
         let lane = self.lane.metrics();
-        self.metrics.write(&mut page, lane.snapshot().conflicts);
-        lane.write(&mut page);
-        self.pool.write(&mut page);
-        self.custody.write(&mut page);
-        self.rules.flow.write(&mut page);
-        self.store.write_metrics(&mut page, batzen_tables::exchange::ALL);
-        self.http_stats.write(&mut page);
-        batzen_metrics::write_process(&mut page);
-        page.finish()
+        self.metrics.write(page, lane.snapshot().conflicts);
+        lane.write(page);
+        self.pool.write(page);
+        self.custody.write(page);
+        self.rules.flow.write(page);
+        self.store.write_metrics(page, batzen_tables::exchange::ALL);
+        self.http_stats.write(page);
     }
 
     /// Starts an exchange: opens the store, loads keys, listens. Requests are answered from here on; keys are created
@@ -298,6 +294,7 @@ impl Exchange {
             management: tokio::sync::Mutex::new(()),
             building: tokio::sync::Mutex::new(()),
             http_stats: server.stats(),
+            metrics_page: MetricsPage::new("exchange"),
             requests_left,
             last_request: Notify::new(),
         });
@@ -381,6 +378,7 @@ impl RunningExchange {
             // Ended either way: aborted, or done because of the drain.
             let _ = follower.await;
         }
+        app.metrics_page.idle().await;
         let (lane, store) = (app.lane.clone(), app.store.clone());
         // A task that still holds the parts (none should) must not keep the process from ending.
         drop(app);

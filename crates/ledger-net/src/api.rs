@@ -7,7 +7,8 @@ mod openapi;
 use std::sync::Arc;
 
 use batzen_http::{
-    Admission, Handler, Head, Method, Operations, Request, Response, Routes, Stats, Style, dashboard, header,
+    Admission, Handler, Head, Method, MetricsPage, Operations, Request, Response, Routes, Stats, Style,
+    dashboard, header,
 };
 use batzen_ledger::{Ledger, LedgerError};
 use batzen_metrics::Page;
@@ -27,7 +28,7 @@ const WAITERS_MAX: usize = 256;
 type Answer = Result<Response, Response>;
 
 /// Writes further metrics: of the ledger, of the binary server.
-pub type WriteMetrics = Box<dyn Fn(&mut Page) + Send + Sync>;
+pub type WriteMetrics = Arc<dyn Fn(&mut Page) + Send + Sync>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Endpoint {
@@ -90,9 +91,10 @@ fn routes() -> Routes<Endpoint> {
 pub struct Api {
     routes: Routes<Endpoint>,
     ledger: Arc<dyn Ledger>,
-    operations: Operations,
+    operations: Arc<Operations>,
     http_stats: Arc<Stats>,
     write_metrics: WriteMetrics,
+    metrics_page: MetricsPage,
     waiters: Semaphore,
 }
 
@@ -103,9 +105,10 @@ impl Api {
         Self {
             routes: routes(),
             ledger,
-            operations: Operations::new(&OPERATIONS),
+            operations: Arc::new(Operations::new(&OPERATIONS)),
             http_stats,
             write_metrics,
+            metrics_page: MetricsPage::new("ledger"),
             waiters: Semaphore::new(WAITERS_MAX),
         }
     }
@@ -118,7 +121,7 @@ impl Api {
         let ledger = self.ledger.as_ref();
         let answer = match *matched.endpoint {
             Endpoint::Home => Ok(home()),
-            Endpoint::Metrics => Ok(self.metrics()),
+            Endpoint::Metrics => Ok(self.metrics().await),
             Endpoint::Dashboard => Ok(dashboard()),
             Endpoint::OpenApi => Ok(Response::bytes(200, "application/json", document())),
             Endpoint::CreateAccounts => endpoints::create_accounts(ledger, &request).await,
@@ -138,15 +141,15 @@ impl Api {
         answer
     }
 
-    fn metrics(&self) -> Response {
-        let mut page = Page::new();
-        let labels = [("service", "ledger"), ("version", env!("CARGO_PKG_VERSION"))];
-        page.info("batzen_build_info", "What runs here", &labels);
-        self.operations.write(&mut page);
-        (self.write_metrics)(&mut page);
-        self.http_stats.write(&mut page);
-        batzen_metrics::write_process(&mut page);
-        Response::bytes(200, batzen_metrics::CONTENT_TYPE, page.finish())
+    async fn metrics(&self) -> Response {
+        let (operations, http_stats) = (Arc::clone(&self.operations), Arc::clone(&self.http_stats));
+        let write_metrics = Arc::clone(&self.write_metrics);
+        let write = move |page: &mut Page| {
+            operations.write(page);
+            write_metrics(page);
+            http_stats.write(page);
+        };
+        self.metrics_page.answer(write).await
     }
 }
 

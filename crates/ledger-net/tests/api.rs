@@ -10,7 +10,7 @@ use batzen_ledger_net::api::{Api, document};
 use serde_json::{Value, json};
 
 fn api() -> Api {
-    Api::new(Arc::new(MemoryLedger::with_system_clock()), Arc::default(), Box::new(|_| {}))
+    Api::new(Arc::new(MemoryLedger::with_system_clock()), Arc::default(), Arc::new(|_| {}))
 }
 
 async fn post(api: &Api, target: &str, body: &Value) -> Response {

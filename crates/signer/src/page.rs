@@ -2,21 +2,29 @@
 
 use std::sync::Arc;
 
-use batzen_http::{ErrorCode, Handler, Method, Request, Response, dashboard};
-use batzen_metrics::{CONTENT_TYPE, Page};
+use batzen_http::{ErrorCode, Handler, Method, MetricsPage, Request, Response, dashboard};
+use batzen_metrics::Page;
 
 use crate::state::Signer;
 
 /// Serves `/metrics` and `/dashboard` of a signer.
-pub struct MetricsPage(pub Arc<Signer>);
+pub struct Api {
+    signer: Arc<Signer>,
+    metrics_page: MetricsPage,
+}
+
+impl Api {
+    /// The pages of this signer.
+    #[must_use]
+    pub fn new(signer: Arc<Signer>) -> Self {
+        Self { signer, metrics_page: MetricsPage::new("signer") }
+    }
+}
 
 impl Signer {
-    /// The page `/metrics`.
-    pub fn metrics_page(&self) -> String {
-        let mut page = Page::new();
-        let labels = [("service", "signer"), ("version", env!("CARGO_PKG_VERSION"))];
-        page.info("batzen_build_info", "What runs here", &labels);
-        self.metrics.write(&mut page);
+    /// What it has to tell on the page `/metrics`.
+    fn write_metrics(&self, page: &mut Page) {
+        self.metrics.write(page);
         let (report, now) = (self.status(), self.clock.now());
         let is_primary = report.role == crate::service_config::Role::Primary.name();
         page.gauge("batzen_signer_primary", "Whether this signer creates keys", u8::from(is_primary));
@@ -35,17 +43,16 @@ impl Signer {
                 lag,
             );
         }
-        self.pool.write(&mut page);
-        batzen_metrics::write_process(&mut page);
-        page.finish()
+        self.pool.write(page);
     }
 }
 
-impl Handler for MetricsPage {
+impl Handler for Api {
     async fn handle(&self, request: Request) -> Response {
         match request.path.as_str() {
             "/metrics" if request.method == Method::GET => {
-                Response::bytes(200, CONTENT_TYPE, self.0.metrics_page())
+                let signer = Arc::clone(&self.signer);
+                self.metrics_page.answer(move |page| signer.write_metrics(page)).await
             }
             "/dashboard" if request.method == Method::GET => dashboard(),
             _ => Response::error(ErrorCode::GENERIC_ENDPOINT_UNKNOWN, ""),

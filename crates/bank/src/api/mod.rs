@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use batzen_engine::{EngineError, Lane};
 use batzen_http::{
-    Admission, Drain, ErrorCode, Handler, Head, Method, Operations, Request, Response, Routes, Stats, Style,
-    Waiter, Woken, dashboard, header,
+    Admission, Drain, ErrorCode, Handler, Head, Method, MetricsPage, Operations, Request, Response, Routes,
+    Stats, Style, Waiter, Woken, dashboard, header,
 };
 use batzen_ledger::Ledger;
 use batzen_metrics::Page;
@@ -181,6 +181,7 @@ pub(crate) struct Service {
     wakes: Arc<Wakes>,
     sessions: Sessions,
     http_stats: Arc<Stats>,
+    metrics_page: MetricsPage,
     /// Counters of requests.
     operations_run: Operations,
 }
@@ -204,7 +205,10 @@ impl Api {
         let answer = match *matched.endpoint {
             Endpoint::Home => Ok(service.home(&request)),
             Endpoint::Dashboard => Ok(dashboard()),
-            Endpoint::Metrics => Ok(service.metrics()),
+            Endpoint::Metrics => {
+                let parts = Arc::clone(service);
+                Ok(service.metrics_page.answer(move |page| parts.write_metrics(page)).await)
+            }
             Endpoint::IntegrationConfig => Ok(service.api_config("taler-bank-integration")),
             Endpoint::WithdrawalStatus => {
                 let operation = param(0).to_owned();
@@ -267,7 +271,8 @@ impl Service {
     ) -> Self {
         let operations_run = Operations::new(&OPERATIONS);
         let sessions = Sessions::default();
-        Self { teller, ledger, store, settings, wakes, sessions, http_stats, operations_run }
+        let metrics_page = MetricsPage::new("bank");
+        Self { teller, ledger, store, settings, wakes, sessions, http_stats, metrics_page, operations_run }
     }
 
     pub(crate) fn ledger(&self) -> &Arc<dyn Ledger> {
@@ -411,19 +416,14 @@ impl Service {
         hash.map_err(|_| Response::error(ErrorCode::BANK_UNMANAGED_EXCEPTION, ""))
     }
 
-    /// The page `/metrics`.
-    fn metrics(&self) -> Response {
-        let mut page = Page::new();
-        let labels = [("service", "bank"), ("version", env!("CARGO_PKG_VERSION"))];
-        page.info("batzen_build_info", "What runs here", &labels);
-        self.operations_run.write(&mut page);
-        self.teller.lane.metrics().write(&mut page);
+    /// What it has to tell on the page `/metrics`.
+    fn write_metrics(&self, page: &mut Page) {
+        self.operations_run.write(page);
+        self.teller.lane.metrics().write(page);
         let open = self.teller.settler.open() as u64;
         page.gauge("batzen_bank_intents_open", "Movements of money that the ledger is asked for", open);
-        self.store.write_metrics(&mut page, batzen_tables::bank::ALL);
-        self.http_stats.write(&mut page);
-        batzen_metrics::write_process(&mut page);
-        Response::bytes(200, batzen_metrics::CONTENT_TYPE, page.finish())
+        self.store.write_metrics(page, batzen_tables::bank::ALL);
+        self.http_stats.write(page);
     }
 
     /// People get a page, programs a few lines.

@@ -148,7 +148,7 @@ async fn serve(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         ready.push(server.bound().to_string());
         let stats: Vec<Arc<NetStats>> = servers.iter().map(|(_, stats, _)| Arc::clone(stats)).collect();
         let of_books = books.clone();
-        let write_metrics = Box::new(move |page: &mut Page| {
+        let write_metrics = Arc::new(move |page: &mut Page| {
             of_books.write_metrics(page);
             // One page has each metric once: the first server is the one that others use.
             if let Some(stats) = stats.first() {

@@ -1,7 +1,7 @@
 //! The HTTP interface: one file per family of endpoints, each of which adds its own rows to the table below.
 //!
 //! A handler is `async fn name(app: &Exchange, request: &Request) -> Response` (or with `&mut Request`, to give up its
-//! slot while it waits). Path parameters are read with [`Request::segment`](batzen_http::Head::segment): segment 0 is
+//! slot while it waits; with `&Arc<Exchange>`, to have a part of it done on another thread). Path parameters are read with [`Request::segment`](batzen_http::Head::segment): segment 0 is
 //! the family.
 
 use std::future::Future;
@@ -51,7 +51,7 @@ pub(crate) use terms::{BUILT_IN_PRIVACY, BUILT_IN_TERMS};
 pub type Answer<'a> = Pin<Box<dyn Future<Output = Response> + Send + 'a>>;
 
 /// A handler as the table holds it.
-pub type Endpoint = for<'a> fn(&'a Exchange, &'a mut Request) -> Answer<'a>;
+pub type Endpoint = for<'a> fn(&'a Arc<Exchange>, &'a mut Request) -> Answer<'a>;
 
 /// One row of the table: what answers, and what the request is counted as.
 #[derive(Clone, Copy, Debug)]

@@ -1,5 +1,7 @@
 //! Small pages: greeting, robots, seed, metrics.
 
+use std::sync::Arc;
+
 use batzen_http::{Request, Response};
 
 use super::{Table, endpoint};
@@ -37,6 +39,7 @@ async fn seed(_: &Exchange, _: &Request) -> Response {
     Response::bytes(200, "", seed)
 }
 
-async fn metrics(app: &Exchange, _: &Request) -> Response {
-    Response::bytes(200, batzen_metrics::CONTENT_TYPE, app.metrics_page())
+async fn metrics(app: &Arc<Exchange>, _: &Request) -> Response {
+    let parts = Arc::clone(app);
+    app.metrics_page.answer(move |page| parts.write_metrics(page)).await
 }

@@ -10,7 +10,7 @@ mod settlements;
 
 use std::sync::Arc;
 
-use batzen_http::{Handler, Method, Request, Response, Routes, Stats, Style, dashboard, header};
+use batzen_http::{Handler, Method, MetricsPage, Request, Response, Routes, Stats, Style, dashboard, header};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -112,6 +112,7 @@ pub struct AdminApi {
     service: Arc<Service>,
     routes: Routes<Endpoint>,
     stats: Arc<Stats>,
+    metrics_page: MetricsPage,
 }
 
 /// Either answer is sent.
@@ -165,7 +166,7 @@ fn failed(error: &OperatorError) -> Response {
 impl AdminApi {
     /// The interface of this service; the counters are those of the participants' server.
     pub fn new(service: Arc<Service>, stats: Arc<Stats>) -> Self {
-        Self { service, routes: routes(), stats }
+        Self { service, routes: routes(), stats, metrics_page: MetricsPage::new("switch") }
     }
 
     /// Who asks, by its token.
@@ -189,7 +190,7 @@ impl AdminApi {
         let matched = self.routes.resolve(&request.head)?;
         match matched.endpoint {
             E::Health => return self.health(),
-            E::Metrics => return Ok(self.metrics()),
+            E::Metrics => return Ok(self.metrics().await),
             E::Dashboard => return Ok(dashboard()),
             _ => {}
         }
