@@ -110,6 +110,7 @@ impl<J> Inbox<J> {
         let background = background.min(max).min(self.background.len());
         jobs.extend(self.background.drain(..background));
         if background == 0 {
+            self.pace.clients_taken(since.wall, self.clients.len());
             jobs.append(&mut self.clients);
         }
         Some(Taken { since, background, beside_clients })

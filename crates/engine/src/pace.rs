@@ -16,6 +16,13 @@ const REST_FACTORS: [(Duration, u32); 3] =
     [(Duration::ZERO, 7), (Duration::from_secs(2), 3), (Duration::from_secs(10), 1)];
 /// No rest is longer, whatever a batch has met with.
 pub(crate) const REST_MAX: Duration = Duration::from_millis(50);
+/// A batch of so many clients' commands, taken so long after the one before, says that requests queue up for the processor (with
+/// fewer, clients are just few; sooner, the processor keeps up with them). Background work then rests so long from that batch on.
+const CROWD: usize = 16;
+const CROWD_INTERVAL: Duration = Duration::from_millis(3);
+const CROWD_REST: Duration = Duration::from_millis(20);
+/// ... unless it is behind by so much.
+const CROWD_BEHIND_MAX: Duration = Duration::from_secs(1);
 /// How long after a client's command the next one is expected.
 const QUIET_AFTER: Duration = Duration::from_millis(50);
 /// Time without background work that waits makes up for so many times as much waiting: work that waits for less than four
@@ -30,6 +37,8 @@ pub(crate) struct Pace {
     /// Background commands in a batch while clients are served, found by trying: nobody knows beforehand what one costs.
     portion: usize,
     client_came: Option<Instant>,
+    /// When clients' commands were taken last.
+    clients_taken: Option<Instant>,
     rests_until: Option<Instant>,
     /// By how much waiting background work is behind.
     behind: Duration,
@@ -39,12 +48,28 @@ pub(crate) struct Pace {
 
 impl Pace {
     pub(crate) fn new() -> Self {
-        Self { portion: 1, client_came: None, rests_until: None, behind: Duration::ZERO, looked: None }
+        Self {
+            portion: 1,
+            client_came: None,
+            clients_taken: None,
+            rests_until: None,
+            behind: Duration::ZERO,
+            looked: None,
+        }
     }
 
     /// A client's command is there.
     pub(crate) fn client_came(&mut self, now: Instant) {
         self.client_came = Some(now);
+    }
+
+    /// So many commands of clients make the next batch.
+    pub(crate) fn clients_taken(&mut self, now: Instant, count: usize) {
+        let before = self.clients_taken.replace(now);
+        let is_slow = before.is_some_and(|before| now.saturating_duration_since(before) >= CROWD_INTERVAL);
+        if is_slow && count >= CROWD && self.behind < CROWD_BEHIND_MAX {
+            self.rests_until = self.rests_until.max(Some(now + CROWD_REST));
+        }
     }
 
     /// Whether background work waits from now on.
@@ -168,6 +193,38 @@ mod tests {
         assert_eq!(pace.rest_factor(), 3);
         pace.background_waits(start + 65_000 * MS, true);
         assert_eq!(pace.rest_factor(), 7);
+    }
+
+    #[test]
+    fn while_clients_queue_up_background_work_waits_but_not_for_ever() {
+        let (mut pace, start) = (Pace::new(), Instant::now());
+        let mut rests = 0;
+        for ms in (0..5_000_u32).step_by(4) {
+            let now = start + ms * MS;
+            pace.background_waits(now, true);
+            pace.clients_taken(now, CROWD);
+            rests += u32::from(!pace.rest(now + 3 * MS).is_zero());
+        }
+        // About a second of five, by batches of 4 ms.
+        assert!((240..=260).contains(&rests), "{rests}");
+    }
+
+    #[test]
+    fn few_clients_or_quick_batches_are_no_crowd() {
+        let (mut pace, start) = (Pace::new(), Instant::now());
+        for ms in 0..1_000_u32 {
+            pace.clients_taken(start + 2 * ms * MS, 10 * CROWD);
+            assert!(pace.rest(start + 2 * ms * MS).is_zero());
+        }
+        for ms in 1_000..2_000_u32 {
+            pace.clients_taken(start + 10 * ms * MS, CROWD - 1);
+            assert!(pace.rest(start + 10 * ms * MS).is_zero());
+        }
+        // A longer rest is not cut short.
+        let now = start + Duration::from_secs(60);
+        pace.done(now, 1, 10 * MS);
+        pace.clients_taken(now, CROWD);
+        assert_eq!(pace.rest(now), REST_MAX);
     }
 
     #[test]
