@@ -245,8 +245,9 @@ impl Rules for Node {
         let Attempt { verdicts, revoked, seen } = std::mem::take(&mut *self.attempt.lock().unwrap());
         let now = *self.shared.now.lock().unwrap();
         let mut model = self.shared.model.lock().unwrap();
-        // A revocation, a deposit for an aggregation's target, a first transient aggregate that came while the batch was under
-        // way come after it: the rules depend on no row for these, and need not.
+        // A revocation, a deposit for an aggregation's target, a first transient aggregate, a transfer with the identifier of one
+        // (32 random bytes) that came while the batch was under way come after it: the rules depend on no row for these, and
+        // need not. A transient aggregate whose identifier is taken is never paid, but set aside, and told.
         let present = std::mem::replace(&mut model.revoked, revoked);
         let hidden = model.hide(&seen);
         for (command, verdict) in verdicts {

@@ -141,14 +141,17 @@ pub struct Model {
     rcs: BTreeMap<HashCode, EddsaPublicKey>,
     transients: BTreeMap<(ShortHash, EddsaPublicKey), (Units, Wtid)>,
     transfers: BTreeMap<Wtid, (Units, Sent)>,
+    /// Those that a transient aggregate does not know of.
+    unseen_transfers: BTreeSet<Wtid>,
     income: Units,
 }
 
-/// What an aggregation looks for: deposits, and transient aggregates.
+/// What an aggregation looks for: deposits, transient aggregates, and transfers that have its identifier.
 #[derive(Clone, Default)]
 pub struct Seen {
     deposits: BTreeSet<DepositKey>,
     transients: BTreeSet<(ShortHash, EddsaPublicKey)>,
+    transfers: BTreeSet<Wtid>,
 }
 
 /// What is kept from an aggregation, because it was not there when the aggregation looked.
@@ -188,6 +191,7 @@ impl Model {
             rcs: BTreeMap::new(),
             transients: BTreeMap::new(),
             transfers: BTreeMap::new(),
+            unseen_transfers: BTreeSet::new(),
             income: 0,
         }
     }
@@ -197,7 +201,14 @@ impl Model {
         Seen {
             deposits: self.deposits.keys().cloned().collect(),
             transients: self.transients.keys().copied().collect(),
+            transfers: self.transfers.keys().copied().collect(),
         }
+    }
+
+    /// Whether a transfer has this identifier, as far as an aggregation knows that only wants to keep it for later. If it comes
+    /// to pay, no other transfer may have it.
+    pub(super) fn has_seen_transfer(&self, wtid: Wtid) -> bool {
+        self.transfers.contains_key(&wtid) && !self.unseen_transfers.contains(&wtid)
     }
 
     /// Takes aside what has come since.
@@ -209,6 +220,8 @@ impl Model {
             .into_iter()
             .partition(|(key, _)| seen.transients.contains(key));
         self.transients = old;
+        let wtids = self.transfers.keys().copied();
+        self.unseen_transfers = wtids.filter(|wtid| !seen.transfers.contains(wtid)).collect();
         Hidden { deposits, transients }
     }
 
@@ -216,6 +229,7 @@ impl Model {
     pub fn show(&mut self, hidden: Hidden) {
         self.deposits.extend(hidden.deposits);
         self.transients.extend(hidden.transients);
+        self.unseen_transfers.clear();
     }
 
     /// Executes a batch, and those again whose refusal the batch itself has overtaken. Says how many that were.

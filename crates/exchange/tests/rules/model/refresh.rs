@@ -182,7 +182,7 @@ impl Model {
         }
         match transient {
             Some((_, wtid)) if wtid != command.wtid => return Err(Refusal::TransientOther.into()),
-            None if self.transfers.contains_key(&command.wtid) => return Err(Refusal::WtidTaken.into()),
+            None if self.has_seen_transfer(command.wtid) => return Err(Refusal::WtidTaken.into()),
             _ => {}
         }
         self.target(h_payto, &command.method)?;
