@@ -1,8 +1,8 @@
 //! The page `/metrics`, written beside the requests that are served.
 //!
-//! A page takes about as long as a hundred payments: it looks at every table, at the disk and at the process. Whatever is
-//! written on a thread of the server holds up all that came meanwhile, so pages are written on a thread for such work, one
-//! after the other: whoever reads them often does not get more of the processor than one thread.
+//! A page takes about as long as ten payments, and longer where memory or disk are slow: it looks at every table, at the disk
+//! and at the process. Whatever is written on a thread of the server holds up all that came meanwhile, so pages are written on
+//! a thread for such work, one after the other: whoever reads them often does not get more of the processor than one thread.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
