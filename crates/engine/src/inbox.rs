@@ -165,6 +165,21 @@ mod tests {
     }
 
     #[test]
+    fn a_large_batch_of_clients_long_after_the_last_one_keeps_background_work_waiting() {
+        let rests_after = |clients: u32| {
+            let (sender, queue) = sync_channel(100);
+            let mut inbox = Inbox::new(queue, 100);
+            let start = Instant::now();
+            inbox.pace.clients_taken(start.checked_sub(Duration::from_secs(1)).unwrap(), 1);
+            (1..=clients).for_each(|job| sender.send(2 * job).unwrap());
+            assert_eq!(take(&mut inbox, 100).unwrap().0.len(), clients as usize);
+            !inbox.pace.rest(start).is_zero()
+        };
+        assert!(rests_after(50));
+        assert!(!rests_after(5));
+    }
+
+    #[test]
     fn background_work_alone_gets_whole_batches() {
         let (sender, queue) = sync_channel(100);
         let mut inbox = Inbox::new(queue, 4);
