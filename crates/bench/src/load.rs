@@ -4,7 +4,8 @@
 //! shows the answer to the script, and sends what comes next, until the job is done. In a *closed* loop a client takes the
 //! next job then. In an *open* loop jobs begin at planned times, whatever the server does, and the latency of a job's
 //! first request counts from its planned time: a server that stalls cannot hide the requests that would have been sent
-//! meanwhile (coordinated omission).
+//! meanwhile (coordinated omission). Only where the generator itself was held up for milliseconds are jobs left out, and
+//! counted: that says nothing about the server.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -175,6 +176,8 @@ pub struct Outcome {
     pub late_max_us: u64,
     /// Jobs of an open loop that began late because no client was free.
     pub waited_for_client: u64,
+    /// Jobs of an open loop that never began because the generator itself was held up past their time.
+    pub missed: u64,
     /// Clients that were ever in use at the same time.
     pub clients_used: usize,
 }
@@ -380,6 +383,7 @@ fn merge<S>(plan: &Plan, watch: &Watch, finished: Vec<client::Finished<S>>) -> (
         }
         late.latency += &thread.late;
         outcome.waited_for_client += thread.waited_for_client;
+        outcome.missed += thread.missed;
         outcome.clients_used += thread.clients_used;
         scripts.push(thread.script);
     }

@@ -10,20 +10,20 @@ use crate::BenchError;
 use crate::affinity::{self, Placement};
 use crate::ceiling::{self, Cipher, Share};
 use crate::coins::Workshop;
-use crate::database::{self, Database};
-use crate::load::{self, Kind, Observer, Outcome, Plan, Schedule, Script, Watch};
+use crate::database::Database;
+use crate::load::{self, Kind, Outcome, Plan, Schedule, Script};
 use crate::machine::Machine;
 use crate::meter::Effort;
 use crate::moments;
 use crate::options::{self, LoadOptions, Rate, RunOptions};
-use crate::procfs::{self, CpuTime};
-use crate::progress::{Bar, Progress};
-use crate::result::{
-    self, BatchSizes, BytesPerOp, KindResult, Latency, LimitedBy, Load, Run, RunResult, Sample,
-};
+use crate::progress::Progress;
+use crate::result::{self, BytesPerOp, KindResult, Latency, LimitedBy, Load, Run, RunResult};
 use crate::scenarios::Context;
-use crate::scrape::Page;
 use crate::world::{CoinKind, World, WorldPlan};
+
+mod recorder;
+
+use recorder::{Recorded, Recorder, series};
 
 /// What a scenario is called, and what it counts.
 #[derive(Clone, Debug)]
@@ -110,10 +110,12 @@ const SECOND_LOOK_WITH_WORKERS: (Duration, Duration) = (Duration::from_secs(2), 
 const RESERVE_FACTOR: f64 = 1.5;
 /// Fewer operations make no measurement.
 const OPS_MIN: f64 = 200.0;
-/// Cores that are idle for less than this share of the time are busy.
-const IDLE_SHARE: f64 = 0.1;
 /// Foreign work on the server's cores beyond this share is remarked.
 const FOREIGN_SHARE: f64 = 0.05;
+/// Time of a run's cores that a hypervisor gives to others beyond this share is remarked: late answers come of it.
+const STOLEN_SHARE: f64 = 0.01;
+/// A peak that is so much another one after the run is remarked: the rate was not the wanted share of what the machine could do.
+const PEAK_DRIFT: f64 = 0.15;
 
 /// Runs a scenario.
 ///
@@ -199,6 +201,10 @@ pub fn measure<W: Workload>(
 
     // Checks.
     let checked = workload.check(scripts, &mut stage)?;
+    let peak_after = match (load.rate, peak) {
+        (Some(Rate::OfPeak(_)), Some(before)) => Some(second_look(workload, &shape, before, &mut stage)?),
+        _ => None,
+    };
     let spinner = progress.waiting("measuring the cryptography alone");
     let shares = workload.shares(Some(&outcome));
     let ceiling = ceiling::measure(described.cipher, &shares, &placement.server, Effort::QUICK)?;
@@ -220,6 +226,10 @@ pub fn measure<W: Workload>(
     };
     result.extra.insert("answers_checked".into(), checked as f64);
     result.extra.extend(peak.map(|peak| ("probed_peak_ops_per_s".into(), peak)));
+    if let (Some(target), Some(before), Some(after)) = (target, peak, peak_after) {
+        result.extra.insert("probed_peak_after_ops_per_s".into(), after);
+        result.remarks.extend(drift(target, before, after));
+    }
     result.extra.extend(workload.extra(&outcome));
     if let (Some(us), Some(cores)) = (result.cpu_us_per_op, Some(placement.server_count() as f64)) {
         // On a machine that does other things, too, this says more than the time on the clock.
@@ -268,9 +278,30 @@ fn probe<W: Workload>(
     if !for_rate {
         return Ok(first);
     }
+    second_look(workload, shape, first, stage)
+}
+
+/// A look at a peak of about `expected` operations per second that is precise enough for a rate.
+fn second_look<W: Workload>(
+    workload: &mut W,
+    shape: &Shape<'_>,
+    expected: f64,
+    stage: &mut Stage<'_>,
+) -> Result<f64, BenchError> {
     let (warmup, duration) = if shape.load.with_workers { SECOND_LOOK_WITH_WORKERS } else { SECOND_LOOK };
-    let needed = first * RESERVE_FACTOR * (warmup + duration).as_secs_f64();
+    let needed = expected * RESERVE_FACTOR * (warmup + duration).as_secs_f64();
     look(workload, shape, warmup, duration, needed, stage)
+}
+
+/// What to say when the peak was another one after the run than before.
+fn drift(target: f64, before: f64, after: f64) -> Option<String> {
+    ((after / before - 1.0).abs() > PEAK_DRIFT).then(|| {
+        let (of_before, of_after) = (100.0 * target / before, 100.0 * target / after);
+        format!(
+            "the peak was {before:.0} a second before the run and {after:.0} after it: the rate was {of_before:.0} % of the one \
+             and {of_after:.0} % of the other"
+        )
+    })
 }
 
 /// Measures the peak for a while, or until what is prepared is used up.
@@ -413,6 +444,7 @@ impl Shape<'_> {
         if self.load.rate.is_some() {
             extra.insert("generator_late_p99_us".into(), outcome.late_p99_us as f64);
             extra.insert("generator_late_max_us".into(), outcome.late_max_us as f64);
+            extra.insert("generator_missed_jobs".into(), outcome.missed as f64);
             extra.insert("clients_used".into(), outcome.clients_used as f64);
         }
         self.remark(outcome, recorded, seconds, &mut result);
@@ -431,11 +463,29 @@ impl Shape<'_> {
         if result.limited_by == LimitedBy::Client {
             remarks.push("the load generator was the limit: the server can do more".into());
         }
+        for (whose, stolen) in
+            [("the server's", recorded.server_stolen), ("the load generator's", recorded.client_stolen)]
+        {
+            if stolen > STOLEN_SHARE {
+                let percent = stolen * 100.0;
+                remarks.push(format!(
+                    "the hypervisor gave {percent:.1} % of {whose} cores to others: the figures are too low, answers late"
+                ));
+            }
+        }
         let foreign = recorded.foreign_share(self.placement, seconds);
         if foreign > FOREIGN_SHARE {
             let percent = foreign * 100.0;
             remarks
                 .push(format!("others used {percent:.0} % of the server's cores: the figures are too low"));
+        }
+        if outcome.missed > 0 {
+            remarks.push(format!(
+                "the load generator itself was held up, for {:.0} ms at the longest: {} requests whose time had passed then were left \
+                 out",
+                outcome.late_max_us as f64 / 1e3,
+                outcome.missed
+            ));
         }
         if outcome.waited_for_client > 0 {
             remarks.push(format!(
@@ -447,229 +497,22 @@ impl Shape<'_> {
             remarks.push("requests failed: the figures do not count".into());
         }
         result.extra.insert("foreign_share_of_server_cores".into(), foreign.max(0.0));
+        result.extra.insert("stolen_share_of_server_cores".into(), recorded.server_stolen);
+        result.extra.insert("stolen_share_of_client_cores".into(), recorded.client_stolen);
     }
 }
 
-/// What is looked at while the load runs.
-struct Recorder {
-    pids: Vec<u32>,
-    servers: Vec<std::net::SocketAddr>,
-    database: Option<Arc<Database>>,
-    /// What the database had counted at the begin and at the end.
-    counted: Vec<database::Snapshot>,
-    placement: Placement,
-    bar: Bar,
-    start: std::time::Instant,
-    before: Option<(Page, Snapshot)>,
-    after: Option<(Page, Snapshot)>,
-    last: Option<Snapshot>,
-    last_page: Page,
-    /// What came of each second, beside the figures of the load itself.
-    seconds: Vec<Sample>,
-    last_ops: u64,
-    failure: Option<BenchError>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// What was used until a moment.
-#[derive(Clone, Debug)]
-struct Snapshot {
-    at: std::time::Instant,
-    server: CpuTime,
-    client: BTreeMap<String, u64>,
-    resident: u64,
-    server_cores: procfs::CoreTime,
-    client_cores: procfs::CoreTime,
-}
-
-/// What came of it.
-struct Recorded {
-    before: Page,
-    after: Page,
-    server_before: CpuTime,
-    server_after: CpuTime,
-    database: database::Used,
-    client_ns: u64,
-    busiest_client: f64,
-    resident_growth: f64,
-    server_idle: f64,
-    client_idle: f64,
-    series: Vec<Sample>,
-}
-
-impl Snapshot {
-    fn take(pids: &[u32], placement: &Placement) -> Self {
-        Self {
-            at: std::time::Instant::now(),
-            server: CpuTime::of_all(pids),
-            client: procfs::own_threads_ns("load-"),
-            resident: pids.iter().map(|pid| procfs::resident_bytes(*pid)).sum(),
-            server_cores: procfs::CoreTime::of(&placement.server),
-            client_cores: procfs::CoreTime::of(&placement.client),
-        }
+    #[test]
+    fn a_peak_that_drifts_is_told() {
+        assert_eq!(drift(7_000.0, 10_000.0, 11_400.0), None);
+        assert_eq!(drift(7_000.0, 10_000.0, 8_600.0), None);
+        let told = drift(7_000.0, 10_000.0, 8_000.0).expect("a fifth is much");
+        assert!(told.contains("10000 a second before the run and 8000 after it"), "{told}");
+        assert!(told.contains("70 % of the one and 88 % of the other"), "{told}");
+        assert!(drift(7_000.0, 10_000.0, 14_000.0).is_some());
     }
-}
-
-impl Recorder {
-    fn new(world: &World, placement: &Placement, bar: Bar) -> Self {
-        Self {
-            pids: world.exchange_pids(),
-            servers: world.exchange_addresses.clone(),
-            database: world.database().cloned(),
-            counted: Vec::new(),
-            placement: placement.clone(),
-            bar,
-            start: std::time::Instant::now(),
-            before: None,
-            after: None,
-            last: None,
-            last_page: Page::default(),
-            seconds: Vec::new(),
-            last_ops: 0,
-            failure: None,
-        }
-    }
-
-    fn page(&mut self) -> Page {
-        Page::fetch_all(&self.servers).unwrap_or_else(|error| {
-            self.failure.get_or_insert(error);
-            Page::default()
-        })
-    }
-
-    fn finish(self) -> Result<Recorded, BenchError> {
-        if let Some(error) = self.failure {
-            return Err(error);
-        }
-        let (Some((before, first)), Some((after, last))) = (self.before, self.after) else {
-            return Err(BenchError::SetUp("the load ended before it was measured".into()));
-        };
-        let mut counted = self.counted.into_iter();
-        let database = match (counted.next(), counted.next()) {
-            (Some(first), Some(last)) => database::Used::between(first, last)?,
-            _ => database::Used::default(),
-        };
-        let client: Vec<u64> = last
-            .client
-            .iter()
-            .map(|(name, ns)| ns.saturating_sub(first.client.get(name).copied().unwrap_or(0)))
-            .collect();
-        let elapsed = (last.at - first.at).as_secs_f64().max(1e-9);
-        Ok(Recorded {
-            database,
-            client_ns: client.iter().sum(),
-            busiest_client: client.iter().max().map_or(0.0, |ns| *ns as f64 / 1e9 / elapsed),
-            resident_growth: last.resident as f64 - first.resident as f64,
-            server_idle: last.server_cores.idle_share_since(&first.server_cores),
-            client_idle: last.client_cores.idle_share_since(&first.client_cores),
-            server_before: first.server,
-            server_after: last.server,
-            before,
-            after,
-            series: self.seconds,
-        })
-    }
-}
-
-impl Observer for Recorder {
-    fn begins(&mut self) {
-        self.counted.extend(self.database.as_deref().map(Database::snapshot));
-        let snapshot = Snapshot::take(&self.pids, &self.placement);
-        let page = self.page();
-        self.last = Some(snapshot.clone());
-        self.last_page = page.clone();
-        self.before = Some((page, snapshot));
-    }
-
-    fn second(&mut self, elapsed: Duration, watch: &Watch) {
-        let Some(last) = self.last.take() else { return };
-        let snapshot = Snapshot::take(&self.pids, &self.placement);
-        let page = self.page();
-        let time = (snapshot.at - last.at).as_secs_f64().max(1e-9);
-        let busy = |ns: u64| Some(ns as f64 / 1e9 / time);
-        let client: u64 = snapshot
-            .client
-            .iter()
-            .map(|(name, ns)| ns.saturating_sub(last.client.get(name).copied().unwrap_or(0)))
-            .sum();
-        let batches =
-            page.growth(&self.last_page, "batzen_lane_batch_commands_count").filter(|batches| *batches > 0.0);
-        let commands = page.growth(&self.last_page, "batzen_lane_batch_commands_sum");
-        self.seconds.push(Sample {
-            t_s: elapsed.as_secs_f64(),
-            batch_size: batches.zip(commands).map(|(batches, commands)| commands / batches),
-            server_cores_busy: busy(snapshot.server.since(&last.server).total_ns()),
-            client_cores_busy: busy(client),
-            queue_depth: page.value("batzen_lane_queued"),
-            ..Sample::default()
-        });
-        self.last = Some(snapshot);
-        self.last_page = page;
-        let ops = watch.ops();
-        self.bar.say(format!("{:.0} a second", (ops - self.last_ops) as f64 / time));
-        self.last_ops = ops;
-    }
-
-    fn ticks(&mut self, _watch: &Watch) {
-        self.bar.set(u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX));
-    }
-
-    fn ends(&mut self) {
-        self.counted.extend(self.database.as_deref().map(Database::snapshot));
-        let snapshot = Snapshot::take(&self.pids, &self.placement);
-        let page = self.page();
-        self.after = Some((page, snapshot));
-    }
-}
-
-impl Recorded {
-    fn limited_by(&self) -> LimitedBy {
-        if self.server_idle < IDLE_SHARE {
-            LimitedBy::Server
-        } else if self.client_idle < IDLE_SHARE || self.busiest_client > 1.0 - IDLE_SHARE {
-            LimitedBy::Client
-        } else {
-            LimitedBy::Neither
-        }
-    }
-
-    /// Cores' worth of CPU time that the server used, with its database.
-    fn server_busy(&self, seconds: f64) -> f64 {
-        let exchange_ns = self.server_after.since(&self.server_before).total_ns();
-        (exchange_ns + self.database.cpu_ns) as f64 / 1e9 / seconds.max(1e-9)
-    }
-
-    /// Share of the server's cores that was used by somebody else. Unknown without cores of its own.
-    fn foreign_share(&self, placement: &Placement, seconds: f64) -> f64 {
-        if placement.server.is_empty() {
-            return 0.0;
-        }
-        1.0 - self.server_idle - self.server_busy(seconds) / placement.server.len() as f64
-    }
-
-    fn batch_sizes(&self) -> BTreeMap<String, BatchSizes> {
-        let commits = self.after.sizes(&self.before, "batzen_lane_batch_commands");
-        let commits = commits.into_values().map(|sizes| ("commit".to_owned(), sizes));
-        commits.chain(self.after.sizes(&self.before, "batzen_pool_batch_items")).collect()
-    }
-}
-
-/// What the load generator counted in each second, and what was seen meanwhile.
-fn series(outcome: &Outcome, recorded: &Recorded) -> Vec<Sample> {
-    let whole_seconds = usize::try_from(outcome.measured.as_secs()).unwrap_or(usize::MAX);
-    let latency = |counts: &load::Counts, quantile: f64| {
-        (counts.requests > 0).then(|| counts.latency.value_at_quantile(quantile) as f64)
-    };
-    outcome
-        .seconds
-        .iter()
-        .take(whole_seconds)
-        .enumerate()
-        .map(|(index, counts)| Sample {
-            t_s: (index + 1) as f64,
-            ops_per_s: counts.ops as f64,
-            p50_us: latency(counts, 0.5),
-            p99_us: latency(counts, 0.99),
-            ..recorded.series.get(index).copied().unwrap_or_default()
-        })
-        .collect()
 }

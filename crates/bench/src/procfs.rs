@@ -98,6 +98,7 @@ pub fn own_threads_ns(prefix: &str) -> BTreeMap<String, u64> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoreTime {
     idle: u64,
+    stolen: u64,
     total: u64,
 }
 
@@ -122,16 +123,27 @@ impl CoreTime {
             let ticks: Vec<u64> = words.take(8).filter_map(|word| word.parse().ok()).collect();
             time.total += ticks.iter().sum::<u64>();
             time.idle += ticks.iter().skip(3).take(2).sum::<u64>();
+            time.stolen += ticks.get(7).copied().unwrap_or(0);
         }
         time
     }
 
     /// Share of the time since `earlier` in which the cores had nothing to do.
     #[must_use]
-    #[allow(clippy::cast_precision_loss, reason = "ticks of a run are few")]
     pub fn idle_share_since(&self, earlier: &Self) -> f64 {
+        self.share_since(earlier, |time| time.idle)
+    }
+
+    /// Share of the time since `earlier` in which the cores had something to do and a hypervisor gave them to others.
+    #[must_use]
+    pub fn stolen_share_since(&self, earlier: &Self) -> f64 {
+        self.share_since(earlier, |time| time.stolen)
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "ticks of a run are few")]
+    fn share_since(&self, earlier: &Self, part: fn(&Self) -> u64) -> f64 {
         let total = self.total.saturating_sub(earlier.total);
-        if total == 0 { 0.0 } else { self.idle.saturating_sub(earlier.idle) as f64 / total as f64 }
+        if total == 0 { 0.0 } else { part(self).saturating_sub(part(earlier)) as f64 / total as f64 }
     }
 }
 
@@ -178,6 +190,16 @@ mod tests {
         assert!((both.idle_share_since(&start) - 0.4).abs() < 1e-9);
         assert!(CoreTime::from_stat(stat, &[1]).idle_share_since(&start) < 1e-9);
         assert!(both.idle_share_since(&both) < 1e-9);
+        assert!(both.stolen_share_since(&start) < 1e-9);
+    }
+
+    #[test]
+    fn what_a_hypervisor_takes_is_seen() {
+        let stat = "cpu0 10 0 10 70 0 0 0 10 5 0\ncpu1 60 0 0 0 0 0 0 40 0 0\n";
+        let (start, both) = (CoreTime::default(), CoreTime::from_stat(stat, &[]));
+        assert!((CoreTime::from_stat(stat, &[0]).stolen_share_since(&start) - 0.1).abs() < 1e-9);
+        assert!((both.stolen_share_since(&start) - 0.25).abs() < 1e-9);
+        assert!((both.idle_share_since(&start) - 0.35).abs() < 1e-9);
     }
 
     #[test]

@@ -307,6 +307,10 @@ fn scenario(out: &mut String, group: &Group<'_>) {
     figure(out, "Server: cores busy", over_time(group, "cores busy", |s| s.server_cores_busy));
     figure(out, "Load generator: cores busy", over_time(group, "cores busy", |s| s.client_cores_busy));
     figure(out, "Commands waiting", over_time(group, "waiting", |s| s.queue_depth));
+    let taken = |s: &Sample| Some(s.server_stolen_share? * 100.0);
+    if group.runs.iter().flat_map(|shown| &shown.run.series).filter_map(taken).any(|percent| percent > 0.0) {
+        figure(out, "Server: time that the hypervisor gave to others, %", over_time(group, "%", taken));
+    }
     batch_histograms(out, group);
     out.push_str("</div>\n");
     kinds(out, group);

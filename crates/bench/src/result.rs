@@ -326,6 +326,8 @@ pub struct Sample {
     pub client_cores_busy: Option<f64>,
     /// Commands that waited at the end of the interval.
     pub queue_depth: Option<f64>,
+    /// Share of the server's cores that a hypervisor gave to others.
+    pub server_stolen_share: Option<f64>,
 }
 
 /// A point of the latency distribution.

@@ -139,6 +139,7 @@ fn a_stall_shows_in_an_open_loop_only() {
     assert_eq!(open.all.ops, 400);
     // Whose fault that was: the five clients all waited, and the generator itself was not late.
     assert!(open.waited_for_client >= 100, "{}", open.waited_for_client);
+    assert!(open.missed < 100, "{}", open.missed);
     assert_eq!((open.clients_used, closed.waited_for_client), (5, 0));
     assert!(open.late_p99_us < 300_000, "{}", open.late_p99_us);
 
@@ -146,6 +147,41 @@ fn a_stall_shows_in_an_open_loop_only() {
     assert_eq!(open.moments.iter().map(|moment| moment.requests).sum::<u64>(), open.all.requests);
     let slow_moments = open.moments.iter().filter(|moment| moment.latency_max_us >= 490_000).count();
     assert!((1..open.moments.len() / 2).contains(&slow_moments), "{slow_moments}");
+}
+
+/// A script that takes its time for one of its jobs, as if its thread had lost its processor.
+struct HeldUp {
+    pairs: Pairs,
+    at: u64,
+    time: Duration,
+}
+
+impl Script for HeldUp {
+    fn begin(&mut self, slot: usize) -> Option<Outgoing> {
+        if self.pairs.left == self.at {
+            std::thread::sleep(self.time);
+        }
+        self.pairs.begin(slot)
+    }
+
+    fn answer(&mut self, slot: usize, status: u16, body: &[u8]) -> (u64, Next) {
+        self.pairs.answer(slot, status, body)
+    }
+}
+
+#[test]
+fn what_the_generator_itself_missed_is_left_out() {
+    let (address, seen) = server(|_| Duration::ZERO, |_| false);
+    let plan = plan(address, Schedule::Open { jobs_per_s: 200.0 }, None);
+    let script = HeldUp { pairs: pairs(200), at: 150, time: Duration::from_millis(500) };
+    let (outcome, _) = run(&plan, vec![script], &mut (), &Arc::default()).unwrap();
+    // The scripts' jobs are done all the same, at later times.
+    assert_eq!((outcome.all.ops, seen.load(Relaxed)), (200, 400));
+    assert!((95..=200).contains(&outcome.missed), "about 100 had their time meanwhile: {}", outcome.missed);
+    assert!(outcome.late_max_us >= 480_000, "{}", outcome.late_max_us);
+    // The job that was under way waited, and nobody else.
+    let slow = outcome.all.latency.count_between(400_000, LATENCY_MAX_US);
+    assert!(slow <= 1, "{slow}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 use super::{PercentilePoint, ResultError, Sample};
 
 /// Names of the columns of `series.csv`, in order.
-pub(super) const COLUMNS: [&str; 8] = [
+pub(super) const COLUMNS: [&str; 9] = [
     "t_s",
     "ops_per_s",
     "p50_us",
@@ -17,7 +17,10 @@ pub(super) const COLUMNS: [&str; 8] = [
     "server_cores_busy",
     "client_cores_busy",
     "queue_depth",
+    "server_stolen_share",
 ];
+/// So many of them were there from the beginning; a file of an earlier version may end after any of the others.
+const COLUMNS_MIN: usize = 8;
 
 pub(super) fn series_csv(series: &[Sample]) -> String {
     let mut text = COLUMNS.join(",");
@@ -30,6 +33,7 @@ pub(super) fn series_csv(series: &[Sample]) -> String {
             sample.server_cores_busy,
             sample.client_cores_busy,
             sample.queue_depth,
+            sample.server_stolen_share,
         ];
         let _ = write!(text, "{},{}", rounded(sample.t_s), rounded(sample.ops_per_s));
         for value in optional {
@@ -52,15 +56,16 @@ pub(super) fn parse_series(path: &Path, text: &str) -> Result<Vec<Sample>, Resul
     let wrong = |line: usize, what: String| ResultError::Line { path: path.to_owned(), line, what };
     let mut lines = text.lines().enumerate();
     let head = lines.next().map_or("", |(_, head)| head);
-    if head.trim() != COLUMNS.join(",") {
+    let count = head.split(',').count();
+    if !(COLUMNS_MIN..=COLUMNS.len()).contains(&count) || head.trim() != COLUMNS[..count].join(",") {
         return Err(wrong(1, format!("the columns must be {}", COLUMNS.join(","))));
     }
     let mut series = Vec::new();
     for (index, line) in lines {
         let mut values = [None; COLUMNS.len()];
         let cells: Vec<&str> = line.split(',').map(str::trim).collect();
-        if cells.len() != COLUMNS.len() {
-            return Err(wrong(index + 1, format!("{} cells instead of {}", cells.len(), COLUMNS.len())));
+        if cells.len() != count {
+            return Err(wrong(index + 1, format!("{} cells instead of {count}", cells.len())));
         }
         for ((value, cell), name) in values.iter_mut().zip(&cells).zip(COLUMNS) {
             if !cell.is_empty() {
@@ -70,8 +75,17 @@ pub(super) fn parse_series(path: &Path, text: &str) -> Result<Vec<Sample>, Resul
                 *value = Some(number);
             }
         }
-        let [t_s, ops_per_s, p50_us, p99_us, batch_size, server_cores_busy, client_cores_busy, queue_depth] =
-            values;
+        let [
+            t_s,
+            ops_per_s,
+            p50_us,
+            p99_us,
+            batch_size,
+            server_cores_busy,
+            client_cores_busy,
+            queue_depth,
+            server_stolen_share,
+        ] = values;
         let (Some(t_s), Some(ops_per_s)) = (t_s, ops_per_s) else {
             return Err(wrong(index + 1, "t_s and ops_per_s must be there".into()));
         };
@@ -84,6 +98,7 @@ pub(super) fn parse_series(path: &Path, text: &str) -> Result<Vec<Sample>, Resul
             server_cores_busy,
             client_cores_busy,
             queue_depth,
+            server_stolen_share,
         });
     }
     Ok(series)

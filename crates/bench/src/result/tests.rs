@@ -62,6 +62,7 @@ pub(crate) fn sample_run(path: &Path) -> Run {
         server_cores_busy: Some(0.99),
         client_cores_busy: None,
         queue_depth: Some(3.0),
+        server_stolen_share: Some(0.02),
     };
     let series = vec![sample(1.0), sample(2.0)];
     Run { path: path.to_owned(), result, series, latency: percentile_points(&histogram) }
@@ -81,6 +82,19 @@ fn a_run_comes_back_as_it_was_written() {
         assert_eq!((read.value_us, read.count), (written.value_us, written.count));
     }
     assert_eq!(read.result.efficiency, Some(0.75));
+}
+
+#[test]
+fn a_series_of_an_earlier_version_is_read() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut run = sample_run(directory.path());
+    run.write().expect("written");
+    let text = std::fs::read_to_string(directory.path().join(SERIES_FILE)).expect("read");
+    let older: String =
+        text.lines().map(|line| format!("{}\n", line.rsplit_once(',').expect("columns").0)).collect();
+    std::fs::write(directory.path().join(SERIES_FILE), older).expect("written");
+    run.series.iter_mut().for_each(|sample| sample.server_stolen_share = None);
+    assert_eq!(Run::read(directory.path()).expect("read").series, run.series);
 }
 
 #[test]
@@ -137,14 +151,14 @@ fn what_is_missing_or_broken_is_named() {
     run.write().expect("written");
     for (file, text, expected) in [
         (SERIES_FILE, "a,b\n", "series.csv:1: the columns must be t_s,"),
-        (SERIES_FILE, &format!("{}\n1,2,3\n", COLUMNS.join(",")), "series.csv:2: 3 cells instead of 8"),
+        (SERIES_FILE, &format!("{}\n1,2,3\n", COLUMNS.join(",")), "series.csv:2: 3 cells instead of 9"),
         (
             SERIES_FILE,
-            &format!("{}\n1,many,,,,,,\n", COLUMNS.join(",")),
+            &format!("{}\n1,many,,,,,,,\n", COLUMNS.join(",")),
             "ops_per_s is not a number: \"many\"",
         ),
-        (SERIES_FILE, &format!("{}\n1,NaN,,,,,,\n", COLUMNS.join(",")), "ops_per_s is not a number"),
-        (SERIES_FILE, &format!("{}\n1,,,,,,,\n", COLUMNS.join(",")), "t_s and ops_per_s must be there"),
+        (SERIES_FILE, &format!("{}\n1,NaN,,,,,,,\n", COLUMNS.join(",")), "ops_per_s is not a number"),
+        (SERIES_FILE, &format!("{}\n1,,,,,,,,\n", COLUMNS.join(",")), "t_s and ops_per_s must be there"),
         (SERIES_FILE, "", "series.csv:1: the columns must be t_s,"),
         (LATENCY_FILE, "", "latency.hgrm:1: not a latency distribution"),
         (LATENCY_FILE, "zzz\n", "latency.hgrm:1: not a latency distribution"),
