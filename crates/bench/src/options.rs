@@ -21,7 +21,7 @@ pub struct LoadOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub clients: Option<u32>,
     /// Start operations at this rate, whatever the server does: per second, or in percent of the peak, which a short
-    /// run finds first [default: as fast as the answers come]
+    /// run finds first, and another one at the end [default: as fast as the answers come]
     #[arg(long, value_name = "RATE")]
     pub rate: Option<Rate>,
     /// Length of the measured part: seconds, or with unit (500ms, 2m)
