@@ -202,7 +202,13 @@ pub fn measure<W: Workload>(
     // Checks.
     let checked = workload.check(scripts, &mut stage)?;
     let peak_after = match (load.rate, peak) {
-        (Some(Rate::OfPeak(_)), Some(before)) => Some(second_look(workload, &shape, before, &mut stage)?),
+        (Some(Rate::OfPeak(_)), Some(before)) => {
+            match second_look(workload, &shape, before, &mut stage) {
+                Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
+                // The run itself was measured, and stays.
+                looked => Some(looked),
+            }
+        }
         _ => None,
     };
     let spinner = progress.waiting("measuring the cryptography alone");
@@ -226,9 +232,13 @@ pub fn measure<W: Workload>(
     };
     result.extra.insert("answers_checked".into(), checked as f64);
     result.extra.extend(peak.map(|peak| ("probed_peak_ops_per_s".into(), peak)));
-    if let (Some(target), Some(before), Some(after)) = (target, peak, peak_after) {
-        result.extra.insert("probed_peak_after_ops_per_s".into(), after);
-        result.remarks.extend(drift(target, before, after));
+    match (target, peak, peak_after) {
+        (Some(target), Some(before), Some(Ok(after))) => {
+            result.extra.insert("probed_peak_after_ops_per_s".into(), after);
+            result.remarks.extend(drift(target, before, after));
+        }
+        (.., Some(Err(error))) => result.remarks.push(format!("no peak was found after the run: {error}")),
+        _ => {}
     }
     result.extra.extend(workload.extra(&outcome));
     if let (Some(us), Some(cores)) = (result.cpu_us_per_op, Some(placement.server_count() as f64)) {
