@@ -196,7 +196,7 @@ struct Work<'a, S> {
     moments: Vec<Moment>,
     errors: BTreeMap<String, u64>,
     late: Histogram<u64>,
-    /// Since when there has been a free client, nanoseconds from the start.
+    /// Since when there has been a free client, and this thread had time to use it, nanoseconds from the start.
     free_since_ns: u64,
     waited_for_client: u64,
     missed: u64,
@@ -447,7 +447,10 @@ impl<S: Script> Work<'_, S> {
     }
 
     fn reopen(&mut self, slot: usize) -> std::io::Result<()> {
-        let stream = self.thread.open(slot)?;
+        let opened = self.thread.open(slot);
+        // This thread did nothing else until the server took the connection, or did not: no fault of the generator's.
+        self.free_since_ns = self.now_ns();
+        let stream = opened?;
         let connection = &mut self.thread.connections[slot];
         // Closing the old one takes it out of the poll set.
         connection.stream = stream;

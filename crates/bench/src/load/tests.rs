@@ -184,6 +184,63 @@ fn what_the_generator_itself_missed_is_left_out() {
     assert!(slow <= 1, "{slow}");
 }
 
+/// A server that closes the connection of its first request, and takes no other one for a while: a client that connects then
+/// waits for about a second, until it tries again.
+fn unreachable_for_a_while() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let first_two: Vec<_> = (0..2).map(|_| listener.accept().unwrap().0).collect();
+        let is_first = Arc::new(AtomicBool::new(true));
+        let serve = |mut stream: std::net::TcpStream| {
+            let is_first = Arc::clone(&is_first);
+            std::thread::spawn(move || {
+                let mut request = [0; 4096];
+                while stream.read(&mut request).is_ok_and(|length| length > 0) {
+                    let closes = is_first.swap(false, Relaxed);
+                    let fillers = closes.then(|| {
+                        let time = Duration::from_millis(100);
+                        let more = || std::net::TcpStream::connect_timeout(&address, time).ok();
+                        std::iter::from_fn(more).collect::<Vec<_>>()
+                    });
+                    let close = if closes { "Connection: close\r\n" } else { "" };
+                    let answer = format!("HTTP/1.1 200 x\r\nContent-Length: 2\r\n{close}\r\nok");
+                    if stream.write_all(answer.as_bytes()).is_err() || closes {
+                        // The fillers keep their places until somebody takes them.
+                        std::thread::sleep(Duration::from_millis(300));
+                        drop(fillers);
+                        return;
+                    }
+                }
+            });
+        };
+        first_two.into_iter().for_each(serve);
+        while is_first.load(Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // To fill the queue takes less, and the last one's 100 ms.
+        std::thread::sleep(Duration::from_millis(400));
+        listener.incoming().map_while(Result::ok).for_each(serve);
+    });
+    address
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_is_no_fault_of_the_generator() {
+    let address = unreachable_for_a_while();
+    let plan = Plan { clients: 2, ..plan(address, Schedule::Open { jobs_per_s: 200.0 }, None) };
+    let (outcome, _) = go(&plan, vec![pairs(400)]);
+    assert_eq!(outcome.all.ops, 400);
+    let slow = outcome.all.latency.count_between(300_000, LATENCY_MAX_US);
+    assert!(slow >= 50, "about a second's jobs begin late, though a client was free: {slow}");
+    assert!(
+        outcome.waited_for_client >= 100 && outcome.missed < 100,
+        "{} {}",
+        outcome.waited_for_client,
+        outcome.missed
+    );
+}
+
 #[test]
 fn the_threads_of_a_load_that_ran_out_are_there_for_who_looks_at_its_end() {
     /// What the threads had used at the end, by their names.
