@@ -205,7 +205,7 @@ pub fn measure<W: Workload>(
         (Some(Rate::OfPeak(_)), Some(before)) => {
             match second_look(workload, &shape, before, &mut stage) {
                 Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
-                // The run itself was measured, and stays.
+                // The run itself was measured, and stays, with the error.
                 looked => Some(looked),
             }
         }
@@ -237,7 +237,9 @@ pub fn measure<W: Workload>(
             result.extra.insert("probed_peak_after_ops_per_s".into(), after);
             result.remarks.extend(drift(target, before, after));
         }
-        (.., Some(Err(error))) => result.remarks.push(format!("no peak was found after the run: {error}")),
+        (.., Some(Err(error))) => {
+            *result.errors.entry(format!("no peak was found after the run: {error}")).or_default() += 1;
+        }
         _ => {}
     }
     result.extra.extend(workload.extra(&outcome));
