@@ -5,7 +5,7 @@ use std::ops::{Bound, ControlFlow};
 
 use batzen_metrics::{Histogram, Page};
 
-use crate::{Record, Result, Table, TableDef};
+use crate::{Record, Result, StoreError, Table, TableDef};
 
 /// Names one version of a row to the backend that gave it: whoever changes the row hands it back, and the backend sees that
 /// the row is still that version without reading it again. Means nothing to other backends, or after the store was opened
@@ -187,6 +187,18 @@ pub struct ChangeSet {
     changes: Vec<Change>,
 }
 
+/// The largest row that every backend takes, in bytes: encoded, together with its key.
+pub const ROW_BYTES_MAX: u64 = 64 << 20;
+
+/// Refuses a row that is larger than [`ROW_BYTES_MAX`].
+pub(crate) fn check_row_size(key: &[u8], row: Option<&[u8]>) -> Result<()> {
+    let bytes = (key.len() + row.map_or(0, <[u8]>::len)) as u64;
+    if bytes > ROW_BYTES_MAX {
+        return Err(StoreError::TooLarge { bytes, limit: ROW_BYTES_MAX });
+    }
+    Ok(())
+}
+
 impl ChangeSet {
     /// No changes.
     #[must_use]
@@ -237,6 +249,14 @@ impl ChangeSet {
     pub fn keep_read<T: Table>(&mut self, key: &T::Key, (old, version): (&T::Row, Option<RowVersion>)) {
         let (key, old_row) = (key.to_bytes(), old.to_bytes());
         self.push(Change::Update { table: T::DEF, key, row: old_row.clone(), old_row, version });
+    }
+
+    /// Refuses a set with a row that is larger than [`ROW_BYTES_MAX`].
+    ///
+    /// # Errors
+    /// [`StoreError::TooLarge`].
+    pub fn check_row_sizes(&self) -> Result<()> {
+        self.changes.iter().try_for_each(|change| check_row_size(change.key(), change.new_row()))
     }
 
     /// Adds a change.

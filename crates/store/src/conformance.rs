@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
 
 use crate::{
-    ChangeSet, Column, CommitOutcome, Found, IndexDef, IndexEntries, IndexKind, Read, ReadAnswer, Reads,
-    Record, Store, StoreError, Table, TableDef,
+    ChangeSet, Column, CommitOutcome, Found, IndexDef, IndexEntries, IndexKind, ROW_BYTES_MAX, Read,
+    ReadAnswer, Reads, Record, Store, StoreError, Table, TableDef,
 };
 
 /// An empty store under test.
@@ -659,7 +659,7 @@ pub fn serials_follow_the_commits(mut fixture: Fixture) {
 
 /// Rows of nothing and of megabytes are kept alike.
 pub fn rows_may_be_empty_or_large(mut fixture: Fixture) {
-    let sizes = [0, 1, 7, 8, 9, 4095, 70_000, 600_000, 3_000_000];
+    let sizes = [0, 1, 7, 8, 9, 4095, 70_000, 524_200, 600_000, 3_000_000];
     let body =
         |n: usize| -> Vec<u8> { (0..n).map(|i| u8::try_from(i * 7 % 251).expect("below 251")).collect() };
     for (n, size) in (0..).zip(sizes) {
@@ -676,6 +676,62 @@ pub fn rows_may_be_empty_or_large(mut fixture: Fixture) {
         fixture.reopen();
     }
     assert_eq!(grouped(fixture.store(), 1).len(), sizes.len());
+}
+
+/// A row whose encoding, together with its key, has so many bytes.
+fn row_of_size(key: &ItemKey, bytes: usize, seed: u64) -> ItemRow {
+    let mut row = ItemRow { label: "long".into(), due: Some(1), tags: crate::List(vec![]), body: Vec::new() };
+    row.body = Vec::with_capacity(bytes + 8);
+    let mut word = seed;
+    while row.body.len() < bytes {
+        word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // Without zeros, which would be escaped.
+        row.body.extend_from_slice(&(word | 0x0101_0101_0101_0101).to_le_bytes());
+    }
+    let encoded_bytes = |row: &ItemRow| key.to_bytes().len() + row.to_bytes().len();
+    row.body.truncate(row.body.len() - (encoded_bytes(&row) - bytes));
+    assert_eq!(encoded_bytes(&row), bytes, "the length's own encoding stays");
+    row
+}
+
+/// Rows up to [`ROW_BYTES_MAX`](crate::ROW_BYTES_MAX) are kept, changed and found; larger ones are refused and leave nothing
+/// behind.
+pub fn rows_have_a_limit(mut fixture: Fixture) {
+    let limit = usize::try_from(ROW_BYTES_MAX).expect("it fits into memory");
+    // Around what fits into an index entry of the embedded backend (512 KiB), and as large as rows may be.
+    let sizes = [(512 << 10) - 100, (512 << 10) - 32, 512 << 10, (1 << 20) + 1, 15_000_000, limit];
+    let key = |n: usize| key(1, u32::try_from(n).expect("few"));
+    for (n, &size) in sizes.iter().enumerate() {
+        committed(fixture.store(), |c| c.insert::<Items>(&key(n), &row_of_size(&key(n), size, 1)));
+    }
+    let too_large = row_of_size(&key(sizes.len()), limit + 1, 1);
+    let mut changes = ChangeSet::new();
+    changes.insert::<Items>(&key(sizes.len() + 1), &row("small", None));
+    changes.insert::<Items>(&key(sizes.len()), &too_large);
+    let refused = fixture.store().commit(&changes);
+    assert!(matches!(refused, Err(StoreError::TooLarge { .. })), "{refused:?}");
+    // Each takes another's size: long becomes short and short becomes long.
+    let order = |n: usize| sizes[(n + 3) % sizes.len()];
+    for (n, &size) in sizes.iter().enumerate().take(3) {
+        let (old, new) = (row_of_size(&key(n), size, 1), row_of_size(&key(n), order(n), 2));
+        committed(fixture.store(), |c| c.update::<Items>(&key(n), &old, &new));
+        committed(fixture.store(), |c| {
+            c.update::<Items>(&key(n), &new, &old);
+        });
+    }
+    for _ in 0..2 {
+        let all = fixture.store().all::<Items>().expect("works");
+        assert_eq!(all.len(), sizes.len());
+        for (n, &size) in sizes.iter().enumerate() {
+            let found = all.iter().find(|found| found.key == key(n)).expect("it was inserted");
+            assert!(found.row == row_of_size(&key(n), size, 1), "the row of {size} bytes differs");
+        }
+        fixture.reopen();
+    }
+    for (n, &size) in sizes.iter().enumerate() {
+        committed(fixture.store(), |c| c.delete::<Items>(&key(n), &row_of_size(&key(n), size, 1)));
+    }
+    assert_eq!(fixture.store().count::<Items>().expect("works"), 0);
 }
 
 /// An empty set commits, also where it says nothing new.
@@ -872,6 +928,7 @@ macro_rules! store_conformance {
             frozen_rows_stay_as_they_were
             serials_follow_the_commits
             rows_may_be_empty_or_large
+            rows_have_a_limit
             empty_sets_commit
             tables_are_apart
             histories_survive_reopening

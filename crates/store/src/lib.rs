@@ -25,8 +25,8 @@ mod table;
 mod value;
 
 pub use backend::{
-    Backend, Change, ChangeSet, CommitOutcome, FrozenRows, Notice, RawRecord, RawRow, Read, ReadAnswer,
-    RowVersion, StoreStats, Subscriber,
+    Backend, Change, ChangeSet, CommitOutcome, FrozenRows, Notice, ROW_BYTES_MAX, RawRecord, RawRow, Read,
+    ReadAnswer, RowVersion, StoreStats, Subscriber,
 };
 pub use column::{Column, ColumnKind, ColumnType, List, put_bytes, take, take_array, take_bytes};
 pub use error::{DecodeError, Result, StoreError};

@@ -406,11 +406,14 @@ impl Store {
     /// Applies a change set: durable when it returns [`CommitOutcome::Committed`], and not there at all otherwise.
     ///
     /// # Errors
-    /// [`StoreError::Full`] when there is no space, [`StoreError::Stale`] when a row is not as the set says it was read.
+    /// [`StoreError::Full`] when there is no space, [`StoreError::Stale`] when a row is not as the set says it was read,
+    /// [`StoreError::TooLarge`] for a row of more than [`ROW_BYTES_MAX`](crate::ROW_BYTES_MAX) or more rows than the backend
+    /// takes at once.
     pub fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
         if changes.is_empty() {
             return Ok(CommitOutcome::Committed);
         }
+        changes.check_row_sizes()?;
         self.backend.commit(changes)
     }
 

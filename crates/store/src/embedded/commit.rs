@@ -9,11 +9,12 @@ use hashbrown::HashTable;
 
 use super::disk::{io_error, write_all_at};
 use super::format::{
-    FRAME_BYTES_LIMIT, FRAME_HEADER_BYTES, FrameHeader, FrameKind, RECORD_HEADER_BYTES, RecordView,
-    SEGMENT_HEADER_BYTES,
+    FRAME_BYTES_LIMIT, FRAME_HEADER_BYTES, FrameHeader, FrameKind, RecordView, SEGMENT_HEADER_BYTES,
+    record_bytes,
 };
 use super::index::{Location, SecondaryOp};
 use super::{Core, Segment, State, StoredRecord, fingerprint, lock, read_record, secondary_entries};
+use crate::backend::check_row_size;
 use crate::{Change, ChangeSet, CommitOutcome, IndexEntries, Result, StoreError, TableDef};
 
 /// The end of the journal. Whoever holds it is the only one who changes anything.
@@ -146,7 +147,7 @@ impl Core {
         let mut state = self.write();
         for (effect, (at, bytes)) in effects.iter().zip(written) {
             let location = Location::new(writer.active.number, start + at as u64, bytes);
-            state.publish(effect, location, &writer.active);
+            state.publish(effect, location, bytes as u64, &writer.active);
         }
         for (table, op) in ops {
             state.tables.get_mut(&table).expect("resolve found the table").apply(op);
@@ -352,12 +353,13 @@ impl Writer {
 }
 
 impl State {
-    fn publish(&mut self, effect: &Effect, location: Location, active: &Segment) {
+    /// Enters what was written, a record of `bytes` bytes at `location`, into the indexes.
+    fn publish(&mut self, effect: &Effect, location: Location, bytes: u64, active: &Segment) {
         let index = self.tables.get_mut(&effect.table.id).expect("resolve found the table");
         let fingerprint = effect.fingerprint;
-        if let Some((old, _)) = &effect.before {
-            let segment = &self.segments[&old.segment()];
-            segment.live.fetch_sub(old.bytes(), Ordering::Relaxed);
+        if let Some((old, before)) = &effect.before {
+            let dead = record_bytes(effect.key.len(), before.row().len());
+            self.segments[&old.segment()].live.fetch_sub(dead as u64, Ordering::Relaxed);
         }
         match (&effect.before, &effect.after) {
             (None, Some(_)) => index.primary.insert(fingerprint, location),
@@ -370,7 +372,7 @@ impl State {
             (None, None) => unreachable!("such effects were dropped"),
         }
         let counter = if effect.after.is_some() { &active.live } else { &active.tombstones };
-        counter.fetch_add(location.bytes(), Ordering::Relaxed);
+        counter.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
@@ -385,11 +387,7 @@ fn check_size(key: &[u8], row: Option<&[u8]>) -> Result<()> {
     if key.len() as u64 > limit {
         return Err(StoreError::TooLarge { bytes: key.len() as u64, limit });
     }
-    let bytes = (RECORD_HEADER_BYTES + key.len() + row.map_or(0, <[u8]>::len)) as u64;
-    if bytes > FRAME_BYTES_LIMIT {
-        return Err(StoreError::TooLarge { bytes, limit: FRAME_BYTES_LIMIT });
-    }
-    Ok(())
+    check_row_size(key, row)
 }
 
 /// The stored row if the change names the version that is stored now: records never change where they are, and segment

@@ -20,8 +20,8 @@ pub(crate) const FRAME_HEADER_BYTES: usize = 48;
 pub(crate) const RECORD_HEADER_BYTES: usize = 24;
 /// Locations have 24 bits for the offset in units of eight bytes.
 pub(crate) const SEGMENT_BYTES_LIMIT: u64 = 1 << 27;
-/// What one commit may write.
-pub(crate) const FRAME_BYTES_LIMIT: u64 = 1 << 26;
+/// What one commit may write: the largest row, and what the journal adds to it.
+pub(crate) const FRAME_BYTES_LIMIT: u64 = crate::ROW_BYTES_MAX + (1 << 20);
 /// Locations have 24 bits for the segment.
 pub(crate) const SEGMENT_NUMBER_LIMIT: u32 = 1 << 24;
 
@@ -48,6 +48,11 @@ impl Identity {
 
 pub(crate) fn round_up(n: usize) -> usize {
     n.div_ceil(8) * 8
+}
+
+/// The size of a record with a key and a row of so many bytes.
+pub(crate) fn record_bytes(key_bytes: usize, row_bytes: usize) -> usize {
+    round_up(RECORD_HEADER_BYTES + key_bytes + row_bytes)
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -219,7 +224,7 @@ impl<'a> RecordView<'a> {
     pub fn size_at(bytes: &[u8]) -> Option<usize> {
         let header = bytes.get(..RECORD_HEADER_BYTES)?;
         let key_bytes = usize::from(u16::from_le_bytes([header[6], header[7]]));
-        Some(round_up(RECORD_HEADER_BYTES + key_bytes + u32_at(header, 8) as usize))
+        Some(record_bytes(key_bytes, u32_at(header, 8) as usize))
     }
 
     /// The record at the start of `bytes` and its size, its checksum verified.

@@ -9,7 +9,8 @@ use smallvec::SmallVec;
 use crate::{IndexKind, TableDef};
 
 /// Where a record is: 24 bits of segment, 24 bits of offset and 16 bits of length, both in units of eight bytes. A length
-/// of 0xffff means "that or longer".
+/// of 0xffff means "that or longer": enough to read most records at once, but not to count bytes. Whoever counts takes the
+/// length from the record itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Location(pub u64);
 
@@ -26,8 +27,8 @@ impl Location {
     pub fn offset(self) -> u64 {
         (self.0 >> 16 & 0xff_ffff) << 3
     }
-    /// The record's length in bytes (at least, when [`Location::is_long`]).
-    pub fn bytes(self) -> u64 {
+    /// The record's length in bytes, or less than that when [`Location::is_long`].
+    pub fn bytes_min(self) -> u64 {
         (self.0 & 0xffff) << 3
     }
     pub fn is_long(self) -> bool {
@@ -338,13 +339,13 @@ mod tests {
     fn locations_keep_their_parts() {
         let location = Location::new(0xff_fffe, (1 << 27) - 8, 4096);
         assert_eq!(
-            (location.segment(), location.offset(), location.bytes()),
+            (location.segment(), location.offset(), location.bytes_min()),
             (0xff_fffe, (1 << 27) - 8, 4096)
         );
         assert!(!location.is_long());
         let long = Location::new(1, 64, 1 << 20);
         assert!(long.is_long());
-        assert_eq!(long.bytes(), 0xffff * 8);
+        assert_eq!(long.bytes_min(), 0xffff * 8);
         assert!(Location::new(1, 64, 8) < Location::new(2, 64, 8));
     }
 

@@ -123,20 +123,11 @@ impl Core {
         })
     }
 
-    /// Prepares the next segment, compacts what is mostly dead, and writes a checkpoint when one is due.
+    /// One round of maintenance: prepares the next segment, compacts, and writes a checkpoint when one is due. A round is
+    /// bounded and always gets as far as the checkpoint, however much there is to compact.
     pub fn maintain(&self) -> Result<()> {
         let prepared = self.prepare_next();
-        let mut compacted = Ok(());
-        loop {
-            match self.compact_one() {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(error) => {
-                    compacted = Err(error);
-                    break;
-                }
-            }
-        }
+        let compacted = self.compact_round();
         let due = {
             let maintenance = lock(&self.maintenance);
             let bytes = |segment: &Arc<Segment>| segment.used.load(Ordering::Relaxed);
@@ -152,14 +143,28 @@ impl Core {
         prepared.and(compacted)
     }
 
-    /// Compacts the segment with the largest dead share if that is large enough; false if none is, or a stop is wanted.
-    fn compact_one(&self) -> Result<bool> {
-        let mut maintenance = lock(&self.maintenance);
-        let active = lock(&self.writer).active.number;
-        let Some(victim) = self.pick_victim(active) else { return Ok(false) };
-        if !self.compact(&victim)? {
-            return Ok(false);
+    /// Compacts what is mostly dead of the segments that were full when the round began, until so many bytes are copied as a
+    /// checkpoint is due after; asks for another round if something is left. What the round itself writes is none of its
+    /// business, so it ends.
+    fn compact_round(&self) -> Result<()> {
+        let before = lock(&self.writer).active.number;
+        let mut copied = 0;
+        while let Some(bytes) = self.compact_one(before)? {
+            copied += bytes;
+            if copied >= self.options.checkpoint_bytes {
+                self.wake.notify();
+                break;
+            }
         }
+        Ok(())
+    }
+
+    /// Compacts the segment with the largest dead share among those below `before`, if that is large enough; returns how many
+    /// bytes it copied. None if there is no such segment, or a stop is wanted.
+    fn compact_one(&self, before: u32) -> Result<Option<u64>> {
+        let mut maintenance = lock(&self.maintenance);
+        let Some(victim) = self.pick_victim(before) else { return Ok(None) };
+        let Some(copied) = self.compact(&victim)? else { return Ok(None) };
         let live = victim.live.load(Ordering::Relaxed);
         if live != 0 {
             victim.damaged.store(true, Ordering::Relaxed);
@@ -172,10 +177,10 @@ impl Core {
         drop(state);
         maintenance.retired.push(victim);
         self.counters.compacted.fetch_add(1, Ordering::Relaxed);
-        Ok(true)
+        Ok(Some(copied))
     }
 
-    fn pick_victim(&self, active: u32) -> Option<Arc<Segment>> {
+    fn pick_victim(&self, before: u32) -> Option<Arc<Segment>> {
         let state = self.read();
         let oldest = state.segments.keys().next().copied();
         let dead_percent = |segment: &Segment| {
@@ -187,14 +192,16 @@ impl Core {
             if needed == 0 { 100 } else { data.saturating_sub(needed) * 100 / data.max(1) }
         };
         let sealed =
-            state.segments.values().filter(|s| s.number < active && !s.damaged.load(Ordering::Relaxed));
+            state.segments.values().filter(|s| s.number < before && !s.damaged.load(Ordering::Relaxed));
         let (dead, victim) = sealed.map(|s| (dead_percent(s), s)).max_by_key(|(dead, _)| *dead)?;
         (dead >= self.options.compaction_dead_percent).then(|| Arc::clone(victim))
     }
 
-    /// Copies what is needed of a segment to the end of the journal; false if a stop came first.
-    fn compact(&self, victim: &Arc<Segment>) -> Result<bool> {
+    /// Copies what is needed of a segment to the end of the journal, and returns how many bytes that were; none if a stop came
+    /// first.
+    fn compact(&self, victim: &Arc<Segment>) -> Result<Option<u64>> {
         let (mut buffer, mut moving) = (Vec::new(), Vec::new());
+        let mut copied = 0;
         let mut offset = SEGMENT_HEADER_BYTES;
         while offset < victim.used.load(Ordering::Relaxed) {
             let payload = self.read_frame(victim, offset).inspect_err(|_| {
@@ -217,12 +224,12 @@ impl Core {
                 };
                 if self.is_needed(victim, &step, record.birth) {
                     if !buffer.is_empty() && buffer.len() + bytes > self.options.compaction_step_bytes {
-                        self.move_records(victim, &buffer, &moving)?;
+                        copied += self.move_records(victim, &buffer, &moving)?;
                         buffer.clear();
                         moving.clear();
                         self.wake.rest(1);
                         if self.wake.is_stopping() {
-                            return Ok(false);
+                            return Ok(None);
                         }
                     }
                     moving.push(Moving { at: buffer.len(), ..step });
@@ -232,8 +239,8 @@ impl Core {
             }
             offset += (FRAME_HEADER_BYTES + payload.len()) as u64;
         }
-        self.move_records(victim, &buffer, &moving)?;
-        Ok(true)
+        copied += self.move_records(victim, &buffer, &moving)?;
+        Ok(Some(copied))
     }
 
     fn is_needed(&self, victim: &Segment, step: &Moving, birth: u32) -> bool {
@@ -269,9 +276,10 @@ impl Core {
         Ok(Some(payload))
     }
 
-    fn move_records(&self, victim: &Segment, buffer: &[u8], moving: &[Moving]) -> Result<()> {
+    /// Writes records to the end of the journal as one frame; returns its size in bytes.
+    fn move_records(&self, victim: &Segment, buffer: &[u8], moving: &[Moving]) -> Result<u64> {
         if moving.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         let mut writer = lock(&self.writer);
         writer.check_running()?;
@@ -286,7 +294,7 @@ impl Core {
             }
         }
         if moved.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         let frame_bytes = frame.len() as u64;
         let serial_next = writer.serial_next;
@@ -303,13 +311,13 @@ impl Core {
                     index.primary.replace(step.fingerprint, step.location, location),
                     "it was live under this lock"
                 );
-                victim.live.fetch_sub(location.bytes(), Ordering::Relaxed);
-                active.live.fetch_add(location.bytes(), Ordering::Relaxed);
+                victim.live.fetch_sub(bytes as u64, Ordering::Relaxed);
+                active.live.fetch_add(bytes as u64, Ordering::Relaxed);
             } else {
-                active.tombstones.fetch_add(location.bytes(), Ordering::Relaxed);
+                active.tombstones.fetch_add(bytes as u64, Ordering::Relaxed);
             }
         }
-        Ok(())
+        Ok(frame_bytes)
     }
 
     fn is_still_needed(&self, step: &Moving) -> bool {

@@ -230,7 +230,7 @@ pub(crate) fn read_record(segments: &Segments, location: Location) -> Result<Sto
             Err(segment.corrupt(location.offset(), "the file ends within a record"))
         }
     };
-    let mut bytes = read(usize::try_from(location.bytes()).expect("16 bits"))?;
+    let mut bytes = read(usize::try_from(location.bytes_min()).expect("16 bits"))?;
     if location.is_long() {
         let size = RecordView::size_at(&bytes).unwrap_or(0);
         if size as u64 > format::FRAME_BYTES_LIMIT {
@@ -245,6 +245,29 @@ pub(crate) fn read_record(segments: &Segments, location: Location) -> Result<Sto
     let (key_bytes, row_bytes) = (view.key.len(), row.len());
     let (table, birth, serial) = (view.table, view.birth, view.serial);
     Ok(StoredRecord { bytes, key_bytes, row_bytes, table, birth, serial })
+}
+
+/// The true length of the record at a location, in bytes. Reads the record's header if the location does not tell.
+pub(crate) fn read_record_bytes(segments: &Segments, location: Location) -> Result<u64> {
+    let Some(segment) = segments.get(&location.segment()) else {
+        let file = PathBuf::from(format::segment_name(location.segment()));
+        let what = "the segment is missing, though rows are in it".into();
+        return Err(StoreError::Corrupt { file, offset: location.offset(), what });
+    };
+    if !location.is_long() {
+        return Ok(location.bytes_min());
+    }
+    let mut header = [0; RECORD_HEADER_BYTES];
+    let n = disk::read_full_at(&*segment.file, &mut header, location.offset())
+        .map_err(|source| disk::io_error("read", &segment.path, source))?;
+    let bytes = RecordView::size_at(&header[..n]).unwrap_or(0) as u64;
+    let used = segment.used.load(Ordering::Relaxed);
+    if bytes < location.bytes_min() || location.offset() + bytes > used {
+        return Err(
+            segment.corrupt(location.offset(), "a long record has another length than its index says")
+        );
+    }
+    Ok(bytes)
 }
 
 /// The fingerprint under which a key or an index value is found.

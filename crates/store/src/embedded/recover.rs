@@ -10,11 +10,14 @@ use super::commit::Writer;
 use super::disk::{Disk, io_error, read_file, replace_file, write_all_at};
 use super::format::{
     FRAME_BYTES_LIMIT, FRAME_HEADER_BYTES, FrameHeader, Identity, LOCK_NAME, MANIFEST_NAME, Manifest,
-    RecordView, SEGMENT_HEADER_BYTES, decode_segment_header, segment_name, segment_number,
+    RecordView, SEGMENT_HEADER_BYTES, decode_segment_header, record_bytes, segment_name, segment_number,
 };
 use super::index::{Location, TableIndex};
 use super::maintain::{Maintenance, NextSegment, Wake, create_segment, segment_bytes};
-use super::{Core, Counters, Options, Segment, Segments, State, fingerprint, read_record, secondary_entries};
+use super::{
+    Core, Counters, Options, Segment, Segments, State, fingerprint, read_record, read_record_bytes,
+    secondary_entries,
+};
 use crate::{IndexEntries, Result, StoreError, TableDef};
 
 /// Opens or makes the store in `dir`.
@@ -405,7 +408,8 @@ impl<'a> Replay<'a> {
             }
             (None, Some(_)) => index.primary.insert(fingerprint, location),
             (old, None) => {
-                segment.tombstones.fetch_add(location.bytes(), Ordering::Relaxed);
+                let bytes = record_bytes(record.key.len(), 0) as u64;
+                segment.tombstones.fetch_add(bytes, Ordering::Relaxed);
                 match old {
                     // A later row under the same key is not this tombstone's.
                     Some((_, stored)) if stored.serial > record.serial => return Ok(()),
@@ -456,12 +460,8 @@ fn drop_tail(segment: &Segment, offset: u64, what: &str) -> Result<()> {
 fn count_live(tables: &HashMap<u16, TableIndex>, segments: &Segments) -> Result<()> {
     for index in tables.values() {
         for location in index.primary.locations() {
-            let Some(segment) = segments.get(&location.segment()) else {
-                let file = segment_name(location.segment()).into();
-                let what = "the segment is missing, though rows are in it".into();
-                return Err(StoreError::Corrupt { file, offset: location.offset(), what });
-            };
-            segment.live.fetch_add(location.bytes(), Ordering::Relaxed);
+            let bytes = read_record_bytes(segments, location)?;
+            segments[&location.segment()].live.fetch_add(bytes, Ordering::Relaxed);
         }
     }
     Ok(())

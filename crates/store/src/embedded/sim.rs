@@ -1,7 +1,8 @@
 //! A file system in memory that fails when told to, for crash and fault tests.
 //!
-//! It keeps apart what processes see and what is durable. A crash keeps what was synced, and of the rest an arbitrary part:
-//! any subset of the written sectors, any prefix of the directory changes.
+//! It keeps apart what processes see and what is durable. A power loss keeps what was synced, and of the rest an arbitrary
+//! part: any subset of the written sectors, any prefix of the directory changes. A killed process leaves everything visible,
+//! durable or not.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +25,8 @@ pub enum Fault {
     /// The operation fails, after a part of a write. A sync that fails loses an arbitrary part of what it should have saved,
     /// and the next one knows nothing of it.
     Error,
-    /// The power goes: this operation and all later ones fail until [`SimDisk::restart`].
+    /// The power goes or the process is killed: this operation, after a part of a write, and all later ones fail until
+    /// [`SimDisk::restart`] or [`SimDisk::kill`].
     Crash,
 }
 
@@ -72,6 +74,8 @@ struct SimState {
     generation: u64,
     crashed: bool,
     calls: u64,
+    /// Bytes given to writes.
+    written: u64,
     fault: Option<(u64, Fault)>,
     capacity: Option<u64>,
     /// A planted bug: syncs do nothing.
@@ -138,6 +142,26 @@ impl SimState {
     fn change_names(&mut self, change: NameChange) {
         apply(&mut self.names, &change);
         self.names_pending.push(change);
+    }
+
+    /// Lets the next process begin.
+    fn start_anew(&mut self) {
+        self.locks.clear();
+        self.generation += 1;
+        self.crashed = false;
+        self.fault = None;
+    }
+
+    /// Saves what a file has pending. What a failed sync has lost is not pending any more: it stays visible, as in a page
+    /// cache, and is saved only if it is written again.
+    fn save(&mut self, file: u64) {
+        let file = self.files.get_mut(&file).expect("files stay");
+        for change in file.pending.drain(..) {
+            match change {
+                Pending::SetLen(bytes) => file.durable.resize(bytes, 0),
+                Pending::Write { offset, bytes } => put(&mut file.durable, offset, &bytes),
+            }
+        }
     }
 
     /// Saves an arbitrary part of what a file has pending.
@@ -213,6 +237,12 @@ impl SimDisk {
         self.lock().calls
     }
 
+    /// How many bytes were written so far.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.lock().written
+    }
+
     /// Limits the disk's size in bytes.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.lock().capacity = bytes;
@@ -245,10 +275,13 @@ impl SimDisk {
         for file in state.files.values_mut() {
             file.seen = file.durable.clone();
         }
-        state.locks.clear();
-        state.generation += 1;
-        state.crashed = false;
-        state.fault = None;
+        state.start_anew();
+    }
+
+    /// The process is killed; the machine runs on. Everything written stays visible, and nothing becomes durable by it. Open
+    /// handles are dead, locks are free.
+    pub fn kill(&self) {
+        self.lock().start_anew();
     }
 
     /// The files in it.
@@ -320,6 +353,7 @@ impl DiskFile for SimFile {
         }
         // A write fails after a part of it.
         let part = if fault.is_some() { buf.len() / 2 } else { buf.len() };
+        state.written += part as u64;
         let bytes = buf[..part].to_vec();
         let file = state.files.get_mut(&self.file).expect("files stay");
         put(&mut file.seen, offset, &bytes);
@@ -345,9 +379,7 @@ impl DiskFile for SimFile {
             Some(Fault::ShortWrite) | None => {}
         }
         if !state.lying {
-            let file = state.files.get_mut(&self.file).expect("files stay");
-            file.durable = file.seen.clone();
-            file.pending.clear();
+            state.save(self.file);
         }
         Ok(())
     }
