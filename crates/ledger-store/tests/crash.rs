@@ -16,14 +16,14 @@ use world::{DIRECTORY, Faults, Planted, Random, World, options, soak_factor};
 
 const TURNS: u64 = 25;
 
-fn sweep(fault: Fault, first: u64) {
+fn sweep(first: u64, faults: impl Fn(u64) -> Faults) {
     for seed in first..first + soak_factor() {
         let (world, _) = World::new(seed, Planted::None, Faults::None).run(TURNS).unwrap();
         assert!(world.stats.calls > 40, "the load has {} calls", world.stats.calls);
         for call in 1..=world.stats.calls {
-            let run = World::new(seed, Planted::None, Faults::At(call, fault)).run(TURNS);
+            let run = World::new(seed, Planted::None, faults(call)).run(TURNS);
             if let Err(error) = run {
-                panic!("seed {seed}, {fault:?} at call {call}: {error}");
+                panic!("seed {seed}, {:?}: {error}", faults(call));
             }
         }
     }
@@ -31,17 +31,29 @@ fn sweep(fault: Fault, first: u64) {
 
 #[test]
 fn a_power_cut_at_every_call_loses_nothing() {
-    sweep(Fault::Crash, 100);
+    sweep(100, |call| Faults::At(call, Fault::Crash));
+}
+
+/// A process killed within a sync leaves what only the page cache has. The next one answers repeated requests from it: that
+/// must survive.
+#[test]
+fn a_power_cut_after_a_kill_at_every_call_takes_no_answer_back() {
+    sweep(150, |call| Faults::KilledAt(call, Fault::Crash));
+}
+
+#[test]
+fn a_power_cut_after_a_failed_sync_takes_no_answer_back() {
+    sweep(160, |call| Faults::KilledAt(call, Fault::Error));
 }
 
 #[test]
 fn an_error_at_every_call_loses_nothing() {
-    sweep(Fault::Error, 200);
+    sweep(200, |call| Faults::At(call, Fault::Error));
 }
 
 #[test]
 fn a_full_disk_at_every_call_undoes_the_batch() {
-    sweep(Fault::Full, 300);
+    sweep(300, |call| Faults::At(call, Fault::Full));
 }
 
 /// Whatever bit flips in whatever file: the ledger opens with the same state, or refuses. Only damage to the last commit may

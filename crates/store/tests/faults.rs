@@ -102,6 +102,62 @@ fn a_short_write_at_every_call_is_completed() {
     }
 }
 
+/// What a process that was killed had written is visible to the next one, durable or not. The next process makes it durable
+/// before it answers: what it has answered survives a power loss, wherever the first process was killed, and wherever a second
+/// one was, which was killed while it opened the store.
+fn answered_after_kill(fault: Fault, seed: u64, n: u64) -> Result<(), String> {
+    let disk = SimDisk::new(seed.wrapping_mul(77).wrapping_add(n));
+    disk.fail_at(n, fault);
+    let mut history = History::new();
+    drop(session(&disk, &mut history, seed));
+    for step in [1 + n % 7, 1 + n % 3] {
+        disk.kill();
+        disk.fail_at(step, fault);
+        drop(open(&disk));
+    }
+    disk.kill();
+    let context = |e: &dyn std::fmt::Display| format!("{fault:?} at call {n} of seed {seed}: {e}");
+    let store = Store::new(open(&disk).map_err(|e| context(&e))?);
+    let answered = history.check(&store).map_err(|e| context(&e))?;
+    let mut expected = history.states[answered].clone();
+    // New commits go where the killed process has prepared room for them.
+    for item in 0..u32::try_from(n % 12).expect("small") {
+        let row = row(&"x".repeat(300), None);
+        let mut changes = ChangeSet::new();
+        changes.insert::<Items>(&key(99, item), &row);
+        let outcome = store.commit(&changes).map_err(|e| context(&e))?;
+        assert_eq!(outcome, CommitOutcome::Committed);
+        expected.insert(key(99, item), row);
+    }
+    drop(store);
+    disk.restart();
+    let store = Store::new(open(&disk).map_err(|e| context(&e))?);
+    if read_rows(&store).map_err(|e| context(&e))? == expected {
+        Ok(())
+    } else {
+        Err(context(&"the power loss took away what was answered after the kill"))
+    }
+}
+
+fn sweep_kills(fault: Fault, first: u64) {
+    for seed in (0..3 * soak_factor()).map(|n| first + 100 * n) {
+        for n in 1..=calls_of_a_session(seed) {
+            answered_after_kill(fault, seed, n).expect("what was answered stays");
+        }
+    }
+}
+
+#[test]
+fn what_is_answered_after_a_kill_survives_a_power_loss() {
+    sweep_kills(Fault::Crash, 80);
+}
+
+/// A sync that failed is worse than one that was not finished: the pages count as clean, and another sync does not save them.
+#[test]
+fn what_is_answered_after_a_failed_sync_survives_a_power_loss() {
+    sweep_kills(Fault::Error, 90);
+}
+
 /// A disk that is full for one call refuses one commit at most; the store goes on in the same process, and what it
 /// refused is not there.
 #[test]

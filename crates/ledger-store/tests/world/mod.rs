@@ -62,8 +62,10 @@ pub enum Faults {
     None,
     /// Now and then something.
     Random,
-    /// This at this call.
+    /// This at this call, then the power goes.
     At(u64, Fault),
+    /// This at this call, then the process is killed; the power goes once the next process has answered.
+    KilledAt(u64, Fault),
 }
 
 /// What a run did.
@@ -127,7 +129,12 @@ type Checked<T> = Result<T, String>;
 
 impl World {
     pub fn new(seed: u64, planted: Planted, faults: Faults) -> Self {
-        let disk = SimDisk::new(seed);
+        // What a power loss takes is another choice for each call.
+        let call = match faults {
+            Faults::At(call, _) | Faults::KilledAt(call, _) => call,
+            Faults::None | Faults::Random => 0,
+        };
+        let disk = SimDisk::new(seed.wrapping_add(call << 32));
         let reference = Reference { machine: Machine::new(&[3; 16]), history: MemoryHistory::default() };
         Self {
             disk,
@@ -166,7 +173,7 @@ impl World {
 
     /// Runs the whole life of a ledger. `Err`: something is wrong with it.
     pub fn run(mut self, turns: u64) -> Checked<(Self, VerifyReport)> {
-        if let Faults::At(call, fault) = self.faults {
+        if let Faults::At(call, fault) | Faults::KilledAt(call, fault) = self.faults {
             self.disk.fail_at(call, fault);
         }
         self.open_stubbornly()?;
@@ -380,8 +387,13 @@ impl World {
     fn recover(&mut self, interrupted: Option<&Work>) -> Checked<()> {
         self.durable = None;
         self.backend = None;
+        let answered = self.answer_after_kill()?;
         self.disk.restart();
         self.open_stubbornly()?;
+        let digest = self.durable.as_ref().unwrap().machine().digest();
+        if answered.is_some_and(|answered| answered != digest) {
+            return Err(format!("a process answered from {answered:?}, and the power loss left {digest}"));
+        }
         self.stats.recoveries += 1;
         let digest = self.durable.as_ref().unwrap().machine().digest();
         if digest != self.reference.machine.digest() {
@@ -400,6 +412,19 @@ impl World {
         machine.advance_clock(self.durable.as_ref().unwrap().machine().clock());
         self.reference.machine = machine;
         self.durable.as_ref().unwrap().machine().check().map_err(|error| error.to_string())
+    }
+
+    /// If only the process died so far: the digest of what the next one answers from.
+    fn answer_after_kill(&mut self) -> Checked<Option<Digest>> {
+        if !matches!(self.faults, Faults::KilledAt(..)) {
+            return Ok(None);
+        }
+        self.disk.kill();
+        self.open()?;
+        let digest = self.durable.as_ref().unwrap().machine().digest();
+        self.durable = None;
+        self.backend = None;
+        Ok(Some(digest))
     }
 
     /// What clients were told is so: what was created is there, what was burnt is burnt.

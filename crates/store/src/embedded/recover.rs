@@ -55,7 +55,7 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         None
     });
     let mut replay = Replay::new(identity, tables, &segments);
-    let mut position = None;
+    let mut position: Option<Position> = None;
     let mut sequence_end = 1;
     if let Some(loaded) = loaded {
         sequence_end = loaded.sequence_end;
@@ -70,8 +70,9 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         );
         return Err(segment.corrupt(segment.used.load(Ordering::Relaxed), what));
     }
-    let Replay { tables, sequence, serial_next, .. } = replay;
+    let Replay { tables, sequence, serial_next, last_frame, .. } = replay;
     count_live(&tables, &segments)?;
+    save_replayed(&segments, position.map_or(0, |position| position.segment), last_frame)?;
 
     // The journal goes on after its last frame. A segment made ahead stays so.
     let number = last.max(manifest.segments_upto);
@@ -83,6 +84,8 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         let segment = segments.remove(number).expect("it was listed");
         disk.remove(&segment.path).map_err(|source| io_error("remove", &segment.path, source))?;
     }
+    // The files' names, too, may only be in memory.
+    disk.sync_dir(dir).map_err(|source| io_error("sync", dir, source))?;
     Ok(Core {
         dir: dir.to_owned(),
         identity,
@@ -277,13 +280,23 @@ struct Replay<'a> {
     /// Of the next frame.
     sequence: u64,
     serial_next: u64,
+    /// Segment, offset and bytes of the last frame.
+    last_frame: Option<(u32, u64, Vec<u8>)>,
     scratch: IndexEntries,
 }
 
 impl<'a> Replay<'a> {
     fn new(identity: Identity, tables: &[&'static TableDef], segments: &'a Segments) -> Self {
         let tables = tables.iter().map(|def| (def.id, TableIndex::new(Some(def)))).collect();
-        Self { identity, segments, tables, sequence: 1, serial_next: 1, scratch: IndexEntries::new() }
+        Self {
+            identity,
+            segments,
+            tables,
+            sequence: 1,
+            serial_next: 1,
+            last_frame: None,
+            scratch: IndexEntries::new(),
+        }
     }
 
     /// Takes over a checkpoint, and says where the journal goes on.
@@ -334,6 +347,7 @@ impl<'a> Replay<'a> {
                 previous.map_or(number != 1, |previous| previous + 1 != number) && position.is_none();
             previous = Some(number);
             let mut is_first = true;
+            let mut last_offset = None;
             let end = scan_frames(&identity, number, &bytes, start, &mut |offset, header, payload| {
                 let expected = self.sequence;
                 let skips = is_first && gap_allowed && header.sequence > expected;
@@ -343,6 +357,7 @@ impl<'a> Replay<'a> {
                 }
                 is_first = false;
                 last = number;
+                last_offset = Some(offset);
                 self.sequence = header.sequence + 1;
                 self.serial_next = self.serial_next.max(header.serial_next);
                 self.apply_frame(segment, offset, header, payload)
@@ -359,6 +374,10 @@ impl<'a> Replay<'a> {
                 }
             };
             segment.used.store(used, Ordering::Relaxed);
+            if let Some(offset) = last_offset {
+                let at = |offset| usize::try_from(offset).expect("it is in memory");
+                self.last_frame = Some((number, offset, bytes[at(offset)..at(used)].to_vec()));
+            }
         }
         if let Some((number, offset, what)) = damage {
             drop_tail(&segments[&number], offset, what)?;
@@ -455,6 +474,39 @@ fn drop_tail(segment: &Segment, offset: u64, what: &str) -> Result<()> {
     assert!(zeros.len() as u64 <= 2 * FRAME_BYTES_LIMIT, "segments are no longer than that");
     let overwrite = write_all_at(&*segment.file, &zeros, offset).and_then(|()| segment.file.sync());
     overwrite.map_err(|source| io_error("write", &segment.path, source))
+}
+
+/// So many zeros after the last frame are written anew when a store is opened.
+const CLEARED_BYTES: u64 = 1 << 20;
+
+/// Makes durable what was replayed, from segment `first` on, before anybody is told of it.
+///
+/// The process before may have been killed between its write and the end of its sync: then this one reads from the page
+/// cache what a power loss would take away. And if that sync failed, the kernel may hold the pages for clean, so that another
+/// sync does nothing for them. Only the last frame can be such, or the zeros over an interrupted one after it: they are
+/// written once more.
+fn save_replayed(segments: &Segments, first: u32, last_frame: Option<(u32, u64, Vec<u8>)>) -> Result<()> {
+    let write = |segment: &Segment, bytes: &[u8], offset| match write_all_at(&*segment.file, bytes, offset)
+        .map_err(|source| io_error("write", &segment.path, source))
+    {
+        // Where even overwriting takes space. It was a precaution.
+        Err(StoreError::Full(_)) => Ok(()),
+        written => written,
+    };
+    let last = last_frame.as_ref().map_or(first, |(number, ..)| *number);
+    if let Some((number, offset, bytes)) = last_frame {
+        write(&segments[&number], &bytes, offset)?;
+    }
+    for segment in segments.range(last..).map(|(_, segment)| segment) {
+        let used = segment.used.load(Ordering::Relaxed);
+        let rest = segment.capacity.load(Ordering::Relaxed).saturating_sub(used);
+        let zeros = vec![0; usize::try_from(rest.min(CLEARED_BYTES)).expect("at most a mebibyte")];
+        write(segment, &zeros, used)?;
+    }
+    for segment in segments.range(first..).map(|(_, segment)| segment) {
+        segment.file.sync().map_err(|source| io_error("sync", &segment.path, source))?;
+    }
+    Ok(())
 }
 
 fn count_live(tables: &HashMap<u16, TableIndex>, segments: &Segments) -> Result<()> {
