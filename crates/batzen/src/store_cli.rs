@@ -19,7 +19,8 @@ pub struct StoreArgs {
 
 #[derive(Subcommand)]
 enum StoreCommand {
-    /// Read every byte and say whether the store is sound. Changes nothing. Exit code 1 if it is not
+    /// Read every byte and say whether the store is sound: whether it would open, with all that was durable. Changes nothing.
+    /// Exit code 1 if it is not
     Verify(Target),
     /// Show what the journal holds: segments, frames, records and their bytes by table
     Inspect {
@@ -29,6 +30,18 @@ enum StoreCommand {
         #[arg(long)]
         frames: bool,
     },
+    /// Cut off the damaged end of a journal that does not open. Commits that were answered may be lost: restore a backup if
+    /// there is one, and audit afterwards. The bytes and the reason stay in DIR, as cut-N.bin and cut-N.txt
+    Cut(Cut),
+}
+
+#[derive(Args)]
+struct Cut {
+    /// Directory of the store
+    dir: PathBuf,
+    /// Why, for whoever audits later
+    #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    reason: String,
 }
 
 #[derive(Args)]
@@ -48,6 +61,7 @@ pub fn run(args: StoreArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         StoreCommand::Verify(target) => verify(&target),
         StoreCommand::Inspect { target, frames } => inspect(&target, frames),
+        StoreCommand::Cut(args) => cut(&args),
     }
 }
 
@@ -93,6 +107,26 @@ fn verify(target: &Target) -> anyhow::Result<ExitCode> {
         );
     }
     Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn cut(args: &Cut) -> anyhow::Result<ExitCode> {
+    let report = EmbeddedStore::verify(&args.dir).with_context(|| at(&args.dir))?;
+    if report.problems.is_empty() {
+        anyhow::bail!("{}: the store is sound; there is nothing to cut", at(&args.dir));
+    }
+    let done = EmbeddedStore::cut_tail(&args.dir, &RealDisk, &args.reason).with_context(|| at(&args.dir))?;
+    println!(
+        "{}: cut at byte {}, from frame {} on; what was there is in {}",
+        done.segment.display(),
+        done.offset,
+        done.sequence,
+        done.kept.display()
+    );
+    let report = EmbeddedStore::verify(&args.dir).with_context(|| at(&args.dir))?;
+    for problem in &report.problems {
+        println!("{problem}");
+    }
+    Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The name of a table by its number, as far as this program's services know it.

@@ -37,6 +37,7 @@ fn help_texts() {
         "ledger client",
         "ledger bench",
         "store verify",
+        "store cut",
         "doctor",
         "doctor watch",
         "switch serve",

@@ -10,6 +10,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use batzen_http::{Client, ClientOptions};
+use common::damage::{assert_damage_is_refused, last_frame};
 use common::{PATIENCE, Service, batzen, run, stderr, stdout};
 use serde_json::Value;
 
@@ -113,6 +114,38 @@ async fn a_ledger_is_served_asked_and_looked_into() {
     assert_eq!(output.status.code(), Some(1));
     let output = run(&["ledger", "backup", data, data]);
     assert_eq!((output.status.code(), stderr(&output).contains("not empty")), (Some(1), true));
+}
+
+/// A flipped bit in the last acknowledged commit is not dropped as a commit that was interrupted: the ledger does not start.
+#[test]
+fn damage_to_the_last_commit_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("ledger/data");
+    let data = store.to_str().unwrap();
+    std::fs::create_dir(dir.path().join("ledger")).unwrap();
+    let (mut service, addresses) = serve(dir.path(), &["--data", data]);
+    let tcp = &addresses[0];
+    let output = client(tcp, &["create-accounts", "id=1 ledger=7 code=1, id=2 ledger=7 code=1"], "");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let transfer = "id=1 debit_account_id=1 credit_account_id=2 amount=10 ledger=7 code=1";
+    assert!(client(tcp, &["create-transfers", transfer], "").status.success());
+    service.kill_9();
+    let words = ["ledger", "serve", "--data", data, "--tcp", "127.0.0.1:0"];
+    assert_damage_is_refused(dir.path(), &store, &words);
+    // The ledger's own verification finds it, too.
+    let (file, frame) = last_frame(&store);
+    let sound = std::fs::read(&file).unwrap();
+    let mut flipped = sound.clone();
+    flipped[frame.start + 60] ^= 4;
+    for damaged in [&flipped[..], &sound[..sound.len() - 100]] {
+        std::fs::write(&file, damaged).unwrap();
+        let output = run(&["ledger", "verify", data]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains("the journal is damaged"), "{}", stderr(&output));
+    }
+    std::fs::write(&file, sound).unwrap();
+    let output = run(&["ledger", "verify", data]);
+    assert!(stdout(&output).contains("1 transfers"), "{}{}", stdout(&output), stderr(&output));
 }
 
 #[test]

@@ -8,7 +8,8 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use common::setup::{config, wait_for};
+use common::damage::{assert_damage_is_refused, cut_last, stores_below};
+use common::setup::{config, credit, wait_for};
 use common::{Service, run, stderr, stdout};
 
 #[test]
@@ -99,4 +100,42 @@ fn services_start_work_and_end() {
     assert_eq!(segments, tables + facts["frame_bytes"].as_u64().unwrap());
     // A denomination's row holds its public key.
     assert!(facts["tables"]["denominations"]["bytes"].as_u64() > Some(256), "{facts:#}");
+}
+
+/// A flipped bit in the last acknowledged commit is not dropped as a commit that was interrupted: the service refuses to start.
+#[test]
+fn damage_to_the_last_commit_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bank_port, exchange_port) = (common::free_port(), common::free_port());
+    let config = config(dir.path(), bank_port, exchange_port);
+    let words = |name: &'static str| [name, "serve", "-c", &config];
+    let mut bank = Service::start(dir.path(), "bank", &words("bank"));
+    wait_for(bank_port, "/taler-bank-integration/config");
+    let mut exchange = Service::start(dir.path(), "exchange", &words("exchange"));
+    wait_for(exchange_port, "/keys");
+    credit(bank_port, 1, 3);
+    bank.kill_9();
+    exchange.kill_9();
+    let home = dir.path().join("home");
+    let mut stores = 0;
+    for name in ["bank", "exchange"] {
+        for store in stores_below(&home.join(name)) {
+            assert_damage_is_refused(dir.path(), &store, &words(name));
+            stores += 1;
+        }
+    }
+    assert!(stores >= 2, "{stores} stores");
+    // Nothing was damaged after all: everything is there.
+    let bank = Service::start(dir.path(), "bank", &words("bank"));
+    wait_for(bank_port, "/taler-bank-integration/config");
+    let exchange = Service::start(dir.path(), "exchange", &words("exchange"));
+    wait_for(exchange_port, "/keys");
+    assert!(bank.terminate().0.success() && exchange.terminate().0.success());
+    // Without a backup, an operator decides to go on without the last commit.
+    cut_last(&home.join("exchange/store"));
+    let bank = Service::start(dir.path(), "bank", &words("bank"));
+    wait_for(bank_port, "/taler-bank-integration/config");
+    let exchange = Service::start(dir.path(), "exchange", &words("exchange"));
+    wait_for(exchange_port, "/keys");
+    assert!(bank.terminate().0.success() && exchange.terminate().0.success());
 }

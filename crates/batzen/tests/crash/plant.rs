@@ -77,7 +77,9 @@ pub fn changed_answer(claims: &Claims<'_>) -> Entry<Effect> {
 pub fn cut_off(store: &Path, copy: &Path) -> usize {
     std::fs::create_dir(copy).unwrap();
     for file in std::fs::read_dir(store).unwrap().map(Result::unwrap) {
-        if file.file_type().unwrap().is_file() && file.file_name() != "checkpoint.idx" {
+        // Both would tell.
+        let guards = ["checkpoint.idx", "tail.mark"];
+        if file.file_type().unwrap().is_file() && !guards.iter().any(|name| file.file_name() == *name) {
             std::fs::copy(file.path(), copy.join(file.file_name())).unwrap();
         }
     }

@@ -13,12 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::disk::{Disk, DiskFile, io_error, read_full_at, replace_file, write_all_at};
-use super::format::{CHECKPOINT_NAME, FORMAT_VERSION, Identity, MANIFEST_NAME};
+use super::format::{CHECKPOINT_NAME, Identity, MANIFEST_NAME};
 use super::index::{Location, PARTS, Secondary, TableIndex};
 use super::{Core, Segment, lock};
 use crate::{Result, StoreError, TableDef};
 
 const MAGIC: &[u8; 8] = b"BATZIDX1";
+/// Of a checkpoint alone: the journal's format is told by the manifest.
+const CHECKPOINT_VERSION: u32 = 1;
 const END: u8 = 0;
 const PRIMARY: u8 = 1;
 const HASH: u8 = 2;
@@ -219,7 +221,7 @@ impl Core {
     fn copy_indexes(&self, out: &mut Out, buffer: &mut Vec<u8>) -> Result<()> {
         let (position, segments) = self.position();
         out.put(MAGIC);
-        out.put(&FORMAT_VERSION.to_le_bytes());
+        out.put(&CHECKPOINT_VERSION.to_le_bytes());
         out.put(&self.identity.id);
         out.put(&self.schema.to_le_bytes());
         out.put(&position.segment.to_le_bytes());
@@ -371,7 +373,7 @@ pub(crate) fn load(
     let size = file.size().map_err(|e| e.to_string())?;
     let left = size.checked_sub(4).ok_or("it is too short")?;
     let mut input = In { file, buffer: Vec::new(), at: 0, offset: 0, left, crc: 0 };
-    if input.array()? != *MAGIC || input.u32()? != FORMAT_VERSION {
+    if input.array()? != *MAGIC || input.u32()? != CHECKPOINT_VERSION {
         return Err("it is of another format".into());
     }
     if input.array()? != identity.id {
@@ -412,6 +414,41 @@ pub(crate) fn load(
         return Err("its checksum is wrong".into());
     }
     Ok(Some(Checkpoint { position, segments, tables: indexes, sequence_end }))
+}
+
+/// What a checkpoint, verified and without its checksum, says of the journal: where replay goes on, how far the frames of each
+/// segment reached, and how many frames there were at its end. None if it is not this store's.
+pub(crate) fn outline(body: &[u8], identity: &Identity) -> Option<(Position, BTreeMap<u32, u64>, u64)> {
+    fn take<'a>(input: &mut &'a [u8], n: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = input.split_at_checked(n)?;
+        *input = rest;
+        Some(taken)
+    }
+    fn u32(input: &mut &[u8]) -> Option<u32> {
+        Some(u32::from_le_bytes(take(input, 4)?.try_into().expect("four bytes")))
+    }
+    fn u64(input: &mut &[u8]) -> Option<u64> {
+        Some(u64::from_le_bytes(take(input, 8)?.try_into().expect("eight bytes")))
+    }
+    let input = &mut &*body;
+    if take(input, 8)? != MAGIC || u32(input)? != CHECKPOINT_VERSION || take(input, 16)? != identity.id {
+        return None;
+    }
+    u64(input)?;
+    let position = Position {
+        segment: u32(input)?,
+        offset: u64(input)?,
+        sequence: u64(input)?,
+        serial_next: u64(input)?,
+    };
+    let mut segments = BTreeMap::new();
+    for _ in 0..u32(input)? {
+        let (number, used) = (u32(input)?, u64(input)?);
+        u64(input)?;
+        segments.insert(number, used);
+    }
+    let (_, end) = input.split_last_chunk::<8>()?;
+    Some((position, segments, u64::from_le_bytes(*end)))
 }
 
 fn read_chunk(

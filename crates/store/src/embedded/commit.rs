@@ -10,7 +10,7 @@ use hashbrown::HashTable;
 use super::disk::{io_error, write_all_at};
 use super::format::{
     FRAME_BYTES_LIMIT, FRAME_HEADER_BYTES, FrameHeader, FrameKind, RecordView, SEGMENT_HEADER_BYTES,
-    record_bytes,
+    encode_segment_header, frame_bytes_max, record_bytes, seal, seal_bytes,
 };
 use super::index::{Location, SecondaryOp};
 use super::{Core, Segment, State, StoredRecord, fingerprint, lock, read_record, secondary_entries};
@@ -140,8 +140,7 @@ impl Core {
             let at = writer.frame.len();
             written.push((at, record.encode(&mut writer.frame)));
         }
-        self.append(&mut writer, FrameKind::Commit, effects.len(), serial_next)?;
-        let start = writer.offset - writer.frame.len() as u64;
+        let start = self.append(&mut writer, FrameKind::Commit, effects.len(), serial_next)?;
 
         // Durable: now let everybody see it.
         let mut state = self.write();
@@ -250,15 +249,15 @@ impl Core {
         Ok(ops)
     }
 
-    /// Completes the frame in the writer's buffer and makes it durable. On an error nothing of it counts, and the
-    /// writer either is as before or has stopped.
+    /// Completes the frame in the writer's buffer and makes it durable; returns the offset at which it starts. On an error
+    /// nothing of it counts, and the writer either is as before or has stopped.
     pub fn append(
         &self,
         writer: &mut Writer,
         kind: FrameKind,
         records: usize,
         serial_next: u64,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let mut frame = std::mem::take(&mut writer.frame);
         let result = self.append_frame(writer, &mut frame, kind, records, serial_next);
         writer.frame = frame;
@@ -268,30 +267,36 @@ impl Core {
     fn append_frame(
         &self,
         writer: &mut Writer,
-        frame: &mut [u8],
+        frame: &mut Vec<u8>,
         kind: FrameKind,
         records: usize,
         serial_next: u64,
-    ) -> Result<()> {
-        let frame_bytes = frame.len() as u64;
-        if frame_bytes > FRAME_BYTES_LIMIT {
-            return Err(StoreError::TooLarge { bytes: frame_bytes, limit: FRAME_BYTES_LIMIT });
+    ) -> Result<u64> {
+        let payload_bytes = frame.len() - FRAME_HEADER_BYTES;
+        let bytes_max = frame_bytes_max(payload_bytes);
+        if bytes_max > FRAME_BYTES_LIMIT {
+            return Err(StoreError::TooLarge { bytes: bytes_max, limit: FRAME_BYTES_LIMIT });
         }
         assert!(serial_next >= writer.serial_next, "serials only grow");
-        while writer.offset + frame_bytes > writer.active.capacity.load(Ordering::Relaxed) {
-            self.roll(writer, frame_bytes, kind)?;
+        while writer.offset + (frame.len() + seal_bytes(writer.offset, payload_bytes)) as u64
+            > writer.active.capacity.load(Ordering::Relaxed)
+        {
+            self.roll(writer, bytes_max, kind)?;
         }
-        let payload = &frame[FRAME_HEADER_BYTES..];
+        let start = writer.offset;
+        let crc = seal(frame, start);
+        let frame_bytes = frame.len() as u64;
         let header = FrameHeader {
             kind,
-            payload_bytes: u32::try_from(payload.len()).expect("below the frame limit"),
-            payload_crc: crc32c::crc32c(payload),
+            payload_bytes: u32::try_from(payload_bytes).expect("below the frame limit"),
+            seal_bytes: None,
+            crc,
             sequence: writer.sequence,
             serial_next,
             records: u32::try_from(records).expect("below the frame limit"),
         };
         let active = Arc::clone(&writer.active);
-        let header = header.encode(&self.identity, active.number, writer.offset);
+        let header = header.encode(&self.identity, active.number, start);
         frame[..FRAME_HEADER_BYTES].copy_from_slice(&header);
 
         if let Err(error) = write_all_at(&*active.file, frame, writer.offset) {
@@ -299,8 +304,16 @@ impl Core {
             if !matches!(error, StoreError::Full(_)) {
                 return Err(self.fatal(writer, &active.path, "write", &error));
             }
-            // Only where space cannot be set aside ahead. Cut off what was written: the segment ends here.
-            let cut = active.file.set_len(writer.offset).and_then(|()| active.file.sync());
+            // Only where space cannot be set aside ahead. Cut off what was written: the segment ends here, and says so first,
+            // since a file shorter than its segment is damage.
+            let header = encode_segment_header(&self.identity, active.number, start);
+            let cut = || {
+                write_all_at(&*active.file, &header, 0)?;
+                active.file.sync()?;
+                active.file.set_len(start)?;
+                active.file.sync()
+            };
+            let cut = cut();
             if let Err(error) = cut {
                 return Err(self.fatal(writer, &active.path, "cut", &io_error("cut", &active.path, error)));
             }
@@ -308,18 +321,18 @@ impl Core {
             self.wake.notify();
             return Err(error);
         }
-        let start = Instant::now();
+        let sync_start = Instant::now();
         if let Err(error) = active.file.sync() {
             return Err(self.fatal(writer, &active.path, "sync", &io_error("sync", &active.path, error)));
         }
-        self.counters.sync_times.time(start.elapsed());
+        self.counters.sync_times.time(sync_start.elapsed());
         self.counters.written.fetch_add(frame_bytes, Ordering::Relaxed);
         self.counters.since_checkpoint.fetch_add(frame_bytes, Ordering::Relaxed);
         writer.offset += frame_bytes;
         writer.sequence += 1;
         writer.serial_next = serial_next;
         active.used.store(writer.offset, Ordering::Relaxed);
-        Ok(())
+        Ok(start)
     }
 
     /// Turns to the next segment.

@@ -1,11 +1,16 @@
 //! The bytes on the disk.
 //!
-//! A store is a directory: `MANIFEST` (text: version, store id, hash key, which segments there are), `LOCK`, `journal-N.seg`
-//! and `checkpoint.idx`. A segment is a 64-byte header, then frames, then zeros. A frame is one commit (or one step of
-//! compaction): a 48-byte header, then records. All numbers are little-endian; everything starts at a multiple of eight.
+//! A store is a directory: `MANIFEST` (text: version, store id, hash key, which segments there are), `LOCK`, `journal-N.seg`,
+//! `checkpoint.idx` and `tail.mark`. A segment is a 64-byte header, then frames, then zeros. A frame is one commit (or one step
+//! of compaction): a 48-byte header, records, and a seal. All numbers are little-endian; everything starts at a multiple of
+//! eight.
 //!
 //! Headers carry a tag: SipHash-2-4 under the store's secret random key, over the header and its place. So bytes that a
 //! client got stored can never pass for a frame, and neither can a frame that the disk put in the wrong place.
+//!
+//! The seal is the CRC-32C of what each 512-byte sector of the file has of the records, and an end word that is never zero. It
+//! tells an interrupted write, which leaves sectors as they were (zeros), from damage, which changes what was written: see
+//! `tail.rs` and docs/decisions/001-damaged-tail.md. Frames of format 1 have no seal, but one checksum over the records.
 
 use std::hash::Hasher;
 use std::path::Path;
@@ -14,7 +19,12 @@ use siphasher::sip::SipHasher24;
 
 use crate::{Result, StoreError};
 
-pub(crate) const FORMAT_VERSION: u32 = 1;
+/// What this program writes.
+pub(crate) const FORMAT_VERSION: u32 = 2;
+/// The oldest format that this program reads. It makes such a store one of its own when it opens it.
+const FORMAT_VERSION_MIN: u32 = 1;
+/// What a disk writes as a whole or not at all, in bytes.
+pub(crate) const SECTOR_BYTES: usize = 512;
 pub(crate) const SEGMENT_HEADER_BYTES: u64 = 64;
 pub(crate) const FRAME_HEADER_BYTES: usize = 48;
 pub(crate) const RECORD_HEADER_BYTES: usize = 24;
@@ -25,8 +35,15 @@ pub(crate) const FRAME_BYTES_LIMIT: u64 = crate::ROW_BYTES_MAX + (1 << 20);
 /// Locations have 24 bits for the segment.
 pub(crate) const SEGMENT_NUMBER_LIMIT: u32 = 1 << 24;
 
+/// No store comes near to so many commits or rows.
+pub(crate) const NUMBER_LIMIT: u64 = 1 << 62;
+
 const SEGMENT_MAGIC: &[u8; 8] = b"BATZSEG1";
-const FRAME_MAGIC: &[u8; 4] = b"BZF1";
+pub(crate) const FRAME_MAGIC: &[u8; 4] = b"BZF2";
+pub(crate) const FRAME_MAGIC_1: &[u8; 4] = b"BZF1";
+const FRAME_END_MAGIC: &[u8; 4] = b"BZE2";
+/// The last word of a frame: a constant, and the checksum of the sectors' checksums once more.
+pub(crate) const FRAME_END_BYTES: usize = 8;
 
 /// What makes this store's files its own.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -91,18 +108,19 @@ pub(crate) fn encode_segment_header(
     header
 }
 
-/// The size a segment was made with.
+/// The format of a segment and the size it was made with, in bytes.
 pub(crate) fn decode_segment_header(
     identity: &Identity,
     number: u32,
     bytes: &[u8],
-) -> std::result::Result<u64, String> {
+) -> std::result::Result<(u32, u64), String> {
     let Some(header) = bytes.get(..64) else { return Err("the segment ends within its header".into()) };
     if &header[..8] != SEGMENT_MAGIC {
         return Err("not a journal segment".into());
     }
-    if u32_at(header, 8) != FORMAT_VERSION {
-        return Err(format!("segment of format {}, this program reads {FORMAT_VERSION}", u32_at(header, 8)));
+    let version = u32_at(header, 8);
+    if !(FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&version) {
+        return Err(format!("segment of format {version}, this program reads up to {FORMAT_VERSION}"));
     }
     if header[16..32] != identity.id {
         return Err("the segment belongs to another store".into());
@@ -110,7 +128,11 @@ pub(crate) fn decode_segment_header(
     if u64_at(header, 56) != identity.hash(&[&header[..56]]) || u32_at(header, 12) != number {
         return Err("the segment's header is damaged".into());
     }
-    Ok(u64_at(header, 32))
+    let size = u64_at(header, 32);
+    if !(SEGMENT_HEADER_BYTES..=SEGMENT_BYTES_LIMIT).contains(&size) {
+        return Err("the segment's header tells a size that no segment has".into());
+    }
+    Ok((version, size))
 }
 
 /// Why a frame was written.
@@ -127,13 +149,17 @@ pub enum FrameKind {
 pub(crate) struct FrameHeader {
     pub kind: FrameKind,
     pub payload_bytes: u32,
-    pub payload_crc: u32,
+    /// None in format 1.
+    pub seal_bytes: Option<u32>,
+    /// Of the sectors' checksums; in format 1 of the payload.
+    pub crc: u32,
     pub sequence: u64,
     pub serial_next: u64,
     pub records: u32,
 }
 
 impl FrameHeader {
+    /// The bytes of a header of format 2.
     pub fn encode(&self, identity: &Identity, segment: u32, offset: u64) -> [u8; FRAME_HEADER_BYTES] {
         let mut header = [0; FRAME_HEADER_BYTES];
         header[..4].copy_from_slice(FRAME_MAGIC);
@@ -142,7 +168,7 @@ impl FrameHeader {
             FrameKind::Move => 2,
         };
         header[8..12].copy_from_slice(&self.payload_bytes.to_le_bytes());
-        header[12..16].copy_from_slice(&self.payload_crc.to_le_bytes());
+        header[12..16].copy_from_slice(&self.crc.to_le_bytes());
         header[16..24].copy_from_slice(&self.sequence.to_le_bytes());
         header[24..32].copy_from_slice(&self.serial_next.to_le_bytes());
         header[32..36].copy_from_slice(&self.records.to_le_bytes());
@@ -154,7 +180,8 @@ impl FrameHeader {
     /// The header in these bytes if there is a genuine one.
     pub fn decode(identity: &Identity, segment: u32, offset: u64, bytes: &[u8]) -> Option<Self> {
         let header = bytes.get(..FRAME_HEADER_BYTES)?;
-        if &header[..4] != FRAME_MAGIC {
+        let is_sealed = &header[..4] == FRAME_MAGIC;
+        if !is_sealed && &header[..4] != FRAME_MAGIC_1 {
             return None;
         }
         if u64_at(header, 40)
@@ -167,10 +194,16 @@ impl FrameHeader {
             2 => FrameKind::Move,
             _ => return None,
         };
+        if u64_at(header, 16).max(u64_at(header, 24)) > NUMBER_LIMIT {
+            return None;
+        }
+        let payload_bytes = u32_at(header, 8);
+        let seal_bytes = seal_bytes(offset, payload_bytes as usize);
         Some(Self {
             kind,
-            payload_bytes: u32_at(header, 8),
-            payload_crc: u32_at(header, 12),
+            payload_bytes,
+            seal_bytes: is_sealed.then(|| u32::try_from(seal_bytes).expect("a part of the payload's size")),
+            crc: u32_at(header, 12),
             sequence: u64_at(header, 16),
             serial_next: u64_at(header, 24),
             records: u32_at(header, 32),
@@ -178,8 +211,50 @@ impl FrameHeader {
     }
 
     pub fn frame_bytes(&self) -> u64 {
-        FRAME_HEADER_BYTES as u64 + u64::from(self.payload_bytes)
+        FRAME_HEADER_BYTES as u64 + u64::from(self.payload_bytes) + u64::from(self.seal_bytes.unwrap_or(0))
     }
+}
+
+/// What is left of a sector from a place in a file on, in bytes.
+pub(crate) fn sector_rest(place: u64) -> usize {
+    SECTOR_BYTES - usize::try_from(place % SECTOR_BYTES as u64).expect("less than a sector")
+}
+
+/// The size of the seal of a frame at an offset.
+pub(crate) fn seal_bytes(offset: u64, payload_bytes: usize) -> usize {
+    let beyond_first = payload_bytes.saturating_sub(sector_rest(offset + FRAME_HEADER_BYTES as u64));
+    let sectors = usize::from(payload_bytes > 0) + beyond_first.div_ceil(SECTOR_BYTES);
+    round_up(4 * sectors) + FRAME_END_BYTES
+}
+
+/// The size of a frame, wherever it goes, at most.
+pub(crate) fn frame_bytes_max(payload_bytes: usize) -> u64 {
+    let seal_bytes_max = round_up(4 * (payload_bytes / SECTOR_BYTES + 2)) + FRAME_END_BYTES;
+    (FRAME_HEADER_BYTES + payload_bytes + seal_bytes_max) as u64
+}
+
+/// Appends its seal to a frame that begins at an offset of a segment; returns the checksum for its header.
+pub(crate) fn seal(frame: &mut Vec<u8>, offset: u64) -> u32 {
+    let payload_end = frame.len();
+    let mut at = FRAME_HEADER_BYTES;
+    while at < payload_end {
+        let end = payload_end.min(at + sector_rest(offset + at as u64));
+        let crc = crc32c::crc32c(&frame[at..end]);
+        frame.extend_from_slice(&crc.to_le_bytes());
+        at = end;
+    }
+    frame.resize(payload_end + round_up(frame.len() - payload_end), 0);
+    let crc = crc32c::crc32c(&frame[payload_end..]);
+    frame.extend_from_slice(&end_word(crc));
+    crc
+}
+
+/// The last word of a frame.
+pub(crate) fn end_word(crc: u32) -> [u8; FRAME_END_BYTES] {
+    let mut word = [0; FRAME_END_BYTES];
+    word[..4].copy_from_slice(FRAME_END_MAGIC);
+    word[4..].copy_from_slice(&crc.to_le_bytes());
+    word
 }
 
 /// One row's new state.
@@ -253,6 +328,17 @@ impl<'a> RecordView<'a> {
     }
 }
 
+/// Makes the checksums of records right, for the fuzz target.
+pub(crate) fn repair_records(mut bytes: &mut [u8]) {
+    while let Some(size) = RecordView::size_at(bytes).filter(|&size| size <= bytes.len()) {
+        let key_bytes = usize::from(u16::from_le_bytes([bytes[6], bytes[7]]));
+        let row_end = RECORD_HEADER_BYTES + key_bytes + u32_at(bytes, 8) as usize;
+        let crc = record_crc(&bytes[..row_end]);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        bytes = &mut bytes[size..];
+    }
+}
+
 /// Over the record without its checksum's own four bytes.
 fn record_crc(record: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&record[..12]), &record[16..])
@@ -261,6 +347,8 @@ fn record_crc(record: &[u8]) -> u32 {
 /// The store's root: what it is and which segments it consists of.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Manifest {
+    /// The format that the file had.
+    pub version: u32,
     pub identity: Identity,
     /// Segments up to this number exist exactly if they are listed; later ones exist without a gap.
     pub segments_upto: u32,
@@ -270,6 +358,7 @@ pub(crate) struct Manifest {
 pub(crate) const MANIFEST_NAME: &str = "MANIFEST";
 pub(crate) const LOCK_NAME: &str = "LOCK";
 pub(crate) const CHECKPOINT_NAME: &str = "checkpoint.idx";
+pub(crate) const TAIL_MARK_NAME: &str = "tail.mark";
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
@@ -298,14 +387,14 @@ impl Manifest {
             |what: &str| StoreError::Corrupt { file: path.to_owned(), offset: 0, what: what.into() };
         let text = std::str::from_utf8(bytes).map_err(|_| corrupt("not text"))?;
         let first = text.lines().next().unwrap_or_default();
-        match first.strip_prefix("batzen-store ").map(str::parse::<u32>) {
-            Some(Ok(FORMAT_VERSION)) => {}
+        let version = match first.strip_prefix("batzen-store ").map(str::parse::<u32>) {
+            Some(Ok(version)) if (FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&version) => version,
             Some(Ok(version)) => {
-                let what = format!("a store of format {version}, this program reads {FORMAT_VERSION}");
+                let what = format!("a store of format {version}, this program reads up to {FORMAT_VERSION}");
                 return Err(StoreError::Format { file: path.to_owned(), what });
             }
             _ => return Err(corrupt("not a manifest")),
-        }
+        };
         let (body, crc) = text.split_at(text.rfind("crc32c ").ok_or_else(|| corrupt("no checksum"))?);
         if crc != format!("crc32c {:08x}\n", crc32c::crc32c(body.as_bytes())) {
             return Err(corrupt("wrong checksum"));
@@ -317,10 +406,12 @@ impl Manifest {
         let bytes16 = |name: &str| unhex(field(name)?).ok_or_else(|| corrupt(&format!("bad {name}")));
         let numbers: std::result::Result<Vec<u32>, _> =
             field("segments")?.split_whitespace().map(str::parse).collect();
-        Ok(Self {
-            identity: Identity { id: bytes16("id")?, key: bytes16("key")? },
-            segments_upto: field("segments-upto")?.parse().map_err(|_| corrupt("bad segments-upto"))?,
-            segments: numbers.map_err(|_| corrupt("bad segments"))?,
-        })
+        let segments = numbers.map_err(|_| corrupt("bad segments"))?;
+        let segments_upto = field("segments-upto")?.parse().map_err(|_| corrupt("bad segments-upto"))?;
+        if segments.iter().chain([&segments_upto]).any(|&number| number >= SEGMENT_NUMBER_LIMIT) {
+            return Err(corrupt("a segment's number is too large"));
+        }
+        let identity = Identity { id: bytes16("id")?, key: bytes16("key")? };
+        Ok(Self { version, identity, segments_upto, segments })
     }
 }

@@ -12,7 +12,7 @@ use super::format::{
     SEGMENT_HEADER_BYTES, SEGMENT_NUMBER_LIMIT, encode_segment_header, segment_name,
 };
 use super::index::Location;
-use super::{Core, Identity, Options, Segment, fingerprint, lock};
+use super::{Core, Identity, Options, Segment, fingerprint, lock, tail};
 use crate::{Result, StoreError};
 
 /// The segment after the active one.
@@ -140,6 +140,7 @@ impl Core {
         if due {
             self.checkpoint()?;
         }
+        self.mark_tail();
         prepared.and(compacted)
     }
 
@@ -204,10 +205,11 @@ impl Core {
         let mut copied = 0;
         let mut offset = SEGMENT_HEADER_BYTES;
         while offset < victim.used.load(Ordering::Relaxed) {
-            let payload = self.read_frame(victim, offset).inspect_err(|_| {
+            let frame = self.read_frame(victim, offset).inspect_err(|_| {
                 victim.damaged.store(true, Ordering::Relaxed);
             })?;
-            let Some(payload) = payload else { break };
+            let Some((header, frame)) = frame else { break };
+            let payload = header.payload_of(&frame);
             let mut at = 0;
             while at < payload.len() {
                 let place = offset + (FRAME_HEADER_BYTES + at) as u64;
@@ -237,7 +239,7 @@ impl Core {
                 }
                 at += bytes;
             }
-            offset += (FRAME_HEADER_BYTES + payload.len()) as u64;
+            offset += header.frame_bytes();
         }
         copied += self.move_records(victim, &buffer, &moving)?;
         Ok(Some(copied))
@@ -251,11 +253,11 @@ impl Core {
                 .get(&step.table)
                 .is_some_and(|t| t.primary.contains(step.fingerprint, step.location));
         }
-        state.segments.range(birth..victim.number).next().is_some()
+        state.segments.range(birth.min(victim.number)..victim.number).next().is_some()
     }
 
-    /// The payload of the frame at an offset; none at the end.
-    fn read_frame(&self, segment: &Segment, offset: u64) -> Result<Option<Vec<u8>>> {
+    /// The frame at an offset, verified; none at the end.
+    fn read_frame(&self, segment: &Segment, offset: u64) -> Result<Option<(FrameHeader, Vec<u8>)>> {
         let read = |bytes: &mut [u8], offset| {
             read_full_at(&*segment.file, bytes, offset)
                 .map_err(|source| io_error("read", &segment.path, source))
@@ -268,12 +270,15 @@ impl Core {
         let Some(header) = FrameHeader::decode(&self.identity, segment.number, offset, &header[..n]) else {
             return Err(segment.corrupt(offset, "not a frame"));
         };
-        let mut payload = vec![0; header.payload_bytes as usize];
-        let n = read(&mut payload, offset + FRAME_HEADER_BYTES as u64)?;
-        if n < payload.len() || crc32c::crc32c(&payload) != header.payload_crc {
-            return Err(segment.corrupt(offset, "a frame's checksum is wrong"));
+        if header.frame_bytes() > segment.used.load(Ordering::Relaxed) - offset {
+            return Err(segment.corrupt(offset, "a frame reaches past the last one"));
         }
-        Ok(Some(payload))
+        let mut frame = vec![0; usize::try_from(header.frame_bytes()).expect("a part of a segment")];
+        let n = read(&mut frame, offset)?;
+        match tail::check_frame(&header, offset, &frame[..n]) {
+            Ok(()) => Ok(Some((header, frame))),
+            Err(fault) => Err(segment.corrupt(fault.at(), fault.what())),
+        }
     }
 
     /// Writes records to the end of the journal as one frame; returns its size in bytes.
@@ -296,10 +301,9 @@ impl Core {
         if moved.is_empty() {
             return Ok(0);
         }
-        let frame_bytes = frame.len() as u64;
         let serial_next = writer.serial_next;
-        self.append(&mut writer, FrameKind::Move, moved.len(), serial_next)?;
-        let start = writer.offset - frame_bytes;
+        let start = self.append(&mut writer, FrameKind::Move, moved.len(), serial_next)?;
+        let frame_bytes = writer.offset - start;
         let active = &writer.active;
         let mut state = self.write();
         for (step, at) in moved {
@@ -415,6 +419,8 @@ pub(crate) struct Wake {
 
 /// How often the background thread looks around by itself.
 const LOOK_AROUND: Duration = Duration::from_secs(5);
+/// How often it looks whether commits have ceased, so that the journal's end should be marked.
+const QUIET: Duration = Duration::from_millis(500);
 
 impl Wake {
     pub fn notify(&self) {
@@ -437,10 +443,11 @@ impl Wake {
         *busy_since = Some(Instant::now());
     }
 
-    fn wait(&self) {
+    /// Waits for a call, but not for long; says whether there was one.
+    fn wait(&self, timeout: Duration) -> bool {
         let pending = lock(&self.pending);
-        let wait = self.condition.wait_timeout_while(pending, LOOK_AROUND, |pending| !*pending);
-        *wait.unwrap_or_else(PoisonError::into_inner).0 = false;
+        let wait = self.condition.wait_timeout_while(pending, timeout, |pending| !*pending);
+        std::mem::take(&mut *wait.unwrap_or_else(PoisonError::into_inner).0)
     }
 }
 
@@ -455,11 +462,21 @@ impl Maintainer {
         core.wake.notify();
         let own = Arc::clone(core);
         let run = move || {
+            let mut looked = Instant::now();
+            let mut sequence = 0;
             loop {
-                own.wake.wait();
+                let is_called = own.wake.wait(QUIET);
                 if own.wake.is_stopping() {
                     return;
                 }
+                if !is_called && looked.elapsed() < LOOK_AROUND {
+                    let before = std::mem::replace(&mut sequence, lock(&own.writer).sequence);
+                    if before == sequence {
+                        own.mark_tail();
+                    }
+                    continue;
+                }
+                looked = Instant::now();
                 *lock(&own.wake.busy_since) = Some(Instant::now());
                 let maintained = own.maintain();
                 *lock(&own.wake.busy_since) = None;

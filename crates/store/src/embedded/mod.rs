@@ -4,8 +4,9 @@
 //! so that the sync has no metadata to flush. Rows stay in the journal and are read from there (mostly from the page cache);
 //! memory holds some 20 to 40 bytes a key and index entry.
 //!
-//! * A torn tail (the last frame incomplete, nothing genuine after it, nothing before a checkpoint's end) was never
-//!   acknowledged and is dropped. Damage anywhere else stops the opening with [`StoreError::Corrupt`].
+//! * A torn tail (a write that was interrupted, nothing genuine after it, nothing before a checkpoint's or a tail mark's end)
+//!   was never acknowledged and is dropped. All else that is not as it was written stops the opening with
+//!   [`StoreError::Corrupt`], also in the last frame: a frame's seal tells the two apart (`tail.rs`).
 //! * A failed write or sync of a commit ends the process ([`Options::on_fatal`]): what is on the disk is unknown until the
 //!   store is opened anew. A full disk is no failure: the commit is refused.
 //! * Compaction copies the live records out of segments that are mostly dead; a checkpoint of the indexes makes opening fast
@@ -13,12 +14,15 @@
 
 mod checkpoint;
 mod commit;
+mod cut;
 mod disk;
 mod format;
+pub mod fuzz_entry;
 mod index;
 mod maintain;
 mod recover;
 pub mod sim;
+mod tail;
 mod verify;
 
 use std::any::Any;
@@ -30,6 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
+pub use cut::CutTail;
 pub use disk::{Disk, DiskFile, RealDisk};
 pub use format::FrameKind;
 pub use verify::{FrameInfo, RecordInfo, Report, SegmentReport};
@@ -161,13 +166,14 @@ impl Default for Counters {
     }
 }
 
-/// Locks are taken in the order of the fields: maintenance, writer, next, state.
+/// Locks are taken in the order of the fields: maintenance, marks, writer, next, state.
 pub(crate) struct Core {
     pub dir: PathBuf,
     pub options: Options,
     pub identity: Identity,
     pub schema: u64,
     pub maintenance: Mutex<Maintenance>,
+    pub marks: Mutex<tail::TailMarks>,
     pub writer: Mutex<Writer>,
     pub next: Mutex<maintain::NextSegment>,
     pub state: RwLock<State>,
@@ -458,7 +464,17 @@ impl EmbeddedStore {
         verify::verify(&RealDisk, path.as_ref(), &mut |_| {})
     }
 
-    /// The same, showing every frame to `visit`.
+    /// Cuts off what is damaged at the end of a journal that does not open, for an operator who has no backup and knows that
+    /// acknowledged commits may be lost by it. Keeps the bytes and the reason beside the journal, and rebuilds the indexes at
+    /// the next opening. A sound store stays as it is, but for its checkpoint.
+    ///
+    /// # Errors
+    /// When another process has the store open, or commits follow after the damage: that is not cut.
+    pub fn cut_tail(path: impl AsRef<Path>, disk: &dyn Disk, reason: &str) -> Result<CutTail> {
+        cut::cut_tail(disk, path.as_ref(), reason)
+    }
+
+    /// The same as [`EmbeddedStore::verify`], showing every frame to `visit`.
     ///
     /// # Errors
     /// As [`EmbeddedStore::verify`].
@@ -705,6 +721,7 @@ impl Backend for EmbeddedStore {
             maintainer.stop();
         }
         if lock(&self.core.writer).stop("it was closed") {
+            self.core.mark_tail();
             self.core.checkpoint()?;
         }
         Ok(())

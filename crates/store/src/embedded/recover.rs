@@ -9,11 +9,13 @@ use super::checkpoint::{self, Position};
 use super::commit::Writer;
 use super::disk::{Disk, io_error, read_file, replace_file, write_all_at};
 use super::format::{
-    FRAME_BYTES_LIMIT, FRAME_HEADER_BYTES, FrameHeader, Identity, LOCK_NAME, MANIFEST_NAME, Manifest,
-    RecordView, SEGMENT_HEADER_BYTES, decode_segment_header, record_bytes, segment_name, segment_number,
+    CHECKPOINT_NAME, FORMAT_VERSION, FRAME_HEADER_BYTES, FrameHeader, Identity, LOCK_NAME, MANIFEST_NAME,
+    Manifest, NUMBER_LIMIT, RecordView, SEGMENT_BYTES_LIMIT, SEGMENT_HEADER_BYTES, decode_segment_header,
+    record_bytes, segment_name, segment_number,
 };
 use super::index::{Location, TableIndex};
 use super::maintain::{Maintenance, NextSegment, Wake, create_segment, segment_bytes};
+use super::tail::{self, Fault, TailMarks};
 use super::{
     Core, Counters, Options, Segment, Segments, State, fingerprint, read_record, read_record_bytes,
     secondary_entries,
@@ -70,6 +72,13 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         );
         return Err(segment.corrupt(segment.used.load(Ordering::Relaxed), what));
     }
+    let mark = tail::read_mark(&*disk, dir, &identity)?;
+    if let Some((mark, _)) = mark.filter(|(mark, _)| replay.sequence < mark.sequence) {
+        let segment = &segments[&last];
+        return Err(segment.corrupt(segment.used.load(Ordering::Relaxed), mark.complaint(replay.sequence)));
+    }
+    // Only now is it sure that nothing acknowledged goes with it.
+    replay.drop_torn()?;
     let Replay { tables, sequence, serial_next, last_frame, .. } = replay;
     count_live(&tables, &segments)?;
     save_replayed(&segments, position.map_or(0, |position| position.segment), last_frame)?;
@@ -84,9 +93,15 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         let segment = segments.remove(number).expect("it was listed");
         disk.remove(&segment.path).map_err(|source| io_error("remove", &segment.path, source))?;
     }
+    let marks = TailMarks::open(&*disk, dir, mark)?;
+    if manifest.version < FORMAT_VERSION {
+        // From the first frame of this format on, older programs must not read the journal.
+        replace_file(&*disk, dir, MANIFEST_NAME, manifest.encode().as_bytes())?;
+        manifest.version = FORMAT_VERSION;
+    }
     // The files' names, too, may only be in memory.
     disk.sync_dir(dir).map_err(|source| io_error("sync", dir, source))?;
-    Ok(Core {
+    let core = Core {
         dir: dir.to_owned(),
         identity,
         schema,
@@ -95,6 +110,7 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
             retired: Vec::new(),
             buffers: checkpoint::Buffers::new(),
         }),
+        marks: Mutex::new(marks),
         writer: Mutex::new(Writer::new(active, offset, sequence, serial_next)),
         next: Mutex::new(NextSegment { number: number + 1, ready, full_since: None }),
         state: RwLock::new(State { tables, segments: Arc::new(segments) }),
@@ -102,7 +118,18 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         wake: Wake::default(),
         options,
         _lock: lock,
-    })
+    };
+    core.mark_tail();
+    Ok(core)
+}
+
+/// What to say of damage to the last frame.
+pub(crate) fn damaged_tail(fault: Fault) -> String {
+    format!(
+        "{}; this is the last commit, it may have been acknowledged, and it is no write that was interrupted: restore a backup, \
+         or see `batzen store cut --help`",
+        fault.what()
+    )
 }
 
 fn read_or_make_manifest(dir: &Path, options: &Options) -> Result<Manifest> {
@@ -121,13 +148,13 @@ fn read_or_make_manifest(dir: &Path, options: &Options) -> Result<Manifest> {
     }
     let (id, key) = random.split_at(16);
     let identity = Identity { id: id.try_into().expect("16 bytes"), key: key.try_into().expect("16 bytes") };
-    let manifest = Manifest { identity, segments_upto: 0, segments: Vec::new() };
+    let manifest = Manifest { version: FORMAT_VERSION, identity, segments_upto: 0, segments: Vec::new() };
     replace_file(disk, dir, MANIFEST_NAME, manifest.encode().as_bytes())?;
     Ok(manifest)
 }
 
 /// Opens the segments that the manifest wants, and removes what no longer belongs to the store.
-fn open_segments(disk: &dyn Disk, dir: &Path, manifest: &Manifest) -> Result<Segments> {
+pub(crate) fn open_segments(disk: &dyn Disk, dir: &Path, manifest: &Manifest) -> Result<Segments> {
     let remove = |name: &str| {
         let path = dir.join(name);
         disk.remove(&path).map_err(|source| io_error("remove", &path, source))
@@ -156,7 +183,7 @@ fn open_segments(disk: &dyn Disk, dir: &Path, manifest: &Manifest) -> Result<Seg
 /// Finds segments that should be there.
 pub(crate) fn check_numbers(dir: &Path, manifest: &Manifest, numbers: &[u32]) -> Result<()> {
     let last = numbers.last().copied().unwrap_or(0);
-    let later = manifest.segments_upto + 1..=last;
+    let later = manifest.segments_upto.saturating_add(1)..=last;
     for number in manifest.segments.iter().copied().chain(later) {
         if numbers.binary_search(&number).is_err() {
             let file = dir.join(segment_name(number));
@@ -184,8 +211,15 @@ pub(crate) fn open_segment(
     };
     let (file, header, n, size) = read().map_err(|source| io_error("open", &path, source))?;
     let capacity = match decode_segment_header(&manifest.identity, number, &header[..n]) {
-        // Only as much as the file has was set aside.
-        Ok(capacity) => capacity.min(size / 8 * 8),
+        Ok((version, capacity)) if version >= 2 && size < capacity => {
+            let what = format!(
+                "the file ends here, though it was made with {capacity} bytes: restore a backup, or see \
+                 `batzen store cut --help`"
+            );
+            return Err(StoreError::Corrupt { file: path, offset: size, what });
+        }
+        // In format 1, a segment was cut when the disk was full, and did not say so.
+        Ok((_, capacity)) => capacity.min(size / 8 * 8),
         Err(what) => return Err(StoreError::Corrupt { file: path, offset: 0, what }),
     };
     Ok(Segment {
@@ -204,8 +238,8 @@ pub(crate) fn open_segment(
 pub(crate) enum End {
     /// With zeros, or with the file.
     Clean(u64),
-    /// With something else, here, that is no whole frame.
-    Bad(u64, &'static str),
+    /// At an offset, with something else that is no whole frame.
+    Bad(u64, Fault),
 }
 
 /// Takes a frame: its offset, its header and its payload.
@@ -226,16 +260,12 @@ pub(crate) fn scan_frames(
             if rest.iter().all(|&b| b == 0) {
                 return Ok(End::Clean(offset));
             }
-            return Ok(End::Bad(offset, "not a frame"));
+            return Ok(End::Bad(offset, tail::judge_header(offset, rest)));
         };
-        let end = FRAME_HEADER_BYTES + header.payload_bytes as usize;
-        let Some(payload) = rest.get(FRAME_HEADER_BYTES..end) else {
-            return Ok(End::Bad(offset, "a frame reaches past the end of the file"));
-        };
-        if crc32c::crc32c(payload) != header.payload_crc {
-            return Ok(End::Bad(offset, "a frame's checksum is wrong"));
+        if let Err(fault) = tail::check_frame(&header, offset, rest) {
+            return Ok(End::Bad(offset, fault));
         }
-        visit(offset, &header, payload)?;
+        visit(offset, &header, header.payload_of(rest))?;
         offset += header.frame_bytes();
     }
 }
@@ -282,6 +312,8 @@ struct Replay<'a> {
     serial_next: u64,
     /// Segment, offset and bytes of the last frame.
     last_frame: Option<(u32, u64, Vec<u8>)>,
+    /// Where a write was interrupted: segment, offset, and what is missing.
+    torn: Option<(u32, u64, &'static str)>,
     scratch: IndexEntries,
 }
 
@@ -295,6 +327,7 @@ impl<'a> Replay<'a> {
             sequence: 1,
             serial_next: 1,
             last_frame: None,
+            torn: None,
             scratch: IndexEntries::new(),
         }
     }
@@ -309,6 +342,17 @@ impl<'a> Replay<'a> {
             let file = dir.join(segment_name(position.segment));
             let what = "the journal ends here, but a checkpoint has more".into();
             return Err(StoreError::Corrupt { file, offset: position.offset, what });
+        }
+        let number_max = position.sequence.max(position.serial_next).max(loaded.sequence_end);
+        let is_possible = position.offset >= SEGMENT_HEADER_BYTES
+            && position.offset.is_multiple_of(8)
+            && number_max <= NUMBER_LIMIT
+            && loaded.segments.values().all(|&(used, tombstones)| {
+                (SEGMENT_HEADER_BYTES..=SEGMENT_BYTES_LIMIT).contains(&used) && tombstones <= used
+            });
+        if !is_possible {
+            let what = "it says what cannot be; remove it to rebuild the indexes".into();
+            return Err(StoreError::Corrupt { file: dir.join(CHECKPOINT_NAME), offset: 0, what });
         }
         for (number, segment) in self.segments.range(..=position.segment) {
             // A segment that the checkpoint does not know was on its way out: all of it is dead.
@@ -329,12 +373,12 @@ impl<'a> Replay<'a> {
         let first = position.map_or(0, |position| position.segment);
         let mut last =
             position.map_or_else(|| *segments.keys().next().expect("a store has a segment"), |p| p.segment);
-        // The previous segment's number, and where it was damaged.
+        // The previous segment's number, and where a write to it was interrupted.
         let mut previous: Option<u32> = None;
-        let mut damage: Option<(u32, u64, &'static str)> = None;
+        let mut torn: Option<(u32, u64, &'static str)> = None;
         for (&number, segment) in segments.range(first..) {
             let bytes = read_segment(segment)?;
-            if let Some((number, offset, what)) = damage {
+            if let Some((number, offset, what)) = torn {
                 if find_frame(&self.identity, segment.number, &bytes, SEGMENT_HEADER_BYTES).is_some() {
                     return Err(segments[&number]
                         .corrupt(offset, format!("{what}, and the journal goes on after it")));
@@ -364,12 +408,15 @@ impl<'a> Replay<'a> {
             })?;
             let used = match end {
                 End::Clean(offset) => offset,
-                End::Bad(offset, what) => {
+                End::Bad(offset, fault) => {
                     if let Some(later) = find_frame(&self.identity, number, &bytes, offset + 8) {
-                        return Err(segment
-                            .corrupt(offset, format!("{what}, and a later frame follows at byte {later}")));
+                        let what = format!("{}, and a later frame follows at byte {later}", fault.what());
+                        return Err(segment.corrupt(fault.at(), what));
                     }
-                    damage = Some((number, offset, what));
+                    let Fault::Torn(_, what) = fault else {
+                        return Err(segment.corrupt(fault.at(), damaged_tail(fault)));
+                    };
+                    torn = Some((number, offset, what));
                     offset
                 }
             };
@@ -379,10 +426,16 @@ impl<'a> Replay<'a> {
                 self.last_frame = Some((number, offset, bytes[at(offset)..at(used)].to_vec()));
             }
         }
-        if let Some((number, offset, what)) = damage {
-            drop_tail(&segments[&number], offset, what)?;
-        }
+        self.torn = torn;
         Ok(last)
+    }
+
+    /// Overwrites what an interrupted commit left behind, if there is something.
+    fn drop_torn(&self) -> Result<()> {
+        if let Some((number, offset, what)) = self.torn {
+            drop_tail(&self.segments[&number], offset, what)?;
+        }
+        Ok(())
     }
 
     fn apply_frame(
@@ -449,11 +502,11 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// Reads a whole segment; zeros beyond its end are as good as none.
+/// Reads a whole segment.
 pub(crate) fn read_segment(segment: &Segment) -> Result<Vec<u8>> {
     let read = || {
-        let size = usize::try_from(segment.file.size()?).map_err(|_| std::io::ErrorKind::FileTooLarge)?;
-        let mut bytes = vec![0; size];
+        let capacity = segment.capacity.load(Ordering::Relaxed);
+        let mut bytes = vec![0; usize::try_from(capacity).map_err(|_| std::io::ErrorKind::FileTooLarge)?];
         let n = super::disk::read_full_at(&*segment.file, &mut bytes, 0)?;
         bytes.truncate(n);
         Ok(bytes)
@@ -462,16 +515,16 @@ pub(crate) fn read_segment(segment: &Segment) -> Result<Vec<u8>> {
 }
 
 /// Overwrites what an interrupted commit left behind, so that it cannot be mistaken for anything later.
-fn drop_tail(segment: &Segment, offset: u64, what: &str) -> Result<()> {
+pub(crate) fn drop_tail(segment: &Segment, offset: u64, what: &str) -> Result<()> {
     tracing::warn!(
         file = %segment.path.display(), offset, what,
-        "dropping an incomplete commit at the end of the journal; it was never acknowledged"
+        "overwriting what is no whole commit at the end of the journal"
     );
     let bytes = read_segment(segment)?;
     let start = usize::try_from(offset).expect("it was found in memory");
     let tail = bytes.get(start..).unwrap_or_default();
     let zeros = vec![0; tail.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1)];
-    assert!(zeros.len() as u64 <= 2 * FRAME_BYTES_LIMIT, "segments are no longer than that");
+    assert!(zeros.len() as u64 <= SEGMENT_BYTES_LIMIT, "segments are no longer than that");
     let overwrite = write_all_at(&*segment.file, &zeros, offset).and_then(|()| segment.file.sync());
     overwrite.map_err(|source| io_error("write", &segment.path, source))
 }

@@ -351,8 +351,13 @@ impl DiskFile for SimFile {
         if state.capacity.is_some_and(|capacity| state.used() + more > capacity) {
             return Err(full());
         }
-        // A write fails after a part of it.
-        let part = if fault.is_some() { buf.len() / 2 } else { buf.len() };
+        // A write fails after a part of it: what is copied is copied in pages, so that no sector is half there.
+        let half = (offset + buf.len() / 2) / SECTOR_BYTES * SECTOR_BYTES;
+        let part = match fault {
+            None => buf.len(),
+            Some(Fault::ShortWrite) => buf.len() / 2,
+            Some(_) => half.saturating_sub(offset),
+        };
         state.written += part as u64;
         let bytes = buf[..part].to_vec();
         let file = state.files.get_mut(&self.file).expect("files stay");

@@ -1,13 +1,19 @@
-//! Reading a store without opening it: for operators and tests.
+//! Reading a store without opening it: for operators and tests. Judges as opening does, and reads more: a store that is sound
+//! opens, and one that does not open is not sound.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use super::checkpoint;
 use super::disk::{Disk, io_error, read_file};
 use super::format::{
     CHECKPOINT_NAME, FrameKind, MANIFEST_NAME, Manifest, SEGMENT_HEADER_BYTES, segment_number,
 };
-use super::recover::{End, check_numbers, find_frame, open_segment, read_segment, scan_frames, scan_records};
-use crate::Result;
+use super::recover::{
+    End, check_numbers, damaged_tail, find_frame, open_segment, read_segment, scan_frames, scan_records,
+};
+use super::tail::{Fault, read_mark};
+use crate::{Result, StoreError};
 
 /// A frame of the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,16 +86,27 @@ pub(crate) fn verify(disk: &dyn Disk, dir: &Path, visit: &mut dyn FnMut(FrameInf
         report.problems.push(error.to_string());
     }
     numbers.retain(|number| *number > manifest.segments_upto || manifest.segments.contains(number));
-    let mut sequence_next: Option<u64> = None;
-    let mut bad: Vec<(PathBuf, u64, &'static str)> = Vec::new();
+    let checkpoint = read_checkpoint(disk, dir, &manifest, &names, &mut report)?;
+    // Of the next frame. None: it may have any number, since damage or compaction took some away.
+    let mut sequence_next = numbers.first().is_none_or(|&first| first == 1).then_some(1);
+    let mut sequence_end = 1;
+    let mut previous: Option<u32> = None;
+    let mut bad: Vec<(PathBuf, u64, Fault)> = Vec::new();
     for number in numbers {
         let segment = match open_segment(disk, dir, &manifest, number, false) {
             Ok(segment) => segment,
             Err(error) => {
                 report.problems.push(error.to_string());
+                sequence_next = None;
                 continue;
             }
         };
+        // A segment that compaction removed took its frames along, unless the checkpoint does not know of that.
+        let is_known = checkpoint.as_ref().is_none_or(|known| number <= known.segment);
+        if is_known && previous.is_some_and(|previous| previous + 1 != number) {
+            sequence_next = None;
+        }
+        previous = Some(number);
         let bytes = read_segment(&segment)?;
         let mut own = SegmentReport {
             number,
@@ -106,12 +123,15 @@ pub(crate) fn verify(disk: &dyn Disk, dir: &Path, visit: &mut dyn FnMut(FrameInf
             let end =
                 scan_frames(&manifest.identity, number, &bytes, start, &mut |offset, header, payload| {
                     let sequence = header.sequence;
-                    if sequence_next.is_some_and(|next| sequence < next) {
-                        problems.push(
-                            segment.corrupt(offset, format!("frame {sequence} is out of order")).to_string(),
-                        );
+                    if let Some(next) = sequence_next.filter(|&next| next != sequence) {
+                        let what = format!("frame {sequence} where frame {next} belongs");
+                        problems.push(segment.corrupt(offset, what).to_string());
+                    } else if sequence < sequence_end {
+                        let what = format!("frame {sequence} is out of order");
+                        problems.push(segment.corrupt(offset, what).to_string());
                     }
                     sequence_next = Some(sequence + 1);
+                    sequence_end = sequence + 1;
                     own.sequences = Some((own.sequences.map_or(sequence, |(first, _)| first), sequence));
                     own.frames += 1;
                     let mut records = Vec::new();
@@ -137,9 +157,7 @@ pub(crate) fn verify(disk: &dyn Disk, dir: &Path, visit: &mut dyn FnMut(FrameInf
                         records,
                     });
                     // Genuine frames after it: what was bad before was no torn tail.
-                    let earlier = bad
-                        .drain(..)
-                        .map(|(file, offset, what)| format!("{} at byte {offset}: {what}", file.display()));
+                    let earlier = bad.drain(..).map(|(file, _, fault)| describe(&file, fault));
                     problems.extend(earlier);
                     Ok(())
                 })?;
@@ -148,9 +166,10 @@ pub(crate) fn verify(disk: &dyn Disk, dir: &Path, visit: &mut dyn FnMut(FrameInf
                     own.used_bytes = offset;
                     break;
                 }
-                End::Bad(offset, what) => {
+                End::Bad(offset, fault) => {
                     own.used_bytes = offset;
-                    bad.push((segment.path.clone(), offset, what));
+                    bad.push((segment.path.clone(), offset, fault));
+                    sequence_next = None;
                     let Some(next) = find_frame(&manifest.identity, number, &bytes, offset + 8) else {
                         break;
                     };
@@ -162,26 +181,86 @@ pub(crate) fn verify(disk: &dyn Disk, dir: &Path, visit: &mut dyn FnMut(FrameInf
             }
         }
         report.problems.append(&mut problems);
+        let known = checkpoint.as_ref().and_then(|known| known.segments.get(&number).copied()).unwrap_or(0);
+        if own.used_bytes < known && bad.is_empty() {
+            let what = format!("the frames end here, but a checkpoint knows of frames up to byte {known}");
+            report.problems.push(segment.corrupt(own.used_bytes, what).to_string());
+        }
         report.segments.push(own);
     }
     let mut bad = bad.into_iter();
-    report.torn_tail = bad.next().map(|(file, offset, _)| (file, offset));
-    report
-        .problems
-        .extend(bad.map(|(file, offset, what)| format!("{} at byte {offset}: {what}", file.display())));
-    if names.iter().any(|name| name == CHECKPOINT_NAME) {
-        let path = dir.join(CHECKPOINT_NAME);
-        let bytes = read_file(disk, &path)?;
-        report.checkpoint_bytes = Some(bytes.len() as u64);
-        let sound = bytes
-            .split_last_chunk::<4>()
-            .is_some_and(|(body, crc)| crc32c::crc32c(body).to_le_bytes() == *crc);
-        if !sound {
+    match bad.next() {
+        Some((file, offset, Fault::Torn(..))) => report.torn_tail = Some((file, offset)),
+        Some((file, _, fault)) => {
+            let what = StoreError::Corrupt { file, offset: fault.at(), what: damaged_tail(fault) };
+            report.problems.push(what.to_string());
+        }
+        None => {}
+    }
+    report.problems.extend(bad.map(|(file, _, fault)| describe(&file, fault)));
+    if let Some(known) = &checkpoint {
+        sequence_end = sequence_end.max(known.sequence);
+        if sequence_end < known.sequence_end {
             report.problems.push(format!(
-                "{}: wrong checksum; the next opening reads the journal instead",
-                path.display()
+                "the journal ends before frame {sequence_end}, but a checkpoint has all before frame {}; restore a backup",
+                known.sequence_end
             ));
         }
     }
+    if let Some((mark, _)) = read_mark(disk, dir, &manifest.identity)?
+        && sequence_end < mark.sequence
+    {
+        report.problems.push(mark.complaint(sequence_end));
+    }
     Ok(report)
+}
+
+fn describe(file: &Path, fault: Fault) -> String {
+    format!("{} at byte {}: {}", file.display(), fault.at(), fault.what())
+}
+
+/// What a checkpoint says of the journal.
+struct Known {
+    /// Where replay goes on: a segment, and the next frame's number.
+    segment: u32,
+    sequence: u64,
+    /// The journal has all frames before this one.
+    sequence_end: u64,
+    /// How far the frames of each segment reached, in bytes.
+    segments: BTreeMap<u32, u64>,
+}
+
+/// Reads the checkpoint, if there is one. One that does not verify is a problem, but none for the next opening.
+fn read_checkpoint(
+    disk: &dyn Disk,
+    dir: &Path,
+    manifest: &Manifest,
+    names: &[String],
+    report: &mut Report,
+) -> Result<Option<Known>> {
+    if !names.iter().any(|name| name == CHECKPOINT_NAME) {
+        return Ok(None);
+    }
+    let path = dir.join(CHECKPOINT_NAME);
+    let bytes = read_file(disk, &path)?;
+    report.checkpoint_bytes = Some(bytes.len() as u64);
+    let body = bytes
+        .split_last_chunk::<4>()
+        .and_then(|(body, crc)| (crc32c::crc32c(body).to_le_bytes() == *crc).then_some(body));
+    let Some(body) = body else {
+        report
+            .problems
+            .push(format!("{}: wrong checksum; the next opening reads the journal instead", path.display()));
+        return Ok(None);
+    };
+    let known = checkpoint::outline(body, &manifest.identity).map(|(position, segments, sequence_end)| {
+        Known { segment: position.segment, sequence: position.sequence, sequence_end, segments }
+    });
+    if known.is_none() {
+        report.problems.push(format!(
+            "{}: of another store or format; the next opening reads the journal instead",
+            path.display()
+        ));
+    }
+    Ok(known)
 }

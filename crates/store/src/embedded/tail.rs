@@ -1,0 +1,441 @@
+//! The end of the journal: telling an interrupted write from damage, and the mark that says how far the journal reached.
+//!
+//! A frame is written over zeros, and a disk writes a sector as a whole or not at all. So an interrupted write leaves each
+//! sector's part of a frame either as it should be or all zeros, and such a frame was never acknowledged. A part that is
+//! neither was written and then damaged: it may have been acknowledged. docs/decisions/001-damaged-tail.md says what can be
+//! told apart and what cannot.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::disk::{Disk, DiskFile, io_error, read_file, write_all_at};
+use super::format::{
+    FRAME_END_BYTES, FRAME_HEADER_BYTES, FRAME_MAGIC, FRAME_MAGIC_1, FrameHeader, Identity, SECTOR_BYTES,
+    TAIL_MARK_NAME, end_word, sector_rest,
+};
+use super::{Core, lock};
+use crate::Result;
+
+/// Why there is no whole frame at a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A write that was interrupted: at this offset in the segment something is missing.
+    Torn(u64, &'static str),
+    /// Something was written and is not as it was written, at this offset in the segment.
+    Damaged(u64, &'static str),
+}
+
+impl Fault {
+    pub fn at(self) -> u64 {
+        let (Self::Torn(at, _) | Self::Damaged(at, _)) = self;
+        at
+    }
+
+    pub fn what(self) -> &'static str {
+        let (Self::Torn(_, what) | Self::Damaged(_, what)) = self;
+        what
+    }
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| byte == 0)
+}
+
+/// Cuts bytes that begin at an offset of the file into the parts that are in one sector each, with their offsets.
+fn sector_parts(offset: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+    let (first, others) = bytes.split_at(bytes.len().min(sector_rest(offset)));
+    let others_start = offset + first.len() as u64;
+    let others =
+        (0..).map(move |n: u64| others_start + n * SECTOR_BYTES as u64).zip(others.chunks(SECTOR_BYTES));
+    std::iter::once((offset, first)).chain(others).filter(|(_, part)| !part.is_empty())
+}
+
+/// What is wrong where a frame should begin and no genuine header is, though the rest of the segment, `rest`, is not zeros.
+pub(crate) fn judge_header(offset: u64, rest: &[u8]) -> Fault {
+    let Some(header) = rest.get(..FRAME_HEADER_BYTES) else {
+        return Fault::Torn(offset, "the file ends within a frame's header");
+    };
+    // Zeros were written here, and one bit of them has changed.
+    if rest.iter().map(|byte| byte.count_ones()).sum::<u32>() == 1 {
+        return Fault::Torn(offset, "a single bit is set where there should be zeros");
+    }
+    // Neither part of a header is ever all zeros: one has its magic number, the other its tag. Nor is what its sectors have of
+    // the frame.
+    let header_end = offset + header.len() as u64;
+    let is_begun = [FRAME_MAGIC, FRAME_MAGIC_1].iter().any(|magic| header.starts_with(*magic));
+    let mut parts = sector_parts(offset, rest).take_while(|(at, _)| *at < header_end);
+    match parts.find(|(_, part)| is_zero(part)) {
+        Some((at, _)) if at == offset || is_begun => Fault::Torn(at, "a frame's header was not written"),
+        _ => Fault::Damaged(offset, "no frame's header"),
+    }
+}
+
+impl FrameHeader {
+    /// The records' bytes of a frame.
+    pub fn payload_of<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+        &frame[FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + self.payload_bytes as usize]
+    }
+}
+
+/// Verifies the frame of a genuine header. `rest` begins with the header, at an offset of the segment.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn check_frame(header: &FrameHeader, offset: u64, rest: &[u8]) -> std::result::Result<(), Fault> {
+    let parts = usize::try_from(header.frame_bytes()).ok().and_then(|bytes| rest.split_at_checked(bytes));
+    let Some((frame, beyond)) = parts else {
+        return Err(match header.seal_bytes {
+            None => Fault::Torn(offset, "a frame reaches past the end of the file"),
+            Some(_) => Fault::Damaged(offset, "a frame reaches past the end of the segment"),
+        });
+    };
+    let checked = match header.seal_bytes {
+        None => check_unsealed(header, offset, frame),
+        Some(_) => check_sealed(header, offset, frame),
+    };
+    match checked {
+        // The next frame is written when this one is durable.
+        Err(Fault::Torn(at, _)) if !is_zero(beyond) => {
+            Err(Fault::Damaged(at, "a frame is not whole, and the journal goes on after it"))
+        }
+        checked => checked,
+    }
+}
+
+/// Format 1. Records may have sectors of zeros, so that damage to such a frame can pass for an interrupted write.
+fn check_unsealed(header: &FrameHeader, offset: u64, frame: &[u8]) -> std::result::Result<(), Fault> {
+    if crc32c::crc32c(header.payload_of(frame)) == header.crc {
+        return Ok(());
+    }
+    Err(match sector_parts(offset, frame).find(|(_, part)| is_zero(part)) {
+        Some((at, _)) => Fault::Torn(at, "a frame was not written whole"),
+        None => Fault::Damaged(offset, "a frame's checksum is wrong"),
+    })
+}
+
+fn check_sealed(header: &FrameHeader, offset: u64, frame: &[u8]) -> std::result::Result<(), Fault> {
+    let payload_end = FRAME_HEADER_BYTES + header.payload_bytes as usize;
+    let table_end = frame.len() - FRAME_END_BYTES;
+    let (table, end) = (&frame[payload_end..table_end], &frame[table_end..]);
+    let is_unwritten = |at: u64| {
+        let mut parts = sector_parts(offset, frame);
+        parts.any(|(start, part)| (start..start + part.len() as u64).contains(&at) && is_zero(part))
+    };
+    if crc32c::crc32c(table) != header.crc {
+        let at = offset + payload_end as u64;
+        let mut seal_parts = sector_parts(at, &frame[payload_end..]);
+        if seal_parts.any(|(at, _)| is_unwritten(at)) {
+            return Err(Fault::Torn(at, "a frame was not written whole"));
+        }
+        return Err(Fault::Damaged(at, "the checksums of a frame are wrong"));
+    }
+    let payload_start = offset + FRAME_HEADER_BYTES as u64;
+    let mut torn = None;
+    for ((at, part), crc) in sector_parts(payload_start, header.payload_of(frame)).zip(table.chunks_exact(4))
+    {
+        if crc32c::crc32c(part).to_le_bytes() == crc {
+            continue;
+        }
+        if !(is_zero(part) && is_unwritten(at)) {
+            return Err(Fault::Damaged(at, "a frame's checksum is wrong"));
+        }
+        torn.get_or_insert(Fault::Torn(at, "a frame was not written whole"));
+    }
+    let end_at = offset + table_end as u64;
+    if end != end_word(header.crc) {
+        if !is_unwritten(end_at) {
+            return Err(Fault::Damaged(end_at, "the end of a frame is damaged"));
+        }
+        torn.get_or_insert(Fault::Torn(end_at, "a frame was not written whole"));
+    }
+    torn.map_or(Ok(()), Err)
+}
+
+/// Says that all frames before one are durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TailMark {
+    /// The next frame's number.
+    pub sequence: u64,
+    /// Where the journal ended: a segment's number, and an offset in it.
+    pub segment: u32,
+    pub offset: u64,
+}
+
+const MARK_MAGIC: &[u8; 8] = b"BATZTAIL";
+const MARK_BYTES: usize = 40;
+/// Marks are written into two places by turns, in different pages: a damaged or interrupted one leaves the other.
+const SLOT_BYTES: u64 = 4096;
+const SLOTS: u64 = 2;
+
+impl TailMark {
+    fn encode(self, identity: &Identity) -> [u8; MARK_BYTES] {
+        let mut bytes = [0; MARK_BYTES];
+        bytes[..8].copy_from_slice(MARK_MAGIC);
+        bytes[8..16].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.segment.to_le_bytes());
+        let tag = identity.hash(&[&bytes[..32]]);
+        bytes[32..].copy_from_slice(&tag.to_le_bytes());
+        bytes
+    }
+
+    fn decode(identity: &Identity, bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; MARK_BYTES] = bytes.get(..MARK_BYTES)?.try_into().ok()?;
+        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let segment = u32::from_le_bytes(bytes[24..28].try_into().expect("four bytes"));
+        let mark = Self { sequence: number(8), offset: number(16), segment };
+        (mark.encode(identity) == *bytes).then_some(mark)
+    }
+
+    /// What is to be said of a journal that ends before the frame that the mark names.
+    pub fn complaint(self, sequence: u64) -> String {
+        let Self { sequence: marked, segment, offset } = self;
+        format!(
+            "the journal ends before frame {sequence}, but all before frame {marked} were durable: up to byte {offset} of \
+             segment {segment}; restore a backup"
+        )
+    }
+}
+
+/// Reads the mark of a store, and which slot has it. Marks that do not verify are none.
+pub(crate) fn read_mark(disk: &dyn Disk, dir: &Path, identity: &Identity) -> Result<Option<(TailMark, u64)>> {
+    let names = disk.list(dir).map_err(|source| io_error("list", dir, source))?;
+    if !names.iter().any(|name| name == TAIL_MARK_NAME) {
+        return Ok(None);
+    }
+    let bytes = read_file(disk, &dir.join(TAIL_MARK_NAME))?;
+    let slots = bytes.chunks(usize::try_from(SLOT_BYTES).expect("small")).take(2);
+    let marks = slots.map(|slot| TailMark::decode(identity, slot));
+    let found = (0..SLOTS).zip(marks).filter_map(|(slot, mark)| Some((mark?, slot)));
+    Ok(found.max_by_key(|(mark, _)| mark.sequence))
+}
+
+/// The open file of marks.
+pub(crate) struct TailMarks {
+    path: PathBuf,
+    file: Arc<dyn DiskFile>,
+    /// Where the last one went, and what it said.
+    slot: u64,
+    sequence: u64,
+}
+
+impl TailMarks {
+    /// Opens the file, or makes one. Whoever calls syncs the directory.
+    pub fn open(disk: &dyn Disk, dir: &Path, known: Option<(TailMark, u64)>) -> Result<Self> {
+        let path = dir.join(TAIL_MARK_NAME);
+        let open = || match known {
+            Some(_) => disk.open(&path, true),
+            None => {
+                let file = disk.create(&path)?;
+                // The space is set aside now: marks are written also when the disk is full.
+                write_all_at(&*file, &vec![0; usize::try_from(SLOTS * SLOT_BYTES).expect("small")], 0)?;
+                file.sync()?;
+                Ok(file)
+            }
+        };
+        let file = open().map_err(|source| io_error("make", &path, source))?;
+        let (sequence, slot) = known.map_or((0, 0), |(mark, slot)| (mark.sequence, slot));
+        Ok(Self { path, file, slot, sequence })
+    }
+
+    /// Writes a mark and makes it durable.
+    fn write(&mut self, identity: &Identity, mark: TailMark) -> Result<()> {
+        self.slot = (self.slot + 1) % SLOTS;
+        // Another try would find the disk as it is now.
+        self.sequence = mark.sequence;
+        let write = write_all_at(&*self.file, &mark.encode(identity), self.slot * SLOT_BYTES);
+        write.and_then(|()| self.file.sync()).map_err(|source| io_error("write", &self.path, source))
+    }
+}
+
+impl Core {
+    /// Marks how far the journal reaches now, unless that is marked. A failure leaves the mark that was: only less damage is
+    /// noticed.
+    pub fn mark_tail(&self) {
+        let mut marks = lock(&self.marks);
+        let mark = {
+            let writer = lock(&self.writer);
+            TailMark { sequence: writer.sequence, segment: writer.active.number, offset: writer.offset }
+        };
+        if mark.sequence == marks.sequence {
+            return;
+        }
+        if let Err(error) = marks.write(&self.identity, mark) {
+            tracing::warn!(store = %self.dir.display(), %error, "the end of the journal could not be marked");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::embedded::format::{FrameKind, seal};
+
+    const OFFSET: u64 = 3 * 512 + 488;
+    const SEGMENT: u32 = 3;
+
+    fn identity() -> Identity {
+        Identity { id: [1; 16], key: [2; 16] }
+    }
+
+    fn frame(offset: u64, payload: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0; FRAME_HEADER_BYTES];
+        frame.extend_from_slice(payload);
+        let crc = seal(&mut frame, offset);
+        let header = FrameHeader {
+            kind: FrameKind::Commit,
+            payload_bytes: u32::try_from(payload.len()).unwrap(),
+            seal_bytes: None,
+            crc,
+            sequence: 1,
+            serial_next: 1,
+            records: 1,
+        };
+        frame[..FRAME_HEADER_BYTES].copy_from_slice(&header.encode(&identity(), SEGMENT, offset));
+        frame
+    }
+
+    fn judge(offset: u64, bytes: &[u8]) -> std::result::Result<(), Fault> {
+        let mut rest = bytes.to_vec();
+        rest.resize(bytes.len() + 1024, 0);
+        match FrameHeader::decode(&identity(), SEGMENT, offset, &rest) {
+            Some(header) => check_frame(&header, offset, &rest),
+            None => Err(judge_header(offset, &rest)),
+        }
+    }
+
+    /// Payloads of a few sectors, also with zeros in them, at offsets of every kind.
+    fn frames() -> Vec<(u64, Vec<u8>)> {
+        let mut zeros = vec![7; 2600];
+        zeros[300..2000].fill(0);
+        let payloads =
+            [vec![9; 8], vec![1; 400], (0..1600).map(|n: u32| n.to_le_bytes()[0]).collect(), zeros];
+        let offsets = [64, 512, OFFSET, 1024 - 8, 1024 - 48, 1024 - 64, 4096 - 440];
+        let all = offsets.iter().flat_map(|&offset| payloads.iter().map(move |p| (offset, frame(offset, p))));
+        all.collect()
+    }
+
+    #[test]
+    fn every_flipped_bit_is_damage() {
+        for (offset, frame) in frames() {
+            assert_eq!(judge(offset, &frame), Ok(()));
+            for at in 0..frame.len() {
+                for bit in 0..8 {
+                    let mut damaged = frame.clone();
+                    damaged[at] ^= 1 << bit;
+                    let fault = judge(offset, &damaged).unwrap_err();
+                    assert!(
+                        matches!(fault, Fault::Damaged(..)),
+                        "byte {at} bit {bit} at {offset}: {fault:?}"
+                    );
+                    let part = fault.at() - offset;
+                    assert!(part <= at as u64, "byte {at} is named as {part}");
+                }
+            }
+        }
+    }
+
+    /// Whichever sectors of a write are missing: it is seen, and never taken for damage.
+    #[test]
+    fn every_torn_write_is_torn() {
+        for (offset, frame) in frames() {
+            let sectors: Vec<(u64, usize)> =
+                sector_parts(offset, &frame).map(|(at, part)| (at - offset, part.len())).collect();
+            for kept in 0..1_u32 << sectors.len() {
+                let mut torn = frame.clone();
+                for (n, &(start, bytes)) in sectors.iter().enumerate() {
+                    if kept & 1 << n == 0 {
+                        let start = usize::try_from(start).unwrap();
+                        torn[start..start + bytes].fill(0);
+                    }
+                }
+                let judged = judge(offset, &torn);
+                if torn == frame {
+                    assert_eq!(judged, Ok(()));
+                } else {
+                    assert!(
+                        matches!(judged, Err(Fault::Torn(..))),
+                        "sectors {kept:b} at {offset}: {judged:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Systems copy what is written in pages, so that no write ends within a sector, not even when its process is killed.
+    #[test]
+    fn every_early_end_is_seen() {
+        for (offset, frame) in frames() {
+            for end in (0..frame.len()).step_by(8) {
+                let mut torn = frame.clone();
+                torn[end..].fill(0);
+                let judged = judge(offset, &torn);
+                assert!(judged.is_err(), "{end} bytes at {offset}");
+                if (offset + end as u64).is_multiple_of(SECTOR_BYTES as u64) {
+                    assert!(matches!(judged, Err(Fault::Torn(..))), "{end} bytes at {offset}: {judged:?}");
+                }
+            }
+        }
+    }
+
+    /// A write begins after the one before is durable: what has something after it was written whole.
+    #[test]
+    fn what_has_something_after_it_is_not_torn() {
+        for (offset, mut frame) in frames() {
+            let last_sector = (offset + frame.len() as u64 - 1) / SECTOR_BYTES as u64 * SECTOR_BYTES as u64;
+            let Some(kept) = last_sector.checked_sub(offset + FRAME_HEADER_BYTES as u64) else { continue };
+            let kept = usize::try_from(kept).unwrap() + FRAME_HEADER_BYTES;
+            frame[kept..].fill(0);
+            assert!(matches!(judge(offset, &frame), Err(Fault::Torn(..))));
+            frame.extend_from_slice(&[1; 8]);
+            assert!(matches!(judge(offset, &frame), Err(Fault::Damaged(..))));
+        }
+    }
+
+    /// Nothing was acknowledged where nothing was written.
+    #[test]
+    fn a_flipped_bit_after_the_last_frame_is_no_damage() {
+        for offset in [64, OFFSET, 1024 - 8] {
+            for at in 0..1024 {
+                let mut zeros = vec![0; 1024];
+                zeros[at] = 16;
+                assert!(matches!(judge(offset, &zeros), Err(Fault::Torn(..))), "byte {at} at {offset}");
+            }
+        }
+    }
+
+    /// A sector of something else, and a header that is gone while the rest of its sector is there.
+    #[test]
+    fn foreign_bytes_are_damage() {
+        for (offset, frame) in frames() {
+            for (at, part) in sector_parts(offset, &frame) {
+                let start = usize::try_from(at - offset).unwrap();
+                let mut damaged = frame.clone();
+                damaged[start..start + part.len()].fill(0xa5);
+                assert!(matches!(judge(offset, &damaged), Err(Fault::Damaged(..))), "{at} at {offset}");
+            }
+            if sector_rest(offset) > FRAME_HEADER_BYTES {
+                let mut damaged = frame.clone();
+                damaged[..FRAME_HEADER_BYTES].fill(0);
+                assert!(matches!(judge(offset, &damaged), Err(Fault::Damaged(..))), "at {offset}");
+            }
+            // The end of some other frame, and zeros.
+            let mut damaged = vec![0; frame.len()];
+            damaged[..16].copy_from_slice(&frame[frame.len() - 16..]);
+            assert!(matches!(judge(offset, &damaged), Err(Fault::Damaged(..))), "at {offset}");
+        }
+    }
+
+    #[test]
+    fn marks_are_read_back_or_none() {
+        let mark = TailMark { sequence: 7, segment: 2, offset: 4096 };
+        let bytes = mark.encode(&identity());
+        assert_eq!(TailMark::decode(&identity(), &bytes), Some(mark));
+        for at in 0..bytes.len() {
+            let mut damaged = bytes;
+            damaged[at] ^= 4;
+            assert_eq!(TailMark::decode(&identity(), &damaged), None, "byte {at}");
+        }
+        assert_eq!(TailMark::decode(&identity(), &bytes[..39]), None);
+    }
+}
