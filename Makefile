@@ -11,7 +11,7 @@ CYCLES ?= 50
 # How many times as many random comparisons of the lanes with libraries (`make soak`): millions.
 SOAK_FACTOR ?= 500
 
-.PHONY: help demo build test test-fast soak bench bench-all bench-postgres bench-tables timing-test fmt lint doc install needs needs-test
+.PHONY: help demo build test test-fast soak bench bench-all bench-postgres bench-tables timing-test mutate fmt lint doc install needs needs-test
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -56,6 +56,12 @@ test-fast: needs-test ## tests only, by cargo-nextest when it is installed
 soak: needs ## the crash tests and the comparisons with libraries in their long form (CYCLES=50 kills each)
 	BATZEN_SOAK_CYCLES=$(CYCLES) BATZEN_SOAK_FACTOR=4 $(CARGO) test --workspace --locked -- crash kill --nocapture --test-threads=1
 	BATZEN_SOAK_FACTOR=$(SOAK_FACTOR) $(CARGO) test -p batzen-crypto --locked -- lanes
+
+# REQUESTS in all; `crates/batzen/tests/mutate/campaign.rs` says which part of them each service gets. `SEED` makes other choices.
+mutate: REQUESTS = 1000000
+mutate: needs ## mutated requests to every endpoint of every service (REQUESTS=10000000, SEED=1)
+	BATZEN_MUTATE_REQUESTS=$(REQUESTS) $(if $(SEED),BATZEN_MUTATE_SEED=$(SEED)) \
+		$(CARGO) test --release --locked -p batzen --test mutate -- --nocapture --test-threads=1
 
 bench: needs ## micro-benchmarks of cryptography and storage
 	$(CARGO) bench -p batzen-crypto -p batzen-store

@@ -1,0 +1,152 @@
+//! The endpoints of the services, as their route tables in the sources list them: a new one cannot be forgotten here.
+
+use std::path::{Path, PathBuf};
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Route {
+    pub method: String,
+    /// Segments are literals or `:parameters`.
+    pub pattern: String,
+}
+
+impl Route {
+    fn new(method: &str, pattern: &str) -> Self {
+        Self { method: method.to_uppercase(), pattern: pattern.to_owned() }
+    }
+
+    /// Whether a request is for this endpoint.
+    pub fn fits(&self, method: &str, path: &str) -> bool {
+        let segments = |text: &str| -> Vec<String> {
+            text.split('/').filter(|segment| !segment.is_empty()).map(str::to_owned).collect()
+        };
+        let (pattern, path) = (segments(&self.pattern), segments(path));
+        method == self.method
+            && pattern.len() == path.len()
+            && pattern.iter().zip(&path).all(|(part, segment)| part.starts_with(':') || part == segment)
+    }
+
+    /// Whether it is a large page that nobody can say anything to.
+    pub fn is_page(&self) -> bool {
+        let pages =
+            ["/metrics", "/dashboard", "/terms", "/privacy", "/keys", "/v1/openapi.json", "/management/keys"];
+        self.method == "GET" && pages.contains(&self.pattern.as_str())
+    }
+}
+
+/// A source without spaces and without its tests.
+fn source(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+    text.chars().filter(|c| !c.is_whitespace()).collect()
+}
+
+fn crates(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(path)
+}
+
+/// The literals that follow a word, and what stands between them.
+fn after<'a>(text: &'a str, word: &str) -> Vec<(&'a str, &'a str)> {
+    text.match_indices(word)
+        .filter_map(|(at, _)| {
+            let (between, rest) = text[at + word.len()..].split_once('"')?;
+            Some((between, rest.split('"').next()?))
+        })
+        .collect()
+}
+
+/// Tables like `.get("/path", ..)` and `.post_as(Class, "/path", ..)`.
+pub fn exchange() -> Vec<Route> {
+    let mut routes = Vec::new();
+    let files = std::fs::read_dir(crates("exchange/src/api")).unwrap();
+    let mut files: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
+    files.sort();
+    for file in files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "rs")) {
+        let text = source(file);
+        for (word, method) in [(".get(", "GET"), (".post(", "POST"), (".post_as(", "POST")] {
+            let found = after(&text, word).into_iter();
+            let fits = |(between, pattern): &(&str, &str)| {
+                pattern.starts_with('/') && (between.is_empty() || between.starts_with("RequestClass"))
+            };
+            routes.extend(found.filter(fits).map(|(_, pattern)| Route::new(method, pattern)));
+        }
+    }
+    routes
+}
+
+/// Tables like `.route(get.clone(), "/path", ..)`.
+fn table(path: &str) -> Vec<Route> {
+    let text = source(&crates(path));
+    let mut routes = Vec::new();
+    for (between, pattern) in after(&text, ".route(") {
+        let method = between.split(['.', ',']).next().unwrap_or_default();
+        let method = if method == "Method" { between.split([':', ',', '.']).nth(2).unwrap() } else { method };
+        if between.ends_with("&path(") {
+            for base in ["/taler-wire-gateway/:account", "/:account"] {
+                routes.push(Route::new(method, &format!("{base}/{pattern}")));
+            }
+        } else {
+            routes.push(Route::new(method, pattern));
+        }
+    }
+    routes
+}
+
+pub fn bank() -> Vec<Route> {
+    let text = source(&crates("bank/src/api/mod.rs"));
+    assert!(
+        text.contains("[\"/taler-wire-gateway/:account\",\"/:account\"]"),
+        "the gateway's paths are others"
+    );
+    table("bank/src/api/mod.rs")
+}
+
+pub fn ledger() -> Vec<Route> {
+    table("ledger-net/src/api.rs")
+}
+
+pub fn switch_operators() -> Vec<Route> {
+    table("switch/src/api/admin/mod.rs")
+}
+
+/// Arms like `("PUT", "transfers", 3, "error") =>`.
+pub fn switch_participants() -> Vec<Route> {
+    let text = source(&crates("switch/src/api/participant.rs"));
+    let mut routes = Vec::new();
+    for method in ["GET", "POST", "PUT"] {
+        for (_, resource) in after(&text, &format!("(\"{method}\",")) {
+            let arm = format!("(\"{method}\",\"{resource}\",");
+            for (at, _) in text.match_indices(&arm) {
+                let pattern = match text.as_bytes().get(at + arm.len()) {
+                    Some(b'1') => format!("/{resource}"),
+                    Some(b'2') => format!("/{resource}/:id"),
+                    Some(b'3') => format!("/{resource}/:id/error"),
+                    _ => continue,
+                };
+                routes.push(Route::new(method, &pattern));
+            }
+        }
+    }
+    routes.sort();
+    routes.dedup();
+    routes
+}
+
+/// The tables have been found in the sources: a changed way to write them shows here.
+#[test]
+fn route_tables_are_read() {
+    let has = |routes: &[Route], method: &str, pattern: &str| routes.contains(&Route::new(method, pattern));
+    let exchange = exchange();
+    assert!(exchange.len() >= 40, "{exchange:#?}");
+    assert!(has(&exchange, "POST", "/reserves/:reserve_pub/batch-withdraw"), "{exchange:#?}");
+    assert!(has(&exchange, "GET", "/keys") && has(&exchange, "POST", "/refreshes/:rch/:operation"));
+    let bank = bank();
+    assert!(bank.len() >= 32, "{bank:#?}");
+    assert!(has(&bank, "POST", "/:account/transfer") && has(&bank, "POST", "/web/login"), "{bank:#?}");
+    let ledger = ledger();
+    assert!(ledger.len() >= 15 && has(&ledger, "GET", "/v1/events"), "{ledger:#?}");
+    let operators = switch_operators();
+    assert!(operators.len() >= 36 && has(&operators, "PUT", "/settlements/:id"), "{operators:#?}");
+    let participants = switch_participants();
+    assert_eq!(participants.len(), 8, "{participants:#?}");
+    assert!(has(&participants, "PUT", "/bulkTransfers/:id/error"), "{participants:#?}");
+}
