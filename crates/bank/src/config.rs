@@ -11,6 +11,7 @@ use batzen_ledger_net::LedgerAddress;
 use batzen_protocol::{Amount, Currency, Money, Timestamp};
 use batzen_storage::StoreConfig;
 
+use crate::password::PasswordCost;
 use crate::rules::Policy;
 
 /// What names a ledger.
@@ -34,6 +35,8 @@ pub const KNOWN_OPTIONS: &[&str] = &[
     "ALLOW_ADD_INCOMING",
     "ALLOW_REPEATED_RESERVE_PUB",
     "DASHBOARD",
+    "PASSWORD_MEMORY_KIB",
+    "PASSWORD_PASSES",
     "RAM_LIMIT",
     "MAX_DEBT",
     "MAX_DEBT_BANK",
@@ -56,8 +59,9 @@ pub const KNOWN_OPTIONS: &[&str] = &[
 /// | `LEDGER` | `embedded` | where the money is: in this process (beside the store, or in memory with it), or at an address such as `tcp://HOST:PORT` |
 /// | `DEBT_LIMIT` | none | how far any account may be overdrawn |
 /// | `CHECK_PASSWORDS` | NO | whether requests for an account need its password |
-/// | `CREATE_ACCOUNTS` | YES | whether transfers create the accounts that they name |
-/// | `ALLOW_ADD_INCOMING` | YES | whether there is `admin/add-incoming` |
+/// | `CREATE_ACCOUNTS` | NO with `CHECK_PASSWORDS`, else YES | whether transfers create the accounts that they name; not with `CHECK_PASSWORDS` |
+/// | `ALLOW_ADD_INCOMING` | NO with `CHECK_PASSWORDS`, else YES | whether there is `admin/add-incoming`; not with `CHECK_PASSWORDS` |
+/// | `PASSWORD_MEMORY_KIB`, `PASSWORD_PASSES` | 19456, 2 | how much work one password hash (Argon2id) is |
 /// | `ALLOW_REPEATED_RESERVE_PUB` | NO | whether several transfers may carry the same reserve key |
 /// | `DASHBOARD` | YES | whether there is a page for people at `/dashboard` |
 #[derive(Clone)]
@@ -91,6 +95,8 @@ pub struct BankConfig {
     pub allow_add_incoming: bool,
     /// Whether several transfers may carry the same reserve key. Exchanges of the 0.9 generation lose the later ones.
     pub allow_repeated_reserve_pub: bool,
+    /// How much work one password hash is.
+    pub password_cost: PasswordCost,
     /// Whether `/dashboard` is served.
     pub dashboard: bool,
     /// Connections at once.
@@ -130,6 +136,7 @@ impl BankConfig {
             create_accounts: true,
             allow_add_incoming: true,
             allow_repeated_reserve_pub: false,
+            password_cost: PasswordCost::DEFAULT,
             dashboard: true,
             max_connections: 65_536,
             close_each_connection: false,
@@ -164,6 +171,13 @@ impl BankConfig {
             }
             None => None,
         };
+        let check_passwords = config.get_or(BANK, "CHECK_PASSWORDS", false)?;
+        let memory_kib = config.get_or(BANK, "PASSWORD_MEMORY_KIB", 19_456)?;
+        let passes = config.get_or(BANK, "PASSWORD_PASSES", 2)?;
+        let password_cost = PasswordCost::new(memory_kib, passes).ok_or_else(|| {
+            let wanted = "a multiple of 256 up to 65280, with PASSWORD_PASSES from 1 to 16";
+            config.invalid(BANK, "PASSWORD_MEMORY_KIB", wanted)
+        })?;
         Ok(Self {
             http_port: config.get_or(BANK, "HTTP_PORT", 8082)?,
             listen_host: config.get(BANK, "BIND_TO")?,
@@ -180,9 +194,10 @@ impl BankConfig {
                 None => LedgerAddress::Embedded,
             },
             debt_limit: money("DEBT_LIMIT")?,
-            check_passwords: config.get_or(BANK, "CHECK_PASSWORDS", false)?,
-            create_accounts: config.get_or(BANK, "CREATE_ACCOUNTS", true)?,
-            allow_add_incoming: config.get_or(BANK, "ALLOW_ADD_INCOMING", true)?,
+            check_passwords,
+            password_cost,
+            create_accounts: config.get_or(BANK, "CREATE_ACCOUNTS", !check_passwords)?,
+            allow_add_incoming: config.get_or(BANK, "ALLOW_ADD_INCOMING", !check_passwords)?,
             allow_repeated_reserve_pub: config.get_or(BANK, "ALLOW_REPEATED_RESERVE_PUB", false)?,
             dashboard: config.get_or(BANK, "DASHBOARD", true)?,
             ..Self::new(currency)
@@ -197,6 +212,7 @@ impl BankConfig {
             create_accounts: self.create_accounts,
             allow_same_account: self.create_accounts,
             allow_repeated_reserve_pub: self.allow_repeated_reserve_pub,
+            allow_known_account: !self.check_passwords,
         }
     }
 
@@ -212,6 +228,16 @@ impl BankConfig {
             {
                 return Err(format!(
                     "[bank] {name} is {url:?}, but must begin with http:// or https:// and end with /"
+                ));
+            }
+        }
+        for (option, is_on, why) in [
+            ("ALLOW_ADD_INCOMING", self.allow_add_incoming, "anybody could move anybody's money"),
+            ("CREATE_ACCOUNTS", self.create_accounts, "an account that a transfer creates has no password"),
+        ] {
+            if self.check_passwords && is_on {
+                return Err(format!(
+                    "[bank] {option} = YES cannot be combined with CHECK_PASSWORDS = YES: {why}. Set {option} = NO"
                 ));
             }
         }
@@ -244,7 +270,13 @@ mod tests {
         assert_eq!(bank.debt_limit, Some("2.5".parse().unwrap()));
         assert_eq!(bank.store, StoreConfig::Embedded { dir: PathBuf::from("/tmp/x") });
         assert_eq!(bank.ledger, LedgerAddress::Tcp("ledger.test:3000".to_owned()));
-        assert!(bank.check_passwords && bank.create_accounts && !bank.allow_repeated_reserve_pub);
+        assert!(bank.check_passwords && !bank.allow_repeated_reserve_pub);
+        assert!(!bank.create_accounts && !bank.allow_add_incoming, "not where passwords count");
+        for option in ["CREATE_ACCOUNTS", "ALLOW_ADD_INCOMING"] {
+            let config = Config::parse(&format!("{text}{option} = YES\n")).unwrap();
+            let error = BankConfig::from_config(&config).unwrap().check().unwrap_err();
+            assert!(error.contains(option) && error.contains("CHECK_PASSWORDS"), "{error}");
+        }
         assert!(bank.listen_host.is_none() && bank.check().is_ok());
         for (paths, dir) in [
             ("", None),
@@ -269,6 +301,7 @@ mod tests {
             "[taler]\nCURRENCY = KUDOS\n[bank]\nSIGNUP_BONUS = EUR:1\n",
             "[taler]\nCURRENCY = KUDOS\n[bank]\nHTTP_PORT = 70000\n",
             "[taler]\nCURRENCY = KUDOS\n[bank]\nLEDGER = paper\n",
+            "[taler]\nCURRENCY = KUDOS\n[bank]\nPASSWORD_MEMORY_KIB = 1000\n",
         ] {
             assert!(BankConfig::from_config(&Config::parse(text).unwrap()).is_err(), "{text}");
         }

@@ -58,6 +58,7 @@ pub use batzen_storage::StoreConfig;
 pub use books::{AccountFlow, AccountTotals, BooksError, Totals};
 pub use config::{BankConfig, KNOWN_OPTIONS};
 pub use opening::embedded_books;
+pub use password::PasswordCost;
 
 use api::{Api, Service, Settings, WAITERS_MAX};
 use chart::Chart;
@@ -70,6 +71,8 @@ use wakes::Wakes;
 
 /// The largest request body, in bytes, as sent and inflated. All that the interfaces ask for is far below.
 pub const MAX_BODY_BYTES: usize = 4096;
+// A transfer to any account fits: what it has beside account and base URL takes less than 512 bytes.
+const _: () = assert!(names::PAYTO_BYTES_MAX + names::URL_BYTES_MAX + 512 <= MAX_BODY_BYTES);
 
 /// How long the end of the service waits for commands that are being committed.
 const LAST_COMMITS: Duration = Duration::from_secs(5);

@@ -3,6 +3,12 @@
 /// The longest name of an account, in bytes.
 const MAX_NAME_BYTES: usize = 200;
 
+/// The longest payto URI that is looked at, in bytes.
+pub(crate) const PAYTO_BYTES_MAX: usize = 2_048;
+
+/// The longest base URL of an exchange, in bytes.
+pub(crate) const URL_BYTES_MAX: usize = 1_024;
+
 /// Whether an account can have this name: printable ASCII without the characters that delimit it in URLs. Excluding `#`
 /// also keeps the bank's own account out of reach.
 pub(crate) fn is_account_name(name: &str) -> bool {
@@ -13,6 +19,9 @@ pub(crate) fn is_account_name(name: &str) -> bool {
 /// The account that an `x-taler-bank` payto URI names. The host does not matter: all its names mean this bank.
 pub(crate) fn account_of_payto(uri: &str) -> Option<&str> {
     const PREFIX: &str = "payto://x-taler-bank/";
+    if uri.len() > PAYTO_BYTES_MAX {
+        return None;
+    }
     let (prefix, rest) = uri.split_at_checked(PREFIX.len())?;
     if !prefix.eq_ignore_ascii_case(PREFIX) {
         return None;

@@ -265,7 +265,13 @@ async fn finish(lane: &Lane<Desk>, part: &Arc<[(Intent, Verdict)]>) -> Option<Ve
 
 /// Whether the command may write an intent.
 pub(crate) fn moves_money(command: &Command) -> bool {
-    !matches!(command, Command::Open { .. } | Command::CreateWithdrawal { .. } | Command::Finish(_))
+    !matches!(
+        command,
+        Command::Open { .. }
+            | Command::SetPassword { .. }
+            | Command::CreateWithdrawal { .. }
+            | Command::Finish(_)
+    )
 }
 
 /// Whether an intent ends a withdrawal operation.

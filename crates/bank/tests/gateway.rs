@@ -383,6 +383,7 @@ async fn a_strict_bank_refuses_what_a_test_bank_permits() {
     let strict = BankConfig {
         debt_limit: Some(money("2")),
         create_accounts: false,
+        allow_add_incoming: false,
         check_passwords: true,
         ..config()
     };
@@ -409,8 +410,11 @@ async fn a_strict_bank_refuses_what_a_test_bank_permits() {
     assert_eq!(post("exchange", "exchange-pw", body(3, "0.5", "nobody")).await.error(), (404, 5106));
     assert_eq!(post("exchange", "exchange-pw", body(3, "0", "exchange")).await.error(), (400, 5101));
     // The transfer that was refused for lack of money succeeds later, with the same uid.
+    let back = f.post_as("shop", "shop-pw", "shop/transfer", body(4, "50", "exchange")).await;
+    assert_eq!(back.status, 200);
     let add = serde_json::to_value(incoming(1, "50", "joe")).unwrap();
-    assert_eq!(f.post_as("exchange", "exchange-pw", "exchange/admin/add-incoming", add).await.status, 200);
+    let add = f.post_as("exchange", "exchange-pw", "exchange/admin/add-incoming", add).await;
+    assert_eq!(add.error(), (403, 5109));
     assert_eq!(post("exchange", "exchange-pw", body(2, "1", "shop")).await.status, 200);
     let auth = GatewayAuth::Basic { username: "exchange".into(), password: "exchange-pw".into() };
     assert!(!format!("{auth:?}").contains("exchange-pw"));

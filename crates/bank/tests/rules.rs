@@ -50,13 +50,14 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn policy() -> impl Strategy<Value = Policy> {
-    (0..3_u64, prop::option::of(0..6_u64), any::<bool>(), any::<bool>()).prop_map(
-        |(bonus, limit, lenient, repeats)| Policy {
+    (0..3_u64, prop::option::of(0..6_u64), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+        |(bonus, limit, lenient, repeats, known)| Policy {
             signup_bonus: money(bonus),
             debt_limit: limit.map(money),
             create_accounts: lenient,
             allow_same_account: lenient,
             allow_repeated_reserve_pub: repeats,
+            allow_known_account: known,
         },
     )
 }
@@ -160,6 +161,9 @@ impl Model {
     ) -> Result<Outcome, Refusal> {
         match *step {
             Step::Register { name: account, password } => match self.passwords.get(&account) {
+                _ if !policy.allow_known_account && self.known(account).is_ok() => {
+                    Err(Refusal::RegisterConflict)
+                }
                 Some(known) if *known == password => Ok(Outcome::Registered),
                 Some(_) => Err(Refusal::RegisterConflict),
                 None => {

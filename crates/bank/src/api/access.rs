@@ -8,9 +8,11 @@ use batzen_protocol::api::bank::{
     AccountBalance, AccountInfo, CreateWithdrawalRequest, CreateWithdrawalResponse, CreditDebit, Empty,
     PublicAccounts, RegisterRequest, WithdrawalInfo,
 };
+use batzen_tables::bank::AccountRow;
 
 use super::{Answer, Service, body, refused, unknown_account, wrong_member};
 use crate::names;
+use crate::password::PASSWORD_BYTES_MAX;
 use crate::rules::{Command, Refusal, Selection};
 
 impl Service {
@@ -23,7 +25,28 @@ impl Service {
         if !names::is_account_name(&name) {
             return Err(wrong_member::<RegisterRequest>("username"));
         }
-        let password_hash = self.hash_password(name.clone(), password).await?;
+        if password.len() > PASSWORD_BYTES_MAX {
+            return Err(wrong_member::<RegisterRequest>("password"));
+        }
+        let password_hash = match self.find_account(&name).await? {
+            // Where passwords count, nobody learns here whether one is right: it is not even looked at.
+            Some(_) if self.settings.config.check_passwords => {
+                return Err(refused(&Refusal::RegisterConflict, ""));
+            }
+            Some(AccountRow { password_hash: Some(stored), .. }) => {
+                match self.check_password(request, &name, &password).await {
+                    // Another one may have replaced it meanwhile.
+                    Ok(()) => {
+                        self.find_account(&name).await?.and_then(|row| row.password_hash).unwrap_or(stored)
+                    }
+                    Err(response) if response.status == 403 => {
+                        return Err(refused(&Refusal::RegisterConflict, ""));
+                    }
+                    Err(response) => return Err(response),
+                }
+            }
+            _ => self.hash_password(name.clone(), password).await?,
+        };
         match self.execute(Command::Register { name, password_hash }).await? {
             Ok(_) => Ok(Response::empty(204)),
             Err(refusal) => Err(refused(&refusal, "")),

@@ -12,7 +12,7 @@ use batzen_store::{Found, Store, StoreError};
 use batzen_tables::bank::{BankTransactions, TransactionRow};
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, Service, body, poll_deadline, refused, unknown_account, wait};
+use super::{Answer, Service, body, poll_deadline, refused, unknown_account, wait, wrong_member};
 use crate::names;
 use crate::rules::{Command, Outcome};
 use crate::wakes::Direction;
@@ -58,6 +58,9 @@ impl Service {
         let TransferBody { request_uid, amount, exchange_base_url, wtid, credit_account } =
             TransferBody::read(request)?;
         let amount = self.money::<TransferRequest>("amount", &amount)?;
+        if exchange_base_url.len() > names::URL_BYTES_MAX {
+            return Err(wrong_member::<TransferRequest>("exchange_base_url"));
+        }
         let credit_account = payto_account(&credit_account)?;
         let debit_account = gateway_account(account)?;
         let exchange_base_url = exchange_base_url.into_owned();

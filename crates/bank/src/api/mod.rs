@@ -2,7 +2,9 @@
 
 mod access;
 mod gateway;
+mod guesses;
 mod integration;
+mod logins;
 mod web;
 
 use std::pin::Pin;
@@ -28,20 +30,24 @@ use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+use crate::MAX_BODY_BYTES;
 use crate::books::AccountTotals;
 use crate::chart::Chart;
 use crate::config::BankConfig;
 use crate::desk::Desk;
 use crate::names;
-use crate::password;
 use crate::rules::{Command, Outcome, Refusal};
 use crate::settler::{Unsettled, answered};
 use crate::teller::{Teller, TellerError};
 use crate::wakes::{Direction, Wakes};
+use logins::Logins;
 use web::Sessions;
 
 /// Long polls at once; more are answered at once.
 pub(crate) const WAITERS_MAX: usize = 65_536;
+
+/// The largest body of requests that say little or nothing, in bytes.
+const SMALL_BODY_BYTES: usize = 1024;
 
 /// The longest wait of one long poll; later the client may ask again.
 const LONG_POLL_MAX: Duration = Duration::from_secs(600);
@@ -140,6 +146,18 @@ const OPERATIONS: [&str; 7] =
     ["transfer", "add-incoming", "history", "withdrawal", "account", "config", "other"];
 
 impl Endpoint {
+    /// The largest body, in bytes, as sent and inflated.
+    const fn body_bytes_max(self) -> usize {
+        match self {
+            // Two URIs, a hash and an identifier.
+            Self::Transfer | Self::AddIncoming | Self::WithdrawalSelect | Self::WebPay => MAX_BODY_BYTES,
+            // A name and a password, which JSON may write with escapes.
+            Self::Register | Self::WebLogin | Self::WebRegister => MAX_BODY_BYTES,
+            // An amount, or nothing.
+            _ => SMALL_BODY_BYTES,
+        }
+    }
+
     /// The endpoint's place in [`OPERATIONS`].
     const fn operation(self) -> usize {
         match self {
@@ -180,6 +198,7 @@ pub(crate) struct Service {
     settings: Settings,
     wakes: Arc<Wakes>,
     sessions: Sessions,
+    logins: Logins,
     http_stats: Arc<Stats>,
     metrics_page: MetricsPage,
     /// Counters of requests.
@@ -256,7 +275,7 @@ impl Handler for Api {
     }
 
     fn admit(&self, head: &Head) -> Result<Admission, Response> {
-        self.routes.resolve(head).map(|_| Admission::default())
+        self.routes.resolve(head).map(|matched| Admission::limited(matched.endpoint.body_bytes_max()))
     }
 }
 
@@ -271,8 +290,20 @@ impl Service {
     ) -> Self {
         let operations_run = Operations::new(&OPERATIONS);
         let sessions = Sessions::default();
+        let logins = Logins::new(settings.password_salt, settings.config.password_cost);
         let metrics_page = MetricsPage::new("bank");
-        Self { teller, ledger, store, settings, wakes, sessions, http_stats, metrics_page, operations_run }
+        Self {
+            teller,
+            ledger,
+            store,
+            settings,
+            wakes,
+            sessions,
+            logins,
+            http_stats,
+            metrics_page,
+            operations_run,
+        }
     }
 
     pub(crate) fn ledger(&self) -> &Arc<dyn Ledger> {
@@ -398,22 +429,8 @@ impl Service {
                 response.with_header(header::WWW_AUTHENTICATE, "Basic realm=\"bank\", charset=\"UTF-8\"")
             );
         };
-        let known = self.find_account(&user).await?.and_then(|row| row.password_hash);
-        let given = self.hash_password(user.clone(), password).await?;
-        if known != Some(given) {
-            return Err(Response::error(ErrorCode::BANK_LOGIN_FAILED, ""));
-        }
+        self.check_password(head, &user, &password).await?;
         if user == account { Ok(()) } else { Err(Response::error(ErrorCode::BANK_REJECT_NO_RIGHTS, "")) }
-    }
-
-    async fn hash_password(
-        &self,
-        account: String,
-        password: String,
-    ) -> Result<batzen_crypto::ShortHash, Response> {
-        let salt = self.settings.password_salt;
-        let hash = tokio::task::spawn_blocking(move || password::hash(&salt, &account, &password)).await;
-        hash.map_err(|_| Response::error(ErrorCode::BANK_UNMANAGED_EXCEPTION, ""))
     }
 
     /// What it has to tell on the page `/metrics`.

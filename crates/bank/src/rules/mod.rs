@@ -45,6 +45,9 @@ pub struct Policy {
     pub allow_same_account: bool,
     /// Whether several transfers may carry the same reserve key.
     pub allow_repeated_reserve_pub: bool,
+    /// Whether a registration may find the account: one that a transfer has brought into being becomes the first comer's, and the
+    /// same password again changes nothing. Only where passwords protect nothing.
+    pub allow_known_account: bool,
 }
 
 impl Default for Policy {
@@ -55,6 +58,7 @@ impl Default for Policy {
             create_accounts: true,
             allow_same_account: true,
             allow_repeated_reserve_pub: false,
+            allow_known_account: true,
         }
     }
 }
@@ -82,6 +86,15 @@ pub enum Command {
     Register {
         /// The account.
         name: String,
+        /// The hash of the password.
+        password_hash: ShortHash,
+    },
+    /// Replaces the password of an account. Idempotent.
+    SetPassword {
+        /// The account.
+        name: String,
+        /// The hash that is to be replaced: if there is another one meanwhile, that stays. None: whatever there is.
+        replaces: Option<ShortHash>,
         /// The hash of the password.
         password_hash: ShortHash,
     },
@@ -218,6 +231,8 @@ pub enum Outcome {
     Finished(Vec<Finished>),
     /// The account is registered.
     Registered,
+    /// The account has a password: this one, or one that came before.
+    PasswordSet,
     /// The money has moved.
     Booked {
         /// The transaction's row id.
@@ -253,8 +268,8 @@ pub enum Refusal {
     /// There is no such withdrawal operation, or it is another customer's.
     #[error("no such withdrawal operation")]
     UnknownWithdrawal,
-    /// The account has another password.
-    #[error("the account is registered with another password")]
+    /// The account has another password, or must not be registered again.
+    #[error("the account is registered already")]
     RegisterConflict,
     /// Both sides are the same account.
     #[error("both sides are the same account")]
@@ -359,6 +374,7 @@ impl Rules for BankRules {
                 account(plan, name);
                 plan.row::<BankIntents>(TransactionKey::new(Origin::Bonus, name.as_bytes()));
             }
+            Command::SetPassword { name, .. } => account(plan, name),
             Command::AddIncoming { id, debit_account, credit_account, reserve_pub, .. } => {
                 movement(plan, TransactionKey::new(Origin::Incoming, id), debit_account, credit_account);
                 reserve(plan, reserve_pub);
@@ -410,6 +426,9 @@ impl Rules for BankRules {
                 self.open(rows, *currency, *password_salt, *identity)
             }
             Command::Register { name, password_hash } => self.register(rows, name, *password_hash, now),
+            Command::SetPassword { name, replaces, password_hash } => {
+                set_password(rows, name, *replaces, *password_hash)
+            }
             Command::AddIncoming { id, debit_account, credit_account, amount, reserve_pub } => {
                 self.require_fresh(rows, reserve_pub).and_then(|()| {
                     let key = TransactionKey::new(Origin::Incoming, id);
@@ -502,6 +521,9 @@ impl BankRules {
         let key = AccountKey::new(name);
         let bonus_key = TransactionKey::new(Origin::Bonus, name.as_bytes());
         let known = rows.get::<BankAccounts>(&key).cloned();
+        if known.is_some() && !self.policy.allow_known_account {
+            return Err(Refusal::RegisterConflict);
+        }
         match known.as_ref().and_then(|account| account.password_hash) {
             Some(known) if known == password_hash => {
                 intents::require_decided(rows, &bonus_key)?;
@@ -534,6 +556,21 @@ impl BankRules {
             None => Ok(()),
         }
     }
+}
+
+fn set_password(
+    rows: &mut WorkingSet,
+    name: &str,
+    replaces: Option<ShortHash>,
+    password_hash: ShortHash,
+) -> Result<Outcome, Refusal> {
+    let key = AccountKey::new(name);
+    let account = rows.get::<BankAccounts>(&key).cloned();
+    let account = account.ok_or_else(|| Refusal::UnknownAccount(name.to_owned()))?;
+    if replaces.is_none_or(|replaces| account.password_hash == Some(replaces)) {
+        rows.put::<BankAccounts>(&key, AccountRow { password_hash: Some(password_hash), ..account });
+    }
+    Ok(Outcome::PasswordSet)
 }
 
 fn require_account(rows: &WorkingSet, name: &str) -> Result<(), Refusal> {

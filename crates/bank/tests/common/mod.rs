@@ -3,7 +3,7 @@
 
 pub mod desk;
 
-use batzen_bank::{Bank, BankConfig, RunningBank};
+use batzen_bank::{Bank, BankConfig, PasswordCost, RunningBank};
 use batzen_crypto::{EddsaPublicKey, HashCode, Wtid};
 use batzen_http::gateway::{
     AddIncomingRequest, GatewayAuth, HistoryQuery, TransferRequest, WireGatewayClient,
@@ -17,6 +17,7 @@ pub fn config() -> BankConfig {
     BankConfig {
         http_port: 0,
         signup_bonus: money("100"),
+        password_cost: PasswordCost::LEAST,
         suggested_exchange: Some("http://exchange.test/".to_owned()),
         ..BankConfig::new("KUDOS".parse().unwrap())
     }

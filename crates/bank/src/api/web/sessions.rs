@@ -1,4 +1,4 @@
-//! Who is logged in at the page: tokens in memory, and a limit on guessing passwords.
+//! Who is logged in at the page: tokens in memory.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,13 +13,6 @@ const SESSIONS_MAX: usize = 65_536;
 /// A session ends when it is idle for so long, and in any case when it is so old.
 const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
 const AGE_MAX: Duration = Duration::from_secs(12 * 3600);
-
-/// Wrong passwords for one account before it is left alone for a while.
-const FAILURES_MAX: u32 = 10;
-const FAILURES_FORGOTTEN: Duration = Duration::from_secs(15 * 60);
-
-/// Accounts whose wrong passwords are counted at once.
-const FAILING_MAX: usize = 65_536;
 
 /// A logged-in customer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,8 +34,6 @@ struct Entry {
 pub(crate) struct Sessions {
     /// By the hash of the token: who reads this memory cannot log in.
     entries: Mutex<HashMap<[u8; 64], Entry>>,
-    /// By account: wrong passwords, and when the first came.
-    failures: Mutex<HashMap<String, (u32, Instant)>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -90,29 +81,6 @@ impl Sessions {
     pub(crate) fn remove(&self, token: &str) {
         lock(&self.entries).remove(&hashed(token));
     }
-
-    /// Whether so many wrong passwords were given for the account that no more are looked at for now.
-    pub(crate) fn is_locked(&self, account: &str, now: Instant) -> bool {
-        let failures = lock(&self.failures);
-        let recent = failures.get(account).filter(|(_, first)| now - *first < FAILURES_FORGOTTEN);
-        recent.is_some_and(|(count, _)| *count >= FAILURES_MAX)
-    }
-
-    /// Counts a wrong password.
-    pub(crate) fn failed(&self, account: &str, now: Instant) {
-        let mut failures = lock(&self.failures);
-        if failures.len() >= FAILING_MAX {
-            failures.retain(|_, (_, first)| now - *first < FAILURES_FORGOTTEN);
-        }
-        if failures.len() >= FAILING_MAX {
-            failures.clear();
-        }
-        let entry = failures.entry(account.to_owned()).or_insert((0, now));
-        if now - entry.1 >= FAILURES_FORGOTTEN {
-            *entry = (0, now);
-        }
-        entry.0 += 1;
-    }
 }
 
 fn is_alive(entry: &Entry, now: Instant) -> bool {
@@ -140,19 +108,5 @@ mod tests {
         let (token, _) = sessions.create("joe", start);
         sessions.remove(&token);
         assert_eq!(sessions.find(&token, start), None);
-    }
-
-    #[test]
-    fn guessing_is_limited_by_account() {
-        let sessions = Sessions::default();
-        let start = Instant::now();
-        for _ in 0..FAILURES_MAX {
-            assert!(!sessions.is_locked("joe", start));
-            sessions.failed("joe", start);
-        }
-        assert!(sessions.is_locked("joe", start) && !sessions.is_locked("ann", start));
-        assert!(!sessions.is_locked("joe", start + FAILURES_FORGOTTEN));
-        sessions.failed("joe", start + FAILURES_FORGOTTEN);
-        assert!(!sessions.is_locked("joe", start + FAILURES_FORGOTTEN));
     }
 }

@@ -1,0 +1,232 @@
+//! A limit on guessing passwords that locks nobody out.
+//!
+//! Attempts are counted by account and address together, by account, and by address. A right password is not counted. From an
+//! address where the account has logged in before, only what came from there for this account counts: whoever guesses
+//! elsewhere does not hold up the owner. No limit is a lock: each permits another attempt after its interval.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+/// Entries of each kind at once.
+const ENTRIES_MAX: usize = 65_536;
+
+/// Where a client is, as far as limits tell clients apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Address {
+    /// On this machine, behind a local socket.
+    Local,
+    /// An address.
+    V4(Ipv4Addr),
+    /// The first 64 bits of an address: whoever has one has them all.
+    V6([u8; 8]),
+}
+
+impl Address {
+    /// The address of a client; none is a local socket.
+    pub(super) fn of(ip: Option<IpAddr>) -> Self {
+        match ip.map(|ip| ip.to_canonical()) {
+            None => Self::Local,
+            Some(IpAddr::V4(ip)) => Self::V4(ip),
+            Some(IpAddr::V6(ip)) => {
+                let [a, b, c, d, e, f, g, h, ..] = ip.octets();
+                Self::V6([a, b, c, d, e, f, g, h])
+            }
+        }
+    }
+}
+
+/// So many attempts at once, and then one an interval.
+#[derive(Clone, Copy)]
+struct Rate {
+    burst: u32,
+    interval: Duration,
+}
+
+/// At one account from one address.
+const PAIR: Rate = Rate { burst: 10, interval: Duration::from_secs(60) };
+/// At one account from all addresses where it has not logged in before.
+const ACCOUNT: Rate = Rate { burst: 100, interval: Duration::from_secs(10) };
+/// From one address at all accounts that have not logged in there before.
+const ADDRESS: Rate = Rate { burst: 100, interval: Duration::from_secs(1) };
+
+/// Attempts by whatever they are counted by. An entry says when the last of its attempts is forgotten.
+struct Attempts<K> {
+    rate: Rate,
+    forgotten: HashMap<K, Instant>,
+}
+
+impl<K: Clone + Eq + Hash> Attempts<K> {
+    fn new(rate: Rate) -> Self {
+        Self { rate, forgotten: HashMap::new() }
+    }
+
+    /// How long to wait before the next attempt.
+    fn wait(&self, key: &K, now: Instant) -> Duration {
+        let counted =
+            self.forgotten.get(key).map_or(Duration::ZERO, |time| time.saturating_duration_since(now));
+        counted.saturating_sub(self.rate.interval * (self.rate.burst - 1))
+    }
+
+    fn count(&mut self, key: &K, now: Instant) {
+        if let Some(time) = self.forgotten.get_mut(key) {
+            *time = now.max(*time) + self.rate.interval;
+            return;
+        }
+        if self.forgotten.len() >= ENTRIES_MAX {
+            self.forgotten.retain(|_, time| *time > now);
+        }
+        make_room(&mut self.forgotten);
+        self.forgotten.insert(key.clone(), now + self.rate.interval);
+    }
+
+    fn discount(&mut self, key: &K, now: Instant) {
+        let Some(time) = self.forgotten.get_mut(key) else { return };
+        match time.checked_sub(self.rate.interval).filter(|time| *time > now) {
+            Some(earlier) => *time = earlier,
+            None => drop(self.forgotten.remove(key)),
+        }
+    }
+}
+
+/// Removes the entry with the earliest time from a full map.
+fn make_room<K: Clone + Eq + Hash>(entries: &mut HashMap<K, Instant>) {
+    if entries.len() >= ENTRIES_MAX {
+        let earliest = entries.iter().min_by_key(|(_, time)| **time).map(|(key, _)| key.clone());
+        entries.remove(&earliest.expect("there are many"));
+    }
+}
+
+/// The attempts at all accounts.
+pub(super) struct Guesses {
+    pairs: Attempts<(String, Address)>,
+    accounts: Attempts<String>,
+    addresses: Attempts<Address>,
+    /// Who has logged in from where, and when last.
+    known: HashMap<(String, Address), Instant>,
+}
+
+impl Default for Guesses {
+    fn default() -> Self {
+        Self {
+            pairs: Attempts::new(PAIR),
+            accounts: Attempts::new(ACCOUNT),
+            addresses: Attempts::new(ADDRESS),
+            known: HashMap::new(),
+        }
+    }
+}
+
+impl Guesses {
+    /// Counts an attempt as failed, so that none that is made meanwhile gets around the limit.
+    ///
+    /// # Errors
+    /// If there were too many: how long to wait.
+    pub(super) fn begin(&mut self, account: &str, address: Address, now: Instant) -> Result<(), Duration> {
+        let pair = (account.to_owned(), address);
+        let is_known = self.known.contains_key(&pair);
+        let mut wait = self.pairs.wait(&pair, now);
+        if !is_known {
+            wait = wait.max(self.accounts.wait(&pair.0, now)).max(self.addresses.wait(&address, now));
+        }
+        if !wait.is_zero() {
+            return Err(wait);
+        }
+        self.pairs.count(&pair, now);
+        if !is_known {
+            self.accounts.count(&pair.0, now);
+            self.addresses.count(&address, now);
+        }
+        Ok(())
+    }
+
+    /// Takes an attempt back that was not decided.
+    pub(super) fn undo(&mut self, account: &str, address: Address, now: Instant) {
+        let pair = (account.to_owned(), address);
+        self.pairs.discount(&pair, now);
+        if !self.known.contains_key(&pair) {
+            self.accounts.discount(&pair.0, now);
+            self.addresses.discount(&address, now);
+        }
+    }
+
+    /// The password was right.
+    pub(super) fn succeeded(&mut self, account: &str, address: Address, now: Instant) {
+        self.undo(account, address, now);
+        let pair = (account.to_owned(), address);
+        if !self.known.contains_key(&pair) {
+            make_room(&mut self.known);
+        }
+        self.known.insert(pair, now);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn at(last: u8) -> Address {
+        Address::of(Some(IpAddr::from([192, 0, 2, last])))
+    }
+
+    #[test]
+    fn attempts_end_and_begin_again() {
+        let (mut guesses, start) = (Guesses::default(), Instant::now());
+        for _ in 0..PAIR.burst {
+            guesses.begin("joe", at(1), start).unwrap();
+        }
+        let wait = guesses.begin("joe", at(1), start).unwrap_err();
+        assert_eq!(wait, PAIR.interval);
+        guesses.begin("ann", at(1), start).unwrap();
+        guesses.begin("joe", at(2), start).unwrap();
+        guesses.begin("joe", at(1), start + wait).unwrap();
+        assert!(guesses.begin("joe", at(1), start + wait).is_err());
+    }
+
+    #[test]
+    fn right_passwords_do_not_count() {
+        let (mut guesses, now) = (Guesses::default(), Instant::now());
+        for _ in 0..10_000 {
+            guesses.begin("joe", at(1), now).unwrap();
+            guesses.succeeded("joe", at(1), now);
+        }
+        assert!(guesses.pairs.forgotten.is_empty() && guesses.accounts.forgotten.is_empty());
+        assert!(guesses.addresses.forgotten.is_empty());
+    }
+
+    #[test]
+    fn who_guesses_elsewhere_holds_up_no_owner() {
+        let (mut guesses, now) = (Guesses::default(), Instant::now());
+        guesses.begin("joe", at(1), now).unwrap();
+        guesses.succeeded("joe", at(1), now);
+        // From many addresses, and from the owner's at many accounts.
+        let from_all = (0..=255).filter(|n| *n != 1).flat_map(|n| [n; 20]);
+        let tried = from_all.filter(|n| guesses.begin("joe", at(*n), now).is_ok()).count();
+        assert_eq!(tried, ACCOUNT.burst as usize, "one account, however many addresses");
+        let tried = (0..1_000).filter(|n| guesses.begin(&format!("a{n}"), at(1), now).is_ok()).count();
+        assert_eq!(tried, ADDRESS.burst as usize, "one address, however many accounts");
+        guesses.begin("joe", at(1), now).unwrap();
+        guesses.succeeded("joe", at(1), now);
+    }
+
+    #[test]
+    fn entries_are_bounded() {
+        let (mut guesses, now) = (Guesses::default(), Instant::now());
+        for n in 0..ENTRIES_MAX as u64 + 10 {
+            let ip = IpAddr::from(u128::from(n).rotate_right(64).to_be_bytes());
+            guesses.begin(&n.to_string(), Address::of(Some(ip)), now + Duration::from_nanos(n)).unwrap();
+        }
+        assert_eq!(guesses.pairs.forgotten.len(), ENTRIES_MAX);
+        assert_eq!(guesses.addresses.forgotten.len(), ENTRIES_MAX);
+    }
+
+    #[test]
+    fn addresses_of_one_network_are_one() {
+        let of = |text: &str| Address::of(Some(text.parse().unwrap()));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::2"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:192.0.2.7"), at(7));
+    }
+}
