@@ -110,13 +110,15 @@ impl ExchangeRules {
                 return Err(Refusal::CoinDuplicate { index });
             }
         }
-        // All coins of a batch have one timestamp: that of the first acceptance of any of them.
+        // All coins of a batch have one timestamp: that of the first acceptance of any of them. The clock may have stepped back
+        // since: the stored time counts, not the earlier of the two, so that a repetition is confirmed in the same words.
         let exchange_time = command
             .coins
             .iter()
             .filter_map(|coin| rows.get::<Deposits>(&deposit_key(command, coin)))
             .map(|row| row.exchange_time)
-            .fold(now, Timestamp::min);
+            .min()
+            .unwrap_or(now);
         let mut coins = Vec::with_capacity(command.coins.len());
         for (index, coin) in command.coins.iter().enumerate() {
             coins.push(self.deposit_coin(rows, command, coin, index, exchange_time, now)?);

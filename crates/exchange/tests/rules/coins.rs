@@ -67,6 +67,26 @@ fn a_deposit_is_accepted_once_and_confirmed_for_ever() {
 }
 
 #[test]
+fn a_deposit_is_confirmed_with_its_first_time_after_the_clock_stepped_back() {
+    let world = World::new();
+    issue(&world, &[1, 1]);
+    world.advance(100);
+    let request = deposit(&[(1, 1, "3")], (1, 1, 1), (0, 500));
+    let Outcome::Deposit(first) = world.ok(Command::Deposit(request.clone())) else { panic!() };
+    assert_eq!(first.exchange_time, at(100));
+    world.step_back(60);
+    let Outcome::Deposit(again) = world.ok(Command::Deposit(request.clone())) else { panic!() };
+    assert_eq!(again.exchange_time, first.exchange_time);
+    // A coin that joins it has the same time, and keeps it when it is deposited alone.
+    let both = deposit(&[(1, 1, "3"), (2, 1, "2")], (1, 1, 1), (0, 500));
+    let Outcome::Deposit(joined) = world.ok(Command::Deposit(both)) else { panic!() };
+    assert_eq!(joined.exchange_time, first.exchange_time);
+    let alone = deposit(&[(2, 1, "2")], (1, 1, 1), (0, 500));
+    let Outcome::Deposit(alone) = world.ok(Command::Deposit(alone)) else { panic!() };
+    assert_eq!(alone.exchange_time, first.exchange_time);
+}
+
+#[test]
 fn a_double_spend_is_refused_with_proof() {
     let world = World::new();
     issue(&world, &[1]);

@@ -197,6 +197,11 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
         self.now.fetch_add(seconds, Ordering::SeqCst);
     }
 
+    /// The clock steps back.
+    pub fn step_back(&self, seconds: u64) {
+        self.now.fetch_sub(seconds, Ordering::SeqCst);
+    }
+
     pub fn revoke(&self, serial: u32) {
         let key = DenomKey { serial: DenomSerial(serial) };
         if self.store.get::<Revocations>(&key).unwrap().is_none() {

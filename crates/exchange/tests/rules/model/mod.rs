@@ -601,12 +601,14 @@ impl Model {
                 return Err(Refusal::CoinDuplicate { index }.into());
             }
         }
-        let mut time = now;
+        let mut first = None;
         for coin in &command.coins {
             if let Some(deposit) = self.deposits.get(&key(coin.coin.coin_pub)) {
-                time = time.min(deposit.exchange_time);
+                let earlier = |time: Timestamp| time.min(deposit.exchange_time);
+                first = Some(first.map_or(deposit.exchange_time, earlier));
             }
         }
+        let time = first.unwrap_or(now);
         let mut coins = Vec::new();
         for (index, coin) in command.coins.iter().enumerate() {
             let coin_pub = coin.coin.coin_pub;
