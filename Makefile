@@ -8,10 +8,15 @@ ARGS ?=
 BIN := $(or $(CARGO_TARGET_DIR),target)/release/batzen
 # Cycles of the long crash tests (`make soak`).
 CYCLES ?= 50
+# Seeds of a simulation (`make simulate`), or the one to run again with every event; a bug to plant.
+SEEDS ?= 1000
+FROM ?= 0
+SEED ?=
+BUG ?=
 # How many times as many random comparisons of the lanes with libraries (`make soak`): millions.
 SOAK_FACTOR ?= 500
 
-.PHONY: help demo build test test-fast soak bench bench-all bench-postgres bench-tables timing-test mutate fmt lint doc install needs needs-test
+.PHONY: help demo build test test-fast soak simulate bench bench-all bench-postgres bench-tables timing-test mutate fmt lint doc install needs needs-test
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -62,6 +67,9 @@ mutate: REQUESTS = 1000000
 mutate: needs ## mutated requests to every endpoint of every service (REQUESTS=10000000, SEED=1)
 	BATZEN_MUTATE_REQUESTS=$(REQUESTS) $(if $(SEED),BATZEN_MUTATE_SEED=$(SEED)) \
 		$(CARGO) test --release --locked -p batzen --test mutate -- --nocapture --test-threads=1
+
+simulate: needs ## the whole system in one thread, from seeds (SEEDS=1000 FROM=0; SEED=7 shows one again; BUG=name plants one)
+	@$(CARGO) run --release --locked -q -p batzen-simulation -- $(if $(SEED),--seed $(SEED) -v,--seeds $(SEEDS) --from $(FROM)) $(if $(BUG),--bug $(BUG))
 
 bench: needs ## micro-benchmarks of cryptography and storage
 	$(CARGO) bench -p batzen-crypto -p batzen-store

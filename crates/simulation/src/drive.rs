@@ -1,0 +1,344 @@
+//! The disk of one simulated machine: [`SimDisk`] with kills, misdirected writes and a planted bug.
+//!
+//! A *kill* ends the process: what was written stays visible, durable or not. A *power loss* keeps what was synced, and an
+//! arbitrary part of the rest.
+
+use std::any::Any;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use batzen_store::embedded::sim::{Fault, SimDisk};
+use batzen_store::embedded::{Disk, DiskFile};
+
+#[derive(Default)]
+struct Control {
+    /// So many calls from now the process dies, within the call.
+    dies_in: Option<u64>,
+    is_dead: bool,
+    /// So many writes from now one goes astray.
+    misdirects_in: Option<u64>,
+    /// Bytes that every write goes to beside its place: none after the misdirected write.
+    misdirected: bool,
+    /// What was said about it last.
+    misdirection_told: bool,
+    skips_syncs: bool,
+    /// So many writes from now one is short.
+    shortens_in: Option<u64>,
+    /// Whether a write found no space.
+    was_full: bool,
+    /// Handles of the processes before are dead.
+    incarnation: u64,
+    locked: bool,
+}
+
+const PAGE_BYTES: u64 = 4096;
+const SECTOR_BYTES: u64 = 512;
+
+/// A disk whose owner can die at any call. Clones are handles on the same one.
+#[derive(Clone)]
+pub struct Drive {
+    disk: SimDisk,
+    control: Arc<Mutex<Control>>,
+}
+
+fn dead() -> io::Error {
+    io::Error::other("the process is dead")
+}
+
+/// What a call is to do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Whole,
+    /// A part, and then the process is dead.
+    Part,
+}
+
+impl Drive {
+    /// An empty disk.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self { disk: SimDisk::new(seed), control: Arc::default() }
+    }
+
+    fn control(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The process dies at the `n`-th call that changes something, counted from 1.
+    pub fn die_at(&self, n: u64) {
+        self.control().dies_in = Some(n);
+    }
+
+    /// The `n`-th write, counted from 1, goes to another place of its file.
+    pub fn misdirect_at(&self, n: u64) {
+        self.control().misdirects_in = Some(n);
+    }
+
+    /// Whether a write went astray.
+    #[must_use]
+    pub fn was_misdirected(&self) -> bool {
+        self.control().misdirected
+    }
+
+    /// The `n`-th call from now fails.
+    pub fn fail_at(&self, n: u64) {
+        self.disk.fail_at(n, Fault::Error);
+    }
+
+    /// The `n`-th write from now is short: the writer has to go on by itself.
+    pub fn shorten_at(&self, n: u64) {
+        self.control().shortens_in = Some(n);
+    }
+
+    /// Allows so many bytes more than are taken now; none: as many as the process likes.
+    pub fn limit(&self, more_bytes: Option<u64>) {
+        self.disk.set_capacity(more_bytes.map(|more| self.disk.used() + more));
+    }
+
+    /// Plants a bug: from now on syncs save nothing.
+    pub fn lie_about_syncs(&self) {
+        self.disk.lie_about_syncs();
+    }
+
+    /// Plants a bug: syncs of the journal are left out, or not any more.
+    pub fn skip_syncs(&self, skips: bool) {
+        self.control().skips_syncs = skips;
+    }
+
+    /// The same, but only the first time that it is asked after the write.
+    #[must_use]
+    pub fn is_newly_misdirected(&self) -> bool {
+        let mut control = self.control();
+        control.misdirected && !std::mem::replace(&mut control.misdirection_told, true)
+    }
+
+    /// Whether a write has found no space since this was last asked.
+    #[must_use]
+    pub fn was_full(&self) -> bool {
+        std::mem::take(&mut self.control().was_full)
+    }
+
+    /// The disk as it is, for a planted bug.
+    #[must_use]
+    pub fn snapshot(&self) -> SimDisk {
+        self.disk.copy()
+    }
+
+    /// Puts another state in place, for a planted bug. The process must be dead.
+    pub fn put_back(&mut self, disk: SimDisk) {
+        self.disk = disk;
+    }
+
+    /// The process is dead or about to be replaced: the next one can begin. With `power_loss` only what is durable is left, and
+    /// an arbitrary part of the rest.
+    pub fn revive(&self, power_loss: bool) {
+        let mut control = self.control();
+        control.dies_in = None;
+        control.shortens_in = None;
+        control.is_dead = false;
+        control.locked = false;
+        control.incarnation += 1;
+        if power_loss {
+            self.disk.restart();
+        }
+    }
+
+    /// Whether the process has died within a call.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.control().is_dead
+    }
+
+    fn turn(&self, incarnation: u64) -> io::Result<Turn> {
+        let mut control = self.control();
+        if control.is_dead || control.incarnation != incarnation {
+            return Err(dead());
+        }
+        match &mut control.dies_in {
+            Some(1) => {
+                control.dies_in = None;
+                control.is_dead = true;
+                Ok(Turn::Part)
+            }
+            Some(n) => {
+                *n -= 1;
+                Ok(Turn::Whole)
+            }
+            None => Ok(Turn::Whole),
+        }
+    }
+
+    fn change<T>(&self, incarnation: u64, change: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        match self.turn(incarnation)? {
+            Turn::Whole => change(),
+            Turn::Part => Err(dead()),
+        }
+    }
+}
+
+/// The disk as one process sees it.
+pub struct Mount {
+    drive: Drive,
+    incarnation: u64,
+}
+
+impl Mount {
+    /// For the process that begins now.
+    #[must_use]
+    pub fn new(drive: &Drive) -> Self {
+        Self { drive: drive.clone(), incarnation: drive.control().incarnation }
+    }
+
+    fn file(&self, path: &Path, inner: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+        let is_segment = path.extension().is_some_and(|extension| extension == "seg");
+        Arc::new(OpenFile { inner, is_segment, drive: self.drive.clone(), incarnation: self.incarnation })
+    }
+}
+
+impl Disk for Mount {
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.drive.disk.create_dir(path)
+    }
+
+    fn lock(&self, _: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
+        let mut control = self.drive.control();
+        if control.is_dead {
+            return Err(dead());
+        }
+        if std::mem::replace(&mut control.locked, true) {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(())))
+    }
+
+    fn open(&self, path: &Path, writable: bool) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(self.file(path, self.drive.disk.open(path, writable)?))
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let inner = self.drive.change(self.incarnation, || self.drive.disk.create(path))?;
+        Ok(self.file(path, inner))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.drive.disk.list(dir)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.drive.change(self.incarnation, || self.drive.disk.rename(from, to))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.drive.change(self.incarnation, || self.drive.disk.remove(path))
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.drive.change(self.incarnation, || self.drive.disk.sync_dir(dir))
+    }
+}
+
+impl Control {
+    /// Counts a write, and says whether it is the short one.
+    fn is_short_now(&mut self) -> bool {
+        self.shortens_in = self.shortens_in.map(|n| n - 1);
+        self.shortens_in == Some(0) && self.shortens_in.take().is_some()
+    }
+}
+
+/// How much of a write there is when the process is killed in it: systems copy whole pages, all or some of them.
+fn killed_part(bytes: usize, offset: u64) -> usize {
+    let middle = (offset + bytes as u64 / 2) / PAGE_BYTES * PAGE_BYTES;
+    match middle.checked_sub(offset) {
+        Some(part) if part > 0 => usize::try_from(part).expect("less than the write"),
+        _ if (offset >> 3) & 1 == 0 => bytes,
+        _ => 0,
+    }
+}
+
+/// How much a short write takes: whole sectors, or all when it is within one.
+fn sector_part(bytes: usize, offset: u64) -> usize {
+    let middle = (offset + bytes as u64 / 2) / SECTOR_BYTES * SECTOR_BYTES;
+    match middle.checked_sub(offset) {
+        Some(part) if part > 0 => usize::try_from(part).expect("less than the write"),
+        _ => bytes,
+    }
+}
+
+struct OpenFile {
+    inner: Arc<dyn DiskFile>,
+    /// Whether it is a part of the journal.
+    is_segment: bool,
+    drive: Drive,
+    incarnation: u64,
+}
+
+impl DiskFile for OpenFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        if self.drive.is_dead() {
+            return Err(dead());
+        }
+        self.inner.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        if self.drive.turn(self.incarnation)? == Turn::Part {
+            let _ = self.inner.write_at(&buf[..killed_part(buf.len(), offset)], offset);
+            return Err(dead());
+        }
+        if self.drive.control().is_short_now() {
+            let part = sector_part(buf.len(), offset);
+            return self.inner.write_at(&buf[..part], offset);
+        }
+        let astray = {
+            let mut control = self.drive.control();
+            match &mut control.misdirects_in {
+                Some(1) => {
+                    control.misdirects_in = None;
+                    control.misdirected = true;
+                    true
+                }
+                Some(n) => {
+                    *n -= 1;
+                    false
+                }
+                None => false,
+            }
+        };
+        if astray {
+            // To the sector before, or the one behind where there is none.
+            let elsewhere = if offset >= 512 { offset - 512 } else { offset + 512 };
+            let mut written = 0;
+            while written < buf.len() {
+                written += self.inner.write_at(&buf[written..], elsewhere + written as u64)?;
+            }
+            return Ok(buf.len());
+        }
+        let written = self.inner.write_at(buf, offset);
+        if written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::StorageFull) {
+            self.drive.control().was_full = true;
+        }
+        written
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.drive.change(self.incarnation, || {
+            let is_skipped = self.is_segment && self.drive.control().skips_syncs;
+            if is_skipped { Ok(()) } else { self.inner.sync() }
+        })
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.drive.change(self.incarnation, || self.inner.set_len(bytes))
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        self.inner.size()
+    }
+}
+
+/// The path under which every process keeps its store.
+#[must_use]
+pub fn directory() -> PathBuf {
+    PathBuf::from("/data")
+}

@@ -1,0 +1,191 @@
+//! The bank's ledger: the durable machine over a store of its own, one batch at a time.
+
+use std::rc::Rc;
+
+use batzen_engine::LaneMachine;
+use batzen_ledger_store::{DurableMachine, Request, Response, verify};
+use batzen_store::Store;
+
+use crate::host::{Host, Step, Stop};
+use crate::message::{Body, Context, LedgerAsk, LedgerReply, Message, Place, Timer};
+use crate::swarm::{Bug, SECOND};
+
+/// The ledger.
+pub struct Ledger {
+    /// Its process.
+    pub host: Host,
+    machine: Option<DurableMachine>,
+    store: Option<Store>,
+}
+
+impl Ledger {
+    /// A new ledger; it begins with [`Ledger::start`].
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self { host: Host::new(Place::Ledger, seed, batzen_tables::ledger::ALL), machine: None, store: None }
+    }
+
+    /// The machine, while it runs.
+    #[must_use]
+    pub fn machine(&self) -> Option<&DurableMachine> {
+        self.machine.as_ref()
+    }
+
+    /// Begins.
+    ///
+    /// # Errors
+    /// When the store does not open, or the log does not add up.
+    pub fn start(&mut self, context: &mut Context) -> Step {
+        self.forget();
+        let Some(store) = self.host.open(context)? else { return Ok(()) };
+        match DurableMachine::open(store.clone()) {
+            Ok(machine) => {
+                self.machine = Some(machine);
+                self.store = Some(store);
+                context.wake(Place::Ledger, self.host.incarnation, SECOND, Timer::Repeat);
+                Ok(())
+            }
+            Err(_) if self.host.has_died(context) => Ok(()),
+            Err(error) => Err(self.host.refused(context, &error)),
+        }
+    }
+
+    fn forget(&mut self) {
+        self.machine = None;
+        self.store = None;
+    }
+
+    /// It dies now.
+    pub fn kill(&mut self, context: &mut Context) {
+        if self.host.is_up() {
+            self.forget();
+            self.host.die(context);
+        }
+    }
+
+    /// A timer fires.
+    ///
+    /// # Errors
+    /// When something is wrong.
+    pub fn timer(&mut self, context: &mut Context, timer: Timer) -> Step {
+        match timer {
+            Timer::Batch => self.batch(context),
+            Timer::Maintain => {
+                self.host.maintain(context);
+                if !self.host.is_up() {
+                    self.forget();
+                }
+                Ok(())
+            }
+            Timer::Repeat => {
+                context.wake(Place::Ledger, self.host.incarnation, 1_800 * SECOND, Timer::Repeat);
+                self.pulse(context)
+            }
+            other => Err(Stop::wrong(format!("the ledger has no timer {other:?}"))),
+        }
+    }
+
+    fn now_ns(&self, context: &Context) -> u64 {
+        self.host.clock(context).as_micros() * 1_000
+    }
+
+    /// Removes what is due.
+    fn pulse(&mut self, context: &mut Context) -> Step {
+        let now = self.now_ns(context);
+        let Some(machine) = &mut self.machine else { return Ok(()) };
+        if context.has(Bug::NeverVoids) {
+            return Ok(());
+        }
+        while machine.due_at().is_some_and(|due| due <= now) {
+            context.marks.meet("ledger.pending_expired");
+            if machine.pulse(now).and_then(|()| machine.commit()).is_err() {
+                machine.undo();
+                if self.host.has_died(context) {
+                    self.forget();
+                }
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn batch(&mut self, context: &mut Context) -> Step {
+        let messages = self.host.take_inbox(context);
+        self.pulse(context)?;
+        let now = self.now_ns(context);
+        let Some(machine) = &mut self.machine else { return Ok(()) };
+        let mut replies = Vec::with_capacity(messages.len());
+        for message in messages {
+            let Body::LedgerAsk(ask) = &message.body else { continue };
+            match execute(machine, ask, now) {
+                Ok(reply) => replies.push(message.reply(Body::LedgerReply(Rc::new(reply)))),
+                Err(error) => {
+                    context.say(&format!("the ledger: {error}"));
+                    machine.undo();
+                    if self.host.has_died(context) {
+                        self.forget();
+                    }
+                    return Ok(());
+                }
+            }
+        }
+        if let Err(error) = machine.commit() {
+            context.say(&format!("the ledger: {error}"));
+            machine.undo();
+            if self.host.has_died(context) {
+                self.forget();
+            }
+            return Ok(());
+        }
+        for reply in replies {
+            context.send(reply);
+        }
+        Ok(())
+    }
+
+    /// Answers at once, without network: for the bank's first start.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn answer(&mut self, context: &Context, ask: &LedgerAsk) -> Step<LedgerReply> {
+        let now = self.now_ns(context);
+        let machine = self.machine.as_mut().ok_or_else(|| Stop::wrong("the ledger is down"))?;
+        let reply = execute(machine, ask, now).and_then(|reply| machine.commit().map(|()| reply));
+        reply.map_err(|error| Stop::wrong(error.to_string()))
+    }
+
+    /// Executes the whole log again, by all rules, and compares.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(&self) -> Step {
+        let (Some(store), Some(machine)) = (&self.store, &self.machine) else {
+            return Err(Stop::wrong("the ledger is down"));
+        };
+        let report = verify(store).map_err(|error| Stop::wrong(format!("the ledger's log: {error}")))?;
+        if report.digest != machine.machine().digest() {
+            return Err(Stop::wrong("the ledger's state is not what its log says"));
+        }
+        Ok(())
+    }
+}
+
+fn execute(
+    machine: &mut DurableMachine,
+    ask: &LedgerAsk,
+    now: u64,
+) -> Result<LedgerReply, batzen_ledger::LedgerError> {
+    let accounts = machine.execute(Request::CreateAccounts(ask.accounts.clone()), now)?;
+    let transfers = machine.execute(Request::CreateTransfers(ask.transfers.clone()), now)?;
+    let (Response::Accounts(accounts), Response::Transfers(transfers)) = (accounts, transfers) else {
+        unreachable!("the machine answers what it was asked");
+    };
+    Ok(LedgerReply { accounts, transfers })
+}
+
+impl Ledger {
+    /// A question arrives.
+    pub fn arrive(&mut self, context: &mut Context, message: Message) {
+        self.host.arrive(context, message);
+    }
+}

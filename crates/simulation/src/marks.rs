@@ -1,0 +1,89 @@
+//! Coverage marks: rare states that a run has met.
+
+use std::collections::BTreeMap;
+
+/// Marks that a few hundred seeds must reach. A simulation that does not meet its rare states tests nothing.
+pub const EXPECTED: &[&str] = &[
+    "aggregate.paid",
+    "aggregate.small",
+    "bank.finished_after_restart",
+    "bank.in_flight",
+    "batch.several",
+    "clock.step_back",
+    "clock.step_forward",
+    "close.paid",
+    "crash.bank",
+    "crash.customer_after_commit",
+    "crash.customer_before_commit",
+    "crash.exchange",
+    "crash.ledger",
+    "crash.power_loss",
+    "crash.process_kill",
+    "crash.within_commit",
+    "crash.within_recovery",
+    "deposit.refused_spent",
+    "deposit.repeated",
+    "disk.full",
+    "disk.write_failed",
+    "history.page_full",
+    "ledger.pending_expired",
+    "melt.repeated",
+    "message.delayed",
+    "message.duplicated",
+    "message.lost",
+    "message.to_dead_process",
+    "pay.repeated",
+    "refund.accepted",
+    "refund.repeated",
+    "reveal.repeated",
+    "store.checkpoint",
+    "transfer.repeated",
+    "withdraw.denomination_expired",
+    "withdraw.repeated",
+];
+
+/// Marks that some thousand seeds must reach as well.
+pub const RARE: &[&str] = &[
+    "close.unpaid",
+    "disk.full_refused",
+    "disk.misdirected_write",
+    "disk.misdirected_write_found",
+    "history.repeated",
+    "refund.too_late",
+    "theft.tried",
+    "transfer.two_answers",
+    "withdraw.after_expiry",
+];
+
+/// So many seeds must reach [`RARE`].
+pub const SEEDS_FOR_RARE: u64 = 5_000;
+
+/// How often each mark was met.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Marks(BTreeMap<&'static str, u64>);
+
+impl Marks {
+    /// Notes that a state was met.
+    pub fn meet(&mut self, mark: &'static str) {
+        *self.0.entry(mark).or_default() += 1;
+    }
+
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Self) {
+        for (mark, count) in &other.0 {
+            *self.0.entry(mark).or_default() += count;
+        }
+    }
+
+    /// The marks that so many seeds should have met and did not.
+    #[must_use]
+    pub fn missing(&self, seeds: u64) -> Vec<&'static str> {
+        let rare = if seeds >= SEEDS_FOR_RARE { RARE } else { &[] };
+        EXPECTED.iter().chain(rare).copied().filter(|mark| !self.0.contains_key(mark)).collect()
+    }
+
+    /// All that were met, with their counts.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.0.iter().map(|(mark, count)| (*mark, *count))
+    }
+}

@@ -1,0 +1,278 @@
+//! Who takes part, what they send each other, and what an event may do to the world.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::rc::Rc;
+
+use batzen_ledger::{Account, CreateAccountStatus, CreateResult, CreateTransferStatus, Transfer};
+use batzen_protocol::Timestamp;
+use batzen_wallet::core::http::{HttpRequest, HttpResponse};
+
+use crate::marks::Marks;
+use crate::random::Random;
+use crate::swarm::{Bug, Swarm};
+
+/// A process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// The exchange with its workers.
+    Exchange,
+    /// The bank.
+    Bank,
+    /// The bank's ledger.
+    Ledger,
+    /// A customer's wallet and bank page.
+    Customer(usize),
+}
+
+/// What the bank asks the ledger: accounts, then transfers, in one batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LedgerAsk {
+    /// To be created.
+    pub accounts: Vec<Account>,
+    /// To be created after them.
+    pub transfers: Vec<Transfer>,
+}
+
+/// What the ledger answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LedgerReply {
+    /// One an account.
+    pub accounts: Vec<CreateResult<CreateAccountStatus>>,
+    /// One a transfer.
+    pub transfers: Vec<CreateResult<CreateTransferStatus>>,
+}
+
+/// What is in a message.
+#[derive(Clone, Debug)]
+pub enum Body {
+    /// An HTTP request.
+    Ask(Rc<HttpRequest>),
+    /// Its answer.
+    Reply(Rc<HttpResponse>),
+    /// To the ledger.
+    LedgerAsk(Rc<LedgerAsk>),
+    /// From it.
+    LedgerReply(Rc<LedgerReply>),
+}
+
+/// A message on its way.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// Who has sent it.
+    pub from: Place,
+    /// Who is to get it.
+    pub to: Place,
+    /// Which question it asks or answers: unique in a run.
+    pub call: u64,
+    /// What it says.
+    pub body: Body,
+}
+
+impl Message {
+    /// The answer to it.
+    #[must_use]
+    pub fn reply(&self, body: Body) -> Self {
+        Self { from: self.to, to: self.from, call: self.call, body }
+    }
+
+    /// A number that tells it from others: part of the trace.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.from, self.to, self.call).hash(&mut hasher);
+        match &self.body {
+            Body::Ask(request) => (&request.url, &request.body).hash(&mut hasher),
+            Body::Reply(response) => (response.status, &response.body).hash(&mut hasher),
+            Body::LedgerAsk(ask) => format!("{ask:?}").hash(&mut hasher),
+            Body::LedgerReply(reply) => format!("{reply:?}").hash(&mut hasher),
+        }
+        hasher.finish()
+    }
+}
+
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} → {:?} #{} ", self.from, self.to, self.call)?;
+        match &self.body {
+            Body::Ask(request) => write!(f, "{} {}", request.method.as_str(), request.url),
+            Body::Reply(response) => {
+                let is_error = response.status >= 400;
+                let text = String::from_utf8_lossy(&response.body);
+                write!(f, "{} {}", response.status, if is_error { &text } else { "" })
+            }
+            Body::LedgerAsk(ask) => {
+                write!(f, "create {} accounts, {} transfers", ask.accounts.len(), ask.transfers.len())
+            }
+            Body::LedgerReply(reply) => {
+                let statuses: Vec<_> = reply.transfers.iter().map(|result| result.status).collect();
+                write!(f, "{statuses:?}")
+            }
+        }
+    }
+}
+
+/// What a process asked to be woken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timer {
+    /// Work off what has arrived.
+    Batch,
+    /// The wirewatch worker looks.
+    Wirewatch,
+    /// The aggregator looks.
+    Aggregate,
+    /// The closer looks.
+    Close,
+    /// The transfer worker looks.
+    Transfer,
+    /// Repeat what was not answered; remove what is due.
+    Repeat,
+    /// Keep the store in order.
+    Maintain,
+    /// A customer does something.
+    Act,
+    /// A wallet goes on with its operations, again and again.
+    Drive,
+    /// The same, once.
+    Rested,
+    /// No answer came to this call.
+    GiveUp(u64),
+}
+
+/// What is to happen.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A message arrives.
+    Arrival(Message),
+    /// A timer fires, if the process is still the one that has set it.
+    Timer(Place, u32, Timer),
+    /// A process begins again.
+    Restart(Place),
+    /// A service dies within one of its next calls to the disk, or at once.
+    Crash(Place),
+    /// A service dies now, between two calls.
+    SuddenCrash(Place),
+    /// A disk fails or is full for a while.
+    DiskFault(Place),
+    /// A full disk has space again.
+    DiskSpace(Place),
+    /// A clock steps.
+    ClockStep(Place),
+}
+
+/// What an event works with: everything that is not a process.
+pub struct Context {
+    /// The true time, in microseconds since the epoch.
+    pub now: u64,
+    /// Everybody's choices.
+    pub random: Random,
+    /// The run's mix.
+    pub swarm: Swarm,
+    /// The bug in it, if any.
+    pub bug: Option<Bug>,
+    /// What was met.
+    pub marks: Marks,
+    /// Whether customers still act and faults still happen.
+    pub is_active: bool,
+    /// Events that were caused: after how long, and which.
+    pub caused: Vec<(u64, Event)>,
+    next_call: u64,
+    trace: DefaultHasher,
+    is_verbose: bool,
+    events: u64,
+}
+
+impl Context {
+    /// The context of a run that begins.
+    #[must_use]
+    pub fn new(now: u64, random: Random, swarm: Swarm, bug: Option<Bug>, is_verbose: bool) -> Self {
+        Self {
+            now,
+            random,
+            swarm,
+            bug,
+            marks: Marks::default(),
+            is_active: true,
+            caused: Vec::new(),
+            next_call: 0,
+            trace: DefaultHasher::new(),
+            is_verbose,
+            events: 0,
+        }
+    }
+
+    /// Whether this bug is planted.
+    #[must_use]
+    pub fn has(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    /// The true time as clients write it.
+    #[must_use]
+    pub fn time(&self) -> Timestamp {
+        Timestamp::from_micros(self.now)
+    }
+
+    /// A number for a question.
+    pub fn call(&mut self) -> u64 {
+        self.next_call += 1;
+        self.next_call
+    }
+
+    /// Wakes a process after a while.
+    pub fn wake(&mut self, place: Place, incarnation: u32, after: u64, timer: Timer) {
+        self.caused.push((after, Event::Timer(place, incarnation, timer)));
+    }
+
+    /// Sends a message over the simulated network.
+    pub fn send(&mut self, message: Message) {
+        self.note(|| format!("sent     {message}"), message.digest());
+        if self.is_active {
+            if self.random.chance(self.swarm.lost) {
+                self.marks.meet("message.lost");
+                return;
+            }
+            if self.random.chance(self.swarm.duplicated) {
+                self.marks.meet("message.duplicated");
+                let delay = self.delay();
+                self.caused.push((delay, Event::Arrival(message.clone())));
+            }
+        }
+        let delay = self.delay();
+        self.caused.push((delay, Event::Arrival(message)));
+    }
+
+    fn delay(&mut self) -> u64 {
+        if self.is_active && self.random.chance(self.swarm.delayed) {
+            self.marks.meet("message.delayed");
+            self.random.between(1_000, 3600 * 1_000_000)
+        } else {
+            self.random.between(1_000, 200_000)
+        }
+    }
+
+    /// Adds to the trace.
+    pub fn note(&mut self, text: impl FnOnce() -> String, digest: u64) {
+        self.events += 1;
+        (self.now, digest).hash(&mut self.trace);
+        if self.is_verbose {
+            let seconds = self.now / 1_000_000 - crate::keys::START_S;
+            let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+            println!("{hours:3}:{minutes:02}:{:02}.{:06} {}", seconds % 60, self.now % 1_000_000, text());
+        }
+    }
+
+    /// Adds something that is said by its text alone.
+    pub fn say(&mut self, text: &str) {
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        self.note(|| text.to_owned(), hasher.finish());
+    }
+
+    /// The hash of all that has happened so far, and how much that was.
+    #[must_use]
+    pub fn trace(&self) -> (u64, u64) {
+        (self.trace.finish(), self.events)
+    }
+}

@@ -1,0 +1,375 @@
+//! The world: processes, the queue of events, and the life of a run.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::bank::Bank;
+use crate::check;
+use crate::customer::Customer;
+use crate::exchange::{CLOCK_ERROR_MAX, Exchange};
+use crate::host::{Host, Step, Stop};
+use crate::keys::START_S;
+use crate::ledger::Ledger;
+use crate::marks::Marks;
+use crate::message::{Context, Event, Place};
+use crate::random::Random;
+use crate::swarm::{Bug, HOUR, SECOND, Swarm};
+
+/// How long a run goes on after the last fault: until refunds are over, merchants paid, reservations ended, reserves closed.
+const REST: u64 = 52 * HOUR;
+/// Events of one run at most: more is a loop.
+const EVENTS_MAX: u64 = 400_000;
+
+const SERVICES: [Place; 3] = [Place::Exchange, Place::Bank, Place::Ledger];
+
+/// Everybody.
+pub struct World {
+    /// The exchange.
+    pub exchange: Exchange,
+    /// The bank.
+    pub bank: Bank,
+    /// Its ledger.
+    pub ledger: Ledger,
+    /// The customers.
+    pub customers: Vec<Customer>,
+    /// How many merchants there are.
+    pub merchants: u64,
+    queue: BTreeMap<(u64, u64), Event>,
+    next_event: u64,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// All is well.
+    Clean,
+    /// A store has found a write that went astray, and has stopped: all that could be hoped for.
+    Stopped(String),
+    /// Something is wrong.
+    Failed(String),
+}
+
+/// What a run was like.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Its seed.
+    pub seed: u64,
+    /// How it ended.
+    pub ending: Ending,
+    /// The hash of all its events, and their number.
+    pub trace: (u64, u64),
+    /// What it met.
+    pub marks: Marks,
+    /// Customers times the hours in which they acted.
+    pub customer_hours: u64,
+}
+
+/// Runs a seed.
+#[must_use]
+pub fn run(seed: u64, bug: Option<Bug>, is_verbose: bool) -> Report {
+    let mut random = Random::new(seed);
+    let swarm = Swarm::draw(&mut random);
+    let customer_hours = (swarm.customers + swarm.thieves) as u64 * swarm.active / HOUR;
+    let mut context = Context::new(START_S * SECOND, random, swarm, bug, is_verbose);
+    if is_verbose {
+        println!("{:#?}", context.swarm);
+    }
+    let lived = catch_unwind(AssertUnwindSafe(|| {
+        let mut world = World::new(&mut context);
+        world.live(&mut context)
+    }));
+    let ending = match lived {
+        Ok(Ok(())) => Ending::Clean,
+        Ok(Err(Stop::Detected(what))) => Ending::Stopped(what),
+        Ok(Err(Stop::Wrong(what))) => Ending::Failed(what),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            Ending::Failed(format!("a broken assertion: {}", text.unwrap_or_default()))
+        }
+    };
+    Report { seed, ending, trace: context.trace(), marks: context.marks, customer_hours }
+}
+
+impl World {
+    fn new(context: &mut Context) -> Self {
+        let count = context.swarm.customers + context.swarm.thieves;
+        let seed = context.random.draw();
+        let mut customers = Vec::with_capacity(count);
+        for index in 0..count {
+            customers.push(Customer::new(index, index >= context.swarm.customers, context.random.draw()));
+        }
+        Self {
+            exchange: Exchange::new(seed),
+            bank: Bank::new(seed ^ 1),
+            ledger: Ledger::new(seed ^ 2),
+            customers,
+            merchants: context.swarm.merchants,
+            queue: BTreeMap::new(),
+            next_event: 0,
+        }
+    }
+
+    fn push(&mut self, at: u64, event: Event) {
+        self.next_event += 1;
+        self.queue.insert((at, self.next_event), event);
+    }
+
+    fn host(&mut self, place: Place) -> Option<&mut Host> {
+        match place {
+            Place::Exchange => Some(&mut self.exchange.host),
+            Place::Bank => Some(&mut self.bank.host),
+            Place::Ledger => Some(&mut self.ledger.host),
+            Place::Customer(_) => None,
+        }
+    }
+
+    fn live(&mut self, context: &mut Context) -> Step {
+        self.ledger.start(context)?;
+        self.bank.found(context, &mut self.ledger)?;
+        self.exchange.start(context)?;
+        for customer in &mut self.customers {
+            customer.start(context);
+        }
+        self.plan_faults(context);
+        let end_of_faults = START_S * SECOND + context.swarm.active;
+        let end = end_of_faults + REST;
+        let mut events = 0;
+        loop {
+            for (after, event) in std::mem::take(&mut context.caused) {
+                self.push(context.now + after, event);
+            }
+            let Some(((at, _), event)) = self.queue.pop_first() else { break };
+            if at > end {
+                break;
+            }
+            context.now = at;
+            if context.is_active && at >= end_of_faults {
+                self.heal(context);
+            }
+            self.happen(context, event)?;
+            events += 1;
+            if events > EVENTS_MAX {
+                return Err(Stop::wrong("the run does not come to rest"));
+            }
+        }
+        context.now = end;
+        context.bug = None;
+        self.remount(context)?;
+        check::check(self, context)
+    }
+
+    /// A last power loss: what was acknowledged must not rest on memory, nor on a page cache.
+    fn remount(&mut self, context: &mut Context) -> Step {
+        context.swarm.power_losses = 1000;
+        self.ledger.kill(context);
+        self.bank.kill(context);
+        self.exchange.kill(context);
+        context.caused.clear();
+        for place in SERVICES {
+            self.restart(context, place)?;
+        }
+        // The bank asks about what was left open: there must be nothing.
+        context.caused.clear();
+        Ok(())
+    }
+
+    /// The end of all faults.
+    fn heal(&mut self, context: &mut Context) {
+        context.say("no more faults");
+        context.is_active = false;
+        for place in SERVICES {
+            if let Some(host) = self.host(place) {
+                host.drive().limit(None);
+                host.drive().die_at(u64::MAX);
+                host.step_clock(0);
+            }
+        }
+        for customer in &mut self.customers {
+            customer.step_clock(0);
+        }
+    }
+
+    fn plan_faults(&mut self, context: &mut Context) {
+        let places = SERVICES.into_iter().chain((0..self.customers.len()).map(Place::Customer));
+        for place in places {
+            let is_service = !matches!(place, Place::Customer(_));
+            if let Some(gap) = context.swarm.crash_gap.filter(|_| is_service) {
+                let at = context.random.gap(gap);
+                context.caused.push((at, Event::Crash(place)));
+            }
+            if let Some(gap) = context.swarm.disk_gap.filter(|_| is_service) {
+                let at = context.random.gap(gap);
+                context.caused.push((at, Event::DiskFault(place)));
+            }
+            if let Some(gap) = context.swarm.clock_gap {
+                let at = context.random.gap(gap);
+                context.caused.push((at, Event::ClockStep(place)));
+            }
+        }
+        if context.swarm.misdirects {
+            let place = *context.random.pick(&SERVICES);
+            let write = context.random.between(1, 80);
+            if let Some(host) = self.host(place) {
+                host.drive().misdirect_at(write);
+            }
+        }
+    }
+
+    fn happen(&mut self, context: &mut Context, event: Event) -> Step {
+        match event {
+            Event::Arrival(message) => {
+                context.note(|| format!("arrived  {message}"), message.digest());
+                match message.to {
+                    Place::Exchange => self.exchange.arrive(context, message),
+                    Place::Bank => {
+                        self.bank.arrive(context, message);
+                        Ok(())
+                    }
+                    Place::Ledger => {
+                        self.ledger.arrive(context, message);
+                        Ok(())
+                    }
+                    Place::Customer(index) => self.customers[index].arrive(context, &message),
+                }
+            }
+            Event::Timer(place, incarnation, timer) => {
+                let present = match place {
+                    Place::Customer(index) => self.customers[index].incarnation(),
+                    place => self.host(place).map_or(0, |host| host.incarnation),
+                };
+                if present != incarnation || self.host(place).is_some_and(|host| !host.is_up()) {
+                    return Ok(());
+                }
+                match place {
+                    Place::Exchange => self.exchange.timer(context, timer),
+                    Place::Bank => self.bank.timer(context, timer),
+                    Place::Ledger => self.ledger.timer(context, timer),
+                    Place::Customer(index) => self.customers[index].timer(context, timer),
+                }
+            }
+            Event::Restart(place) => self.restart(context, place),
+            Event::Crash(place) => {
+                if context.is_active {
+                    self.crash(context, place);
+                    let gap = context.swarm.crash_gap.unwrap_or(HOUR);
+                    let at = context.random.gap(gap);
+                    context.caused.push((at, Event::Crash(place)));
+                }
+                Ok(())
+            }
+            Event::SuddenCrash(place) => {
+                if context.is_active {
+                    self.kill(context, place);
+                }
+                Ok(())
+            }
+            Event::DiskFault(place) => {
+                if context.is_active {
+                    self.fail_disk(context, place);
+                    let gap = context.swarm.disk_gap.unwrap_or(HOUR);
+                    let at = context.random.gap(gap);
+                    context.caused.push((at, Event::DiskFault(place)));
+                }
+                Ok(())
+            }
+            Event::DiskSpace(place) => {
+                if let Some(host) = self.host(place) {
+                    host.drive().limit(None);
+                }
+                Ok(())
+            }
+            Event::ClockStep(place) => {
+                if context.is_active {
+                    self.step_clock(context, place);
+                    let gap = context.swarm.clock_gap.unwrap_or(HOUR);
+                    let at = context.random.gap(gap);
+                    context.caused.push((at, Event::ClockStep(place)));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn restart(&mut self, context: &mut Context, place: Place) -> Step {
+        let is_active = context.is_active;
+        if let Some(host) = self.host(place) {
+            if host.is_up() {
+                return Ok(());
+            }
+            host.revive(context);
+            if !is_active {
+                host.drive().die_at(u64::MAX);
+            }
+        }
+        let is_fragile = self.host(place).is_some_and(|host| host.is_fragile());
+        let crash_twice = context.swarm.crash_twice + if is_fragile { 400 } else { 0 };
+        if is_active && context.random.chance(crash_twice) {
+            // Soon after it has begun to answer.
+            let after = context.random.between(1, 400) * SECOND;
+            context.caused.push((after, Event::SuddenCrash(place)));
+        }
+        match place {
+            Place::Exchange => self.exchange.start(context),
+            Place::Bank => self.bank.start(context),
+            Place::Ledger => self.ledger.start(context),
+            Place::Customer(index) => {
+                self.customers[index].start(context);
+                Ok(())
+            }
+        }
+    }
+
+    fn crash(&mut self, context: &mut Context, place: Place) {
+        if context.random.chance(500) {
+            // Within one of the next writes or syncs.
+            let call = context.random.between(1, 12);
+            if let Some(host) = self.host(place).filter(|host| host.is_up()) {
+                host.drive().die_at(call);
+            }
+            return;
+        }
+        self.kill(context, place);
+    }
+
+    fn kill(&mut self, context: &mut Context, place: Place) {
+        match place {
+            Place::Exchange => self.exchange.kill(context),
+            Place::Bank => self.bank.kill(context),
+            Place::Ledger => self.ledger.kill(context),
+            Place::Customer(_) => {}
+        }
+    }
+
+    fn fail_disk(&mut self, context: &mut Context, place: Place) {
+        let (kind, call) = (context.random.below(3), context.random.between(1, 8));
+        let (more, long) = (context.random.below(2_000), context.random.between(600, 10_800) * SECOND);
+        let Some(host) = self.host(place).filter(|host| host.is_up()) else { return };
+        match kind {
+            0 => {
+                host.drive().limit(Some(more));
+                context.caused.push((long, Event::DiskSpace(place)));
+            }
+            1 => host.drive().shorten_at(call),
+            _ => host.drive().fail_at(call),
+        }
+    }
+
+    fn step_clock(&mut self, context: &mut Context, place: Place) {
+        let size = i64::try_from(context.random.below(CLOCK_ERROR_MAX)).expect("minutes");
+        let is_back = context.random.chance(500);
+        context.marks.meet(if is_back { "clock.step_back" } else { "clock.step_forward" });
+        let offset = if is_back { -size } else { size };
+        context.say(&format!("the clock of {place:?} is off by {offset} µs"));
+        match place {
+            Place::Customer(index) => {
+                self.customers[index].step_clock(offset);
+            }
+            place => {
+                if let Some(host) = self.host(place) {
+                    host.step_clock(offset);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The short form of `make simulate`, and the proof that the checker finds bugs.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use batzen_simulation::{Bug, Ending, Marks, Report, run};
+
+/// Seeds of the short run, unless `BATZEN_SIMULATE_SEEDS` says otherwise.
+const SEEDS: u64 = 150;
+/// Within so many seeds every planted bug is found.
+const SEEDS_FOR_BUGS: u64 = 1_000;
+
+fn failure(report: &Report) -> Option<&str> {
+    match &report.ending {
+        Ending::Failed(what) => Some(what),
+        Ending::Clean | Ending::Stopped(_) => None,
+    }
+}
+
+#[test]
+fn seeds_are_clean_and_meet_rare_states() {
+    let seeds = std::env::var("BATZEN_SIMULATE_SEEDS").ok().and_then(|text| text.parse().ok());
+    let seeds = seeds.unwrap_or(SEEDS);
+    let mut marks = Marks::default();
+    for seed in 0..seeds {
+        let report = run(seed, None, false);
+        assert_eq!(failure(&report), None, "see every event: make simulate SEED={seed}");
+        marks.add(&report.marks);
+    }
+    assert_eq!(marks.missing(seeds), Vec::<&str>::new(), "the run does not meet its rare states");
+}
+
+#[test]
+fn a_seed_gives_the_same_events_again() {
+    for seed in [1, 2, 3, 5, 8, 13] {
+        let (one, other) = (run(seed, None, false), run(seed, None, false));
+        assert!(one.trace.1 > 300, "something happens");
+        assert_eq!((one.trace, one.marks), (other.trace, other.marks), "seed {seed}");
+    }
+    assert_ne!(run(1, None, false).trace, run(2, None, false).trace);
+}
+
+#[test]
+fn every_planted_bug_is_found() {
+    for bug in Bug::ALL {
+        let found = (0..SEEDS_FOR_BUGS).find_map(|seed| {
+            let report = run(seed, Some(bug), false);
+            failure(&report).map(|what| (seed, what.to_owned()))
+        });
+        let (seed, what) = found.unwrap_or_else(|| panic!("{} is not found", bug.name()));
+        println!("{} is found by seed {seed}: {what}", bug.name());
+    }
+}
