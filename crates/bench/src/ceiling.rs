@@ -362,7 +362,7 @@ impl Coin {
     fn cs_request<'a>(&'a self, keys: &'a [DenomPrivateKey]) -> Option<CsRequest<'a>> {
         match (&keys[self.denomination], &self.planchet) {
             (DenomPrivateKey::Cs(key), BlindedPlanchet::Cs { nonce, .. }) => {
-                Some(CsRequest { key, nonce, operation: CsOperation::Withdraw })
+                Some(CsRequest { key: key.secret(), nonce, operation: CsOperation::Withdraw })
             }
             _ => None,
         }

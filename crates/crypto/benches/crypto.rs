@@ -6,9 +6,9 @@ use batzen_crypto::cs::{self, CsBlindRequest, CsOperation, CsRequest, CsSignRequ
 use batzen_crypto::denom::{self, DenomPrivateKey, DenomPublicKey, ExchangeWithdrawValues};
 use batzen_crypto::refresh::{self, Candidate, FreshDenom};
 use batzen_crypto::{
-    BlindingSecret, CoinSecrets, CsPrivateKey, CsVerifyingKey, DenomKey, EcdhePrivateKey, EddsaPrivateKey,
-    ExpandedSigner, HashCode, Path, PlanchetMasterSecret, RsaPublicKey, TransferSecret, base32, ecdh, eddsa,
-    hash, kdf, rsa,
+    BlindingSecret, CoinSecrets, CsPrivateKey, CsSigningKey, CsVerifyingKey, DenomKey, EcdhePrivateKey,
+    EddsaPrivateKey, ExpandedSigner, HashCode, Path, PlanchetMasterSecret, RsaPublicKey, TransferSecret,
+    base32, ecdh, eddsa, hash, kdf, rsa,
 };
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
@@ -174,6 +174,7 @@ fn cs_operations(c: &mut Criterion) {
 /// One key, as for a popular denomination.
 fn cs_batches(c: &mut Criterion) {
     let key = CsPrivateKey::generate();
+    let signing = CsSigningKey::new(key.clone()).expect("not zero");
     let public = CsVerifyingKey::new(&key.public()).expect("a good key");
     let operation = CsOperation::Withdraw;
     let nonces: Vec<_> = (0..256).map(|_| PlanchetMasterSecret::generate().cs_nonce()).collect();
@@ -185,7 +186,8 @@ fn cs_batches(c: &mut Criterion) {
             let (challenges, unblind) =
                 cs::blind(&public, &r_pubs, &message, &BlindingSecret::generate()).expect("an honest key");
             let challenges = [&challenges[0], &challenges[1]];
-            let blind = cs::sign_batch(&[CsSignRequest { key: &key, nonce, operation, challenges }])[0];
+            let blind = cs::sign_batch(&[CsSignRequest { key: &signing, nonce, operation, challenges }])[0]
+                .expect("an honest request");
             (message, unblind.unblind(&blind).expect("a valid signature"))
         })
         .collect();

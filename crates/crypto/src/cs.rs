@@ -5,6 +5,9 @@
 //! denomination's private key. It must never sign two different challenges for one nonce: that would reveal the key.
 
 mod blinding;
+mod signing;
+
+pub use signing::{CsBlindSignature, CsSignRequest, CsSigningKey, sign_batch};
 
 use std::sync::Arc;
 #[cfg(target_arch = "x86_64")]
@@ -180,52 +183,6 @@ pub fn r_pubs_batch_with(path: Path, items: &[CsRequest<'_>]) -> Vec<[CsRPub; 2]
     }
     let _ = path;
     items.iter().map(|item| r_pubs(item.key, item.nonce, item.operation)).collect()
-}
-
-/// One challenge to sign.
-#[derive(Clone, Copy, Debug)]
-pub struct CsSignRequest<'a> {
-    /// The key of the denomination.
-    pub key: &'a CsPrivateKey,
-    /// The nonce for which the R values were given out.
-    pub nonce: &'a CsNonce,
-    /// The operation for which they were given out.
-    pub operation: CsOperation,
-    /// The two blinded challenges.
-    pub challenges: [&'a CsScalar; 2],
-}
-
-/// The exchange's answer: the chosen clause and the blinded s for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CsBlindSignature {
-    /// The clause, 0 or 1.
-    pub b: u8,
-    /// r_b + c_b · x mod L.
-    pub s: CsScalar,
-}
-
-/// Signs blinded challenges, in the order of the arguments. Constant time in all secrets.
-#[must_use]
-pub fn sign_batch(items: &[CsSignRequest<'_>]) -> Vec<CsBlindSignature> {
-    let (mut for_choices, mut for_nonces) = (None, None);
-    items.iter().map(|request| sign_one(request, &mut for_choices, &mut for_nonces)).collect()
-}
-
-fn sign_one<'a>(
-    request: &CsSignRequest<'a>,
-    for_choices: &mut Derivation<'a>,
-    for_nonces: &mut Derivation<'a>,
-) -> CsBlindSignature {
-    let mut choice = [0; 4];
-    key_derivation(for_choices, request.key, b"b").expand(&mut choice, &[request.nonce.as_bytes()]);
-    let b = choice[0] & 1;
-    // The choice is public as soon as the answer is sent.
-    let prk = key_derivation(for_nonces, request.key, request.operation.label());
-    let r = expand_r_secrets(prk, request.nonce);
-    let r = Zeroizing::new(Scalar::from_bytes_mod_order(r[usize::from(b)]));
-    let c = Scalar::from_bytes_mod_order(*request.challenges[usize::from(b)].as_bytes());
-    let s = *r + c * *request.key.scalar();
-    CsBlindSignature { b, s: CsScalar::from_bytes(s.to_bytes()) }
 }
 
 struct Inner {

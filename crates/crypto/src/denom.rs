@@ -4,7 +4,7 @@
 use zeroize::Zeroizing;
 
 use crate::cs::{
-    self, CsBlindRequest, CsBlindSignature, CsOperation, CsSignRequest, CsSignature, CsUnblind,
+    self, CsBlindRequest, CsBlindSignature, CsOperation, CsSignRequest, CsSignature, CsSigningKey, CsUnblind,
     CsVerifyingKey,
 };
 use crate::hash::{Digest, Sha512, finish, sha512, sha512_parts};
@@ -107,7 +107,7 @@ pub enum DenomPrivateKey {
     /// Blind RSA.
     Rsa(RsaPrivateKey),
     /// Clause Blind Schnorr.
-    Cs(CsPrivateKey),
+    Cs(CsSigningKey),
 }
 
 impl DenomPrivateKey {
@@ -123,7 +123,7 @@ impl DenomPrivateKey {
     /// A fresh Clause Blind Schnorr key.
     #[must_use]
     pub fn generate_cs() -> Self {
-        Self::Cs(CsPrivateKey::generate())
+        Self::Cs(CsSigningKey::generate())
     }
 
     /// The cipher.
@@ -140,10 +140,7 @@ impl DenomPrivateKey {
     pub fn public(&self, age_mask: u32) -> DenomPublicKey {
         let key = match self {
             Self::Rsa(key) => DenomKey::Rsa(key.public().clone()),
-            Self::Cs(key) => DenomKey::Cs(
-                CsVerifyingKey::new(&key.public())
-                    .expect("a multiple of the base point; no private key is zero"),
-            ),
+            Self::Cs(key) => DenomKey::Cs(key.public().clone()),
         };
         DenomPublicKey { age_mask, key }
     }
@@ -160,7 +157,7 @@ impl DenomPrivateKey {
                 der = key.to_der()?;
                 &der
             }
-            Self::Cs(key) => key.as_bytes(),
+            Self::Cs(key) => key.secret().as_bytes(),
         };
         // With the exact capacity, so that growing leaves no copy behind.
         let mut out = Zeroizing::new(Vec::with_capacity(4 + key.len()));
@@ -180,9 +177,7 @@ impl DenomPrivateKey {
             1 => RsaPrivateKey::from_der(key).map(Self::Rsa),
             2 => {
                 let key = CsPrivateKey::try_from(key).map_err(|_| CryptoError::MalformedKey)?;
-                // Zero is no key: its public key is the neutral element, which this refuses.
-                CsVerifyingKey::new(&key.public()).map_err(|_| CryptoError::MalformedKey)?;
-                Ok(Self::Cs(key))
+                CsSigningKey::new(key).map(Self::Cs)
             }
             _ => Err(CryptoError::MalformedKey),
         }
@@ -210,7 +205,7 @@ impl ExchangeWithdrawValues {
         match key {
             DenomPrivateKey::Rsa(_) => Self::Rsa,
             DenomPrivateKey::Cs(key) => {
-                let [r0, r1] = cs::r_pubs(key, nonce, operation);
+                let [r0, r1] = cs::r_pubs(key.secret(), nonce, operation);
                 Self::Cs { r0, r1 }
             }
         }
@@ -486,7 +481,7 @@ pub fn recoup_h_coin_ev(
 /// Signs blinded planchets, each with its key; the results stand in the order of the arguments.
 ///
 /// Before signing with Clause Blind Schnorr the caller must be sure that this nonce was never signed with other
-/// challenges for this key and operation. Errors per item as for [`rsa::sign_batch`], and
+/// challenges for this key and operation. Errors per item as for [`rsa::sign_batch`] and [`cs::sign_batch`], and
 /// [`CryptoError::CipherMismatch`] if the planchet is of another cipher than the key.
 #[must_use]
 pub fn blind_sign_batch(
@@ -512,7 +507,7 @@ pub fn blind_sign_batch(
         results[index] = result.map(BlindedDenomSignature::Rsa);
     }
     for (index, signature) in cs_indices.into_iter().zip(cs::sign_batch(&cs_items)) {
-        results[index] = Ok(BlindedDenomSignature::Cs(signature));
+        results[index] = signature.map(BlindedDenomSignature::Cs);
     }
     results
 }

@@ -30,7 +30,7 @@ mod types;
 
 pub use age::{AgeCommitment, AgeCommitmentProof, AgeMask};
 pub use base32::Base32Error;
-pub use cs::{CsBlindSignature, CsOperation, CsSignature, CsVerifyingKey};
+pub use cs::{CsBlindSignature, CsOperation, CsSignature, CsSigningKey, CsVerifyingKey};
 pub use denom::{
     BlindedDenomSignature, BlindedPlanchet, Cipher, DenomKey, DenomPrivateKey, DenomPublicKey,
     DenomSignature, ExchangeWithdrawValues, UnblindState,

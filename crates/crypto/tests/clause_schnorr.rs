@@ -3,8 +3,8 @@
 
 use batzen_crypto::cs::{self, CsOperation, CsRequest, CsSignRequest};
 use batzen_crypto::{
-    BlindingSecret, CsPrivateKey, CsPublicKey, CsRPub, CsScalar, CsSignature, CsVerifyingKey, HashCode, Path,
-    PlanchetMasterSecret,
+    BlindingSecret, CsPrivateKey, CsPublicKey, CsRPub, CsScalar, CsSignature, CsSigningKey, CsVerifyingKey,
+    HashCode, Path, PlanchetMasterSecret,
 };
 use curve25519_dalek::constants::EIGHT_TORSION;
 use curve25519_dalek::{EdwardsPoint, Scalar};
@@ -41,8 +41,9 @@ fn signature(key: &CsPrivateKey, public: &CsVerifyingKey, message: &HashCode, nu
     let seed = BlindingSecret::from_bytes([number; 32]);
     let (challenges, unblind) = cs::blind(public, &r_pubs, message, &seed).unwrap();
     let challenges = [&challenges[0], &challenges[1]];
+    let key = &CsSigningKey::new(key.clone()).unwrap();
     let blind = cs::sign_batch(&[CsSignRequest { key, nonce: &nonce, operation, challenges }])[0];
-    unblind.unblind(&blind).unwrap()
+    unblind.unblind(&blind.unwrap()).unwrap()
 }
 
 const L: [u8; 32] = [

@@ -188,7 +188,16 @@ fn rsa_refuses_what_is_out_of_range() {
     *below.last_mut().unwrap() -= 1;
     let mut too_long = n.clone();
     too_long.push(0);
-    for blinded in [vec![], vec![0], vec![1], vec![0, 0, 1], below, n.clone(), too_long, vec![0xff; 128]] {
+    // Leading zeros up to the size of the modulus and the one that some encoders add; a planchet is hashed as it is, so that
+    // more of them would only be more bytes to keep.
+    let padded = |bytes: usize| [vec![0; bytes - 1], vec![2]].concat();
+    for bytes in [1, n.len(), n.len() + 1] {
+        assert_eq!(rsa::sign_batch(&[(key, &padded(bytes))]), rsa::sign_batch(&[(key, &[2][..])]));
+    }
+    let zeros = padded(n.len() + 2);
+    for blinded in
+        [vec![], vec![0], vec![1], vec![0, 0, 1], below, n.clone(), too_long, vec![0xff; 128], zeros]
+    {
         assert_eq!(rsa::sign_batch(&[(key, &blinded)]), [Err(CryptoError::OutOfRange)]);
     }
     let secret = batzen_crypto::BlindingSecret::generate();

@@ -8,10 +8,10 @@ use batzen_crypto::cs::{self, CsBlindRequest, CsSignRequest};
 use batzen_crypto::denom::{self, PlanchetRequest};
 use batzen_crypto::refresh::{self, Candidate, FreshDenom, Revealed};
 use batzen_crypto::{
-    BlindingSecret, CoinSecrets, CryptoError, CsOperation, CsPrivateKey, CsRPub, CsVerifyingKey, DenomKey,
-    DenomPrivateKey, DenomPublicKey, EcdhePrivateKey, EcdhePublicKey, EddsaPrivateKey, EddsaPublicKey,
-    ExchangeWithdrawValues, HashCode, Path, PlanchetMasterSecret, RefreshMasterSecret, RsaPrivateKey,
-    RsaPublicKey, TransferSecret, ecdh, eddsa, fill_random, kdf, rsa,
+    BlindingSecret, CoinSecrets, CryptoError, CsOperation, CsPrivateKey, CsRPub, CsSigningKey,
+    CsVerifyingKey, DenomKey, DenomPrivateKey, DenomPublicKey, EcdhePrivateKey, EcdhePublicKey,
+    EddsaPrivateKey, EddsaPublicKey, ExchangeWithdrawValues, HashCode, Path, PlanchetMasterSecret,
+    RefreshMasterSecret, RsaPrivateKey, RsaPublicKey, TransferSecret, ecdh, eddsa, fill_random, kdf, rsa,
 };
 use curve25519_dalek::constants::EIGHT_TORSION;
 use num_bigint::BigUint;
@@ -315,6 +315,7 @@ fn lanes_blind_clause_schnorr_like_the_library() {
 #[test]
 fn coins_blinded_in_lanes_verify() {
     let key = CsPrivateKey::generate();
+    let signing = CsSigningKey::new(key.clone()).unwrap();
     let public = CsVerifyingKey::new(&key.public()).unwrap();
     let nonces: Vec<_> = (0..20).map(|_| PlanchetMasterSecret::generate().cs_nonce()).collect();
     let r_pubs: Vec<_> = nonces.iter().map(|nonce| cs::r_pubs(&key, nonce, CsOperation::Withdraw)).collect();
@@ -326,8 +327,8 @@ fn coins_blinded_in_lanes_verify() {
     for (nonce, blinded) in nonces.iter().zip(cs::blind_batch_with(Path::Lanes, &items)) {
         let ([c0, c1], unblind) = blinded.unwrap();
         let request =
-            CsSignRequest { key: &key, nonce, operation: CsOperation::Withdraw, challenges: [&c0, &c1] };
-        let signature = unblind.unblind(&cs::sign_batch(&[request])[0]).unwrap();
+            CsSignRequest { key: &signing, nonce, operation: CsOperation::Withdraw, challenges: [&c0, &c1] };
+        let signature = unblind.unblind(&cs::sign_batch(&[request])[0].unwrap()).unwrap();
         assert!(cs::verify(&public, &message, &signature));
     }
 }
@@ -345,8 +346,9 @@ static DENOMS: LazyLock<Denoms> = LazyLock::new(|| {
         .map(|key| (DenomPublicKey { age_mask: mask.bits(), key: DenomKey::Rsa(key.clone()) }, None))
         .collect();
     for _ in 0..4 {
-        let key = CsPrivateKey::generate();
-        denoms.push((DenomPrivateKey::Cs(key.clone()).public(mask.bits()), Some(key)));
+        let key = CsSigningKey::generate();
+        let secret = key.secret().clone();
+        denoms.push((DenomPrivateKey::Cs(key).public(mask.bits()), Some(secret)));
     }
     Denoms { denoms, age: AgeCommitmentProof::from_wallet_seed(mask, 14, &[7; 32]) }
 });

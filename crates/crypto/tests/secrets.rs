@@ -3,7 +3,7 @@
 
 use batzen_crypto::denom::{DenomPrivateKey, ExchangeWithdrawValues};
 use batzen_crypto::{
-    AgePrivateKey, BlindingSecret, CoinSecrets, CsPrivateKey, EcdhePrivateKey, EddsaPrivateKey,
+    AgePrivateKey, BlindingSecret, CoinSecrets, CsPrivateKey, CsSigningKey, EcdhePrivateKey, EddsaPrivateKey,
     ExpandedSigner, PlanchetMasterSecret, RefreshMasterSecret, RsaPrivateKey, TransferSecret, base32,
 };
 use zeroize::{Zeroize, ZeroizeOnDrop};
@@ -65,7 +65,10 @@ fn composite_types_are_redacted() {
     assert_hidden(&format!("{state:?}"), secrets.blinding.as_bytes());
     assert!(format!("{rsa:?}").starts_with("RsaPrivateKey { public: RsaPublicKey(1024 bits, "));
     let cs = CsPrivateKey::generate();
-    assert_hidden(&format!("{:?}", DenomPrivateKey::Cs(cs.clone())), cs.as_bytes());
+    assert_hidden(
+        &format!("{:?}", DenomPrivateKey::Cs(CsSigningKey::new(cs.clone()).unwrap())),
+        cs.as_bytes(),
+    );
 }
 
 #[test]

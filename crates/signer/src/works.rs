@@ -81,7 +81,7 @@ fn derive_values(orders: &[HeldValues]) -> Vec<ExchangeWithdrawValues> {
         .filter_map(|order| match &order.key.secret {
             DenomPrivateKey::Rsa(_) => None,
             DenomPrivateKey::Cs(key) => {
-                Some(CsRequest { key, nonce: &order.nonce, operation: order.operation })
+                Some(CsRequest { key: key.secret(), nonce: &order.nonce, operation: order.operation })
             }
         })
         .collect();

@@ -157,8 +157,7 @@ pub fn unblind(
 /// Signs blinded messages, each with its key: (blinded message)^d mod n, in the order of the arguments.
 ///
 /// Constant time, blinded, and checked against faults before anything is released. Per item, the result is
-/// [`CryptoError::OutOfRange`] if the blinded message is not below n or is one of 0, 1 and n − 1, which no blinding
-/// gives and whose signatures everybody knows; [`CryptoError::Fault`] if the computation failed its check.
+/// [`CryptoError::OutOfRange`] if the blinded message is not below n, is longer than n by more than one leading zero, or is one of 0, 1 and n − 1, which no blinding gives and whose signatures everybody knows; [`CryptoError::Fault`] if the computation failed its check.
 #[must_use]
 pub fn sign_batch(items: &[(&RsaPrivateKey, &[u8])]) -> Vec<Result<Vec<u8>, CryptoError>> {
     batch::sign(Choice::Fastest, items)
@@ -175,6 +174,10 @@ pub fn sign_batch_with(path: Path, items: &[(&RsaPrivateKey, &[u8])]) -> Vec<Res
 /// The blinded message in the size of the modulus, if it is one to sign.
 fn checked_message(key: &RsaPublicKey, blinded: &[u8]) -> Result<Vec<u8>, CryptoError> {
     let n = key.modulus();
+    // Some encoders put a zero in front of a number whose first bit is set.
+    if blinded.len() > n.len() + 1 {
+        return Err(CryptoError::OutOfRange);
+    }
     let value = key.reduced(blinded)?;
     let (last, front) = value.split_last().expect("a modulus has bytes");
     let (n_last, n_front) = n.split_last().expect("a modulus has bytes");

@@ -9,10 +9,10 @@ use batzen_crypto::kdf::{kdf, kdf_mod};
 use batzen_crypto::refresh::{self, FreshDenom};
 use batzen_crypto::{
     AgePrivateKey, AgePublicKey, AgeSignature, BlindedDenomSignature, BlindedPlanchet, BlindingSecret,
-    CoinSecrets, CsPrivateKey, DenomKey, DenomPrivateKey, DenomPublicKey, DenomSignature, EcdhePrivateKey,
-    EcdhePublicKey, EddsaPrivateKey, EddsaPublicKey, EddsaSignature, ExchangeWithdrawValues, HashCode,
-    PlanchetMasterSecret, RefreshMasterSecret, RsaPrivateKey, RsaPublicKey, ShortHash, TransferSecret, eddsa,
-    rsa,
+    CoinSecrets, CsPrivateKey, CsSigningKey, DenomKey, DenomPrivateKey, DenomPublicKey, DenomSignature,
+    EcdhePrivateKey, EcdhePublicKey, EddsaPrivateKey, EddsaPublicKey, EddsaSignature, ExchangeWithdrawValues,
+    HashCode, PlanchetMasterSecret, RefreshMasterSecret, RsaPrivateKey, RsaPublicKey, ShortHash,
+    TransferSecret, eddsa, rsa,
 };
 use batzen_protocol::denominations::refresh_commitment;
 use batzen_protocol::signatures::{
@@ -227,7 +227,7 @@ pub fn cs_blind_sign(case: Case<'_>) {
         other => panic!("unknown mode {other}"),
     };
     assert_eq!(nonce, case.value("nonce"));
-    let private = DenomPrivateKey::Cs(private);
+    let private = DenomPrivateKey::Cs(CsSigningKey::new(private).unwrap());
     let values = ExchangeWithdrawValues::derive(&private, &nonce, operation);
     let r = [case.value("r_pub_0"), case.value("r_pub_1")];
     assert_eq!(values, ExchangeWithdrawValues::Cs { r0: r[0], r1: r[1] });
@@ -433,7 +433,7 @@ pub fn refresh_with_master_secret(case: Case<'_>) {
         let values = if denom.text("cipher") == "CS" {
             let nonce = rms.cs_nonce(index);
             assert_eq!(nonce, denom.value("nonce"));
-            let private = DenomPrivateKey::Cs(denom.value("cs_private_key"));
+            let private = DenomPrivateKey::Cs(CsSigningKey::new(denom.value("cs_private_key")).unwrap());
             let values = ExchangeWithdrawValues::derive(&private, &nonce, CsOperation::Melt);
             let expected =
                 ExchangeWithdrawValues::Cs { r0: denom.value("r_pub_0"), r1: denom.value("r_pub_1") };
