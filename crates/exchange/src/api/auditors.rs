@@ -3,9 +3,10 @@
 use batzen_crypto::{EddsaPublicKey, HashCode};
 use batzen_http::{Request, Response};
 use batzen_protocol::api::exchange::AuditorSignatureRequest;
-use batzen_protocol::signatures::{AuditorExchangeKeys, SignedMessage};
+use batzen_protocol::signatures::AuditorExchangeKeys;
 use batzen_protocol::{ErrorCode, hash_text};
 
+use super::errors::is_signed;
 use super::{Table, body, endpoint, engine_error, error, path_value};
 use crate::rules::management::{Command, Refusal};
 use crate::service::{Exchange, ManageError};
@@ -22,7 +23,6 @@ async fn post(app: &Exchange, request: &Request) -> Result<Response, Response> {
     let auditor_pub: EddsaPublicKey = path_value(request, 1, ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
     let h_denom_pub: HashCode = path_value(request, 2, ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
     let AuditorSignatureRequest { auditor_sig } = body(request)?;
-    let _one_change = app.management.lock().await;
     let keys = app.keys();
     let Some(denom) = keys.denom(&h_denom_pub) else {
         return Err(error(
@@ -52,9 +52,14 @@ async fn post(app: &Exchange, request: &Request) -> Result<Response, Response> {
         fee_refund: terms.fee_refund,
         h_denom_pub,
     };
-    app.metrics.verifications.eddsa.inc();
-    if !message.verify(&auditor_pub, &auditor_sig) {
-        return Err(error(ErrorCode::EXCHANGE_AUDITORS_AUDITOR_SIGNATURE_INVALID, ""));
+    let invalid = || error(ErrorCode::EXCHANGE_AUDITORS_AUDITOR_SIGNATURE_INVALID, "");
+    if !is_signed(app, auditor_pub, &message, auditor_sig).await? {
+        return Err(invalid());
+    }
+    let _one_change = app.management.lock().await;
+    // The signature covers the auditor's URL, which may have changed meanwhile.
+    if app.keys().auditor(&auditor_pub).is_some_and(|now| now.url != auditor.url) {
+        return Err(invalid());
     }
     match app.manage(Command::AuditorSignature { auditor_pub, serial: denom.serial, auditor_sig }).await {
         Ok(_) => Ok(Response::empty(204)),

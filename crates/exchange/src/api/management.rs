@@ -1,13 +1,11 @@
 //! `/management/…`: what the holder of the offline master key changes. Signatures are the only access control.
 
-use std::collections::HashSet;
-
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
 use batzen_engine::EngineError;
 use batzen_http::{Request, Response};
 use batzen_protocol::api::exchange::{
     AuditorAddRequest, AuditorDisableRequest, DrainRequest, ExtensionsRequest, GlobalFeeRequest,
-    ManagementKeysRequest, RevokeRequest, WireAddRequest, WireDisableRequest, WireFeeRequest,
+    RevokeRequest, WireAddRequest, WireDisableRequest, WireFeeRequest,
 };
 use batzen_protocol::api::field_error;
 use batzen_protocol::payto::{PaytoUri, h_payto};
@@ -17,22 +15,20 @@ use batzen_protocol::signatures::{
     MasterWireFees, SignedMessage,
 };
 use batzen_protocol::{ErrorCode, Timestamp, canonical, hash_text};
-use batzen_tables::exchange::{
-    DenomRow, DenomSerial, DrainRow, ExtensionsRow, GlobalFeeRow, SigningKeyRow, WireFeeKey, WireFeeRow,
-};
+use batzen_tables::exchange::{DrainRow, ExtensionsRow, GlobalFeeRow, WireFeeKey, WireFeeRow};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Table, body, endpoint, engine_error, error, malformed, money, path_value};
+use super::{Table, body, endpoint, engine_error, error, malformed, money, path_value, signed_keys};
 use crate::config::AgeRestrictionConfig;
-use crate::keys::{KeyState, keeper};
+use crate::keys::keeper;
 use crate::rules::management::{Command, Outcome, Refusal};
 use crate::service::{Exchange, ManageError};
 
 pub(super) fn routes(table: Table) -> Table {
     table
         .get("/management/keys", endpoint!(future_keys))
-        .post("/management/keys", endpoint!(keys))
+        .post("/management/keys", endpoint!(signed_keys::keys))
         .post("/management/denominations/:h_denom_pub/revoke", endpoint!(revoke_denomination))
         .post("/management/signkeys/:exchange_pub/revoke", endpoint!(revoke_signkey))
         .post("/management/auditors", endpoint!(auditor_add))
@@ -77,7 +73,12 @@ async fn apply(app: &Exchange, command: Command, refused: fn(Refusal) -> Respons
     apply_locked(app, command, refused).await
 }
 
-async fn apply_locked(app: &Exchange, command: Command, refused: fn(Refusal) -> Response) -> Answer {
+/// As [`apply`], for those that hold the lock on the management's changes.
+pub(super) async fn apply_locked(
+    app: &Exchange,
+    command: Command,
+    refused: fn(Refusal) -> Response,
+) -> Answer {
     match app.manage(command).await {
         Ok(Outcome::Changed | Outcome::Unchanged) => Ok(Response::empty(204)),
         Err(ManageError::Refused(refusal)) => Err(refused(refusal)),
@@ -86,7 +87,7 @@ async fn apply_locked(app: &Exchange, command: Command, refused: fn(Refusal) -> 
 }
 
 /// For changes that no rule refuses.
-fn never(refusal: Refusal) -> Response {
+pub(super) fn never(refusal: Refusal) -> Response {
     error(ErrorCode::GENERIC_INTERNAL_INVARIANT_FAILURE, &refusal.to_string())
 }
 
@@ -101,93 +102,6 @@ async fn future_keys(app: &Exchange, _: &Request) -> Response {
         Some(keys) if !app.custody.signing_keys().is_empty() => Response::json(200, &keys),
         _ => error(ErrorCode::EXCHANGE_SIGNKEY_HELPER_UNAVAILABLE, ""),
     }
-}
-
-async fn keys(app: &Exchange, request: &Request) -> Response {
-    answer(post_keys(app, request).await)
-}
-
-async fn post_keys(app: &Exchange, request: &Request) -> Answer {
-    let request: ManagementKeysRequest = body(request)?;
-    let _one_change = app.management.lock().await;
-    let state = app.keys();
-    let denominations = signed_denominations(app, &state, &request)?;
-    let signing_keys = signed_signing_keys(app, &state, &request)?;
-    let command = Command::Keys { denominations, signing_keys };
-    apply_locked(app, command, never).await
-}
-
-/// The denominations that the request puts into use. Those in use already are checked and left out.
-fn signed_denominations(
-    app: &Exchange,
-    state: &KeyState,
-    request: &ManagementKeysRequest,
-) -> Result<Vec<(DenomSerial, DenomRow)>, Response> {
-    let invalid = ErrorCode::EXCHANGE_MANAGEMENT_KEYS_DENOMKEY_ADD_SIGNATURE_INVALID;
-    let future = state.future_denoms(&app.custody, &app.config);
-    let mut seen = HashSet::new();
-    let mut rows: Vec<(DenomSerial, DenomRow)> = Vec::new();
-    for signed in &request.denom_sigs {
-        let h_denom_pub = signed.h_denom_pub;
-        if let Some(denom) = state.denom(&h_denom_pub) {
-            let message = denom.validity(app.master_public_key, app.config.currency);
-            check(app, &message, &signed.master_sig, invalid)?;
-            continue;
-        }
-        let Some(found) = future.iter().find(|denom| denom.row.h_denom_pub == h_denom_pub) else {
-            let detail = h_denom_pub.to_string();
-            return Err(error(ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN, &detail[..8]));
-        };
-        let message = found.announcement.terms().validity(app.master_public_key, h_denom_pub);
-        check(app, &message, &signed.master_sig, invalid)?;
-        if seen.insert(h_denom_pub) {
-            rows.push((DenomSerial(0), DenomRow { master_sig: signed.master_sig, ..found.row.clone() }));
-        }
-    }
-    // Numbers in the order of time: older keys have lower ones, whatever the order of the request.
-    rows.sort_by_key(|(_, row)| row.start);
-    let first = u32::try_from(state.denoms().len()).expect("serials are 32 bits wide") + 1;
-    for (serial, (slot, _)) in (first..).zip(&mut rows) {
-        *slot = DenomSerial(serial);
-    }
-    Ok(rows)
-}
-
-fn signed_signing_keys(
-    app: &Exchange,
-    state: &KeyState,
-    request: &ManagementKeysRequest,
-) -> Result<Vec<(EddsaPublicKey, SigningKeyRow)>, Response> {
-    let invalid = ErrorCode::EXCHANGE_MANAGEMENT_KEYS_SIGNKEY_ADD_SIGNATURE_INVALID;
-    let future = state.future_signkeys(&app.custody, &app.config);
-    let mut rows: Vec<(EddsaPublicKey, SigningKeyRow)> = Vec::new();
-    for signed in &request.signkey_sigs {
-        if let Some(key) = state.active_signkey(&signed.exchange_pub) {
-            check(app, &key.validity(), &signed.master_sig, invalid)?;
-            continue;
-        }
-        let Some(found) = future.iter().find(|key| key.key == signed.exchange_pub) else {
-            return Err(error(ErrorCode::EXCHANGE_MANAGEMENT_KEYS_SIGNKEY_UNKNOWN, ""));
-        };
-        let row = SigningKeyRow {
-            start: found.stamp_start,
-            expire: found.stamp_expire,
-            end: found.stamp_end,
-            master_sig: signed.master_sig,
-            revoked: None,
-        };
-        let message = batzen_protocol::signatures::MasterSigningKeyValidity {
-            start: row.start,
-            expire: row.expire,
-            end: row.end,
-            signkey_pub: found.key,
-        };
-        check(app, &message, &signed.master_sig, invalid)?;
-        if rows.iter().all(|(key, _)| *key != signed.exchange_pub) {
-            rows.push((signed.exchange_pub, row));
-        }
-    }
-    Ok(rows)
 }
 
 async fn revoke_denomination(app: &Exchange, request: &Request) -> Response {
@@ -277,6 +191,9 @@ async fn post_auditor_add(app: &Exchange, request: &Request) -> Answer {
 fn auditor_refused(refusal: Refusal) -> Response {
     match refusal {
         Refusal::MoreRecentPresent => error(ErrorCode::EXCHANGE_MANAGEMENT_AUDITOR_MORE_RECENT_PRESENT, ""),
+        Refusal::AuditorNameDiffers => {
+            error(ErrorCode::EXCHANGE_MANAGEMENT_AUDITOR_MORE_RECENT_PRESENT, &refusal.to_string())
+        }
         Refusal::AuditorUnknown => error(ErrorCode::EXCHANGE_MANAGEMENT_AUDITOR_NOT_FOUND, ""),
         other => never(other),
     }

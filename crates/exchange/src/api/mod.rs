@@ -36,6 +36,7 @@ mod refreshes;
 mod refund;
 mod reserves;
 mod root;
+mod signed_keys;
 mod terms;
 mod tracking;
 mod wire;

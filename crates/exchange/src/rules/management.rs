@@ -128,6 +128,10 @@ pub enum Refusal {
     /// A change with a later time is stored.
     #[error("a more recent change is stored")]
     MoreRecentPresent,
+    /// The auditor has another name, and the change is not later than that one. Names are not signed: otherwise whoever sees
+    /// the signed change could send it again with a name of their own.
+    #[error("the auditor has another name; sign the change with a later time")]
+    AuditorNameDiffers,
     /// The auditor is unknown.
     #[error("unknown auditor")]
     AuditorUnknown,
@@ -231,6 +235,10 @@ fn apply(rows: &mut WorkingSet, command: &Command, now: Timestamp) -> Verdict {
             Ok(Changed)
         }
         C::EnableAuditor { auditor_pub, url, name, start } => {
+            let old = rows.get::<Auditors>(&AuditorKey { auditor_pub: *auditor_pub });
+            if old.is_some_and(|old| old.last_change == *start && old.name != *name) {
+                return Err(Refusal::AuditorNameDiffers);
+            }
             let row = AuditorRow { url: url.clone(), name: name.clone(), last_change: *start, enabled: true };
             set_auditor(rows, *auditor_pub, row)
         }

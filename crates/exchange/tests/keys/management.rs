@@ -96,6 +96,44 @@ async fn keys_come_into_use_all_or_nothing() {
     site.stop().await;
 }
 
+/// Master signatures on keys in use are public, so anybody can repeat them, as often as a body has room for: only signatures
+/// that are not stored yet are checked, each once.
+#[tokio::test]
+async fn repeated_signatures_cost_nothing() {
+    let master = EddsaPrivateKey::generate();
+    let site = Site::operated(&master).await;
+    let request = signed_keys(&site, &master).await;
+    let checks = || site.running.app().metrics.verifications.eddsa.get();
+    let keys = (request.denom_sigs.len() + request.signkey_sigs.len()) as u64;
+    let repeated = |request: &ManagementKeysRequest, times: usize| ManagementKeysRequest {
+        denom_sigs: request
+            .denom_sigs
+            .iter()
+            .cloned()
+            .cycle()
+            .take(request.denom_sigs.len() * times)
+            .collect(),
+        signkey_sigs: request.signkey_sigs.clone(),
+    };
+
+    // Two signatures for one key: one of them must be wrong, and none is looked at.
+    let mut ambiguous = repeated(&request, 2);
+    ambiguous.denom_sigs[0].master_sig = BAD_SIG;
+    let before = checks();
+    assert_eq!(site.post("management/keys", &ambiguous).await, (400, 22));
+    assert_eq!(checks(), before);
+
+    assert_eq!(site.post("management/keys", &repeated(&request, 50)).await, (204, 0));
+    assert_eq!(checks(), before + keys, "one check for each key");
+    assert_eq!(site.keys().await.denoms.len(), request.denom_sigs.len());
+    assert_eq!(site.post("management/keys", &repeated(&request, 50)).await, (204, 0));
+    assert_eq!(checks(), before + keys, "what is stored is not checked again");
+
+    let too_many = repeated(&request, 16_385);
+    assert_eq!(site.post("management/keys", &too_many).await, (400, 22));
+    site.stop().await;
+}
+
 #[tokio::test]
 async fn a_denomination_is_revoked_and_replaced() {
     let master = EddsaPrivateKey::generate();
@@ -255,6 +293,13 @@ async fn auditors() {
         "an equal time is no conflict"
     );
     assert_eq!(site.post("management/auditors", &add(at(9))).await, (409, 1801));
+    let renamed = |start| with(&add(start), "auditor_name", json!("Somebody else"));
+    assert_eq!(
+        site.post("management/auditors", &renamed(at(10))).await,
+        (409, 1801),
+        "the name is not signed, so a repeated message cannot change it"
+    );
+    assert_eq!(site.keys().await.auditors[0].auditor_name, "Auditor");
     assert_eq!(site.post(&path, &json!({ "auditor_sig": BAD_SIG })).await, (403, 1900));
     assert_eq!(
         site.post(&format!("auditors/{auditor_pub}/{}", HashCode::random()), &body).await,

@@ -1,0 +1,239 @@
+//! `POST /management/keys`: keys that the offline master key has signed come into use.
+//!
+//! Anybody may send this request, and a master signature on a key in use is public. So the work that a request causes is bounded
+//! by the number of keys, not by its own length: a key counts once, a signature that is stored already needs no check, and all
+//! others are checked on the CPU pool before anything is locked.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
+use batzen_http::{Request, Response};
+use batzen_protocol::ErrorCode;
+use batzen_protocol::api::exchange::ManagementKeysRequest;
+use batzen_protocol::api::field_error;
+use batzen_protocol::signatures::MasterSigningKeyValidity;
+use batzen_tables::exchange::{DenomRow, DenomSerial, SigningKeyRow};
+
+use super::check::Checked;
+use super::errors::checked;
+use super::management::{apply_locked, never};
+use super::{body, error, malformed};
+use crate::crypto::Check;
+use crate::keys::KeyState;
+use crate::rules::management::Command;
+use crate::service::Exchange;
+
+/// Signatures in one request, of denominations and of signing keys each. The offline tool sends one for each key that waits.
+const SIGNATURES_MAX: usize = 16_384;
+
+/// Signatures that one request has checked at a time, so that requests take turns on the CPU pool.
+const CHECKS_AT_ONCE: usize = 256;
+
+/// The endpoint.
+pub(super) async fn keys(app: &Exchange, request: &Request) -> Response {
+    post(app, request).await.unwrap_or_else(|response| response)
+}
+
+async fn post(app: &Exchange, request: &Request) -> Checked<Response> {
+    let signed = Signed::of(body(request)?)?;
+    signed.check(app, &app.keys()).await?;
+    let _one_change = app.management.lock().await;
+    // What has come into use since the check needs no row any more.
+    let state = app.keys();
+    let command = Command::Keys {
+        denominations: signed.new_denominations(app, &state)?,
+        signing_keys: signed.new_signing_keys(app, &state)?,
+    };
+    apply_locked(app, command, never).await
+}
+
+/// The signatures of a request, one for each key.
+struct Signed {
+    denominations: HashMap<HashCode, EddsaSignature>,
+    signing_keys: HashMap<EddsaPublicKey, EddsaSignature>,
+}
+
+/// # Errors
+/// 400 for too many signatures, or two for one key.
+fn one_each<K: Hash + Eq>(
+    field: &str,
+    signatures: impl ExactSizeIterator<Item = (K, EddsaSignature)>,
+) -> Checked<HashMap<K, EddsaSignature>> {
+    let refused = |reason: String| malformed(&field_error::<ManagementKeysRequest>(field, reason));
+    if signatures.len() > SIGNATURES_MAX {
+        return Err(refused(format!("more than {SIGNATURES_MAX} signatures: send them in several requests")));
+    }
+    let mut found = HashMap::with_capacity(signatures.len());
+    for (key, signature) in signatures {
+        if found.insert(key, signature).is_some_and(|other| other != signature) {
+            return Err(refused("two different signatures for one key".into()));
+        }
+    }
+    Ok(found)
+}
+
+fn denomination_unknown(h_denom_pub: &HashCode) -> Response {
+    error(ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN, &h_denom_pub.to_string()[..8])
+}
+
+fn signing_key_unknown() -> Response {
+    error(ErrorCode::EXCHANGE_MANAGEMENT_KEYS_SIGNKEY_UNKNOWN, "")
+}
+
+impl Signed {
+    fn of(request: ManagementKeysRequest) -> Checked<Self> {
+        let denominations =
+            request.denom_sigs.into_iter().map(|signed| (signed.h_denom_pub, signed.master_sig));
+        let signing_keys =
+            request.signkey_sigs.into_iter().map(|signed| (signed.exchange_pub, signed.master_sig));
+        Ok(Self {
+            denominations: one_each("denom_sigs", denominations)?,
+            signing_keys: one_each("signkey_sigs", signing_keys)?,
+        })
+    }
+
+    /// Checks every signature that is not stored already.
+    ///
+    /// # Errors
+    /// 404 for an unknown key, 403 for a wrong signature, 503 when too much is waiting.
+    async fn check(&self, app: &Exchange, state: &KeyState) -> Checked<()> {
+        let denominations = self.denomination_checks(app, state)?;
+        let signing_keys = self.signing_key_checks(app, state)?;
+        all_valid(app, denominations, ErrorCode::EXCHANGE_MANAGEMENT_KEYS_DENOMKEY_ADD_SIGNATURE_INVALID)
+            .await?;
+        all_valid(app, signing_keys, ErrorCode::EXCHANGE_MANAGEMENT_KEYS_SIGNKEY_ADD_SIGNATURE_INVALID).await
+    }
+
+    fn denomination_checks(&self, app: &Exchange, state: &KeyState) -> Checked<Vec<Check>> {
+        let master_pub = app.master_public_key;
+        let mut checks = Vec::new();
+        let mut unused = HashMap::new();
+        for (h_denom_pub, signature) in &self.denominations {
+            match state.denom(h_denom_pub) {
+                Some(denom) if denom.master_sig == *signature => {}
+                Some(denom) => {
+                    let message = denom.validity(master_pub, app.config.currency);
+                    checks.push(Check::eddsa(master_pub, &message, *signature));
+                }
+                None => {
+                    unused.insert(*h_denom_pub, *signature);
+                }
+            }
+        }
+        if unused.is_empty() {
+            return Ok(checks);
+        }
+        for found in state.future_denoms(&app.custody, &app.config) {
+            if let Some(signature) = unused.remove(&found.row.h_denom_pub) {
+                let message = found.announcement.terms().validity(master_pub, found.row.h_denom_pub);
+                checks.push(Check::eddsa(master_pub, &message, signature));
+            }
+        }
+        unused.keys().next().map_or(Ok(checks), |unknown| Err(denomination_unknown(unknown)))
+    }
+
+    fn signing_key_checks(&self, app: &Exchange, state: &KeyState) -> Checked<Vec<Check>> {
+        let master_pub = app.master_public_key;
+        let mut checks = Vec::new();
+        let mut unused = HashMap::new();
+        for (exchange_pub, signature) in &self.signing_keys {
+            match state.active_signkey(exchange_pub) {
+                Some(key) if key.master_sig == *signature => {}
+                Some(key) => checks.push(Check::eddsa(master_pub, &key.validity(), *signature)),
+                None => {
+                    unused.insert(*exchange_pub, *signature);
+                }
+            }
+        }
+        if unused.is_empty() {
+            return Ok(checks);
+        }
+        for found in state.future_signkeys(&app.custody, &app.config) {
+            if let Some(signature) = unused.remove(&found.key) {
+                let message = MasterSigningKeyValidity {
+                    start: found.stamp_start,
+                    expire: found.stamp_expire,
+                    end: found.stamp_end,
+                    signkey_pub: found.key,
+                };
+                checks.push(Check::eddsa(master_pub, &message, signature));
+            }
+        }
+        if unused.is_empty() { Ok(checks) } else { Err(signing_key_unknown()) }
+    }
+
+    /// The rows of the denominations that come into use.
+    fn new_denominations(&self, app: &Exchange, state: &KeyState) -> Checked<Vec<(DenomSerial, DenomRow)>> {
+        let mut waiting: HashMap<_, _> =
+            self.denominations.iter().filter(|(h_denom_pub, _)| state.denom(h_denom_pub).is_none()).collect();
+        if waiting.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut rows: Vec<_> = state
+            .future_denoms(&app.custody, &app.config)
+            .into_iter()
+            .filter_map(|found| {
+                let master_sig = *waiting.remove(&found.row.h_denom_pub)?;
+                Some((DenomSerial(0), DenomRow { master_sig, ..found.row }))
+            })
+            .collect();
+        if let Some(gone) = waiting.keys().next() {
+            return Err(denomination_unknown(gone));
+        }
+        // Numbers in the order of time: older keys have lower ones, whatever the order of the request.
+        rows.sort_by_key(|(_, row)| (row.start, row.h_denom_pub));
+        let first = u32::try_from(state.denoms().len()).expect("serials are 32 bits wide") + 1;
+        for (serial, (slot, _)) in (first..).zip(&mut rows) {
+            *slot = DenomSerial(serial);
+        }
+        Ok(rows)
+    }
+
+    /// The rows of the signing keys that come into use.
+    fn new_signing_keys(
+        &self,
+        app: &Exchange,
+        state: &KeyState,
+    ) -> Checked<Vec<(EddsaPublicKey, SigningKeyRow)>> {
+        let mut waiting: HashMap<_, _> = self
+            .signing_keys
+            .iter()
+            .filter(|(exchange_pub, _)| state.active_signkey(exchange_pub).is_none())
+            .collect();
+        if waiting.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows = state
+            .future_signkeys(&app.custody, &app.config)
+            .into_iter()
+            .filter_map(|found| {
+                let master_sig = *waiting.remove(&found.key)?;
+                let row = SigningKeyRow {
+                    start: found.stamp_start,
+                    expire: found.stamp_expire,
+                    end: found.stamp_end,
+                    master_sig,
+                    revoked: None,
+                };
+                Some((found.key, row))
+            })
+            .collect();
+        if waiting.is_empty() { Ok(rows) } else { Err(signing_key_unknown()) }
+    }
+}
+
+/// # Errors
+/// `invalid` unless all signatures are valid, 503 when too much is waiting.
+async fn all_valid(app: &Exchange, checks: Vec<Check>, invalid: ErrorCode) -> Checked<()> {
+    let mut checks = checks.into_iter();
+    loop {
+        let turn: Vec<_> = checks.by_ref().take(CHECKS_AT_ONCE).collect();
+        if turn.is_empty() {
+            return Ok(());
+        }
+        if checked(app, turn).await?.contains(&false) {
+            return Err(error(invalid, ""));
+        }
+    }
+}
