@@ -16,7 +16,7 @@ BUG ?=
 # How many times as many random comparisons of the lanes with libraries (`make soak`): millions.
 SOAK_FACTOR ?= 500
 
-.PHONY: help demo build test test-fast soak simulate bench bench-all bench-postgres bench-tables timing-test mutate fmt lint doc install needs needs-test
+.PHONY: help demo build test test-fast soak simulate kills fuzz bench bench-all bench-postgres bench-tables timing-test mutate fmt lint doc install needs needs-test
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -70,6 +70,19 @@ mutate: needs ## mutated requests to every endpoint of every service (REQUESTS=1
 
 simulate: needs ## the whole system in one thread, from seeds (SEEDS=1000 FROM=0; SEED=7 shows one again; BUG=name plants one)
 	@$(CARGO) run --release --locked -q -p batzen-simulation -- $(if $(SEED),--seed $(SEED) -v,--seeds $(SEEDS) --from $(FROM)) $(if $(BUG),--bug $(BUG))
+
+# `CYCLES` kills in all; `SEED` repeats the choices of an earlier campaign.
+kills: CYCLES = 10000
+kills: needs ## kill -9 of exchange, bank, ledger and switch at random moments, 10,000 times (CYCLES=, SEED=)
+	BATZEN_KILLS_CYCLES=$(CYCLES) $(if $(SEED),BATZEN_KILLS_SEED=$(SEED)) \
+		$(CARGO) test --release --locked -p batzen --test kills -- --nocapture killed_services
+
+# Seconds of each target, targets at a time, and which (default: all).
+SECONDS ?= 600
+JOBS ?= 2
+TARGETS ?=
+fuzz: needs ## every fuzz target for SECONDS=600 seconds, JOBS=2 at a time, and a table (TARGETS="payto config")
+	fuzz/run.sh $(SECONDS) $(JOBS) $(TARGETS)
 
 bench: needs ## micro-benchmarks of cryptography and storage
 	$(CARGO) bench -p batzen-crypto -p batzen-store

@@ -67,8 +67,13 @@ impl Dice {
         (self.0 >> 16) % n
     }
 
-    fn one_in(&mut self, n: u64) -> bool {
+    pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
+    }
+
+    #[allow(dead_code, reason = "not every test makes keys of it")]
+    pub fn byte(&mut self) -> u8 {
+        self.below(256).to_le_bytes()[0]
     }
 
     fn pick<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
@@ -91,8 +96,8 @@ enum Attempt {
 }
 
 pub struct Load {
-    base_url: String,
-    client: Client,
+    pub base_url: String,
+    pub client: Client,
     bank: WireGatewayClient,
     pub denoms: Vec<Arc<Denom>>,
     pub shops: Vec<Shop>,

@@ -8,7 +8,7 @@ use batzen_protocol::api::errors::CoinConflict;
 use batzen_protocol::{ErrorCode, Money};
 use serde::Deserialize;
 
-use crate::coins::{Contract, Shop, minus, plus};
+use crate::coins::{Coin, Contract, Shop, minus, plus};
 use crate::customers::{Effect, Load, spent};
 use crate::log::{Answer, Entry, Kind, Request};
 
@@ -16,7 +16,7 @@ use crate::log::{Answer, Entry, Kind, Request};
 const AT_ONCE: usize = 8;
 
 /// Does something with each item, several at the same time; all problems.
-async fn each<T, F>(items: Vec<T>, job: impl Fn(T) -> F + Send + Sync + 'static) -> Vec<String>
+pub async fn each<T, F>(items: Vec<T>, job: impl Fn(T) -> F + Send + Sync + 'static) -> Vec<String>
 where
     T: Send + 'static,
     F: Future<Output = Result<(), String>> + Send + 'static,
@@ -70,24 +70,10 @@ pub async fn overspend(load: &Arc<Load>, entries: &[Entry<Effect>]) -> (usize, V
     let job = move |(coin_pub, (debits, credits))| {
         let (load, stranger) = (Arc::clone(&load), Arc::clone(&stranger));
         async move {
-            let coin = Arc::clone(&load.coins.lock().unwrap()[&coin_pub]);
+            let (coin, conflict) = offer_again(&load, &stranger, coin_pub).await?;
             let value = coin.denom.value;
-            let body = coin.deposit(&stranger, &Contract::due(), value);
-            let request = Request {
-                kind: Kind::Deposit,
-                path: format!("coins/{coin_pub}/deposit"),
-                body: serde_json::to_vec(&body).unwrap(),
-            };
-            let Answer { status, body } = load.ask(&request).await;
-            let refused = ErrorCode::EXCHANGE_GENERIC_INSUFFICIENT_FUNDS.to_u32();
-            if status != 409 || body["code"] != refused {
-                return Err(format!("coin {coin_pub} was accepted once more: {status} {body}"));
-            }
-            let conflict = CoinConflict::deserialize(&body).map_err(|error| format!("{error}: {body}"))?;
-            if conflict.coin_pub != coin_pub || conflict.h_denom_pub != coin.denom.hash {
-                return Err(format!("a proof about another coin: {body}"));
-            }
-            let left = coin.proven_rest(&conflict.history).map_err(|error| format!("{error}: {body}"))?;
+            let left =
+                coin.proven_rest(&conflict.history).map_err(|error| format!("{error}: {conflict:?}"))?;
             if left != minus(plus(value, credits), debits) || left >= value {
                 return Err(format!(
                     "coin {coin_pub} of {value}: {debits} out, {credits} back, but proven {left}"
@@ -97,4 +83,29 @@ pub async fn overspend(load: &Arc<Load>, entries: &[Entry<Effect>]) -> (usize, V
         }
     };
     (count, each(spent.into_iter().collect(), job).await)
+}
+
+/// Offers a spent coin to a shop that never saw it. The coin, and the proof with which it was refused.
+pub async fn offer_again(
+    load: &Load,
+    stranger: &Shop,
+    coin_pub: EddsaPublicKey,
+) -> Result<(Arc<Coin>, CoinConflict), String> {
+    let coin = Arc::clone(&load.coins.lock().unwrap()[&coin_pub]);
+    let body = coin.deposit(stranger, &Contract::due(), coin.denom.value);
+    let request = Request {
+        kind: Kind::Deposit,
+        path: format!("coins/{coin_pub}/deposit"),
+        body: serde_json::to_vec(&body).unwrap(),
+    };
+    let Answer { status, body } = load.ask(&request).await;
+    let refused = ErrorCode::EXCHANGE_GENERIC_INSUFFICIENT_FUNDS.to_u32();
+    if status != 409 || body["code"] != refused {
+        return Err(format!("coin {coin_pub} was accepted once more: {status} {body}"));
+    }
+    let conflict = CoinConflict::deserialize(&body).map_err(|error| format!("{error}: {body}"))?;
+    if conflict.coin_pub != coin_pub || conflict.h_denom_pub != coin.denom.hash {
+        return Err(format!("a proof about another coin: {body}"));
+    }
+    Ok((coin, conflict))
 }

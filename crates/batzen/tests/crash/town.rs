@@ -129,8 +129,8 @@ impl Town {
         self.dir.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// Starts the bank, and waits until it answers.
-    pub async fn start_bank(&mut self) {
+    /// Starts the bank.
+    pub fn launch_bank(&mut self) {
         let (data, port) = (self.path("bank"), self.bank_port.to_string());
         let store = self.store_arguments();
         let mut arguments = vec!["bank", "serve", "--currency", "KUDOS", "--port", &port];
@@ -139,12 +139,17 @@ impl Town {
             false => arguments.extend(store.iter().map(String::as_str)),
         }
         self.bank = Some(Service::start(self.dir.path(), "bank", &arguments));
+    }
+
+    /// Starts the bank, and waits until it answers.
+    pub async fn start_bank(&mut self) {
+        self.launch_bank();
         let url = format!("{}taler-bank-integration/config", self.bank_url());
         answers(&self.client, &url, self.bank.as_mut().unwrap()).await;
     }
 
-    /// Starts the exchange, and waits until it answers.
-    pub async fn start_exchange(&mut self) {
+    /// Starts the exchange.
+    pub fn launch_exchange(&mut self) {
         let (data, port, bank) = (self.path("exchange"), self.exchange_port.to_string(), self.bank_url());
         let store = self.store_arguments();
         let mut arguments = vec![
@@ -163,10 +168,30 @@ impl Town {
         // The keys stay in the directory.
         arguments.extend(store.iter().skip(2).map(String::as_str));
         self.exchange = Some(Service::start(self.dir.path(), "exchange", &arguments));
+    }
+
+    /// Starts the exchange, and waits until it answers.
+    pub async fn start_exchange(&mut self) {
+        self.launch_exchange();
+        self.wait_for_exchange().await;
+    }
+
+    /// Waits until the exchange answers.
+    pub async fn wait_for_exchange(&mut self) {
         for page in ["keys", "wire"] {
             let url = format!("{}{page}", self.exchange_url());
             answers(&self.client, &url, self.exchange.as_mut().unwrap()).await;
         }
+    }
+
+    /// The running bank.
+    pub fn bank(&mut self) -> &mut Service {
+        self.bank.as_mut().expect("the bank runs")
+    }
+
+    /// The running exchange.
+    pub fn exchange(&mut self) -> &mut Service {
+        self.exchange.as_mut().expect("the exchange runs")
     }
 
     pub fn kill_bank(&mut self) {
@@ -228,9 +253,11 @@ async fn answers(client: &Client, url: &str, service: &mut Service) {
 }
 
 impl Drop for Town {
-    /// What the services said is needed to understand a failure.
+    /// What the services said and wrote is needed to understand a failure.
     fn drop(&mut self) {
         if std::thread::panicking() {
+            self.dir.disable_cleanup(true);
+            eprintln!("the data is kept in {}", self.dir.path().display());
             for name in ["bank", "exchange"] {
                 let log = self.dir.path().join(format!("{name}.log"));
                 let text = std::fs::read_to_string(log).unwrap_or_default();

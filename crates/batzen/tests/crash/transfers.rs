@@ -1,0 +1,189 @@
+//! The load on a ledger, and what its event stream must show afterwards.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use batzen_ledger::{
+    AMOUNT_MAX, Account, AccountFlags, BATCH_EVENTS_MAX, ChangeEvent, ChangeFilter, ChangeKind,
+    CreateTransferStatus, Ledger, LedgerError, Transfer, TransferFlags,
+};
+use batzen_ledger_net::{ClientOptions, LedgerClient};
+use serde_json::Value;
+
+use crate::common::{PATIENCE, run, stderr, stdout};
+
+pub const ACCOUNTS: u128 = 12;
+/// Accounts from here on must not be overdrawn.
+const LIMITED_FROM: u128 = 9;
+
+pub type Told = BTreeMap<u128, CreateTransferStatus>;
+
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % limit
+    }
+}
+
+/// One to `max` transfers; every third is reserved, and every other of these posted by the next batch.
+pub fn batch(dice: &mut Dice, max: u64, next_id: &mut u128, reserved: &mut Vec<u128>) -> Vec<Transfer> {
+    let mut events: Vec<Transfer> = Vec::new();
+    for pending_id in reserved.drain(..) {
+        *next_id += 1;
+        let flags = TransferFlags::POST_PENDING_TRANSFER;
+        events.push(Transfer { id: *next_id, pending_id, amount: AMOUNT_MAX, flags, ..Transfer::default() });
+    }
+    for _ in 0..=dice.below(max) {
+        *next_id += 1;
+        let debit = 1 + u128::from(dice.below(12));
+        let credit = 1 + (debit + u128::from(dice.below(10))) % ACCOUNTS;
+        let is_pending = dice.below(3) == 0;
+        if is_pending && dice.below(2) == 0 {
+            reserved.push(*next_id);
+        }
+        events.push(Transfer {
+            id: *next_id,
+            debit_account_id: debit,
+            credit_account_id: credit,
+            amount: u128::from(dice.below(1000)),
+            timeout: if is_pending { 3600 } else { 0 },
+            flags: if is_pending { TransferFlags::PENDING } else { TransferFlags::NONE },
+            ledger: 1,
+            code: 1,
+            ..Transfer::default()
+        });
+    }
+    events
+}
+
+pub async fn connect(url: &str) -> LedgerClient {
+    let options = ClientOptions {
+        retry_for: PATIENCE,
+        backoff_max: Duration::from_millis(50),
+        ..ClientOptions::default()
+    };
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match LedgerClient::connect(url.parse().unwrap(), options.clone()).await {
+            Ok(client) => return client,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Creates transfers, however often that takes.
+pub async fn create(ledger: &LedgerClient, events: &[Transfer]) -> Vec<CreateTransferStatus> {
+    loop {
+        match ledger.create_transfers(events.to_vec()).await {
+            Ok(results) => return results.iter().map(|result| result.status).collect(),
+            // Nobody knows, or nothing was done: the same again.
+            Err(LedgerError::Unknown(_) | LedgerError::Busy(_)) => {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+pub async fn client(
+    url: String,
+    number: u64,
+    seed: u64,
+    ends: Arc<AtomicBool>,
+    answers: Arc<AtomicU64>,
+) -> Told {
+    let ledger = connect(&url).await;
+    let mut dice = Dice(seed ^ (number << 48));
+    let (mut told, mut reserved) = (Told::new(), Vec::new());
+    let mut next_id = u128::from(number + 1) << 64;
+    while !ends.load(Ordering::SeqCst) {
+        let events = batch(&mut dice, 50, &mut next_id, &mut reserved);
+        let results = create(&ledger, &events).await;
+        told.extend(events.iter().zip(results).map(|(event, status)| (event.id, status)));
+        answers.fetch_add(1, Ordering::Relaxed);
+    }
+    told
+}
+
+pub async fn stream(ledger: &dyn Ledger) -> Vec<ChangeEvent> {
+    let limit = u32::try_from(BATCH_EVENTS_MAX).unwrap();
+    let mut out: Vec<ChangeEvent> = Vec::new();
+    loop {
+        let timestamp_min = out.last().map_or(0, |event| event.timestamp + 1);
+        let page =
+            ledger.get_change_events(ChangeFilter { timestamp_min, timestamp_max: 0, limit }).await.unwrap();
+        if page.is_empty() {
+            return out;
+        }
+        out.extend(page);
+    }
+}
+
+/// What is wrong, if anything.
+pub fn problems(told: &Told, events: &[ChangeEvent], accounts: &[Account]) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut seen = BTreeSet::new();
+    let mut balances: BTreeMap<u128, Account> = BTreeMap::new();
+    let mut last = 0;
+    for event in events {
+        if event.timestamp <= last {
+            problems.push(format!("{} is out of order", event.timestamp));
+        }
+        last = event.timestamp;
+        if event.kind != ChangeKind::TwoPhaseExpired && !seen.insert(event.transfer.id) {
+            problems.push(format!("{:x} is there twice", event.transfer.id));
+        }
+        for account in [event.debit_account, event.credit_account] {
+            let is_limited = account.flags.contains(AccountFlags::DEBITS_MUST_NOT_EXCEED_CREDITS);
+            if is_limited && account.debits_pending + account.debits_posted > account.credits_posted {
+                problems.push(format!("account {} is overdrawn at {}", account.id, event.timestamp));
+            }
+            balances.insert(account.id, account);
+        }
+    }
+    for (id, status) in told {
+        if status.stands() != seen.contains(id) {
+            problems.push(format!("{id:x} was answered {status}; in the stream: {}", seen.contains(id)));
+        }
+    }
+    problems.extend(seen.iter().filter(|id| !told.contains_key(id)).map(|id| format!("nobody made {id:x}")));
+    for account in accounts {
+        if balances.get(&account.id).is_some_and(|shown| shown != account) {
+            problems.push(format!("account {} is not as its last event says", account.id));
+        }
+    }
+    let sum = |of: fn(&Account) -> u128| accounts.iter().map(of).sum::<u128>();
+    if sum(|account| account.debits_posted) != sum(|account| account.credits_posted)
+        || sum(|account| account.debits_pending) != sum(|account| account.credits_pending)
+    {
+        problems.push("debits are not credits".to_owned());
+    }
+    problems
+}
+
+/// The accounts of the load.
+pub fn accounts() -> Vec<Account> {
+    let account = |id| {
+        let limit = AccountFlags::DEBITS_MUST_NOT_EXCEED_CREDITS;
+        let flags = if id >= LIMITED_FROM { limit } else { AccountFlags::NONE };
+        Account { id, ledger: 1, code: 1, flags, ..Account::default() }
+    };
+    (1..=ACCOUNTS).map(account).collect()
+}
+
+/// What a command of the program says in JSON.
+pub fn facts(words: &[&str]) -> Value {
+    let output = run(words);
+    assert!(output.status.success(), "{words:?}: {}", stderr(&output));
+    serde_json::from_str(&stdout(&output)).unwrap()
+}
