@@ -2,6 +2,7 @@
 
 mod args;
 mod backup_file;
+mod evidence;
 mod exchanges;
 mod money;
 mod output;
@@ -27,6 +28,8 @@ const EXIT_INSUFFICIENT: u8 = 4;
 const EXIT_REFUSED: u8 = 5;
 /// Another process works with the wallet.
 const EXIT_IN_USE: u8 = 6;
+/// The exchange gave a false proof.
+const EXIT_DISPUTED: u8 = 7;
 
 /// Runs a `batzen wallet` command.
 ///
@@ -66,6 +69,7 @@ async fn dispatch(args: &WalletArgs, output: &Output) -> anyhow::Result<u8> {
         WalletCommand::Balance => reports::balance(&look(path)?, output),
         WalletCommand::Transactions { all, id } => reports::transactions(&look(path)?, *all, *id, output),
         WalletCommand::Pending => reports::pending(&look(path)?, output),
+        WalletCommand::Evidence(command) => evidence::run(path, command, output),
         WalletCommand::Coins => reports::coins(&look(path)?, output),
         WalletCommand::Exchanges(command) => exchanges::run(path, command, output).await,
         WalletCommand::BackupFile(command) => backup_file::run(path, command, output),
@@ -110,6 +114,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         Some(WalletError::Core(CoreError::InsufficientFunds { .. })) => EXIT_INSUFFICIENT,
         Some(WalletError::Failed { .. } | WalletError::Core(CoreError::Refused { .. })) => EXIT_REFUSED,
         Some(WalletError::Store(StoreError::InUse(_))) => EXIT_IN_USE,
+        Some(WalletError::Disputed { .. }) => EXIT_DISPUTED,
         _ => 1,
     }
 }

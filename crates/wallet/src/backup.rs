@@ -13,6 +13,7 @@ use zeroize::Zeroizing;
 
 use crate::core::Change;
 use crate::core::coin::Coin;
+use crate::core::evidence::Evidence;
 use crate::core::exchange::Exchange;
 use crate::core::state::Operation;
 
@@ -53,6 +54,8 @@ struct Document {
     exchanges: Vec<Exchange>,
     operations: Vec<Operation>,
     coins: Vec<Coin>,
+    #[serde(default)]
+    evidence: Vec<Evidence>,
 }
 
 /// All records as JSON text. Whoever reads it owns the money.
@@ -63,12 +66,14 @@ pub fn to_json(changes: Vec<Change>) -> Zeroizing<Vec<u8>> {
         exchanges: Vec::new(),
         operations: Vec::new(),
         coins: Vec::new(),
+        evidence: Vec::new(),
     };
     for change in changes {
         match change {
             Change::Exchange(exchange) => document.exchanges.push(*exchange),
             Change::Operation(operation) => document.operations.push(*operation),
             Change::Coin(coin) => document.coins.push(*coin),
+            Change::Evidence(evidence) => document.evidence.push(*evidence),
         }
     }
     Zeroizing::new(
@@ -132,7 +137,8 @@ pub fn open(file: &[u8], passphrase: Option<&str>) -> Result<Vec<Change>, Backup
     let exchanges = document.exchanges.into_iter().map(|record| Change::Exchange(Box::new(record)));
     let operations = document.operations.into_iter().map(|record| Change::Operation(Box::new(record)));
     let coins = document.coins.into_iter().map(|record| Change::Coin(Box::new(record)));
-    Ok(exchanges.chain(operations).chain(coins).collect())
+    let evidence = document.evidence.into_iter().map(|record| Change::Evidence(Box::new(record)));
+    Ok(exchanges.chain(operations).chain(coins).chain(evidence).collect())
 }
 
 /// PBKDF2 (RFC 8018) with HMAC-SHA-512, one block of output.

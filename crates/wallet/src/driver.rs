@@ -13,6 +13,7 @@ use batzen_protocol::{Amount, Timestamp};
 use serde::Serialize;
 
 use crate::core::coin::Coin;
+use crate::core::evidence::{self, Evidence, EvidenceId};
 use crate::core::views::{self, Balance, Transaction};
 use crate::core::{Change, CoreError, Entropy, OpId, OsEntropy, State};
 use crate::store::{Store, StoreError};
@@ -44,6 +45,18 @@ pub enum WalletError {
         /// Its number.
         operation: OpId,
         /// In plain words.
+        message: String,
+    },
+    /// The exchange's answer about an operation was false. Nothing is written off; the request is sent again later.
+    #[error(
+        "operation {operation} is disputed: {message}. Nothing is written off, and the request is sent again later. For an auditor: `batzen wallet evidence {evidence} --out FILE`"
+    )]
+    Disputed {
+        /// Number of the operation.
+        operation: OpId,
+        /// Number of the evidence.
+        evidence: EvidenceId,
+        /// What is false, and why.
         message: String,
     },
     /// An operation failed for good.
@@ -130,6 +143,9 @@ pub struct PendingOperation {
     /// What it waits for, in plain words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Number of the evidence, if the exchange's latest answer was false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<EvidenceId>,
 }
 
 /// What a run did.
@@ -318,9 +334,33 @@ impl Wallet {
                     kind: operation.kind.name(),
                     exchange: operation.exchange.clone(),
                     message: operation.last_error.clone(),
+                    evidence: operation.dispute.map(|dispute| dispute.evidence),
                 })
                 .collect()
         })
+    }
+
+    /// False answers of exchanges, oldest first.
+    #[must_use]
+    pub fn evidence(&self) -> Vec<Evidence> {
+        self.with_state(|state| state.evidence.values().cloned().collect())
+    }
+
+    /// Lets every disputed operation send its request again with the next run.
+    ///
+    /// # Errors
+    /// If the wallet file fails.
+    pub fn retry_disputed(&self) -> Result<(), WalletError> {
+        self.step(|state, now, _| Ok(((), evidence::retry_disputed(state, now))))
+    }
+
+    /// Accepts, for what is disputed because of this evidence, that operations took place which the exchange had
+    /// refused. All other faults of a proof still count.
+    ///
+    /// # Errors
+    /// If nothing is disputed because of it.
+    pub fn accept_refused(&self, id: EvidenceId) -> Result<(), WalletError> {
+        self.step(|state, now, _| Ok(((), evidence::accept_refused(state, id, now)?)))
     }
 
     /// All records, for a backup.

@@ -16,7 +16,8 @@ use crate::core::state::{Change, State};
 pub const SCHEMA_VERSION: u32 = MIGRATIONS.len() as u32;
 
 /// Statements that lead from version n to n + 1.
-const MIGRATIONS: [&str; 1] = ["
+const MIGRATIONS: [&str; 2] = [
+    "
     CREATE TABLE exchanges (
         base_url TEXT PRIMARY KEY NOT NULL,
         record TEXT NOT NULL
@@ -38,7 +39,18 @@ const MIGRATIONS: [&str; 1] = ["
         remaining TEXT NOT NULL,
         record TEXT NOT NULL
     ) STRICT, WITHOUT ROWID;
-"];
+",
+    "
+    CREATE TABLE evidence (
+        id INTEGER PRIMARY KEY NOT NULL,
+        exchange TEXT NOT NULL,
+        operation INTEGER,
+        first_seen_s INTEGER NOT NULL,
+        settled_s INTEGER,
+        record TEXT NOT NULL
+    ) STRICT;
+",
+];
 
 /// Marks the file as a Batzen wallet in SQLite's header (\"Btzn\").
 const APPLICATION_ID: i32 = 0x4274_7a6e;
@@ -188,7 +200,7 @@ impl Store {
     /// [`StoreError::Damaged`] if a record does not parse.
     pub fn load(&self) -> Result<State, StoreError> {
         let mut state = State::default();
-        for table in ["exchanges", "operations", "coins"] {
+        for table in ["exchanges", "operations", "coins", "evidence"] {
             let mut statement = self.connection.prepare(&format!("SELECT record FROM {table}"))?;
             let mut rows = statement.query([])?;
             while let Some(row) = rows.next()? {
@@ -198,6 +210,7 @@ impl Store {
                 let change = match table {
                     "exchanges" => Change::Exchange(serde_json::from_str(&record).map_err(damaged)?),
                     "operations" => Change::Operation(serde_json::from_str(&record).map_err(damaged)?),
+                    "evidence" => Change::Evidence(serde_json::from_str(&record).map_err(damaged)?),
                     _ => Change::Coin(serde_json::from_str(&record).map_err(damaged)?),
                 };
                 state.apply(change);
@@ -257,6 +270,23 @@ impl Store {
                             coin.source.operation() as i64,
                             format!("{:?}", coin.status).to_lowercase(),
                             coin.remaining.to_string(),
+                            *record
+                        ])?;
+                }
+                Change::Evidence(evidence) => {
+                    let record = to_text(evidence);
+                    transaction
+                        .prepare_cached(
+                            "INSERT INTO evidence (id, exchange, operation, first_seen_s, settled_s, record)
+                             VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+                             ON CONFLICT (id) DO UPDATE SET settled_s = ?5, record = ?6",
+                        )?
+                        .execute(params![
+                            evidence.id as i64,
+                            evidence.exchange,
+                            evidence.operation.map(|id| id as i64),
+                            evidence.first_seen.as_secs().unwrap_or(0) as i64,
+                            evidence.settled.map(|time| time.as_secs().unwrap_or(0) as i64),
                             *record
                         ])?;
                 }

@@ -21,7 +21,8 @@ Exit codes:
   3  pending: go on with `batzen wallet run`
   4  not enough money
   5  refused by exchange or bank
-  6  another process works with the wallet"
+  6  another process works with the wallet
+  7  disputed: the exchange gave a false proof, see `batzen wallet evidence`"
 )]
 pub struct WalletArgs {
     /// The wallet file [default: batzen/wallet.db in the user's data directory]
@@ -75,11 +76,13 @@ pub enum WalletCommand {
         #[arg(long)]
         qr: bool,
     },
-    /// Give up a withdrawal for which no money was sent
+    /// Give up a withdrawal for which no money was sent, or a disputed payment
     Cancel {
-        /// Number of the withdrawal
+        /// Number of the operation
         id: u64,
     },
+    /// Show false proofs of exchanges, or write them to a file for an auditor
+    Evidence(EvidenceArgs),
     /// Add, update and list exchanges, read and accept their terms
     Exchanges(ExchangesArgs),
     /// Save everything into a file, or restore it
@@ -191,6 +194,29 @@ pub struct RunArgs {
     /// Stop after so many seconds [default: when nothing is pending]
     #[arg(long, value_name = "SECONDS", conflicts_with = "once")]
     pub timeout: Option<u64>,
+    /// Send disputed requests again now, without waiting for their time
+    #[arg(long)]
+    pub retry_disputed: bool,
+}
+
+/// Options of `evidence`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  batzen wallet evidence
+  batzen wallet evidence --out evidence.json
+  batzen wallet evidence 3 --accept-refused
+
+The file holds requests and answers: public keys, signatures, amounts and accounts, but no secret keys. It tells its reader
+what you paid to whom.")]
+pub struct EvidenceArgs {
+    /// Only this one
+    pub id: Option<u64>,
+    /// Write a new JSON file for an auditor
+    #[arg(long, value_name = "FILE", conflicts_with = "accept_refused")]
+    pub out: Option<PathBuf>,
+    /// Accept that operations took place which the exchange had refused, as its proof says now, and try again
+    #[arg(long, requires = "id")]
+    pub accept_refused: bool,
 }
 
 /// Options of `exchanges`.

@@ -78,7 +78,7 @@ fn passphrase(file: Option<&Path>, new: bool) -> anyhow::Result<String> {
 }
 
 /// Writes a file that must not exist yet, readable by its owner only, and syncs it.
-fn write_new(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+pub(super) fn write_new(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]

@@ -13,6 +13,7 @@ use batzen_wallet::{
 use serde_json::json;
 
 use super::args::{AcceptArgs, DepositArgs, RunArgs, WithdrawArgs};
+use super::evidence;
 use super::output::Output;
 use super::{EXIT_PENDING, EXIT_REFUSED};
 
@@ -270,6 +271,9 @@ async fn choose_exchange(
 pub async fn run(wallet: &Wallet, args: &RunArgs, output: &Output) -> anyhow::Result<u8> {
     let until =
         if args.once { RunUntil::Idle } else { RunUntil::Finished(args.timeout.map(Duration::from_secs)) };
+    if args.retry_disputed {
+        wallet.retry_disputed()?;
+    }
     if !args.once {
         for operation in wallet.pending() {
             if let Some(message) = &operation.message {
@@ -312,7 +316,8 @@ fn report_words(wallet: &Wallet, report: &RunReport, output: &Output) -> anyhow:
     }
     for operation in &report.pending {
         let message = operation.message.as_deref().unwrap_or("not finished");
-        text.push_str(&format!("pending: {} {}: {message}\n", operation.kind, operation.id));
+        let state = if operation.evidence.is_some() { "disputed" } else { "pending" };
+        text.push_str(&format!("{state}: {} {}: {message}\n", operation.kind, operation.id));
     }
     if text.is_empty() {
         text.push_str("Nothing to do.\n");
@@ -320,15 +325,20 @@ fn report_words(wallet: &Wallet, report: &RunReport, output: &Output) -> anyhow:
     for balance in wallet.balance()? {
         text.push_str(&format!("Available: {}\n", output.bold(balance.available)));
     }
+    text.push_str(&evidence::notice(wallet, output));
     Ok(text)
 }
 
 pub fn cancel(wallet: &Wallet, id: u64, output: &Output) -> anyhow::Result<u8> {
     wallet.cancel(id)?;
     let line = wallet.transaction(id)?;
-    output.result(
-        &line,
-        &format!("Withdrawal {id} is given up. If you sent money, it returns when the reserve closes."),
-    )?;
+    let text = if line.kind == "withdrawal" {
+        format!("Withdrawal {id} is given up. If you sent money, it returns when the reserve closes.")
+    } else {
+        format!(
+            "Payment {id} is given up. Go on with `batzen wallet run`: it makes fresh coins of those used."
+        )
+    };
+    output.result(&line, &text)?;
     Ok(0)
 }

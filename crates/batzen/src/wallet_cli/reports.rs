@@ -3,6 +3,7 @@
 use batzen_wallet::{Status, Wallet};
 use serde_json::json;
 
+use super::evidence;
 use super::output::{Output, date};
 
 pub fn balance(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
@@ -17,6 +18,7 @@ pub fn balance(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
             ("Coming in", balance.pending_incoming),
             ("Going out", balance.pending_outgoing),
             ("Too small to use", balance.dust),
+            ("Disputed", balance.disputed),
         ] {
             if !amount.is_zero() {
                 text.push_str(&format!("{name:<17} {amount}\n"));
@@ -32,7 +34,9 @@ pub fn balance(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
             }
         }
     }
-    output.result(&json!({ "balances": balances }), &text)?;
+    text.push_str(&evidence::notice(wallet, output));
+    let unsettled = evidence::unsettled(wallet);
+    output.result(&json!({ "balances": balances, "unsettled_evidence": unsettled }), &text)?;
     Ok(0)
 }
 
@@ -47,6 +51,7 @@ pub fn transactions(wallet: &Wallet, all: bool, id: Option<u64>, output: &Output
     }
     for line in &lines {
         let status = match line.status {
+            Status::Pending if line.evidence.is_some() => " (disputed)",
             Status::Pending => " (pending)",
             Status::Done => "",
             Status::Failed => " (failed)",
@@ -62,6 +67,7 @@ pub fn transactions(wallet: &Wallet, all: bool, id: Option<u64>, output: &Output
             text.push_str(&format!("      {message}\n"));
         }
     }
+    text.push_str(&evidence::notice(wallet, output));
     output.result(&json!({ "transactions": lines }), &text)?;
     Ok(0)
 }
@@ -76,6 +82,7 @@ pub fn pending(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
         let message = operation.message.as_deref().unwrap_or("go on with `batzen wallet run`");
         text.push_str(&format!("{:>4}  {}  {message}\n", operation.id, operation.kind));
     }
+    text.push_str(&evidence::notice(wallet, output));
     output.result(&json!({ "pending": pending }), &text)?;
     Ok(0)
 }

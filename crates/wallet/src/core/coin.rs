@@ -17,11 +17,11 @@ pub enum CoinStatus {
     /// Never shown to anybody; may be spent.
     Fresh,
     /// Its key was shown in a payment or refresh. What is left on it is refreshed, never paid with: two payments with
-    /// one coin could be linked.
+    /// one coin could be linked. (Earlier versions froze coins that an exchange refused without proof.)
+    #[serde(alias = "frozen")]
     Used,
-    /// The exchange says that it does not know the denomination. Nothing is done with the coin until it does again.
-    Frozen,
-    /// Past its deadlines, or spent elsewhere (a copy of this wallet). Worth nothing.
+    /// Past its deadlines by the terms that the master key signed, or proven to be spent elsewhere (a copy of this
+    /// wallet). Worth nothing.
     Lost,
 }
 

@@ -28,6 +28,14 @@ pub enum CoreError {
         /// Which signature.
         what: &'static str,
     },
+    /// The peer's statement contradicts its own signatures, the terms it published, the wallet's signatures, or itself.
+    #[error("{what} is false: {reason}")]
+    FalseProof {
+        /// Which statement.
+        what: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The peer refused the request.
     #[error("{what} was refused: HTTP {status}, code {code}{}", if text.is_empty() { String::new() } else { format!(" ({text})") })]
     Refused {
@@ -136,6 +144,13 @@ pub enum CoreError {
 }
 
 impl CoreError {
+    /// Whether the answer that led to this is evidence against the exchange: it is kept, and whatever it claims is not
+    /// believed.
+    #[must_use]
+    pub const fn is_false_statement(&self) -> bool {
+        matches!(self, Self::BadSignature { .. } | Self::FalseProof { .. } | Self::MasterKeyChanged { .. })
+    }
+
     /// The HTTP status and protocol code of a refusal.
     #[must_use]
     pub fn status_and_code(&self) -> Option<(u16, u32)> {

@@ -381,7 +381,7 @@ impl ExchangeUpdate {
 }
 
 fn bad(what: &'static str, reason: impl Into<String>) -> CoreError {
-    CoreError::BadAnswer { what, status: 200, reason: reason.into() }
+    CoreError::FalseProof { what, reason: reason.into() }
 }
 
 /// Verifies every signature and merges with what was known.
@@ -403,7 +403,7 @@ fn build(
         },
     };
     if previous.is_some_and(|previous| previous.currency != currency) {
-        return Err(bad("the exchange's keys", "another currency than before"));
+        return Err(bad("the exchange's keys", "they are for another currency than before"));
     }
     for signkey in &keys.signkeys {
         if !signkey.validity().verify(&master_pub, &signkey.master_sig) {
@@ -443,6 +443,9 @@ fn build(
     let revoked: BTreeSet<HashCode> = keys.recoup.iter().flatten().map(|item| item.h_denom_pub).collect();
     for denom in denoms.values_mut() {
         if revoked.contains(&denom.h_denom_pub) {
+            if denom.offered {
+                return Err(bad("the exchange's keys", "a denomination is both offered and revoked"));
+            }
             denom.revoked = true;
             denom.offered = false;
         }

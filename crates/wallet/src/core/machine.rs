@@ -7,6 +7,7 @@
 use batzen_protocol::Timestamp;
 
 use super::entropy::Entropy;
+use super::evidence::{self, Disputed};
 use super::http::{HttpRequest, HttpResponse};
 use super::state::{Change, Draft, OpId, OpKind, Operation, State};
 use super::{CoreError, payment, recoup, refresh, refund, withdraw};
@@ -27,6 +28,8 @@ pub struct Outcome {
     pub changes: Vec<Change>,
     /// The operation waits for somebody else (the bank, a person); in plain words for whom. Ask again later.
     pub waiting: Option<String>,
+    /// The answer was false. The changes keep it as evidence; nothing else changed.
+    pub disputed: Option<Disputed>,
 }
 
 /// What `id` wants to send next. With `poll_ms` above zero, servers may hold back their answers that long where the
@@ -53,9 +56,30 @@ pub fn next(state: &State, id: OpId, poll_ms: u64) -> Result<Next, CoreError> {
 ///
 /// Answers that say "later" ([`HttpResponse::is_transient`]) do not belong here: the same request is sent again.
 ///
+/// An answer that is false ([`CoreError::is_false_statement`]) is kept as evidence, and the operation rests.
+///
 /// # Errors
-/// If the peer refuses for good, or its answer does not verify. The operation stays where it is, to be tried again.
+/// If the peer refuses, or its answer makes no sense. The operation stays where it is, to be tried again.
+/// [`CoreError::UnknownSigningKey`] calls for an update of the exchange and another try; if the key is unknown then
+/// too, the answer belongs to [`evidence::dispute`].
 pub fn receive(
+    state: &State,
+    id: OpId,
+    request: &HttpRequest,
+    response: &HttpResponse,
+    now: Timestamp,
+    entropy: &mut dyn Entropy,
+) -> Result<Outcome, CoreError> {
+    match take_in(state, id, response, now, entropy) {
+        Err(error) if error.is_false_statement() => {
+            let (disputed, changes) = evidence::dispute(state, id, request, response, &error, now)?;
+            Ok(Outcome { changes, waiting: None, disputed: Some(disputed) })
+        }
+        result => result,
+    }
+}
+
+fn take_in(
     state: &State,
     id: OpId,
     response: &HttpResponse,
@@ -64,11 +88,18 @@ pub fn receive(
 ) -> Result<Outcome, CoreError> {
     let operation = state.operation(id)?;
     if operation.finished.is_some() {
-        return Ok(Outcome { changes: Vec::new(), waiting: None });
+        return Ok(Outcome { changes: Vec::new(), waiting: None, disputed: None });
     }
-    let mut step =
-        Step { draft: Draft::new(state), operation: operation.clone(), now, entropy, waiting: None };
+    let mut step = Step {
+        draft: Draft::new(state),
+        operation: operation.clone(),
+        now,
+        entropy,
+        waiting: None,
+        accept_refused: operation.dispute.is_some_and(|dispute| dispute.accept_refused),
+    };
     step.operation.last_error = None;
+    let dispute = step.operation.dispute.take();
     match operation.kind.clone() {
         OpKind::Withdrawal(record) => withdraw::receive(&mut step, *record, response)?,
         OpKind::Payment(record) => payment::receive(&mut step, *record, response)?,
@@ -79,9 +110,12 @@ pub fn receive(
     let Step { mut draft, mut operation, waiting, .. } = step;
     operation.last_error.clone_from(&waiting);
     draft.put_operation(operation);
+    if let Some(dispute) = dispute {
+        evidence::settle(&mut draft, dispute.evidence, id, now)?;
+    }
     // A change whose coins are spent must not wait for anybody to remember it.
     follow_ups(&mut draft, now, entropy)?;
-    Ok(Outcome { changes: draft.into_changes(), waiting })
+    Ok(Outcome { changes: draft.into_changes(), waiting, disputed: None })
 }
 
 /// Operations that the present state calls for: refreshes of what is left on used coins and of coins that expire
@@ -120,6 +154,8 @@ pub(crate) struct Step<'a, 'e> {
     pub(crate) now: Timestamp,
     pub(crate) entropy: &'e mut dyn Entropy,
     pub(crate) waiting: Option<String>,
+    /// The user accepts that operations took place which the exchange had refused.
+    pub(crate) accept_refused: bool,
 }
 
 impl Step<'_, '_> {

@@ -13,9 +13,11 @@ use super::coin::{Coin, CoinStatus};
 use super::exchange::Exchange;
 use super::http::{Context, HttpRequest, HttpResponse};
 use super::machine::Step;
+use super::proof::coin as coin_proof;
+use super::proof::denomination::{self, Problem, Use};
 use super::select::{Candidate, PaymentPlan, Target, select_all, select_coins};
 use super::state::{Draft, OpId, OpKind, Operation, State};
-use super::{Change, CoreError, Entropy, history, refresh};
+use super::{Change, CoreError, Entropy, refresh};
 use batzen_protocol::api::exchange::{
     BatchDepositCoin, BatchDepositConfirmation, BatchDepositRequest, DepositConfirmation, DepositRequest,
 };
@@ -114,6 +116,7 @@ pub fn start(
         max_fee: request.max_fee,
         summary: request.summary.clone(),
         coins: Vec::new(),
+        refused: Vec::new(),
         batch: true,
         stage: PaymentStage::Send,
         exchange_pub: None,
@@ -179,6 +182,7 @@ pub fn start_deposit(
         max_fee: Money::ZERO,
         summary: "deposit into a bank account".to_owned(),
         coins: Vec::new(),
+        refused: Vec::new(),
         batch: true,
         stage: PaymentStage::Send,
         exchange_pub: None,
@@ -239,6 +243,7 @@ fn record(
         finished: None,
         exchange: base_url.to_owned(),
         last_error: None,
+        dispute: None,
         kind: OpKind::Payment(Box::new(payment)),
     });
     Ok((id, draft.into_changes()))
@@ -367,41 +372,48 @@ pub(crate) fn receive(
             Ok(())
         }
         (409, 1003 | 1012 | 1015) => {
-            let named = history::coin_in(response);
-            let Some(coin_pub) =
-                named.filter(|coin_pub| payment.coins.iter().any(|coin| coin.coin_pub == *coin_pub))
-            else {
-                return Err(response.refusal("paying"));
+            let conflict = |reason: &str| CoreError::FalseProof {
+                what: "the exchange's proof about a coin",
+                reason: reason.to_owned(),
             };
-            let left = history::remaining_after_conflict(&step.draft, &coin_pub, response)?;
-            replace(step, payment, |draft, coin| {
+            let coin_pub = coin_proof::named(response)
+                .ok_or_else(|| conflict("it does not say which coin it is about"))?;
+            let part = asked.iter().map(|position| &payment.coins[*position]);
+            let part = part.into_iter().find(|part| part.coin_pub == coin_pub);
+            let part = part.ok_or_else(|| conflict("it is about a coin that is not in the request"))?;
+            let about = coin_proof::Asked::Deposit {
+                contract: (payment.merchant_pub, payment.h_contract_terms),
+                amount: part.amount,
+            };
+            let accept = step.accept_refused;
+            let proof = coin_proof::verify(&step.draft, &coin_pub, about, accept, response, step.now)?;
+            replace(step, payment, &asked, |step, coin| {
                 if coin == coin_pub {
-                    let coin = draft.coin_mut(&coin)?;
-                    coin.remaining = left;
-                    coin.status = if left.is_zero() { CoinStatus::Lost } else { CoinStatus::Used };
+                    coin_proof::accept(step, &coin, &proof)?;
                     return Ok(true);
                 }
                 Ok(false)
             })
         }
         (404, 1005) | (410, 1009 | 1010) => {
-            let named = super::planchet::denomination_in(response);
-            let code = response.code();
-            let Some(h_denom_pub) = named else { return Err(response.refusal("paying")) };
-            if code == 1010
+            let exchange = step.draft.exchange(&step.operation.exchange)?;
+            let mut hashes = Vec::with_capacity(asked.len());
+            for &position in &asked {
+                hashes.push(step.draft.coin(&payment.coins[position].coin_pub)?.h_denom_pub);
+            }
+            let operations = ["DEPOSIT"];
+            let (h_denom_pub, problem) =
+                denomination::verify(exchange, &hashes, &operations, Use::Spend, response, step.now)?;
+            if problem == Problem::Revoked
                 && let Some(denom) =
                     step.draft.exchange_mut(&step.operation.exchange)?.denoms.get_mut(&h_denom_pub)
             {
                 denom.revoked = true;
                 denom.offered = false;
             }
-            let status = match code {
-                1005 => CoinStatus::Frozen,
-                1009 => CoinStatus::Lost,
-                _ => CoinStatus::Used,
-            };
-            replace(step, payment, |draft, coin| {
-                let coin = draft.coin_mut(&coin)?;
+            let status = if problem == Problem::Revoked { CoinStatus::Used } else { CoinStatus::Lost };
+            replace(step, payment, &asked, |step, coin| {
+                let coin = step.draft.coin_mut(&coin)?;
                 if coin.h_denom_pub == h_denom_pub {
                     coin.status = status;
                     return Ok(true);
@@ -409,9 +421,10 @@ pub(crate) fn receive(
                 Ok(false)
             })
         }
-        // The exchange understood and refused; nothing of this request was booked.
+        // The exchange understood and refused; it says that nothing of this request was booked.
         (400..=499, code) if code != 0 => {
             let refusal = response.refusal("paying").to_string();
+            note_refused(&mut payment, &asked);
             fail(step, payment, refusal)
         }
         _ => Err(response.refusal("paying")),
@@ -471,13 +484,24 @@ fn confirmed(
     Ok(())
 }
 
+/// Remembers what a request asked for that was refused.
+fn note_refused(payment: &mut Payment, asked: &[usize]) {
+    for part in asked.iter().map(|position| &payment.coins[*position]) {
+        if !payment.refused.contains(part) {
+            payment.refused.push(part.clone());
+        }
+    }
+}
+
 /// Takes back the coins that are not confirmed, leaves out those that `drop_coin` tells, and chooses anew for what is
 /// still to be paid.
 fn replace(
     step: &mut Step<'_, '_>,
     mut payment: Payment,
-    mut drop_coin: impl FnMut(&mut Draft<'_>, EddsaPublicKey) -> Result<bool, CoreError>,
+    asked: &[usize],
+    mut drop_coin: impl FnMut(&mut Step<'_, '_>, EddsaPublicKey) -> Result<bool, CoreError>,
 ) -> Result<(), CoreError> {
+    note_refused(&mut payment, asked);
     let (kept, open): (Vec<_>, Vec<_>) =
         std::mem::take(&mut payment.coins).into_iter().partition(|coin| coin.exchange_sig.is_some());
     payment.coins = kept;
@@ -485,7 +509,7 @@ fn replace(
     let base_url = step.operation.exchange.clone();
     for part in &open {
         step.draft.credit_coin(&part.coin_pub, part.amount)?;
-        if !drop_coin(&mut step.draft, part.coin_pub)? {
+        if !drop_coin(step, part.coin_pub)? {
             // Another try of the same payment tells the receiver nothing new.
             let coin = step.draft.coin(&part.coin_pub)?;
             have.push(Candidate {
@@ -541,6 +565,36 @@ fn fail(step: &mut Step<'_, '_>, mut payment: Payment, reason: String) -> Result
     payment.reason = Some(reason);
     step.finish(OpKind::Payment(Box::new(payment)));
     Ok(())
+}
+
+/// The changes that give up a payment about which the exchange gave a false answer. Its coins return, to be refreshed;
+/// what the exchange may have booked all the same shows then.
+///
+/// # Errors
+/// [`CoreError::BadInput`] if it is no payment, or not disputed.
+pub fn cancel(state: &State, id: OpId, now: Timestamp) -> Result<Vec<Change>, CoreError> {
+    let bad = |reason: &str| CoreError::BadInput { what: "operation", reason: reason.to_owned() };
+    let mut operation = state.operation(id)?.clone();
+    let OpKind::Payment(payment) = &mut operation.kind else {
+        return Err(bad("only withdrawals and disputed payments can be cancelled"));
+    };
+    if operation.finished.is_some() || operation.dispute.is_none() {
+        return Err(bad("a payment can be cancelled only while it is disputed"));
+    }
+    let mut draft = Draft::new(state);
+    let asked = asked(payment);
+    note_refused(payment, &asked);
+    for part in payment.coins.iter().filter(|coin| coin.exchange_sig.is_none()) {
+        draft.credit_coin(&part.coin_pub, part.amount)?;
+    }
+    payment.coins.retain(|coin| coin.exchange_sig.is_some());
+    payment.stage = PaymentStage::Failed;
+    payment.reason = Some("cancelled by you while it was disputed".to_owned());
+    operation.finished = Some(now);
+    operation.dispute = None;
+    operation.last_error = None;
+    draft.put_operation(operation);
+    Ok(draft.into_changes())
 }
 
 /// The receipt of a finished payment.

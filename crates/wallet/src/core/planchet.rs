@@ -9,12 +9,10 @@ use batzen_crypto::{
 };
 use batzen_protocol::Currency;
 use batzen_protocol::signatures::{SignedMessage, WalletReserveWithdraw};
-use serde::Deserialize;
 
 use super::CoreError;
 use super::coin::CsSession;
 use super::exchange::Denom;
-use super::http::HttpResponse;
 use batzen_protocol::api::exchange::WithdrawRequest;
 
 /// A coin that is not signed yet.
@@ -130,13 +128,4 @@ pub fn withdraw_request(
         denom_pub_hash: denom.h_denom_pub,
         coin_ev: planchet.blinded.clone(),
     })
-}
-
-/// The denomination that an error answer is about.
-pub(crate) fn denomination_in(response: &HttpResponse) -> Option<HashCode> {
-    #[derive(Deserialize)]
-    struct Named {
-        h_denom_pub: HashCode,
-    }
-    serde_json::from_slice::<Named>(&response.body).ok().map(|named| named.h_denom_pub)
 }

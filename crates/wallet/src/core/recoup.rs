@@ -9,8 +9,10 @@ use super::coin::{CoinSource, CoinStatus};
 use super::encoding::text;
 use super::http::{Context, HttpRequest, HttpResponse};
 use super::machine::Step;
+use super::proof::coin as coin_proof;
+use super::proof::denomination::{self, Problem, Use};
 use super::state::{Draft, OpKind, Operation, State};
-use super::{CoreError, history, planchet, refresh, withdraw};
+use super::{CoreError, planchet, refresh, withdraw};
 use batzen_protocol::api::exchange::{RecoupRefreshResponse, RecoupRequest, RecoupResponse};
 
 /// How far a recoup got.
@@ -59,6 +61,7 @@ pub(crate) fn plan(draft: &mut Draft<'_>, now: Timestamp) -> Result<(), CoreErro
             finished: None,
             exchange,
             last_error: None,
+            dispute: None,
             kind: OpKind::Recoup(Box::new(Recoup {
                 coin_pub,
                 amount,
@@ -112,7 +115,7 @@ pub(crate) fn receive(
                 CoinSource::Withdrawal { operation, reserve_pub } => {
                     let answer: RecoupResponse = response.json("paying back a coin")?;
                     if answer.reserve_pub != reserve_pub {
-                        return Err(wrong_owner(response));
+                        return Err(wrong_owner());
                     }
                     let OpKind::Withdrawal(withdrawal) = &step.draft.operation(operation)?.kind else {
                         return Err(CoreError::Inconsistent(format!(
@@ -126,7 +129,7 @@ pub(crate) fn receive(
                 CoinSource::Refresh { old_coin_pub, .. } => {
                     let answer: RecoupRefreshResponse = response.json("paying back a coin")?;
                     if answer.old_coin_pub != old_coin_pub {
-                        return Err(wrong_owner(response));
+                        return Err(wrong_owner());
                     }
                     step.draft.credit_coin(&old_coin_pub, record.amount)?;
                     // Whatever it was taken for, now it is a used coin with something on it, to be refreshed.
@@ -137,8 +140,16 @@ pub(crate) fn receive(
             step.finish(OpKind::Recoup(Box::new(record)));
             Ok(())
         }
-        // Not revoked after all, says the exchange: the coin is good.
-        (410, 1555 | 1580) => {
+        (410, 1009 | 1555 | 1580) => {
+            let exchange = step.draft.exchange(&step.operation.exchange)?;
+            let asked = [coin.h_denom_pub];
+            let operations = ["RECOUP", "RECOUP-REFRESH"];
+            let (_, problem) =
+                denomination::verify(exchange, &asked, &operations, Use::Spend, response, step.now)?;
+            if problem != Problem::NotRevoked {
+                return fail(step, record, "the coin has expired", CoinStatus::Lost);
+            }
+            // Not revoked after all, says the exchange: the coin is good.
             if let Some(denom) =
                 step.draft.exchange_mut(&step.operation.exchange)?.denoms.get_mut(&coin.h_denom_pub)
             {
@@ -146,28 +157,28 @@ pub(crate) fn receive(
             }
             fail(step, record, "the denomination is not revoked", CoinStatus::Used)
         }
-        (410, 1009) => fail(step, record, "the coin has expired", CoinStatus::Lost),
         (409, 1003 | 1012 | 1015) => {
-            let left = history::remaining_after_conflict(&step.draft, &coin.coin_pub, response)?;
-            let status = if left.is_zero() { CoinStatus::Lost } else { CoinStatus::Used };
             let coin_pub = record.coin_pub;
-            fail(step, record, "the coin was spent elsewhere, perhaps by a copy of this wallet", status)?;
-            step.draft.coin_mut(&coin_pub)?.remaining = left;
-            Ok(())
+            let about = coin_proof::Asked::Recoup;
+            let accept = step.accept_refused;
+            let proof = coin_proof::verify(&step.draft, &coin_pub, about, accept, response, step.now)?;
+            let reason = "the coin was spent elsewhere, perhaps by a copy of this wallet";
+            fail(step, record, reason, CoinStatus::Used)?;
+            coin_proof::accept(step, &coin_pub, &proof)
         }
-        (400..=499, code) if code != 0 => {
-            let refusal = response.refusal("paying back a coin").to_string();
-            fail(step, record, &refusal, CoinStatus::Frozen)
-        }
+        // The coin is good and its denomination revoked, so there is nothing to refuse without proof.
+        (400..=499, code) if code != 0 => Err(CoreError::FalseProof {
+            what: "the exchange's refusal to pay back a valid coin",
+            reason: response.refusal("paying back a coin").to_string(),
+        }),
         _ => Err(response.refusal("paying back a coin")),
     }
 }
 
-fn wrong_owner(response: &HttpResponse) -> CoreError {
-    CoreError::BadAnswer {
-        what: "paying back a coin",
-        status: response.status,
-        reason: "the exchange credited somebody else".to_owned(),
+fn wrong_owner() -> CoreError {
+    CoreError::FalseProof {
+        what: "the exchange's confirmation of a recoup",
+        reason: "it names somebody else as the owner of the money".to_owned(),
     }
 }
 

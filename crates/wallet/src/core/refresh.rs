@@ -9,8 +9,8 @@ use batzen_crypto::refresh::{
     transfer_priv_from_master_secret,
 };
 use batzen_crypto::{
-    CoinSecrets, EcdhePrivateKey, EcdhePublicKey, EddsaPublicKey, ExchangeWithdrawValues, HashCode,
-    RefreshMasterSecret, ShortHash,
+    CoinSecrets, EcdhePrivateKey, EcdhePublicKey, EddsaPublicKey, EddsaSignature, ExchangeWithdrawValues,
+    HashCode, RefreshMasterSecret, ShortHash,
 };
 use batzen_protocol::signatures::{
     ExchangeConfirmMelt, SignedMessage, WalletCoinLink, WalletCoinMelt, Zeros,
@@ -23,9 +23,11 @@ use super::encoding::text;
 use super::exchange::{CipherChoice, Exchange};
 use super::http::{Context, HttpRequest, HttpResponse};
 use super::machine::Step;
+use super::proof::coin as coin_proof;
+use super::proof::denomination::{self, Problem, Use};
 use super::select::{IssuePlan, split_into_coins};
 use super::state::{Draft, OpKind, Operation, State};
-use super::{CoreError, Entropy, history, planchet};
+use super::{CoreError, Entropy, planchet};
 use batzen_protocol::api::exchange::{
     BlindSignatures, CsrMeltCoin, CsrMeltRequest, CsrMeltResponse, MeltConfirmation, MeltRequest,
     RevealRequest,
@@ -99,6 +101,9 @@ pub struct Refresh {
     /// Which candidate the exchange picked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noreveal_index: Option<u32>,
+    /// The signing key of the exchange, and its confirmation of the melt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirmation: Option<(EddsaPublicKey, EddsaSignature)>,
     /// How far it got.
     pub stage: RefreshStage,
     /// Why it failed.
@@ -300,6 +305,7 @@ fn begin(
         fresh: plan.denoms.into_iter().map(|h_denom_pub| FreshRecord { h_denom_pub, cs: None }).collect(),
         rc: None,
         noreveal_index: None,
+        confirmation: None,
         stage: RefreshStage::Prepare,
         failure: None,
     };
@@ -312,6 +318,7 @@ fn begin(
         finished: None,
         exchange: exchange.base_url.clone(),
         last_error: None,
+        dispute: None,
         kind: OpKind::Refresh(Box::new(record)),
     });
     Ok(())
@@ -458,14 +465,16 @@ fn after_csr(step: &mut Step<'_, '_>, mut record: Refresh, response: &HttpRespon
         }
         (404, 1005) | (410, 1009 | 1010) => {
             // Nothing is committed yet: take the money back, and the planner begins anew with other denominations.
-            if let Some(h_denom_pub) = planchet::denomination_in(response)
-                && let Some(denom) =
-                    step.draft.exchange_mut(&step.operation.exchange)?.denoms.get_mut(&h_denom_pub)
+            let hashes: Vec<HashCode> = record.fresh.iter().map(|item| item.h_denom_pub).collect();
+            let operations = ["csr-melt"];
+            let (h_denom_pub, _) =
+                denomination::verify(&exchange, &hashes, &operations, Use::Issue, response, step.now)?;
+            if let Some(denom) =
+                step.draft.exchange_mut(&step.operation.exchange)?.denoms.get_mut(&h_denom_pub)
             {
                 denom.offered = false;
-                return fail(step, record, "a denomination is no longer offered; beginning anew", None);
             }
-            Err(response.refusal("preparing change"))
+            fail(step, record, "a denomination is no longer offered; beginning anew", None)
         }
         _ => Err(response.refusal("preparing change")),
     }
@@ -508,16 +517,20 @@ fn after_melt(
                 return Err(CoreError::BadSignature { what: "the exchange's confirmation of a melt" });
             }
             record.noreveal_index = Some(answer.noreveal_index);
+            record.confirmation = Some((answer.exchange_pub, answer.exchange_sig));
             record.stage = RefreshStage::Reveal;
             step.go_on(OpKind::Refresh(Box::new(record)));
             Ok(())
         }
-        (404, 1005) => {
-            fail(step, record, "the exchange does not know the coin's denomination", Some(CoinStatus::Frozen))
-        }
-        (410, 1009) | (400, 1305) => fail(step, record, "the coin has expired", Some(CoinStatus::Lost)),
-        (410, 1010) => {
+        (404, 1005) | (410, 1009 | 1010) => {
             let h_denom_pub = step.draft.coin(&record.old_coin_pub)?.h_denom_pub;
+            let exchange = step.draft.exchange(&step.operation.exchange)?;
+            let asked = [h_denom_pub];
+            let (_, problem) =
+                denomination::verify(exchange, &asked, &["MELT"], Use::Spend, response, step.now)?;
+            if problem != Problem::Revoked {
+                return fail(step, record, "the coin has expired", Some(CoinStatus::Lost));
+            }
             if let Some(denom) =
                 step.draft.exchange_mut(&step.operation.exchange)?.denoms.get_mut(&h_denom_pub)
             {
@@ -526,19 +539,26 @@ fn after_melt(
             }
             fail(step, record, "the coin's denomination was revoked; it will be paid back", None)
         }
+        (400, 1305) => {
+            let h_denom_pub = step.draft.coin(&record.old_coin_pub)?.h_denom_pub;
+            let exchange = step.draft.exchange(&step.operation.exchange)?;
+            denomination::check_unspendable(exchange.denom(&h_denom_pub)?, step.now)?;
+            fail(step, record, "the coin has expired", Some(CoinStatus::Lost))
+        }
         (409, 1003 | 1012 | 1015) => {
-            let left = history::remaining_after_conflict(&step.draft, &record.old_coin_pub, response)?;
             let old_coin_pub = record.old_coin_pub;
+            let about =
+                coin_proof::Asked::Melt { rc: rc_of(&step.operation, &record)?, amount: record.amount };
+            let accept = step.accept_refused;
+            let proof = coin_proof::verify(&step.draft, &old_coin_pub, about, accept, response, step.now)?;
             fail(step, record, "the coin was spent elsewhere, perhaps by a copy of this wallet", None)?;
-            let coin = step.draft.coin_mut(&old_coin_pub)?;
-            coin.remaining = left;
-            coin.status = if left.is_zero() { CoinStatus::Lost } else { CoinStatus::Used };
-            Ok(())
+            coin_proof::accept(step, &old_coin_pub, &proof)
         }
-        (400..=499, code) if code != 0 => {
-            let refusal = response.refusal("melting a coin").to_string();
-            fail(step, record, refusal, Some(CoinStatus::Frozen))
-        }
+        // The coin is good, so there is nothing to refuse without proof.
+        (400..=499, code) if code != 0 => Err(CoreError::FalseProof {
+            what: "the exchange's refusal to melt a valid coin",
+            reason: response.refusal("melting a coin").to_string(),
+        }),
         _ => Err(response.refusal("melting a coin")),
     }
 }
@@ -551,12 +571,28 @@ fn after_reveal(
     match (response.status, response.code()) {
         (200, _) => {}
         (410, code @ (1009 | 1010)) => {
+            let exchange = step.draft.exchange(&step.operation.exchange)?;
+            let mut verdict = Ok(());
+            for item in &record.fresh {
+                verdict = denomination::check_unissuable(exchange.denom(&item.h_denom_pub)?, step.now);
+                if verdict.is_ok() {
+                    break;
+                }
+            }
+            verdict?;
             record.stage = RefreshStage::Lost;
             let why = if code == 1009 { "expired" } else { "was revoked" };
             record.failure =
                 Some(format!("a denomination of the change {why} before the change could be fetched"));
             step.finish(OpKind::Refresh(Box::new(record)));
             return Ok(());
+        }
+        // The exchange has confirmed the melt, and the request follows from it alone.
+        (400..=499, code) if code != 0 => {
+            return Err(CoreError::FalseProof {
+                what: "the exchange's refusal to give change for a melt that it confirmed",
+                reason: response.refusal("fetching change").to_string(),
+            });
         }
         _ => return Err(response.refusal("fetching change")),
     }

@@ -156,6 +156,7 @@ pub fn start(
         finished: None,
         exchange: payment_op.exchange.clone(),
         last_error: None,
+        dispute: None,
         kind: OpKind::Refund(Box::new(Refund {
             payment: payment_op.id,
             h_contract_terms: *h_contract_terms,

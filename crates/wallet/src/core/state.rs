@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::CoreError;
 use super::coin::{Coin, CoinStatus};
+use super::evidence::{Dispute, Evidence, EvidenceId};
 use super::exchange::{Denom, Exchange};
 use super::payment::Payment;
 use super::recoup::Recoup;
@@ -35,6 +36,10 @@ pub struct Operation {
     /// Why it does not get on, in plain words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
+    /// Set while the exchange's latest answer about it was false: nothing is written off, the request is sent again
+    /// later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dispute: Option<Dispute>,
     /// What it is, and how far it got.
     pub kind: OpKind,
 }
@@ -78,6 +83,8 @@ pub enum Change {
     Operation(Box<Operation>),
     /// A coin, by public key.
     Coin(Box<Coin>),
+    /// Evidence of a false answer, by number.
+    Evidence(Box<Evidence>),
 }
 
 /// What the wallet knows.
@@ -89,6 +96,8 @@ pub struct State {
     pub operations: BTreeMap<OpId, Operation>,
     /// Coins by public key.
     pub coins: BTreeMap<EddsaPublicKey, Coin>,
+    /// False answers of exchanges by number.
+    pub evidence: BTreeMap<EvidenceId, Evidence>,
 }
 
 impl State {
@@ -104,6 +113,9 @@ impl State {
             Change::Coin(coin) => {
                 self.coins.insert(coin.coin_pub, *coin);
             }
+            Change::Evidence(evidence) => {
+                self.evidence.insert(evidence.id, *evidence);
+            }
         }
     }
 
@@ -114,7 +126,8 @@ impl State {
         let operations =
             self.operations.values().map(|operation| Change::Operation(Box::new(operation.clone())));
         let coins = self.coins.values().map(|coin| Change::Coin(Box::new(coin.clone())));
-        exchanges.chain(operations).chain(coins).collect()
+        let evidence = self.evidence.values().map(|evidence| Change::Evidence(Box::new(evidence.clone())));
+        exchanges.chain(operations).chain(coins).chain(evidence).collect()
     }
 
     /// The number for the next operation.
@@ -178,11 +191,18 @@ pub(crate) struct Draft<'a> {
     exchanges: BTreeMap<String, Exchange>,
     operations: BTreeMap<OpId, Operation>,
     coins: BTreeMap<EddsaPublicKey, Coin>,
+    evidence: BTreeMap<EvidenceId, Evidence>,
 }
 
 impl<'a> Draft<'a> {
     pub(crate) fn new(base: &'a State) -> Self {
-        Self { base, exchanges: BTreeMap::new(), operations: BTreeMap::new(), coins: BTreeMap::new() }
+        Self {
+            base,
+            exchanges: BTreeMap::new(),
+            operations: BTreeMap::new(),
+            coins: BTreeMap::new(),
+            evidence: BTreeMap::new(),
+        }
     }
 
     pub(crate) fn base(&self) -> &'a State {
@@ -221,6 +241,30 @@ impl<'a> Draft<'a> {
 
     pub(crate) fn put_operation(&mut self, operation: Operation) {
         self.operations.insert(operation.id, operation);
+    }
+
+    pub(crate) fn next_evidence_id(&self) -> EvidenceId {
+        let last = |map: &BTreeMap<EvidenceId, Evidence>| map.last_key_value().map_or(0, |(id, _)| *id);
+        last(&self.evidence).max(last(&self.base.evidence)) + 1
+    }
+
+    pub(crate) fn put_evidence(&mut self, evidence: Evidence) {
+        self.evidence.insert(evidence.id, evidence);
+    }
+
+    pub(crate) fn evidence_mut(&mut self, id: EvidenceId) -> Result<&mut Evidence, CoreError> {
+        let missing = || CoreError::Inconsistent(format!("there is no evidence {id}"));
+        if !self.evidence.contains_key(&id) {
+            let evidence = self.base.evidence.get(&id).ok_or_else(missing)?.clone();
+            self.evidence.insert(id, evidence);
+        }
+        self.evidence.get_mut(&id).ok_or_else(missing)
+    }
+
+    /// All evidence, with the drafted records in place.
+    pub(crate) fn evidence(&self) -> impl Iterator<Item = &Evidence> {
+        let untouched = self.base.evidence.values().filter(|item| !self.evidence.contains_key(&item.id));
+        untouched.chain(self.evidence.values())
     }
 
     pub(crate) fn put_coin(&mut self, coin: Coin) {
@@ -269,6 +313,7 @@ impl<'a> Draft<'a> {
         let operations =
             self.operations.into_values().map(|operation| Change::Operation(Box::new(operation)));
         let coins = self.coins.into_values().map(|coin| Change::Coin(Box::new(coin)));
-        exchanges.chain(operations).chain(coins).collect()
+        let evidence = self.evidence.into_values().map(|evidence| Change::Evidence(Box::new(evidence)));
+        exchanges.chain(operations).chain(coins).chain(evidence).collect()
     }
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::CoreError;
 use super::coin::CoinStatus;
+use super::evidence::EvidenceId;
 use super::exchange::Exchange;
 use super::payment::PaymentStage;
 use super::refresh::{RefreshReason, RefreshStage, is_busy};
@@ -27,6 +28,8 @@ pub struct ExchangeBalance {
     pub pending_outgoing: Amount,
     /// Left on used coins and too little to become a coin.
     pub dust: Amount,
+    /// Held by operations about which the exchange gave a false answer. It is not written off.
+    pub disputed: Amount,
 }
 
 /// All money of one currency.
@@ -42,6 +45,8 @@ pub struct Balance {
     pub pending_outgoing: Amount,
     /// Sum of the exchanges.
     pub dust: Amount,
+    /// Sum of the exchanges.
+    pub disputed: Amount,
     /// By exchange.
     pub exchanges: Vec<ExchangeBalance>,
 }
@@ -62,12 +67,14 @@ pub fn balances(state: &State, now: Timestamp) -> Result<Vec<Balance>, CoreError
                 pending_incoming: zero,
                 pending_outgoing: zero,
                 dust: zero,
+                disputed: zero,
                 exchanges: Vec::new(),
             });
         total.available = total.available.checked_add(&part.available)?;
         total.pending_incoming = total.pending_incoming.checked_add(&part.pending_incoming)?;
         total.pending_outgoing = total.pending_outgoing.checked_add(&part.pending_outgoing)?;
         total.dust = total.dust.checked_add(&part.dust)?;
+        total.disputed = total.disputed.checked_add(&part.disputed)?;
         total.exchanges.push(part);
     }
     Ok(by_currency.into_values().collect())
@@ -78,8 +85,8 @@ fn exchange_balance(
     exchange: &Exchange,
     now: Timestamp,
 ) -> Result<ExchangeBalance, CoreError> {
-    let (mut available, mut incoming, mut outgoing, mut dust) =
-        (Money::ZERO, Money::ZERO, Money::ZERO, Money::ZERO);
+    let (mut available, mut incoming, mut outgoing, mut dust, mut disputed) =
+        (Money::ZERO, Money::ZERO, Money::ZERO, Money::ZERO, Money::ZERO);
     let draft = Draft::new(state);
     for coin in
         state.coins.values().filter(|coin| coin.exchange == exchange.base_url && !coin.remaining.is_zero())
@@ -92,29 +99,18 @@ fn exchange_balance(
             CoinStatus::Used => &mut dust,
             // To be recouped, or refreshed before it expires for good.
             CoinStatus::Fresh if denom.revoked => &mut incoming,
-            CoinStatus::Fresh | CoinStatus::Frozen | CoinStatus::Lost => continue,
+            CoinStatus::Fresh | CoinStatus::Lost => continue,
         };
         *sum = sum.checked_add(coin.remaining)?;
     }
     for operation in state.open_operations().filter(|operation| operation.exchange == exchange.base_url) {
-        match &operation.kind {
-            OpKind::Withdrawal(record) => {
-                let (open, _) = record.totals(exchange, &[PlanchetState::Open])?;
-                let planned = !record.planchets.is_empty();
-                incoming = incoming.checked_add(if planned { open } else { record.amount })?;
-            }
-            OpKind::Payment(record) => {
-                let (total, _) = record.totals()?;
-                outgoing = outgoing.checked_add(total)?;
-            }
-            OpKind::Refresh(record) => incoming = incoming.checked_add(record.value()?)?,
-            OpKind::Recoup(record) => incoming = incoming.checked_add(record.amount)?,
-            OpKind::Refund(record) => {
-                for item in record.items.iter().filter(|item| item.progress == RefundState::Open) {
-                    incoming = incoming.checked_add(item.amount.checked_sub(item.fee_refund)?)?;
-                }
-            }
-        }
+        let comes = !matches!(operation.kind, OpKind::Payment(_));
+        let sum = match (operation.dispute, comes) {
+            (Some(_), _) => &mut disputed,
+            (None, true) => &mut incoming,
+            (None, false) => &mut outgoing,
+        };
+        *sum = sum.checked_add(held(exchange, operation)?)?;
     }
     Ok(ExchangeBalance {
         exchange: exchange.base_url.clone(),
@@ -122,7 +118,30 @@ fn exchange_balance(
         pending_incoming: exchange.amount(incoming),
         pending_outgoing: exchange.amount(outgoing),
         dust: exchange.amount(dust),
+        disputed: exchange.amount(disputed),
     })
+}
+
+/// What an open operation holds that is on no coin of the wallet.
+fn held(exchange: &Exchange, operation: &Operation) -> Result<Money, CoreError> {
+    match &operation.kind {
+        OpKind::Withdrawal(record) => {
+            let (open, _) = record.totals(exchange, &[PlanchetState::Open])?;
+            Ok(if record.planchets.is_empty() { record.amount } else { open })
+        }
+        OpKind::Payment(record) => Ok(record.totals()?.0),
+        // Nothing of it is spent before the exchange has confirmed it.
+        OpKind::Refresh(record) if operation.dispute.is_some() => Ok(record.amount),
+        OpKind::Refresh(record) => record.value(),
+        OpKind::Recoup(record) => Ok(record.amount),
+        OpKind::Refund(record) => {
+            let mut sum = Money::ZERO;
+            for item in record.items.iter().filter(|item| item.progress == RefundState::Open) {
+                sum = sum.checked_add(item.amount.checked_sub(item.fee_refund)?)?;
+            }
+            Ok(sum)
+        }
+    }
 }
 
 /// Whether something is still going on.
@@ -165,6 +184,9 @@ pub struct Transaction {
     /// What is wrong or waited for, in plain words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Number of the evidence, if the exchange's latest answer was false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<EvidenceId>,
     /// Where money comes from or goes to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payto: Option<String>,
@@ -176,12 +198,17 @@ pub struct Transaction {
     pub h_contract_terms: Option<String>,
 }
 
-/// The history, newest first.
+/// The history, newest first. Refreshes are part of it if they are asked for, disputed, or lost money.
 ///
 /// # Errors
 /// If records contradict each other.
 pub fn transactions(state: &State, with_refreshes: bool) -> Result<Vec<Transaction>, CoreError> {
-    let wanted = |operation: &&Operation| with_refreshes || !matches!(operation.kind, OpKind::Refresh(_));
+    let wanted = |operation: &&Operation| match &operation.kind {
+        OpKind::Refresh(record) => {
+            with_refreshes || operation.dispute.is_some() || record.stage == RefreshStage::Lost
+        }
+        _ => true,
+    };
     state.operations.values().rev().filter(wanted).map(|operation| transaction(state, operation)).collect()
 }
 
@@ -213,6 +240,7 @@ pub fn transaction(state: &State, operation: &Operation) -> Result<Transaction, 
         coins: 0,
         description: String::new(),
         message: operation.last_error.clone(),
+        evidence: operation.dispute.map(|dispute| dispute.evidence),
         payto: None,
         reserve_pub: None,
         h_contract_terms: None,

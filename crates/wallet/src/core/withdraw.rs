@@ -6,8 +6,9 @@
 //! so that no number (and no Clause-Schnorr nonce) ever serves two denominations.
 
 mod record;
+mod reserve;
 
-use batzen_crypto::{EddsaPrivateKey, PlanchetMasterSecret};
+use batzen_crypto::{EddsaPrivateKey, HashCode, PlanchetMasterSecret};
 use batzen_protocol::{Amount, Money, Timestamp};
 use serde::Deserialize;
 
@@ -15,14 +16,15 @@ use super::coin::{Coin, CoinSource, CoinStatus, CsSession};
 use super::exchange::{CipherChoice, Denom, Exchange};
 use super::http::{Context, HttpRequest, HttpResponse};
 use super::machine::Step;
+use super::proof::denomination::{self, Use};
 use super::select::split_into_coins;
 use super::state::{Draft, OpId, OpKind, Operation, State};
 use super::{CoreError, planchet};
 use batzen_protocol::api::bank::WithdrawalSelection;
 use batzen_protocol::api::errors::KycRequired;
 use batzen_protocol::api::exchange::{
-    BatchWithdrawRequest, BlindSignature, BlindSignatures, CsrWithdrawRequest, KycRedirect, ReserveBalance,
-    WithdrawRequest, WithdrawValues,
+    BatchWithdrawRequest, BlindSignature, BlindSignatures, CsrWithdrawRequest, KycRedirect, WithdrawRequest,
+    WithdrawValues,
 };
 
 pub use record::*;
@@ -85,6 +87,9 @@ fn put(
         planchets: Vec::new(),
         batch: true,
         leftover: Money::ZERO,
+        recouped: Money::ZERO,
+        missing: Money::ZERO,
+        awaited: Money::ZERO,
         kyc: None,
         reason: None,
     };
@@ -94,6 +99,7 @@ fn put(
         finished: None,
         exchange: base_url.to_owned(),
         last_error: None,
+        dispute: None,
         kind: OpKind::Withdrawal(Box::new(record)),
     });
     id
@@ -107,7 +113,7 @@ pub(crate) fn start_from_recoup(
     amount: Money,
 ) -> Result<(), CoreError> {
     let reserve_pub = reserve_priv.public_key();
-    let busy = step.draft.operations().any(|operation| match &operation.kind {
+    let waiting = step.draft.operations().find(|operation| match &operation.kind {
         OpKind::Withdrawal(record) => {
             operation.finished.is_none()
                 && record.reserve_pub == reserve_pub
@@ -115,20 +121,26 @@ pub(crate) fn start_from_recoup(
         }
         _ => false,
     });
-    if !busy {
-        let exchange = step.operation.exchange.clone();
-        put(
-            &mut step.draft,
-            &exchange,
-            reserve_priv.clone(),
-            amount,
-            Origin::Recoup,
-            WithdrawStage::AwaitReserve,
-            CipherChoice::Any,
-            step.now,
-            step.entropy,
-        );
+    if let Some(mut operation) = waiting.cloned() {
+        if let OpKind::Withdrawal(record) = &mut operation.kind {
+            let sum = if record.origin == Origin::Recoup { &mut record.amount } else { &mut record.recouped };
+            *sum = sum.checked_add(amount)?;
+        }
+        step.draft.put_operation(operation);
+        return Ok(());
     }
+    let exchange = step.operation.exchange.clone();
+    put(
+        &mut step.draft,
+        &exchange,
+        reserve_priv.clone(),
+        amount,
+        Origin::Recoup,
+        WithdrawStage::AwaitReserve,
+        CipherChoice::Any,
+        step.now,
+        step.entropy,
+    );
     Ok(())
 }
 
@@ -334,7 +346,7 @@ pub(crate) fn receive(
             Ok(())
         }
         WithdrawStage::AwaitTransfer => after_bank_status(step, record, response),
-        WithdrawStage::AwaitReserve => after_reserve(step, record, response),
+        WithdrawStage::AwaitReserve => reserve::after_balance(step, record, response),
         WithdrawStage::Withdraw if record.kyc.is_some() => after_kyc(step, record, response),
         WithdrawStage::Withdraw => after_withdraw(step, record, response),
         WithdrawStage::Done | WithdrawStage::Aborted => Ok(()),
@@ -422,65 +434,6 @@ fn after_bank_status(
     }
 }
 
-fn after_reserve(
-    step: &mut Step<'_, '_>,
-    mut record: Withdrawal,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
-    match (response.status, response.code()) {
-        (404, 1250 | 0) => {
-            let reason = match &record.origin {
-                Origin::Manual { .. } => "waiting for your bank transfer to reach the exchange",
-                Origin::Bank(_) | Origin::Recoup => "waiting for the transfer to reach the exchange",
-            };
-            step.wait(OpKind::Withdrawal(Box::new(record)), reason);
-            return Ok(());
-        }
-        (200, _) => {}
-        _ => return Err(response.refusal("looking at the reserve")),
-    }
-    let answer: ReserveBalance = response.json("looking at the reserve")?;
-    let exchange = step.draft.exchange(&step.operation.exchange)?;
-    let balance = answer.balance.money_in(exchange.currency)?;
-    let got_coins = record.planchets.iter().any(|planchet| planchet.state == PlanchetState::Done);
-    let offers = exchange.offers(record.cipher, step.now);
-    if offers.is_empty() && !balance.is_zero() && !got_coins {
-        step.wait(OpKind::Withdrawal(Box::new(record)), "the exchange offers no coins now");
-        return Ok(());
-    }
-    let plan = split_into_coins(&offers, balance, MAX_COINS)?;
-    record.leftover = plan.leftover;
-    for h_denom_pub in plan.denoms {
-        record.planchets.push(PlanchetRecord {
-            index: record.next_index,
-            h_denom_pub,
-            cs: None,
-            state: PlanchetState::Open,
-        });
-        record.next_index = record
-            .next_index
-            .checked_add(1)
-            .ok_or_else(|| CoreError::Inconsistent("a withdrawal ran out of coin numbers".to_owned()))?;
-    }
-    settle(step, record);
-    Ok(())
-}
-
-/// Goes on with the open planchets, or ends if there are none.
-fn settle(step: &mut Step<'_, '_>, mut record: Withdrawal) {
-    let has = |state| record.planchets.iter().any(|planchet| planchet.state == state);
-    if has(PlanchetState::Open) {
-        record.stage = WithdrawStage::Withdraw;
-        step.go_on(OpKind::Withdrawal(Box::new(record)));
-    } else {
-        record.stage = WithdrawStage::Done;
-        if !has(PlanchetState::Done) {
-            record.reason = Some("the reserve holds too little for a coin".to_owned());
-        }
-        step.finish(OpKind::Withdrawal(Box::new(record)));
-    }
-}
-
 fn after_kyc(
     step: &mut Step<'_, '_>,
     mut record: Withdrawal,
@@ -556,22 +509,13 @@ fn after_withdraw(
             Ok(())
         }
         // Somebody else took from the reserve, or the plan was made on an older balance: plan again.
-        (409, 1150) => {
-            for position in asked {
-                record.planchets[position].state = PlanchetState::Dropped;
-            }
-            plan_again(step, record);
-            Ok(())
-        }
+        (409, 1150) => reserve::after_shortage(step, record, &asked, response),
         (404, 1005) | (410, 1009 | 1010) => {
-            // The denomination in the answer is no longer offered. Without one it is that of the only planchet.
-            let named = planchet::denomination_in(response)
-                .or_else(|| (asked.len() == 1).then(|| record.planchets[asked[0]].h_denom_pub));
-            let Some(h_denom_pub) = named else {
-                record.batch = false;
-                step.go_on(OpKind::Withdrawal(Box::new(record)));
-                return Ok(());
-            };
+            let hashes: Vec<HashCode> =
+                asked.iter().map(|position| record.planchets[*position].h_denom_pub).collect();
+            let operations = ["WITHDRAW", "csr-withdraw"];
+            let (h_denom_pub, _) =
+                denomination::verify(&exchange, &hashes, &operations, Use::Issue, response, step.now)?;
             if let Some(denom) =
                 step.draft.exchange_mut(&step.operation.exchange)?.denoms.get_mut(&h_denom_pub)
             {
@@ -650,12 +594,12 @@ fn take_coins(
         record.stage = WithdrawStage::AwaitReserve;
         step.go_on(OpKind::Withdrawal(Box::new(record)));
     } else {
-        settle(step, record);
+        reserve::settle(step, record);
     }
     Ok(())
 }
 
-/// The changes that give up a withdrawal before any money came.
+/// The changes that give up a withdrawal before any money came, or what has not come yet of it.
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is no withdrawal, or past that point.
@@ -667,16 +611,20 @@ pub fn cancel(state: &State, id: OpId, now: Timestamp) -> Result<Vec<super::Chan
     };
     let early = match (&record.origin, record.stage) {
         (Origin::Bank(_), WithdrawStage::Select | WithdrawStage::AwaitTransfer) => true,
-        (Origin::Manual { .. }, WithdrawStage::AwaitReserve) => record.planchets.is_empty(),
+        (Origin::Manual { .. }, WithdrawStage::AwaitReserve) => {
+            record.planchets.is_empty() || !record.awaited.is_zero()
+        }
         _ => false,
     };
     if operation.finished.is_some() || !early {
         return Err(bad("it is finished, or the money is on its way already"));
     }
-    record.stage = WithdrawStage::Aborted;
+    let got_coins = record.planchets.iter().any(|planchet| planchet.state == PlanchetState::Done);
+    record.stage = if got_coins { WithdrawStage::Done } else { WithdrawStage::Aborted };
     record.reason =
         Some("cancelled by you; if money was sent, it returns when the reserve closes".to_owned());
     operation.finished = Some(now);
     operation.last_error = None;
+    operation.dispute = None;
     Ok(vec![super::Change::Operation(Box::new(operation))])
 }

@@ -5,7 +5,9 @@ use batzen_protocol::Amount;
 
 use super::{ManualWithdrawal, Wallet, WalletError};
 use crate::bank::{self, WithdrawOffer};
+use crate::core::evidence;
 use crate::core::exchange::{CipherChoice, Exchange, ExchangeUpdate, accept_terms};
+use crate::core::http::{HttpRequest, HttpResponse};
 use crate::core::payment::{self, DepositAmount, PaymentReceipt, PaymentRequest, PaymentStage};
 use crate::core::refund::{self, RefundPermission};
 use crate::core::state::OpKind;
@@ -23,9 +25,16 @@ impl Wallet {
         let previous = self.with_state(|state| state.exchanges.get(&base_url).cloned());
         let mut update = ExchangeUpdate::new(base_url.clone(), previous);
         loop {
-            let response = self.send(&update.next()).await?;
+            let request = update.next();
+            let response = self.send(&request).await?;
             let now = self.now();
-            if let Some(mut changes) = update.receive(&response, now)? {
+            let received = update.receive(&response, now);
+            if let Err(error) = &received
+                && error.is_false_statement()
+            {
+                self.keep_false_listing(&base_url, &request, &response, error)?;
+            }
+            if let Some(mut changes) = received? {
                 return self.step(|state, now, entropy| {
                     let fetched = changes.iter_mut().find_map(|change| match change {
                         Change::Exchange(exchange) => Some(exchange),
@@ -49,11 +58,29 @@ impl Wallet {
                     for change in &changes {
                         updated.apply(change.clone());
                     }
+                    changes.extend(evidence::settle_lists(&updated, &base_url, now)?);
                     changes.extend(crate::core::plan(&updated, now, entropy)?);
                     Ok((exchange, changes))
                 });
             }
         }
+    }
+
+    /// Keeps a false listing of an exchange that the wallet knows as evidence.
+    fn keep_false_listing(
+        &self,
+        base_url: &str,
+        request: &HttpRequest,
+        response: &HttpResponse,
+        error: &CoreError,
+    ) -> Result<(), WalletError> {
+        self.step(|state, now, _| {
+            if !state.exchanges.contains_key(base_url) {
+                return Ok(((), Vec::new()));
+            }
+            let changes = evidence::record_about_exchange(state, base_url, request, response, error, now)?;
+            Ok(((), changes))
+        })
     }
 
     /// The exchange, asked again if what is known is older than an hour. What is known is used if it does not answer.
@@ -295,12 +322,18 @@ impl Wallet {
         Ok(started)
     }
 
-    /// Gives up a withdrawal for which no money was sent yet. Money that comes after all stays in the reserve and
-    /// returns to its sender when the reserve closes.
+    /// Gives up a withdrawal for which no money was sent yet, or a disputed payment. Money that comes after all stays in
+    /// the reserve and returns to its sender when the reserve closes. Coins of the payment are refreshed.
     ///
     /// # Errors
-    /// If it is no such withdrawal.
+    /// If it is no such operation.
     pub fn cancel(&self, id: OpId) -> Result<(), WalletError> {
-        self.step(|state, now, _| Ok(((), withdraw::cancel(state, id, now)?)))
+        self.step(|state, now, _| {
+            let changes = match state.operation(id)?.kind {
+                OpKind::Withdrawal(_) => withdraw::cancel(state, id, now)?,
+                _ => payment::cancel(state, id, now)?,
+            };
+            Ok(((), changes))
+        })
     }
 }

@@ -8,7 +8,9 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use super::{Inner, RunReport, RunUntil, Wallet, WalletError, lock};
+use crate::core::evidence::Disputed;
 use crate::core::http::{HttpRequest, HttpResponse};
+use crate::core::state::Operation;
 use crate::core::{CoreError, Next, OpId};
 
 /// How long servers may hold back an answer, in milliseconds.
@@ -108,14 +110,21 @@ impl Wallet {
         // Not spawned, so that dropping this future stops everything at once.
         let mut tasks = FuturesUnordered::new();
         let mut active: BTreeSet<OpId> = BTreeSet::new();
+        let mut disputed: BTreeSet<OpId> = BTreeSet::new();
         loop {
             self.step(|state, now, entropy| Ok(((), crate::core::plan(state, now, entropy)?)))?;
-            let open: Vec<OpId> =
-                self.with_state(|state| state.open_operations().map(|operation| operation.id).collect());
+            let time = self.now();
+            let open: Vec<OpId> = self.with_state(|state| {
+                let rests =
+                    |operation: &Operation| operation.dispute.is_some_and(|dispute| dispute.retry_at > time);
+                let open = state.open_operations().filter(|operation| !rests(operation));
+                open.map(|operation| operation.id).collect()
+            });
             let now = Instant::now();
             let out_of_time = deadline.is_some_and(|deadline| deadline <= now);
             for id in open {
                 let due = match resting.get(&id) {
+                    _ if disputed.contains(&id) => false,
                     None => true,
                     Some((at, _)) => !idle_mode && *at <= now,
                 };
@@ -147,6 +156,11 @@ impl Wallet {
                     report.finished.push(id);
                 }
                 Progress::Stuck(error @ WalletError::Store(_)) => return Err(error),
+                // It rests for longer than a run lasts.
+                Progress::Stuck(WalletError::Disputed { .. }) => {
+                    resting.remove(&id);
+                    disputed.insert(id);
+                }
                 Progress::Waiting => {
                     resting.insert(id, (Instant::now() + Duration::from_secs(1), Duration::from_secs(1)));
                 }
@@ -178,7 +192,7 @@ impl Wallet {
         let _claim = Claim { inner: Arc::clone(&self.inner), id };
         let mut key_refreshed = false;
         loop {
-            match self.advance(id, poll_ms).await {
+            match self.advance(id, poll_ms, key_refreshed).await {
                 Ok(Some(progress)) => return progress,
                 Ok(None) => {}
                 Err(WalletError::Core(CoreError::UnknownSigningKey { base_url, .. })) if !key_refreshed => {
@@ -187,6 +201,7 @@ impl Wallet {
                         return Progress::Stuck(error);
                     }
                 }
+                Err(error @ WalletError::Disputed { .. }) => return Progress::Stuck(error),
                 Err(error) => {
                     let text = error.to_string();
                     let noted = self.step(|state, _, _| Ok(((), crate::core::note_error(state, id, &text)?)));
@@ -197,17 +212,37 @@ impl Wallet {
     }
 
     /// One request and its answer. `None` if there is more to do at once.
-    async fn advance(&self, id: OpId, poll_ms: u64) -> Result<Option<Progress>, WalletError> {
+    async fn advance(
+        &self,
+        id: OpId,
+        poll_ms: u64,
+        key_refreshed: bool,
+    ) -> Result<Option<Progress>, WalletError> {
         let next = self.with_state(|state| crate::core::next(state, id, poll_ms))?;
         let request = match next {
             Next::Done => return Ok(Some(Progress::Done)),
             Next::Request(request) => request,
         };
         let response = self.send(&request).await?;
-        self.step(|state, now, entropy| {
-            let outcome = crate::core::receive(state, id, &response, now, entropy)?;
-            Ok((outcome.waiting.map(|_| Progress::Waiting), outcome.changes))
-        })
+        let (waiting, disputed) = self.step(|state, now, entropy| {
+            match crate::core::receive(state, id, &request, &response, now, entropy) {
+                Ok(outcome) => Ok(((outcome.waiting.is_some(), outcome.disputed), outcome.changes)),
+                // Not even the newest list of keys has it.
+                Err(error @ CoreError::UnknownSigningKey { .. }) if key_refreshed => {
+                    let (disputed, changes) =
+                        crate::core::dispute(state, id, &request, &response, &error, now)?;
+                    Ok(((false, Some(disputed)), changes))
+                }
+                Err(error) => Err(error),
+            }
+        })?;
+        match disputed {
+            Some(Disputed { evidence, reason }) => {
+                tracing::warn!(operation = id, evidence, %reason, "the exchange gave a false answer");
+                Err(WalletError::Disputed { operation: id, evidence, message: reason })
+            }
+            None => Ok(waiting.then_some(Progress::Waiting)),
+        }
     }
 
     /// Sends a request until an answer comes that says something, a bounded number of times. The request is the same

@@ -6,7 +6,7 @@ use batzen_crypto::denom::h_coin_pub;
 use batzen_crypto::refresh::{FreshDenom, KAPPA, RefreshCommitment, recompute_candidate};
 use batzen_crypto::{
     BlindedPlanchet, CsOperation, DenomPrivateKey, DenomSignature, EcdhePublicKey, EddsaPublicKey,
-    EddsaSignature, ExchangeWithdrawValues, HashCode, RefreshMasterSecret, ShortHash,
+    ExchangeWithdrawValues, HashCode, RefreshMasterSecret, ShortHash,
 };
 use batzen_protocol::api::errors::CoinConflict;
 use batzen_protocol::api::exchange::*;
@@ -72,7 +72,11 @@ impl FakeExchange {
             assert!(coin.contribution.money >= fee.money, "F2");
             self.known_coin(coin.coin_pub, &coin.denom_pub_hash, &coin.ub_sig);
             if let Some(row) = self.deposits.get(&key) {
-                assert_eq!(row.coin_sig, coin.coin_sig, "the same deposit");
+                if row.coin_sig != coin.coin_sig {
+                    let conflict = self.conflict(coin.coin_pub, 1206);
+                    (self.coins, self.owed, self.fees) = before;
+                    return Err(conflict);
+                }
                 time = Some(row.time);
             } else {
                 let row = self.coins.get_mut(&coin.coin_pub).unwrap();
@@ -349,7 +353,8 @@ impl FakeExchange {
     ) -> HttpResponse {
         let denom = self.denom(&request.denom_pub_hash).unwrap();
         if !denom.revoked {
-            return error(410, if refreshed { 1580 } else { 1555 });
+            let (oper, code) = if refreshed { ("RECOUP-REFRESH", 1580) } else { ("RECOUP", 1555) };
+            return self.unusable(&request.denom_pub_hash, oper, code, now);
         }
         let h_denom_pub = denom.h;
         let coin_blind = request.coin_blind_key_secret.clone();
@@ -388,7 +393,13 @@ impl FakeExchange {
         if refreshed {
             let Some(old_coin_pub) = old_coin else { return error(404, 1576) };
             if !amount.is_zero() {
-                let exchange_sig = EddsaSignature::ZERO;
+                let exchange_sig = ExchangeConfirmRecoupRefresh {
+                    timestamp: now,
+                    recoup_amount: money,
+                    coin_pub,
+                    old_coin_pub,
+                }
+                .sign(&self.signer);
                 row.history.push(CoinHistoryItem::RecoupRefresh(CoinRecoupRefresh {
                     amount: money,
                     exchange_sig,
@@ -412,9 +423,15 @@ impl FakeExchange {
         } else {
             let Some(reserve_pub) = reserve else { return error(404, 1551) };
             if !amount.is_zero() {
+                let exchange_sig =
+                    ExchangeConfirmRecoup { timestamp: now, recoup_amount: money, coin_pub, reserve_pub }
+                        .sign(&self.signer);
+                self.reserve_histories.get_mut(&reserve_pub).unwrap().push(ReserveHistoryItem::Recoup(
+                    ReserveRecoup { exchange_pub, exchange_sig, timestamp: now, amount: money, coin_pub },
+                ));
                 row.history.push(CoinHistoryItem::Recoup(CoinRecoup {
                     amount: money,
-                    exchange_sig: EddsaSignature::ZERO,
+                    exchange_sig,
                     exchange_pub,
                     reserve_pub,
                     coin_sig: request.coin_sig,

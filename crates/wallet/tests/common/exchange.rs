@@ -8,7 +8,7 @@ use batzen_crypto::{
     BlindedDenomSignature, BlindedPlanchet, CsNonce, CsOperation, DenomPrivateKey, DenomPublicKey,
     EddsaPrivateKey, EddsaPublicKey, EddsaSignature, ExchangeWithdrawValues, HashCode, ShortHash,
 };
-use batzen_protocol::api::errors::DenominationUnusable;
+use batzen_protocol::api::errors::{DenominationUnknown, DenominationUnusable, InsufficientReserve};
 use batzen_protocol::api::exchange::*;
 use batzen_protocol::denominations::DenominationTerms;
 use batzen_protocol::signatures::*;
@@ -116,6 +116,7 @@ pub struct FakeExchange {
     pub start: Timestamp,
     pub denoms: Vec<FakeDenom>,
     pub reserves: HashMap<EddsaPublicKey, Money>,
+    pub(super) reserve_histories: HashMap<EddsaPublicKey, Vec<ReserveHistoryItem>>,
     pub(super) withdrawals: HashMap<(EddsaPublicKey, HashCode), (HashCode, BlindedDenomSignature)>,
     pub(super) nonces: HashMap<CsNonce, HashCode>,
     pub(super) rms: HashMap<[u8; 32], HashCode>,
@@ -168,6 +169,7 @@ impl FakeExchange {
             start,
             denoms: Vec::new(),
             reserves: HashMap::new(),
+            reserve_histories: HashMap::new(),
             withdrawals: HashMap::new(),
             nonces: HashMap::new(),
             rms: HashMap::new(),
@@ -223,6 +225,14 @@ impl FakeExchange {
     pub fn credit_reserve(&mut self, reserve_pub: EddsaPublicKey, amount: Amount) {
         let balance = self.reserves.entry(reserve_pub).or_default();
         *balance = balance.checked_add(amount.money).unwrap();
+        let history = self.reserve_histories.entry(reserve_pub).or_default();
+        let wire_reference = history.len() as u64;
+        history.push(ReserveHistoryItem::Credit(ReserveCredit {
+            timestamp: self.start,
+            sender_account_url: "payto://x-taler-bank/bank.test/user?receiver-name=user".to_owned(),
+            wire_reference,
+            amount,
+        }));
         self.bank_in = self.bank_in.checked_add(amount.money).unwrap();
     }
 
@@ -503,7 +513,16 @@ impl FakeExchange {
         oper: &str,
         now: Timestamp,
     ) -> Result<&FakeDenom, Box<HttpResponse>> {
-        let Some(denom) = self.denom(h) else { return Err(Box::new(error(404, 1005))) };
+        let Some(denom) = self.denom(h) else {
+            let message = ExchangeAffirmDenomUnknown { timestamp: now, h_denom_pub: *h };
+            let statement = DenominationUnknown {
+                timestamp: now,
+                h_denom_pub: *h,
+                exchange_pub: self.signer.public_key(),
+                exchange_sig: message.sign(&self.signer),
+            };
+            return Err(Box::new(error_with(404, 1005, statement)));
+        };
         let expire = match oper {
             "DEPOSIT" | "MELT" => denom.terms.stamp_expire_deposit,
             _ => denom.terms.stamp_expire_withdraw,
@@ -515,14 +534,24 @@ impl FakeExchange {
         } else {
             return Ok(denom);
         };
-        let evidence = DenominationUnusable {
+        Err(Box::new(self.unusable(h, oper, code, now)))
+    }
+
+    /// The signed statement that a denomination cannot be used.
+    pub fn unusable(&self, h: &HashCode, oper: &str, code: u32, now: Timestamp) -> HttpResponse {
+        let message = ExchangeAffirmDenomExpired {
+            timestamp: now,
+            operation: batzen_protocol::signatures::Operation::new(oper),
+            h_denom_pub: *h,
+        };
+        let statement = DenominationUnusable {
             oper: oper.to_owned(),
             timestamp: now,
             h_denom_pub: *h,
             exchange_pub: self.signer.public_key(),
-            exchange_sig: EddsaSignature::ZERO,
+            exchange_sig: message.sign(&self.signer),
         };
-        Err(Box::new(error_with(410, code, evidence)))
+        error_with(410, code, statement)
     }
 
     pub(super) fn sign_blind(
@@ -578,8 +607,26 @@ impl FakeExchange {
             return Err(Box::new(error_with(451, 1028, kyc)));
         }
         let Some(balance) = self.reserves.get_mut(&reserve) else { return Err(Box::new(error(404, 1027))) };
-        let Ok(rest) = balance.checked_sub(cost) else { return Err(Box::new(error(409, 1150))) };
+        let Ok(rest) = balance.checked_sub(cost) else {
+            let proof = InsufficientReserve {
+                balance: balance.of(currency()),
+                requested_amount: cost.of(currency()),
+                history: self.reserve_histories[&reserve].clone(),
+            };
+            return Err(Box::new(error_with(409, 1150, proof)));
+        };
         *balance = rest;
+        for (planchet, h_coin_envelope) in planchets.iter().zip(&h_evs) {
+            let terms = &self.denom(&planchet.denom_pub_hash).unwrap().terms;
+            let item = ReserveHistoryItem::Withdraw(ReserveWithdraw {
+                reserve_sig: planchet.reserve_sig,
+                h_coin_envelope: *h_coin_envelope,
+                h_denom_pub: planchet.denom_pub_hash,
+                withdraw_fee: terms.fee_withdraw,
+                amount: terms.withdraw_cost().unwrap(),
+            });
+            self.reserve_histories.get_mut(&reserve).unwrap().push(item);
+        }
         self.add_fee(fees);
         self.issued = self.issued.checked_add(values).unwrap();
         for ((planchet, h), signature) in planchets.iter().zip(&h_evs).zip(&signatures) {
@@ -678,6 +725,21 @@ impl FakeExchange {
         let response = self.handle(&request, self.start);
         let body: Value = serde_json::from_slice(&response.body).unwrap();
         body["taler_withdraw_uri"].as_str().unwrap().to_owned()
+    }
+
+    /// The history of a coin as conflict answers have it.
+    pub fn history_of(&self, coin_pub: &EddsaPublicKey) -> Vec<Value> {
+        let items = self.coins.get(coin_pub).map(|row| row.history.clone()).unwrap_or_default();
+        items.iter().map(|item| serde_json::to_value(item).unwrap()).collect()
+    }
+
+    /// Key, balance and history of the only reserve.
+    pub fn only_reserve(&self) -> (String, Amount, Vec<Value>) {
+        assert_eq!(self.reserves.len(), 1);
+        let (key, balance) = self.reserves.iter().next().unwrap();
+        let history = &self.reserve_histories[key];
+        let history = history.iter().map(|item| serde_json::to_value(item).unwrap()).collect();
+        (key.to_string(), balance.of(currency()), history)
     }
 
     pub fn seen_coins(&self) -> HashSet<EddsaPublicKey> {

@@ -51,6 +51,9 @@ pub struct World {
     pub network: Arc<Network>,
 }
 
+/// Answers a request in place of the exchange, or lets it do so.
+pub type Liar = Box<dyn FnMut(&HttpRequest, &mut FakeExchange, Timestamp) -> Option<HttpResponse> + Send>;
+
 /// What the network does to requests.
 pub struct Network {
     exchange: Arc<Mutex<FakeExchange>>,
@@ -62,9 +65,34 @@ pub struct Network {
     /// Every n-th answer is lost, if not zero.
     pub lose_every: AtomicU64,
     pub sent: AtomicU64,
+    /// Stands between the wallet and the exchange.
+    pub liar: Mutex<Option<Liar>>,
 }
 
 impl Network {
+    /// Puts somebody between the wallet and the exchange.
+    pub fn lie(
+        &self,
+        liar: impl FnMut(&HttpRequest, &mut FakeExchange, Timestamp) -> Option<HttpResponse> + Send + 'static,
+    ) {
+        *self.liar.lock().unwrap() = Some(Box::new(liar));
+    }
+
+    /// Lets the wallet talk to the exchange itself again.
+    pub fn be_honest(&self) {
+        *self.liar.lock().unwrap() = None;
+    }
+
+    fn answer(&self, request: &HttpRequest) -> HttpResponse {
+        let now = self.clock.now();
+        let mut exchange = self.exchange.lock().unwrap();
+        let lie = match self.liar.lock().unwrap().as_mut() {
+            Some(liar) => liar(request, &mut exchange, now),
+            None => None,
+        };
+        lie.unwrap_or_else(|| exchange.handle(request, now))
+    }
+
     /// Lets the process die at the `n`-th point from now.
     pub fn set_fuse(&self, n: i64) {
         self.fuse.store(n, Ordering::SeqCst);
@@ -93,7 +121,7 @@ impl Transport for Network {
         Box::pin(async move {
             // Dies with the records written and nothing sent.
             self.point().await;
-            let response = self.exchange.lock().unwrap().handle(request, self.clock.now());
+            let response = self.answer(request);
             // Dies with the request done and the answer lost.
             self.point().await;
             let sent = self.sent.fetch_add(1, Ordering::SeqCst) + 1;
@@ -122,6 +150,7 @@ impl World {
             dead: tokio::sync::Notify::new(),
             lose_every: AtomicU64::new(0),
             sent: AtomicU64::new(0),
+            liar: Mutex::new(None),
         });
         Self { exchange, clock, network }
     }

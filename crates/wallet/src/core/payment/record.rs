@@ -129,6 +129,9 @@ pub struct Payment {
     pub summary: String,
     /// The coins, in the random order in which they are sent.
     pub coins: Vec<PaymentCoin>,
+    /// Coins of requests that the exchange refused. If it lists one of these deposits later, one of its answers was false.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<PaymentCoin>,
     /// Whether one request carries all coins; not with exchanges that cannot.
     pub batch: bool,
     /// How far it got.

@@ -143,6 +143,15 @@ pub struct Withdrawal {
     /// What no coin fits into; it stays in the reserve and returns to the sender when the reserve closes.
     #[serde(with = "text")]
     pub leftover: Money,
+    /// What was paid back into the reserve by recoups while this withdrawal waited for it.
+    #[serde(default, with = "text")]
+    pub recouped: Money,
+    /// What the exchange proved not to be in the reserve, of what this withdrawal expects there.
+    #[serde(default, with = "text")]
+    pub missing: Money,
+    /// What the user has not transferred yet, by the exchange's account.
+    #[serde(default, with = "text")]
+    pub awaited: Money,
     /// Set while the exchange wants to know the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kyc: Option<KycWanted>,
@@ -152,6 +161,16 @@ pub struct Withdrawal {
 }
 
 impl Withdrawal {
+    /// What the reserve should still hold: what came in, without what was withdrawn or is proven to be missing.
+    ///
+    /// # Errors
+    /// [`CoreError::UnknownDenomination`] if records contradict each other.
+    pub fn owed(&self, exchange: &Exchange) -> Result<Money, CoreError> {
+        let (value, fees) = self.totals(exchange, &[PlanchetState::Done])?;
+        let gone = value.checked_add(fees)?.checked_add(self.missing)?;
+        Ok(self.amount.checked_add(self.recouped)?.checked_sub(gone).unwrap_or(Money::ZERO))
+    }
+
     /// Values and withdraw fees of the planchets in one of the given states.
     ///
     /// # Errors

@@ -1,0 +1,376 @@
+//! False statements of exchanges: kept with the request and the answer, so that an auditor can judge them.
+//!
+//! A false answer is treated like no answer: it is unknown whether the exchange did what was asked. The operation stays
+//! open, its coins stay as they are, and the same request is sent again later. Nothing is written off.
+
+use batzen_crypto::{EddsaPublicKey, HashCode};
+use batzen_protocol::{Duration, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::http::{HttpRequest, HttpResponse};
+use super::state::{Draft, OpId, Operation, State};
+use super::{Change, CoreError};
+
+/// Number of a piece of evidence, counted from 1.
+pub type EvidenceId = u64;
+
+/// Bytes of an answer that are kept; its hash and size always cover all of it.
+pub const MAX_BODY_SIZE: usize = 1024 * 1024;
+/// Records kept for one exchange. Further false answers count on the newest record.
+pub const MAX_RECORDS: usize = 200;
+/// Longest reason that is kept, in bytes.
+const MAX_REASON_SIZE: usize = 1000;
+/// Pause before the first retry of a disputed request; it doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_secs(60);
+/// Longest pause between two retries.
+const MAX_PAUSE: Duration = Duration::from_days(1);
+
+/// Members of requests that are secret: they open coins, or link payments to withdrawals.
+const SECRET_MEMBERS: [&str; 4] = ["rms", "transfer_privs", "coin_blind_key_secret", "cs_nonce"];
+
+/// A request as it was sent, without its secrets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestRecord {
+    /// `GET` or `POST`.
+    pub method: String,
+    /// The complete URL.
+    pub url: String,
+    /// The JSON body. Members that are secret hold the text `(withheld)`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<Value>,
+}
+
+/// An answer as it came.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerRecord {
+    /// HTTP status.
+    pub status: u16,
+    /// The body, if it is UTF-8; at most [`MAX_BODY_SIZE`] bytes of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+    /// The body in Crockford's base 32, if it is not UTF-8; at most [`MAX_BODY_SIZE`] bytes of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body_base32: Option<String>,
+    /// Size of the whole body in bytes.
+    pub body_size: u64,
+    /// SHA-512 of the whole body.
+    pub body_sha512: HashCode,
+}
+
+/// A false statement of an exchange.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// Its number.
+    pub id: EvidenceId,
+    /// Base URL of the exchange.
+    pub exchange: String,
+    /// Its master key, as the wallet has known it since it was added.
+    pub master_pub: EddsaPublicKey,
+    /// The operation that it hinders.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<OpId>,
+    /// What is false, and why.
+    pub reason: String,
+    /// The request.
+    pub request: RequestRecord,
+    /// The first answer with this fault.
+    pub answer: AnswerRecord,
+    /// When that answer came.
+    pub first_seen: Timestamp,
+    /// When the latest answer with the same fault came.
+    pub last_seen: Timestamp,
+    /// How many answers had this fault.
+    pub times: u32,
+    /// When the exchange gave a sound answer after all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled: Option<Timestamp>,
+}
+
+/// Why an operation rests although it is not finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dispute {
+    /// The evidence.
+    pub evidence: EvidenceId,
+    /// False answers in a row.
+    pub times: u32,
+    /// When the request is sent again.
+    pub retry_at: Timestamp,
+    /// The user accepts that operations took place which the exchange had refused.
+    #[serde(default)]
+    pub accept_refused: bool,
+}
+
+impl Dispute {
+    /// The dispute after another false answer.
+    fn after(previous: Option<&Self>, evidence: EvidenceId, now: Timestamp) -> Self {
+        let times = previous.map_or(0, |dispute| dispute.times).saturating_add(1);
+        let pause_us = FIRST_PAUSE.as_micros().saturating_mul(1 << (times - 1).min(20));
+        let pause = Duration::from_micros(pause_us.min(MAX_PAUSE.as_micros()));
+        let accept_refused = previous.is_some_and(|dispute| dispute.accept_refused);
+        Self { evidence, times, retry_at: now.saturating_add(pause), accept_refused }
+    }
+}
+
+/// What an outcome says about a false answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disputed {
+    /// Number of the evidence.
+    pub evidence: EvidenceId,
+    /// What is false, and why.
+    pub reason: String,
+}
+
+fn request_record(request: &HttpRequest) -> RequestRecord {
+    let body = request.body.as_ref().and_then(|body| serde_json::from_slice(body).ok()).map(withhold);
+    RequestRecord { method: request.method.as_str().to_owned(), url: request.url.clone(), body }
+}
+
+fn withhold(value: Value) -> Value {
+    match value {
+        Value::Object(members) => members
+            .into_iter()
+            .map(|(name, member)| {
+                if SECRET_MEMBERS.contains(&name.as_str()) {
+                    (name, "(withheld)".into())
+                } else {
+                    (name, withhold(member))
+                }
+            })
+            .collect(),
+        Value::Array(items) => items.into_iter().map(withhold).collect(),
+        other => other,
+    }
+}
+
+fn answer_record(response: &HttpResponse) -> AnswerRecord {
+    let kept = &response.body[..response.body.len().min(MAX_BODY_SIZE)];
+    let (text, base32) = match std::str::from_utf8(kept) {
+        Ok(text) => (Some(text.to_owned()), None),
+        Err(_) => (None, Some(batzen_crypto::base32::encode(kept))),
+    };
+    AnswerRecord {
+        status: response.status,
+        body: text,
+        body_base32: base32,
+        body_size: response.body.len() as u64,
+        body_sha512: batzen_crypto::hash::sha512(&response.body),
+    }
+}
+
+/// The beginning of `text`, cut at a character.
+fn shorten(text: &str) -> String {
+    if text.len() <= MAX_REASON_SIZE {
+        return text.to_owned();
+    }
+    let mut end = MAX_REASON_SIZE;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}…", &text[..end])
+}
+
+/// Records a false answer. One with the same fault as an earlier one only counts.
+pub(crate) fn record(
+    draft: &mut Draft<'_>,
+    exchange: &str,
+    operation: Option<OpId>,
+    request: &HttpRequest,
+    response: &HttpResponse,
+    reason: &str,
+    now: Timestamp,
+) -> Result<EvidenceId, CoreError> {
+    let reason = shorten(reason);
+    let mut count = 0;
+    let mut last = None;
+    let mut same = None;
+    for item in draft.evidence().filter(|item| item.exchange == exchange) {
+        count += 1;
+        last = last.max(Some(item.id));
+        if item.operation == operation && item.reason == reason && item.settled.is_none() {
+            same = Some(item.id);
+        }
+    }
+    if let Some(id) = same.or(last.filter(|_| count >= MAX_RECORDS)) {
+        let item = draft.evidence_mut(id)?;
+        item.times = item.times.saturating_add(1);
+        item.last_seen = now;
+        return Ok(id);
+    }
+    let id = draft.next_evidence_id();
+    draft.put_evidence(Evidence {
+        id,
+        exchange: exchange.to_owned(),
+        master_pub: draft.exchange(exchange)?.master_pub,
+        operation,
+        reason,
+        request: request_record(request),
+        answer: answer_record(response),
+        first_seen: now,
+        last_seen: now,
+        times: 1,
+        settled: None,
+    });
+    Ok(id)
+}
+
+/// The changes that keep a false answer as evidence and let its operation rest: coins and amounts stay as they are, and
+/// the same request is sent again later.
+///
+/// # Errors
+/// [`CoreError::UnknownOperation`], or if records contradict each other.
+pub fn dispute(
+    state: &State,
+    id: OpId,
+    request: &HttpRequest,
+    response: &HttpResponse,
+    error: &CoreError,
+    now: Timestamp,
+) -> Result<(Disputed, Vec<Change>), CoreError> {
+    let operation = state.operation(id)?;
+    let mut draft = Draft::new(state);
+    let reason = error.to_string();
+    let evidence = record(&mut draft, &operation.exchange, Some(id), request, response, &reason, now)?;
+    draft.put_operation(Operation {
+        dispute: Some(Dispute::after(operation.dispute.as_ref(), evidence, now)),
+        last_error: Some(format!("{reason} (evidence {evidence})")),
+        ..operation.clone()
+    });
+    Ok((Disputed { evidence, reason }, draft.into_changes()))
+}
+
+/// The changes that keep a false answer about an exchange itself, such as its list of keys.
+///
+/// # Errors
+/// [`CoreError::UnknownExchange`].
+pub fn record_about_exchange(
+    state: &State,
+    exchange: &str,
+    request: &HttpRequest,
+    response: &HttpResponse,
+    error: &CoreError,
+    now: Timestamp,
+) -> Result<Vec<Change>, CoreError> {
+    let mut draft = Draft::new(state);
+    record(&mut draft, exchange, None, request, response, &error.to_string(), now)?;
+    Ok(draft.into_changes())
+}
+
+/// Marks evidence as settled, unless another operation is still disputed because of it.
+pub(crate) fn settle(
+    draft: &mut Draft<'_>,
+    evidence: EvidenceId,
+    operation: OpId,
+    now: Timestamp,
+) -> Result<(), CoreError> {
+    let disputed = draft.operations().any(|other| {
+        other.id != operation && other.dispute.is_some_and(|dispute| dispute.evidence == evidence)
+    });
+    if !disputed && draft.evidence().any(|item| item.id == evidence) {
+        draft.evidence_mut(evidence)?.settled.get_or_insert(now);
+    }
+    Ok(())
+}
+
+/// The changes that mark all evidence about an exchange's own lists as settled: it published sound ones again.
+///
+/// # Errors
+/// If records contradict each other.
+pub fn settle_lists(state: &State, exchange: &str, now: Timestamp) -> Result<Vec<Change>, CoreError> {
+    let mut draft = Draft::new(state);
+    let is_open =
+        |item: &&Evidence| item.exchange == exchange && item.operation.is_none() && item.settled.is_none();
+    for id in state.evidence.values().filter(is_open).map(|item| item.id) {
+        draft.evidence_mut(id)?.settled = Some(now);
+    }
+    Ok(draft.into_changes())
+}
+
+/// The changes that let every disputed operation send its request again at once.
+#[must_use]
+pub fn retry_disputed(state: &State, now: Timestamp) -> Vec<Change> {
+    let waits = |operation: &&Operation| operation.dispute.is_some_and(|dispute| dispute.retry_at > now);
+    state
+        .open_operations()
+        .filter(waits)
+        .map(|operation| {
+            let dispute = operation.dispute.map(|dispute| Dispute { retry_at: now, ..dispute });
+            Change::Operation(Box::new(Operation { dispute, ..operation.clone() }))
+        })
+        .collect()
+}
+
+/// The changes with which the user accepts, for the operations disputed because of `evidence`, that operations took place
+/// which the exchange had refused. Their requests are sent again at once.
+///
+/// # Errors
+/// [`CoreError::BadInput`] if nothing is disputed because of it.
+pub fn accept_refused(state: &State, evidence: EvidenceId, now: Timestamp) -> Result<Vec<Change>, CoreError> {
+    let mut changes = Vec::new();
+    for operation in state.open_operations() {
+        let Some(dispute) = operation.dispute.filter(|dispute| dispute.evidence == evidence) else {
+            continue;
+        };
+        let dispute = Some(Dispute { retry_at: now, accept_refused: true, ..dispute });
+        changes.push(Change::Operation(Box::new(Operation { dispute, ..operation.clone() })));
+    }
+    if changes.is_empty() {
+        let reason = format!("nothing is disputed because of {evidence}");
+        return Err(CoreError::BadInput { what: "evidence", reason });
+    }
+    Ok(changes)
+}
+
+/// The form of the file for auditors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct EvidenceFile<'a> {
+    /// Version of this form: 1.
+    pub batzen_wallet_evidence: u32,
+    /// When it was written.
+    pub written: Timestamp,
+    /// The records.
+    pub evidence: Vec<&'a Evidence>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::http::Context;
+
+    #[test]
+    fn secrets_stay_out_of_evidence() {
+        let body = serde_json::json!({
+            "rms": "SECRET", "transfer_privs": ["SECRET", "SECRET"], "rc": "PUBLIC",
+            "planchets": [{ "coin_blind_key_secret": "SECRET", "coin_sig": "PUBLIC" }],
+        });
+        let mut request = HttpRequest::post(Context::Refresh, "http://e/x".to_owned(), &body);
+        request.basic_auth = Some(("user".to_owned(), "SECRET".to_owned()));
+        let text = serde_json::to_string(&request_record(&request)).expect("has a JSON form");
+        assert!(!text.contains("SECRET") && text.matches("PUBLIC").count() == 2, "{text}");
+    }
+
+    #[test]
+    fn pauses_grow_to_a_day() {
+        let now = Timestamp::from_secs(1_700_000_000);
+        let mut dispute = Dispute::after(None, 1, now);
+        assert_eq!(dispute.retry_at, now.saturating_add(FIRST_PAUSE));
+        for _ in 0..40 {
+            dispute = Dispute::after(Some(&dispute), 1, now);
+        }
+        assert_eq!((dispute.times, dispute.retry_at), (41, now.saturating_add(MAX_PAUSE)));
+    }
+
+    #[test]
+    fn bodies_are_cut_and_their_hash_is_not() {
+        let body = vec![b'x'; MAX_BODY_SIZE + 5];
+        let record =
+            answer_record(&HttpResponse { status: 409, body: body.clone(), ..HttpResponse::default() });
+        assert_eq!(record.body.map(|text| text.len()), Some(MAX_BODY_SIZE));
+        assert_eq!(
+            (record.body_size, record.body_sha512),
+            (body.len() as u64, batzen_crypto::hash::sha512(&body))
+        );
+        let record = answer_record(&HttpResponse { body: vec![0xff, 0], ..HttpResponse::default() });
+        assert_eq!((record.body, record.body_base32.as_deref()), (None, Some("ZW00")));
+    }
+}

@@ -1,0 +1,496 @@
+//! Proofs that a coin has less on it than the wallet thinks: the coin's history.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use batzen_crypto::{EddsaPublicKey, HashCode, ShortHash};
+use batzen_protocol::api::errors::CoinConflict;
+use batzen_protocol::api::exchange::{
+    CoinDeposit, CoinHistoryItem, CoinMelt, CoinRecoup, CoinRecoupRefresh, CoinRefund, OldCoinRecoup,
+};
+use batzen_protocol::signatures::{
+    ExchangeConfirmRecoup, ExchangeConfirmRecoupRefresh, MerchantRefund, SignedMessage, WalletCoinDeposit,
+    WalletCoinMelt, WalletCoinRecoup, WalletCoinRecoupRefresh,
+};
+use batzen_protocol::{Amount, Money, Timestamp};
+use serde::Deserialize;
+
+use super::super::coin::{Coin, CoinSource, CoinStatus};
+use super::super::exchange::{Denom, Exchange};
+use super::super::http::HttpResponse;
+use super::super::machine::Step;
+use super::super::recoup::RecoupStage;
+use super::super::refresh::RefreshStage;
+use super::super::refund::RefundState;
+use super::super::state::{Draft, OpId, OpKind};
+use super::super::{CoreError, withdraw};
+use super::Judge;
+
+const JUDGE: Judge = Judge { what: "the exchange's proof about a coin" };
+
+/// A contract as deposits are known by: merchant and hash.
+type Contract = (EddsaPublicKey, HashCode);
+
+/// The request that the exchange refused.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Asked {
+    /// A deposit.
+    Deposit {
+        /// For which contract.
+        contract: Contract,
+        /// Contribution of the coin.
+        amount: Money,
+    },
+    /// A melt.
+    Melt {
+        /// Its commitment.
+        rc: HashCode,
+        /// Amount with fee.
+        amount: Money,
+    },
+    /// A recoup, or a recoup of a refreshed coin.
+    Recoup,
+}
+
+/// What a sound proof says.
+#[derive(Clone, Debug)]
+pub(crate) struct CoinProof {
+    /// What is left on the coin.
+    pub(crate) left: Money,
+    /// What was paid back to the coin's origin by recoups that this wallet knows nothing of.
+    recouped: Vec<Money>,
+}
+
+/// The coin that a conflict answer is about.
+pub(crate) fn named(response: &HttpResponse) -> Option<EddsaPublicKey> {
+    #[derive(Deserialize)]
+    struct Named {
+        coin_pub: EddsaPublicKey,
+    }
+    serde_json::from_slice::<Named>(&response.body).ok().map(|named| named.coin_pub)
+}
+
+/// Judges a conflict answer about a coin of ours. `accept_refused`: the user accepts that operations took place which
+/// the exchange had refused.
+///
+/// # Errors
+/// [`CoreError::FalseProof`] if the proof is none; [`CoreError::UnknownSigningKey`] if it is signed by an unknown key.
+pub(crate) fn verify(
+    draft: &Draft<'_>,
+    coin_pub: &EddsaPublicKey,
+    asked: Asked,
+    accept_refused: bool,
+    response: &HttpResponse,
+    now: Timestamp,
+) -> Result<CoinProof, CoreError> {
+    let coin = draft.coin(coin_pub)?;
+    let exchange = draft.exchange(&coin.exchange)?;
+    let denom = exchange.denom(&coin.h_denom_pub)?;
+    let conflict: CoinConflict = JUDGE.parse(response)?;
+    JUDGE.check(conflict.coin_pub == *coin_pub, "it is about another coin")?;
+    // Each coin key of this wallet is used with one denomination, and without age restriction.
+    JUDGE.check(
+        response.code() == 1012 && conflict.h_denom_pub == coin.h_denom_pub,
+        "it says that the coin was used under other terms than those it was issued with",
+    )?;
+    JUDGE.check_count(conflict.history.len())?;
+    let known = Known::of(draft, coin)?;
+    let mut ledger = Ledger::new(exchange, denom, coin, asked, known, now);
+    for item in &conflict.history {
+        ledger.enter(item)?;
+    }
+    ledger.close(accept_refused)
+}
+
+/// What the exchange told this wallet about its own operations with a coin.
+#[derive(Default)]
+struct Known {
+    /// Deposits: contribution and fate.
+    deposits: Vec<(Contract, Money, Fate)>,
+    /// Melts by commitment.
+    melts: BTreeMap<HashCode, Fate>,
+    /// Confirmed refunds.
+    refunds: BTreeSet<(Contract, u64)>,
+    /// Confirmed recoups of the coin.
+    recoups: usize,
+    /// Confirmed recoups into the coin, by the coin that was recouped.
+    returned: BTreeMap<EddsaPublicKey, Money>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// Not answered yet.
+    Possible,
+    /// Confirmed by the exchange.
+    Confirmed,
+    /// Refused by the exchange.
+    Refused(OpId),
+}
+
+impl Known {
+    fn of(draft: &Draft<'_>, coin: &Coin) -> Result<Self, CoreError> {
+        let coin_pub = coin.coin_pub;
+        let mut known = Self::default();
+        for operation in draft.operations() {
+            match &operation.kind {
+                OpKind::Withdrawal(_) => {}
+                OpKind::Payment(payment) => {
+                    let contract = (payment.merchant_pub, payment.h_contract_terms);
+                    for part in payment.coins.iter().filter(|part| part.coin_pub == coin_pub) {
+                        let confirmed = part.exchange_sig.is_some();
+                        let fate = if confirmed { Fate::Confirmed } else { Fate::Possible };
+                        known.deposits.push((contract, part.amount, fate));
+                    }
+                    for part in payment.refused.iter().filter(|part| part.coin_pub == coin_pub) {
+                        known.deposits.push((contract, part.amount, Fate::Refused(operation.id)));
+                    }
+                }
+                OpKind::Refresh(refresh) if refresh.old_coin_pub == coin_pub => {
+                    if let Some(rc) = refresh.rc {
+                        let fate = match refresh.stage {
+                            RefreshStage::Failed => Fate::Refused(operation.id),
+                            RefreshStage::Prepare | RefreshStage::Melt => Fate::Possible,
+                            RefreshStage::Reveal | RefreshStage::Done | RefreshStage::Lost => Fate::Confirmed,
+                        };
+                        known.melts.insert(rc, fate);
+                    }
+                }
+                OpKind::Refresh(_) => {}
+                OpKind::Recoup(recoup) => {
+                    if recoup.stage != RecoupStage::Done {
+                        continue;
+                    }
+                    if recoup.coin_pub == coin_pub {
+                        known.recoups += 1;
+                    }
+                    let source = draft.coin(&recoup.coin_pub)?.source;
+                    if matches!(source, CoinSource::Refresh { old_coin_pub, .. } if old_coin_pub == coin_pub)
+                    {
+                        let sum = known.returned.entry(recoup.coin_pub).or_default();
+                        *sum = sum.checked_add(recoup.amount)?;
+                    }
+                }
+                OpKind::Refund(refund) => {
+                    let contract = (refund.merchant_pub, refund.h_contract_terms);
+                    for item in &refund.items {
+                        if item.coin_pub == coin_pub && item.progress == RefundState::Done {
+                            known.refunds.insert((contract, item.rtransaction_id));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(known)
+    }
+}
+
+/// A history, item by item.
+struct Ledger<'a> {
+    exchange: &'a Exchange,
+    denom: &'a Denom,
+    coin: &'a Coin,
+    asked: Asked,
+    known: Known,
+    now: Timestamp,
+    debits: Money,
+    credits: Money,
+    deposits: BTreeMap<Contract, Money>,
+    melts: BTreeSet<HashCode>,
+    refunds: BTreeMap<(Contract, u64), Money>,
+    /// Recoups of the coin: time and amount.
+    recoups: BTreeSet<(Timestamp, Money)>,
+    /// Recoups into the coin: the other coin, time and amount.
+    returned: BTreeSet<(EddsaPublicKey, Timestamp, Money)>,
+    /// Operations that the exchange refused before.
+    refused: BTreeSet<OpId>,
+}
+
+impl<'a> Ledger<'a> {
+    fn new(
+        exchange: &'a Exchange,
+        denom: &'a Denom,
+        coin: &'a Coin,
+        asked: Asked,
+        known: Known,
+        now: Timestamp,
+    ) -> Self {
+        Self {
+            exchange,
+            denom,
+            coin,
+            asked,
+            known,
+            now,
+            debits: Money::ZERO,
+            credits: Money::ZERO,
+            deposits: BTreeMap::new(),
+            melts: BTreeSet::new(),
+            refunds: BTreeMap::new(),
+            recoups: BTreeSet::new(),
+            returned: BTreeSet::new(),
+            refused: BTreeSet::new(),
+        }
+    }
+
+    fn enter(&mut self, item: &CoinHistoryItem) -> Result<(), CoreError> {
+        match item {
+            CoinHistoryItem::Deposit(item) => self.deposit(item),
+            CoinHistoryItem::Melt(item) => self.melt(item),
+            CoinHistoryItem::Refund(item) => self.refund(item),
+            CoinHistoryItem::Recoup(item) => self.recoup(item),
+            CoinHistoryItem::RecoupRefresh(item) => self.recoup_refresh(item),
+            CoinHistoryItem::OldCoinRecoup(item) => self.old_coin_recoup(item),
+            CoinHistoryItem::PurseDeposit(_)
+            | CoinHistoryItem::PurseRefund(_)
+            | CoinHistoryItem::ReserveOpenDeposit(_) => {
+                Err(JUDGE.unsound("it lists a kind of payment that this wallet never makes"))
+            }
+        }
+    }
+
+    /// An amount of one item: never more than a coin is worth.
+    fn money(&self, amount: &Amount) -> Result<Money, CoreError> {
+        let money = JUDGE.amount(self.exchange, amount)?;
+        JUDGE.check(money <= self.denom.value, "an amount in it is larger than the coin's value")?;
+        Ok(money)
+    }
+
+    fn check_fee(&self, fee: &Amount, right: Money) -> Result<(), CoreError> {
+        JUDGE.check(*fee == self.exchange.amount(right), "a fee in it is not that of the coin's denomination")
+    }
+
+    fn check_own(holds: bool) -> Result<(), CoreError> {
+        JUDGE.check(holds, "it lists an operation that the coin did not sign")
+    }
+
+    fn debit(&mut self, money: Money) -> Result<(), CoreError> {
+        self.debits = self.debits.checked_add(money)?;
+        Ok(())
+    }
+
+    fn credit(&mut self, money: Money) -> Result<(), CoreError> {
+        self.credits = self.credits.checked_add(money)?;
+        Ok(())
+    }
+
+    fn deposit(&mut self, item: &CoinDeposit) -> Result<(), CoreError> {
+        let money = self.money(&item.amount)?;
+        self.check_fee(&item.deposit_fee, self.denom.fee_deposit)?;
+        let message = WalletCoinDeposit {
+            h_contract_terms: item.h_contract_terms,
+            h_age_commitment: item.h_age_commitment.unwrap_or(ShortHash::ZERO),
+            h_policy: item.h_policy.unwrap_or(HashCode::ZERO),
+            h_wire: item.h_wire,
+            h_denom_pub: self.coin.h_denom_pub,
+            wallet_timestamp: item.timestamp,
+            refund_deadline: item.refund_deadline.unwrap_or(Timestamp::ZERO),
+            amount_with_fee: item.amount,
+            deposit_fee: item.deposit_fee,
+            merchant_pub: item.merchant_pub,
+        };
+        Self::check_own(message.verify(&self.coin.coin_pub, &item.coin_sig))?;
+        let contract = (item.merchant_pub, item.h_contract_terms);
+        if let Asked::Deposit { contract: own, .. } = self.asked {
+            JUDGE.check(contract != own, "it counts the very deposit that it refuses")?;
+        }
+        JUDGE.check(self.deposits.insert(contract, money).is_none(), "it lists a deposit twice")?;
+        let mut refused = None;
+        for (_, amount, fate) in self.known.deposits.iter().filter(|(known, ..)| *known == contract) {
+            match fate {
+                _ if *amount == money && !matches!(fate, Fate::Refused(_)) => {
+                    refused = None;
+                    break;
+                }
+                Fate::Confirmed => {
+                    return Err(
+                        JUDGE.unsound("it lists another amount for a deposit than the exchange confirmed")
+                    );
+                }
+                Fate::Refused(id) if *amount == money => refused = Some(*id),
+                Fate::Possible | Fate::Refused(_) => {}
+            }
+        }
+        self.refused.extend(refused);
+        self.debit(money)
+    }
+
+    fn melt(&mut self, item: &CoinMelt) -> Result<(), CoreError> {
+        let money = self.money(&item.amount)?;
+        self.check_fee(&item.melt_fee, self.denom.fee_refresh)?;
+        let message = WalletCoinMelt {
+            refresh_commitment: item.rc,
+            h_denom_pub: self.coin.h_denom_pub,
+            h_age_commitment: item.h_age_commitment.unwrap_or(ShortHash::ZERO),
+            amount_with_fee: item.amount,
+            melt_fee: item.melt_fee,
+        };
+        Self::check_own(message.verify(&self.coin.coin_pub, &item.coin_sig))?;
+        if let Asked::Melt { rc, .. } = self.asked {
+            JUDGE.check(item.rc != rc, "it counts the very melt that it refuses")?;
+        }
+        JUDGE.check(self.melts.insert(item.rc), "it lists a melt twice")?;
+        if let Some(Fate::Refused(id)) = self.known.melts.get(&item.rc) {
+            self.refused.insert(*id);
+        }
+        self.debit(money)
+    }
+
+    fn refund(&mut self, item: &CoinRefund) -> Result<(), CoreError> {
+        let money = self.money(&item.amount)?;
+        self.check_fee(&item.refund_fee, self.denom.fee_refund)?;
+        let refund_amount =
+            item.amount.checked_add(&item.refund_fee).map_err(|error| JUDGE.unsound(error.to_string()))?;
+        let message = MerchantRefund {
+            h_contract_terms: item.h_contract_terms,
+            coin_pub: self.coin.coin_pub,
+            rtransaction_id: item.rtransaction_id,
+            refund_amount,
+        };
+        JUDGE.check(
+            message.verify(&item.merchant_pub, &item.merchant_sig),
+            "it lists a refund that the merchant did not sign",
+        )?;
+        let key = ((item.merchant_pub, item.h_contract_terms), item.rtransaction_id);
+        let is_new = self.refunds.insert(key, refund_amount.money).is_none();
+        JUDGE.check(is_new, "it lists a refund twice")?;
+        self.credit(money)
+    }
+
+    fn check_exchange(
+        &self,
+        message: &impl SignedMessage,
+        signature: (&EddsaPublicKey, &batzen_crypto::EddsaSignature),
+        timestamp: Timestamp,
+    ) -> Result<(), CoreError> {
+        JUDGE.check_exchange(self.exchange, message, signature, (timestamp, self.now))?;
+        let earliest = self.coin.created.saturating_sub(super::CLOCK_TOLERANCE);
+        JUDGE.check(timestamp >= earliest, "it dates something before the coin existed")
+    }
+
+    fn recoup(&mut self, item: &CoinRecoup) -> Result<(), CoreError> {
+        let money = self.money(&item.amount)?;
+        let CoinSource::Withdrawal { reserve_pub, .. } = self.coin.source else {
+            return Err(JUDGE.unsound("it lists a recoup into a reserve for a coin that is change"));
+        };
+        JUDGE.check(item.reserve_pub == reserve_pub, "it lists a recoup into another reserve")?;
+        let message =
+            WalletCoinRecoup { h_denom_pub: self.coin.h_denom_pub, coin_blind: item.coin_blind.clone() };
+        Self::check_own(message.verify(&self.coin.coin_pub, &item.coin_sig))?;
+        let statement = ExchangeConfirmRecoup {
+            timestamp: item.timestamp,
+            recoup_amount: item.amount,
+            coin_pub: self.coin.coin_pub,
+            reserve_pub,
+        };
+        self.check_exchange(&statement, (&item.exchange_pub, &item.exchange_sig), item.timestamp)?;
+        self.recouped(item.timestamp, money)
+    }
+
+    fn recoup_refresh(&mut self, item: &CoinRecoupRefresh) -> Result<(), CoreError> {
+        let money = self.money(&item.amount)?;
+        let CoinSource::Refresh { old_coin_pub, .. } = self.coin.source else {
+            return Err(JUDGE.unsound("it lists a recoup into a coin for a coin that was withdrawn"));
+        };
+        JUDGE.check(item.old_coin_pub == old_coin_pub, "it lists a recoup into another coin")?;
+        let message = WalletCoinRecoupRefresh {
+            h_denom_pub: self.coin.h_denom_pub,
+            coin_blind: item.coin_blind.clone(),
+        };
+        Self::check_own(message.verify(&self.coin.coin_pub, &item.coin_sig))?;
+        let statement = ExchangeConfirmRecoupRefresh {
+            timestamp: item.timestamp,
+            recoup_amount: item.amount,
+            coin_pub: self.coin.coin_pub,
+            old_coin_pub,
+        };
+        self.check_exchange(&statement, (&item.exchange_pub, &item.exchange_sig), item.timestamp)?;
+        self.recouped(item.timestamp, money)
+    }
+
+    fn recouped(&mut self, timestamp: Timestamp, money: Money) -> Result<(), CoreError> {
+        // A repeated recoup succeeds, so it cannot be what stands in the way of one.
+        JUDGE.check(!matches!(self.asked, Asked::Recoup), "it counts the very recoup that it refuses")?;
+        JUDGE.check(self.recoups.insert((timestamp, money)), "it lists a recoup twice")?;
+        self.debit(money)
+    }
+
+    fn old_coin_recoup(&mut self, item: &OldCoinRecoup) -> Result<(), CoreError> {
+        let money = self.money(&item.amount)?;
+        let statement = ExchangeConfirmRecoupRefresh {
+            timestamp: item.timestamp,
+            recoup_amount: item.amount,
+            coin_pub: item.coin_pub,
+            old_coin_pub: self.coin.coin_pub,
+        };
+        self.check_exchange(&statement, (&item.exchange_pub, &item.exchange_sig), item.timestamp)?;
+        let is_new = self.returned.insert((item.coin_pub, item.timestamp, money));
+        JUDGE.check(is_new, "it lists a recoup twice")?;
+        self.credit(money)
+    }
+
+    /// The sums, and what must not be missing.
+    fn close(self, accept_refused: bool) -> Result<CoinProof, CoreError> {
+        let mut refunded: BTreeMap<Contract, Money> = BTreeMap::new();
+        for ((contract, _), money) in &self.refunds {
+            let sum = refunded.entry(*contract).or_default();
+            *sum = sum.checked_add(*money)?;
+        }
+        for (contract, sum) in refunded {
+            let paid = self.deposits.get(&contract).copied().unwrap_or_default();
+            JUDGE.check(sum <= paid, "it lists refunds of more than was deposited")?;
+        }
+        JUDGE.check(
+            self.known.refunds.iter().all(|key| self.refunds.contains_key(key)),
+            "it leaves out a refund that the exchange confirmed",
+        )?;
+        for (coin_pub, confirmed) in &self.known.returned {
+            let listed = self.returned.iter().filter(|(other, ..)| other == coin_pub);
+            let listed = Money::checked_sum(listed.map(|(.., money)| *money))?;
+            JUDGE.check(listed >= *confirmed, "it leaves out a recoup that the exchange confirmed")?;
+        }
+        let value = self.denom.value;
+        let left = value.checked_add(self.credits)?.checked_sub(self.debits);
+        let left = left.map_err(|_| JUDGE.unsound("it takes more from the coin than the coin was worth"))?;
+        JUDGE.check(left <= value, "it leaves more on the coin than the coin is worth")?;
+        let suffices = match self.asked {
+            Asked::Deposit { amount, .. } | Asked::Melt { amount, .. } => left >= amount,
+            Asked::Recoup => !left.is_zero(),
+        };
+        JUDGE.check(!suffices, "by its own figures enough is left on the coin")?;
+        if !accept_refused && let Some(id) = self.refused.first() {
+            return Err(JUDGE.unsound(format!("it lists operation {id}, which the exchange had refused")));
+        }
+        // Those in excess of our own were made by a copy of this wallet, or refused when they were made.
+        let recouped = self.recoups.into_iter().skip(self.known.recoups).map(|(_, money)| money).collect();
+        Ok(CoinProof { left, recouped })
+    }
+}
+
+/// Takes over a sound proof, after the operation that was refused has given back what it had taken.
+pub(crate) fn accept(
+    step: &mut Step<'_, '_>,
+    coin_pub: &EddsaPublicKey,
+    proof: &CoinProof,
+) -> Result<(), CoreError> {
+    let coin = step.draft.coin_mut(coin_pub)?;
+    coin.remaining = proof.left;
+    coin.status = if proof.left.is_zero() { CoinStatus::Lost } else { CoinStatus::Used };
+    let source = coin.source;
+    for amount in &proof.recouped {
+        match source {
+            CoinSource::Withdrawal { operation, .. } => {
+                let OpKind::Withdrawal(withdrawal) = &step.draft.operation(operation)?.kind else {
+                    return Err(CoreError::Inconsistent(format!("coin {coin_pub} has no withdrawal")));
+                };
+                let reserve_priv = withdrawal.reserve_priv.clone();
+                withdraw::start_from_recoup(step, &reserve_priv, *amount)?;
+            }
+            CoinSource::Refresh { old_coin_pub, .. } => {
+                // If a copy of this wallet has it already, the exchange will prove that when it is melted.
+                if step.draft.credit_coin(&old_coin_pub, *amount).is_ok() {
+                    step.draft.coin_mut(&old_coin_pub)?.status = CoinStatus::Used;
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! Signed statements about denominations: unknown, expired, revoked, not revoked.
+
+use batzen_crypto::HashCode;
+use batzen_protocol::Timestamp;
+use batzen_protocol::api::errors::{DenominationUnknown, DenominationUnusable};
+use batzen_protocol::signatures::{ExchangeAffirmDenomExpired, ExchangeAffirmDenomUnknown, Operation};
+
+use super::super::CoreError;
+use super::super::exchange::{Denom, Exchange};
+use super::super::http::HttpResponse;
+use super::Judge;
+
+const JUDGE: Judge = Judge { what: "the exchange's statement about a denomination" };
+
+/// What an exchange says about a denomination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Problem {
+    /// It does not know the denomination.
+    Unknown,
+    /// The time to use it for the operation is over.
+    Expired,
+    /// It was revoked.
+    Revoked,
+    /// It was not revoked, so there is nothing to recoup.
+    NotRevoked,
+}
+
+/// What an operation wants of a denomination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// New coins. A refusal takes nothing from the wallet, so the exchange's word is enough.
+    Issue,
+    /// To spend a coin, or have it paid back. Here our clock and the terms that the master key signed decide.
+    Spend,
+}
+
+/// Judges the answers 404/1005 and 410/1009, 1010, 1555, 1580 to a request for one of `operations` with the
+/// denominations `asked`. The denomination that the answer is about is one of them.
+///
+/// # Errors
+/// [`CoreError::FalseProof`] if the statement is not signed or contradicts the terms that the master key signed;
+/// [`CoreError::UnknownSigningKey`] if it is signed by an unknown key.
+pub(crate) fn verify(
+    exchange: &Exchange,
+    asked: &[HashCode],
+    operations: &[&str],
+    wanted: Use,
+    response: &HttpResponse,
+    now: Timestamp,
+) -> Result<(HashCode, Problem), CoreError> {
+    let (h_denom_pub, problem) = match response.code() {
+        1005 => {
+            let DenominationUnknown { timestamp, h_denom_pub, exchange_pub, exchange_sig } =
+                JUDGE.parse(response)?;
+            let message = ExchangeAffirmDenomUnknown { timestamp, h_denom_pub };
+            JUDGE.check_exchange(exchange, &message, (&exchange_pub, &exchange_sig), (timestamp, now))?;
+            (h_denom_pub, Problem::Unknown)
+        }
+        code => {
+            let DenominationUnusable { oper, timestamp, h_denom_pub, exchange_pub, exchange_sig } =
+                JUDGE.parse(response)?;
+            JUDGE.check(operations.contains(&oper.as_str()), "it is about another operation")?;
+            let operation = Operation::new(&oper);
+            let message = ExchangeAffirmDenomExpired { timestamp, operation, h_denom_pub };
+            JUDGE.check_exchange(exchange, &message, (&exchange_pub, &exchange_sig), (timestamp, now))?;
+            let problem = match code {
+                1009 => Problem::Expired,
+                1010 => Problem::Revoked,
+                _ => Problem::NotRevoked,
+            };
+            (h_denom_pub, problem)
+        }
+    };
+    JUDGE.check(asked.contains(&h_denom_pub), "it is about a denomination that was not asked for")?;
+    let denom = exchange.denom(&h_denom_pub)?;
+    match (wanted, problem) {
+        (Use::Spend, Problem::Unknown) => JUDGE.check(
+            denom.stamp_expire_legal <= now,
+            "the exchange's master key signed the denomination, and its records are still to be kept",
+        )?,
+        (Use::Spend, Problem::Expired) => check_unspendable(denom, now)?,
+        _ => {}
+    }
+    Ok((h_denom_pub, problem))
+}
+
+/// Checks by our clock that coins of a denomination can no longer be spent.
+///
+/// # Errors
+/// [`CoreError::FalseProof`] if they can.
+pub(crate) fn check_unspendable(denom: &Denom, now: Timestamp) -> Result<(), CoreError> {
+    JUDGE.check(
+        denom.stamp_expire_deposit <= now,
+        "by the terms that the master key signed, coins of the denomination can still be spent",
+    )
+}
+
+/// Checks that coins of a denomination can no longer be issued: by our clock, or because the exchange revoked it in its
+/// list of keys.
+///
+/// # Errors
+/// [`CoreError::FalseProof`] if they can.
+pub(crate) fn check_unissuable(denom: &Denom, now: Timestamp) -> Result<(), CoreError> {
+    JUDGE.check(
+        denom.revoked || denom.stamp_expire_withdraw <= now,
+        "by what the exchange published, coins of the denomination are still issued",
+    )
+}

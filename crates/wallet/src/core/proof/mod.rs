@@ -1,0 +1,65 @@
+//! What exchanges prove, and whether they do.
+//!
+//! An exchange that refuses because of what happened before must prove it: with the coin's or the reserve's history, or
+//! with a signed statement about a denomination. A proof counts only if every signature, amount and sum in it is right.
+//! Anything else is a [`CoreError::FalseProof`]: the wallet keeps it as evidence and believes none of it.
+
+pub(crate) mod coin;
+pub(crate) mod denomination;
+pub(crate) mod reserve;
+
+use batzen_crypto::EddsaPublicKey;
+use batzen_protocol::signatures::SignedMessage;
+use batzen_protocol::{Amount, Duration, Money, Timestamp};
+
+use super::CoreError;
+use super::exchange::Exchange;
+use super::http::HttpResponse;
+
+/// Most items in a history. Honest ones are far shorter; each costs a signature check or two.
+const MAX_ITEMS: usize = 20_000;
+/// How far the exchange's clock may be off, in either direction.
+const CLOCK_TOLERANCE: Duration = Duration::from_days(1);
+
+/// Builds the errors of one kind of proof.
+#[derive(Clone, Copy)]
+struct Judge {
+    what: &'static str,
+}
+
+impl Judge {
+    fn unsound(self, reason: impl Into<String>) -> CoreError {
+        CoreError::FalseProof { what: self.what, reason: reason.into() }
+    }
+
+    fn check(self, holds: bool, reason: &str) -> Result<(), CoreError> {
+        if holds { Ok(()) } else { Err(self.unsound(reason)) }
+    }
+
+    fn parse<T: serde::de::DeserializeOwned>(self, response: &HttpResponse) -> Result<T, CoreError> {
+        serde_json::from_slice(&response.body)
+            .map_err(|error| self.unsound(format!("it cannot be read: {error}")))
+    }
+
+    fn check_count(self, count: usize) -> Result<(), CoreError> {
+        self.check(count > 0, "its history is empty")?;
+        self.check(count <= MAX_ITEMS, "its history is longer than any honest one")
+    }
+
+    fn amount(self, exchange: &Exchange, amount: &Amount) -> Result<Money, CoreError> {
+        amount.money_in(exchange.currency).map_err(|error| self.unsound(error.to_string()))
+    }
+
+    /// Checks a statement that the exchange signed.
+    fn check_exchange(
+        self,
+        exchange: &Exchange,
+        message: &impl SignedMessage,
+        (key, signature): (&EddsaPublicKey, &batzen_crypto::EddsaSignature),
+        (timestamp, now): (Timestamp, Timestamp),
+    ) -> Result<(), CoreError> {
+        exchange.require_signing_key(key, now)?;
+        self.check(message.verify(key, signature), "the exchange's signature in it is invalid")?;
+        self.check(timestamp <= now.saturating_add(CLOCK_TOLERANCE), "it dates something in the future")
+    }
+}

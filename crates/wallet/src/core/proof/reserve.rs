@@ -1,0 +1,224 @@
+//! Proofs that a reserve holds less than a withdrawal takes: the reserve's history.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use batzen_crypto::{EddsaPublicKey, HashCode};
+use batzen_protocol::api::errors::InsufficientReserve;
+use batzen_protocol::api::exchange::{
+    ReserveClosing, ReserveCredit, ReserveHistoryItem, ReserveRecoup, ReserveWithdraw,
+};
+use batzen_protocol::signatures::{
+    ExchangeConfirmRecoup, ExchangeReserveClosed, SignedMessage, WalletReserveWithdraw,
+};
+use batzen_protocol::{Amount, Money, Timestamp, payto};
+
+use super::super::CoreError;
+use super::super::coin::CoinSource;
+use super::super::exchange::Exchange;
+use super::super::http::HttpResponse;
+use super::super::recoup::RecoupStage;
+use super::super::state::{Draft, OpKind};
+use super::super::withdraw::{Origin, Withdrawal};
+use super::Judge;
+
+const JUDGE: Judge = Judge { what: "the exchange's proof about a reserve" };
+
+/// The request that the exchange refused.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    /// Hashes of the blinded planchets.
+    pub(crate) envelopes: BTreeSet<HashCode>,
+    /// Values and fees together.
+    pub(crate) amount: Money,
+}
+
+/// What a sound proof says.
+#[derive(Clone, Debug)]
+pub(crate) struct ReserveProof {
+    /// What the reserve holds.
+    pub(crate) balance: Money,
+    /// What came in, by transfers and by recoups.
+    pub(crate) received: Money,
+    /// Envelopes that were paid for.
+    pub(crate) withdrawn: BTreeSet<HashCode>,
+}
+
+/// Judges the answer 409/1150 to a withdrawal from `record`'s reserve.
+///
+/// # Errors
+/// [`CoreError::FalseProof`] if the proof is none; [`CoreError::UnknownSigningKey`] if it is signed by an unknown key.
+pub(crate) fn verify(
+    draft: &Draft<'_>,
+    exchange: &Exchange,
+    record: &Withdrawal,
+    asked: &Asked,
+    response: &HttpResponse,
+    now: Timestamp,
+) -> Result<ReserveProof, CoreError> {
+    let answer: InsufficientReserve = JUDGE.parse(response)?;
+    JUDGE.check_count(answer.history.len())?;
+    let requested = exchange.amount(asked.amount);
+    JUDGE.check(answer.requested_amount == requested, "it is about another amount than the one asked for")?;
+    let mut ledger = Ledger {
+        exchange,
+        reserve_pub: record.reserve_pub,
+        asked,
+        now,
+        transfers: BTreeMap::new(),
+        recoups: BTreeSet::new(),
+        closings: BTreeSet::new(),
+        withdrawn: BTreeSet::new(),
+        received: Money::ZERO,
+        taken: Money::ZERO,
+    };
+    for item in &answer.history {
+        ledger.enter(item)?;
+    }
+    if matches!(record.origin, Origin::Bank(_)) {
+        let listed = Money::checked_sum(ledger.transfers.values().copied())?;
+        JUDGE.check(listed >= record.amount, "it leaves out money that the bank says it has transferred")?;
+    }
+    for (coin_pub, confirmed) in confirmed_recoups(draft, &record.reserve_pub)? {
+        let listed = ledger.recoups.iter().filter(|(other, ..)| *other == coin_pub);
+        let listed = Money::checked_sum(listed.map(|(.., money)| *money))?;
+        JUDGE.check(listed >= confirmed, "it leaves out a recoup that the exchange confirmed")?;
+    }
+    let balance = ledger
+        .received
+        .checked_sub(ledger.taken)
+        .map_err(|_| JUDGE.unsound("it takes more from the reserve than came in"))?;
+    let stated = JUDGE.amount(exchange, &answer.balance)?;
+    JUDGE.check(balance == stated, "its balance is not the sum of its history")?;
+    JUDGE.check(balance < asked.amount, "by its own figures the reserve holds enough")?;
+    Ok(ReserveProof { balance, received: ledger.received, withdrawn: ledger.withdrawn })
+}
+
+/// What the exchange confirmed to have paid back into a reserve, by coin.
+pub(crate) fn confirmed_recoups(
+    draft: &Draft<'_>,
+    reserve: &EddsaPublicKey,
+) -> Result<BTreeMap<EddsaPublicKey, Money>, CoreError> {
+    let mut sums: BTreeMap<EddsaPublicKey, Money> = BTreeMap::new();
+    for operation in draft.operations() {
+        let OpKind::Recoup(recoup) = &operation.kind else { continue };
+        let source = draft.coin(&recoup.coin_pub)?.source;
+        let into_reserve =
+            matches!(source, CoinSource::Withdrawal { reserve_pub, .. } if reserve_pub == *reserve);
+        if recoup.stage == RecoupStage::Done && into_reserve {
+            let sum = sums.entry(recoup.coin_pub).or_default();
+            *sum = sum.checked_add(recoup.amount)?;
+        }
+    }
+    Ok(sums)
+}
+
+/// A history, item by item.
+struct Ledger<'a> {
+    exchange: &'a Exchange,
+    reserve_pub: EddsaPublicKey,
+    asked: &'a Asked,
+    now: Timestamp,
+    /// Incoming transfers by sender, row at the bank, and time.
+    transfers: BTreeMap<(String, u64, Timestamp), Money>,
+    recoups: BTreeSet<(EddsaPublicKey, Timestamp, Money)>,
+    closings: BTreeSet<([u8; 32], Timestamp)>,
+    withdrawn: BTreeSet<HashCode>,
+    received: Money,
+    taken: Money,
+}
+
+impl Ledger<'_> {
+    fn enter(&mut self, item: &ReserveHistoryItem) -> Result<(), CoreError> {
+        match item {
+            ReserveHistoryItem::Credit(item) => self.credit(item),
+            ReserveHistoryItem::Withdraw(item) => self.withdraw(item),
+            ReserveHistoryItem::Recoup(item) => self.recoup(item),
+            ReserveHistoryItem::Closing(item) => self.closing(item),
+            ReserveHistoryItem::Merge(_)
+            | ReserveHistoryItem::History(_)
+            | ReserveHistoryItem::Open(_)
+            | ReserveHistoryItem::Close(_) => {
+                Err(JUDGE.unsound("it lists a kind of operation that this wallet never makes"))
+            }
+        }
+    }
+
+    fn money(&self, amount: &Amount) -> Result<Money, CoreError> {
+        JUDGE.amount(self.exchange, amount)
+    }
+
+    fn receive(&mut self, money: Money) -> Result<(), CoreError> {
+        self.received = self.received.checked_add(money)?;
+        Ok(())
+    }
+
+    fn take(&mut self, money: Money) -> Result<(), CoreError> {
+        self.taken = self.taken.checked_add(money)?;
+        Ok(())
+    }
+
+    fn credit(&mut self, item: &ReserveCredit) -> Result<(), CoreError> {
+        let money = self.money(&item.amount)?;
+        let key = (item.sender_account_url.clone(), item.wire_reference, item.timestamp);
+        JUDGE.check(self.transfers.insert(key, money).is_none(), "it lists a transfer twice")?;
+        self.receive(money)
+    }
+
+    fn withdraw(&mut self, item: &ReserveWithdraw) -> Result<(), CoreError> {
+        let money = self.money(&item.amount)?;
+        if let Ok(denom) = self.exchange.denom(&item.h_denom_pub) {
+            let cost = denom.value.checked_add(denom.fee_withdraw)?;
+            let is_right = money == cost && item.withdraw_fee == self.exchange.amount(denom.fee_withdraw);
+            JUDGE.check(is_right, "an amount in it does not fit the terms of the denomination")?;
+        }
+        let message = WalletReserveWithdraw {
+            amount_with_fee: item.amount,
+            h_denom_pub: item.h_denom_pub,
+            h_coin_envelope: item.h_coin_envelope,
+        };
+        JUDGE.check(
+            message.verify(&self.reserve_pub, &item.reserve_sig),
+            "it lists a withdrawal that the reserve's key did not sign",
+        )?;
+        JUDGE.check(
+            !self.asked.envelopes.contains(&item.h_coin_envelope),
+            "it counts the very withdrawal that it refuses",
+        )?;
+        JUDGE.check(self.withdrawn.insert(item.h_coin_envelope), "it lists a withdrawal twice")?;
+        self.take(money)
+    }
+
+    fn recoup(&mut self, item: &ReserveRecoup) -> Result<(), CoreError> {
+        let money = self.money(&item.amount)?;
+        let statement = ExchangeConfirmRecoup {
+            timestamp: item.timestamp,
+            recoup_amount: item.amount,
+            coin_pub: item.coin_pub,
+            reserve_pub: self.reserve_pub,
+        };
+        let signature = (&item.exchange_pub, &item.exchange_sig);
+        JUDGE.check_exchange(self.exchange, &statement, signature, (item.timestamp, self.now))?;
+        let is_new = self.recoups.insert((item.coin_pub, item.timestamp, money));
+        JUDGE.check(is_new, "it lists a recoup twice")?;
+        self.receive(money)
+    }
+
+    fn closing(&mut self, item: &ReserveClosing) -> Result<(), CoreError> {
+        let money = self.money(&item.amount)?;
+        let fee = self.money(&item.closing_fee)?;
+        JUDGE.check(fee <= money, "it lists a closing fee above what was paid out")?;
+        let statement = ExchangeReserveClosed {
+            timestamp: item.timestamp,
+            closing_amount: item.amount,
+            closing_fee: item.closing_fee,
+            reserve_pub: self.reserve_pub,
+            h_payto: payto::h_payto(&item.receiver_account_details),
+            wtid: item.wtid,
+        };
+        let signature = (&item.exchange_pub, &item.exchange_sig);
+        JUDGE.check_exchange(self.exchange, &statement, signature, (item.timestamp, self.now))?;
+        let is_new = self.closings.insert((*item.wtid.as_bytes(), item.timestamp));
+        JUDGE.check(is_new, "it lists a closing twice")?;
+        self.take(money)
+    }
+}

@@ -1,0 +1,175 @@
+//! What a withdrawal does about its reserve: waits for money, plans coins, and demands proof when money is missing.
+//!
+//! The balance that an exchange states is not signed. A balance as large as expected is believed, because the coins
+//! follow from it. A smaller one is not: the wallet asks for the coins it is owed all the same, and an honest exchange
+//! answers with the complete history of the reserve.
+
+use std::collections::BTreeSet;
+
+use batzen_protocol::Money;
+use batzen_protocol::api::exchange::ReserveBalance;
+
+use super::super::exchange::Exchange;
+use super::super::http::HttpResponse;
+use super::super::machine::Step;
+use super::super::proof::reserve as reserve_proof;
+use super::super::select::split_into_coins;
+use super::super::state::OpKind;
+use super::super::{CoreError, planchet};
+use super::{MAX_COINS, Origin, PlanchetRecord, PlanchetState, WithdrawStage, Withdrawal};
+
+/// No more planchets than this in one withdrawal, also if many of them come to nothing.
+const MAX_PLANCHETS: u32 = 10 * MAX_COINS as u32;
+
+/// Takes in the balance of the reserve.
+pub(super) fn after_balance(
+    step: &mut Step<'_, '_>,
+    mut record: Withdrawal,
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    match (response.status, response.code()) {
+        (404, 1250 | 0) => {
+            let reason = match &record.origin {
+                Origin::Manual { .. } => "waiting for your bank transfer to reach the exchange",
+                Origin::Bank(_) | Origin::Recoup => "waiting for the transfer to reach the exchange",
+            };
+            step.wait(OpKind::Withdrawal(Box::new(record)), reason);
+            return Ok(());
+        }
+        (200, _) => {}
+        _ => return Err(response.refusal("looking at the reserve")),
+    }
+    let answer: ReserveBalance = response.json("looking at the reserve")?;
+    let exchange = step.draft.exchange(&step.operation.exchange)?.clone();
+    let balance = answer.balance.money_in(exchange.currency)?;
+    let owed = record.owed(&exchange)?;
+    if let Ok(more) = balance.checked_sub(owed) {
+        // More than was expected, or some of what was missing.
+        record.missing = record.missing.checked_sub(more).unwrap_or(Money::ZERO);
+        record.awaited = record.awaited.checked_sub(more).unwrap_or(Money::ZERO);
+    }
+    plan(step, record, &exchange, balance.max(owed))
+}
+
+/// Splits a sum into coins and goes on with them.
+fn plan(
+    step: &mut Step<'_, '_>,
+    mut record: Withdrawal,
+    exchange: &Exchange,
+    sum: Money,
+) -> Result<(), CoreError> {
+    let in_work = record.planchets.iter().any(|planchet| planchet.state != PlanchetState::Dropped);
+    let offers = exchange.offers(record.cipher, step.now);
+    if offers.is_empty() && !sum.is_zero() && !in_work {
+        record.stage = WithdrawStage::AwaitReserve;
+        step.wait(OpKind::Withdrawal(Box::new(record)), "the exchange offers no coins now");
+        return Ok(());
+    }
+    let plan = split_into_coins(&offers, sum, MAX_COINS)?;
+    record.leftover = plan.leftover;
+    for h_denom_pub in plan.denoms {
+        record.planchets.push(PlanchetRecord {
+            index: record.next_index,
+            h_denom_pub,
+            cs: None,
+            state: PlanchetState::Open,
+        });
+        record.next_index = record
+            .next_index
+            .checked_add(1)
+            .ok_or_else(|| CoreError::Inconsistent("a withdrawal ran out of coin numbers".to_owned()))?;
+    }
+    settle(step, record);
+    Ok(())
+}
+
+/// Goes on with the open planchets, or ends if there are none and nothing is to come.
+pub(super) fn settle(step: &mut Step<'_, '_>, mut record: Withdrawal) {
+    let has = |state| record.planchets.iter().any(|planchet| planchet.state == state);
+    if has(PlanchetState::Open) {
+        record.stage = WithdrawStage::Withdraw;
+        step.go_on(OpKind::Withdrawal(Box::new(record)));
+        return;
+    }
+    if !record.awaited.is_zero() {
+        record.stage = WithdrawStage::AwaitReserve;
+        let reason = format!(
+            "{} of your transfer have not reached the exchange; if you sent less, end this with `batzen wallet cancel {}`",
+            amount(step, record.awaited),
+            step.operation.id
+        );
+        step.wait(OpKind::Withdrawal(Box::new(record)), reason);
+        return;
+    }
+    if !has(PlanchetState::Done) {
+        record.reason = Some("the reserve holds too little for a coin".to_owned());
+    } else if !record.missing.is_zero() {
+        record.reason = Some(format!(
+            "{} were taken from the reserve by others who have its key, or paid back, as the exchange has proven",
+            amount(step, record.missing)
+        ));
+    }
+    record.stage = WithdrawStage::Done;
+    step.finish(OpKind::Withdrawal(Box::new(record)));
+}
+
+/// Takes in the proof that the reserve holds less than the coins at `asked` cost, and plans anew with what it holds.
+pub(super) fn after_shortage(
+    step: &mut Step<'_, '_>,
+    mut record: Withdrawal,
+    asked: &[usize],
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    let exchange = step.draft.exchange(&step.operation.exchange)?.clone();
+    let (mut envelopes, mut amount) = (BTreeSet::new(), Money::ZERO);
+    for &position in asked {
+        let item = &record.planchets[position];
+        let denom = exchange.denom(&item.h_denom_pub)?;
+        envelopes.insert(envelope(&exchange, &record, item)?);
+        amount = amount.checked_add(denom.value)?.checked_add(denom.fee_withdraw)?;
+    }
+    let about = reserve_proof::Asked { envelopes, amount };
+    let proof = reserve_proof::verify(&step.draft, &exchange, &record, &about, response, step.now)?;
+    if record.next_index > MAX_PLANCHETS {
+        return Err(response.refusal("withdrawing coins, again and again,"));
+    }
+    // What was paid for can be had by asking for it once more, whatever the exchange said when it was asked first.
+    for position in 0..record.planchets.len() {
+        let item = &record.planchets[position];
+        if item.state == PlanchetState::Done {
+            continue;
+        }
+        let needs_cs = item.cs.is_none() && exchange.denom(&item.h_denom_pub)?.is_cs();
+        let paid = !needs_cs && proof.withdrawn.contains(&envelope(&exchange, &record, item)?);
+        if paid {
+            // One by one: a batch with some coins that were paid for is refused.
+            record.batch = false;
+        }
+        record.planchets[position].state = if paid { PlanchetState::Open } else { PlanchetState::Dropped };
+    }
+    let (value, fees) = record.totals(&exchange, &[PlanchetState::Done, PlanchetState::Open])?;
+    let expected = record.amount.checked_add(record.recouped)?;
+    let found = value.checked_add(fees)?.checked_add(proof.balance)?;
+    record.missing = expected.checked_sub(found).unwrap_or(Money::ZERO);
+    if matches!(record.origin, Origin::Manual { .. }) {
+        let recoups = reserve_proof::confirmed_recoups(&step.draft, &record.reserve_pub)?;
+        let due = Money::checked_sum(recoups.into_values())?.checked_add(record.amount)?;
+        record.awaited = due.checked_sub(proof.received).unwrap_or(Money::ZERO);
+    }
+    plan(step, record, &exchange, proof.balance)
+}
+
+/// A sum for people.
+fn amount(step: &Step<'_, '_>, money: Money) -> String {
+    let exchange = step.draft.exchange(&step.operation.exchange);
+    exchange.map_or_else(|_| money.to_string(), |exchange| exchange.amount(money).to_string())
+}
+
+fn envelope(
+    exchange: &Exchange,
+    record: &Withdrawal,
+    item: &PlanchetRecord,
+) -> Result<batzen_crypto::HashCode, CoreError> {
+    let denom = exchange.denom(&item.h_denom_pub)?;
+    Ok(planchet::withdraw_planchet(&record.seed, item.index, denom, item.cs.as_ref())?.h_coin_ev)
+}
