@@ -61,6 +61,7 @@ test-fast: needs-test ## tests only, by cargo-nextest when it is installed
 soak: needs ## the crash tests and the comparisons with libraries in their long form (CYCLES=50 kills each)
 	BATZEN_SOAK_CYCLES=$(CYCLES) BATZEN_SOAK_FACTOR=4 $(CARGO) test --workspace --locked -- crash kill --nocapture --test-threads=1
 	BATZEN_SOAK_FACTOR=$(SOAK_FACTOR) $(CARGO) test -p batzen-crypto --locked -- lanes
+	BATZEN_SOAK_FACTOR=$(SOAK_FACTOR) $(CARGO) test -p batzen-wallet --locked --test lying_proxy
 
 # REQUESTS in all; `crates/batzen/tests/mutate/campaign.rs` says which part of them each service gets. `SEED` makes other choices.
 mutate: REQUESTS = 1000000

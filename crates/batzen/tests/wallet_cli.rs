@@ -29,7 +29,7 @@ fn check_snapshot(name: &str, actual: &str) {
 
 #[test]
 fn help_texts() {
-    let commands: [&[&str]; 20] = [
+    let commands: [&[&str]; 21] = [
         &[],
         &["withdraw"],
         &["accept"],
@@ -41,6 +41,7 @@ fn help_texts() {
         &["coins"],
         &["instructions"],
         &["cancel"],
+        &["evidence"],
         &["exchanges"],
         &["exchanges", "list"],
         &["exchanges", "add"],
@@ -314,4 +315,160 @@ fn killed_in_the_middle() {
     assert_eq!(units(totals["outstanding"].as_str().unwrap()), held, "{totals}");
     assert_eq!(totals["unrevealed_melts"], "0");
     assert_eq!(totals["conserved"], true);
+}
+
+/// Stands between a wallet and an exchange. While `lies` is set, it refuses every deposit itself, with the wallet's own new
+/// signature as the proof that the coin was spent.
+struct Relay {
+    url: String,
+    lies: std::sync::Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl Relay {
+    /// Listens on a free port; `coins` are the exchange's denominations with their fees.
+    fn start(exchange_url: &str, coins: Value) -> Self {
+        let target = exchange_url
+            .trim_start_matches("http://")
+            .trim_end_matches('/')
+            .replace("localhost", "127.0.0.1");
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let url = format!("http://localhost:{}/", listener.local_addr().unwrap().port());
+        let lies = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let lying = std::sync::Arc::clone(&lies);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (target, coins, lying) = (target.clone(), coins.clone(), std::sync::Arc::clone(&lying));
+                std::thread::spawn(move || relay(stream.unwrap(), &target, &coins, &lying));
+            }
+        });
+        Self { url, lies }
+    }
+
+    fn set_lies(&self, lies: bool) {
+        self.lies.store(lies, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+/// Answers the one request that a connection carries.
+fn relay(
+    mut client: std::net::TcpStream,
+    target: &str,
+    coins: &Value,
+    lying: &std::sync::atomic::AtomicBool,
+) {
+    use std::io::{Read, Write};
+    let mut request = Vec::new();
+    let mut chunk = [0u8; 4096];
+    let (head, length) = loop {
+        let read = client.read(&mut chunk).unwrap_or(0);
+        if read == 0 {
+            return;
+        }
+        request.extend_from_slice(&chunk[..read]);
+        let Some(end) = request.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
+        let head = String::from_utf8(request[..end].to_vec()).unwrap();
+        let length = head.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().unwrap())
+        });
+        break (head, end + 4 + length.unwrap_or(0));
+    };
+    while request.len() < length {
+        let read = client.read(&mut chunk).unwrap();
+        request.extend_from_slice(&chunk[..read]);
+    }
+    let path = head.split(' ').nth(1).unwrap();
+    if lying.load(std::sync::atomic::Ordering::SeqCst) && path.ends_with("deposit") {
+        let body: Value = serde_json::from_slice(&request[head.len() + 4..]).unwrap();
+        let answer = own_signature_as_proof(path, &body, coins).to_string();
+        let length = answer.len();
+        write!(client, "HTTP/1.1 409 Conflict\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{answer}").unwrap();
+        return;
+    }
+    let mut upstream = std::net::TcpStream::connect(target).unwrap();
+    let lines = head.split("\r\n").filter(|line| !line.to_ascii_lowercase().starts_with("connection:"));
+    let head_out = lines.collect::<Vec<_>>().join("\r\n");
+    write!(upstream, "{head_out}\r\nConnection: close\r\n\r\n").unwrap();
+    upstream.write_all(&request[head.len() + 4..]).unwrap();
+    let mut answer = Vec::new();
+    upstream.read_to_end(&mut answer).unwrap();
+    let _ = client.write_all(&answer);
+}
+
+/// The refusal of a deposit that proves nothing.
+fn own_signature_as_proof(path: &str, request: &Value, coins: &Value) -> Value {
+    let coin = request.get("coins").map_or(request, |coins| &coins[0]);
+    let coin_pub = coin.get("coin_pub").cloned().unwrap_or_else(|| path.split('/').nth(2).unwrap().into());
+    let mut denominations = coins.as_array().unwrap().iter();
+    let fee =
+        &denominations.find(|known| known["h_denom_pub"] == coin["denom_pub_hash"]).unwrap()["fee_deposit"];
+    let salt: batzen_crypto::WireSalt = request["wire_salt"].as_str().unwrap().parse().unwrap();
+    let h_wire =
+        batzen_protocol::payto::h_wire(request["merchant_payto_uri"].as_str().unwrap(), &salt).to_string();
+    let item = serde_json::json!({
+        "type": "DEPOSIT", "amount": coin["contribution"], "deposit_fee": fee, "timestamp": request["timestamp"],
+        "merchant_pub": request["merchant_pub"], "h_contract_terms": request["h_contract_terms"],
+        "h_wire": h_wire, "coin_sig": coin["coin_sig"],
+    });
+    serde_json::json!({
+        "hint": "insufficient funds", "code": 1012, "coin_pub": coin_pub, "h_denom_pub": coin["denom_pub_hash"],
+        "history": [item],
+    })
+}
+
+/// An exchange that takes the wallet's new signature for a proof that the coin is spent gets nothing, and leaves evidence.
+#[test]
+fn a_false_proof_is_shown_and_costs_nothing() {
+    let world = World::start();
+    world.ok("w.db", &["exchanges", "add", &world.exchange_url]);
+    let shown = world.ok("w.db", &["exchanges", "show", &world.exchange_url]);
+    let relay = Relay::start(&world.exchange_url, shown["coins"].clone());
+    let bank = ["--bank", &world.bank_url, "--user", "zoe", "--password", "zoe", "--exchange", &relay.url];
+    world.ok("v.db", &[&["withdraw", "--yes", "--amount", "KUDOS:20"][..], &bank[..]].concat());
+    let before = holdings(&world.ok("v.db", &["balance"]));
+
+    relay.set_lies(true);
+    let (code, error) = world.run("v.db", &["deposit", "KUDOS:7.5", PAYTO, "--yes"]);
+    assert_eq!(code, 7, "{error}");
+    assert!(error["error"].as_str().unwrap().contains("batzen wallet evidence 1 --out FILE"), "{error}");
+    let balance = world.ok("v.db", &["balance"]);
+    let part = |name: &str| units(balance["balances"][0][name].as_str().unwrap());
+    assert_eq!(part("available") + part("disputed") + part("pending_incoming"), before, "{balance}");
+    assert!(part("disputed") > 0);
+    assert_eq!(balance["unsettled_evidence"], 1);
+    let text = batzen().args(["wallet", "balance", "--wallet"]).arg(world.file("v.db")).output().unwrap();
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("The exchange gave a false proof") && text.contains("--out FILE"), "{text}");
+    let (code, report) = world.run("v.db", &["run", "--timeout", "20"]);
+    assert_eq!((code, &report["pending"][0]["evidence"]), (3, &Value::from(1)), "{report}");
+
+    let file = world.file("evidence.json");
+    world.ok("v.db", &["evidence", "--out", file.to_str().unwrap()]);
+    let written: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let record = &written["evidence"][0];
+    assert_eq!(
+        (written["batzen_wallet_evidence"].as_u64(), record["answer"]["status"].as_u64()),
+        (Some(1), Some(409))
+    );
+    assert!(record["reason"].as_str().unwrap().contains("the very deposit that it refuses"), "{record}");
+    assert_eq!(record["exchange"], Value::from(relay.url.clone()));
+    assert_eq!(world.ok("v.db", &["evidence", "1"])["evidence"][0], *record);
+
+    relay.set_lies(false);
+    let (code, report) = world.run("v.db", &["run", "--retry-disputed", "--timeout", "60"]);
+    assert_eq!(code, 0, "{report}");
+    let balance = world.ok("v.db", &["balance"]);
+    assert_eq!(
+        (&balance["unsettled_evidence"], &balance["balances"][0]["disputed"]),
+        (&0.into(), &"KUDOS:0".into())
+    );
+    let lines = world.ok("v.db", &["transactions", "--all"]);
+    assert_eq!(holdings(&balance), effects(&lines), "the history explains the balance");
+    assert!(
+        lines["transactions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|line| line["type"] == "deposit" && line["status"] == "done")
+    );
 }

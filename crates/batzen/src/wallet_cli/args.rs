@@ -206,8 +206,7 @@ pub struct RunArgs {
   batzen wallet evidence --out evidence.json
   batzen wallet evidence 3 --accept-refused
 
-The file holds requests and answers: public keys, signatures, amounts and accounts, but no secret keys. It tells its reader
-what you paid to whom.")]
+The file holds requests and answers, but no secret keys. It tells its reader what you paid to whom.")]
 pub struct EvidenceArgs {
     /// Only this one
     pub id: Option<u64>,

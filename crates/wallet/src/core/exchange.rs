@@ -71,6 +71,9 @@ pub struct Denom {
     pub offered: bool,
     /// Whether the exchange revoked it: its coins are paid back.
     pub revoked: bool,
+    /// When the exchange gave a signed statement that it is revoked. A revocation is for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked_at: Option<Timestamp>,
 }
 
 impl Denom {
@@ -97,7 +100,15 @@ impl Denom {
             stamp_expire_legal: terms.stamp_expire_legal,
             offered: true,
             revoked: false,
+            revoked_at: None,
         })
+    }
+
+    /// Takes over a signed statement that it is revoked.
+    pub(crate) fn revoke(&mut self, now: Timestamp) {
+        self.revoked = true;
+        self.offered = false;
+        self.revoked_at.get_or_insert(now);
     }
 
     /// Whether it is Clause Blind Schnorr.
@@ -426,7 +437,12 @@ fn build(
         // valid signatures over different terms would be possible, and coins were bought under the first.
         match denoms.get_mut(&denom.h_denom_pub) {
             Some(known) => {
-                let same = Denom { offered: known.offered, revoked: known.revoked, ..denom } == *known;
+                let same = Denom {
+                    offered: known.offered,
+                    revoked: known.revoked,
+                    revoked_at: known.revoked_at,
+                    ..denom
+                } == *known;
                 if !same {
                     return Err(bad(
                         "the exchange's keys",

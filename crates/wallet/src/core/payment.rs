@@ -408,8 +408,7 @@ pub(crate) fn receive(
                 && let Some(denom) =
                     step.draft.exchange_mut(&step.operation.exchange)?.denoms.get_mut(&h_denom_pub)
             {
-                denom.revoked = true;
-                denom.offered = false;
+                denom.revoke(step.now);
             }
             let status = if problem == Problem::Revoked { CoinStatus::Used } else { CoinStatus::Lost };
             replace(step, payment, &asked, |step, coin| {

@@ -534,8 +534,7 @@ fn after_melt(
             if let Some(denom) =
                 step.draft.exchange_mut(&step.operation.exchange)?.denoms.get_mut(&h_denom_pub)
             {
-                denom.revoked = true;
-                denom.offered = false;
+                denom.revoke(step.now);
             }
             fail(step, record, "the coin's denomination was revoked; it will be paid back", None)
         }

@@ -52,6 +52,11 @@ impl Wallet {
                                 denom.offered = false;
                             }
                         }
+                        for denom in known.denoms.values().filter(|denom| denom.revoked_at.is_some()) {
+                            if let Some(fetched) = fetched.denoms.get_mut(&denom.h_denom_pub) {
+                                fetched.revoked_at = denom.revoked_at;
+                            }
+                        }
                     }
                     let exchange = fetched.as_ref().clone();
                     let mut updated = state.clone();

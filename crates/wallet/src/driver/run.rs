@@ -238,7 +238,7 @@ impl Wallet {
         })?;
         match disputed {
             Some(Disputed { evidence, reason }) => {
-                tracing::warn!(operation = id, evidence, %reason, "the exchange gave a false answer");
+                tracing::info!(operation = id, evidence, %reason, "the exchange gave a false answer");
                 Err(WalletError::Disputed { operation: id, evidence, message: reason })
             }
             None => Ok(waiting.then_some(Progress::Waiting)),

@@ -58,6 +58,8 @@ pub(crate) struct CoinProof {
     pub(crate) left: Money,
     /// What was paid back to the coin's origin by recoups that this wallet knows nothing of.
     recouped: Vec<Money>,
+    /// Operations that the exchange had refused, and that the user accepts as done.
+    conceded: BTreeSet<OpId>,
 }
 
 /// The coin that a conflict answer is about.
@@ -461,7 +463,7 @@ impl<'a> Ledger<'a> {
         }
         // Those in excess of our own were made by a copy of this wallet, or refused when they were made.
         let recouped = self.recoups.into_iter().skip(self.known.recoups).map(|(_, money)| money).collect();
-        Ok(CoinProof { left, recouped })
+        Ok(CoinProof { left, recouped, conceded: self.refused })
     }
 }
 
@@ -475,6 +477,22 @@ pub(crate) fn accept(
     coin.remaining = proof.left;
     coin.status = if proof.left.is_zero() { CoinStatus::Lost } else { CoinStatus::Used };
     let source = coin.source;
+    for id in &proof.conceded {
+        let mut operation = step.draft.operation(*id)?.clone();
+        let note = "; the exchange listed it as done later, which you accepted";
+        match &mut operation.kind {
+            OpKind::Payment(payment) => {
+                payment.refused.retain(|part| part.coin_pub != *coin_pub);
+                payment.reason.get_or_insert_default().push_str(note);
+            }
+            OpKind::Refresh(refresh) => {
+                refresh.rc = None;
+                refresh.failure.get_or_insert_default().push_str(note);
+            }
+            _ => {}
+        }
+        step.draft.put_operation(operation);
+    }
     for amount in &proof.recouped {
         match source {
             CoinSource::Withdrawal { operation, .. } => {

@@ -79,6 +79,10 @@ pub(crate) fn verify(
             "the exchange's master key signed the denomination, and its records are still to be kept",
         )?,
         (Use::Spend, Problem::Expired) => check_unspendable(denom, now)?,
+        (_, Problem::NotRevoked) => JUDGE.check(
+            denom.revoked_at.is_none(),
+            "it says that the denomination is not revoked, and the exchange signed before that it is",
+        )?,
         _ => {}
     }
     Ok((h_denom_pub, problem))

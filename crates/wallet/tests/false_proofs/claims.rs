@@ -1,0 +1,167 @@
+//! Refusals and statements without proof: about denominations, change and recoups.
+
+use super::*;
+
+#[tokio::test]
+async fn coins_are_not_lost_because_the_exchange_says_so() {
+    // Refusals of payment and melt: unsigned, about another operation, and signed against the published terms.
+    for step in ["deposit", "melt"] {
+        for (signed, code) in
+            [(false, 1009), (true, 1009), (false, 1010), (false, 1005), (false, 1305), (false, 1006)]
+        {
+            let world = World::new();
+            let wallet = ready(&world, "KUDOS:8.01").await;
+            let merchant = EddsaPrivateKey::generate();
+            if step == "melt" {
+                wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.unwrap();
+            }
+            let before = holdings(&wallet);
+            world.network.lie(move |request, exchange, now| {
+                if !request.url.ends_with(step) {
+                    return None;
+                }
+                let h_denom = body(request)["denom_pub_hash"].as_str().unwrap().parse().unwrap();
+                Some(if signed {
+                    exchange.unusable(&h_denom, &step.to_uppercase(), code, now)
+                } else {
+                    let status = if code == 1005 {
+                        404
+                    } else if code < 1020 {
+                        410
+                    } else {
+                        400
+                    };
+                    error(status, code, json!({ "h_denom_pub": h_denom }))
+                })
+            });
+            if step == "deposit" && !matches!(code, 1005 | 1009 | 1010) {
+                continue; // Such a refusal returns the coin.
+            }
+            if step == "deposit" {
+                let refused = wallet.pay(&request(&merchant, "KUDOS:3", 1)).await;
+                assert!(matches!(refused, Err(WalletError::Disputed { .. })), "{code}: {refused:?}");
+            } else {
+                wallet.run_pending().await.unwrap();
+            }
+            check_disputed(&wallet, before, "");
+            check_recovered(&world, &wallet).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn change_is_not_lost_because_the_exchange_says_so() {
+    for (status, code) in [(410, 1009), (410, 1010), (404, 1355), (409, 1353)] {
+        let world = World::new();
+        let wallet = ready(&world, "KUDOS:8.01").await;
+        let merchant = EddsaPrivateKey::generate();
+        wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.unwrap();
+        let before = holdings(&wallet);
+        world.network.lie(move |request, _, _| {
+            request.url.ends_with("/reveal").then(|| error(status, code, json!({})))
+        });
+        wallet.run_pending().await.unwrap();
+        check_disputed(&wallet, before, "");
+        check_recovered(&world, &wallet).await;
+    }
+}
+
+/// Revokes the denomination of the one coin in the wallet.
+async fn revoke(world: &World, wallet: &Wallet) {
+    {
+        let mut exchange = world.exchange.lock().unwrap();
+        let h_denom = wallet.coins()[0].h_denom_pub;
+        exchange.denom_mut(&h_denom).revoked = true;
+    }
+    wallet.add_exchange(EXCHANGE).await.unwrap();
+}
+
+#[tokio::test]
+async fn recoups_are_believed_only_with_the_right_owner_and_proof() {
+    let other = EddsaPrivateKey::generate().public_key();
+    for lie in ["owner", "own signature", "expired", "not found"] {
+        let world = World::new();
+        let wallet = ready(&world, "KUDOS:8.01").await;
+        let before = holdings(&wallet);
+        world.network.lie(move |request, _, _| {
+            if !request.url.ends_with("/recoup") {
+                return None;
+            }
+            let (sent, coin) = (body(request), coin_in_url(request));
+            Some(match lie {
+                "owner" => with_json(
+                    &HttpResponse { status: 200, ..HttpResponse::default() },
+                    &json!({ "reserve_pub": other }),
+                ),
+                "own signature" => {
+                    let item = json!({
+                        "type": "RECOUP", "amount": "KUDOS:8", "exchange_sig": sent["coin_sig"],
+                        "exchange_pub": other, "reserve_pub": other, "coin_sig": sent["coin_sig"],
+                        "coin_blind": sent["coin_blind_key_secret"], "timestamp": { "t_s": 1_700_000_000 },
+                    });
+                    let h_denom = sent["denom_pub_hash"].clone();
+                    error(409, 1012, json!({ "coin_pub": coin, "h_denom_pub": h_denom, "history": [item] }))
+                }
+                "expired" => error(410, 1009, json!({ "h_denom_pub": sent["denom_pub_hash"] })),
+                _ => error(404, 1551, json!({})),
+            })
+        });
+        revoke(&world, &wallet).await;
+        wallet.run_pending().await.unwrap();
+        check_disputed(&wallet, before, "");
+        check_recovered(&world, &wallet).await;
+        assert!(wallet.balance().unwrap()[0].available.money > amount("KUDOS:7.6").money);
+    }
+}
+
+#[tokio::test]
+async fn a_revocation_is_not_taken_back() {
+    // The exchange says to melts that the denomination is revoked, and to recoups that it is not. The wallet must not go
+    // round in circles.
+    let world = World::new();
+    let wallet = ready(&world, "KUDOS:8.01").await;
+    let merchant = EddsaPrivateKey::generate();
+    wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.unwrap();
+    let before = holdings(&wallet);
+    world.network.lie(|request, exchange, now| {
+        let (oper, code) = match request.url.rsplit('/').next() {
+            Some("melt") => ("MELT", 1010),
+            Some("recoup") => ("RECOUP", 1555),
+            _ => return None,
+        };
+        let h_denom = body(request)["denom_pub_hash"].as_str().unwrap().parse().unwrap();
+        Some(exchange.unusable(&h_denom, oper, code, now))
+    });
+    wallet.run_pending().await.unwrap();
+    check_disputed(&wallet, before, "signed before that it is");
+    world.exchange.lock().unwrap().denom_mut(&wallet.coins()[0].h_denom_pub).revoked = true;
+    check_recovered(&world, &wallet).await;
+}
+
+#[tokio::test]
+async fn a_recoup_by_a_copy_is_fetched_from_the_reserve() {
+    // The coin is recouped behind the wallet's back, so that its own melt fails with a genuine proof.
+    let world = World::new();
+    let wallet = ready(&world, "KUDOS:8.01").await;
+    let merchant = EddsaPrivateKey::generate();
+    wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.unwrap();
+    let copy = Wallet::in_memory_with(world.options(9));
+    copy.import(wallet.export()).unwrap();
+    // The copy gets as far as the recoup, and then is lost.
+    world.network.lie(|request, _, _| {
+        let about_reserve = request.url.contains("/reserves/");
+        about_reserve.then(|| HttpResponse { status: 503, ..HttpResponse::default() })
+    });
+    revoke(&world, &copy).await;
+    copy.run_pending().await.unwrap();
+    world.network.be_honest();
+    {
+        let mut exchange = world.exchange.lock().unwrap();
+        let h_denom = wallet.coins()[0].h_denom_pub;
+        exchange.denom_mut(&h_denom).revoked = false;
+    }
+    wallet.run_pending().await.unwrap();
+    check_recovered(&world, &wallet).await;
+    assert!(wallet.evidence().is_empty());
+    assert!(wallet.balance().unwrap()[0].available.money > amount("KUDOS:4.5").money);
+}

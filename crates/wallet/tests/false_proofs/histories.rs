@@ -1,0 +1,230 @@
+//! Coin histories that prove nothing.
+
+use batzen_protocol::signatures::{MerchantRefund, SignedMessage};
+
+use super::*;
+
+#[tokio::test]
+async fn a_refused_deposit_does_not_prove_that_it_was_made() {
+    // Once, twice; a payment with one coin, and with several.
+    for (times, sum, reason) in [
+        (1, "KUDOS:3", "the very deposit that it refuses"),
+        (2, "KUDOS:3", "the very deposit that it refuses"),
+        (1, "KUDOS:14", "the very deposit that it refuses"),
+    ] {
+        let world = World::new();
+        let wallet = ready(&world, "KUDOS:20").await;
+        let before = holdings(&wallet);
+        lie_with_own_deposit(&world, times);
+        let merchant = EddsaPrivateKey::generate();
+        let refused = wallet.pay(&request(&merchant, sum, 1)).await;
+        assert!(matches!(refused, Err(WalletError::Disputed { evidence: 1, .. })), "{refused:?}");
+        check_disputed(&wallet, before, reason);
+        // It rests: the same request is not sent again at once.
+        let sent = world.exchange.lock().unwrap().requests.len();
+        assert_eq!(wallet.run_pending().await.unwrap().pending.len(), 1);
+        assert_eq!(world.exchange.lock().unwrap().requests.len(), sent);
+        check_recovered(&world, &wallet).await;
+        let paid =
+            wallet.transactions(false).unwrap().into_iter().find(|line| line.kind == "payment").unwrap();
+        assert_eq!(paid.status, Status::Done);
+    }
+}
+
+#[tokio::test]
+async fn a_refused_melt_does_not_prove_that_it_was_made() {
+    for times in [1, 2] {
+        let world = World::new();
+        let wallet = ready(&world, "KUDOS:8.01").await;
+        let merchant = EddsaPrivateKey::generate();
+        wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.unwrap();
+        let before = holdings(&wallet);
+        world.network.lie(move |request, exchange, _| {
+            if !request.url.ends_with("/melt") {
+                return None;
+            }
+            let sent = body(request);
+            let coin_pub = coin_in_url(request);
+            // The history so far is genuine: a second payment with the whole coin fails with it.
+            let mut history = exchange.history_of(&coin_pub.parse().unwrap());
+            let melt = json!({
+                "type": "MELT", "amount": sent["value_with_fee"], "melt_fee": "KUDOS:0.01", "rc": sent["rc"],
+                "coin_sig": sent["confirm_sig"],
+            });
+            history.extend(vec![melt; times]);
+            let extra =
+                json!({ "coin_pub": coin_pub, "h_denom_pub": sent["denom_pub_hash"], "history": history });
+            Some(error(409, 1012, extra))
+        });
+        let report = wallet.run_pending().await.unwrap();
+        assert!(report.pending[0].evidence.is_some(), "{report:?}");
+        check_disputed(&wallet, before, "the very melt that it refuses");
+        check_recovered(&world, &wallet).await;
+        assert!(wallet.balance().unwrap()[0].available.money > amount("KUDOS:4").money);
+    }
+}
+
+/// A wallet, a copy of it that spent a coin, and what the copy got back as refund.
+async fn wallet_with_busy_copy(world: &World) -> (Wallet, Wallet) {
+    let wallet = ready(world, "KUDOS:8.01").await;
+    let copy = Wallet::in_memory_with(world.options(9));
+    copy.import(wallet.export()).unwrap();
+    let merchant = EddsaPrivateKey::generate();
+    for contract in [1, 2] {
+        let _ = copy.pay(&request(&merchant, "KUDOS:3", contract)).await;
+    }
+    (wallet, copy)
+}
+
+#[tokio::test]
+async fn a_genuine_history_is_believed_only_unaltered() {
+    type Alteration = fn(&mut Value);
+    let alterations: [(Alteration, &str); 13] = [
+        (|it| it["history"][0]["amount"] = "KUDOS:7.5".into(), "did not sign"),
+        (|it| it["history"][0]["amount"] = "KUDOS:9".into(), "larger than the coin's value"),
+        (|it| it["history"][0]["amount"] = "EUR:3.01".into(), ""),
+        (|it| it["history"][0]["deposit_fee"] = "KUDOS:0.5".into(), "not that of the coin's denomination"),
+        (|it| it["history"][0]["timestamp"]["t_s"] = 1_700_000_001.into(), "did not sign"),
+        (|it| it["history"][0]["h_wire"] = it["history"][0]["h_contract_terms"].clone(), "did not sign"),
+        (|it| it["history"][0]["type"] = "MELT".into(), "cannot be read"),
+        (
+            |it| {
+                let item = it["history"][0].clone();
+                it["history"].as_array_mut().unwrap().push(item);
+            },
+            "a deposit twice",
+        ),
+        (|it| it["history"] = json!([]), "is empty"),
+        (|it| it["coin_pub"] = it["history"][0]["merchant_pub"].clone(), "not in the request"),
+        (|it| it["h_denom_pub"] = it["history"][0]["h_wire"].clone(), "other terms"),
+        (|it| it["code"] = 1003.into(), "other terms"),
+        (|it| drop(it.as_object_mut().unwrap().remove("history")), "cannot be read"),
+    ];
+    for (alter, reason) in alterations {
+        let world = World::new();
+        let (wallet, _copy) = wallet_with_busy_copy(&world).await;
+        let before = holdings(&wallet);
+        world.network.lie(move |request, exchange, now| {
+            let response = exchange.handle(request, now);
+            if !is_deposit(request) || response.status != 409 {
+                return Some(response);
+            }
+            let mut value = json_of(&response);
+            alter(&mut value);
+            Some(with_json(&response, &value))
+        });
+        let merchant = EddsaPrivateKey::generate();
+        let refused = wallet.pay(&request(&merchant, "KUDOS:7.5", 9)).await;
+        assert!(matches!(refused, Err(WalletError::Disputed { .. })), "{reason}: {refused:?}");
+        check_disputed(&wallet, before, reason);
+        // The unaltered history is believed: the copy did spend the coin.
+        check_recovered(&world, &wallet).await;
+        let paid =
+            wallet.transactions(false).unwrap().into_iter().find(|line| line.kind == "payment").unwrap();
+        assert_eq!(paid.status, Status::Failed, "too little is left");
+    }
+}
+
+#[tokio::test]
+async fn a_proof_needs_more_spending_than_the_coin_can_bear() {
+    let world = World::new();
+    let (wallet, _copy) = wallet_with_busy_copy(&world).await;
+    let before = holdings(&wallet);
+    // The coin has 4.99 left, by the very history that comes with the refusal of 3.01.
+    world.network.lie(|request, exchange, _| {
+        is_deposit(request).then(|| {
+            let (coin, h_denom) = (coin_in_url(request), body(request)["denom_pub_hash"].clone());
+            let history = exchange.history_of(&coin.parse().unwrap());
+            error(409, 1012, json!({ "coin_pub": coin, "h_denom_pub": h_denom, "history": history }))
+        })
+    });
+    let merchant = EddsaPrivateKey::generate();
+    let refused = wallet.pay(&request(&merchant, "KUDOS:1.5", 9)).await;
+    assert!(matches!(refused, Err(WalletError::Disputed { .. })), "{refused:?}");
+    check_disputed(&wallet, before, "by its own figures enough is left");
+    check_recovered(&world, &wallet).await;
+}
+
+#[tokio::test]
+async fn a_history_without_a_confirmed_refund_is_no_proof() {
+    let world = World::new();
+    let wallet = ready(&world, "KUDOS:8.01").await;
+    let merchant = EddsaPrivateKey::generate();
+    let pay = request(&merchant, "KUDOS:7.99", 1);
+    let receipt = wallet.pay(&pay).await.unwrap();
+    let permission = RefundPermission {
+        coin_pub: receipt.coins[0].coin_pub,
+        rtransaction_id: 1,
+        amount: receipt.coins[0].contribution,
+        merchant_sig: MerchantRefund {
+            h_contract_terms: pay.h_contract_terms,
+            coin_pub: receipt.coins[0].coin_pub,
+            rtransaction_id: 1,
+            refund_amount: receipt.coins[0].contribution,
+        }
+        .sign(&merchant),
+    };
+    wallet.refund(&pay.h_contract_terms, &[permission]).await.unwrap();
+    let before = holdings(&wallet);
+    world.network.lie(|request, exchange, _| {
+        request.url.ends_with("/melt").then(|| {
+            let (coin, h_denom) = (coin_in_url(request), body(request)["denom_pub_hash"].clone());
+            let mut history = exchange.history_of(&coin.parse().unwrap());
+            history.retain(|item| item["type"] == "DEPOSIT");
+            error(409, 1012, json!({ "coin_pub": coin, "h_denom_pub": h_denom, "history": history }))
+        })
+    });
+    wallet.run_pending().await.unwrap();
+    check_disputed(&wallet, before, "leaves out a refund");
+    check_recovered(&world, &wallet).await;
+}
+
+#[tokio::test]
+async fn what_was_refused_does_not_count_as_spent() {
+    let world = World::new();
+    let wallet = ready(&world, "KUDOS:8.01").await;
+    let before = holdings(&wallet);
+    // The exchange books the payment, says that it did not, and lists it later.
+    world.network.lie(|request, exchange, now| {
+        is_deposit(request).then(|| {
+            assert_eq!(exchange.handle(request, now).status, 200);
+            error(400, 26, json!({}))
+        })
+    });
+    let merchant = EddsaPrivateKey::generate();
+    let refused = wallet.pay(&request(&merchant, "KUDOS:3", 1)).await;
+    assert!(matches!(refused, Err(WalletError::Failed { .. })), "{refused:?}");
+    world.network.be_honest();
+    wallet.run_pending().await.unwrap();
+    check_disputed(&wallet, before, "which the exchange had refused");
+    // It stays so until the user accepts what the exchange says now.
+    wallet.retry_disputed().unwrap();
+    wallet.run_pending().await.unwrap();
+    check_disputed(&wallet, before, "which the exchange had refused");
+    assert!(wallet.accept_refused(7).is_err(), "there is no such evidence");
+    wallet.accept_refused(1).unwrap();
+    check_recovered(&world, &wallet).await;
+    assert!(wallet.balance().unwrap()[0].available.money < amount("KUDOS:5").money);
+    let paid = wallet.transactions(false).unwrap().into_iter().find(|line| line.kind == "payment").unwrap();
+    assert!(paid.message.unwrap().contains("which you accepted"));
+}
+
+#[tokio::test]
+async fn disputed_payments_can_be_cancelled() {
+    let world = World::new();
+    let wallet = ready(&world, "KUDOS:20").await;
+    let before = holdings(&wallet);
+    lie_with_own_deposit(&world, 1);
+    let merchant = EddsaPrivateKey::generate();
+    let Err(WalletError::Disputed { operation, .. }) = wallet.pay(&request(&merchant, "KUDOS:14", 1)).await
+    else {
+        panic!("a lie was believed");
+    };
+    wallet.cancel(operation).unwrap();
+    assert_eq!(holdings(&wallet), before);
+    assert_eq!(wallet.transaction(operation).unwrap().status, Status::Failed);
+    assert!(wallet.cancel(operation).is_err());
+    world.network.be_honest();
+    assert!(wallet.run_pending().await.unwrap().pending.is_empty());
+    assert!(wallet.balance().unwrap()[0].available.money > amount("KUDOS:19").money);
+}

@@ -1,0 +1,72 @@
+//! Reserves that are said to hold less than they do.
+
+use super::*;
+
+#[tokio::test]
+async fn reserves_are_not_empty_because_the_exchange_says_so() {
+    // A balance below what the bank transferred, then proofs that prove nothing.
+    type Alteration = fn(&mut Value);
+    let alterations: [(Alteration, &str); 5] = [
+        (|it| it["history"] = json!([]), "is empty"),
+        (
+            |it| {
+                it["history"][0]["amount"] = "KUDOS:1".into();
+                it["balance"] = "KUDOS:1".into();
+            },
+            "leaves out money",
+        ),
+        (|it| it["balance"] = "KUDOS:0".into(), "not the sum"),
+        (|it| it["requested_amount"] = "KUDOS:100".into(), "another amount"),
+        (|_| {}, "holds enough"),
+    ];
+    for (alter, reason) in alterations {
+        let world = World::new();
+        let wallet = Wallet::in_memory_with(world.options(1));
+        wallet.add_exchange(EXCHANGE).await.unwrap();
+        wallet.accept_terms(EXCHANGE).unwrap();
+        world.network.lie(move |request, exchange, _| {
+            if request.url.contains("/reserves/") && request.body.is_none() {
+                let value = json!({ "balance": "KUDOS:0" });
+                return Some(with_json(&HttpResponse { status: 200, ..HttpResponse::default() }, &value));
+            }
+            request.url.ends_with("withdraw").then(|| {
+                let (reserve, balance, history) = exchange.only_reserve();
+                assert!(request.url.contains(&reserve));
+                let mut value = json!({
+                    "balance": balance, "requested_amount": "KUDOS:19.92", "history": history,
+                });
+                alter(&mut value);
+                error(409, 1150, value)
+            })
+        });
+        let id = wallet
+            .withdraw_from_bank(BANK, "alice", "pw", amount("KUDOS:20"), None, CipherChoice::Rsa)
+            .await
+            .unwrap();
+        let disputed = wallet.finish(id).await;
+        assert!(matches!(disputed, Err(WalletError::Disputed { .. })), "{reason}: {disputed:?}");
+        check_disputed(&wallet, wallet.balance().unwrap()[0].disputed.money, reason);
+        check_recovered(&world, &wallet).await;
+        assert_eq!(wallet.balance().unwrap()[0].available, amount("KUDOS:19.8"));
+    }
+}
+
+#[tokio::test]
+async fn a_transfer_that_came_short_waits_for_the_rest() {
+    let world = World::new();
+    let wallet = Wallet::in_memory_with(world.options(1));
+    wallet.add_exchange(EXCHANGE).await.unwrap();
+    wallet.accept_terms(EXCHANGE).unwrap();
+    let manual = wallet.withdraw_manual(EXCHANGE, amount("KUDOS:10"), CipherChoice::Rsa).await.unwrap();
+    let credit = |sum| world.exchange.lock().unwrap().credit_reserve(manual.reserve_pub, amount(sum));
+    credit("KUDOS:4.01");
+    let report = wallet.run_pending().await.unwrap();
+    let message = report.pending[0].message.clone().unwrap();
+    assert!(message.contains("KUDOS:5.99 of your transfer have not reached"), "{message}");
+    assert_eq!(wallet.balance().unwrap()[0].available, amount("KUDOS:4"));
+    assert!(wallet.evidence().is_empty());
+    credit("KUDOS:5.99");
+    wallet.run_pending().await.unwrap();
+    check_recovered(&world, &wallet).await;
+    assert_eq!(wallet.balance().unwrap()[0].available, amount("KUDOS:9.8"));
+}
