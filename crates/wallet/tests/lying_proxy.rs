@@ -128,7 +128,7 @@ fn changed(value: &Value, how: usize) -> Value {
             [0, 1, number.wrapping_add(1), number.wrapping_sub(1), u64::MAX][how % 5].into()
         }
         Value::String(text) => match text.split_once(':') {
-            Some((currency, _)) if currency == "KUDOS" => {
+            Some(("KUDOS", _)) => {
                 let sums =
                     ["KUDOS:0", "KUDOS:0.01", "KUDOS:1", "KUDOS:7.99", "KUDOS:4503599627370496", "EUR:1"];
                 sums[how % sums.len()].into()
@@ -216,7 +216,8 @@ fn told(lie: &Lie, response: &HttpResponse, earlier_answers: &[HttpResponse]) ->
 
 /// Lies in about one of `rate` answers of the exchange, one lie after the other.
 fn proxy(world: &World, lies: &[Lie], rate: usize) {
-    let mut lies = lies.to_vec().into_iter();
+    let lies = lies.to_vec();
+    let mut told_so_far = 0;
     let mut earlier: Vec<HttpResponse> = Vec::new();
     let mut count = 0usize;
     world.network.lie(move |request: &HttpRequest, exchange, now| {
@@ -224,7 +225,8 @@ fn proxy(world: &World, lies: &[Lie], rate: usize) {
         if !request.url.starts_with(EXCHANGE) {
             return None;
         }
-        let lie = if count.is_multiple_of(rate) { lies.next() } else { None };
+        let lie = if count.is_multiple_of(rate) { lies.get(told_so_far).cloned() } else { None };
+        told_so_far += usize::from(lie.is_some());
         if let (Some(lie @ Lie::Invent { .. }), false) = (&lie, earlier.is_empty()) {
             return Some(told(lie, &HttpResponse::default(), &earlier));
         }
