@@ -211,18 +211,27 @@ fn damaged_after_crash(damage: Damage, seed: u64, n: u64) -> Result<bool, String
             flip(&file, at, random.below(8));
         }
         Damage::Stray | Damage::Misdirected => {
-            // One that is in no part of the last frame: a whole sector of that, lost before the end of the journal is marked,
-            // is as if it was never written.
             let taken = &frames[place(&mut random, 0, frames.len() as u64)];
             let from = place(&mut random, taken.offset, taken.bytes) / 512 * 512;
             let source = segment(taken.segment);
-            let content = disk.content(&source)[from..][..512].to_vec();
-            let is_last = taken.segment == last.segment && (from + 512) as u64 > last.offset;
-            if matches!(damage, Damage::Misdirected) && !is_last {
-                disk.tamper(&source, |data| data[from..from + 512].fill(0));
-            }
+            // Files may end within a sector.
+            let content: Vec<u8> =
+                disk.content(&source)[from..].iter().copied().chain([0; 512]).take(512).collect();
             let (file, at) = any(&mut random);
-            disk.tamper(&file, |data| data[at / 512 * 512..][..512].copy_from_slice(&content));
+            let to = at / 512 * 512;
+            // Commits of which whole sectors are lost, before the end of the journal is marked, and after which no header is
+            // left, are as if they were never written.
+            let has_proof = frames.iter().any(|frame| {
+                let start = usize::try_from(frame.offset).expect("small");
+                let is_later = (frame.segment, start) >= (taken.segment, from + 512);
+                is_later && (segment(frame.segment) != file || start + 48 <= to || start >= to + 512)
+            });
+            if matches!(damage, Damage::Misdirected) && has_proof {
+                disk.tamper(&source, |data| data[from..].iter_mut().take(512).for_each(|byte| *byte = 0));
+            }
+            disk.tamper(&file, |data| {
+                data[to..].iter_mut().zip(content).for_each(|(old, new)| *old = new);
+            });
         }
     }
     let is_sound =

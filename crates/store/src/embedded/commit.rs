@@ -13,7 +13,10 @@ use super::format::{
     encode_segment_header, frame_bytes_max, record_bytes, seal, seal_bytes,
 };
 use super::index::{Location, SecondaryOp};
-use super::{Core, Segment, State, StoredRecord, fingerprint, lock, read_record, secondary_entries};
+use super::{
+    Core, Identity, Segment, State, StoredRecord, fingerprint, lock, read_indexed, read_record,
+    secondary_entries,
+};
 use crate::backend::check_row_size;
 use crate::{Change, ChangeSet, CommitOutcome, IndexEntries, Result, StoreError, TableDef};
 
@@ -179,7 +182,7 @@ impl Core {
                 Some(at) => at,
                 None => {
                     let before = match known(&state, change, fingerprint)? {
-                        None => find(&state, table, key, fingerprint)?
+                        None => find(&self.identity, &state, table, key, fingerprint)?
                             .map(|(location, record)| (location, Before::Read(record))),
                         known => known,
                     };
@@ -424,14 +427,15 @@ fn known<'a>(state: &State, change: &'a Change, fingerprint: u64) -> Result<Opti
 
 /// The stored row under a key.
 fn find(
+    identity: &Identity,
     state: &State,
     table: &TableDef,
     key: &[u8],
     fingerprint: u64,
 ) -> Result<Option<(Location, StoredRecord)>> {
     for location in state.table(table)?.primary.find(fingerprint) {
-        let record = read_record(&state.segments, location)?;
-        if record.table == table.id && record.key() == key {
+        let record = read_indexed(identity, &state.segments, table.id, (fingerprint, location))?;
+        if record.key() == key {
             return Ok(Some((location, record)));
         }
     }

@@ -106,8 +106,9 @@ impl PrimaryIndex {
         self.parts[part].iter().map(|slot| (slot.fingerprint, Location(slot.value)))
     }
 
-    pub fn locations(&self) -> impl Iterator<Item = Location> {
-        self.parts.iter().flatten().map(|slot| Location(slot.value))
+    /// Fingerprints with locations, in no order.
+    pub fn entries(&self) -> impl Iterator<Item = (u64, Location)> {
+        self.parts.iter().flatten().map(|slot| (slot.fingerprint, Location(slot.value)))
     }
 
     fn bytes(&self) -> usize {
@@ -282,6 +283,11 @@ impl TableIndex {
             IndexKind::Ordered | IndexKind::Serial => Secondary::Ordered(OrderedIndex::new()),
         });
         Self { def, primary: PrimaryIndex::default(), secondary: secondary.collect() }
+    }
+
+    /// Where rows of keys with a fingerprint are, with that fingerprint.
+    pub fn candidates(&self, key: u64) -> impl Iterator<Item = (u64, Location)> {
+        self.primary.find(key).map(move |location| (key, location))
     }
 
     pub fn apply(&mut self, op: SecondaryOp) {

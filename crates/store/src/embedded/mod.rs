@@ -253,6 +253,24 @@ pub(crate) fn read_record(segments: &Segments, location: Location) -> Result<Sto
     Ok(StoredRecord { bytes, key_bytes, row_bytes, table, birth, serial })
 }
 
+/// Reads the live record of a table at a location where the index has a key of that fingerprint.
+///
+/// A record's checksum does not tell where it belongs. If the disk has written another sector over it, the row would seem not
+/// to exist, and what it says could happen again: so another key's record is damage.
+pub(crate) fn read_indexed(
+    identity: &Identity,
+    segments: &Segments,
+    table: u16,
+    (key_fingerprint, location): (u64, Location),
+) -> Result<StoredRecord> {
+    let record = read_record(segments, location)?;
+    if record.table != table || fingerprint(identity, record.key()) != key_fingerprint {
+        let what = "the record of another row, written to the wrong place: restore a backup";
+        return Err(segments[&location.segment()].corrupt(location.offset(), what));
+    }
+    Ok(record)
+}
+
 /// The true length of the record at a location, in bytes. Reads the record's header if the location does not tell.
 pub(crate) fn read_record_bytes(segments: &Segments, location: Location) -> Result<u64> {
     let Some(segment) = segments.get(&location.segment()) else {
@@ -349,31 +367,50 @@ impl Core {
         &self,
         segments: &Segments,
         table: &TableDef,
-        locations: &[Location],
+        candidates: &[(u64, Location)],
     ) -> Result<Vec<(Location, StoredRecord)>> {
-        let read = |location: &Location| Ok((*location, read_record_of(segments, table, *location)?));
-        locations.iter().map(read).collect()
+        let read = |candidate: &(u64, Location)| {
+            Ok((candidate.1, read_indexed(&self.identity, segments, table.id, *candidate)?))
+        };
+        candidates.iter().map(read).collect()
     }
 
     fn freeze(&self, tables: &[&'static TableDef]) -> Result<Frozen> {
         let state = self.read();
-        let located = |table: &&'static TableDef| -> Result<(u16, Vec<Location>)> {
-            Ok((table.id, state.table(table)?.primary.locations().collect()))
+        let located = |table: &&'static TableDef| {
+            let mut frozen = FrozenTable { id: table.id, locations: Vec::new(), fingerprints: 0 };
+            let primary = &state.table(table)?.primary;
+            frozen.locations.reserve_exact(primary.len());
+            for (fingerprint, location) in primary.entries() {
+                frozen.locations.push(location);
+                frozen.fingerprints = frozen.fingerprints.wrapping_add(fingerprint);
+            }
+            Ok(frozen)
         };
-        let mut tables: Vec<(u16, Vec<Location>)> = tables.iter().map(located).collect::<Result<_>>()?;
+        let mut tables: Vec<FrozenTable> = tables.iter().map(located).collect::<Result<_>>()?;
         let segments = Arc::clone(&state.segments);
         drop(state);
-        for (_, locations) in &mut tables {
+        for table in &mut tables {
             // In the order of the disk, so that it reads ahead.
-            locations.sort_unstable();
+            table.locations.sort_unstable();
         }
-        Ok(Frozen { tables, segments })
+        Ok(Frozen { dir: self.dir.clone(), identity: self.identity, tables, segments })
     }
+}
+
+/// Where the rows of a table were at one moment.
+struct FrozenTable {
+    id: u16,
+    locations: Vec<Location>,
+    /// The sum of the keys' fingerprints: whoever reads all rows notices a record that is not the one that the index names.
+    fingerprints: u64,
 }
 
 /// Where the rows of some tables were at one moment.
 struct Frozen {
-    tables: Vec<(u16, Vec<Location>)>,
+    dir: PathBuf,
+    identity: Identity,
+    tables: Vec<FrozenTable>,
     segments: Arc<Segments>,
 }
 
@@ -383,14 +420,24 @@ impl FrozenRows for Frozen {
         table: &'static TableDef,
         visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
     ) -> Result<()> {
-        let found = self.tables.iter().find(|(id, _)| *id == table.id);
-        let (_, locations) =
-            found.ok_or_else(|| StoreError::Backend(format!("table {} was not frozen", table.name)))?;
-        for location in locations {
+        let frozen = self.tables.iter().find(|frozen| frozen.id == table.id);
+        let frozen =
+            frozen.ok_or_else(|| StoreError::Backend(format!("table {} was not frozen", table.name)))?;
+        let mut fingerprints = 0_u64;
+        for location in &frozen.locations {
             let record = read_record_of(&self.segments, table, *location)?;
+            fingerprints = fingerprints.wrapping_add(fingerprint(&self.identity, record.key()));
             if visit(record.into_record(*location)).is_break() {
-                break;
+                return Ok(());
             }
+        }
+        if fingerprints != frozen.fingerprints {
+            let what = format!(
+                "the journal has other rows of table {} than the index names: something was written to the wrong place; \
+                 restore a backup",
+                table.name
+            );
+            return Err(StoreError::Corrupt { file: self.dir.clone(), offset: 0, what });
         }
         Ok(())
     }
@@ -515,8 +562,9 @@ impl Backend for EmbeddedStore {
         };
         let mut rows = vec![None; keys.len()];
         for (n, location) in candidates {
-            let record = read_record(&segments, location)?;
-            if record.table == table.id && record.key() == keys[n] {
+            let candidate = (fingerprints[n], location);
+            let record = read_indexed(&self.core.identity, &segments, table.id, candidate)?;
+            if record.key() == keys[n] {
                 rows[n] = Some(record.into_row(location));
             }
         }
@@ -537,7 +585,7 @@ impl Backend for EmbeddedStore {
         );
         let fingerprints: Vec<u64> =
             values.iter().map(|value| fingerprint(&self.core.identity, value)).collect();
-        let mut groups: Vec<Vec<Location>> = Vec::with_capacity(values.len());
+        let mut groups: Vec<Vec<(u64, Location)>> = Vec::with_capacity(values.len());
         let segments = {
             let state = self.core.read();
             let indexes = state.table(table)?;
@@ -545,17 +593,17 @@ impl Backend for EmbeddedStore {
                 unreachable!("slots follow the definition")
             };
             for &value in &fingerprints {
-                groups.push(hash.find(value).into_iter().flat_map(|key| indexes.primary.find(key)).collect());
+                groups.push(hash.find(value).into_iter().flat_map(|key| indexes.candidates(key)).collect());
             }
             Arc::clone(&state.segments)
         };
         let mut entries = IndexEntries::new();
         let mut found = Vec::with_capacity(values.len());
-        for (value, mut locations) in values.iter().zip(groups) {
-            locations.sort_unstable();
-            locations.dedup();
-            let mut group = Vec::with_capacity(locations.len());
-            for (location, record) in self.core.records(&segments, table, &locations)? {
+        for (value, mut candidates) in values.iter().zip(groups) {
+            candidates.sort_unstable_by_key(|(_, location)| *location);
+            candidates.dedup();
+            let mut group = Vec::with_capacity(candidates.len());
+            for (location, record) in self.core.records(&segments, table, &candidates)? {
                 // Fingerprints only suggest: the record decides.
                 let holds = match kind {
                     IndexKind::Prefix { key_bytes } => {
@@ -592,7 +640,7 @@ impl Backend for EmbeddedStore {
         if is_empty_range(from, to) {
             return Ok(Vec::new());
         }
-        let mut hits: Vec<(Position, Vec<Location>)> = Vec::new();
+        let mut hits: Vec<(Position, Vec<(u64, Location)>)> = Vec::new();
         let segments = {
             let state = self.core.read();
             let indexes = state.table(table)?;
@@ -603,14 +651,14 @@ impl Backend for EmbeddedStore {
             let picked: Vec<(&Position, &u64)> =
                 if descending { range.rev().take(limit).collect() } else { range.take(limit).collect() };
             for (position, &key) in picked {
-                hits.push((position.clone(), indexes.primary.find(key).collect()));
+                hits.push((position.clone(), indexes.candidates(key).collect()));
             }
             Arc::clone(&state.segments)
         };
         let mut found = Vec::with_capacity(hits.len());
-        for (wanted, locations) in hits {
+        for (wanted, candidates) in hits {
             let mut hit = None;
-            for (location, record) in self.core.records(&segments, table, &locations)? {
+            for (location, record) in self.core.records(&segments, table, &candidates)? {
                 // Keys may share a fingerprint; the position ends with what tells them apart.
                 let is_wanted = match kind {
                     IndexKind::Serial => wanted.ends_with(&record.serial.to_be_bytes()),

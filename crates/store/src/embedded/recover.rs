@@ -17,7 +17,7 @@ use super::index::{Location, TableIndex};
 use super::maintain::{Maintenance, NextSegment, Wake, create_segment, segment_bytes};
 use super::tail::{self, Fault, TailMarks};
 use super::{
-    Core, Counters, Options, Segment, Segments, State, fingerprint, read_record, read_record_bytes,
+    Core, Counters, Options, Segment, Segments, State, fingerprint, read_indexed, read_record_bytes,
     secondary_entries,
 };
 use crate::{IndexEntries, Result, StoreError, TableDef};
@@ -458,8 +458,9 @@ impl<'a> Replay<'a> {
         let index = self.tables.entry(record.table).or_insert_with(|| TableIndex::new(None));
         let mut old = None;
         for candidate in index.primary.find(fingerprint).collect::<Vec<_>>() {
-            let stored = read_record(self.segments, candidate)?;
-            if stored.table == record.table && stored.key() == record.key {
+            let place = (fingerprint, candidate);
+            let stored = read_indexed(&self.identity, self.segments, record.table, place)?;
+            if stored.key() == record.key {
                 old = Some((candidate, stored));
             }
         }
@@ -564,7 +565,7 @@ fn save_replayed(segments: &Segments, first: u32, last_frame: Option<(u32, u64, 
 
 fn count_live(tables: &HashMap<u16, TableIndex>, segments: &Segments) -> Result<()> {
     for index in tables.values() {
-        for location in index.primary.locations() {
+        for (_, location) in index.primary.entries() {
             let bytes = read_record_bytes(segments, location)?;
             segments[&location.segment()].live.fetch_add(bytes, Ordering::Relaxed);
         }

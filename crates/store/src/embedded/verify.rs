@@ -116,6 +116,7 @@ pub(crate) fn verify(disk: &dyn Disk, dir: &Path, visit: &mut dyn FnMut(FrameInf
             records: 0,
             sequences: None,
         };
+        let known = checkpoint.as_ref().and_then(|known| known.segments.get(&number).copied()).unwrap_or(0);
         let mut problems = Vec::new();
         let mut start = SEGMENT_HEADER_BYTES;
         // Past a bad frame go on with the next genuine one, so that one run shows all damage.
@@ -168,7 +169,12 @@ pub(crate) fn verify(disk: &dyn Disk, dir: &Path, visit: &mut dyn FnMut(FrameInf
                 }
                 End::Bad(offset, fault) => {
                     own.used_bytes = offset;
-                    bad.push((segment.path.clone(), offset, fault));
+                    if offset < known {
+                        // A checkpoint has what was here: it was durable.
+                        problems.push(describe(&segment.path, fault));
+                    } else {
+                        bad.push((segment.path.clone(), offset, fault));
+                    }
                     sequence_next = None;
                     let Some(next) = find_frame(&manifest.identity, number, &bytes, offset + 8) else {
                         break;
@@ -180,9 +186,9 @@ pub(crate) fn verify(disk: &dyn Disk, dir: &Path, visit: &mut dyn FnMut(FrameInf
                 }
             }
         }
+        let is_cut = own.used_bytes < known && problems.is_empty();
         report.problems.append(&mut problems);
-        let known = checkpoint.as_ref().and_then(|known| known.segments.get(&number).copied()).unwrap_or(0);
-        if own.used_bytes < known && bad.is_empty() {
+        if is_cut {
             let what = format!("the frames end here, but a checkpoint knows of frames up to byte {known}");
             report.problems.push(segment.corrupt(own.used_bytes, what).to_string());
         }
