@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey};
 use batzen_signer::channel::{Channel, Connect, load_key};
@@ -253,13 +253,22 @@ fn is_whole(bytes: &[u8], kind: &mut Option<Kind>) -> bool {
 }
 
 /// Sends requests over one connection after another.
-async fn attack(signer: &Signer, plan: &Plan, keys: &Keys, score: &mut Score, dice: &mut Dice) {
+async fn attack(
+    signer: &Signer,
+    plan: &Plan,
+    keys: &Keys,
+    score: &mut Score,
+    dice: &mut Dice,
+    garbage_at: &mut Instant,
+) {
     let connect = signer.connect();
     let mut open: Option<Link> = None;
     let until = (score.sent + 2000).min(plan.requests);
     while score.sent < until {
-        if dice.chance(1) {
+        // An address whose handshakes fail more often is refused for a while.
+        if dice.chance(1) && garbage_at.elapsed() > Duration::from_secs(1) {
             garbage(signer, dice);
+            *garbage_at = Instant::now();
             score.sent(0, 0);
         }
         let mut link = match open.take() {
@@ -372,9 +381,10 @@ fn signer() {
         let mut watched = Watched { service: &mut signer.service, log };
         return watched.judge(&mut Score::new()).unwrap_or_else(|what| panic!("{what}"));
     }
+    let mut garbage_at = Instant::now();
     let (mut dice, mut score, mut looked) = (Dice::new(plan.seed), Score::new(), 0);
     while score.sent < plan.requests {
-        runtime.block_on(attack(&signer, &plan, &keys, &mut score, &mut dice));
+        runtime.block_on(attack(&signer, &plan, &keys, &mut score, &mut dice, &mut garbage_at));
         if score.sent >= looked + (plan.requests / 40).max(2000) || score.sent >= plan.requests {
             looked = score.sent;
             let mut watched = Watched { service: &mut signer.service, log: log.clone() };
