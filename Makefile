@@ -31,12 +31,13 @@ needs:
 			echo "a C compiler is missing: sudo apt-get install gcc libc6-dev" >&2; exit 1; \
 		fi; }
 
-# What some tests run beside Batzen: a browser, Prometheus with its checks, and PostgreSQL. The tests start clusters of their
+# What some tests run beside Batzen: a browser, Prometheus with its checks, nginx, and PostgreSQL. The tests start clusters of their
 # own from its programs, which are not on the search path of Debian; the one that its package starts is left alone.
 needs-test: needs
 	@missing=""; for tool in chromium:chromium chromedriver:chromium-driver prometheus:prometheus promtool:prometheus; do \
 		command -v "$${tool%%:*}" >/dev/null || missing="$$missing $${tool##*:}"; done; \
 	{ ls /usr/lib/postgresql/*/bin/initdb || command -v initdb; } >/dev/null 2>&1 || missing="$$missing postgresql"; \
+	{ [ -x /usr/sbin/nginx ] || command -v nginx; } >/dev/null 2>&1 || missing="$$missing nginx"; \
 	[ -z "$$missing" ] || { \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; \

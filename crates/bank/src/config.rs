@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use batzen_config::{Config, ConfigError, Origin};
+use batzen_config::{Config, ConfigError, Expected, Origin};
 use batzen_engine::Clock;
+use batzen_http::TrustedProxies;
 use batzen_ledger_net::LedgerAddress;
 use batzen_protocol::{Amount, Currency, Money, Timestamp};
 use batzen_storage::StoreConfig;
@@ -37,6 +38,7 @@ pub const KNOWN_OPTIONS: &[&str] = &[
     "DASHBOARD",
     "PASSWORD_MEMORY_KIB",
     "PASSWORD_PASSES",
+    "TRUSTED_PROXIES",
     "RAM_LIMIT",
     "MAX_DEBT",
     "MAX_DEBT_BANK",
@@ -64,6 +66,7 @@ pub const KNOWN_OPTIONS: &[&str] = &[
 /// | `PASSWORD_MEMORY_KIB`, `PASSWORD_PASSES` | 19456, 2 | how much work one password hash (Argon2id) is |
 /// | `ALLOW_REPEATED_RESERVE_PUB` | NO | whether several transfers may carry the same reserve key |
 /// | `DASHBOARD` | YES | whether there is a page for people at `/dashboard` |
+/// | `TRUSTED_PROXIES` | none | proxies whose `X-Forwarded-For` names the client: addresses, networks, `unix` |
 #[derive(Clone)]
 pub struct BankConfig {
     /// The currency of all accounts.
@@ -99,6 +102,8 @@ pub struct BankConfig {
     pub password_cost: PasswordCost,
     /// Whether `/dashboard` is served.
     pub dashboard: bool,
+    /// The proxies in front of it that are believed when they say whom they ask for.
+    pub trusted_proxies: TrustedProxies,
     /// Connections at once.
     pub max_connections: usize,
     /// Whether to close each connection after its first request.
@@ -138,6 +143,7 @@ impl BankConfig {
             allow_repeated_reserve_pub: false,
             password_cost: PasswordCost::DEFAULT,
             dashboard: true,
+            trusted_proxies: TrustedProxies::default(),
             max_connections: 65_536,
             close_each_connection: false,
             clock: Arc::new(|| Timestamp::from_system_time(SystemTime::now())),
@@ -200,6 +206,11 @@ impl BankConfig {
             allow_add_incoming: config.get_or(BANK, "ALLOW_ADD_INCOMING", !check_passwords)?,
             allow_repeated_reserve_pub: config.get_or(BANK, "ALLOW_REPEATED_RESERVE_PUB", false)?,
             dashboard: config.get_or(BANK, "DASHBOARD", true)?,
+            trusted_proxies: config
+                .get_with(BANK, "TRUSTED_PROXIES", |text| {
+                    text.parse().map_err(|_| Expected::new(TrustedProxies::EXPECTED))
+                })?
+                .unwrap_or_default(),
             ..Self::new(currency)
         })
     }

@@ -169,6 +169,7 @@ impl Bank {
             max_connections: config.max_connections,
             max_body_bytes: MAX_BODY_BYTES,
             close_each: config.close_each_connection,
+            trusted_proxies: config.trusted_proxies.clone(),
             // Exchanges have hundreds of transfers executed at once.
             concurrent: true,
             ..ServerOptions::default()

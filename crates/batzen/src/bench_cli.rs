@@ -9,7 +9,8 @@ use batzen_bench::BenchError;
 use batzen_bench::options::RunOptions;
 use batzen_bench::result::Run;
 use batzen_bench::scenarios::{
-    self, Context, aggregator, deposit, partitions, pgbench, store, transfer, wallets, wirewatch, withdraw,
+    self, Context, aggregator, deposit, hostile, partitions, pgbench, store, transfer, wallets, wirewatch,
+    withdraw,
 };
 use clap::{Args, Subcommand};
 
@@ -50,6 +51,8 @@ enum BenchCommand {
     Transfer(transfer::TransferArgs),
     /// Pay merchants on PostgreSQL with more and more partitions, beside the embedded store and pgbench
     Partitions(partitions::PartitionsArgs),
+    /// Pay merchants beside attacks: slow uploads, unread answers, long polls, floods
+    Hostile(hostile::HostileArgs),
     /// Run PostgreSQL's own benchmark on a server like that of --store postgres
     Pgbench(pgbench::PgbenchArgs),
     /// Read and write rows of deposits, without rules, lane and HTTP
@@ -82,6 +85,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Aggregator(args) => show(&args.run, aggregator::run(&args, &context()?)),
         BenchCommand::Transfer(args) => show(&args.run, transfer::run(&args, &context()?)),
         BenchCommand::Partitions(args) => show_partitions(&args, partitions::run(&args, &context()?)),
+        BenchCommand::Hostile(args) => show(&args.deposit.run, hostile::run(&args, &context()?)),
         BenchCommand::Pgbench(args) => show(&args.run, pgbench::run(&args, &context()?)),
         BenchCommand::Store(args) => show(&args.run, store::run(&args, &context()?)),
         BenchCommand::Report(args) => batzen_bench::report::run(&args).or_else(not_measured),

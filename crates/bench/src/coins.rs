@@ -9,9 +9,10 @@ use batzen_crypto::{
     UnblindState, denom, kdf, rsa,
 };
 use batzen_protocol::api::exchange::{
-    BatchWithdrawRequest, BlindSignatures, CsrWithdrawRequest, WithdrawRequest, WithdrawValues,
+    BatchWithdrawRequest, BlindSignatures, CsrWithdrawRequest, ReserveRequest, WithdrawRequest,
+    WithdrawValues,
 };
-use batzen_protocol::signatures::{SignedMessage, WalletReserveWithdraw};
+use batzen_protocol::signatures::{SignedMessage, WalletReserveStatus, WalletReserveWithdraw};
 use rayon::prelude::*;
 
 use crate::BenchError;
@@ -135,6 +136,16 @@ impl Reserves {
             denom_pub_hash: denom.h_denom_pub,
             coin_ev: planchet.blinded.clone(),
         }
+    }
+
+    /// The HTTP request for the status of a reserve, with its recent history.
+    #[must_use]
+    pub fn status(&self, index: usize) -> Vec<u8> {
+        let request_timestamp = crate::world::now();
+        let message = WalletReserveStatus { request_timestamp };
+        let reserve_sig = message.sign_with(&self.signers[index % self.signers.len()]);
+        let body = ReserveRequest { request_timestamp, reserve_sig };
+        wire::post(&format!("/reserves/{}/status", self.key(index)), &body)
     }
 
     /// The HTTP request that withdraws these coins from one reserve: with several as a batch.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use batzen_crypto::EddsaPublicKey;
 use batzen_crypto::denom::Cipher;
+use batzen_http::TrustedProxies;
 use batzen_protocol::{Currency, Duration, Money};
 
 use crate::storage::StoreConfig;
@@ -289,6 +290,8 @@ pub struct ExchangeConfig {
     pub listen: ListenConfig,
     /// Whether `/dashboard` is served.
     pub dashboard: bool,
+    /// The proxies in front of it that are believed when they say whom they ask for.
+    pub trusted_proxies: TrustedProxies,
     /// Whether other processes listen on the same TCP port, or take over from this one (`SO_REUSEPORT`).
     pub share_port: bool,
     /// Where the rows are.
@@ -360,6 +363,7 @@ impl ExchangeConfig {
             currency_round_unit: Money::new(0, 1_000_000).expect("a hundredth is a valid amount"),
             base_url: format!("http://127.0.0.1:{port}/"),
             dashboard: true,
+            trusted_proxies: TrustedProxies::default(),
             master_public_key: None,
             listen: ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port },
             share_port: false,

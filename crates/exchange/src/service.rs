@@ -299,6 +299,7 @@ impl Exchange {
             last_request: Notify::new(),
         });
         let mut http = options.http;
+        http.trusted_proxies = app.config.trusted_proxies.clone();
         if let Some(idle) = app.config.connection_timeout.to_std() {
             http.idle_timeout = idle;
         }

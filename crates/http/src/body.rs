@@ -1,13 +1,17 @@
-//! Bodies: zlib in both directions, and the budget of memory that bodies being received may take together.
+//! Bodies: zlib in both directions.
 
 use flate2::{Compression, Decompress, FlushDecompress, Status, write::ZlibEncoder};
-use std::{
-    io::Write,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::io::Write;
+
+/// How many times its size a body may inflate to, beyond the first bytes. JSON of ours inflates to three to ten times as much.
+const RATIO_MAX: usize = 100;
+/// How large a body may inflate to whatever its size.
+const RATIO_FREE_BYTES: usize = 64 << 10;
+
+/// The largest size that a received body of `packed_bytes` may inflate to.
+pub(crate) fn inflated_limit(packed_bytes: usize) -> usize {
+    RATIO_FREE_BYTES.saturating_add(packed_bytes.saturating_mul(RATIO_MAX))
+}
 
 /// Why a body could not be inflated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,9 +33,25 @@ pub enum InflateError {
 /// # Errors
 /// [`InflateError`]; trailing bytes after the stream count as malformed.
 pub fn inflate(data: &[u8], limit_bytes: usize) -> Result<Vec<u8>, InflateError> {
+    match inflate_with(data, limit_bytes, |_| true) {
+        Ok(Some(inflated)) => Ok(inflated),
+        Ok(None) => Err(InflateError::TooLarge { limit_bytes }),
+        Err(error) => Err(error),
+    }
+}
+
+/// The same, asking for memory as the output grows. None: `grow` did not allow so many bytes more.
+pub(crate) fn inflate_with(
+    data: &[u8],
+    limit_bytes: usize,
+    mut grow: impl FnMut(usize) -> bool,
+) -> Result<Option<Vec<u8>>, InflateError> {
     let mut stream = Decompress::new(true);
     let mut out =
         Vec::with_capacity(data.len().saturating_mul(4).clamp(256, limit_bytes.saturating_add(1).max(256)));
+    if !grow(out.capacity()) {
+        return Ok(None);
+    }
     loop {
         let consumed = usize::try_from(stream.total_in()).map_err(|_| InflateError::Malformed)?;
         let before = (stream.total_in(), out.len());
@@ -42,11 +62,14 @@ pub fn inflate(data: &[u8], limit_bytes: usize) -> Result<Vec<u8>, InflateError>
             return Err(InflateError::TooLarge { limit_bytes });
         }
         match status {
-            Status::StreamEnd if stream.total_in() == data.len() as u64 => return Ok(out),
+            Status::StreamEnd if stream.total_in() == data.len() as u64 => return Ok(Some(out)),
             Status::StreamEnd => return Err(InflateError::Malformed),
             _ if out.len() == out.capacity() => {
                 // One byte more than the limit is room enough to see that it is exceeded.
                 let room = out.capacity().min(limit_bytes.saturating_add(1).saturating_sub(out.len())).max(1);
+                if !grow(room) {
+                    return Ok(None);
+                }
                 out.reserve_exact(room);
             }
             // Neither input nor output moved although there is room: the stream ends early.
@@ -62,50 +85,6 @@ pub fn deflate(data: &[u8]) -> Vec<u8> {
     let mut encoder = ZlibEncoder::new(Vec::with_capacity(data.len() / 2 + 64), Compression::fast());
     encoder.write_all(data).expect("writing to a vector cannot fail");
     encoder.finish().expect("writing to a vector cannot fail")
-}
-
-/// How many bytes of request bodies may be in memory at once, over all connections.
-#[derive(Debug)]
-pub(crate) struct Budget {
-    left_bytes: AtomicUsize,
-}
-
-/// A part of the budget, given back when dropped.
-#[derive(Debug)]
-pub(crate) struct Share {
-    budget: Arc<Budget>,
-    taken_bytes: usize,
-}
-
-impl Budget {
-    pub(crate) fn new(bytes: usize) -> Arc<Self> {
-        Arc::new(Self { left_bytes: AtomicUsize::new(bytes) })
-    }
-
-    pub(crate) fn share(self: &Arc<Self>) -> Share {
-        Share { budget: Arc::clone(self), taken_bytes: 0 }
-    }
-}
-
-impl Share {
-    /// Takes `bytes` more; false (and nothing taken) if the budget does not have them.
-    pub(crate) fn take(&mut self, bytes: usize) -> bool {
-        let taken = self
-            .budget
-            .left_bytes
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes))
-            .is_ok();
-        if taken {
-            self.taken_bytes += bytes;
-        }
-        taken
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.budget.left_bytes.fetch_add(self.taken_bytes, Ordering::Relaxed);
-    }
 }
 
 #[cfg(test)]
@@ -128,17 +107,5 @@ mod tests {
         }
         assert_eq!(inflate(b"", 10), Err(InflateError::Malformed));
         assert_eq!(inflate(b"{\"a\":1}", 10), Err(InflateError::Malformed));
-    }
-
-    #[test]
-    fn budget_is_given_back() {
-        let budget = Budget::new(100);
-        let mut first = budget.share();
-        assert!(first.take(60));
-        assert!(!budget.share().take(41));
-        assert!(first.take(40));
-        assert!(!first.take(1));
-        drop(first);
-        assert!(budget.share().take(100));
     }
 }

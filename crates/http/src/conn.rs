@@ -1,18 +1,19 @@
 //! One connection: the deadlines of its phases, kept beneath hyper, where every byte passes.
 
-use crate::codes::FrameError;
+use crate::{codes::FrameError, pace::Pace};
 use std::{
     io::{self, IoSlice},
     pin::Pin,
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
     time::Duration,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
+    sync::Notify,
     time::Instant,
 };
 
@@ -35,8 +36,19 @@ pub(crate) enum Phase {
 pub(crate) struct Deadlines {
     pub header: Duration,
     pub idle: Duration,
+    /// The window over which the rate of reading is measured.
     pub write: Duration,
     pub min_rate_bytes_per_s: u64,
+}
+
+/// Why the server ends a connection that has kept to its deadlines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Eviction {
+    /// It waits for a request, and connections run out.
+    Unused = 1,
+    /// Its client does not read, and memory for answers runs out.
+    Unread = 2,
 }
 
 impl Deadlines {
@@ -58,6 +70,16 @@ pub(crate) struct ConnState {
     linger: AtomicBool,
     changes: AtomicBool,
     deadlines: Deadlines,
+    /// While the socket takes no more: how fast the client reads. Whatever the phase: answers of earlier requests may be
+    /// unread while the next one is served.
+    reading: Mutex<Option<Pace>>,
+    /// When the socket took something last, or the answer was ready.
+    progress_ms: AtomicU64,
+    /// Bytes of answers that count for the budget and are not written yet.
+    unwritten_bytes: AtomicUsize,
+    /// 0, or an [`Eviction`].
+    eviction: AtomicU8,
+    evicted: Notify,
 }
 
 impl ConnState {
@@ -72,6 +94,11 @@ impl ConnState {
             linger: AtomicBool::new(false),
             changes: AtomicBool::new(false),
             deadlines,
+            reading: Mutex::new(None),
+            progress_ms: AtomicU64::new(0),
+            unwritten_bytes: AtomicUsize::new(0),
+            eviction: AtomicU8::new(0),
+            evicted: Notify::new(),
         };
         Arc::new(state)
     }
@@ -87,27 +114,82 @@ impl ConnState {
 
     pub(crate) fn enter(&self, phase: Phase) {
         let allowed = match phase {
-            Phase::Idle => self.deadlines.idle,
-            Phase::Header => self.deadlines.header,
-            Phase::Writing => self.deadlines.write,
-            Phase::Serving => {
-                // Without a deadline nobody asks when it began.
-                self.deadline_ms.store(NEVER, Ordering::Relaxed);
-                self.phase.store(phase as u8, Ordering::Relaxed);
-                return;
-            }
+            Phase::Idle => Some(self.deadlines.idle),
+            Phase::Header => Some(self.deadlines.header),
+            // What is written goes into the socket at once, or has the deadline of unread answers.
+            Phase::Serving | Phase::Writing => None,
         };
-        let now = millis(self.begin.elapsed());
-        self.phase_begin_ms.store(now, Ordering::Relaxed);
         self.written_bytes.store(0, Ordering::Relaxed);
-        self.deadline_ms.store(now.saturating_add(millis(allowed)), Ordering::Relaxed);
+        let deadline = allowed.map_or(NEVER, |allowed| {
+            let now = self.now_ms();
+            self.phase_begin_ms.store(now, Ordering::Relaxed);
+            now.saturating_add(millis(allowed))
+        });
+        self.deadline_ms.store(deadline, Ordering::Relaxed);
         self.phase.store(phase as u8, Ordering::Relaxed);
     }
 
-    /// When the present phase has to be over; `None` if it has no deadline.
+    /// When the present phase has to be over, or the client has to have read more; `None` if there is no such time.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let at = self.deadline_ms.load(Ordering::Relaxed);
-        if at == NEVER { None } else { self.begin.checked_add(Duration::from_millis(at)) }
+        let of_phase = if at == NEVER { None } else { self.begin.checked_add(Duration::from_millis(at)) };
+        let of_reading = self.reading().as_ref().and_then(Pace::deadline);
+        of_phase.into_iter().chain(of_reading).min()
+    }
+
+    fn now_ms(&self) -> u64 {
+        millis(self.begin.elapsed())
+    }
+
+    fn reading(&self) -> MutexGuard<'_, Option<Pace>> {
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that an answer is ready that counts for the budget.
+    pub(crate) fn answered(&self, bytes: usize) {
+        self.progress_ms.store(self.now_ms(), Ordering::Relaxed);
+        self.unwritten_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Notes that such an answer is written, or given up.
+    pub(crate) fn released(&self, bytes: usize) {
+        self.unwritten_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of answers that are not written, and for how long the client has read nothing; none if it is not waited for.
+    pub(crate) fn unread(&self) -> Option<(usize, Duration)> {
+        let bytes = self.unwritten_bytes.load(Ordering::Relaxed);
+        if bytes == 0 || self.reading().is_none() {
+            return None;
+        }
+        let stalled_ms = self.now_ms().saturating_sub(self.progress_ms.load(Ordering::Relaxed));
+        Some((bytes, Duration::from_millis(stalled_ms)))
+    }
+
+    /// Since when the connection waits for a request or its header; none if it has one.
+    pub(crate) fn unused_since(&self) -> Option<Instant> {
+        matches!(self.phase(), Phase::Idle | Phase::Header)
+            .then(|| self.begin + Duration::from_millis(self.phase_begin_ms.load(Ordering::Relaxed)))
+    }
+
+    /// Asks the connection to end; it does if the reason still holds.
+    pub(crate) fn evict(&self, why: Eviction) {
+        self.eviction.store(why as u8, Ordering::Relaxed);
+        self.evicted.notify_one();
+    }
+
+    /// Returns when the connection was asked to end and there is still a reason.
+    pub(crate) async fn evicted(&self) -> Eviction {
+        loop {
+            self.evicted.notified().await;
+            let why = self.eviction.swap(0, Ordering::Relaxed);
+            if why == Eviction::Unused as u8 && self.unused_since().is_some() {
+                return Eviction::Unused;
+            }
+            if why == Eviction::Unread as u8 && self.unread().is_some() {
+                return Eviction::Unread;
+            }
+        }
     }
 
     /// Asks for the connection to be read for a while after its last answer, so that a client that is still sending
@@ -129,13 +211,30 @@ impl ConnState {
         self.changes.load(Ordering::Relaxed)
     }
 
-    fn wrote(&self, bytes: usize) {
-        if bytes > 0 && self.phase() == Phase::Writing {
-            let written = self.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
-            let by_rate = written.saturating_mul(1000) / self.deadlines.min_rate_bytes_per_s.max(1);
-            let begin = self.phase_begin_ms.load(Ordering::Relaxed);
-            let deadline = begin.saturating_add(millis(self.deadlines.write)).saturating_add(by_rate);
-            self.deadline_ms.store(deadline, Ordering::Relaxed);
+    /// Notes that the socket takes no more for now.
+    pub(crate) fn blocked(&self) {
+        let mut reading = self.reading();
+        if reading.is_none() {
+            let Deadlines { write, min_rate_bytes_per_s, .. } = self.deadlines;
+            *reading = Some(Pace::new(Instant::now(), write, min_rate_bytes_per_s));
+        }
+    }
+
+    /// Notes that everything is written.
+    pub(crate) fn flushed(&self) {
+        *self.reading() = None;
+    }
+
+    pub(crate) fn wrote(&self, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        if self.phase() == Phase::Writing {
+            self.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+        if let Some(pace) = self.reading().as_mut() {
+            pace.add(Instant::now(), bytes);
+            self.progress_ms.store(self.now_ms(), Ordering::Relaxed);
         }
     }
 }
@@ -177,6 +276,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Watched<S> {
         true
     }
 
+    fn note(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        match &written {
+            Poll::Ready(Ok(bytes)) => self.state.wrote(*bytes),
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => self.state.blocked(),
+        }
+        written
+    }
+
     /// The socket, and which refusal hyper wanted to write at the end.
     pub(crate) fn into_parts(self) -> (S, Option<FrameError>) {
         (self.socket, self.refusal)
@@ -215,9 +323,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         if this.intercept(buf) {
             return Poll::Ready(Ok(buf.len()));
         }
-        let n = ready!(Pin::new(&mut this.socket).poll_write(cx, buf))?;
-        this.state.wrote(n);
-        Poll::Ready(Ok(n))
+        let written = Pin::new(&mut this.socket).poll_write(cx, buf);
+        this.note(written)
     }
 
     fn poll_write_vectored(
@@ -230,9 +337,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         if this.intercept(first) {
             return Poll::Ready(Ok(bufs.iter().map(|buf| buf.len()).sum()));
         }
-        let n = ready!(Pin::new(&mut this.socket).poll_write_vectored(cx, bufs))?;
-        this.state.wrote(n);
-        Poll::Ready(Ok(n))
+        let written = Pin::new(&mut this.socket).poll_write_vectored(cx, bufs);
+        this.note(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -242,6 +348,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         ready!(Pin::new(&mut this.socket).poll_flush(cx))?;
+        this.state.flushed();
         // Hyper flushes when its buffer is empty, and an answer (its whole body is at hand) is buffered in one go.
         if this.state.phase() == Phase::Writing && this.state.written_bytes.load(Ordering::Relaxed) > 0 {
             this.state.enter(Phase::Idle);

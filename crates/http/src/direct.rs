@@ -90,7 +90,11 @@ impl Direct {
         };
         Some(Self {
             url: url.into(),
-            concurrent: Concurrent::new(Arc::clone(&authority), limits),
+            concurrent: Concurrent::new(
+                Arc::clone(&authority),
+                headers.get(header::AUTHORIZATION).cloned(),
+                limits,
+            ),
             authority,
             headers: headers.into(),
             head: head.freeze(),

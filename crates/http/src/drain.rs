@@ -1,7 +1,10 @@
 //! The token that tells everybody that the service is ending.
 
-use std::sync::Arc;
-use tokio::sync::watch;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+use tokio::sync::{Notify, watch};
 
 /// Says once, to everybody who holds a clone, that the service is about to end.
 ///
@@ -9,6 +12,36 @@ use tokio::sync::watch;
 #[derive(Clone, Debug)]
 pub struct Drain {
     sender: Arc<watch::Sender<bool>>,
+    /// Ends this one's waiting before the service ends.
+    early: Option<Arc<Early>>,
+}
+
+/// Ends the wait of a single request.
+#[derive(Debug, Default)]
+pub(crate) struct Early {
+    ended: AtomicBool,
+    notify: Notify,
+}
+
+impl Early {
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        self.notify.notify_waiters();
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    async fn ended(&self) {
+        let notified = self.notify.notified();
+        tokio::pin!(notified);
+        // From here on the end is not missed, so the flag is read after it.
+        notified.as_mut().enable();
+        if !self.has_ended() {
+            notified.await;
+        }
+    }
 }
 
 impl Default for Drain {
@@ -21,7 +54,12 @@ impl Drain {
     /// A token that has not fired.
     #[must_use]
     pub fn new() -> Self {
-        Self { sender: Arc::new(watch::Sender::new(false)) }
+        Self { sender: Arc::new(watch::Sender::new(false)), early: None }
+    }
+
+    /// The token for one request, whose wait may be ended by itself.
+    pub(crate) fn for_request(&self, early: Arc<Early>) -> Self {
+        Self { sender: Arc::clone(&self.sender), early: Some(early) }
     }
 
     /// Fires. Later calls do nothing.
@@ -29,17 +67,26 @@ impl Drain {
         self.sender.send_replace(true);
     }
 
-    /// Whether it has fired.
+    /// Whether it has fired. The token of a request ([`crate::Request::drain`]) also fires when the server has too many
+    /// requests waiting and ends the wait of this one.
     #[must_use]
     pub fn is_draining(&self) -> bool {
-        *self.sender.borrow()
+        *self.sender.borrow() || self.early.as_ref().is_some_and(|early| early.has_ended())
     }
 
     /// Returns when it has fired, at once if it already has.
     pub async fn draining(&self) {
         let mut receiver = self.sender.subscribe();
         // The sender lives at least as long as `self`, so this cannot fail; should it ever, draining is the safe answer.
-        let _ = receiver.wait_for(|fired| *fired).await;
+        let service = receiver.wait_for(|fired| *fired);
+        match &self.early {
+            None => drop(service.await),
+            Some(early) => tokio::select! {
+                biased;
+                _ = service => {}
+                () = early.ended() => {}
+            },
+        }
     }
 
     /// Sleeps for `duration`, or until it fires; true if it fired.

@@ -194,6 +194,10 @@ impl Listener {
             ListenerSocket::Bound(socket) => ListenerSocket::Tcp(socket.listen(BACKLOG)?),
             listening => listening,
         };
+        if let ListenerSocket::Tcp(listener) = &socket {
+            // Connections inherit it. Left alone, the kernel takes megabytes for each client that does not read.
+            SockRef::from(listener).set_send_buffer_size(SEND_BUFFER_BYTES)?;
+        }
         Ok(Self { socket, ..self })
     }
 
@@ -254,6 +258,10 @@ impl Listener {
         }
     }
 }
+
+/// What the kernel keeps of answers that a client has not taken, in bytes (it counts twice as much for its own needs). At the
+/// slowest rate allowed, something of it is taken in every window over which that rate is measured.
+const SEND_BUFFER_BYTES: usize = 256 << 10;
 
 /// A packet filter (classic BPF): drops segments that begin a connection, that is with SYN and without ACK among the flags at
 /// byte 13 of the TCP header. Connections inherit it; theirs never look so.

@@ -1,11 +1,23 @@
 //! What a handler gets: the head, decoded, and the body, inflated.
 
-use crate::{body::Share, codes::FrameError, drain::Drain, response::Response};
+use crate::{
+    codes::FrameError,
+    crowd::{Polls, Waiting},
+    drain::{Drain, Early},
+    response::Response,
+    shares::{Client, Hold, Resource},
+    stats::Stats,
+};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Method};
 use serde::de::DeserializeOwned;
-use std::{fmt, net::SocketAddr, ops::Deref, str::FromStr};
-use tokio::sync::OwnedSemaphorePermit;
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    ops::Deref,
+    str::FromStr,
+    sync::Arc,
+};
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +26,16 @@ pub enum Peer {
     Tcp(SocketAddr),
     /// A client on a local socket.
     Unix,
+}
+
+impl Peer {
+    /// Its address; none on a local socket.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(address) => Some(address.ip().to_canonical()),
+            Self::Unix => None,
+        }
+    }
 }
 
 impl fmt::Display for Peer {
@@ -43,12 +65,21 @@ pub struct Head {
     pub query: Vec<(String, String)>,
     /// The header fields.
     pub headers: HeaderMap,
-    /// Who asks.
+    /// Who is at the other end of the connection.
     pub peer: Peer,
+    /// The address of the client: the peer's, or the one that a trusted proxy names
+    /// ([`crate::ServerOptions::trusted_proxies`]). None on a local socket.
+    pub client: Option<IpAddr>,
 }
 
 impl Head {
-    pub(crate) fn new(method: Method, uri: &http::Uri, headers: HeaderMap, peer: Peer) -> Self {
+    pub(crate) fn new(
+        method: Method,
+        uri: &http::Uri,
+        headers: HeaderMap,
+        peer: Peer,
+        client: Option<IpAddr>,
+    ) -> Self {
         let is_head = method == Method::HEAD;
         let path = uri.path().to_owned();
         Self {
@@ -60,6 +91,7 @@ impl Head {
             path,
             headers,
             peer,
+            client,
         }
     }
 
@@ -78,6 +110,7 @@ impl Head {
             path: path.to_owned(),
             headers: HeaderMap::new(),
             peer: Peer::Unix,
+            client: None,
         }
     }
 
@@ -215,10 +248,22 @@ pub struct Request {
     pub head: Head,
     /// The body, already inflated.
     pub body: Bytes,
-    /// Fires when the service ends; whoever waits for something wakes up for it and answers with what there is.
+    /// Fires when the service ends, or when this request shall not wait any longer because too many do; whoever waits for
+    /// something wakes up for it and answers with what there is.
     pub drain: Drain,
-    pub(crate) slot: Option<OwnedSemaphorePermit>,
-    pub(crate) _share: Option<Share>,
+    pub(crate) slot: Option<Hold>,
+    pub(crate) _body_hold: Option<Hold>,
+    pub(crate) place: Option<Place>,
+}
+
+/// Where a request waits once it has given up its place among those in flight.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub client: Arc<Client>,
+    pub polls: Arc<Polls>,
+    pub early: Arc<Early>,
+    pub stats: Arc<Stats>,
+    pub waiting: Option<Waiting>,
 }
 
 impl Deref for Request {
@@ -237,14 +282,24 @@ impl Request {
             body: body.into(),
             drain: Drain::new(),
             slot: None,
-            _share: None,
+            _body_hold: None,
+            place: None,
         }
     }
 
     /// Gives up the request's place among those in flight. A long poll calls it before it waits, so that thousands of
-    /// waiting clients do not keep out the others; the bound on waiters and on connections still holds.
+    /// waiting clients do not keep out the others. If too many wait already (or its client has its share of them), `drain`
+    /// fires at once, and later it fires when connections run out: then the request is answered with what there is.
     pub fn leave_slot(&mut self) {
         self.slot = None;
+        let Some(place) = self.place.as_mut().filter(|place| place.waiting.is_none()) else { return };
+        match place.client.take(Resource::Polls, 1) {
+            Some(hold) => place.waiting = Some(place.polls.join(Arc::clone(&place.early), hold)),
+            None => {
+                place.stats.refuse(Resource::Polls);
+                place.early.end();
+            }
+        }
     }
 
     /// Whether it has its place still.

@@ -3,11 +3,12 @@
 use crate::{
     codes::FrameError,
     concurrent,
-    conn::{ConnState, Phase, Watched, raw_error},
+    conn::{ConnState, Eviction, Phase, Watched, raw_error},
     drain::Drain,
     listen::{Bound, Listen, Listener, Sharing, Socket},
     request::Peer,
-    service::{Frame, Handler, ServerOptions},
+    service::{Frame, Handler, Link, ServerOptions},
+    shares::Client,
     stats::{Gauge, Stats, add},
 };
 use hyper_util::rt::TokioIo;
@@ -99,7 +100,6 @@ impl Server {
                 return Drained { cut_off: 0 };
             }
         };
-        let connections = Arc::new(Semaphore::new(options.max_connections.min(Semaphore::MAX_PERMITS)));
         let refusals = Arc::new(Semaphore::new(MAX_REFUSALS));
         let drain_timeout = options.drain_timeout;
         let frame = Frame::new(handler, options, drain.clone(), Arc::clone(&stats));
@@ -107,7 +107,12 @@ impl Server {
         let mut refused_tasks = JoinSet::new();
         let take = |socket: Socket, tasks: &mut JoinSet<()>, refused_tasks: &mut JoinSet<()>| {
             add(&stats.connections_accepted, 1);
-            let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
+            let peer = match &socket {
+                Socket::Tcp(_, address) => Peer::Tcp(*address),
+                Socket::Unix(_) => Peer::Unix,
+            };
+            let (client, is_proxy) = frame.client_of(&peer);
+            let Some(hold) = frame.take_connection(&client, is_proxy) else {
                 add(&stats.connections_refused, 1);
                 if let Ok(permit) = Arc::clone(&refusals).try_acquire_owned() {
                     let retry_after_s = frame.options.retry_after_s;
@@ -124,10 +129,10 @@ impl Server {
             let frame = Arc::clone(&frame);
             tasks.spawn(async move {
                 match socket {
-                    Socket::Tcp(stream, peer) => drive(stream, Peer::Tcp(peer), frame).await,
-                    Socket::Unix(stream) => drive(stream, Peer::Unix, frame).await,
+                    Socket::Tcp(stream, _) => drive(stream, peer, client, is_proxy, frame).await,
+                    Socket::Unix(stream) => drive(stream, peer, client, is_proxy, frame).await,
                 }
-                drop(permit);
+                drop(hold);
             });
         };
         loop {
@@ -217,7 +222,7 @@ async fn part<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) -> io::Result<(
 }
 
 /// Runs one connection to its end.
-async fn drive<S, H>(stream: S, peer: Peer, frame: Arc<Frame<H>>)
+async fn drive<S, H>(stream: S, peer: Peer, client: Arc<Client>, is_proxy: bool, frame: Arc<Frame<H>>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     H: Handler,
@@ -228,11 +233,12 @@ where
     let drain = frame.drain.clone();
     let grace = frame.options.idle_grace;
     let state = ConnState::new(deadlines);
+    let _present = frame.connections.join(Arc::clone(&state));
+    let link = Arc::new(Link { state: Arc::clone(&state), peer, client, is_proxy });
     let service = {
-        let state = Arc::clone(&state);
-        let frame = Arc::clone(&frame);
+        let (link, frame) = (Arc::clone(&link), Arc::clone(&frame));
         hyper::service::service_fn(move |request| {
-            Box::pin(Arc::clone(&frame).serve(Arc::clone(&state), peer, request))
+            Box::pin(Arc::clone(&frame).serve(Arc::clone(&link), request))
         })
     };
     // The watchdog below keeps the deadlines, with one timer a connection; hyper's own would take one a request.
@@ -290,6 +296,17 @@ where
                     return;
                 }
             }
+            eviction = state.evicted() => {
+                tracing::debug!(%peer, ?eviction, "connection ended for others");
+                add(
+                    match eviction {
+                        Eviction::Unused => &stats.unused_closed,
+                        Eviction::Unread => &stats.readers_cut,
+                    },
+                    1,
+                );
+                return;
+            }
             () = &mut watchdog => {
                 if state.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
                     tracing::debug!(%peer, phase = ?state.phase(), "connection took too long");
@@ -303,7 +320,7 @@ where
     let parts = connection.into_parts();
     let (mut stream, mut refusal) = parts.io.into_inner().into_parts();
     if state.changes() && refusal.is_none() {
-        match concurrent::server::serve(&mut stream, &parts.read_buf, peer, &frame).await {
+        match concurrent::server::serve(&mut stream, &parts.read_buf, &link, &frame).await {
             concurrent::server::Ended::Orderly => state.ask_linger(),
             concurrent::server::Ended::Refused(code) => refusal = Some(code),
             concurrent::server::Ended::Lost => return,

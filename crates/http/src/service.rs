@@ -1,13 +1,17 @@
 //! From a request's header to its answer: limits, body, handler, compression.
 
 use crate::{
-    body::{Budget, InflateError, Share, deflate, inflate},
+    body::{InflateError, deflate, inflate_with, inflated_limit},
     codes::FrameError,
     concurrent,
     conn::{ConnState, Deadlines, Phase},
-    drain::Drain,
-    request::{Head, Peer, Request},
+    crowd::{Connections, Polls},
+    drain::{Drain, Early},
+    pace::Pace,
+    proxies::TrustedProxies,
+    request::{Head, Peer, Place, Request},
     response::Response,
+    shares::{Client, Hold, Key, Resource, Shares},
     stats::{Gauge, Stats, add},
 };
 use bytes::{Bytes, BytesMut};
@@ -15,11 +19,8 @@ use futures_util::FutureExt;
 use http::{HeaderMap, HeaderValue, Method, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, timeout_at},
-};
+use std::{net::IpAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use tokio::time::{Instant, timeout_at};
 
 /// What a service does with its requests.
 pub trait Handler: Send + Sync + 'static {
@@ -35,6 +36,16 @@ pub trait Handler: Send + Sync + 'static {
     fn admit(&self, head: &Head) -> Result<Admission, Response> {
         let _ = head;
         Ok(Admission::default())
+    }
+
+    /// Looks at the request by which a client changes to many requests at once ([`ServerOptions::concurrent`]). It shall
+    /// need the same authentication as the requests that follow, which are authenticated themselves as well.
+    ///
+    /// # Errors
+    /// The answer to give instead of the agreement.
+    fn admit_concurrent(&self, head: &Head) -> impl Future<Output = Result<(), Response>> + Send {
+        let _ = head;
+        std::future::ready(Ok(()))
     }
 }
 
@@ -54,24 +65,31 @@ impl Admission {
 }
 
 /// The limits and deadlines of a server.
+///
+/// Connections, requests in flight, long polls, bytes of bodies and bytes of answers are shared fairly: a client may take
+/// more of them only while it holds at most what is still free. So one address (IPv6: one /64) gets half of each limit at
+/// most, and whoever comes later finds room. Clients on a local socket are bounded by the limits alone.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// How long a request's header may take, from its first byte (or from the connection's beginning).
     pub header_timeout: Duration,
     /// How long a connection may stay unused between requests. Does not apply while a request is served.
     pub idle_timeout: Duration,
-    /// How long a body may take before `min_rate_bytes_per_s` counts.
+    /// The window over which the rate of a body is measured: in each, `min_rate_bytes_per_s` has to be kept up.
     pub body_grace: Duration,
     /// How long a body may take at most, however large.
     pub body_timeout: Duration,
-    /// How long the client may take to read an answer before `min_rate_bytes_per_s` counts.
+    /// The window over which the rate is measured at which the client reads answers.
     pub write_timeout: Duration,
-    /// The rate that bodies and answers must keep up beyond their grace, in bytes per second.
+    /// The rate that bodies and answers must keep up in each window, in bytes per second.
     pub min_rate_bytes_per_s: u64,
-    /// Connections at once; more are answered with 503 and closed.
+    /// Connections at once; more are answered with 503 and closed. When they run out, connections without a request are
+    /// closed and long polls are answered early, the oldest first.
     pub max_connections: usize,
     /// Requests at once that are being handled (long polls give their place back); more are answered with 503.
     pub max_in_flight: usize,
+    /// Long polls at once; more are answered without waiting. Never more than half of `max_connections`.
+    pub max_long_polls: usize,
     /// What `Retry-After` says on a 503, in seconds.
     pub retry_after_s: u32,
     /// The largest header in all, in bytes (431 beyond).
@@ -80,8 +98,16 @@ pub struct ServerOptions {
     pub max_target_bytes: usize,
     /// The largest body, as sent and inflated, in bytes (413 beyond).
     pub max_body_bytes: usize,
-    /// Request bodies in memory over all connections, in bytes (503 beyond).
+    /// Request bodies in memory over all connections, in bytes (503 beyond). A quarter is for bodies up to 64 KiB.
     pub max_buffered_bytes: usize,
+    /// Answers that clients have not taken yet, over all connections, in bytes (503 beyond). A quarter is for answers up to
+    /// 64 KiB. When they run out, connections are cut whose clients have read nothing for `stall_timeout`.
+    pub max_answer_bytes: usize,
+    /// How long a client may read nothing of an answer while memory for answers runs out.
+    pub stall_timeout: Duration,
+    /// The proxies whose `X-Forwarded-For` names the client. All clients of another proxy are one client. The connections
+    /// of these proxies are bounded by `max_connections` alone.
+    pub trusted_proxies: TrustedProxies,
     /// How long requests in flight may take to finish once the drain has fired.
     pub drain_timeout: Duration,
     /// How long connections without a request stay open once the drain has fired, so that a client that is just sending its
@@ -107,12 +133,16 @@ impl Default for ServerOptions {
             write_timeout: Duration::from_secs(30),
             min_rate_bytes_per_s: 8 << 10,
             max_connections: 8192,
-            max_in_flight: 1024,
+            max_in_flight: 2048,
+            max_long_polls: usize::MAX,
             retry_after_s: 1,
             max_header_bytes: 32 << 10,
             max_target_bytes: 8 << 10,
             max_body_bytes: 16 << 20,
             max_buffered_bytes: 256 << 20,
+            max_answer_bytes: 128 << 20,
+            stall_timeout: Duration::from_secs(5),
+            trusted_proxies: TrustedProxies::default(),
             drain_timeout: Duration::from_secs(1),
             idle_grace: Duration::ZERO,
             close_each: false,
@@ -126,6 +156,11 @@ impl Default for ServerOptions {
 const MIN_COMPRESSED_BYTES: usize = 96;
 /// Bodies larger than this are packed and unpacked off the threads that serve connections.
 const BLOCKING_FROM_BYTES: usize = 64 << 10;
+/// Bodies and answers up to this size have a part of their budgets that larger ones cannot take: one in `RESERVED_PART`.
+const SMALL_BYTES: usize = 64 << 10;
+const RESERVED_PART: usize = 4;
+/// Answers up to this size do not count for the budget: they fit into the buffer that each connection has anyway.
+const FREE_ANSWER_BYTES: usize = 4 << 10;
 
 /// The connection is to be closed without an answer.
 #[derive(Debug, thiserror::Error)]
@@ -138,15 +173,111 @@ pub(crate) struct Frame<H> {
     pub options: ServerOptions,
     pub drain: Drain,
     pub stats: Arc<Stats>,
-    slots: Arc<Semaphore>,
-    budget: Arc<Budget>,
+    pub connections: Connections,
+    pub shares: Arc<Shares>,
+    polls: Arc<Polls>,
+}
+
+/// One connection, as its requests see it.
+pub(crate) struct Link {
+    pub state: Arc<ConnState>,
+    pub peer: Peer,
+    pub client: Arc<Client>,
+    /// Whether the peer is a trusted proxy, which passes on other clients' requests.
+    pub is_proxy: bool,
+}
+
+/// An answer's part of the budget; given back when dropped.
+pub(crate) struct AnswerHold {
+    _hold: Hold,
+    state: Arc<ConnState>,
+    bytes: usize,
+}
+
+impl Drop for AnswerHold {
+    fn drop(&mut self) {
+        self.state.released(self.bytes);
+    }
+}
+
+/// The body of an answer that counts for the budget until it is written.
+struct Charged {
+    body: Bytes,
+    _hold: AnswerHold,
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.body
+    }
+}
+
+/// A whole answer for a connection with many requests at once.
+pub(crate) struct WholeResponse {
+    pub response: Response,
+    pub hold: Option<AnswerHold>,
+}
+
+impl From<Response> for WholeResponse {
+    fn from(response: Response) -> Self {
+        Self { response, hold: None }
+    }
 }
 
 impl<H: Handler> Frame<H> {
     pub(crate) fn new(handler: Arc<H>, options: ServerOptions, drain: Drain, stats: Arc<Stats>) -> Arc<Self> {
-        let slots = Arc::new(Semaphore::new(options.max_in_flight.min(Semaphore::MAX_PERMITS)));
-        let budget = Budget::new(options.max_buffered_bytes);
-        Arc::new(Self { handler, options, drain, stats, slots, budget })
+        let polls_max = options.max_long_polls.min(options.max_connections / 2).max(1);
+        let shares = Shares::new([
+            options.max_connections,
+            options.max_in_flight,
+            polls_max,
+            options.max_buffered_bytes,
+            options.max_answer_bytes,
+        ]);
+        let _ = stats.shares.set(Arc::clone(&shares));
+        let (connections, polls) = (Connections::default(), Arc::default());
+        Arc::new(Self { handler, options, drain, stats, connections, shares, polls })
+    }
+
+    /// Whom a new connection is of, and whether it is a trusted proxy.
+    pub(crate) fn client_of(&self, peer: &Peer) -> (Arc<Client>, bool) {
+        (self.shares.client(Key::of(peer.address())), self.options.trusted_proxies.trusts(peer))
+    }
+
+    /// Takes the place of a new connection.
+    pub(crate) fn take_connection(&self, client: &Arc<Client>, is_proxy: bool) -> Option<Hold> {
+        let taken = if is_proxy {
+            // What it holds are its clients' requests; those are shared.
+            self.shares.client(Key::Local).take(Resource::Connections, 1)
+        } else {
+            client.take(Resource::Connections, 1)
+        };
+        let (used, limit) =
+            (self.shares.used(Resource::Connections), self.shares.limit(Resource::Connections));
+        // Whoever is refused for its own share does not make others go.
+        if taken.is_some() || used >= limit {
+            let count = (limit / 64).max(1);
+            if used >= limit - limit / 4 {
+                add(&self.stats.polls_ended_early, self.polls.end_oldest(count));
+            }
+            if used >= limit - limit / 8 {
+                // Who has just connected, or has just been answered, is about to ask.
+                self.connections.close_unused(count, self.options.header_timeout / 10);
+            }
+        }
+        if taken.is_none() {
+            self.stats.refuse(Resource::Connections);
+        }
+        taken
+    }
+
+    /// Whose request this is: the connection's, or of whom a trusted proxy says.
+    fn client(&self, link: &Link, headers: &HeaderMap) -> (Option<IpAddr>, Arc<Client>) {
+        let named = if link.is_proxy { self.options.trusted_proxies.client(headers) } else { None };
+        match named {
+            Some(address) => (Some(address), self.shares.client(Key::of(Some(address)))),
+            None => (link.peer.address(), Arc::clone(&link.client)),
+        }
     }
 
     pub(crate) const fn deadlines(&self) -> Deadlines {
@@ -161,10 +292,10 @@ impl<H: Handler> Frame<H> {
     /// Serves one request of a connection.
     pub(crate) async fn serve(
         self: Arc<Self>,
-        conn: Arc<ConnState>,
-        peer: Peer,
+        link: Arc<Link>,
         request: hyper::Request<Incoming>,
     ) -> Result<hyper::Response<Full<Bytes>>, CutOff> {
+        let conn = &*link.state;
         conn.enter(Phase::Serving);
         add(&self.stats.requests, 1);
         let _in_flight = Gauge::raise(&self.stats.requests_in_flight);
@@ -173,23 +304,32 @@ impl<H: Handler> Frame<H> {
         let header_bytes: usize =
             parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
         let target_bytes = parts.uri.path_and_query().map_or(0, |target| target.as_str().len());
-        let head = Head::new(parts.method, &parts.uri, parts.headers, peer);
-        if head.path == "*" && self.can_change() && concurrent::server::is_asked(&head) {
-            unanswered.armed = false;
-            self.stats.count_response(101);
-            conn.change();
-            return Ok(concurrent::server::agreement());
-        }
+        let has_host = is_host_given(parts.version, &parts.headers);
+        let (address, client) = self.client(&link, &parts.headers);
+        let head = Head::new(parts.method, &parts.uri, parts.headers, link.peer, address);
         let (is_head, is_options) = (head.is_head, head.method == Method::OPTIONS);
         let deflates = self.options.compress && head.accepts_deflate();
         let response = if target_bytes > self.options.max_target_bytes {
-            Ok(self.refuse(&conn, &body, Response::frame_error(FrameError::UriTooLong, "")))
+            self.refuse(conn, &body, Response::frame_error(FrameError::UriTooLong, ""))
         } else if header_bytes > self.options.max_header_bytes {
-            Ok(self.refuse(&conn, &body, Response::frame_error(FrameError::HeaderTooLarge, "")))
+            self.refuse(conn, &body, Response::frame_error(FrameError::HeaderTooLarge, ""))
+        } else if !has_host {
+            let detail = "the request needs exactly one Host header";
+            self.refuse(conn, &body, Response::frame_error(FrameError::Malformed, detail))
+        } else if head.path == "*" && self.can_change() && concurrent::server::is_asked(&head) {
+            match self.admit_concurrent(&client, &head).await {
+                Ok(()) => {
+                    unanswered.armed = false;
+                    self.stats.count_response(101);
+                    conn.change();
+                    return Ok(concurrent::server::agreement());
+                }
+                Err(response) => self.refuse(conn, &body, response),
+            }
         } else {
-            self.answer(&conn, head, body).await
+            self.answer(conn, &client, head, body).await?
         };
-        let response = self.finish(response?, deflates, is_options).await;
+        let response = self.finish(&link, &client, response, deflates, is_options).await;
         unanswered.armed = false;
         self.stats.count_response(response.status().as_u16());
         if !is_head {
@@ -199,14 +339,20 @@ impl<H: Handler> Frame<H> {
         Ok(response)
     }
 
-    async fn answer(&self, conn: &ConnState, head: Head, body: Incoming) -> Result<Response, CutOff> {
+    async fn answer(
+        &self,
+        conn: &ConnState,
+        client: &Arc<Client>,
+        head: Head,
+        body: Incoming,
+    ) -> Result<Response, CutOff> {
         if head.method == Method::OPTIONS && head.path == "*" {
             return Ok(Response::empty(204));
         }
         // Told early, before the body is uploaded; the place itself is taken when the body is there, so that slow uploads
         // do not keep out the others (connections and buffered bytes bound those).
-        if self.slots.available_permits() == 0 {
-            return Ok(self.overloaded(conn, &body));
+        if !client.may_take(Resource::Requests) {
+            return Ok(self.overloaded(conn, &body, Resource::Requests));
         }
         let admission = match self.handler.admit(&head) {
             Ok(admission) => admission,
@@ -216,11 +362,11 @@ impl<H: Handler> Frame<H> {
             return Ok(self.refuse(conn, &body, Response::empty(204)));
         }
         let max_bytes = admission.max_body_bytes.unwrap_or(usize::MAX).min(self.options.max_body_bytes);
-        let (body, share) = match self.read_body(conn, &head.headers, body, max_bytes).await? {
+        let (body, hold) = match self.read_body(conn, client, &head.headers, body, max_bytes).await? {
             Ok(read) => read,
             Err(response) => return Ok(response),
         };
-        Ok(self.handled(head, body, share).await)
+        Ok(self.handled(client, head, body, hold).await)
     }
 
     /// Whether a connection may change to another protocol: only one that stays.
@@ -228,14 +374,26 @@ impl<H: Handler> Frame<H> {
         self.options.concurrent && !self.options.close_each && !self.drain.is_draining()
     }
 
+    /// Whether this client may.
+    async fn admit_concurrent(&self, client: &Arc<Client>, head: &Head) -> Result<(), Response> {
+        let Some(_slot) = client.take(Resource::Requests, 1) else {
+            return Err(self.too_busy(Resource::Requests));
+        };
+        let asked = AssertUnwindSafe(self.handler.admit_concurrent(head)).catch_unwind().await;
+        asked.unwrap_or_else(|panic| Err(self.panicked(&head.method, &head.path, &*panic)))
+    }
+
     /// Serves one of the many requests of a connection: [`concurrent`]. The answer is neither compressed nor has it headers for
     /// browsers.
-    pub(crate) async fn serve_whole(&self, head: Head, body: Bytes) -> Response {
+    pub(crate) async fn serve_whole(&self, link: &Link, request: concurrent::WholeRequest) -> WholeResponse {
         add(&self.stats.requests, 1);
         let _in_flight = Gauge::raise(&self.stats.requests_in_flight);
         let mut unanswered = Unanswered { stats: &self.stats, armed: true };
+        let concurrent::WholeRequest { method, uri, headers, body } = request;
+        let (address, client) = self.client(link, &headers);
+        let head = Head::new(method, &uri, headers, link.peer, address);
         add(&self.stats.body_bytes_received, body.len() as u64);
-        let mut share = self.budget.share();
+        let mut hold = client.hold(Resource::Bodies);
         let response = match self.handler.admit(&head) {
             Err(response) => response,
             Ok(admission)
@@ -247,34 +405,56 @@ impl<H: Handler> Frame<H> {
             Ok(_) if head.headers.contains_key(header::CONTENT_ENCODING) => {
                 Response::frame_error(FrameError::EncodingUnsupported, "bodies are sent as they are here")
             }
-            Ok(_) if !share.take(body.len()) => self.too_busy(),
-            Ok(_) => self.handled(head, body, share).await,
+            Ok(_) if !hold.grow(body.len(), 0) => self.too_busy(Resource::Bodies),
+            Ok(_) => self.handled(&client, head, body, hold).await,
+        };
+        let (response, hold) = match self.charge(link, &client, response.body.len()) {
+            Ok(hold) => (response, hold),
+            Err(refusal) => (refusal, None),
         };
         unanswered.armed = false;
         self.stats.count_response(response.status);
         add(&self.stats.body_bytes_sent, response.body.len() as u64);
-        response
+        WholeResponse { response, hold }
     }
 
     /// Has a whole request handled.
-    async fn handled(&self, head: Head, body: Bytes, share: Share) -> Response {
-        let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
-            return self.too_busy();
+    async fn handled(&self, client: &Arc<Client>, head: Head, body: Bytes, body_hold: Hold) -> Response {
+        let Some(slot) = client.take(Resource::Requests, 1) else {
+            return self.too_busy(Resource::Requests);
         };
-        let request =
-            Request { head, body, drain: self.drain.clone(), slot: Some(slot), _share: Some(share) };
+        let early = Arc::new(Early::default());
+        let request = Request {
+            head,
+            body,
+            drain: self.drain.for_request(Arc::clone(&early)),
+            slot: Some(slot),
+            _body_hold: Some(body_hold),
+            place: Some(Place {
+                client: Arc::clone(client),
+                polls: Arc::clone(&self.polls),
+                early: Arc::clone(&early),
+                stats: Arc::clone(&self.stats),
+                waiting: None,
+            }),
+        };
         let (method, path) = (request.method.clone(), request.path.clone());
         let handled = AssertUnwindSafe(async { self.handler.handle(request).await }).catch_unwind().await;
-        handled.unwrap_or_else(|panic| {
-            add(&self.stats.panics, 1);
-            let text = panic
-                .downcast_ref::<&str>()
-                .map(|text| (*text).to_owned())
-                .or_else(|| panic.downcast_ref::<String>().cloned())
-                .unwrap_or_default();
-            tracing::error!(%method, path, panic = text, "handler panicked");
-            Response::frame_error(FrameError::InternalInvariant, "")
-        })
+        let mut response = handled.unwrap_or_else(|panic| self.panicked(&method, &path, &*panic));
+        // Its connection is needed for others.
+        response.close |= early.has_ended();
+        response
+    }
+
+    fn panicked(&self, method: &Method, path: &str, panic: &(dyn std::any::Any + Send)) -> Response {
+        add(&self.stats.panics, 1);
+        let text = panic
+            .downcast_ref::<&str>()
+            .map(|text| (*text).to_owned())
+            .or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_default();
+        tracing::error!(%method, path, panic = text, "handler panicked");
+        Response::frame_error(FrameError::InternalInvariant, "")
     }
 
     /// An answer that leaves the body unread. A body that is still coming is not waited for: the connection closes.
@@ -286,24 +466,52 @@ impl<H: Handler> Frame<H> {
         response
     }
 
-    fn overloaded(&self, conn: &ConnState, body: &Incoming) -> Response {
-        self.refuse(conn, body, self.too_busy())
+    fn overloaded(&self, conn: &ConnState, body: &Incoming, resource: Resource) -> Response {
+        self.refuse(conn, body, self.too_busy(resource))
     }
 
-    fn too_busy(&self) -> Response {
+    fn too_busy(&self, resource: Resource) -> Response {
         add(&self.stats.requests_overload, 1);
+        self.stats.refuse(resource);
         Response::frame_error(FrameError::Overloaded, "")
             .with_header(header::RETRY_AFTER, &self.options.retry_after_s.to_string())
+    }
+
+    /// Takes an answer's part of the budget; none if the answer needs none.
+    ///
+    /// # Errors
+    /// The answer to give instead.
+    fn charge(
+        &self,
+        link: &Link,
+        client: &Arc<Client>,
+        bytes: usize,
+    ) -> Result<Option<AnswerHold>, Response> {
+        if bytes <= FREE_ANSWER_BYTES {
+            return Ok(None);
+        }
+        let limit = self.shares.limit(Resource::Answers);
+        let mut hold = client.hold(Resource::Answers);
+        let taken = hold.grow(bytes, reserved(bytes, limit));
+        if !taken || self.shares.used(Resource::Answers) > limit - limit / 4 {
+            self.connections.cut_readers(self.options.stall_timeout, limit / 4);
+        }
+        if !taken {
+            return Err(self.too_busy(Resource::Answers));
+        }
+        link.state.answered(bytes);
+        Ok(Some(AnswerHold { _hold: hold, state: Arc::clone(&link.state), bytes }))
     }
 
     async fn read_body(
         &self,
         conn: &ConnState,
+        client: &Arc<Client>,
         headers: &HeaderMap,
         mut body: Incoming,
         max_bytes: usize,
-    ) -> Result<Result<(Bytes, Share), Response>, CutOff> {
-        let mut share = self.budget.share();
+    ) -> Result<Result<(Bytes, Hold), Response>, CutOff> {
+        let mut hold = client.hold(Resource::Bodies);
         let encoding = headers.get(header::CONTENT_ENCODING).map(|value| value.as_bytes().trim_ascii());
         let deflated = match encoding {
             None => false,
@@ -321,20 +529,22 @@ impl<H: Handler> Frame<H> {
             let response = Response::frame_error(FrameError::UploadExceedsLimit, "");
             return Ok(Err(self.refuse(conn, &body, response)));
         }
+        let limit = self.shares.limit(Resource::Bodies);
         let mut received = Received::Nothing;
-        let mut begin = None;
+        let mut waited: Option<(Instant, Pace)> = None;
         while !body.is_end_stream() {
             // Mostly the body has come together with the header.
             let arrived = match body.frame().now_or_never() {
                 Some(arrived) => Ok(arrived),
                 None => {
-                    let by_rate = Duration::from_millis(
-                        (received.len() as u64).saturating_mul(1000)
-                            / self.options.min_rate_bytes_per_s.max(1),
-                    );
-                    let allowed =
-                        self.options.body_grace.saturating_add(by_rate).min(self.options.body_timeout);
-                    timeout_at(*begin.get_or_insert_with(Instant::now) + allowed, body.frame()).await
+                    let (begin, pace) = waited.get_or_insert_with(|| {
+                        let now = Instant::now();
+                        let rate = self.options.min_rate_bytes_per_s;
+                        (now, Pace::new(now, self.options.body_grace, rate))
+                    });
+                    let latest = *begin + self.options.body_timeout;
+                    let deadline = pace.deadline().map_or(latest, |deadline| deadline.min(latest));
+                    timeout_at(deadline, body.frame()).await
                 }
             };
             let frame = match arrived {
@@ -349,29 +559,42 @@ impl<H: Handler> Frame<H> {
             };
             let Ok(data) = frame.into_data() else { continue };
             add(&self.stats.body_bytes_received, data.len() as u64);
-            if received.len() + data.len() > max_bytes {
+            if let Some((_, pace)) = &mut waited {
+                pace.add(Instant::now(), data.len());
+            }
+            let length = received.len() + data.len();
+            if length > max_bytes {
                 return Err(CutOff("chunked body beyond its limit"));
             }
-            if !share.take(data.len()) {
-                return Ok(Err(self.overloaded(conn, &body)));
+            // Who says that the body will be large has no part in what is for small ones.
+            let expected = announced.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0).max(length);
+            if !hold.grow(data.len(), reserved(expected, limit)) {
+                return Ok(Err(self.overloaded(conn, &body, Resource::Bodies)));
             }
             received.add(data, announced);
         }
         let received = received.whole();
         if !deflated || received.is_empty() {
-            return Ok(Ok((received, share)));
+            return Ok(Ok((received, hold)));
         }
-        let packed = received.clone();
-        let inflated = if packed.len() >= BLOCKING_FROM_BYTES / 8 {
-            tokio::task::spawn_blocking(move || inflate(&packed, max_bytes))
-                .await
-                .map_err(|_| CutOff("runtime ends"))?
+        let max_bytes = max_bytes.min(inflated_limit(received.len()));
+        let is_large = received.len() >= BLOCKING_FROM_BYTES / 8;
+        let inflating = move || {
+            let mut total = received.len();
+            let inflated = inflate_with(&received, max_bytes, |more| {
+                total += more;
+                hold.grow(more, reserved(total, limit))
+            });
+            (inflated, hold)
+        };
+        let (inflated, hold) = if is_large {
+            tokio::task::spawn_blocking(inflating).await.map_err(|_| CutOff("runtime ends"))?
         } else {
-            inflate(&packed, max_bytes)
+            inflating()
         };
         Ok(match inflated {
-            Ok(bytes) if share.take(bytes.len()) => Ok((bytes.into(), share)),
-            Ok(_) => Err(self.overloaded(conn, &body)),
+            Ok(Some(bytes)) => Ok((bytes.into(), hold)),
+            Ok(None) => Err(self.overloaded(conn, &body, Resource::Bodies)),
             Err(InflateError::TooLarge { .. }) => {
                 Err(Response::frame_error(FrameError::UploadExceedsLimit, ""))
             }
@@ -384,22 +607,50 @@ impl<H: Handler> Frame<H> {
     /// Adds what every answer has.
     async fn finish(
         &self,
+        link: &Link,
+        client: &Arc<Client>,
         response: Response,
         deflates: bool,
         is_options: bool,
     ) -> hyper::Response<Full<Bytes>> {
-        let Response { status, headers, mut body, deflated, close } = response;
-        let status = http::StatusCode::from_u16(status).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
-        let mut map = HeaderMap::with_capacity(headers.len() + 6);
-        for (name, value) in headers {
-            map.append(name, value);
-        }
+        // What was prepared once for many answers is in memory once.
+        let is_shared = response.deflated.is_some();
+        let (status, mut map, mut body, close) = Self::packed(response, deflates).await;
+        let (status, close) = match self.charge(link, client, if is_shared { 0 } else { body.len() }) {
+            Ok(Some(hold)) => {
+                body = Bytes::from_owner(Charged { body, _hold: hold });
+                (status, close)
+            }
+            Ok(None) => (status, close),
+            Err(refusal) => {
+                body = refusal.body;
+                map = refusal.headers.into_iter().collect();
+                (refusal.status, close || refusal.close)
+            }
+        };
         let any = HeaderValue::from_static("*");
         map.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, any.clone());
         map.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, any.clone());
         if is_options {
             map.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, any.clone());
             map.insert(header::ACCESS_CONTROL_ALLOW_METHODS, any);
+        }
+        if close || self.options.close_each || self.drain.is_draining() {
+            map.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        let mut out = hyper::Response::new(Full::new(body));
+        *out.status_mut() =
+            http::StatusCode::from_u16(status).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
+        *out.headers_mut() = map;
+        out
+    }
+
+    /// An answer's status, header, body and whether it closes the connection, compressed if that is wanted and worth it.
+    async fn packed(response: Response, deflates: bool) -> (u16, HeaderMap, Bytes, bool) {
+        let Response { status, headers, mut body, deflated, close } = response;
+        let mut map = HeaderMap::with_capacity(headers.len() + 6);
+        for (name, value) in headers {
+            map.append(name, value);
         }
         if !map.contains_key(header::CONTENT_ENCODING) && body.len() >= MIN_COMPRESSED_BYTES {
             let is_cacheable = map.contains_key(header::ETAG)
@@ -431,13 +682,20 @@ impl<H: Handler> Frame<H> {
                 }
             }
         }
-        if close || self.options.close_each || self.drain.is_draining() {
-            map.insert(header::CONNECTION, HeaderValue::from_static("close"));
-        }
-        let mut out = hyper::Response::new(Full::new(body));
-        *out.status_mut() = status;
-        *out.headers_mut() = map;
-        out
+        (status, map, body, close)
+    }
+}
+
+/// What of a budget has to stay free for small bodies and answers when one of this size is to grow.
+const fn reserved(bytes: usize, limit: usize) -> usize {
+    if bytes <= SMALL_BYTES { 0 } else { limit / RESERVED_PART }
+}
+
+/// Whether a request says for which host it is (RFC 9112, 3.2).
+fn is_host_given(version: http::Version, headers: &HeaderMap) -> bool {
+    match headers.get_all(header::HOST).iter().count() {
+        0 => version < http::Version::HTTP_11,
+        count => count == 1,
     }
 }
 

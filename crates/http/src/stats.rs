@@ -1,8 +1,16 @@
 //! Counters of a server, for its metrics.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicU64, Ordering},
+};
 
 use batzen_metrics::Page;
+
+use crate::shares::{RESOURCES, Resource, Shares};
+
+/// The names of [`Resource`]s, as the label `share` has them.
+const SHARES: [&str; RESOURCES] = ["connections", "requests", "long_polls", "bodies", "answers"];
 
 /// Counters since the server was bound. Shared between the accept loop, the connections and whoever reads them.
 #[derive(Debug, Default)]
@@ -20,6 +28,11 @@ pub struct Stats {
     pub(crate) timeouts: AtomicU64,
     pub(crate) body_bytes_received: AtomicU64,
     pub(crate) body_bytes_sent: AtomicU64,
+    pub(crate) refused: [AtomicU64; RESOURCES],
+    pub(crate) readers_cut: AtomicU64,
+    pub(crate) polls_ended_early: AtomicU64,
+    pub(crate) unused_closed: AtomicU64,
+    pub(crate) shares: OnceLock<Arc<Shares>>,
 }
 
 /// The counters at one moment.
@@ -51,6 +64,17 @@ pub struct StatsSnapshot {
     pub body_bytes_received: u64,
     /// Bytes of response bodies, as they went over the wire.
     pub body_bytes_sent: u64,
+    /// What was refused because a client had its share or nothing was left: connections, requests, long polls (answered at
+    /// once), bodies, answers.
+    pub refused: [u64; 5],
+    /// Connections cut because their clients did not read while memory for answers ran out.
+    pub readers_cut: u64,
+    /// Long polls answered before their time because connections ran out.
+    pub polls_ended_early: u64,
+    /// Connections closed because they had no request while connections ran out.
+    pub unused_closed: u64,
+    /// What is held now of what clients share: connections, requests, long polls, bytes of bodies, bytes of answers.
+    pub held: [u64; 5],
 }
 
 impl Stats {
@@ -72,6 +96,20 @@ impl Stats {
             timeouts: get(&self.timeouts),
             body_bytes_received: get(&self.body_bytes_received),
             body_bytes_sent: get(&self.body_bytes_sent),
+            refused: std::array::from_fn(|share| get(&self.refused[share])),
+            readers_cut: get(&self.readers_cut),
+            polls_ended_early: get(&self.polls_ended_early),
+            unused_closed: get(&self.unused_closed),
+            held: self.shares.get().map_or([0; RESOURCES], |shares| {
+                [
+                    Resource::Connections,
+                    Resource::Requests,
+                    Resource::Polls,
+                    Resource::Bodies,
+                    Resource::Answers,
+                ]
+                .map(|resource| shares.used(resource) as u64)
+            }),
         }
     }
 
@@ -80,7 +118,17 @@ impl Stats {
         let stats = self.snapshot();
         let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(stats.responses);
         page.counters("batzen_http_responses_total", "Answers by class of status", "class", classes);
+        let refused = SHARES.into_iter().zip(stats.refused);
+        page.counters(
+            "batzen_http_refused_total",
+            "Refused for fair shares, by what ran out",
+            "share",
+            refused,
+        );
         for (name, help, value) in [
+            ("batzen_http_readers_cut_total", "Connections cut for unread answers", stats.readers_cut),
+            ("batzen_http_long_polls_ended_early_total", "Long polls ended early", stats.polls_ended_early),
+            ("batzen_http_unused_closed_total", "Connections without request closed", stats.unused_closed),
             ("batzen_http_connections_total", "Connections accepted", stats.connections_accepted),
             ("batzen_http_connections_refused_total", "Connections refused", stats.connections_refused),
             ("batzen_http_requests_total", "Requests", stats.requests),
@@ -96,6 +144,15 @@ impl Stats {
         }
         page.gauge("batzen_http_connections_open", "Connections open", stats.connections_open);
         page.gauge("batzen_http_requests_in_flight", "Requests in work", stats.requests_in_flight);
+        let [_, _, polls, bodies, answers] = stats.held;
+        page.gauge("batzen_http_long_polls_waiting", "Long polls that wait", polls);
+        page.gauge("batzen_http_request_bytes_held", "Bytes of request bodies in memory", bodies);
+        page.gauge("batzen_http_answer_bytes_held", "Bytes of answers that clients have not taken", answers);
+    }
+
+    /// Counts a refusal.
+    pub(crate) fn refuse(&self, resource: Resource) {
+        add(&self.refused[resource as usize], 1);
     }
 
     pub(crate) fn count_response(&self, status: u16) {

@@ -157,10 +157,22 @@ async fn bodies_beyond_the_limit() {
 #[tokio::test]
 async fn deflate_bombs_are_capped() {
     let server = start(patient()).await;
-    let bomb = deflate(&vec![0_u8; (16 << 20) + 1]);
-    let fits = deflate(&vec![0_u8; 16 << 20]);
-    assert!(bomb.len() < 200_000);
-    for (packed, want) in [(bomb, (413, 32)), (fits, (200, 0))] {
+    // Zeros pack to less than a hundredth; they inflate to 64 KiB whatever the ratio.
+    let bomb = deflate(&vec![0_u8; 1 << 20]);
+    let small = deflate(&vec![0_u8; 64 << 10]);
+    // Every other byte is noise: what is worth three times its size is fine, up to the limit.
+    let mut state = 1_u32;
+    let mut half_noise = |len: usize| -> Vec<u8> {
+        let noise = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        });
+        noise.flat_map(|byte| [byte, 0, 0, 0]).take(len).collect()
+    };
+    let fits = deflate(&half_noise(16 << 20));
+    let large = deflate(&half_noise((16 << 20) + 1));
+    assert!(bomb.len() * 100 < (1 << 20) - (64 << 10) && large.len() < 16 << 20);
+    for (packed, want) in [(bomb, (413, 32)), (small, (200, 0)), (fits, (200, 0)), (large, (413, 32))] {
         let mut request = format!(
             "POST /echo HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-encoding: deflate\r\ncontent-length: {}\r\n\r\n",
             packed.len()
@@ -175,39 +187,35 @@ async fn deflate_bombs_are_capped() {
 #[tokio::test]
 async fn buffered_bodies_are_bounded_over_all_connections() {
     let server = start(ServerOptions { max_buffered_bytes: 1000, ..patient() }).await;
-    let mut first = server.connect().await;
-    first
-        .write_all(
-            format!("POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{}", "x".repeat(900))
-                .as_bytes(),
+    let upload = |announced: usize, sent: usize| {
+        let body = "x".repeat(sent);
+        format!(
+            "POST /echo HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {announced}\r\n\r\n{body}"
         )
-        .await
-        .unwrap();
-    server.until(|stats| stats.body_bytes_received == 900).await;
-    let answer = server
-        .raw(format!(
-            "POST /echo HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 200\r\n\r\n{}",
-            "y".repeat(200)
-        ))
-        .await;
+    };
+    // One client has its share: another upload of it is refused, and one of somebody else is not.
+    let mut first = server.connect_from(2).await;
+    first.write_all(upload(800, 700).as_bytes()).await.unwrap();
+    server.until(|stats| stats.held[3] == 700).await;
+    let mut second = server.connect_from(2).await;
+    second.write_all(upload(200, 200).as_bytes()).await.unwrap();
+    let answer = read_to_end(&mut second).await;
     assert_eq!(status(&answer), 503, "{answer}");
     assert!(answer.contains("retry-after: 1"));
-    first.write_all("x".repeat(100).as_bytes()).await.unwrap();
-    assert_eq!(read_answer(&mut first).await.0, 200);
+    assert_eq!(status(&server.raw(upload(200, 200)).await), 200);
+    // What nobody has room for is refused, too.
+    assert_eq!(status(&server.raw(upload(400, 400)).await), 503);
+    assert_eq!(server.stats.snapshot().refused[3], 2);
+    first.write_all("x".repeat(100).as_bytes()).await.unwrap_or_default();
     drop(first);
-    server.until(|stats| stats.requests_in_flight == 0).await;
-    let answer = server
-        .raw(format!(
-            "POST /echo HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 200\r\n\r\n{}",
-            "y".repeat(200)
-        ))
-        .await;
-    assert_eq!(status(&answer), 200, "{answer}");
+    server.until(|stats| stats.requests_in_flight == 0 && stats.held[3] == 0).await;
+    assert_eq!(status(&server.raw(upload(400, 400)).await), 200);
 }
 
 #[tokio::test]
 async fn too_many_requests_are_told_to_come_back() {
-    let server = start(ServerOptions { max_in_flight: 2, ..patient() }).await;
+    // One client gets two of four.
+    let server = start(ServerOptions { max_in_flight: 4, ..patient() }).await;
     let mut held = Vec::new();
     for _ in 0..2 {
         let mut stream = server.connect().await;
@@ -218,6 +226,9 @@ async fn too_many_requests_are_told_to_come_back() {
     let answer = server.ask("GET", "/", "").await;
     assert_eq!(status(&answer), 503, "{answer}");
     assert!(answer.contains("retry-after: 1"), "{answer}");
+    let mut other = server.connect_from(2).await;
+    other.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    assert_eq!(read_answer(&mut other).await.0, 200);
     server.toy.release.notify_waiters();
     for stream in &mut held {
         assert_eq!(read_answer(stream).await.0, 200);
@@ -244,7 +255,7 @@ async fn too_many_requests_are_told_to_come_back() {
 
 #[tokio::test]
 async fn too_many_connections_are_turned_away() {
-    let server = start(ServerOptions { max_connections: 3, ..patient() }).await;
+    let server = start(ServerOptions { max_connections: 5, ..patient() }).await;
     let mut kept = Vec::new();
     for _ in 0..3 {
         let mut stream = server.connect().await;

@@ -300,7 +300,7 @@ impl Customer {
         let Some((purpose, request)) = self.questions.remove(&message.call) else { return Ok(()) };
         let is_promise = request.body.is_some() && !request.url.contains("csr-");
         if response.status == 200 && is_promise && !request.url.ends_with("operation") {
-            self.acknowledged.push((request, (**response).clone()));
+            self.acknowledged.push((request.clone(), (**response).clone()));
         }
         match purpose {
             Purpose::Theft => Ok(()),
@@ -322,7 +322,7 @@ impl Customer {
                 }
                 self.go_on(context)
             }
-            Purpose::Operation(id) => self.receive(context, id, response),
+            Purpose::Operation(id) => self.receive(context, id, &request, response),
         }
     }
 
@@ -337,7 +337,13 @@ impl Customer {
         }
     }
 
-    fn receive(&mut self, context: &mut Context, id: OpId, response: &HttpResponse) -> Step {
+    fn receive(
+        &mut self,
+        context: &mut Context,
+        id: OpId,
+        request: &HttpRequest,
+        response: &HttpResponse,
+    ) -> Step {
         if response.is_transient() {
             let pause = context.random.between(1, 60) * SECOND;
             self.rest(context, id, pause);
@@ -347,8 +353,12 @@ impl Customer {
             context.marks.meet("withdraw.denomination_expired");
         }
         let now = self.now(context);
-        match core::receive(&self.state, id, response, now, &mut self.entropy) {
+        match core::receive(&self.state, id, request, response, now, &mut self.entropy) {
             Ok(mut outcome) => {
+                if let Some(disputed) = outcome.disputed {
+                    // The exchange is honest here, whatever thieves do.
+                    return Err(Stop::wrong(format!("{:?} disputes an answer: {disputed:?}", self.place())));
+                }
                 if context.has(Bug::CountsRefundTwice) && response.status == 200 {
                     self.credit_again(id, &mut outcome.changes);
                 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use batzen_crypto::ShortHash;
 use batzen_crypto::hash::sha512_parts;
-use batzen_http::{ErrorCode, Head, Peer, Response, header};
+use batzen_http::{ErrorCode, Head, Response, header};
 use subtle::ConstantTimeEq;
 use tokio::sync::{OnceCell, Semaphore};
 
@@ -184,12 +184,9 @@ impl Logins {
     }
 }
 
-/// Where the client of a request is.
+/// The client's address: that of the connection, or the one a trusted proxy names.
 fn address(head: &Head) -> Address {
-    Address::of(match head.peer {
-        Peer::Tcp(address) => Some(address.ip()),
-        Peer::Unix => None,
-    })
+    Address::of(head.client)
 }
 
 /// The answer to too many attempts.

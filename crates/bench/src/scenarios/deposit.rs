@@ -70,20 +70,11 @@ pub fn run_batch(args: &BatchDepositArgs, context: &Context) -> Result<Run, Benc
 }
 
 fn go(args: &DepositArgs, batch: Option<usize>, context: &Context) -> Result<Run, BenchError> {
-    let seed = Seed::new(args.load.seed).part("deposit");
-    let mut workload = DepositLoad {
-        payments: Payments::new(args.merchants, args.load.with_workers, &seed),
-        args: args.clone(),
-        batch,
-        seed,
-        reserves: None,
-        prepared: 0,
-        kept: BTreeMap::new(),
-    };
-    measure(&mut workload, &args.load, &args.run, context)
+    measure(&mut DepositLoad::new(args, batch), &args.load, &args.run, context)
 }
 
-struct DepositLoad {
+/// Payments, and the coins for them.
+pub(super) struct DepositLoad {
     args: DepositArgs,
     /// Coins of a batch; none: single deposits.
     batch: Option<usize>,
@@ -94,6 +85,35 @@ struct DepositLoad {
     prepared: u32,
     /// What is needed to check the answers that are kept, by the job's number.
     kept: BTreeMap<u64, (Payment, Vec<EddsaPublicKey>)>,
+}
+
+impl DepositLoad {
+    fn new(args: &DepositArgs, batch: Option<usize>) -> Self {
+        let seed = Seed::new(args.load.seed).part("deposit");
+        Self {
+            payments: Payments::new(args.merchants, args.load.with_workers, &seed),
+            args: args.clone(),
+            batch,
+            seed,
+            reserves: None,
+            prepared: 0,
+            kept: BTreeMap::new(),
+        }
+    }
+
+    /// One coin a request.
+    pub(super) fn single(args: &DepositArgs) -> Self {
+        Self::new(args, None)
+    }
+
+    /// Requests for the histories of its reserves.
+    ///
+    /// # Panics
+    /// Before the set-up.
+    pub(super) fn histories(&self) -> Vec<Vec<u8>> {
+        let reserves = self.reserves.as_ref().expect("the set-up has made them");
+        (0..RESERVES).map(|index| reserves.status(index)).collect()
+    }
 }
 
 impl Workload for DepositLoad {

@@ -9,6 +9,7 @@ use crate::result::Run;
 pub mod aggregator;
 pub mod deposit;
 mod fill;
+pub mod hostile;
 pub mod ledger;
 pub mod partitions;
 pub mod pgbench;

@@ -58,7 +58,7 @@ async fn get(app: &Exchange, request: &mut Request) -> Response {
     loop {
         tokio::select! {
             biased;
-            () = app.drain.draining() => break,
+            () = request.drain.draining() => break,
             _ = &mut evicted => break,
             changed = changes.changed() => {
                 if changed.is_err() {

@@ -48,7 +48,7 @@ async fn balance(app: &Exchange, request: &mut Request) -> Response {
             let look_interval = app.notices.look_interval().unwrap_or(LONG_POLL_MAX);
             while known.is_none() {
                 let look = end.min(Instant::now() + look_interval);
-                let woken = waiter.wait_until(Some(look), &app.drain).await;
+                let woken = waiter.wait_until(Some(look), &request.drain).await;
                 known = found().await?;
                 // Others may have been meant, and another node may have said nothing.
                 if woken == Woken::Drain || Instant::now() >= end {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use batzen_config::{Config, Expected};
 use batzen_crypto::EddsaPublicKey;
+use batzen_http::TrustedProxies;
 use batzen_protocol::{Currency, Duration, Money};
 use batzen_signer::config::module;
 use batzen_signer::service_config::ClientConfig as SignersConfig;
@@ -132,6 +133,11 @@ impl Reader<'_> {
         })
     }
 
+    fn trusted_proxies(&self) -> Result<TrustedProxies> {
+        let read = |text: &str| text.parse().map_err(|_| Expected::new(TrustedProxies::EXPECTED));
+        Ok(self.ini.get_with("exchange", "TRUSTED_PROXIES", read)?.unwrap_or_default())
+    }
+
     fn store(&self) -> Result<StoreConfig> {
         let choices = [("embedded", false), ("postgres", true)];
         if self.ini.choice("exchange", "DB", &choices)?.unwrap_or(false) {
@@ -241,6 +247,7 @@ const KNOWN: &[(&str, &[&str])] = &[
             "MONEY_SUMS",
             "DB",
             "DASHBOARD",
+            "TRUSTED_PROXIES",
             "MAX_KEYS_CACHING",
             "MAX_REQUESTS",
             "SIGNERS",
@@ -372,6 +379,7 @@ impl ExchangeConfig {
             master_public_key: reader.key("exchange", "MASTER_PUBLIC_KEY")?,
             listen: reader.listen()?,
             dashboard: ini.get_or("exchange", "DASHBOARD", true)?,
+            trusted_proxies: reader.trusted_proxies()?,
             share_port: ini.get_or("exchange", "REUSE_PORT", false)?,
             store: reader.store()?,
             runtime_dir: reader.path_or("exchange", "RUNTIME_DIR", "${TALER_RUNTIME_DIR}/exchange-httpd")?,
@@ -547,6 +555,7 @@ password = secret
             ("[coin_kudos_1]\nfee_deposit = KUDOS:2", "FEE_DEPOSIT"),
             ("[exchange]\nbase_url = http://localhost:8081", "BASE_URL"),
             ("[exchange]\nport = 0", "PORT"),
+            ("[exchange]\ntrusted_proxies = 10.0.0.0/8 proxy.example", "TRUSTED_PROXIES"),
             ("[taler]\ncurrency_round_unit = KUDOS:0", "CURRENCY_ROUND_UNIT"),
             ("[taler-exchange-secmod-cs]\nlookahead_sign = forever", "lookahead"),
             ("[exchange-extension-age_restriction]\nage_groups = 8:7", "AGE_GROUPS"),

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use http::HeaderValue;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
@@ -78,6 +79,8 @@ pub(crate) struct Concurrent(Arc<Shared>);
 struct Shared {
     /// Host and port.
     authority: Arc<str>,
+    /// What `Authorization` says when the protocol is asked for, if anything.
+    authorization: Option<HeaderValue>,
     limits: Limits,
     state: Mutex<State>,
     /// Held by whoever opens a connection.
@@ -122,10 +125,11 @@ impl fmt::Debug for Concurrent {
 }
 
 impl Concurrent {
-    /// For the server at this host and port.
-    pub fn new(authority: Arc<str>, limits: Limits) -> Self {
+    /// For the server at this host and port. It is asked for the protocol with this authorization: the requests themselves
+    /// bring their own.
+    pub fn new(authority: Arc<str>, authorization: Option<HeaderValue>, limits: Limits) -> Self {
         let (state, opening) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self(Arc::new(Shared { authority, limits, state, opening }))
+        Self(Arc::new(Shared { authority, authorization, limits, state, opening }))
     }
 
     /// Sends a request that may be repeated, and waits for its answer.
@@ -189,7 +193,7 @@ impl Concurrent {
             }
         }
         let limits = self.0.limits;
-        let opened = open(&self.0.authority, limits.connect_timeout).await;
+        let opened = open(&self.0.authority, self.0.authorization.as_ref(), limits.connect_timeout).await;
         let mut state = self.state();
         match opened {
             Ok((stream, input)) => {
@@ -279,27 +283,41 @@ impl Drop for Load<'_> {
 }
 
 /// Connects, and agrees on the protocol, in time each. Gives what was read beyond that, too.
-async fn open(authority: &str, in_time: Duration) -> Result<(TcpStream, BytesMut), Refused> {
+async fn open(
+    authority: &str,
+    authorization: Option<&HeaderValue>,
+    in_time: Duration,
+) -> Result<(TcpStream, BytesMut), Refused> {
     let connect = timeout(in_time, TcpStream::connect(authority)).await;
     let mut stream = match connect {
         Ok(connected) => connected.map_err(|error| Refused::Failed(error.to_string()))?,
         Err(_) => return Err(Refused::Failed("no answer in time".to_owned())),
     };
     // Whatever becomes of the question, it is not for this to say whether the server can be asked for what it is there for.
-    match timeout(in_time, agree(&mut stream, authority)).await {
+    match timeout(in_time, agree(&mut stream, authority, authorization)).await {
         Ok(agreed) => agreed.map(|input| (stream, input)),
         Err(_) => Err(Refused::Unsure("no answer in time".to_owned())),
     }
 }
 
 /// Asks for the protocol.
-async fn agree(stream: &mut TcpStream, authority: &str) -> Result<BytesMut, Refused> {
+async fn agree(
+    stream: &mut TcpStream,
+    authority: &str,
+    authorization: Option<&HeaderValue>,
+) -> Result<BytesMut, Refused> {
     let unsure = |error: std::io::Error| Refused::Unsure(error.to_string());
     stream.set_nodelay(true).map_err(unsure)?;
-    let wish = format!(
-        "OPTIONS * HTTP/1.1\r\nhost: {authority}\r\nconnection: upgrade\r\nupgrade: {PROTOCOL}\r\n\r\n"
-    );
-    stream.write_all(wish.as_bytes()).await.map_err(unsure)?;
+    let mut wish =
+        format!("OPTIONS * HTTP/1.1\r\nhost: {authority}\r\nconnection: upgrade\r\nupgrade: {PROTOCOL}\r\n")
+            .into_bytes();
+    if let Some(authorization) = authorization {
+        wish.extend_from_slice(b"authorization: ");
+        wish.extend_from_slice(authorization.as_bytes());
+        wish.extend_from_slice(b"\r\n");
+    }
+    wish.extend_from_slice(b"\r\n");
+    stream.write_all(&wish).await.map_err(unsure)?;
     let mut input = BytesMut::new();
     let ends = |input: &BytesMut| input.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4);
     let head_bytes = loop {

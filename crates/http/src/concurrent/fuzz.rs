@@ -136,7 +136,7 @@ fn serve(data: &[u8], portion: usize) {
         for _ in 0..request.body.len() % 3 {
             tokio::task::yield_now().await;
         }
-        echo(&request)
+        echo(&request).into()
     };
     let (outgoing, passed) = (RefCell::default(), RefCell::default());
     let mut wire =

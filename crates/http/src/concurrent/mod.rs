@@ -13,6 +13,8 @@
 //! else tells whether somebody is there for whom it is worth to go on. Who does not know the protocol (other servers, proxies,
 //! for which the header is none of their business) answers as ever, and is asked in the ordinary way. Only services that their
 //! own programs ask for many things at once offer it ([`crate::ServerOptions::concurrent`]); everybody else is served by hyper.
+//! A connection of this kind brings much work at once, so a service asks for the same authentication before it agrees as for
+//! the requests that follow ([`crate::Handler::admit_concurrent`]); the client sends its credentials with both.
 //!
 //! | module | what |
 //! |---|---|
@@ -25,6 +27,8 @@ pub(crate) mod client;
 pub(crate) mod fuzz;
 pub(crate) mod server;
 mod wire;
+
+pub(crate) use wire::WholeRequest;
 
 /// The protocol's name in `Upgrade`.
 pub(crate) const PROTOCOL: &str = "batzen-concurrent";

@@ -1,5 +1,6 @@
 //! The server's side of a connection.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,9 +18,9 @@ use tokio::time::{Instant, sleep_until};
 use super::wire::{BODY_BYTES_MAX, HEAD_BYTES_MAX, WholeRequest, put_answer, take_request};
 use super::{IN_FLIGHT_MAX, PROTOCOL};
 use crate::codes::FrameError;
-use crate::request::{Head, Peer};
+use crate::request::Head;
 use crate::response::Response;
-use crate::service::{Frame, Handler, ServerOptions};
+use crate::service::{AnswerHold, Frame, Handler, Link, ServerOptions, WholeResponse};
 use crate::stats::add;
 
 /// How much is read at once, in bytes.
@@ -63,7 +64,12 @@ pub(crate) enum Ended {
 }
 
 /// Serves a connection that has changed to this protocol; `input` was read already.
-pub(crate) async fn serve<S, H>(stream: &mut S, input: &[u8], peer: Peer, frame: &Arc<Frame<H>>) -> Ended
+pub(crate) async fn serve<S, H>(
+    stream: &mut S,
+    input: &[u8],
+    link: &Arc<Link>,
+    frame: &Arc<Frame<H>>,
+) -> Ended
 where
     S: AsyncRead + AsyncWrite + Unpin,
     H: Handler,
@@ -71,13 +77,11 @@ where
     let drain = frame.drain.clone();
     let grace = frame.options.idle_grace;
     let run = |request: WholeRequest| {
-        let frame = Arc::clone(frame);
+        let (frame, link) = (Arc::clone(frame), Arc::clone(link));
         // A connection's requests are bounded by their number, not by the turns that one task gets.
-        tokio::task::unconstrained(async move {
-            let head = Head::new(request.method, &request.uri, request.headers, peer);
-            frame.serve_whole(head, request.body).await
-        })
+        tokio::task::unconstrained(async move { frame.serve_whole(&link, request).await })
     };
+    let peer = link.peer;
     let now = Instant::now();
     let mut connection = Connection::new(stream, input, run);
     // What the client asked in order to get here.
@@ -93,8 +97,21 @@ where
         let takes = connection.takes;
         tokio::select! {
             biased;
-            ended = poll_fn(|context| connection.poll(context)) => return ended,
+            ended = poll_fn(|context| {
+                let ended = connection.poll(context);
+                match connection.writing {
+                    Some(_) => link.state.blocked(),
+                    None => link.state.flushed(),
+                }
+                link.state.wrote(std::mem::take(&mut connection.written_bytes));
+                ended
+            }) => return ended,
             () = &mut draining, if takes => connection.takes = false,
+            eviction = link.state.evicted() => {
+                tracing::debug!(%peer, ?eviction, "connection ended for others");
+                add(&frame.stats.readers_cut, 1);
+                return Ended::Lost;
+            }
             () = &mut watchdog => {
                 if connection.is_late(&frame.options) {
                     tracing::debug!(%peer, "connection took too long");
@@ -131,12 +148,18 @@ pub(super) struct Connection<'a, S, F: Future, R> {
     reading_since: Option<Instant>,
     /// Since when the client has been reading so many bytes.
     writing: Option<(Instant, usize)>,
+    /// How many bytes were written since somebody looked.
+    written_bytes: usize,
+    /// How many bytes were written in all.
+    written_total: u64,
+    /// The parts of the budget that answers in `output` have, and where they end.
+    holds: VecDeque<(u64, AnswerHold)>,
 }
 
 impl<'a, S, F, R> Connection<'a, S, F, R>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    F: Future<Output = Response>,
+    F: Future<Output = WholeResponse>,
     R: FnMut(WholeRequest) -> F,
 {
     pub(super) fn new(stream: &'a mut S, read: &[u8], run: R) -> Self {
@@ -154,6 +177,9 @@ where
             idle_since: Some(Instant::now()),
             reading_since: None,
             writing: None,
+            written_bytes: 0,
+            written_total: 0,
+            holds: VecDeque::new(),
         }
     }
 
@@ -229,10 +255,14 @@ where
     fn answer(&mut self, context: &mut Context<'_>) -> bool {
         let mut answered = false;
         while self.output.len() < OUTPUT_BYTES_MAX
-            && let Poll::Ready(Some(response)) = Pin::new(&mut self.running).poll_next(context)
+            && let Poll::Ready(Some(WholeResponse { response, hold })) =
+                Pin::new(&mut self.running).poll_next(context)
         {
             answered = true;
             put_answer(&mut self.output, &response);
+            if let Some(hold) = hold {
+                self.holds.push_back((self.written_total + self.output.len() as u64, hold));
+            }
             if response.close {
                 // The last one: what was sent behind it is not answered.
                 self.takes = false;
@@ -250,6 +280,11 @@ where
         match Pin::new(&mut *self.stream).poll_write(context, &self.output) {
             Poll::Ready(Ok(bytes)) if bytes > 0 => {
                 self.output.advance(bytes);
+                self.written_bytes += bytes;
+                self.written_total += bytes as u64;
+                while self.holds.front().is_some_and(|(end, _)| *end <= self.written_total) {
+                    self.holds.pop_front();
+                }
                 self.writing = portion.checked_sub(bytes).filter(|left| *left > 0).map(|left| (since, left));
                 true
             }
@@ -331,7 +366,7 @@ mod tests {
             taken.set(taken.get() + 1);
             // It would go on for ever.
             assert!(taken.get() < 1_000_000, "others wait in vain");
-            std::future::ready(Response::empty(204))
+            std::future::ready(Response::empty(204).into())
         };
         let mut client = Flood::default();
         let mut connection = Connection::new(&mut client, &[], run);

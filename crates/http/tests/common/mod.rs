@@ -8,7 +8,7 @@ use batzen_http::{
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     sync::{Notify, Semaphore},
     task::JoinHandle,
 };
@@ -143,6 +143,13 @@ impl Running {
 
     pub async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.addr).await.unwrap()
+    }
+
+    /// Connects from `127.0.0.N`, which is another client than the others.
+    pub async fn connect_from(&self, last: u8) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
+        socket.connect(self.addr).await.unwrap()
     }
 
     /// Sends bytes on a fresh connection and reads to its end.

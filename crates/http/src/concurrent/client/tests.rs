@@ -28,7 +28,7 @@ fn client(port: u16) -> Concurrent {
 }
 
 fn client_within(port: u16, limits: Limits) -> Concurrent {
-    Concurrent::new(format!("127.0.0.1:{port}").into(), limits)
+    Concurrent::new(format!("127.0.0.1:{port}").into(), None, limits)
 }
 
 fn message(body: &str) -> Message {

@@ -1,0 +1,217 @@
+//! `batzen bench hostile`: attacks beside an honest load.
+//!
+//! An exchange serves payments at a steady rate, first alone, then beside one attack after the other. What counts is what the
+//! honest client gets, and how much memory the exchange needs. Attacks come from addresses of their own on this machine, go to
+//! this machine alone, and are bounded in number and time.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+
+use super::Context;
+use super::deposit::{DepositArgs, DepositLoad};
+use super::workers::{Place, Shape, blank};
+use crate::BenchError;
+use crate::affinity;
+use crate::coins::Workshop;
+use crate::load::{self, Kind, Observer, Plan, Schedule, Watch};
+use crate::measure::{Stage, Workload};
+use crate::options::{self, Rate};
+use crate::procfs::resident_bytes;
+use crate::progress::Progress;
+use crate::result::{KindResult, Latency, LimitedBy, Load, Run};
+use crate::world::{World, WorldPlan};
+
+mod attacks;
+
+use attacks::{ATTACKS, Attack, Target};
+
+/// Payments per second, unless somebody says otherwise.
+const RATE: f64 = 200.0;
+/// Connections of the honest client, unless somebody says otherwise.
+const CLIENTS: u32 = 32;
+/// Withdrawals that make the histories which nobody reads to the end.
+const HISTORY: u64 = 3_000;
+/// What the honest client shall have of its rate beside an attack.
+const SHARE_GOAL: f64 = 0.8;
+/// What the exchange may need beside an attack, in bytes.
+const MEMORY_GOAL: u64 = 1 << 30;
+
+/// Arguments of `batzen bench hostile`.
+#[derive(Args, Clone, Debug)]
+pub struct HostileArgs {
+    /// Make only this attack (may be repeated)
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(ATTACKS))]
+    pub attack: Vec<String>,
+    /// Addresses that attack, from 127.0.0.2
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=200))]
+    pub addresses: u8,
+    /// Connections that attack
+    #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    pub connections: u32,
+    /// The program whose exchange is attacked [default: this one]
+    #[arg(long, value_name = "FILE")]
+    pub program: Option<PathBuf>,
+    /// The honest load.
+    #[command(flatten)]
+    pub deposit: DepositArgs,
+}
+
+/// Looks at the memory of the exchange.
+struct Memory {
+    pid: u32,
+    peak_bytes: u64,
+}
+
+impl Observer for Memory {
+    fn ticks(&mut self, _: &Watch) {
+        self.peak_bytes = self.peak_bytes.max(resident_bytes(self.pid));
+    }
+}
+
+/// Runs the honest load alone and beside each attack.
+///
+/// # Errors
+/// Whatever keeps it from a result. Payments that fail beside an attack are part of the result.
+pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
+    let options = &args.deposit.load;
+    options.store.check()?;
+    let rate = match options.rate {
+        None => RATE,
+        Some(Rate::PerSecond(rate)) => rate,
+        Some(Rate::OfPeak(_)) => {
+            return Err(BenchError::Usage("--rate is a number of payments per second here".into()));
+        }
+    };
+    let mut workload = DepositLoad::single(&args.deposit);
+    let described = workload.describe();
+    options::check_cipher(described.cipher)?;
+    let place = Place::new("hostile", &args.deposit.run)?;
+    let progress = Progress::new(context.shows_progress);
+    let workshop = Workshop::new(&place.placement.all)?;
+    let mut world = World::start(
+        WorldPlan {
+            program: args.program.clone().unwrap_or_else(|| context.program.clone()),
+            dir: place.world.clone(),
+            placement: place.placement.clone(),
+            coins: described.coins.clone(),
+            with_workers: options.with_workers,
+            database: None,
+            nodes: 1,
+            is_kept: args.deposit.run.keep_world,
+            interrupted: Arc::clone(&context.interrupted),
+        },
+        &progress,
+    )?;
+    let clients = options.clients.unwrap_or(CLIENTS);
+    let threads = place.placement.client_count().min(clients as usize);
+    let pid = world.exchange_pids()[0];
+    let address = world.exchange_address;
+    let mut stage = Stage {
+        world: &mut world,
+        workshop: &workshop,
+        progress,
+        threads,
+        clients: (clients as usize).div_ceil(threads),
+    };
+    workload.set_up(&mut stage)?;
+    // Their withdrawals are the histories.
+    workload.prepare(HISTORY, &mut stage)?;
+    let target =
+        Target { address, unknown_reserve: stage.world.signing_keys[0], histories: workload.histories() };
+    let seconds = (options.warmup + options.duration).as_secs_f64();
+    let chosen = |name: &&str| args.attack.is_empty() || args.attack.iter().any(|attack| attack == name);
+    let mut kinds = BTreeMap::new();
+    let mut extra = BTreeMap::new();
+    let mut errors = BTreeMap::new();
+    let (mut quiet_per_s, mut quiet_latency, mut ops) = (0.0, Latency::default(), 0);
+    for name in std::iter::once("none").chain(ATTACKS.into_iter().filter(chosen)) {
+        let scripts = workload.prepare(whole(rate * seconds) + u64::from(clients), &mut stage)?;
+        let plan = Plan {
+            servers: vec![address],
+            clients: clients as usize,
+            schedule: Schedule::Open { jobs_per_s: rate },
+            warmup: options.warmup,
+            duration: Some(options.duration),
+            kinds: vec![Kind::counted("deposit")],
+            cores: place.placement.client.clone(),
+        };
+        let mut memory = Memory { pid, peak_bytes: resident_bytes(pid) };
+        let ran = {
+            let _attack = (name != "none").then(|| {
+                let addresses = (0..args.addresses).map(|n| Ipv4Addr::new(127, 0, 0, 2 + n)).collect();
+                Attack::start(name, &target, addresses, args.connections as usize, &place.placement.client)
+            });
+            affinity::on_cores(&place.placement.client, || {
+                load::run(&plan, scripts, &mut memory, &context.interrupted)
+            })?
+        };
+        stage.world.still_runs()?;
+        let outcome = match ran {
+            Ok((outcome, scripts)) => {
+                workload.check(scripts, &mut stage)?;
+                outcome
+            }
+            Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
+            // The honest client finds no connection: it got nothing.
+            Err(error) => {
+                extra.insert(format!("{name}_failed"), 1.0);
+                eprintln!("beside {name}: {error}");
+                load::Outcome { measured: options.duration, ..load::Outcome::default() }
+            }
+        };
+        let per_s = outcome.all.ops as f64 / outcome.measured.as_secs_f64().max(1e-3);
+        let latency = Latency::of(&outcome.all.latency);
+        if name == "none" {
+            (quiet_per_s, quiet_latency) = (per_s, latency);
+            errors.extend(outcome.errors.clone());
+        }
+        ops += outcome.all.ops;
+        let failed: u64 = outcome.errors.values().sum();
+        extra.insert(format!("{name}_share"), per_s / quiet_per_s.max(1e-9));
+        extra.insert(format!("{name}_failed_requests"), failed as f64);
+        extra.insert(format!("{name}_memory_peak_mb"), memory.peak_bytes as f64 / 1e6);
+        let is_met = per_s >= SHARE_GOAL * quiet_per_s && memory.peak_bytes <= MEMORY_GOAL;
+        extra.insert(format!("{name}_goals_met"), f64::from(u8::from(is_met)));
+        kinds
+            .insert(format!("beside {name}"), KindResult { ops: outcome.all.ops, ops_per_s: per_s, latency });
+        // What the attack has left behind ends by itself.
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    if !world.finish(&progress)? {
+        errors.insert("the books of the exchange do not add up".to_owned(), 1);
+    }
+    let shape = Shape {
+        scenario: "hostile",
+        title: format!("payments at {rate:.0}/s beside attacks from {} addresses", args.addresses),
+        unit: "payments",
+        parameters: BTreeMap::from([
+            ("rate".to_owned(), json!(rate)),
+            ("addresses".to_owned(), json!(args.addresses)),
+            ("connections".to_owned(), json!(args.connections)),
+            ("program".to_owned(), json!(args.program.is_some())),
+        ]),
+        remarks: vec![
+            "the rate and latency above are those without attack; X_share is the honest client's rate beside attack X as a \
+             part of that, and goals are a share of 0.8 and 1 GiB"
+                .to_owned(),
+        ],
+    };
+    let mut result = blank(context, &place, shape, ops, options.duration.as_secs_f64());
+    result.ops_per_s = quiet_per_s;
+    result.latency = Some(quiet_latency);
+    result.load = Load::Open { clients: clients as usize, target_ops_per_s: rate };
+    result.limited_by = LimitedBy::Client;
+    (result.kinds, result.extra, result.errors) = (kinds, extra, errors);
+    Ok(Run { path: place.directory.clone(), result, series: Vec::new(), latency: Vec::new() })
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count below 2^53")]
+fn whole(number: f64) -> u64 {
+    number as u64
+}

@@ -1,0 +1,136 @@
+//! Who is there: the connections of a server and its long polls, so that those that are worth least can be ended when
+//! something runs out.
+
+use crate::{
+    conn::{ConnState, Eviction},
+    drain::Early,
+    shares::Hold,
+};
+use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// Things in the order in which they came.
+#[derive(Debug)]
+struct Queue<T> {
+    next: u64,
+    entries: BTreeMap<u64, T>,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Self { next: 0, entries: BTreeMap::new() }
+    }
+}
+
+fn lock<T>(queue: &Mutex<Queue<T>>) -> MutexGuard<'_, Queue<T>> {
+    // The map is never left half changed.
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn join<T>(queue: &Mutex<Queue<T>>, entry: T) -> u64 {
+    let mut queue = lock(queue);
+    let id = queue.next;
+    queue.next += 1;
+    queue.entries.insert(id, entry);
+    id
+}
+
+/// The open connections.
+#[derive(Default)]
+pub(crate) struct Connections(Mutex<Queue<Arc<ConnState>>>);
+
+/// A connection's entry; ends when dropped.
+pub(crate) struct Present<'a> {
+    connections: &'a Connections,
+    id: u64,
+}
+
+impl Connections {
+    pub(crate) fn join(&self, state: Arc<ConnState>) -> Present<'_> {
+        Present { connections: self, id: join(&self.0, state) }
+    }
+
+    /// Asks the connections to end that have waited longest for a request, at most so many, and none that has waited for
+    /// less than `unused`.
+    pub(crate) fn close_unused(&self, count: usize, unused: Duration) {
+        let queue = lock(&self.0);
+        let mut unused: Vec<_> = queue
+            .entries
+            .values()
+            .filter_map(|state| Some((state.unused_since()?, state)))
+            .filter(|(since, _)| since.elapsed() >= unused)
+            .collect();
+        unused.sort_unstable_by_key(|(since, _)| *since);
+        for (_, state) in unused.into_iter().take(count) {
+            state.evict(Eviction::Unused);
+        }
+    }
+
+    /// Asks the connections to end whose clients have read nothing for `stalled`, those first that have read nothing for
+    /// longest, until so many bytes of answers are given up.
+    pub(crate) fn cut_readers(&self, stalled: Duration, bytes: usize) {
+        let queue = lock(&self.0);
+        let mut unread: Vec<_> = queue
+            .entries
+            .values()
+            .filter_map(|state| state.unread().map(|(bytes, time)| (time, bytes, state)))
+            .filter(|(time, ..)| *time >= stalled)
+            .collect();
+        unread.sort_unstable_by_key(|(time, bytes, _)| Reverse((*time, *bytes)));
+        let mut freed = 0;
+        for (_, held, state) in unread {
+            if freed >= bytes {
+                break;
+            }
+            freed += held;
+            state.evict(Eviction::Unread);
+        }
+    }
+}
+
+impl Drop for Present<'_> {
+    fn drop(&mut self) {
+        lock(&self.connections.0).entries.remove(&self.id);
+    }
+}
+
+/// The requests that wait for an event.
+#[derive(Debug, Default)]
+pub(crate) struct Polls(Mutex<Queue<Arc<Early>>>);
+
+/// A waiting request; ends when dropped.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    polls: Arc<Polls>,
+    id: u64,
+    _hold: Hold,
+}
+
+impl Polls {
+    pub(crate) fn join(self: &Arc<Self>, early: Arc<Early>, hold: Hold) -> Waiting {
+        Waiting { polls: Arc::clone(self), id: join(&self.0, early), _hold: hold }
+    }
+
+    /// Ends the oldest ones' waiting, at most so many, and says how many that were.
+    pub(crate) fn end_oldest(&self, count: usize) -> u64 {
+        let mut queue = lock(&self.0);
+        let mut ended = 0;
+        while ended < count as u64
+            && let Some((_, early)) = queue.entries.pop_first()
+        {
+            early.end();
+            ended += 1;
+        }
+        ended
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        lock(&self.polls.0).entries.remove(&self.id);
+    }
+}

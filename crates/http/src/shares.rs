@@ -1,0 +1,293 @@
+//! Fair shares of what all clients of a server use together.
+//!
+//! Each resource has a limit. A client may take more of it only while what it holds is at most what would still be free
+//! afterwards (a dynamic threshold, after Choudhury and Hahne). One client alone gets half, `n` greedy clients leave
+//! `1 / (n + 1)` free, and a client that comes later always finds room. Below half of the limit nobody is refused, so a
+//! single proxy or load generator is not slowed down on a server that is otherwise idle.
+//!
+//! A client is an IPv4 address, or the first 64 bits of an IPv6 address (what one subscriber gets). Clients on a local
+//! socket are programs of the operator: they count, but only the limit itself bounds them. A client is remembered for as
+//! long as it has a connection or a request, so there are never more entries than these.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv4Addr},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+/// What is shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Resource {
+    /// Connections.
+    Connections = 0,
+    /// Requests being handled.
+    Requests = 1,
+    /// Requests that wait for an event (long polls).
+    Polls = 2,
+    /// Bytes of request bodies in memory.
+    Bodies = 3,
+    /// Bytes of answers that the clients have not taken yet.
+    Answers = 4,
+}
+
+/// How many resources there are.
+pub(crate) const RESOURCES: usize = 5;
+
+/// Who uses them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Key {
+    V4(Ipv4Addr),
+    /// The first 64 bits.
+    V6([u16; 4]),
+    /// A local socket.
+    Local,
+}
+
+impl Key {
+    /// The key of an address; `None` is a local socket.
+    pub(crate) fn of(address: Option<IpAddr>) -> Self {
+        match address.map(|address| address.to_canonical()) {
+            None => Self::Local,
+            Some(IpAddr::V4(address)) => Self::V4(address),
+            Some(IpAddr::V6(address)) => {
+                let [a, b, c, d, ..] = address.segments();
+                Self::V6([a, b, c, d])
+            }
+        }
+    }
+}
+
+/// The resources of a server, and who holds how much of them.
+#[derive(Debug)]
+pub(crate) struct Shares {
+    limits: [usize; RESOURCES],
+    used: [AtomicUsize; RESOURCES],
+    clients: Mutex<HashMap<Key, Weak<Client>>>,
+}
+
+impl Shares {
+    pub(crate) fn new(limits: [usize; RESOURCES]) -> Arc<Self> {
+        Arc::new(Self { limits, used: Default::default(), clients: Mutex::default() })
+    }
+
+    /// The client with this key.
+    pub(crate) fn client(self: &Arc<Self>, key: Key) -> Arc<Client> {
+        let mut clients = self.clients();
+        if let Some(client) = clients.get(&key).and_then(Weak::upgrade) {
+            return client;
+        }
+        let client = Arc::new(Client { key, held: Default::default(), shares: Arc::clone(self) });
+        clients.insert(key, Arc::downgrade(&client));
+        client
+    }
+
+    pub(crate) fn limit(&self, resource: Resource) -> usize {
+        self.limits[resource as usize]
+    }
+
+    pub(crate) fn used(&self, resource: Resource) -> usize {
+        self.used[resource as usize].load(Ordering::Relaxed)
+    }
+
+    fn clients(&self) -> MutexGuard<'_, HashMap<Key, Weak<Client>>> {
+        // The map is never left half changed.
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One client, and what it holds.
+#[derive(Debug)]
+pub(crate) struct Client {
+    key: Key,
+    held: [AtomicUsize; RESOURCES],
+    shares: Arc<Shares>,
+}
+
+impl Client {
+    /// Takes a part of a resource; `None` if the client has its share, or nothing is left.
+    pub(crate) fn take(self: &Arc<Self>, resource: Resource, amount: usize) -> Option<Hold> {
+        let mut hold = self.hold(resource);
+        hold.grow(amount, 0).then_some(hold)
+    }
+
+    /// A hold of nothing, to grow.
+    pub(crate) fn hold(self: &Arc<Self>, resource: Resource) -> Hold {
+        Hold { client: Arc::clone(self), resource, amount: 0 }
+    }
+
+    /// Whether the client may take one more unit now.
+    pub(crate) fn may_take(&self, resource: Resource) -> bool {
+        let held = self.held[resource as usize].load(Ordering::Relaxed);
+        self.fits(resource, self.shares.used(resource), held, 1, 0)
+    }
+
+    /// The rule. `keep` is left to others.
+    fn fits(&self, resource: Resource, used: usize, held: usize, amount: usize, keep: usize) -> bool {
+        let free = self.shares.limit(resource).saturating_sub(used);
+        free.checked_sub(amount)
+            .and_then(|free| free.checked_sub(keep))
+            .is_some_and(|left| self.key == Key::Local || held <= left)
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let mut clients = self.shares.clients();
+        // Somebody may have put a new entry into its place meanwhile.
+        if clients.get(&self.key).is_some_and(|entry| std::ptr::eq(entry.as_ptr(), self)) {
+            clients.remove(&self.key);
+        }
+    }
+}
+
+/// A part of a resource, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    client: Arc<Client>,
+    resource: Resource,
+    amount: usize,
+}
+
+impl Hold {
+    /// Takes more while at least `keep` stays free for others; false (and nothing taken) if that is not possible.
+    pub(crate) fn grow(&mut self, amount: usize, keep: usize) -> bool {
+        let place = self.resource as usize;
+        let (client, shares) = (&self.client, &self.client.shares);
+        // Noted before it is decided: two connections of a client cannot both take its last part.
+        let held = client.held[place].fetch_add(amount, Ordering::Relaxed);
+        let taken = shares.used[place]
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                client.fits(self.resource, used, held, amount, keep).then(|| used + amount)
+            })
+            .is_ok();
+        if taken {
+            self.amount += amount;
+        } else {
+            client.held[place].fetch_sub(amount, Ordering::Relaxed);
+        }
+        taken
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let place = self.resource as usize;
+        self.client.held[place].fetch_sub(self.amount, Ordering::Relaxed);
+        self.client.shares.used[place].fetch_sub(self.amount, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shares(limit: usize) -> Arc<Shares> {
+        Shares::new([limit; RESOURCES])
+    }
+
+    fn v4(last: u8) -> Key {
+        Key::of(Some(IpAddr::from([127, 0, 0, last])))
+    }
+
+    /// Takes one by one as long as it goes.
+    fn take_all(client: &Arc<Client>) -> Vec<Hold> {
+        std::iter::from_fn(|| client.take(Resource::Connections, 1)).collect()
+    }
+
+    #[test]
+    fn one_client_gets_half_and_others_find_room() {
+        let shares = shares(1000);
+        let first = take_all(&shares.client(v4(1)));
+        assert_eq!(first.len(), 500);
+        let second = take_all(&shares.client(v4(2)));
+        assert_eq!(second.len(), 250);
+        let mut holds = vec![first, second];
+        for last in 3..100 {
+            holds.push(take_all(&shares.client(v4(last))));
+            assert!(!holds.last().unwrap().is_empty() || shares.used(Resource::Connections) == 1000);
+        }
+        // What is given back is there for those who hold little.
+        holds.remove(0);
+        assert!(take_all(&shares.client(v4(200))).len() >= 250);
+        drop(holds);
+        assert_eq!(shares.used(Resource::Connections), 0);
+        assert!(shares.clients().is_empty(), "nobody is remembered");
+    }
+
+    #[test]
+    fn greedy_clients_that_take_turns_leave_room_for_another() {
+        let shares = shares(1000);
+        let clients: Vec<_> = (1..10).map(|last| shares.client(v4(last))).collect();
+        let mut holds = Vec::new();
+        loop {
+            let before = holds.len();
+            holds.extend(clients.iter().filter_map(|client| client.take(Resource::Connections, 1)));
+            if holds.len() == before {
+                break;
+            }
+        }
+        // Nine clients: a tenth is free.
+        let free = 1000 - shares.used(Resource::Connections);
+        assert!((90..=100).contains(&free), "{free}");
+        assert!(take_all(&shares.client(v4(100))).len() >= free / 2);
+    }
+
+    #[test]
+    fn the_last_unit_and_large_pieces() {
+        let shares = shares(1);
+        let hold = shares.client(v4(1)).take(Resource::Requests, 1).unwrap();
+        assert!(shares.client(v4(2)).take(Resource::Requests, 1).is_none());
+        assert!(!shares.client(v4(2)).may_take(Resource::Requests));
+        drop(hold);
+        assert!(shares.client(v4(2)).may_take(Resource::Requests));
+        // The other resources are their own.
+        assert!(shares.client(v4(1)).take(Resource::Polls, 1).is_some());
+        let shares = self::shares(100);
+        let client = shares.client(v4(1));
+        let mut hold = client.take(Resource::Answers, 100).expect("a large piece for who holds nothing");
+        assert!(!hold.grow(1, 0));
+        drop(hold);
+        let mut hold = client.hold(Resource::Bodies);
+        assert!(!hold.grow(81, 20) && hold.grow(80, 20) && !hold.grow(1, 20), "what is kept for others");
+        assert!(!hold.grow(1, 0), "this client has its share");
+        assert!(shares.client(v4(2)).take(Resource::Bodies, 20).is_some());
+    }
+
+    #[test]
+    fn local_clients_are_bounded_by_the_limit_alone() {
+        let shares = shares(10);
+        assert_eq!(take_all(&shares.client(Key::Local)).len(), 10);
+    }
+
+    #[test]
+    fn keys_are_what_one_subscriber_has() {
+        let key = |text: &str| Key::of(Some(text.parse().unwrap()));
+        assert_eq!(key("::ffff:192.0.2.7"), key("192.0.2.7"));
+        assert_ne!(key("192.0.2.8"), key("192.0.2.7"));
+        assert_eq!(key("2001:db8:1:2:3::1"), key("2001:db8:1:2:ffff::9"));
+        assert_ne!(key("2001:db8:1:3::1"), key("2001:db8:1:2::1"));
+    }
+
+    #[test]
+    fn threads_never_exceed_the_limit() {
+        let shares = shares(64);
+        std::thread::scope(|scope| {
+            for last in 0..4 {
+                let shares = &shares;
+                scope.spawn(move || {
+                    for _ in 0..2_000 {
+                        let held = take_all(&shares.client(v4(last % 2)));
+                        assert!(shares.used(Resource::Connections) <= 64);
+                        drop(held);
+                    }
+                });
+            }
+        });
+        assert_eq!(shares.used(Resource::Connections), 0);
+        assert!(shares.clients().is_empty());
+    }
+}
