@@ -9,15 +9,15 @@ use crate::score::Score;
 
 /// Requests of each run if nothing else is said.
 const REQUESTS: u64 = 3000;
-/// The runs, and how many percent of `BATZEN_MUTATE_REQUESTS` each sends. Requests that cost the service much (signatures) get
-/// less than their even share, so that a large total takes less time.
+/// The runs, and how many percent of `BATZEN_MUTATE_REQUESTS` each sends. Services that answer
+/// faster get more than an even share, so that a large total takes less time.
 const SHARES: [(&str, u64); 7] = [
-    ("exchange", 15),
-    ("bank", 14),
-    ("ledger_http", 25),
-    ("ledger_frames", 20),
+    ("exchange", 40),
+    ("bank", 10),
+    ("ledger_http", 13),
+    ("ledger_frames", 13),
     ("switch", 20),
-    ("signer", 5),
+    ("signer", 3),
     ("signer_pages", 1),
 ];
 /// Growth of the memory that needs no reason.

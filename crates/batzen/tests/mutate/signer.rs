@@ -315,7 +315,12 @@ async fn attack(
                         plan.fail(&Failure { what, listener: 0, bytes }, score.sent);
                     }
                 }
-                Ok(None) => break,
+                Ok(None) => {
+                    // One request has ended the connection. Those behind it were not read.
+                    let unread = awaited.len() - usize::from(!ends && !awaited.is_empty());
+                    (0..unread).for_each(|_| score.unread(0, 0));
+                    break;
+                }
                 Err(what) => plan.fail(&Failure { what, listener: 0, bytes }, score.sent),
             }
         }
