@@ -19,7 +19,7 @@ use batzen_tables::bank::{BankIntents, BankStateKey, BankStates, BankTransaction
 use batzen_wallet::core::http::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
 
-use crate::exchange::answer_of;
+use crate::exchange::{answer_of, response_without_damage, store_failed};
 use crate::host::{Host, Step, Stop};
 use crate::keys::{BANK_URL, EXCHANGE_ACCOUNT, currency, payto};
 use crate::ledger::Ledger;
@@ -352,6 +352,7 @@ impl Bank {
                     if self.lost(context) {
                         return Ok(());
                     }
+                    response_without_damage(&response)?;
                     reply(context, &message, response);
                 }
             }
@@ -493,7 +494,10 @@ impl Bank {
         let limit = usize::try_from(delta).unwrap_or(1);
         let found: Result<Vec<Found<BankTransactions>>, _> =
             store.range_bytes(BankTransactions::INCOMING, from, to, limit, false);
-        let Ok(found) = found else { return HttpResponse { status: 503, ..HttpResponse::default() } };
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => return store_failed(&error),
+        };
         if found.is_empty() {
             return HttpResponse { status: 204, ..HttpResponse::default() };
         }

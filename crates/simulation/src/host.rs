@@ -30,6 +30,15 @@ impl Stop {
     }
 }
 
+/// How every message of a store begins that has found damage.
+const DAMAGE: &str = "corrupt data in ";
+
+/// Whether a message is or has within it a store's that has found damage.
+#[must_use]
+pub fn names_damage(text: &str) -> bool {
+    text.contains(DAMAGE)
+}
+
 /// The result of a step.
 pub type Step<T = ()> = Result<T, Stop>;
 

@@ -6,7 +6,7 @@ use batzen_engine::LaneMachine;
 use batzen_ledger_store::{DurableMachine, Request, Response, verify};
 use batzen_store::Store;
 
-use crate::host::{Host, Step, Stop};
+use crate::host::{Host, Step, Stop, names_damage};
 use crate::message::{Body, Context, LedgerAsk, LedgerReply, Message, Place, Timer};
 use crate::swarm::{Bug, SECOND};
 
@@ -122,6 +122,9 @@ impl Ledger {
                 Err(error) => {
                     context.say(&format!("the ledger: {error}"));
                     machine.undo();
+                    if names_damage(&error.to_string()) {
+                        return Err(Stop::wrong(error.to_string()));
+                    }
                     if self.host.has_died(context) {
                         self.forget();
                     }
@@ -132,6 +135,9 @@ impl Ledger {
         if let Err(error) = machine.commit() {
             context.say(&format!("the ledger: {error}"));
             machine.undo();
+            if names_damage(&error.to_string()) {
+                return Err(Stop::wrong(error.to_string()));
+            }
             if self.host.has_died(context) {
                 self.forget();
             }

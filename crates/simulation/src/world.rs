@@ -7,7 +7,7 @@ use crate::bank::Bank;
 use crate::check;
 use crate::customer::Customer;
 use crate::exchange::{CLOCK_ERROR_MAX, Exchange};
-use crate::host::{Host, Step, Stop};
+use crate::host::{Host, Step, Stop, names_damage};
 use crate::keys::START_S;
 use crate::ledger::Ledger;
 use crate::marks::Marks;
@@ -74,13 +74,23 @@ pub fn run(seed: u64, bug: Option<Bug>, is_verbose: bool) -> Report {
     if is_verbose {
         println!("{:#?}", context.swarm);
     }
+    let mut was_misdirected = false;
     let lived = catch_unwind(AssertUnwindSafe(|| {
         let mut world = World::new(&mut context);
-        world.live(&mut context)
+        let lived = world.live(&mut context);
+        let mut drives =
+            SERVICES.into_iter().filter_map(|place| world.host(place).map(|host| host.drive().clone()));
+        was_misdirected = drives.any(|drive| drive.was_misdirected());
+        lived
     }));
     let ending = match lived {
         Ok(Ok(())) => Ending::Clean,
         Ok(Err(Stop::Detected(what))) => Ending::Stopped(what),
+        // The damage was noticed when it was read: by a worker, by a request, or by the checker.
+        Ok(Err(Stop::Wrong(what))) if names_damage(&what) && was_misdirected => {
+            context.marks.meet("disk.misdirected_write_found");
+            Ending::Stopped(what)
+        }
         Ok(Err(Stop::Wrong(what))) => Ending::Failed(what),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().cloned();

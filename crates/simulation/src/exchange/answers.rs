@@ -83,8 +83,8 @@ fn error_with(code: u32, status: Option<u16>, extra: Value) -> HttpResponse {
 
 /// The store could not be read or written: nobody knows whether the request took effect.
 #[must_use]
-pub fn store_failed(_: &StoreError) -> HttpResponse {
-    HttpResponse { status: 503, ..HttpResponse::default() }
+pub fn store_failed(error: &StoreError) -> HttpResponse {
+    HttpResponse { status: 503, body: error.to_string().into_bytes(), ..HttpResponse::default() }
 }
 
 /// A denomination cannot be used now, with the exchange's signature.

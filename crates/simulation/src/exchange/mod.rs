@@ -15,12 +15,12 @@ use batzen_store::{Store, StoreError};
 use batzen_tables::exchange::DepositKey;
 use batzen_wallet::core::http::{HttpRequest, HttpResponse};
 
-use crate::host::{Host, Step, Stop};
+use crate::host::{Host, Step, Stop, names_damage};
 use crate::keys::{EXCHANGE_URL, Keys, cents};
 use crate::message::{Body, Context, Message, Place, Timer};
 use crate::swarm::Bug;
-pub use answers::ok as answer_of;
-use answers::{Pending, store_failed};
+use answers::Pending;
+pub use answers::{ok as answer_of, store_failed};
 use requests::{Decoded, Desk};
 
 /// What the rules answer to a command.
@@ -238,7 +238,10 @@ impl Exchange {
                 return Ok(());
             }
             match decoded {
-                Decoded::Reply(response) => reply(context, &message, response),
+                Decoded::Reply(response) => {
+                    response_without_damage(&response)?;
+                    reply(context, &message, response);
+                }
                 Decoded::Command(command, pending) => match plant(context, *command, pending, self.store()) {
                     Ok((command, pending)) => {
                         commands.push(command);
@@ -301,6 +304,12 @@ impl Exchange {
             }
         }
     }
+}
+
+/// A service that finds damage in its store has failed: it is not enough to answer with an error.
+pub fn response_without_damage(response: &HttpResponse) -> Step {
+    let text = String::from_utf8_lossy(&response.body);
+    if response.status == 503 && names_damage(&text) { Err(Stop::wrong(text)) } else { Ok(()) }
 }
 
 fn reply(context: &mut Context, message: &Message, response: HttpResponse) {
