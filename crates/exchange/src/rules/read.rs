@@ -517,6 +517,16 @@ pub fn open_transfers(store: &Store, limit: usize) -> Result<Vec<(Wtid, Prepared
     Ok(found.into_iter().map(|found| (found.key.wtid, found.row)).collect())
 }
 
+/// Transfers that the bank refused for good, in the order in which they were decided.
+///
+/// # Errors
+/// See [`payto`].
+pub fn failed_transfers(store: &Store, limit: usize) -> Result<Vec<(Wtid, PreparedRow)>> {
+    let found =
+        store.range_bytes::<Prepared>(Prepared::FAILED, Bound::Unbounded, Bound::Unbounded, limit, false)?;
+    Ok(found.into_iter().map(|found| (found.key.wtid, found.row)).collect())
+}
+
 /// How many changes of the key set there were.
 ///
 /// # Errors

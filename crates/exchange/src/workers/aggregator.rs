@@ -41,6 +41,10 @@ const UNIT_DEPOSITS_MAX: usize = 10_000;
 /// Due deposits looked at at once; by the service while it serves clients, who wait for the processor meanwhile.
 const PAGE_DEPOSITS: usize = 4_096;
 const PAGE_DEPOSITS_BESIDE_CLIENTS: usize = 1_024;
+/// Accounts of targets read at once.
+const ACCOUNTS_AT_ONCE: usize = 16;
+/// How much of a wire method is looked at, in characters. Those that an account here pays to are shorter.
+const METHOD_CHARS_MAX: usize = 256;
 /// Deposits, and half as many units, that may be on their way through the lane. About two commits of a few milliseconds: one
 /// happens while the other one waits.
 const IN_FLIGHT_DEPOSITS: usize = 3_000;
@@ -357,6 +361,10 @@ fn is_ours(slots: Slots, target: &DepositTarget) -> bool {
     slots.has(target.h_payto.as_bytes()[0], target.merchant_pub.as_bytes()[0])
 }
 
+fn shortened(text: &str, chars_max: usize) -> String {
+    text.chars().take(chars_max).collect()
+}
+
 /// Finds out how targets can be paid.
 fn look_up(
     store: &Store,
@@ -364,15 +372,21 @@ fn look_up(
     accounts: &[(AccountId, String)],
     now: Timestamp,
 ) -> Result<Vec<(DepositTarget, Found)>, StoreError> {
-    let keys: Vec<_> = targets.iter().map(|target| WireTargetKey { h_payto: target.h_payto }).collect();
-    let paytos = store.get_many::<WireTargets>(&keys)?;
+    // Of the accounts only the method is kept: payto URIs that earlier builds accepted may have megabytes.
+    let mut methods = Vec::with_capacity(targets.len());
+    for targets in targets.chunks(ACCOUNTS_AT_ONCE) {
+        let keys: Vec<_> = targets.iter().map(|target| WireTargetKey { h_payto: target.h_payto }).collect();
+        let paytos = store.get_many::<WireTargets>(&keys)?;
+        methods.extend(paytos.iter().map(|payto| {
+            let payto = payto.as_ref()?;
+            Some(payto_method(&payto.row.payto_uri).map(|method| shortened(method, METHOD_CHARS_MAX)))
+        }));
+    }
     let mut found = Vec::with_capacity(targets.len());
-    for (target, payto) in targets.into_iter().zip(paytos) {
-        let payto_uri = payto.map(|payto| payto.row.payto_uri);
-        let method = payto_uri.as_deref().map(payto_method);
-        let account = match method {
+    for (target, method) in targets.into_iter().zip(methods) {
+        let account = match &method {
             None => Err("the account is unknown".to_owned()),
-            Some(None) => Err(format!("{:?} has no wire method", payto_uri.unwrap_or_default())),
+            Some(None) => Err("the account has no wire method".to_owned()),
             Some(Some(method)) => accounts
                 .iter()
                 .find(|(_, own)| own.eq_ignore_ascii_case(method))

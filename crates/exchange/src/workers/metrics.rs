@@ -29,6 +29,8 @@ pub struct WorkerMetrics {
     pub transfers: Counter,
     /// Transfers that the bank refused for good: an operator has to look.
     pub transfers_failed: Counter,
+    /// Transfers refused for good that wait for an operator, whichever run they failed in; up to 1,000 are counted.
+    pub transfers_refused: Gauge,
     /// Attempts at a transfer that have to be repeated.
     pub transfer_failures: Counter,
     /// Transfers being asked for.
@@ -96,6 +98,11 @@ impl WorkerMetrics {
                 "batzen_worker_transfer_failed_total",
                 "Transfers refused by the bank for good",
                 &self.transfers_failed,
+            ),
+            gauge(
+                "batzen_worker_transfer_refused",
+                "Transfers refused for good that wait for an operator",
+                &self.transfers_refused,
             ),
             counter(
                 "batzen_worker_transfer_retries_total",

@@ -25,6 +25,15 @@ pub(super) fn open_transfers(
     store.range_positions::<Prepared>(Prepared::OPEN, from(after), Bound::Unbounded, limit, false)
 }
 
+/// Transfers that the bank refused for good, in the order in which they were decided.
+pub(super) fn failed_transfers(
+    store: &Store,
+    after: Option<Position>,
+    limit: usize,
+) -> Result<Vec<Found<Prepared>>> {
+    store.range_positions::<Prepared>(Prepared::FAILED, from(after), Bound::Unbounded, limit, false)
+}
+
 /// Orders to pay out profit that are not executed.
 pub(super) fn open_drains(
     store: &Store,

@@ -10,16 +10,20 @@ use batzen_tables::exchange::Prepared;
 
 use crate::chaos::killed_when;
 use crate::proxy::Action;
-use crate::world::{World, m};
+use crate::world::{World, m, merchant, payto};
 
 impl World {
     /// Prepares so many transfers of 0.89 to accounts t0, t1, …
     async fn prepare(&self, count: usize) {
+        self.prepare_more(count).await;
+        assert_eq!(self.open_transfers(), count);
+    }
+
+    async fn prepare_more(&self, count: usize) {
         for n in 0..count {
             self.deposit(&format!("m{n}"), &format!("t{n}"), &["1"], 0).await;
         }
         self.aggregate().await.unwrap();
-        assert_eq!(self.open_transfers(), count);
     }
 
     async fn assert_paid(&self, count: usize) {
@@ -102,6 +106,40 @@ async fn refusals_for_good_are_marked_and_hold_up_nobody() {
     }
     assert_eq!(w.transfer().await.unwrap().done, 3);
     w.assert_paid(6).await;
+    w.end().await;
+}
+
+/// Accounts that earlier builds accepted, and a bank that takes no such requests.
+#[tokio::test]
+async fn requests_that_are_too_large_are_refused_once_and_for_all() {
+    let w = World::new().await;
+    let long = |name: &str, bytes: usize| format!("{}&message={}", payto(name), "x".repeat(bytes));
+    // The bank refuses the first; the second is more than any bank is asked for.
+    for (name, account) in [("a", long("big", 8 << 10)), ("b", long("huge", 15 << 20))] {
+        w.deposit_into(merchant(name), &account, &["1"], (0, 0)).await;
+    }
+    w.prepare_more(3).await;
+    let asked = count_requests(&w);
+    let progress = w.transfer().await.unwrap();
+    assert_eq!((progress.done, progress.set_aside, progress.deferred), (3, 2, 0));
+    w.assert_paid(3).await;
+    assert_eq!(w.open_transfers(), 0);
+    let requests = asked.lock().unwrap().clone();
+    assert_eq!(requests.len(), 4, "the largest is not sent");
+    assert!(requests.values().all(|times| *times == 1), "nobody is asked twice");
+    let failed: Vec<_> =
+        w.app().store.all::<Prepared>().unwrap().into_iter().filter_map(|found| found.row.failed).collect();
+    assert!(failed.iter().any(|reason| reason.contains("413")), "{failed:?}");
+    assert!(failed.iter().any(|reason| reason.contains("not asked")), "{failed:?}");
+    assert!(failed.iter().all(|reason| reason.len() < 2_000));
+    let metrics = &w.app().metrics.workers;
+    assert_eq!((metrics.transfers_failed.get(), metrics.transfer_failures.get()), (2, 0));
+
+    // They are told of after a restart, too, and the bank is not asked again.
+    let w = w.restart(|_| ()).await;
+    assert_eq!(w.transfer().await.unwrap().done, 0);
+    assert_eq!(w.app().metrics.workers.transfers_refused.get(), 2);
+    assert_eq!(w.check().await.in_flight, m("1.78"), "the money is still owed");
     w.end().await;
 }
 

@@ -17,6 +17,9 @@ use crate::workers::{Mode, WorkerError, growing};
 /// An account whose bank has failed so often in a row is left alone for some time.
 const FAILURES_IN_A_ROW: u32 = 8;
 
+/// How much of a refusal is recorded, in characters.
+const REASON_CHARS_MAX: usize = 1_000;
+
 /// What the bank said to one attempt.
 pub(super) enum Verdict {
     /// Executed.
@@ -177,8 +180,10 @@ pub(super) fn judge(answer: Result<TransactionResponse, ClientError>) -> Verdict
     match (error.status(), error.code()) {
         // The gateway's URL is wrong; no account was looked for.
         (Some(404), Some(ErrorCode::GENERIC_ENDPOINT_UNKNOWN)) => Verdict::Again(error),
-        (Some(400 | 404), _) | (Some(409), Some(ErrorCode::BANK_TRANSFER_REQUEST_UID_REUSED)) => {
-            Verdict::Failed(error.to_string())
+        (Some(400 | 404 | 413 | 414 | 422), _)
+        | (Some(409), Some(ErrorCode::BANK_TRANSFER_REQUEST_UID_REUSED)) => {
+            // What the bank writes may be long, and repeat the request.
+            Verdict::Failed(error.to_string().chars().take(REASON_CHARS_MAX).collect())
         }
         (Some(409), Some(ErrorCode::BANK_UNALLOWED_DEBIT)) => Verdict::NoMoney(error),
         _ => Verdict::Again(error),
@@ -230,10 +235,13 @@ mod tests {
         assert!(failed(status(404, None)));
         assert!(failed(status(400, Some(ErrorCode::GENERIC_PAYTO_URI_MALFORMED))));
         assert!(failed(status(409, Some(ErrorCode::BANK_TRANSFER_REQUEST_UID_REUSED))));
+        for definite in [400, 413, 414, 422] {
+            assert!(failed(status(definite, None)), "{definite}");
+        }
         assert!(matches!(judge(status(409, Some(ErrorCode::BANK_UNALLOWED_DEBIT))), Verdict::NoMoney(_)));
         assert!(again(status(404, Some(ErrorCode::GENERIC_ENDPOINT_UNKNOWN))));
         assert!(again(status(409, None)));
-        for transient in [401, 403, 413, 429, 500, 502, 503, 504] {
+        for transient in [401, 403, 405, 408, 415, 429, 500, 502, 503, 504] {
             assert!(again(status(transient, None)), "{transient}");
         }
         assert!(again(Err(ClientError::Broken { url: String::new(), reason: String::new() })));

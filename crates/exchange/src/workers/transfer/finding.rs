@@ -5,13 +5,14 @@ use std::collections::HashSet;
 use batzen_crypto::Wtid;
 use batzen_http::gateway::TransferRequest;
 use batzen_protocol::Timestamp;
-use batzen_store::{Found, StoreError};
-use batzen_tables::exchange::{Prepared, WireTargetKey, WireTargets};
+use batzen_store::StoreError;
 use tokio::time::Instant;
 
 use super::Transfers;
-use super::answers::{Answered, Later, judge};
+use super::answers::{Answered, Later, Verdict, judge};
 use super::looks::{self, Look};
+use super::pages::{Open, PAYTO_BYTES_MAX, Page, Receiver, read_page};
+use crate::core::Core;
 use crate::rules::leases::Slots;
 use crate::workers::{Mode, WorkerError, check_drain, queues, read};
 
@@ -23,14 +24,10 @@ const PAGE: usize = 1_024;
 const PAGE_BESIDE_CLIENTS: usize = 128;
 /// ... and at most.
 const PAGE_MAX: usize = 65_536;
+/// Refused transfers are counted up to here.
+const REFUSED_COUNTED_MAX: usize = 1_000;
 /// Unrecorded answers; nothing more is asked for until some of them are recorded.
 const UNRECORDED_MAX: usize = 1_024;
-
-/// A transfer and the payto URI of its receiver.
-struct Open {
-    found: Found<Prepared>,
-    payto_uri: String,
-}
 
 impl Transfers<'_> {
     /// Looks through the open transfers and asks for those that are due; says how many.
@@ -52,18 +49,8 @@ impl Transfers<'_> {
             let again = from.clone();
             let suits = if self.is_beside_clients() { PAGE_BESIDE_CLIENTS } else { PAGE };
             let limit = size.unwrap_or(suits).clamp(1, PAGE_MAX);
-            let page = read(self.app, move |store| {
-                let found = queues::open_transfers(store, from, limit)?;
-                let targets: Vec<_> =
-                    found.iter().map(|found| WireTargetKey { h_payto: found.row.h_payto }).collect();
-                let targets = store.get_many::<WireTargets>(&targets)?;
-                let open = found.into_iter().zip(targets).map(|(found, target)| {
-                    let payto_uri = target.expect("accounts in rows are kept").row.payto_uri;
-                    Open { found, payto_uri }
-                });
-                Ok::<Vec<Open>, StoreError>(open.collect())
-            })
-            .await?;
+            let page = read(self.app, move |store| read_page(store, from, limit)).await?;
+            let Page { open: page, has_next } = page;
             if let Some(first) = page.first() {
                 oldest.get_or_insert(first.found.row.time);
             }
@@ -75,7 +62,7 @@ impl Transfers<'_> {
             }
             if let Some(last) = page.last() {
                 let last = queues::serial_position(last.found.serial);
-                position = (page.len() == limit).then(|| last.clone());
+                position = has_next.then(|| last.clone());
                 self.seen = Some(last);
             }
             for open in page {
@@ -113,6 +100,7 @@ impl Transfers<'_> {
         metrics.transfer_lag_s.set(oldest.map_or(0, |time| self.age_s(time)));
         let set_aside = self.aside.end_round();
         metrics.transfers_set_aside.set(set_aside);
+        count_refused(self.app).await?;
         self.progress.set_aside = self.failed + set_aside;
         Ok(launched)
     }
@@ -166,12 +154,23 @@ impl Transfers<'_> {
             }
             return false;
         };
+        let credit_account = match open.receiver {
+            Receiver::Account(payto_uri) => payto_uri.to_string(),
+            Receiver::TooLong(bytes) => {
+                let reason = format!(
+                    "not asked: the receiver's payto URI has {bytes} bytes, and no bank takes more than {PAYTO_BYTES_MAX}"
+                );
+                self.in_flight.insert(wtid);
+                self.answered(Answered { wtid, account, verdict: Verdict::Failed(reason) });
+                return true;
+            }
+        };
         let request = TransferRequest {
             request_uid: row.request_uid,
             amount: row.amount.of(self.app.config.currency),
             exchange_base_url: row.exchange_base_url,
             wtid,
-            credit_account: open.payto_uri,
+            credit_account,
         };
         let gateway = gateway.clone();
         self.in_flight.insert(wtid);
@@ -181,4 +180,22 @@ impl Transfers<'_> {
         }));
         true
     }
+}
+
+/// Says how many transfers wait for an operator, whichever run of the service the bank refused them in.
+async fn count_refused(app: &Core) -> Result<(), WorkerError> {
+    let refused = read(app, |store| {
+        let found = queues::failed_transfers(store, None, REFUSED_COUNTED_MAX)?;
+        Ok::<_, StoreError>(found.len() as u64)
+    })
+    .await?;
+    let gauge = &app.metrics.workers.transfers_refused;
+    if refused > gauge.get() {
+        tracing::error!(
+            refused,
+            "the bank refuses transfers for good: the log names them, and their rows keep the reasons"
+        );
+    }
+    gauge.set(refused);
+    Ok(())
 }

@@ -10,7 +10,7 @@
 //! | the bank says | then |
 //! |---|---|
 //! | 200 | done |
-//! | 404 (unknown account), 400, 409 with code 5112 (the uid names another transfer) | failed; an operator has to look |
+//! | 404 (unknown account), 400, 413, 414, 422, 409 with code 5112 (the uid names another transfer) | failed; an operator has to look |
 //! | 409 with code 5102 (too little money) | again, after some time |
 //! | anything else, or nothing | again, ever more slowly, for ever |
 //!
@@ -18,11 +18,13 @@
 //! |---|---|
 //! | `looks` | when the open transfers are looked through, and how fast they are asked for: rules without clock |
 //! | `finding` | finds those that are due, and asks for them |
+//! | `pages` | reads them with the accounts that they pay |
 //! | `answers` | what the bank's answers mean, recording them, and what is asked for again |
 
 mod answers;
 mod finding;
 mod looks;
+mod pages;
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
