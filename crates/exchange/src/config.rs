@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use batzen_crypto::EddsaPublicKey;
 use batzen_crypto::denom::Cipher;
 use batzen_http::TrustedProxies;
+use batzen_protocol::limits::URL_BYTES_MAX;
 use batzen_protocol::{Currency, Duration, Money};
 
 use crate::storage::StoreConfig;
@@ -462,6 +463,11 @@ impl ExchangeConfig {
     pub fn validate(&self) -> Result<(), ConfigError> {
         if !self.base_url.ends_with('/') || !self.base_url.starts_with("http") {
             return Err(ConfigError::invalid("exchange", "BASE_URL must be an http(s) URL that ends with /"));
+        }
+        if self.base_url.len() > URL_BYTES_MAX {
+            let reason =
+                format!("BASE_URL has more than {URL_BYTES_MAX} bytes: banks would refuse our transfers");
+            return Err(ConfigError::invalid("exchange", reason));
         }
         if !(1..=batzen_engine::LANES_MAX).contains(&self.lanes) {
             let reason = format!("LANES must be between 1 and {}", batzen_engine::LANES_MAX);

@@ -12,6 +12,7 @@ pub mod econtract;
 pub mod error_code;
 #[doc(hidden)]
 pub mod fuzz_entry;
+pub mod limits;
 pub mod payto;
 pub mod signatures;
 pub mod taler_uri;

@@ -14,6 +14,7 @@ use batzen_crypto::hash::shorten;
 use batzen_crypto::kdf::kdf_array;
 
 use crate::hash_text;
+use crate::limits::{OverLimit, PAYTO_BYTES_MAX, check_text};
 
 /// Longest IBAN, in characters (ISO 13616).
 const MAX_IBAN_LEN: usize = 34;
@@ -26,6 +27,9 @@ const IBAN_COUNTRIES: &[u8] =
 /// Why a text is not an acceptable payto URI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PaytoError {
+    /// Longer than anything that can be transferred to.
+    #[error(transparent)]
+    TooLong(#[from] OverLimit),
     /// Does not begin with `payto://`.
     #[error("URI does not begin with payto://")]
     Prefix,
@@ -251,6 +255,7 @@ pub fn h_wire(payto_uri: &str, salt: &WireSalt) -> HashCode {
 }
 
 fn validate(text: &str, charset: Charset) -> Result<(), PaytoError> {
+    check_text(text, PAYTO_BYTES_MAX)?;
     let rest = match text.split_at_checked("payto://".len()) {
         Some((prefix, rest)) if prefix.eq_ignore_ascii_case("payto://") => rest,
         _ => return Err(PaytoError::Prefix),
@@ -375,6 +380,15 @@ mod tests {
         ] {
             assert_eq!(PaytoUri::parse(text), Err(error), "{text}");
         }
+    }
+
+    #[test]
+    fn a_uri_has_a_limit() {
+        let start = "payto://x-taler-bank/localhost/1?receiver-name=";
+        let fits = format!("{start}{}", "x".repeat(PAYTO_BYTES_MAX - start.len()));
+        assert!(PaytoUri::parse(fits.clone()).is_ok());
+        let error = PaytoUri::parse(fits + "x").unwrap_err();
+        assert_eq!(error.to_string(), "over the limit of 2048 bytes");
     }
 
     #[test]

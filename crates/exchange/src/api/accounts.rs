@@ -2,14 +2,17 @@
 //! costs a key derivation.
 
 use std::collections::HashMap;
+use std::mem;
 use std::sync::{Mutex, PoisonError};
 
 use batzen_crypto::{HashCode, WireSalt};
 use batzen_protocol::payto::PaytoUri;
 use batzen_tables::exchange::PaytoHash;
 
-/// Accounts that are remembered. Clients choose them, so there is a limit; then all are forgotten.
-const ACCOUNTS_MAX: usize = 4_096;
+/// Memory that remembered accounts take, in bytes.
+const ACCOUNTS_BYTES_MAX: usize = 16 << 20;
+/// What an account takes beside its URI, in bytes: salt, hashes, their place in the map.
+const ACCOUNT_BYTES: usize = 256;
 
 /// The two hashes of an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,52 +23,103 @@ pub struct AccountHash {
     pub h_payto: PaytoHash,
 }
 
+type Key = (WireSalt, String);
+
 /// The hashes of the accounts that were paid to lately.
+///
+/// Only accounts of deposits with valid signatures are remembered, so that filling the memory costs coins. They are kept in two
+/// generations: when the young one has half of the bytes, it becomes the old one, and the old one is forgotten.
 #[derive(Debug, Default)]
-pub struct AccountHashes(Mutex<HashMap<(WireSalt, String), AccountHash>>);
+pub struct AccountHashes(Mutex<Generations>);
+
+#[derive(Debug, Default)]
+struct Generations {
+    young: HashMap<Key, AccountHash>,
+    young_bytes: usize,
+    old: HashMap<Key, AccountHash>,
+    old_bytes: usize,
+}
 
 impl AccountHashes {
-    /// The hashes of an account.
+    /// The hashes of an account: remembered, or computed.
     pub fn of(&self, payto: &PaytoUri, salt: &WireSalt) -> AccountHash {
         let key = (*salt, payto.as_str().to_owned());
-        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = lock().get(&key) {
-            return *known;
+        let known = {
+            let accounts = self.lock();
+            accounts.young.get(&key).or_else(|| accounts.old.get(&key)).copied()
+        };
+        known.unwrap_or_else(|| AccountHash { h_wire: payto.wire_hash(salt), h_payto: payto.hash() })
+    }
+
+    /// Remembers the hashes of an account. The caller has verified a signature over them.
+    pub fn remember(&self, payto: &PaytoUri, salt: &WireSalt, hash: AccountHash) {
+        let key = (*salt, payto.as_str().to_owned());
+        let bytes = key.1.len() + ACCOUNT_BYTES;
+        let mut accounts = self.lock();
+        if accounts.young.contains_key(&key) {
+            return;
         }
-        let hash = AccountHash { h_wire: payto.wire_hash(salt), h_payto: payto.hash() };
-        let mut accounts = lock();
-        if accounts.len() >= ACCOUNTS_MAX {
-            accounts.clear();
+        if accounts.young_bytes + bytes > ACCOUNTS_BYTES_MAX / 2 {
+            accounts.old = mem::take(&mut accounts.young);
+            accounts.old_bytes = mem::take(&mut accounts.young_bytes);
         }
-        accounts.insert(key, hash);
-        hash
+        accounts.young.insert(key, hash);
+        accounts.young_bytes += bytes;
+    }
+
+    /// Memory that is taken, in bytes.
+    pub fn bytes(&self) -> usize {
+        let accounts = self.lock();
+        accounts.young_bytes + accounts.old_bytes
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Generations> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use batzen_protocol::limits::PAYTO_BYTES_MAX;
+
     use super::*;
+
+    fn payto(number: usize) -> PaytoUri {
+        let start = format!("payto://x-taler-bank/localhost/{number}?receiver-name=");
+        PaytoUri::parse(format!("{start}{}", "x".repeat(PAYTO_BYTES_MAX - start.len()))).unwrap()
+    }
 
     #[test]
     fn remembered_hashes_are_the_hashes() {
         let hashes = AccountHashes::default();
-        for round in 0..2 {
-            for number in 0..ACCOUNTS_MAX as u32 + 10 {
-                let uri = format!("payto://x-taler-bank/localhost/{number}?receiver-name=x");
-                let payto = PaytoUri::parse(&uri).unwrap();
-                let mut salt = [0; 16];
-                salt[..4].copy_from_slice(&(number % 7).to_be_bytes());
-                let salt = WireSalt::from_bytes(salt);
-                let hash = hashes.of(&payto, &salt);
-                if number % 100 == 0 {
-                    assert_eq!(hash, AccountHash { h_wire: payto.wire_hash(&salt), h_payto: payto.hash() });
-                    assert_eq!(hash, hashes.of(&payto, &salt), "round {round}");
-                }
-                assert!(hashes.0.lock().unwrap().len() <= ACCOUNTS_MAX);
-            }
+        let salts = [1, 2].map(|byte| WireSalt::from_bytes([byte; 16]));
+        for salt in &salts {
+            let hash = hashes.of(&payto(1), salt);
+            assert_eq!(hash, AccountHash { h_wire: payto(1).wire_hash(salt), h_payto: payto(1).hash() });
+            hashes.remember(&payto(1), salt, hash);
+            assert_eq!(hashes.of(&payto(1), salt), hash);
         }
-        let payto = PaytoUri::parse("payto://x-taler-bank/localhost/1?receiver-name=x").unwrap();
-        let [one, two] = [1, 2].map(|byte| hashes.of(&payto, &WireSalt::from_bytes([byte; 16])).h_wire);
-        assert_ne!(one, two, "the salt counts");
+        assert_ne!(hashes.of(&payto(1), &salts[0]).h_wire, hashes.of(&payto(1), &salts[1]).h_wire);
+    }
+
+    #[test]
+    fn only_what_is_to_be_remembered_takes_memory_and_no_more_than_the_limit() {
+        let hashes = AccountHashes::default();
+        let salt = WireSalt::from_bytes([1; 16]);
+        let hash = hashes.of(&payto(0), &salt);
+        assert_eq!(hashes.bytes(), 0);
+        let each = PAYTO_BYTES_MAX + ACCOUNT_BYTES;
+        for number in 0..3 * ACCOUNTS_BYTES_MAX / each {
+            hashes.remember(&payto(number), &salt, hash);
+            hashes.remember(&payto(number), &salt, hash);
+            assert!(hashes.bytes() <= ACCOUNTS_BYTES_MAX);
+            let accounts = hashes.lock();
+            assert_eq!((accounts.young.len() + accounts.old.len()) * each, hashes_bytes(&accounts));
+        }
+        assert!(hashes.bytes() >= ACCOUNTS_BYTES_MAX / 2 - each, "half is kept at least");
+    }
+
+    fn hashes_bytes(accounts: &Generations) -> usize {
+        accounts.young_bytes + accounts.old_bytes
     }
 }

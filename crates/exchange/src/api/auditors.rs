@@ -3,6 +3,7 @@
 use batzen_crypto::{EddsaPublicKey, HashCode};
 use batzen_http::{Request, Response};
 use batzen_protocol::api::exchange::AuditorSignatureRequest;
+use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::signatures::AuditorExchangeKeys;
 use batzen_protocol::{ErrorCode, hash_text};
 
@@ -12,7 +13,7 @@ use crate::rules::management::{Command, Refusal};
 use crate::service::{Exchange, ManageError};
 
 pub(super) fn routes(table: Table) -> Table {
-    table.post("/auditors/:auditor_pub/:h_denom_pub", endpoint!(approve))
+    table.post("/auditors/:auditor_pub/:h_denom_pub", SMALL_BODY_BYTES_MAX, endpoint!(approve))
 }
 
 async fn approve(app: &Exchange, request: &Request) -> Response {

@@ -6,17 +6,19 @@ use batzen_crypto::{Cipher, CsNonce, CsOperation, ExchangeWithdrawValues, HashCo
 use batzen_http::{Request, Response};
 use batzen_protocol::ErrorCode;
 use batzen_protocol::api::exchange::{CsrMeltRequest, CsrMeltResponse, CsrWithdrawRequest, WithdrawValues};
+use batzen_protocol::limits::{FRESH_COINS_MAX, LIST_BODY_BYTES_MAX, SMALL_BODY_BYTES_MAX};
 
 use super::check::{self, Checked, Window};
 use super::errors::{self, Operation};
-use super::{Table, body, endpoint, error};
+use super::{Table, body, endpoint, error, large_body};
 use crate::service::Exchange;
 
-/// Coins in one refresh.
-const FRESH_COINS_MAX: usize = 255;
-
 pub(super) fn routes(table: Table) -> Table {
-    table.post("/csr-withdraw", endpoint!(withdraw)).post("/csr-melt", endpoint!(melt))
+    table.post("/csr-withdraw", SMALL_BODY_BYTES_MAX, endpoint!(withdraw)).post(
+        "/csr-melt",
+        LIST_BODY_BYTES_MAX,
+        endpoint!(melt),
+    )
 }
 
 async fn withdraw(app: &Exchange, request: &mut Request) -> Response {
@@ -32,7 +34,7 @@ async fn withdraw(app: &Exchange, request: &mut Request) -> Response {
 
 async fn melt(app: &Exchange, request: &mut Request) -> Response {
     let answer = async {
-        let body: CsrMeltRequest = body(request)?;
+        let body: CsrMeltRequest = large_body(request).await?;
         if body.nks.is_empty() || body.nks.len() > FRESH_COINS_MAX {
             return Err(error(ErrorCode::EXCHANGE_GENERIC_NEW_DENOMS_ARRAY_SIZE_EXCESSIVE, ""));
         }

@@ -7,6 +7,7 @@ use batzen_protocol::api::exchange::{
     DepositConfirmation, DepositRequest,
 };
 use batzen_protocol::api::field_error;
+use batzen_protocol::limits::{BATCH_BODY_BYTES_MAX, DEPOSIT_COINS_MAX, SMALL_BODY_BYTES_MAX};
 use batzen_protocol::signatures::{ExchangeConfirmDeposit, WalletCoinDeposit};
 use batzen_protocol::{Amount, ErrorCode, Money, ParseError, Timestamp};
 use batzen_tables::exchange::{DepositKey, Deposits, PaytoHash};
@@ -14,14 +15,11 @@ use serde_json::Value;
 
 use super::check::{self, Checked, Presented, Window};
 use super::errors::{self, Operation};
-use super::{Table, body, endpoint, error, in_currency, malformed, money, path_value};
+use super::{Table, body, endpoint, error, in_currency, large_body, malformed, money, path_value};
 use crate::crypto::Check;
 use crate::metrics::RequestClass;
 use crate::rules::{Command, Deposit, DepositCoin, Deposited, Outcome};
 use crate::service::Exchange;
-
-/// Coins in one batch.
-const COINS_MAX: usize = 256;
 
 /// No extension policy.
 const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
@@ -29,11 +27,9 @@ const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
 const NO_AGE: ShortHash = ShortHash::from_bytes([0; 32]);
 
 pub(super) fn routes(table: Table) -> Table {
-    table.post_as(RequestClass::Deposit, "/coins/:coin_pub/deposit", endpoint!(single)).post_as(
-        RequestClass::Deposit,
-        "/batch-deposit",
-        endpoint!(batch),
-    )
+    table
+        .post_as(RequestClass::Deposit, "/coins/:coin_pub/deposit", SMALL_BODY_BYTES_MAX, endpoint!(single))
+        .post_as(RequestClass::Deposit, "/batch-deposit", BATCH_BODY_BYTES_MAX, endpoint!(batch))
 }
 
 /// What is the same for all coins of a deposit.
@@ -87,8 +83,8 @@ async fn single(app: &Exchange, request: &mut Request) -> Response {
 
 async fn batch(app: &Exchange, request: &mut Request) -> Response {
     let answer = async {
-        let body: BatchDepositRequest = body(request)?;
-        if body.coins.is_empty() || body.coins.len() > COINS_MAX {
+        let body: BatchDepositRequest = large_body(request).await?;
+        if body.coins.is_empty() || body.coins.len() > DEPOSIT_COINS_MAX {
             return Err(error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "coins"));
         }
         let contract = Contract {
@@ -176,6 +172,7 @@ async fn deposit(
     }
     let coin_pubs: Vec<EddsaPublicKey> = presented.iter().map(|coin| coin.coin.coin_pub).collect();
     verify(app, checks, &coin_pubs, below_fee, contract.policy.is_some(), batch).await?;
+    app.account_hashes.remember(&payto, &contract.wire_salt, account);
     let command = Command::Deposit(Deposit {
         merchant_pub: contract.merchant_pub,
         h_contract_terms: contract.h_contract_terms,

@@ -59,6 +59,9 @@ pub enum Operation {
     History,
 }
 
+/// Said of an amount that pays nothing, or less than its fee.
+const ABOVE_ZERO_AND_FEE: &str = "the amount must be above zero and not below the fee";
+
 impl Operation {
     fn name(self) -> &'static str {
         match self {
@@ -383,7 +386,9 @@ async fn refused(
         Refusal::CoinDuplicate { .. } => {
             error(Code::GENERIC_PARAMETER_MALFORMED, "coins: the same coin twice")
         }
-        Refusal::ContributionBelowFee { .. } => plain(Code::EXCHANGE_DEPOSIT_NEGATIVE_VALUE_AFTER_FEE),
+        Refusal::ContributionBelowFee { .. } => {
+            error(Code::EXCHANGE_DEPOSIT_NEGATIVE_VALUE_AFTER_FEE, ABOVE_ZERO_AND_FEE)
+        }
         Refusal::ContributionAboveValue { .. } => {
             plain(Code::EXCHANGE_GENERIC_AMOUNT_EXCEEDS_DENOMINATION_VALUE)
         }
@@ -391,8 +396,8 @@ async fn refused(
         Refusal::CoinUnknown => plain(Code::EXCHANGE_REFUND_COIN_NOT_FOUND),
         Refusal::DepositUnknown => plain(Code::EXCHANGE_REFUND_DEPOSIT_NOT_FOUND),
         Refusal::DepositPaid => plain(Code::EXCHANGE_REFUND_MERCHANT_ALREADY_PAID),
-        Refusal::RefundBelowFee => plain(Code::EXCHANGE_REFUND_FEE_ABOVE_AMOUNT),
-        Refusal::MeltBelowFee => plain(Code::EXCHANGE_MELT_FEES_EXCEED_CONTRIBUTION),
+        Refusal::RefundBelowFee => error(Code::EXCHANGE_REFUND_FEE_ABOVE_AMOUNT, ABOVE_ZERO_AND_FEE),
+        Refusal::MeltBelowFee => error(Code::EXCHANGE_MELT_FEES_EXCEED_CONTRIBUTION, ABOVE_ZERO_AND_FEE),
         Refusal::MeltNoZombie => plain(Code::EXCHANGE_MELT_COIN_EXPIRED_NO_ZOMBIE),
         // A commitment covers its coin, so nobody can mean this one.
         Refusal::RcTaken => error(Code::GENERIC_PARAMETER_MALFORMED, "rc"),

@@ -4,6 +4,7 @@ use batzen_crypto::ShortHash;
 use batzen_http::{Request, Response};
 use batzen_protocol::ErrorCode;
 use batzen_protocol::api::exchange::KycWalletRequest;
+use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::signatures::{SignedMessage, WalletAccountSetup};
 
 use super::check::Checked;
@@ -13,7 +14,7 @@ use crate::service::Exchange;
 
 pub(super) fn routes(table: Table) -> Table {
     table
-        .post("/kyc-wallet", endpoint!(wallet))
+        .post("/kyc-wallet", SMALL_BODY_BYTES_MAX, endpoint!(wallet))
         .get("/kyc-check/:requirement_row/:h_payto/:usertype", endpoint!(requirement))
 }
 

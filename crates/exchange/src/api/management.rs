@@ -8,6 +8,7 @@ use batzen_protocol::api::exchange::{
     RevokeRequest, WireAddRequest, WireDisableRequest, WireFeeRequest,
 };
 use batzen_protocol::api::field_error;
+use batzen_protocol::limits::{KEYS_BODY_BYTES_MAX, LIST_BODY_BYTES_MAX, SMALL_BODY_BYTES_MAX};
 use batzen_protocol::payto::{PaytoUri, h_payto};
 use batzen_protocol::signatures::{
     MasterAddAuditor, MasterAddWire, MasterDelAuditor, MasterDelWire, MasterDenominationKeyRevoked,
@@ -28,17 +29,21 @@ use crate::service::{Exchange, ManageError};
 pub(super) fn routes(table: Table) -> Table {
     table
         .get("/management/keys", endpoint!(future_keys))
-        .post("/management/keys", endpoint!(signed_keys::keys))
-        .post("/management/denominations/:h_denom_pub/revoke", endpoint!(revoke_denomination))
-        .post("/management/signkeys/:exchange_pub/revoke", endpoint!(revoke_signkey))
-        .post("/management/auditors", endpoint!(auditor_add))
-        .post("/management/auditors/:auditor_pub/disable", endpoint!(auditor_disable))
-        .post("/management/wire", endpoint!(wire_add))
-        .post("/management/wire/disable", endpoint!(wire_disable))
-        .post("/management/wire-fee", endpoint!(wire_fee))
-        .post("/management/global-fee", endpoint!(global_fee))
-        .post("/management/extensions", endpoint!(extensions))
-        .post("/management/drain", endpoint!(drain))
+        .post("/management/keys", KEYS_BODY_BYTES_MAX, endpoint!(signed_keys::keys))
+        .post(
+            "/management/denominations/:h_denom_pub/revoke",
+            SMALL_BODY_BYTES_MAX,
+            endpoint!(revoke_denomination),
+        )
+        .post("/management/signkeys/:exchange_pub/revoke", SMALL_BODY_BYTES_MAX, endpoint!(revoke_signkey))
+        .post("/management/auditors", SMALL_BODY_BYTES_MAX, endpoint!(auditor_add))
+        .post("/management/auditors/:auditor_pub/disable", SMALL_BODY_BYTES_MAX, endpoint!(auditor_disable))
+        .post("/management/wire", SMALL_BODY_BYTES_MAX, endpoint!(wire_add))
+        .post("/management/wire/disable", SMALL_BODY_BYTES_MAX, endpoint!(wire_disable))
+        .post("/management/wire-fee", SMALL_BODY_BYTES_MAX, endpoint!(wire_fee))
+        .post("/management/global-fee", SMALL_BODY_BYTES_MAX, endpoint!(global_fee))
+        .post("/management/extensions", LIST_BODY_BYTES_MAX, endpoint!(extensions))
+        .post("/management/drain", SMALL_BODY_BYTES_MAX, endpoint!(drain))
 }
 
 type Answer = Result<Response, Response>;

@@ -4,6 +4,7 @@ use batzen_crypto::{CsNonce, ShortHash};
 use batzen_http::{Request, Response};
 use batzen_protocol::ErrorCode;
 use batzen_protocol::api::exchange::{MeltConfirmation, MeltRequest};
+use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::signatures::{ExchangeConfirmMelt, WalletCoinMelt};
 
 use super::check::{self, Presented, Window};
@@ -15,7 +16,7 @@ use crate::rules::{Command, Melt, Outcome};
 use crate::service::Exchange;
 
 pub(super) fn routes(table: Table) -> Table {
-    table.post_as(RequestClass::Melt, "/coins/:coin_pub/melt", endpoint!(melt))
+    table.post_as(RequestClass::Melt, "/coins/:coin_pub/melt", SMALL_BODY_BYTES_MAX, endpoint!(melt))
 }
 
 async fn melt(app: &Exchange, request: &mut Request) -> Response {

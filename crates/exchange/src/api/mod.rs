@@ -12,9 +12,11 @@ use std::sync::Arc;
 use batzen_engine::EngineError;
 use batzen_http::{Admission, Handler, Head, Method, Request, Response, Routes, Style, header};
 use batzen_protocol::api::field_error;
+use batzen_protocol::limits::NO_BODY_BYTES_MAX;
 use batzen_protocol::{Amount, AmountError, ErrorCode, Money, ParseError, parse_body};
 use batzen_store::StoreError;
 use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
 
 use crate::metrics::{Operation, RequestClass};
 use crate::service::Exchange;
@@ -48,42 +50,72 @@ pub use http_time::http_date;
 pub use keys::KeyQueue;
 pub(crate) use terms::{BUILT_IN_PRIVACY, BUILT_IN_TERMS};
 
+/// Bodies up to this size are read where they are served.
+const INLINE_BODY_BYTES_MAX: usize = 32 << 10;
+/// Larger bodies that are read at once.
+const LARGE_BODY_READERS: usize = 2;
+
 /// The answer of a handler, boxed.
 pub type Answer<'a> = Pin<Box<dyn Future<Output = Response> + Send + 'a>>;
 
 /// A handler as the table holds it.
 pub type Endpoint = for<'a> fn(&'a Arc<Exchange>, &'a mut Request) -> Answer<'a>;
 
-/// One row of the table: what answers, and what the request is counted as.
+/// One row of the table: what answers, how large the body may be, and what the request is counted as.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     endpoint: Endpoint,
+    body_bytes_max: usize,
     class: RequestClass,
     operation: Operation,
 }
 
 /// The table while it is put together.
-pub struct Table(Routes<Entry>);
+pub struct Table {
+    routes: Routes<Entry>,
+    /// Method, pattern and body limit of every endpoint, as `docs/limits.md` lists them.
+    #[cfg(test)]
+    listed: Vec<(Method, String, usize)>,
+}
 
 impl Table {
     /// Adds a `GET` endpoint (which answers `HEAD` as well). `pattern` is like `/coins/:coin_pub/link`.
     #[must_use]
     pub fn get(self, pattern: &str, endpoint: Endpoint) -> Self {
-        let (class, operation) = (RequestClass::Other, Operation::of_pattern(pattern));
-        Self(self.0.route(Method::GET, pattern, Entry { endpoint, class, operation }))
+        self.route(Method::GET, pattern, NO_BODY_BYTES_MAX, RequestClass::Other, endpoint)
     }
 
-    /// Adds a `POST` endpoint.
+    /// Adds a `POST` endpoint whose body has at most `body_bytes_max` bytes.
     #[must_use]
-    pub fn post(self, pattern: &str, endpoint: Endpoint) -> Self {
-        self.post_as(RequestClass::Other, pattern, endpoint)
+    pub fn post(self, pattern: &str, body_bytes_max: usize, endpoint: Endpoint) -> Self {
+        self.post_as(RequestClass::Other, pattern, body_bytes_max, endpoint)
     }
 
     /// Adds a `POST` endpoint that is counted under a name of its own.
     #[must_use]
-    pub fn post_as(self, class: RequestClass, pattern: &str, endpoint: Endpoint) -> Self {
-        let operation = Operation::of_pattern(pattern);
-        Self(self.0.route(Method::POST, pattern, Entry { endpoint, class, operation }))
+    pub fn post_as(
+        self,
+        class: RequestClass,
+        pattern: &str,
+        body_bytes_max: usize,
+        endpoint: Endpoint,
+    ) -> Self {
+        self.route(Method::POST, pattern, body_bytes_max, class, endpoint)
+    }
+
+    fn route(
+        mut self,
+        method: Method,
+        pattern: &str,
+        body_bytes_max: usize,
+        class: RequestClass,
+        endpoint: Endpoint,
+    ) -> Self {
+        #[cfg(test)]
+        self.listed.push((method.clone(), pattern.to_owned(), body_bytes_max));
+        let entry = Entry { endpoint, body_bytes_max, class, operation: Operation::of_pattern(pattern) };
+        self.routes = self.routes.route(method, pattern, entry);
+        self
     }
 }
 
@@ -96,8 +128,12 @@ macro_rules! endpoint {
 pub(crate) use endpoint;
 
 /// All endpoints.
-fn table(with_dashboard: bool) -> Routes<Entry> {
-    let mut table = Table(Routes::new(Style::ByFirstSegment));
+fn table(with_dashboard: bool) -> Table {
+    let mut table = Table {
+        routes: Routes::new(Style::ByFirstSegment),
+        #[cfg(test)]
+        listed: Vec::new(),
+    };
     for family in [
         root::routes,
         terms::routes,
@@ -121,7 +157,7 @@ fn table(with_dashboard: bool) -> Routes<Entry> {
     if with_dashboard {
         table = root::dashboard_route(table);
     }
-    table.0
+    table
 }
 
 /// The service's HTTP handler.
@@ -133,7 +169,7 @@ pub struct Api {
 impl Api {
     /// The interface of this exchange.
     pub fn new(app: Arc<Exchange>) -> Self {
-        let routes = table(app.config.dashboard);
+        let routes = table(app.config.dashboard).routes;
         Self { app, routes }
     }
 
@@ -169,10 +205,10 @@ impl Handler for Api {
         self.answer(request)
     }
 
-    /// Turns away what no endpoint is for before its body is read.
+    /// Turns away what no endpoint is for, or is larger than its endpoint takes, before the body is read.
     fn admit(&self, head: &Head) -> Result<Admission, Response> {
         match self.routes.resolve(head) {
-            Ok(_) => Ok(Admission::default()),
+            Ok(matched) => Ok(Admission::limited(matched.endpoint.body_bytes_max)),
             Err(response) => {
                 self.app.metrics.received(RequestClass::Other);
                 Err(response)
@@ -197,6 +233,22 @@ pub fn error_status(code: ErrorCode, status: u16, detail: &str) -> Response {
 /// The answer to give: 400, code 22, with what is wrong and where.
 pub fn body<T: DeserializeOwned>(request: &Request) -> Result<T, Response> {
     parse_body(&request.body).map_err(|error| malformed(&error))
+}
+
+/// Reads the body of an endpoint of many elements. A large one takes milliseconds, so it is read beside
+/// the threads that serve requests, few at a time.
+///
+/// # Errors
+/// As [`body`].
+pub async fn large_body<T: DeserializeOwned + Send + 'static>(request: &Request) -> Result<T, Response> {
+    static READERS: Semaphore = Semaphore::const_new(LARGE_BODY_READERS);
+    if request.body.len() <= INLINE_BODY_BYTES_MAX {
+        return body(request);
+    }
+    let _turn = READERS.acquire().await.expect("never closed");
+    let bytes = request.body.clone();
+    let read = tokio::task::spawn_blocking(move || parse_body(&bytes)).await;
+    read.expect("reading a body does not panic").map_err(|error| malformed(&error))
 }
 
 /// The answer to a body that cannot be read.
@@ -262,4 +314,39 @@ pub fn store_error(failure: &StoreError) -> Response {
 /// The answer when there is more to do than can be queued.
 pub fn overloaded() -> Response {
     error_status(ErrorCode::GENERIC_DB_SOFT_FAILURE, 503, "busy").with_header(header::RETRY_AFTER, "1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows of the exchange's table in the documentation: endpoint and limit in KiB.
+    fn documented() -> Vec<(String, usize)> {
+        let page = include_str!("../../../../docs/limits.md");
+        let (_, section) = page.split_once("## Exchange").expect("a section of the exchange");
+        let section = section.split("\n## ").next().unwrap_or(section);
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+        rows.map(|row| {
+            let (endpoint, rest) = row.split_once("` | ").expect("the endpoint ends");
+            let (limit, _) = rest.split_once(" KiB |").expect("the limit comes next");
+            (endpoint.to_owned(), limit.parse::<usize>().unwrap())
+        })
+        .collect()
+    }
+
+    #[test]
+    fn the_documentation_lists_every_endpoint_with_its_limit() {
+        let listed = table(true).listed;
+        let mut expected: Vec<_> = listed
+            .into_iter()
+            .map(|(method, pattern, bytes)| {
+                assert!(bytes.is_multiple_of(1 << 10), "{pattern}");
+                (format!("{method} {pattern}"), bytes >> 10)
+            })
+            .collect();
+        let mut documented = documented();
+        expected.sort();
+        documented.sort();
+        assert_eq!(documented, expected);
+    }
 }

@@ -6,6 +6,7 @@ use batzen_crypto::{Cipher, EddsaPublicKey, EddsaSignature, ExchangeWithdrawValu
 use batzen_http::{Request, Response};
 use batzen_protocol::ErrorCode;
 use batzen_protocol::api::exchange::{RecoupRefreshResponse, RecoupRequest, RecoupResponse};
+use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::signatures::{WalletCoinRecoup, WalletCoinRecoupRefresh};
 use batzen_tables::exchange::{Reveals, Withdrawals};
 
@@ -18,9 +19,11 @@ use crate::rules::{Command, Outcome, Recoup, RecoupRefresh};
 use crate::service::Exchange;
 
 pub(super) fn routes(table: Table) -> Table {
-    table
-        .post("/coins/:coin_pub/recoup", endpoint!(recoup))
-        .post("/coins/:coin_pub/recoup-refresh", endpoint!(recoup_refresh))
+    table.post("/coins/:coin_pub/recoup", SMALL_BODY_BYTES_MAX, endpoint!(recoup)).post(
+        "/coins/:coin_pub/recoup-refresh",
+        SMALL_BODY_BYTES_MAX,
+        endpoint!(recoup_refresh),
+    )
 }
 
 /// What differs between the two.

@@ -11,23 +11,23 @@ use batzen_crypto::{
 use batzen_http::{Request, Response};
 use batzen_protocol::api::errors::CommitmentViolation;
 use batzen_protocol::api::exchange::{BlindSignature, BlindSignatures, LinkCoin, LinkEntry, RevealRequest};
+use batzen_protocol::limits::{BATCH_BODY_BYTES_MAX, FRESH_COINS_MAX};
 use batzen_protocol::signatures::{WalletCoinLink, Zeros};
 use batzen_protocol::{Amount, ErrorCode};
 use batzen_tables::exchange::{CoinRow, FreshCoin, MeltKey, MeltRow, Reveals};
 
 use super::check::{self, Checked, Window};
 use super::errors::{self, Operation};
-use super::{Table, body, endpoint, error, path_value};
+use super::{Table, endpoint, error, large_body, path_value};
 use crate::crypto::{Check, Opening};
 use crate::keys::{Denom, KeyState};
 use crate::rules::{Command, Outcome, Reveal, read};
 use crate::service::Exchange;
 
-/// Coins in one refresh.
-const FRESH_COINS_MAX: usize = 255;
-
 pub(super) fn routes(table: Table) -> Table {
-    table.post("/refreshes/:rch/:operation", endpoint!(reveal)).get("/coins/:coin_pub/link", endpoint!(link))
+    table
+        .post("/refreshes/:rch/:operation", BATCH_BODY_BYTES_MAX, endpoint!(reveal))
+        .get("/coins/:coin_pub/link", endpoint!(link))
 }
 
 async fn reveal(app: &Exchange, request: &mut Request) -> Response {
@@ -39,7 +39,7 @@ async fn reveal(app: &Exchange, request: &mut Request) -> Response {
         if request.segment(2) != "reveal" {
             return Err(error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_OPERATION_INVALID, request.segment(2)));
         }
-        let body: RevealRequest = body(request)?;
+        let body: RevealRequest = large_body(request).await?;
         let ev_sigs = reveal_coins(app, rc, body).await?;
         let ev_sigs = ev_sigs.into_iter().map(|ev_sig| BlindSignature { ev_sig }).collect();
         Ok(Response::json(200, &BlindSignatures { ev_sigs }))

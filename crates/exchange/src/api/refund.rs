@@ -3,6 +3,7 @@
 use batzen_http::{Request, Response};
 use batzen_protocol::ErrorCode;
 use batzen_protocol::api::exchange::{RefundConfirmation, RefundRequest};
+use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::signatures::{ExchangeConfirmRefund, MerchantRefund};
 use batzen_tables::exchange::RefundKey;
 
@@ -12,7 +13,7 @@ use crate::rules::{Command, Outcome, Refund};
 use crate::service::Exchange;
 
 pub(super) fn routes(table: Table) -> Table {
-    table.post("/coins/:coin_pub/refund", endpoint!(refund))
+    table.post("/coins/:coin_pub/refund", SMALL_BODY_BYTES_MAX, endpoint!(refund))
 }
 
 async fn refund(app: &Exchange, request: &mut Request) -> Response {

@@ -5,6 +5,7 @@ use std::time::Duration as StdDuration;
 
 use batzen_http::{Request, Response, Woken};
 use batzen_protocol::api::exchange::{ReserveBalance, ReserveRequest, ReserveStatus};
+use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::signatures::{WalletReserveHistory, WalletReserveStatus};
 use batzen_protocol::{Duration, ErrorCode, Money, Timestamp};
 use tokio::time::Instant;
@@ -26,8 +27,8 @@ const RECENT: Duration = Duration::from_days(5 * 7);
 pub(super) fn routes(table: Table) -> Table {
     table
         .get("/reserves/:reserve_pub", endpoint!(balance))
-        .post("/reserves/:reserve_pub/status", endpoint!(status))
-        .post("/reserves/:reserve_pub/history", endpoint!(history))
+        .post("/reserves/:reserve_pub/status", SMALL_BODY_BYTES_MAX, endpoint!(status))
+        .post("/reserves/:reserve_pub/history", SMALL_BODY_BYTES_MAX, endpoint!(history))
 }
 
 async fn balance(app: &Exchange, request: &mut Request) -> Response {

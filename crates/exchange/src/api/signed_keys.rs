@@ -18,14 +18,11 @@ use batzen_tables::exchange::{DenomRow, DenomSerial, SigningKeyRow};
 use super::check::Checked;
 use super::errors::checked;
 use super::management::{apply_locked, never};
-use super::{body, error, malformed};
+use super::{error, large_body, malformed};
 use crate::crypto::Check;
 use crate::keys::KeyState;
 use crate::rules::management::Command;
 use crate::service::Exchange;
-
-/// Signatures in one request, of denominations and of signing keys each. The offline tool sends one for each key that waits.
-const SIGNATURES_MAX: usize = 16_384;
 
 /// Signatures that one request has checked at a time, so that requests take turns on the CPU pool.
 const CHECKS_AT_ONCE: usize = 256;
@@ -36,7 +33,7 @@ pub(super) async fn keys(app: &Exchange, request: &Request) -> Response {
 }
 
 async fn post(app: &Exchange, request: &Request) -> Checked<Response> {
-    let signed = Signed::of(body(request)?)?;
+    let signed = Signed::of(large_body(request).await?)?;
     signed.check(app, &app.keys()).await?;
     let _one_change = app.management.lock().await;
     // What has come into use since the check needs no row any more.
@@ -55,15 +52,12 @@ struct Signed {
 }
 
 /// # Errors
-/// 400 for too many signatures, or two for one key.
+/// 400 for two signatures for one key.
 fn one_each<K: Hash + Eq>(
     field: &str,
     signatures: impl ExactSizeIterator<Item = (K, EddsaSignature)>,
 ) -> Checked<HashMap<K, EddsaSignature>> {
     let refused = |reason: String| malformed(&field_error::<ManagementKeysRequest>(field, reason));
-    if signatures.len() > SIGNATURES_MAX {
-        return Err(refused(format!("more than {SIGNATURES_MAX} signatures: send them in several requests")));
-    }
     let mut found = HashMap::with_capacity(signatures.len());
     for (key, signature) in signatures {
         if found.insert(key, signature).is_some_and(|other| other != signature) {

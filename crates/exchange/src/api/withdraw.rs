@@ -8,28 +8,34 @@ use batzen_http::{Request, Response};
 use batzen_protocol::api::exchange::{
     BatchWithdrawRequest, BlindSignature, BlindSignatures, WithdrawRequest,
 };
+use batzen_protocol::limits::{BATCH_BODY_BYTES_MAX, PLANCHETS_MAX, SMALL_BODY_BYTES_MAX};
 use batzen_protocol::signatures::WalletReserveWithdraw;
 use batzen_protocol::{Amount, ErrorCode, Money};
 use batzen_tables::exchange::{self as tables, DenomSerial};
 
 use super::check::{self, Checked, Window};
 use super::errors::{self, Operation};
-use super::{Table, body, endpoint, error, path_value};
+use super::{Table, body, endpoint, error, large_body, path_value};
 use crate::crypto::Check;
 use crate::keys::KeyState;
 use crate::metrics::RequestClass;
 use crate::rules::{Command, Outcome, Planchet, Refusal, Withdraw, read};
 use crate::service::Exchange;
 
-/// Planchets in one batch.
-const PLANCHETS_MAX: usize = 256;
-
 pub(super) fn routes(table: Table) -> Table {
-    table.post_as(RequestClass::Withdraw, "/reserves/:reserve_pub/withdraw", endpoint!(single)).post_as(
-        RequestClass::Withdraw,
-        "/reserves/:reserve_pub/batch-withdraw",
-        endpoint!(batch),
-    )
+    table
+        .post_as(
+            RequestClass::Withdraw,
+            "/reserves/:reserve_pub/withdraw",
+            SMALL_BODY_BYTES_MAX,
+            endpoint!(single),
+        )
+        .post_as(
+            RequestClass::Withdraw,
+            "/reserves/:reserve_pub/batch-withdraw",
+            BATCH_BODY_BYTES_MAX,
+            endpoint!(batch),
+        )
 }
 
 async fn single(app: &Exchange, request: &mut Request) -> Response {
@@ -46,7 +52,7 @@ async fn single(app: &Exchange, request: &mut Request) -> Response {
 async fn batch(app: &Exchange, request: &mut Request) -> Response {
     let answer = async {
         let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
-        let body: BatchWithdrawRequest = body(request)?;
+        let body: BatchWithdrawRequest = large_body(request).await?;
         let malformed = |detail| Err(error(ErrorCode::GENERIC_PARAMETER_MALFORMED, detail));
         if body.planchets.is_empty() {
             return malformed("planchets");

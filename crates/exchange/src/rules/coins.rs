@@ -163,6 +163,10 @@ impl ExchangeRules {
         if coin.contribution > terms.value {
             return Err(Refusal::ContributionAboveValue { index });
         }
+        // Without a fee it would lengthen the coin's history at no cost.
+        if coin.contribution.is_zero() {
+            return Err(Refusal::ContributionBelowFee { index });
+        }
         let amount_without_fee = less_fee(coin.contribution, terms.fee_deposit, index)?;
         debit(rows, &coin.coin, row, coin.contribution, index)?;
         rows.insert::<Deposits>(
@@ -206,6 +210,9 @@ impl ExchangeRules {
         if deposit.wtid.is_some() {
             return Err(Refusal::DepositPaid);
         }
+        if command.amount.is_zero() {
+            return Err(Refusal::RefundBelowFee);
+        }
         let back = command.amount.checked_sub(terms.fee_refund).map_err(|_| Refusal::RefundBelowFee)?;
         let refunded = deposit.refunded.checked_add(command.amount);
         let Some(refunded) = refunded.ok().filter(|refunded| *refunded <= deposit.amount) else {
@@ -217,8 +224,6 @@ impl ExchangeRules {
         rows.update::<Coins>(&coin_key, CoinRow { remaining, ..coin });
         // Written to the deposit's own row, so that a refund and an aggregation of it never pass each other.
         rows.update::<Deposits>(&deposit_key, DepositRow { refunded, ..deposit });
-        // Also if nothing is refunded, which leaves the row as it is.
-        rows.depend_on::<Deposits>(&deposit_key);
         rows.insert::<Refunds>(
             &command.key,
             RefundRow { amount: command.amount, merchant_sig: command.merchant_sig },

@@ -51,7 +51,7 @@ impl ExchangeRules {
         }
         let terms = self.terms(command.coin.denom, 0)?;
         self.meltable(rows, command, &terms, now)?;
-        if command.amount < terms.fee_refresh {
+        if command.amount < terms.fee_refresh || command.amount.is_zero() {
             return Err(Refusal::MeltBelowFee);
         }
         let coin = known_or_new(rows, &command.coin, &terms, 0)?;

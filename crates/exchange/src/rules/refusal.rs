@@ -78,8 +78,8 @@ pub enum Refusal {
         /// The second occurrence.
         index: usize,
     },
-    /// \[1207\] The contribution is below the deposit fee.
-    #[error("the contribution of coin {index} is below the deposit fee")]
+    /// \[1207\] The contribution is zero or below the deposit fee.
+    #[error("the contribution of coin {index} is zero or below the deposit fee")]
     ContributionBelowFee {
         /// Which coin.
         index: usize,
@@ -102,13 +102,13 @@ pub enum Refusal {
     /// \[1503\] The deposit was aggregated: the merchant gets the money.
     #[error("the merchant was paid already")]
     DepositPaid,
-    /// \[1505\] The refund is below the refund fee.
-    #[error("the refund is below the refund fee")]
+    /// \[1505\] The refund is zero or below the refund fee.
+    #[error("the refund is zero or below the refund fee")]
     RefundBelowFee,
 
     // Refreshes
-    /// \[1302\] The melted amount is below the melt fee.
-    #[error("the melted amount is below the melt fee")]
+    /// \[1302\] The melted amount is zero or below the melt fee.
+    #[error("the melted amount is zero or below the melt fee")]
     MeltBelowFee,
     /// \[1305\] The coin's time is over and no value came back to it.
     #[error("the coin has expired and is no zombie")]

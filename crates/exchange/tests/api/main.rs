@@ -9,6 +9,7 @@
 //! | [`reserves`], [`kyc`] | balances, histories, long polls |
 //! | [`race`] | the same coin, reserve or request many times at once |
 //! | [`malformed`] | bodies that are no requests |
+//! | [`limits`] | bodies, texts and arrays that are too large |
 //!
 //! [`world`] starts an exchange with a clock of its own, [`wallet`] makes requests, [`proof`] checks the evidence in
 //! refusals as a client would.
@@ -18,6 +19,7 @@
 mod csr;
 mod deposit;
 mod kyc;
+mod limits;
 mod malformed;
 mod proof;
 mod race;

@@ -8,6 +8,7 @@ use batzen_protocol::api::exchange::{
     AuditorAddRequest, AuditorDisableRequest, DrainRequest, ExtensionsRequest, GlobalFeeRequest,
     ManagementKeysRequest, RevokeRequest, WireAddRequest, WireDisableRequest, WireFeeRequest, WireResponse,
 };
+use batzen_protocol::limits::KEY_SIGNATURES_MAX;
 use batzen_protocol::payto::h_payto;
 use batzen_protocol::signatures::{
     MasterAddAuditor, MasterAddWire, MasterDelAuditor, MasterDelWire, MasterDenominationKeyRevoked,
@@ -129,7 +130,7 @@ async fn repeated_signatures_cost_nothing() {
     assert_eq!(site.post("management/keys", &repeated(&request, 50)).await, (204, 0));
     assert_eq!(checks(), before + keys, "what is stored is not checked again");
 
-    let too_many = repeated(&request, 16_385);
+    let too_many = repeated(&request, KEY_SIGNATURES_MAX / request.denom_sigs.len() + 1);
     assert_eq!(site.post("management/keys", &too_many).await, (400, 22));
     site.stop().await;
 }

@@ -226,3 +226,17 @@ fn a_coin_filled_by_the_same_batch_pays() {
     assert_eq!(world.remaining(1), Some(m("2.97")));
     world.totals();
 }
+
+#[test]
+fn an_amount_of_zero_lengthens_no_history() {
+    let world = World::new();
+    issue(&world, &[3, 2]);
+    let free = deposit(&[(1, 3, "0")], (1, 1, 1), (0, 50));
+    assert_eq!(world.refused(Command::Deposit(free)), Refusal::ContributionBelowFee { index: 0 });
+    assert_eq!(world.refused(melt(1, 3, "0", 1, 0, None)), Refusal::MeltBelowFee);
+    world.ok(Command::Deposit(deposit(&[(2, 2, "1")], (1, 1, 1), (50, 50))));
+    assert_eq!(world.refused(refund((2, 1, 1), 1, "0")), Refusal::RefundBelowFee);
+    let history = |n| read::coin_history(&world.store, &world.denoms, coin(n)).unwrap();
+    assert_eq!(history(1), None);
+    assert_eq!(history(2).unwrap().items.len(), 1);
+}

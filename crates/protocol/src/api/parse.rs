@@ -6,6 +6,7 @@ use serde::de::{DeserializeOwned, Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_path_to_error::Segment;
 
+use crate::limits::OVER_LIMIT;
 use crate::{ErrorBody, ErrorCode};
 
 /// Why a body could not be read, and where.
@@ -40,13 +41,15 @@ pub struct FieldError {
 
 impl ParseError {
     /// The body of the answer (status 400, code 22): `field` and `line` for a member of the body, `detail` and
-    /// `dimension` within an array, nothing else if the body was not JSON.
+    /// `dimension` within an array, nothing else if the body was not JSON. A limit that was passed is told as `detail`.
     pub fn to_error_body(&self) -> ErrorBody<FieldError> {
         let number = |n: usize| u64::try_from(n).ok();
         let (detail, extra) = match (&self.field, &self.element) {
             (None, _) => (None, FieldError { field: None, line: None, dimension: None }),
             (Some(field), None) => {
-                (None, FieldError { field: Some(field.clone()), line: number(self.index), dimension: None })
+                // A limit is told: it is ours, and nothing else says what it is.
+                let detail = self.message.starts_with(OVER_LIMIT).then(|| self.message.clone());
+                (detail, FieldError { field: Some(field.clone()), line: number(self.index), dimension: None })
             }
             (Some(_), Some((index, name))) => {
                 (Some(name.clone()), FieldError { field: None, line: None, dimension: number(*index) })

@@ -638,7 +638,7 @@ impl Model {
             if amount > u(terms.value) {
                 return Err(Refusal::ContributionAboveValue { index }.into());
             }
-            if amount < u(terms.fee_deposit) {
+            if amount == 0 || amount < u(terms.fee_deposit) {
                 return Err(Refusal::ContributionBelowFee { index }.into());
             }
             self.spend(coin_pub, amount, index)?;
@@ -681,7 +681,7 @@ impl Model {
         if deposit.wtid.is_some() {
             return Err(Refusal::DepositPaid.into());
         }
-        if amount < fee {
+        if amount == 0 || amount < fee {
             return Err(Refusal::RefundBelowFee.into());
         }
         if deposit.refunded() + amount > deposit.amount {

@@ -38,7 +38,7 @@ impl Model {
                 });
             }
         }
-        if command.amount < terms.fee_refresh {
+        if u(command.amount) == 0 || command.amount < terms.fee_refresh {
             return Err(Refusal::MeltBelowFee.into());
         }
         self.know(&command.coin, 0)?;

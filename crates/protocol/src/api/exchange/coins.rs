@@ -8,6 +8,7 @@ use batzen_crypto::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::limits::{ARRAY_READ_MAX, array};
 use crate::{Amount, Timestamp};
 
 /// `POST /coins/$COIN_PUB/deposit`.
@@ -70,6 +71,7 @@ pub struct BatchDepositRequest {
     /// The contract.
     pub h_contract_terms: HashCode,
     /// The coins.
+    #[serde(deserialize_with = "array::<_, _, ARRAY_READ_MAX>")]
     pub coins: Vec<BatchDepositCoin>,
     /// Time of the wallet.
     pub timestamp: Timestamp,
@@ -163,12 +165,16 @@ pub struct RevealRequest {
     /// Transfer key of the candidate that is not revealed.
     pub transfer_pub: EcdhePublicKey,
     /// Private transfer keys of the other two, in ascending order.
+    #[serde(deserialize_with = "array::<_, _, ARRAY_READ_MAX>")]
     pub transfer_privs: Vec<EcdhePrivateKey>,
     /// `WALLET_COIN_LINK` for each fresh coin, by the old coin.
+    #[serde(deserialize_with = "array::<_, _, ARRAY_READ_MAX>")]
     pub link_sigs: Vec<EddsaSignature>,
     /// Blinded coins of the candidate that is not revealed.
+    #[serde(deserialize_with = "array::<_, _, ARRAY_READ_MAX>")]
     pub coin_evs: Vec<BlindedPlanchet>,
     /// Denominations of the fresh coins.
+    #[serde(deserialize_with = "array::<_, _, ARRAY_READ_MAX>")]
     pub new_denoms_h: Vec<HashCode>,
     /// Age commitment of the old coin, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]

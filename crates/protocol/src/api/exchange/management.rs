@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::denominations::DenominationTerms;
+use crate::limits::{KEY_SIGNATURES_MAX, NAME_BYTES_MAX, PAYTO_BYTES_MAX, URL_BYTES_MAX, array, text};
 use crate::{Amount, Duration, Timestamp};
 
 /// Answer to `GET /management/keys`: what still needs master signatures.
@@ -89,8 +90,10 @@ impl FutureDenomination {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ManagementKeysRequest {
     /// For denominations.
+    #[serde(deserialize_with = "array::<_, _, KEY_SIGNATURES_MAX>")]
     pub denom_sigs: Vec<DenominationSignature>,
     /// For signing keys.
+    #[serde(deserialize_with = "array::<_, _, KEY_SIGNATURES_MAX>")]
     pub signkey_sigs: Vec<SignKeySignature>,
 }
 
@@ -125,8 +128,10 @@ pub struct AuditorAddRequest {
     /// Key of the auditor.
     pub auditor_pub: EddsaPublicKey,
     /// Its base URL.
+    #[serde(deserialize_with = "text::<_, URL_BYTES_MAX>")]
     pub auditor_url: String,
     /// Its name for people; not signed.
+    #[serde(deserialize_with = "text::<_, NAME_BYTES_MAX>")]
     pub auditor_name: String,
     /// From when on.
     pub validity_start: Timestamp,
@@ -154,6 +159,7 @@ pub struct AuditorSignatureRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WireAddRequest {
     /// The account. Not checked yet: its errors have a code of their own.
+    #[serde(deserialize_with = "text::<_, PAYTO_BYTES_MAX>")]
     pub payto_uri: String,
     /// From when on.
     pub validity_start: Timestamp,
@@ -167,6 +173,7 @@ pub struct WireAddRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WireDisableRequest {
     /// The account.
+    #[serde(deserialize_with = "text::<_, PAYTO_BYTES_MAX>")]
     pub payto_uri: String,
     /// Until when.
     pub validity_end: Timestamp,
@@ -178,6 +185,7 @@ pub struct WireDisableRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WireFeeRequest {
     /// The wire method.
+    #[serde(deserialize_with = "text::<_, NAME_BYTES_MAX>")]
     pub wire_method: String,
     /// From here on …
     pub fee_start: Timestamp,
@@ -227,8 +235,10 @@ pub struct ExtensionsRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DrainRequest {
     /// Configuration section of the account to debit.
+    #[serde(deserialize_with = "text::<_, NAME_BYTES_MAX>")]
     pub debit_account_section: String,
     /// The account to credit.
+    #[serde(deserialize_with = "text::<_, PAYTO_BYTES_MAX>")]
     pub credit_payto_uri: String,
     /// Identifier of the transfer.
     pub wtid: Wtid,

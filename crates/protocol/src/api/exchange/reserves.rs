@@ -7,6 +7,7 @@ use batzen_crypto::{
 use serde::{Deserialize, Serialize};
 
 use super::ReserveHistoryItem;
+use crate::limits::{ARRAY_READ_MAX, array};
 use crate::{Amount, Timestamp};
 
 /// Answer to `GET /reserves/$RESERVE_PUB`.
@@ -56,6 +57,7 @@ pub struct BlindSignature {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BatchWithdrawRequest {
     /// The coins.
+    #[serde(deserialize_with = "array::<_, _, ARRAY_READ_MAX>")]
     pub planchets: Vec<WithdrawRequest>,
 }
 
@@ -88,6 +90,7 @@ pub struct CsrMeltRequest {
     /// Secret of the refresh, from which the nonces follow.
     pub rms: RefreshMasterSecret,
     /// The fresh coins.
+    #[serde(deserialize_with = "array::<_, _, ARRAY_READ_MAX>")]
     pub nks: Vec<CsrMeltCoin>,
 }
 
