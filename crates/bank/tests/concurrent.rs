@@ -11,10 +11,14 @@ use tokio::net::TcpStream;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_for_many_requests_needs_a_password() {
-    let bank = Fixture::start(BankConfig { check_passwords: true, ..config() }).await;
-    let account = serde_json::json!({ "username": "exchange", "password": "secret" });
-    let registered = bank.post("taler-bank-access/testing/register", account).await;
-    assert!(registered.status < 300, "{registered:?}");
+    let strict =
+        BankConfig { check_passwords: true, create_accounts: false, allow_add_incoming: false, ..config() };
+    let bank = Fixture::start(strict).await;
+    for name in ["exchange", "shop"] {
+        let account = serde_json::json!({ "username": name, "password": "secret" });
+        let registered = bank.post("taler-bank-access/testing/register", account).await;
+        assert!(registered.status < 300, "{registered:?}");
+    }
     for (credentials, status) in [
         ("", "401"),
         // exchange:wrong, nobody:secret, exchange:secret

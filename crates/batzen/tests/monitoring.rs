@@ -295,6 +295,7 @@ fn naming(page: &str) {
         "work",
         "sum",
         "part",
+        "share",
     ];
     for line in page.lines().filter(|line| !line.starts_with('#')) {
         let Some((_, rest)) = line.split_once('{') else { continue };

@@ -137,6 +137,11 @@ impl World {
         .concat();
         let exchange = Service::start(directory.path(), "exchange", &exchange_arguments);
         wait_for(&format!("{}keys", exchange_url.replace("localhost", "127.0.0.1")));
+        // The exchange registers its account at the bank while it starts.
+        wait_for(&format!(
+            "{}taler-bank-access/accounts/exchange",
+            bank_url.replace("localhost", "127.0.0.1")
+        ));
         Self { directory, bank_url, exchange_url, services: Some((bank, exchange)) }
     }
 

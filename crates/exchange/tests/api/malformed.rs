@@ -200,8 +200,8 @@ async fn bodies_cut_short_or_of_another_kind() {
             let call = site.client.post(site.url(&path)).body("text/plain", other.to_owned());
             is_error(&call.send().await.unwrap(), 400, 22);
         }
-        let mut deep = "[".repeat(100_000).into_bytes();
-        deep.extend("]".repeat(100_000).bytes());
+        let mut deep = "[".repeat(5_000).into_bytes();
+        deep.extend("]".repeat(5_000).bytes());
         let call = site.client.post(site.url(&path)).body("application/json", deep);
         is_error(&call.send().await.unwrap(), 400, 22);
     }
