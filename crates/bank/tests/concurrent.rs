@@ -22,8 +22,8 @@ async fn a_connection_for_many_requests_needs_a_password() {
     for (credentials, status) in [
         ("", "401"),
         // exchange:wrong, nobody:secret, exchange:secret
-        ("authorization: Basic ZXhjaGFuZ2U6d3Jvbmc=\r\n", "401"),
-        ("authorization: Basic bm9ib2R5OnNlY3JldA==\r\n", "401"),
+        ("authorization: Basic ZXhjaGFuZ2U6d3Jvbmc=\r\n", "403"),
+        ("authorization: Basic bm9ib2R5OnNlY3JldA==\r\n", "403"),
         ("authorization: Basic ZXhjaGFuZ2U6c2VjcmV0\r\n", "101"),
     ] {
         let mut stream = TcpStream::connect(bank.bank.addr).await.unwrap();
