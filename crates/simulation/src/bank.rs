@@ -232,7 +232,7 @@ impl Bank {
         match timer {
             Timer::Batch => self.batch(context),
             Timer::Maintain => {
-                self.host.maintain(context);
+                self.host.maintain(context)?;
                 if !self.host.is_up() {
                     self.forget();
                 }

@@ -280,10 +280,17 @@ impl Host {
     }
 
     /// Does what the store's own thread does elsewhere.
-    pub fn maintain(&mut self, context: &mut Context) {
-        let Some(opened) = &self.opened else { return };
-        // What it could not do it does later.
-        let _ = opened.backend.maintain();
+    ///
+    /// # Errors
+    /// When it finds damage. What it could not do for another reason it does later.
+    pub fn maintain(&mut self, context: &mut Context) -> Step {
+        let Some(opened) = &self.opened else { return Ok(()) };
+        let maintained = opened.backend.maintain();
+        if let Err(error @ StoreError::Corrupt { .. }) = maintained
+            && !self.drive.is_dead()
+        {
+            return Err(self.refused(context, &error));
+        }
         let checkpoints = opened.backend.stats().checkpoints_total;
         if checkpoints > self.checkpoints {
             context.marks.meet("store.checkpoint");
@@ -293,6 +300,7 @@ impl Host {
             let gap = context.random.between(200, 2_000) * if context.is_active { 1 } else { 8 };
             context.wake(self.place, self.incarnation, gap * SECOND, Timer::Maintain);
         }
+        Ok(())
     }
 
     /// The store refuses a batch, without being broken.

@@ -71,7 +71,7 @@ impl Ledger {
         match timer {
             Timer::Batch => self.batch(context),
             Timer::Maintain => {
-                self.host.maintain(context);
+                self.host.maintain(context)?;
                 if !self.host.is_up() {
                     self.forget();
                 }
