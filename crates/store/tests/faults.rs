@@ -153,6 +153,36 @@ fn what_is_answered_after_a_kill_survives_a_power_loss() {
     sweep_kills(Fault::Crash, 80);
 }
 
+/// Damage to the last commit is noticed by the mark alone when it looks like an interrupted write. So a mark that opening has seen
+/// must survive a power loss, wherever the process that wrote it was killed.
+#[test]
+fn a_mark_that_opening_has_seen_survives_a_power_loss() {
+    let mark = Path::new(DIR).join("tail.mark");
+    for seed in 0..20 {
+        for n in 1..=8 {
+            let disk = SimDisk::new(seed * 100 + n);
+            let store = Store::new(open(&disk).expect("it opens"));
+            let mut changes = ChangeSet::new();
+            changes.insert::<Items>(&key(1, 1), &row("first", None));
+            assert_eq!(store.commit(&changes).expect("the disk works"), CommitOutcome::Committed);
+            drop(store);
+            let store = Store::new(open(&disk).expect("it opens"));
+            let mut changes = ChangeSet::new();
+            changes.insert::<Items>(&key(1, 2), &row("second", None));
+            assert_eq!(store.commit(&changes).expect("the disk works"), CommitOutcome::Committed);
+            disk.fail_at(n, Fault::Crash);
+            // Marks the end.
+            let _ = store.close();
+            disk.kill();
+            let next = open(&disk).expect("it opens");
+            let seen = disk.content(&mark);
+            disk.restart();
+            assert!(disk.content(&mark) == seen, "killed at call {n} of closing, seed {seed}");
+            drop(next);
+        }
+    }
+}
+
 /// A sync that failed is worse than one that was not finished: the pages count as clean, and another sync does not save them.
 #[test]
 fn what_is_answered_after_a_failed_sync_survives_a_power_loss() {

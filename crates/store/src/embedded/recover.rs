@@ -93,7 +93,7 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         let segment = segments.remove(number).expect("it was listed");
         disk.remove(&segment.path).map_err(|source| io_error("remove", &segment.path, source))?;
     }
-    let marks = TailMarks::open(&*disk, dir, mark)?;
+    let marks = TailMarks::open(&*disk, dir, &identity, mark)?;
     if manifest.version < FORMAT_VERSION {
         // From the first frame of this format on, older programs must not read the journal.
         replace_file(&*disk, dir, MANIFEST_NAME, manifest.encode().as_bytes())?;

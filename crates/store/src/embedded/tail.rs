@@ -221,10 +221,23 @@ pub(crate) struct TailMarks {
 
 impl TailMarks {
     /// Opens the file, or makes one. Whoever calls syncs the directory.
-    pub fn open(disk: &dyn Disk, dir: &Path, known: Option<(TailMark, u64)>) -> Result<Self> {
+    ///
+    /// A mark that was read may only be in memory, for instance when the process before was killed in the mark's sync. It is
+    /// written once more and synced: what opening has relied on must survive a power loss.
+    pub fn open(
+        disk: &dyn Disk,
+        dir: &Path,
+        identity: &Identity,
+        known: Option<(TailMark, u64)>,
+    ) -> Result<Self> {
         let path = dir.join(TAIL_MARK_NAME);
         let open = || match known {
-            Some(_) => disk.open(&path, true),
+            Some((mark, slot)) => {
+                let file = disk.open(&path, true)?;
+                write_all_at(&*file, &mark.encode(identity), slot * SLOT_BYTES)?;
+                file.sync()?;
+                Ok(file)
+            }
             None => {
                 let file = disk.create(&path)?;
                 // The space is set aside now: marks are written also when the disk is full.
