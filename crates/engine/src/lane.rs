@@ -1,15 +1,17 @@
 //! A lane: one thread that runs batch after batch against one store.
 
 use std::future::poll_fn;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use batzen_store::{CommitOutcome, Store, StoreError};
 
+use crate::docket::{Docket, Length, OpenDocket};
 use crate::herald::{Errand, Herald};
 use crate::inbox::Inbox;
+use crate::prover::Prover;
 use crate::slot::{Debt, NoResults, Slot, lock, waiting};
 use crate::{Clock, Evidence, LaneMetrics, Plan, Rules, WorkingSet};
 
@@ -260,12 +262,12 @@ fn unshared(error: Arc<StoreError>) -> StoreError {
 }
 
 /// What the lane answers: the verdict, or the command back whose evidence was overtaken.
-enum Answer<R: Rules> {
+pub(crate) enum Answer<R: Rules> {
     Decided(Verdict<R>),
     Again(R::Command),
 }
 
-type Answered<R> = Result<Answer<R>, EngineError>;
+pub(crate) type Answered<R> = Result<Answer<R>, EngineError>;
 
 struct Job<R: Rules> {
     command: R::Command,
@@ -275,16 +277,17 @@ struct Job<R: Rules> {
 }
 
 /// A refusal whose history is still to be read.
-struct Refused<R: Rules> {
-    command: R::Command,
-    refusal: R::Refusal,
-    answer: Debt<Answered<R>>,
+pub(crate) struct Refused<R: Rules> {
+    pub(crate) command: R::Command,
+    pub(crate) refusal: R::Refusal,
+    pub(crate) answer: Debt<Answered<R>>,
 }
 
 /// A queue of commands and the thread that executes them batch by batch. Clones share both.
 ///
-/// A second thread reads the histories that prove refusals, so that a long one delays only other refusals. What it reads
-/// may change meanwhile; [`Rules::evidence`] notices, and the command is executed again.
+/// Two more threads read the histories that prove refusals: one the short ones, one those of owners that are known to have long
+/// ones, so that a long history delays only others of its kind. What they read may change meanwhile; [`Rules::evidence`] notices,
+/// and the command is executed again.
 pub struct Lane<R: Rules> {
     door: Arc<Door<R>>,
     herald: Arc<Herald>,
@@ -338,10 +341,14 @@ impl<R: Rules> Lane<R> {
         assert!(options.queue_commands_max > 0 && options.batch_commands_max > 0, "limits are positive");
         let (queue, receiver) = sync_channel(options.queue_commands_max);
         // Who gives up waiting leaves a place taken until the thread comes by, so this queue needs a limit of its own.
-        let (refused, to_prove) = sync_channel(options.queue_commands_max);
+        let refused = Arc::new(Docket::new(options.queue_commands_max));
         let batcher = Batcher::counting(rules, store.clone(), Arc::clone(&metrics));
-        let prover =
-            Prover { rules: Arc::clone(&batcher.rules), store: store.clone(), metrics: Arc::clone(&metrics) };
+        let prover = |length| {
+            let (rules, metrics) = (Arc::clone(&batcher.rules), Arc::clone(&metrics));
+            let prover = Prover { rules, store: store.clone(), metrics, refused: Arc::clone(&refused) };
+            Box::new(move || prover.run(length))
+        };
+        let (short, long) = (prover(Length::Short), prover(Length::Long));
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
             let builder = std::thread::Builder::new().name(name.into());
             builder.spawn(work).expect("the operating system starts the lane's threads")
@@ -350,10 +357,14 @@ impl<R: Rules> Lane<R> {
         let max = options.batch_commands_max;
         let herald = Arc::<Herald>::default();
         let wakes = Arc::clone(&herald);
-        let lane = move || run(&batcher, &mut inbox, &refused, &wakes, clock.as_ref(), max, number);
+        let lane = move || {
+            let refused = OpenDocket(refused);
+            run(&batcher, &mut inbox, &refused.0, &wakes, clock.as_ref(), max, number);
+        };
         let threads = vec![
             spawn(&format!("lane-{number}"), Box::new(lane)),
-            spawn("evidence", Box::new(move || prover.run(&to_prove))),
+            spawn("evidence", short),
+            spawn("evidence-long", long),
         ];
         let gathered_max = options.queue_commands_max;
         let door = Arc::new(Door { queue, gathered: Mutex::default(), gathered_max, metrics });
@@ -469,39 +480,9 @@ fn answered<R: Rules>(results: Result<Vec<Answered<R>>, NoResults>) -> Answered<
     results.pop().expect("one answer a command")
 }
 
-/// Reads the histories that prove refusals, while the lane goes on.
-struct Prover<R: Rules> {
-    rules: Arc<R>,
-    store: Store,
-    metrics: Arc<LaneMetrics>,
-}
-
-impl<R: Rules> Prover<R> {
-    fn run(&self, refused: &Receiver<Refused<R>>) {
-        while let Ok(Refused { command, mut refusal, answer }) = refused.recv() {
-            if answer.is_abandoned() {
-                continue;
-            }
-            let read = || self.rules.evidence(&command, &mut refusal, &self.store);
-            let answered = match guarded(read) {
-                Ok(Evidence::Complete) => Ok(Answer::Decided(Err(refusal))),
-                Ok(Evidence::Rerun | Evidence::Torn) => {
-                    self.metrics.rerun();
-                    Ok(Answer::Again(command))
-                }
-                Err(error) => {
-                    tracing::error!(%error, "history of a refusal not read");
-                    Err(EngineError::Store(Arc::new(error)))
-                }
-            };
-            answer.send(answered);
-        }
-    }
-}
-
 /// Runs a piece of the rules. A broken assertion in them means that the books cannot be trusted to them any more: the
 /// process ends rather than answers wrongly.
-fn guarded<T>(work: impl FnOnce() -> T) -> T {
+pub(crate) fn guarded<T>(work: impl FnOnce() -> T) -> T {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
         Ok(value) => value,
         Err(panic) => {
@@ -519,7 +500,7 @@ fn guarded<T>(work: impl FnOnce() -> T) -> T {
 fn run<R: Rules>(
     batcher: &Batcher<R>,
     inbox: &mut Inbox<Job<R>>,
-    refused: &SyncSender<Refused<R>>,
+    refused: &Docket<Refused<R>>,
     herald: &Herald,
     clock: &dyn Clock,
     batch_commands_max: usize,
@@ -569,22 +550,17 @@ fn run<R: Rules>(
 /// that already, the client is sent away to come again: a refused command has changed nothing.
 fn answer<R: Rules>(
     batcher: &Batcher<R>,
-    refused: &SyncSender<Refused<R>>,
+    refused: &Docket<Refused<R>>,
     job: Job<R>,
     verdict: Verdict<R>,
 ) -> Option<Arc<Slot<Answered<R>>>> {
     let Job { command, answer, .. } = job;
     match verdict {
         Err(refusal) if batcher.rules.needs_evidence(&refusal) => {
-            match refused.try_send(Refused { command, refusal, answer }) {
-                Ok(()) => {}
-                Err(TrySendError::Full(Refused { answer, .. })) => {
-                    batcher.metrics.rejected();
-                    answer.send(Err(EngineError::Overloaded));
-                }
-                Err(TrySendError::Disconnected(_)) => {
-                    panic!("the thread for evidence lives as long as the lane");
-                }
+            let owner = batcher.rules.shard_key(&command).map(Box::from);
+            if let Err(turned) = refused.add(owner, Refused { command, refusal, answer }) {
+                batcher.metrics.rejected();
+                turned.answer.send(Err(EngineError::Overloaded));
             }
             None
         }

@@ -18,6 +18,7 @@
 //! This crate knows neither money nor HTTP. Invariants: a row is read from the store at most once a batch; nothing
 //! mutable is kept between batches; no answer leaves before the commit of its batch has returned.
 
+mod docket;
 mod herald;
 mod inbox;
 mod lane;
@@ -26,6 +27,7 @@ mod machine_lane;
 mod metrics;
 mod pace;
 mod pool;
+mod prover;
 mod slot;
 mod working_set;
 
@@ -98,6 +100,12 @@ pub trait Rules: Send + Sync + 'static {
     /// Whether a refusal has to be completed with [`Rules::evidence`] before it is answered.
     fn needs_evidence(&self, _refusal: &Self::Refusal) -> bool {
         true
+    }
+
+    /// Whether a completed refusal has a long history: one that takes many times as long to read as others. Further ones of the same
+    /// owner ([`Rules::shard_key`]) are read apart from the short ones then, and few of them may wait.
+    fn is_evidence_long(&self, _refusal: &Self::Refusal) -> bool {
+        false
     }
 
     /// Completes a refusal with the history that proves it, read after the batch's commit.

@@ -532,6 +532,78 @@ async fn a_slow_history_delays_nobody_else() {
     lane.close();
 }
 
+/// A refusal that is proven by a history of `events` events, each of which takes a permit to read.
+struct Readers {
+    permits: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+#[derive(Clone, Copy)]
+struct Read {
+    owner: [u8; 1],
+    events: u32,
+}
+
+impl Rules for Readers {
+    type Command = Read;
+    type Outcome = ();
+    type Refusal = u32;
+    fn plan(&self, _: &Read, _: &mut Plan) {}
+    fn execute(&self, _: &mut WorkingSet, read: &Read, _: Timestamp) -> Result<(), u32> {
+        Err(read.events)
+    }
+    fn shard_key<'a>(&self, read: &'a Read) -> Option<&'a [u8]> {
+        Some(&read.owner)
+    }
+    fn is_evidence_long(&self, events: &u32) -> bool {
+        *events > 1
+    }
+    fn evidence(&self, read: &Read, _: &mut u32, _: &Store) -> StoreResult<Evidence> {
+        if read.events > 1 {
+            let permits = self.permits.lock().unwrap();
+            (0..read.events).for_each(|_| permits.recv().unwrap());
+        }
+        Ok(Evidence::Complete)
+    }
+}
+
+#[tokio::test]
+async fn a_long_history_delays_no_short_one() {
+    let (permit, permits) = std::sync::mpsc::channel();
+    let rules = Arc::new(Readers { permits: permits.into() });
+    let store = Store::new(MemoryBackend::new());
+    let lane = Lane::start(rules, store, Arc::new(clock), LaneOptions::default());
+    let (long, short) = (Read { owner: [1], events: 1_000 }, Read { owner: [2], events: 1 });
+    // The first shows that it is long.
+    (0..long.events).for_each(|_| permit.send(()).unwrap());
+    assert_eq!(lane.submit(long).await.unwrap(), Err(long.events));
+    let waiting: Vec<_> = (0..64)
+        .map(|_| {
+            let lane = lane.clone();
+            tokio::spawn(async move { lane.submit(long).await })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    for _ in 0..100 {
+        let answer = tokio::time::timeout(std::time::Duration::from_secs(60), lane.submit(short));
+        assert_eq!(answer.await.expect("it overtakes the long ones").unwrap(), Err(short.events));
+    }
+    // Few of them may wait: the others come again later.
+    (0..64 * long.events).for_each(|_| permit.send(()).unwrap());
+    let (mut proved, mut sent_away) = (0, 0);
+    for task in waiting {
+        match task.await.unwrap() {
+            Ok(verdict) => proved += u32::from(verdict == Err(long.events)),
+            Err(EngineError::Overloaded) => sent_away += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!(
+        (8..=9).contains(&proved),
+        "eight wait, one is read; {proved} were proved, {sent_away} sent away"
+    );
+    lane.close();
+}
+
 /// Clients who make refusals with slow histories and go away cannot fill the memory.
 #[tokio::test]
 async fn too_many_waiting_histories_are_sent_away() {

@@ -44,6 +44,10 @@ pub use denoms::{DenomProblem, DenomTable, DenomTerms};
 pub use history::{CoinHistory, CoinHistoryItem, ReserveHistoryItem, ReserveStatement};
 pub use refusal::*;
 
+/// A history with more events than this is long: it proves a refusal apart from the short ones. Coins have a handful,
+/// a busy reserve some hundreds.
+const HISTORY_EVENTS_LONG: usize = 256;
+
 /// What of the configuration the rules depend on.
 #[derive(Debug, Clone)]
 pub struct RulesConfig {
@@ -194,6 +198,15 @@ impl Rules for ExchangeRules {
 
     fn needs_evidence(&self, refusal: &Refusal) -> bool {
         matches!(refusal, Refusal::ReserveInsufficient(_) | Refusal::CoinConflict { .. })
+    }
+
+    fn is_evidence_long(&self, refusal: &Refusal) -> bool {
+        let events = match refusal {
+            Refusal::ReserveInsufficient(shortage) => shortage.history.items.len(),
+            Refusal::CoinConflict { conflict, .. } => conflict.history.items.len(),
+            _ => 0,
+        };
+        events > HISTORY_EVENTS_LONG
     }
 
     fn evidence(

@@ -1,0 +1,46 @@
+//! The threads that complete refusals with the histories that prove them.
+
+use std::sync::Arc;
+
+use batzen_store::Store;
+
+use crate::docket::{Docket, Length};
+use crate::lane::{Answer, Refused, guarded};
+use crate::{EngineError, Evidence, LaneMetrics, Rules};
+
+/// Reads the histories that prove refusals, while the lane goes on.
+pub(crate) struct Prover<R: Rules> {
+    pub(crate) rules: Arc<R>,
+    pub(crate) store: Store,
+    pub(crate) metrics: Arc<LaneMetrics>,
+    /// Where they wait.
+    pub(crate) refused: Arc<Docket<Refused<R>>>,
+}
+
+impl<R: Rules> Prover<R> {
+    /// Reads until the lane has ended and nothing waits any more.
+    pub(crate) fn run(&self, length: Length) {
+        while let Some((owner, Refused { command, mut refusal, answer })) = self.refused.next(length) {
+            if answer.is_abandoned() {
+                continue;
+            }
+            let read = || self.rules.evidence(&command, &mut refusal, &self.store);
+            let answered = match guarded(read) {
+                Ok(Evidence::Complete) => {
+                    let is_long = self.rules.is_evidence_long(&refusal);
+                    self.refused.learn(&owner, if is_long { Length::Long } else { Length::Short });
+                    Ok(Answer::Decided(Err(refusal)))
+                }
+                Ok(Evidence::Rerun | Evidence::Torn) => {
+                    self.metrics.rerun();
+                    Ok(Answer::Again(command))
+                }
+                Err(error) => {
+                    tracing::error!(%error, "history of a refusal not read");
+                    Err(EngineError::Store(Arc::new(error)))
+                }
+            };
+            answer.send(answered);
+        }
+    }
+}
