@@ -23,7 +23,7 @@ use clap::{Args, Subcommand};
 use crate::play_money::{self, Ciphers};
 use crate::services::{self, Common};
 use crate::worker_link::{self, Worker};
-use crate::{database_cli, progress, sheet};
+use crate::{database_cli, progress, sheet, transfers_cli};
 
 /// The pause before something that failed or is not there yet is looked at again.
 const SETUP_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
@@ -61,6 +61,8 @@ enum ExchangeCommand {
     Replication(database_cli::ReplicationArgs),
     /// Draw up the balance sheet of an exchange that is not running. Exit code 1 if it does not add up
     Totals(TotalsArgs),
+    /// List the transfers that the bank refused for good, or have it asked once more
+    Transfers(transfers_cli::TransfersArgs),
     /// Print a configuration to start from
     SampleConfig,
 }
@@ -242,6 +244,7 @@ pub fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
         ExchangeCommand::Maintain(args) => database_cli::maintain(&args),
         ExchangeCommand::Replication(args) => database_cli::replication(&args),
         ExchangeCommand::Totals(args) => show_totals(&args),
+        ExchangeCommand::Transfers(args) => transfers_cli::run(args),
         ExchangeCommand::SampleConfig => {
             print!("{}", include_str!("sample/exchange.conf"));
             Ok(ExitCode::SUCCESS)

@@ -22,6 +22,7 @@ mod switch_cli;
 mod switch_demo;
 mod switch_fsps;
 mod switch_ledger;
+mod transfers_cli;
 mod wallet_cli;
 mod worker_link;
 

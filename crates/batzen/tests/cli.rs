@@ -25,6 +25,7 @@ fn help_texts() {
         "exchange transfer",
         "exchange wirewatch",
         "exchange totals",
+        "exchange transfers",
         "exchange dbinit",
         "exchange maintain",
         "exchange replication",

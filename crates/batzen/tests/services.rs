@@ -4,12 +4,12 @@
 
 mod common;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::damage::{assert_damage_is_refused, cut_last, stores_below};
-use common::setup::{config, credit, wait_for};
+use common::setup::{config, config_with, credit, wait_for};
 use common::{Service, run, stderr, stdout};
 
 #[test]
@@ -138,4 +138,99 @@ fn damage_to_the_last_commit_is_refused() {
     let exchange = Service::start(dir.path(), "exchange", &words("exchange"));
     wait_for(exchange_port, "/keys");
     assert!(bank.terminate().0.success() && exchange.terminate().0.success());
+}
+
+/// The answer of a service to a request.
+fn ask(port: u16, request: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(common::PATIENCE)).unwrap();
+    write!(
+        stream,
+        "{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// A receiver that the bank does not know: the operator sees the refused transfer, opens the account, and has it retried.
+#[test]
+fn a_refused_transfer_is_listed_and_retried() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bank_port, exchange_port) = (common::free_port(), common::free_port());
+    let strict = "[bank]\nCREATE_ACCOUNTS = NO\n";
+    let config = config_with(dir.path(), (bank_port, bank_port), exchange_port, strict);
+    let register = |name: &str| {
+        let body = format!("{{\"username\":\"{name}\",\"password\":\"{name}\"}}");
+        let answer = ask(bank_port, "POST /taler-bank-access/testing/register", &body);
+        assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
+    };
+    let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
+    wait_for(bank_port, "/taler-bank-integration/config");
+    register("exchange");
+    register("zoe");
+    let exchange = Service::start(dir.path(), "exchange", &["exchange", "serve", "-c", &config]);
+    wait_for(exchange_port, "/keys");
+
+    let file = dir.path().join("wallet.db");
+    let bank_url = format!("http://localhost:{bank_port}/");
+    let exchange_url = format!("http://localhost:{exchange_port}/");
+    let payto = "payto://x-taler-bank/localhost/shop?receiver-name=shop";
+    for arguments in [
+        &["withdraw", "--yes", "--amount", "KUDOS:5", "--exchange", &exchange_url, "--bank", &bank_url][..],
+        &["deposit", "KUDOS:3", payto, "--yes"][..],
+    ] {
+        let login = ["--user", "zoe", "--password", "zoe"];
+        let login = if arguments[0] == "withdraw" { &login[..] } else { &[] };
+        let words = [&["wallet", "--wallet", file.to_str().unwrap()][..], arguments, login].concat();
+        let output = run(&words);
+        assert!(output.status.success(), "{arguments:?}: {}{}", stdout(&output), stderr(&output));
+    }
+    let work_until = |port: u16, request: &str, expected: &str| {
+        let deadline = Instant::now() + common::PATIENCE;
+        loop {
+            for worker in ["aggregator", "transfer"] {
+                let output = run(&["exchange", worker, "-c", &config, "-t"]);
+                assert!(output.status.success(), "{worker}: {}", stderr(&output));
+            }
+            let answer = ask(port, request, "");
+            if answer.contains(expected) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "no {expected} in {answer}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    work_until(exchange_port, "GET /metrics", "\nbatzen_worker_transfer_refused 1\n");
+    let transfers = |more: &[&str]| run(&[&["exchange", "transfers", "-c", &config][..], more].concat());
+    let busy = transfers(&[]);
+    assert!(!busy.status.success() && stderr(&busy).contains("stop the exchange first"), "{}", stderr(&busy));
+    assert!(exchange.terminate().0.success());
+
+    let listed = |more: &[&str]| -> serde_json::Value {
+        let output = transfers(&[&["--json"], more].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        serde_json::from_str(&stdout(&output)).unwrap()
+    };
+    let refused = &listed(&[])["refused"];
+    assert_eq!(refused.as_array().unwrap().len(), 1, "{refused:#}");
+    assert_eq!((&refused[0]["amount"], &refused[0]["account"]), (&"KUDOS:3".into(), &payto.into()));
+    assert!(refused[0]["reason"].as_str().unwrap().contains("404"), "{refused:#}");
+    let wtid = refused[0]["wtid"].as_str().unwrap();
+    let shown = stdout(&transfers(&[]));
+    assert!(shown.contains(wtid) && shown.contains(payto) && shown.contains("1 transfer"), "{shown}");
+
+    let unknown = transfers(&["--retry", &"0".repeat(52)]);
+    assert!(stderr(&unknown).contains("no refused transfer is called"), "{}", stderr(&unknown));
+    register("shop");
+    assert_eq!(listed(&["--retry", wtid])["retried"], 1);
+    assert_eq!(listed(&[])["refused"], serde_json::json!([]));
+    assert_eq!(listed(&["--retry-all"])["retried"], 0);
+
+    // The bonus and the payment.
+    work_until(bank_port, "GET /taler-bank-access/accounts/shop", "\"KUDOS:103\"");
+    assert!(bank.terminate().0.success());
 }

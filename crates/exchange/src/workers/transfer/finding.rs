@@ -193,7 +193,7 @@ async fn count_refused(app: &Core) -> Result<(), WorkerError> {
     if refused > gauge.get() {
         tracing::error!(
             refused,
-            "the bank refuses transfers for good: the log names them, and their rows keep the reasons"
+            "the bank refuses transfers for good: see `batzen exchange transfers`, mend the cause, and retry them"
         );
     }
     gauge.set(refused);

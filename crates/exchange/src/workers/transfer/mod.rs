@@ -10,7 +10,7 @@
 //! | the bank says | then |
 //! |---|---|
 //! | 200 | done |
-//! | 404 (unknown account), 400, 413, 414, 422, 409 with code 5112 (the uid names another transfer) | failed; an operator has to look |
+//! | 404 (unknown account), 400, 413, 414, 422, 409 with code 5112 (the uid names another transfer) | failed; an operator has to look (`batzen exchange transfers`) |
 //! | 409 with code 5102 (too little money) | again, after some time |
 //! | anything else, or nothing | again, ever more slowly, for ever |
 //!
