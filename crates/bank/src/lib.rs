@@ -50,6 +50,7 @@ use std::time::Duration;
 use batzen_http::{Bound, Drain, Drained, Listen, Server, ServerOptions, Waiters};
 use batzen_ledger::{Ledger, LedgerError};
 use batzen_ledger_store::{DurableLedger, RecoveryError};
+use batzen_protocol::limits;
 use batzen_store::{Store, StoreError};
 use tokio::task::JoinHandle;
 
@@ -70,9 +71,9 @@ use teller::Teller;
 use wakes::Wakes;
 
 /// The largest request body, in bytes, as sent and inflated. All that the interfaces ask for is far below.
-pub const MAX_BODY_BYTES: usize = 4096;
+pub const MAX_BODY_BYTES: usize = limits::TRANSFER_BODY_BYTES_MAX;
 // A transfer to any account fits: what it has beside account and base URL takes less than 512 bytes.
-const _: () = assert!(names::PAYTO_BYTES_MAX + names::URL_BYTES_MAX + 512 <= MAX_BODY_BYTES);
+const _: () = assert!(limits::PAYTO_BYTES_MAX + limits::URL_BYTES_MAX + 512 <= MAX_BODY_BYTES);
 
 /// How long the end of the service waits for commands that are being committed.
 const LAST_COMMITS: Duration = Duration::from_secs(5);

@@ -1,13 +1,9 @@
 //! Names of accounts, and the payto URIs they stand in.
 
+use batzen_protocol::limits::PAYTO_BYTES_MAX;
+
 /// The longest name of an account, in bytes.
 const MAX_NAME_BYTES: usize = 200;
-
-/// The longest payto URI that is looked at, in bytes.
-pub(crate) const PAYTO_BYTES_MAX: usize = 2_048;
-
-/// The longest base URL of an exchange, in bytes.
-pub(crate) const URL_BYTES_MAX: usize = 1_024;
 
 /// Whether an account can have this name: printable ASCII without the characters that delimit it in URLs. Excluding `#`
 /// also keeps the bank's own account out of reach.

@@ -26,7 +26,7 @@ const PAYTO_CHARS_MAX: usize = 200;
 #[derive(Args)]
 #[command(after_help = "Examples:
   batzen exchange transfers -c exchange.conf
-  batzen exchange transfers -c exchange.conf --retry "$WTID"
+  batzen exchange transfers -c exchange.conf --retry WTID
   batzen exchange transfers -c exchange.conf --retry-all
 
 An exchange with an embedded store must not be running.")]
@@ -122,7 +122,7 @@ async fn retry(args: TransfersArgs, config: ExchangeConfig) -> anyhow::Result<Ex
         (count, true) => println!("{:#}", json!({ "retried": count })),
         (1, false) => println!("the bank will be asked again for 1 transfer, when the exchange runs"),
         (count, false) => {
-            println!("the bank will be asked again for {count} transfers, when the exchange runs")
+            println!("the bank will be asked again for {count} transfers, when the exchange runs");
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use batzen_crypto::{EddsaPublicKey, HashCode, Wtid};
 use batzen_http::{ErrorCode, Request, Response};
 use batzen_protocol::api::bank::{AddIncomingRequest, TransactionResponse, TransferRequest};
+use batzen_protocol::limits;
 use batzen_protocol::{Amount, Currency, Timestamp};
 use batzen_store::{Found, Store, StoreError};
 use batzen_tables::bank::{BankTransactions, TransactionRow};
@@ -58,7 +59,7 @@ impl Service {
         let TransferBody { request_uid, amount, exchange_base_url, wtid, credit_account } =
             TransferBody::read(request)?;
         let amount = self.money::<TransferRequest>("amount", &amount)?;
-        if exchange_base_url.len() > names::URL_BYTES_MAX {
+        if exchange_base_url.len() > limits::URL_BYTES_MAX {
             return Err(wrong_member::<TransferRequest>("exchange_base_url"));
         }
         let credit_account = payto_account(&credit_account)?;
