@@ -183,6 +183,39 @@ fn a_mark_that_opening_has_seen_survives_a_power_loss() {
     }
 }
 
+/// A write of opening that goes astray may take the last frame along, and leave what looks like a journal that ends before it. It
+/// is noticed all the same, also when the process is killed right after.
+#[test]
+fn a_write_of_opening_that_goes_astray_hides_no_commit() {
+    let mut noticed = 0;
+    // Rows of all lengths with which the last frame is within the sector before its end, or reaches over it.
+    for (n, bytes) in (1..=20).flat_map(|n| (0..480).step_by(8).map(move |bytes| (n, bytes))) {
+        let disk = SimDisk::new(n);
+        let commit = |number, text: &str| {
+            let store = Store::new(open(&disk).expect("it opens"));
+            let mut changes = ChangeSet::new();
+            changes.insert::<Items>(&key(1, number), &row(text, None));
+            assert_eq!(store.commit(&changes).expect("the disk works"), CommitOutcome::Committed);
+        };
+        commit(1, &"marked when the store is opened again ".repeat(15));
+        commit(2, &"x".repeat(bytes));
+        disk.fail_at(n, Fault::Astray);
+        let _ = open(&disk);
+        disk.kill();
+        match open(&disk).map(Store::new) {
+            Ok(store) => {
+                for number in [1, 2] {
+                    let found = store.get::<Items>(&key(1, number)).expect("it can be read");
+                    assert!(found.is_some(), "commit {number} of {bytes} bytes is lost, astray at call {n}");
+                }
+            }
+            Err(StoreError::Corrupt { .. }) => noticed += 1,
+            Err(error) => panic!("astray at call {n} of opening, {bytes} bytes: {error}"),
+        }
+    }
+    assert!(noticed > 0, "no write went over a commit");
+}
+
 /// A sync that failed is worse than one that was not finished: the pages count as clean, and another sync does not save them.
 #[test]
 fn what_is_answered_after_a_failed_sync_survives_a_power_loss() {

@@ -77,11 +77,12 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         let segment = &segments[&last];
         return Err(segment.corrupt(segment.used.load(Ordering::Relaxed), mark.complaint(replay.sequence)));
     }
-    // Only now is it sure that nothing acknowledged goes with it.
-    replay.drop_torn()?;
-    let Replay { tables, sequence, serial_next, last_frame, .. } = replay;
+    let Replay { tables, sequence, serial_next, last_frame, torn, .. } = replay;
+    let torn = torn.map(|(number, offset, what)| (Arc::clone(&segments[&number]), offset, what));
     count_live(&tables, &segments)?;
-    save_replayed(&segments, position.map_or(0, |position| position.segment), last_frame)?;
+    let first = position.map_or(0, |position| position.segment);
+    let ended = last_frame.as_ref().map_or(first, |(number, ..)| *number);
+    save_replayed(&segments, first, last_frame)?;
 
     // The journal goes on after its last frame. A segment made ahead stays so.
     let number = last.max(manifest.segments_upto);
@@ -93,6 +94,8 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         let segment = segments.remove(number).expect("it was listed");
         disk.remove(&segment.path).map_err(|source| io_error("remove", &segment.path, source))?;
     }
+    let ends: Vec<Arc<Segment>> =
+        segments.range(ended..).map(|(_, end)| end).chain(&ready).cloned().collect();
     let marks = TailMarks::open(&*disk, dir, &identity, mark)?;
     if manifest.version < FORMAT_VERSION {
         // From the first frame of this format on, older programs must not read the journal.
@@ -119,7 +122,14 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         options,
         _lock: lock,
     };
+    // Before anything is written behind the last frame. Such a write may go astray and take the frame along: what is left then
+    // looks like a journal that ends before it.
     core.mark_tail();
+    // Only now is it sure that nothing acknowledged goes with it.
+    if let Some((segment, offset, what)) = torn {
+        drop_tail(&segment, offset, what)?;
+    }
+    clear_ends(&ends)?;
     Ok(core)
 }
 
@@ -430,14 +440,6 @@ impl<'a> Replay<'a> {
         Ok(last)
     }
 
-    /// Overwrites what an interrupted commit left behind, if there is something.
-    fn drop_torn(&self) -> Result<()> {
-        if let Some((number, offset, what)) = self.torn {
-            drop_tail(&self.segments[&number], offset, what)?;
-        }
-        Ok(())
-    }
-
     fn apply_frame(
         &mut self,
         segment: &Segment,
@@ -530,37 +532,45 @@ pub(crate) fn drop_tail(segment: &Segment, offset: u64, what: &str) -> Result<()
     overwrite.map_err(|source| io_error("write", &segment.path, source))
 }
 
-/// So many zeros after the last frame are written anew when a store is opened.
-const CLEARED_BYTES: u64 = 1 << 20;
-
 /// Makes durable what was replayed, from segment `first` on, before anybody is told of it.
 ///
 /// The process before may have been killed between its write and the end of its sync: then this one reads from the page
 /// cache what a power loss would take away. And if that sync failed, the kernel may hold the pages for clean, so that another
-/// sync does nothing for them. Only the last frame can be such, or the zeros over an interrupted one after it: they are
-/// written once more.
+/// sync does nothing for them. Only the last frame can be such, and the zeros over an interrupted one after it
+/// ([`clear_ends`]): they are written once more.
 fn save_replayed(segments: &Segments, first: u32, last_frame: Option<(u32, u64, Vec<u8>)>) -> Result<()> {
-    let write = |segment: &Segment, bytes: &[u8], offset| match write_all_at(&*segment.file, bytes, offset)
-        .map_err(|source| io_error("write", &segment.path, source))
-    {
-        // Where even overwriting takes space. It was a precaution.
-        Err(StoreError::Full(_)) => Ok(()),
-        written => written,
-    };
-    let last = last_frame.as_ref().map_or(first, |(number, ..)| *number);
     if let Some((number, offset, bytes)) = last_frame {
-        write(&segments[&number], &bytes, offset)?;
-    }
-    for segment in segments.range(last..).map(|(_, segment)| segment) {
-        let used = segment.used.load(Ordering::Relaxed);
-        let rest = segment.capacity.load(Ordering::Relaxed).saturating_sub(used);
-        let zeros = vec![0; usize::try_from(rest.min(CLEARED_BYTES)).expect("at most a mebibyte")];
-        write(segment, &zeros, used)?;
+        write_once_more(&segments[&number], &bytes, offset)?;
     }
     for segment in segments.range(first..).map(|(_, segment)| segment) {
         segment.file.sync().map_err(|source| io_error("sync", &segment.path, source))?;
     }
     Ok(())
+}
+
+/// So many zeros after the last frame are written anew when a store is opened.
+const CLEARED_BYTES: u64 = 1 << 20;
+
+/// Makes the zeros after the last frame durable, and those of the segments behind it.
+fn clear_ends(ends: &[Arc<Segment>]) -> Result<()> {
+    for segment in ends {
+        let used = segment.used.load(Ordering::Relaxed);
+        let rest = segment.capacity.load(Ordering::Relaxed).saturating_sub(used);
+        let zeros = vec![0; usize::try_from(rest.min(CLEARED_BYTES)).expect("at most a mebibyte")];
+        write_once_more(segment, &zeros, used)?;
+        segment.file.sync().map_err(|source| io_error("sync", &segment.path, source))?;
+    }
+    Ok(())
+}
+
+fn write_once_more(segment: &Segment, bytes: &[u8], offset: u64) -> Result<()> {
+    match write_all_at(&*segment.file, bytes, offset)
+        .map_err(|source| io_error("write", &segment.path, source))
+    {
+        // Where even overwriting takes space. It was a precaution.
+        Err(StoreError::Full(_)) => Ok(()),
+        written => written,
+    }
 }
 
 fn count_live(tables: &HashMap<u16, TableIndex>, segments: &Segments) -> Result<()> {

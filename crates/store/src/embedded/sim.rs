@@ -28,6 +28,9 @@ pub enum Fault {
     /// The power goes or the process is killed: this operation, after a part of a write, and all later ones fail until
     /// [`SimDisk::restart`] or [`SimDisk::kill`].
     Crash,
+    /// A write goes to the sector before its place, and is reported as done; then as [`Fault::Crash`]. Other operations only
+    /// crash.
+    Astray,
 }
 
 #[derive(Debug, Clone)]
@@ -116,7 +119,7 @@ impl SimState {
         match self.fault {
             Some((at, fault)) if at == self.calls => {
                 self.fault = None;
-                self.crashed = fault == Fault::Crash;
+                self.crashed = matches!(fault, Fault::Crash | Fault::Astray);
                 Ok(Some(fault))
             }
             _ => Ok(None),
@@ -129,7 +132,7 @@ impl SimState {
             None | Some(Fault::ShortWrite) => Ok(()),
             Some(Fault::Full) => Err(full()),
             Some(Fault::Error) => Err(failure("injected failure")),
-            Some(Fault::Crash) => Err(failure("the power goes")),
+            Some(Fault::Crash | Fault::Astray) => Err(failure("the power goes")),
         }
     }
 
@@ -351,10 +354,11 @@ impl DiskFile for SimFile {
         if state.capacity.is_some_and(|capacity| state.used() + more > capacity) {
             return Err(full());
         }
+        let offset = if fault == Some(Fault::Astray) { offset.saturating_sub(SECTOR_BYTES) } else { offset };
         // A write fails after a part of it: what is copied is copied in pages, so that no sector is half there.
         let half = (offset + buf.len() / 2) / SECTOR_BYTES * SECTOR_BYTES;
         let part = match fault {
-            None => buf.len(),
+            None | Some(Fault::Astray) => buf.len(),
             Some(Fault::ShortWrite) => buf.len() / 2,
             Some(_) => half.saturating_sub(offset),
         };
@@ -364,7 +368,7 @@ impl DiskFile for SimFile {
         put(&mut file.seen, offset, &bytes);
         file.pending.push(Pending::Write { offset, bytes });
         match fault {
-            None => Ok(part),
+            None | Some(Fault::Astray) => Ok(part),
             Some(Fault::ShortWrite) => Ok(part.max(usize::from(buf.len() == 1))),
             Some(Fault::Full) => Err(full()),
             Some(Fault::Error) => Err(failure("injected failure")),
@@ -380,7 +384,7 @@ impl DiskFile for SimFile {
                 state.settle(self.file);
                 return Err(if fault == Some(Fault::Full) { full() } else { failure("injected failure") });
             }
-            Some(Fault::Crash) => return Err(failure("the power goes")),
+            Some(Fault::Crash | Fault::Astray) => return Err(failure("the power goes")),
             Some(Fault::ShortWrite) | None => {}
         }
         if !state.lying {
