@@ -216,6 +216,23 @@ fn a_write_of_opening_that_goes_astray_hides_no_commit() {
     assert!(noticed > 0, "no write went over a commit");
 }
 
+/// Zeros where a frame belongs, and something behind them, look like an interrupted write, unless it is that frame.
+#[test]
+fn a_commit_that_went_astray_is_no_interrupted_one() {
+    for bytes in (0..400).step_by(8) {
+        let disk = SimDisk::new(1);
+        let store = Store::new(open(&disk).expect("it opens"));
+        let mut changes = ChangeSet::new();
+        changes.insert::<Items>(&key(1, 1), &row(&"x".repeat(bytes), None));
+        disk.fail_at(1, Fault::Astray);
+        store.commit(&changes).expect_err("the disk fails");
+        drop(store);
+        disk.kill();
+        let error = open(&disk).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains("written to another place"), "{bytes} bytes: {error}");
+    }
+}
+
 /// A sync that failed is worse than one that was not finished: the pages count as clean, and another sync does not save them.
 #[test]
 fn what_is_answered_after_a_failed_sync_survives_a_power_loss() {

@@ -270,6 +270,13 @@ pub(crate) fn scan_frames(
             if rest.iter().all(|&b| b == 0) {
                 return Ok(End::Clean(offset));
             }
+            // A header's tag covers the place that it belongs to: the frame of this place may stand elsewhere.
+            let mut behind = (8..rest.len()).step_by(8).map(|at| &rest[at..]);
+            if behind.any(|bytes| FrameHeader::decode(identity, number, offset, bytes).is_some()) {
+                let fault =
+                    Fault::Damaged(offset, "the frame that belongs here was written to another place");
+                return Ok(End::Bad(offset, fault));
+            }
             return Ok(End::Bad(offset, tail::judge_header(offset, rest)));
         };
         if let Err(fault) = tail::check_frame(&header, offset, rest) {

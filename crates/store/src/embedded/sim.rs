@@ -28,8 +28,8 @@ pub enum Fault {
     /// The power goes or the process is killed: this operation, after a part of a write, and all later ones fail until
     /// [`SimDisk::restart`] or [`SimDisk::kill`].
     Crash,
-    /// A write goes to the sector before its place, and is reported as done; then as [`Fault::Crash`]. Other operations only
-    /// crash.
+    /// A write goes to the sector before its place, or the one behind where there is none, and is reported as done; then as
+    /// [`Fault::Crash`]. Other operations only crash.
     Astray,
 }
 
@@ -354,7 +354,10 @@ impl DiskFile for SimFile {
         if state.capacity.is_some_and(|capacity| state.used() + more > capacity) {
             return Err(full());
         }
-        let offset = if fault == Some(Fault::Astray) { offset.saturating_sub(SECTOR_BYTES) } else { offset };
+        let offset = match fault {
+            Some(Fault::Astray) => offset.checked_sub(SECTOR_BYTES).unwrap_or(offset + SECTOR_BYTES),
+            _ => offset,
+        };
         // A write fails after a part of it: what is copied is copied in pages, so that no sector is half there.
         let half = (offset + buf.len() / 2) / SECTOR_BYTES * SECTOR_BYTES;
         let part = match fault {
