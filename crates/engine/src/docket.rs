@@ -1,4 +1,4 @@
-//! The queue of refusals that wait for their evidence: fair between owners, short histories first.
+//! The queue of what waits to be read: refusals for their evidence, and other histories. Fair between owners, long ones apart.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,12 +12,12 @@ const LONG_OWNERS_MAX: usize = 4_096;
 /// Whose history is read: the shard key of a command. None counts as one owner.
 pub(crate) type Owner = Option<Box<[u8]>>;
 
-/// Which jobs a thread takes.
+/// How long the history of an owner takes to read. Each thread takes the jobs of one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Length {
-    /// Those of owners whose history is short, or whose length is not known yet.
+pub enum Length {
+    /// Not longer than usual. What is not known yet counts as short.
     Short,
-    /// Those of owners whose history is known to be long.
+    /// Many times as long as others.
     Long,
 }
 
@@ -55,12 +55,12 @@ impl<T> Docket<T> {
         Self { state: Mutex::new(state), changed: Default::default(), waiting_max }
     }
 
-    /// Adds a job behind the others of its owner, or gives it back if too many wait.
+    /// Adds a job behind the others of its owner, or gives it back if too many wait or the queue is closed.
     pub(crate) fn add(&self, owner: Owner, job: T) -> Result<(), T> {
         let mut state = self.lock();
         let is_long = state.long_owners.contains(&owner);
         let waits = state.waiting.get(&owner).map_or(0, VecDeque::len);
-        if state.count >= self.waiting_max || (is_long && waits >= LONG_WAITING_MAX) {
+        if state.is_closed || state.count >= self.waiting_max || (is_long && waits >= LONG_WAITING_MAX) {
             return Err(job);
         }
         state.count += 1;
@@ -115,7 +115,7 @@ impl<T> Docket<T> {
     }
 
     /// No more jobs come. Those that wait are still given out.
-    fn close(&self) {
+    pub(crate) fn close(&self) {
         self.lock().is_closed = true;
         self.notify_all();
     }

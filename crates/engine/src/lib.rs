@@ -28,6 +28,7 @@ mod metrics;
 mod pace;
 mod pool;
 mod prover;
+mod readers;
 mod slot;
 mod working_set;
 
@@ -36,6 +37,7 @@ pub use lanes::{LANES_MAX, Lanes};
 pub use machine_lane::{LaneMachine, LaneRefusal, MachineLane, MachineLaneMetrics, MachineLaneOptions};
 pub use metrics::{LaneMetrics, LaneSnapshot};
 pub use pool::{Collector, CollectorOptions, CpuPool, PoolBusy, TURN_NS, WorkSnapshot, run_long};
+pub use readers::{Length, Readers};
 pub use slot::Ticket;
 pub use working_set::{Plan, WorkingSet};
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration as StdDuration;
 
 use batzen_crypto::EddsaPublicKey;
-use batzen_engine::{Clock, CpuPool, EngineError};
+use batzen_engine::{Clock, CpuPool, EngineError, Readers};
 use batzen_http::{Bound, Drained, Listen, MetricsPage, Server, ServerOptions, Stats};
 use batzen_metrics::Page;
 use batzen_protocol::Timestamp;
@@ -32,6 +32,8 @@ const HANDOVER_IDLE_GRACE: StdDuration = StdDuration::from_secs(2);
 const HANDOVER_TIMEOUT: StdDuration = StdDuration::from_secs(10);
 /// Single jobs that may wait for the CPU pool before requests are turned away.
 const POOL_JOBS_MAX: usize = 8_192;
+/// Threads that read short histories of a database: they mostly wait for it.
+const READERS_REMOTE: usize = 8;
 
 /// Why an exchange cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -99,6 +101,8 @@ pub struct Exchange {
     pub pool: CpuPool,
     /// What is gathered there.
     pub crypto: Crypto,
+    /// Who reads what may be long, such as histories.
+    pub readers: Arc<Readers>,
     /// Hashes of the accounts that were paid to lately.
     pub account_hashes: AccountHashes,
     /// Who signs: this process, or signers.
@@ -281,6 +285,11 @@ impl Exchange {
         let requests_left = AtomicU64::new(core.config.max_requests.unwrap_or(u64::MAX));
         let app = Arc::new(Self {
             crypto: Crypto::new(&pool),
+            readers: Arc::new(Readers::start(if core.store.backend().is_remote() {
+                READERS_REMOTE
+            } else {
+                1
+            })),
             core,
             account_hashes: AccountHashes::default(),
             pool,
@@ -380,10 +389,11 @@ impl RunningExchange {
             let _ = follower.await;
         }
         app.metrics_page.idle().await;
-        let (lane, store) = (app.lane.clone(), app.store.clone());
+        let (lane, store, readers) = (app.lane.clone(), app.store.clone(), Arc::clone(&app.readers));
         // A task that still holds the parts (none should) must not keep the process from ending.
         drop(app);
         let closed = tokio::task::spawn_blocking(move || {
+            readers.close();
             lane.close();
             store.close()
         });

@@ -5,33 +5,29 @@ use std::future::Future;
 use std::sync::Arc;
 
 use batzen_crypto::{
-    BlindedDenomSignature, BlindedPlanchet, BlindingSecret, Cipher, CsNonce, CsOperation, EddsaPublicKey,
-    EddsaSignature, ExchangeWithdrawValues, HashCode,
+    BlindedDenomSignature, BlindedPlanchet, Cipher, CsNonce, CsOperation, EddsaPublicKey, EddsaSignature,
+    ExchangeWithdrawValues, HashCode,
 };
 use batzen_engine::{EngineError, PoolBusy};
 use batzen_http::Response;
 use batzen_protocol::api::errors::{
     CoinConflict, DenominationUnknown, DenominationUnusable, InsufficientReserve,
 };
-use batzen_protocol::api::exchange as bodies;
-use batzen_protocol::payto::h_wire;
 use batzen_protocol::signatures::{
-    ExchangeAffirmDenomExpired, ExchangeAffirmDenomUnknown, ExchangeConfirmRecoup,
-    ExchangeConfirmRecoupRefresh, ExchangeReserveClosed, Operation as OperationName, SignedMessage,
+    ExchangeAffirmDenomExpired, ExchangeAffirmDenomUnknown, Operation as OperationName, SignedMessage,
 };
-use batzen_protocol::{Amount, Currency, ErrorCode, Money, Timestamp};
+use batzen_protocol::{ErrorCode, Timestamp};
 use batzen_signer::client::Unavailable;
 use batzen_store::StoreError;
-use batzen_tables::exchange::{BlindSignature, DenomSerial, ReservePub};
+use batzen_tables::exchange::{BlindSignature, DenomSerial};
 use serde::Serialize;
 
 use super::check::Checked;
+use super::histories::{self, coin_items, reserve_items};
 use super::{engine_error, error, error_status, overloaded, store_error};
 use crate::crypto::{Check, Opening};
 use crate::keys::{KeyState, NoSigningKey, NotSigned};
-use crate::rules::{
-    self, CoinHistory, CoinHistoryItem, ConflictReason, DenomProblem, Outcome, Refusal, ReserveHistoryItem,
-};
+use crate::rules::{self, ConflictReason, DenomProblem, Outcome, Refusal};
 use crate::service::Exchange;
 
 /// What a denomination was wanted for, as signed error answers name it.
@@ -107,7 +103,7 @@ pub async fn on_pool<T: Send + 'static>(
     app.pool.run(job).await.map_err(busy)
 }
 
-fn busy(_: PoolBusy) -> Response {
+pub(super) fn busy(_: PoolBusy) -> Response {
     overloaded()
 }
 
@@ -227,7 +223,7 @@ pub async fn sign_online<M: SignedMessage>(
 }
 
 /// Signs messages with a key state's online key.
-fn sign_messages(
+pub(super) fn sign_messages(
     app: &Exchange,
     keys: &KeyState,
     messages: Vec<Box<[u8]>>,
@@ -331,7 +327,7 @@ pub async fn denomination_unusable(
 /// The answer to give.
 pub async fn decided(
     app: &Exchange,
-    keys: &KeyState,
+    keys: &Arc<KeyState>,
     operation: Operation,
     verdict: Result<Result<Outcome, Refusal>, EngineError>,
     batch: bool,
@@ -346,7 +342,7 @@ pub async fn decided(
 
 async fn refused(
     app: &Exchange,
-    keys: &KeyState,
+    keys: &Arc<KeyState>,
     operation: Operation,
     refusal: Refusal,
     batch: bool,
@@ -358,7 +354,9 @@ async fn refused(
             plain(Code::EXCHANGE_RESERVES_STATUS_UNKNOWN)
         }
         Refusal::ReserveUnknown => plain(Code::EXCHANGE_GENERIC_RESERVE_UNKNOWN),
-        Refusal::ReserveInsufficient(shortage) => reserve_insufficient(app, keys, &shortage).await,
+        Refusal::ReserveInsufficient(shortage) => {
+            reserve_insufficient(app, keys, shortage).await.unwrap_or_else(|answer| answer)
+        }
         Refusal::HistoryUnaffordable => plain(Code::EXCHANGE_GET_RESERVE_HISTORY_ERROR_INSUFFICIENT_BALANCE),
         Refusal::PlanchetsMixed { .. } => plain(Code::EXCHANGE_WITHDRAW_BATCH_IDEMPOTENT_PLANCHET),
         Refusal::PlanchetDuplicate { .. } => error(Code::GENERIC_PARAMETER_MALFORMED, "duplicate planchet"),
@@ -382,7 +380,9 @@ async fn refused(
                 None => plain(Code::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN),
             }
         }
-        Refusal::CoinConflict { conflict, .. } => coin_conflict(app, keys, &conflict).await,
+        Refusal::CoinConflict { conflict, .. } => {
+            coin_conflict(app, keys, conflict).await.unwrap_or_else(|answer| answer)
+        }
         Refusal::CoinDuplicate { .. } => {
             error(Code::GENERIC_PARAMETER_MALFORMED, "coins: the same coin twice")
         }
@@ -432,24 +432,29 @@ async fn refused(
 
 async fn reserve_insufficient(
     app: &Exchange,
-    keys: &KeyState,
-    shortage: &rules::ReserveShortage,
-) -> Response {
+    keys: &Arc<KeyState>,
+    shortage: Box<rules::ReserveShortage>,
+) -> Checked<Response> {
     let currency = app.config.currency;
-    match reserve_history(app, keys, shortage.reserve_pub, &shortage.history.items).await {
-        Ok(history) => error_extra(
-            ErrorCode::EXCHANGE_WITHDRAW_INSUFFICIENT_FUNDS,
-            &InsufficientReserve {
-                balance: shortage.balance.of(currency),
-                requested_amount: shortage.requested.of(currency),
-                history,
-            },
-        ),
-        Err(answer) => answer,
-    }
+    let reserve_pub = shortage.reserve_pub;
+    let known = Arc::clone(keys);
+    let events = shortage.history.items.len();
+    histories::proved(app, keys, reserve_pub.as_bytes(), events, move |proofs| {
+        let extra = InsufficientReserve {
+            balance: shortage.balance.of(currency),
+            requested_amount: shortage.requested.of(currency),
+            history: reserve_items(currency, &known, reserve_pub, &shortage.history.items, proofs)?,
+        };
+        Ok(error_extra(ErrorCode::EXCHANGE_WITHDRAW_INSUFFICIENT_FUNDS, &extra))
+    })
+    .await
 }
 
-async fn coin_conflict(app: &Exchange, keys: &KeyState, conflict: &rules::CoinConflict) -> Response {
+async fn coin_conflict(
+    app: &Exchange,
+    keys: &Arc<KeyState>,
+    conflict: Box<rules::CoinConflict>,
+) -> Checked<Response> {
     use ErrorCode as Code;
     let code = match conflict.reason {
         ConflictReason::Insufficient { .. } => Code::EXCHANGE_GENERIC_INSUFFICIENT_FUNDS,
@@ -460,272 +465,14 @@ async fn coin_conflict(app: &Exchange, keys: &KeyState, conflict: &rules::CoinCo
         ConflictReason::RefundOtherAmount => Code::EXCHANGE_REFUND_INCONSISTENT_AMOUNT,
     };
     let Some(denom) = keys.find_serial(conflict.history.denom) else {
-        return error(Code::GENERIC_DB_INVARIANT_FAILURE, "denomination of a coin");
+        return Err(error(ErrorCode::GENERIC_DB_INVARIANT_FAILURE, "denomination of a coin"));
     };
-    match coin_history(app, keys, &conflict.history).await {
-        Ok(history) => error_extra(
-            code,
-            &CoinConflict { coin_pub: conflict.coin_pub, h_denom_pub: denom.h_denom_pub, history },
-        ),
-        Err(answer) => answer,
-    }
-}
-
-// --- Histories ----------------------------------------------------------------------------------------------------------
-
-/// Where the signatures of a history's items come from. Items are put together twice if any of them is signed: first to
-/// learn what there is to sign, then with the signatures, which are made together on the CPU pool.
-#[derive(Default)]
-struct Proofs {
-    exchange_pub: Option<EddsaPublicKey>,
-    /// What is to be signed, in the order of the items.
-    messages: Vec<Box<[u8]>>,
-    /// The signatures to it.
-    signatures: std::vec::IntoIter<EddsaSignature>,
-}
-
-impl Proofs {
-    fn sign(&mut self, message: &impl SignedMessage) -> (EddsaPublicKey, EddsaSignature) {
-        match self.exchange_pub {
-            None => {
-                self.messages.push(message.message().as_ref().into());
-                (EddsaPublicKey::ZERO, EddsaSignature::ZERO)
-            }
-            Some(key) => (key, self.signatures.next().expect("the same items as the first time")),
-        }
-    }
-
-    fn recoup(
-        &mut self,
-        time: Timestamp,
-        recoup_amount: Amount,
-        coin_pub: EddsaPublicKey,
-        reserve_pub: ReservePub,
-    ) -> (EddsaPublicKey, EddsaSignature) {
-        let timestamp = whole_seconds(time);
-        self.sign(&ExchangeConfirmRecoup { timestamp, recoup_amount, coin_pub, reserve_pub })
-    }
-
-    fn recoup_refresh(
-        &mut self,
-        time: Timestamp,
-        recoup_amount: Amount,
-        coin_pub: EddsaPublicKey,
-        old_coin_pub: EddsaPublicKey,
-    ) -> (EddsaPublicKey, EddsaSignature) {
-        let timestamp = whole_seconds(time);
-        self.sign(&ExchangeConfirmRecoupRefresh { timestamp, recoup_amount, coin_pub, old_coin_pub })
-    }
-}
-
-/// Puts a history together, with the signatures that it needs.
-async fn proved<T>(app: &Exchange, keys: &KeyState, build: impl Fn(&mut Proofs) -> Checked<T>) -> Checked<T> {
-    let mut proofs = Proofs::default();
-    let unsigned = build(&mut proofs)?;
-    if proofs.messages.is_empty() {
-        return Ok(unsigned);
-    }
-    let (exchange_pub, signatures) = sign_messages(app, keys, proofs.messages)?.await?;
-    let signatures = signatures.into_iter();
-    build(&mut Proofs { exchange_pub: Some(exchange_pub), messages: Vec::new(), signatures })
-}
-
-/// A coin's history as answers carry it.
-///
-/// # Errors
-/// When there is no usable signing key, or too much is waiting.
-pub async fn coin_history(
-    app: &Exchange,
-    keys: &KeyState,
-    history: &CoinHistory,
-) -> Checked<Vec<bodies::CoinHistoryItem>> {
-    let currency = app.config.currency;
-    proved(app, keys, |proofs| Ok(coin_items(currency, history, proofs))).await
-}
-
-fn coin_items(
-    currency: Currency,
-    history: &CoinHistory,
-    proofs: &mut Proofs,
-) -> Vec<bodies::CoinHistoryItem> {
-    let of = |money: Money| -> Amount { money.of(currency) };
-    let coin_pub = history.coin_pub;
-    let mut items = Vec::with_capacity(history.items.len());
-    for item in &history.items {
-        items.push(match item {
-            CoinHistoryItem::Deposit {
-                amount,
-                deposit_fee,
-                wallet_time,
-                refund_deadline,
-                merchant_pub,
-                h_contract_terms,
-                payto_uri,
-                wire_salt,
-                coin_sig,
-            } => bodies::CoinHistoryItem::Deposit(bodies::CoinDeposit {
-                amount: of(*amount),
-                deposit_fee: of(*deposit_fee),
-                timestamp: *wallet_time,
-                refund_deadline: Some(*refund_deadline).filter(|deadline| *deadline != Timestamp::ZERO),
-                merchant_pub: *merchant_pub,
-                h_contract_terms: *h_contract_terms,
-                h_wire: h_wire(payto_uri, wire_salt),
-                h_age_commitment: history.h_age,
-                h_policy: None,
-                coin_sig: *coin_sig,
-            }),
-            CoinHistoryItem::Melt { amount, melt_fee, rc, coin_sig } => {
-                bodies::CoinHistoryItem::Melt(bodies::CoinMelt {
-                    amount: of(*amount),
-                    melt_fee: of(*melt_fee),
-                    rc: *rc,
-                    h_age_commitment: history.h_age,
-                    coin_sig: *coin_sig,
-                })
-            }
-            CoinHistoryItem::Refund {
-                amount,
-                refund_fee,
-                h_contract_terms,
-                merchant_pub,
-                rtransaction_id,
-                merchant_sig,
-            } => bodies::CoinHistoryItem::Refund(bodies::CoinRefund {
-                amount: of(amount.checked_sub(*refund_fee).expect("a refund covers its fee")),
-                refund_fee: of(*refund_fee),
-                h_contract_terms: *h_contract_terms,
-                merchant_pub: *merchant_pub,
-                rtransaction_id: *rtransaction_id,
-                merchant_sig: *merchant_sig,
-            }),
-            CoinHistoryItem::Recoup { amount, reserve_pub, coin_sig, coin_blind, time } => {
-                let (exchange_pub, exchange_sig) = proofs.recoup(*time, of(*amount), coin_pub, *reserve_pub);
-                bodies::CoinHistoryItem::Recoup(bodies::CoinRecoup {
-                    amount: of(*amount),
-                    exchange_sig,
-                    exchange_pub,
-                    reserve_pub: *reserve_pub,
-                    coin_sig: *coin_sig,
-                    coin_blind: BlindingSecret::from_bytes(*coin_blind),
-                    timestamp: whole_seconds(*time),
-                })
-            }
-            CoinHistoryItem::RecoupRefresh { amount, old_coin_pub, coin_sig, coin_blind, time } => {
-                let (exchange_pub, exchange_sig) =
-                    proofs.recoup_refresh(*time, of(*amount), coin_pub, *old_coin_pub);
-                bodies::CoinHistoryItem::RecoupRefresh(bodies::CoinRecoupRefresh {
-                    amount: of(*amount),
-                    exchange_sig,
-                    exchange_pub,
-                    old_coin_pub: *old_coin_pub,
-                    coin_sig: *coin_sig,
-                    coin_blind: BlindingSecret::from_bytes(*coin_blind),
-                    timestamp: whole_seconds(*time),
-                })
-            }
-            CoinHistoryItem::OldCoinRecoup { amount, coin_pub: fresh_coin_pub, time } => {
-                let (exchange_pub, exchange_sig) =
-                    proofs.recoup_refresh(*time, of(*amount), *fresh_coin_pub, coin_pub);
-                bodies::CoinHistoryItem::OldCoinRecoup(bodies::OldCoinRecoup {
-                    amount: of(*amount),
-                    exchange_sig,
-                    exchange_pub,
-                    coin_pub: *fresh_coin_pub,
-                    timestamp: whole_seconds(*time),
-                })
-            }
-        });
-    }
-    items
-}
-
-/// A reserve's history as answers carry it.
-///
-/// # Errors
-/// When there is no usable signing key, or too much is waiting.
-pub async fn reserve_history(
-    app: &Exchange,
-    keys: &KeyState,
-    reserve_pub: ReservePub,
-    history: &[ReserveHistoryItem],
-) -> Checked<Vec<bodies::ReserveHistoryItem>> {
-    let currency = app.config.currency;
-    proved(app, keys, |proofs| reserve_items(currency, keys, reserve_pub, history, proofs)).await
-}
-
-fn reserve_items(
-    currency: Currency,
-    keys: &KeyState,
-    reserve_pub: ReservePub,
-    history: &[ReserveHistoryItem],
-    proofs: &mut Proofs,
-) -> Checked<Vec<bodies::ReserveHistoryItem>> {
-    let of = |money: Money| -> Amount { money.of(currency) };
-    let mut items = Vec::with_capacity(history.len());
-    for item in history {
-        items.push(match item {
-            ReserveHistoryItem::Credit { time, payto_uri, bank_row, amount } => {
-                bodies::ReserveHistoryItem::Credit(bodies::ReserveCredit {
-                    timestamp: whole_seconds(*time),
-                    sender_account_url: payto_uri.clone(),
-                    wire_reference: *bank_row,
-                    amount: of(*amount),
-                })
-            }
-            ReserveHistoryItem::Withdraw { reserve_sig, h_coin_ev, denom, fee, amount, .. } => {
-                let Some(denom) = keys.find_serial(*denom) else {
-                    return Err(error(
-                        ErrorCode::GENERIC_DB_INVARIANT_FAILURE,
-                        "denomination of a withdrawal",
-                    ));
-                };
-                bodies::ReserveHistoryItem::Withdraw(bodies::ReserveWithdraw {
-                    reserve_sig: *reserve_sig,
-                    h_coin_envelope: *h_coin_ev,
-                    h_denom_pub: denom.h_denom_pub,
-                    withdraw_fee: of(*fee),
-                    amount: of(*amount),
-                })
-            }
-            ReserveHistoryItem::Recoup { time, coin_pub, amount } => {
-                let (exchange_pub, exchange_sig) = proofs.recoup(*time, of(*amount), *coin_pub, reserve_pub);
-                bodies::ReserveHistoryItem::Recoup(bodies::ReserveRecoup {
-                    exchange_pub,
-                    exchange_sig,
-                    timestamp: whole_seconds(*time),
-                    amount: of(*amount),
-                    coin_pub: *coin_pub,
-                })
-            }
-            ReserveHistoryItem::Closing { time, payto_uri, wtid, fee, amount } => {
-                let timestamp = whole_seconds(*time);
-                let (exchange_pub, exchange_sig) = proofs.sign(&ExchangeReserveClosed {
-                    timestamp,
-                    closing_amount: of(*amount),
-                    closing_fee: of(*fee),
-                    reserve_pub,
-                    h_payto: batzen_protocol::payto::h_payto(payto_uri),
-                    wtid: *wtid,
-                });
-                bodies::ReserveHistoryItem::Closing(bodies::ReserveClosing {
-                    receiver_account_details: payto_uri.clone(),
-                    wtid: *wtid,
-                    exchange_pub,
-                    exchange_sig,
-                    timestamp,
-                    amount: of(*amount),
-                    closing_fee: of(*fee),
-                })
-            }
-            ReserveHistoryItem::History { request_time, reserve_sig, amount } => {
-                bodies::ReserveHistoryItem::History(bodies::ReserveHistoryFee {
-                    reserve_sig: *reserve_sig,
-                    request_timestamp: *request_time,
-                    amount: of(*amount),
-                })
-            }
-        });
-    }
-    Ok(items)
+    let (currency, h_denom_pub) = (app.config.currency, denom.h_denom_pub);
+    let coin_pub = conflict.coin_pub;
+    let events = conflict.history.items.len();
+    histories::proved(app, keys, coin_pub.as_bytes(), events, move |proofs| {
+        let history = coin_items(currency, &conflict.history, proofs);
+        Ok(error_extra(code, &CoinConflict { coin_pub, h_denom_pub, history }))
+    })
+    .await
 }

@@ -28,6 +28,7 @@ mod csr;
 mod deposit;
 mod documents;
 mod errors;
+mod histories;
 mod http_time;
 mod keys;
 mod kyc;

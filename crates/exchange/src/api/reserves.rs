@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::check::Checked;
 use super::errors::{self, Operation};
+use super::histories::{self, reserve_items};
 use super::{Table, body, endpoint, error, overloaded, path_value};
 use crate::rules::history::balance_of;
 use crate::rules::{Command, Outcome, ReserveHistory, ReserveHistoryItem, read};
@@ -133,22 +134,27 @@ async fn statement(
     reserve_pub: batzen_tables::exchange::ReservePub,
     since: Option<Timestamp>,
 ) -> Checked<Response> {
-    let mut reads = 0;
-    let statement = loop {
-        let denoms = Arc::clone(&app.rules.denoms);
-        let found = app.read(move |store| read::reserve_statement(store, &denoms, reserve_pub, since));
-        let Some(statement) = found.await.map_err(errors::store)? else {
-            return Err(error(ErrorCode::EXCHANGE_RESERVES_STATUS_UNKNOWN, ""));
-        };
-        reads += 1;
-        let effects = || statement.items.iter().map(ReserveHistoryItem::effect);
-        if since.is_some() || balance_of(Money::ZERO, effects()) == Some(statement.balance) {
-            break statement;
+    let (keys, denoms) = (app.keys(), Arc::clone(&app.rules.denoms));
+    let reading = histories::read(app, reserve_pub.as_bytes(), move |store| {
+        for _ in 0..READS_MAX {
+            let Some(statement) = read::reserve_statement(store, &denoms, reserve_pub, since)? else {
+                let unknown = error(ErrorCode::EXCHANGE_RESERVES_STATUS_UNKNOWN, "");
+                return Ok((Err(unknown), 0));
+            };
+            let effects = statement.items.iter().map(ReserveHistoryItem::effect);
+            if since.is_some() || balance_of(Money::ZERO, effects) == Some(statement.balance) {
+                let events = statement.events;
+                return Ok((Ok(statement), events));
+            }
         }
-        if reads == READS_MAX {
-            return Err(overloaded());
-        }
-    };
-    let history = errors::reserve_history(app, &app.keys(), reserve_pub, &statement.items).await?;
-    Ok(Response::json(200, &ReserveStatus { balance: statement.balance.of(app.config.currency), history }))
+        Ok((Err(overloaded()), 0))
+    });
+    let statement = reading.await??;
+    let (currency, known) = (app.config.currency, Arc::clone(&keys));
+    let events = statement.items.len();
+    histories::proved(app, &keys, reserve_pub.as_bytes(), events, move |proofs| {
+        let history = reserve_items(currency, &known, reserve_pub, &statement.items, proofs)?;
+        Ok(Response::json(200, &ReserveStatus { balance: statement.balance.of(currency), history }))
+    })
+    .await
 }

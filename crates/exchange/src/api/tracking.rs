@@ -10,12 +10,11 @@ use batzen_protocol::payto::h_wire;
 use batzen_protocol::signatures::{
     ExchangeConfirmWire, ExchangeConfirmWireDeposit, MerchantTrackTransaction, MerchantTrackTransactionWallet,
 };
-use batzen_protocol::{ErrorCode, Money};
+use batzen_protocol::{AmountError, Currency, ErrorCode, Money, Timestamp};
 use batzen_tables::exchange::DepositKey;
 
-use super::errors;
-use super::{Table, endpoint, error};
-use crate::rules::read;
+use super::{Table, endpoint, error, errors, histories};
+use crate::rules::read::{self, Transfer};
 use crate::service::Exchange;
 
 pub(super) fn routes(table: Table) -> Table {
@@ -30,59 +29,66 @@ async fn transfer(app: &Exchange, request: &mut Request) -> Response {
             .segment(1)
             .parse()
             .map_err(|_| error(ErrorCode::EXCHANGE_TRANSFERS_GET_WTID_MALFORMED, ""))?;
-        let denoms = Arc::clone(&app.rules.denoms);
-        let found = app.read(move |store| read::transfer(store, &denoms, wtid)).await;
-        let found = found.map_err(errors::store)?;
-        let Some(transfer) = found else {
+        let (denoms, currency) = (Arc::clone(&app.rules.denoms), app.config.currency);
+        let found = histories::read(app, wtid.as_bytes(), move |store| {
+            let found = read::transfer(store, &denoms, wtid)?;
+            let events = found.as_ref().map_or(0, |transfer| transfer.deposits.len());
+            Ok((found.map(|transfer| confirmation(currency, &transfer)), events))
+        });
+        let Some(found) = found.await? else {
             return Err(error(ErrorCode::EXCHANGE_TRANSFERS_GET_WTID_NOT_FOUND, ""));
         };
-        let currency = app.config.currency;
-        let row = transfer.wire_out;
-        let inconsistent = || error(ErrorCode::EXCHANGE_TRANSFERS_GET_WIRE_FEE_INCONSISTENT, "");
-        let total = transfer
-            .deposits
-            .iter()
-            .try_fold(Money::ZERO, |sum, deposit| {
-                sum.checked_add(deposit.amount)?.checked_sub(deposit.deposit_fee)
-            })
-            .and_then(|sum| sum.checked_sub(row.wire_fee))
-            .map_err(|_| inconsistent())?
-            .of(currency);
-        let wire_fee = row.wire_fee.of(currency);
-        let execution_time = errors::whole_seconds(row.time);
-        let deposits: Vec<TransferDeposit> = transfer
-            .deposits
-            .iter()
-            .map(|deposit| TransferDeposit {
-                h_contract_terms: deposit.key.h_contract_terms,
-                coin_pub: deposit.key.coin_pub,
-                deposit_value: deposit.amount.of(currency),
-                deposit_fee: deposit.deposit_fee.of(currency),
-            })
-            .collect();
-        let confirmation = ExchangeConfirmWireDeposit {
-            total,
-            wire_fee,
-            merchant_pub: row.merchant_pub,
-            h_payto: row.h_payto,
-            h_details: wire_details_hash(execution_time, &deposits),
-        };
+        let (confirmation, execution_time, deposits) =
+            found.map_err(|_| error(ErrorCode::EXCHANGE_TRANSFERS_GET_WIRE_FEE_INCONSISTENT, ""))?;
+        let ExchangeConfirmWireDeposit { total, wire_fee, merchant_pub, h_payto, .. } = confirmation;
         let (exchange_pub, exchange_sig) = errors::sign_one(app, confirmation).await?;
-        Ok(Response::json(
-            200,
-            &TransferResponse {
+        histories::apart(app, wtid.as_bytes(), deposits.len(), move || {
+            let response = TransferResponse {
                 total,
                 wire_fee,
-                merchant_pub: row.merchant_pub,
-                h_payto: row.h_payto,
+                merchant_pub,
+                h_payto,
                 execution_time,
                 deposits,
                 exchange_sig,
                 exchange_pub,
-            },
-        ))
+            };
+            Response::json(200, &response)
+        })
+        .await
     };
     answer.await.unwrap_or_else(|refused: Response| refused)
+}
+
+/// What the exchange confirms of a transfer, when it took place, and the deposits in it.
+///
+/// # Errors
+/// The deposits do not pay the fee.
+fn confirmation(
+    currency: Currency,
+    transfer: &Transfer,
+) -> Result<(ExchangeConfirmWireDeposit, Timestamp, Vec<TransferDeposit>), AmountError> {
+    let row = &transfer.wire_out;
+    let mut total = Money::ZERO;
+    let mut deposits = Vec::with_capacity(transfer.deposits.len());
+    for deposit in &transfer.deposits {
+        total = total.checked_add(deposit.amount)?.checked_sub(deposit.deposit_fee)?;
+        deposits.push(TransferDeposit {
+            h_contract_terms: deposit.key.h_contract_terms,
+            coin_pub: deposit.key.coin_pub,
+            deposit_value: deposit.amount.of(currency),
+            deposit_fee: deposit.deposit_fee.of(currency),
+        });
+    }
+    let execution_time = errors::whole_seconds(row.time);
+    let confirmation = ExchangeConfirmWireDeposit {
+        total: total.checked_sub(row.wire_fee)?.of(currency),
+        wire_fee: row.wire_fee.of(currency),
+        merchant_pub: row.merchant_pub,
+        h_payto: row.h_payto,
+        h_details: wire_details_hash(execution_time, &deposits),
+    };
+    Ok((confirmation, execution_time, deposits))
 }
 
 async fn deposit(app: &Exchange, request: &mut Request) -> Response {

@@ -1,6 +1,7 @@
 //! `POST /reserves/$RESERVE_PUB/withdraw` and `…/batch-withdraw`: coins from a reserve.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use batzen_crypto::{BlindedDenomSignature, BlindedPlanchet, CsOperation, EddsaPublicKey, HashCode};
 use batzen_engine::EngineError;
@@ -147,7 +148,7 @@ async fn withdraw(
 /// The signatures to answer with, if the withdrawal took effect.
 async fn decided(
     app: &Exchange,
-    keys: &KeyState,
+    keys: &Arc<KeyState>,
     verdict: Result<Result<Outcome, Refusal>, EngineError>,
     batch: bool,
 ) -> Checked<Vec<BlindedDenomSignature>> {

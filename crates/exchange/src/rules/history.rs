@@ -141,6 +141,8 @@ pub struct ReserveStatement {
     pub balance: Money,
     /// What happened, by type in the order of the protocol's table. A whole history adds up to the balance (R10).
     pub items: Vec<ReserveHistoryItem>,
+    /// How many events there are in all, also those outside of the window.
+    pub events: usize,
 }
 
 /// One event in the life of a reserve.

@@ -46,7 +46,7 @@ pub use refusal::*;
 
 /// A history with more events than this is long: it proves a refusal apart from the short ones. Coins have a handful,
 /// a busy reserve some hundreds.
-const HISTORY_EVENTS_LONG: usize = 256;
+pub const HISTORY_EVENTS_LONG: usize = 256;
 
 /// What of the configuration the rules depend on.
 #[derive(Debug, Clone)]

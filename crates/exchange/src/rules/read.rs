@@ -86,6 +86,9 @@ pub fn reserve_statement(
     let Some(row) = answers.row(row)?.map(|found| found.row) else { return Ok(None) };
     let since = since.unwrap_or(Timestamp::ZERO);
     let (credits, closings) = (answers.group(credits)?, answers.group(closings)?);
+    let (withdrawals, recoups) = (answers.group(withdrawals)?, answers.group(recoups)?);
+    let requests = answers.group(requests)?;
+    let events = credits.len() + closings.len() + withdrawals.len() + recoups.len() + requests.len();
     let accounts = credits.iter().map(|found| found.row.h_payto);
     let paytos = known_paytos(store, accounts.chain(closings.iter().map(|found| found.row.h_payto)))?;
     let mut items = Vec::new();
@@ -99,7 +102,7 @@ pub fn reserve_statement(
             });
         }
     }
-    for found in answers.group(withdrawals)? {
+    for found in withdrawals {
         if found.row.time >= since {
             let terms = terms(store, denoms, found.row.denom)?;
             items.push(ReserveHistoryItem::Withdraw {
@@ -112,7 +115,7 @@ pub fn reserve_statement(
             });
         }
     }
-    for found in answers.group(recoups)? {
+    for found in recoups {
         if found.row.time >= since {
             items.push(ReserveHistoryItem::Recoup {
                 time: found.row.time,
@@ -132,7 +135,7 @@ pub fn reserve_statement(
             });
         }
     }
-    for found in answers.group(requests)? {
+    for found in requests {
         if found.key.request_time >= since {
             items.push(ReserveHistoryItem::History {
                 request_time: found.key.request_time,
@@ -141,7 +144,7 @@ pub fn reserve_statement(
             });
         }
     }
-    Ok(Some(ReserveStatement { balance: row.balance, items }))
+    Ok(Some(ReserveStatement { balance: row.balance, items, events }))
 }
 
 /// Which of these planchets the reserve has withdrawn, in their order: a complete repetition is answered from here.

@@ -3,6 +3,7 @@
 use std::time::Duration as StdDuration;
 
 use batzen_crypto::EddsaPrivateKey;
+use batzen_engine::Length;
 use batzen_protocol::api::exchange::{ReserveBalance, ReserveHistoryItem, ReserveRequest, ReserveStatus};
 use batzen_protocol::signatures::{SignedMessage, WalletReserveHistory, WalletReserveStatus};
 use batzen_protocol::{Duration, Timestamp};
@@ -95,6 +96,41 @@ async fn the_status_is_free_and_recent() {
     site.advance(Duration::from_days(20)).await;
     let answer: ReserveStatus = site.ok(&path, &status(&reserve, site.now())).await;
     assert_eq!((answer.balance, answer.history), (amount("13.48"), vec![]));
+}
+
+/// Whoever has a long history waits for others with long ones, and nobody else does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_statements_are_read_apart() {
+    let site = Site::start().await;
+    let (short, long) = (site.reserve("1").await, site.reserve("1").await);
+    for _ in 0..260 {
+        site.credit(long.public_key(), "0.01").await;
+    }
+    let ask = async |key: &EddsaPrivateKey| -> ReserveStatus {
+        site.ok(&at_reserve(key, "status"), &status(key, site.now())).await
+    };
+    assert_eq!(ask(&long).await.history.len(), 261);
+    // Somebody's long history takes very long.
+    let readers = &site.app().readers;
+    readers.read(b"somebody", || ((), Length::Long)).await.unwrap();
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let reading = async {
+        readers.read(b"somebody", move || (held.recv().unwrap(), Length::Long)).await.unwrap();
+    };
+    let others = async {
+        let mut waiting = std::pin::pin!(ask(&long));
+        for _ in 0..20 {
+            tokio::select! {
+                biased;
+                _ = &mut waiting => panic!("a long history is read beside another one"),
+                answer = ask(&short) => assert_eq!(answer.history.len(), 1),
+            }
+        }
+        assert_eq!(site.balance(&long.public_key()).await, m("3.6"));
+        release.send(()).unwrap();
+        assert_eq!(waiting.await.history.len(), 261);
+    };
+    tokio::join!(reading, others);
 }
 
 #[tokio::test]

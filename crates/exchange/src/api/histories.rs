@@ -1,0 +1,308 @@
+//! Answers that show what happened to a coin or a reserve: written with the signatures that they need, and beside the threads that
+//! serve requests where they may be long.
+
+use std::sync::Arc;
+
+use batzen_crypto::{BlindingSecret, EddsaPublicKey, EddsaSignature};
+use batzen_engine::Length;
+use batzen_http::Response;
+use batzen_protocol::api::exchange as bodies;
+use batzen_protocol::payto::h_wire;
+use batzen_protocol::signatures::{
+    ExchangeConfirmRecoup, ExchangeConfirmRecoupRefresh, ExchangeReserveClosed, SignedMessage,
+};
+use batzen_protocol::{Amount, Currency, ErrorCode, Money, Timestamp};
+use batzen_store::{Store, StoreError};
+use batzen_tables::exchange::ReservePub;
+
+use super::check::Checked;
+use super::error;
+use super::errors::{self, busy, sign_messages, whole_seconds};
+use crate::keys::KeyState;
+use crate::rules::{CoinHistory, CoinHistoryItem, HISTORY_EVENTS_LONG, ReserveHistoryItem};
+use crate::service::Exchange;
+
+/// Where the signatures of a history's items come from. Items are put together twice if any of them is signed: first to
+/// learn what there is to sign, then with the signatures, which are made together on the CPU pool.
+#[derive(Default)]
+pub struct Proofs {
+    exchange_pub: Option<EddsaPublicKey>,
+    /// What is to be signed, in the order of the items.
+    messages: Vec<Box<[u8]>>,
+    /// The signatures to it.
+    signatures: std::vec::IntoIter<EddsaSignature>,
+}
+
+impl Proofs {
+    fn sign(&mut self, message: &impl SignedMessage) -> (EddsaPublicKey, EddsaSignature) {
+        match self.exchange_pub {
+            None => {
+                self.messages.push(message.message().as_ref().into());
+                (EddsaPublicKey::ZERO, EddsaSignature::ZERO)
+            }
+            Some(key) => (key, self.signatures.next().expect("the same items as the first time")),
+        }
+    }
+
+    fn recoup(
+        &mut self,
+        time: Timestamp,
+        recoup_amount: Amount,
+        coin_pub: EddsaPublicKey,
+        reserve_pub: ReservePub,
+    ) -> (EddsaPublicKey, EddsaSignature) {
+        let timestamp = whole_seconds(time);
+        self.sign(&ExchangeConfirmRecoup { timestamp, recoup_amount, coin_pub, reserve_pub })
+    }
+
+    fn recoup_refresh(
+        &mut self,
+        time: Timestamp,
+        recoup_amount: Amount,
+        coin_pub: EddsaPublicKey,
+        old_coin_pub: EddsaPublicKey,
+    ) -> (EddsaPublicKey, EddsaSignature) {
+        let timestamp = whole_seconds(time);
+        self.sign(&ExchangeConfirmRecoupRefresh { timestamp, recoup_amount, coin_pub, old_coin_pub })
+    }
+}
+
+/// Puts an answer together that shows a history of so many events, with the signatures that it needs. A long one, whose text takes
+/// milliseconds to write, beside the threads that serve requests.
+///
+/// # Errors
+/// When there is no usable signing key, or too much is waiting.
+pub async fn proved(
+    app: &Exchange,
+    keys: &KeyState,
+    owner: &[u8],
+    events: usize,
+    build: impl Fn(&mut Proofs) -> Checked<Response> + Send + Sync + 'static,
+) -> Checked<Response> {
+    let build = Arc::new(build);
+    let first = Arc::clone(&build);
+    let (answer, messages) = apart(app, owner, events, move || {
+        let mut proofs = Proofs::default();
+        (first(&mut proofs), proofs.messages)
+    })
+    .await?;
+    if messages.is_empty() {
+        return answer;
+    }
+    let (exchange_pub, signatures) = sign_messages(app, keys, messages)?.await?;
+    let signatures = signatures.into_iter();
+    let mut proofs = Proofs { exchange_pub: Some(exchange_pub), messages: Vec::new(), signatures };
+    apart(app, owner, events, move || build(&mut proofs)).await?
+}
+
+/// Does what follows from so many events of an owner: beside the threads that serve requests, if they are many.
+///
+/// # Errors
+/// When too much is waiting.
+pub async fn apart<T: Send + 'static>(
+    app: &Exchange,
+    owner: &[u8],
+    events: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Checked<T> {
+    if events <= HISTORY_EVENTS_LONG {
+        return Ok(work());
+    }
+    app.readers.read(owner, || (work(), Length::Long)).await.map_err(busy)
+}
+
+/// Reads rows of an owner of which there may be many, beside the threads that serve requests. The read says how many there were.
+///
+/// # Errors
+/// When the store cannot be read, or too much is waiting.
+pub async fn read<T: Send + 'static>(
+    app: &Exchange,
+    owner: &[u8],
+    read: impl FnOnce(&Store) -> Result<(T, usize), StoreError> + Send + 'static,
+) -> Checked<T> {
+    let store = app.store.clone();
+    let reading = app.readers.read(owner, move || match read(&store) {
+        Ok((value, events)) if events > HISTORY_EVENTS_LONG => (Ok(value), Length::Long),
+        Ok((value, _)) => (Ok(value), Length::Short),
+        Err(error) => (Err(error), Length::Short),
+    });
+    reading.await.map_err(busy)?.map_err(errors::store)
+}
+
+/// A coin's history as answers carry it.
+pub fn coin_items(
+    currency: Currency,
+    history: &CoinHistory,
+    proofs: &mut Proofs,
+) -> Vec<bodies::CoinHistoryItem> {
+    let of = |money: Money| -> Amount { money.of(currency) };
+    let coin_pub = history.coin_pub;
+    let mut items = Vec::with_capacity(history.items.len());
+    for item in &history.items {
+        items.push(match item {
+            CoinHistoryItem::Deposit {
+                amount,
+                deposit_fee,
+                wallet_time,
+                refund_deadline,
+                merchant_pub,
+                h_contract_terms,
+                payto_uri,
+                wire_salt,
+                coin_sig,
+            } => bodies::CoinHistoryItem::Deposit(bodies::CoinDeposit {
+                amount: of(*amount),
+                deposit_fee: of(*deposit_fee),
+                timestamp: *wallet_time,
+                refund_deadline: Some(*refund_deadline).filter(|deadline| *deadline != Timestamp::ZERO),
+                merchant_pub: *merchant_pub,
+                h_contract_terms: *h_contract_terms,
+                h_wire: h_wire(payto_uri, wire_salt),
+                h_age_commitment: history.h_age,
+                h_policy: None,
+                coin_sig: *coin_sig,
+            }),
+            CoinHistoryItem::Melt { amount, melt_fee, rc, coin_sig } => {
+                bodies::CoinHistoryItem::Melt(bodies::CoinMelt {
+                    amount: of(*amount),
+                    melt_fee: of(*melt_fee),
+                    rc: *rc,
+                    h_age_commitment: history.h_age,
+                    coin_sig: *coin_sig,
+                })
+            }
+            CoinHistoryItem::Refund {
+                amount,
+                refund_fee,
+                h_contract_terms,
+                merchant_pub,
+                rtransaction_id,
+                merchant_sig,
+            } => bodies::CoinHistoryItem::Refund(bodies::CoinRefund {
+                amount: of(amount.checked_sub(*refund_fee).expect("a refund covers its fee")),
+                refund_fee: of(*refund_fee),
+                h_contract_terms: *h_contract_terms,
+                merchant_pub: *merchant_pub,
+                rtransaction_id: *rtransaction_id,
+                merchant_sig: *merchant_sig,
+            }),
+            CoinHistoryItem::Recoup { amount, reserve_pub, coin_sig, coin_blind, time } => {
+                let (exchange_pub, exchange_sig) = proofs.recoup(*time, of(*amount), coin_pub, *reserve_pub);
+                bodies::CoinHistoryItem::Recoup(bodies::CoinRecoup {
+                    amount: of(*amount),
+                    exchange_sig,
+                    exchange_pub,
+                    reserve_pub: *reserve_pub,
+                    coin_sig: *coin_sig,
+                    coin_blind: BlindingSecret::from_bytes(*coin_blind),
+                    timestamp: whole_seconds(*time),
+                })
+            }
+            CoinHistoryItem::RecoupRefresh { amount, old_coin_pub, coin_sig, coin_blind, time } => {
+                let (exchange_pub, exchange_sig) =
+                    proofs.recoup_refresh(*time, of(*amount), coin_pub, *old_coin_pub);
+                bodies::CoinHistoryItem::RecoupRefresh(bodies::CoinRecoupRefresh {
+                    amount: of(*amount),
+                    exchange_sig,
+                    exchange_pub,
+                    old_coin_pub: *old_coin_pub,
+                    coin_sig: *coin_sig,
+                    coin_blind: BlindingSecret::from_bytes(*coin_blind),
+                    timestamp: whole_seconds(*time),
+                })
+            }
+            CoinHistoryItem::OldCoinRecoup { amount, coin_pub: fresh_coin_pub, time } => {
+                let (exchange_pub, exchange_sig) =
+                    proofs.recoup_refresh(*time, of(*amount), *fresh_coin_pub, coin_pub);
+                bodies::CoinHistoryItem::OldCoinRecoup(bodies::OldCoinRecoup {
+                    amount: of(*amount),
+                    exchange_sig,
+                    exchange_pub,
+                    coin_pub: *fresh_coin_pub,
+                    timestamp: whole_seconds(*time),
+                })
+            }
+        });
+    }
+    items
+}
+
+/// A reserve's history as answers carry it.
+///
+/// # Errors
+/// A denomination that is not known.
+pub fn reserve_items(
+    currency: Currency,
+    keys: &KeyState,
+    reserve_pub: ReservePub,
+    history: &[ReserveHistoryItem],
+    proofs: &mut Proofs,
+) -> Checked<Vec<bodies::ReserveHistoryItem>> {
+    let of = |money: Money| -> Amount { money.of(currency) };
+    let mut items = Vec::with_capacity(history.len());
+    for item in history {
+        items.push(match item {
+            ReserveHistoryItem::Credit { time, payto_uri, bank_row, amount } => {
+                bodies::ReserveHistoryItem::Credit(bodies::ReserveCredit {
+                    timestamp: whole_seconds(*time),
+                    sender_account_url: payto_uri.clone(),
+                    wire_reference: *bank_row,
+                    amount: of(*amount),
+                })
+            }
+            ReserveHistoryItem::Withdraw { reserve_sig, h_coin_ev, denom, fee, amount, .. } => {
+                let Some(denom) = keys.find_serial(*denom) else {
+                    return Err(error(
+                        ErrorCode::GENERIC_DB_INVARIANT_FAILURE,
+                        "denomination of a withdrawal",
+                    ));
+                };
+                bodies::ReserveHistoryItem::Withdraw(bodies::ReserveWithdraw {
+                    reserve_sig: *reserve_sig,
+                    h_coin_envelope: *h_coin_ev,
+                    h_denom_pub: denom.h_denom_pub,
+                    withdraw_fee: of(*fee),
+                    amount: of(*amount),
+                })
+            }
+            ReserveHistoryItem::Recoup { time, coin_pub, amount } => {
+                let (exchange_pub, exchange_sig) = proofs.recoup(*time, of(*amount), *coin_pub, reserve_pub);
+                bodies::ReserveHistoryItem::Recoup(bodies::ReserveRecoup {
+                    exchange_pub,
+                    exchange_sig,
+                    timestamp: whole_seconds(*time),
+                    amount: of(*amount),
+                    coin_pub: *coin_pub,
+                })
+            }
+            ReserveHistoryItem::Closing { time, payto_uri, wtid, fee, amount } => {
+                let timestamp = whole_seconds(*time);
+                let (exchange_pub, exchange_sig) = proofs.sign(&ExchangeReserveClosed {
+                    timestamp,
+                    closing_amount: of(*amount),
+                    closing_fee: of(*fee),
+                    reserve_pub,
+                    h_payto: batzen_protocol::payto::h_payto(payto_uri),
+                    wtid: *wtid,
+                });
+                bodies::ReserveHistoryItem::Closing(bodies::ReserveClosing {
+                    receiver_account_details: payto_uri.clone(),
+                    wtid: *wtid,
+                    exchange_pub,
+                    exchange_sig,
+                    timestamp,
+                    amount: of(*amount),
+                    closing_fee: of(*fee),
+                })
+            }
+            ReserveHistoryItem::History { request_time, reserve_sig, amount } => {
+                bodies::ReserveHistoryItem::History(bodies::ReserveHistoryFee {
+                    reserve_sig: *reserve_sig,
+                    request_timestamp: *request_time,
+                    amount: of(*amount),
+                })
+            }
+        });
+    }
+    Ok(items)
+}
