@@ -123,6 +123,40 @@ fn workers_and_store() {
     }
 }
 
+/// Every attack is made once, and what the honest client got beside it is in the result.
+#[test]
+fn hostile() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("result");
+    let words = "bench hostile --rsa 1024 --clients 4 --rate 40 --connections 8 --addresses 2 --warmup 0 --duration 500ms --json --out";
+    let output = batzen().args(words.split(' ')).arg(&out).output().unwrap();
+    assert!(output.status.success(), "{}\n{}", stderr(&output), stdout(&output));
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(result["errors"].as_object().unwrap().is_empty(), "{}", result["errors"]);
+    for attack in [
+        "none",
+        "slow-uploads",
+        "slow-headers",
+        "long-polls",
+        "unread-histories",
+        "unread-keys",
+        "refused-histories",
+        "large-bodies",
+        "large-accounts",
+        "copied-signatures",
+        "junk-connections",
+    ] {
+        let figure = |name: &str| result["extra"][&format!("{attack}_{name}")].as_f64();
+        for name in ["failed_requests", "goals_met"] {
+            assert!(figure(name).is_some(), "{attack}: {name} is missing");
+        }
+        assert!(figure("memory_peak_mb").unwrap() > 1.0, "{attack}: {result}");
+        assert!(figure("share").unwrap() > 0.0, "{attack}: {result}");
+        assert!(figure("failed").is_none(), "{attack}: {result}");
+        assert!(result["kinds"][&format!("beside {attack}")]["ops"].as_u64().unwrap() > 0, "{attack}");
+    }
+}
+
 #[test]
 fn the_peak_is_found_and_a_share_of_it_kept() {
     let dir = tempfile::tempdir().unwrap();

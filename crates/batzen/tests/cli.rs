@@ -45,6 +45,7 @@ fn help_texts() {
         "switch demo",
         "switch fsps",
         "switch bench",
+        "bench hostile",
         "bench limits",
         "bench report",
         "bench compare",

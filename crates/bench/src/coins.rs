@@ -109,11 +109,25 @@ impl Reserves {
         world: &mut World,
         progress: Progress,
     ) -> Result<Self, BenchError> {
+        Self::open_with(count, Self::UNITS, seed, world, progress)
+    }
+
+    /// Opens so many reserves with so much money each.
+    ///
+    /// # Errors
+    /// As [`World::fund`].
+    pub fn open_with(
+        count: usize,
+        units: u64,
+        seed: &Seed,
+        world: &mut World,
+        progress: Progress,
+    ) -> Result<Self, BenchError> {
         let signers: Vec<ExpandedSigner> = (0..count.max(1) as u64)
             .map(|index| ExpandedSigner::new(&EddsaPrivateKey::from_bytes(seed.bytes("reserve", index))))
             .collect();
         let keys: Vec<EddsaPublicKey> = signers.iter().map(ExpandedSigner::public_key).collect();
-        world.fund(&keys, world::units(Self::UNITS), &progress)?;
+        world.fund(&keys, world::units(units), &progress)?;
         Ok(Self { signers: Arc::new(signers), keys: Arc::new(keys) })
     }
 

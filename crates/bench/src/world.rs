@@ -212,12 +212,20 @@ impl World {
     }
 
     /// Waits until all denominations are offered.
+    /// What the exchange says at `/keys`.
+    ///
+    /// # Errors
+    /// When it says nothing, or something else.
+    pub fn keys(&self) -> Result<KeysResponse, BenchError> {
+        let answer = call(self.exchange_address, "read /keys", &wire::get("/keys"))?;
+        serde_json::from_slice(&answer.body)
+            .map_err(|error| BenchError::WrongAnswer(format!("/keys: {error}")))
+    }
+
     fn read_keys(&mut self) -> Result<(), BenchError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let answer = call(self.exchange_address, "read /keys", &wire::get("/keys"))?;
-            let keys: KeysResponse = serde_json::from_slice(&answer.body)
-                .map_err(|error| BenchError::WrongAnswer(format!("/keys: {error}")))?;
+            let keys = self.keys()?;
             let found: Option<Vec<Denom>> = self.plan.coins.iter().map(|kind| find(&keys, *kind)).collect();
             if let Some(denoms) = found {
                 self.denoms = denoms;

@@ -105,15 +105,6 @@ impl DepositLoad {
     pub(super) fn single(args: &DepositArgs) -> Self {
         Self::new(args, None)
     }
-
-    /// Requests for the histories of its reserves.
-    ///
-    /// # Panics
-    /// Before the set-up.
-    pub(super) fn histories(&self) -> Vec<Vec<u8>> {
-        let reserves = self.reserves.as_ref().expect("the set-up has made them");
-        (0..RESERVES).map(|index| reserves.status(index)).collect()
-    }
 }
 
 impl Workload for DepositLoad {

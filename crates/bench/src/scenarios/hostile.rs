@@ -10,6 +10,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use batzen_crypto::denom::ExchangeWithdrawValues;
+use batzen_crypto::{DenomKey, EddsaSignature};
+use batzen_protocol::api::exchange::{ManagementKeysRequest, SignKeySignature};
 use clap::Args;
 use serde_json::json;
 
@@ -18,25 +21,30 @@ use super::deposit::{DepositArgs, DepositLoad};
 use super::workers::{Place, Shape, blank};
 use crate::BenchError;
 use crate::affinity;
-use crate::coins::Workshop;
+use crate::coins::{self, Mint, Planchet, Reserves, Workshop};
 use crate::load::{self, Kind, Observer, Plan, Schedule, Watch};
 use crate::measure::{Stage, Workload};
 use crate::options::{self, Rate};
+use crate::payments::Payments;
 use crate::procfs::resident_bytes;
 use crate::progress::Progress;
+use crate::random::{Merchants, Seed};
 use crate::result::{KindResult, Latency, LimitedBy, Load, Run};
+use crate::wire;
 use crate::world::{World, WorldPlan};
 
 mod attacks;
 
-use attacks::{ATTACKS, Attack, Target};
+use attacks::{ATTACKS, Attack, BODY_BYTES, Stretched, Target};
 
 /// Payments per second, unless somebody says otherwise.
 const RATE: f64 = 200.0;
 /// Connections of the honest client, unless somebody says otherwise.
 const CLIENTS: u32 = 32;
-/// Withdrawals that make the histories which nobody reads to the end.
-const HISTORY: u64 = 3_000;
+/// Withdrawals that make the long history of a reserve, which is empty then.
+const HISTORY: u32 = 6_000;
+/// Copies of one valid signature in a request about keys: some 15 MB.
+const COPIES: usize = 60_000;
 /// What the honest client shall have of its rate beside an attack.
 const SHARE_GOAL: f64 = 0.8;
 /// What the exchange may need beside an attack, in bytes.
@@ -44,6 +52,19 @@ const MEMORY_GOAL: u64 = 1 << 30;
 
 /// Arguments of `batzen bench hostile`.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "Attacks:
+  slow-uploads       large bodies that begin fast and then drip, a byte a second
+  slow-headers       requests whose headers drip
+  long-polls         polls for a reserve that nobody will fund
+  unread-histories   32 requests for a long history at a time, and no answer read
+  unread-keys        500 requests for /keys at a time, and no answer read
+  refused-histories  withdrawals from an empty reserve with a long history, which proves each refusal
+  large-bodies       bodies of 15 MB
+  large-accounts     unsigned deposits to payto URIs of 15 MB, each another
+  copied-signatures  60,000 copies of one valid signature of the master key
+  junk-connections   connections that speak no HTTP, one after the other
+
+Goals beside each: the honest client has 0.8 of its rate, the exchange needs 1 GiB at most.")]
 pub struct HostileArgs {
     /// Make only this attack (may be repeated)
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(ATTACKS))]
@@ -120,10 +141,7 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
         clients: (clients as usize).div_ceil(threads),
     };
     workload.set_up(&mut stage)?;
-    // Their withdrawals are the histories.
-    workload.prepare(HISTORY, &mut stage)?;
-    let target =
-        Target { address, unknown_reserve: stage.world.signing_keys[0], histories: workload.histories() };
+    let target = Arc::new(target(&Seed::new(options.seed).part("hostile"), &mut stage)?);
     let seconds = (options.warmup + options.duration).as_secs_f64();
     let chosen = |name: &&str| args.attack.is_empty() || args.attack.iter().any(|attack| attack == name);
     let mut kinds = BTreeMap::new();
@@ -145,7 +163,13 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
         let ran = {
             let _attack = (name != "none").then(|| {
                 let addresses = (0..args.addresses).map(|n| Ipv4Addr::new(127, 0, 0, 2 + n)).collect();
-                Attack::start(name, &target, addresses, args.connections as usize, &place.placement.client)
+                Attack::start(
+                    name,
+                    Arc::clone(&target),
+                    addresses,
+                    args.connections as usize,
+                    &place.placement.client,
+                )
             });
             affinity::on_cores(&place.placement.client, || {
                 load::run(&plan, scripts, &mut memory, &context.interrupted)
@@ -209,6 +233,45 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
     result.limited_by = LimitedBy::Client;
     (result.kinds, result.extra, result.errors) = (kinds, extra, errors);
     Ok(Run { path: place.directory.clone(), result, series: Vec::new(), latency: Vec::new() })
+}
+
+/// What the attacks send: a reserve is emptied for them, so that its history is long and proves refusals.
+fn target(seed: &Seed, stage: &mut Stage<'_>) -> Result<Target, BenchError> {
+    let reserves = Reserves::open_with(1, u64::from(HISTORY), seed, stage.world, stage.progress)?;
+    let mint = Mint { world: stage.world, workshop: stage.workshop, reserves: &reserves, seed };
+    let bar = stage.progress.bar("making a long history", u64::from(HISTORY));
+    let coins = mint.coins(0, HISTORY as usize, |_| 0, &bar)?;
+    drop(bar);
+    let denom = &stage.world.denoms[0];
+    let values = match denom.key.key {
+        DenomKey::Rsa(_) => ExchangeWithdrawValues::Rsa,
+        DenomKey::Cs(_) => {
+            let answer = wire::call(stage.world.exchange_address, &coins::csr_request(seed, HISTORY, denom))
+                .map_err(|error| BenchError::set_up("ask for R values", error))?;
+            coins::csr_answer(&answer.body)?
+        }
+    };
+    let one_more = Planchet::new(seed, HISTORY, denom, &values)?;
+    let mut payments = Payments::new(Merchants::One, false, seed);
+    let payment = payments.next_payment();
+    let part = payments.part(&coins[0], denom, denom.amount, EddsaSignature::from_bytes([0; 64]));
+    let keys = stage.world.keys()?;
+    let signkey =
+        keys.signkeys.first().ok_or_else(|| BenchError::WrongAnswer("/keys has no signing key".into()))?;
+    let copy = SignKeySignature { exchange_pub: signkey.key, master_sig: signkey.master_sig };
+    Ok(Target {
+        address: stage.world.exchange_address,
+        poll: wire::get(&format!("/reserves/{}?timeout_ms=120000", signkey.key)),
+        history: reserves.status(0),
+        refused: reserves.withdraw(0, &[(denom, &one_more)]),
+        copies: wire::post(
+            "/management/keys",
+            &ManagementKeysRequest { denom_sigs: Vec::new(), signkey_sigs: vec![copy; COPIES] },
+        ),
+        deposit: Stretched::new(&payments.request(&payment, vec![part]), "payto://x-taler-bank/localhost/")
+            .ok_or_else(|| BenchError::WrongAnswer("a deposit without a payto URI".into()))?,
+        filler: vec![b'x'; BODY_BYTES],
+    })
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count below 2^53")]

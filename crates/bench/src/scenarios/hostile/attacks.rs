@@ -6,21 +6,24 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use batzen_crypto::EddsaPublicKey;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 
 use crate::affinity;
+use crate::wire;
 
 /// The names of the attacks.
-pub(super) const ATTACKS: [&str; 7] = [
+pub(super) const ATTACKS: [&str; 10] = [
     "slow-uploads",
     "slow-headers",
     "long-polls",
     "unread-histories",
     "unread-keys",
+    "refused-histories",
     "large-bodies",
+    "large-accounts",
+    "copied-signatures",
     "junk-connections",
 ];
 
@@ -29,18 +32,54 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Pause between two bytes of whoever is slow.
 const DRIP: Duration = Duration::from_secs(1);
 /// The largest body that an exchange ever took.
-const BODY_BYTES: usize = 15 << 20;
+pub(super) const BODY_BYTES: usize = 15 << 20;
 /// No attack connects longer than this.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// What is attacked.
-#[derive(Clone)]
+/// What is attacked, and what is sent: whole requests, made ahead.
 pub(super) struct Target {
     pub address: SocketAddr,
-    /// A reserve that there is not.
-    pub unknown_reserve: EddsaPublicKey,
-    /// Requests for long histories.
-    pub histories: Vec<Vec<u8>>,
+    /// Waits for money that never comes.
+    pub poll: Vec<u8>,
+    /// Asks for a long history.
+    pub history: Vec<u8>,
+    /// Is refused, with a long history as the proof.
+    pub refused: Vec<u8>,
+    /// Copies of one signature.
+    pub copies: Vec<u8>,
+    /// A deposit that its coin's owner has not signed.
+    pub deposit: Stretched,
+    /// Bytes of large bodies.
+    pub filler: Vec<u8>,
+}
+
+/// A JSON request that gets longer at one place.
+pub(super) struct Stretched {
+    path: String,
+    before: Vec<u8>,
+    after: Vec<u8>,
+}
+
+impl Stretched {
+    /// `request` gets longer behind the first `place` in its body; none if there is no such place.
+    pub(super) fn new(request: &[u8], place: &str) -> Option<Self> {
+        let text = std::str::from_utf8(request).ok()?;
+        let (head, body) = text.split_once("\r\n\r\n")?;
+        let path = head.split(' ').nth(1)?.to_owned();
+        let at = body.find(place)? + place.len();
+        Some(Self { path, before: body[..at].into(), after: body[at..].into() })
+    }
+
+    /// Sends it with `number` and `filler` at the place.
+    async fn send(&self, stream: &mut TcpStream, number: u64, filler: &[u8]) -> std::io::Result<()> {
+        let number = format!("{number}-");
+        let length = self.before.len() + number.len() + filler.len() + self.after.len();
+        stream.write_all(head(&self.path, length).as_bytes()).await?;
+        for part in [&self.before, number.as_bytes(), filler, &self.after] {
+            stream.write_all(part).await?;
+        }
+        Ok(())
+    }
 }
 
 /// An attack under way. Ends when dropped.
@@ -53,13 +92,13 @@ impl Attack {
     /// Begins with so many connections from these addresses.
     pub(super) fn start(
         name: &'static str,
-        target: &Target,
+        target: Arc<Target>,
         addresses: Vec<Ipv4Addr>,
         connections: usize,
         cores: &[usize],
     ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let (ends, target) = (Arc::clone(&stop), Arc::new(target.clone()));
+        let ends = Arc::clone(&stop);
         let work = move || {
             let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
                 return;
@@ -67,7 +106,13 @@ impl Attack {
             runtime.block_on(async move {
                 for number in 0..connections {
                     let from = addresses[number % addresses.len()];
-                    tokio::spawn(come_again(name, number, Arc::clone(&target), from, Arc::clone(&ends)));
+                    tokio::spawn(come_again(
+                        name,
+                        number as u64,
+                        Arc::clone(&target),
+                        from,
+                        Arc::clone(&ends),
+                    ));
                 }
                 while !ends.load(Relaxed) {
                     sleep(PAUSE).await;
@@ -93,15 +138,17 @@ impl Drop for Attack {
 /// One attacker: connects, attacks until the server ends it, and comes again.
 async fn come_again(
     name: &'static str,
-    number: usize,
+    number: u64,
     target: Arc<Target>,
     from: Ipv4Addr,
     stop: Arc<AtomicBool>,
 ) {
+    let mut round = 0;
     while !stop.load(Relaxed) {
+        round += 1;
         if let Ok(Ok(mut stream)) = timeout(CONNECT, connect(from, target.address)).await {
             // That the server ends it is what is to be expected.
-            let _ = attack(name, number, &target, &mut stream).await;
+            let _ = attack(name, number << 32 | round, &target, &mut stream).await;
         }
         sleep(PAUSE).await;
     }
@@ -113,60 +160,79 @@ async fn connect(from: Ipv4Addr, to: SocketAddr) -> std::io::Result<TcpStream> {
     socket.connect(to).await
 }
 
+/// Attacks over one connection until the server ends it. No two have the same `number`.
 async fn attack(
     name: &'static str,
-    number: usize,
+    number: u64,
     target: &Target,
     stream: &mut TcpStream,
 ) -> std::io::Result<()> {
     match name {
         "slow-uploads" => {
-            stream.write_all(&upload_head()).await?;
+            stream.write_all(head("/batch-deposit", BODY_BYTES).as_bytes()).await?;
             // A fast beginning, then next to nothing.
-            stream.write_all(&vec![b' '; BODY_BYTES - 4096]).await?;
-            drip(stream, b" ").await
+            stream.write_all(&target.filler[4096..]).await?;
+            drip(stream, b"x").await
         }
         "slow-headers" => {
             stream.write_all(b"GET /keys HTTP/1.1\r\nHost: localhost\r\n").await?;
             drip(stream, b"X: y\r\n").await
         }
-        "long-polls" => {
-            let poll = format!(
-                "GET /reserves/{}?timeout_ms=120000 HTTP/1.1\r\nHost: localhost\r\n\r\n",
-                target.unknown_reserve
-            );
-            loop {
-                stream.write_all(poll.as_bytes()).await?;
-                if stream.read(&mut [0; 4096]).await? == 0 {
-                    return Ok(());
-                }
-            }
-        }
+        "long-polls" => again_and_again(stream, &target.poll).await,
         "unread-histories" => {
-            stream.write_all(&target.histories[number % target.histories.len()].repeat(32)).await?;
+            stream.write_all(&target.history.repeat(32)).await?;
             std::future::pending().await
         }
         "unread-keys" => {
             stream.write_all(&b"GET /keys HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(500)).await?;
             std::future::pending().await
         }
+        "refused-histories" => again_and_again(stream, &target.refused).await,
         "large-bodies" => {
-            stream.write_all(&upload_head()).await?;
-            stream.write_all(&vec![b' '; BODY_BYTES]).await?;
+            stream.write_all(head("/batch-deposit", BODY_BYTES).as_bytes()).await?;
+            stream.write_all(&target.filler).await?;
             stream.read(&mut [0; 4096]).await.map(drop)
         }
-        _ => {
+        "large-accounts" => {
+            target.deposit.send(stream, number, &target.filler).await?;
+            stream.read(&mut [0; 4096]).await.map(drop)
+        }
+        "copied-signatures" => {
+            stream.write_all(&target.copies).await?;
+            stream.read(&mut [0; 4096]).await.map(drop)
+        }
+        "junk-connections" => {
             stream.write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 junk\r\n\r\n").await?;
             stream.read(&mut [0; 4096]).await.map(drop)
         }
+        other => unreachable!("no attack is called {other}"),
     }
 }
 
-fn upload_head() -> Vec<u8> {
+/// The head of a POST with a JSON body.
+fn head(path: &str, length: usize) -> String {
     format!(
-        "POST /batch-deposit HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {BODY_BYTES}\r\n\r\n"
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
     )
-    .into_bytes()
+}
+
+/// Sends a request, reads the answer, and so on.
+async fn again_and_again(stream: &mut TcpStream, request: &[u8]) -> std::io::Result<()> {
+    let mut received = Vec::new();
+    loop {
+        stream.write_all(request).await?;
+        let end = loop {
+            match wire::frame(&received) {
+                Ok(Some(answer)) => break answer.end,
+                Ok(None) => {}
+                Err(_) => return Ok(()),
+            }
+            if stream.read_buf(&mut received).await? == 0 {
+                return Ok(());
+            }
+        };
+        received.drain(..end);
+    }
 }
 
 /// Sends a little now and then until the server has enough of it.
