@@ -8,7 +8,7 @@ use crate::{
     listen::{Bound, Listen, Listener, Sharing, Socket},
     request::Peer,
     service::{Frame, Handler, Link, ServerOptions},
-    shares::Client,
+    shares::{Client, Resource},
     stats::{Gauge, Stats, add},
 };
 use hyper_util::rt::TokioIo;
@@ -23,6 +23,11 @@ use tokio::{
 /// How long, and for how many bytes, a client that is still sending is listened to after its refusal.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 1 << 20;
+/// It is read in such pieces, with a rest after each: whoever sends large bodies all the time shall not keep a core busy.
+const LINGER_PIECE_BYTES: usize = 64 << 10;
+const LINGER_REST: Duration = Duration::from_millis(5);
+/// Connections that are listened to like this at the same time. One client gets half; the rest is closed at once.
+pub(crate) const PARTINGS_MAX: usize = 16;
 /// Connections beyond the limit that are told so at the same time; the rest is closed without a word.
 const MAX_REFUSALS: usize = 64;
 /// Pause after a failed accept (out of descriptors or memory), so that connections can end meanwhile.
@@ -116,10 +121,11 @@ impl Server {
                 add(&stats.connections_refused, 1);
                 if let Ok(permit) = Arc::clone(&refusals).try_acquire_owned() {
                     let retry_after_s = frame.options.retry_after_s;
+                    let stats = Arc::clone(&frame.stats);
                     refused_tasks.spawn(async move {
                         match socket {
-                            Socket::Tcp(stream, _) => turn_away(stream, retry_after_s).await,
-                            Socket::Unix(stream) => turn_away(stream, retry_after_s).await,
+                            Socket::Tcp(stream, _) => turn_away(stream, &client, &stats, retry_after_s).await,
+                            Socket::Unix(stream) => turn_away(stream, &client, &stats, retry_after_s).await,
                         }
                         drop(permit);
                     });
@@ -193,7 +199,12 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
 }
 
 /// Tells a connection beyond the limit so, and closes it.
-async fn turn_away<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, retry_after_s: u32) {
+async fn turn_away<S: AsyncRead + AsyncWrite + Unpin>(
+    mut stream: S,
+    client: &Arc<Client>,
+    stats: &Stats,
+    retry_after_s: u32,
+) {
     let answer = raw_error(
         FrameError::Overloaded,
         "too many connections",
@@ -201,22 +212,35 @@ async fn turn_away<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, retry_after
     );
     let _ = timeout(LINGER, async {
         stream.write_all(&answer).await?;
-        part(&mut stream).await
+        part(&mut stream, client, stats).await
     })
     .await;
 }
 
-/// Ends our side and reads what the peer is still sending, so that it can read our last words.
-async fn part<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) -> io::Result<()> {
+/// Ends our side and reads what the peer is still sending, so that it can read our last words. Only for some clients at a time: a
+/// peer that is not read loses them if it goes on sending.
+async fn part<S>(stream: &mut S, client: &Arc<Client>, stats: &Stats) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     stream.shutdown().await?;
-    let mut buffer = vec![0_u8; 8 << 10];
-    let mut left = LINGER_BYTES;
+    let Some(_hold) = client.take(Resource::Partings, 1) else {
+        stats.refuse(Resource::Partings);
+        return Ok(());
+    };
+    let mut buffer = vec![0_u8; LINGER_PIECE_BYTES];
+    let (mut left, mut piece) = (LINGER_BYTES, 0);
     while left > 0 {
         let n = stream.read(&mut buffer).await?;
         if n == 0 {
             break;
         }
         left = left.saturating_sub(n);
+        piece += n;
+        if piece >= LINGER_PIECE_BYTES {
+            piece = 0;
+            tokio::time::sleep(LINGER_REST).await;
+        }
     }
     Ok(())
 }
@@ -339,10 +363,56 @@ where
             stream.write_all(&raw_error(code, "not a well-formed HTTP request", "")).await?;
         }
         if refusal.is_some() || state.wants_linger() {
-            part(&mut stream).await
+            part(&mut stream, &link.client, &stats).await
         } else {
             stream.shutdown().await
         }
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::duplex;
+
+    use super::*;
+    use crate::shares::{Key, RESOURCES, Shares};
+
+    /// A client that floods with what is refused anyway is listened to on some connections only, others still are.
+    #[tokio::test]
+    async fn few_refused_connections_of_a_client_are_read() {
+        let shares = Shares::new([PARTINGS_MAX; RESOURCES]);
+        let mut tasks = JoinSet::new();
+        for (last, count) in [(1, 2 * PARTINGS_MAX), (2, 1)] {
+            for _ in 0..count {
+                let client = shares.client(Key::of(Some([127, 0, 0, last].into())));
+                let (mut server, mut peer) = duplex(1 << 10);
+                tasks.spawn(async move { part(&mut server, &client, &Stats::default()).await.map(|()| 0) });
+                tasks.spawn(async move {
+                    let taken = peer.write_all(&[0; LINGER_BYTES / 2]).await;
+                    Ok(if taken.is_ok() { u64::from(last) } else { 0 })
+                });
+            }
+        }
+        let mut taken = Vec::new();
+        while let Some(ended) = tasks.join_next().await {
+            taken.extend(ended.unwrap().ok().filter(|client| *client > 0));
+        }
+        let of = |client| taken.iter().filter(|other| **other == client).count();
+        assert_eq!((of(1), of(2)), (PARTINGS_MAX / 2, 1));
+    }
+
+    /// Reading what is refused takes its time, so that it costs little.
+    #[tokio::test]
+    async fn a_refused_flood_is_read_slowly_and_not_for_ever() {
+        let shares = Shares::new([PARTINGS_MAX; RESOURCES]);
+        let client = shares.client(Key::Local);
+        let (mut server, mut peer) = duplex(LINGER_PIECE_BYTES);
+        let begin = Instant::now();
+        let flood = tokio::spawn(async move { peer.write_all(&[0; 4 * LINGER_BYTES]).await });
+        part(&mut server, &client, &Stats::default()).await.unwrap();
+        drop(server);
+        assert!(flood.await.unwrap().is_err());
+        assert!(begin.elapsed() >= LINGER_REST * 15, "{:?}", begin.elapsed());
+    }
 }

@@ -11,6 +11,7 @@ use crate::{
     proxies::TrustedProxies,
     request::{Head, Peer, Place, Request},
     response::Response,
+    server::PARTINGS_MAX,
     shares::{Client, Hold, Key, Resource, Shares},
     stats::{Gauge, Stats, add},
 };
@@ -233,6 +234,7 @@ impl<H: Handler> Frame<H> {
             polls_max,
             options.max_buffered_bytes,
             options.max_answer_bytes,
+            PARTINGS_MAX,
         ]);
         let _ = stats.shares.set(Arc::clone(&shares));
         let (connections, polls) = (Connections::default(), Arc::default());

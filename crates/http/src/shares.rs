@@ -32,10 +32,12 @@ pub(crate) enum Resource {
     Bodies = 3,
     /// Bytes of answers that the clients have not taken yet.
     Answers = 4,
+    /// Connections that are still read after a refusal.
+    Partings = 5,
 }
 
 /// How many resources there are.
-pub(crate) const RESOURCES: usize = 5;
+pub(crate) const RESOURCES: usize = 6;
 
 /// Who uses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

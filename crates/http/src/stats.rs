@@ -10,7 +10,7 @@ use batzen_metrics::Page;
 use crate::shares::{RESOURCES, Resource, Shares};
 
 /// The names of [`Resource`]s, as the label `share` has them.
-const SHARES: [&str; RESOURCES] = ["connections", "requests", "long_polls", "bodies", "answers"];
+const SHARES: [&str; RESOURCES] = ["connections", "requests", "long_polls", "bodies", "answers", "partings"];
 
 /// Counters since the server was bound. Shared between the accept loop, the connections and whoever reads them.
 #[derive(Debug, Default)]
@@ -65,16 +65,17 @@ pub struct StatsSnapshot {
     /// Bytes of response bodies, as they went over the wire.
     pub body_bytes_sent: u64,
     /// What was refused because a client had its share or nothing was left: connections, requests, long polls (answered at
-    /// once), bodies, answers.
-    pub refused: [u64; 5],
+    /// once), bodies, answers, partings (refused connections that were closed without reading on).
+    pub refused: [u64; RESOURCES],
     /// Connections cut because their clients did not read while memory for answers ran out.
     pub readers_cut: u64,
     /// Long polls answered before their time because connections ran out.
     pub polls_ended_early: u64,
     /// Connections closed because they had no request while connections ran out.
     pub unused_closed: u64,
-    /// What is held now of what clients share: connections, requests, long polls, bytes of bodies, bytes of answers.
-    pub held: [u64; 5],
+    /// What is held now of what clients share: connections, requests, long polls, bytes of bodies, bytes of answers,
+    /// refused connections that are read on.
+    pub held: [u64; RESOURCES],
 }
 
 impl Stats {
@@ -107,6 +108,7 @@ impl Stats {
                     Resource::Polls,
                     Resource::Bodies,
                     Resource::Answers,
+                    Resource::Partings,
                 ]
                 .map(|resource| shares.used(resource) as u64)
             }),
@@ -144,7 +146,7 @@ impl Stats {
         }
         page.gauge("batzen_http_connections_open", "Connections open", stats.connections_open);
         page.gauge("batzen_http_requests_in_flight", "Requests in work", stats.requests_in_flight);
-        let [_, _, polls, bodies, answers] = stats.held;
+        let [_, _, polls, bodies, answers, _] = stats.held;
         page.gauge("batzen_http_long_polls_waiting", "Long polls that wait", polls);
         page.gauge("batzen_http_request_bytes_held", "Bytes of request bodies in memory", bodies);
         page.gauge("batzen_http_answer_bytes_held", "Bytes of answers that clients have not taken", answers);
