@@ -33,6 +33,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 const DRIP: Duration = Duration::from_secs(1);
 /// The largest body that an exchange ever took.
 pub(super) const BODY_BYTES: usize = 15 << 20;
+/// How much an attack gives way to the honest client on the generator's cores: as `nice`.
+const NICENESS: i32 = 10;
 /// No attack connects longer than this.
 const CONNECT: Duration = Duration::from_secs(5);
 
@@ -100,6 +102,8 @@ impl Attack {
         let stop = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&stop);
         let work = move || {
+            // The honest client shares the generator's cores. It is the exchange that shall be attacked, not the client.
+            let _ = rustix::process::setpriority_process(None, NICENESS);
             let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
                 return;
             };
