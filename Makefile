@@ -5,7 +5,9 @@ SHELL := /bin/bash
 CARGO ?= cargo
 PREFIX ?= /usr/local
 ARGS ?=
-BIN := $(or $(CARGO_TARGET_DIR),target)/release/batzen
+# `release` builds quickly; `dist` adds link-time optimisation, for what is installed and measured.
+PROFILE = release
+BIN = $(or $(CARGO_TARGET_DIR),target)/$(PROFILE)/batzen
 # Cycles of the long crash tests (`make soak`).
 CYCLES ?= 50
 # Seeds of a simulation (`make simulate`), or the one to run again with every event; a bug to plant.
@@ -49,7 +51,7 @@ demo: build ## play one round of digital cash on this machine and keep serving (
 	@$(BIN) demo $(ARGS)
 
 build: needs ## the release binary: target/release/batzen
-	@BATZEN_COMMIT="$$(git describe --always --dirty 2>/dev/null)" $(CARGO) build --release --locked --bin batzen 1>&2
+	@BATZEN_COMMIT="$$(git describe --always --dirty 2>/dev/null)" $(CARGO) build --profile $(PROFILE) --locked --bin batzen 1>&2
 
 test: needs-test ## everything: format, lints, unit, property, vector, crash and end-to-end tests
 	$(CARGO) fmt --all --check
@@ -156,6 +158,8 @@ define bench_runs
 		rm -f "$(RESULTS)/$$name"/server-metrics-*.prom; \
 	done
 endef
+
+install bench-all bench-postgres bench-tables: PROFILE = dist
 
 bench-all: build ## every measurement of docs/performance.md, its tables, and a report with plots (BENCH_TIME=10 seconds each)
 	rm -rf $(RESULTS)/limits && $(BIN) bench limits --out $(RESULTS)/limits
