@@ -26,8 +26,10 @@ const LINGER_BYTES: usize = 1 << 20;
 /// It is read in such pieces, with a rest after each: whoever sends large bodies all the time shall not keep a core busy.
 const LINGER_PIECE_BYTES: usize = 64 << 10;
 const LINGER_REST: Duration = Duration::from_millis(5);
-/// Connections that are listened to like this at the same time. One client gets half; the rest is closed at once.
+/// Connections that are listened to like this at the same time. One client gets half; the rest is closed soon.
 pub(crate) const PARTINGS_MAX: usize = 16;
+/// What the others have to take our last words.
+const PARTING_PAUSE: Duration = Duration::from_millis(250);
 /// Connections beyond the limit that are told so at the same time; the rest is closed without a word.
 const MAX_REFUSALS: usize = 64;
 /// Pause after a failed accept (out of descriptors or memory), so that connections can end meanwhile.
@@ -217,8 +219,8 @@ async fn turn_away<S: AsyncRead + AsyncWrite + Unpin>(
     .await;
 }
 
-/// Ends our side and reads what the peer is still sending, so that it can read our last words. Only for some clients at a time: a
-/// peer that is not read loses them if it goes on sending.
+/// Ends our side and reads what the peer is still sending, so that it can read our last words. Only for some connections at a time:
+/// on the others the peer has a moment to take the words, and may lose them if it goes on sending.
 async fn part<S>(stream: &mut S, client: &Arc<Client>, stats: &Stats) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -226,6 +228,8 @@ where
     stream.shutdown().await?;
     let Some(_hold) = client.take(Resource::Partings, 1) else {
         stats.refuse(Resource::Partings);
+        // To close with something unread discards what the system has not sent yet: answers before the refusal, too.
+        tokio::time::sleep(PARTING_PAUSE).await;
         return Ok(());
     };
     let mut buffer = vec![0_u8; LINGER_PIECE_BYTES];
