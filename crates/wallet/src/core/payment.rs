@@ -420,11 +420,12 @@ pub(crate) fn receive(
                 Ok(false)
             })
         }
-        // The exchange understood and refused; it says that nothing of this request was booked.
+        // The exchange says that nothing of this request was booked, and does not prove it. The coins are refreshed, even if an
+        // own account was to be paid: should they be booked after all, the proof about them shows it.
         (400..=499, code) if code != 0 => {
             let refusal = response.refusal("paying").to_string();
             note_refused(&mut payment, &asked);
-            fail(step, payment, refusal)
+            fail(step, payment, refusal, CoinStatus::Used)
         }
         _ => Err(response.refusal("paying")),
     }
@@ -541,22 +542,27 @@ fn replace(
             Ok(())
         }
         Err(error @ (CoreError::InsufficientFunds { .. } | CoreError::TooManyCoins { .. })) => {
-            fail(step, payment, error.to_string())
+            // A merchant may have seen the coins: they are refreshed. For an own account only the exchange saw them, in a request
+            // that it has proved not to have booked; paying again to the same account reveals nothing that this did not.
+            let status = if payment.is_own_account() { CoinStatus::Fresh } else { CoinStatus::Used };
+            fail(step, payment, error.to_string(), status)
         }
         Err(error) => Err(error),
     }
 }
 
-/// Ends a payment that was refused; what was debited for it returns.
-fn fail(step: &mut Step<'_, '_>, mut payment: Payment, reason: String) -> Result<(), CoreError> {
-    let own = payment.is_own_account();
+/// Ends a payment that was refused; what was debited for it returns, to coins of this status from now on.
+fn fail(
+    step: &mut Step<'_, '_>,
+    mut payment: Payment,
+    reason: String,
+    status: CoinStatus,
+) -> Result<(), CoreError> {
     for part in payment.coins.iter().filter(|coin| coin.exchange_sig.is_none()) {
         step.draft.credit_coin(&part.coin_pub, part.amount)?;
         let coin = step.draft.coin_mut(&part.coin_pub)?;
-        // A merchant may have seen the coin: it is refreshed. For an own account only the exchange saw it, in a request
-        // that it did not book; paying again to the same account reveals nothing that this did not.
-        if own && coin.status == CoinStatus::Used {
-            coin.status = CoinStatus::Fresh;
+        if coin.status == CoinStatus::Used {
+            coin.status = status;
         }
     }
     payment.coins.retain(|coin| coin.exchange_sig.is_some());

@@ -279,6 +279,12 @@ pub fn transaction(state: &State, operation: &Operation) -> Result<Transaction, 
             if record.stage == WithdrawStage::Aborted || (running == Status::Done && line.coins == 0) {
                 line.status = Status::Failed;
             }
+            if !record.unproved.is_zero() {
+                line.message = Some(format!(
+                    "the exchange confirmed that revoked coins were paid back, but {} of it are not in the reserve; it gives no proof",
+                    exchange.amount(record.unproved)
+                ));
+            }
             line.message = line.message.or_else(|| record.reason.clone());
         }
         OpKind::Payment(record) => {

@@ -89,6 +89,7 @@ fn put(
         leftover: Money::ZERO,
         recouped: Money::ZERO,
         missing: Money::ZERO,
+        unproved: Money::ZERO,
         awaited: Money::ZERO,
         kyc: None,
         reason: None,

@@ -100,7 +100,7 @@ impl FakeExchange {
                 }));
                 self.add_fee(fee.money);
                 let net = coin.contribution.money.checked_sub(fee.money).unwrap();
-                self.owed = self.owed.checked_add(net).unwrap();
+                self.owed += net.units() as i128;
                 rows.push((key, coin.coin_sig, coin.contribution.money));
             }
             let net = coin.contribution.checked_sub(&fee).unwrap();
@@ -324,10 +324,10 @@ impl FakeExchange {
             }));
             // The merchant gives back the whole refund, except for the deposit fee that is waived on a full one.
             if full {
-                self.owed = self.owed.checked_sub(amount.checked_sub(fee_deposit.money).unwrap()).unwrap();
+                self.owed -= (amount.units() as i128) - (fee_deposit.money.units() as i128);
                 self.fees = self.fees.checked_sub(fee_deposit.money).unwrap();
             } else {
-                self.owed = self.owed.checked_sub(amount).unwrap();
+                self.owed -= amount.units() as i128;
             }
             self.add_fee(fee.money);
         }

@@ -129,8 +129,8 @@ pub struct FakeExchange {
     pub issued: Money,
     /// Money that came in from the bank.
     pub bank_in: Money,
-    /// What merchants are owed, less fees and refunds.
-    pub owed: Money,
+    /// What merchants are owed, less fees and refunds, in units. A partial refund may take what is owed for another payment.
+    pub owed: i128,
     /// Fees earned, with what melts and rounding leave.
     pub fees: Money,
     /// Conflict answers given: attempts to spend twice.
@@ -180,7 +180,7 @@ impl FakeExchange {
             accounts: HashMap::new(),
             issued: Money::ZERO,
             bank_in: Money::ZERO,
-            owed: Money::ZERO,
+            owed: 0,
             fees: Money::ZERO,
             conflicts: 0,
             kyc: false,
@@ -256,7 +256,7 @@ impl FakeExchange {
         let outstanding = self.issued.units() as i128 - taken;
         let sum = reserves.units() as i128
             + outstanding
-            + self.owed.units() as i128
+            + self.owed
             + self.fees.units() as i128
             + self.unrevealed().units() as i128;
         assert_eq!(sum, self.bank_in.units() as i128, "the exchange's books add up");

@@ -149,6 +149,10 @@ pub struct Withdrawal {
     /// What the exchange proved not to be in the reserve, of what this withdrawal expects there.
     #[serde(default, with = "text")]
     pub missing: Money,
+    /// Of the leftover, what the exchange says is not in the reserve, though it was paid back there. Too little for a coin, so that no
+    /// proof can be demanded.
+    #[serde(default, with = "text")]
+    pub unproved: Money,
     /// What the user has not transferred yet, by the exchange's account.
     #[serde(default, with = "text")]
     pub awaited: Money,

@@ -48,7 +48,12 @@ pub(super) fn after_balance(
         record.missing = record.missing.checked_sub(more).unwrap_or(Money::ZERO);
         record.awaited = record.awaited.checked_sub(more).unwrap_or(Money::ZERO);
     }
-    plan(step, record, &exchange, balance.max(owed))
+    plan(step, record, &exchange, balance.max(owed))?;
+    // The answer to a recoup is not signed. What it has claimed may be less than a coin, and is then never asked for.
+    if let OpKind::Withdrawal(record) = &mut step.operation.kind {
+        record.unproved = owed.checked_sub(balance).unwrap_or(Money::ZERO).min(record.leftover);
+    }
+    Ok(())
 }
 
 /// Splits a sum into coins and goes on with them.
