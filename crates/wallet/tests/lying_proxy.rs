@@ -17,7 +17,6 @@ use std::collections::BTreeSet;
 use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
 use batzen_protocol::signatures::{MerchantRefund, SignedMessage};
 use batzen_protocol::{Duration, Money};
-use batzen_wallet::core::coin::CoinSource;
 use batzen_wallet::core::http::{HttpRequest, HttpResponse};
 use batzen_wallet::core::state::OpKind;
 use batzen_wallet::{CipherChoice, DepositAmount, PaymentReceipt, PaymentRequest, RefundPermission, Wallet};
@@ -353,26 +352,8 @@ fn check(world: &World, wallet: &Wallet) {
                 OpKind::Withdrawal(_) => false,
             })
         };
-        // A recoup's answer is not signed. That it was a lie shows when the money is withdrawn again: in the reserve's history, or
-        // in its balance where no coin is worth so little.
-        let is_shown_missing = |coin_pub| {
-            let mut coin = state.coins.get(&coin_pub);
-            while let Some(CoinSource::Refresh { old_coin_pub, .. }) = coin.map(|coin| &coin.source) {
-                if in_work(*old_coin_pub) {
-                    return true;
-                }
-                coin = state.coins.get(old_coin_pub);
-            }
-            let Some(CoinSource::Withdrawal { reserve_pub, .. }) = coin.map(|coin| &coin.source) else {
-                return false;
-            };
-            state.operations.values().any(|operation| match &operation.kind {
-                OpKind::Withdrawal(record) if record.reserve_pub == *reserve_pub => {
-                    operation.dispute.is_some() || !record.unproved.is_zero()
-                }
-                _ => false,
-            })
-        };
+        // The protocol does not sign the answer to a recoup, so nothing proves a lie in it. It shows when the money is withdrawn
+        // again, in the reserve's history or in the balance, unless that is lied about as well.
         let is_recouped = |coin_pub| {
             state.operations.values().any(
                 |operation| matches!(&operation.kind, OpKind::Recoup(record) if record.coin_pub == coin_pub),
@@ -394,7 +375,7 @@ fn check(world: &World, wallet: &Wallet) {
                 remaining == coin.remaining
                     || in_work(coin.coin_pub)
                     || is_refused(coin.coin_pub)
-                    || is_recouped(coin.coin_pub) && is_shown_missing(coin.coin_pub),
+                    || is_recouped(coin.coin_pub),
                 "coin {} ({:?}): the exchange has {remaining}, the wallet {}\n{:#?}\n{evidence:#?}",
                 coin.coin_pub,
                 coin.status,
