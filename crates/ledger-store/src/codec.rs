@@ -171,8 +171,9 @@ fn encode_movement(number: u64, movement: &Movement, context: &mut Context, out:
     let id = small_difference(context.id, transfer.id);
     let pending_id = small_difference(transfer.id, transfer.pending_id);
     let usual = usual_flags(*kind);
+    let ends_pending = matches!(kind, ChangeKind::TwoPhasePosted | ChangeKind::TwoPhaseVoided);
     note(id.is_none(), bit::ID_RAW);
-    note(transfer.pending_id != 0 && pending_id.is_none(), bit::PENDING_ID_RAW);
+    note(ends_pending && pending_id.is_none(), bit::PENDING_ID_RAW);
     note(transfer.user_data_128 != 0, bit::USER_DATA_128);
     note(transfer.user_data_64 != 0, bit::USER_DATA_64);
     note(transfer.user_data_32 != 0, bit::USER_DATA_32);
@@ -199,12 +200,10 @@ fn encode_movement(number: u64, movement: &Movement, context: &mut Context, out:
     for balance in balances.filter(|balance| *balance != 0) {
         put(balance, out);
     }
-    match kind {
-        ChangeKind::TwoPhasePosted | ChangeKind::TwoPhaseVoided => {
-            put_id(pending_id, transfer.pending_id, out);
-        }
-        ChangeKind::TwoPhaseExpired => put_u64(timestamp - transfer.timestamp, out),
-        ChangeKind::SinglePhase | ChangeKind::TwoPhasePending => {}
+    if ends_pending {
+        put_id(pending_id, transfer.pending_id, out);
+    } else if *kind == ChangeKind::TwoPhaseExpired {
+        put_u64(timestamp - transfer.timestamp, out);
     }
     if transfer.user_data_128 != 0 {
         put(transfer.user_data_128, out);

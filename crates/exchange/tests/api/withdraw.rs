@@ -186,8 +186,14 @@ async fn blinded_planchets_that_are_none() {
     let encoded = key.encode();
     let size = usize::from(u16::from_be_bytes([encoded[0], encoded[1]]));
     let modulus = encoded[4..4 + size].to_vec();
+    // One more than the modulus: carried on through bytes of 0xff.
     let mut above = modulus.clone();
-    *above.last_mut().unwrap() += 1;
+    for byte in above.iter_mut().rev() {
+        *byte = byte.wrapping_add(1);
+        if *byte != 0 {
+            break;
+        }
+    }
     let mut planchet = site.planchet(&denom).await;
     for blinded in
         [vec![], vec![0], vec![0; 128], modulus, above, vec![0xff; 128], vec![1; 129], vec![7; 5_000]]
