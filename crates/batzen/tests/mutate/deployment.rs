@@ -1,6 +1,8 @@
 //! A bank and an exchange, used by wallets and by the offline tool before they are attacked, and by a wallet afterwards.
 
 use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -116,25 +118,32 @@ impl Deployment {
         let coins: Value = serde_json::from_str(&denoms).unwrap_or_default();
         let mut hashes = Vec::new();
         texts(&coins, &mut hashes);
-        if let Some(hash) = hashes.iter().find(|text| text.len() == 103) {
-            self.offline(&["revoke-denomination", hash, "upload"]);
+        let hash = hashes.iter().find(|text| text.len() == 103).expect("a coin names its denomination");
+        self.offline(&["revoke-denomination", hash, "upload"]);
+        let key = keys["signkeys"][0]["key"].as_str().expect("keys name the online key");
+        self.offline(&["revoke-signkey", key, "upload"]);
+        // Without a signed online key the exchange has no answer to `/keys`: its new one must be there before it can be signed.
+        for kind in ["future_denoms", "future_signkeys"] {
+            self.wait_for_future(kind);
         }
-        if let Some(key) = keys["signkeys"][0]["key"].as_str() {
-            self.offline(&["revoke-signkey", key, "upload"]);
-        }
-        // What there is to sign now depends on the time that new keys take.
-        let _ = run_program(&[
-            "exchange",
-            "offline",
-            "-c",
-            &self.path("offline.conf"),
-            "download",
-            "sign",
-            "upload",
-        ]);
+        self.offline(&["download", "sign", "upload"]);
+        wait_for(self.exchange_port, "/keys");
         let wallet = self.path("rsa");
         let _ = run_program(&["wallet", "--wallet", &wallet, "--yes", "exchanges", "update"]);
         let _ = run_program(&["wallet", "--wallet", &wallet, "--yes", "run"]);
+    }
+
+    /// Waits until the exchange has made keys that the master key has not signed.
+    fn wait_for_future(&self, kind: &str) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let keys: Value = serde_json::from_str(&self.get("/management/keys")).unwrap();
+            if keys[kind].as_array().is_some_and(|keys| !keys.is_empty()) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "no {kind}");
+            sleep(Duration::from_millis(20));
+        }
     }
 
     fn get(&self, path: &str) -> String {
