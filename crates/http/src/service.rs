@@ -349,7 +349,7 @@ impl<H: Handler> Frame<H> {
         body: Incoming,
     ) -> Result<Response, CutOff> {
         if head.method == Method::OPTIONS && head.path == "*" {
-            return Ok(Response::empty(204));
+            return Ok(self.refuse(conn, &body, Response::empty(204)));
         }
         // Told early, before the body is uploaded; the place itself is taken when the body is there, so that slow uploads
         // do not keep out the others (connections and buffered bytes bound those).

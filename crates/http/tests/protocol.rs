@@ -103,6 +103,20 @@ async fn connections_are_kept_and_pipelines_answered_in_order() {
     assert!(answer.contains("connection: close") && answer.ends_with("hello"), "{answer}");
 }
 
+/// Whoever sends more requests behind a body that nobody reads must learn that they are not answered.
+#[tokio::test]
+async fn an_answer_that_leaves_the_body_unread_says_that_it_closes() {
+    let server = start(ServerOptions::default()).await;
+    for target in ["*", "/echo"] {
+        let mut stream = server.connect().await;
+        let head = format!("OPTIONS {target} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(&[b'x'; 100_000]).await.unwrap();
+        let answer = read_to_end(&mut stream).await;
+        assert!(answer.starts_with("HTTP/1.1 204 ") && answer.contains("connection: close"), "{answer}");
+    }
+}
+
 #[tokio::test]
 async fn answers_are_compressed_when_wanted_and_smaller() {
     let server = start(ServerOptions::default()).await;
