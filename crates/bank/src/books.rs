@@ -6,7 +6,7 @@ use std::ops::{Bound, ControlFlow};
 use batzen_ledger::{
     Account, AccountFilter, BATCH_EVENTS_MAX, Ledger, LedgerError, QueryFilter, Transfer, TransferFlags,
 };
-use batzen_protocol::Money;
+use batzen_protocol::{Money, MoneySum};
 use batzen_store::{Found, Store, StoreError};
 use batzen_tables::bank::{
     AccountKey, AccountRow, BankAccounts, BankIntents, BankStateKey, BankStateRow, BankStates,
@@ -59,13 +59,13 @@ pub struct Totals {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccountFlow {
     /// The sum of the incoming history: transfers with a reserve key.
-    pub incoming_with_reserve_pub: Money,
+    pub incoming_with_reserve_pub: MoneySum,
     /// The sum of the outgoing history: transfers ordered by the exchange.
-    pub outgoing_transfers: Money,
+    pub outgoing_transfers: MoneySum,
 }
 
 impl AccountFlow {
-    const NONE: Self = Self { incoming_with_reserve_pub: Money::ZERO, outgoing_transfers: Money::ZERO };
+    const NONE: Self = Self { incoming_with_reserve_pub: MoneySum::ZERO, outgoing_transfers: MoneySum::ZERO };
 }
 
 /// Books that do not add up, or cannot be read.
@@ -144,7 +144,7 @@ pub async fn totals(store: &Store, ledger: &dyn Ledger) -> Result<Totals, BooksE
 /// transfers.
 ///
 /// # Errors
-/// When store or ledger cannot be read, or a sum is larger than any amount.
+/// When store or ledger cannot be read.
 pub async fn account_flow(
     store: &Store,
     ledger: &dyn Ledger,
@@ -157,13 +157,13 @@ pub async fn account_flow(
     each_transfer(ledger, row.ledger_id, |transfer| sums.add(row.ledger_id, transfer)).await?;
     let credited = |origin: Origin| sums.0.get(&(false, origin as u16)).map_or(0, |(_, sum)| *sum);
     let debited = |origin: Origin| sums.0.get(&(true, origin as u16)).map_or(0, |(_, sum)| *sum);
-    flow(credited(Origin::Incoming) + credited(Origin::Withdrawal), debited(Origin::Transfer))
+    Ok(flow(credited(Origin::Incoming) + credited(Origin::Withdrawal), debited(Origin::Transfer)))
 }
 
 /// The same by the bank's own rows, which the histories show: equal, if bank and ledger agree.
 ///
 /// # Errors
-/// When the store cannot be read, or a sum is larger than any amount.
+/// When the store cannot be read.
 pub fn history_flow(store: &Store, account: &str) -> Result<AccountFlow, BooksError> {
     let account = account.to_owned();
     let sum = |index: u8| -> Result<u128, StoreError> {
@@ -179,12 +179,14 @@ pub fn history_flow(store: &Store, account: &str) -> Result<AccountFlow, BooksEr
             sum += page.iter().map(|found| found.row.amount.units()).sum::<u128>();
         }
     };
-    flow(sum(BankTransactions::INCOMING)?, sum(BankTransactions::OUTGOING)?)
+    Ok(flow(sum(BankTransactions::INCOMING)?, sum(BankTransactions::OUTGOING)?))
 }
 
-fn flow(incoming: u128, outgoing: u128) -> Result<AccountFlow, BooksError> {
-    let money = |units| Money::from_units(units).map_err(|error| wrong(error.to_string()));
-    Ok(AccountFlow { incoming_with_reserve_pub: money(incoming)?, outgoing_transfers: money(outgoing)? })
+fn flow(incoming: u128, outgoing: u128) -> AccountFlow {
+    AccountFlow {
+        incoming_with_reserve_pub: MoneySum::from_units(incoming),
+        outgoing_transfers: MoneySum::from_units(outgoing),
+    }
 }
 
 /// Number and sum of movements by side (true: debit) and code.

@@ -60,7 +60,10 @@ async fn dialogue_of_a_gateway_client() {
     let flow = f.bank.account_flow("2").await.unwrap();
     assert_eq!(
         flow,
-        AccountFlow { incoming_with_reserve_pub: money("5.01"), outgoing_transfers: money("3.22") }
+        AccountFlow {
+            incoming_with_reserve_pub: money("5.01").into(),
+            outgoing_transfers: money("3.22").into()
+        }
     );
     f.end().await;
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use batzen_exchange::rules::totals::Totals;
-use batzen_protocol::{Currency, Money};
+use batzen_protocol::{Currency, MoneySum};
 use serde_json::{Value, json};
 
 /// Both sides of an exchange's books: what the bank says, and what its own store says.
@@ -12,11 +12,11 @@ pub struct BalanceSheet {
     /// The currency.
     pub currency: Currency,
     /// What came into the exchange's account, by the bank's ledger.
-    pub bank_in: Money,
+    pub bank_in: MoneySum,
     /// What the exchange had paid out of its account, by the bank's ledger.
-    pub bank_out: Money,
+    pub bank_out: MoneySum,
     /// The same two by the histories that the bank shows.
-    pub histories: (Money, Money),
+    pub histories: (MoneySum, MoneySum),
     /// The exchange's books.
     pub totals: Totals,
 }
@@ -34,13 +34,13 @@ impl BalanceSheet {
             return false;
         }
         let Totals { reserves, outstanding, pending, unrevealed_melts, fees, .. } = self.totals;
-        Money::checked_sum([self.bank_out, reserves, outstanding, pending, unrevealed_melts, fees])
+        MoneySum::checked_sum([self.bank_out, reserves, outstanding, pending, unrevealed_melts, fees])
             == Ok(self.bank_in)
     }
 
     /// For programs: amounts as texts with their currency.
     pub fn json(&self) -> Value {
-        let amount = |money: Money| money.of(self.currency).to_string();
+        let amount = |money: MoneySum| format!("{}:{money}", self.currency);
         let totals = &self.totals;
         json!({
             "bank_in": amount(self.bank_in),
@@ -71,17 +71,17 @@ impl BalanceSheet {
         let width = 24;
         let mut text = String::new();
         let line = "─".repeat(84);
-        let mut row = |name: &str, money: Money, what: &str| {
+        let mut row = |name: &str, money: MoneySum, what: &str| {
             let amount = aligned(money);
             let _ = writeln!(text, "  {name:<18}{amount:>width$}  {what}");
         };
         row("issued", totals.issued, "all coins ever signed");
         row("redeemed", totals.redeemed, "of that, spent or changed, less refunds");
         let _ = writeln!(text, "  {line}");
-        let mut sum = Ok(Money::ZERO);
+        let mut sum = Ok(MoneySum::ZERO);
         for (name, money, what) in right {
             let _ = writeln!(text, "  {name:<18}{:>width$}  {what}", aligned(money));
-            sum = sum.and_then(|sum: Money| sum.checked_add(money));
+            sum = sum.and_then(|sum: MoneySum| sum.checked_add(money));
         }
         let _ = writeln!(text, "  {line}");
         let sum = sum.map_or_else(|error| error.to_string(), aligned);
@@ -103,11 +103,11 @@ impl BalanceSheet {
 }
 
 /// With all eight digits after the point, so that columns align.
-fn aligned(money: Money) -> String {
+fn aligned(money: MoneySum) -> String {
     format!("{}.{:08}", money.value(), money.fraction())
 }
 
-fn fee_rows(totals: &Totals) -> [(&'static str, Money); 10] {
+fn fee_rows(totals: &Totals) -> [(&'static str, MoneySum); 10] {
     let income = &totals.income;
     [
         ("withdraw", income.withdraw),
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn conservation_is_exact() {
-        let money = |text: &str| text.parse::<Money>().unwrap();
+        let money = |text: &str| MoneySum::from(text.parse::<batzen_protocol::Money>().unwrap());
         let totals = Totals {
             reserves: money("1"),
             outstanding: money("2"),

@@ -312,17 +312,7 @@ impl Money {
 impl fmt::Display for Money {
     /// Without needless zeros: `1`, `1.5`, `0.00000001`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.value())?;
-        let mut fraction = self.fraction();
-        if fraction == 0 {
-            return Ok(());
-        }
-        let mut digits = FRACTION_DIGITS;
-        while fraction.is_multiple_of(10) {
-            fraction /= 10;
-            digits -= 1;
-        }
-        write!(f, ".{fraction:0digits$}")
+        write_decimal(f, self.value().into(), self.fraction())
     }
 }
 
@@ -368,6 +358,111 @@ impl FromStr for Money {
         }
         Self::new(whole, part)
     }
+}
+
+/// A sum of many amounts, as balance sheets need: a whole number of 10⁻⁸ units, far beyond [`Money::MAX`].
+///
+/// The protocol allows one amount up to 2⁵². What an exchange has paid in all its years may be more.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct MoneySum(u128);
+
+impl MoneySum {
+    /// No money.
+    pub const ZERO: Self = Self(0);
+
+    /// From a count of 10⁻⁸ units.
+    pub const fn from_units(units: u128) -> Self {
+        Self(units)
+    }
+
+    /// The count of 10⁻⁸ units.
+    pub const fn units(self) -> u128 {
+        self.0
+    }
+
+    /// The integer part.
+    pub const fn value(self) -> u128 {
+        self.0 / FRACTION_BASE as u128
+    }
+
+    /// The fraction in 10⁻⁸, below 10⁸.
+    pub const fn fraction(self) -> u32 {
+        (self.0 % FRACTION_BASE as u128) as u32
+    }
+
+    /// Whether this is no money at all.
+    pub const fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Sum.
+    ///
+    /// # Errors
+    /// [`AmountError::Overflow`] above 2¹²⁸ units.
+    pub fn checked_add(self, other: impl Into<Self>) -> Result<Self, AmountError> {
+        self.0.checked_add(other.into().0).map(Self).ok_or(AmountError::Overflow)
+    }
+
+    /// Difference.
+    ///
+    /// # Errors
+    /// [`AmountError::Negative`] if `other` is larger.
+    pub fn checked_sub(self, other: impl Into<Self>) -> Result<Self, AmountError> {
+        self.0.checked_sub(other.into().0).map(Self).ok_or(AmountError::Negative)
+    }
+
+    /// Sum of many.
+    ///
+    /// # Errors
+    /// [`AmountError::Overflow`] above 2¹²⁸ units.
+    pub fn checked_sum(items: impl IntoIterator<Item = Self>) -> Result<Self, AmountError> {
+        items.into_iter().try_fold(Self::ZERO, Self::checked_add)
+    }
+}
+
+impl From<Money> for MoneySum {
+    fn from(money: Money) -> Self {
+        Self(money.units())
+    }
+}
+
+impl PartialEq<Money> for MoneySum {
+    fn eq(&self, other: &Money) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl PartialOrd<Money> for MoneySum {
+    fn partial_cmp(&self, other: &Money) -> Option<std::cmp::Ordering> {
+        Some(self.0.cmp(&other.0))
+    }
+}
+
+impl fmt::Display for MoneySum {
+    /// As [`Money`].
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_decimal(f, self.value(), self.fraction())
+    }
+}
+
+impl fmt::Debug for MoneySum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Writes a number without needless zeros: `1`, `1.5`, `0.00000001`.
+fn write_decimal(f: &mut fmt::Formatter<'_>, value: u128, mut fraction: u32) -> fmt::Result {
+    write!(f, "{value}")?;
+    if fraction == 0 {
+        return Ok(());
+    }
+    let mut digits = FRACTION_DIGITS;
+    while fraction.is_multiple_of(10) {
+        fraction /= 10;
+        digits -= 1;
+    }
+    write!(f, ".{fraction:0digits$}")
 }
 
 /// An amount of money in a currency.
@@ -565,6 +660,15 @@ mod tests {
             assert_eq!(money(text).to_string(), canonical);
         }
         assert_eq!(Money::MAX, money("4503599627370496.99999999"));
+    }
+
+    #[test]
+    fn sums_go_beyond_the_largest_amount() {
+        let sum = MoneySum::checked_sum([Money::MAX, Money::MAX].map(MoneySum::from)).unwrap();
+        assert_eq!(sum.to_string(), "9007199254740993.99999998");
+        assert!(sum > Money::MAX && sum.checked_sub(Money::MAX).unwrap() == Money::MAX);
+        assert_eq!(MoneySum::ZERO.checked_sub(Money::UNIT), Err(AmountError::Negative));
+        assert_eq!(MoneySum::from_units(u128::MAX).checked_add(Money::UNIT), Err(AmountError::Overflow));
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub mod taler_uri;
 mod text;
 pub mod time;
 
-pub use amount::{Amount, AmountError, Currency, Money};
+pub use amount::{Amount, AmountError, Currency, Money, MoneySum};
 pub use api::{ParseError, parse_body};
 pub use error_code::{ErrorBody, ErrorCode, ErrorDetail};
 pub use payto::PaytoUri;

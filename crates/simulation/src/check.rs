@@ -8,7 +8,7 @@ use batzen_crypto::EddsaPublicKey;
 use batzen_exchange::rules::DenomTable;
 use batzen_exchange::rules::totals::totals;
 use batzen_ledger::Account;
-use batzen_protocol::Money;
+use batzen_protocol::MoneySum;
 use batzen_store::{Found, Store, Table};
 use batzen_tables::exchange::{
     Coins, Deposits, Melts, Prepared, RecoupRefreshes, Recoups, Refunds, WireTargetKey, WireTargets,
@@ -27,8 +27,8 @@ fn each<T: Table>(store: &Store, mut visit: impl FnMut(Found<T>)) -> Step {
     scanned.map_err(|error| Stop::wrong(error.to_string()))
 }
 
-fn units(money: Money) -> i128 {
-    i128::try_from(money.units()).expect("amounts are far below the limit")
+fn units(money: impl Into<MoneySum>) -> i128 {
+    i128::try_from(money.into().units()).expect("amounts are far below the limit")
 }
 
 /// Judges a world at rest.

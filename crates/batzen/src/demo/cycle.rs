@@ -449,8 +449,8 @@ impl Round<'_> {
         let sheet = self.world.sheet().await?;
         ensure!(!sheet.totals.in_flight.is_zero(), "nothing was aggregated");
         let count: usize = sales.iter().map(|paid| paid.receipt.coins.len()).sum();
-        let amount = sheet.totals.in_flight.of(self.world.currency);
-        let words = format!("{count} deposits became transfers of {amount} together");
+        let (currency, amount) = (self.world.currency, sheet.totals.in_flight);
+        let words = format!("{count} deposits became transfers of {currency}:{amount} together");
         Ok((before, Done { count, words }))
     }
 
@@ -531,9 +531,10 @@ impl Round<'_> {
             let sheet = self.world.sheet().await?;
             if !pending.is_empty() && !sheet.totals.unrevealed_melts.is_zero() {
                 let count = pending.len();
-                let lost = sheet.totals.unrevealed_melts.of(self.world.currency);
-                let words =
-                    format!("{lost} are between old and fresh coins; carol's wallet can finish at any time");
+                let (currency, lost) = (self.world.currency, sheet.totals.unrevealed_melts);
+                let words = format!(
+                    "{currency}:{lost} are between old and fresh coins; carol's wallet can finish at any time"
+                );
                 return Ok(((), Done { count, words }));
             }
         }

@@ -9,7 +9,7 @@ use batzen_crypto::{BlindedDenomSignature, EddsaPublicKey, HashCode, Wtid};
 use batzen_exchange::rules::DenomTable;
 use batzen_exchange::rules::totals::{self, Totals};
 use batzen_protocol::api::exchange::{BlindSignature, BlindSignatures};
-use batzen_protocol::{Money, Timestamp};
+use batzen_protocol::{Money, MoneySum, Timestamp};
 use batzen_store::{Store, Table};
 use batzen_tables::bank::BankTransactions;
 use batzen_tables::exchange::{
@@ -281,7 +281,7 @@ async fn balance(claims: &Claims<'_>, exchange: &Store, bank: &BankBooks, findin
     let (bank_in, bank_out) = (flow.incoming_with_reserve_pub, flow.outgoing_transfers);
     let owed =
         [bank_out, totals.reserves, totals.outstanding, totals.pending, totals.unrevealed_melts, totals.fees];
-    findings.unless(totals.conserved() && sum(owed) == bank_in, || {
+    findings.unless(totals.conserved() && MoneySum::checked_sum(owed) == Ok(bank_in), || {
         format!("the books do not add up: {bank_in} came in, {bank_out} went out, {totals:?}")
     });
     let (mut issued, mut melted, mut revealed) = (Vec::new(), HashMap::new(), HashSet::new());
@@ -306,6 +306,7 @@ async fn balance(claims: &Claims<'_>, exchange: &Store, bank: &BankBooks, findin
         sum(debits).checked_sub(sum(credits)).unwrap_or(Money::ZERO),
         sum(melted.iter().filter(|(rc, _)| !revealed.contains(*rc)).map(|(_, amount)| *amount)),
     ];
+    let expected = expected.map(MoneySum::from);
     let booked = [totals.wired_in, totals.issued, totals.redeemed, totals.unrevealed_melts];
     findings.unless(expected == booked && totals.wired_in == bank_in, || {
         format!(

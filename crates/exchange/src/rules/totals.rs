@@ -24,7 +24,7 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use batzen_crypto::Wtid;
-use batzen_protocol::{AmountError, Money};
+use batzen_protocol::{AmountError, Money, MoneySum};
 use batzen_store::{Found, Store, StoreError, Table};
 use batzen_tables::exchange::{
     Aggregates, Closings, CoinPub, Coins, DenomSerial, Deposits, Drains, HistoryRequests, MeltKey, Melts,
@@ -37,29 +37,29 @@ use super::{DenomTable, DenomTerms};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
     /// Incoming transfers booked.
-    pub wired_in: Money,
+    pub wired_in: MoneySum,
     /// Outgoing transfers that the bank accepted.
-    pub wired_out: Money,
+    pub wired_out: MoneySum,
     /// Balances of reserves.
-    pub reserves: Money,
+    pub reserves: MoneySum,
     /// Values of all coins signed.
-    pub issued: Money,
+    pub issued: MoneySum,
     /// What is gone from known coins.
-    pub redeemed: Money,
+    pub redeemed: MoneySum,
     /// issued − redeemed.
-    pub outstanding: Money,
+    pub outstanding: MoneySum,
     /// Deposits not aggregated yet.
-    pub deposits: Money,
+    pub deposits: MoneySum,
     /// Transient aggregates.
-    pub transient: Money,
+    pub transient: MoneySum,
     /// Transfers decided, but not accepted by the bank yet.
-    pub in_flight: Money,
+    pub in_flight: MoneySum,
     /// deposits + transient + in_flight.
-    pub pending: Money,
+    pub pending: MoneySum,
     /// Melted value that was not revealed.
-    pub unrevealed_melts: Money,
+    pub unrevealed_melts: MoneySum,
     /// Income that is still there.
-    pub fees: Money,
+    pub fees: MoneySum,
     /// Income by source, and what was paid out of it.
     pub income: Fees,
 }
@@ -68,25 +68,25 @@ pub struct Totals {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fees {
     /// Withdraw fees, also of coins obtained by refresh.
-    pub withdraw: Money,
+    pub withdraw: MoneySum,
     /// Deposit fees of aggregated deposits that were not completely refunded (less what could not be paid).
-    pub deposit: Money,
+    pub deposit: MoneySum,
     /// Melt fees.
-    pub refresh: Money,
+    pub refresh: MoneySum,
     /// Refund fees.
-    pub refund: Money,
+    pub refund: MoneySum,
     /// Wire fees of transfers to merchants.
-    pub wire: Money,
+    pub wire: MoneySum,
     /// Closing fees.
-    pub closing: Money,
+    pub closing: MoneySum,
     /// Fees of full histories.
-    pub history: Money,
+    pub history: MoneySum,
     /// Remainders of outgoing transfers below the bank's smallest unit.
-    pub rounding: Money,
+    pub rounding: MoneySum,
     /// What was melted beyond the cost of the fresh coins.
-    pub surplus: Money,
+    pub surplus: MoneySum,
     /// Profit paid out (not income: taken off).
-    pub drained: Money,
+    pub drained: MoneySum,
 }
 
 impl Totals {
@@ -95,7 +95,7 @@ impl Totals {
     pub fn conserved(&self) -> bool {
         let terms =
             [self.wired_out, self.reserves, self.outstanding, self.pending, self.unrevealed_melts, self.fees];
-        Money::checked_sum(terms) == Ok(self.wired_in)
+        MoneySum::checked_sum(terms) == Ok(self.wired_in)
     }
 }
 
@@ -105,8 +105,7 @@ pub enum TotalsError {
     /// The store could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A sum is above the largest amount, or something is below zero that must not be: more was redeemed than issued, more
-    /// drained than earned.
+    /// Something is below zero that must not be: more was redeemed than issued, more drained than earned.
     #[error("{term}: {error}")]
     Amount {
         /// Which term.
@@ -119,18 +118,18 @@ pub enum TotalsError {
     Inconsistent(String),
 }
 
-trait Term {
-    fn term(self, term: &'static str) -> Result<Money, TotalsError>;
+trait Term<T> {
+    fn term(self, term: &'static str) -> Result<T, TotalsError>;
 }
 
-impl Term for Result<Money, AmountError> {
-    fn term(self, term: &'static str) -> Result<Money, TotalsError> {
+impl<T> Term<T> for Result<T, AmountError> {
+    fn term(self, term: &'static str) -> Result<T, TotalsError> {
         self.map_err(|error| TotalsError::Amount { term, error })
     }
 }
 
 /// Adds to a sum.
-fn plus(sum: &mut Money, amount: Money, term: &'static str) -> Result<(), TotalsError> {
+fn plus(sum: &mut MoneySum, amount: impl Into<MoneySum>, term: &'static str) -> Result<(), TotalsError> {
     *sum = sum.checked_add(amount).term(term)?;
     Ok(())
 }
@@ -154,8 +153,8 @@ fn each<T: Table>(
 /// What a transfer's deposits brought, by their own rows.
 #[derive(Default, Clone, Copy)]
 struct Taken {
-    contributed: Money,
-    fees: Money,
+    contributed: MoneySum,
+    fees: MoneySum,
 }
 
 struct Sheet<'a> {
@@ -180,9 +179,9 @@ pub fn totals(store: &Store, denoms: &DenomTable) -> Result<Totals, TotalsError>
     let mut totals = sheet.totals;
     totals.outstanding = totals.issued.checked_sub(totals.redeemed).term("outstanding")?;
     totals.pending =
-        Money::checked_sum([totals.deposits, totals.transient, totals.in_flight]).term("pending")?;
+        MoneySum::checked_sum([totals.deposits, totals.transient, totals.in_flight]).term("pending")?;
     let income = totals.income;
-    let earned = Money::checked_sum([
+    let earned = MoneySum::checked_sum([
         income.withdraw,
         income.deposit,
         income.refresh,
@@ -330,7 +329,7 @@ impl Sheet<'_> {
 
     fn transfers(&mut self) -> Result<(), TotalsError> {
         let mut totals = self.totals;
-        let mut by_kind = [Money::ZERO; 3];
+        let mut by_kind = [MoneySum::ZERO; 3];
         each::<Prepared>(self.store, |found| {
             let kind = match found.row.kind {
                 TransferKind::Aggregate => 0,
@@ -345,7 +344,7 @@ impl Sheet<'_> {
             }
         })?;
         // Each decision to pay has its transfer, of just that amount.
-        let mut decided = [Money::ZERO; 3];
+        let mut decided = [MoneySum::ZERO; 3];
         each::<WireOut>(self.store, |found| plus(&mut decided[0], found.row.amount, "wire_out"))?;
         each::<Closings>(self.store, |found| plus(&mut decided[1], found.row.paid, "closings"))?;
         each::<Drains>(self.store, |found| {

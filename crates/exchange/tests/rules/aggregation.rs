@@ -165,7 +165,7 @@ fn a_fee_that_refunds_left_no_money_for_is_waived() {
     shop.world.advance(10);
     assert_eq!(shop.bank(), []);
     let totals = shop.world.totals();
-    assert_eq!((totals.transient, totals.income.deposit), (m("0"), m("0.05")));
+    assert_eq!((totals.transient, totals.income.deposit), (sum("0"), sum("0.05")));
     // With others in the unit it is paid from the total.
     let key = shop.pay(B, 7, "1", 10);
     shop.pay(B, 7, "1", 10);

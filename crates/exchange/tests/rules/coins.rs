@@ -205,7 +205,10 @@ fn refunds_fill_the_coin_less_the_fee_and_never_more() {
     assert!(!repeated(refund((1, 1, 1), 2, "4")));
     assert_eq!(world.remaining(1), Some(m("9.94")));
     let totals = world.totals();
-    assert_eq!((totals.deposits, totals.income.refund, totals.income.deposit), (m("0"), m("0.06"), m("0")));
+    assert_eq!(
+        (totals.deposits, totals.income.refund, totals.income.deposit),
+        (sum("0"), sum("0.06"), sum("0"))
+    );
 
     world.advance(100);
     world.aggregate_all();

@@ -8,14 +8,14 @@ use batzen_exchange::rules::history::balance_of;
 use batzen_exchange::rules::{
     CoinHistoryItem, Command, DenomTerms, ExchangeRules, Outcome, Refunded, Refusal, ReserveHistoryItem, read,
 };
-use batzen_protocol::{Money, Timestamp};
+use batzen_protocol::{Money, MoneySum, Timestamp};
 use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::{Store, StoreError, Table};
 use batzen_tables::exchange::{self as tables, CoinKey, Coins, DenomSerial, Deposits, Reserves};
 use proptest::prelude::*;
 
 use crate::generate::{Op, ops, pay};
-use crate::model::{Books, Model, Reason, reason};
+use crate::model::{Model, Reason, reason};
 use crate::world::{METHOD, World, at, config, denom, denoms, m, refund, withdraw};
 
 pub type Verdicts = Vec<Result<Outcome, Reason>>;
@@ -94,7 +94,7 @@ where
     if !totals.conserved() {
         return Err(format!("the books do not add up: {totals:?}"));
     }
-    let books: Books = [
+    let books = [
         totals.wired_in,
         totals.wired_out,
         totals.reserves,
@@ -103,7 +103,7 @@ where
         totals.unrevealed_melts,
         totals.fees,
     ];
-    let expected = model.books();
+    let expected = model.books().map(MoneySum::from);
     if books == expected { Ok(()) } else { Err(format!("books: rules {books:?}, model {expected:?}")) }
 }
 

@@ -56,7 +56,7 @@ fn a_melt_is_revealed_once_and_answered_for_ever() {
     let Outcome::Reveal(again) = world.ok(reveal(1, 1, &[(20, 2), (21, 2)], None, 1)) else { panic!() };
     assert_eq!((again.ev_sigs, again.repeated), (first.ev_sigs, true));
     let totals = world.totals();
-    assert_eq!((totals.unrevealed_melts, totals.income.surplus), (m("0"), m("0.15")));
+    assert_eq!((totals.unrevealed_melts, totals.income.surplus), (sum("0"), sum("0.15")));
     assert_eq!(totals.issued, m("14"));
     // Repetition is answered after the denomination's time and its revocation; a new one is not.
     world.ok(melt(1, 1, "3", 2, 0, None));

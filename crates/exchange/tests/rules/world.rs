@@ -15,7 +15,7 @@ use batzen_exchange::rules::{
     Outcome, Planchet, PresentedCoin, Refund, Refusal, Reveal, RulesConfig, TransfersDone, Trigger, Withdraw,
     read,
 };
-use batzen_protocol::{Duration, Money, Timestamp};
+use batzen_protocol::{Duration, Money, MoneySum, Timestamp};
 use batzen_store::{ChangeSet, CommitOutcome, Store, memory::MemoryBackend};
 use batzen_tables::exchange::{
     AccountId, DenomKey, DenomRow, DenomSerial, Denominations, DepositKey, DepositTarget, FreshCoin,
@@ -24,6 +24,11 @@ use batzen_tables::exchange::{
 
 /// The first moment of every test, in seconds.
 pub const T0: u64 = 1_700_000_000;
+
+/// A sum of many amounts.
+pub fn sum(text: &str) -> MoneySum {
+    m(text).into()
+}
 
 pub fn m(text: &str) -> Money {
     text.parse().unwrap()
@@ -241,7 +246,7 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
 
     /// The running sums are what the rows say, be they kept from the first row on or begun now.
     fn check_flow(&self, totals: &Totals) {
-        let units = |money: Money| i128::try_from(money.units()).unwrap();
+        let units = |sum: MoneySum| i128::try_from(sum.units()).unwrap();
         let kept = self.rules.flow.sums().unwrap();
         let anew = MoneyFlow::default();
         assert_eq!(anew.sums(), None);

@@ -8,7 +8,7 @@ use batzen_protocol::payto::h_payto;
 use batzen_protocol::signatures::{MasterDrainProfit, SignedMessage};
 use batzen_tables::exchange::DrainRow;
 
-use crate::world::{EUR, EXPIRED, World, eur, m, our_account, payto, reserve};
+use crate::world::{EUR, EXPIRED, World, eur, m, our_account, payto, reserve, sum};
 
 #[tokio::test]
 async fn a_reserve_that_is_filled_again_is_closed_again_under_another_identifier() {
@@ -37,7 +37,7 @@ async fn a_reserve_that_is_filled_again_is_closed_again_under_another_identifier
     assert!(paid[1].credit_account.contains("/42?"), "the money goes to where it came from first");
     assert_ne!(paid[0].wtid, paid[1].wtid);
     let totals = w.check().await;
-    assert_eq!((totals.income.closing, totals.income.rounding), (m("0.03"), m("0.00999")));
+    assert_eq!((totals.income.closing, totals.income.rounding), (sum("0.03"), sum("0.00999")));
     w.end().await;
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::chaos::killed_when;
 use crate::proxy::Action;
-use crate::world::{OUR_PAYTO, World, m, our_account, payto, reserve};
+use crate::world::{OUR_PAYTO, World, m, our_account, payto, reserve, sum};
 
 fn row(id: u64, n: u64, amount: &str) -> Value {
     json!({
@@ -279,7 +279,7 @@ async fn killed_between_two_commits_of_a_page() {
     let w = w.restart(|_| {}).await;
     let done = w.wirewatch().await.unwrap().done;
     assert!(done > 0 && done <= 8_000 - 2 * 1_024, "{done} were left");
-    assert_eq!((w.totals().wired_in, w.cursor()), (m("800"), 8_000));
+    assert_eq!((w.totals().wired_in, w.cursor()), (sum("800"), 8_000));
     w.end_without_bank().await;
 }
 
@@ -318,7 +318,7 @@ async fn the_cursor_waits_for_a_range_whose_watcher_was_killed() {
     first.abort();
     begin.store(1, Ordering::SeqCst);
     second.await.unwrap().unwrap();
-    assert_eq!((w.totals().wired_in, w.cursor()), (m("20"), 200));
+    assert_eq!((w.totals().wired_in, w.cursor()), (sum("20"), 200));
     w.end_without_bank().await;
 }
 

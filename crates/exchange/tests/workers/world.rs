@@ -18,7 +18,7 @@ use batzen_exchange::workers::{Progress, WorkerError, aggregator, closer, drain,
 use batzen_http::gateway::{AddIncomingRequest, HistoryQuery, OutgoingTransaction, WireGatewayClient};
 use batzen_http::{Client, ClientOptions};
 use batzen_protocol::payto::h_payto;
-use batzen_protocol::{Amount, Currency, Duration, Money, Timestamp};
+use batzen_protocol::{Amount, Currency, Duration, Money, MoneySum, Timestamp};
 use batzen_tables::exchange::{AccountId, DenomSerial, DepositKey, Deposits, Prepared, RefundKey};
 use tempfile::TempDir;
 
@@ -35,6 +35,11 @@ pub const OUR_PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-na
 pub const EXPIRED: u64 = 3_601;
 /// The value of a coin; its deposit fee is 0.1.
 pub const COIN: &str = "10";
+
+/// A sum of many amounts.
+pub fn sum(text: &str) -> MoneySum {
+    m(text).into()
+}
 
 pub fn m(text: &str) -> Money {
     text.parse().unwrap()
