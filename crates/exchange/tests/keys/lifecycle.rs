@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use batzen_crypto::cs::CsOperation;
-use batzen_crypto::denom::{BlindedPlanchet, prepare_planchet};
+use batzen_crypto::denom::{BlindedPlanchet, Cipher, prepare_planchet};
 use batzen_crypto::{BlindingSecret, CsNonce, EddsaPrivateKey};
-use batzen_exchange::keys::NotSigned;
+use batzen_exchange::keys::{Denom, NotSigned};
 use batzen_protocol::{Duration, Timestamp};
 
 use crate::caching::check_keys;
@@ -203,15 +204,18 @@ async fn a_wrong_master_key_is_told_at_the_start() {
 #[tokio::test]
 async fn a_revoked_key_does_not_come_back() {
     let site = Site::standalone().await;
-    let app = std::sync::Arc::clone(site.running.app());
+    let app = Arc::clone(site.running.app());
     let master_file = &app.config.standalone.as_ref().unwrap().master_priv_file;
     let master = EddsaPrivateKey::from_bytes(std::fs::read(master_file).unwrap().try_into().unwrap());
-    let denom = app.keys().denoms()[0].h_denom_pub;
-    let file = site
-        .directory
-        .path()
-        .join("exchange/secmod-rsa/keys/COIN_A")
-        .join(app.keys().denoms()[0].start.as_secs().unwrap().to_string());
+    // COIN_A, whatever key was ready first.
+    let is_rsa = |denom: &&Arc<Denom>| denom.public.cipher() == Cipher::Rsa;
+    let (denom, anchor) = {
+        let keys = app.keys();
+        let found = keys.denoms().iter().find(is_rsa).unwrap();
+        (found.h_denom_pub, found.start.as_secs().unwrap())
+    };
+    let keys = site.directory.path().join("exchange/secmod-rsa/keys/COIN_A");
+    let file = keys.join(anchor.to_string());
     let old_key = std::fs::read(&file).unwrap();
     let revocation = batzen_exchange::offline::revoke_denomination(&master, denom);
     assert!(
