@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
 use batzen_protocol::signatures::{MerchantRefund, SignedMessage};
 use batzen_protocol::{Duration, Money};
+use batzen_wallet::core::coin::CoinSource;
 use batzen_wallet::core::http::{HttpRequest, HttpResponse};
 use batzen_wallet::core::state::OpKind;
 use batzen_wallet::{CipherChoice, DepositAmount, PaymentReceipt, PaymentRequest, RefundPermission, Wallet};
@@ -352,12 +353,18 @@ fn check(world: &World, wallet: &Wallet) {
                 OpKind::Withdrawal(_) => false,
             })
         };
-        // The protocol does not sign the answer to a recoup, so nothing proves a lie in it. It shows when the money is withdrawn
-        // again, in the reserve's history or in the balance, unless that is lied about as well.
+        // The protocol does not sign the answer to a recoup-refresh, and shows no history of the old coin. A lie shows when the old
+        // coin is refreshed, unless it has too little on it for that.
         let is_recouped = |coin_pub| {
-            state.operations.values().any(
-                |operation| matches!(&operation.kind, OpKind::Recoup(record) if record.coin_pub == coin_pub),
-            )
+            state.operations.values().any(|operation| match &operation.kind {
+                OpKind::Recoup(record) => match state.coins[&record.coin_pub].source {
+                    CoinSource::Refresh { old_coin_pub, .. } => {
+                        [record.coin_pub, old_coin_pub].contains(&coin_pub)
+                    }
+                    CoinSource::Withdrawal { .. } => false,
+                },
+                _ => false,
+            })
         };
         // If the exchange has booked what it refused, the next use of the coin shows that, with evidence. A coin with too little on it
         // to be refreshed waits for that.

@@ -1,8 +1,13 @@
 //! Coins of revoked denominations back to where they came from: to the reserve, or to the coin that was refreshed.
+//!
+//! The exchange does not sign its answer to a recoup. So the wallet asks for the reserve's history, in which each recoup has the
+//! exchange's signature, and repeats the recoup until it finds it there.
 
-use batzen_crypto::EddsaPublicKey;
-use batzen_protocol::signatures::{SignedMessage, WalletCoinRecoup, WalletCoinRecoupRefresh};
-use batzen_protocol::{Money, Timestamp};
+use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey};
+use batzen_protocol::signatures::{
+    SignedMessage, WalletCoinRecoup, WalletCoinRecoupRefresh, WalletReserveStatus,
+};
+use batzen_protocol::{Duration, Money, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::coin::{CoinSource, CoinStatus};
@@ -11,9 +16,16 @@ use super::http::{Context, HttpRequest, HttpResponse};
 use super::machine::Step;
 use super::proof::coin as coin_proof;
 use super::proof::denomination::{self, Problem, Use};
-use super::state::{Draft, OpKind, Operation, State};
+use super::proof::reserve as reserve_proof;
+use super::state::{Draft, OpId, OpKind, Operation, State};
 use super::{CoreError, planchet, refresh, withdraw};
-use batzen_protocol::api::exchange::{RecoupRefreshResponse, RecoupRequest, RecoupResponse};
+use batzen_protocol::api::exchange::{RecoupRefreshResponse, RecoupRequest, RecoupResponse, ReserveRequest};
+
+/// A reserve's free history shows the events of five weeks. A wallet that asks later than this finds no proof in it.
+const PROVABLE: Duration = Duration::from_days(28);
+
+/// A request for a history that is older than this may be refused for its age.
+const STALE: Duration = Duration::from_secs(600);
 
 /// How far a recoup got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +33,11 @@ use batzen_protocol::api::exchange::{RecoupRefreshResponse, RecoupRequest, Recou
 pub enum RecoupStage {
     /// To be sent.
     Send,
+    /// Answered: the reserve's history has to show it.
+    Confirm {
+        /// When the wallet asks for the history. The exchange takes no request with another time than its own.
+        time: Timestamp,
+    },
     /// The money is back.
     Done,
     /// Refused.
@@ -32,11 +49,17 @@ pub enum RecoupStage {
 pub struct Recoup {
     /// The coin.
     pub coin_pub: EddsaPublicKey,
-    /// What was left on it.
+    /// What was left on it; after the exchange's statement, what came back.
     #[serde(with = "text")]
     pub amount: Money,
+    /// What was left on it by this wallet's books and did not come back.
+    #[serde(with = "text", default)]
+    pub missing: Money,
     /// How far it got.
     pub stage: RecoupStage,
+    /// When the exchange first said that the money is back in the reserve.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answered: Option<Timestamp>,
     /// Why it was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -65,7 +88,9 @@ pub(crate) fn plan(draft: &mut Draft<'_>, now: Timestamp) -> Result<(), CoreErro
             kind: OpKind::Recoup(Box::new(Recoup {
                 coin_pub,
                 amount,
+                missing: Money::ZERO,
                 stage: RecoupStage::Send,
+                answered: None,
                 reason: None,
             })),
         });
@@ -75,6 +100,15 @@ pub(crate) fn plan(draft: &mut Draft<'_>, now: Timestamp) -> Result<(), CoreErro
 
 pub(crate) fn next(state: &State, operation: &Operation, record: &Recoup) -> Result<HttpRequest, CoreError> {
     let coin = state.coin(&record.coin_pub)?;
+    if let (RecoupStage::Confirm { time }, CoinSource::Withdrawal { operation: id, reserve_pub }) =
+        (record.stage, coin.source)
+    {
+        let message = WalletReserveStatus { request_timestamp: time };
+        let reserve_sig = message.sign(reserve_priv(state.operation(id)?)?);
+        let body = ReserveRequest { request_timestamp: time, reserve_sig };
+        let url = format!("{}reserves/{reserve_pub}/status", operation.exchange);
+        return Ok(HttpRequest::post(Context::Refresh, url, &body));
+    }
     let (path, coin_sig) = match coin.source {
         CoinSource::Withdrawal { .. } => {
             let message =
@@ -109,22 +143,23 @@ pub(crate) fn receive(
     response: &HttpResponse,
 ) -> Result<(), CoreError> {
     let coin = step.draft.coin(&record.coin_pub)?.clone();
+    if let (RecoupStage::Confirm { .. }, CoinSource::Withdrawal { operation, reserve_pub }) =
+        (record.stage, coin.source)
+    {
+        return after_history(step, record, operation, &reserve_pub, response);
+    }
     match (response.status, response.code()) {
         (200, _) => {
             match coin.source {
-                CoinSource::Withdrawal { operation, reserve_pub } => {
+                CoinSource::Withdrawal { reserve_pub, .. } => {
                     let answer: RecoupResponse = response.json("paying back a coin")?;
                     if answer.reserve_pub != reserve_pub {
                         return Err(wrong_owner());
                     }
-                    let OpKind::Withdrawal(withdrawal) = &step.draft.operation(operation)?.kind else {
-                        return Err(CoreError::Inconsistent(format!(
-                            "coin {} has no withdrawal",
-                            coin.coin_pub
-                        )));
-                    };
-                    let reserve_priv = withdrawal.reserve_priv.clone();
-                    withdraw::start_from_recoup(step, &reserve_priv, record.amount)?;
+                    record.answered.get_or_insert(step.now);
+                    record.stage = RecoupStage::Confirm { time: step.now };
+                    step.go_on(OpKind::Recoup(Box::new(record)));
+                    return Ok(());
                 }
                 CoinSource::Refresh { old_coin_pub, .. } => {
                     let answer: RecoupRefreshResponse = response.json("paying back a coin")?;
@@ -172,6 +207,65 @@ pub(crate) fn receive(
             reason: response.refusal("paying back a coin").to_string(),
         }),
         _ => Err(response.refusal("paying back a coin")),
+    }
+}
+
+/// Takes in the reserve's history. The recoup is sent again if it is not there.
+fn after_history(
+    step: &mut Step<'_, '_>,
+    mut record: Recoup,
+    withdrawal: OpId,
+    reserve_pub: &EddsaPublicKey,
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    let RecoupStage::Confirm { time } = record.stage else {
+        return Err(response.refusal("paying back a coin"));
+    };
+    let missing = match (response.status, response.code()) {
+        (200, _) => {
+            let exchange = step.draft.exchange(&step.operation.exchange)?;
+            let earlier = reserve_proof::confirmed_recoups(&step.draft, reserve_pub)?;
+            let earlier = earlier.get(&record.coin_pub).copied().unwrap_or(Money::ZERO);
+            let returned =
+                reserve_proof::returned(exchange, reserve_pub, &record.coin_pub, response, step.now)?;
+            // Less than expected comes back from a coin that was spent elsewhere, or by a payment whose answer was lost.
+            let now = returned.checked_sub(earlier).unwrap_or(Money::ZERO).min(record.amount);
+            if now.is_zero() {
+                Some("the exchange says that it has paid a coin back, and its history does not show it")
+            } else {
+                record.missing = record.amount.checked_sub(now)?;
+                record.amount = now;
+                None
+            }
+        }
+        // The wallet has not run since: the request is older than the exchange allows.
+        (400, 1020) if step.now >= time.saturating_add(STALE) => {
+            record.stage = RecoupStage::Send;
+            step.go_on(OpKind::Recoup(Box::new(record)));
+            return Ok(());
+        }
+        (404, _) => Some("the exchange says that it has paid a coin back, and does not know the reserve"),
+        _ => return Err(response.refusal("asking for a reserve's history")),
+    };
+    let is_provable = record.answered.is_none_or(|answered| step.now <= answered.saturating_add(PROVABLE));
+    if let Some(reason) = missing
+        && is_provable
+    {
+        record.stage = RecoupStage::Send;
+        step.wait(OpKind::Recoup(Box::new(record)), reason);
+        return Ok(());
+    }
+    let reserve_priv = reserve_priv(step.draft.operation(withdrawal)?)?.clone();
+    withdraw::start_from_recoup(step, &reserve_priv, record.amount)?;
+    record.stage = RecoupStage::Done;
+    step.finish(OpKind::Recoup(Box::new(record)));
+    Ok(())
+}
+
+fn reserve_priv(operation: &Operation) -> Result<&EddsaPrivateKey, CoreError> {
+    match &operation.kind {
+        OpKind::Withdrawal(withdrawal) => Ok(&withdrawal.reserve_priv),
+        _ => Err(CoreError::Inconsistent(format!("operation {} is no withdrawal", operation.id))),
     }
 }
 

@@ -348,13 +348,19 @@ pub fn transaction(state: &State, operation: &Operation) -> Result<Transaction, 
         OpKind::Recoup(record) => {
             line.amount = exchange.amount(record.amount);
             line.coins = 1;
-            line.effect = signed(zero, zero)?;
+            line.effect = signed(exchange.amount(record.missing), zero)?;
             line.description = format!(
                 "The exchange revoked a coin's denomination and pays {} back, free of charge",
                 line.amount
             );
             if record.reason.is_some() {
                 line.status = Status::Failed;
+            }
+            if !record.missing.is_zero() {
+                line.message = Some(format!(
+                    "{} of the coin had been spent before, perhaps by a copy of this wallet: the exchange has signed what it paid back",
+                    exchange.amount(record.missing)
+                ));
             }
             line.message = line.message.or_else(|| record.reason.clone());
         }

@@ -298,6 +298,21 @@ impl FakeExchange {
                 Some(balance) => ok(&ReserveBalance { balance: balance.of(currency()) }),
                 None => error(404, 1250),
             },
+            (Method::Post, ["reserves", reserve, "status"]) => {
+                let reserve: EddsaPublicKey = reserve.parse().unwrap();
+                let asked: ReserveRequest = body(request);
+                let message = WalletReserveStatus { request_timestamp: asked.request_timestamp };
+                assert!(message.verify(&reserve, &asked.reserve_sig), "reserve signature");
+                let skew = Duration::from_secs(900);
+                match self.reserves.get(&reserve) {
+                    _ if now > asked.request_timestamp.saturating_add(skew) => error(400, 1020),
+                    Some(balance) => ok(&ReserveStatus {
+                        balance: balance.of(currency()),
+                        history: self.reserve_histories[&reserve].clone(),
+                    }),
+                    None => error(404, 1250),
+                }
+            }
             (Method::Post, ["reserves", reserve, "withdraw"]) => {
                 let planchet: WithdrawRequest = body(request);
                 match self.withdraw(reserve.parse().unwrap(), std::slice::from_ref(&planchet), false, now) {

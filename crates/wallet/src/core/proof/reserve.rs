@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use batzen_crypto::{EddsaPublicKey, HashCode};
 use batzen_protocol::api::errors::InsufficientReserve;
 use batzen_protocol::api::exchange::{
-    ReserveClosing, ReserveCredit, ReserveHistoryItem, ReserveRecoup, ReserveWithdraw,
+    ReserveClosing, ReserveCredit, ReserveHistoryItem, ReserveRecoup, ReserveStatus, ReserveWithdraw,
 };
 use batzen_protocol::signatures::{
     ExchangeConfirmRecoup, ExchangeReserveClosed, SignedMessage, WalletReserveWithdraw,
@@ -19,7 +19,7 @@ use super::super::http::HttpResponse;
 use super::super::recoup::RecoupStage;
 use super::super::state::{Draft, OpKind};
 use super::super::withdraw::{Origin, Withdrawal};
-use super::Judge;
+use super::{Judge, MAX_ITEMS};
 
 const JUDGE: Judge = Judge { what: "the exchange's proof about a reserve" };
 
@@ -112,6 +112,51 @@ pub(crate) fn confirmed_recoups(
     Ok(sums)
 }
 
+/// What a reserve's recent history says was paid back into it from a coin, signed by the exchange.
+///
+/// # Errors
+/// As [`verify`].
+pub(crate) fn returned(
+    exchange: &Exchange,
+    reserve_pub: &EddsaPublicKey,
+    coin_pub: &EddsaPublicKey,
+    response: &HttpResponse,
+    now: Timestamp,
+) -> Result<Money, CoreError> {
+    let judge = Judge { what: "the exchange's history of a reserve" };
+    let answer: ReserveStatus = judge.parse(response)?;
+    judge.check(answer.history.len() <= MAX_ITEMS, "it is longer than any honest one")?;
+    let mut listed = BTreeMap::new();
+    for item in &answer.history {
+        let ReserveHistoryItem::Recoup(item) = item else { continue };
+        if item.coin_pub == *coin_pub {
+            let money = check_recoup(judge, exchange, reserve_pub, item, now)?;
+            listed.insert((item.timestamp, money), money);
+        }
+    }
+    Ok(Money::checked_sum(listed.into_values())?)
+}
+
+/// Checks the exchange's statement that it has paid a coin back into a reserve.
+fn check_recoup(
+    judge: Judge,
+    exchange: &Exchange,
+    reserve_pub: &EddsaPublicKey,
+    item: &ReserveRecoup,
+    now: Timestamp,
+) -> Result<Money, CoreError> {
+    let money = judge.amount(exchange, &item.amount)?;
+    let statement = ExchangeConfirmRecoup {
+        timestamp: item.timestamp,
+        recoup_amount: item.amount,
+        coin_pub: item.coin_pub,
+        reserve_pub: *reserve_pub,
+    };
+    let signature = (&item.exchange_pub, &item.exchange_sig);
+    judge.check_exchange(exchange, &statement, signature, (item.timestamp, now))?;
+    Ok(money)
+}
+
 /// A history, item by item.
 struct Ledger<'a> {
     exchange: &'a Exchange,
@@ -189,15 +234,7 @@ impl Ledger<'_> {
     }
 
     fn recoup(&mut self, item: &ReserveRecoup) -> Result<(), CoreError> {
-        let money = self.money(&item.amount)?;
-        let statement = ExchangeConfirmRecoup {
-            timestamp: item.timestamp,
-            recoup_amount: item.amount,
-            coin_pub: item.coin_pub,
-            reserve_pub: self.reserve_pub,
-        };
-        let signature = (&item.exchange_pub, &item.exchange_sig);
-        JUDGE.check_exchange(self.exchange, &statement, signature, (item.timestamp, self.now))?;
+        let money = check_recoup(JUDGE, self.exchange, &self.reserve_pub, item, self.now)?;
         let is_new = self.recoups.insert((item.coin_pub, item.timestamp, money));
         JUDGE.check(is_new, "it lists a recoup twice")?;
         self.receive(money)
