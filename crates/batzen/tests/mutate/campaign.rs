@@ -70,12 +70,13 @@ impl Plan {
         std::fs::write(&file, &failure.bytes).unwrap();
         panic!(
             "{service}, listener {}, after {after} requests: {}\n\
-             The requests that were not answered yet, the wrong one first: {file}\n\
+             The requests that were sent together, the wrong one at byte {start}: {file}\n\
              To send these bytes alone: BATZEN_MUTATE_REPLAY={file} cargo test -p batzen --test mutate -- {service} --nocapture\n\
              To repeat the run, with the same choices and new keys: \
              BATZEN_MUTATE_SEED={seed} BATZEN_MUTATE_REQUESTS={total} cargo test -p batzen --test mutate -- {service}",
             failure.listener,
             failure.what,
+            start = failure.start,
             file = file.canonicalize().unwrap_or(file).display(),
         );
     }
@@ -198,7 +199,7 @@ pub fn run(plan: &Plan, listeners: &[Listener], watched: &mut Watched<'_>) {
         plan.fail(&failure, score.sent);
     }
     if let Err(what) = watched.judge(&mut score) {
-        plan.fail(&Failure { what, listener: 0, bytes: Vec::new() }, score.sent);
+        plan.fail(&Failure { what, listener: 0, bytes: Vec::new(), start: 0 }, score.sent);
     }
     println!("{:>10} {:>10} {:>10} {:>8}  endpoint of {}", "sent", "done", "refused", "busy", plan.service);
     for ((listener, route), tally) in &score.tallies {

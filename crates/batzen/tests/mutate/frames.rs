@@ -295,7 +295,7 @@ pub fn run(plan: &Plan, port: u16, watched: &mut Watched<'_>) {
             };
             let mut opened = match opened {
                 Ok(link) => link,
-                Err(what) => plan.fail(&Failure { what, listener: 0, bytes }, score.sent),
+                Err(what) => plan.fail(&Failure { what, listener: 0, bytes, start: 0 }, score.sent),
             };
             // It may have been closed after a frame that makes no sense.
             let _ = opened.stream.write_all(&bytes);
@@ -318,7 +318,7 @@ pub fn run(plan: &Plan, port: u16, watched: &mut Watched<'_>) {
                     }
                     Err(what) => what,
                 };
-                plan.fail(&Failure { what, listener: 0, bytes }, score.sent);
+                plan.fail(&Failure { what, listener: 0, bytes, start: 0 }, score.sent);
             }
             if !ends {
                 *link = Some(opened);
@@ -327,12 +327,12 @@ pub fn run(plan: &Plan, port: u16, watched: &mut Watched<'_>) {
         if score.sent >= looked + (plan.requests / 40).max(2000) {
             looked = score.sent;
             if let Err(what) = watched.look(&mut score, looked) {
-                plan.fail(&Failure { what, listener: 0, bytes: Vec::new() }, looked);
+                plan.fail(&Failure { what, listener: 0, bytes: Vec::new(), start: 0 }, looked);
             }
         }
     }
     if let Err(what) = watched.judge(&mut score) {
-        plan.fail(&Failure { what, listener: 0, bytes: Vec::new() }, score.sent);
+        plan.fail(&Failure { what, listener: 0, bytes: Vec::new(), start: 0 }, score.sent);
     }
     println!("{}", score.json(plan.service, plan.seed));
 }

@@ -54,8 +54,10 @@ struct Connection {
 pub struct Failure {
     pub what: String,
     pub listener: usize,
-    /// Everything on the connection from the request on that was to be answered.
+    /// The requests that were sent together.
     pub bytes: Vec<u8>,
+    /// Where the request begins that was to be answered next.
+    pub start: usize,
 }
 
 /// Sends so many requests.
@@ -83,6 +85,7 @@ pub fn run(
                     what: format!("the service takes no connection: {error}"),
                     listener: connection.listener,
                     bytes: Vec::new(),
+                    start: 0,
                 })?;
                 moved = true;
             }
@@ -99,7 +102,7 @@ pub fn run(
         }
         if score.sent >= looked + 2000 {
             looked = score.sent;
-            watch(score).map_err(|what| Failure { what, listener: 0, bytes: Vec::new() })?;
+            watch(score).map_err(|what| Failure { what, listener: 0, bytes: Vec::new(), start: 0 })?;
         }
         if !moved {
             wait(&connections);
@@ -169,7 +172,7 @@ impl Connection {
 
     fn failure(&self, what: String) -> Failure {
         let start = self.sent.front().map_or(0, |sent| sent.start);
-        Failure { what, listener: self.listener, bytes: self.out[start..].to_vec() }
+        Failure { what, listener: self.listener, bytes: self.out.clone(), start }
     }
 
     /// Whether everything is answered and the next requests can follow.
@@ -215,7 +218,7 @@ impl Connection {
     /// Writes and reads what is possible now, and says whether anything was.
     fn step(&mut self, listener: &Listener, score: &mut Score) -> Result<bool, String> {
         let Some(stream) = &mut self.stream else { return Ok(false) };
-        let (mut moved, mut is_ended) = (false, false);
+        let (mut moved, mut is_ended, mut end) = (false, false, "it has ended".to_owned());
         while self.written < self.out.len() {
             match stream.write(&self.out[self.written..]) {
                 Ok(count) => {
@@ -247,17 +250,22 @@ impl Connection {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(_) => is_ended = true,
+                Err(error) => {
+                    is_ended = true;
+                    end = error.to_string();
+                }
             }
             break;
         }
         let closes = self.judge(listener, score, is_ended)?;
         if is_ended || closes {
             if is_ended && !closes && self.ending == Ending::Answered && !self.sent.is_empty() {
-                return Err("the connection was closed without an answer".to_owned());
+                return Err(format!("the connection was closed without an answer: {end}"));
             }
             if is_ended && !closes && self.sent.len() > 1 {
-                return Err("the connection was closed before all whole requests were answered".to_owned());
+                return Err(format!(
+                    "the connection was closed before all whole requests were answered: {end}"
+                ));
             }
             // Nobody has read what came behind an answer that ends the connection.
             let is_seen = usize::from(self.ending == Ending::Broken && !closes);

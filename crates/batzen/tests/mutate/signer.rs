@@ -275,7 +275,7 @@ async fn attack(
             Some(link) => link,
             None => match Link::open(&connect, signer.port).await {
                 Ok(link) => link,
-                Err(what) => plan.fail(&Failure { what, listener: 0, bytes: Vec::new() }, score.sent),
+                Err(what) => plan.fail(&Failure { what, listener: 0, bytes: Vec::new(), start: 0 }, score.sent),
             },
         };
         let (mut bytes, mut awaited, mut ends) = (Vec::new(), Vec::new(), false);
@@ -312,7 +312,7 @@ async fn attack(
                     );
                     if header.status == Status::Failed {
                         let what = "the signer says that it has failed".to_owned();
-                        plan.fail(&Failure { what, listener: 0, bytes }, score.sent);
+                        plan.fail(&Failure { what, listener: 0, bytes, start: 0 }, score.sent);
                     }
                 }
                 Ok(None) => {
@@ -321,7 +321,7 @@ async fn attack(
                     (0..unread).for_each(|_| score.unread(0, 0));
                     break;
                 }
-                Err(what) => plan.fail(&Failure { what, listener: 0, bytes }, score.sent),
+                Err(what) => plan.fail(&Failure { what, listener: 0, bytes, start: 0 }, score.sent),
             }
         }
     }
@@ -394,13 +394,13 @@ fn signer() {
             looked = score.sent;
             let mut watched = Watched { service: &mut signer.service, log: log.clone() };
             if let Err(what) = watched.look(&mut score, looked) {
-                plan.fail(&Failure { what, listener: 0, bytes: Vec::new() }, looked);
+                plan.fail(&Failure { what, listener: 0, bytes: Vec::new(), start: 0 }, looked);
             }
         }
     }
     let mut watched = Watched { service: &mut signer.service, log: log.clone() };
     if let Err(what) = watched.judge(&mut score) {
-        plan.fail(&Failure { what, listener: 0, bytes: Vec::new() }, score.sent);
+        plan.fail(&Failure { what, listener: 0, bytes: Vec::new(), start: 0 }, score.sent);
     }
     println!("{}", score.json(plan.service, plan.seed));
     runtime.block_on(prove(signer, &keys));

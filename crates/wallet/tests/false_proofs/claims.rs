@@ -114,6 +114,31 @@ async fn recoups_are_believed_only_with_the_right_owner_and_proof() {
     }
 }
 
+/// The answer to a recoup is not signed: the wallet goes on asking until the reserve's history shows it, and takes from there what
+/// came back.
+#[tokio::test]
+async fn a_recoup_is_repeated_until_the_history_shows_it() {
+    let world = World::new();
+    let wallet = ready(&world, "KUDOS:8.01").await;
+    let (_, _, before) = world.exchange.lock().unwrap().only_reserve();
+    let owner = wallet.transactions(true).unwrap()[0].reserve_pub.clone().unwrap();
+    world.network.lie(move |request, _, _| {
+        let is_recoup = request.url.ends_with("/recoup");
+        let done = HttpResponse { status: 200, ..HttpResponse::default() };
+        is_recoup.then(|| with_json(&done, &json!({ "reserve_pub": owner })))
+    });
+    revoke(&world, &wallet).await;
+    for _ in 0..3 {
+        wallet.run_pending().await.unwrap();
+        let line = wallet.transactions(true).unwrap().into_iter().find(|line| line.kind == "recoup").unwrap();
+        assert_eq!(line.status, Status::Pending);
+        assert!(line.message.unwrap().contains("its history does not show it"));
+    }
+    assert_eq!(world.exchange.lock().unwrap().only_reserve().2, before, "nothing was paid back yet");
+    check_recovered(&world, &wallet).await;
+    assert!(wallet.balance().unwrap()[0].available.money > amount("KUDOS:7.6").money);
+}
+
 #[tokio::test]
 async fn a_revocation_is_not_taken_back() {
     // The exchange says to melts that the denomination is revoked, and to recoups that it is not. The wallet must not go
