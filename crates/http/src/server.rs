@@ -300,6 +300,8 @@ where
                 if let Err(error) = ended {
                     // Hyper has no other sign for a `Content-Length` that is no number.
                     bad_length = error.is_parse() && error.to_string().contains("content-length");
+                    // What follows is not read. The client shall get the answers to its requests before that all the same.
+                    state.ask_linger();
                     tracing::debug!(%peer, %error, "connection ended");
                 }
                 break;
@@ -356,10 +358,10 @@ where
     }
     if refusal.is_some() {
         add(&stats.malformed, 1);
+    }
+    if bad_length {
         // A peer that does not tell where its request ends is not answered: it would take the answer for another one.
-        if bad_length {
-            return;
-        }
+        refusal = None;
     }
     let _ = timeout(LINGER, async {
         if let Some(code) = refusal {

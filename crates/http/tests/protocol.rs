@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use batzen_http::{ServerOptions, deflate, inflate};
 use common::{code, read_answer, read_to_end, start, status};
 use tokio::io::AsyncWriteExt;
@@ -232,6 +234,17 @@ async fn ill_formed_requests_are_refused_and_closed() {
     // An ill-formed request behind a good one still gets the good one's answer.
     let both = server.raw("GET / HTTP/1.1\r\nhost: x\r\n\r\nnonsense\r\n\r\n").await;
     assert!(both.starts_with("HTTP/1.1 200") && both.contains("helloHTTP/1.1 400"), "{both}");
+    // So does a request whose end nobody knows, and a body that breaks off, however slowly the client reads.
+    for wrong in ["content-length: -1\r\n\r\n", "transfer-encoding: chunked\r\n\r\nzz\r\n"] {
+        let mut stream = server.connect().await;
+        let head =
+            format!("GET /big/3000000 HTTP/1.1\r\nhost: x\r\n\r\nPOST /echo HTTP/1.1\r\nhost: x\r\n{wrong}");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(&[b'x'; 100_000]).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let answer = read_to_end(&mut stream).await;
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.len() > 3_000_000, "{wrong}: {}", answer.len());
+    }
     let header = server.ask("GET", "/", &format!("x-big: {}\r\n", "y".repeat(33 << 10))).await;
     assert_eq!(status(&header), 431, "{header}");
     assert_eq!(status(&server.ask("GET", "/", "").await), 200);
