@@ -79,7 +79,7 @@ pub enum Verdict {
 /// created before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the ledger answers {0}")]
-pub struct Strange(pub CreateTransferStatus);
+pub struct LedgerMismatch(pub CreateTransferStatus);
 
 impl Chart {
     /// The chart of the bank that has this state.
@@ -245,8 +245,8 @@ pub fn account_id(identity: &[u8; 16], name: &str) -> u128 {
 /// What the statuses of an intent's transfers mean.
 ///
 /// # Errors
-/// [`Strange`]: nothing can be concluded.
-pub fn verdict(origin: Origin, statuses: &[CreateTransferStatus]) -> Result<Verdict, Strange> {
+/// [`LedgerMismatch`]: nothing can be concluded.
+pub fn verdict(origin: Origin, statuses: &[CreateTransferStatus]) -> Result<Verdict, LedgerMismatch> {
     use CreateTransferStatus as S;
     // Of a chain that stands already the first is said to exist, and the second to have failed with it. Of one that is refused
     // one tells the reason.
@@ -270,7 +270,7 @@ pub fn verdict(origin: Origin, statuses: &[CreateTransferStatus]) -> Result<Verd
             Ok(Verdict::Done)
         }
         S::PendingTransferExpired if origin == Origin::Withdrawal => Ok(Verdict::Expired),
-        strange => Err(Strange(strange)),
+        strange => Err(LedgerMismatch(strange)),
     }
 }
 
@@ -415,8 +415,8 @@ mod tests {
         assert_eq!(of(&[S::LinkedEventFailed, S::ExceedsCredits]), Ok(Verdict::Exceeded));
         assert_eq!(of(&[S::LinkedEventFailed, S::IdAlreadyFailed]), Ok(Verdict::Exceeded));
         assert_eq!(of(&[S::OverflowsDebits, S::LinkedEventFailed]), Ok(Verdict::TooBig));
-        assert_eq!(of(&[S::ExistsWithDifferentAmount]), Err(Strange(S::ExistsWithDifferentAmount)));
-        assert_eq!(of(&[S::PendingTransferExpired]), Err(Strange(S::PendingTransferExpired)));
+        assert_eq!(of(&[S::ExistsWithDifferentAmount]), Err(LedgerMismatch(S::ExistsWithDifferentAmount)));
+        assert_eq!(of(&[S::PendingTransferExpired]), Err(LedgerMismatch(S::PendingTransferExpired)));
         assert_eq!(verdict(Origin::Withdrawal, &[S::PendingTransferExpired]), Ok(Verdict::Expired));
         assert_eq!(verdict(Origin::Release, &[S::PendingTransferAlreadyVoided]), Ok(Verdict::Done));
     }

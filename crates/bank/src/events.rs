@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use batzen_ledger::{Account, CreateAccountStatus, CreateResult, CreateTransferStatus, Transfer};
 use batzen_tables::bank::Origin;
 
-use crate::chart::{Chart, Opening, Strange, Verdict, verdict};
+use crate::chart::{Chart, LedgerMismatch, Opening, Verdict, verdict};
 use crate::rules::Intent;
 
 /// Intents in one batch. Each is at most two openings and two transfers, which have to fit into one request.
@@ -62,7 +62,7 @@ impl Events {
     pub(crate) fn verdicts(
         &self,
         results: &[CreateResult<CreateTransferStatus>],
-    ) -> Vec<Result<Verdict, Strange>> {
+    ) -> Vec<Result<Verdict, LedgerMismatch>> {
         assert_eq!(results.len(), self.transfers.len(), "a ledger answers every event");
         let (headroom, mut rest) = results.split_at(self.openings.len());
         for (opening, result) in self.openings.iter().zip(headroom) {

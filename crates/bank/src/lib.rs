@@ -10,7 +10,7 @@
 //! |---|---|
 //! | [`rules`] | what a command does to the bank's own rows: pure functions |
 //! | [`chart`] | which ledger accounts and transfers the bank's accounts and movements are: pure functions |
-//! | `teller` | a command's way: intent, ledger, books; waiting for what is under way |
+//! | `executor` | a command's way: intent, ledger, books; waiting for what is under way |
 //! | `desk` | rules and ledger in one batch, where the ledger shares the bank's store |
 //! | `events` | intents as ledger events, answers as verdicts |
 //! | `settler` | brings intents to the ledger and its answers into the books, many at a time |
@@ -31,16 +31,16 @@ mod api;
 pub mod books;
 pub mod chart;
 mod config;
-mod desk;
 mod events;
+mod executor;
 pub mod gateway_client;
+mod lane_rules;
 mod names;
 pub mod offline;
 mod opening;
 mod password;
 pub mod rules;
 mod settler;
-mod teller;
 mod wakes;
 
 use std::net::SocketAddr;
@@ -63,11 +63,11 @@ pub use password::PasswordCost;
 
 use api::{Api, Service, Settings, WAITERS_MAX};
 use chart::Chart;
-use desk::{Desk, JointLedger};
+use executor::CommandExecutor;
+use lane_rules::{BankLaneRules, JointLedger};
 use opening::OpenBooks;
 use rules::{BankRules, Refusal};
 use settler::{Settler, Settling};
-use teller::Teller;
 use wakes::Wakes;
 
 /// The largest request body, in bytes, as sent and inflated. All that the interfaces ask for is far below.
@@ -162,8 +162,12 @@ impl Bank {
                 decided.wake(&finished.key);
             })
         };
-        let lane =
-            Desk::lane(rules, &store, &config, JointLedger::of(own.as_ref(), is_joint, chart, &booked));
+        let lane = BankLaneRules::lane(
+            rules,
+            &store,
+            &config,
+            JointLedger::of(own.as_ref(), is_joint, chart, &booked),
+        );
         let (settler, settling) = Settler::start(Arc::clone(&ledger), chart, lane.clone(), booked);
         opening::left_open(&settler, &store).await?;
         let options = ServerOptions {
@@ -177,8 +181,8 @@ impl Bank {
         };
         let settings =
             Settings { base_url: base_url.clone(), password_salt: state.password_salt, chart, config };
-        let teller = Teller { lane, settler, decided };
-        let service = Arc::new(Service::new(teller, ledger, store, settings, wakes, server.stats()));
+        let executor = CommandExecutor { lane, settler, decided };
+        let service = Arc::new(Service::new(executor, ledger, store, settings, wakes, server.stats()));
         let drain = Drain::new();
         let api = Arc::new(Api::new(Arc::clone(&service)));
         let serving = tokio::spawn(server.serve(api, options, drain.clone()));

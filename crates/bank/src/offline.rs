@@ -6,11 +6,11 @@ use batzen_http::Waiters;
 use tokio::task::JoinSet;
 
 use crate::chart::Chart;
-use crate::desk::{Desk, JointLedger};
+use crate::executor::CommandExecutor;
+use crate::lane_rules::{BankLaneRules, JointLedger};
 use crate::opening::{self, OpenBooks};
 use crate::rules::{BankRules, Command, Finished, Intent};
 use crate::settler::{Booked, Settler};
-use crate::teller::Teller;
 use crate::{BankConfig, BankError, LAST_COMMITS};
 
 /// Commands at once: far fewer than there may be intents.
@@ -32,10 +32,11 @@ pub async fn execute_all(
     let woken = Arc::clone(&decided);
     let booked: Booked = Arc::new(move |_: &Intent, finished: &Finished| woken.wake(&finished.key));
     let chart = Chart::new(&state, config.currency);
-    let lane = Desk::lane(rules, &store, &config, JointLedger::of(own.as_ref(), is_joint, chart, &booked));
+    let lane =
+        BankLaneRules::lane(rules, &store, &config, JointLedger::of(own.as_ref(), is_joint, chart, &booked));
     let (settler, settling) = Settler::start(ledger, chart, lane.clone(), booked);
     opening::left_open(&settler, &store).await?;
-    let teller = Arc::new(Teller { lane, settler, decided });
+    let executor = Arc::new(CommandExecutor { lane, settler, decided });
     let mut running = JoinSet::new();
     let ended =
         |done: Result<Result<(), BankError>, tokio::task::JoinError>| done.expect("the rules do not panic");
@@ -45,9 +46,9 @@ pub async fn execute_all(
         {
             ended(done)?;
         }
-        let teller = Arc::clone(&teller);
+        let executor = Arc::clone(&executor);
         running.spawn(async move {
-            let verdict = teller.execute(command).await;
+            let verdict = executor.execute(command).await;
             let verdict = verdict.map_err(|error| BankError::Unfinished(error.to_string()))?;
             verdict.map(drop).map_err(BankError::Other)
         });
@@ -55,7 +56,7 @@ pub async fn execute_all(
     while let Some(done) = running.join_next().await {
         ended(done)?;
     }
-    let lane = Arc::into_inner(teller).expect("all commands have ended").lane;
+    let lane = Arc::into_inner(executor).expect("all commands have ended").lane;
     settling.end(tokio::time::Instant::now() + LAST_COMMITS).await;
     let close = move || {
         lane.close();

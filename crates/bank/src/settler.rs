@@ -14,9 +14,9 @@ use batzen_store::{Store, StoreError};
 use batzen_tables::bank::{BankIntents, Origin};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use crate::chart::{Chart, Strange, Verdict};
-use crate::desk::Desk;
+use crate::chart::{Chart, LedgerMismatch, Verdict};
 use crate::events::{BATCH_MAX, Events, require_accounts};
+use crate::lane_rules::BankLaneRules;
 use crate::rules::{Command, Finished, Intent, Outcome, Refusal};
 
 /// Intents at once, from before they are written until they are booked. More are refused before anything is written.
@@ -40,7 +40,7 @@ pub(crate) enum Unsettled {
     Waiting,
     /// The ledger contradicts the books.
     #[error(transparent)]
-    Strange(#[from] Strange),
+    LedgerMismatch(#[from] LedgerMismatch),
 }
 
 struct Job {
@@ -83,7 +83,7 @@ impl Settler {
     pub(crate) fn start(
         ledger: Arc<dyn Ledger>,
         chart: Chart,
-        lane: Lane<Desk>,
+        lane: Lane<BankLaneRules>,
         booked: Booked,
     ) -> (Self, Settling) {
         let (queue, jobs) = mpsc::channel(INTENTS_MAX);
@@ -162,7 +162,7 @@ async fn run(
     mut jobs: mpsc::Receiver<Job>,
     ledger: Arc<dyn Ledger>,
     chart: Chart,
-    lane: Lane<Desk>,
+    lane: Lane<BankLaneRules>,
     booked: Booked,
 ) {
     let mut booking = tokio::task::JoinSet::new();
@@ -182,7 +182,7 @@ async fn run(
 }
 
 /// Asks the ledger until it answers.
-async fn ask(ledger: &dyn Ledger, chart: &Chart, batch: &[Job]) -> Vec<Result<Verdict, Strange>> {
+async fn ask(ledger: &dyn Ledger, chart: &Chart, batch: &[Job]) -> Vec<Result<Verdict, LedgerMismatch>> {
     let events = Events::of(chart, batch.iter().map(|job| &job.intent));
     let accounts = events.accounts();
     if !accounts.is_empty() {
@@ -220,7 +220,12 @@ pub(crate) async fn answered<T, F: Future<Output = Result<T, LedgerError>>>(
 }
 
 /// Books the answers and passes them on.
-async fn book(lane: &Lane<Desk>, booked: &Booked, batch: Vec<Job>, verdicts: Vec<Result<Verdict, Strange>>) {
+async fn book(
+    lane: &Lane<BankLaneRules>,
+    booked: &Booked,
+    batch: Vec<Job>,
+    verdicts: Vec<Result<Verdict, LedgerMismatch>>,
+) {
     let mut known = Vec::with_capacity(batch.len());
     let mut waiting = Vec::with_capacity(batch.len());
     for (Job { intent, answer, _place }, verdict) in batch.into_iter().zip(verdicts) {
@@ -248,7 +253,7 @@ async fn book(lane: &Lane<Desk>, booked: &Booked, batch: Vec<Job>, verdicts: Vec
 }
 
 /// Books one command's worth. None: the lane has ended, and the next start repeats it.
-async fn finish(lane: &Lane<Desk>, part: &Arc<[(Intent, Verdict)]>) -> Option<Vec<Finished>> {
+async fn finish(lane: &Lane<BankLaneRules>, part: &Arc<[(Intent, Verdict)]>) -> Option<Vec<Finished>> {
     let mut pause = PAUSE_MIN;
     loop {
         match lane.submit(Command::Finish(Arc::clone(part))).await {

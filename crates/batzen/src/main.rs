@@ -107,14 +107,14 @@ fn main() -> ExitCode {
         // The reader of our output has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("batzen: {}", told(&error));
+            eprintln!("batzen: {}", format_error_chain(&error));
             ExitCode::FAILURE
         }
     }
 }
 
-/// The error with its causes. Many errors of the services tell their cause themselves: it is not told again.
-fn told(error: &anyhow::Error) -> String {
+/// The error with its causes. Many errors of the services tell their cause themselves: it is not format_error_chain again.
+fn format_error_chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if text.is_empty() {
@@ -154,7 +154,7 @@ mod tests {
     use batzen_store::StoreError;
     use clap::CommandFactory;
 
-    use super::told;
+    use super::format_error_chain;
 
     #[test]
     fn the_command_tree_is_sound() {
@@ -165,8 +165,14 @@ mod tests {
     fn a_cause_is_told_once() {
         let cause = || StoreError::InUse("schema bank of money".into());
         let error = anyhow::Error::from(batzen_bank::BankError::Store(cause()));
-        assert_eq!(told(&error), "the bank's store: schema bank of money is in use by another process");
+        assert_eq!(
+            format_error_chain(&error),
+            "the bank's store: schema bank of money is in use by another process"
+        );
         let error = anyhow::Error::from(cause()).context("cannot start");
-        assert_eq!(told(&error), "cannot start: schema bank of money is in use by another process");
+        assert_eq!(
+            format_error_chain(&error),
+            "cannot start: schema bank of money is in use by another process"
+        );
     }
 }

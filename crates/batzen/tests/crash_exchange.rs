@@ -24,6 +24,8 @@ mod common;
 mod coins;
 #[path = "crash/customers.rs"]
 mod customers;
+#[path = "crash/deployment.rs"]
+mod deployment;
 #[path = "crash/facts.rs"]
 mod facts;
 #[path = "crash/log.rs"]
@@ -34,20 +36,18 @@ mod plant;
 mod proof;
 #[path = "crash/run.rs"]
 mod run;
-#[path = "crash/town.rs"]
-mod town;
 
-use run::{Blow, cycles, play};
-use town::Town;
+use deployment::Deployment;
+use run::{Kill, cycles, play};
 
 /// One in so many cycles takes the bank, too.
 const BANK_CYCLES: u64 = 3;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn crash_under_load_loses_nothing() {
-    let blow = |cycle: u64| match cycle % BANK_CYCLES {
-        0 => Blow::ExchangeAndBank,
-        _ => Blow::Exchange,
+    let kill = |cycle: u64| match cycle % BANK_CYCLES {
+        0 => Kill::ExchangeAndBank,
+        _ => Kill::Exchange,
     };
-    play(Town::new(run::client()), (1..=cycles()).map(blow).collect()).await;
+    play(Deployment::new(run::client()), (1..=cycles()).map(kill).collect()).await;
 }

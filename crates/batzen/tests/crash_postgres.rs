@@ -1,4 +1,4 @@
-//! The proof of `crash_exchange.rs` with the rows of exchange and bank in PostgreSQL, and with blows to PostgreSQL itself.
+//! The proof of `crash_exchange.rs` with the rows of exchange and bank in PostgreSQL, and with kills to PostgreSQL itself.
 //!
 //! 1. Services are killed, and PostgreSQL with all its processes, under load. What was acknowledged is there, once; the
 //!    services go on by themselves when PostgreSQL is back.
@@ -13,6 +13,8 @@ mod common;
 mod coins;
 #[path = "crash/customers.rs"]
 mod customers;
+#[path = "crash/deployment.rs"]
+mod deployment;
 #[path = "crash/facts.rs"]
 mod facts;
 #[path = "crash/log.rs"]
@@ -23,12 +25,10 @@ mod plant;
 mod proof;
 #[path = "crash/run.rs"]
 mod run;
-#[path = "crash/town.rs"]
-mod town;
 
 use batzen_pg_cluster::{Cluster, ClusterOptions};
-use run::{Blow, cycles, play};
-use town::Town;
+use deployment::Deployment;
+use run::{Kill, cycles, play};
 
 /// One after the other: each has a machine of two cores in mind.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -42,13 +42,13 @@ fn cluster() -> Cluster {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn crash_of_services_or_postgresql_loses_nothing() {
     let _alone = ALONE.lock().await;
-    let blow = |cycle: u64| match cycle % 4 {
-        1 => Blow::Exchange,
-        3 => Blow::ExchangeAndBank,
-        _ => Blow::Database,
+    let kill = |cycle: u64| match cycle % 4 {
+        1 => Kill::Exchange,
+        3 => Kill::ExchangeAndBank,
+        _ => Kill::Database,
     };
-    let town = Town::on_database(run::client(), cluster(), None);
-    play(town, (1..=cycles()).map(blow).collect()).await;
+    let deployment = Deployment::on_database(run::client(), cluster(), None);
+    play(deployment, (1..=cycles()).map(kill).collect()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -56,6 +56,6 @@ async fn crash_of_the_primary_loses_nothing_that_its_synchronous_standby_has() {
     let _alone = ALONE.lock().await;
     let primary = cluster();
     let standby = tokio::task::block_in_place(|| primary.standby("second", true).unwrap());
-    let town = Town::on_database(run::client(), primary, Some(standby));
-    play(town, vec![Blow::Exchange, Blow::FailOver, Blow::Exchange]).await;
+    let deployment = Deployment::on_database(run::client(), primary, Some(standby));
+    play(deployment, vec![Kill::Exchange, Kill::FailOver, Kill::Exchange]).await;
 }

@@ -24,6 +24,8 @@ mod bank;
 mod coins;
 #[path = "crash/customers.rs"]
 mod customers;
+#[path = "crash/deployment.rs"]
+mod deployment;
 #[path = "kills/exchange.rs"]
 mod exchange;
 #[path = "crash/facts.rs"]
@@ -46,8 +48,6 @@ mod score;
 mod strike;
 #[path = "kills/switch.rs"]
 mod switch;
-#[path = "crash/town.rs"]
-mod town;
 #[path = "crash/transfers.rs"]
 mod transfers;
 

@@ -103,7 +103,7 @@ impl Demo {
                 return Self { dir, service: Some(service), bank, exchange };
             }
             service.assert_runs();
-            assert!(Instant::now() < deadline, "the demo does not get on: {text}");
+            assert!(Instant::now() < deadline, "the demo makes no progress: {text}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }

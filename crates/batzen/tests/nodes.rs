@@ -10,6 +10,8 @@ mod common;
 mod coins;
 #[path = "crash/customers.rs"]
 mod customers;
+#[path = "crash/deployment.rs"]
+mod deployment;
 #[path = "crash/facts.rs"]
 mod facts;
 #[path = "nodes/keys.rs"]
@@ -24,8 +26,6 @@ mod plant;
 mod purse;
 #[path = "nodes/race.rs"]
 mod race;
-#[path = "crash/town.rs"]
-mod town;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -39,9 +39,9 @@ use batzen_http::{Client, ClientOptions};
 use common::setup::{config_with, credit, get, wait_for};
 use common::{PATIENCE, Service, run, stderr, stdout};
 use customers::{Dice, Load};
+use deployment::Deployment;
 use facts::Claims;
 use tokio::task::JoinSet;
-use town::Town;
 
 const WORKERS: [&str; 4] = ["wirewatch", "aggregator", "transfer", "closer"];
 
@@ -265,9 +265,9 @@ async fn nodes_and_workers_are_killed_at_any_moment_and_the_books_add_up() {
     let client =
         Client::new(&ClientOptions { timeout: Duration::from_secs(10), ..ClientOptions::default() }).unwrap();
     // Its bank, not its exchange.
-    let mut town = Town::new(client.clone());
-    town.start_bank().await;
-    let bank_port = town.bank_url().trim_end_matches('/').rsplit(':').next().unwrap().parse().unwrap();
+    let mut deployment = Deployment::new(client.clone());
+    deployment.start_bank().await;
+    let bank_port = deployment.bank_url().trim_end_matches('/').rsplit(':').next().unwrap().parse().unwrap();
     let port = common::free_port();
     let dir = tempfile::tempdir().unwrap();
     let (config, url) = prepare(dir.path(), bank_port, port, COINS);
@@ -279,7 +279,8 @@ async fn nodes_and_workers_are_killed_at_any_moment_and_the_books_add_up() {
         let service = processes.start(kind, processes.running.len());
         processes.running.push((kind, service));
     }
-    let load = Arc::new(Load::new(client, &format!("http://localhost:{port}/"), &town.bank_url()).await);
+    let load =
+        Arc::new(Load::new(client, &format!("http://localhost:{port}/"), &deployment.bank_url()).await);
     let mut customers = JoinSet::new();
     for _ in 0..6 {
         customers.spawn(Arc::clone(&load).customer(dice.child()));
@@ -322,16 +323,16 @@ async fn nodes_and_workers_are_killed_at_any_moment_and_the_books_add_up() {
             let output = run(&["exchange", worker, "-c", &processes.config, "-t"]);
             assert!(output.status.success(), "{worker}: {}", stderr(&output));
         }
-        town.stop();
+        deployment.stop();
         let exchange = storage::open(&StoreConfig::Postgres { url: url.clone() }, 1).unwrap();
-        let bank = town.bank_books();
+        let bank = deployment.bank_books();
         let findings = facts::check(&claims, &exchange, &bank).await;
         exchange.close().unwrap();
         bank.close();
         if !findings.is_unpaid || Instant::now() > deadline {
             break findings;
         }
-        town.start_bank().await;
+        deployment.start_bank().await;
         tokio::time::sleep(Duration::from_secs(1)).await;
     };
     assert!(findings.problems.is_empty(), "{:#?}", &findings.problems[..findings.problems.len().min(20)]);

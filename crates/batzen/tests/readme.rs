@@ -20,7 +20,7 @@ fn demo(dir: &Path, data: &str) -> (Service, Value) {
             return (demo, results);
         }
         demo.assert_runs();
-        assert!(Instant::now() < deadline, "the demo does not get on: {text}");
+        assert!(Instant::now() < deadline, "the demo makes no progress: {text}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

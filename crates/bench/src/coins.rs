@@ -28,9 +28,9 @@ const SET_UP_CHUNK: usize = 128 * SET_UP_BATCH;
 
 /// The threads that prepare, one a core.
 #[derive(Clone)]
-pub struct Workshop(Arc<rayon::ThreadPool>);
+pub struct PrepPool(Arc<rayon::ThreadPool>);
 
-impl Workshop {
+impl PrepPool {
     /// One thread a core, wherever the caller is pinned.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl Workshop {
         self.0.install(|| (0..count).into_par_iter().map(make).collect())
     }
 
-    /// As [`Workshop::make`], and shows how far it is.
+    /// As [`PrepPool::make`], and shows how far it is.
     ///
     /// # Errors
     /// The first failure.
@@ -306,7 +306,7 @@ pub struct Mint<'a> {
     /// The bank and the exchange.
     pub world: &'a World,
     /// The threads that prepare.
-    pub workshop: &'a Workshop,
+    pub prep_pool: &'a PrepPool,
     /// Where the money comes from.
     pub reserves: &'a Reserves,
     /// From what the coins derive.
@@ -325,7 +325,7 @@ impl Mint<'_> {
         denom_of: impl Fn(u32) -> usize + Send + Sync,
         bar: &Bar,
     ) -> Result<Vec<Coin>, BenchError> {
-        let Self { world, workshop, reserves, seed } = self;
+        let Self { world, prep_pool, reserves, seed } = self;
 
         let plan = world.set_up_plan(world.exchange_address);
         let hidden = Progress::new(false).waiting("");
@@ -351,11 +351,11 @@ impl Mint<'_> {
                     values[position] = csr_answer(answer)?;
                 }
             }
-            let planchets = workshop.make(part, |position| {
+            let planchets = prep_pool.make(part, |position| {
                 Planchet::new(seed, index(position), denom(position), &values[position])
             })?;
             let starts: Vec<usize> = (0..part).step_by(SET_UP_BATCH).collect();
-            let requests = workshop.make(starts.len(), |number| {
+            let requests = prep_pool.make(starts.len(), |number| {
                 let start = starts[number];
                 let batch: Vec<_> = (start..part.min(start + SET_UP_BATCH))
                     .map(|position| (denom(position), &planchets[position]))
@@ -379,7 +379,7 @@ impl Mint<'_> {
                     signatures.len()
                 )));
             }
-            coins.extend(workshop.make(part, |position| {
+            coins.extend(prep_pool.make(part, |position| {
                 let planchet = planchets[position].clone();
                 planchet.finish(denom_of(index(position)), denom(position), &signatures[position].ev_sig)
             })?);

@@ -1,4 +1,4 @@
-//! How a run goes: set-up, a look at the peak, load, checks, result.
+//! The steps of a run: set-up, peak probe, load, checks, result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::BenchError;
 use crate::affinity::{self, Placement};
 use crate::ceiling::{self, Cipher, Share};
-use crate::coins::Workshop;
+use crate::coins::PrepPool;
 use crate::database::Database;
 use crate::load::{self, Kind, Outcome, Plan, Schedule, Script};
 use crate::machine::Machine;
@@ -53,7 +53,7 @@ pub struct Stage<'a> {
     /// The bank and the exchange.
     pub world: &'a mut World,
     /// The threads that prepare.
-    pub workshop: &'a Workshop,
+    pub prep_pool: &'a PrepPool,
     /// Shows how far it is.
     pub progress: Progress,
     /// Threads of the load generator.
@@ -140,7 +140,7 @@ pub fn measure<W: Workload>(
     let planned =
         ceiling::measure(described.cipher, &workload.shares(None), &placement.server, Effort::QUICK)?;
     drop(spinner);
-    let workshop = Workshop::new(&placement.all)?;
+    let prep_pool = PrepPool::new(&placement.all)?;
     let database = Database::start(&load.store, &placement)?.map(Arc::new);
     let mut world = World::start(
         WorldPlan {
@@ -158,7 +158,7 @@ pub fn measure<W: Workload>(
     )?;
     let threads = placement.client_count().min(load.measured_clients() as usize);
     let clients = (load.measured_clients() as usize).div_ceil(threads);
-    let mut stage = Stage { world: &mut world, workshop: &workshop, progress, threads, clients };
+    let mut stage = Stage { world: &mut world, prep_pool: &prep_pool, progress, threads, clients };
     workload.set_up(&mut stage)?;
 
     // How much is needed?

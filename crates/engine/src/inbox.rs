@@ -101,10 +101,10 @@ impl<J> Inbox<J> {
         }
         self.pace.background_waits(since.wall, !self.background.is_empty());
         let beside_clients = self.pace.serves_clients(since.wall);
-        let may = self.clients.is_empty() || self.pace.rest(since.wall).is_zero();
+        let is_background_due = self.clients.is_empty() || self.pace.rest(since.wall).is_zero();
         let background = match beside_clients {
             false => max,
-            true if may => self.pace.portion(),
+            true if is_background_due => self.pace.portion(),
             true => 0,
         };
         let background = background.min(max).min(self.background.len());

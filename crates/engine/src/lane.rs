@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use batzen_store::{CommitOutcome, Store, StoreError};
 
 use crate::docket::{Docket, Length, OpenDocket};
-use crate::herald::{Errand, Herald};
 use crate::inbox::Inbox;
 use crate::prover::Prover;
-use crate::slot::{Debt, NoResults, Slot, lock, waiting};
+use crate::slot::{NoResults, Responder, Slot, lock, waiting};
+use crate::turn_end::{Deferred, TurnEndTask};
 use crate::{Clock, Evidence, LaneMetrics, Plan, Rules, WorkingSet};
 
 /// How often a command is executed again because others changed its rows first, or because its evidence was overtaken, before
@@ -100,7 +100,7 @@ impl<R: Rules> Batcher<R> {
         while !open.is_empty() {
             attempts += 1;
             if attempts > ATTEMPTS_MAX {
-                return Err(overtaken_again_and_again());
+                return Err(too_many_conflicts());
             }
             let batch: Vec<&R::Command> = open.iter().map(|index| &commands[*index]).collect();
             let mut again = Vec::new();
@@ -246,7 +246,7 @@ fn all<R: Rules>(commands: &[&R::Command], error: StoreError) -> Vec<Decided<R>>
     commands.iter().map(|_| Err(Arc::clone(&error))).collect()
 }
 
-fn overtaken_again_and_again() -> StoreError {
+fn too_many_conflicts() -> StoreError {
     StoreError::Unavailable(format!("a command was overtaken {ATTEMPTS_MAX} times"))
 }
 
@@ -271,7 +271,7 @@ pub(crate) type Answered<R> = Result<Answer<R>, EngineError>;
 
 struct Job<R: Rules> {
     command: R::Command,
-    answer: Debt<Answered<R>>,
+    answer: Responder<Answered<R>>,
     /// How often its evidence was overtaken.
     reads: u32,
 }
@@ -280,7 +280,7 @@ struct Job<R: Rules> {
 pub(crate) struct Refused<R: Rules> {
     pub(crate) command: R::Command,
     pub(crate) refusal: R::Refusal,
-    pub(crate) answer: Debt<Answered<R>>,
+    pub(crate) answer: Responder<Answered<R>>,
 }
 
 /// A queue of commands and the thread that executes them batch by batch. Clones share both.
@@ -290,7 +290,7 @@ pub(crate) struct Refused<R: Rules> {
 /// and the command is executed again.
 pub struct Lane<R: Rules> {
     door: Arc<Door<R>>,
-    herald: Arc<Herald>,
+    turn_end: Arc<TurnEndTask>,
     store: Store,
     threads: Arc<Threads>,
 }
@@ -311,7 +311,7 @@ impl<R: Rules> Clone for Lane<R> {
     fn clone(&self) -> Self {
         Self {
             door: Arc::clone(&self.door),
-            herald: Arc::clone(&self.herald),
+            turn_end: Arc::clone(&self.turn_end),
             store: self.store.clone(),
             threads: Arc::clone(&self.threads),
         }
@@ -355,8 +355,8 @@ impl<R: Rules> Lane<R> {
         };
         let mut inbox = Inbox::new(receiver, options.queue_commands_max);
         let max = options.batch_commands_max;
-        let herald = Arc::<Herald>::default();
-        let wakes = Arc::clone(&herald);
+        let turn_end = Arc::<TurnEndTask>::default();
+        let wakes = Arc::clone(&turn_end);
         let lane = move || {
             let refused = OpenDocket(refused);
             run(&batcher, &mut inbox, &refused.0, &wakes, clock.as_ref(), max, number);
@@ -368,7 +368,7 @@ impl<R: Rules> Lane<R> {
         ];
         let gathered_max = options.queue_commands_max;
         let door = Arc::new(Door { queue, gathered: Mutex::default(), gathered_max, metrics });
-        Self { door, herald, store, threads: Arc::new(Threads(Mutex::new(threads))) }
+        Self { door, turn_end, store, threads: Arc::new(Threads(Mutex::new(threads))) }
     }
 
     /// Executes one command. Returns after its batch is durable: `Ok(Ok(_))` it took effect, `Ok(Err(_))` a rule
@@ -377,7 +377,7 @@ impl<R: Rules> Lane<R> {
         let mut command = command;
         let mut reads = 0;
         loop {
-            let (answer, ticket) = Debt::new();
+            let (answer, ticket) = Responder::new();
             self.gather(Job { command, answer, reads })?;
             match answered::<R>(poll_fn(|context| ticket.poll_results(context)).await)? {
                 Answer::Decided(verdict) => return Ok(verdict),
@@ -392,7 +392,7 @@ impl<R: Rules> Lane<R> {
         let mut command = command;
         let mut reads = 0;
         loop {
-            let (answer, ticket) = Debt::new();
+            let (answer, ticket) = Responder::new();
             self.door.metrics.enqueued();
             self.door.send(Job { command, answer, reads }).map_err(|(error, _)| error)?;
             match answered::<R>(ticket.wait())? {
@@ -406,7 +406,7 @@ impl<R: Rules> Lane<R> {
     /// Sends a job to the lane together with those that other tasks bring in this turn of the runtime.
     fn gather(&self, job: Job<R>) -> Result<(), EngineError> {
         if self.door.gather(job)? {
-            self.herald.at_end_of_turn(Arc::clone(&self.door) as Arc<dyn Errand>);
+            self.turn_end.at_end_of_turn(Arc::clone(&self.door) as Arc<dyn Deferred>);
         }
         Ok(())
     }
@@ -462,7 +462,7 @@ impl<R: Rules> Door<R> {
     }
 }
 
-impl<R: Rules> Errand for Door<R> {
+impl<R: Rules> Deferred for Door<R> {
     /// Sends what was gathered.
     fn run(&self) {
         let gathered = std::mem::take(&mut *lock(&self.gathered));
@@ -501,7 +501,7 @@ fn run<R: Rules>(
     batcher: &Batcher<R>,
     inbox: &mut Inbox<Job<R>>,
     refused: &Docket<Refused<R>>,
-    herald: &Herald,
+    turn_end: &TurnEndTask,
     clock: &dyn Clock,
     batch_commands_max: usize,
     number: usize,
@@ -531,7 +531,7 @@ fn run<R: Rules>(
                     }
                 }
             }
-            herald.wake_all(waiting(&complete));
+            turn_end.wake_all(waiting(&complete));
         }
         for Job { command, answer, reads } in at_once {
             match guarded(|| batcher.run(std::slice::from_ref(&command), clock)) {

@@ -19,7 +19,6 @@
 //! mutable is kept between batches; no answer leaves before the commit of its batch has returned.
 
 mod docket;
-mod herald;
 mod inbox;
 mod lane;
 mod lanes;
@@ -30,6 +29,7 @@ mod pool;
 mod prover;
 mod readers;
 mod slot;
+mod turn_end;
 mod working_set;
 
 pub use lane::{Batcher, EngineError, Lane, LaneOptions};

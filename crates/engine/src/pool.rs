@@ -23,8 +23,8 @@ use std::time::Instant;
 
 use batzen_metrics::{Counter, Histogram, Page};
 
-use crate::herald::{Errand, Herald};
 use crate::slot::{Slot, Ticket, lock, waiting};
+use crate::turn_end::{Deferred, TurnEndTask};
 
 /// How long a turn of one kind of work should take at most, in nanoseconds. A turn always executes at least one row of
 /// lanes, however long that takes.
@@ -113,7 +113,7 @@ impl CpuPool {
                 .spawn(move || shared.work())
                 .expect("the operating system starts the threads of the CPU pool");
         }
-        let owner = Arc::new(Owner { shared, herald: Arc::default() });
+        let owner = Arc::new(Owner { shared, turn_end: Arc::default() });
         let limits = CollectorOptions { queue_items_max: jobs_max, batch_items_max: 1, lanes: 1 };
         let jobs = collector(&owner, "job", limits, |jobs: &[Mutex<Option<Job>>]| {
             jobs.iter()
@@ -251,7 +251,7 @@ fn collector<I: Send + Sync + 'static, O: Send + 'static>(
     let queue = Arc::new(Queue {
         kind,
         options,
-        herald: Arc::clone(&owner.herald),
+        turn_end: Arc::clone(&owner.turn_end),
         execute: Box::new(execute),
         waiting: Mutex::new(Waiting { requests: VecDeque::new(), items: 0, has_turn: false }),
         counters: Counters::new(),
@@ -288,7 +288,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Collector<I, O> {
         if count > 0 && self.queue.push(request)? {
             let turn =
                 Turn { owner: Arc::clone(&self.owner), kind: Arc::clone(&self.queue) as Arc<dyn Kind> };
-            self.owner.herald.at_end_of_turn(Arc::new(turn));
+            self.owner.turn_end.at_end_of_turn(Arc::new(turn));
         }
         Ok(ticket)
     }
@@ -322,7 +322,7 @@ struct Turn {
     kind: Arc<dyn Kind>,
 }
 
-impl Errand for Turn {
+impl Deferred for Turn {
     fn run(&self) {
         self.owner.shared.join_turns(Arc::clone(&self.kind));
     }
@@ -392,7 +392,7 @@ struct Queue<I, O> {
     kind: &'static str,
     options: CollectorOptions,
     /// Tells those whose results are there.
-    herald: Arc<Herald>,
+    turn_end: Arc<TurnEndTask>,
     execute: Execute<I, O>,
     waiting: Mutex<Waiting<I, O>>,
     counters: Counters,
@@ -501,7 +501,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Queue<I, O> {
                         complete.push(Arc::clone(&part.slot));
                     }
                 }
-                self.herald.wake_all(waiting(&complete));
+                self.turn_end.wake_all(waiting(&complete));
             }
             Err(_) if parts.len() == 1 => {
                 tracing::error!(kind = self.kind, "execution on the CPU pool panicked");
@@ -612,7 +612,7 @@ impl Shared {
 /// Ends the threads when the last user of the pool is gone.
 struct Owner {
     shared: Arc<Shared>,
-    herald: Arc<Herald>,
+    turn_end: Arc<TurnEndTask>,
 }
 
 impl Drop for Owner {

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use crate::docket::Docket;
 pub use crate::docket::Length;
 use crate::pool::PoolBusy;
-use crate::slot::{Debt, lock};
+use crate::slot::{Responder, lock};
 
 /// Reads that may wait. What reads for a client waits in its place among the client's requests, so that this is rarely met.
 const WAITING_MAX: usize = 1_024;
@@ -64,14 +64,14 @@ impl Readers {
         owner: &[u8],
         read: impl FnOnce() -> (T, Length) + Send + 'static,
     ) -> Result<T, PoolBusy> {
-        let (debt, ticket) = Debt::new();
+        let (responder, ticket) = Responder::new();
         let job = move || {
-            if debt.is_abandoned() {
+            if responder.is_abandoned() {
                 return None;
             }
-            // Of a read that panics the debt is dropped: whoever waits learns that there is no result.
+            // Of a read that panics the responder is dropped: whoever waits learns that there is no result.
             let (value, length) = catch_unwind(AssertUnwindSafe(read)).ok()?;
-            debt.send(value);
+            responder.send(value);
             Some(length)
         };
         self.docket.add(Some(owner.into()), Box::new(job)).map_err(|_| PoolBusy)?;

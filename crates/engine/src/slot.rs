@@ -73,10 +73,10 @@ pub(crate) fn waiting<O>(slots: &[Arc<Slot<O>>]) -> Vec<Waker> {
     slots.iter().filter_map(|slot| lock(&slot.state).waker.take()).collect()
 }
 
-/// The one who owes the only result of a request. Dropped without it, whoever waits learns that there will be none.
-pub(crate) struct Debt<T>(Option<Arc<Slot<T>>>);
+/// Sends the only result of a request. Dropping it without a result tells the ticket that there will be none.
+pub(crate) struct Responder<T>(Option<Arc<Slot<T>>>);
 
-impl<T> Debt<T> {
+impl<T> Responder<T> {
     /// With who waits for the result.
     pub(crate) fn new() -> (Self, Ticket<T>) {
         let (slot, ticket) = Slot::new(1);
@@ -101,7 +101,7 @@ impl<T> Debt<T> {
     }
 }
 
-impl<T> Drop for Debt<T> {
+impl<T> Drop for Responder<T> {
     fn drop(&mut self) {
         if let Some(slot) = self.0.take() {
             slot.fail();
@@ -241,17 +241,17 @@ mod tests {
 
     #[test]
     fn a_debt_that_is_dropped_is_told() {
-        let (debt, ticket) = Debt::<u32>::new();
+        let (responder, ticket) = Responder::<u32>::new();
         std::thread::scope(|scope| {
-            scope.spawn(|| drop(debt));
+            scope.spawn(|| drop(responder));
             assert_eq!(ticket.wait(), Err(NoResults));
         });
-        let (debt, ticket) = Debt::new();
-        debt.send(3);
+        let (responder, ticket) = Responder::new();
+        responder.send(3);
         assert_eq!(ticket.wait(), Ok(vec![3]));
-        let (debt, ticket) = Debt::<u32>::new();
+        let (responder, ticket) = Responder::<u32>::new();
         drop(ticket);
-        assert!(debt.is_abandoned());
+        assert!(responder.is_abandoned());
     }
 
     /// Threads that wait, go away and complete at the same time: nobody waits for ever.

@@ -186,9 +186,9 @@ impl Exchange {
             KeyState::build(&store, &custody, &config, now, &metrics)
         };
         let keys = tokio::task::spawn_blocking(build).await.expect("building a key state does not panic")?;
-        let is_news = keys.version() != self.keys().version();
+        let version_changed = keys.version() != self.keys().version();
         self.keys.send_replace(Arc::new(keys));
-        if is_news {
+        if version_changed {
             // What was revoked must be destroyed here as well, and what came into use may have been made by others.
             self.keeper.poke();
         }
@@ -478,4 +478,4 @@ fn custody(config: &ExchangeConfig, pool: &CpuPool) -> Result<Custody, StartErro
 }
 
 /// How long the service sleeps at most between two looks at its keys: clocks can be shifted.
-pub(crate) const LOOK_INTERVAL_MAX: StdDuration = StdDuration::from_secs(3_600);
+pub(crate) const KEY_REFRESH_INTERVAL_MAX: StdDuration = StdDuration::from_secs(3_600);

@@ -27,9 +27,9 @@ const LINGER_BYTES: usize = 1 << 20;
 const LINGER_PIECE_BYTES: usize = 64 << 10;
 const LINGER_REST: Duration = Duration::from_millis(5);
 /// Connections that are listened to like this at the same time. One client gets half; the rest is closed soon.
-pub(crate) const PARTINGS_MAX: usize = 16;
+pub(crate) const LINGER_CLOSES_MAX: usize = 16;
 /// What the others have to take our last words.
-const PARTING_PAUSE: Duration = Duration::from_millis(250);
+const LINGER_CLOSE_PAUSE: Duration = Duration::from_millis(250);
 /// Connections beyond the limit that are told so at the same time; the rest is closed without a word.
 const MAX_REFUSALS: usize = 64;
 /// Pause after a failed accept (out of descriptors or memory), so that connections can end meanwhile.
@@ -214,22 +214,22 @@ async fn turn_away<S: AsyncRead + AsyncWrite + Unpin>(
     );
     let _ = timeout(LINGER, async {
         stream.write_all(&answer).await?;
-        part(&mut stream, client, stats).await
+        linger_close(&mut stream, client, stats).await
     })
     .await;
 }
 
 /// Ends our side and reads what the peer is still sending, so that it can read our last words. Only for some connections at a time:
 /// on the others the peer has a moment to take the words, and may lose them if it goes on sending.
-async fn part<S>(stream: &mut S, client: &Arc<Client>, stats: &Stats) -> io::Result<()>
+async fn linger_close<S>(stream: &mut S, client: &Arc<Client>, stats: &Stats) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     stream.shutdown().await?;
-    let Some(_hold) = client.take(Resource::Partings, 1) else {
-        stats.refuse(Resource::Partings);
+    let Some(_hold) = client.take(Resource::LingerCloses, 1) else {
+        stats.refuse(Resource::LingerCloses);
         // To close with something unread discards what the system has not sent yet: answers before the refusal, too.
-        tokio::time::sleep(PARTING_PAUSE).await;
+        tokio::time::sleep(LINGER_CLOSE_PAUSE).await;
         return Ok(());
     };
     let mut buffer = vec![0_u8; LINGER_PIECE_BYTES];
@@ -369,7 +369,7 @@ where
             stream.write_all(&raw_error(code, "not a well-formed HTTP request", "")).await?;
         }
         if refusal.is_some() || state.wants_linger() {
-            part(&mut stream, &link.client, &stats).await
+            linger_close(&mut stream, &link.client, &stats).await
         } else {
             stream.shutdown().await
         }
@@ -387,13 +387,15 @@ mod tests {
     /// A client that floods with what is refused anyway is listened to on some connections only, others still are.
     #[tokio::test]
     async fn few_refused_connections_of_a_client_are_read() {
-        let shares = Shares::new([PARTINGS_MAX; RESOURCES]);
+        let shares = Shares::new([LINGER_CLOSES_MAX; RESOURCES]);
         let mut tasks = JoinSet::new();
-        for (last, count) in [(1, 2 * PARTINGS_MAX), (2, 1)] {
+        for (last, count) in [(1, 2 * LINGER_CLOSES_MAX), (2, 1)] {
             for _ in 0..count {
                 let client = shares.client(Key::of(Some([127, 0, 0, last].into())));
                 let (mut server, mut peer) = duplex(1 << 10);
-                tasks.spawn(async move { part(&mut server, &client, &Stats::default()).await.map(|()| 0) });
+                tasks.spawn(async move {
+                    linger_close(&mut server, &client, &Stats::default()).await.map(|()| 0)
+                });
                 tasks.spawn(async move {
                     let taken = peer.write_all(&[0; LINGER_BYTES / 2]).await;
                     Ok(if taken.is_ok() { u64::from(last) } else { 0 })
@@ -405,18 +407,18 @@ mod tests {
             taken.extend(ended.unwrap().ok().filter(|client| *client > 0));
         }
         let of = |client| taken.iter().filter(|other| **other == client).count();
-        assert_eq!((of(1), of(2)), (PARTINGS_MAX / 2, 1));
+        assert_eq!((of(1), of(2)), (LINGER_CLOSES_MAX / 2, 1));
     }
 
     /// Reading what is refused takes its time, so that it costs little.
     #[tokio::test]
     async fn a_refused_flood_is_read_slowly_and_not_for_ever() {
-        let shares = Shares::new([PARTINGS_MAX; RESOURCES]);
+        let shares = Shares::new([LINGER_CLOSES_MAX; RESOURCES]);
         let client = shares.client(Key::Local);
         let (mut server, mut peer) = duplex(LINGER_PIECE_BYTES);
         let begin = Instant::now();
         let flood = tokio::spawn(async move { peer.write_all(&[0; 4 * LINGER_BYTES]).await });
-        part(&mut server, &client, &Stats::default()).await.unwrap();
+        linger_close(&mut server, &client, &Stats::default()).await.unwrap();
         drop(server);
         assert!(flood.await.unwrap().is_err());
         assert!(begin.elapsed() >= LINGER_REST * 15, "{:?}", begin.elapsed());

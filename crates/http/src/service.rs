@@ -11,7 +11,7 @@ use crate::{
     proxies::TrustedProxies,
     request::{Head, Peer, Place, Request},
     response::Response,
-    server::PARTINGS_MAX,
+    server::LINGER_CLOSES_MAX,
     shares::{Client, Hold, Key, Resource, Shares},
     stats::{Gauge, Stats, add},
 };
@@ -234,7 +234,7 @@ impl<H: Handler> Frame<H> {
             polls_max,
             options.max_buffered_bytes,
             options.max_answer_bytes,
-            PARTINGS_MAX,
+            LINGER_CLOSES_MAX,
         ]);
         let _ = stats.shares.set(Arc::clone(&shares));
         let (connections, polls) = (Connections::default(), Arc::default());

@@ -33,7 +33,7 @@ pub(crate) enum Resource {
     /// Bytes of answers that the clients have not taken yet.
     Answers = 4,
     /// Connections that are still read after a refusal.
-    Partings = 5,
+    LingerCloses = 5,
 }
 
 /// How many resources there are.

@@ -108,7 +108,7 @@ impl Stats {
                     Resource::Polls,
                     Resource::Bodies,
                     Resource::Answers,
-                    Resource::Partings,
+                    Resource::LingerCloses,
                 ]
                 .map(|resource| shares.used(resource) as u64)
             }),

@@ -249,8 +249,8 @@ impl Database {
         getrandom::fill(&mut epoch)
             .map_err(|error| PgError::protocol(format!("no random numbers: {error}")))?;
         let epoch = i64::from_be_bytes(epoch) & !EPOCH_COUNT;
-        // Not while dbinit is at work, which forgets all writers before.
-        let may = match self.options.sharing {
+        // Not while dbinit runs: it deletes all earlier writers.
+        let is_allowed = match self.options.sharing {
             Sharing::Shared => {
                 format!("pg_try_advisory_xact_lock_shared({})", lock_key(&self.options.schema))
             }
@@ -260,7 +260,7 @@ impl Database {
         let owned =
             self.owner.map(|owner| format!(" FROM {} FOR SHARE", self.owner_row(owner))).unwrap_or_default();
         let rows = connection.query_text(&format!(
-            "SELECT {may}, EXISTS (SELECT {}); INSERT INTO {schema}.writers (epoch, batch, node, seen) \
+            "SELECT {is_allowed}, EXISTS (SELECT {}); INSERT INTO {schema}.writers (epoch, batch, node, seen) \
              SELECT {epoch}, 0, '{node}', now(){owned} RETURNING writer_id",
             self.identity
         ))?;

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use crate::address::Address;
 use crate::channel::{ChannelError, Connect};
 use crate::frame::{BATCH_ITEMS_MAX, ItemStatus, Kind};
-use crate::items::{Item, Made, parse_answer};
+use crate::items::{Item, SignedItem, parse_answer};
 use crate::link::Link;
 use crate::listing::{Listing, NO_VERSION};
 use crate::metrics::ClientMetrics;
@@ -171,7 +171,7 @@ impl SignerClient {
         &self,
         items: &[Item],
     ) -> Result<
-        impl Future<Output = Result<Vec<Result<Made, ItemStatus>>, Unavailable>> + Send + use<>,
+        impl Future<Output = Result<Vec<Result<SignedItem, ItemStatus>>, Unavailable>> + Send + use<>,
         Unavailable,
     > {
         let inner = &self.inner;

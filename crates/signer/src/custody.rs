@@ -15,10 +15,10 @@ use tokio::sync::watch;
 
 use crate::client::{SignerClient, Unavailable};
 use crate::frame::ItemStatus;
-use crate::items::{Item, KeyId, Made};
+use crate::items::{Item, KeyId, SignedItem};
 use crate::listing::{DenomInfo, Listing, ModuleKeys, SigningInfo};
+use crate::local_signer::{HeldBlind, HeldSign, HeldValues, LocalSigner};
 use crate::modules::{HeldKey, SecurityModules, SigningKey};
-use crate::works::{HeldBlind, HeldSign, HeldValues, Works};
 
 /// Why a planchet was not signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -127,7 +127,7 @@ pub enum Custody {
         /// The private keys.
         modules: Arc<SecurityModules>,
         /// Where they are used.
-        works: Works,
+        local_signer: LocalSigner,
     },
     /// Signers.
     Remote(SignerClient),
@@ -143,7 +143,7 @@ type Place<T> = Result<T, NotSigned>;
 impl Custody {
     /// This process signs, on this pool.
     pub fn here(modules: Arc<SecurityModules>, pool: &CpuPool) -> Self {
-        Self::Here { modules, works: Works::new(pool) }
+        Self::Here { modules, local_signer: LocalSigner::new(pool) }
     }
 
     /// The private keys, if they are in this process.
@@ -210,21 +210,21 @@ impl Custody {
         orders: Vec<BlindOrder>,
     ) -> Result<Vec<Place<BlindedDenomSignature>>, Unavailable> {
         match self {
-            Self::Here { works, .. } => {
+            Self::Here { local_signer, .. } => {
                 let held = |order: BlindOrder| match order.key {
                     DenomHandle::Here(key) => {
                         HeldBlind { key, planchet: order.planchet, operation: order.operation }
                     }
                     DenomHandle::Remote(_) => panic!("handles are of their custodian"),
                 };
-                let results = works.blind.run(orders.into_iter().map(held).collect()).await;
+                let results = local_signer.blind.run(orders.into_iter().map(held).collect()).await;
                 let results = results.map_err(busy)?.into_iter();
                 Ok(results.map(|result| result.map_err(NotSigned::from)).collect())
             }
             Self::Remote(client) => {
                 remote(client, &orders, blind_item, |made| match made {
-                    Made::Rsa(signature) => Some(BlindedDenomSignature::Rsa(signature)),
-                    Made::Cs(signature) => Some(BlindedDenomSignature::Cs(signature)),
+                    SignedItem::Rsa(signature) => Some(BlindedDenomSignature::Rsa(signature)),
+                    SignedItem::Cs(signature) => Some(BlindedDenomSignature::Cs(signature)),
                     _ => None,
                 })
                 .await
@@ -241,14 +241,14 @@ impl Custody {
         orders: Vec<ValuesOrder>,
     ) -> Result<Vec<Place<ExchangeWithdrawValues>>, Unavailable> {
         match self {
-            Self::Here { works, .. } => {
+            Self::Here { local_signer, .. } => {
                 let held = |order: ValuesOrder| match order.key {
                     DenomHandle::Here(key) => {
                         HeldValues { key, nonce: order.nonce, operation: order.operation }
                     }
                     DenomHandle::Remote(_) => panic!("handles are of their custodian"),
                 };
-                let values = works.values.run(orders.into_iter().map(held).collect()).await;
+                let values = local_signer.values.run(orders.into_iter().map(held).collect()).await;
                 Ok(values.map_err(busy)?.into_iter().map(Ok).collect())
             }
             Self::Remote(client) => {
@@ -258,7 +258,7 @@ impl Custody {
                 let (places, orders): (Vec<_>, Vec<_>) =
                     orders.into_iter().enumerate().filter(|(_, order)| is_cs(order)).unzip();
                 let values = remote(client, &orders, values_item, |made| match made {
-                    Made::Values([r0, r1]) => Some(ExchangeWithdrawValues::Cs { r0, r1 }),
+                    SignedItem::Values([r0, r1]) => Some(ExchangeWithdrawValues::Cs { r0, r1 }),
                     _ => None,
                 });
                 for (place, value) in places.into_iter().zip(values.await?) {
@@ -281,10 +281,10 @@ impl Custody {
     {
         let (mut ticket, mut request) = (None, None);
         match (self, key) {
-            (Self::Here { works, .. }, SigningHandle::Here(key)) => {
+            (Self::Here { local_signer, .. }, SigningHandle::Here(key)) => {
                 let order = |message| HeldSign { key: Arc::clone(key), message };
                 let orders = messages.into_iter().map(order).collect();
-                ticket = Some(works.sign.submit(orders).map_err(busy)?);
+                ticket = Some(local_signer.sign.submit(orders).map_err(busy)?);
             }
             (Self::Remote(client), SigningHandle::Remote(key)) => {
                 let item =
@@ -300,7 +300,7 @@ impl Custody {
             }
             let request = request.expect("one of the two was made");
             let signature = |made| match made {
-                Ok(Made::Eddsa(signature)) => Ok(signature),
+                Ok(SignedItem::Eddsa(signature)) => Ok(signature),
                 // The key has ended, or the signer does not have it yet: another moment, another key.
                 _ => Err(Unavailable::NoSigner),
             };
@@ -375,7 +375,7 @@ async fn remote<O, T>(
     client: &SignerClient,
     orders: &[O],
     item: impl Fn(&O) -> Result<Item, NotSigned>,
-    take: impl Fn(Made) -> Option<T>,
+    take: impl Fn(SignedItem) -> Option<T>,
 ) -> Result<Vec<Place<T>>, Unavailable> {
     let mut items = Vec::with_capacity(orders.len());
     let places: Vec<Place<()>> =

@@ -210,7 +210,7 @@ impl Item {
 
 /// What a signer has for an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Made {
+pub enum SignedItem {
     /// A blind RSA signature.
     Rsa(Vec<u8>),
     /// A Clause Blind Schnorr signature.
@@ -224,26 +224,26 @@ pub enum Made {
 }
 
 /// Appends the answer to an item of a frame of this kind.
-pub fn push_answer(kind: Kind, modulus: usize, result: &Result<Made, ItemStatus>, out: &mut Vec<u8>) {
+pub fn push_answer(kind: Kind, modulus: usize, result: &Result<SignedItem, ItemStatus>, out: &mut Vec<u8>) {
     let size = kind.answer_item(modulus).expect("the answer consists of items");
     let (begin, end) = (out.len(), out.len() + size);
     out.resize(begin + ITEM_STATUS_BYTES, 0);
     match result {
         Err(status) => out[begin] = *status as u8,
-        Ok(Made::Rsa(signature)) => {
+        Ok(SignedItem::Rsa(signature)) => {
             out.resize(end - signature.len(), 0);
             out.extend_from_slice(signature);
         }
-        Ok(Made::Cs(signature)) => {
+        Ok(SignedItem::Cs(signature)) => {
             out[begin + 1] = signature.b;
             out.extend_from_slice(signature.s.as_bytes());
         }
-        Ok(Made::Values([r0, r1])) => {
+        Ok(SignedItem::Values([r0, r1])) => {
             out.extend_from_slice(r0.as_bytes());
             out.extend_from_slice(r1.as_bytes());
         }
-        Ok(Made::Eddsa(signature)) => out.extend_from_slice(signature.as_bytes()),
-        Ok(Made::Nothing) => {}
+        Ok(SignedItem::Eddsa(signature)) => out.extend_from_slice(signature.as_bytes()),
+        Ok(SignedItem::Nothing) => {}
     }
     debug_assert!(out.len() <= end);
     out.resize(end, 0);
@@ -253,7 +253,7 @@ pub fn push_answer(kind: Kind, modulus: usize, result: &Result<Made, ItemStatus>
 ///
 /// # Errors
 /// When the bytes are none.
-pub fn parse_answer(kind: Kind, bytes: &[u8]) -> Result<Result<Made, ItemStatus>, Malformed> {
+pub fn parse_answer(kind: Kind, bytes: &[u8]) -> Result<Result<SignedItem, ItemStatus>, Malformed> {
     let (head, mut rest) = bytes.split_first_chunk::<ITEM_STATUS_BYTES>().ok_or(Malformed)?;
     let rest = &mut rest;
     let status = ItemStatus::from_number(head[0]).ok_or(Malformed)?;
@@ -264,14 +264,16 @@ pub fn parse_answer(kind: Kind, bytes: &[u8]) -> Result<Result<Made, ItemStatus>
         Kind::Rsa => {
             let all = std::mem::take(rest);
             let zeros = all.iter().take_while(|byte| **byte == 0).count();
-            Made::Rsa(all[zeros..].to_vec())
+            SignedItem::Rsa(all[zeros..].to_vec())
         }
         Kind::Cs if head[1] <= 1 => {
-            Made::Cs(CsBlindSignature { b: head[1], s: CsScalar::from_bytes(take(rest)?) })
+            SignedItem::Cs(CsBlindSignature { b: head[1], s: CsScalar::from_bytes(take(rest)?) })
         }
-        Kind::Values => Made::Values([CsRPub::from_bytes(take(rest)?), CsRPub::from_bytes(take(rest)?)]),
-        Kind::Eddsa => Made::Eddsa(EddsaSignature::from_bytes(take(rest)?)),
-        Kind::RevokeDenomination | Kind::RevokeSigning => Made::Nothing,
+        Kind::Values => {
+            SignedItem::Values([CsRPub::from_bytes(take(rest)?), CsRPub::from_bytes(take(rest)?)])
+        }
+        Kind::Eddsa => SignedItem::Eddsa(EddsaSignature::from_bytes(take(rest)?)),
+        Kind::RevokeDenomination | Kind::RevokeSigning => SignedItem::Nothing,
         _ => return Err(Malformed),
     };
     if rest.is_empty() { Ok(Ok(made)) } else { Err(Malformed) }

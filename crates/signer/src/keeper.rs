@@ -16,7 +16,7 @@ use crate::service_config::{PeerConfig, Role};
 use crate::state::{Signer, lock};
 
 /// The longest time between two looks at the schedule: clocks can be shifted.
-const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(60);
+const KEY_REFRESH_INTERVAL_MAX: Duration = Duration::from_secs(60);
 /// The pause after something failed.
 const RETRY: Duration = Duration::from_secs(1);
 /// How often a primary looks whether another signer was promoted.
@@ -90,7 +90,7 @@ async fn primary(signer: &Arc<Signer>, connect: &Connect, progress: &Progress, i
         Ok(()) => {
             let now = signer.clock.now();
             let due = signer.modules.next_due(now).saturating_since(now).to_std();
-            due.unwrap_or(LOOK_INTERVAL_MAX).min(LOOK_INTERVAL_MAX)
+            due.unwrap_or(KEY_REFRESH_INTERVAL_MAX).min(KEY_REFRESH_INTERVAL_MAX)
         }
         Err(error) => {
             tracing::error!(%error, "keys could not be brought up to date");
@@ -121,7 +121,7 @@ async fn look_at_peers(signer: &Signer, connect: &Connect) -> bool {
 
 /// Follows another signer if that was promoted after this one.
 async fn gives_way(signer: &Signer, connect: &Connect) -> bool {
-    let own = signer.standing.borrow().epoch;
+    let own = signer.persisted_role.borrow().epoch;
     for peer in &signer.config.peers {
         let Ok(report) = ask(connect, peer).await else { continue };
         if report.role != Role::Primary.name() {
@@ -148,8 +148,8 @@ async fn ask(connect: &Connect, peer: &PeerConfig) -> Result<crate::status::Stat
 
 /// Follows the primary until something fails or the role changes, and pauses then.
 async fn follower(signer: &Arc<Signer>, connect: &Connect) {
-    let mut standing = signer.standing.subscribe();
-    let changed = standing.wait_for(|standing| standing.role == Role::Primary);
+    let mut persisted_role = signer.persisted_role.subscribe();
+    let changed = persisted_role.wait_for(|persisted_role| persisted_role.role == Role::Primary);
     let result = tokio::select! {
         biased;
         () = signer.drain.draining() => return,
@@ -229,11 +229,11 @@ async fn follow(signer: &Arc<Signer>, connect: &Connect) -> Result<(), SyncError
 
 /// A promotion must be above every one that was seen.
 fn remember_epoch(signer: &Signer, epoch: u64) -> Result<(), KeyError> {
-    let mut standing = *signer.standing.borrow();
-    if standing.epoch < epoch && standing.role == Role::Follower {
-        standing.epoch = epoch;
-        standing.store(&signer.config.state_file)?;
-        signer.standing.send_replace(standing);
+    let mut persisted_role = *signer.persisted_role.borrow();
+    if persisted_role.epoch < epoch && persisted_role.role == Role::Follower {
+        persisted_role.epoch = epoch;
+        persisted_role.store(&signer.config.state_file)?;
+        signer.persisted_role.send_replace(persisted_role);
     }
     Ok(())
 }

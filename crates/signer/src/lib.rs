@@ -10,12 +10,12 @@
 //! | [`schedule`] | when keys must exist: arithmetic |
 //! | [`files`], [`modules`] | private keys on disk and in memory, their creation and end |
 //! | [`listing`] | what others may know of them |
-//! | [`works`] | signing in batches with keys that are here |
+//! | [`local_signer`] | signing in batches with keys that are here |
 //! | [`custody`] | signing with keys wherever they are |
 //! | [`frame`], [`items`], [`secrets`] | the protocol: bytes in, bytes out |
 //! | [`policy`] | what a signer signs, whoever asks |
 //! | [`channel`] | TLS with raw public keys |
-//! | [`state`], [`server`], [`keeper`], [`standing`], [`status`] | the signer |
+//! | [`state`], [`server`], [`keeper`], [`persisted_role`], [`status`] | the signer |
 //! | [`client`], [`link`] | those who ask it |
 //! | [`metrics`], [`page`] | counters of both, the signer's pages `/metrics` and `/dashboard` |
 
@@ -33,18 +33,18 @@ pub mod items;
 pub mod keeper;
 pub mod link;
 pub mod listing;
+pub mod local_signer;
 pub mod metrics;
 pub mod modules;
 pub mod page;
+pub mod persisted_role;
 pub mod policy;
 pub mod schedule;
 pub mod secrets;
 pub mod server;
 pub mod service_config;
-pub mod standing;
 pub mod state;
 pub mod status;
-pub mod works;
 
 mod server_limits;
 

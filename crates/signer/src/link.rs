@@ -11,7 +11,7 @@ use crate::channel::{Channel, ChannelError, Connect};
 use crate::frame::{
     HEADER_BYTES, Header, Hello, ItemStatus, Kind, Malformed, Side, Status, VERSION, open_blob,
 };
-use crate::items::{Item, Made, parse_answer};
+use crate::items::{Item, SignedItem, parse_answer};
 use crate::modules::Secret;
 use crate::secrets::{self, Wanted};
 use crate::status::StatusReport;
@@ -186,6 +186,6 @@ impl Link {
         let mut body = Vec::new();
         item.push(&mut body);
         let answer = self.call(item.kind(), 0, 1, &body, wait).await?;
-        Ok(parse_answer(item.kind(), &answer)?.map(|_: Made| ()))
+        Ok(parse_answer(item.kind(), &answer)?.map(|_: SignedItem| ()))
     }
 }

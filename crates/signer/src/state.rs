@@ -14,12 +14,12 @@ use tokio::sync::{Notify, watch};
 use crate::frame::ItemStatus;
 use crate::items::KeyId;
 use crate::listing::{self, Listing, NO_VERSION};
+use crate::local_signer::LocalSigner;
 use crate::metrics::ServerMetrics;
 use crate::modules::{HeldKey, KeyError, SecurityModules, SigningKey};
+use crate::persisted_role::PersistedRole;
 use crate::service_config::{Role, SignerConfig};
-use crate::standing::Standing;
 use crate::status::StatusReport;
-use crate::works::Works;
 
 /// Jobs that may wait for the CPU pool by themselves; a signer's work goes through collectors.
 const POOL_JOBS_MAX: usize = 64;
@@ -78,7 +78,7 @@ pub struct Signer {
     /// The private keys.
     pub modules: SecurityModules,
     /// Signing.
-    pub works: Works,
+    pub local_signer: LocalSigner,
     /// The threads for it.
     pub pool: CpuPool,
     /// Counters.
@@ -90,7 +90,7 @@ pub struct Signer {
     /// Who may connect.
     pub clients: HashMap<EddsaPublicKey, Client>,
     /// Whether it creates keys.
-    pub standing: watch::Sender<Standing>,
+    pub persisted_role: watch::Sender<PersistedRole>,
     /// The keys at present.
     pub snapshot: watch::Sender<Arc<Snapshot>>,
     /// How far it is if it follows.
@@ -111,8 +111,8 @@ impl Signer {
     /// # Errors
     /// When they cannot be read, or (primary) the modules' own keys cannot be created.
     pub fn open(config: SignerConfig, key: EddsaPrivateKey, clock: Arc<dyn Clock>) -> Result<Self, KeyError> {
-        let standing = Standing::load(&config.state_file, config.role)?;
-        let modules = match standing.role {
+        let persisted_role = PersistedRole::load(&config.state_file, config.role)?;
+        let modules = match persisted_role.role {
             Role::Primary => SecurityModules::open(&config.keys)?,
             Role::Follower => SecurityModules::open_follower(&config.keys)?,
         };
@@ -129,7 +129,7 @@ impl Signer {
         add(key.public_key(), ClientKind::Operator, "operator");
         let pool = CpuPool::new(config.threads, POOL_JOBS_MAX);
         let signer = Self {
-            works: Works::new(&pool),
+            local_signer: LocalSigner::new(&pool),
             pool,
             key,
             modules,
@@ -137,7 +137,7 @@ impl Signer {
             clock,
             drain: Drain::new(),
             clients,
-            standing: watch::Sender::new(standing),
+            persisted_role: watch::Sender::new(persisted_role),
             snapshot: watch::Sender::new(Arc::new(Snapshot {
                 encoded: Vec::new(),
                 version: NO_VERSION,
@@ -267,7 +267,7 @@ impl Signer {
 
     /// What it does about keys.
     pub fn role(&self) -> Role {
-        self.standing.borrow().role
+        self.persisted_role.borrow().role
     }
 
     /// Makes it the signer that creates keys, ahead of every other.
@@ -275,12 +275,13 @@ impl Signer {
     /// # Errors
     /// When it has no keys yet, or cannot remember it.
     pub fn promote(&self, above: u64) -> Result<(), KeyError> {
-        let present = *self.standing.borrow();
-        let standing = Standing { role: Role::Primary, epoch: present.epoch.max(above).saturating_add(1) };
-        standing.store(&self.config.state_file)?;
-        self.standing.send_replace(standing);
+        let present = *self.persisted_role.borrow();
+        let persisted_role =
+            PersistedRole { role: Role::Primary, epoch: present.epoch.max(above).saturating_add(1) };
+        persisted_role.store(&self.config.state_file)?;
+        self.persisted_role.send_replace(persisted_role);
         self.poke.notify_one();
-        tracing::warn!(epoch = standing.epoch, "this signer is the primary now");
+        tracing::warn!(epoch = persisted_role.epoch, "this signer is the primary now");
         Ok(())
     }
 
@@ -289,21 +290,22 @@ impl Signer {
     /// # Errors
     /// When it cannot remember it.
     pub fn demote(&self, epoch: u64) -> Result<(), KeyError> {
-        let standing = Standing { role: Role::Follower, epoch };
-        standing.store(&self.config.state_file)?;
-        self.standing.send_replace(standing);
+        let persisted_role = PersistedRole { role: Role::Follower, epoch };
+        persisted_role.store(&self.config.state_file)?;
+        self.persisted_role.send_replace(persisted_role);
         tracing::warn!(epoch, "another signer was promoted: this one follows now");
         Ok(())
     }
 
     /// How it is.
     pub fn status(&self) -> StatusReport {
-        let (keys, standing, sync) = (self.keys(), *self.standing.borrow(), lock(&self.sync).clone());
+        let (keys, persisted_role, sync) =
+            (self.keys(), *self.persisted_role.borrow(), lock(&self.sync).clone());
         let count = |cipher| keys.denoms.values().filter(|key| key.cipher() == cipher).count();
         StatusReport {
             public_key: self.key.public_key().to_string(),
-            role: standing.role.name().to_owned(),
-            epoch: standing.epoch,
+            role: persisted_role.role.name().to_owned(),
+            epoch: persisted_role.epoch,
             keys_version: format!("{:016x}", keys.version),
             rsa_keys: count(Cipher::Rsa),
             cs_keys: count(Cipher::Cs),

@@ -8,7 +8,7 @@ use batzen_signer::frame::{
     BATCH_ITEMS_MAX, HEADER_BYTES, Header, ItemStatus, Kind, MESSAGE_BYTES_MAX, Side, Status,
 };
 use batzen_signer::fuzz_entry;
-use batzen_signer::items::{Item, KeyId, Made, parse_answer, push_answer};
+use batzen_signer::items::{Item, KeyId, SignedItem, parse_answer, push_answer};
 use proptest::prelude::*;
 
 const SIGNING: [Kind; 4] = [Kind::Rsa, Kind::Cs, Kind::Values, Kind::Eddsa];
@@ -100,11 +100,11 @@ proptest! {
         let signature = EddsaSignature::from_bytes([one, other].concat().try_into().unwrap());
         let zeros = rsa.iter().take_while(|byte| **byte == 0).count();
         for (kind, modulus, made) in [
-            (Kind::Rsa, 128, Made::Rsa(rsa[zeros..].to_vec())),
-            (Kind::Cs, 0, Made::Cs(CsBlindSignature { b, s: CsScalar::from_bytes(one) })),
-            (Kind::Values, 0, Made::Values([CsRPub::from_bytes(one), CsRPub::from_bytes(other)])),
-            (Kind::Eddsa, 0, Made::Eddsa(signature)),
-            (Kind::RevokeSigning, 0, Made::Nothing),
+            (Kind::Rsa, 128, SignedItem::Rsa(rsa[zeros..].to_vec())),
+            (Kind::Cs, 0, SignedItem::Cs(CsBlindSignature { b, s: CsScalar::from_bytes(one) })),
+            (Kind::Values, 0, SignedItem::Values([CsRPub::from_bytes(one), CsRPub::from_bytes(other)])),
+            (Kind::Eddsa, 0, SignedItem::Eddsa(signature)),
+            (Kind::RevokeSigning, 0, SignedItem::Nothing),
         ] {
             let result = if refused { Err(ItemStatus::from_number(refusal).unwrap()) } else { Ok(made) };
             let mut out = Vec::new();

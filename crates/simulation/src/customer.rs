@@ -385,7 +385,7 @@ impl Customer {
                 self.go_on(context)
             }
             Err(error) => {
-                context.say(&format!("{:?} does not get on with {id}: {error}", self.place()));
+                context.say(&format!("{:?} makes no progress with {id}: {error}", self.place()));
                 if !self.is_thief && response.status == 409 {
                     // Without a second spender nobody else can have taken the money.
                     return Err(self.wrong(&error));

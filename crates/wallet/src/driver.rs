@@ -39,7 +39,7 @@ pub enum WalletError {
         /// HTTP status.
         status: u16,
     },
-    /// An operation does not get on now; it stays pending.
+    /// An operation cannot make progress now; it stays pending.
     #[error("operation {operation} is pending: {message}")]
     Pending {
         /// Its number.

@@ -263,7 +263,7 @@ impl Service {
         if let Verified::Outdated(password_hash) = verified {
             let command = Command::SetPassword { name: account.to_owned(), replaces: stored, password_hash };
             // The next log-in tries again.
-            if !matches!(self.teller.execute(command).await, Ok(Ok(_))) {
+            if !matches!(self.executor.execute(command).await, Ok(Ok(_))) {
                 tracing::warn!("a password hash of an earlier build was not replaced");
             }
         }

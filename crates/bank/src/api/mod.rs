@@ -34,11 +34,11 @@ use crate::MAX_BODY_BYTES;
 use crate::books::AccountTotals;
 use crate::chart::Chart;
 use crate::config::BankConfig;
-use crate::desk::Desk;
+use crate::executor::{CommandExecutor, ExecuteError};
+use crate::lane_rules::BankLaneRules;
 use crate::names;
 use crate::rules::{Command, Outcome, Refusal};
 use crate::settler::{Unsettled, answered};
-use crate::teller::{Teller, TellerError};
 use crate::wakes::{Direction, Wakes};
 use logins::Logins;
 use web::Sessions;
@@ -192,7 +192,7 @@ pub(crate) struct Settings {
 
 /// The state behind all endpoints.
 pub(crate) struct Service {
-    teller: Teller,
+    executor: CommandExecutor,
     ledger: Arc<dyn Ledger>,
     store: Store,
     settings: Settings,
@@ -287,7 +287,7 @@ impl Handler for Api {
 
 impl Service {
     pub(crate) fn new(
-        teller: Teller,
+        executor: CommandExecutor,
         ledger: Arc<dyn Ledger>,
         store: Store,
         settings: Settings,
@@ -299,7 +299,7 @@ impl Service {
         let logins = Logins::new(settings.password_salt, settings.config.password_cost);
         let metrics_page = MetricsPage::new("bank");
         Self {
-            teller,
+            executor,
             ledger,
             store,
             settings,
@@ -325,8 +325,8 @@ impl Service {
     }
 
     /// Takes no more commands. What is under way ends; then the lane that is left can be closed.
-    pub(crate) fn close(self) -> Lane<Desk> {
-        self.teller.lane
+    pub(crate) fn close(self) -> Lane<BankLaneRules> {
+        self.executor.lane
     }
 
     pub(crate) fn payto(&self, account: &str) -> String {
@@ -357,7 +357,7 @@ impl Service {
                 Command::AbortWithdrawal { wopid, .. } => Some(*wopid),
                 _ => None,
             };
-            let verdict = service.teller.execute(command).await;
+            let verdict = service.executor.execute(command).await;
             if let (Some(wopid), Ok(Ok(outcome))) = (ends, &verdict) {
                 service.wakes.ended(outcome, &wopid);
             }
@@ -366,10 +366,10 @@ impl Service {
         match verdict.await {
             Ok(verdict) => Ok(verdict),
             Err(
-                error @ (TellerError::Engine(EngineError::Overloaded | EngineError::Stopped)
-                | TellerError::Ledger(Unsettled::Waiting)),
+                error @ (ExecuteError::Engine(EngineError::Overloaded | EngineError::Stopped)
+                | ExecuteError::Ledger(Unsettled::Waiting)),
             ) => Err(try_later(&error.to_string())),
-            Err(TellerError::Engine(EngineError::Store(error))) => Err(store_failed(&error)),
+            Err(ExecuteError::Engine(EngineError::Store(error))) => Err(store_failed(&error)),
             Err(error) => {
                 tracing::error!(%error, "a command was not decided");
                 Err(Response::error(ErrorCode::BANK_UNMANAGED_EXCEPTION, ""))
@@ -442,8 +442,8 @@ impl Service {
     /// What it has to tell on the page `/metrics`.
     fn write_metrics(&self, page: &mut Page) {
         self.operations_run.write(page);
-        self.teller.lane.metrics().write(page);
-        let open = self.teller.settler.open() as u64;
+        self.executor.lane.metrics().write(page);
+        let open = self.executor.settler.open() as u64;
         page.gauge("batzen_bank_intents_open", "Movements of money that the ledger is asked for", open);
         self.store.write_metrics(page, batzen_tables::bank::ALL);
         self.http_stats.write(page);

@@ -21,8 +21,8 @@ use serde_json::Value;
 
 use crate::coins::{Coin, Denom, Shop};
 use crate::customers::{Effect, spent};
+use crate::deployment::BankBooks;
 use crate::log::{Answer, Entry, Kind};
-use crate::town::BankBooks;
 
 /// What the customers know.
 #[derive(Clone)]

@@ -1,4 +1,4 @@
-//! The proof from its beginning to its end: load, blows, and what must hold afterwards.
+//! The proof from its beginning to its end: load, kills, and what must hold afterwards.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -11,18 +11,18 @@ use tokio::task::JoinSet;
 
 use crate::common::PATIENCE;
 use crate::customers::{Dice, Load};
+use crate::deployment::{BankBooks, Deployment};
 use crate::facts::{self, Claims, Findings};
 use crate::log::Kind;
 use crate::plant::{self, FalseClaims};
 use crate::proof;
-use crate::town::{BankBooks, Town};
 
 /// Customers at the same time.
 const CUSTOMERS: usize = 8;
 
 /// What is struck under load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blow {
+pub enum Kill {
     /// `kill -9` of the exchange, and its restart.
     Exchange,
     /// The bank first, which the exchange is without for a moment; then both.
@@ -33,7 +33,7 @@ pub enum Blow {
     FailOver,
 }
 
-/// How many blows.
+/// How many kills.
 pub fn cycles() -> u64 {
     number("BATZEN_SOAK_CYCLES").unwrap_or(5)
 }
@@ -55,11 +55,11 @@ pub fn assert_well(customers: &mut JoinSet<()>) {
 }
 
 /// Lets the load run for a while.
-async fn watch(town: &mut Town, customers: &mut JoinSet<()>, for_ms: u64) {
+async fn watch(deployment: &mut Deployment, customers: &mut JoinSet<()>, for_ms: u64) {
     let end = Instant::now() + Duration::from_millis(for_ms);
     loop {
         assert_well(customers);
-        town.assert_runs();
+        deployment.assert_runs();
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return;
@@ -69,7 +69,7 @@ async fn watch(town: &mut Town, customers: &mut JoinSet<()>, for_ms: u64) {
 }
 
 /// Lets the load run until each kind of operation has been acknowledged at least once.
-pub async fn watch_every_kind(load: &Load, town: &mut Town, customers: &mut JoinSet<()>) {
+pub async fn watch_every_kind(load: &Load, deployment: &mut Deployment, customers: &mut JoinSet<()>) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let counts = load.log.counts();
@@ -78,24 +78,24 @@ pub async fn watch_every_kind(load: &Load, town: &mut Town, customers: &mut Join
             return;
         }
         assert!(Instant::now() < deadline, "the exchange does not do everything: {counts:?}");
-        watch(town, customers, 50).await;
+        watch(deployment, customers, 50).await;
     }
 }
 
 /// Stops both services, compares their stores with what the customers know, and starts them again. Not before the deposits
 /// that are due are paid, which the kills may have delayed: as often as that takes.
-async fn check_at_rest(town: &mut Town, claims: &Claims<'_>) -> Findings {
+async fn check_at_rest(deployment: &mut Deployment, claims: &Claims<'_>) -> Findings {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        town.stop();
-        let (exchange, bank) = (town.exchange_store(), town.bank_books());
+        deployment.stop();
+        let (exchange, bank) = (deployment.exchange_store(), deployment.bank_books());
         let findings = facts::check(claims, &exchange, &bank).await;
         close(exchange, bank);
         if !findings.is_unpaid || Instant::now() > deadline {
             return findings;
         }
-        town.start_bank().await;
-        town.start_exchange().await;
+        deployment.start_bank().await;
+        deployment.start_exchange().await;
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
 }
@@ -111,17 +111,17 @@ fn assert_none(what: &str, problems: &[String]) {
 }
 
 /// The proof must find what is planted: false claims, and a store that lost the last commit that a customer was told of.
-async fn assert_plants_are_found(town: &Town, claims: &Claims<'_>) {
+async fn assert_plants_are_found(deployment: &Deployment, claims: &Claims<'_>) {
     let is_named =
         |findings: &Findings, text: &str| findings.problems.iter().any(|problem| problem.contains(text));
-    let (exchange, bank) = (town.exchange_store(), town.bank_books());
+    let (exchange, bank) = (deployment.exchange_store(), deployment.bank_books());
     for FalseClaims { what, finding, claims } in plant::false_claims(claims) {
         let findings = facts::check(&claims, &exchange, &bank).await;
         assert!(is_named(&findings, finding), "{what} was not found: {:?}", findings.problems);
     }
     close(exchange, bank);
-    let (lost, cut_off) = town.cut_off();
-    let bank = town.bank_books();
+    let (lost, cut_off) = deployment.cut_off();
+    let bank = deployment.bank_books();
     let findings = facts::check(claims, &cut_off, &bank).await;
     let problems = &findings.problems;
     assert!(is_named(&findings, " lost: "), "the loss of {lost} was not found: {problems:?}");
@@ -129,28 +129,28 @@ async fn assert_plants_are_found(town: &Town, claims: &Claims<'_>) {
 }
 
 /// Strikes, and brings back what is down.
-async fn strike(blow: Blow, town: &mut Town, customers: &mut JoinSet<()>, dice: &mut Dice) {
-    match blow {
-        Blow::Exchange => {
-            town.kill_exchange();
-            town.start_exchange().await;
+async fn strike(kill: Kill, deployment: &mut Deployment, customers: &mut JoinSet<()>, dice: &mut Dice) {
+    match kill {
+        Kill::Exchange => {
+            deployment.kill_exchange();
+            deployment.start_exchange().await;
         }
-        Blow::ExchangeAndBank => {
-            town.kill_bank();
-            watch(town, customers, dice.below(200)).await;
-            town.kill_exchange();
-            town.start_bank().await;
-            town.start_exchange().await;
+        Kill::ExchangeAndBank => {
+            deployment.kill_bank();
+            watch(deployment, customers, dice.below(200)).await;
+            deployment.kill_exchange();
+            deployment.start_bank().await;
+            deployment.start_exchange().await;
         }
-        Blow::Database => {
-            town.kill_database();
-            watch(town, customers, dice.below(500)).await;
-            town.start_database();
+        Kill::Database => {
+            deployment.kill_database();
+            watch(deployment, customers, dice.below(500)).await;
+            deployment.start_database();
         }
-        Blow::FailOver => {
-            town.kill_database();
-            watch(town, customers, dice.below(500)).await;
-            town.promote();
+        Kill::FailOver => {
+            deployment.kill_database();
+            watch(deployment, customers, dice.below(500)).await;
+            deployment.promote();
         }
     }
 }
@@ -168,7 +168,7 @@ pub struct Proof {
 /// Lets the customers finish, and proves that nothing was lost; also that planted losses are found, which takes operations
 /// of each kind.
 pub async fn end_and_prove(
-    town: &mut Town,
+    deployment: &mut Deployment,
     load: &Arc<Load>,
     mut customers: JoinSet<()>,
     with_plants: bool,
@@ -188,14 +188,14 @@ pub async fn end_and_prove(
         shops: &load.shops,
     };
     // Before anything is repeated, since a repetition could make good a loss.
-    let first = check_at_rest(town, &claims).await;
+    let first = check_at_rest(deployment, &claims).await;
     assert_none("after the kills", &first.problems);
     if with_plants {
-        assert_plants_are_found(town, &claims).await;
+        assert_plants_are_found(deployment, &claims).await;
     }
 
-    town.start_bank().await;
-    town.start_exchange().await;
+    deployment.start_bank().await;
+    deployment.start_exchange().await;
     assert_none("repeated", &proof::repeat(load, claims.entries.clone()).await);
     if with_plants {
         let changed = plant::changed_answer(&claims);
@@ -203,14 +203,14 @@ pub async fn end_and_prove(
     }
     let (offered, accepted) = proof::overspend(load, &claims.entries).await;
     assert_none("offered once more", &accepted);
-    let last = check_at_rest(town, &claims).await;
+    let last = check_at_rest(deployment, &claims).await;
     assert_none("after the repetitions", &last.problems);
     assert_eq!(first.totals, last.totals, "repetitions changed the books");
     Proof { settled, offered, transfers: last.transfers }
 }
 
-/// Lets the customers loose on the town, strikes again and again, and proves that nothing was lost.
-pub async fn play(mut town: Town, blows: Vec<Blow>) {
+/// Lets the customers loose on the deployment, strikes again and again, and proves that nothing was lost.
+pub async fn play(mut deployment: Deployment, kills: Vec<Kill>) {
     let seed = number("BATZEN_SOAK_SEED").unwrap_or_else(|| {
         let mut bytes = [0; 8];
         batzen_crypto::fill_random(&mut bytes);
@@ -218,24 +218,24 @@ pub async fn play(mut town: Town, blows: Vec<Blow>) {
     });
     println!("BATZEN_SOAK_SEED={seed}");
     let mut dice = Dice::new(seed);
-    town.start_bank().await;
-    town.start_exchange().await;
-    let load = Arc::new(Load::new(client(), &town.exchange_url(), &town.bank_url()).await);
+    deployment.start_bank().await;
+    deployment.start_exchange().await;
+    let load = Arc::new(Load::new(client(), &deployment.exchange_url(), &deployment.bank_url()).await);
     let mut customers = JoinSet::new();
     for _ in 0..CUSTOMERS {
         customers.spawn(Arc::clone(&load).customer(dice.child()));
     }
 
-    for (cycle, blow) in (1..).zip(&blows) {
+    for (cycle, kill) in (1..).zip(&kills) {
         let before = load.log.acknowledged();
         let for_ms = 10 + dice.below(1491);
-        watch(&mut town, &mut customers, for_ms).await;
+        watch(&mut deployment, &mut customers, for_ms).await;
         let acknowledged = load.log.acknowledged() - before;
-        println!("cycle {cycle}: {blow:?} after {for_ms} ms and {acknowledged} answers");
-        strike(*blow, &mut town, &mut customers, &mut dice).await;
+        println!("cycle {cycle}: {kill:?} after {for_ms} ms and {acknowledged} answers");
+        strike(*kill, &mut deployment, &mut customers, &mut dice).await;
     }
-    watch_every_kind(&load, &mut town, &mut customers).await;
-    let Proof { settled, offered, transfers } = end_and_prove(&mut town, &load, customers, true).await;
+    watch_every_kind(&load, &mut deployment, &mut customers).await;
+    let Proof { settled, offered, transfers } = end_and_prove(&mut deployment, &load, customers, true).await;
 
     let counts = load.log.counts();
     let acknowledged: Vec<String> =
@@ -243,10 +243,10 @@ pub async fn play(mut town: Town, blows: Vec<Blow>) {
     let ambiguous: u64 = counts.values().map(|count| count.ambiguous).sum();
     assert!(ambiguous > 0, "no kill met a request");
     println!(
-        "{} blows; acknowledged: {}; {ambiguous} ambiguous, of which \
+        "{} kills; acknowledged: {}; {ambiguous} ambiguous, of which \
          {settled} settled at the end; {} repeated, lost 0; {offered} spent coins offered again, overspent 0; {transfers} \
          transfers made once; the books add up",
-        blows.len(),
+        kills.len(),
         acknowledged.join(", "),
         load.log.acknowledged(),
     );

@@ -18,9 +18,9 @@ use tokio::task::JoinSet;
 use crate::coins::{CURRENCY, money};
 use crate::common::PATIENCE;
 use crate::customers::Dice;
+use crate::deployment::Deployment;
 use crate::score::Score;
 use crate::strike::strike;
-use crate::town::Town;
 
 /// Kills until everything is proven and a new bank begins.
 const ROUND: u64 = 250;
@@ -223,16 +223,16 @@ impl Load {
 }
 
 async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
-    let mut town = Town::new(crate::run::client());
-    town.start_bank().await;
-    let load = Arc::new(Load::new(&town.bank_url()));
+    let mut deployment = Deployment::new(crate::run::client());
+    deployment.start_bank().await;
+    let load = Arc::new(Load::new(&deployment.bank_url()));
     let clients: Vec<_> =
         (0..CLIENTS).map(|_| tokio::spawn(Arc::clone(&load).client(dice.child()))).collect();
     let auditor = tokio::spawn(Arc::clone(&load).audit_all(Arc::clone(score)));
     for cycle in 1..=score.left().min(ROUND) {
-        let strike = tokio::task::block_in_place(|| strike(town.bank(), dice, &|| load.acknowledged()));
+        let strike = tokio::task::block_in_place(|| strike(deployment.bank(), dice, &|| load.acknowledged()));
         load.due();
-        town.launch_bank();
+        deployment.launch_bank();
         score.struck(strike);
         assert!(!auditor.is_finished(), "the auditor has found something");
         let deadline = Instant::now() + PATIENCE;
@@ -265,8 +265,8 @@ async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
         assert_eq!(complete(&load).await.len(), found.len() + 1, "a transfer that never was is not found");
         load.log.lock().unwrap().orders.pop();
     }
-    town.stop();
-    let bank = town.bank_books();
+    deployment.stop();
+    let bank = deployment.bank_books();
     found.extend(books::check(&bank.store, bank.ledger.as_ref()).await.err().map(|error| error.to_string()));
     bank.close();
     score.proven(&found);

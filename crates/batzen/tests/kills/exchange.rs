@@ -9,10 +9,10 @@ use tokio::task::JoinSet;
 use crate::auditor::Auditor;
 use crate::common::PATIENCE;
 use crate::customers::{Dice, Load};
+use crate::deployment::Deployment;
 use crate::run::{self, assert_well, end_and_prove, watch_every_kind};
 use crate::score::Score;
 use crate::strike::strike;
-use crate::town::Town;
 
 /// Kills until everything is proven and a new exchange begins: its store stays small.
 const ROUND: u64 = 200;
@@ -31,10 +31,10 @@ pub async fn campaign(score: Arc<Score>, mut dice: Dice) {
 }
 
 async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
-    let mut town = Town::new(run::client());
-    town.start_bank().await;
-    town.start_exchange().await;
-    let load = Arc::new(Load::new(run::client(), &town.exchange_url(), &town.bank_url()).await);
+    let mut deployment = Deployment::new(run::client());
+    deployment.start_bank().await;
+    deployment.start_exchange().await;
+    let load = Arc::new(Load::new(run::client(), &deployment.exchange_url(), &deployment.bank_url()).await);
     let mut customers = JoinSet::new();
     for _ in 0..CUSTOMERS {
         customers.spawn(Arc::clone(&load).customer(dice.child()));
@@ -52,22 +52,22 @@ async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
         assert_well(&mut customers);
         let is_bank_struck = dice.one_in(BANK_CYCLES);
         let strike =
-            tokio::task::block_in_place(|| strike(town.exchange(), dice, &|| load.log.acknowledged()));
+            tokio::task::block_in_place(|| strike(deployment.exchange(), dice, &|| load.log.acknowledged()));
         if is_bank_struck {
-            town.kill_bank();
-            town.launch_bank();
+            deployment.kill_bank();
+            deployment.launch_bank();
         }
         let acknowledged = load.log.acknowledged();
         mark.store(acknowledged, Ordering::SeqCst);
-        town.launch_exchange();
+        deployment.launch_exchange();
         score.struck(strike);
         if cycle % AUDIT_CYCLES == 0 {
             catch_up(&seen, acknowledged, &audit).await;
         }
     }
-    town.wait_for_exchange().await;
+    deployment.wait_for_exchange().await;
     if is_first {
-        watch_every_kind(&load, &mut town, &mut customers).await;
+        watch_every_kind(&load, &mut deployment, &mut customers).await;
     }
     let acknowledged = load.log.acknowledged();
     mark.store(acknowledged, Ordering::SeqCst);
@@ -78,9 +78,9 @@ async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
         auditor.assert_finds_plants().await;
     }
     score.acknowledged(acknowledged);
-    end_and_prove(&mut town, &load, customers, is_first).await;
+    end_and_prove(&mut deployment, &load, customers, is_first).await;
     score.proven(&[]);
-    town.stop();
+    deployment.stop();
 }
 
 /// Waits until the auditor has seen this much; fails with it.

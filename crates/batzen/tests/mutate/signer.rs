@@ -275,7 +275,9 @@ async fn attack(
             Some(link) => link,
             None => match Link::open(&connect, signer.port).await {
                 Ok(link) => link,
-                Err(what) => plan.fail(&Failure { what, listener: 0, bytes: Vec::new(), start: 0 }, score.sent),
+                Err(what) => {
+                    plan.fail(&Failure { what, listener: 0, bytes: Vec::new(), start: 0 }, score.sent)
+                }
             },
         };
         let (mut bytes, mut awaited, mut ends) = (Vec::new(), Vec::new(), false);

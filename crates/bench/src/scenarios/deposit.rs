@@ -156,13 +156,13 @@ impl Workload for DepositLoad {
             })?;
         let reserves = self.reserves.as_ref().expect("the set-up has made them");
         let bar = stage.progress.bar("withdrawing coins", (jobs * batch) as u64);
-        let mint = Mint { world: stage.world, workshop: stage.workshop, reserves, seed: &self.seed };
+        let mint = Mint { world: stage.world, prep_pool: stage.prep_pool, reserves, seed: &self.seed };
         let coins = mint.coins(first * batch as u32, jobs * batch, |_| 0, &bar)?;
         drop(bar);
         let payments: Vec<Payment> = (0..jobs).map(|_| self.payments.next_payment()).collect();
         let denom = &stage.world.denoms[0];
         let bar = stage.progress.bar("preparing payments", jobs as u64);
-        let made = stage.workshop.make_shown(jobs, &bar, |job| {
+        let made = stage.prep_pool.make_shown(jobs, &bar, |job| {
             let (payment, coins) = (&payments[job], &coins[job * batch..(job + 1) * batch]);
             let parts = coins
                 .iter()

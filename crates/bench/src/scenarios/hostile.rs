@@ -21,7 +21,7 @@ use super::deposit::{DepositArgs, DepositLoad};
 use super::workers::{Place, Shape, blank};
 use crate::BenchError;
 use crate::affinity;
-use crate::coins::{self, Mint, Planchet, Reserves, Workshop};
+use crate::coins::{self, Mint, Planchet, PrepPool, Reserves};
 use crate::load::{self, Kind, Observer, Plan, Schedule, Watch};
 use crate::measure::{Stage, Workload};
 use crate::options::{self, Rate};
@@ -114,7 +114,7 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
     options::check_cipher(described.cipher)?;
     let place = Place::new("hostile", &args.deposit.run)?;
     let progress = Progress::new(context.shows_progress);
-    let workshop = Workshop::new(&place.placement.all)?;
+    let prep_pool = PrepPool::new(&place.placement.all)?;
     let mut world = World::start(
         WorldPlan {
             program: args.program.clone().unwrap_or_else(|| context.program.clone()),
@@ -135,7 +135,7 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
     let address = world.exchange_address;
     let mut stage = Stage {
         world: &mut world,
-        workshop: &workshop,
+        prep_pool: &prep_pool,
         progress,
         threads,
         clients: (clients as usize).div_ceil(threads),
@@ -238,7 +238,7 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
 /// What the attacks send: a reserve is emptied for them, so that its history is long and proves refusals.
 fn target(seed: &Seed, stage: &mut Stage<'_>) -> Result<Target, BenchError> {
     let reserves = Reserves::open_with(1, u64::from(HISTORY), seed, stage.world, stage.progress)?;
-    let mint = Mint { world: stage.world, workshop: stage.workshop, reserves: &reserves, seed };
+    let mint = Mint { world: stage.world, prep_pool: stage.prep_pool, reserves: &reserves, seed };
     let bar = stage.progress.bar("making a long history", u64::from(HISTORY));
     let coins = mint.coins(0, HISTORY as usize, |_| 0, &bar)?;
     drop(bar);

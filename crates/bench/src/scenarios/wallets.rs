@@ -353,8 +353,12 @@ impl Wallets {
         }
         let reserves = self.reserves.as_ref().expect("the set-up has made them");
         let bar = stage.progress.bar("withdrawing coins", drafts.len() as u64);
-        let mint =
-            Mint { world: stage.world, workshop: stage.workshop, reserves, seed: &self.seed.part("initial") };
+        let mint = Mint {
+            world: stage.world,
+            prep_pool: stage.prep_pool,
+            reserves,
+            seed: &self.seed.part("initial"),
+        };
         let Some(first) = drafts.first().map(|draft| draft.session.number as u32) else { return Ok(()) };
         let coins = mint.coins(first, drafts.len(), |_| 0, &bar)?;
         for (draft, coin) in drafts.iter_mut().zip(coins) {
@@ -427,7 +431,7 @@ impl Workload for Wallets {
         self.initial_coins(&mut drafts, stage)?;
         let bar = stage.progress.bar("preparing wallets", count);
         let sessions =
-            stage.workshop.make_shown(drafts.len(), &bar, |index| self.complete(&drafts[index], &denoms))?;
+            stage.prep_pool.make_shown(drafts.len(), &bar, |index| self.complete(&drafts[index], &denoms))?;
         Ok(Sessions::share(sessions, stage.threads, stage.clients, &denoms, &self.payments))
     }
 

@@ -129,7 +129,7 @@ impl Workload for Withdraw {
         let denom = &stage.world.denoms[0];
         let (seed, is_cs) = (&self.seed, self.cipher() == Cipher::Cs);
         let bar = stage.progress.bar("preparing coins", jobs as u64);
-        let jobs = stage.workshop.make_shown(jobs, &bar, |job| {
+        let jobs = stage.prep_pool.make_shown(jobs, &bar, |job| {
             let numbers = (job * batch..).take(batch);
             let planchets = numbers
                 .clone()

@@ -42,7 +42,11 @@ pub enum Window {
 ///
 /// # Errors
 /// 404 with the exchange's signature that it does not know it.
-pub async fn known<'a>(app: &Exchange, keys: &'a KeyState, h_denom_pub: &HashCode) -> Checked<&'a Denom> {
+pub async fn find_denomination<'a>(
+    app: &Exchange,
+    keys: &'a KeyState,
+    h_denom_pub: &HashCode,
+) -> Checked<&'a Denom> {
     match keys.denom(h_denom_pub) {
         Some(denom) => Ok(denom),
         None => Err(errors::denomination_unknown(app, keys, h_denom_pub).await),
@@ -103,7 +107,7 @@ pub async fn usable<'a>(
     operation: Operation,
     now: Timestamp,
 ) -> Checked<&'a Denom> {
-    let denom = known(app, keys, h_denom_pub).await?;
+    let denom = find_denomination(app, keys, h_denom_pub).await?;
     match problem(denom, window, now) {
         None => Ok(denom),
         Some(code) => Err(errors::denomination_unusable(app, keys, h_denom_pub, operation, code).await),

@@ -128,7 +128,7 @@ async fn deposit(
     let mut repeated = false;
     for (index, coin) in coins.iter().enumerate() {
         let contribution = contribution(app, &coin.contribution, batch.then_some(index))?;
-        let denom = check::known(app, &keys, &coin.denom_pub_hash).await?;
+        let denom = check::find_denomination(app, &keys, &coin.denom_pub_hash).await?;
         if contribution > denom.value {
             return Err(error(ErrorCode::EXCHANGE_GENERIC_AMOUNT_EXCEEDS_DENOMINATION_VALUE, ""));
         }
@@ -185,7 +185,9 @@ async fn deposit(
         coins: presented,
     });
     let deposited =
-        match errors::decided(app, &keys, Operation::Deposit, app.submit(command).await, batch).await? {
+        match errors::outcome_or_response(app, &keys, Operation::Deposit, app.submit(command).await, batch)
+            .await?
+        {
             Outcome::Deposit(deposited) => deposited,
             other => unreachable!("a deposit is answered by {other:?}"),
         };

@@ -325,7 +325,7 @@ pub async fn denomination_unusable(
 ///
 /// # Errors
 /// The answer to give.
-pub async fn decided(
+pub async fn outcome_or_response(
     app: &Exchange,
     keys: &Arc<KeyState>,
     operation: Operation,

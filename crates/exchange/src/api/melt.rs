@@ -26,7 +26,7 @@ async fn melt(app: &Exchange, request: &mut Request) -> Response {
         let amount = money::<MeltRequest>(app, &body.value_with_fee, "value_with_fee")?;
         let keys = app.keys();
         // Coins of revoked or expired denominations may be zombies: the rules look at the coin.
-        let denom = check::known(app, &keys, &body.denom_pub_hash).await?;
+        let denom = check::find_denomination(app, &keys, &body.denom_pub_hash).await?;
         check::in_window(app, &keys, denom, Window::Melt, Operation::Melt, app.now()).await?;
         if amount < denom.fee_refresh {
             return Err(error(ErrorCode::EXCHANGE_MELT_FEES_EXCEED_CONTRIBUTION, ""));
@@ -65,7 +65,9 @@ async fn melt(app: &Exchange, request: &mut Request) -> Response {
             rms: body.rms.map(|rms| CsNonce::from_bytes(*rms.as_bytes())),
         });
         let melted =
-            match errors::decided(app, &keys, Operation::Melt, app.submit(command).await, false).await? {
+            match errors::outcome_or_response(app, &keys, Operation::Melt, app.submit(command).await, false)
+                .await?
+            {
                 Outcome::Melt(melted) => melted,
                 other => unreachable!("a melt is answered by {other:?}"),
             };

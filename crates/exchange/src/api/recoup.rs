@@ -66,7 +66,9 @@ async fn recoup(app: &Exchange, request: &mut Request) -> Response {
             h_coin_ev: claim.h_coin_ev,
             reserve_pub: withdrawal.key.reserve_pub,
         });
-        match errors::decided(app, &keys, Operation::Recoup, app.submit(command).await, false).await? {
+        match errors::outcome_or_response(app, &keys, Operation::Recoup, app.submit(command).await, false)
+            .await?
+        {
             Outcome::Recoup(done) => {
                 app.notices.reserves_credited(&[done.reserve_pub]);
                 Ok(Response::json(200, &RecoupResponse { reserve_pub: done.reserve_pub }))
@@ -95,7 +97,15 @@ async fn recoup_refresh(app: &Exchange, request: &mut Request) -> Response {
             old_coin_pub: reveal.key.coin_pub,
             rc: reveal.key.rc,
         });
-        match errors::decided(app, &keys, Operation::RecoupRefresh, app.submit(command).await, false).await? {
+        match errors::outcome_or_response(
+            app,
+            &keys,
+            Operation::RecoupRefresh,
+            app.submit(command).await,
+            false,
+        )
+        .await?
+        {
             Outcome::RecoupRefresh(done) => {
                 Ok(Response::json(200, &RecoupRefreshResponse { old_coin_pub: done.old_coin_pub }))
             }
@@ -116,7 +126,7 @@ struct Claim {
 async fn claim(app: &Exchange, keys: &KeyState, request: &Request, kind: &Kind) -> Checked<Claim> {
     let coin_pub = path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
     let body: RecoupRequest = body(request)?;
-    let denom = check::known(app, keys, &body.denom_pub_hash).await?;
+    let denom = check::find_denomination(app, keys, &body.denom_pub_hash).await?;
     check::in_window(app, keys, denom, Window::Deposit, kind.operation, app.now()).await?;
     if !denom.revoked {
         return Err(errors::denomination_unusable(

@@ -94,7 +94,7 @@ async fn reveal_coins(
     };
     let mut denoms: Vec<&Denom> = Vec::with_capacity(body.new_denoms_h.len());
     for h_denom_pub in &body.new_denoms_h {
-        denoms.push(check::known(app, &keys, h_denom_pub).await?);
+        denoms.push(check::find_denomination(app, &keys, h_denom_pub).await?);
     }
     let needs_rms = denoms.iter().any(|denom| denom.public.cipher() == Cipher::Cs);
     if needs_rms && body.rms.is_none() {
@@ -164,7 +164,8 @@ async fn reveal_coins(
         rms: body.rms.as_ref().filter(|_| needs_rms).map(|rms| CsNonce::from_bytes(*rms.as_bytes())),
         fresh,
     });
-    match errors::decided(app, &keys, Operation::Reveal, app.submit(command).await, false).await? {
+    match errors::outcome_or_response(app, &keys, Operation::Reveal, app.submit(command).await, false).await?
+    {
         Outcome::Reveal(revealed) => {
             if !revealed.repeated {
                 app.metrics.success.refresh_reveal.inc();

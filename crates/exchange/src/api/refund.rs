@@ -38,7 +38,15 @@ async fn refund(app: &Exchange, request: &mut Request) -> Response {
             rtransaction_id: body.rtransaction_id,
         };
         let command = Command::Refund(Refund { key, amount, merchant_sig });
-        match errors::decided(app, &app.keys(), Operation::Refund, app.submit(command).await, false).await? {
+        match errors::outcome_or_response(
+            app,
+            &app.keys(),
+            Operation::Refund,
+            app.submit(command).await,
+            false,
+        )
+        .await?
+        {
             Outcome::Refund(_) => {}
             other => unreachable!("a refund is answered by {other:?}"),
         }

@@ -116,7 +116,9 @@ async fn history(app: &Exchange, request: &mut Request) -> Response {
             fee,
             reserve_sig: body.reserve_sig,
         });
-        match errors::decided(app, &keys, Operation::History, app.submit(command).await, false).await {
+        match errors::outcome_or_response(app, &keys, Operation::History, app.submit(command).await, false)
+            .await
+        {
             Ok(Outcome::ReserveHistory(_)) => statement(app, reserve_pub, None).await,
             Ok(other) => unreachable!("a history request is answered by {other:?}"),
             Err(answer) => Err(answer),

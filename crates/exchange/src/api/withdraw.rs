@@ -135,24 +135,24 @@ async fn withdraw(
         // Usually a refusal, proven by the reserve's history. If money has come in meanwhile, only signatures are missing.
         match app.submit(Command::Withdraw(command.clone())).await {
             Ok(Err(Refusal::SignatureMissing)) => {}
-            verdict => return decided(app, &keys, verdict, batch).await,
+            verdict => return signatures_or_response(app, &keys, verdict, batch).await,
         }
     }
     let signatures = blind_sign(app, &keys, &serials, &requests).await?;
     for (planchet, signature) in command.planchets.iter_mut().zip(signatures) {
         planchet.ev_sig = Some(signature);
     }
-    decided(app, &keys, app.submit(Command::Withdraw(command)).await, batch).await
+    signatures_or_response(app, &keys, app.submit(Command::Withdraw(command)).await, batch).await
 }
 
 /// The signatures to answer with, if the withdrawal took effect.
-async fn decided(
+async fn signatures_or_response(
     app: &Exchange,
     keys: &Arc<KeyState>,
     verdict: Result<Result<Outcome, Refusal>, EngineError>,
     batch: bool,
 ) -> Checked<Vec<BlindedDenomSignature>> {
-    match errors::decided(app, keys, Operation::Withdraw, verdict, batch).await? {
+    match errors::outcome_or_response(app, keys, Operation::Withdraw, verdict, batch).await? {
         Outcome::Withdraw(withdrawn) => {
             count(app, batch, withdrawn.repeated, withdrawn.ev_sigs.len());
             Ok(withdrawn.ev_sigs)

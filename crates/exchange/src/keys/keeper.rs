@@ -16,7 +16,7 @@ use batzen_store::StoreError;
 use batzen_tables::exchange::{DenomSerial, Revocations, SigningKeys};
 use tokio::sync::{Notify, oneshot, watch};
 
-use crate::service::{Exchange, LOOK_INTERVAL_MAX};
+use crate::service::{Exchange, KEY_REFRESH_INTERVAL_MAX};
 use crate::standalone;
 
 /// How soon a failed round is tried again.
@@ -168,8 +168,8 @@ fn pause(app: &Exchange, setup_due: Timestamp) -> StdDuration {
     if app.config.standalone.is_some() {
         due = due.min(setup_due);
     }
-    let pause = due.saturating_since(now).to_std().unwrap_or(LOOK_INTERVAL_MAX);
-    pause.clamp(PAUSE_MIN, LOOK_INTERVAL_MAX)
+    let pause = due.saturating_since(now).to_std().unwrap_or(KEY_REFRESH_INTERVAL_MAX);
+    pause.clamp(PAUSE_MIN, KEY_REFRESH_INTERVAL_MAX)
 }
 
 async fn round(

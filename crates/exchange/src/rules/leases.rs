@@ -28,7 +28,7 @@ pub const SLOTS: u32 = 64;
 pub const LEASE_MAX: Duration = Duration::from_secs(300);
 /// What ends later than this from now was written by a clock that cannot be right.
 const BELIEVED_MAX: Duration = Duration::from_secs(600);
-/// Who has held a range until so long ago is taken to be there still.
+/// A holder whose lease ended this recently still counts as live.
 const RECENTLY: Duration = Duration::from_secs(60);
 /// Ranges of an account at once. Beyond them, watchers help with the first one instead of going further ahead of it.
 pub const RANGES_MAX: usize = 256;
@@ -252,7 +252,7 @@ fn claim_slots(rows: &mut WorkingSet, claim: &SlotsClaim) -> SlotsShare {
     };
     let until = now.saturating_add(lease.min(LEASE_MAX));
     rows.put::<WorkerLeases>(&key(member(holder)), row(holder, until));
-    let is_lives = |other: u64| live.iter().any(|(_, row)| row.holder == other);
+    let is_live = |other: u64| live.iter().any(|(_, row)| row.holder == other);
     let workers = u32::try_from(live.len()).unwrap_or(SLOTS).saturating_add(1);
     let share = SLOTS.div_ceil(workers);
     let mut own = Slots::default();
@@ -262,7 +262,7 @@ fn claim_slots(rows: &mut WorkingSet, claim: &SlotsClaim) -> SlotsShare {
         for slot in 0..SLOTS {
             let lease = leases.get(&u64::from(slot));
             let is_own = lease.is_some_and(|row| row.holder == holder);
-            let is_free = lease.is_none_or(|row| !is_own && !is_lives(row.holder));
+            let is_free = lease.is_none_or(|row| !is_own && !is_live(row.holder));
             match (is_own, own.count() < share) {
                 (true, true) => own.0 |= 1 << slot,
                 (true, false) if !takes_new && gives => rows.delete::<WorkerLeases>(&key(slot.into())),

@@ -15,7 +15,7 @@ use crate::channel::Channel;
 use crate::frame::{
     HEADER_BYTES, Header, Hello, ItemStatus, Kind, Malformed, Side, Status, VERSION, pad_blob,
 };
-use crate::items::{Item, Made, push_answer};
+use crate::items::{Item, SignedItem, push_answer};
 use crate::listing::NO_VERSION;
 use crate::secrets;
 use crate::server_limits::{LISTING_WAIT, REQUESTS_MAX};
@@ -206,7 +206,7 @@ impl Shared {
                 self.spawn(tasks, async move {
                     let mut results = Vec::with_capacity(items.len());
                     for item in items {
-                        results.push(revoke(&signer, item).await.map(|()| Made::Nothing));
+                        results.push(revoke(&signer, item).await.map(|()| SignedItem::Nothing));
                     }
                     answer(&signer, header, &results)
                 });
@@ -274,7 +274,7 @@ impl Shared {
     }
 }
 
-fn answer(signer: &Signer, header: Header, results: &[Result<Made, ItemStatus>]) -> Out {
+fn answer(signer: &Signer, header: Header, results: &[Result<SignedItem, ItemStatus>]) -> Out {
     let header = header.answer();
     let mut out = Vec::with_capacity(HEADER_BYTES + header.body);
     out.extend_from_slice(&header.to_bytes());

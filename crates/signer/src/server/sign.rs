@@ -8,11 +8,11 @@ use batzen_engine::{Collector, PoolBusy, Ticket};
 use batzen_protocol::Timestamp;
 
 use crate::frame::{Header, ItemStatus, Kind, Malformed, Status};
-use crate::items::{Item, KeyId, Made};
+use crate::items::{Item, KeyId, SignedItem};
+use crate::local_signer::{HeldBlind, HeldSign, HeldValues};
 use crate::modules::HeldKey;
 use crate::policy;
 use crate::state::{Signer, Snapshot};
-use crate::works::{HeldBlind, HeldSign, HeldValues};
 
 /// Items of a request: what they have come to already, or a place in what is being made.
 type Places = Vec<Result<(), ItemStatus>>;
@@ -103,15 +103,15 @@ pub(super) fn begin(signer: &Signer, kind: Kind, items: Vec<Item>) -> Result<Mak
     match kind {
         Kind::Rsa | Kind::Cs => {
             let orders = items.map(|item| blind(&keys, item, now));
-            submit(&signer.works.blind, orders).map(|(places, ticket)| Making::Blind(places, ticket))
+            submit(&signer.local_signer.blind, orders).map(|(places, ticket)| Making::Blind(places, ticket))
         }
         Kind::Values => {
             let orders = items.map(|item| values(&keys, item, now));
-            submit(&signer.works.values, orders).map(|(places, ticket)| Making::Values(places, ticket))
+            submit(&signer.local_signer.values, orders).map(|(places, ticket)| Making::Values(places, ticket))
         }
         _ => {
             let orders = items.map(|item| sign(&keys, item, now));
-            submit(&signer.works.sign, orders).map(|(places, ticket)| Making::Sign(places, ticket))
+            submit(&signer.local_signer.sign, orders).map(|(places, ticket)| Making::Sign(places, ticket))
         }
     }
     .map_err(busy)
@@ -121,8 +121,8 @@ pub(super) fn begin(signer: &Signer, kind: Kind, items: Vec<Item>) -> Result<Mak
 fn join<O>(
     places: Places,
     made: Vec<O>,
-    result: impl Fn(O) -> Result<Made, ItemStatus>,
-) -> Vec<Result<Made, ItemStatus>> {
+    result: impl Fn(O) -> Result<SignedItem, ItemStatus>,
+) -> Vec<Result<SignedItem, ItemStatus>> {
     let mut made = made.into_iter();
     let place = |place: Result<(), ItemStatus>| {
         place.and_then(|()| result(made.next().expect("one result an order")))
@@ -132,19 +132,21 @@ fn join<O>(
 
 impl Making {
     /// Waits for the results.
-    pub async fn finish(self) -> Vec<Result<Made, ItemStatus>> {
+    pub async fn finish(self) -> Vec<Result<SignedItem, ItemStatus>> {
         match self {
             Self::Blind(places, ticket) => join(places, ticket.await, |result| match result {
-                Ok(BlindedDenomSignature::Rsa(signature)) => Ok(Made::Rsa(signature)),
-                Ok(BlindedDenomSignature::Cs(signature)) => Ok(Made::Cs(signature)),
+                Ok(BlindedDenomSignature::Rsa(signature)) => Ok(SignedItem::Rsa(signature)),
+                Ok(BlindedDenomSignature::Cs(signature)) => Ok(SignedItem::Cs(signature)),
                 Err(CryptoError::Fault | CryptoError::Internal) => Err(ItemStatus::Failed),
                 Err(_) => Err(ItemStatus::Planchet),
             }),
             Self::Values(places, ticket) => join(places, ticket.await, |values| match values {
-                ExchangeWithdrawValues::Cs { r0, r1 } => Ok(Made::Values([r0, r1])),
+                ExchangeWithdrawValues::Cs { r0, r1 } => Ok(SignedItem::Values([r0, r1])),
                 ExchangeWithdrawValues::Rsa => unreachable!("the key's cipher was checked"),
             }),
-            Self::Sign(places, ticket) => join(places, ticket.await, |signature| Ok(Made::Eddsa(signature))),
+            Self::Sign(places, ticket) => {
+                join(places, ticket.await, |signature| Ok(SignedItem::Eddsa(signature)))
+            }
         }
     }
 }

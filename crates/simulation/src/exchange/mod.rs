@@ -21,7 +21,7 @@ use crate::message::{Body, Context, Message, Place, Timer};
 use crate::swarm::Bug;
 use answers::Pending;
 pub use answers::{ok as answer_of, store_failed};
-use requests::{Decoded, Desk};
+use requests::{Decoded, RequestDecoder};
 
 /// What the rules answer to a command.
 type Verdict = Result<Outcome, Refusal>;
@@ -233,7 +233,7 @@ impl Exchange {
             let Body::Ask(request) = &message.body else { continue };
             let Some(Running { store, .. }) = &self.running else { return Ok(()) };
             let noreveal_index = u8::try_from(context.random.below(3)).expect("below three");
-            let decoded = Desk { store, now, noreveal_index }.decode(request);
+            let decoded = RequestDecoder { store, now, noreveal_index }.decode(request);
             if self.lost(context) {
                 return Ok(());
             }
@@ -291,7 +291,7 @@ impl Exchange {
     pub fn answer(&mut self, context: &mut Context, request: &HttpRequest) -> Step<HttpResponse> {
         let now = self.now(context);
         let Some((store, _)) = self.store() else { return Err(Stop::wrong("the exchange is down")) };
-        match (Desk { store, now, noreveal_index: 0 }).decode(request) {
+        match (RequestDecoder { store, now, noreveal_index: 0 }).decode(request) {
             Decoded::Reply(response) => Ok(response),
             Decoded::Command(command, pending) => {
                 let verdicts = self.run(context, &[*command])?;

@@ -40,7 +40,7 @@ pub enum Decoded {
 type Checked<T> = Result<T, HttpResponse>;
 
 /// What a request is looked at with.
-pub struct Desk<'a> {
+pub struct RequestDecoder<'a> {
     /// Committed rows.
     pub store: &'a Store,
     /// The exchange's clock.
@@ -62,7 +62,7 @@ fn known(h: &HashCode) -> Checked<&'static Denom> {
     Keys::get().denom(h).ok_or_else(|| error(1005))
 }
 
-impl Desk<'_> {
+impl RequestDecoder<'_> {
     /// Decodes and verifies a request.
     pub fn decode(&self, request: &HttpRequest) -> Decoded {
         self.route(request).unwrap_or_else(Decoded::Reply)

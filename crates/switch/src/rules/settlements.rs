@@ -308,12 +308,12 @@ pub fn check_step(
         return Err(conflict(format!("an account in {} cannot go to {}", account.name(), to.name())));
     }
     // Steps 1 to 3 go in lockstep; accounts are settled one by one when all have taken these.
-    let may = match settlement {
+    let is_allowed = match settlement {
         SettlementState::Aborted | SettlementState::Aborting | SettlementState::Settled => false,
         SettlementState::Settling => to == SettlementState::Settled,
         state => state.next() == Some(to),
     };
-    if may { Ok(()) } else { Err(conflict(format!("the settlement is {}", settlement.name()))) }
+    if is_allowed { Ok(()) } else { Err(conflict(format!("the settlement is {}", settlement.name()))) }
 }
 
 fn step(

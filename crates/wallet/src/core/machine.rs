@@ -134,7 +134,7 @@ fn follow_ups(draft: &mut Draft<'_>, now: Timestamp, entropy: &mut dyn Entropy) 
     refresh::plan(draft, now, entropy)
 }
 
-/// The changes that record why an operation does not get on, or nothing if that stands there already.
+/// The changes that record why an operation makes no progress. Empty if the record says so already.
 ///
 /// # Errors
 /// [`CoreError::UnknownOperation`].

@@ -33,7 +33,7 @@ pub struct Operation {
     pub finished: Option<Timestamp>,
     /// Base URL of the exchange.
     pub exchange: String,
-    /// Why it does not get on, in plain words.
+    /// Why it makes no progress, in plain words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
     /// Set while the exchange's latest answer about it was false: nothing is written off, the request is sent again

@@ -44,7 +44,7 @@ impl Wallet {
     /// Drives one operation until it is finished.
     ///
     /// # Errors
-    /// [`WalletError::Pending`] if it waits for somebody else, or why it does not get on.
+    /// [`WalletError::Pending`] if it waits for somebody else, or why it makes no progress.
     pub async fn finish(&self, id: OpId) -> Result<(), WalletError> {
         match self.drive(id, 0).await {
             Progress::Done => Ok(()),
@@ -165,7 +165,7 @@ impl Wallet {
                     resting.insert(id, (Instant::now() + Duration::from_secs(1), Duration::from_secs(1)));
                 }
                 Progress::Stuck(error) => {
-                    tracing::debug!(operation = id, %error, "does not get on");
+                    tracing::debug!(operation = id, %error, "no progress");
                     let pause = resting
                         .get(&id)
                         .map_or(Duration::from_secs(1), |(_, pause)| (*pause * 2).min(MAX_BACKOFF));

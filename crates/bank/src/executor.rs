@@ -8,7 +8,7 @@ use batzen_http::{Drain, Waiters, Woken};
 use batzen_tables::bank::TransactionKey;
 use tokio::time::Instant;
 
-use crate::desk::Desk;
+use crate::lane_rules::BankLaneRules;
 use crate::rules::{Command, Outcome, Refusal};
 use crate::settler::{Settler, Unsettled, moves_money};
 
@@ -20,7 +20,7 @@ const ATTEMPTS_MAX: u32 = 100;
 
 /// Why a command was not decided.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TellerError {
+pub(crate) enum ExecuteError {
     /// The store.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -30,16 +30,16 @@ pub(crate) enum TellerError {
 }
 
 /// The way of all commands.
-pub(crate) struct Teller {
-    pub(crate) lane: Lane<Desk>,
+pub(crate) struct CommandExecutor {
+    pub(crate) lane: Lane<BankLaneRules>,
     pub(crate) settler: Settler,
     /// Who waits for an intent to be decided.
     pub(crate) decided: Arc<Waiters<TransactionKey>>,
 }
 
-impl Teller {
+impl CommandExecutor {
     /// Executes a command. Returns when its effect is durable in the ledger and in the books.
-    pub(crate) async fn execute(&self, command: Command) -> Result<Result<Outcome, Refusal>, TellerError> {
+    pub(crate) async fn execute(&self, command: Command) -> Result<Result<Outcome, Refusal>, ExecuteError> {
         if !moves_money(&command) {
             return Ok(self.lane.submit(command).await?);
         }

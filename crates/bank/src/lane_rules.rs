@@ -18,7 +18,7 @@ use crate::rules::{BankRules, Command, Finished, Intent, Outcome, Refusal};
 use crate::settler::Booked;
 
 /// What the bank's lane runs.
-pub(crate) struct Desk {
+pub(crate) struct BankLaneRules {
     pub(crate) rules: BankRules,
     /// The ledger in the same store.
     pub(crate) joint: Option<JointLedger>,
@@ -44,7 +44,7 @@ impl JointLedger {
     }
 }
 
-impl Desk {
+impl BankLaneRules {
     /// Starts the lane of a bank.
     pub(crate) fn lane(
         rules: BankRules,
@@ -70,7 +70,7 @@ fn is_decided_at_once(origin: Origin) -> bool {
     matches!(origin, Origin::Transfer | Origin::Incoming | Origin::Payment | Origin::Bonus)
 }
 
-impl Rules for Desk {
+impl Rules for BankLaneRules {
     type Command = Command;
     type Outcome = Outcome;
     type Refusal = Refusal;

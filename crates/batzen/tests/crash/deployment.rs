@@ -25,7 +25,7 @@ struct Database {
     url: String,
 }
 
-pub struct Town {
+pub struct Deployment {
     dir: tempfile::TempDir,
     /// The database of both, if they have one.
     database: Option<Database>,
@@ -36,7 +36,7 @@ pub struct Town {
     exchange: Option<Service>,
 }
 
-impl Town {
+impl Deployment {
     pub fn new(client: Client) -> Self {
         Self {
             dir: tempfile::tempdir().unwrap(),
@@ -51,16 +51,16 @@ impl Town {
 
     /// The same with the rows of both in a database of this PostgreSQL server, which may have a standby.
     pub fn on_database(client: Client, primary: Cluster, standby: Option<Cluster>) -> Self {
-        let mut town = Self::new(client);
+        let mut deployment = Self::new(client);
         primary.create_database(DATABASE).unwrap();
         let url = standby.as_ref().map(|standby| primary.url_or(standby, DATABASE));
         let url = url.unwrap_or_else(|| primary.url(DATABASE));
-        town.database = Some(Database { server: primary, standby, url });
-        town
+        deployment.database = Some(Database { server: primary, standby, url });
+        deployment
     }
 
     fn database(&mut self) -> &mut Database {
-        self.database.as_mut().expect("a town on a database")
+        self.database.as_mut().expect("a deployment on a database")
     }
 
     pub fn kill_database(&mut self) {
@@ -252,7 +252,7 @@ async fn answers(client: &Client, url: &str, service: &mut Service) {
     }
 }
 
-impl Drop for Town {
+impl Drop for Deployment {
     /// What the services said and wrote is needed to understand a failure.
     fn drop(&mut self) {
         if std::thread::panicking() {

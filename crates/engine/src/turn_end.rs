@@ -1,14 +1,13 @@
-//! A task that does for the others of its runtime what comes best at the end of a turn, or on a thread of the runtime.
+//! A task that runs deferred work at the end of a runtime's turn, and wakes waiting tasks from a thread of the runtime.
 //!
 //! Two things make batches larger and cheaper on a busy processor:
 //!
-//! * Who begins a batch should let the other tasks that are ready bring theirs before a thread is called that executes it.
-//! * A batch completes many requests at once. To wake each of their tasks from the thread that executed it would cost a
-//!   queue's lock and perhaps a system call apiece, and the first one woken would run before the others know: it would bring
-//!   its next command alone.
+//! * Before a thread is called to execute a batch, the other ready tasks should add their commands to it.
+//! * A batch completes many requests at once. Waking each task from the executing thread would cost a queue lock and perhaps a
+//!   system call apiece, and the first task would run before the others are awake: it would submit its next command alone.
 //!
-//! No task of a client may be trusted with either: a future that was begun may be held without being polled for as long as its
-//! owner likes, and nobody else may wait for that. So there is a task of our own, which never waits for anything but errands.
+//! A client's task cannot do either: its owner may hold the future without polling it, and nobody else may wait for that. So this
+//! module has a task of its own, which waits for deferred work only.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
@@ -18,51 +17,50 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::slot::lock;
 
-/// Something to be done once, soon.
-pub(crate) trait Errand: Send + Sync {
+/// Work to run once, soon.
+pub(crate) trait Deferred: Send + Sync {
     fn run(&self);
 }
 
-/// The handle of the task. The task begins with the first errand, on the runtime of whoever brings it, and ends with the handle
-/// or the runtime; then the next errand begins another one. Without a runtime that could run it (outside of one, or on one with
-/// a single thread, which stands still when nobody blocks on it) errands are done at once.
+/// The handle of the task. The first deferred work starts the task, on the caller's runtime. The task ends with the handle or the
+/// runtime; after that, the next work starts another one. Where no runtime can run the task (outside of a runtime, or on one with
+/// a single thread, which stops when nobody blocks on it), the work runs at once.
 #[derive(Default)]
-pub(crate) struct Herald {
+pub(crate) struct TurnEndTask {
     shared: Arc<Mutex<State>>,
 }
 
 #[derive(Default)]
 struct State {
-    errands: Vec<Arc<dyn Errand>>,
-    /// Whom to wake.
+    deferred: Vec<Arc<dyn Deferred>>,
+    /// Tasks to wake.
     wakers: Vec<Waker>,
-    /// Wakes the task, while it waits.
+    /// Wakes this module's task while it waits.
     task: Option<Waker>,
-    /// Whether there is a task: it does, or its end does, all that is here.
-    lives: bool,
-    /// Whether the handle is gone.
+    /// Whether the task exists. It, or its end, handles everything in this state.
+    is_running: bool,
+    /// Whether the handle was dropped.
     closed: bool,
 }
 
-impl Herald {
-    /// Has `errand` run when this thread's runtime has done what it has to do already: other tasks that are ready, and what has
-    /// come over the network since.
-    pub(crate) fn at_end_of_turn(&self, errand: Arc<dyn Errand>) {
+impl TurnEndTask {
+    /// Runs `deferred` at the end of the runtime's turn: after the other ready tasks, and after the network was polled.
+    pub(crate) fn at_end_of_turn(&self, deferred: Arc<dyn Deferred>) {
         let mut state = lock(&self.shared);
-        if !state.lives {
+        if !state.is_running {
             let Some(runtime) = runtime_with_threads() else {
                 drop(state);
-                errand.run();
+                deferred.run();
                 return;
             };
-            state.lives = true;
-            state.errands.push(errand);
+            state.is_running = true;
+            state.deferred.push(deferred);
             drop(state);
-            // A runtime that ends drops the future at once, which does what is there.
+            // A runtime that is shutting down drops the future at once, and its drop runs the work.
             drop(runtime.spawn(Task(Arc::clone(&self.shared)).serve()));
             return;
         }
-        state.errands.push(errand);
+        state.deferred.push(deferred);
         let task = state.task.take();
         drop(state);
         if let Some(task) = task {
@@ -74,7 +72,7 @@ impl Herald {
     pub(crate) fn wake_all(&self, wakers: Vec<Waker>) {
         if wakers.len() > 1 {
             let mut state = lock(&self.shared);
-            if state.lives {
+            if state.is_running {
                 state.wakers.extend(wakers);
                 let task = state.task.take();
                 drop(state);
@@ -88,7 +86,7 @@ impl Herald {
     }
 }
 
-impl Drop for Herald {
+impl Drop for TurnEndTask {
     fn drop(&mut self) {
         let mut state = lock(&self.shared);
         state.closed = true;
@@ -100,34 +98,34 @@ impl Drop for Herald {
     }
 }
 
-/// The runtime of the calling thread, if its tasks go on whatever this thread does.
+/// The runtime of the calling thread, if it has other threads to run its tasks on.
 fn runtime_with_threads() -> Option<Handle> {
     Handle::try_current().ok().filter(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
 }
 
-/// The task. However it ends, nothing that was left to it stays undone.
+/// The task. However it ends, all deferred work runs and all wakers are called.
 struct Task(Arc<Mutex<State>>);
 
 impl Task {
     async fn serve(self) {
-        while let Some((wakers, has_errands)) = self.next().await {
+        while let Some((wakers, has_deferred)) = self.next().await {
             wakers.into_iter().for_each(Waker::wake);
-            if has_errands {
+            if has_deferred {
                 // Tokio polls a task that gives way again when its other tasks have run and its I/O was looked at.
                 tokio::task::yield_now().await;
-                let errands = std::mem::take(&mut lock(&self.0).errands);
-                errands.iter().for_each(|errand| errand.run());
+                let deferred = std::mem::take(&mut lock(&self.0).deferred);
+                deferred.iter().for_each(|deferred| deferred.run());
             }
         }
     }
 
-    /// Whom to wake now, and whether there are errands for the end of the turn. None: the handle is gone.
+    /// The tasks to wake now, and whether there is deferred work. None: the handle was dropped.
     async fn next(&self) -> Option<(Vec<Waker>, bool)> {
         poll_fn(|context| {
             let mut state = lock(&self.0);
-            let has_errands = !state.errands.is_empty();
-            if has_errands || !state.wakers.is_empty() {
-                return Poll::Ready(Some((std::mem::take(&mut state.wakers), has_errands)));
+            let has_deferred = !state.deferred.is_empty();
+            if has_deferred || !state.wakers.is_empty() {
+                return Poll::Ready(Some((std::mem::take(&mut state.wakers), has_deferred)));
             }
             if state.closed {
                 return Poll::Ready(None);
@@ -142,10 +140,10 @@ impl Task {
 impl Drop for Task {
     fn drop(&mut self) {
         let mut state = lock(&self.0);
-        (state.lives, state.task) = (false, None);
-        let (errands, wakers) = (std::mem::take(&mut state.errands), std::mem::take(&mut state.wakers));
+        (state.is_running, state.task) = (false, None);
+        let (deferred, wakers) = (std::mem::take(&mut state.deferred), std::mem::take(&mut state.wakers));
         drop(state);
-        errands.iter().for_each(|errand| errand.run());
+        deferred.iter().for_each(|deferred| deferred.run());
         wakers.into_iter().for_each(Waker::wake);
     }
 }
@@ -185,7 +183,7 @@ mod tests {
         }
     }
 
-    impl Errand for Count {
+    impl Deferred for Count {
         fn run(&self) {
             self.inc();
         }
@@ -207,21 +205,21 @@ mod tests {
 
     #[test]
     fn without_a_runtime_everything_is_done_at_once() {
-        let (herald, count) = (Herald::default(), Arc::<Count>::default());
-        herald.at_end_of_turn(Arc::clone(&count) as Arc<dyn Errand>);
-        herald.wake_all(wakers(&count, 3));
+        let (turn_end, count) = (TurnEndTask::default(), Arc::<Count>::default());
+        turn_end.at_end_of_turn(Arc::clone(&count) as Arc<dyn Deferred>);
+        turn_end.wake_all(wakers(&count, 3));
         assert_eq!(count.runs(), 4);
         let single = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        single.block_on(async { herald.at_end_of_turn(Arc::clone(&count) as Arc<dyn Errand>) });
+        single.block_on(async { turn_end.at_end_of_turn(Arc::clone(&count) as Arc<dyn Deferred>) });
         assert_eq!(count.runs(), 5);
     }
 
     #[test]
     fn errands_wait_for_the_tasks_that_are_ready() {
-        let (herald, count) = (Arc::<Herald>::default(), Arc::<Count>::default());
+        let (turn_end, count) = (Arc::<TurnEndTask>::default(), Arc::<Count>::default());
         let runtime = runtime();
         let seen = runtime.block_on(async {
-            let (herald, count) = (Arc::clone(&herald), Arc::clone(&count));
+            let (turn_end, count) = (Arc::clone(&turn_end), Arc::clone(&count));
             let first = tokio::spawn(async move {
                 let others: Vec<_> = (0..8)
                     .map(|_| {
@@ -229,7 +227,7 @@ mod tests {
                         tokio::spawn(async move { count.runs() })
                     })
                     .collect();
-                herald.at_end_of_turn(Arc::clone(&count) as Arc<dyn Errand>);
+                turn_end.at_end_of_turn(Arc::clone(&count) as Arc<dyn Deferred>);
                 others
             });
             let mut seen = Vec::new();
@@ -244,47 +242,47 @@ mod tests {
 
     #[test]
     fn several_are_woken_on_the_runtimes_thread() {
-        let (herald, count) = (Herald::default(), Arc::<Count>::default());
+        let (turn_end, count) = (TurnEndTask::default(), Arc::<Count>::default());
         let runtime = runtime();
         let thread = runtime.block_on(async {
-            herald.at_end_of_turn(Arc::clone(&count) as Arc<dyn Errand>);
+            turn_end.at_end_of_turn(Arc::clone(&count) as Arc<dyn Deferred>);
             tokio::spawn(async { std::thread::current().id() }).await.unwrap()
         });
         count.until(1);
-        herald.wake_all(wakers(&count, 3));
+        turn_end.wake_all(wakers(&count, 3));
         count.until(4);
         assert_eq!(*lock(&count.thread), Some(thread));
         // For one it is not worth it.
-        herald.wake_all(wakers(&count, 1));
+        turn_end.wake_all(wakers(&count, 1));
         assert_eq!(*lock(&count.thread), Some(std::thread::current().id()));
     }
 
     #[test]
     fn the_end_of_a_runtime_leaves_nothing_undone() {
-        let (herald, count) = (Herald::default(), Arc::<Count>::default());
+        let (turn_end, count) = (TurnEndTask::default(), Arc::<Count>::default());
         for round in 0..20 {
             let runtime = runtime();
-            runtime.block_on(async { herald.at_end_of_turn(Arc::clone(&count) as Arc<dyn Errand>) });
-            herald.wake_all(wakers(&count, 2));
+            runtime.block_on(async { turn_end.at_end_of_turn(Arc::clone(&count) as Arc<dyn Deferred>) });
+            turn_end.wake_all(wakers(&count, 2));
             drop(runtime);
             assert_eq!(count.runs(), 3 * (round + 1));
         }
-        herald.wake_all(wakers(&count, 2));
+        turn_end.wake_all(wakers(&count, 2));
         assert_eq!(count.runs(), 62);
     }
 
     #[test]
     fn a_runtime_that_ends_already_leaves_nothing_undone() {
-        /// Brings an errand when its task is dropped, which is when the runtime ends.
-        struct AtTheEnd(Arc<Herald>, Arc<Count>);
+        /// Defers work when its task is dropped, which happens when the runtime shuts down.
+        struct AtTheEnd(Arc<TurnEndTask>, Arc<Count>);
         impl Drop for AtTheEnd {
             fn drop(&mut self) {
-                self.0.at_end_of_turn(Arc::clone(&self.1) as Arc<dyn Errand>);
+                self.0.at_end_of_turn(Arc::clone(&self.1) as Arc<dyn Deferred>);
             }
         }
-        let (herald, count) = (Arc::<Herald>::default(), Arc::<Count>::default());
+        let (turn_end, count) = (Arc::<TurnEndTask>::default(), Arc::<Count>::default());
         let runtime = runtime();
-        let at_the_end = AtTheEnd(Arc::clone(&herald), Arc::clone(&count));
+        let at_the_end = AtTheEnd(Arc::clone(&turn_end), Arc::clone(&count));
         runtime.spawn(async move {
             let _kept = at_the_end;
             std::future::pending::<()>().await;
@@ -295,11 +293,11 @@ mod tests {
 
     #[test]
     fn the_task_ends_with_its_handle() {
-        let (herald, count) = (Herald::default(), Arc::<Count>::default());
-        let shared = Arc::downgrade(&herald.shared);
+        let (turn_end, count) = (TurnEndTask::default(), Arc::<Count>::default());
+        let shared = Arc::downgrade(&turn_end.shared);
         let runtime = runtime();
-        runtime.block_on(async { herald.at_end_of_turn(Arc::clone(&count) as Arc<dyn Errand>) });
-        drop(herald);
+        runtime.block_on(async { turn_end.at_end_of_turn(Arc::clone(&count) as Arc<dyn Deferred>) });
+        drop(turn_end);
         count.until(1);
         let deadline = std::time::Instant::now() + Duration::from_secs(60);
         while shared.strong_count() > 0 {

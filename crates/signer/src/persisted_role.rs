@@ -10,14 +10,14 @@ use crate::service_config::Role;
 
 /// What a signer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct PersistedRole {
     /// Whether it creates keys.
     pub role: Role,
     /// The promotion that this goes back to; 0: none, the configuration says so.
     pub epoch: u64,
 }
 
-impl Standing {
+impl PersistedRole {
     /// What was stored; else what is configured.
     ///
     /// # Errors
@@ -60,12 +60,12 @@ mod tests {
     fn a_promotion_outlasts_the_configuration() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("signer/state");
-        let configured = Standing::load(&path, Role::Follower).unwrap();
-        assert_eq!(configured, Standing { role: Role::Follower, epoch: 0 });
-        let promoted = Standing { role: Role::Primary, epoch: 7 };
+        let configured = PersistedRole::load(&path, Role::Follower).unwrap();
+        assert_eq!(configured, PersistedRole { role: Role::Follower, epoch: 0 });
+        let promoted = PersistedRole { role: Role::Primary, epoch: 7 };
         promoted.store(&path).unwrap();
-        assert_eq!(Standing::load(&path, Role::Follower).unwrap(), promoted);
+        assert_eq!(PersistedRole::load(&path, Role::Follower).unwrap(), promoted);
         std::fs::write(&path, "primary").unwrap();
-        assert!(Standing::load(&path, Role::Follower).is_err());
+        assert!(PersistedRole::load(&path, Role::Follower).is_err());
     }
 }

@@ -43,7 +43,7 @@ pub struct HeldSign {
 
 /// The collectors of whoever has private keys. Items carry their keys (as references), so that a batch may mix the
 /// requests, nodes and keys of that moment.
-pub struct Works {
+pub struct LocalSigner {
     /// Blind signatures.
     pub blind: Collector<HeldBlind, Result<BlindedDenomSignature, CryptoError>>,
     /// Signatures of answers.
@@ -56,7 +56,7 @@ pub struct Works {
 /// requests in flight that bound the time).
 const QUEUE_ITEMS_MAX: usize = 16_384;
 
-impl Works {
+impl LocalSigner {
     /// Collectors on this pool.
     pub fn new(pool: &CpuPool) -> Self {
         let options = CollectorOptions { queue_items_max: QUEUE_ITEMS_MAX, batch_items_max: 64, lanes: 8 };
