@@ -56,14 +56,14 @@ impl fmt::Display for Cipher {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
     /// The operation.
-    pub operation: Operation,
+    pub operation: CoinOperation,
     /// How many of it.
     pub times: f64,
 }
 
 /// An operation of the exchange.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Operation {
+pub enum CoinOperation {
     /// A coin withdrawn.
     Withdraw,
     /// A coin deposited.
@@ -82,9 +82,9 @@ impl FromStr for Share {
         };
         let (name, times) = text.split_once('=').unwrap_or((text, "1"));
         let operation = match name.split_once('/') {
-            None if name == "withdraw" => Operation::Withdraw,
-            None if name == "deposit" => Operation::Deposit,
-            Some(("refresh", fresh)) => Operation::Refresh(number(fresh)?),
+            None if name == "withdraw" => CoinOperation::Withdraw,
+            None if name == "deposit" => CoinOperation::Deposit,
+            Some(("refresh", fresh)) => CoinOperation::Refresh(number(fresh)?),
             _ => return Err(format!("{name:?} is none of withdraw, deposit, refresh/COINS")),
         };
         Ok(Self { operation, times: number(times)? })
@@ -94,9 +94,9 @@ impl FromStr for Share {
 impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.operation {
-            Operation::Withdraw => write!(f, "withdraw={}", self.times),
-            Operation::Deposit => write!(f, "deposit={}", self.times),
-            Operation::Refresh(fresh) => write!(f, "refresh/{fresh}={}", self.times),
+            CoinOperation::Withdraw => write!(f, "withdraw={}", self.times),
+            CoinOperation::Deposit => write!(f, "deposit={}", self.times),
+            CoinOperation::Refresh(fresh) => write!(f, "refresh/{fresh}={}", self.times),
         }
     }
 }
@@ -168,7 +168,7 @@ impl Step {
     }
 }
 
-impl Operation {
+impl CoinOperation {
     /// The steps of one operation, and how often.
     #[must_use]
     pub fn steps(self, cipher: Cipher) -> Vec<(Step, f64)> {

@@ -24,14 +24,14 @@ pub enum Length {
 /// Jobs that wait, each for its owner. Owners take turns; each turn is one job.
 #[derive(Debug)]
 pub(crate) struct Docket<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<Queues<T>>,
     /// For who takes short ones, and for who takes long ones.
     changed: [Condvar; 2],
     waiting_max: usize,
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct Queues<T> {
     waiting: HashMap<Owner, VecDeque<T>>,
     /// Owners with jobs, in the order of their turns. Each stands in one of them.
     short: VecDeque<Owner>,
@@ -44,7 +44,7 @@ struct State<T> {
 impl<T> Docket<T> {
     /// An empty queue for at most `waiting_max` jobs.
     pub(crate) fn new(waiting_max: usize) -> Self {
-        let state = State {
+        let state = Queues {
             waiting: HashMap::new(),
             short: VecDeque::new(),
             long: VecDeque::new(),
@@ -97,7 +97,7 @@ impl<T> Docket<T> {
     /// Remembers that an owner's history is long or short.
     pub(crate) fn learn(&self, owner: &Owner, length: Length) {
         let mut state = self.lock();
-        let State { long_owners, short, long, .. } = &mut *state;
+        let Queues { long_owners, short, long, .. } = &mut *state;
         match length {
             Length::Short if long_owners.remove(owner) => shift(owner, long, short),
             Length::Long if !long_owners.contains(owner) => {
@@ -124,7 +124,7 @@ impl<T> Docket<T> {
         self.changed.iter().for_each(Condvar::notify_all);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, Queues<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -138,7 +138,7 @@ impl<T> Drop for OpenDocket<T> {
     }
 }
 
-impl<T> State<T> {
+impl<T> Queues<T> {
     fn take(&mut self, length: Length) -> Option<(Owner, T)> {
         let turns = match length {
             Length::Short => &mut self.short,

@@ -11,7 +11,7 @@ use batzen_store::{CommitOutcome, Store, StoreError};
 use crate::docket::{Docket, Length, OpenDocket};
 use crate::inbox::Inbox;
 use crate::prover::Prover;
-use crate::slot::{NoResults, Responder, Slot, lock, waiting};
+use crate::slot::{NoResults, Responder, ResultSlot, lock, waiting};
 use crate::turn_end::{Deferred, TurnEndTask};
 use crate::{Clock, Evidence, LaneMetrics, Plan, Rules, WorkingSet};
 
@@ -553,7 +553,7 @@ fn answer<R: Rules>(
     refused: &Docket<Refused<R>>,
     job: Job<R>,
     verdict: Verdict<R>,
-) -> Option<Arc<Slot<Answered<R>>>> {
+) -> Option<Arc<ResultSlot<Answered<R>>>> {
     let Job { command, answer, .. } = job;
     match verdict {
         Err(refusal) if batcher.rules.needs_evidence(&refusal) => {

@@ -23,7 +23,7 @@ use std::time::Instant;
 
 use batzen_metrics::{Counter, Histogram, Page};
 
-use crate::slot::{Slot, Ticket, lock, waiting};
+use crate::slot::{ResultSlot, Ticket, lock, waiting};
 use crate::turn_end::{Deferred, TurnEndTask};
 
 /// How long a turn of one kind of work should take at most, in nanoseconds. A turn always executes at least one row of
@@ -283,7 +283,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Collector<I, O> {
     /// The future panics when the execution of its items panicked.
     pub fn submit(&self, items: Vec<I>) -> Result<Ticket<O>, PoolBusy> {
         let count = items.len();
-        let (slot, ticket) = Slot::new(count);
+        let (slot, ticket) = ResultSlot::new(count);
         let request = Request { slot, items, done: 0, since: Instant::now() };
         if count > 0 && self.queue.push(request)? {
             let turn =
@@ -330,7 +330,7 @@ impl Deferred for Turn {
 
 /// A request with the items that have not been executed yet.
 struct Request<I, O> {
-    slot: Arc<Slot<O>>,
+    slot: Arc<ResultSlot<O>>,
     items: Vec<I>,
     /// Results of how many items were taken up before: `items` begins there.
     done: usize,
@@ -339,7 +339,7 @@ struct Request<I, O> {
 
 /// Some neighbouring items of one request in a batch.
 struct Part<O> {
-    slot: Arc<Slot<O>>,
+    slot: Arc<ResultSlot<O>>,
     first: usize,
     count: usize,
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 /// The results of one request, as they come.
-pub(crate) struct Slot<O> {
+pub(crate) struct ResultSlot<O> {
     /// Nobody waits any more.
     abandoned: AtomicBool,
     state: Mutex<SlotState<O>>,
@@ -20,7 +20,7 @@ struct SlotState<O> {
     waker: Option<Waker>,
 }
 
-impl<O> Slot<O> {
+impl<O> ResultSlot<O> {
     /// For so many results, and who waits for them.
     pub(crate) fn new(count: usize) -> (Arc<Self>, Ticket<O>) {
         let slot = Arc::new(Self {
@@ -68,18 +68,18 @@ impl<O> Slot<O> {
 }
 
 /// Those who wait for these slots, to be woken.
-pub(crate) fn waiting<O>(slots: &[Arc<Slot<O>>]) -> Vec<Waker> {
+pub(crate) fn waiting<O>(slots: &[Arc<ResultSlot<O>>]) -> Vec<Waker> {
     // Who has not asked for its results yet needs no waking.
     slots.iter().filter_map(|slot| lock(&slot.state).waker.take()).collect()
 }
 
 /// Sends the only result of a request. Dropping it without a result tells the ticket that there will be none.
-pub(crate) struct Responder<T>(Option<Arc<Slot<T>>>);
+pub(crate) struct Responder<T>(Option<Arc<ResultSlot<T>>>);
 
 impl<T> Responder<T> {
     /// With who waits for the result.
     pub(crate) fn new() -> (Self, Ticket<T>) {
-        let (slot, ticket) = Slot::new(1);
+        let (slot, ticket) = ResultSlot::new(1);
         (Self(Some(slot)), ticket)
     }
 
@@ -89,7 +89,7 @@ impl<T> Responder<T> {
     }
 
     /// Puts the result in its place. Nobody is woken yet: that is for whoever takes up [`waiting`].
-    pub(crate) fn put(mut self, result: T) -> Arc<Slot<T>> {
+    pub(crate) fn put(mut self, result: T) -> Arc<ResultSlot<T>> {
         let slot = self.0.take().expect("taken only here");
         slot.put(0, [result].into_iter());
         slot
@@ -112,7 +112,7 @@ impl<T> Drop for Responder<T> {
 /// The results of one request to come, in the order of its items.
 #[must_use = "dropping the ticket gives up the request"]
 pub struct Ticket<O> {
-    slot: Arc<Slot<O>>,
+    slot: Arc<ResultSlot<O>>,
 }
 
 /// Why a [`Ticket`] has no results: whoever had the request ended without them.
@@ -196,14 +196,14 @@ mod tests {
     }
 
     struct Waiter {
-        slot: Arc<Slot<u32>>,
+        slot: Arc<ResultSlot<u32>>,
         ticket: Ticket<u32>,
         count: Arc<Count>,
     }
 
     impl Waiter {
         fn new() -> Self {
-            let (slot, ticket) = Slot::new(1);
+            let (slot, ticket) = ResultSlot::new(1);
             Self { slot, ticket, count: Arc::default() }
         }
 
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn nobody_is_forgotten_whoever_goes_away() {
         for round in 0..500 {
-            let (slots, tickets): (Vec<_>, Vec<_>) = (0..4).map(|_| Slot::<u32>::new(1)).unzip();
+            let (slots, tickets): (Vec<_>, Vec<_>) = (0..4).map(|_| ResultSlot::<u32>::new(1)).unzip();
             std::thread::scope(|scope| {
                 for (number, ticket) in tickets.into_iter().enumerate() {
                     scope.spawn(move || {

@@ -27,11 +27,11 @@ pub(crate) trait Deferred: Send + Sync {
 /// a single thread, which stops when nobody blocks on it), the work runs at once.
 #[derive(Default)]
 pub(crate) struct TurnEndTask {
-    shared: Arc<Mutex<State>>,
+    shared: Arc<Mutex<PendingWork>>,
 }
 
 #[derive(Default)]
-struct State {
+struct PendingWork {
     deferred: Vec<Arc<dyn Deferred>>,
     /// Tasks to wake.
     wakers: Vec<Waker>,
@@ -104,7 +104,7 @@ fn runtime_with_threads() -> Option<Handle> {
 }
 
 /// The task. However it ends, all deferred work runs and all wakers are called.
-struct Task(Arc<Mutex<State>>);
+struct Task(Arc<Mutex<PendingWork>>);
 
 impl Task {
     async fn serve(self) {

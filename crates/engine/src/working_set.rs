@@ -130,10 +130,10 @@ impl<T: Table> ErasedAsked for TableAsked<T> {
 }
 
 /// The number of a row within its table's part of the working set.
-type SlotNumber = usize;
+type RowNumber = usize;
 
 /// One row: as the store has it, and as the commands so far have left it.
-struct Slot<T: Table> {
+struct WorkingRow<T: Table> {
     key: T::Key,
     /// The row as it was read and is still stored, if that is not the current one. Outer none: the current one is.
     stored: Option<Option<T::Row>>,
@@ -149,25 +149,25 @@ struct Range {
     to: Vec<u8>,
     limit: usize,
     /// The rows in it: the stored ones in the index' order, then those that the batch put there.
-    members: Vec<SlotNumber>,
+    members: Vec<RowNumber>,
 }
 
 struct TableRows<T: Table> {
-    slots: Vec<Slot<T>>,
+    slots: Vec<WorkingRow<T>>,
     /// The slots by their keys. The hasher has a key of its own, since clients choose many of the keys.
-    numbers: HashTable<SlotNumber>,
+    numbers: HashTable<RowNumber>,
     hasher: DefaultHashBuilder,
     /// (index, value) → members, in the order of their insertion.
-    groups: HashMap<(u8, Vec<u8>), Vec<SlotNumber>>,
+    groups: HashMap<(u8, Vec<u8>), Vec<RowNumber>>,
     /// (index, from) → the range that begins there.
     ranges: BTreeMap<(u8, Vec<u8>), Range>,
     /// The current command's changes, latest last: the rows before.
-    undo: Vec<(SlotNumber, Option<T::Row>)>,
+    undo: Vec<(RowNumber, Option<T::Row>)>,
 }
 
 trait ErasedRows {
     fn rollback_last(&mut self);
-    fn change(&self, slot: SlotNumber, changes: &mut ChangeSet);
+    fn change(&self, slot: RowNumber, changes: &mut ChangeSet);
     fn forget_undo(&mut self);
     fn len(&self) -> usize;
     fn as_any(&self) -> &dyn Any;
@@ -186,12 +186,12 @@ impl<T: Table> TableRows<T> {
         }
     }
 
-    fn find(&self, key: &T::Key) -> Option<SlotNumber> {
+    fn find(&self, key: &T::Key) -> Option<RowNumber> {
         self.numbers.find(self.hasher.hash_one(key), |number| self.slots[*number].key == *key).copied()
     }
 
     /// The slot of a key; a new one with what the store has if there was none.
-    fn load(&mut self, key: T::Key, row: Option<T::Row>, version: Option<RowVersion>) -> SlotNumber {
+    fn load(&mut self, key: T::Key, row: Option<T::Row>, version: Option<RowVersion>) -> RowNumber {
         if let Some(number) = self.find(&key) {
             return number;
         }
@@ -199,11 +199,11 @@ impl<T: Table> TableRows<T> {
         let (slots, hasher) = (&self.slots, &self.hasher);
         self.numbers
             .insert_unique(hasher.hash_one(&key), number, |number| hasher.hash_one(&slots[*number].key));
-        self.slots.push(Slot { key, stored: None, current: row, version, kept: false });
+        self.slots.push(WorkingRow { key, stored: None, current: row, version, kept: false });
         number
     }
 
-    fn load_all(&mut self, records: Vec<RawRecord>) -> Result<Vec<SlotNumber>, StoreError> {
+    fn load_all(&mut self, records: Vec<RawRecord>) -> Result<Vec<RowNumber>, StoreError> {
         let load = |raw| {
             let Found::<T> { key, row, version, .. } = Found::decode(raw)?;
             Ok(self.load(key, Some(row), Some(version)))
@@ -226,7 +226,7 @@ impl<T: Table> TableRows<T> {
         })
     }
 
-    fn set(&mut self, key: &T::Key, row: Option<T::Row>) -> SlotNumber {
+    fn set(&mut self, key: &T::Key, row: Option<T::Row>) -> RowNumber {
         let number = match self.find(key) {
             Some(number) => number,
             None if self.covers(key) => self.load(key.clone(), None, None),
@@ -247,8 +247,8 @@ impl<T: Table> TableRows<T> {
     }
 
     /// Adds a row that the batch has made to the planned groups that it belongs to.
-    fn join_groups(&mut self, number: SlotNumber) {
-        let Slot { key, current: Some(row), .. } = &self.slots[number] else { return };
+    fn join_groups(&mut self, number: RowNumber) {
+        let WorkingRow { key, current: Some(row), .. } = &self.slots[number] else { return };
         if self.groups.is_empty() {
             return;
         }
@@ -262,8 +262,8 @@ impl<T: Table> TableRows<T> {
     }
 
     /// Adds a row that the batch has made to the planned ranges that it belongs to, unless they are full without it.
-    fn join_ranges(&mut self, number: SlotNumber) {
-        let Slot { key, current: Some(row), .. } = &self.slots[number] else { return };
+    fn join_ranges(&mut self, number: RowNumber) {
+        let WorkingRow { key, current: Some(row), .. } = &self.slots[number] else { return };
         if self.ranges.is_empty() {
             return;
         }
@@ -282,7 +282,7 @@ impl<T: Table> TableRows<T> {
         }
     }
 
-    fn keep(&mut self, key: &T::Key) -> SlotNumber {
+    fn keep(&mut self, key: &T::Key) -> RowNumber {
         let Some(number) = self.find(key) else { unplanned::<T>() };
         let slot = &mut self.slots[number];
         assert!(slot.current.is_some(), "a batch depends on rows of {} that exist", T::DEF.name);
@@ -291,7 +291,7 @@ impl<T: Table> TableRows<T> {
         number
     }
 
-    fn rows<'a>(&'a self, members: &'a [SlotNumber]) -> impl Iterator<Item = (&'a T::Key, &'a T::Row)> {
+    fn rows<'a>(&'a self, members: &'a [RowNumber]) -> impl Iterator<Item = (&'a T::Key, &'a T::Row)> {
         members.iter().filter_map(|number| {
             let slot = &self.slots[*number];
             Some((&slot.key, slot.current.as_ref()?))
@@ -313,7 +313,7 @@ impl<T: Table> ErasedRows for TableRows<T> {
         self.slots[number].current = before;
     }
 
-    fn change(&self, number: SlotNumber, changes: &mut ChangeSet) {
+    fn change(&self, number: RowNumber, changes: &mut ChangeSet) {
         let slot = &self.slots[number];
         let Some(stored) = &slot.stored else {
             if let (Some(row), true) = (&slot.current, slot.kept) {
@@ -377,7 +377,7 @@ fn unplanned<T: Table>() -> ! {
 pub struct WorkingSet {
     tables: BTreeMap<u16, Box<dyn ErasedRows>>,
     /// Every change in order: table and row. The commit follows it, so that serial numbers follow the commands.
-    log: Vec<(u16, SlotNumber)>,
+    log: Vec<(u16, RowNumber)>,
     /// Length of `log` when the current command began.
     mark: usize,
 }

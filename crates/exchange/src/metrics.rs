@@ -121,7 +121,7 @@ impl Default for Metrics {
     }
 }
 
-/// What requests ask for: the label `operation`. The order is that of [`Operation`].
+/// What requests ask for: the label `operation`. The order is that of [`RequestKind`].
 const OPERATIONS: [&str; 17] = [
     "withdraw",
     "batch-withdraw",
@@ -144,7 +144,7 @@ const OPERATIONS: [&str; 17] = [
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
+pub(crate) enum RequestKind {
     Withdraw,
     BatchWithdraw,
     Csr,
@@ -164,7 +164,7 @@ pub(crate) enum Operation {
     Other,
 }
 
-impl Operation {
+impl RequestKind {
     /// What an endpoint is for, by its pattern in the table.
     pub(crate) fn of_pattern(pattern: &str) -> Self {
         let mut segments = pattern.split('/').filter(|segment| !segment.is_empty());
@@ -446,8 +446,8 @@ mod tests {
             ("/", "other"),
             ("/metrics", "other"),
         ] {
-            assert_eq!(OPERATIONS[Operation::of_pattern(pattern) as usize], name, "{pattern}");
+            assert_eq!(OPERATIONS[RequestKind::of_pattern(pattern) as usize], name, "{pattern}");
         }
-        assert_eq!(Operation::Other as usize, OPERATIONS.len() - 1);
+        assert_eq!(RequestKind::Other as usize, OPERATIONS.len() - 1);
     }
 }

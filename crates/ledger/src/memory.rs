@@ -20,11 +20,11 @@ use crate::{
 /// # drop(results);
 /// ```
 pub struct MemoryLedger {
-    state: Mutex<State>,
+    state: Mutex<LedgerState>,
     clock: Box<dyn Fn() -> u64 + Send + Sync>,
 }
 
-struct State {
+struct LedgerState {
     machine: Machine,
     history: MemoryHistory,
 }
@@ -33,7 +33,7 @@ impl MemoryLedger {
     /// An empty ledger. `clock` says the time in nanoseconds since the epoch; what has expired is released by the next
     /// request, whatever it is.
     pub fn new(clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
-        let state = State { machine: Machine::new(&[0; 16]), history: MemoryHistory::default() };
+        let state = LedgerState { machine: Machine::new(&[0; 16]), history: MemoryHistory::default() };
         Self { state: Mutex::new(state), clock: Box::new(clock) }
     }
 
@@ -80,14 +80,14 @@ impl MemoryLedger {
     }
 
     /// A panic under the lock means a broken invariant: whoever comes next must not go on from there.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LedgerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn run<T: Send + 'static>(
         &self,
         events: usize,
-        work: impl FnOnce(&mut State, u64) -> T,
+        work: impl FnOnce(&mut LedgerState, u64) -> T,
     ) -> Answer<'_, T> {
         if events > BATCH_EVENTS_MAX {
             return Box::pin(std::future::ready(Err(LedgerError::TooMuchData)));
@@ -105,7 +105,7 @@ impl MemoryLedger {
     }
 }
 
-impl State {
+impl LedgerState {
     fn keep(&mut self) {
         self.history.extend(self.machine.take_records());
         let mark = self.machine.mark();

@@ -42,7 +42,7 @@ struct Plan {
 }
 
 #[derive(Default)]
-struct State {
+struct ProxyState {
     plan: Option<Plan>,
     is_closed: bool,
     refuses: bool,
@@ -54,7 +54,7 @@ struct State {
 }
 
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<ProxyState>,
     changed: Condvar,
     target: Mutex<SocketAddr>,
 }

@@ -6,13 +6,13 @@ use std::time::Instant;
 /// At most so many of them. Who comes when all are in use waits.
 #[derive(Debug)]
 pub(crate) struct Pool<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<PoolState<T>>,
     freed: Condvar,
     limit: usize,
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct PoolState<T> {
     idle: Vec<T>,
     used: usize,
 }
@@ -28,19 +28,19 @@ pub(crate) struct Place<'a, T> {
 impl<T> Pool<T> {
     pub fn new(limit: usize) -> Self {
         Self {
-            state: Mutex::new(State { idle: Vec::new(), used: 0 }),
+            state: Mutex::new(PoolState { idle: Vec::new(), used: 0 }),
             freed: Condvar::new(),
             limit: limit.max(1),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, PoolState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a place; the one used last, whose caches are warm. None if none is free until then.
     pub fn take(&self, until: Instant) -> Option<Place<'_, T>> {
-        let full = |state: &mut State<T>| state.used >= self.limit;
+        let full = |state: &mut PoolState<T>| state.used >= self.limit;
         let left = until.saturating_duration_since(Instant::now());
         let waited = self.freed.wait_timeout_while(self.lock(), left, full);
         let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);

@@ -32,11 +32,11 @@ pub(crate) struct Sizes {
 /// The last answer.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
-    state: Mutex<State>,
+    state: Mutex<SizesState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SizesState {
     sizes: Option<Arc<Sizes>>,
     good_until: Option<Instant>,
     is_asking: bool,
@@ -90,7 +90,7 @@ fn ask(database: &Database) -> Result<Arc<Sizes>> {
 }
 
 impl Known {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, SizesState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -121,7 +121,7 @@ struct OwnKeys {
 type SectionKeys = BTreeMap<Timestamp, Arc<HeldKey>>;
 
 #[derive(Default)]
-struct State {
+struct KeyTables {
     denoms: BTreeMap<(Cipher, String), SectionKeys>,
     signing: BTreeMap<Timestamp, Arc<SigningKey>>,
 }
@@ -156,7 +156,7 @@ pub struct SecurityModules {
     own_paths: [PathBuf; 3],
     /// Set before any other key is there.
     own: OnceLock<OwnKeys>,
-    state: Mutex<State>,
+    state: Mutex<KeyTables>,
     /// Whose turn it is to create, replace or erase keys.
     turns: Turns,
 }
@@ -313,7 +313,7 @@ impl SecurityModules {
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, KeyTables> {
         // Every change of the state is a single insertion or removal, so a panic elsewhere leaves it whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -21,7 +21,7 @@ struct TableState {
 }
 
 #[derive(Debug, Clone, Default)]
-struct State {
+struct MemoryState {
     tables: BTreeMap<u16, TableState>,
     serial_next: u64,
     commits_total: u64,
@@ -31,7 +31,7 @@ struct State {
 /// Tables in memory.
 #[derive(Debug, Default)]
 pub struct MemoryBackend {
-    state: RwLock<State>,
+    state: RwLock<MemoryState>,
 }
 
 impl MemoryBackend {
@@ -41,7 +41,7 @@ impl MemoryBackend {
         Self::default()
     }
 
-    fn state(&self) -> RwLockReadGuard<'_, State> {
+    fn state(&self) -> RwLockReadGuard<'_, MemoryState> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -50,7 +50,7 @@ impl MemoryBackend {
     }
 }
 
-impl State {
+impl MemoryState {
     fn read<T>(&self, table: &TableDef, read: impl Fn(&TableState) -> T) -> T {
         self.tables.get(&table.id).map_or_else(|| read(&TableState::default()), &read)
     }

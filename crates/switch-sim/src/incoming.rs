@@ -4,12 +4,12 @@ use std::io::{ErrorKind, Read as _};
 
 use crate::book::{Flight, News, Side};
 use crate::ilp;
-use crate::message::{self, Prepare, State};
+use crate::message::{self, Prepare, StateNotice};
 use crate::order::Behaviour;
 use crate::outcome::Told;
 use crate::text::TransferId;
 use crate::wire;
-use crate::worker::{Later, Outgoing, Slot, What, Worker};
+use crate::worker::{Later, Outgoing, Socket, What, Worker};
 
 const ACCEPTED: &[u8] = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n";
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
@@ -22,7 +22,7 @@ impl Worker {
     /// Reads callbacks and answers them in their order, all that came together in one write.
     pub fn receive_callbacks(&mut self, slot: usize) {
         // Taken out while it is worked on: what a callback says goes to other connections.
-        let Slot::Inbound(mut inbound) = std::mem::replace(&mut self.slots[slot], Slot::Vacant) else {
+        let Socket::Inbound(mut inbound) = std::mem::replace(&mut self.slots[slot], Socket::Vacant) else {
             return;
         };
         let mut part = std::mem::take(&mut self.part);
@@ -67,7 +67,7 @@ impl Worker {
         };
         self.part = part;
         let is_sent = answers.is_empty() || inbound.pipe.send(&self.epoll, slot, &answers).is_ok();
-        self.slots[slot] = Slot::Inbound(inbound);
+        self.slots[slot] = Socket::Inbound(inbound);
         if !is_open || !is_sent {
             self.close_inbound(slot);
         }
@@ -91,7 +91,7 @@ impl Worker {
                 None => MALFORMED,
             },
             b"PUT" | b"PATCH" => {
-                let Ok(state) = serde_json::from_slice::<State<'_>>(body) else { return MALFORMED };
+                let Ok(state) = serde_json::from_slice::<StateNotice<'_>>(body) else { return MALFORMED };
                 match message::final_state(state.transfer_state) {
                     Some(told) => self.told(port, id, told, state.fulfilment),
                     // An answer to a query: not decided yet.

@@ -18,7 +18,7 @@ pub(crate) struct Prepare<'a> {
 /// What a participant must know of `PUT` and `PATCH` on a transfer.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct State<'a> {
+pub(crate) struct StateNotice<'a> {
     pub transfer_state: &'a str,
     #[serde(default)]
     pub fulfilment: Option<&'a str>,
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!((framed.body, framed.end), (scratch.body.as_slice(), out.len()));
 
         scratch.fulfil(&flight, "COMMITTED", &[0xff; 32]);
-        let state: State<'_> = serde_json::from_slice(&scratch.body).unwrap();
+        let state: StateNotice<'_> = serde_json::from_slice(&scratch.body).unwrap();
         assert_eq!(final_state(state.transfer_state), Some(Told::Committed));
         assert_eq!(state.fulfilment.map(str::len), Some(43));
         scratch.reject();

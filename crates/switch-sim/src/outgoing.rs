@@ -6,7 +6,7 @@ use crate::book::{Flight, News, Side};
 use crate::order::Behaviour;
 use crate::outcome::Told;
 use crate::wire;
-use crate::worker::{Later, Outbound, Outgoing, Slot, What, Worker};
+use crate::worker::{Later, Outbound, Outgoing, Socket, What, Worker};
 
 /// The pause before a request is repeated; it doubles with every attempt up to the sixth.
 const PAUSE_NS: u64 = 10_000_000;
@@ -47,10 +47,10 @@ impl Worker {
         });
         // The transfer may have ended while this waited.
         let Some(flight) = flight else { return false };
-        let Slot::Outbound(outbound) = &mut self.slots[slot] else { return false };
+        let Socket::Outbound(outbound) = &mut self.slots[slot] else { return false };
         let mut bytes = std::mem::take(&mut outbound.bytes);
         self.write(&mut bytes, &flight, outgoing, now_ms);
-        let Slot::Outbound(outbound) = &mut self.slots[slot] else { return false };
+        let Socket::Outbound(outbound) = &mut self.slots[slot] else { return false };
         outbound.request = Some((outgoing, now_ns));
         outbound.bytes = bytes;
         let Outbound { pipe: Some(pipe), bytes, .. } = outbound else {
@@ -66,7 +66,7 @@ impl Worker {
     /// Breaks connections whose request was sent before this moment and not answered.
     pub fn give_up_hung(&mut self, before_ns: u64) {
         for slot in 0..self.slots.len() {
-            if let Slot::Outbound(Outbound { request: Some((_, since_ns)), .. }) = &self.slots[slot]
+            if let Socket::Outbound(Outbound { request: Some((_, since_ns)), .. }) = &self.slots[slot]
                 && *since_ns < before_ns
             {
                 self.broken(slot);
@@ -104,7 +104,7 @@ impl Worker {
     /// Reads the answer to the request of a connection.
     pub fn receive_answer(&mut self, slot: usize) {
         loop {
-            let Slot::Outbound(Outbound { pipe: Some(pipe), .. }) = &mut self.slots[slot] else { return };
+            let Socket::Outbound(Outbound { pipe: Some(pipe), .. }) = &mut self.slots[slot] else { return };
             let count = match pipe.stream.read(&mut self.part) {
                 Ok(0) => return self.broken(slot),
                 Ok(count) => count,
@@ -139,7 +139,7 @@ impl Worker {
     }
 
     fn answered(&mut self, slot: usize, status: u16, closes: bool) {
-        let Slot::Outbound(outbound) = &mut self.slots[slot] else { return };
+        let Socket::Outbound(outbound) = &mut self.slots[slot] else { return };
         let port = outbound.port;
         let Some((outgoing, _)) = outbound.request.take() else {
             // An answer without a question: the switch closes what was idle for long, with or without a word.
@@ -213,7 +213,7 @@ impl Worker {
 
     /// The connection is of no use any more: another takes its place, and its request is sent again.
     fn broken(&mut self, slot: usize) {
-        let Slot::Outbound(outbound) = &mut self.slots[slot] else { return };
+        let Socket::Outbound(outbound) = &mut self.slots[slot] else { return };
         let (port, request) = (outbound.port, outbound.request.take());
         // Closing takes it out of the poll set.
         outbound.pipe = None;

@@ -86,7 +86,7 @@ pub(crate) enum Later {
 }
 
 /// A socket.
-pub(crate) enum Slot {
+pub(crate) enum Socket {
     Vacant,
     Listener { listener: TcpListener, port: usize },
     Inbound(Inbound),
@@ -186,7 +186,7 @@ pub(crate) struct Worker {
     /// Kept as long as it is in the poll set.
     _wake: Arc<OwnedFd>,
     pub ports: Vec<Port>,
-    pub slots: Vec<Slot>,
+    pub slots: Vec<Socket>,
     vacant: Vec<usize>,
     later: BinaryHeap<Reverse<(u64, Later)>>,
     /// When to ask about transfers of which nothing was heard, in order of time as far as expirations are alike.
@@ -261,11 +261,11 @@ impl Worker {
             listener.set_nonblocking(true)?;
             let slot = worker.take_slot();
             epoll::add(&worker.epoll, &listener, EventData::new_u64(slot as u64), EventFlags::IN)?;
-            worker.slots[slot] = Slot::Listener { listener, port };
+            worker.slots[slot] = Socket::Listener { listener, port };
             for _ in 0..shared.connections {
                 let slot = worker.take_slot();
                 worker.slots[slot] =
-                    Slot::Outbound(Outbound { port, pipe: None, request: None, bytes: Vec::new() });
+                    Socket::Outbound(Outbound { port, pipe: None, request: None, bytes: Vec::new() });
                 worker.after(0, Later::Reopen(slot));
             }
         }
@@ -276,7 +276,7 @@ impl Worker {
         if let Some(slot) = self.vacant.pop() {
             return slot;
         }
-        self.slots.push(Slot::Vacant);
+        self.slots.push(Socket::Vacant);
         self.slots.len() - 1
     }
 
@@ -344,16 +344,16 @@ impl Worker {
             return;
         }
         match &self.slots[slot] {
-            Slot::Vacant => {}
-            Slot::Listener { .. } => self.accept(slot),
-            Slot::Inbound(_) => self.receive_callbacks(slot),
-            Slot::Outbound(_) => self.receive_answer(slot),
+            Socket::Vacant => {}
+            Socket::Listener { .. } => self.accept(slot),
+            Socket::Inbound(_) => self.receive_callbacks(slot),
+            Socket::Outbound(_) => self.receive_answer(slot),
         }
     }
 
     fn accept(&mut self, slot: usize) {
         loop {
-            let Slot::Listener { listener, port } = &self.slots[slot] else { return };
+            let Socket::Listener { listener, port } = &self.slots[slot] else { return };
             let (accepted, port) = (listener.accept(), *port);
             let Ok((stream, _)) = accepted else { return };
             if self.ports[port].inbound >= INBOUND_MAX {
@@ -367,13 +367,13 @@ impl Worker {
                 continue;
             }
             self.ports[port].inbound += 1;
-            self.slots[slot] = Slot::Inbound(Inbound { port, pipe });
+            self.slots[slot] = Socket::Inbound(Inbound { port, pipe });
         }
     }
 
     /// Closes a connection from the switch.
     pub fn close_inbound(&mut self, slot: usize) {
-        if let Slot::Inbound(inbound) = std::mem::replace(&mut self.slots[slot], Slot::Vacant) {
+        if let Socket::Inbound(inbound) = std::mem::replace(&mut self.slots[slot], Socket::Vacant) {
             self.ports[inbound.port].inbound -= 1;
             self.vacant.push(slot);
         }
@@ -382,7 +382,7 @@ impl Worker {
     /// Connects to the switch. False if it is not there.
     pub fn open_outbound(&mut self, slot: usize) -> bool {
         let switch = *self.shared.switch.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let Slot::Outbound(outbound) = &mut self.slots[slot] else { return true };
+        let Socket::Outbound(outbound) = &mut self.slots[slot] else { return true };
         let opened = TcpStream::connect_timeout(&switch, Duration::from_secs(2)).and_then(Pipe::new);
         let Ok(pipe) = opened else { return false };
         let data = EventData::new_u64(slot as u64);
@@ -399,8 +399,8 @@ impl Worker {
     /// Sends what the kernel did not take before.
     fn flush(&mut self, slot: usize) {
         let pipe = match &mut self.slots[slot] {
-            Slot::Inbound(inbound) => &mut inbound.pipe,
-            Slot::Outbound(Outbound { pipe: Some(pipe), .. }) => pipe,
+            Socket::Inbound(inbound) => &mut inbound.pipe,
+            Socket::Outbound(Outbound { pipe: Some(pipe), .. }) => pipe,
             _ => return,
         };
         // A broken connection shows when it is read.

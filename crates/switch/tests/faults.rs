@@ -17,7 +17,7 @@ use batzen_ledger::{
 use batzen_store::Store;
 use batzen_switch::Switch;
 use batzen_switch::messages::TransferState;
-use batzen_switch::rules::state::{State, history};
+use batzen_switch::rules::state::{TransferStage, history};
 use batzen_switch::values::{format_hash, format_uuid};
 use batzen_tables::switch::{Nets, SwitchStateKey, SwitchStates, Transfers};
 use common::{Scene, TestClock, config, memory_ledger};
@@ -101,8 +101,8 @@ async fn check_books(scene: &Scene, store: &Store) {
         assert!(steps.windows(2).all(|pair| pair[0].state.may_become(pair[1].state)));
         assert!(steps.windows(2).all(|pair| pair[0].micros <= pair[1].micros));
         assert_eq!(steps.iter().filter(|step| step.state.is_final()).count(), 1, "one final state");
-        assert_eq!((State::of(&row), row.intent), (steps.last().unwrap().state, 0));
-        if State::of(&row).external() == TransferState::Committed {
+        assert_eq!((TransferStage::of(&row), row.intent), (steps.last().unwrap().state, 0));
+        if TransferStage::of(&row).external() == TransferState::Committed {
             let amount = i128::try_from(row.amount).unwrap();
             *positions.entry(row.payer).or_default() += amount;
             *positions.entry(row.payee).or_default() -= amount;
@@ -129,8 +129,8 @@ async fn check_books(scene: &Scene, store: &Store) {
 async fn until_idle(store: &Store, allow_reserved: bool) {
     for _ in 0..2000 {
         let open = store.all::<Transfers>().unwrap().into_iter().any(|found| {
-            let state = State::of(&found.row);
-            let is_waiting = state == State::Reserved && found.row.intent == 0;
+            let state = TransferStage::of(&found.row);
+            let is_waiting = state == TransferStage::Reserved && found.row.intent == 0;
             !(state.is_final() || allow_reserved && is_waiting)
         });
         if !open {
@@ -139,7 +139,7 @@ async fn until_idle(store: &Store, allow_reserved: bool) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let all = store.all::<Transfers>().unwrap().into_iter();
-    let open: Vec<_> = all.map(|found| found.row).filter(|row| !State::of(row).is_final()).collect();
+    let open: Vec<_> = all.map(|found| found.row).filter(|row| !TransferStage::of(row).is_final()).collect();
     panic!("transfers are left open: {open:?}");
 }
 
@@ -216,7 +216,7 @@ async fn fulfilments_refusals_repetitions_and_expiry_race_to_one_outcome() {
             .collect();
         let row =
             scene.store.all::<Transfers>().unwrap().into_iter().find(|found| found.key.id == id).unwrap().row;
-        let is = State::of(&row).external() == TransferState::Committed;
+        let is = TransferStage::of(&row).external() == TransferState::Committed;
         assert!(!payer_says.is_empty() && payer_says.iter().all(|says| *says == is));
         for callback in scene.fsps[payee].callbacks() {
             let about = callback.path.contains(&batzen_switch::values::format_uuid(id));

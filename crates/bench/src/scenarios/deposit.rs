@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::BenchError;
-use crate::ceiling::{CipherArgs, Operation, Share};
+use crate::ceiling::{CipherArgs, CoinOperation, Share};
 use crate::coins::{self, Mint, Reserves};
 use crate::load::{Kind, Outcome};
 use crate::measure::{Description, Stage, Workload, measure};
@@ -220,6 +220,6 @@ impl Workload for DepositLoad {
     }
 
     fn shares(&self, _outcome: Option<&Outcome>) -> Vec<Share> {
-        vec![Share { operation: Operation::Deposit, times: 1.0 }]
+        vec![Share { operation: CoinOperation::Deposit, times: 1.0 }]
     }
 }

@@ -13,7 +13,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::BenchError;
-use crate::ceiling::{Cipher, CipherArgs, Operation, Share};
+use crate::ceiling::{Cipher, CipherArgs, CoinOperation, Share};
 use crate::change::Terms;
 use crate::coins::{self, Mint, Planchet, Reserves};
 use crate::load::Outcome;
@@ -465,9 +465,9 @@ impl Workload for Wallets {
                 shares.push(Share { operation, times: count / ops });
             }
         };
-        add(Operation::Withdraw, withdrawn);
-        add(Operation::Deposit, deposited);
-        add(Operation::Refresh(fresh / changes.max(1.0)), changes);
+        add(CoinOperation::Withdraw, withdrawn);
+        add(CoinOperation::Deposit, deposited);
+        add(CoinOperation::Refresh(fresh / changes.max(1.0)), changes);
         if shares.is_empty() {
             // Nothing was done; what was planned is as good as anything.
             return self.shares(None);

@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::BenchError;
-use crate::ceiling::{Cipher, CipherArgs, Operation, Share};
+use crate::ceiling::{Cipher, CipherArgs, CoinOperation, Share};
 use crate::coins::{self, Planchet, Reserves};
 use crate::load::{Kind, Outcome, Outgoing};
 use crate::measure::{Description, Stage, Workload, measure};
@@ -180,6 +180,6 @@ impl Workload for Withdraw {
     }
 
     fn shares(&self, _outcome: Option<&Outcome>) -> Vec<Share> {
-        vec![Share { operation: Operation::Withdraw, times: 1.0 }]
+        vec![Share { operation: CoinOperation::Withdraw, times: 1.0 }]
     }
 }

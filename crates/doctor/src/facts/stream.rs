@@ -12,7 +12,7 @@ pub struct Stream {
     /// Standbys and subscribers.
     pub standbys: Vec<Standby>,
     /// Replication slots.
-    pub slots: Vec<Slot>,
+    pub slots: Vec<ReplicationSlot>,
     /// The archiver, if the server archives.
     pub archiver: Option<Archiver>,
     /// Transactions that wait for a second phase.
@@ -42,7 +42,7 @@ pub struct Standby {
 /// A promise to keep the write-ahead log for somebody.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Slot {
+pub struct ReplicationSlot {
     /// Its name.
     pub name: String,
     /// `physical` or `logical`.

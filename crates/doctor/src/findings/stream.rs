@@ -227,7 +227,7 @@ fn slots(facts: &Facts, found: &mut Vec<Finding>) {
             Severity::Notice
         };
         let title = if is_lost {
-            format!("Slot {} has lost what it was for", slot.name)
+            format!("ReplicationSlot {} has lost what it was for", slot.name)
         } else {
             format!("Nobody reads from slot {}", slot.name)
         };
@@ -285,7 +285,7 @@ fn prepared(facts: &Facts, found: &mut Vec<Finding>) {
 #[cfg(test)]
 mod tests {
     use super::super::testing::{settings, verdict, verdicts};
-    use crate::facts::stream::{Archiver, Prepared, Slot, Standby};
+    use crate::facts::stream::{Archiver, Prepared, ReplicationSlot, Standby};
     use crate::facts::{Counters, Facts, Stream, Syncs};
     use crate::findings::Severity;
 
@@ -359,11 +359,11 @@ mod tests {
 
     #[test]
     fn slots_archive_and_prepared_transactions() {
-        let slot = |kept, status: &str| Slot {
+        let slot = |kept, status: &str| ReplicationSlot {
             name: "s".to_owned(),
             kept: Some(kept),
             wal_status: Some(status.to_owned()),
-            ..Slot::default()
+            ..ReplicationSlot::default()
         };
         let mut facts = Facts::default();
         for (kept, status, severity) in [
@@ -375,7 +375,7 @@ mod tests {
             facts.stream.slots = vec![slot(kept, status)];
             assert_eq!(verdict(&facts, "inactive_slot").unwrap().severity, severity);
         }
-        facts.stream.slots = vec![Slot { is_active: true, ..slot(0, "reserved") }];
+        facts.stream.slots = vec![ReplicationSlot { is_active: true, ..slot(0, "reserved") }];
         facts.stream.archiver = Some(Archiver { is_failing: true, ..Archiver::default() });
         facts.stream.prepared = vec![
             Prepared { name: "it's".to_owned(), age: 301.0, ..Prepared::default() },

@@ -7,7 +7,7 @@ use batzen_protocol::{ErrorCode, Timestamp};
 use batzen_tables::exchange::DenomSerial;
 
 use super::error;
-use super::errors::{self, Operation};
+use super::errors::{self, DenomOperation};
 use crate::crypto::Check;
 use crate::keys::{Denom, KeyState};
 use crate::service::Exchange;
@@ -84,7 +84,7 @@ pub async fn in_window(
     keys: &KeyState,
     denom: &Denom,
     window: Window,
-    operation: Operation,
+    operation: DenomOperation,
     now: Timestamp,
 ) -> Checked<()> {
     match time_problem(denom, window, now) {
@@ -104,7 +104,7 @@ pub async fn usable<'a>(
     keys: &'a KeyState,
     h_denom_pub: &HashCode,
     window: Window,
-    operation: Operation,
+    operation: DenomOperation,
     now: Timestamp,
 ) -> Checked<&'a Denom> {
     let denom = find_denomination(app, keys, h_denom_pub).await?;

@@ -9,7 +9,7 @@ use batzen_protocol::api::exchange::{CsrMeltRequest, CsrMeltResponse, CsrWithdra
 use batzen_protocol::limits::{FRESH_COINS_MAX, LIST_BODY_BYTES_MAX, SMALL_BODY_BYTES_MAX};
 
 use super::check::{self, Checked, Window};
-use super::errors::{self, Operation};
+use super::errors::{self, DenomOperation};
 use super::{Table, body, endpoint, error, large_body};
 use crate::service::Exchange;
 
@@ -25,7 +25,7 @@ async fn withdraw(app: &Exchange, request: &mut Request) -> Response {
     let answer = async {
         let body: CsrWithdrawRequest = body(request)?;
         let nonces = vec![(body.denom_pub_hash, body.nonce)];
-        let mut values = values(app, nonces, Operation::CsrWithdraw, CsOperation::Withdraw).await?;
+        let mut values = values(app, nonces, DenomOperation::CsrWithdraw, CsOperation::Withdraw).await?;
         let ewv = values.pop().expect("one answer a nonce");
         Ok(Response::json(200, &WithdrawValues { ewv }))
     };
@@ -40,7 +40,7 @@ async fn melt(app: &Exchange, request: &mut Request) -> Response {
         }
         let nonces =
             body.nks.iter().map(|coin| (coin.denom_pub_hash, body.rms.cs_nonce(coin.coin_offset))).collect();
-        let values = values(app, nonces, Operation::CsrMelt, CsOperation::Melt).await?;
+        let values = values(app, nonces, DenomOperation::CsrMelt, CsOperation::Melt).await?;
         let ewvs = values.into_iter().map(|ewv| WithdrawValues { ewv }).collect();
         Ok(Response::json(200, &CsrMeltResponse { ewvs }))
     };
@@ -50,7 +50,7 @@ async fn melt(app: &Exchange, request: &mut Request) -> Response {
 async fn values(
     app: &Exchange,
     nonces: Vec<(HashCode, CsNonce)>,
-    operation: Operation,
+    operation: DenomOperation,
     context: CsOperation,
 ) -> Checked<Vec<ExchangeWithdrawValues>> {
     let keys = app.keys();

@@ -14,7 +14,7 @@ use batzen_tables::exchange::{DepositKey, Deposits, PaytoHash};
 use serde_json::Value;
 
 use super::check::{self, Checked, Presented, Window};
-use super::errors::{self, Operation};
+use super::errors::{self, DenomOperation};
 use super::{Table, body, endpoint, error, in_currency, large_body, malformed, money, path_value};
 use crate::crypto::Check;
 use crate::metrics::RequestClass;
@@ -137,9 +137,14 @@ async fn deposit(
         {
             if !is_repetition(app, &contract, account.h_payto, &coins).await? {
                 let h_denom_pub = &coin.denom_pub_hash;
-                return Err(
-                    errors::denomination_unusable(app, &keys, h_denom_pub, Operation::Deposit, code).await
-                );
+                return Err(errors::denomination_unusable(
+                    app,
+                    &keys,
+                    h_denom_pub,
+                    DenomOperation::Deposit,
+                    code,
+                )
+                .await);
             }
             repeated = true;
         }
@@ -184,13 +189,18 @@ async fn deposit(
         wire_deadline: contract.wire_transfer_deadline,
         coins: presented,
     });
-    let deposited =
-        match errors::outcome_or_response(app, &keys, Operation::Deposit, app.submit(command).await, batch)
-            .await?
-        {
-            Outcome::Deposit(deposited) => deposited,
-            other => unreachable!("a deposit is answered by {other:?}"),
-        };
+    let deposited = match errors::outcome_or_response(
+        app,
+        &keys,
+        DenomOperation::Deposit,
+        app.submit(command).await,
+        batch,
+    )
+    .await?
+    {
+        Outcome::Deposit(deposited) => deposited,
+        other => unreachable!("a deposit is answered by {other:?}"),
+    };
     app.metrics.success.deposit.add(deposited.coins.iter().filter(|coin| !coin.repeated).count() as u64);
     confirm(app, deposited, &coin_pubs, h_wire, &contract).await
 }

@@ -14,7 +14,7 @@ use batzen_protocol::api::errors::{
     CoinConflict, DenominationUnknown, DenominationUnusable, InsufficientReserve,
 };
 use batzen_protocol::signatures::{
-    ExchangeAffirmDenomExpired, ExchangeAffirmDenomUnknown, Operation as OperationName, SignedMessage,
+    ExchangeAffirmDenomExpired, ExchangeAffirmDenomUnknown, OperationName, SignedMessage,
 };
 use batzen_protocol::{ErrorCode, Timestamp};
 use batzen_signer::client::Unavailable;
@@ -32,7 +32,7 @@ use crate::service::Exchange;
 
 /// What a denomination was wanted for, as signed error answers name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub enum DenomOperation {
     /// Withdraw and batch withdraw.
     Withdraw,
     /// The first message of a Clause Blind Schnorr withdrawal.
@@ -58,7 +58,7 @@ pub enum Operation {
 /// Said of an amount that pays nothing, or less than its fee.
 const ABOVE_ZERO_AND_FEE: &str = "the amount must be above zero and not below the fee";
 
-impl Operation {
+impl DenomOperation {
     fn name(self) -> &'static str {
         match self {
             Self::Withdraw => "WITHDRAW",
@@ -294,7 +294,7 @@ pub async fn denomination_unusable(
     app: &Exchange,
     keys: &KeyState,
     h_denom_pub: &HashCode,
-    operation: Operation,
+    operation: DenomOperation,
     code: ErrorCode,
 ) -> Response {
     let timestamp = whole_seconds(app.now());
@@ -328,7 +328,7 @@ pub async fn denomination_unusable(
 pub async fn outcome_or_response(
     app: &Exchange,
     keys: &Arc<KeyState>,
-    operation: Operation,
+    operation: DenomOperation,
     verdict: Result<Result<Outcome, Refusal>, EngineError>,
     batch: bool,
 ) -> Checked<Outcome> {
@@ -343,14 +343,14 @@ pub async fn outcome_or_response(
 async fn refused(
     app: &Exchange,
     keys: &Arc<KeyState>,
-    operation: Operation,
+    operation: DenomOperation,
     refusal: Refusal,
     batch: bool,
 ) -> Response {
     use ErrorCode as Code;
     let plain = |code| error(code, "");
     match refusal {
-        Refusal::ReserveUnknown if operation == Operation::History => {
+        Refusal::ReserveUnknown if operation == DenomOperation::History => {
             plain(Code::EXCHANGE_RESERVES_STATUS_UNKNOWN)
         }
         Refusal::ReserveUnknown => plain(Code::EXCHANGE_GENERIC_RESERVE_UNKNOWN),
@@ -370,7 +370,7 @@ async fn refused(
                 (DenomProblem::Future, _) => Code::EXCHANGE_GENERIC_DENOMINATION_VALIDITY_IN_FUTURE,
                 (DenomProblem::Expired, _) => Code::EXCHANGE_GENERIC_DENOMINATION_EXPIRED,
                 (DenomProblem::Revoked, _) => Code::EXCHANGE_GENERIC_DENOMINATION_REVOKED,
-                (DenomProblem::NotRevoked, Operation::RecoupRefresh) => {
+                (DenomProblem::NotRevoked, DenomOperation::RecoupRefresh) => {
                     Code::EXCHANGE_RECOUP_REFRESH_NOT_ELIGIBLE
                 }
                 (DenomProblem::NotRevoked, _) => Code::EXCHANGE_RECOUP_NOT_ELIGIBLE,
@@ -404,14 +404,14 @@ async fn refused(
         Refusal::MeltUnknown => plain(Code::EXCHANGE_REFRESHES_REVEAL_SESSION_UNKNOWN),
         Refusal::RmsMissing => error(Code::GENERIC_PARAMETER_MISSING, "rms"),
         Refusal::RevealCostTooHigh { .. } => plain(Code::EXCHANGE_REFRESHES_REVEAL_AMOUNT_INSUFFICIENT),
-        Refusal::PlanchetUnknown if operation == Operation::RecoupRefresh => {
+        Refusal::PlanchetUnknown if operation == DenomOperation::RecoupRefresh => {
             plain(Code::EXCHANGE_RECOUP_REFRESH_MELT_NOT_FOUND)
         }
         Refusal::PlanchetUnknown => plain(Code::EXCHANGE_RECOUP_WITHDRAW_NOT_FOUND),
-        Refusal::Overflow if operation == Operation::Withdraw => {
+        Refusal::Overflow if operation == DenomOperation::Withdraw => {
             plain(Code::EXCHANGE_WITHDRAW_AMOUNT_FEE_OVERFLOW)
         }
-        Refusal::Overflow if operation == Operation::Reveal => {
+        Refusal::Overflow if operation == DenomOperation::Reveal => {
             plain(Code::EXCHANGE_REFRESHES_REVEAL_COST_CALCULATION_OVERFLOW)
         }
         // Only who submits unsigned planchets meets this, and signs them.

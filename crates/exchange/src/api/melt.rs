@@ -8,7 +8,7 @@ use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::signatures::{ExchangeConfirmMelt, WalletCoinMelt};
 
 use super::check::{self, Presented, Window};
-use super::errors::{self, Operation};
+use super::errors::{self, DenomOperation};
 use super::{Table, body, endpoint, error, money, path_value};
 use crate::crypto::Check;
 use crate::metrics::RequestClass;
@@ -27,7 +27,7 @@ async fn melt(app: &Exchange, request: &mut Request) -> Response {
         let keys = app.keys();
         // Coins of revoked or expired denominations may be zombies: the rules look at the coin.
         let denom = check::find_denomination(app, &keys, &body.denom_pub_hash).await?;
-        check::in_window(app, &keys, denom, Window::Melt, Operation::Melt, app.now()).await?;
+        check::in_window(app, &keys, denom, Window::Melt, DenomOperation::Melt, app.now()).await?;
         if amount < denom.fee_refresh {
             return Err(error(ErrorCode::EXCHANGE_MELT_FEES_EXCEED_CONTRIBUTION, ""));
         }
@@ -64,13 +64,18 @@ async fn melt(app: &Exchange, request: &mut Request) -> Response {
             noreveal_index: draw_noreveal_index(),
             rms: body.rms.map(|rms| CsNonce::from_bytes(*rms.as_bytes())),
         });
-        let melted =
-            match errors::outcome_or_response(app, &keys, Operation::Melt, app.submit(command).await, false)
-                .await?
-            {
-                Outcome::Melt(melted) => melted,
-                other => unreachable!("a melt is answered by {other:?}"),
-            };
+        let melted = match errors::outcome_or_response(
+            app,
+            &keys,
+            DenomOperation::Melt,
+            app.submit(command).await,
+            false,
+        )
+        .await?
+        {
+            Outcome::Melt(melted) => melted,
+            other => unreachable!("a melt is answered by {other:?}"),
+        };
         if !melted.repeated {
             app.metrics.success.melt.inc();
         }

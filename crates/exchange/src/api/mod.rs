@@ -18,7 +18,7 @@ use batzen_store::StoreError;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
-use crate::metrics::{Operation, RequestClass};
+use crate::metrics::{RequestClass, RequestKind};
 use crate::service::Exchange;
 
 mod accounts;
@@ -68,7 +68,7 @@ pub struct Entry {
     endpoint: Endpoint,
     body_bytes_max: usize,
     class: RequestClass,
-    operation: Operation,
+    operation: RequestKind,
 }
 
 /// The table while it is put together.
@@ -114,7 +114,7 @@ impl Table {
     ) -> Self {
         #[cfg(test)]
         self.listed.push((method.clone(), pattern.to_owned(), body_bytes_max));
-        let entry = Entry { endpoint, body_bytes_max, class, operation: Operation::of_pattern(pattern) };
+        let entry = Entry { endpoint, body_bytes_max, class, operation: RequestKind::of_pattern(pattern) };
         self.routes = self.routes.route(method, pattern, entry);
         self
     }

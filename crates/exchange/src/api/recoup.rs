@@ -11,7 +11,7 @@ use batzen_protocol::signatures::{WalletCoinRecoup, WalletCoinRecoupRefresh};
 use batzen_tables::exchange::{Reveals, Withdrawals};
 
 use super::check::{self, Checked, Presented, Window};
-use super::errors::{self, Operation};
+use super::errors::{self, DenomOperation};
 use super::{Table, body, endpoint, error, path_value};
 use crate::crypto::Check;
 use crate::keys::KeyState;
@@ -28,21 +28,21 @@ pub(super) fn routes(table: Table) -> Table {
 
 /// What differs between the two.
 struct Kind {
-    operation: Operation,
+    operation: DenomOperation,
     not_eligible: ErrorCode,
     signature_invalid: ErrorCode,
     blinding_failed: ErrorCode,
 }
 
 const RECOUP: Kind = Kind {
-    operation: Operation::Recoup,
+    operation: DenomOperation::Recoup,
     not_eligible: ErrorCode::EXCHANGE_RECOUP_NOT_ELIGIBLE,
     signature_invalid: ErrorCode::EXCHANGE_RECOUP_SIGNATURE_INVALID,
     blinding_failed: ErrorCode::EXCHANGE_RECOUP_BLINDING_FAILED,
 };
 
 const RECOUP_REFRESH: Kind = Kind {
-    operation: Operation::RecoupRefresh,
+    operation: DenomOperation::RecoupRefresh,
     not_eligible: ErrorCode::EXCHANGE_RECOUP_REFRESH_NOT_ELIGIBLE,
     signature_invalid: ErrorCode::EXCHANGE_RECOUP_REFRESH_SIGNATURE_INVALID,
     blinding_failed: ErrorCode::EXCHANGE_RECOUP_REFRESH_BLINDING_FAILED,
@@ -66,8 +66,14 @@ async fn recoup(app: &Exchange, request: &mut Request) -> Response {
             h_coin_ev: claim.h_coin_ev,
             reserve_pub: withdrawal.key.reserve_pub,
         });
-        match errors::outcome_or_response(app, &keys, Operation::Recoup, app.submit(command).await, false)
-            .await?
+        match errors::outcome_or_response(
+            app,
+            &keys,
+            DenomOperation::Recoup,
+            app.submit(command).await,
+            false,
+        )
+        .await?
         {
             Outcome::Recoup(done) => {
                 app.notices.reserves_credited(&[done.reserve_pub]);
@@ -100,7 +106,7 @@ async fn recoup_refresh(app: &Exchange, request: &mut Request) -> Response {
         match errors::outcome_or_response(
             app,
             &keys,
-            Operation::RecoupRefresh,
+            DenomOperation::RecoupRefresh,
             app.submit(command).await,
             false,
         )
@@ -150,7 +156,7 @@ async fn claim(app: &Exchange, keys: &KeyState, request: &Request, kind: &Kind) 
         h_age: check::age_hash(body.h_age_commitment),
         denom_sig: body.denom_sig.clone(),
     };
-    let is_recoup = kind.operation == Operation::Recoup;
+    let is_recoup = kind.operation == DenomOperation::Recoup;
     let verdicts =
         errors::checked(app, vec![coin.check(), signature_check(is_recoup, coin.coin_pub, &body)]).await?;
     if !verdicts[0] {

@@ -17,7 +17,7 @@ use batzen_protocol::{Amount, ErrorCode};
 use batzen_tables::exchange::{CoinRow, FreshCoin, MeltKey, MeltRow, Reveals};
 
 use super::check::{self, Checked, Window};
-use super::errors::{self, Operation};
+use super::errors::{self, DenomOperation};
 use super::{Table, endpoint, error, large_body, path_value};
 use crate::crypto::{Check, Opening};
 use crate::keys::{Denom, KeyState};
@@ -101,7 +101,7 @@ async fn reveal_coins(
         return Err(error(ErrorCode::GENERIC_PARAMETER_MISSING, "rms"));
     }
     for denom in &denoms {
-        check::in_window(app, &keys, denom, Window::Withdraw, Operation::Reveal, now).await?;
+        check::in_window(app, &keys, denom, Window::Withdraw, DenomOperation::Reveal, now).await?;
         if denom.revoked {
             return Err(error(ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED, ""));
         }
@@ -164,7 +164,8 @@ async fn reveal_coins(
         rms: body.rms.as_ref().filter(|_| needs_rms).map(|rms| CsNonce::from_bytes(*rms.as_bytes())),
         fresh,
     });
-    match errors::outcome_or_response(app, &keys, Operation::Reveal, app.submit(command).await, false).await?
+    match errors::outcome_or_response(app, &keys, DenomOperation::Reveal, app.submit(command).await, false)
+        .await?
     {
         Outcome::Reveal(revealed) => {
             if !revealed.repeated {

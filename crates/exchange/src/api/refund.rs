@@ -7,7 +7,7 @@ use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::signatures::{ExchangeConfirmRefund, MerchantRefund};
 use batzen_tables::exchange::RefundKey;
 
-use super::errors::{self, Operation};
+use super::errors::{self, DenomOperation};
 use super::{Table, body, endpoint, error, money, path_value};
 use crate::rules::{Command, Outcome, Refund};
 use crate::service::Exchange;
@@ -41,7 +41,7 @@ async fn refund(app: &Exchange, request: &mut Request) -> Response {
         match errors::outcome_or_response(
             app,
             &app.keys(),
-            Operation::Refund,
+            DenomOperation::Refund,
             app.submit(command).await,
             false,
         )

@@ -11,7 +11,7 @@ use batzen_protocol::{Duration, ErrorCode, Money, Timestamp};
 use tokio::time::Instant;
 
 use super::check::Checked;
-use super::errors::{self, Operation};
+use super::errors::{self, DenomOperation};
 use super::histories::{self, reserve_items};
 use super::{Table, body, endpoint, error, overloaded, path_value};
 use crate::rules::history::balance_of;
@@ -116,8 +116,14 @@ async fn history(app: &Exchange, request: &mut Request) -> Response {
             fee,
             reserve_sig: body.reserve_sig,
         });
-        match errors::outcome_or_response(app, &keys, Operation::History, app.submit(command).await, false)
-            .await
+        match errors::outcome_or_response(
+            app,
+            &keys,
+            DenomOperation::History,
+            app.submit(command).await,
+            false,
+        )
+        .await
         {
             Ok(Outcome::ReserveHistory(_)) => statement(app, reserve_pub, None).await,
             Ok(other) => unreachable!("a history request is answered by {other:?}"),

@@ -15,7 +15,7 @@ use batzen_protocol::{Amount, ErrorCode, Money};
 use batzen_tables::exchange::{self as tables, DenomSerial};
 
 use super::check::{self, Checked, Window};
-use super::errors::{self, Operation};
+use super::errors::{self, DenomOperation};
 use super::{Table, body, endpoint, error, large_body, path_value};
 use crate::crypto::Check;
 use crate::keys::KeyState;
@@ -97,9 +97,15 @@ async fn withdraw(
     let mut requested = Money::ZERO;
     let overflow = |_| error(ErrorCode::EXCHANGE_WITHDRAW_AMOUNT_FEE_OVERFLOW, "");
     for (request, h_coin_envelope) in requests.iter().zip(&h_coin_evs) {
-        let denom =
-            check::usable(app, &keys, &request.denom_pub_hash, Window::Withdraw, Operation::Withdraw, now)
-                .await?;
+        let denom = check::usable(
+            app,
+            &keys,
+            &request.denom_pub_hash,
+            Window::Withdraw,
+            DenomOperation::Withdraw,
+            now,
+        )
+        .await?;
         check::cipher(denom, request.coin_ev.cipher())?;
         let amount = denom.value.checked_add(denom.fee_withdraw).map_err(overflow)?;
         requested = requested.checked_add(amount).map_err(overflow)?;
@@ -152,7 +158,7 @@ async fn signatures_or_response(
     verdict: Result<Result<Outcome, Refusal>, EngineError>,
     batch: bool,
 ) -> Checked<Vec<BlindedDenomSignature>> {
-    match errors::outcome_or_response(app, keys, Operation::Withdraw, verdict, batch).await? {
+    match errors::outcome_or_response(app, keys, DenomOperation::Withdraw, verdict, batch).await? {
         Outcome::Withdraw(withdrawn) => {
             count(app, batch, withdrawn.repeated, withdrawn.ev_sigs.len());
             Ok(withdrawn.ev_sigs)

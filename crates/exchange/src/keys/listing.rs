@@ -49,12 +49,12 @@ pub(super) struct KeysListing {
     expires: Timestamp,
     has_expiry: bool,
     /// One slot for every start, oldest first (the first is the full answer); filled when it is first asked for.
-    slots: BTreeMap<Timestamp, Slot>,
+    slots: BTreeMap<Timestamp, PartialAnswer>,
 }
 
 /// The answer for one start.
 #[derive(Debug)]
-struct Slot {
+struct PartialAnswer {
     /// Over all its denominations, and over all its groups.
     signatures: [EddsaSignature; 2],
     answer: OnceLock<Arc<KeysAnswer>>,
@@ -173,7 +173,7 @@ fn sign_slots(
     denoms: &[&Denom],
     custody: &Custody,
     key: &SigningHandle,
-) -> Result<BTreeMap<Timestamp, Slot>, Unavailable> {
+) -> Result<BTreeMap<Timestamp, PartialAnswer>, Unavailable> {
     let (mut hasher, mut sum) = (Sha512::new(), HashCode::ZERO);
     let (mut starts, mut messages) = (Vec::new(), Vec::new());
     for (index, denom) in denoms.iter().enumerate() {
@@ -188,7 +188,7 @@ fn sign_slots(
         }
     }
     let signatures = custody.sign_waiting(key, messages)?;
-    let slot = |pair: &[EddsaSignature]| Slot {
+    let slot = |pair: &[EddsaSignature]| PartialAnswer {
         signatures: pair.try_into().expect("two signatures a start"),
         answer: OnceLock::new(),
     };

@@ -185,7 +185,7 @@ impl Sub for Sums {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FlowState {
     sums: Sums,
     /// Whether the rows from before the start are in the sums.
     is_complete: bool,
@@ -197,10 +197,10 @@ struct State {
 
 /// The sums of a running exchange.
 #[derive(Debug, Default)]
-pub struct MoneyFlow(Mutex<State>);
+pub struct MoneyFlow(Mutex<FlowState>);
 
 impl MoneyFlow {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FlowState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

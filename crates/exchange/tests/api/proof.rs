@@ -11,7 +11,7 @@ use batzen_protocol::api::exchange::{CoinHistoryItem, ReserveHistoryItem};
 use batzen_protocol::payto::h_payto;
 use batzen_protocol::signatures::{
     ExchangeAffirmDenomExpired, ExchangeAffirmDenomUnknown, ExchangeConfirmRecoup,
-    ExchangeConfirmRecoupRefresh, ExchangeReserveClosed, MerchantRefund, Operation, SignedMessage,
+    ExchangeConfirmRecoupRefresh, ExchangeReserveClosed, MerchantRefund, OperationName, SignedMessage,
     WalletCoinDeposit, WalletCoinMelt, WalletCoinRecoup, WalletCoinRecoupRefresh, WalletReserveHistory,
     WalletReserveWithdraw,
 };
@@ -45,7 +45,7 @@ pub fn denom_unusable(site: &Site, reply: &Reply, code: u32, oper: &str, h_denom
     assert!(site.is_online_key(&proof.exchange_pub));
     let message = ExchangeAffirmDenomExpired {
         timestamp: proof.timestamp,
-        operation: Operation::new(oper),
+        operation: OperationName::new(oper),
         h_denom_pub: *h_denom_pub,
     };
     assert!(message.verify(&proof.exchange_pub, &proof.exchange_sig));

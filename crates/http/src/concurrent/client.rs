@@ -82,13 +82,13 @@ struct Shared {
     /// What `Authorization` says when the protocol is asked for, if anything.
     authorization: Option<HeaderValue>,
     limits: Limits,
-    state: Mutex<State>,
+    state: Mutex<ClientState>,
     /// Held by whoever opens a connection.
     opening: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
-struct State {
+struct ClientState {
     links: Vec<Link>,
     unknown_until: Option<Instant>,
     /// When a connection could last not be opened, and why.
@@ -160,7 +160,7 @@ impl Concurrent {
         Err(last)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ClientState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -238,7 +238,7 @@ enum Refused {
     Unsure(String),
 }
 
-impl State {
+impl ClientState {
     /// The connection that has least to do. None: another one is to be opened.
     fn usable(&mut self) -> Result<Option<Link>, Failure> {
         self.links.retain(|link| !link.queue.is_closed());

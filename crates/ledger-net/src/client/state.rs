@@ -141,7 +141,7 @@ impl Live {
 }
 
 #[derive(Default)]
-struct State {
+struct LinkState {
     creates: VecDeque<Frame>,
     reads: VecDeque<Frame>,
     /// Sent at least once, by number: in this order they are repeated.
@@ -157,7 +157,7 @@ struct State {
 
 pub(super) struct Inner {
     pub options: ClientOptions,
-    state: Mutex<State>,
+    state: Mutex<LinkState>,
     /// Wakes the connection's task: bytes are left over, the connection broke, or the client ends.
     pub wake: Notify,
 }
@@ -167,7 +167,7 @@ impl Inner {
         Self { options, state: Mutex::default(), wake: Notify::new() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LinkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -226,7 +226,7 @@ impl Inner {
     }
 
     /// Sends what may be sent. True: the connection's task has to see to the rest.
-    fn pump(&self, state: &mut State) -> bool {
+    fn pump(&self, state: &mut LinkState) -> bool {
         let options = &self.options;
         let mut needs_driver = false;
         while state.live.is_some() && state.under_way.len() < state.in_flight_max {

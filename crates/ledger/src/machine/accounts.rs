@@ -6,7 +6,7 @@ use hashbrown::HashTable;
 
 use super::ids::IdHasher;
 use super::log::{Balances, History, LogRecord, Side};
-use super::{Machine, Slot, TIMESTAMP_END};
+use super::{EventTime, Machine, TIMESTAMP_END};
 use crate::{Account, AccountFlags, CreateAccountStatus, CreateAccountStatus as S};
 
 /// Every so many movements of an account, one is marked, so that a point in its history is found without walking to it.
@@ -182,7 +182,7 @@ impl Machine {
         &self,
         history: &H,
         event: &Account,
-        slot: Slot,
+        slot: EventTime,
     ) -> Result<Result<LogRecord, (CreateAccountStatus, u64)>, H::Error> {
         let refuse = |status| Ok(Err((status, slot.timestamp)));
         let imported = event.flags.contains(AccountFlags::IMPORTED);

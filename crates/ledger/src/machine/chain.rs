@@ -2,7 +2,7 @@
 
 use super::log::{History, LogRecord};
 use super::transfers::Prepared;
-use super::{Machine, Slot};
+use super::{EventTime, Machine};
 use crate::{
     Account, AccountFlags, CreateAccountStatus, CreateResult, CreateTransferStatus, Transfer, TransferFlags,
 };
@@ -26,10 +26,10 @@ pub(super) trait Event: Sized {
         prepared: &Self::Prepared,
         machine: &Machine,
         history: &H,
-        slot: Slot,
+        slot: EventTime,
     ) -> Result<Result<LogRecord, (Self::Status, u64)>, H::Error>;
     /// What remains of a refusal, if anything does.
-    fn refused(&self, status: Self::Status, slot: Slot) -> Option<LogRecord>;
+    fn refused(&self, status: Self::Status, slot: EventTime) -> Option<LogRecord>;
 }
 
 impl Event for Account {
@@ -51,11 +51,11 @@ impl Event for Account {
         (): &(),
         machine: &Machine,
         history: &H,
-        slot: Slot,
+        slot: EventTime,
     ) -> Result<Result<LogRecord, (Self::Status, u64)>, H::Error> {
         machine.decide_account(history, self, slot)
     }
-    fn refused(&self, _: Self::Status, _: Slot) -> Option<LogRecord> {
+    fn refused(&self, _: Self::Status, _: EventTime) -> Option<LogRecord> {
         None
     }
 }
@@ -81,11 +81,11 @@ impl Event for Transfer {
         prepared: &Prepared,
         machine: &Machine,
         history: &H,
-        slot: Slot,
+        slot: EventTime,
     ) -> Result<Result<LogRecord, (Self::Status, u64)>, H::Error> {
         machine.decide_transfer(history, self, prepared, slot)
     }
-    fn refused(&self, status: Self::Status, slot: Slot) -> Option<LogRecord> {
+    fn refused(&self, status: Self::Status, slot: EventTime) -> Option<LogRecord> {
         status.burns().then_some(LogRecord::Burnt { id: self.id, timestamp: slot.timestamp })
     }
 }
@@ -108,7 +108,7 @@ impl Machine {
         let mut is_broken = false;
         for (at, (event, prepared)) in events.iter().zip(&prepared).enumerate() {
             let timestamp = start + at as u64;
-            let slot = Slot { timestamp, operation, importing };
+            let slot = EventTime { timestamp, operation, importing };
             if event.is_linked() && chain.is_none() {
                 chain = Some((at, self.mark()));
             }

@@ -44,7 +44,7 @@ pub const TIMESTAMP_END: u64 = 1 << 63;
 
 /// When an event is decided.
 #[derive(Clone, Copy)]
-struct Slot {
+struct EventTime {
     /// The event's own nanosecond.
     timestamp: u64,
     /// The timestamp of its operation.

@@ -3,7 +3,7 @@
 use super::ids::IdStatus;
 use super::log::{History, LogRecord};
 use super::transfers::Refusal;
-use super::{Machine, Slot};
+use super::{EventTime, Machine};
 use crate::{AMOUNT_MAX, CreateTransferStatus, CreateTransferStatus as S, Transfer, TransferFlags as F};
 
 impl Machine {
@@ -13,7 +13,7 @@ impl Machine {
         history: &H,
         event: &Transfer,
         hash: u64,
-        slot: Slot,
+        slot: EventTime,
     ) -> Result<Option<Refusal>, H::Error> {
         let existing = match self.known(history, hash, event.id)? {
             None => return Ok(None),

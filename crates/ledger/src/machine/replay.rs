@@ -2,7 +2,7 @@
 
 use super::log::{Balances, History, LogRecord, Movement, kind_of};
 use super::pendings::Pending;
-use super::{Counts, Machine, Slot, TIMESTAMP_END};
+use super::{Counts, EventTime, Machine, TIMESTAMP_END};
 use crate::{Account, AccountFlags, ChangeKind, Transfer, TransferFlags};
 
 /// A record that the rules would not have made, or sums that do not add up.
@@ -79,7 +79,8 @@ impl Machine {
             }
             LogRecord::Burnt { .. } => false,
         };
-        let slot = Slot { timestamp: record.timestamp(), operation: TIMESTAMP_END - 1, importing: imported };
+        let slot =
+            EventTime { timestamp: record.timestamp(), operation: TIMESTAMP_END - 1, importing: imported };
         let given = |timestamp| if imported { timestamp } else { 0 };
         let decided = match record {
             LogRecord::Account(account) => {

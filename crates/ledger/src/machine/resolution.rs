@@ -4,7 +4,7 @@ use super::ids::IdStatus;
 use super::log::{Balances, History, Movement};
 use super::pendings::Pending;
 use super::transfers::Pair;
-use super::{Machine, Slot};
+use super::{EventTime, Machine};
 use crate::{
     AMOUNT_MAX, AccountFlags, ChangeKind, CreateTransferStatus, CreateTransferStatus as S, Transfer,
     TransferFlags as F,
@@ -15,7 +15,7 @@ impl Machine {
         &self,
         history: &H,
         event: &Transfer,
-        slot: Slot,
+        slot: EventTime,
     ) -> Result<Result<Movement, CreateTransferStatus>, H::Error> {
         if let Err(status) = check_alone(event) {
             return Ok(Err(status));
@@ -46,7 +46,7 @@ impl Machine {
         &self,
         resolved: Transfer,
         pending: &Pending,
-        slot: Slot,
+        slot: EventTime,
     ) -> Result<Movement, CreateTransferStatus> {
         if pending.expires_at().is_some_and(|at| at <= slot.timestamp) {
             return Err(S::PendingTransferExpired);

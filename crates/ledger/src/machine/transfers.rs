@@ -1,7 +1,7 @@
 //! Single-phase and pending transfers.
 
 use super::log::{Balances, History, LogRecord, Movement, Side, kind_of};
-use super::{Machine, Slot, TIMESTAMP_END};
+use super::{EventTime, Machine, TIMESTAMP_END};
 use crate::{
     Account, AccountFlags, CreateTransferStatus, CreateTransferStatus as S, NS_PER_S, Transfer,
     TransferFlags as F,
@@ -82,7 +82,7 @@ impl Machine {
         history: &H,
         event: &Transfer,
         prepared: &Prepared,
-        slot: Slot,
+        slot: EventTime,
     ) -> Result<Result<LogRecord, Refusal>, H::Error> {
         let refuse = |status| Ok(Err((status, slot.timestamp)));
         let imported = event.flags.contains(F::IMPORTED);
@@ -130,7 +130,7 @@ impl Machine {
         &self,
         event: &Transfer,
         prepared: &Prepared,
-        slot: Slot,
+        slot: EventTime,
     ) -> Result<Movement, CreateTransferStatus> {
         let require = |condition: bool, status| if condition { Ok(()) } else { Err(status) };
         let is_pending = event.flags.contains(F::PENDING);

@@ -149,10 +149,10 @@ impl Work<'_> {
     }
 
     /// What is there.
-    fn state(&mut self) -> Result<State, SchemaError> {
+    fn state(&mut self) -> Result<SetupState, SchemaError> {
         let has_schema = catalog::has_schema(self.sql, self.schema)?;
         let present = catalog::read(self.sql, self.schema)?;
-        let mut state = State { has_schema, present, version: None, meta: None };
+        let mut state = SetupState { has_schema, present, version: None, meta: None };
         if let Some(there) = state.present.get("meta") {
             // Version 0: its creation was interrupted.
             let version = meta::schema_version(self.sql, self.schema, there)?;
@@ -230,7 +230,7 @@ impl Work<'_> {
         SchemaError::Differs { schema: self.schema.to_owned(), differences, hint }
     }
 
-    fn plan(&self, tables: &[&'static TableDef], state: &State) -> Result<Planned, SchemaError> {
+    fn plan(&self, tables: &[&'static TableDef], state: &SetupState) -> Result<Planned, SchemaError> {
         if let (Some(meta), Some(asked)) = (&state.meta, self.options.partitions)
             && meta.partitions != asked
         {
@@ -451,7 +451,7 @@ impl Work<'_> {
 }
 
 /// What a database holds before.
-struct State {
+struct SetupState {
     has_schema: bool,
     present: Present,
     version: Option<i32>,

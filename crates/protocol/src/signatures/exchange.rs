@@ -2,7 +2,7 @@
 
 use batzen_crypto::{EddsaPublicKey, HashCode, ShortHash, Wtid};
 
-use super::{Operation, signed_messages};
+use super::{OperationName, signed_messages};
 use crate::{Amount, Timestamp};
 
 signed_messages! {
@@ -137,7 +137,7 @@ signed_messages! {
         /// When this was confirmed.
         timestamp: Timestamp,
         /// Which operation was refused.
-        operation: Operation,
+        operation: OperationName,
         /// Hash of the denomination key.
         h_denom_pub: HashCode,
     }

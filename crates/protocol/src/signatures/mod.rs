@@ -134,9 +134,9 @@ impl<const N: usize> Field for Zeros<N> {
 
 /// Name of an operation: the first 8 bytes are signed, padded with zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Operation([u8; 8]);
+pub struct OperationName([u8; 8]);
 
-impl Operation {
+impl OperationName {
     /// From the full name, e.g. `RECOUP-REFRESH`.
     pub fn new(name: &str) -> Self {
         let mut bytes = [0u8; 8];
@@ -147,7 +147,7 @@ impl Operation {
     }
 }
 
-impl Field for Operation {
+impl Field for OperationName {
     const SIZE: usize = 8;
     fn put(&self, out: &mut [u8]) {
         out.copy_from_slice(&self.0);

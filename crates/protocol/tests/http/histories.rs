@@ -19,7 +19,7 @@ pub fn check_error(exchange: &Exchange, recording: &Recording, tally: &mut Tally
         let ErrorBody::<DenominationUnusable> { extra, .. } = recording.response();
         let message = ExchangeAffirmDenomExpired {
             timestamp: extra.timestamp,
-            operation: Operation::new(&extra.oper),
+            operation: OperationName::new(&extra.oper),
             h_denom_pub: extra.h_denom_pub,
         };
         exchange.online(tally, &message, &extra.exchange_pub, &extra.exchange_sig);

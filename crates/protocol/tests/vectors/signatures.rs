@@ -293,7 +293,7 @@ pub fn signature(group: &str, case: Case<'_>) -> bool {
             case,
             &ExchangeAffirmDenomExpired {
                 timestamp: i.time("timestamp"),
-                operation: Operation::new(i.text("op")),
+                operation: OperationName::new(i.text("op")),
                 h_denom_pub: i.value("h_denom_pub"),
             },
         ),

@@ -30,7 +30,7 @@ impl Record {
 }
 
 #[derive(Default)]
-struct State {
+struct GuardState {
     failed: HashMap<Option<IpAddr>, Record>,
     said: Option<Instant>,
     unsaid: u64,
@@ -38,7 +38,7 @@ struct State {
 
 /// Who has failed lately.
 #[derive(Default)]
-pub(super) struct Guard(Mutex<State>);
+pub(super) struct Guard(Mutex<GuardState>);
 
 impl Guard {
     /// Whether an address (none: the local socket) may try now.

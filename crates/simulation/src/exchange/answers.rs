@@ -9,7 +9,7 @@ use batzen_protocol::api::exchange::{
 };
 use batzen_protocol::signatures::{
     ExchangeAffirmDenomExpired, ExchangeConfirmDeposit, ExchangeConfirmMelt, ExchangeConfirmRefund,
-    Operation, SignedMessage,
+    OperationName, SignedMessage,
 };
 use batzen_protocol::{Amount, ErrorBody, ErrorCode, Timestamp};
 use batzen_store::StoreError;
@@ -91,7 +91,8 @@ pub fn store_failed(error: &StoreError) -> HttpResponse {
 #[must_use]
 pub fn unusable(code: u32, operation: &str, h_denom_pub: HashCode, now: Timestamp) -> HttpResponse {
     let timestamp = whole_seconds(now);
-    let message = ExchangeAffirmDenomExpired { timestamp, operation: Operation::new(operation), h_denom_pub };
+    let message =
+        ExchangeAffirmDenomExpired { timestamp, operation: OperationName::new(operation), h_denom_pub };
     let signer = &Keys::get().signer;
     let proof = DenominationUnusable {
         oper: operation.to_owned(),

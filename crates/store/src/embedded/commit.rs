@@ -14,7 +14,7 @@ use super::format::{
 };
 use super::index::{Location, SecondaryOp};
 use super::{
-    Core, Identity, Segment, State, StoredRecord, fingerprint, lock, read_indexed, read_record,
+    Core, EngineState, Identity, Segment, StoredRecord, fingerprint, lock, read_indexed, read_record,
     secondary_entries,
 };
 use crate::backend::check_row_size;
@@ -368,7 +368,7 @@ impl Writer {
     }
 }
 
-impl State {
+impl EngineState {
     /// Enters what was written, a record of `bytes` bytes at `location`, into the indexes.
     fn publish(&mut self, effect: &Effect, location: Location, bytes: u64, active: &Segment) {
         let index = self.tables.get_mut(&effect.table.id).expect("resolve found the table");
@@ -408,7 +408,11 @@ fn check_size(key: &[u8], row: Option<&[u8]>) -> Result<()> {
 
 /// The stored row if the change names the version that is stored now: records never change where they are, and segment
 /// numbers are never used again.
-fn known<'a>(state: &State, change: &'a Change, fingerprint: u64) -> Result<Option<(Location, Before<'a>)>> {
+fn known<'a>(
+    state: &EngineState,
+    change: &'a Change,
+    fingerprint: u64,
+) -> Result<Option<(Location, Before<'a>)>> {
     let (Some(row), Some(version)) = (change.old_row(), change.version()) else { return Ok(None) };
     let location = Location(version.place);
     if !state.table(change.table())?.primary.contains(fingerprint, location) {
@@ -428,7 +432,7 @@ fn known<'a>(state: &State, change: &'a Change, fingerprint: u64) -> Result<Opti
 /// The stored row under a key.
 fn find(
     identity: &Identity,
-    state: &State,
+    state: &EngineState,
     table: &TableDef,
     key: &[u8],
     fingerprint: u64,

@@ -45,7 +45,7 @@ fn part_of(fingerprint: u64) -> usize {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Slot {
+struct IndexEntry {
     fingerprint: u64,
     value: u64,
 }
@@ -53,7 +53,7 @@ struct Slot {
 /// Fingerprint of the key → locations. Two keys may share a fingerprint: whoever reads verifies the key.
 #[derive(Debug)]
 pub(crate) struct PrimaryIndex {
-    parts: Vec<HashTable<Slot>>,
+    parts: Vec<HashTable<IndexEntry>>,
     len: usize,
 }
 
@@ -74,21 +74,21 @@ impl PrimaryIndex {
     }
 
     pub fn insert(&mut self, fingerprint: u64, location: Location) {
-        let slot = Slot { fingerprint, value: location.0 };
+        let slot = IndexEntry { fingerprint, value: location.0 };
         self.parts[part_of(fingerprint)].insert_unique(fingerprint, slot, |slot| slot.fingerprint);
         self.len += 1;
     }
 
     /// Moves an entry; false if it is not there.
     pub fn replace(&mut self, fingerprint: u64, old: Location, new: Location) -> bool {
-        let wanted = Slot { fingerprint, value: old.0 };
+        let wanted = IndexEntry { fingerprint, value: old.0 };
         let slot = self.parts[part_of(fingerprint)].find_mut(fingerprint, |slot| *slot == wanted);
         slot.map(|slot| slot.value = new.0).is_some()
     }
 
     /// Removes an entry; false if it is not there.
     pub fn remove(&mut self, fingerprint: u64, location: Location) -> bool {
-        let wanted = Slot { fingerprint, value: location.0 };
+        let wanted = IndexEntry { fingerprint, value: location.0 };
         let Ok(entry) = self.parts[part_of(fingerprint)].find_entry(fingerprint, |slot| *slot == wanted)
         else {
             return false;
@@ -171,7 +171,7 @@ impl Group {
 #[derive(Debug, Default)]
 struct HashPart {
     /// Values with one row: most of them.
-    single: HashTable<Slot>,
+    single: HashTable<IndexEntry>,
     /// Values with several.
     groups: HashMap<u64, Group>,
     /// Rows in all groups.
@@ -201,7 +201,7 @@ impl HashIndex {
         }
         match part.single.entry(value, |slot| slot.fingerprint == value, |slot| slot.fingerprint) {
             Entry::Vacant(entry) => {
-                entry.insert(Slot { fingerprint: value, value: key });
+                entry.insert(IndexEntry { fingerprint: value, value: key });
             }
             Entry::Occupied(entry) if entry.get().value == key => {}
             Entry::Occupied(entry) => {
@@ -222,7 +222,7 @@ impl HashIndex {
             }
             return;
         }
-        let wanted = Slot { fingerprint: value, value: key };
+        let wanted = IndexEntry { fingerprint: value, value: key };
         if let Ok(entry) = part.single.find_entry(value, |slot| *slot == wanted) {
             entry.remove();
         }

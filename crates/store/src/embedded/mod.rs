@@ -136,7 +136,7 @@ impl Segment {
 pub(crate) type Segments = BTreeMap<u32, Arc<Segment>>;
 
 /// What readers see: changes only after it is durable.
-pub(crate) struct State {
+pub(crate) struct EngineState {
     pub tables: HashMap<u16, TableIndex>,
     pub segments: Arc<Segments>,
 }
@@ -176,7 +176,7 @@ pub(crate) struct Core {
     pub marks: Mutex<tail::TailMarks>,
     pub writer: Mutex<Writer>,
     pub next: Mutex<maintain::NextSegment>,
-    pub state: RwLock<State>,
+    pub state: RwLock<EngineState>,
     pub counters: Counters,
     pub wake: maintain::Wake,
     _lock: Box<dyn Any + Send + Sync>,
@@ -348,11 +348,11 @@ pub(crate) fn secondary_entries(
 }
 
 impl Core {
-    pub fn read(&self) -> RwLockReadGuard<'_, State> {
+    pub fn read(&self) -> RwLockReadGuard<'_, EngineState> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn write(&self) -> RwLockWriteGuard<'_, State> {
+    pub fn write(&self) -> RwLockWriteGuard<'_, EngineState> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -453,7 +453,7 @@ fn read_record_of(segments: &Segments, table: &TableDef, location: Location) -> 
     Ok(record)
 }
 
-impl State {
+impl EngineState {
     /// A table that the store was opened with.
     pub fn table(&self, table: &TableDef) -> Result<&TableIndex> {
         let index = self.tables.get(&table.id).filter(|index| index.def.is_some());

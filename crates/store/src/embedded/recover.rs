@@ -17,7 +17,7 @@ use super::index::{Location, TableIndex};
 use super::maintain::{Maintenance, NextSegment, Wake, create_segment, segment_bytes};
 use super::tail::{self, Fault, TailMarks};
 use super::{
-    Core, Counters, Options, Segment, Segments, State, fingerprint, read_indexed, read_record_bytes,
+    Core, Counters, EngineState, Options, Segment, Segments, fingerprint, read_indexed, read_record_bytes,
     secondary_entries,
 };
 use crate::{IndexEntries, Result, StoreError, TableDef};
@@ -116,7 +116,7 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         marks: Mutex::new(marks),
         writer: Mutex::new(Writer::new(active, offset, sequence, serial_next)),
         next: Mutex::new(NextSegment { number: number + 1, ready, full_since: None }),
-        state: RwLock::new(State { tables, segments: Arc::new(segments) }),
+        state: RwLock::new(EngineState { tables, segments: Arc::new(segments) }),
         counters: Counters::default(),
         wake: Wake::default(),
         options,

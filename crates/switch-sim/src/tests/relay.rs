@@ -36,7 +36,7 @@ struct Transfer {
     end: Option<(String, Vec<u8>)>,
 }
 
-struct State {
+struct RelayState {
     faults: Faults,
     requests: AtomicU64,
     transfers: Mutex<HashMap<String, Transfer>>,
@@ -47,7 +47,7 @@ struct State {
 pub struct Relay {
     pub address: SocketAddr,
     listener: TcpListener,
-    state: Option<Arc<State>>,
+    state: Option<Arc<RelayState>>,
     faults: Faults,
 }
 
@@ -65,7 +65,7 @@ impl Relay {
             std::thread::spawn(move || deliver(address, &receiver));
             (name.clone(), sender)
         });
-        let state = Arc::new(State {
+        let state = Arc::new(RelayState {
             faults: self.faults,
             requests: AtomicU64::new(0),
             transfers: Mutex::default(),
@@ -143,7 +143,7 @@ fn error(code: &str) -> Vec<u8> {
     json!({"errorInformation": {"errorCode": code, "errorDescription": "refused"}}).to_string().into_bytes()
 }
 
-impl State {
+impl RelayState {
     fn connection(&self, mut stream: TcpStream) {
         stream.set_nodelay(true).unwrap();
         let mut received = Vec::new();

@@ -8,7 +8,7 @@ use super::render::{Ready, Renderer, error_information};
 use crate::errors::ApiError;
 use crate::messages::{BulkFulfil, BulkPrepare, BulkResult, BulkState, TransferState};
 use crate::rules::bulks;
-use crate::rules::state::{State, history};
+use crate::rules::state::{TransferStage, history};
 use crate::values::{format_hash, format_time, format_uuid, parse_uuid};
 
 /// Header fields that belong to a signature over the body.
@@ -28,7 +28,8 @@ impl Renderer<'_> {
             let is_recorded = !failed.contains_key(&place);
             place += 1;
             let transfer = parse_uuid(&item.transfer_id).and_then(|id| self.rows.transfers.get(&id));
-            is_recorded && transfer.is_some_and(|row| history(row).any(|step| step.state == State::Reserved))
+            is_recorded
+                && transfer.is_some_and(|row| history(row).any(|step| step.state == TransferStage::Reserved))
         });
         let (path, special) = ("/bulkTransfers", "BULK_TRANSFER_POST");
         if prepare.individual_transfers.len() == count {
@@ -84,7 +85,7 @@ impl Renderer<'_> {
 
 /// Writes down what was decided about an item; what is open has neither fulfilment nor error.
 fn decide(result: &mut BulkResult<'_>, row: &TransferRow) {
-    match State::of(row).external() {
+    match TransferStage::of(row).external() {
         TransferState::Committed => {
             result.fulfilment = row.fulfilment.map(|bytes| format_hash(&bytes).into());
         }

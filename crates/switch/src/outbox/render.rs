@@ -12,7 +12,7 @@ use crate::directory::{Entry, Snapshot};
 use crate::messages::{
     CONTENT_TYPE, CONTENT_TYPE_BULK, ErrorBody, ErrorInformation, Fulfil, Patch, SWITCH_NAME, TransferState,
 };
-use crate::rules::state::State;
+use crate::rules::state::TransferStage;
 use crate::rules::{MessageKind, bulks};
 use crate::values::{format_hash, format_http_date, format_time, format_uuid};
 
@@ -45,7 +45,7 @@ impl Rows {
                     bodies.push(BodyKey::new(id, BodyKind::Fulfil));
                     transfers.push(TransferKey { id });
                 }
-                Some(MessageKind::State | MessageKind::Patch) => transfers.push(TransferKey { id }),
+                Some(MessageKind::TransferStage | MessageKind::Patch) => transfers.push(TransferKey { id }),
                 Some(MessageKind::BulkPrepare) => {
                     bulks.push(BulkKey { id });
                     bodies.push(BodyKey::new(id, BodyKind::BulkPrepare));
@@ -122,13 +122,13 @@ impl Renderer<'_> {
                 let path = format!("/transfers/{}/error", format_uuid(id));
                 self.error(&path, "TRANSFER_ERROR", message.row.code, &message.row.text)
             }
-            MessageKind::State => {
+            MessageKind::TransferStage => {
                 let transfer = self.rows.transfers.get(&id)?;
                 self.state(&format!("/transfers/{}", format_uuid(id)), id, transfer)
             }
             MessageKind::Patch => {
                 let transfer = self.rows.transfers.get(&id)?;
-                let committed = State::of(transfer).external() == TransferState::Committed;
+                let committed = TransferStage::of(transfer).external() == TransferState::Committed;
                 let patch = Patch {
                     transfer_state: if committed { TransferState::Committed } else { TransferState::Aborted },
                     completed_timestamp: format_time(transfer.completed).into(),
@@ -149,7 +149,7 @@ impl Renderer<'_> {
 
     /// How a transfer stands: with the fulfilment once it is committed; an error once it is aborted for one.
     fn state(&self, path: &str, id: u128, transfer: &TransferRow) -> Option<Ready> {
-        let state = State::of(transfer).external();
+        let state = TransferStage::of(transfer).external();
         if state == TransferState::Aborted && transfer.error_code != 0 {
             let path = format!("{path}/error");
             return match self.rows.bodies.get(&BodyKey::new(id, BodyKind::Error)) {

@@ -7,7 +7,7 @@ use batzen_tables::switch::{
     Bodies, BodyKey, BodyKind, BodyRow, BulkKey, BulkRow, Bulks, TransferKey, TransferRow, Transfers,
 };
 
-use super::state::State;
+use super::state::TransferStage;
 use super::transfers::{self, IntentKind, Party, Prepare, Received};
 use super::{Context, Message, MessageKind, SwitchRules, plan_message, plan_state};
 use crate::errors::ApiError;
@@ -126,7 +126,7 @@ fn refuse(rows: &mut WorkingSet, to: u32, id: u128, (error, text): (ApiError, &s
 
 fn is_open(rows: &WorkingSet, id: u128) -> bool {
     let row = rows.get::<Transfers>(&TransferKey { id }).expect("the item was recorded");
-    !State::of(row).is_final()
+    !TransferStage::of(row).is_final()
 }
 
 impl SwitchRules {
@@ -221,7 +221,9 @@ fn known(
 
 /// The item, if it can still be decided.
 fn reserved(rows: &WorkingSet, id: u128) -> Option<TransferRow> {
-    rows.get::<Transfers>(&TransferKey { id }).filter(|row| State::of(row) == State::Reserved).cloned()
+    rows.get::<Transfers>(&TransferKey { id })
+        .filter(|row| TransferStage::of(row) == TransferStage::Reserved)
+        .cloned()
 }
 
 pub(super) fn fulfil(rows: &mut WorkingSet, fulfil: &BulkFulfil, cx: &mut Context) {
@@ -280,7 +282,7 @@ pub(super) fn get(rows: &mut WorkingSet, id: u128, source: u32, cx: &mut Context
 pub(super) fn item_answered(
     rows: &mut WorkingSet,
     id: u128,
-    (kind, was): (IntentKind, State),
+    (kind, was): (IntentKind, TransferStage),
     item: &TransferRow,
     cx: &mut Context,
 ) {
@@ -288,14 +290,14 @@ pub(super) fn item_answered(
     let mut bulk = rows.get::<Bulks>(&key).expect("an item's bulk is recorded with it").clone();
     let is_forwarded = matches!(state_of(&bulk), BulkState::Accepted | BulkState::Processing);
     let one_less = |count: u32| count.checked_sub(1).expect("items are counted once");
-    let state = State::of(item);
+    let state = TransferStage::of(item);
     if kind == IntentKind::Reserve {
         bulk.unanswered_items = one_less(bulk.unanswered_items);
     }
     if state.is_final() {
         bulk.open_items = one_less(bulk.open_items);
         // What the payee has not said itself it is told.
-        bulk.tells_payee |= was != State::ReceivedPrepare
+        bulk.tells_payee |= was != TransferStage::ReceivedPrepare
             && item.error_hash.is_none()
             && state.external() == TransferState::Aborted;
     }

@@ -164,7 +164,7 @@ pub enum MessageKind {
     /// A PUT error of the switch: code and text.
     SwitchError = 4,
     /// How the transfer stands.
-    State = 5,
+    TransferStage = 5,
     /// What became of the payee's fulfilment.
     Patch = 6,
     /// The reserved items of a bulk transfer.
@@ -186,7 +186,7 @@ impl MessageKind {
             2 => Self::Fulfil,
             3 => Self::Error,
             4 => Self::SwitchError,
-            5 => Self::State,
+            5 => Self::TransferStage,
             6 => Self::Patch,
             7 => Self::BulkPrepare,
             8 => Self::BulkState,

@@ -7,7 +7,7 @@ use crate::messages::TransferState;
 /// The internal state of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum State {
+pub enum TransferStage {
     /// Accepted; the ledger is asked to reserve.
     ReceivedPrepare = 1,
     /// Reserved, and forwarded to the payee.
@@ -38,7 +38,7 @@ pub enum State {
     Settled = 14,
 }
 
-impl State {
+impl TransferStage {
     /// Every state.
     pub const ALL: [Self; 14] = [
         Self::ReceivedPrepare,
@@ -144,7 +144,7 @@ impl State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The state that it went into.
-    pub state: State,
+    pub state: TransferStage,
     /// An error code, or 0.
     pub reason: u16,
     /// When, in microseconds since 1970.
@@ -161,8 +161,11 @@ fn append(history: &mut Vec<u8>, step: Step) {
 
 /// The history of a new transfer.
 #[must_use]
-pub(super) fn begin(state: State, reason: u16, micros: u64) -> Vec<u8> {
-    assert!(matches!(state, State::ReceivedPrepare | State::Invalid), "transfers begin received or invalid");
+pub(super) fn begin(state: TransferStage, reason: u16, micros: u64) -> Vec<u8> {
+    assert!(
+        matches!(state, TransferStage::ReceivedPrepare | TransferStage::Invalid),
+        "transfers begin received or invalid"
+    );
     let mut history = Vec::with_capacity(6 * STEP_BYTES);
     append(&mut history, Step { state, reason, micros });
     history
@@ -172,8 +175,8 @@ pub(super) fn begin(state: State, reason: u16, micros: u64) -> Vec<u8> {
 ///
 /// # Panics
 /// When the move is not allowed: a stop is better than a wrong outcome.
-pub(super) fn advance(row: &mut TransferRow, next: State, reason: u16, micros: u64) {
-    let state = State::of(row);
+pub(super) fn advance(row: &mut TransferRow, next: TransferStage, reason: u16, micros: u64) {
+    let state = TransferStage::of(row);
     assert!(state.may_become(next), "a transfer cannot go from {} to {}", state.name(), next.name());
     row.state = next as u8;
     append(&mut row.history, Step { state: next, reason, micros });
@@ -186,7 +189,7 @@ pub(super) fn advance(row: &mut TransferRow, next: State, reason: u16, micros: u
 pub fn history(row: &TransferRow) -> impl Iterator<Item = Step> {
     assert_eq!(row.history.len() % STEP_BYTES, 0, "a history is made of steps");
     row.history.chunks_exact(STEP_BYTES).map(|step| Step {
-        state: State::from_number(step[0]).expect("rows are written by the rules"),
+        state: TransferStage::from_number(step[0]).expect("rows are written by the rules"),
         reason: u16::from_be_bytes([step[1], step[2]]),
         micros: u64::from_be_bytes(step[3..].try_into().expect("eight bytes")),
     })
@@ -204,14 +207,14 @@ mod tests {
 
     #[test]
     fn external_states_never_go_back() {
-        let rank = |state: State| match state.external() {
+        let rank = |state: TransferStage| match state.external() {
             TransferState::Received => 0,
             TransferState::Reserved => 1,
             TransferState::Committed | TransferState::Aborted => 2,
         };
-        for from in State::ALL {
-            assert_eq!(State::from_number(from as u8), Some(from));
-            for to in State::ALL.into_iter().filter(|to| from.may_become(*to)) {
+        for from in TransferStage::ALL {
+            assert_eq!(TransferStage::from_number(from as u8), Some(from));
+            for to in TransferStage::ALL.into_iter().filter(|to| from.may_become(*to)) {
                 assert!(rank(from) <= rank(to), "{} to {}", from.name(), to.name());
                 assert!(!from.is_final() || from.external() == to.external());
             }

@@ -6,7 +6,7 @@ use batzen_tables::switch::{
     SwitchAccounts, TransferKey, TransferRow, Transfers,
 };
 
-use super::state::{self, State, advance, received_millis};
+use super::state::{self, TransferStage, advance, received_millis};
 use super::{
     Context, Message, MessageKind, SwitchRules, bulks, change_state, plan_message, plan_state, windows,
 };
@@ -243,12 +243,13 @@ impl SwitchRules {
         let key = TransferKey { id: prepare.id };
         if let Some(known) = rows.get::<Transfers>(&key) {
             // Who only knows the text of another's message learns nothing of its transfer. (One that is invalid may name anybody.)
-            let is_foreign = known.payer != prepare.source && State::of(known) != State::Invalid;
+            let is_foreign =
+                known.payer != prepare.source && TransferStage::of(known) != TransferStage::Invalid;
             if known.prepare_hash != prepare.message.hash || known.bulk != prepare.bulk || is_foreign {
                 let error = ApiError::ModifiedRequest;
                 cx.tell(rows, Message::error(prepare.source, prepare.id, error, ""));
-            } else if State::of(known) != State::ReceivedPrepare {
-                cx.tell(rows, Message::new(prepare.source, MessageKind::State, prepare.id));
+            } else if TransferStage::of(known) != TransferStage::ReceivedPrepare {
+                cx.tell(rows, Message::new(prepare.source, MessageKind::TransferStage, prepare.id));
             }
             // Otherwise its callback is on the way.
             return;
@@ -256,8 +257,8 @@ impl SwitchRules {
         let fault = self.validate(rows, prepare, cx.millis());
         let refusal = fault.or_else(|| over_limit(rows, prepare));
         let (begin, reason) = match fault {
-            Some((error, _)) => (State::Invalid, error.code()),
-            None => (State::ReceivedPrepare, 0),
+            Some((error, _)) => (TransferStage::Invalid, error.code()),
+            None => (TransferStage::ReceivedPrepare, 0),
         };
         let hub = rows.get::<SwitchAccounts>(&settlement_account(prepare.currency));
         let mut row = TransferRow {
@@ -284,7 +285,7 @@ impl SwitchRules {
         };
         if let Some((error, text)) = refusal {
             if fault.is_none() {
-                advance(&mut row, State::AbortedRejected, error.code(), cx.micros);
+                advance(&mut row, TransferStage::AbortedRejected, error.code(), cx.micros);
             }
             fail(&mut row, error, text, cx.millis());
             if prepare.bulk.is_none() {
@@ -407,10 +408,13 @@ fn too_late(
     wants_patch: bool,
     cx: &mut Context,
 ) {
-    let state = State::of(row);
+    let state = TransferStage::of(row);
     let message = if wants_patch && state.is_final() {
         Message::new(source, MessageKind::Patch, id)
-    } else if matches!(state, State::ReservedTimeout | State::ExpiredReserved | State::ExpiredPrepared) {
+    } else if matches!(
+        state,
+        TransferStage::ReservedTimeout | TransferStage::ExpiredReserved | TransferStage::ExpiredPrepared
+    ) {
         Message::error(source, id, ApiError::TransferExpired, "")
     } else {
         Message::error(source, id, ApiError::ValidationError, "the transfer is not reserved")
@@ -424,13 +428,13 @@ pub(super) fn fulfil(rows: &mut WorkingSet, fulfil: &Fulfil, cx: &mut Context) {
     if let Some(hash) = row.fulfil_hash {
         if hash != fulfil.message.hash {
             cx.tell(rows, Message::error(source, id, ApiError::ModifiedRequest, ""));
-        } else if State::of(row).is_final() {
+        } else if TransferStage::of(row).is_final() {
             let row = row.clone();
             resend(rows, id, &row, cx);
         }
         return;
     }
-    if State::of(row) != State::Reserved {
+    if TransferStage::of(row) != TransferStage::Reserved {
         let row = row.clone();
         return too_late(rows, id, source, &row, fulfil.reserved, cx);
     }
@@ -455,13 +459,13 @@ pub(super) fn accept_fulfilment(
 ) {
     let satisfies = fulfilment.is_some_and(|fulfilment| fulfilment::satisfies(&fulfilment, &row.condition));
     if !satisfies {
-        advance(row, State::ReceivedError, ApiError::ValidationError.code(), cx.micros);
+        advance(row, TransferStage::ReceivedError, ApiError::ValidationError.code(), cx.micros);
         fail(row, ApiError::ValidationError, "the fulfilment does not satisfy the condition", cx.millis());
         intend(row, id, IntentKind::Void, cx);
     } else if row.expiration <= cx.millis() {
         time_out(row, id, cx);
     } else {
-        advance(row, State::ReceivedFulfil, 0, cx.micros);
+        advance(row, TransferStage::ReceivedFulfil, 0, cx.micros);
         row.fulfilment = fulfilment;
         row.window = change_state(rows, |state| {
             state.open_in_flight += 1;
@@ -479,7 +483,7 @@ fn intend(row: &mut TransferRow, id: u128, kind: IntentKind, cx: &mut Context) {
 }
 
 fn time_out(row: &mut TransferRow, id: u128, cx: &mut Context) {
-    advance(row, State::ReservedTimeout, ApiError::TransferExpired.code(), cx.micros);
+    advance(row, TransferStage::ReservedTimeout, ApiError::TransferExpired.code(), cx.micros);
     fail(row, ApiError::TransferExpired, "", cx.millis());
     intend(row, id, IntentKind::Void, cx);
 }
@@ -490,7 +494,7 @@ fn resend(rows: &mut WorkingSet, id: u128, row: &TransferRow, cx: &mut Context) 
         (true, _) => Message::new(row.payee, MessageKind::Patch, id),
         (false, Some(error)) => Message::error(row.payee, id, error, &row.error_text),
         // A committed transfer whose payee did not ask for confirmation: there was no answer, so the state is one.
-        (false, None) => Message::new(row.payee, MessageKind::State, id),
+        (false, None) => Message::new(row.payee, MessageKind::TransferStage, id),
     };
     cx.tell(rows, message);
 }
@@ -505,7 +509,7 @@ pub(super) fn error(rows: &mut WorkingSet, error: &ErrorMessage, cx: &mut Contex
         // The same again: a payee gets no answer to its error.
         return;
     }
-    if State::of(row) != State::Reserved {
+    if TransferStage::of(row) != TransferStage::Reserved {
         let row = row.clone();
         return too_late(rows, id, source, &row, false, cx);
     }
@@ -527,8 +531,8 @@ pub(super) fn accept_error(
     row.error_hash = Some(hash);
     let next = match code {
         // A rejection without a reason of its own.
-        5104 | 5105 => State::ReceivedReject,
-        _ => State::ReceivedError,
+        5104 | 5105 => TransferStage::ReceivedReject,
+        _ => TransferStage::ReceivedError,
     };
     advance(row, next, code, cx.micros);
     (row.error_code, row.error_text, row.completed) = (code, text.to_owned(), cx.millis());
@@ -539,7 +543,7 @@ pub(super) fn get(rows: &mut WorkingSet, id: u128, source: u32, cx: &mut Context
     let row = rows.get::<Transfers>(&TransferKey { id });
     let message = match row {
         Some(row) if row.payer == source || row.payee == source => {
-            Message::new(source, MessageKind::State, id)
+            Message::new(source, MessageKind::TransferStage, id)
         }
         _ => Message::error(source, id, ApiError::TransferIdNotFound, ""),
     };
@@ -550,7 +554,7 @@ pub(super) fn expire(rows: &mut WorkingSet, ids: &[u128], cx: &mut Context) {
     for &id in ids {
         let key = TransferKey { id };
         let Some(row) = rows.get::<Transfers>(&key) else { continue };
-        if State::of(row) == State::Reserved && row.expiration <= cx.millis() {
+        if TransferStage::of(row) == TransferStage::Reserved && row.expiration <= cx.millis() {
             let mut row = row.clone();
             time_out(&mut row, id, cx);
             rows.update::<Transfers>(&key, row);
@@ -580,10 +584,10 @@ fn answered(
 ) {
     let (id, now) = (key.id, cx.millis());
     row.intent = 0;
-    let was = State::of(&row);
+    let was = TransferStage::of(&row);
     match (answer.intent.kind, answer.status) {
         (IntentKind::Reserve, AnswerStatus::Done) => {
-            advance(&mut row, State::Reserved, 0, cx.micros);
+            advance(&mut row, TransferStage::Reserved, 0, cx.micros);
             if row.expiration <= now {
                 time_out(&mut row, id, cx);
             } else {
@@ -595,35 +599,35 @@ fn answered(
             }
         }
         (IntentKind::Reserve, AnswerStatus::Refused(error)) => {
-            advance(&mut row, State::AbortedRejected, error.code(), cx.micros);
+            advance(&mut row, TransferStage::AbortedRejected, error.code(), cx.micros);
             fail(&mut row, error, "", now);
         }
         (IntentKind::Reserve, AnswerStatus::TooLate) => {
             let error = ApiError::TransferExpired;
-            advance(&mut row, State::ExpiredPrepared, error.code(), cx.micros);
+            advance(&mut row, TransferStage::ExpiredPrepared, error.code(), cx.micros);
             fail(&mut row, error, "", now);
         }
         (IntentKind::Post | IntentKind::PostGross, AnswerStatus::Done | AnswerStatus::DoneUnsettled) => {
-            advance(&mut row, State::Committed, 0, cx.micros);
+            advance(&mut row, TransferStage::Committed, 0, cx.micros);
             row.completed = now;
             let settled = answer.intent.kind == IntentKind::PostGross && answer.status == AnswerStatus::Done;
             if settled {
-                advance(&mut row, State::Settled, 0, cx.micros);
+                advance(&mut row, TransferStage::Settled, 0, cx.micros);
             }
             windows::committed(rows, &row, settled, cx.now);
         }
         (IntentKind::Post | IntentKind::PostGross, AnswerStatus::Expired) => {
             windows::released(rows, row.window, cx.now);
             (row.window, row.fulfilment) = (0, None);
-            advance(&mut row, State::ReservedTimeout, ApiError::TransferExpired.code(), cx.micros);
-            advance(&mut row, State::ExpiredReserved, ApiError::TransferExpired.code(), cx.micros);
+            advance(&mut row, TransferStage::ReservedTimeout, ApiError::TransferExpired.code(), cx.micros);
+            advance(&mut row, TransferStage::ExpiredReserved, ApiError::TransferExpired.code(), cx.micros);
             fail(&mut row, ApiError::TransferExpired, "", now);
         }
         (IntentKind::Void, AnswerStatus::Done | AnswerStatus::Expired) => {
             let next = match was {
-                State::ReceivedError => State::AbortedError,
-                State::ReceivedReject => State::AbortedRejected,
-                State::ReservedTimeout => State::ExpiredReserved,
+                TransferStage::ReceivedError => TransferStage::AbortedError,
+                TransferStage::ReceivedReject => TransferStage::AbortedRejected,
+                TransferStage::ReservedTimeout => TransferStage::ExpiredReserved,
                 other => unreachable!("a transfer in {} is not voided", other.name()),
             };
             let reason = row.error_code;
@@ -635,11 +639,11 @@ fn answered(
                 row.window = 0;
             }
             let error = ApiError::InternalServerError;
-            advance(&mut row, State::Failed, error.code(), cx.micros);
+            advance(&mut row, TransferStage::Failed, error.code(), cx.micros);
             fail(&mut row, error, &format!("the ledger answers {status:?}"), now);
         }
     }
-    let state = State::of(&row);
+    let state = TransferStage::of(&row);
     match row.bulk {
         Some(bulk) => bulks::item_answered(rows, bulk, (answer.intent.kind, was), &row, cx),
         None if state.is_final() => tell_outcome(rows, id, was, &row, cx),
@@ -649,8 +653,8 @@ fn answered(
 }
 
 /// Tells payer and payee the same outcome.
-fn tell_outcome(rows: &mut WorkingSet, id: u128, was: State, row: &TransferRow, cx: &mut Context) {
-    let committed = State::of(row).external() == TransferState::Committed;
+fn tell_outcome(rows: &mut WorkingSet, id: u128, was: TransferStage, row: &TransferRow, cx: &mut Context) {
+    let committed = TransferStage::of(row).external() == TransferState::Committed;
     let error = ApiError::from_code(row.error_code);
     let payer = if committed {
         Message::new(row.payer, MessageKind::Fulfil, id)
@@ -661,7 +665,7 @@ fn tell_outcome(rows: &mut WorkingSet, id: u128, was: State, row: &TransferRow, 
     };
     cx.tell(rows, payer);
     // A payee that was never asked, or has refused by itself, knows enough.
-    if row.payer == row.payee || was == State::ReceivedPrepare || row.error_hash.is_some() {
+    if row.payer == row.payee || was == TransferStage::ReceivedPrepare || row.error_hash.is_some() {
         return;
     }
     if row.wants_patch {

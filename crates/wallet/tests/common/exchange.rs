@@ -556,7 +556,7 @@ impl FakeExchange {
     pub fn unusable(&self, h: &HashCode, oper: &str, code: u32, now: Timestamp) -> HttpResponse {
         let message = ExchangeAffirmDenomExpired {
             timestamp: now,
-            operation: batzen_protocol::signatures::Operation::new(oper),
+            operation: batzen_protocol::signatures::OperationName::new(oper),
             h_denom_pub: *h,
         };
         let statement = DenominationUnusable {

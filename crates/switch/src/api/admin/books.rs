@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{AdminApi, Answer, HUB_NAME, Wish, bodies, failed};
 use crate::clearing::Balances;
 use crate::rules::movements::{MovementKind, MovementState};
-use crate::rules::state::{State, history};
+use crate::rules::state::{TransferStage, history};
 use crate::rules::windows::WindowState;
 use crate::rules::{Command, Refusal};
 use crate::values::{
@@ -315,7 +315,7 @@ impl AdminApi {
         let count = move || {
             let mut states: BTreeMap<&'static str, u64> = BTreeMap::new();
             store.scan::<Transfers>(|found| {
-                *states.entry(State::of(&found.row).name()).or_default() += 1;
+                *states.entry(TransferStage::of(&found.row).name()).or_default() += 1;
                 ControlFlow::Continue(())
             })?;
             Ok::<_, StoreError>(states)
@@ -342,7 +342,7 @@ impl AdminApi {
             &json!({
                 "transferId": id, "payerFsp": directory.name(row.payer), "payeeFsp": directory.name(row.payee),
                 "amount": { "currency": currency_text(row.currency), "amount": format_amount(row.amount) },
-                "state": State::of(&row).name(), "settlementWindowId": (row.window != 0).then_some(row.window),
+                "state": TransferStage::of(&row).name(), "settlementWindowId": (row.window != 0).then_some(row.window),
                 "expiration": format_time(row.expiration), "error": row.error_text, "history": steps,
             }),
         ))

@@ -15,7 +15,7 @@ use super::{AdminApi, Answer, HUB_NAME, Wish, bodies, failed, fault};
 use crate::errors::ApiError;
 use crate::rules::Refusal;
 use crate::rules::settlements::{SettlementState, windows_of};
-use crate::rules::state::State;
+use crate::rules::state::TransferStage;
 use crate::settlement::{Settlement, net};
 use crate::treasury::OperatorError;
 use crate::values::{currency_text, format_signed, format_time, format_uuid};
@@ -200,7 +200,8 @@ impl AdminApi {
             store.scan::<Transfers>(|found| {
                 let row = found.row;
                 let is_own = row.payer == number || row.payee == number;
-                let is_committed = matches!(State::of(&row), State::Committed | State::Settled);
+                let is_committed =
+                    matches!(TransferStage::of(&row), TransferStage::Committed | TransferStage::Settled);
                 if is_own && is_committed && !row.gross && row.window == window && row.currency == currency {
                     transfers.push((found.key.id, row));
                 }

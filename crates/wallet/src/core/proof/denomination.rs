@@ -3,7 +3,7 @@
 use batzen_crypto::HashCode;
 use batzen_protocol::Timestamp;
 use batzen_protocol::api::errors::{DenominationUnknown, DenominationUnusable};
-use batzen_protocol::signatures::{ExchangeAffirmDenomExpired, ExchangeAffirmDenomUnknown, Operation};
+use batzen_protocol::signatures::{ExchangeAffirmDenomExpired, ExchangeAffirmDenomUnknown, OperationName};
 
 use super::super::CoreError;
 use super::super::exchange::{Denom, Exchange};
@@ -60,7 +60,7 @@ pub(crate) fn verify(
             let DenominationUnusable { oper, timestamp, h_denom_pub, exchange_pub, exchange_sig } =
                 JUDGE.parse(response)?;
             JUDGE.check(operations.contains(&oper.as_str()), "it is about another operation")?;
-            let operation = Operation::new(&oper);
+            let operation = OperationName::new(&oper);
             let message = ExchangeAffirmDenomExpired { timestamp, operation, h_denom_pub };
             JUDGE.check_exchange(exchange, &message, (&exchange_pub, &exchange_sig), (timestamp, now))?;
             let problem = match code {
