@@ -9,9 +9,11 @@ use batzen_config::Config;
 use batzen_engine::Clock;
 use batzen_exchange::config::{AccountConfig, ExchangeConfig, ListenConfig, unknown_options};
 use batzen_exchange::core::Core;
+use batzen_exchange::error::StartError;
 use batzen_exchange::offline::{Offline, OfflineConfig, OfflineError};
-use batzen_exchange::rules::{DenomTable, totals};
-use batzen_exchange::service::{Exchange, StartError, StartOptions};
+use batzen_exchange::reads::totals;
+use batzen_exchange::rules::DenomTable;
+use batzen_exchange::service::{RunningExchange, StartOptions};
 use batzen_exchange::storage::{self, StoreConfig};
 use batzen_exchange::workers::{WorkerError, WorkerOptions};
 use batzen_http::{Client, ClientOptions};
@@ -329,14 +331,14 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
             .map(batzen_http::Listen::Inherited),
         ..StartOptions::default()
     };
-    let exchange = match Exchange::start(config, options).await {
+    let exchange = match RunningExchange::start(config, options).await {
         Err(StartError::Listen(error)) => bail!("cannot listen on {place}: {error}"),
         Err(StartError::Store(StoreError::InUse(dir))) => {
             bail!("the store {} is in use: another exchange runs on it", dir.display())
         }
         other => other?,
     };
-    if exchange.app().config.store.is_database() {
+    if exchange.app().core.config.store.is_database() {
         // Worker programs open the database by themselves.
     } else if let Err(error) = worker_link::serve(exchange.app()) {
         tracing::warn!(%error, "worker programs cannot reach this service");
@@ -350,7 +352,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         }
         if !args.no_workers {
             let client = Client::new(&ClientOptions::default())?;
-            play_money::open_accounts(&client, &exchange.app().config).await;
+            play_money::open_accounts(&client, &exchange.app().core.config).await;
             exchange.start_workers();
         }
         eprintln!("exchange ready: {}", exchange.base_url());
@@ -477,7 +479,7 @@ async fn work(
         ExchangeConfig { listen: ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port: 0 }, ..config };
     let start =
         StartOptions { clock: args.common.timetravel.clock(), workers: false, ..StartOptions::default() };
-    let exchange = match Exchange::start(config, start).await {
+    let exchange = match RunningExchange::start(config, start).await {
         Err(StartError::Store(StoreError::InUse(dir))) => bail!(
             "the store {} is in use by a service that does not listen at {}; it runs the {name} by itself",
             dir.display(),
@@ -487,7 +489,7 @@ async fn work(
     };
     let progress = tokio::select! {
         () = &mut stop => None,
-        progress = worker.run_until_idle(exchange.app(), options) => Some(progress),
+        progress = worker.run_until_idle(&exchange.app().core, options) => Some(progress),
     };
     exchange.shutdown().await.context("the exchange's store")?;
     match progress {

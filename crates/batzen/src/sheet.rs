@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use batzen_exchange::rules::totals::Totals;
+use batzen_exchange::reads::totals::Totals;
 use batzen_protocol::{Currency, MoneySum};
 use serde_json::{Value, json};
 

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use batzen_exchange::app::Exchange;
 use batzen_exchange::core::Core;
-use batzen_exchange::service::Exchange;
 use batzen_exchange::workers::{
     Progress, WorkerError, WorkerOptions, aggregator, closer, drain, transfer, wirewatch,
 };
@@ -93,7 +93,7 @@ pub fn socket(runtime_dir: &Path) -> PathBuf {
 /// # Errors
 /// When the socket cannot be made.
 pub fn serve(app: &Arc<Exchange>) -> io::Result<()> {
-    let dir = &app.config.runtime_dir;
+    let dir = &app.core.config.runtime_dir;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let path = socket(dir);
     // One that was left behind: the store's lock says that this process is the only service.
@@ -108,7 +108,7 @@ pub fn serve(app: &Arc<Exchange>) -> io::Result<()> {
         loop {
             let accepted = tokio::select! {
                 biased;
-                () = app.drain.draining() => break,
+                () = app.core.drain.draining() => break,
                 accepted = listener.accept() => accepted,
             };
             match accepted {
@@ -122,7 +122,7 @@ pub fn serve(app: &Arc<Exchange>) -> io::Result<()> {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "worker programs cannot connect");
-                    if app.drain.sleep(std::time::Duration::from_secs(1)).await {
+                    if app.core.drain.sleep(std::time::Duration::from_secs(1)).await {
                         break;
                     }
                 }
@@ -199,10 +199,10 @@ async fn answer(app: &Arc<Exchange>, stream: UnixStream) -> io::Result<()> {
     }
     let work = async {
         let ended = if until_idle {
-            let Progress { done, set_aside, deferred } = worker.run_until_idle(app, options).await?;
+            let Progress { done, set_aside, deferred } = worker.run_until_idle(&app.core, options).await?;
             format!("ok {done} {set_aside} {deferred}\n")
         } else {
-            worker.serve(app, options).await?;
+            worker.serve(&app.core, options).await?;
             "end\n".to_owned()
         };
         Ok::<_, WorkerError>(ended)

@@ -18,7 +18,7 @@ use batzen_crypto::{
 use batzen_exchange::config::{CipherConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig};
 use batzen_exchange::keys::{Denom, KeyState};
 use batzen_exchange::rules::{Command, Credit, Credits};
-use batzen_exchange::service::{Exchange, StartOptions, system_clock};
+use batzen_exchange::service::{RunningExchange, StartOptions, system_clock};
 use batzen_protocol::api::exchange::{
     BatchDepositCoin, BatchDepositRequest, BatchWithdrawRequest, DepositRequest, WithdrawRequest,
 };
@@ -318,7 +318,7 @@ fn main() {
         .build()
         .unwrap();
     let options = StartOptions { workers: false, ..StartOptions::default() };
-    let running = runtime.block_on(Exchange::start(config, options)).unwrap();
+    let running = runtime.block_on(RunningExchange::start(config, options)).unwrap();
     runtime.block_on(running.ready()).unwrap();
     let app = Arc::clone(running.app());
     let keys = app.keys();
@@ -333,7 +333,7 @@ fn main() {
             amount: money("1000000"),
             payto_uri: CUSTOMER.to_owned(),
             h_payto: h_payto(CUSTOMER),
-            time: app.now(),
+            time: app.core.now(),
         });
         let command = Credits {
             account: AccountId::of_payto(PAYTO),
@@ -341,7 +341,7 @@ fn main() {
             cursor: reserves.len() as u64,
             range: None,
         };
-        runtime.block_on(app.submit(Command::Credits(command))).unwrap().unwrap();
+        runtime.block_on(app.core.submit(Command::Credits(command))).unwrap().unwrap();
     }
     let count = arguments.operations / arguments.batch;
     let requests = parallel(count, |number| {
@@ -366,12 +366,12 @@ fn main() {
     // A profiler may attach now.
     eprintln!("measuring process {}", std::process::id());
     let (cpu, lane, pool, store) =
-        (cpu_ns(), app.lane.metrics().snapshot(), app.pool.snapshot(), app.store.stats());
+        (cpu_ns(), app.core.lane.metrics().snapshot(), app.pool.snapshot(), app.core.store.stats());
     let start = Instant::now();
     run(measured);
     let seconds = start.elapsed().as_secs_f64();
     let (cpu_after, lane_after, pool_after, store_after) =
-        (cpu_ns(), app.lane.metrics().snapshot(), app.pool.snapshot(), app.store.stats());
+        (cpu_ns(), app.core.lane.metrics().snapshot(), app.pool.snapshot(), app.core.store.stats());
     let operations = (measured.len() * arguments.batch) as f64;
     println!(
         "{:.0} operations/s ({operations} operations, {} clients)",

@@ -13,11 +13,12 @@ use batzen_store::{Store, StoreError};
 use batzen_tables::exchange::{DenomKey, DenomSerial, Denominations};
 
 use crate::config::{ConfigError, ExchangeConfig};
+use crate::error::StartError;
+use crate::keys::{KeyError, load_or_create_eddsa};
 use crate::metrics::Metrics;
+use crate::metrics::flow::MoneyFlow;
 use crate::notices::Notices;
-use crate::rules::flow::MoneyFlow;
 use crate::rules::{Command, DenomTable, ExchangeRules, Outcome, Refusal, RulesConfig, leases};
-use crate::service::{StartError, master_public_key};
 use crate::storage;
 
 /// How often the sums of money of a database are computed anew.
@@ -185,4 +186,22 @@ fn sum_money(rules: &Arc<ExchangeRules>, store: &Store) -> Result<(), StoreError
         tracing::error!(%error, "the metrics of money cannot be computed");
     }
     Ok(())
+}
+
+/// The configured master key; a stand-alone exchange has it (or creates it) itself, and both must agree.
+fn master_public_key(config: &ExchangeConfig) -> Result<EddsaPublicKey, StartError> {
+    let own = match &config.standalone {
+        None => None,
+        Some(standalone) => {
+            Some(load_or_create_eddsa(&standalone.master_priv_file).map_err(KeyError::from)?.public_key())
+        }
+    };
+    match (config.master_public_key, own) {
+        (Some(configured), Some(own)) if configured != own => {
+            let reason = "MASTER_PUBLIC_KEY does not belong to the key in MASTER_PRIV_FILE";
+            Err(ConfigError::invalid("exchange", reason).into())
+        }
+        (Some(key), _) | (None, Some(key)) => Ok(key),
+        (None, None) => Err(ConfigError::invalid("exchange", "MASTER_PUBLIC_KEY is missing").into()),
+    }
 }

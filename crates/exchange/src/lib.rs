@@ -3,13 +3,16 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod api;
+pub mod app;
 pub mod config;
 pub mod core;
 pub mod crypto;
+pub mod error;
 pub mod keys;
 pub mod metrics;
 pub mod notices;
 pub mod offline;
+pub mod reads;
 pub mod rules;
 pub mod service;
 pub mod standalone;

@@ -1,15 +1,12 @@
-//! One exchange: its parts, its start and its end.
+//! Starting and stopping an exchange.
 
 use std::future::Future;
-use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration as StdDuration;
 
-use batzen_crypto::EddsaPublicKey;
-use batzen_engine::{Clock, CpuPool, EngineError, Readers};
-use batzen_http::{Bound, Drained, Listen, MetricsPage, Server, ServerOptions, Stats};
-use batzen_metrics::Page;
+use batzen_engine::{Clock, CpuPool, Readers};
+use batzen_http::{Bound, Drained, Listen, MetricsPage, Server, ServerOptions};
 use batzen_protocol::Timestamp;
 use batzen_signer::client::{ClientOptions as SignerOptions, SignerClient};
 use batzen_signer::{Custody, SecurityModules, channel};
@@ -18,12 +15,13 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::api::{AccountHashes, Api, Documents, KeyQueue};
-use crate::config::{CoinConfig, ConfigError, DocumentsConfig, ExchangeConfig, ListenConfig};
+use crate::app::Exchange;
+use crate::config::{ConfigError, DocumentsConfig, ExchangeConfig, ListenConfig};
 use crate::core::Core;
 use crate::crypto::Crypto;
+use crate::error::StartError;
+use crate::keys::KeyState;
 use crate::keys::keeper::{self, Keeper};
-use crate::keys::{KeyError, KeyState, load_or_create_eddsa};
-use crate::rules::{Command, Outcome, Refusal, management, read};
 
 /// When another process takes over the port, clients whose connection is open get so long to send the next request on it; the
 /// answer closes it. A connection that was unused for so long is closed.
@@ -34,34 +32,6 @@ const HANDOVER_TIMEOUT: StdDuration = StdDuration::from_secs(10);
 const POOL_JOBS_MAX: usize = 8_192;
 /// Threads that read short histories of a database: they mostly wait for it.
 const READERS_REMOTE: usize = 8;
-
-/// Why an exchange cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The configuration makes no sense.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The store cannot be opened.
-    #[error("store: {0}")]
-    Store(#[from] StoreError),
-    /// Private keys cannot be loaded or created.
-    #[error("keys: {0}")]
-    Keys(#[from] KeyError),
-    /// The port or socket cannot be bound.
-    #[error("{0}")]
-    Listen(std::io::Error),
-    /// The legal documents cannot be read.
-    #[error("{directory}: {source}")]
-    Documents {
-        /// Where they should be.
-        directory: String,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// The set-up by itself failed.
-    #[error("set-up: {0}")]
-    Setup(String),
-}
 
 /// How to start, beyond the configuration.
 pub struct StartOptions {
@@ -94,173 +64,19 @@ pub fn system_clock() -> Timestamp {
     Timestamp::from_system_time(std::time::SystemTime::now())
 }
 
-/// Everything that the parts of one service share. What all processes of an exchange have is its [`Core`].
-pub struct Exchange {
-    core: Core,
-    /// The threads for cryptography.
-    pub pool: CpuPool,
-    /// What is gathered there.
-    pub crypto: Crypto,
-    /// Who reads what may be long, such as histories.
-    pub readers: Arc<Readers>,
-    /// Hashes of the accounts that were paid to lately.
-    pub account_hashes: AccountHashes,
-    /// Who signs: this process, or signers.
-    pub custody: Arc<Custody>,
-    /// Where it listens.
-    pub bound: Bound,
-    /// Terms of service.
-    pub terms: Documents,
-    /// Privacy policy.
-    pub privacy: Documents,
-    pub(crate) keys: watch::Sender<Arc<KeyState>>,
-    pub(crate) key_queue: KeyQueue,
-    pub(crate) keeper: Keeper,
-    /// Held over a change of the key set, from the check against the present one to the new key state.
-    pub(crate) management: tokio::sync::Mutex<()>,
-    /// Held while a key state is built, so that an older one never replaces a newer one.
-    building: tokio::sync::Mutex<()>,
-    http_stats: Arc<Stats>,
-    pub(crate) metrics_page: MetricsPage,
-    /// Requests still to be served before the service ends, and who waits for that.
-    requests_left: AtomicU64,
-    last_request: Notify,
+/// An exchange that is up.
+pub struct RunningExchange {
+    app: Arc<Exchange>,
+    server: JoinHandle<Drained>,
+    /// What runs beside.
+    followers: Vec<JoinHandle<()>>,
+    workers: std::sync::Mutex<Option<crate::workers::Workers>>,
 }
 
-/// Why a change of the key set did not take effect.
-#[derive(Debug)]
-pub(crate) enum ManageError {
-    /// A rule refused it.
-    Refused(management::Refusal),
-    /// It was not decided.
-    Engine(EngineError),
-}
-
-impl Deref for Exchange {
-    type Target = Core;
-
-    fn deref(&self) -> &Core {
-        &self.core
-    }
-}
-
-impl Exchange {
-    /// The present key state: a snapshot that does not change while it is held.
-    pub fn keys(&self) -> Arc<KeyState> {
-        Arc::clone(&self.keys.borrow())
-    }
-
-    /// Has a change of the key set decided. The caller holds the management lock. When it took effect, it is visible to
-    /// every request that comes after the return.
-    pub(crate) async fn manage(
-        &self,
-        change: management::Command,
-    ) -> Result<management::Outcome, ManageError> {
-        let outcome = match self.lane.submit(Command::Management(change)).await? {
-            Ok(Outcome::Management(outcome)) => outcome,
-            Ok(other) => panic!("a change of the key set was answered with {other:?}"),
-            Err(Refusal::Management(refusal)) => return Err(ManageError::Refused(refusal)),
-            Err(other) => panic!("a change of the key set was refused with {other}"),
-        };
-        if outcome == management::Outcome::Changed {
-            self.notices.keys_changed();
-        }
-        // Also if everything was so already: whoever made the change may not have come so far.
-        self.refresh_keys().await.map_err(|error| EngineError::Store(Arc::new(error)))?;
-        Ok(outcome)
-    }
-
-    /// Builds the key state anew from what is stored and at hand, and puts it in place of the present one.
-    pub(crate) async fn rebuild_keys(&self) -> Result<(), StoreError> {
-        let _one_build = self.building.lock().await;
-        self.build_keys().await
-    }
-
-    async fn build_keys(&self) -> Result<(), StoreError> {
-        let (store, custody, metrics) =
-            (self.store.clone(), Arc::clone(&self.custody), Arc::clone(&self.metrics));
-        let (config, denoms, now) = (self.config.clone(), Arc::clone(&self.rules.denoms), self.now());
-        let build = move || {
-            // The rules must know a denomination before anybody can withdraw it.
-            denoms.reload(&store)?;
-            KeyState::build(&store, &custody, &config, now, &metrics)
-        };
-        let keys = tokio::task::spawn_blocking(build).await.expect("building a key state does not panic")?;
-        let version_changed = keys.version() != self.keys().version();
-        self.keys.send_replace(Arc::new(keys));
-        if version_changed {
-            // What was revoked must be destroyed here as well, and what came into use may have been made by others.
-            self.keeper.poke();
-        }
-        Ok(())
-    }
-
-    /// Whether there is a key for every configured denomination.
-    pub fn has_all_keys(&self) -> bool {
-        let keys = self.custody.denominations();
-        let has_key = |coin: &CoinConfig| keys.iter().any(|key| coin.is_of(key.info()));
-        self.config.coins.iter().all(has_key)
-    }
-
-    /// Brings the key state up to date if the key set has been changed since it was built: by another process, or by a request
-    /// whose client went away before it came so far.
-    ///
-    /// # Errors
-    /// When the store cannot be read.
-    pub(crate) async fn refresh_keys(&self) -> Result<(), StoreError> {
-        let version = self.read(read::key_set_version).await?;
-        if version == self.keys().version() {
-            return Ok(());
-        }
-        let _one_build = self.building.lock().await;
-        // Of many requests that meet the same, one builds.
-        if version == self.keys().version() { Ok(()) } else { self.build_keys().await }
-    }
-
-    /// Whether the key set is another than in a key state that has seen so many changes.
-    ///
-    /// # Errors
-    /// When the store cannot be read.
-    pub(crate) async fn has_other_keys(&self, seen: u64) -> Result<bool, StoreError> {
-        self.refresh_keys().await?;
-        Ok(self.keys().version() != seen)
-    }
-
-    /// Counts a request that is answered.
-    pub(crate) fn served(&self) {
-        if self.requests_left.fetch_sub(1, Relaxed) == 1 {
-            self.last_request.notify_one();
-        }
-    }
-
-    /// Resolves when as many requests are served as the configuration permits, for one caller.
-    pub async fn all_served(&self) {
-        self.last_request.notified().await;
-    }
-
-    /// The task that looks after the keys.
-    pub fn keeper(&self) -> &Keeper {
-        &self.keeper
-    }
-
-    /// What it has to tell on the page `/metrics`.
-    pub(crate) fn write_metrics(&self, page: &mut Page) {
-        let lane = self.lane.metrics();
-        self.metrics.write(page, lane.snapshot().conflicts);
-        lane.write(page);
-        self.pool.write(page);
-        self.custody.write(page);
-        self.rules.flow.write(page);
-        self.store.write_metrics(page, batzen_tables::exchange::ALL);
-        self.http_stats.write(page);
-    }
-
+impl RunningExchange {
     /// Starts an exchange: opens the store, loads keys, listens. Requests are answered from here on; keys are created
     /// (and a stand-alone exchange sets itself up) in the background, see [`RunningExchange::ready`].
-    pub async fn start(
-        mut config: ExchangeConfig,
-        options: StartOptions,
-    ) -> Result<RunningExchange, StartError> {
+    pub async fn start(mut config: ExchangeConfig, options: StartOptions) -> Result<Self, StartError> {
         config.validate()?;
         let terms = documents(&config.terms, crate::api::BUILT_IN_TERMS)?;
         let privacy = documents(&config.privacy, crate::api::BUILT_IN_PRIVACY)?;
@@ -283,14 +99,14 @@ impl Exchange {
         let drain = core.drain.clone();
         // Unless there is a limit, so many never come.
         let requests_left = AtomicU64::new(core.config.max_requests.unwrap_or(u64::MAX));
-        let app = Arc::new(Self {
+        let app = Arc::new(Exchange {
             crypto: Crypto::new(&pool),
             readers: Arc::new(Readers::start(if core.store.backend().is_remote() {
                 READERS_REMOTE
             } else {
                 1
             })),
-            core,
+            core: Arc::new(core),
             account_hashes: AccountHashes::default(),
             pool,
             custody,
@@ -308,8 +124,8 @@ impl Exchange {
             last_request: Notify::new(),
         });
         let mut http = options.http;
-        http.trusted_proxies = app.config.trusted_proxies.clone();
-        if let Some(idle) = app.config.connection_timeout.to_std() {
+        http.trusted_proxies = app.core.config.trusted_proxies.clone();
+        if let Some(idle) = app.core.config.connection_timeout.to_std() {
             http.idle_timeout = idle;
         }
         if server.is_shared() {
@@ -321,28 +137,17 @@ impl Exchange {
         let server = tokio::spawn(server.serve(api, http, drain));
         let keeper = tokio::spawn(keeper::run(Arc::clone(&app), options.progress));
         let mut followers = vec![keeper, tokio::spawn(follow_keys(Arc::clone(&app)))];
-        if app.store.backend().is_remote() && app.config.sums_money {
+        if app.core.store.backend().is_remote() && app.core.config.sums_money {
             let app = Arc::clone(&app);
-            followers.push(tokio::spawn(async move { app.sum_shared_money().await }));
+            followers.push(tokio::spawn(async move { app.core.sum_shared_money().await }));
         }
-        let running = RunningExchange { app, server, followers, workers: std::sync::Mutex::new(None) };
+        let running = Self { app, server, followers, workers: std::sync::Mutex::new(None) };
         if options.workers {
             running.start_workers();
         }
         Ok(running)
     }
-}
 
-/// An exchange that is up.
-pub struct RunningExchange {
-    app: Arc<Exchange>,
-    server: JoinHandle<Drained>,
-    /// What runs beside.
-    followers: Vec<JoinHandle<()>>,
-    workers: std::sync::Mutex<Option<crate::workers::Workers>>,
-}
-
-impl RunningExchange {
     /// The shared parts.
     pub fn app(&self) -> &Arc<Exchange> {
         &self.app
@@ -350,7 +155,7 @@ impl RunningExchange {
 
     /// The public URL, ending in `/`.
     pub fn base_url(&self) -> &str {
-        &self.app.config.base_url
+        &self.app.core.config.base_url
     }
 
     /// Where it listens.
@@ -367,7 +172,7 @@ impl RunningExchange {
     pub fn start_workers(&self) {
         let mut workers = self.workers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if workers.is_none() {
-            *workers = Some(crate::workers::start(&self.app));
+            *workers = Some(crate::workers::start(&self.app.core));
         }
     }
 
@@ -375,7 +180,7 @@ impl RunningExchange {
     /// about a second at most.
     pub async fn shutdown(self) -> Result<(), StoreError> {
         let Self { app, server, followers, workers } = self;
-        app.drain.trigger();
+        app.core.drain.trigger();
         let workers = workers.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(workers) = workers {
             workers.join().await;
@@ -389,7 +194,8 @@ impl RunningExchange {
             let _ = follower.await;
         }
         app.metrics_page.idle().await;
-        let (lane, store, readers) = (app.lane.clone(), app.store.clone(), Arc::clone(&app.readers));
+        let (lane, store, readers) =
+            (app.core.lane.clone(), app.core.store.clone(), Arc::clone(&app.readers));
         // A task that still holds the parts (none should) must not keep the process from ending.
         drop(app);
         let closed = tokio::task::spawn_blocking(move || {
@@ -418,8 +224,8 @@ async fn follow_keys(app: Arc<Exchange>) {
         }
         tokio::select! {
             biased;
-            () = app.drain.draining() => return,
-            () = app.notices.keys.notified() => {}
+            () = app.core.drain.draining() => return,
+            () = app.core.notices.keys.notified() => {}
             () = tokio::time::sleep(KEY_SET_INTERVAL) => {}
         }
     }
@@ -430,24 +236,6 @@ fn documents(config: &DocumentsConfig, built_in: &str) -> Result<Documents, Star
         None => Ok(Documents::built_in(&config.etag, built_in)),
         Some(directory) => Documents::load(directory, &config.etag, built_in)
             .map_err(|source| StartError::Documents { directory: directory.display().to_string(), source }),
-    }
-}
-
-/// The configured master key; a stand-alone exchange has it (or creates it) itself, and both must agree.
-pub(crate) fn master_public_key(config: &ExchangeConfig) -> Result<EddsaPublicKey, StartError> {
-    let own = match &config.standalone {
-        None => None,
-        Some(standalone) => {
-            Some(load_or_create_eddsa(&standalone.master_priv_file).map_err(KeyError::from)?.public_key())
-        }
-    };
-    match (config.master_public_key, own) {
-        (Some(configured), Some(own)) if configured != own => {
-            let reason = "MASTER_PUBLIC_KEY does not belong to the key in MASTER_PRIV_FILE";
-            Err(ConfigError::invalid("exchange", reason).into())
-        }
-        (Some(key), _) | (None, Some(key)) => Ok(key),
-        (None, None) => Err(ConfigError::invalid("exchange", "MASTER_PUBLIC_KEY is missing").into()),
     }
 }
 
@@ -476,6 +264,3 @@ fn custody(config: &ExchangeConfig, pool: &CpuPool) -> Result<Custody, StartErro
     let client = SignerClient::start(signers, &key, SignerOptions::default());
     Ok(Custody::Remote(client.map_err(|error| invalid(error.to_string()))?))
 }
-
-/// How long the service sleeps at most between two looks at its keys: clocks can be shifted.
-pub(crate) const KEY_REFRESH_INTERVAL_MAX: StdDuration = StdDuration::from_secs(3_600);

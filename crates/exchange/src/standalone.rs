@@ -9,9 +9,9 @@ use batzen_protocol::api::offline::OfflineOperation;
 use batzen_protocol::payto::PaytoUri;
 use batzen_protocol::time::year_of;
 
+use crate::app::Exchange;
 use crate::keys::{KeyError, load_or_create_eddsa};
 use crate::offline::{self, GlobalFeeTerms, ModuleKeys, OfflineConfig, OfflineError};
-use crate::service::Exchange;
 
 /// Why the set-up failed.
 #[derive(Debug, thiserror::Error)]
@@ -35,12 +35,12 @@ pub enum SetupError {
 /// # Errors
 /// The first step that fails; the next run starts over.
 pub(crate) async fn set_up(app: &Exchange) -> Result<(), SetupError> {
-    let Some(config) = &app.config.standalone else { return Ok(()) };
+    let Some(config) = &app.core.config.standalone else { return Ok(()) };
     let master = load_or_create_eddsa(&config.master_priv_file).map_err(KeyError::from)?;
     let client = Client::new(&ClientOptions::default())?;
     let base_url = local_url(&app.bound).ok_or(SetupError::NoPort)?;
     let base_url = base_url.as_str();
-    let (now, currency) = (app.now(), app.config.currency);
+    let (now, currency) = (app.core.now(), app.core.config.currency);
 
     let keys = offline::download(&client, base_url).await?;
     if !keys.future_denoms.is_empty() || !keys.future_signkeys.is_empty() {
@@ -53,7 +53,7 @@ pub(crate) async fn set_up(app: &Exchange) -> Result<(), SetupError> {
             pinned_rsa: None,
             pinned_cs: None,
             pinned_eddsa: None,
-            age_restriction: app.config.age_restriction.clone(),
+            age_restriction: app.core.config.age_restriction.clone(),
         };
         offline::check_modules(&offline_config, &ModuleKeys::announced(&keys))?;
         let signatures = OfflineOperation::UploadSigs(offline::sign_keys(&master, &keys)?);
@@ -67,7 +67,7 @@ pub(crate) async fn set_up(app: &Exchange) -> Result<(), SetupError> {
         _ => BTreeSet::new(),
     };
     let mut methods = BTreeSet::new();
-    for account in &app.config.accounts {
+    for account in &app.core.config.accounts {
         if let Ok(payto) = PaytoUri::parse(account.payto_uri.as_str()) {
             methods.insert(payto.method().to_owned());
         }
@@ -97,7 +97,7 @@ pub(crate) async fn set_up(app: &Exchange) -> Result<(), SetupError> {
         upload_fee(&client, base_url, &offline::global_fee(&master, currency, period, &terms)?).await?;
     }
 
-    if let Some(extension) = &app.config.age_restriction {
+    if let Some(extension) = &app.core.config.age_restriction {
         let operation = offline::extensions(&master, Some(extension))?;
         offline::upload(&client, base_url, &operation).await?;
     }

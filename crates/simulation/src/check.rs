@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 
 use batzen_bank::books::history_flow;
 use batzen_crypto::EddsaPublicKey;
+use batzen_exchange::reads::totals::totals;
 use batzen_exchange::rules::DenomTable;
-use batzen_exchange::rules::totals::totals;
 use batzen_ledger::Account;
 use batzen_protocol::MoneySum;
 use batzen_store::{Found, Store, Table};
@@ -161,7 +161,7 @@ fn wallets(world: &World) -> Step {
             let denom = Keys::get().denom(&coin.h_denom_pub);
             let value = denom.ok_or_else(|| Stop::wrong("a coin of an unknown denomination"))?.terms.value;
             held += units(value.money);
-            let row = batzen_exchange::rules::read::coin(store, coin.coin_pub)
+            let row = batzen_exchange::reads::read::coin(store, coin.coin_pub)
                 .map_err(|error| Stop::wrong(error.to_string()))?;
             let remaining = row.map_or(value.money, |row| row.remaining);
             if !customer.is_thief && remaining != coin.remaining {

@@ -131,7 +131,7 @@ impl Watch {
         let (app, stopped) = (Arc::clone(world.app()), Arc::clone(&stop));
         let task = tokio::spawn(async move {
             while !stopped.load(Ordering::Acquire) {
-                if let Err(error) = wirewatch::run_until_idle(&app).await {
+                if let Err(error) = wirewatch::run_until_idle(&app.core).await {
                     tracing::warn!(%error, "incoming transfers cannot be read");
                 }
                 tokio::time::sleep(WATCH_PAUSE).await;
@@ -155,7 +155,7 @@ struct Round<'a> {
 
 impl Round<'_> {
     fn now(&self) -> Timestamp {
-        self.world.app().now()
+        self.world.app().core.now()
     }
 
     fn money(text: &str) -> anyhow::Result<Money> {
@@ -221,7 +221,7 @@ impl Round<'_> {
         if self.world.is_after_cut {
             // Pay what the earlier round left, so that this round's transfer has this round's sales alone.
             self.pay_due(deadline(self.now(), REFUNDABLE)).await?;
-            transfer::run_until_idle(self.world.app()).await?;
+            transfer::run_until_idle(&self.world.app().core).await?;
         }
         let words = match count {
             0 => "three wallets: alice (RSA), bob (Clause Schnorr), carol (both)".to_owned(),
@@ -460,7 +460,7 @@ impl Round<'_> {
         let until = until.saturating_add(Duration::from_secs(2));
         let wait = until.saturating_since(self.now()).to_std().unwrap_or_default();
         tokio::time::sleep(wait).await;
-        let progress = aggregator::run_until_idle(self.world.app()).await?;
+        let progress = aggregator::run_until_idle(&self.world.app().core).await?;
         ensure!(progress.set_aside == 0, "{} deposits could not be aggregated", progress.set_aside);
         Ok(())
     }
@@ -489,10 +489,10 @@ impl Round<'_> {
         sales: &[Paid],
         before: Option<u64>,
     ) -> anyhow::Result<((), Done)> {
-        transfer::run_until_idle(self.world.app()).await?;
+        transfer::run_until_idle(&self.world.app().core).await?;
         let mut rows = self.outgoing().await?;
         rows.retain(|row| before.is_none_or(|before| row.row_id > before));
-        let round_unit = self.world.app().config.currency_round_unit;
+        let round_unit = self.world.app().core.config.currency_round_unit;
         let merchant = &self.world.merchant;
         let transfers =
             merchant.reconcile(&self.world.client, exchange, sales, &rows, round_unit, self.now()).await?;
@@ -543,8 +543,8 @@ impl Round<'_> {
 
     /// The balance sheet once nothing is on its way any more.
     async fn settled_sheet(&self) -> anyhow::Result<BalanceSheet> {
-        wirewatch::run_until_idle(self.world.app()).await?;
-        transfer::run_until_idle(self.world.app()).await?;
+        wirewatch::run_until_idle(&self.world.app().core).await?;
+        transfer::run_until_idle(&self.world.app().core).await?;
         self.world.sheet().await
     }
 }

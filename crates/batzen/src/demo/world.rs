@@ -9,9 +9,10 @@ use std::sync::Arc;
 use anyhow::{Context, bail, ensure};
 use batzen_bank::{Bank, BankConfig, BankError, LedgerAddress, RunningBank};
 use batzen_crypto::{EddsaPrivateKey, WireSalt};
-use batzen_exchange::rules::totals::{Totals, totals};
-use batzen_exchange::service::RunningExchange;
-use batzen_exchange::service::{Exchange, StartError, StartOptions};
+use batzen_exchange::app::Exchange;
+use batzen_exchange::error::StartError;
+use batzen_exchange::reads::totals::{Totals, totals};
+use batzen_exchange::service::{RunningExchange, StartOptions};
 use batzen_http::{Client, ClientOptions};
 use batzen_protocol::Currency;
 use batzen_wallet::Wallet;
@@ -164,7 +165,7 @@ impl World {
             progress: progress::of_keys(shows_progress),
             ..StartOptions::default()
         };
-        let exchange = match Exchange::start(config, start).await {
+        let exchange = match RunningExchange::start(config, start).await {
             Err(StartError::Listen(error)) => bail!(
                 "cannot listen on port {} for the exchange: {error}; choose another with --exchange-port",
                 kept.exchange_port
@@ -213,7 +214,8 @@ impl World {
         let flow = self.bank.account_flow(EXCHANGE_ACCOUNT).await?;
         let shown = batzen_bank::books::history_flow(self.bank.store(), EXCHANGE_ACCOUNT)?;
         let app = Arc::clone(self.app());
-        let totals = tokio::task::spawn_blocking(move || totals(&app.store, &app.rules.denoms)).await??;
+        let totals =
+            tokio::task::spawn_blocking(move || totals(&app.core.store, &app.core.rules.denoms)).await??;
         self.check_flow(&totals)?;
         Ok(BalanceSheet {
             currency: self.currency,
@@ -227,7 +229,7 @@ impl World {
     /// The running sums that the metrics tell must be those of the rows.
     fn check_flow(&self, totals: &Totals) -> anyhow::Result<()> {
         // None while a long history is still being added up.
-        let Some(sums) = self.app().rules.flow.sums() else { return Ok(()) };
+        let Some(sums) = self.app().core.rules.flow.sums() else { return Ok(()) };
         let is_same = [
             (sums.wired_in, totals.wired_in),
             (sums.wired_out, totals.wired_out),

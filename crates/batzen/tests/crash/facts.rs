@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use batzen_bank::books;
 use batzen_crypto::{BlindedDenomSignature, EddsaPublicKey, HashCode, Wtid};
+use batzen_exchange::reads::totals::{self, Totals};
 use batzen_exchange::rules::DenomTable;
-use batzen_exchange::rules::totals::{self, Totals};
 use batzen_protocol::api::exchange::{BlindSignature, BlindSignatures};
 use batzen_protocol::{Money, MoneySum, Timestamp};
 use batzen_store::{Store, Table};

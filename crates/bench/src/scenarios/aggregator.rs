@@ -42,9 +42,9 @@ pub fn run(args: &AggregatorArgs, context: &Context) -> Result<Run, BenchError> 
     let place = Place::new("aggregator", &args.run)?;
     let database = Database::start(&args.store, &place.placement)?;
     let inside = Inside::start(&place, "http://127.0.0.1:9/".to_owned(), database)?;
-    let before = inside.app().store.stats();
+    let before = inside.app().core.store.stats();
     fill::deposits(&inside, args.deposits, args.merchants, args.seed)?;
-    let filled = inside.app().store.stats();
+    let filled = inside.app().core.store.stats();
     inside.settle()?;
     let per_deposit = |grown: u64| grown as f64 / args.deposits as f64;
     let shape = Shape {
@@ -61,8 +61,8 @@ pub fn run(args: &AggregatorArgs, context: &Context) -> Result<Run, BenchError> 
         (context, &place, shape),
         &inside,
         None,
-        |app| app.metrics.workers.deposits.get(),
-        |app| async move { aggregator::run_until_idle(&app).await },
+        |app| app.core.metrics.workers.deposits.get(),
+        |app| async move { aggregator::run_until_idle(&app.core).await },
     )?;
     let progress = progress.map_err(|error| BenchError::set_up("aggregator", error))?;
     let extra = &mut run.result.extra;

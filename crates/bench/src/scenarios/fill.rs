@@ -94,12 +94,12 @@ fn decide(
 pub fn transfers(inside: &Inside, transfers: u64, seed: u64) -> Result<(), BenchError> {
     deposits(inside, transfers, transfers, seed)?;
     let app = inside.app();
-    let now = app.rules.aggregation_time(clock());
-    let account = AccountId::of_payto(&app.config.accounts[0].payto_uri);
+    let now = app.core.rules.aggregation_time(clock());
+    let account = AccountId::of_payto(&app.core.config.accounts[0].payto_uri);
     let filler = inside.filler();
     loop {
         let (targets, _) =
-            batzen_exchange::rules::read::due_targets(&app.store, now, &Default::default(), 4 * BATCH)
+            batzen_exchange::reads::read::due_targets(&app.core.store, now, &Default::default(), 4 * BATCH)
                 .map_err(|error| BenchError::set_up("the store cannot be read", error))?;
         if targets.is_empty() {
             return Ok(());

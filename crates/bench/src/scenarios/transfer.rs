@@ -57,8 +57,8 @@ pub fn run(args: &TransferArgs, context: &Context) -> Result<Run, BenchError> {
         (context, &place, shape),
         &inside,
         Some(&bank),
-        |app| app.metrics.workers.transfers.get(),
-        |app| async move { transfer::run_until_idle(&app).await },
+        |app| app.core.metrics.workers.transfers.get(),
+        |app| async move { transfer::run_until_idle(&app.core).await },
     )?;
     progress.map_err(|error| BenchError::set_up("transfer", error))?;
     if run.result.ops != args.transfers {

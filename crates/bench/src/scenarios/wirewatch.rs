@@ -55,8 +55,8 @@ pub fn run(args: &WirewatchArgs, context: &Context) -> Result<Run, BenchError> {
         (context, &place, shape),
         &inside,
         Some(&bank),
-        |app| app.metrics.workers.credits.get(),
-        |app| async move { wirewatch::run_until_idle(&app).await },
+        |app| app.core.metrics.workers.credits.get(),
+        |app| async move { wirewatch::run_until_idle(&app.core).await },
     )?;
     progress.map_err(|error| BenchError::set_up("wirewatch", error))?;
     if run.result.ops != args.credits {

@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use batzen_engine::Batcher;
+use batzen_exchange::app::Exchange;
 use batzen_exchange::config::{CipherConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig};
 use batzen_exchange::rules::ExchangeRules;
-use batzen_exchange::service::{Exchange, RunningExchange, StartOptions, system_clock};
+use batzen_exchange::service::{RunningExchange, StartOptions, system_clock};
 use batzen_exchange::storage::StoreConfig;
 use batzen_protocol::{Currency, Money};
 use batzen_store::StoreStats;
@@ -224,11 +225,11 @@ impl Inside {
             let options = StartOptions { workers: false, ..StartOptions::default() };
             let exchange = runtime
                 .block_on(async {
-                    let exchange = Exchange::start(config, options).await?;
+                    let exchange = RunningExchange::start(config, options).await?;
                     exchange.ready().await?;
                     Ok(exchange)
                 })
-                .map_err(|error: batzen_exchange::service::StartError| {
+                .map_err(|error: batzen_exchange::error::StartError| {
                     BenchError::set_up("the exchange does not start", error)
                 })?;
             Ok((runtime, exchange))
@@ -248,7 +249,7 @@ impl Inside {
     /// A pipeline beside the lane, which is idle while the set-up fills the store.
     #[must_use]
     pub fn filler(&self) -> Batcher<ExchangeRules> {
-        Batcher::new(Arc::clone(&self.app().rules), self.app().store.clone())
+        Batcher::new(Arc::clone(&self.app().core.rules), self.app().core.store.clone())
     }
 
     /// Has a worker run until it is idle.
@@ -270,7 +271,7 @@ impl Inside {
     /// When the disk fails.
     pub fn settle(&self) -> Result<(), BenchError> {
         self.database.as_ref().map_or(Ok(()), Database::settle)?;
-        self.app().store.checkpoint().map_err(|error| BenchError::set_up("no checkpoint", error))
+        self.app().core.store.checkpoint().map_err(|error| BenchError::set_up("no checkpoint", error))
     }
 }
 
@@ -316,7 +317,7 @@ where
 {
     let app = Arc::clone(inside.app());
     let own = std::process::id();
-    let (stats, lane) = (app.store.stats(), app.lane.metrics().snapshot());
+    let (stats, lane) = (app.core.store.stats(), app.core.lane.metrics().snapshot());
     let counted = inside.database.as_ref().map(Database::snapshot);
     let (cpu, resident) = (CpuTime::of(own), resident_bytes(own));
     let bank_cpu = bank.map(|bank| CpuTime::of(bank.pid()));
@@ -344,8 +345,8 @@ where
     let per_op = |amount: f64| if ops == 0 { 0.0 } else { amount / ops as f64 };
     let client_ns =
         bank.zip(bank_cpu).map(|(bank, before)| CpuTime::of(bank.pid()).since(&before).total_ns());
-    let grown = app.store.stats();
-    let lane_after = app.lane.metrics().snapshot();
+    let grown = app.core.store.stats();
+    let lane_after = app.core.lane.metrics().snapshot();
     let growth = |value: fn(&StoreStats) -> u64| value(&grown).saturating_sub(value(&stats)) as f64;
     let database_ns = used.as_ref().map_or(0, |used| used.cpu_ns);
     let server_busy = (after.total_ns() + database_ns) as f64 / 1e9 / seconds;
@@ -446,7 +447,7 @@ fn sample(app: &Exchange, stop: &AtomicBool, bank: Option<u32>, count: fn(&Excha
             ops_per_s: (now.1 - last.1) / time,
             server_cores_busy: Some((now.2 - last.2) / time),
             client_cores_busy: now.3.zip(last.3).map(|(now, last)| (now - last) / time),
-            queue_depth: Some(app.lane.metrics().snapshot().queued as f64),
+            queue_depth: Some(app.core.lane.metrics().snapshot().queued as f64),
             ..Sample::default()
         });
         last = now;

@@ -9,8 +9,8 @@ use batzen_protocol::{ErrorCode, hash_text};
 
 use super::errors::is_signed;
 use super::{Table, body, endpoint, engine_error, error, path_value};
+use crate::app::{Exchange, ManageError};
 use crate::rules::management::{Command, Refusal};
-use crate::service::{Exchange, ManageError};
 
 pub(super) fn routes(table: Table) -> Table {
     table.post("/auditors/:auditor_pub/:h_denom_pub", SMALL_BODY_BYTES_MAX, endpoint!(approve))
@@ -38,7 +38,7 @@ async fn post(app: &Exchange, request: &Request) -> Result<Response, Response> {
         }
         Some(auditor) => auditor,
     };
-    let terms = denom.validity(app.master_public_key, app.config.currency);
+    let terms = denom.validity(app.core.master_public_key, app.core.config.currency);
     let message = AuditorExchangeKeys {
         h_auditor_url: hash_text(&auditor.url),
         master_pub: terms.master_pub,

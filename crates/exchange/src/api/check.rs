@@ -8,9 +8,9 @@ use batzen_tables::exchange::DenomSerial;
 
 use super::error;
 use super::errors::{self, DenomOperation};
+use crate::app::Exchange;
 use crate::crypto::Check;
 use crate::keys::{Denom, KeyState};
-use crate::service::Exchange;
 
 /// The result of a step that may end the request with an answer.
 pub type Checked<T> = Result<T, Response>;

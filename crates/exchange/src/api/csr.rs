@@ -11,7 +11,7 @@ use batzen_protocol::limits::{FRESH_COINS_MAX, LIST_BODY_BYTES_MAX, SMALL_BODY_B
 use super::check::{self, Checked, Window};
 use super::errors::{self, DenomOperation};
 use super::{Table, body, endpoint, error, large_body};
-use crate::service::Exchange;
+use crate::app::Exchange;
 
 pub(super) fn routes(table: Table) -> Table {
     table.post("/csr-withdraw", SMALL_BODY_BYTES_MAX, endpoint!(withdraw)).post(
@@ -54,7 +54,7 @@ async fn values(
     context: CsOperation,
 ) -> Checked<Vec<ExchangeWithdrawValues>> {
     let keys = app.keys();
-    let now = app.now();
+    let now = app.core.now();
     let mut items = Vec::with_capacity(nonces.len());
     for (h_denom_pub, nonce) in nonces {
         let denom = check::usable(app, &keys, &h_denom_pub, Window::Withdraw, operation, now).await?;

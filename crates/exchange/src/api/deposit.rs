@@ -16,10 +16,10 @@ use serde_json::Value;
 use super::check::{self, Checked, Presented, Window};
 use super::errors::{self, DenomOperation};
 use super::{Table, body, endpoint, error, in_currency, large_body, malformed, money, path_value};
+use crate::app::Exchange;
 use crate::crypto::Check;
 use crate::metrics::RequestClass;
 use crate::rules::{Command, Deposit, DepositCoin, Deposited, Outcome};
-use crate::service::Exchange;
 
 /// No extension policy.
 const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
@@ -121,7 +121,7 @@ async fn deposit(
     let account = app.account_hashes.of(&payto, &contract.wire_salt);
     let h_wire = account.h_wire;
     let keys = app.keys();
-    let now = app.now();
+    let now = app.core.now();
     let mut presented = Vec::with_capacity(coins.len());
     let mut checks = Vec::with_capacity(2 * coins.len());
     let mut below_fee = false;
@@ -160,7 +160,7 @@ async fn deposit(
             wallet_timestamp: contract.timestamp,
             refund_deadline: contract.refund_deadline,
             amount_with_fee: coin.contribution,
-            deposit_fee: denom.fee_deposit.of(app.config.currency),
+            deposit_fee: denom.fee_deposit.of(app.core.config.currency),
             merchant_pub: contract.merchant_pub,
         };
         let coin_sig = coin.coin_sig;
@@ -193,7 +193,7 @@ async fn deposit(
         app,
         &keys,
         DenomOperation::Deposit,
-        app.submit(command).await,
+        app.core.submit(command).await,
         batch,
     )
     .await?
@@ -201,7 +201,7 @@ async fn deposit(
         Outcome::Deposit(deposited) => deposited,
         other => unreachable!("a deposit is answered by {other:?}"),
     };
-    app.metrics.success.deposit.add(deposited.coins.iter().filter(|coin| !coin.repeated).count() as u64);
+    app.core.metrics.success.deposit.add(deposited.coins.iter().filter(|coin| !coin.repeated).count() as u64);
     confirm(app, deposited, &coin_pubs, h_wire, &contract).await
 }
 
@@ -227,7 +227,7 @@ async fn is_repetition(
         .iter()
         .map(|coin| DepositKey { coin_pub: coin.coin_pub, merchant_pub, h_contract_terms })
         .collect();
-    let found = app.read(move |store| store.get_many::<Deposits>(&keys)).await.map_err(errors::store)?;
+    let found = app.core.read(move |store| store.get_many::<Deposits>(&keys)).await.map_err(errors::store)?;
     Ok(found.iter().zip(coins).all(|(found, coin)| {
         found
             .as_ref()
@@ -274,7 +274,7 @@ async fn confirm(
     contract: &Contract,
 ) -> Checked<(Timestamp, EddsaPublicKey, Vec<EddsaSignature>)> {
     let exchange_timestamp = errors::whole_seconds(deposited.exchange_time);
-    let currency = app.config.currency;
+    let currency = app.core.config.currency;
     let messages: Vec<_> = deposited
         .coins
         .iter()

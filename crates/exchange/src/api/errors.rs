@@ -25,10 +25,10 @@ use serde::Serialize;
 use super::check::Checked;
 use super::histories::{self, coin_items, reserve_items};
 use super::{engine_error, error, error_status, overloaded, store_error};
+use crate::app::Exchange;
 use crate::crypto::{Check, Opening};
 use crate::keys::{KeyState, NoSigningKey, NotSigned};
 use crate::rules::{self, ConflictReason, DenomProblem, Outcome, Refusal};
-use crate::service::Exchange;
 
 /// What a denomination was wanted for, as signed error answers name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,10 +116,10 @@ pub async fn checked(app: &Exchange, checks: Vec<Check>) -> Checked<Vec<bool>> {
     for check in &checks {
         match check {
             Check::Coin { denom_pub, .. } => match denom_pub.cipher() {
-                Cipher::Rsa => app.metrics.verifications.rsa.inc(),
-                Cipher::Cs => app.metrics.verifications.cs.inc(),
+                Cipher::Rsa => app.core.metrics.verifications.rsa.inc(),
+                Cipher::Cs => app.core.metrics.verifications.cs.inc(),
             },
-            Check::Eddsa { .. } => app.metrics.verifications.eddsa.inc(),
+            Check::Eddsa { .. } => app.core.metrics.verifications.eddsa.inc(),
         }
     }
     app.crypto.checks.run(checks).await.map_err(busy)
@@ -172,8 +172,8 @@ pub async fn blind_sign(
     let results = app.custody.blind_sign(orders).await.map_err(unavailable)?;
     for signature in results.iter().flatten() {
         match signature {
-            BlindedDenomSignature::Rsa(_) => app.metrics.signatures.rsa.inc(),
-            BlindedDenomSignature::Cs(_) => app.metrics.signatures.cs.inc(),
+            BlindedDenomSignature::Rsa(_) => app.core.metrics.signatures.rsa.inc(),
+            BlindedDenomSignature::Cs(_) => app.core.metrics.signatures.cs.inc(),
         }
     }
     results.into_iter().map(|result| result.map_err(not_signed)).collect()
@@ -229,7 +229,7 @@ pub(super) fn sign_messages(
     messages: Vec<Box<[u8]>>,
 ) -> Checked<impl Future<Output = Checked<(EddsaPublicKey, Vec<EddsaSignature>)>> + Send + use<>> {
     let key = keys.online_key().map_err(no_signing_key)?;
-    app.metrics.signatures.eddsa.add(messages.len() as u64);
+    app.core.metrics.signatures.eddsa.add(messages.len() as u64);
     let exchange_pub = key.public_key();
     let signed = app.custody.sign(key, messages).map_err(unavailable)?;
     Ok(async move { Ok((exchange_pub, signed.await.map_err(unavailable)?)) })
@@ -266,7 +266,7 @@ async fn affirm_unknown(
     h_denom_pub: &HashCode,
     code: ErrorCode,
 ) -> Response {
-    let timestamp = whole_seconds(app.now());
+    let timestamp = whole_seconds(app.core.now());
     let message = ExchangeAffirmDenomUnknown { timestamp, h_denom_pub: *h_denom_pub };
     match Box::pin(sign_answer(app, keys, &message)).await {
         Ok((exchange_pub, exchange_sig)) => {
@@ -297,7 +297,7 @@ pub async fn denomination_unusable(
     operation: DenomOperation,
     code: ErrorCode,
 ) -> Response {
-    let timestamp = whole_seconds(app.now());
+    let timestamp = whole_seconds(app.core.now());
     let message = ExchangeAffirmDenomExpired {
         timestamp,
         operation: OperationName::new(operation.name()),
@@ -435,7 +435,7 @@ async fn reserve_insufficient(
     keys: &Arc<KeyState>,
     shortage: Box<rules::ReserveShortage>,
 ) -> Checked<Response> {
-    let currency = app.config.currency;
+    let currency = app.core.config.currency;
     let reserve_pub = shortage.reserve_pub;
     let known = Arc::clone(keys);
     let events = shortage.history.items.len();
@@ -467,7 +467,7 @@ async fn coin_conflict(
     let Some(denom) = keys.find_serial(conflict.history.denom) else {
         return Err(error(ErrorCode::GENERIC_DB_INVARIANT_FAILURE, "denomination of a coin"));
     };
-    let (currency, h_denom_pub) = (app.config.currency, denom.h_denom_pub);
+    let (currency, h_denom_pub) = (app.core.config.currency, denom.h_denom_pub);
     let coin_pub = conflict.coin_pub;
     let events = conflict.history.items.len();
     histories::proved(app, keys, coin_pub.as_bytes(), events, move |proofs| {

@@ -18,9 +18,9 @@ use batzen_tables::exchange::ReservePub;
 use super::check::Checked;
 use super::error;
 use super::errors::{self, busy, sign_messages, whole_seconds};
+use crate::app::Exchange;
 use crate::keys::KeyState;
 use crate::rules::{CoinHistory, CoinHistoryItem, HISTORY_EVENTS_LONG, ReserveHistoryItem};
-use crate::service::Exchange;
 
 /// Where the signatures of a history's items come from. Items are put together twice if any of them is signed: first to
 /// learn what there is to sign, then with the signatures, which are made together on the CPU pool.
@@ -120,7 +120,7 @@ pub async fn read<T: Send + 'static>(
     owner: &[u8],
     read: impl FnOnce(&Store) -> Result<(T, usize), StoreError> + Send + 'static,
 ) -> Checked<T> {
-    let store = app.store.clone();
+    let store = app.core.store.clone();
     let reading = app.readers.read(owner, move || match read(&store) {
         Ok((value, events)) if events > HISTORY_EVENTS_LONG => (Ok(value), Length::Long),
         Ok((value, _)) => (Ok(value), Length::Short),

@@ -9,8 +9,8 @@ use batzen_protocol::{ErrorCode, Timestamp};
 use tokio::sync::oneshot;
 
 use super::{Table, endpoint, error, error_status};
+use crate::app::Exchange;
 use crate::keys::KeysAnswer;
-use crate::service::Exchange;
 
 /// Requests that wait for the first keys; a further one sends the oldest away.
 const WAITING_MAX: usize = 32;

@@ -10,7 +10,7 @@ use batzen_protocol::signatures::{SignedMessage, WalletAccountSetup};
 use super::check::Checked;
 use super::errors;
 use super::{Table, body, endpoint, error, money};
-use crate::service::Exchange;
+use crate::app::Exchange;
 
 pub(super) fn routes(table: Table) -> Table {
     table
@@ -22,7 +22,7 @@ async fn wallet(app: &Exchange, request: &mut Request) -> Response {
     let answer = async {
         let body: KycWalletRequest = body(request)?;
         money::<KycWalletRequest>(app, &body.balance, "balance")?;
-        app.metrics.verifications.eddsa.inc();
+        app.core.metrics.verifications.eddsa.inc();
         let message = WalletAccountSetup { threshold: body.balance };
         if !errors::on_pool(app, move || message.verify(&body.reserve_pub, &body.reserve_sig)).await? {
             return Err(error(ErrorCode::EXCHANGE_KYC_WALLET_SIGNATURE_INVALID, ""));

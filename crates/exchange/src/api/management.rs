@@ -21,10 +21,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{Table, body, endpoint, engine_error, error, malformed, money, path_value, signed_keys};
+use crate::app::{Exchange, ManageError};
 use crate::config::AgeRestrictionConfig;
 use crate::keys::keeper;
 use crate::rules::management::{Command, Outcome, Refusal};
-use crate::service::{Exchange, ManageError};
 
 pub(super) fn routes(table: Table) -> Table {
     table
@@ -59,8 +59,8 @@ fn check(
     signature: &EddsaSignature,
     invalid: ErrorCode,
 ) -> Result<(), Response> {
-    app.metrics.verifications.eddsa.inc();
-    if message.verify(&app.master_public_key, signature) { Ok(()) } else { Err(error(invalid, "")) }
+    app.core.metrics.verifications.eddsa.inc();
+    if message.verify(&app.core.master_public_key, signature) { Ok(()) } else { Err(error(invalid, "")) }
 }
 
 /// A period must have a moment: one that has none would be stored for nothing.
@@ -103,7 +103,7 @@ async fn future_keys(app: &Exchange, _: &Request) -> Response {
     if !app.has_all_keys() {
         return error(ErrorCode::EXCHANGE_GENERIC_KEYS_MISSING, "keys are being created");
     }
-    match app.keys().future_keys(&app.custody, &app.config) {
+    match app.keys().future_keys(&app.custody, &app.core.config) {
         Some(keys) if !app.custody.signing_keys().is_empty() => Response::json(200, &keys),
         _ => error(ErrorCode::EXCHANGE_SIGNKEY_HELPER_UNAVAILABLE, ""),
     }
@@ -128,7 +128,7 @@ async fn post_revoke_denomination(app: &Exchange, request: &Request) -> Answer {
         return response;
     }
     // A key that was never in use: nothing to remember, but it must not come into use either.
-    let unused = state.future_denoms(&app.custody, &app.config);
+    let unused = state.future_denoms(&app.custody, &app.core.config);
     let Some(found) = unused.iter().find(|denom| denom.row.h_denom_pub == h_denom_pub) else {
         return Err(error(
             ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN,
@@ -345,7 +345,7 @@ fn check_manifests(app: &Exchange, extensions: &Value) -> Result<(), &'static st
         }
         let groups = manifest["config"]["age_groups"].as_str().and_then(AgeRestrictionConfig::parse);
         let Some(groups) = groups else { return Err("age groups cannot be read") };
-        match &app.config.age_restriction {
+        match &app.core.config.age_restriction {
             None => return Err("the exchange is not configured for age restriction"),
             Some(own) if own.mask != groups.mask => {
                 return Err("the exchange is configured for other age groups");

@@ -10,10 +10,10 @@ use batzen_protocol::signatures::{ExchangeConfirmMelt, WalletCoinMelt};
 use super::check::{self, Presented, Window};
 use super::errors::{self, DenomOperation};
 use super::{Table, body, endpoint, error, money, path_value};
+use crate::app::Exchange;
 use crate::crypto::Check;
 use crate::metrics::RequestClass;
 use crate::rules::{Command, Melt, Outcome};
-use crate::service::Exchange;
 
 pub(super) fn routes(table: Table) -> Table {
     table.post_as(RequestClass::Melt, "/coins/:coin_pub/melt", SMALL_BODY_BYTES_MAX, endpoint!(melt))
@@ -27,7 +27,7 @@ async fn melt(app: &Exchange, request: &mut Request) -> Response {
         let keys = app.keys();
         // Coins of revoked or expired denominations may be zombies: the rules look at the coin.
         let denom = check::find_denomination(app, &keys, &body.denom_pub_hash).await?;
-        check::in_window(app, &keys, denom, Window::Melt, DenomOperation::Melt, app.now()).await?;
+        check::in_window(app, &keys, denom, Window::Melt, DenomOperation::Melt, app.core.now()).await?;
         if amount < denom.fee_refresh {
             return Err(error(ErrorCode::EXCHANGE_MELT_FEES_EXCEED_CONTRIBUTION, ""));
         }
@@ -38,7 +38,7 @@ async fn melt(app: &Exchange, request: &mut Request) -> Response {
             h_denom_pub: body.denom_pub_hash,
             h_age_commitment: h_age.unwrap_or(ShortHash::from_bytes([0; 32])),
             amount_with_fee: body.value_with_fee,
-            melt_fee: denom.fee_refresh.of(app.config.currency),
+            melt_fee: denom.fee_refresh.of(app.core.config.currency),
         };
         let coin = Presented {
             coin_pub,
@@ -68,7 +68,7 @@ async fn melt(app: &Exchange, request: &mut Request) -> Response {
             app,
             &keys,
             DenomOperation::Melt,
-            app.submit(command).await,
+            app.core.submit(command).await,
             false,
         )
         .await?
@@ -77,7 +77,7 @@ async fn melt(app: &Exchange, request: &mut Request) -> Response {
             other => unreachable!("a melt is answered by {other:?}"),
         };
         if !melted.repeated {
-            app.metrics.success.melt.inc();
+            app.core.metrics.success.melt.inc();
         }
         let noreveal_index = u32::from(melted.noreveal_index);
         let confirmation = ExchangeConfirmMelt { refresh_commitment: body.rc, noreveal_index };

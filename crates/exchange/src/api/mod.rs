@@ -18,8 +18,8 @@ use batzen_store::StoreError;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
+use crate::app::Exchange;
 use crate::metrics::{RequestClass, RequestKind};
-use crate::service::Exchange;
 
 mod accounts;
 mod auditors;
@@ -170,7 +170,7 @@ pub struct Api {
 impl Api {
     /// The interface of this exchange.
     pub fn new(app: Arc<Exchange>) -> Self {
-        let routes = table(app.config.dashboard).routes;
+        let routes = table(app.core.config.dashboard).routes;
         Self { app, routes }
     }
 
@@ -179,12 +179,12 @@ impl Api {
         let entry = match self.routes.resolve(&request.head) {
             Ok(matched) => *matched.endpoint,
             Err(response) => {
-                self.app.metrics.received(RequestClass::Other);
+                self.app.core.metrics.received(RequestClass::Other);
                 return response;
             }
         };
-        self.app.metrics.received(entry.class);
-        let running = self.app.metrics.operations.begin(entry.operation as usize);
+        self.app.core.metrics.received(entry.class);
+        let running = self.app.core.metrics.operations.begin(entry.operation as usize);
         let seen = self.app.keys().version();
         let mut response = (entry.endpoint)(&self.app, &mut request).await;
         // Nothing is called unknown, not eligible, or a contradiction, by a memory that another process has made out of date.
@@ -211,7 +211,7 @@ impl Handler for Api {
         match self.routes.resolve(head) {
             Ok(matched) => Ok(Admission::limited(matched.endpoint.body_bytes_max)),
             Err(response) => {
-                self.app.metrics.received(RequestClass::Other);
+                self.app.core.metrics.received(RequestClass::Other);
                 Err(response)
             }
         }
@@ -271,7 +271,7 @@ pub fn money<T: DeserializeOwned>(app: &Exchange, amount: &Amount, field: &str) 
 /// # Errors
 /// Another currency, or another spelling of ours.
 pub fn in_currency(app: &Exchange, amount: &Amount) -> Result<Money, AmountError> {
-    if amount.currency.padded() == app.config.currency.padded() {
+    if amount.currency.padded() == app.core.config.currency.padded() {
         Ok(amount.money)
     } else {
         Err(AmountError::CurrencyMismatch)

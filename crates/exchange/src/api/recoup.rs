@@ -13,10 +13,10 @@ use batzen_tables::exchange::{Reveals, Withdrawals};
 use super::check::{self, Checked, Presented, Window};
 use super::errors::{self, DenomOperation};
 use super::{Table, body, endpoint, error, path_value};
+use crate::app::Exchange;
 use crate::crypto::Check;
 use crate::keys::KeyState;
 use crate::rules::{Command, Outcome, Recoup, RecoupRefresh};
-use crate::service::Exchange;
 
 pub(super) fn routes(table: Table) -> Table {
     table.post("/coins/:coin_pub/recoup", SMALL_BODY_BYTES_MAX, endpoint!(recoup)).post(
@@ -53,7 +53,8 @@ async fn recoup(app: &Exchange, request: &mut Request) -> Response {
         let keys = app.keys();
         let claim = claim(app, &keys, request, &RECOUP).await?;
         let h_coin_ev = claim.h_coin_ev;
-        let found = app.read(move |store| store.lookup::<Withdrawals>(Withdrawals::BY_COIN_EV, &h_coin_ev));
+        let found =
+            app.core.read(move |store| store.lookup::<Withdrawals>(Withdrawals::BY_COIN_EV, &h_coin_ev));
         let found = found.await.map_err(errors::store)?;
         // Several reserves may have withdrawn an equal planchet; the earliest gets the money.
         let Some(withdrawal) = found.into_iter().next() else {
@@ -70,13 +71,13 @@ async fn recoup(app: &Exchange, request: &mut Request) -> Response {
             app,
             &keys,
             DenomOperation::Recoup,
-            app.submit(command).await,
+            app.core.submit(command).await,
             false,
         )
         .await?
         {
             Outcome::Recoup(done) => {
-                app.notices.reserves_credited(&[done.reserve_pub]);
+                app.core.notices.reserves_credited(&[done.reserve_pub]);
                 Ok(Response::json(200, &RecoupResponse { reserve_pub: done.reserve_pub }))
             }
             other => unreachable!("a recoup is answered by {other:?}"),
@@ -90,7 +91,7 @@ async fn recoup_refresh(app: &Exchange, request: &mut Request) -> Response {
         let keys = app.keys();
         let claim = claim(app, &keys, request, &RECOUP_REFRESH).await?;
         let h_coin_ev = claim.h_coin_ev;
-        let found = app.read(move |store| store.lookup::<Reveals>(Reveals::BY_COIN_EV, &h_coin_ev));
+        let found = app.core.read(move |store| store.lookup::<Reveals>(Reveals::BY_COIN_EV, &h_coin_ev));
         let found = found.await.map_err(errors::store)?;
         let Some(reveal) = found.into_iter().next() else {
             return Err(error(ErrorCode::EXCHANGE_RECOUP_REFRESH_MELT_NOT_FOUND, ""));
@@ -107,7 +108,7 @@ async fn recoup_refresh(app: &Exchange, request: &mut Request) -> Response {
             app,
             &keys,
             DenomOperation::RecoupRefresh,
-            app.submit(command).await,
+            app.core.submit(command).await,
             false,
         )
         .await?
@@ -133,7 +134,7 @@ async fn claim(app: &Exchange, keys: &KeyState, request: &Request, kind: &Kind) 
     let coin_pub = path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
     let body: RecoupRequest = body(request)?;
     let denom = check::find_denomination(app, keys, &body.denom_pub_hash).await?;
-    check::in_window(app, keys, denom, Window::Deposit, kind.operation, app.now()).await?;
+    check::in_window(app, keys, denom, Window::Deposit, kind.operation, app.core.now()).await?;
     if !denom.revoked {
         return Err(errors::denomination_unusable(
             app,

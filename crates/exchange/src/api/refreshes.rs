@@ -19,10 +19,11 @@ use batzen_tables::exchange::{CoinRow, FreshCoin, MeltKey, MeltRow, Reveals};
 use super::check::{self, Checked, Window};
 use super::errors::{self, DenomOperation};
 use super::{Table, endpoint, error, large_body, path_value};
+use crate::app::Exchange;
 use crate::crypto::{Check, Opening};
 use crate::keys::{Denom, KeyState};
-use crate::rules::{Command, Outcome, Reveal, read};
-use crate::service::Exchange;
+use crate::reads::read;
+use crate::rules::{Command, Outcome, Reveal};
 
 pub(super) fn routes(table: Table) -> Table {
     table
@@ -81,14 +82,14 @@ async fn reveal_coins(
         .collect();
     // A repetition is answered from what is stored, before the checks: fresh denominations may have expired since.
     let key = MeltKey { coin_pub: old_coin_pub, rc };
-    let stored = app.read(move |store| store.get::<Reveals>(&key)).await.map_err(errors::store)?;
+    let stored = app.core.read(move |store| store.get::<Reveals>(&key)).await.map_err(errors::store)?;
     if let Some(stored) = stored
         && stored.row.fresh.0.iter().map(|fresh| fresh.h_coin_ev).eq(h_coin_evs.iter().copied())
     {
         return Ok(stored.row.fresh.0.into_iter().map(|fresh| fresh.ev_sig).collect());
     }
     let keys = app.keys();
-    let now = app.now();
+    let now = app.core.now();
     let Some(old_denom) = keys.find_serial(coin.denom) else {
         return Err(error(ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN, "of the melted coin"));
     };
@@ -110,7 +111,7 @@ async fn reveal_coins(
     let old_age = old_age_commitment(&coin, old_denom, body.old_age_commitment.as_deref())?;
     let opening = Arc::new(Opening {
         old_coin_pub,
-        amount_with_fee: Amount::new(app.config.currency, melt.amount),
+        amount_with_fee: Amount::new(app.core.config.currency, melt.amount),
         noreveal_index: usize::from(melt.noreveal_index),
         denoms: denoms.iter().map(|denom| denom.public.clone()).collect(),
         values: withdraw_values(app, &keys, &denoms, body.rms.as_ref()).await?,
@@ -120,7 +121,7 @@ async fn reveal_coins(
     if errors::checked(app, link_checks(&opening, &h_coin_evs)).await?.contains(&false) {
         return Err(error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_LINK_SIGNATURE_INVALID, ""));
     }
-    app.metrics.keyexchanges_ecdh.add(KAPPA as u64 - 1);
+    app.core.metrics.keyexchanges_ecdh.add(KAPPA as u64 - 1);
     check_commitment(app, rc, &opening).await?;
     let Opening { values, body, .. } = &*opening;
     let Some(cost) = cost(old_denom, &denoms) else {
@@ -164,12 +165,18 @@ async fn reveal_coins(
         rms: body.rms.as_ref().filter(|_| needs_rms).map(|rms| CsNonce::from_bytes(*rms.as_bytes())),
         fresh,
     });
-    match errors::outcome_or_response(app, &keys, DenomOperation::Reveal, app.submit(command).await, false)
-        .await?
+    match errors::outcome_or_response(
+        app,
+        &keys,
+        DenomOperation::Reveal,
+        app.core.submit(command).await,
+        false,
+    )
+    .await?
     {
         Outcome::Reveal(revealed) => {
             if !revealed.repeated {
-                app.metrics.success.refresh_reveal.inc();
+                app.core.metrics.success.refresh_reveal.inc();
             }
             Ok(revealed.ev_sigs.into_iter().collect())
         }
@@ -198,7 +205,7 @@ fn check_nonces(denoms: &[&Denom], body: &RevealRequest) -> Checked<()> {
 
 /// The melt under a commitment. Its rows never change once written, so they can be read outside a batch.
 async fn melted(app: &Exchange, rc: HashCode) -> Checked<(EddsaPublicKey, CoinRow, MeltRow)> {
-    let found = app.read(move |store| read::melt_by_rc(store, rc)).await.map_err(errors::store)?;
+    let found = app.core.read(move |store| read::melt_by_rc(store, rc)).await.map_err(errors::store)?;
     let unknown = || error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_SESSION_UNKNOWN, "");
     let read::FoundMelt { coin_pub, coin, melt } = found.ok_or_else(unknown)?;
     Ok((coin_pub, coin, melt))
@@ -284,7 +291,7 @@ async fn link(app: &Exchange, request: &mut Request) -> Response {
     let answer = async {
         let coin_pub: EddsaPublicKey =
             path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
-        let reveals = app.read(move |store| store.lookup::<Reveals>(Reveals::BY_COIN, &coin_pub));
+        let reveals = app.core.read(move |store| store.lookup::<Reveals>(Reveals::BY_COIN, &coin_pub));
         let reveals = reveals.await.map_err(errors::store)?;
         if reveals.is_empty() {
             return Err(error(ErrorCode::EXCHANGE_LINK_COIN_UNKNOWN, ""));

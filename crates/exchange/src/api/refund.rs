@@ -9,8 +9,8 @@ use batzen_tables::exchange::RefundKey;
 
 use super::errors::{self, DenomOperation};
 use super::{Table, body, endpoint, error, money, path_value};
+use crate::app::Exchange;
 use crate::rules::{Command, Outcome, Refund};
-use crate::service::Exchange;
 
 pub(super) fn routes(table: Table) -> Table {
     table.post("/coins/:coin_pub/refund", SMALL_BODY_BYTES_MAX, endpoint!(refund))
@@ -42,7 +42,7 @@ async fn refund(app: &Exchange, request: &mut Request) -> Response {
             app,
             &app.keys(),
             DenomOperation::Refund,
-            app.submit(command).await,
+            app.core.submit(command).await,
             false,
         )
         .await?

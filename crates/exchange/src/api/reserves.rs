@@ -14,9 +14,10 @@ use super::check::Checked;
 use super::errors::{self, DenomOperation};
 use super::histories::{self, reserve_items};
 use super::{Table, body, endpoint, error, overloaded, path_value};
+use crate::app::Exchange;
+use crate::reads::read;
 use crate::rules::history::balance_of;
-use crate::rules::{Command, Outcome, ReserveHistory, ReserveHistoryItem, read};
-use crate::service::Exchange;
+use crate::rules::{Command, Outcome, ReserveHistory, ReserveHistoryItem};
 
 /// A long poll ends after this time at the latest.
 const LONG_POLL_MAX: StdDuration = StdDuration::from_secs(120);
@@ -36,18 +37,19 @@ async fn balance(app: &Exchange, request: &mut Request) -> Response {
     let answer = async {
         let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
         let timeout_ms = request.query_opt::<u64>("timeout_ms")?.unwrap_or(0);
-        let found =
-            async || app.read(move |store| read::reserve(store, reserve_pub)).await.map_err(errors::store);
+        let found = async || {
+            app.core.read(move |store| read::reserve(store, reserve_pub)).await.map_err(errors::store)
+        };
         if timeout_ms == 0 {
             return answer_balance(app, found().await?);
         }
         // Registered before the look-up, so that no credit falls in between.
-        let waiter = app.notices.wait_for(&reserve_pub);
+        let waiter = app.core.notices.wait_for(&reserve_pub);
         let mut known = found().await?;
         if let (Some(mut waiter), None) = (waiter, &known) {
             request.leave_slot();
             let end = Instant::now() + StdDuration::from_millis(timeout_ms).min(LONG_POLL_MAX);
-            let look_interval = app.notices.look_interval().unwrap_or(LONG_POLL_MAX);
+            let look_interval = app.core.notices.look_interval().unwrap_or(LONG_POLL_MAX);
             while known.is_none() {
                 let look = end.min(Instant::now() + look_interval);
                 let woken = waiter.wait_until(Some(look), &request.drain).await;
@@ -66,14 +68,14 @@ async fn balance(app: &Exchange, request: &mut Request) -> Response {
 fn answer_balance(app: &Exchange, reserve: Option<batzen_tables::exchange::ReserveRow>) -> Checked<Response> {
     match reserve {
         Some(row) => {
-            Ok(Response::json(200, &ReserveBalance { balance: row.balance.of(app.config.currency) }))
+            Ok(Response::json(200, &ReserveBalance { balance: row.balance.of(app.core.config.currency) }))
         }
         None => Err(error(ErrorCode::EXCHANGE_RESERVES_STATUS_UNKNOWN, "")),
     }
 }
 
 fn check_clock(app: &Exchange, request_time: Timestamp) -> Checked<()> {
-    let now = app.now();
+    let now = app.core.now();
     let skew = now.saturating_since(request_time).max(request_time.saturating_since(now));
     if skew > CLOCK_SKEW_MAX { Err(error(ErrorCode::EXCHANGE_GENERIC_CLOCK_SKEW, "")) } else { Ok(()) }
 }
@@ -87,7 +89,7 @@ async fn status(app: &Exchange, request: &mut Request) -> Response {
         if !errors::is_signed(app, reserve_pub, &message, body.reserve_sig).await? {
             return Err(error(ErrorCode::EXCHANGE_RESERVES_STATUS_BAD_SIGNATURE, ""));
         }
-        let since = app.now().saturating_sub(RECENT);
+        let since = app.core.now().saturating_sub(RECENT);
         statement(app, reserve_pub, Some(since)).await
     };
     answer.await.unwrap_or_else(|refused: Response| refused)
@@ -105,7 +107,7 @@ async fn history(app: &Exchange, request: &mut Request) -> Response {
         let fee = fees.history_fee;
         let message = WalletReserveHistory {
             request_timestamp: body.request_timestamp,
-            history_fee: fee.of(app.config.currency),
+            history_fee: fee.of(app.core.config.currency),
         };
         if !errors::is_signed(app, reserve_pub, &message, body.reserve_sig).await? {
             return Err(error(ErrorCode::EXCHANGE_RESERVES_HISTORY_BAD_SIGNATURE, ""));
@@ -120,7 +122,7 @@ async fn history(app: &Exchange, request: &mut Request) -> Response {
             app,
             &keys,
             DenomOperation::History,
-            app.submit(command).await,
+            app.core.submit(command).await,
             false,
         )
         .await
@@ -142,7 +144,7 @@ async fn statement(
     reserve_pub: batzen_tables::exchange::ReservePub,
     since: Option<Timestamp>,
 ) -> Checked<Response> {
-    let (keys, denoms) = (app.keys(), Arc::clone(&app.rules.denoms));
+    let (keys, denoms) = (app.keys(), Arc::clone(&app.core.rules.denoms));
     let reading = histories::read(app, reserve_pub.as_bytes(), move |store| {
         for _ in 0..READS_MAX {
             let Some(statement) = read::reserve_statement(store, &denoms, reserve_pub, since)? else {
@@ -158,7 +160,7 @@ async fn statement(
         Ok((Err(overloaded()), 0))
     });
     let statement = reading.await??;
-    let (currency, known) = (app.config.currency, Arc::clone(&keys));
+    let (currency, known) = (app.core.config.currency, Arc::clone(&keys));
     let events = statement.items.len();
     histories::proved(app, &keys, reserve_pub.as_bytes(), events, move |proofs| {
         let history = reserve_items(currency, &known, reserve_pub, &statement.items, proofs)?;

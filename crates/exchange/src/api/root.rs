@@ -5,7 +5,7 @@ use std::sync::Arc;
 use batzen_http::{Request, Response};
 
 use super::{Table, endpoint};
-use crate::service::Exchange;
+use crate::app::Exchange;
 
 pub(super) fn routes(table: Table) -> Table {
     table

@@ -19,10 +19,10 @@ use super::check::Checked;
 use super::errors::checked;
 use super::management::{apply_locked, never};
 use super::{error, large_body, malformed};
+use crate::app::Exchange;
 use crate::crypto::Check;
 use crate::keys::KeyState;
 use crate::rules::management::Command;
-use crate::service::Exchange;
 
 /// Signatures that one request has checked at a time, so that requests take turns on the CPU pool.
 const CHECKS_AT_ONCE: usize = 256;
@@ -100,14 +100,14 @@ impl Signed {
     }
 
     fn denomination_checks(&self, app: &Exchange, state: &KeyState) -> Checked<Vec<Check>> {
-        let master_pub = app.master_public_key;
+        let master_pub = app.core.master_public_key;
         let mut checks = Vec::new();
         let mut unused = HashMap::new();
         for (h_denom_pub, signature) in &self.denominations {
             match state.denom(h_denom_pub) {
                 Some(denom) if denom.master_sig == *signature => {}
                 Some(denom) => {
-                    let message = denom.validity(master_pub, app.config.currency);
+                    let message = denom.validity(master_pub, app.core.config.currency);
                     checks.push(Check::eddsa(master_pub, &message, *signature));
                 }
                 None => {
@@ -118,7 +118,7 @@ impl Signed {
         if unused.is_empty() {
             return Ok(checks);
         }
-        for found in state.future_denoms(&app.custody, &app.config) {
+        for found in state.future_denoms(&app.custody, &app.core.config) {
             if let Some(signature) = unused.remove(&found.row.h_denom_pub) {
                 let message = found.announcement.terms().validity(master_pub, found.row.h_denom_pub);
                 checks.push(Check::eddsa(master_pub, &message, signature));
@@ -128,7 +128,7 @@ impl Signed {
     }
 
     fn signing_key_checks(&self, app: &Exchange, state: &KeyState) -> Checked<Vec<Check>> {
-        let master_pub = app.master_public_key;
+        let master_pub = app.core.master_public_key;
         let mut checks = Vec::new();
         let mut unused = HashMap::new();
         for (exchange_pub, signature) in &self.signing_keys {
@@ -143,7 +143,7 @@ impl Signed {
         if unused.is_empty() {
             return Ok(checks);
         }
-        for found in state.future_signkeys(&app.custody, &app.config) {
+        for found in state.future_signkeys(&app.custody, &app.core.config) {
             if let Some(signature) = unused.remove(&found.key) {
                 let message = MasterSigningKeyValidity {
                     start: found.stamp_start,
@@ -165,7 +165,7 @@ impl Signed {
             return Ok(Vec::new());
         }
         let mut rows: Vec<_> = state
-            .future_denoms(&app.custody, &app.config)
+            .future_denoms(&app.custody, &app.core.config)
             .into_iter()
             .filter_map(|found| {
                 let master_sig = *waiting.remove(&found.row.h_denom_pub)?;
@@ -199,7 +199,7 @@ impl Signed {
             return Ok(Vec::new());
         }
         let rows = state
-            .future_signkeys(&app.custody, &app.config)
+            .future_signkeys(&app.custody, &app.core.config)
             .into_iter()
             .filter_map(|found| {
                 let master_sig = *waiting.remove(&found.key)?;

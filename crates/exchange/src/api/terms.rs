@@ -4,7 +4,7 @@ use batzen_http::{Request, Response, header};
 use batzen_protocol::Duration;
 
 use super::{Documents, Table, endpoint, http_date};
-use crate::service::Exchange;
+use crate::app::Exchange;
 
 /// Served when the operator has configured no terms of service.
 pub(crate) const BUILT_IN_TERMS: &str = "\
@@ -35,7 +35,7 @@ async fn privacy(app: &Exchange, request: &Request) -> Response {
 }
 
 fn serve(app: &Exchange, documents: &Documents, request: &Request) -> Response {
-    let expires = http_date(app.now().saturating_add(Duration::from_days(1)));
+    let expires = http_date(app.core.now().saturating_add(Duration::from_days(1)));
     let etag = documents.etag();
     if request.header(header::IF_NONE_MATCH).is_some_and(|known| known.trim().eq_ignore_ascii_case(etag)) {
         return Response::empty(304).with_header(header::EXPIRES, &expires).with_header(header::ETAG, etag);

@@ -14,8 +14,8 @@ use batzen_protocol::{AmountError, Currency, ErrorCode, Money, Timestamp};
 use batzen_tables::exchange::DepositKey;
 
 use super::{Table, endpoint, error, errors, histories};
-use crate::rules::read::{self, Transfer};
-use crate::service::Exchange;
+use crate::app::Exchange;
+use crate::reads::read::{self, Transfer};
 
 pub(super) fn routes(table: Table) -> Table {
     table
@@ -29,7 +29,7 @@ async fn transfer(app: &Exchange, request: &mut Request) -> Response {
             .segment(1)
             .parse()
             .map_err(|_| error(ErrorCode::EXCHANGE_TRANSFERS_GET_WTID_MALFORMED, ""))?;
-        let (denoms, currency) = (Arc::clone(&app.rules.denoms), app.config.currency);
+        let (denoms, currency) = (Arc::clone(&app.core.rules.denoms), app.core.config.currency);
         let found = histories::read(app, wtid.as_bytes(), move |store| {
             let found = read::transfer(store, &denoms, wtid)?;
             let events = found.as_ref().map_or(0, |transfer| transfer.deposits.len());
@@ -120,8 +120,8 @@ async fn deposit(app: &Exchange, request: &mut Request) -> Response {
             return Err(error(ErrorCode::EXCHANGE_DEPOSITS_GET_MERCHANT_SIGNATURE_INVALID, ""));
         }
         let key = DepositKey { coin_pub, merchant_pub, h_contract_terms };
-        let denoms = Arc::clone(&app.rules.denoms);
-        let found = app.read(move |store| read::deposit_status(store, &denoms, &key)).await;
+        let denoms = Arc::clone(&app.core.rules.denoms);
+        let found = app.core.read(move |store| read::deposit_status(store, &denoms, &key)).await;
         let found = found.map_err(errors::store)?;
         let status = found
             .filter(|status| h_wire(&status.payto_uri, &status.deposit.wire_salt) == h_wire_asked)
@@ -140,7 +140,7 @@ async fn deposit(app: &Exchange, request: &mut Request) -> Response {
             .amount
             .checked_sub(status.deposit_fee)
             .expect("a deposit covers its fee")
-            .of(app.config.currency);
+            .of(app.core.config.currency);
         let confirmation = ExchangeConfirmWire {
             h_wire: h_wire_asked,
             h_contract_terms,

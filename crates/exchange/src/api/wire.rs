@@ -3,7 +3,7 @@
 use batzen_http::{Request, Response, header};
 
 use super::{Table, endpoint, error};
-use crate::service::Exchange;
+use crate::app::Exchange;
 
 pub(super) fn routes(table: Table) -> Table {
     table.get("/wire", endpoint!(get))

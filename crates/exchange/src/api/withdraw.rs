@@ -17,11 +17,12 @@ use batzen_tables::exchange::{self as tables, DenomSerial};
 use super::check::{self, Checked, Window};
 use super::errors::{self, DenomOperation};
 use super::{Table, body, endpoint, error, large_body, path_value};
+use crate::app::Exchange;
 use crate::crypto::Check;
 use crate::keys::KeyState;
 use crate::metrics::RequestClass;
-use crate::rules::{Command, Outcome, Planchet, Refusal, Withdraw, read};
-use crate::service::Exchange;
+use crate::reads::read;
+use crate::rules::{Command, Outcome, Planchet, Refusal, Withdraw};
 
 pub(super) fn routes(table: Table) -> Table {
     table
@@ -82,16 +83,16 @@ async fn withdraw(
     let h_coin_evs: Vec<HashCode> =
         requests.iter().map(|request| request.coin_ev.hash(&request.denom_pub_hash)).collect();
     if let Some(stored) = repetition(app, &keys, reserve_pub, &requests, &h_coin_evs).await? {
-        let counters = &app.metrics.idempotent;
+        let counters = &app.core.metrics.idempotent;
         if batch {
             counters.batch_withdraw.inc();
         } else {
             counters.withdraw.inc();
         }
-        app.metrics.decisions.count_repeated_withdrawal(stored.len());
+        app.core.metrics.decisions.count_repeated_withdrawal(stored.len());
         return Ok(stored);
     }
-    let now = app.now();
+    let now = app.core.now();
     let mut messages = Vec::with_capacity(requests.len());
     let mut serials = Vec::with_capacity(requests.len());
     let mut requested = Money::ZERO;
@@ -109,12 +110,13 @@ async fn withdraw(
         check::cipher(denom, request.coin_ev.cipher())?;
         let amount = denom.value.checked_add(denom.fee_withdraw).map_err(overflow)?;
         requested = requested.checked_add(amount).map_err(overflow)?;
-        messages.push(message(amount.of(app.config.currency), request, h_coin_envelope));
+        messages.push(message(amount.of(app.core.config.currency), request, h_coin_envelope));
         serials.push(denom.serial);
     }
     verify_signatures(app, reserve_pub, &messages, &requests).await?;
     // Advice only, so that a withdrawal that cannot be paid does not cost a blind signature. The rules decide on the row.
-    let reserve = app.read(move |store| read::reserve(store, reserve_pub)).await.map_err(errors::store)?;
+    let reserve =
+        app.core.read(move |store| read::reserve(store, reserve_pub)).await.map_err(errors::store)?;
     let Some(reserve) = reserve else {
         return Err(error(ErrorCode::EXCHANGE_GENERIC_RESERVE_UNKNOWN, ""));
     };
@@ -139,7 +141,7 @@ async fn withdraw(
     };
     if reserve.balance < requested {
         // Usually a refusal, proven by the reserve's history. If money has come in meanwhile, only signatures are missing.
-        match app.submit(Command::Withdraw(command.clone())).await {
+        match app.core.submit(Command::Withdraw(command.clone())).await {
             Ok(Err(Refusal::SignatureMissing)) => {}
             verdict => return signatures_or_response(app, &keys, verdict, batch).await,
         }
@@ -148,7 +150,7 @@ async fn withdraw(
     for (planchet, signature) in command.planchets.iter_mut().zip(signatures) {
         planchet.ev_sig = Some(signature);
     }
-    signatures_or_response(app, &keys, app.submit(Command::Withdraw(command)).await, batch).await
+    signatures_or_response(app, &keys, app.core.submit(Command::Withdraw(command)).await, batch).await
 }
 
 /// The signatures to answer with, if the withdrawal took effect.
@@ -168,7 +170,7 @@ async fn signatures_or_response(
 }
 
 fn count(app: &Exchange, batch: bool, repeated: bool, coins: usize) {
-    let metrics = &app.metrics;
+    let metrics = &app.core.metrics;
     match (batch, repeated) {
         (false, false) => metrics.success.withdraw.inc(),
         (true, false) => {
@@ -201,7 +203,7 @@ async fn repetition(
     h_coin_evs: &[HashCode],
 ) -> Checked<Option<Vec<BlindedDenomSignature>>> {
     let wanted = h_coin_evs.to_vec();
-    let rows = app.read(move |store| read::withdrawals(store, reserve_pub, &wanted));
+    let rows = app.core.read(move |store| read::withdrawals(store, reserve_pub, &wanted));
     let rows = rows.await.map_err(errors::store)?;
     let Some(rows) = rows.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
     let mut messages = Vec::with_capacity(rows.len());
@@ -212,7 +214,7 @@ async fn repetition(
             .value
             .checked_add(denom.fee_withdraw)
             .map_err(|_| error(ErrorCode::EXCHANGE_WITHDRAW_AMOUNT_FEE_OVERFLOW, ""))?;
-        messages.push(message(amount.of(app.config.currency), request, h_coin_ev));
+        messages.push(message(amount.of(app.core.config.currency), request, h_coin_ev));
     }
     verify_signatures(app, reserve_pub, &messages, requests).await?;
     Ok(Some(rows.into_iter().map(|row| row.ev_sig).collect()))

@@ -16,9 +16,11 @@ use batzen_store::StoreError;
 use batzen_tables::exchange::{DenomSerial, Revocations, SigningKeys};
 use tokio::sync::{Notify, oneshot, watch};
 
-use crate::service::{Exchange, KEY_REFRESH_INTERVAL_MAX};
+use crate::app::Exchange;
 use crate::standalone;
 
+/// How long the service sleeps at most between two looks at its keys: clocks can be shifted.
+const KEY_REFRESH_INTERVAL_MAX: StdDuration = StdDuration::from_secs(3_600);
 /// How soon a failed round is tried again.
 const RETRY: StdDuration = StdDuration::from_secs(10);
 /// Deadlines closer than this are taken together.
@@ -115,7 +117,7 @@ async fn keep(app: &Arc<Exchange>, progress: &(dyn Fn(usize, usize) + Send + Syn
         let waiting = std::mem::take(&mut *app.keeper.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         let result = tokio::select! {
             biased;
-            () = app.drain.draining() => return,
+            () = app.core.drain.draining() => return,
             result = round(app, progress, &mut setup_due) => result,
         };
         let pause = match &result {
@@ -138,7 +140,7 @@ async fn keep(app: &Arc<Exchange>, progress: &(dyn Fn(usize, usize) + Send + Syn
         });
         tokio::select! {
             biased;
-            () = app.drain.draining() => return,
+            () = app.core.drain.draining() => return,
             () = app.keeper.poke.notified() => {}
             () = changed(&mut listings) => {}
             () = tokio::time::sleep(pause) => {}
@@ -158,14 +160,14 @@ async fn changed(listings: &mut Option<watch::Receiver<Option<Arc<Listing>>>>) {
 
 /// Until the next deadline.
 fn pause(app: &Exchange, setup_due: Timestamp) -> StdDuration {
-    let now = app.now();
+    let now = app.core.now();
     let mut due = app.keys().rebuild_at();
     match app.custody.modules() {
         Some(modules) => due = due.min(modules.next_due(now)),
         None if app.keeper.has_unconfirmed() => due = due.min(now.saturating_add(REVOKE_RETRY)),
         None => {}
     }
-    if app.config.standalone.is_some() {
+    if app.core.config.standalone.is_some() {
         due = due.min(setup_due);
     }
     let pause = due.saturating_since(now).to_std().unwrap_or(KEY_REFRESH_INTERVAL_MAX);
@@ -178,7 +180,7 @@ async fn round(
     setup_due: &mut Timestamp,
 ) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
-    let now = app.now();
+    let now = app.core.now();
     let keys = app.keys();
     let Some(modules) = app.custody.modules() else { return round_of_signers(app).await };
     let is_first = app.keeper.ready.borrow().is_none();
@@ -195,8 +197,8 @@ async fn round(
     // At the start nothing else needs the processors; later on payments do.
     let parallel = if is_first { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
     let generated = modules.generate(now, parallel, progress).await.map_err(|error| text(&error))?;
-    app.metrics.denomination_keys_created.add(generated.denominations as u64);
-    app.metrics.signing_keys_created.add(generated.signing as u64);
+    app.core.metrics.denomination_keys_created.add(generated.denominations as u64);
+    app.core.metrics.signing_keys_created.add(generated.signing as u64);
     changes += generated.denominations + generated.signing;
     changes += modules
         .erase_expired(now, |h_bare| keys.signed_until(h_bare), |key| keys.signing_until(key))
@@ -205,7 +207,7 @@ async fn round(
     if changes > 0 || keys.rebuild_at() <= now {
         app.rebuild_keys().await.map_err(|error| text(&error))?;
     }
-    if app.config.standalone.is_some() && (changes > 0 || *setup_due <= now) {
+    if app.core.config.standalone.is_some() && (changes > 0 || *setup_due <= now) {
         standalone::set_up(app).await.map_err(|error| text(&error))?;
         *setup_due = now.saturating_add(SETUP_INTERVAL);
     }
@@ -230,13 +232,13 @@ async fn revoke_at_signers(app: &Exchange) -> Result<(), StoreError> {
     // A signer that comes back from an old backup lists what it had destroyed.
     let listed: HashSet<_> = app.custody.denominations().iter().map(|key| key.info().h_bare).collect();
     let signing: HashSet<_> = app.custody.signing_keys().iter().map(SigningHandle::public_key).collect();
-    for found in app.store.all::<Revocations>()? {
+    for found in app.core.store.all::<Revocations>()? {
         let serial = found.key.serial;
         let Some(denom) = keys.find_serial(serial) else { continue };
         // A key whose time is over is erased by itself.
         let is_confirmed =
             app.keeper.confirmed().denoms.contains(&serial) && !listed.contains(&denom.public.h_key());
-        if denom.expire_withdraw < app.now() || is_confirmed {
+        if denom.expire_withdraw < app.core.now() || is_confirmed {
             continue;
         }
         if revoke_denomination(app, &denom.public, found.row.master_sig).await {
@@ -245,10 +247,10 @@ async fn revoke_at_signers(app: &Exchange) -> Result<(), StoreError> {
             is_missing = true;
         }
     }
-    for found in app.store.all::<SigningKeys>()? {
+    for found in app.core.store.all::<SigningKeys>()? {
         let (key, Some(master_sig)) = (found.key.exchange_pub, found.row.revoked) else { continue };
         let is_confirmed = app.keeper.confirmed().signing.contains(&key) && !signing.contains(&key);
-        if found.row.expire < app.now() || is_confirmed {
+        if found.row.expire < app.core.now() || is_confirmed {
             continue;
         }
         if app.custody.revoke_signing(key, master_sig, REVOKE_WAIT).await {
@@ -279,7 +281,7 @@ pub(crate) async fn destroy_denomination(
         return done.then_some(()).ok_or_else(|| "not every signer could be told".into());
     };
     let h_bare = public.h_key();
-    let replaced = modules.replace_revoked_denominations(|key| *key == h_bare, app.now()).await;
+    let replaced = modules.replace_revoked_denominations(|key| *key == h_bare, app.core.now()).await;
     replaced.map(|_| ()).map_err(|error| error.to_string())
 }
 
@@ -296,6 +298,6 @@ pub(crate) async fn destroy_signing_key(
         let done = app.custody.revoke_signing(exchange_pub, master_sig, REVOKE_WAIT).await;
         return done.then_some(()).ok_or_else(|| "not every signer could be told".into());
     };
-    let replaced = modules.replace_revoked_signing_keys(|key| *key == exchange_pub, app.now()).await;
+    let replaced = modules.replace_revoked_signing_keys(|key| *key == exchange_pub, app.core.now()).await;
     replaced.map(|_| ()).map_err(|error| error.to_string())
 }

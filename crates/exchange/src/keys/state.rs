@@ -25,7 +25,8 @@ use super::signer::Signer;
 use super::{KeysAnswer, WireAnswer, WireMissing};
 use crate::config::{CoinConfig, ExchangeConfig};
 use crate::metrics::Metrics;
-use crate::rules::{DenomTerms, read};
+use crate::reads::read;
+use crate::rules::DenomTerms;
 
 /// A denomination that the master key has signed.
 #[derive(Debug)]

@@ -6,7 +6,8 @@ use batzen_protocol::{Money, Timestamp};
 use batzen_store::{Store, StoreError};
 use batzen_tables::exchange::{CoinPub, CoinRow, DenomSerial, MerchantPub, ReservePub};
 
-use super::{ConflictReason, DenomTable, Refusal, read};
+use super::{ConflictReason, DenomTable, Refusal};
+use crate::reads::read;
 
 /// All that ever happened to a coin. `remaining` = value − debits + credits of the items (C3).
 #[derive(Debug, Clone, PartialEq, Eq)]

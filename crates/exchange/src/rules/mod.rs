@@ -15,22 +15,19 @@
 //! | [`leases`] | [`Lease`]: which worker does what |
 //! | [`management`] | what the offline keys sign |
 //!
-//! Reads that need no batch are in [`read`], the balance sheet is in [`totals`]. A refused command changes nothing; where
+//! Reads that need no batch are in [`reads`](crate::reads), with the balance sheet. A refused command changes nothing; where
 //! the protocol wants the refusal proven, it carries the history ([`history`]) that proves it.
 
 pub mod coins;
 mod command;
 pub mod denoms;
-pub mod flow;
 pub mod history;
 pub mod leases;
 pub mod management;
-pub mod read;
 pub mod recoups;
 pub mod refreshes;
 mod refusal;
 pub mod reserves;
-pub mod totals;
 pub mod transfers;
 
 use std::sync::Arc;
@@ -38,6 +35,8 @@ use std::sync::Arc;
 use batzen_engine::{Evidence, Plan, Rules, WorkingSet};
 use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_store::{ChangeSet, Store, StoreError};
+
+use crate::metrics::flow::MoneyFlow;
 
 pub use command::*;
 pub use denoms::{DenomProblem, DenomTable, DenomTerms};
@@ -85,7 +84,7 @@ pub struct ExchangeRules {
     /// What they depend on besides.
     pub config: RulesConfig,
     /// Where the money is. No rule reads it.
-    pub flow: Arc<flow::MoneyFlow>,
+    pub flow: Arc<MoneyFlow>,
 }
 
 impl ExchangeRules {

@@ -31,10 +31,10 @@ use super::{
     Aside, Mode, Progress, WorkerError, check_drain, debit_accounts, decide, idle_interval, pause, read,
 };
 use crate::core::Core;
+use crate::reads::read::{self, DuePosition};
 use crate::rules::leases::Slots;
-use crate::rules::read::DuePosition;
 use crate::rules::transfers::{AGGREGATE_DEPOSITS_MAX, payto_method, round_down};
-use crate::rules::{self, Aggregate, Aggregated, Command, Outcome, Refusal, Trigger};
+use crate::rules::{Aggregate, Aggregated, Command, Outcome, Refusal, Trigger};
 
 /// Deposits paid by one transfer at most, so that its list stays readable for the merchant; more are paid by the next.
 const UNIT_DEPOSITS_MAX: usize = 10_000;
@@ -171,7 +171,7 @@ impl<'a> Aggregator<'a> {
         loop {
             let round = self.round().await?;
             let now = app.rules.aggregation_time(app.now());
-            let next = read(app, move |store| rules::read::next_ready(store, Some(now))).await?;
+            let next = read(app, move |store| read::next_ready(store, Some(now))).await?;
             // It counts as due from the next tick of the aggregator's coarse clock on.
             let due = next.map(|next| app.rules.aggregation_time(next.saturating_add(shift)));
             let until = due.and_then(|due| due.saturating_since(app.now()).to_std());
@@ -201,7 +201,7 @@ impl<'a> Aggregator<'a> {
             let beside_clients = self.mode == Mode::Service && self.app.lane.metrics().serves_clients();
             let page = if beside_clients { PAGE_DEPOSITS_BESIDE_CLIENTS } else { PAGE_DEPOSITS };
             let (found, others, next) = read(self.app, move |store| {
-                let (mut targets, next) = rules::read::due_targets(store, now, &from, page)?;
+                let (mut targets, next) = read::due_targets(store, now, &from, page)?;
                 let all = targets.len();
                 targets.retain(|target| is_ours(slots, target));
                 let others = all - targets.len();
@@ -246,7 +246,7 @@ impl<'a> Aggregator<'a> {
     /// When the first of all became ready.
     async fn measure(&self) -> Result<Option<Timestamp>, WorkerError> {
         let now = self.app.now();
-        let first = read(self.app, |store| rules::read::next_ready(store, None)).await?;
+        let first = read(self.app, |store| read::next_ready(store, None)).await?;
         let lag = first.map_or(0, |ready| now.saturating_since(ready).as_micros() / 1_000_000);
         self.app.metrics.workers.aggregation_lag_s.set(lag);
         Ok(first)
@@ -402,7 +402,7 @@ fn look_up(
         let key = AggregateKey { h_payto: target.h_payto, merchant_pub: target.merchant_pub, account };
         let row = store.get::<Aggregates>(&key)?;
         let transient = row.map(|row| transient(store, &key, &row.row)).transpose()?;
-        let left = rules::read::open_deposits(store, &target, now, AGGREGATE_DEPOSITS_MAX + 1)?;
+        let left = read::open_deposits(store, &target, now, AGGREGATE_DEPOSITS_MAX + 1)?;
         // Due, but a refund is possible still.
         if left > 0 {
             found.push((target, Found::Payable { account, method, transient, left }));
@@ -466,7 +466,7 @@ async fn part(app: &Core, mode: Mode, mut unit: Unit) -> Result<(Unit, Fate), Wo
             Err(Refusal::TransientOther | Refusal::WtidTaken) if races < RACES_MAX => {
                 races += 1;
                 let (target, account) = (unit.target, unit.account);
-                let row = read(app, move |store| rules::read::transient(store, target, account)).await?;
+                let row = read(app, move |store| read::transient(store, target, account)).await?;
                 unit.wtid = row.map_or_else(Wtid::random, |row| row.wtid);
                 continue;
             }

@@ -15,8 +15,9 @@ use super::{
     read,
 };
 use crate::core::Core;
+use crate::reads::read;
 use crate::rules::transfers::payto_method;
-use crate::rules::{self, CloseReserve, Closed, Command, Outcome, Refusal};
+use crate::rules::{CloseReserve, Closed, Command, Outcome, Refusal};
 
 /// Reserves read at once.
 const PAGE: usize = 256;
@@ -127,7 +128,7 @@ impl<'a> Closer<'a> {
     async fn close(&self, found: &Found<Reserves>) -> Result<Result<bool, String>, WorkerError> {
         let reserve_pub = found.key.reserve_pub;
         let Some(h_payto) = found.row.origin else { return Ok(Ok(false)) };
-        let payto_uri = read(self.app, move |store| rules::read::payto(store, h_payto)).await?;
+        let payto_uri = read(self.app, move |store| read::payto(store, h_payto)).await?;
         let Some(payto_uri) = payto_uri else { return Ok(Err("the account is unknown".to_owned())) };
         let Some(method) = payto_method(&payto_uri) else {
             return Ok(Err(format!("{payto_uri:?} has no wire method")));

@@ -42,7 +42,6 @@ use crate::config::{self, AccountConfig, GatewayConfig};
 use crate::core::Core;
 use crate::rules::transfers::payto_method;
 use crate::rules::{Command, Outcome, Refusal};
-use crate::service::Exchange;
 
 pub use metrics::WorkerMetrics;
 
@@ -166,12 +165,8 @@ impl Workers {
     }
 
     /// Keeps a worker running: one that ends abnormally is started anew, as its successor after a kill would be.
-    fn spawn<F>(
-        &mut self,
-        name: &'static str,
-        app: &Arc<Exchange>,
-        run: impl Fn(Arc<Exchange>) -> F + Send + 'static,
-    ) where
+    fn spawn<F>(&mut self, name: &'static str, app: &Arc<Core>, run: impl Fn(Arc<Core>) -> F + Send + 'static)
+    where
         F: Future<Output = Result<(), WorkerError>> + Send + 'static,
     {
         let app = Arc::clone(app);
@@ -196,7 +191,7 @@ impl Workers {
 }
 
 /// Starts all workers of an exchange. Must be called within a tokio runtime.
-pub fn start(app: &Arc<Exchange>) -> Workers {
+pub fn start(app: &Arc<Core>) -> Workers {
     let mut workers = Workers::default();
     for account in wirewatch::accounts(app) {
         let account = account.clone();

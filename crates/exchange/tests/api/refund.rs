@@ -1,7 +1,7 @@
 //! `/refund`.
 
 use batzen_crypto::EddsaPrivateKey;
-use batzen_exchange::rules::read;
+use batzen_exchange::reads::read;
 use batzen_protocol::Duration;
 use serde_json::json;
 
@@ -43,7 +43,7 @@ async fn a_complete_refund_waives_the_deposit_fee() {
     site.is_left(&refunded, "7.98").await;
     site.advance(Duration::from_secs(7_300)).await;
     site.aggregate().await;
-    let transfers = read::open_transfers(&site.app().store, 10).unwrap();
+    let transfers = read::open_transfers(&site.app().core.store, 10).unwrap();
     let mut amounts: Vec<_> = transfers.iter().map(|(_, row)| row.amount).collect();
     amounts.sort_unstable();
     // 5 less deposit fee and wire fee for this merchant; and 7.98 less both for the one whom the coin paid then.

@@ -45,7 +45,7 @@ async fn balances() {
     }
     is_error(&site.get("reserves/ABC").await, 400, 27);
     is_error(&site.get(&format!("{path}U")).await, 400, 27);
-    assert!(site.app().notices.waiting() == 0);
+    assert!(site.app().core.notices.waiting() == 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,17 +61,17 @@ async fn a_credit_ends_the_wait() {
             })
         })
         .collect();
-    while site.app().notices.waiting() < 8 {
+    while site.app().core.notices.waiting() < 8 {
         tokio::time::sleep(StdDuration::from_millis(5)).await;
     }
     // Another reserve's money wakes nobody.
     site.reserve("1").await;
-    assert_eq!(site.app().notices.waiting(), 8);
+    assert_eq!(site.app().core.notices.waiting(), 8);
     site.credit(key, "3").await;
     for reply in waiting {
         assert_eq!(reply.await.unwrap().ok::<ReserveBalance>().unwrap().balance, amount("3"));
     }
-    assert!(site.app().notices.waiting() == 0);
+    assert!(site.app().core.notices.waiting() == 0);
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! `/deposits/…` and `/transfers/…`.
 
 use batzen_crypto::{HashCode, Wtid};
-use batzen_exchange::rules::read;
+use batzen_exchange::reads::read;
 use batzen_protocol::Duration;
 use batzen_protocol::api::exchange::{DepositPending, DepositTransfer, TransferResponse};
 use batzen_protocol::denominations::wire_details_hash;
@@ -62,7 +62,7 @@ async fn a_deposit_and_its_transfer() {
     site.advance(Duration::from_secs(7_300)).await;
     site.aggregate().await;
 
-    let transfers = read::open_transfers(&site.app().store, 10).unwrap();
+    let transfers = read::open_transfers(&site.app().core.store, 10).unwrap();
     let [(wtid, row)] = &transfers[..] else { panic!("{transfers:?}") };
     // 13.5 less the refund, three deposit fees and the wire fee.
     assert_eq!(row.amount, m("12.84"));

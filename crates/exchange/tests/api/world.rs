@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode};
+use batzen_exchange::app::Exchange;
 use batzen_exchange::config::{
     AgeRestrictionConfig, CipherConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig,
 };
 use batzen_exchange::keys::load_or_create_eddsa;
 use batzen_exchange::offline;
 use batzen_exchange::rules::{Command, Credit, Credits, Outcome};
-use batzen_exchange::service::{Exchange, RunningExchange, StartOptions};
+use batzen_exchange::service::{RunningExchange, StartOptions};
 use batzen_exchange::workers::aggregator;
 use batzen_http::{Client, ClientOptions, Reply};
 use batzen_protocol::api::exchange::{Denomination, KeysResponse, ReserveBalance};
@@ -146,7 +147,7 @@ impl Site {
         let now = clock.clone();
         let options =
             StartOptions { clock: Arc::new(move || now.now()), workers: false, ..StartOptions::default() };
-        let running = Exchange::start(config, options).await.unwrap();
+        let running = RunningExchange::start(config, options).await.unwrap();
         running.ready().await.unwrap();
         let client = Client::new(&ClientOptions::default()).unwrap();
         let keys = client.get(format!("{}keys", running.base_url())).send().await.unwrap().ok().unwrap();
@@ -217,12 +218,12 @@ impl Site {
             cursor: bank_row,
             range: None,
         };
-        let Ok(Outcome::Credits(credited)) = self.app().submit(Command::Credits(command)).await.unwrap()
+        let Ok(Outcome::Credits(credited)) = self.app().core.submit(Command::Credits(command)).await.unwrap()
         else {
             panic!("credits are booked");
         };
         for reserve_pub in credited.reserves {
-            self.app().notices.reserves_credited(&[reserve_pub]);
+            self.app().core.notices.reserves_credited(&[reserve_pub]);
         }
     }
 
@@ -239,7 +240,7 @@ impl Site {
     }
 
     pub async fn aggregate(&self) {
-        aggregator::run_until_idle(self.app()).await.unwrap();
+        aggregator::run_until_idle(&self.app().core).await.unwrap();
     }
 
     // --- Keys and time ---
@@ -277,7 +278,7 @@ impl Site {
 
     /// Has the master key revoke a denomination.
     pub async fn revoke(&mut self, denom: &Denom) {
-        let file = self.app().config.standalone.as_ref().unwrap().master_priv_file.clone();
+        let file = self.app().core.config.standalone.as_ref().unwrap().master_priv_file.clone();
         let master = load_or_create_eddsa(&file).unwrap();
         let operation = offline::revoke_denomination(&master, denom.h);
         offline::upload(&self.client, self.running.base_url(), &operation).await.unwrap();

@@ -195,7 +195,8 @@ async fn a_wrong_master_key_is_told_at_the_start() {
     let directory = tempfile::tempdir().unwrap();
     let mut wrong = config(directory.path());
     wrong.master_public_key = Some(EddsaPrivateKey::generate().public_key());
-    let error = batzen_exchange::service::Exchange::start(wrong, Default::default()).await.err().unwrap();
+    let error =
+        batzen_exchange::service::RunningExchange::start(wrong, Default::default()).await.err().unwrap();
     assert!(error.to_string().contains("MASTER_PUBLIC_KEY"), "{error}");
 }
 
@@ -205,7 +206,7 @@ async fn a_wrong_master_key_is_told_at_the_start() {
 async fn a_revoked_key_does_not_come_back() {
     let site = Site::standalone().await;
     let app = Arc::clone(site.running.app());
-    let master_file = &app.config.standalone.as_ref().unwrap().master_priv_file;
+    let master_file = &app.core.config.standalone.as_ref().unwrap().master_priv_file;
     let master = EddsaPrivateKey::from_bytes(std::fs::read(master_file).unwrap().try_into().unwrap());
     // COIN_A, whatever key was ready first.
     let is_rsa = |denom: &&Arc<Denom>| denom.public.cipher() == Cipher::Rsa;
@@ -247,7 +248,8 @@ async fn a_store_of_another_exchange_is_refused() {
         } else {
             other.currency = batzen_protocol::Currency::new("EUR").unwrap();
         }
-        let error = batzen_exchange::service::Exchange::start(other, Default::default()).await.err().unwrap();
+        let error =
+            batzen_exchange::service::RunningExchange::start(other, Default::default()).await.err().unwrap();
         assert!(error.to_string().contains("belongs to another"), "{error}");
     }
 }
@@ -259,7 +261,7 @@ async fn an_early_end_is_told_to_those_who_wait() {
     slow.coins[0].cipher = batzen_exchange::config::CipherConfig::Rsa { bits: 4096 };
     let running = start(slow, &crate::support::TestClock::new()).await;
     let app = std::sync::Arc::clone(running.app());
-    app.drain.trigger();
+    app.core.drain.trigger();
     let _ = running.ready().await;
     drop(app);
     running.shutdown().await.unwrap();

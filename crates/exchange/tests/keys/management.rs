@@ -104,7 +104,7 @@ async fn repeated_signatures_cost_nothing() {
     let master = EddsaPrivateKey::generate();
     let site = Site::operated(&master).await;
     let request = signed_keys(&site, &master).await;
-    let checks = || site.running.app().metrics.verifications.eddsa.get();
+    let checks = || site.running.app().core.metrics.verifications.eddsa.get();
     let keys = (request.denom_sigs.len() + request.signkey_sigs.len()) as u64;
     let repeated = |request: &ManagementKeysRequest, times: usize| ManagementKeysRequest {
         denom_sigs: request
@@ -198,7 +198,7 @@ async fn a_change_counts_also_if_its_client_went_away_or_another_node_made_it() 
     let denom = &keys.denoms()[0];
     let h_denom_pub = denom.h_denom_pub;
     // Committed, and nobody was there to build the key state anew.
-    let commit = async |change| app.submit(Command::Management(change)).await.unwrap().unwrap();
+    let commit = async |change| app.core.submit(Command::Management(change)).await.unwrap().unwrap();
 
     let (auditor_pub, url) = (auditor.public_key(), "http://localhost:8083/".to_owned());
     let published = site.keys().await;
@@ -528,7 +528,7 @@ async fn drains() {
     assert_eq!(site.post("management/drain", &order("EUR:1")).await, (400, 22));
     assert_eq!(site.post("management/drain", &good).await, (204, 0));
     assert_eq!(site.post("management/drain", &good).await, (204, 0));
-    let stored = site.running.app().store.all::<Drains>().unwrap();
+    let stored = site.running.app().core.store.all::<Drains>().unwrap();
     assert_eq!(stored.len(), 1);
     assert_eq!((stored[0].row.amount, stored[0].row.executed), (amount("TESTKUDOS:1").money, false));
     site.stop().await;

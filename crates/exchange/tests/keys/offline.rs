@@ -22,7 +22,7 @@ impl Tool {
         let directory = site.directory.path().join("vault");
         Self {
             config: OfflineConfig {
-                currency: site.running.app().config.currency,
+                currency: site.running.app().core.config.currency,
                 base_url: Some(site.running.base_url().into()),
                 master_public_key: Some(site.master_pub()),
                 master_priv_file: directory.join("master.priv"),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey};
 use batzen_exchange::config::{CipherConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig};
-use batzen_exchange::service::{Exchange, RunningExchange, StartOptions};
+use batzen_exchange::service::{RunningExchange, StartOptions};
 use batzen_http::{Client, ClientOptions, Reply};
 use batzen_protocol::api::exchange::{FutureKeys, KeysResponse};
 use batzen_protocol::{Currency, Duration, Money, Timestamp};
@@ -69,7 +69,7 @@ pub async fn start(config: ExchangeConfig, clock: &TestClock) -> RunningExchange
     let now = clock.clone();
     let options =
         StartOptions { clock: Arc::new(move || now.now()), workers: false, ..StartOptions::default() };
-    Exchange::start(config, options).await.unwrap()
+    RunningExchange::start(config, options).await.unwrap()
 }
 
 impl Site {
@@ -123,7 +123,7 @@ impl Site {
     }
 
     pub fn master_pub(&self) -> EddsaPublicKey {
-        self.running.app().master_public_key
+        self.running.app().core.master_public_key
     }
 
     /// Moves the clock and waits until the keys have been looked after.

@@ -1,9 +1,10 @@
 //! G1 to G5, F5, and the acceptance scenarios of the workers.
 
 use batzen_crypto::HashCode;
+use batzen_exchange::reads::read;
 use batzen_exchange::rules::{
     Aggregate, Aggregated, Command, ExecuteDrain, Outcome, Refusal, TransferFailed, TransferRetry,
-    TransfersDone, Trigger, read,
+    TransfersDone, Trigger,
 };
 use batzen_protocol::{Money, Timestamp};
 use batzen_store::{ChangeSet, CommitOutcome};

@@ -1,9 +1,10 @@
 //! C1 to C4, P1 to P6, U1 to U5, F2, F3.
 
 use batzen_crypto::ShortHash;
+use batzen_exchange::reads::read;
 use batzen_exchange::rules::history::balance_of;
 use batzen_exchange::rules::{
-    CoinHistoryItem, Command, ConflictReason, DenomProblem, Deposit, Outcome, Refunded, Refusal, read,
+    CoinHistoryItem, Command, ConflictReason, DenomProblem, Deposit, Outcome, Refunded, Refusal,
 };
 use batzen_protocol::{Money, Timestamp};
 use batzen_tables::exchange::DenomSerial;

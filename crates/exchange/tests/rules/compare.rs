@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use batzen_engine::{Evidence, Plan, Rules, WorkingSet};
+use batzen_exchange::reads::read;
 use batzen_exchange::rules::history::balance_of;
 use batzen_exchange::rules::{
-    CoinHistoryItem, Command, DenomTerms, ExchangeRules, Outcome, Refunded, Refusal, ReserveHistoryItem, read,
+    CoinHistoryItem, Command, DenomTerms, ExchangeRules, Outcome, Refunded, Refusal, ReserveHistoryItem,
 };
 use batzen_protocol::{Money, MoneySum, Timestamp};
 use batzen_store::embedded::{EmbeddedStore, Options};
@@ -89,7 +90,7 @@ pub fn compare_books<R>(world: &World<R>, model: &Model) -> Result<(), String>
 where
     R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>,
 {
-    let totals = batzen_exchange::rules::totals::totals(&world.store, &world.denoms)
+    let totals = batzen_exchange::reads::totals::totals(&world.store, &world.denoms)
         .map_err(|error| format!("no balance sheet: {error}"))?;
     if !totals.conserved() {
         return Err(format!("the books do not add up: {totals:?}"));
@@ -297,7 +298,7 @@ fn the_embedded_store_holds_the_same_rows_also_after_it_is_opened_again() {
         let store = open(directory.path());
         assert_eq!(dump(&store), dump(&memory.store));
         let denoms = batzen_exchange::rules::DenomTable::load(&store).unwrap();
-        assert_eq!(batzen_exchange::rules::totals::totals(&store, &denoms).unwrap(), totals);
+        assert_eq!(batzen_exchange::reads::totals::totals(&store, &denoms).unwrap(), totals);
     }
 }
 

@@ -6,10 +6,11 @@ use batzen_engine::Batcher;
 use batzen_store::memory::MemoryBackend;
 use proptest::prelude::*;
 
+use batzen_exchange::reads::read;
 use batzen_exchange::rules::leases::{RANGES_MAX, Slots, front};
 use batzen_exchange::rules::{
     Command, Credits, DenomTable, ExchangeRules, Lease, Leased, Outcome, RangeClaim, RangeProgress,
-    RangeState, RulesConfig, SlotsClaim, SlotsShare, read,
+    RangeState, RulesConfig, SlotsClaim, SlotsShare,
 };
 use batzen_protocol::{Duration, Timestamp};
 use batzen_store::Store;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use batzen_crypto::Wtid;
 use batzen_engine::{Batcher, Plan, Rules, WorkingSet};
-use batzen_exchange::rules::flow::{MoneyFlow, Sums};
+use batzen_exchange::metrics::flow::{MoneyFlow, Sums};
 use batzen_exchange::rules::{
     Aggregated, Closed, Command, DenomTable, ExchangeRules, Outcome, RecoupRefreshed, Recouped, Refusal,
     TransferMarked, management,

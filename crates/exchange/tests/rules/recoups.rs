@@ -1,7 +1,8 @@
 //! Y1 to Y5, R8, zombies.
 
+use batzen_exchange::reads::read;
 use batzen_exchange::rules::{
-    Command, ConflictReason, DenomProblem, Outcome, Recoup, RecoupRefresh, Refusal, read,
+    Command, ConflictReason, DenomProblem, Outcome, Recoup, RecoupRefresh, Refusal,
 };
 use batzen_tables::exchange::DenomSerial;
 

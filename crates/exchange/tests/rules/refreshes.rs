@@ -1,7 +1,8 @@
 //! M1 to M8, N3, F1.
 
 use batzen_crypto::DenomSignature;
-use batzen_exchange::rules::{Command, ConflictReason, DenomProblem, Outcome, Refusal, read};
+use batzen_exchange::reads::read;
+use batzen_exchange::rules::{Command, ConflictReason, DenomProblem, Outcome, Refusal};
 use batzen_tables::exchange::DenomSerial;
 
 use crate::world::*;

@@ -1,10 +1,11 @@
 //! R1 to R10, N2, closing.
 
 use batzen_crypto::{CsNonce, HashCode, Wtid};
+use batzen_exchange::reads::read;
 use batzen_exchange::rules::history::balance_of;
 use batzen_exchange::rules::{
     CloseReserve, Closed, Command, DenomProblem, Outcome, Refusal, ReserveHistory, ReserveHistoryItem,
-    Withdraw, read,
+    Withdraw,
 };
 use batzen_protocol::Money;
 use batzen_tables::exchange::DenomSerial;

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use batzen_crypto::{DenomSignature, EddsaPublicKey, EddsaSignature, HashCode, WireSalt};
 use batzen_engine::Batcher;
-use batzen_exchange::rules::totals::totals;
+use batzen_exchange::reads::totals::totals;
 use batzen_exchange::rules::{
     Command, ConflictReason, DenomTable, Deposit, DepositCoin, ExchangeRules, Planchet, PresentedCoin,
     Refusal, Withdraw,

@@ -8,12 +8,12 @@ use batzen_crypto::{
     HashCode, ShortHash, WireSalt, Wtid,
 };
 use batzen_engine::{Batcher, Rules};
-use batzen_exchange::rules::flow::{MoneyFlow, Sums};
-use batzen_exchange::rules::totals::{Totals, totals};
+use batzen_exchange::metrics::flow::{MoneyFlow, Sums};
+use batzen_exchange::reads::read;
+use batzen_exchange::reads::totals::{Totals, totals};
 use batzen_exchange::rules::{
     Aggregate, Aggregated, Command, Credit, Credits, DenomTable, Deposit, DepositCoin, ExchangeRules, Melt,
     Outcome, Planchet, PresentedCoin, Refund, Refusal, Reveal, RulesConfig, TransfersDone, Trigger, Withdraw,
-    read,
 };
 use batzen_protocol::{Duration, Money, MoneySum, Timestamp};
 use batzen_store::{ChangeSet, CommitOutcome, Store, memory::MemoryBackend};

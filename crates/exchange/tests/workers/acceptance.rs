@@ -62,7 +62,7 @@ async fn small_sums_wait_and_remainders_are_income() {
     w.deposit("B", "a1", &["0.102"], 0).await;
     assert_eq!(w.settle(&mut seen).await, nothing);
     assert_eq!(w.totals().transient, m("0.002"));
-    let wtid = w.app().store.all::<Aggregates>().unwrap()[0].row.wtid;
+    let wtid = w.app().core.store.all::<Aggregates>().unwrap()[0].row.wtid;
     w.deposit("B", "a1", &["0.102", "0.102"], 0).await;
     assert_eq!(w.settle(&mut seen).await, nothing);
     w.deposit("B", "a1", &["0.102"], 0).await;
@@ -71,7 +71,7 @@ async fn small_sums_wait_and_remainders_are_income() {
     w.deposit("B", "a1", &["0.112"], 0).await;
     assert_eq!(w.settle(&mut seen).await, [to("a1", "0.01")]);
     assert_eq!(w.outgoing().await[0].wtid, wtid, "the identifier was fixed when the aggregate began");
-    assert_eq!(w.app().store.count::<Aggregates>().unwrap(), 0);
+    assert_eq!(w.app().core.store.count::<Aggregates>().unwrap(), 0);
 
     w.deposit("B", "a2", &["0.109"], 0).await;
     assert_eq!(w.settle(&mut seen).await, nothing);

@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use batzen_crypto::{HashCode, Wtid};
-use batzen_exchange::rules::{
-    Aggregate, Aggregated, Command, Lease, Outcome, Refusal, SlotsClaim, Trigger, read,
-};
+use batzen_exchange::reads::read;
+use batzen_exchange::rules::{Aggregate, Aggregated, Command, Lease, Outcome, Refusal, SlotsClaim, Trigger};
 use batzen_protocol::payto::h_payto;
 use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_tables::exchange::{Aggregates, DepositTarget, LeaseJob, Prepared};
@@ -22,7 +21,7 @@ async fn a_large_unit_is_one_transfer() {
     w.transfer().await.unwrap();
     // 2345 × (1 − 0.1) − 0.01
     assert_eq!(w.paid().await, [("42".to_owned(), m("2110.49"))]);
-    assert_eq!(w.app().metrics.workers.deposits.get(), 2_345);
+    assert_eq!(w.app().core.metrics.workers.deposits.get(), 2_345);
     w.end().await;
 }
 
@@ -51,9 +50,12 @@ async fn a_unit_left_half_way_is_found_again() {
     assert_eq!(w.aggregate().await.unwrap().done, 1, "nothing is due any more, and yet it is paid");
     w.transfer().await.unwrap();
     assert_eq!(w.paid().await, [("42".to_owned(), m("8.39"))]);
-    assert_eq!(w.app().store.count::<Aggregates>().unwrap(), 0);
+    assert_eq!(w.app().core.store.count::<Aggregates>().unwrap(), 0);
     for key in later {
-        assert!(read::deposit(&w.app().store, &key).unwrap().unwrap().wtid.is_some(), "the rest rode along");
+        assert!(
+            read::deposit(&w.app().core.store, &key).unwrap().unwrap().wtid.is_some(),
+            "the rest rode along"
+        );
     }
     w.end().await;
 }
@@ -120,7 +122,7 @@ async fn targets_that_cannot_be_paid_hold_up_nobody() {
     }
     w.transfer().await.unwrap();
     assert_eq!(w.paid().await, [("42".to_owned(), m("0.89")), ("43".to_owned(), m("0.89"))]);
-    assert_eq!(w.app().metrics.workers.targets_set_aside.get(), 40);
+    assert_eq!(w.app().core.metrics.workers.targets_set_aside.get(), 40);
     let reply = batzen_http::Client::new(&Default::default())
         .unwrap()
         .get_json(format!("{}metrics", w.exchange.base_url()))
@@ -169,7 +171,7 @@ async fn refunds_race_the_aggregator() {
         assert_eq!(w.refund(&deposits[1], "0.1").await, Err(Refusal::DepositPaid), "and none after it");
         let mut expected = Money::ZERO;
         for deposit in &deposits {
-            let row = read::deposit(&w.app().store, deposit).unwrap().unwrap();
+            let row = read::deposit(&w.app().core.store, deposit).unwrap().unwrap();
             assert!(row.wtid.is_some());
             let left = row.amount.checked_sub(row.refunded).unwrap();
             if !left.is_zero() {
@@ -181,7 +183,7 @@ async fn refunds_race_the_aggregator() {
         assert_eq!(paid.1, expected.checked_sub(m("0.01")).unwrap());
         w.check().await;
     }
-    assert_eq!(w.app().store.count::<Prepared>().unwrap(), 6);
+    assert_eq!(w.app().core.store.count::<Prepared>().unwrap(), 6);
     Arc::into_inner(w).unwrap().end().await;
 }
 
@@ -197,8 +199,8 @@ async fn aggregators_and_transfers_at_the_same_time() {
         .map(|_| {
             let app = Arc::clone(w.app());
             tokio::spawn(async move {
-                batzen_exchange::workers::aggregator::run_until_idle(&app).await.unwrap();
-                batzen_exchange::workers::transfer::run_until_idle(&app).await.unwrap();
+                batzen_exchange::workers::aggregator::run_until_idle(&app.core).await.unwrap();
+                batzen_exchange::workers::transfer::run_until_idle(&app.core).await.unwrap();
             })
         })
         .collect();

@@ -97,10 +97,10 @@ async fn killed_again_and_again() {
             let app = w.app();
             let waits = dice.roll(12);
             let was_killed = match dice.roll(4) {
-                0 => killed_after(waits, wirewatch::run_until_idle(app)).await.is_none(),
-                1 => killed_after(waits, aggregator::run_until_idle(app)).await.is_none(),
-                2 => killed_after(waits, closer::run_until_idle(app)).await.is_none(),
-                _ => killed_after(waits * 2, transfer::run_until_idle(app)).await.is_none(),
+                0 => killed_after(waits, wirewatch::run_until_idle(&app.core)).await.is_none(),
+                1 => killed_after(waits, aggregator::run_until_idle(&app.core)).await.is_none(),
+                2 => killed_after(waits, closer::run_until_idle(&app.core)).await.is_none(),
+                _ => killed_after(waits * 2, transfer::run_until_idle(&app.core)).await.is_none(),
             };
             *(if was_killed { &mut killed } else { &mut ended }) += 1;
         }

@@ -65,7 +65,7 @@ async fn reserves_that_cannot_be_closed_hold_up_nobody() {
     }
     w.transfer().await.unwrap();
     assert_eq!(w.paid().await, [("42".to_owned(), m("1.99"))]);
-    assert_eq!(w.app().metrics.workers.reserves_set_aside.get(), 300);
+    assert_eq!(w.app().core.metrics.workers.reserves_set_aside.get(), 300);
     assert!(w.totals().conserved());
     w.exchange.shutdown().await.unwrap();
 }
@@ -78,7 +78,7 @@ async fn profit_is_paid_out_on_a_signed_order() {
     w.transfer().await.unwrap();
     assert_eq!(w.totals().fees, m("0.31"));
 
-    let file = &w.app().config.standalone.as_ref().unwrap().master_priv_file;
+    let file = &w.app().core.config.standalone.as_ref().unwrap().master_priv_file;
     let master = load_or_create_eddsa(file).unwrap();
     let order = |signer: &EddsaPrivateKey, wtid: Wtid, to: &str, amount: &str| {
         let message = MasterDrainProfit {

@@ -38,10 +38,10 @@ async fn world() -> World {
 async fn the_whole_way_through() {
     let w = world().await;
     w.exchange.start_workers();
-    let mut waiter = w.app().notices.wait_for(&reserve(1)).unwrap();
+    let mut waiter = w.app().core.notices.wait_for(&reserve(1)).unwrap();
     w.add_incoming(reserve(1), "5", "42").await;
     assert_eq!(
-        waiter.wait(Duration::from_secs(60), &w.app().drain).await,
+        waiter.wait(Duration::from_secs(60), &w.app().core.drain).await,
         Woken::Event,
         "who waits is woken"
     );
@@ -51,7 +51,7 @@ async fn the_whole_way_through() {
     w.advance(EXPIRED);
     eventually("the reserve's money", async || w.paid().await.contains(&("42".to_owned(), m("4.99")))).await;
     eventually("the marks", async || w.open_transfers() == 0).await;
-    assert_eq!(w.app().metrics.workers.restarts.get(), 0);
+    assert_eq!(w.app().core.metrics.workers.restarts.get(), 0);
     w.end().await;
 }
 
@@ -67,7 +67,7 @@ async fn a_bank_that_is_away_and_comes_back() {
     w.exchange.start_workers();
     w.add_incoming(reserve(7), "1", "42").await;
     eventually("failures", async || {
-        let metrics = &w.app().metrics.workers;
+        let metrics = &w.app().core.metrics.workers;
         metrics.transfer_failures.get() >= 8 && metrics.history_failures.get() >= 3
     })
     .await;
@@ -87,7 +87,7 @@ async fn accounts_that_appear_late() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     let page = r#"{"incoming_transactions":[{"row_id":2},{"row_id":2}]}"#;
     w.proxy.script(move |_, _| Action::Answer(200, page.to_owned()));
-    eventually("the disorder", async || w.app().metrics.workers.history_failures.get() > 0).await;
+    eventually("the disorder", async || w.app().core.metrics.workers.history_failures.get() > 0).await;
     w.proxy.heal();
     for n in 0..50 {
         w.add_incoming(reserve(n % 10), "1", "42").await;

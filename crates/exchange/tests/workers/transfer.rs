@@ -54,7 +54,7 @@ async fn a_failing_bank_is_paid_through_once_it_is_back() {
     });
     assert_eq!(w.transfer().await.unwrap().done, 5);
     w.assert_paid(5).await;
-    assert_eq!(w.app().metrics.workers.transfer_failures.get(), 22);
+    assert_eq!(w.app().core.metrics.workers.transfer_failures.get(), 22);
     w.end().await;
 }
 
@@ -89,6 +89,7 @@ async fn refusals_for_good_are_marked_and_hold_up_nobody() {
     assert_eq!(w.open_transfers(), 0, "they are not tried again");
     let failed: Vec<_> = w
         .app()
+        .core
         .store
         .all::<Prepared>()
         .unwrap()
@@ -127,18 +128,25 @@ async fn requests_that_are_too_large_are_refused_once_and_for_all() {
     let requests = asked.lock().unwrap().clone();
     assert_eq!(requests.len(), 4, "the largest is not sent");
     assert!(requests.values().all(|times| *times == 1), "nobody is asked twice");
-    let failed: Vec<_> =
-        w.app().store.all::<Prepared>().unwrap().into_iter().filter_map(|found| found.row.failed).collect();
+    let failed: Vec<_> = w
+        .app()
+        .core
+        .store
+        .all::<Prepared>()
+        .unwrap()
+        .into_iter()
+        .filter_map(|found| found.row.failed)
+        .collect();
     assert!(failed.iter().any(|reason| reason.contains("413")), "{failed:?}");
     assert!(failed.iter().any(|reason| reason.contains("not asked")), "{failed:?}");
     assert!(failed.iter().all(|reason| reason.len() < 2_000));
-    let metrics = &w.app().metrics.workers;
+    let metrics = &w.app().core.metrics.workers;
     assert_eq!((metrics.transfers_failed.get(), metrics.transfer_failures.get()), (2, 0));
 
     // They are told of after a restart, too, and the bank is not asked again.
     let w = w.restart(|_| ()).await;
     assert_eq!(w.transfer().await.unwrap().done, 0);
-    assert_eq!(w.app().metrics.workers.transfers_refused.get(), 2);
+    assert_eq!(w.app().core.metrics.workers.transfers_refused.get(), 2);
     assert_eq!(w.check().await.in_flight, m("1.78"), "the money is still owed");
     w.end().await;
 }
@@ -176,13 +184,13 @@ async fn a_transfer_that_always_fails_starves_nobody() {
 async fn only_the_account_that_was_chosen_pays() {
     let w = World::new().await;
     w.prepare(2).await;
-    let ours = w.app().config.accounts.clone();
+    let ours = w.app().core.config.accounts.clone();
     let w = w
         .restart(|config| config.accounts[0].payto_uri = "payto://x-taler-bank/localhost/other".to_owned())
         .await;
     let progress = w.transfer().await.unwrap();
     assert_eq!((progress.done, progress.set_aside), (0, 2));
-    assert_eq!(w.app().metrics.workers.transfers_set_aside.get(), 2);
+    assert_eq!(w.app().core.metrics.workers.transfers_set_aside.get(), 2);
     let w = w.restart(|config| config.accounts = ours).await;
     assert_eq!(w.transfer().await.unwrap().done, 2);
     w.assert_paid(2).await;
@@ -205,8 +213,11 @@ async fn at_once(w: &World, workers: usize, options: WorkerOptions) -> u64 {
         .map(|_| {
             let app = Arc::clone(w.app());
             tokio::spawn(async move {
-                let progress = transfer::share_until_idle(&app, options).await.unwrap();
-                (progress.done, batzen_exchange::rules::read::open_transfers(&app.store, 9).unwrap().len())
+                let progress = transfer::share_until_idle(&app.core, options).await.unwrap();
+                (
+                    progress.done,
+                    batzen_exchange::reads::read::open_transfers(&app.core.store, 9).unwrap().len(),
+                )
             })
         })
         .collect();
@@ -259,7 +270,7 @@ async fn killed_after_the_bank_has_answered_a_page_and_before_the_commit() {
         });
         // Nobody hears the bank's answers: dropped with all 25 requests on their way.
         let all_sent = || executed.load(Ordering::SeqCst) >= 25;
-        assert!(killed_when(all_sent, transfer::share_until_idle(w.app(), options)).await.is_none());
+        assert!(killed_when(all_sent, transfer::share_until_idle(&w.app().core, options)).await.is_none());
         assert_eq!(w.open_transfers(), 40, "worker {worker}: nothing is recorded");
     }
     // The bank goes on with what it has been asked for.
@@ -298,12 +309,12 @@ async fn what_another_worker_has_taken_over_keeps_nobody_busy() {
     w.prepare(12).await;
     // Each is to be tried again, for ever.
     w.proxy.script(|_, _| status(409, 5102));
-    let failures = || w.app().metrics.workers.transfer_failures.get();
+    let failures = || w.app().core.metrics.workers.transfer_failures.get();
     let turns: [Arc<AtomicUsize>; 2] = Default::default();
     let mut workers = Vec::new();
     for turns in &turns {
         let (turns, app, before) = (Arc::clone(turns), Arc::clone(w.app()), failures());
-        let serve = async move { transfer::serve(&app, WorkerOptions::default()).await };
+        let serve = async move { transfer::serve(&app.core, WorkerOptions::default()).await };
         workers.push(tokio::spawn(counting(turns, serve)));
         while failures() < before + 6 {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
@@ -320,7 +331,7 @@ async fn what_another_worker_has_taken_over_keeps_nobody_busy() {
     while w.open_transfers() > 0 {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    w.app().drain.trigger();
+    w.app().core.drain.trigger();
     for worker in workers {
         worker.await.unwrap().unwrap();
     }
@@ -342,15 +353,15 @@ async fn a_bank_that_does_not_answer_does_not_delay_the_end() {
         let app = Arc::clone(w.app());
         let worker = tokio::spawn(async move {
             if is_service {
-                return transfer::serve(&app, WorkerOptions::default()).await;
+                return transfer::serve(&app.core, WorkerOptions::default()).await;
             }
-            transfer::share_until_idle(&app, WorkerOptions::default()).await.map(drop)
+            transfer::share_until_idle(&app.core, WorkerOptions::default()).await.map(drop)
         });
         while asked.load(Ordering::SeqCst) < 3 {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
         let began = std::time::Instant::now();
-        w.app().drain.trigger();
+        w.app().core.drain.trigger();
         let ended = worker.await.unwrap();
         assert!(matches!(ended, Ok(()) | Err(WorkerError::Stopped)), "{ended:?}");
         assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());

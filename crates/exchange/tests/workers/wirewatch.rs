@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use batzen_exchange::rules::read;
-use batzen_exchange::rules::totals::totals;
+use batzen_exchange::reads::read;
+use batzen_exchange::reads::totals::totals;
 use batzen_exchange::workers::{WorkerError, WorkerOptions, wirewatch};
 use batzen_protocol::{Money, Timestamp};
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ fn history(rows: Vec<Value>) -> impl FnMut(&str, &str) -> Action {
 
 impl World {
     fn cursor(&self) -> u64 {
-        read::cursor(&self.app().store, our_account()).unwrap()
+        read::cursor(&self.app().core.store, our_account()).unwrap()
     }
 
     /// For banks that are only played.
@@ -85,17 +85,16 @@ async fn many_watchers_on_ids_with_gaps_and_pages_that_end_anywhere() {
     w.proxy.script(history(rows));
     for watchers in [1, 4, 16] {
         let w = &w;
-        let all: Vec<_> =
-            (0..watchers)
-                .map(|_| {
-                    tokio::spawn({
-                        let app = Arc::clone(w.app());
-                        async move {
-                            batzen_exchange::workers::wirewatch::run_until_idle(&app).await.unwrap().done
-                        }
-                    })
+        let all: Vec<_> = (0..watchers)
+            .map(|_| {
+                tokio::spawn({
+                    let app = Arc::clone(w.app());
+                    async move {
+                        batzen_exchange::workers::wirewatch::run_until_idle(&app.core).await.unwrap().done
+                    }
                 })
-                .collect();
+            })
+            .collect();
         let mut booked = 0;
         for watcher in all {
             booked += watcher.await.unwrap();
@@ -116,7 +115,7 @@ async fn sixteen_watchers_from_the_start() {
         .map(|_| {
             let app = Arc::clone(w.app());
             tokio::spawn(async move {
-                batzen_exchange::workers::wirewatch::run_until_idle(&app).await.unwrap().done
+                batzen_exchange::workers::wirewatch::run_until_idle(&app.core).await.unwrap().done
             })
         })
         .collect();
@@ -179,7 +178,7 @@ async fn odd_rows_block_nobody() {
     }
     assert_eq!(w.balance(reserve(7)), None);
     assert_eq!(w.cursor(), 12);
-    assert_eq!(w.app().metrics.workers.credits_set_aside.get(), progress.set_aside);
+    assert_eq!(w.app().core.metrics.workers.credits_set_aside.get(), progress.set_aside);
     w.end_without_bank().await;
 }
 
@@ -238,8 +237,8 @@ async fn watchers_share_a_history_by_ranges() {
             .map(|_| {
                 let app = Arc::clone(w.app());
                 tokio::spawn(async move {
-                    let progress = wirewatch::share_until_idle(&app, options).await.unwrap();
-                    let wired_in = totals(&app.store, &app.rules.denoms).unwrap().wired_in;
+                    let progress = wirewatch::share_until_idle(&app.core, options).await.unwrap();
+                    let wired_in = totals(&app.core.store, &app.core.rules.denoms).unwrap().wired_in;
                     assert_eq!(wired_in, m("90"), "who ends has seen all imported, by whomever");
                     progress.done
                 })
@@ -263,16 +262,16 @@ async fn killed_between_two_commits_of_a_page() {
     // Eight commands book them, the last one moves the cursor.
     let rows = (1..=8_000).map(|id| row(id, id % 40, "EUR:0.1")).collect();
     w.proxy.script(history(rows));
-    let booked = &w.app().metrics.workers.credits;
+    let booked = &w.app().core.metrics.workers.credits;
     let in_the_page = || booked.get() > 0;
-    assert!(killed_when(in_the_page, wirewatch::run_until_idle(w.app())).await.is_none());
+    assert!(killed_when(in_the_page, wirewatch::run_until_idle(&w.app().core)).await.is_none());
     let first = w.totals().wired_in;
     assert!(first >= m("102.4") && first < m("800"), "{first}: some parts of the page, and not all");
     assert_eq!(w.cursor(), 0, "it never passes what is not imported");
     // Its successor in the same process inherits the range ...
     let before = booked.get();
     let in_the_page = || booked.get() > before;
-    assert!(killed_when(in_the_page, wirewatch::run_until_idle(w.app())).await.is_none());
+    assert!(killed_when(in_the_page, wirewatch::run_until_idle(&w.app().core)).await.is_none());
     let second = w.totals().wired_in;
     assert!(second > first && second < m("800") && w.cursor() == 0, "{second}");
     // ... and one in another process finds it by the cursor.
@@ -303,7 +302,7 @@ async fn the_cursor_waits_for_a_range_whose_watcher_was_killed() {
     let options = WorkerOptions { shard_size: Some(50), ..WorkerOptions::default() };
     let watch = || {
         let app = Arc::clone(w.app());
-        tokio::spawn(async move { wirewatch::share_until_idle(&app, options).await })
+        tokio::spawn(async move { wirewatch::share_until_idle(&app.core, options).await })
     };
     // One of them holds the first range, which the bank does not give; the other one does the rest.
     let first = watch();
@@ -330,11 +329,11 @@ async fn a_watcher_ends_at_the_first_failure_if_it_is_told_to() {
     let is_bank_error = |ended: Result<(), WorkerError>| matches!(ended, Err(WorkerError::Bank { .. }));
     // An account that the bank does not know is a failure, unless it is told otherwise; it comes into being later.
     w.proxy.script(|_, _| Action::Answer(404, json!({ "code": 5110 }).to_string()));
-    let until_idle = async |options| wirewatch::share_until_idle(w.app(), options).await.map(drop);
+    let until_idle = async |options| wirewatch::share_until_idle(&w.app().core, options).await.map(drop);
     assert!(is_bank_error(until_idle(options).await));
     until_idle(patient).await.unwrap();
     until_idle(WorkerOptions::default()).await.unwrap();
-    assert!(is_bank_error(wirewatch::serve(w.app(), options).await));
+    assert!(is_bank_error(wirewatch::serve(&w.app().core, options).await));
     // Others are, whatever the account.
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
@@ -343,7 +342,7 @@ async fn a_watcher_ends_at_the_first_failure_if_it_is_told_to() {
         Action::Answer(500, "{}".to_owned())
     });
     assert!(is_bank_error(until_idle(patient).await));
-    assert!(is_bank_error(wirewatch::serve(w.app(), patient).await));
+    assert!(is_bank_error(wirewatch::serve(&w.app().core, patient).await));
     assert_eq!(asked.load(Ordering::SeqCst), 2, "neither asks again");
     w.end_without_bank().await;
 }
@@ -359,7 +358,7 @@ async fn the_bank_waits_as_long_as_a_watcher_is_told() {
         seen.store(parameter(line, "long_poll_ms").unwrap() as usize, Ordering::SeqCst);
         Action::Answer(500, "{}".to_owned())
     });
-    assert!(wirewatch::serve(w.app(), options).await.is_err());
+    assert!(wirewatch::serve(&w.app().core, options).await.is_err());
     assert_eq!(asked.load(Ordering::SeqCst), 7_000);
     w.end_without_bank().await;
 }

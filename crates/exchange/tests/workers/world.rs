@@ -8,12 +8,14 @@ use batzen_bank::{Bank, BankConfig, RunningBank};
 use batzen_crypto::{
     BlindedDenomSignature, DenomSignature, EddsaPublicKey, EddsaSignature, HashCode, WireSalt,
 };
+use batzen_exchange::app::Exchange;
 use batzen_exchange::config::{CipherConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig};
-use batzen_exchange::rules::totals::{Totals, totals};
+use batzen_exchange::reads::read;
+use batzen_exchange::reads::totals::{Totals, totals};
 use batzen_exchange::rules::{
-    Command, Deposit, DepositCoin, Outcome, Planchet, PresentedCoin, Refund, Refusal, Withdraw, read,
+    Command, Deposit, DepositCoin, Outcome, Planchet, PresentedCoin, Refund, Refusal, Withdraw,
 };
-use batzen_exchange::service::{Exchange, RunningExchange, StartOptions};
+use batzen_exchange::service::{RunningExchange, StartOptions};
 use batzen_exchange::workers::{Progress, WorkerError, aggregator, closer, drain, transfer, wirewatch};
 use batzen_http::gateway::{AddIncomingRequest, HistoryQuery, OutgoingTransaction, WireGatewayClient};
 use batzen_http::{Client, ClientOptions};
@@ -156,27 +158,27 @@ impl World {
     }
 
     pub async fn wirewatch(&self) -> Result<Progress, WorkerError> {
-        wirewatch::run_until_idle(self.app()).await
+        wirewatch::run_until_idle(&self.app().core).await
     }
 
     pub async fn aggregate(&self) -> Result<Progress, WorkerError> {
-        aggregator::run_until_idle(self.app()).await
+        aggregator::run_until_idle(&self.app().core).await
     }
 
     pub async fn transfer(&self) -> Result<Progress, WorkerError> {
-        transfer::run_until_idle(self.app()).await
+        transfer::run_until_idle(&self.app().core).await
     }
 
     pub async fn close(&self) -> Result<Progress, WorkerError> {
-        closer::run_until_idle(self.app()).await
+        closer::run_until_idle(&self.app().core).await
     }
 
     pub async fn drain(&self) -> Result<Progress, WorkerError> {
-        drain::run_until_idle(self.app()).await
+        drain::run_until_idle(&self.app().core).await
     }
 
     pub async fn submit(&self, command: Command) -> Result<Outcome, Refusal> {
-        self.app().submit(command).await.unwrap()
+        self.app().core.submit(command).await.unwrap()
     }
 
     /// Somebody wires money for a reserve.
@@ -186,7 +188,7 @@ impl World {
     }
 
     pub fn balance(&self, reserve_pub: EddsaPublicKey) -> Option<Money> {
-        read::reserve(&self.app().store, reserve_pub).unwrap().map(|row| row.balance)
+        read::reserve(&self.app().core.store, reserve_pub).unwrap().map(|row| row.balance)
     }
 
     /// Fresh coins, paid for by real money at the bank.
@@ -308,11 +310,11 @@ impl World {
     }
 
     pub fn open_transfers(&self) -> usize {
-        read::open_transfers(&self.app().store, 100_000).unwrap().len()
+        read::open_transfers(&self.app().core.store, 100_000).unwrap().len()
     }
 
     pub fn totals(&self) -> Totals {
-        totals(&self.app().store, &self.app().rules.denoms).unwrap()
+        totals(&self.app().core.store, &self.app().core.rules.denoms).unwrap()
     }
 
     /// Checks the invariants of the workers (Taler exchange, background workers) when all is quiet: the books add up and
@@ -324,7 +326,7 @@ impl World {
         assert_eq!(totals.wired_in, flow.incoming_with_reserve_pub, "credits are booked once each");
         assert_eq!(totals.wired_out, flow.outgoing_transfers, "transfers are executed once each");
 
-        let store = &self.app().store;
+        let store = &self.app().core.store;
         let deposits = store.all::<Deposits>().unwrap();
         let wtids: HashSet<_> = deposits.iter().filter_map(|deposit| deposit.row.wtid).collect();
         let tracked =
@@ -373,7 +375,7 @@ async fn start(config: &ExchangeConfig, now: &Arc<AtomicU64>) -> RunningExchange
     let now = Arc::clone(now);
     let clock = move || Timestamp::from_micros(now.load(Ordering::SeqCst));
     let options = StartOptions { clock: Arc::new(clock), workers: false, ..StartOptions::default() };
-    let exchange = Exchange::start(config.clone(), options).await.unwrap();
+    let exchange = RunningExchange::start(config.clone(), options).await.unwrap();
     exchange.ready().await.unwrap();
     exchange
 }

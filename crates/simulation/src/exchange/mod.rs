@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use batzen_crypto::Wtid;
 use batzen_engine::Batcher;
-use batzen_exchange::rules::{Command, DenomTable, ExchangeRules, Outcome, Refusal, RulesConfig, read};
+use batzen_exchange::reads::read;
+use batzen_exchange::rules::{Command, DenomTable, ExchangeRules, Outcome, Refusal, RulesConfig};
 use batzen_protocol::{Duration, Timestamp};
 use batzen_store::{Store, StoreError};
 use batzen_tables::exchange::DepositKey;

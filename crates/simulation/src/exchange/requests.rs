@@ -7,8 +7,9 @@ use batzen_crypto::{
     BlindedDenomSignature, BlindedPlanchet, Cipher, CsNonce, CsOperation, EcdhePublicKey, EddsaPublicKey,
     ExchangeWithdrawValues, HashCode, RefreshMasterSecret, ShortHash,
 };
+use batzen_exchange::reads::read;
 use batzen_exchange::rules::{
-    Command, Deposit, DepositCoin, Melt, Planchet, PresentedCoin, Refund, Reveal, Withdraw, read,
+    Command, Deposit, DepositCoin, Melt, Planchet, PresentedCoin, Refund, Reveal, Withdraw,
 };
 use batzen_protocol::api::exchange::{
     BatchDepositCoin, BatchDepositRequest, BatchWithdrawRequest, CsrMeltRequest, CsrMeltResponse,

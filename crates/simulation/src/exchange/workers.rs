@@ -1,10 +1,11 @@
 //! The workers, one look at a time: the same reads and commands as those of the service.
 
 use batzen_crypto::{HashCode, Wtid};
+use batzen_exchange::reads::read;
 use batzen_exchange::rules::transfers::payto_method;
 use batzen_exchange::rules::{
     Aggregate, Aggregated, CloseReserve, Closed, Command, Credit, Credits, Outcome, TransferFailed,
-    TransfersDone, Trigger, read,
+    TransfersDone, Trigger,
 };
 use batzen_protocol::Timestamp;
 use batzen_protocol::api::bank::{IncomingHistory, TransferRequest};

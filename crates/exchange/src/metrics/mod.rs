@@ -1,5 +1,7 @@
 //! Counters of the service, and their Prometheus text.
 
+pub mod flow;
+
 use batzen_http::Operations;
 use batzen_metrics::{Counter, Page};
 

@@ -31,7 +31,7 @@ use batzen_tables::exchange::{
     Prepared, Refunds, Reserves, ReservesIn, Reveals, TransferKind, WireOut, Withdrawals,
 };
 
-use super::{DenomTable, DenomTerms};
+use crate::rules::{DenomTable, DenomTerms};
 
 /// The balance sheet of an exchange. See the module's documentation for what each term means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

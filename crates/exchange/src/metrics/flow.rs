@@ -17,7 +17,7 @@ use batzen_tables::exchange::{
     Aggregates, Coins, DenomSerial, Deposits, Prepared, Reserves, ReservesIn, Reveals, Withdrawals,
 };
 
-use super::DenomTable;
+use crate::rules::DenomTable;
 use batzen_protocol::Money;
 
 /// The tables that hold money.

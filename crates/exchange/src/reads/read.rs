@@ -16,7 +16,9 @@ use batzen_tables::exchange::{
     WithdrawalKey, WithdrawalRow, Withdrawals, WtidKey, ready_position,
 };
 
-use super::{CoinHistory, CoinHistoryItem, DenomTable, DenomTerms, ReserveHistoryItem, ReserveStatement};
+use crate::rules::{
+    CoinHistory, CoinHistoryItem, DenomTable, DenomTerms, ReserveHistoryItem, ReserveStatement,
+};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
