@@ -1,5 +1,10 @@
 //! What the parts of a service share: [`Exchange`]. Starting and stopping is in [`crate::service`].
 
+pub mod account_hashes;
+pub mod documents;
+pub(crate) mod key_destruction;
+pub(crate) mod key_queue;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -10,7 +15,9 @@ use batzen_signer::Custody;
 use batzen_store::StoreError;
 use tokio::sync::{Notify, watch};
 
-use crate::api::{AccountHashes, Documents, KeyQueue};
+use self::account_hashes::AccountHashes;
+use self::documents::Documents;
+use self::key_queue::KeyQueue;
 use crate::config::CoinConfig;
 use crate::core::Core;
 use crate::crypto::Crypto;

@@ -15,6 +15,5 @@ pub mod offline;
 pub mod reads;
 pub mod rules;
 pub mod service;
-pub mod standalone;
 pub mod storage;
 pub mod workers;

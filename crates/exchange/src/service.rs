@@ -1,5 +1,8 @@
 //! Starting and stopping an exchange.
 
+mod key_keeper;
+mod standalone;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -14,14 +17,17 @@ use batzen_store::StoreError;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
-use crate::api::{AccountHashes, Api, Documents, KeyQueue};
+use crate::api::Api;
 use crate::app::Exchange;
+use crate::app::account_hashes::AccountHashes;
+use crate::app::documents::Documents;
+use crate::app::key_queue::KeyQueue;
 use crate::config::{ConfigError, DocumentsConfig, ExchangeConfig, ListenConfig};
 use crate::core::Core;
 use crate::crypto::Crypto;
 use crate::error::StartError;
 use crate::keys::KeyState;
-use crate::keys::keeper::{self, Keeper};
+use crate::keys::keeper::Keeper;
 
 /// When another process takes over the port, clients whose connection is open get so long to send the next request on it; the
 /// answer closes it. A connection that was unused for so long is closed.
@@ -135,7 +141,7 @@ impl RunningExchange {
         let server = server.listen().map_err(StartError::Listen)?;
         let api = Arc::new(Api::new(Arc::clone(&app)));
         let server = tokio::spawn(server.serve(api, http, drain));
-        let keeper = tokio::spawn(keeper::run(Arc::clone(&app), options.progress));
+        let keeper = tokio::spawn(key_keeper::run(Arc::clone(&app), options.progress));
         let mut followers = vec![keeper, tokio::spawn(follow_keys(Arc::clone(&app)))];
         if app.core.store.backend().is_remote() && app.core.config.sums_money {
             let app = Arc::clone(&app);

@@ -7,7 +7,7 @@ use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::signatures::AuditorExchangeKeys;
 use batzen_protocol::{ErrorCode, hash_text};
 
-use super::errors::is_signed;
+use super::signing::is_signed;
 use super::{Table, body, endpoint, engine_error, error, path_value};
 use crate::app::{Exchange, ManageError};
 use crate::rules::management::{Command, Refusal};

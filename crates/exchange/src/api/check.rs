@@ -7,7 +7,7 @@ use batzen_protocol::{ErrorCode, Timestamp};
 use batzen_tables::exchange::DenomSerial;
 
 use super::error;
-use super::errors::{self, DenomOperation};
+use super::response::{self, DenomOperation};
 use crate::app::Exchange;
 use crate::crypto::Check;
 use crate::keys::{Denom, KeyState};
@@ -49,7 +49,7 @@ pub async fn find_denomination<'a>(
 ) -> Checked<&'a Denom> {
     match keys.denom(h_denom_pub) {
         Some(denom) => Ok(denom),
-        None => Err(errors::denomination_unknown(app, keys, h_denom_pub).await),
+        None => Err(response::denomination_unknown(app, keys, h_denom_pub).await),
     }
 }
 
@@ -90,7 +90,7 @@ pub async fn in_window(
     match time_problem(denom, window, now) {
         None => Ok(()),
         Some(code) => {
-            Err(errors::denomination_unusable(app, keys, &denom.h_denom_pub, operation, code).await)
+            Err(response::denomination_unusable(app, keys, &denom.h_denom_pub, operation, code).await)
         }
     }
 }
@@ -110,7 +110,7 @@ pub async fn usable<'a>(
     let denom = find_denomination(app, keys, h_denom_pub).await?;
     match problem(denom, window, now) {
         None => Ok(denom),
-        Some(code) => Err(errors::denomination_unusable(app, keys, h_denom_pub, operation, code).await),
+        Some(code) => Err(response::denomination_unusable(app, keys, h_denom_pub, operation, code).await),
     }
 }
 

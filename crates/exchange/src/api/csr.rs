@@ -9,7 +9,8 @@ use batzen_protocol::api::exchange::{CsrMeltRequest, CsrMeltResponse, CsrWithdra
 use batzen_protocol::limits::{FRESH_COINS_MAX, LIST_BODY_BYTES_MAX, SMALL_BODY_BYTES_MAX};
 
 use super::check::{self, Checked, Window};
-use super::errors::{self, DenomOperation};
+use super::response::{self, DenomOperation};
+use super::signing;
 use super::{Table, body, endpoint, error, large_body};
 use crate::app::Exchange;
 
@@ -59,9 +60,9 @@ async fn values(
     for (h_denom_pub, nonce) in nonces {
         let denom = check::usable(app, &keys, &h_denom_pub, Window::Withdraw, operation, now).await?;
         if denom.public.cipher() != Cipher::Cs {
-            return Err(errors::wrong_cipher(app, &keys, &h_denom_pub).await);
+            return Err(response::wrong_cipher(app, &keys, &h_denom_pub).await);
         }
         items.push((denom.serial, nonce));
     }
-    errors::withdraw_values(app, &keys, items, context).await
+    signing::withdraw_values(app, &keys, items, context).await
 }

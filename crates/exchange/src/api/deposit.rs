@@ -14,7 +14,8 @@ use batzen_tables::exchange::{DepositKey, Deposits, PaytoHash};
 use serde_json::Value;
 
 use super::check::{self, Checked, Presented, Window};
-use super::errors::{self, DenomOperation};
+use super::response::{self, DenomOperation};
+use super::signing;
 use super::{Table, body, endpoint, error, in_currency, large_body, malformed, money, path_value};
 use crate::app::Exchange;
 use crate::crypto::Check;
@@ -137,7 +138,7 @@ async fn deposit(
         {
             if !is_repetition(app, &contract, account.h_payto, &coins).await? {
                 let h_denom_pub = &coin.denom_pub_hash;
-                return Err(errors::denomination_unusable(
+                return Err(response::denomination_unusable(
                     app,
                     &keys,
                     h_denom_pub,
@@ -189,7 +190,7 @@ async fn deposit(
         wire_deadline: contract.wire_transfer_deadline,
         coins: presented,
     });
-    let deposited = match errors::outcome_or_response(
+    let deposited = match response::outcome_or_response(
         app,
         &keys,
         DenomOperation::Deposit,
@@ -227,7 +228,8 @@ async fn is_repetition(
         .iter()
         .map(|coin| DepositKey { coin_pub: coin.coin_pub, merchant_pub, h_contract_terms })
         .collect();
-    let found = app.core.read(move |store| store.get_many::<Deposits>(&keys)).await.map_err(errors::store)?;
+    let found =
+        app.core.read(move |store| store.get_many::<Deposits>(&keys)).await.map_err(response::store)?;
     Ok(found.iter().zip(coins).all(|(found, coin)| {
         found
             .as_ref()
@@ -245,7 +247,7 @@ async fn verify(
     has_policy: bool,
     batch: bool,
 ) -> Checked<()> {
-    let verdicts = errors::checked(app, checks).await?;
+    let verdicts = signing::checked(app, checks).await?;
     if verdicts.iter().step_by(2).any(|valid| !valid) {
         return Err(error(ErrorCode::EXCHANGE_DENOMINATION_SIGNATURE_INVALID, ""));
     }
@@ -273,7 +275,7 @@ async fn confirm(
     h_wire: HashCode,
     contract: &Contract,
 ) -> Checked<(Timestamp, EddsaPublicKey, Vec<EddsaSignature>)> {
-    let exchange_timestamp = errors::whole_seconds(deposited.exchange_time);
+    let exchange_timestamp = response::whole_seconds(deposited.exchange_time);
     let currency = app.core.config.currency;
     let messages: Vec<_> = deposited
         .coins
@@ -291,6 +293,6 @@ async fn confirm(
             merchant_pub: contract.merchant_pub,
         })
         .collect();
-    let (exchange_pub, signatures) = errors::sign_online(app, &messages).await?;
+    let (exchange_pub, signatures) = signing::sign_online(app, &messages).await?;
     Ok((exchange_timestamp, exchange_pub, signatures))
 }

@@ -17,7 +17,8 @@ use batzen_tables::exchange::ReservePub;
 
 use super::check::Checked;
 use super::error;
-use super::errors::{self, busy, sign_messages, whole_seconds};
+use super::response::{self, whole_seconds};
+use super::signing::{busy, sign_messages};
 use crate::app::Exchange;
 use crate::keys::KeyState;
 use crate::rules::{CoinHistory, CoinHistoryItem, HISTORY_EVENTS_LONG, ReserveHistoryItem};
@@ -126,7 +127,7 @@ pub async fn read<T: Send + 'static>(
         Ok((value, _)) => (Ok(value), Length::Short),
         Err(error) => (Err(error), Length::Short),
     });
-    reading.await.map_err(busy)?.map_err(errors::store)
+    reading.await.map_err(busy)?.map_err(response::store)
 }
 
 /// A coin's history as answers carry it.

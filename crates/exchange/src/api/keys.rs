@@ -1,45 +1,19 @@
 //! `GET /keys`: the key set, prepared in advance.
 
-use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use batzen_http::{Request, Response, header};
 use batzen_protocol::{ErrorCode, Timestamp};
-use tokio::sync::oneshot;
 
 use super::{Table, endpoint, error, error_status};
 use crate::app::Exchange;
 use crate::keys::KeysAnswer;
 
-/// Requests that wait for the first keys; a further one sends the oldest away.
-const WAITING_MAX: usize = 32;
 /// How long a request waits for keys.
 const WAIT: Duration = Duration::from_secs(60);
 
 pub(super) fn routes(table: Table) -> Table {
     table.get("/keys", endpoint!(get))
-}
-
-/// The requests that wait for keys, oldest first.
-#[derive(Debug, Default)]
-pub struct KeyQueue(Mutex<VecDeque<oneshot::Sender<()>>>);
-
-impl KeyQueue {
-    /// Joins the queue. The receiver hears something when a younger request takes the place.
-    fn join(&self) -> oneshot::Receiver<()> {
-        let (sender, receiver) = oneshot::channel();
-        let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.retain(|waiting| !waiting.is_closed());
-        if queue.len() >= WAITING_MAX
-            && let Some(oldest) = queue.pop_front()
-        {
-            // It may have left in this moment.
-            let _ = oldest.send(());
-        }
-        queue.push_back(sender);
-        receiver
-    }
 }
 
 async fn get(app: &Exchange, request: &mut Request) -> Response {

@@ -8,7 +8,7 @@ use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::signatures::{SignedMessage, WalletAccountSetup};
 
 use super::check::Checked;
-use super::errors;
+use super::signing;
 use super::{Table, body, endpoint, error, money};
 use crate::app::Exchange;
 
@@ -24,7 +24,7 @@ async fn wallet(app: &Exchange, request: &mut Request) -> Response {
         money::<KycWalletRequest>(app, &body.balance, "balance")?;
         app.core.metrics.verifications.eddsa.inc();
         let message = WalletAccountSetup { threshold: body.balance };
-        if !errors::on_pool(app, move || message.verify(&body.reserve_pub, &body.reserve_sig)).await? {
+        if !signing::on_pool(app, move || message.verify(&body.reserve_pub, &body.reserve_sig)).await? {
             return Err(error(ErrorCode::EXCHANGE_KYC_WALLET_SIGNATURE_INVALID, ""));
         }
         Ok(Response::empty(204))

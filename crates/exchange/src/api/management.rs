@@ -21,9 +21,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{Table, body, endpoint, engine_error, error, malformed, money, path_value, signed_keys};
+use crate::app::key_destruction;
 use crate::app::{Exchange, ManageError};
 use crate::config::AgeRestrictionConfig;
-use crate::keys::keeper;
 use crate::rules::management::{Command, Outcome, Refusal};
 
 pub(super) fn routes(table: Table) -> Table {
@@ -135,7 +135,7 @@ async fn post_revoke_denomination(app: &Exchange, request: &Request) -> Answer {
             &h_denom_pub.to_string()[..8],
         ));
     };
-    match keeper::destroy_denomination(app, &found.announcement.denom_pub, master_sig).await {
+    match key_destruction::destroy_denomination(app, &found.announcement.denom_pub, master_sig).await {
         Ok(()) => Ok(Response::empty(204)),
         Err(failure) => {
             tracing::error!(error = %failure, "revoked key could not be replaced");
@@ -163,7 +163,7 @@ async fn post_revoke_signkey(app: &Exchange, request: &Request) -> Answer {
     if app.custody.signing_keys().iter().all(|key| key.public_key() != exchange_pub) {
         return Err(error(ErrorCode::EXCHANGE_MANAGEMENT_KEYS_SIGNKEY_UNKNOWN, ""));
     }
-    match keeper::destroy_signing_key(app, exchange_pub, master_sig).await {
+    match key_destruction::destroy_signing_key(app, exchange_pub, master_sig).await {
         Ok(()) => Ok(Response::empty(204)),
         Err(failure) => {
             tracing::error!(error = %failure, "revoked key could not be replaced");

@@ -8,7 +8,8 @@ use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::signatures::{ExchangeConfirmMelt, WalletCoinMelt};
 
 use super::check::{self, Presented, Window};
-use super::errors::{self, DenomOperation};
+use super::response::{self, DenomOperation};
+use super::signing;
 use super::{Table, body, endpoint, error, money, path_value};
 use crate::app::Exchange;
 use crate::crypto::Check;
@@ -49,7 +50,7 @@ async fn melt(app: &Exchange, request: &mut Request) -> Response {
         };
         let coin_sig = body.confirm_sig;
         let checks = vec![coin.check(), Check::eddsa(coin_pub, &message, coin_sig)];
-        let verdicts = errors::checked(app, checks).await?;
+        let verdicts = signing::checked(app, checks).await?;
         if !verdicts[0] {
             return Err(error(ErrorCode::EXCHANGE_DENOMINATION_SIGNATURE_INVALID, ""));
         }
@@ -64,7 +65,7 @@ async fn melt(app: &Exchange, request: &mut Request) -> Response {
             noreveal_index: draw_noreveal_index(),
             rms: body.rms.map(|rms| CsNonce::from_bytes(*rms.as_bytes())),
         });
-        let melted = match errors::outcome_or_response(
+        let melted = match response::outcome_or_response(
             app,
             &keys,
             DenomOperation::Melt,
@@ -81,7 +82,7 @@ async fn melt(app: &Exchange, request: &mut Request) -> Response {
         }
         let noreveal_index = u32::from(melted.noreveal_index);
         let confirmation = ExchangeConfirmMelt { refresh_commitment: body.rc, noreveal_index };
-        let (exchange_pub, exchange_sig) = errors::sign_one(app, confirmation).await?;
+        let (exchange_pub, exchange_sig) = signing::sign_one(app, confirmation).await?;
         let body = MeltConfirmation { noreveal_index, exchange_sig, exchange_pub, refresh_base_url: None };
         Ok(Response::json(200, &body))
     };

@@ -21,15 +21,12 @@ use tokio::sync::Semaphore;
 use crate::app::Exchange;
 use crate::metrics::{RequestClass, RequestKind};
 
-mod accounts;
 mod auditors;
 mod check;
 mod csr;
 mod deposit;
-mod documents;
-mod errors;
+
 mod histories;
-mod http_time;
 mod keys;
 mod kyc;
 mod management;
@@ -38,17 +35,15 @@ mod recoup;
 mod refreshes;
 mod refund;
 mod reserves;
+mod response;
 mod root;
 mod signed_keys;
+mod signing;
 mod terms;
 mod tracking;
 mod wire;
 mod withdraw;
 
-pub use accounts::{AccountHash, AccountHashes};
-pub use documents::Documents;
-pub use http_time::http_date;
-pub use keys::KeyQueue;
 pub(crate) use terms::{BUILT_IN_PRIVACY, BUILT_IN_TERMS};
 
 /// Bodies up to this size are read where they are served.

@@ -11,7 +11,8 @@ use batzen_protocol::signatures::{WalletCoinRecoup, WalletCoinRecoupRefresh};
 use batzen_tables::exchange::{Reveals, Withdrawals};
 
 use super::check::{self, Checked, Presented, Window};
-use super::errors::{self, DenomOperation};
+use super::response::{self, DenomOperation};
+use super::signing;
 use super::{Table, body, endpoint, error, path_value};
 use crate::app::Exchange;
 use crate::crypto::Check;
@@ -55,7 +56,7 @@ async fn recoup(app: &Exchange, request: &mut Request) -> Response {
         let h_coin_ev = claim.h_coin_ev;
         let found =
             app.core.read(move |store| store.lookup::<Withdrawals>(Withdrawals::BY_COIN_EV, &h_coin_ev));
-        let found = found.await.map_err(errors::store)?;
+        let found = found.await.map_err(response::store)?;
         // Several reserves may have withdrawn an equal planchet; the earliest gets the money.
         let Some(withdrawal) = found.into_iter().next() else {
             return Err(error(ErrorCode::EXCHANGE_RECOUP_WITHDRAW_NOT_FOUND, ""));
@@ -67,7 +68,7 @@ async fn recoup(app: &Exchange, request: &mut Request) -> Response {
             h_coin_ev: claim.h_coin_ev,
             reserve_pub: withdrawal.key.reserve_pub,
         });
-        match errors::outcome_or_response(
+        match response::outcome_or_response(
             app,
             &keys,
             DenomOperation::Recoup,
@@ -92,7 +93,7 @@ async fn recoup_refresh(app: &Exchange, request: &mut Request) -> Response {
         let claim = claim(app, &keys, request, &RECOUP_REFRESH).await?;
         let h_coin_ev = claim.h_coin_ev;
         let found = app.core.read(move |store| store.lookup::<Reveals>(Reveals::BY_COIN_EV, &h_coin_ev));
-        let found = found.await.map_err(errors::store)?;
+        let found = found.await.map_err(response::store)?;
         let Some(reveal) = found.into_iter().next() else {
             return Err(error(ErrorCode::EXCHANGE_RECOUP_REFRESH_MELT_NOT_FOUND, ""));
         };
@@ -104,7 +105,7 @@ async fn recoup_refresh(app: &Exchange, request: &mut Request) -> Response {
             old_coin_pub: reveal.key.coin_pub,
             rc: reveal.key.rc,
         });
-        match errors::outcome_or_response(
+        match response::outcome_or_response(
             app,
             &keys,
             DenomOperation::RecoupRefresh,
@@ -136,7 +137,7 @@ async fn claim(app: &Exchange, keys: &KeyState, request: &Request, kind: &Kind) 
     let denom = check::find_denomination(app, keys, &body.denom_pub_hash).await?;
     check::in_window(app, keys, denom, Window::Deposit, kind.operation, app.core.now()).await?;
     if !denom.revoked {
-        return Err(errors::denomination_unusable(
+        return Err(response::denomination_unusable(
             app,
             keys,
             &body.denom_pub_hash,
@@ -159,7 +160,7 @@ async fn claim(app: &Exchange, keys: &KeyState, request: &Request, kind: &Kind) 
     };
     let is_recoup = kind.operation == DenomOperation::Recoup;
     let verdicts =
-        errors::checked(app, vec![coin.check(), signature_check(is_recoup, coin.coin_pub, &body)]).await?;
+        signing::checked(app, vec![coin.check(), signature_check(is_recoup, coin.coin_pub, &body)]).await?;
     if !verdicts[0] {
         return Err(error(ErrorCode::EXCHANGE_DENOMINATION_SIGNATURE_INVALID, ""));
     }
@@ -167,7 +168,7 @@ async fn claim(app: &Exchange, keys: &KeyState, request: &Request, kind: &Kind) 
         return Err(error(kind.signature_invalid, ""));
     }
     let blinding_failed = kind.blinding_failed;
-    errors::on_pool(app, move || {
+    signing::on_pool(app, move || {
         let h_coin_ev = recoup_h_coin_ev(
             &coin.denom_pub,
             &body.ewv,

@@ -17,7 +17,8 @@ use batzen_protocol::{Amount, ErrorCode};
 use batzen_tables::exchange::{CoinRow, FreshCoin, MeltKey, MeltRow, Reveals};
 
 use super::check::{self, Checked, Window};
-use super::errors::{self, DenomOperation};
+use super::response::{self, DenomOperation};
+use super::signing;
 use super::{Table, endpoint, error, large_body, path_value};
 use crate::app::Exchange;
 use crate::crypto::{Check, Opening};
@@ -82,7 +83,7 @@ async fn reveal_coins(
         .collect();
     // A repetition is answered from what is stored, before the checks: fresh denominations may have expired since.
     let key = MeltKey { coin_pub: old_coin_pub, rc };
-    let stored = app.core.read(move |store| store.get::<Reveals>(&key)).await.map_err(errors::store)?;
+    let stored = app.core.read(move |store| store.get::<Reveals>(&key)).await.map_err(response::store)?;
     if let Some(stored) = stored
         && stored.row.fresh.0.iter().map(|fresh| fresh.h_coin_ev).eq(h_coin_evs.iter().copied())
     {
@@ -118,7 +119,7 @@ async fn reveal_coins(
         old_age,
         body,
     });
-    if errors::checked(app, link_checks(&opening, &h_coin_evs)).await?.contains(&false) {
+    if signing::checked(app, link_checks(&opening, &h_coin_evs)).await?.contains(&false) {
         return Err(error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_LINK_SIGNATURE_INVALID, ""));
     }
     app.core.metrics.keyexchanges_ecdh.add(KAPPA as u64 - 1);
@@ -135,7 +136,7 @@ async fn reveal_coins(
         .zip(&body.coin_evs)
         .map(|(denom, planchet)| (denom.serial, planchet.clone(), CsOperation::Melt))
         .collect();
-    let signatures = errors::blind_sign(app, &keys, items).await?;
+    let signatures = signing::blind_sign(app, &keys, items).await?;
     let fresh = denoms
         .iter()
         .zip(&h_coin_evs)
@@ -165,7 +166,7 @@ async fn reveal_coins(
         rms: body.rms.as_ref().filter(|_| needs_rms).map(|rms| CsNonce::from_bytes(*rms.as_bytes())),
         fresh,
     });
-    match errors::outcome_or_response(
+    match response::outcome_or_response(
         app,
         &keys,
         DenomOperation::Reveal,
@@ -205,7 +206,7 @@ fn check_nonces(denoms: &[&Denom], body: &RevealRequest) -> Checked<()> {
 
 /// The melt under a commitment. Its rows never change once written, so they can be read outside a batch.
 async fn melted(app: &Exchange, rc: HashCode) -> Checked<(EddsaPublicKey, CoinRow, MeltRow)> {
-    let found = app.core.read(move |store| read::melt_by_rc(store, rc)).await.map_err(errors::store)?;
+    let found = app.core.read(move |store| read::melt_by_rc(store, rc)).await.map_err(response::store)?;
     let unknown = || error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_SESSION_UNKNOWN, "");
     let read::FoundMelt { coin_pub, coin, melt } = found.ok_or_else(unknown)?;
     Ok((coin_pub, coin, melt))
@@ -245,7 +246,7 @@ async fn withdraw_values(
 ) -> Checked<Vec<ExchangeWithdrawValues>> {
     let Some(rms) = rms else { return Ok(vec![ExchangeWithdrawValues::Rsa; denoms.len()]) };
     let items = denoms.iter().zip(0..).map(|(denom, index)| (denom.serial, rms.cs_nonce(index))).collect();
-    errors::withdraw_values(app, keys, items, CsOperation::Melt).await
+    signing::withdraw_values(app, keys, items, CsOperation::Melt).await
 }
 
 /// Melt fee, values and withdraw fees; `None` above the largest amount.
@@ -277,14 +278,14 @@ async fn check_commitment(app: &Exchange, rc: HashCode, opening: &Arc<Opening>) 
     if pairs.any(|(denom, planchet)| denom.cipher() != planchet.cipher()) {
         return Err(error(ErrorCode::EXCHANGE_GENERIC_CIPHER_MISMATCH, ""));
     }
-    let expected = errors::commitment(app, Arc::clone(opening)).await?;
+    let expected = signing::commitment(app, Arc::clone(opening)).await?;
     if expected == Some(rc) {
         return Ok(());
     }
     // Derivations fail only for values that no honest wallet sends; such a request cannot have made this commitment.
     let rc_expected = expected.unwrap_or(HashCode::from_bytes([0; 64]));
     let code = ErrorCode::EXCHANGE_REFRESHES_REVEAL_COMMITMENT_VIOLATION;
-    Err(errors::error_extra(code, &CommitmentViolation { rc_expected }))
+    Err(response::error_extra(code, &CommitmentViolation { rc_expected }))
 }
 
 async fn link(app: &Exchange, request: &mut Request) -> Response {
@@ -292,7 +293,7 @@ async fn link(app: &Exchange, request: &mut Request) -> Response {
         let coin_pub: EddsaPublicKey =
             path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
         let reveals = app.core.read(move |store| store.lookup::<Reveals>(Reveals::BY_COIN, &coin_pub));
-        let reveals = reveals.await.map_err(errors::store)?;
+        let reveals = reveals.await.map_err(response::store)?;
         if reveals.is_empty() {
             return Err(error(ErrorCode::EXCHANGE_LINK_COIN_UNKNOWN, ""));
         }

@@ -7,7 +7,8 @@ use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::signatures::{ExchangeConfirmRefund, MerchantRefund};
 use batzen_tables::exchange::RefundKey;
 
-use super::errors::{self, DenomOperation};
+use super::response::{self, DenomOperation};
+use super::signing;
 use super::{Table, body, endpoint, error, money, path_value};
 use crate::app::Exchange;
 use crate::rules::{Command, Outcome, Refund};
@@ -28,7 +29,7 @@ async fn refund(app: &Exchange, request: &mut Request) -> Response {
             refund_amount: body.refund_amount,
         };
         let (merchant_pub, merchant_sig) = (body.merchant_pub, body.merchant_sig);
-        if !errors::is_signed(app, merchant_pub, &message, merchant_sig).await? {
+        if !signing::is_signed(app, merchant_pub, &message, merchant_sig).await? {
             return Err(error(ErrorCode::EXCHANGE_REFUND_MERCHANT_SIGNATURE_INVALID, ""));
         }
         let key = RefundKey {
@@ -38,7 +39,7 @@ async fn refund(app: &Exchange, request: &mut Request) -> Response {
             rtransaction_id: body.rtransaction_id,
         };
         let command = Command::Refund(Refund { key, amount, merchant_sig });
-        match errors::outcome_or_response(
+        match response::outcome_or_response(
             app,
             &app.keys(),
             DenomOperation::Refund,
@@ -57,7 +58,7 @@ async fn refund(app: &Exchange, request: &mut Request) -> Response {
             rtransaction_id: body.rtransaction_id,
             refund_amount: body.refund_amount,
         };
-        let (exchange_pub, exchange_sig) = errors::sign_one(app, confirmation).await?;
+        let (exchange_pub, exchange_sig) = signing::sign_one(app, confirmation).await?;
         Ok(Response::json(200, &RefundConfirmation { exchange_sig, exchange_pub }))
     };
     answer.await.unwrap_or_else(|refused: Response| refused)

@@ -11,8 +11,9 @@ use batzen_protocol::{Duration, ErrorCode, Money, Timestamp};
 use tokio::time::Instant;
 
 use super::check::Checked;
-use super::errors::{self, DenomOperation};
 use super::histories::{self, reserve_items};
+use super::response::{self, DenomOperation};
+use super::signing;
 use super::{Table, body, endpoint, error, overloaded, path_value};
 use crate::app::Exchange;
 use crate::reads::read;
@@ -38,7 +39,7 @@ async fn balance(app: &Exchange, request: &mut Request) -> Response {
         let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
         let timeout_ms = request.query_opt::<u64>("timeout_ms")?.unwrap_or(0);
         let found = async || {
-            app.core.read(move |store| read::reserve(store, reserve_pub)).await.map_err(errors::store)
+            app.core.read(move |store| read::reserve(store, reserve_pub)).await.map_err(response::store)
         };
         if timeout_ms == 0 {
             return answer_balance(app, found().await?);
@@ -86,7 +87,7 @@ async fn status(app: &Exchange, request: &mut Request) -> Response {
         let body: ReserveRequest = body(request)?;
         check_clock(app, body.request_timestamp)?;
         let message = WalletReserveStatus { request_timestamp: body.request_timestamp };
-        if !errors::is_signed(app, reserve_pub, &message, body.reserve_sig).await? {
+        if !signing::is_signed(app, reserve_pub, &message, body.reserve_sig).await? {
             return Err(error(ErrorCode::EXCHANGE_RESERVES_STATUS_BAD_SIGNATURE, ""));
         }
         let since = app.core.now().saturating_sub(RECENT);
@@ -109,7 +110,7 @@ async fn history(app: &Exchange, request: &mut Request) -> Response {
             request_timestamp: body.request_timestamp,
             history_fee: fee.of(app.core.config.currency),
         };
-        if !errors::is_signed(app, reserve_pub, &message, body.reserve_sig).await? {
+        if !signing::is_signed(app, reserve_pub, &message, body.reserve_sig).await? {
             return Err(error(ErrorCode::EXCHANGE_RESERVES_HISTORY_BAD_SIGNATURE, ""));
         }
         let command = Command::ReserveHistory(ReserveHistory {
@@ -118,7 +119,7 @@ async fn history(app: &Exchange, request: &mut Request) -> Response {
             fee,
             reserve_sig: body.reserve_sig,
         });
-        match errors::outcome_or_response(
+        match response::outcome_or_response(
             app,
             &keys,
             DenomOperation::History,

@@ -16,8 +16,8 @@ use batzen_protocol::signatures::MasterSigningKeyValidity;
 use batzen_tables::exchange::{DenomRow, DenomSerial, SigningKeyRow};
 
 use super::check::Checked;
-use super::errors::checked;
 use super::management::{apply_locked, never};
+use super::signing::checked;
 use super::{error, large_body, malformed};
 use crate::app::Exchange;
 use crate::crypto::Check;

@@ -1,10 +1,11 @@
 //! `/terms` and `/privacy`: legal documents by content negotiation.
 
-use batzen_http::{Request, Response, header};
+use batzen_http::{Request, Response, header, http_date};
 use batzen_protocol::Duration;
 
-use super::{Documents, Table, endpoint, http_date};
+use super::{Table, endpoint};
 use crate::app::Exchange;
+use crate::app::documents::Documents;
 
 /// Served when the operator has configured no terms of service.
 pub(crate) const BUILT_IN_TERMS: &str = "\

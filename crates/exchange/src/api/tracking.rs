@@ -13,7 +13,7 @@ use batzen_protocol::signatures::{
 use batzen_protocol::{AmountError, Currency, ErrorCode, Money, Timestamp};
 use batzen_tables::exchange::DepositKey;
 
-use super::{Table, endpoint, error, errors, histories};
+use super::{Table, endpoint, error, histories, response, signing};
 use crate::app::Exchange;
 use crate::reads::read::{self, Transfer};
 
@@ -41,7 +41,7 @@ async fn transfer(app: &Exchange, request: &mut Request) -> Response {
         let (confirmation, execution_time, deposits) =
             found.map_err(|_| error(ErrorCode::EXCHANGE_TRANSFERS_GET_WIRE_FEE_INCONSISTENT, ""))?;
         let ExchangeConfirmWireDeposit { total, wire_fee, merchant_pub, h_payto, .. } = confirmation;
-        let (exchange_pub, exchange_sig) = errors::sign_one(app, confirmation).await?;
+        let (exchange_pub, exchange_sig) = signing::sign_one(app, confirmation).await?;
         histories::apart(app, wtid.as_bytes(), deposits.len(), move || {
             let response = TransferResponse {
                 total,
@@ -80,7 +80,7 @@ fn confirmation(
             deposit_fee: deposit.deposit_fee.of(currency),
         });
     }
-    let execution_time = errors::whole_seconds(row.time);
+    let execution_time = response::whole_seconds(row.time);
     let confirmation = ExchangeConfirmWireDeposit {
         total: total.checked_sub(row.wire_fee)?.of(currency),
         wire_fee: row.wire_fee.of(currency),
@@ -114,15 +114,15 @@ async fn deposit(app: &Exchange, request: &mut Request) -> Response {
         let plain = MerchantTrackTransaction { h_contract_terms, h_wire: h_wire_asked, coin_pub };
         let wallet =
             MerchantTrackTransactionWallet { h_contract_terms, h_wire: h_wire_asked, merchant_pub, coin_pub };
-        if !errors::is_signed(app, merchant_pub, &plain, merchant_sig).await?
-            && !errors::is_signed(app, merchant_pub, &wallet, merchant_sig).await?
+        if !signing::is_signed(app, merchant_pub, &plain, merchant_sig).await?
+            && !signing::is_signed(app, merchant_pub, &wallet, merchant_sig).await?
         {
             return Err(error(ErrorCode::EXCHANGE_DEPOSITS_GET_MERCHANT_SIGNATURE_INVALID, ""));
         }
         let key = DepositKey { coin_pub, merchant_pub, h_contract_terms };
         let denoms = Arc::clone(&app.core.rules.denoms);
         let found = app.core.read(move |store| read::deposit_status(store, &denoms, &key)).await;
-        let found = found.map_err(errors::store)?;
+        let found = found.map_err(response::store)?;
         let status = found
             .filter(|status| h_wire(&status.payto_uri, &status.deposit.wire_salt) == h_wire_asked)
             .ok_or_else(|| error(ErrorCode::EXCHANGE_DEPOSITS_GET_NOT_FOUND, ""))?;
@@ -134,7 +134,7 @@ async fn deposit(app: &Exchange, request: &mut Request) -> Response {
             };
             return Ok(Response::json(202, &pending));
         };
-        let execution_time = errors::whole_seconds(transfer.time);
+        let execution_time = response::whole_seconds(transfer.time);
         let coin_contribution = status
             .deposit
             .amount
@@ -149,7 +149,7 @@ async fn deposit(app: &Exchange, request: &mut Request) -> Response {
             execution_time,
             coin_contribution,
         };
-        let (exchange_pub, exchange_sig) = errors::sign_one(app, confirmation).await?;
+        let (exchange_pub, exchange_sig) = signing::sign_one(app, confirmation).await?;
         let body = DepositTransfer { wtid, execution_time, coin_contribution, exchange_sig, exchange_pub };
         Ok(Response::json(200, &body))
     };

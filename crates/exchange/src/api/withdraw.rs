@@ -15,7 +15,8 @@ use batzen_protocol::{Amount, ErrorCode, Money};
 use batzen_tables::exchange::{self as tables, DenomSerial};
 
 use super::check::{self, Checked, Window};
-use super::errors::{self, DenomOperation};
+use super::response::{self, DenomOperation};
+use super::signing;
 use super::{Table, body, endpoint, error, large_body, path_value};
 use crate::app::Exchange;
 use crate::crypto::Check;
@@ -116,7 +117,7 @@ async fn withdraw(
     verify_signatures(app, reserve_pub, &messages, &requests).await?;
     // Advice only, so that a withdrawal that cannot be paid does not cost a blind signature. The rules decide on the row.
     let reserve =
-        app.core.read(move |store| read::reserve(store, reserve_pub)).await.map_err(errors::store)?;
+        app.core.read(move |store| read::reserve(store, reserve_pub)).await.map_err(response::store)?;
     let Some(reserve) = reserve else {
         return Err(error(ErrorCode::EXCHANGE_GENERIC_RESERVE_UNKNOWN, ""));
     };
@@ -160,7 +161,7 @@ async fn signatures_or_response(
     verdict: Result<Result<Outcome, Refusal>, EngineError>,
     batch: bool,
 ) -> Checked<Vec<BlindedDenomSignature>> {
-    match errors::outcome_or_response(app, keys, DenomOperation::Withdraw, verdict, batch).await? {
+    match response::outcome_or_response(app, keys, DenomOperation::Withdraw, verdict, batch).await? {
         Outcome::Withdraw(withdrawn) => {
             count(app, batch, withdrawn.repeated, withdrawn.ev_sigs.len());
             Ok(withdrawn.ev_sigs)
@@ -204,7 +205,7 @@ async fn repetition(
 ) -> Checked<Option<Vec<BlindedDenomSignature>>> {
     let wanted = h_coin_evs.to_vec();
     let rows = app.core.read(move |store| read::withdrawals(store, reserve_pub, &wanted));
-    let rows = rows.await.map_err(errors::store)?;
+    let rows = rows.await.map_err(response::store)?;
     let Some(rows) = rows.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
     let mut messages = Vec::with_capacity(rows.len());
     for ((row, request), h_coin_ev) in rows.iter().zip(requests).zip(h_coin_evs) {
@@ -231,7 +232,7 @@ async fn verify_signatures(
         .zip(requests)
         .map(|(message, request)| Check::eddsa(reserve_pub, message, request.reserve_sig))
         .collect();
-    if errors::checked(app, checks).await?.contains(&false) {
+    if signing::checked(app, checks).await?.contains(&false) {
         return Err(error(ErrorCode::EXCHANGE_WITHDRAW_RESERVE_SIGNATURE_INVALID, ""));
     }
     Ok(())
@@ -248,5 +249,5 @@ async fn blind_sign(
         .zip(requests)
         .map(|(serial, request)| (*serial, request.coin_ev.clone(), CsOperation::Withdraw))
         .collect();
-    errors::blind_sign(app, keys, items).await
+    signing::blind_sign(app, keys, items).await
 }

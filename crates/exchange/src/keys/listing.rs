@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use batzen_crypto::denom::{Cipher, DenomKey as BareKey};
 use batzen_crypto::hash::{Digest, Sha512, finish, sha512};
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
-use batzen_http::{Bytes, deflate};
+use batzen_http::{Bytes, deflate, http_date};
 use batzen_protocol::api::exchange::{
     AuditorDenomination, AuditorKeys, Denomination, DenominationGroup, GlobalFee, GroupCipher, GroupMember,
     KeysResponse, RecoupDenomination, SignKey, WireAccount, WireFee, WireResponse,
@@ -19,7 +19,6 @@ use batzen_signer::{Custody, SigningHandle};
 use batzen_tables::exchange::{DenomSerial, ExtensionsRow, WireAccountRow, WireFeeRow};
 
 use super::state::{Denom, KeyState, extension_manifests};
-use crate::api::http_date;
 use crate::config::ExchangeConfig;
 
 /// The protocol version that is announced, libtool style.

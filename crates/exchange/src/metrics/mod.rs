@@ -1,12 +1,13 @@
 //! Counters of the service, and their Prometheus text.
 
 pub mod flow;
+mod workers;
 
 use batzen_http::Operations;
 use batzen_metrics::{Counter, Page};
 
 use crate::rules::{ConflictReason, Outcome, Refusal};
-use crate::workers::WorkerMetrics;
+pub use workers::WorkerMetrics;
 
 /// Transactions that took effect for the first time.
 #[derive(Debug, Default)]

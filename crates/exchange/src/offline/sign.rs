@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use batzen_crypto::denom::Cipher;
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode, Wtid};
+use batzen_http::http_date;
 use batzen_protocol::api::exchange::{DenominationSignature, FutureKeys, SignKeySignature};
 use batzen_protocol::api::offline::{
     DisableAuditor, DisableWire, DrainProfits, EnableAuditor, EnableWire, OfflineOperation,
@@ -21,7 +22,6 @@ use batzen_protocol::{Amount, Currency, Timestamp, canonical, hash_text};
 
 use super::OfflineError;
 use super::commands::GlobalFeeTerms;
-use crate::api::http_date;
 use crate::config::AgeRestrictionConfig;
 
 /// Whole seconds: what can stand in JSON.

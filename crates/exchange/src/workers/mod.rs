@@ -22,7 +22,6 @@ pub mod aggregator;
 pub mod closer;
 pub mod drain;
 mod leases;
-mod metrics;
 mod queues;
 pub mod transfer;
 pub mod wirewatch;
@@ -42,8 +41,6 @@ use crate::config::{self, AccountConfig, GatewayConfig};
 use crate::core::Core;
 use crate::rules::transfers::payto_method;
 use crate::rules::{Command, Outcome, Refusal};
-
-pub use metrics::WorkerMetrics;
 
 /// How often something that fails is tried when a worker runs only until it is idle.
 const ATTEMPTS_UNTIL_IDLE: u32 = 16;

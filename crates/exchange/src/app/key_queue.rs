@@ -1,0 +1,29 @@
+//! Requests for `/keys` that came before the first keys.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+use tokio::sync::oneshot;
+
+/// Requests that wait for the first keys; a further one sends the oldest away.
+const WAITING_MAX: usize = 32;
+/// The requests that wait for keys, oldest first.
+#[derive(Debug, Default)]
+pub struct KeyQueue(Mutex<VecDeque<oneshot::Sender<()>>>);
+
+impl KeyQueue {
+    /// Joins the queue. The receiver hears something when a younger request takes the place.
+    pub(crate) fn join(&self) -> oneshot::Receiver<()> {
+        let (sender, receiver) = oneshot::channel();
+        let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.retain(|waiting| !waiting.is_closed());
+        if queue.len() >= WAITING_MAX
+            && let Some(oldest) = queue.pop_front()
+        {
+            // It may have left in this moment.
+            let _ = oldest.send(());
+        }
+        queue.push_back(sender);
+        receiver
+    }
+}
