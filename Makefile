@@ -96,9 +96,9 @@ timing-test: needs ## look for secrets in the time that operations with private 
 
 # The runs that docs/performance.md shows, in its order: name of the result, then the command.
 RESULTS ?= docs/results
-# The document whose tables are renewed, and the page with plots.
-PAGE ?= docs/performance.md
-PLOTS ?= docs/results.html
+# The documents whose tables are renewed, and the page with plots.
+PAGES ?= docs/performance.md docs/performance-tables.md
+PLOTS ?= target/results.html
 BENCH_TIME ?= 10
 define BENCH_RUNS
 withdraw                 bench withdraw --rsa 2048 --duration $(BENCH_TIME)
@@ -173,11 +173,15 @@ bench-postgres: build ## the measurements of docs/performance.md on PostgreSQL: 
 	$(bench_runs) <<<"$$BENCH_POSTGRES_RUNS"
 	$(MAKE) bench-tables
 
+# Kept results have only the files that tables are made of; the report shows those with all files.
 bench-tables: # renews tables and plots from the results that are there
 	names=$$(awk -v dir=$(RESULTS)/ '{ print dir $$1 }' <<<"$$BENCH_RUNS"$$'\n'"$$BENCH_POSTGRES_RUNS"); \
 		dirs=$$(ls -dU $$names $(RESULTS)/postgres-partitions/* 2>/dev/null || true); \
-		$(BIN) bench table $(RESULTS)/limits $$dirs --into $(PAGE); \
-		$(BIN) bench report $$dirs $(RESULTS)/limits -o $(PLOTS)
+		for page in $(PAGES); do $(BIN) bench table $(RESULTS)/limits $$dirs --into $$page; done; \
+		whole=$$(for dir in $$dirs; do \
+			if [ -f $$dir/series.csv ] || grep -qE '"scenario": "(store|pgbench)"' $$dir/result.json; then echo $$dir; fi; done); \
+		mkdir -p $(dir $(PLOTS)); \
+		$(BIN) bench report $$whole $(RESULTS)/limits -o $(PLOTS)
 
 fmt: ## format the code
 	$(CARGO) fmt --all
