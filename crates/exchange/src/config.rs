@@ -22,7 +22,7 @@ pub use batzen_signer::config::{CipherConfig, ConfigError, ModuleConfig, RSA_BIT
 pub use ini::unknown_options;
 
 /// How many lanes an exchange has on a database if the configuration does not say. Service and server on one core were faster with
-/// one than with three, which make the same work come in smaller batches: docs/performance.md.
+/// one than with three, which make the same work come in smaller batches: docs/internals/lab/2026-11-21-postgresql.md.
 pub const LANES: usize = 1;
 
 /// Where the HTTP service listens.

@@ -259,7 +259,7 @@ impl Layout {
 
     /// Where to cut rows that are in the order of these shards, so that the statements for the pieces cost the server least. A
     /// statement has a price, and so has each row for each partition within the bounds of its statement; both measured, see
-    /// docs/performance.md. Pieces are not empty and end with a partition.
+    /// docs/internals/lab/2026-11-21-postgresql.md. Pieces are not empty and end with a partition.
     #[must_use]
     pub fn pieces(&self, vshards: &[u16]) -> Vec<Range<usize>> {
         /// As much as a statement more costs the visit of so many partitions that do not hold the row.
