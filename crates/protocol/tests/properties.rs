@@ -10,7 +10,8 @@ use batzen_crypto::{
 };
 use batzen_protocol::api::exchange::*;
 use batzen_protocol::{
-    Amount, AmountError, Currency, Duration, Money, PaytoUri, TalerUri, Timestamp, canonical, parse_body,
+    Amount, AmountError, Currency, Duration, ErrorDetail, Money, PaytoUri, TalerUri, Timestamp, canonical,
+    parse_body,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -298,4 +299,13 @@ fn offline_documents_are_arrays_of_operations() {
     assert_eq!(serde_json::to_value(&operations).unwrap(), serde_json::from_str::<Value>(text).unwrap());
     let unknown = br#"[{"operation":"exchange-unknown-9","arguments":{}}]"#;
     assert!(parse_body::<Vec<OfflineOperation>>(unknown).is_err());
+}
+
+#[test]
+fn fractions_in_the_members_of_an_error_stay_what_they_are() {
+    // A reader that rounds carelessly makes of what is written for this number its neighbour.
+    let body = br#"{"code":1151,"hint":"","t_s":179519199999999999999999999999999999999999999999999999999999999999999999999999999999999999844}"#;
+    let error: ErrorDetail = parse_body(body).unwrap();
+    let again: ErrorDetail = parse_body(&serde_json::to_vec(&error).unwrap()).unwrap();
+    assert_eq!(again, error);
 }
