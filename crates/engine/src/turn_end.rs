@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn errands_wait_for_the_tasks_that_are_ready() {
+    fn deferred_work_waits_for_the_tasks_that_are_ready() {
         let (turn_end, count) = (Arc::<TurnEndTask>::default(), Arc::<Count>::default());
         let runtime = runtime();
         let seen = runtime.block_on(async {
