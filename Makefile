@@ -194,9 +194,11 @@ lint: needs ## clippy, documentation links, licences and advisories of dependenc
 doc: needs ## the API documentation: target/doc
 	$(CARGO) doc --workspace --no-deps --locked
 
-install: build ## install the binary, and links by the names that operators know, below PREFIX (default /usr/local)
+install: build ## install the binary, links by the names that operators know, and defaults below PREFIX (default /usr/local)
 	install -Dm755 $(BIN) $(DESTDIR)$(PREFIX)/bin/batzen
 	for name in taler-fakebank-run taler-exchange-httpd taler-exchange-offline taler-exchange-wirewatch \
 		taler-exchange-aggregator taler-exchange-transfer taler-exchange-closer taler-exchange-drain \
-		taler-exchange-dbinit; do \
+		taler-exchange-dbinit taler-config; do \
 		ln -sf batzen $(DESTDIR)$(PREFIX)/bin/$$name; done
+	install -d $(DESTDIR)$(PREFIX)/share/taler/config.d
+	install -m644 deploy/config.d/*.conf $(DESTDIR)$(PREFIX)/share/taler/config.d

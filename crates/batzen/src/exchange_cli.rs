@@ -22,7 +22,7 @@ use batzen_store::StoreError;
 use batzen_tables::exchange::AccountId;
 use clap::{Args, Subcommand};
 
-use crate::play_money::{self, Ciphers};
+use crate::play_money;
 use crate::services::{self, Common};
 use crate::worker_link::{self, Worker};
 use crate::{database_cli, progress, sheet, transfers_cli};
@@ -113,9 +113,10 @@ struct ServeArgs {
     /// With --bank: bits of RSA denominations
     #[arg(long, requires = "bank", default_value_t = 2048, value_name = "BITS")]
     rsa_bits: u32,
-    /// With --bank: which blind signatures
-    #[arg(long, requires = "bank", value_enum, default_value_t = Ciphers::Both)]
-    ciphers: Ciphers,
+    /// With --bank: offer Clause Schnorr coins too; the GNU Taler wallet of December 2022 cannot withdraw from such an
+    /// exchange
+    #[arg(long, requires = "bank")]
+    cs: bool,
 }
 
 #[derive(Args)]
@@ -264,7 +265,7 @@ fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
         let bank_url = if bank.ends_with('/') { bank.clone() } else { format!("{bank}/") };
         let (payto, gateway) = play_money::account(&bank_url, "localhost", &args.account);
         let port = args.port.unwrap_or(8081);
-        play_money::exchange_config(args.currency, &data, port, args.rsa_bits, args.ciphers).with_account(
+        play_money::exchange_config(args.currency, &data, port, args.rsa_bits, args.cs).with_account(
             "exchange-account-1",
             &payto,
             gateway,

@@ -4,6 +4,7 @@
 
 mod bank_cli;
 mod bench_cli;
+mod config_cli;
 mod database_cli;
 mod demo;
 mod doctor_cli;
@@ -54,8 +55,11 @@ struct Cli {
     #[arg(short = 'l', long = "logfile", global = true, value_name = "FILE")]
     logfile: Option<std::path::PathBuf>,
     /// Print the version
-    #[arg(short = 'v', short_alias = 'V', long, global = true, action = clap::ArgAction::Version)]
+    #[arg(short = 'v', long, global = true, action = clap::ArgAction::Version)]
     version: Option<bool>,
+    /// The same; not below commands, because `config` has an option of this name.
+    #[arg(short = 'V', id = "version_too", hide = true, action = clap::ArgAction::Version)]
+    version_too: Option<bool>,
     #[command(subcommand)]
     command: Command,
 }
@@ -80,6 +84,8 @@ enum Command {
     Store(store_cli::StoreArgs),
     /// Look at a live PostgreSQL server, say what is wrong and what to type
     Doctor(doctor_cli::DoctorArgs),
+    /// Read and change options of the configuration
+    Config(config_cli::ConfigArgs),
     /// Measure: throughput, latency, efficiency
     Bench(bench_cli::BenchArgs),
 }
@@ -100,6 +106,7 @@ fn main() -> ExitCode {
         Command::Ledger(args) => ledger_cli::run(args),
         Command::Store(args) => store_cli::run(args),
         Command::Doctor(args) => doctor_cli::run(args),
+        Command::Config(args) => config_cli::run(args),
         Command::Bench(args) => bench_cli::run(args),
     };
     match result {
@@ -113,7 +120,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The error with its causes. Many errors of the services tell their cause themselves: it is not format_error_chain again.
+/// The error with its causes. A cause that the text names already is not repeated: many errors of the services include theirs.
 fn format_error_chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {

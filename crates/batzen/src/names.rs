@@ -19,6 +19,7 @@ pub const NAMES: &[(&str, &[&str])] = &[
     ("taler-exchange-secmod-rsa", &["signer", "helper"]),
     ("taler-exchange-secmod-cs", &["signer", "helper"]),
     ("taler-exchange-secmod-eddsa", &["signer", "helper"]),
+    ("taler-config", &["config"]),
 ];
 
 /// The arguments as the native command line has them, whatever name the program was called by.

@@ -33,24 +33,16 @@ fn fees(value: Money) -> CoinFees {
     }
 }
 
-/// Which ciphers the coins are offered in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Ciphers {
-    /// Blind RSA only
-    Rsa,
-    /// Clause Blind Schnorr only
-    Cs,
-    /// Every value in both
-    Both,
-}
-
 /// A stand-alone exchange with play money that keeps everything below `dir/exchange`.
+///
+/// With `with_cs` it offers every value in Clause Blind Schnorr too. The GNU Taler wallet of December 2022 picks such coins
+/// and then waits for ever, so they are an option.
 pub fn exchange_config(
     currency: Currency,
     dir: &Path,
     port: u16,
     rsa_bits: u32,
-    ciphers: Ciphers,
+    with_cs: bool,
 ) -> ExchangeConfig {
     let mut config = ExchangeConfig::local(currency, dir, port);
     config.listen = ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port };
@@ -71,11 +63,9 @@ pub fn exchange_config(
     for text in VALUES {
         let value = money(text);
         let name = format!("coin_{}_{}", currency.as_str().to_lowercase(), text.replace('.', "_"));
-        if ciphers != Ciphers::Cs {
-            let cipher = CipherConfig::Rsa { bits: rsa_bits };
-            config = config.with_coin(&format!("{name}_rsa{rsa_bits}"), value, fees(value), cipher);
-        }
-        if ciphers != Ciphers::Rsa {
+        let rsa = CipherConfig::Rsa { bits: rsa_bits };
+        config = config.with_coin(&format!("{name}_rsa{rsa_bits}"), value, fees(value), rsa);
+        if with_cs {
             config = config.with_coin(&format!("{name}_cs"), value, fees(value), CipherConfig::Cs);
         }
     }
@@ -126,15 +116,39 @@ mod tests {
     #[test]
     fn configurations_are_valid() {
         let currency = "KUDOS".parse().unwrap();
-        for ciphers in [Ciphers::Rsa, Ciphers::Cs, Ciphers::Both] {
-            let config = exchange_config(currency, Path::new("/x"), 8081, 2048, ciphers);
+        for with_cs in [false, true] {
+            let config = exchange_config(currency, Path::new("/x"), 8081, 2048, with_cs);
             config.validate().unwrap();
-            assert_eq!(config.coins.len(), if ciphers == Ciphers::Both { 16 } else { 8 });
+            let is_cs = |cipher: &CipherConfig| matches!(cipher, CipherConfig::Cs);
+            let cs = config.coins.iter().filter(|coin| is_cs(&coin.cipher)).count();
+            assert_eq!((config.coins.len() - cs, cs), (8, if with_cs { 8 } else { 0 }));
         }
         let sample = batzen_config::Config::parse(include_str!("sample/exchange.conf")).unwrap();
         let config = ExchangeConfig::from_ini(&sample).unwrap();
         assert_eq!(config.coins.len(), 4);
+        // Wallets that cannot make Clause Schnorr planchets must be able to use the sample as it is.
+        assert!(config.coins.iter().all(|coin| matches!(coin.cipher, CipherConfig::Rsa { .. })));
         let sample = batzen_config::Config::parse(include_str!("sample/bank.conf")).unwrap();
         batzen_bank::BankConfig::from_config(&sample).unwrap();
+    }
+
+    /// The defaults that are installed for harnesses are those that the programs have anyway.
+    #[test]
+    fn installed_defaults_change_nothing() {
+        let sample = include_str!("sample/exchange.conf");
+        let defaults = include_str!("../../../deploy/config.d/exchange.conf");
+        let exchange = |text: &str| {
+            ExchangeConfig::from_ini(&batzen_config::Config::parse(text).unwrap())
+                .map(|config| format!("{config:?}"))
+        };
+        assert_eq!(exchange(&format!("{defaults}\n{sample}")).unwrap(), exchange(sample).unwrap());
+        let sample = include_str!("sample/bank.conf");
+        let defaults = include_str!("../../../deploy/config.d/bank.conf");
+        let bank = |text: &str| {
+            let config = batzen_config::Config::parse(text).unwrap();
+            let bank = batzen_bank::BankConfig::from_config(&config).unwrap();
+            (bank.http_port, bank.hostname)
+        };
+        assert_eq!(bank(&format!("{defaults}\n{sample}")), bank(sample));
     }
 }

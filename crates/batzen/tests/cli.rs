@@ -39,6 +39,7 @@ fn help_texts() {
         "ledger bench",
         "store verify",
         "store cut",
+        "config",
         "doctor",
         "doctor watch",
         "switch serve",

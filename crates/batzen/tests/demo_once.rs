@@ -45,8 +45,12 @@ fn play(data: Option<&Path>) -> Value {
 }
 
 fn play_on(store: &str, data: Option<&Path>) -> Value {
+    play_with(&["--store", store], data)
+}
+
+fn play_with(options: &[&str], data: Option<&Path>) -> Value {
     let mut command = common::batzen();
-    command.args(["demo", "--once", "--json", "--rsa-bits", "1024", "--store", store]);
+    command.args(["demo", "--once", "--json", "--rsa-bits", "1024"]).args(options);
     if let Some(data) = data {
         command.arg("--data").arg(data);
     }
@@ -94,6 +98,15 @@ fn check(results: &Value) {
 #[test]
 fn demo_once_conserves_every_unit() {
     check(&play(None));
+}
+
+/// With Clause Schnorr coins beside those of RSA.
+#[test]
+fn demo_with_both_ciphers_conserves_every_unit() {
+    let results = play_with(&["--cs"], None);
+    check(&results);
+    // Each value in RSA and in Clause Schnorr.
+    assert_eq!(results["steps"][0]["count"], 2 * play(None)["steps"][0]["count"].as_u64().unwrap());
 }
 
 /// In a PostgreSQL server that the demonstration starts and ends.

@@ -91,7 +91,18 @@ impl Demo {
         let mut service = Service::start(
             dir.path(),
             "demo",
-            &["demo", "--json", "--rsa-bits", "1024", "--data", data.to_str().unwrap()],
+            &[
+                "demo",
+                "--json",
+                "--rsa-bits",
+                "1024",
+                "--data",
+                data.to_str().unwrap(),
+                "--bank-port",
+                "0",
+                "--exchange-port",
+                "0",
+            ],
         );
         let deadline = Instant::now() + PATIENCE;
         loop {

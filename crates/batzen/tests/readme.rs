@@ -12,7 +12,11 @@ use serde_json::Value;
 
 /// Starts the demo and waits for its results, after which it keeps serving.
 fn demo(dir: &Path, data: &str) -> (Service, Value) {
-    let mut demo = Service::start(dir, "demo", &["demo", "--json", "--rsa-bits", "1024", "--data", data]);
+    let mut demo = Service::start(
+        dir,
+        "demo",
+        &["demo", "--json", "--rsa-bits", "1024", "--data", data, "--bank-port", "0", "--exchange-port", "0"],
+    );
     let deadline = Instant::now() + PATIENCE;
     loop {
         let text = std::fs::read_to_string(dir.join("demo.log")).unwrap();

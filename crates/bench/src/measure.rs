@@ -97,16 +97,16 @@ pub trait Workload {
     }
 }
 
-/// The first look at the peak takes at most so long, and so many seconds' worth of the cryptography alone: what that lasts
-/// for shows how much has to be prepared.
-const FIRST_LOOK: (Duration, f64) = (Duration::from_secs(1), 0.15);
-/// In the first look every client has so many turns at least.
-const FIRST_LOOK_TURNS: f64 = 20.0;
-/// Where a rate follows from the peak, a second look: load before it is measured, and how long it is measured.
-const SECOND_LOOK: (Duration, Duration) = (Duration::from_millis(500), Duration::from_millis(2_000));
+/// The first peak probe: its longest duration, and how many seconds' worth of the cryptography alone it prepares. Its result
+/// shows how much the next step has to prepare.
+const FIRST_PROBE: (Duration, f64) = (Duration::from_secs(1), 0.15);
+/// The fewest turns of each client in the first peak probe.
+const FIRST_PROBE_TURNS: f64 = 20.0;
+/// The second peak probe, for rates that follow from the peak: load before the measurement, and its duration.
+const SECOND_PROBE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_millis(2_000));
 /// The same beside workers: what can be kept up while they do their part, not while they have hardly begun.
-const SECOND_LOOK_WITH_WORKERS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
-/// How much more is prepared than a look at the peak says: servers get faster when they are warm.
+const SECOND_PROBE_WITH_WORKERS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
+/// How much more is prepared than a peak probe found: servers get faster when they are warm.
 const RESERVE_FACTOR: f64 = 1.5;
 /// Fewer operations make no measurement.
 const OPS_MIN: f64 = 200.0;
@@ -203,10 +203,10 @@ pub fn measure<W: Workload>(
     let checked = workload.check(scripts, &mut stage)?;
     let peak_after = match (load.rate, peak) {
         (Some(Rate::OfPeak(_)), Some(before)) => {
-            match second_look(workload, &shape, before, &mut stage) {
+            match second_probe(workload, &shape, before, &mut stage) {
                 Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
                 // The run itself was measured, and stays, with the error.
-                looked => Some(looked),
+                probed => Some(probed),
             }
         }
         _ => None,
@@ -283,26 +283,27 @@ fn probe<W: Workload>(
     ceiling_ops_per_s: f64,
     stage: &mut Stage<'_>,
 ) -> Result<f64, BenchError> {
-    // To prepare what the ceiling would need takes many times longer than the look itself where the server is far below it.
-    let (time, ceiling_s) = FIRST_LOOK;
-    let turns = f64::from(shape.load.closed_clients()) * shape.described.ops_per_job * FIRST_LOOK_TURNS;
-    let first = look(workload, shape, Duration::ZERO, time, turns.max(ceiling_ops_per_s * ceiling_s), stage)?;
+    // To prepare what the ceiling would need takes many times longer than the probe itself where the server is far below it.
+    let (time, ceiling_s) = FIRST_PROBE;
+    let turns = f64::from(shape.load.closed_clients()) * shape.described.ops_per_job * FIRST_PROBE_TURNS;
+    let first =
+        probe_peak(workload, shape, Duration::ZERO, time, turns.max(ceiling_ops_per_s * ceiling_s), stage)?;
     if !for_rate {
         return Ok(first);
     }
-    second_look(workload, shape, first, stage)
+    second_probe(workload, shape, first, stage)
 }
 
-/// A look at a peak of about `expected` operations per second that is precise enough for a rate.
-fn second_look<W: Workload>(
+/// Probes a peak of about `expected` operations per second, precisely enough for a rate.
+fn second_probe<W: Workload>(
     workload: &mut W,
     shape: &Shape<'_>,
     expected: f64,
     stage: &mut Stage<'_>,
 ) -> Result<f64, BenchError> {
-    let (warmup, duration) = if shape.load.with_workers { SECOND_LOOK_WITH_WORKERS } else { SECOND_LOOK };
+    let (warmup, duration) = if shape.load.with_workers { SECOND_PROBE_WITH_WORKERS } else { SECOND_PROBE };
     let needed = expected * RESERVE_FACTOR * (warmup + duration).as_secs_f64();
-    look(workload, shape, warmup, duration, needed, stage)
+    probe_peak(workload, shape, warmup, duration, needed, stage)
 }
 
 /// What to say when the peak was another one after the run than before.
@@ -317,7 +318,7 @@ fn drift(target: f64, before: f64, after: f64) -> Option<String> {
 }
 
 /// Measures the peak for a while, or until what is prepared is used up.
-fn look<W: Workload>(
+fn probe_peak<W: Workload>(
     workload: &mut W,
     shape: &Shape<'_>,
     warmup: Duration,
@@ -326,7 +327,7 @@ fn look<W: Workload>(
     stage: &mut Stage<'_>,
 ) -> Result<f64, BenchError> {
     let scripts = workload.prepare(whole(ops.max(OPS_MIN)), stage)?;
-    let spinner = stage.progress.waiting("looking for the peak");
+    let spinner = stage.progress.waiting("probing the peak");
     let plan = shape.plan(stage.world, Schedule::Closed, warmup, duration);
     let interrupted = stage.world.interrupted().clone();
     let ran =
@@ -335,7 +336,7 @@ fn look<W: Workload>(
     let (outcome, _) = ran?;
     drop(spinner);
     if let Some((reason, count)) = outcome.errors.iter().next() {
-        return Err(BenchError::SetUp(format!("{count} requests of the look at the peak failed: {reason}")));
+        return Err(BenchError::SetUp(format!("{count} requests of the peak probe failed: {reason}")));
     }
     let seconds = outcome.measured.as_secs_f64();
     if outcome.all.ops == 0 || seconds <= 0.0 {

@@ -1,6 +1,6 @@
 //! Configurations back to text.
 
-use crate::{Config, ConfigError, Origin, Source, parse::quote};
+use crate::{Config, ConfigError, Origin, Source, Value, parse::quote};
 use std::{
     fmt::Write as _,
     fs,
@@ -11,6 +11,15 @@ use std::{
 
 /// Parts of option names whose values a dump does not show.
 const SECRET_WORDS: &[&str] = &["PASSWORD", "SECRET", "TOKEN", "SALT", "PRIVATE_KEY"];
+
+impl Value {
+    /// Whether lists for people leave this value out: it comes from a file of secrets, or `option` is named like one.
+    #[must_use]
+    pub fn is_secret(&self, option: &str) -> bool {
+        let option = option.to_ascii_uppercase();
+        self.source.origin == Origin::Secret || SECRET_WORDS.iter().any(|word| option.contains(word))
+    }
+}
 
 impl Config {
     /// The whole configuration as text, names in upper case. Reading it gives the same options and values.
@@ -53,9 +62,8 @@ impl Config {
         for (name, section) in &self.sections {
             let _ = writeln!(out, "[{name}]");
             for (option, value) in &section.options {
-                let hidden = value.source.origin == Origin::Secret
-                    || SECRET_WORDS.iter().any(|word| option.contains(word));
-                let text = if hidden { "(not shown)".to_owned() } else { quote(&value.text) };
+                let text =
+                    if value.is_secret(option) { "(not shown)".to_owned() } else { quote(&value.text) };
                 let _ = writeln!(out, "{option} = {text}   # {}", value.source);
             }
             out.push('\n');

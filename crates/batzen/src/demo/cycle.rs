@@ -43,13 +43,21 @@ struct Person {
     name: &'static str,
     wallet: Wallet,
     /// What to withdraw, and in which kind of coins.
-    withdrawals: &'static [(&'static str, CipherChoice)],
+    withdrawals: Withdrawals,
 }
 
-const PEOPLE: [(&str, &[(&str, CipherChoice)]); 3] = [
-    ("alice", &[("20", CipherChoice::Rsa)]),
-    ("bob", &[("20", CipherChoice::Cs)]),
-    ("carol", &[("10", CipherChoice::Rsa), ("10", CipherChoice::Cs)]),
+/// What one person withdraws, each time in coins of one cipher.
+type Withdrawals = &'static [(&'static str, CipherChoice)];
+
+/// Name, withdrawals from an exchange with RSA coins only, and from one with Clause Schnorr coins too.
+const PEOPLE: [(&str, Withdrawals, Withdrawals); 3] = [
+    ("alice", &[("20", CipherChoice::Rsa)], &[("20", CipherChoice::Rsa)]),
+    ("bob", &[("20", CipherChoice::Rsa)], &[("20", CipherChoice::Cs)]),
+    (
+        "carol",
+        &[("10", CipherChoice::Rsa), ("10", CipherChoice::Rsa)],
+        &[("10", CipherChoice::Rsa), ("10", CipherChoice::Cs)],
+    ),
 ];
 
 /// Starts bank and exchange as the first step.
@@ -68,8 +76,9 @@ pub async fn start(
         match World::start(dir, books, options, shows_progress).await {
             Ok(world) => {
                 let count = world.app().keys().denoms().len();
+                let ciphers = if options.cs { "RSA and Clause Schnorr" } else { "RSA" };
                 let words = format!(
-                    "bank and exchange are up, {count} kinds of coins (RSA and Clause Schnorr), run {} in {}",
+                    "bank and exchange are up, {count} kinds of coins ({ciphers}), run {} in {}",
                     world.run,
                     dir.display()
                 );
@@ -206,7 +215,8 @@ impl Round<'_> {
     async fn resume(&self) -> anyhow::Result<(Vec<Person>, Done)> {
         let mut people = Vec::new();
         let mut count = 0;
-        for (name, withdrawals) in PEOPLE {
+        for (name, rsa_only, with_cs) in PEOPLE {
+            let withdrawals = if self.world.cs { with_cs } else { rsa_only };
             let wallet = self.world.wallet(name)?;
             // A withdrawal may still wait for the bank.
             let finished = wallet.run(RunUntil::Finished(Some(PATIENCE))).await?;
@@ -224,7 +234,8 @@ impl Round<'_> {
             transfer::run_until_idle(&self.world.app().core).await?;
         }
         let words = match count {
-            0 => "three wallets: alice (RSA), bob (Clause Schnorr), carol (both)".to_owned(),
+            0 if self.world.cs => "three wallets: alice (RSA), bob (Clause Schnorr), carol (both)".to_owned(),
+            0 => "three wallets: alice, bob, carol".to_owned(),
             count => format!("three wallets have finished {count} operations that an earlier run left open"),
         };
         Ok((people, Done { count, words }))
@@ -271,11 +282,11 @@ impl Round<'_> {
             count += coins;
             rsa += if cipher == CipherChoice::Rsa { coins } else { 0 };
         }
-        let words = format!(
-            "{} withdrawn as {count} blindly signed coins: {rsa} RSA, {} Clause Schnorr",
-            total.of(self.world.currency),
-            count - rsa
-        );
+        let mut words =
+            format!("{} withdrawn as {count} blindly signed coins", total.of(self.world.currency));
+        if self.world.cs {
+            words.push_str(&format!(": {rsa} RSA, {} Clause Schnorr", count - rsa));
+        }
         Ok(((), Done { count, words }))
     }
 

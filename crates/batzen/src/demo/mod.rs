@@ -49,10 +49,10 @@ pub struct DemoArgs {
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
-    /// TCP port of the bank [default: a free one; with --data that of the last run]
+    /// TCP port of the bank [default: 8082 if it is free, with --once any free one; with --data that of the last run]
     #[arg(long, value_name = "PORT")]
     bank_port: Option<u16>,
-    /// TCP port of the exchange [default: a free one; with --data that of the first run]
+    /// TCP port of the exchange [default: 8081 if it is free, with --once any free one; with --data that of the first run]
     #[arg(long, value_name = "PORT")]
     exchange_port: Option<u16>,
     /// Where the bank's money is: embedded, tcp://HOST:PORT, unix:///PATH or tigerbeetle://ADDRESS,ADDRESS
@@ -67,6 +67,10 @@ pub struct DemoArgs {
     /// Bits of RSA denominations
     #[arg(long, value_name = "BITS", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1024..=8192))]
     rsa_bits: u32,
+    /// Offer and withdraw Clause Schnorr coins too; the GNU Taler wallet of December 2022 cannot withdraw from such an
+    /// exchange
+    #[arg(long)]
+    cs: bool,
 }
 
 /// Where everything is: in a directory that stays, or in one that goes with the process.
@@ -118,6 +122,8 @@ async fn play(args: &DemoArgs, dir: &Path, books: &Books) -> anyhow::Result<Exit
         bank_port: args.bank_port,
         exchange_port: args.exchange_port,
         rsa_bits: args.rsa_bits,
+        cs: args.cs,
+        keeps_serving: !args.once,
         ledger: args.ledger.clone(),
     };
     let started = tokio::select! {

@@ -146,9 +146,10 @@ impl Report {
         let database = world.database.as_ref();
         let database = database.map_or_else(String::new, |url| format!("  psql {}\n", quoted(url)));
         let mut out = std::io::stdout().lock();
+        let other_ports = world.other_ports();
         writeln!(
             out,
-            "Bank {bank} and exchange {exchange} keep serving; Ctrl-C ends them. Look at them in a browser:
+            "{other_ports}Bank {bank} and exchange {exchange} keep serving; Ctrl-C ends them. Look at them in a browser:
 
   {exchange_page}
   {bank_page}

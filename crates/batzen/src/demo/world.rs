@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::books::Books;
 use super::merchant::Merchant;
-use crate::play_money::{self, Ciphers};
+use crate::play_money;
 use crate::progress;
 use crate::services::TimeShift;
 use crate::sheet::BalanceSheet;
@@ -36,15 +36,23 @@ const SIGNUP_BONUS: &str = "100";
 
 /// How the world shall be.
 pub struct Options {
-    /// The bank's port; none: that of the last run, or a free one.
+    /// The bank's port; none: that of the last run, or the documented one, or a free one.
     pub bank_port: Option<u16>,
-    /// The exchange's port; none: that of the first run, or a free one.
+    /// The exchange's port; none: that of the first run, or the documented one, or a free one.
     pub exchange_port: Option<u16>,
     /// Bits of RSA denominations.
     pub rsa_bits: u32,
+    /// Whether coins are offered in Clause Blind Schnorr too.
+    pub cs: bool,
+    /// Whether the services go on after the round. Only then people come to them, and expect the documented ports.
+    pub keeps_serving: bool,
     /// Where the bank's money is.
     pub ledger: LedgerAddress,
 }
+
+/// The ports that the documents name.
+const BANK_PORT: u16 = 8082;
+const EXCHANGE_PORT: u16 = 8081;
 
 /// The name of its file.
 const KEPT_FILE: &str = "demo.json";
@@ -83,6 +91,8 @@ pub struct World {
     pub client: Client,
     /// Whether the round before this one was cut off.
     pub is_after_cut: bool,
+    /// Whether coins are offered in Clause Blind Schnorr too.
+    pub cs: bool,
     kept: Kept,
 }
 
@@ -150,7 +160,7 @@ impl World {
 
         let (payto, gateway) = play_money::account(&bank.base_url, HOSTNAME, EXCHANGE_ACCOUNT);
         let mut config =
-            play_money::exchange_config(currency, dir, kept.exchange_port, options.rsa_bits, Ciphers::Both)
+            play_money::exchange_config(currency, dir, kept.exchange_port, options.rsa_bits, options.cs)
                 .with_account("exchange-account-1", &payto, gateway);
         if books.url().is_some() {
             config.store = books.place(dir);
@@ -175,7 +185,19 @@ impl World {
         exchange.ready().await?;
         let (dir, run) = (dir.to_owned(), kept.runs);
         let database = books.url().map(str::to_owned);
-        Ok(Self { dir, database, currency, run, bank, exchange, merchant, client, is_after_cut, kept })
+        Ok(Self {
+            dir,
+            database,
+            currency,
+            run,
+            bank,
+            exchange,
+            merchant,
+            client,
+            is_after_cut,
+            cs: options.cs,
+            kept,
+        })
     }
 
     /// Notes that the round came to its end.
@@ -195,6 +217,17 @@ impl World {
     /// The file of somebody's wallet.
     pub fn wallet_file(&self, name: &str) -> PathBuf {
         self.dir.join("wallets").join(format!("{name}.db"))
+    }
+
+    /// Which services have other ports than the documents name, in words; nothing if none has.
+    pub fn other_ports(&self) -> String {
+        let ports =
+            [("bank", self.kept.bank_port, BANK_PORT), ("exchange", self.kept.exchange_port, EXCHANGE_PORT)];
+        let others = ports.iter().filter(|(_, port, documented)| port != documented);
+        let words = others.map(|(name, port, documented)| {
+            format!("The {name} is at port {port}, not at {documented} as in the documents.\n")
+        });
+        words.collect()
     }
 
     /// Somebody's wallet, new or as it was left.
@@ -263,14 +296,16 @@ impl Kept {
     fn new(options: &Options) -> anyhow::Result<Self> {
         let mut salt = [0; 16];
         batzen_crypto::fill_random(&mut salt);
+        let documented = |port| if options.keeps_serving { Some(port) } else { None };
         let exchange_port = match options.exchange_port {
-            Some(port) if port != 0 => port,
-            _ => free_port()?,
+            Some(0) => free_port()?,
+            Some(port) => port,
+            None => port_like(documented(EXCHANGE_PORT))?,
         };
         Ok(Self {
             runs: 0,
             is_finished: true,
-            bank_port: options.bank_port.map_or_else(free_port, Ok)?,
+            bank_port: options.bank_port.map_or_else(|| port_like(documented(BANK_PORT)), Ok)?,
             exchange_port,
             merchant_priv: EddsaPrivateKey::generate(),
             wire_salt: WireSalt::from_bytes(salt),
@@ -299,6 +334,14 @@ impl Kept {
         out.write_all(b"\n")?;
         out.sync_all()?;
         std::fs::rename(&fresh, file).with_context(|| file.display().to_string())
+    }
+}
+
+/// The port that is wanted if nobody listens on it, else another.
+fn port_like(wanted: Option<u16>) -> anyhow::Result<u16> {
+    match wanted {
+        Some(port) if TcpListener::bind(("127.0.0.1", port)).is_ok() => Ok(port),
+        _ => free_port(),
     }
 }
 
