@@ -10,7 +10,7 @@
 //!
 //! The seal is the CRC-32C of what each 512-byte sector of the file has of the records, and an end word that is never zero. It
 //! tells an interrupted write, which leaves sectors as they were (zeros), from damage, which changes what was written: see
-//! `tail.rs` and docs/decisions/001-damaged-tail.md. Frames of format 1 have no seal, but one checksum over the records.
+//! `tail.rs` and docs/decisions/0001-damaged-tail.md. Frames of format 1 have no seal, but one checksum over the records.
 
 use std::hash::Hasher;
 use std::path::Path;

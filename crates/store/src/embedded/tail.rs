@@ -2,7 +2,7 @@
 //!
 //! A frame is written over zeros, and a disk writes a sector as a whole or not at all. So an interrupted write leaves each
 //! sector's part of a frame either as it should be or all zeros, and such a frame was never acknowledged. A part that is
-//! neither was written and then damaged: it may have been acknowledged. docs/decisions/001-damaged-tail.md says what can be
+//! neither was written and then damaged: it may have been acknowledged. docs/decisions/0001-damaged-tail.md says what can be
 //! told apart and what cannot.
 
 use std::path::{Path, PathBuf};
