@@ -24,7 +24,7 @@ use crate::crypto::Crypto;
 use crate::keys::KeyState;
 use crate::keys::keeper::Keeper;
 use crate::reads::read;
-use crate::rules::{Command, Outcome, Refusal, management};
+use crate::rules::{Refusal, TypedCommand, management};
 
 /// Everything that the parts of one service share. What all processes of an exchange have is its [`Core`].
 pub struct Exchange {
@@ -81,9 +81,9 @@ impl Exchange {
         &self,
         change: management::Command,
     ) -> Result<management::Outcome, ManageError> {
-        let outcome = match self.core.lane.submit(Command::Management(change)).await? {
-            Ok(Outcome::Management(outcome)) => outcome,
-            Ok(other) => panic!("a change of the key set was answered with {other:?}"),
+        let verdict = self.core.lane.submit(change.into()).await?;
+        let outcome = match verdict.map(management::Command::outcome) {
+            Ok(outcome) => outcome,
             Err(Refusal::Management(refusal)) => return Err(ManageError::Refused(refusal)),
             Err(other) => panic!("a change of the key set was refused with {other}"),
         };

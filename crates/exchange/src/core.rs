@@ -18,7 +18,7 @@ use crate::keys::{KeyError, load_or_create_eddsa};
 use crate::metrics::Metrics;
 use crate::metrics::flow::MoneyFlow;
 use crate::notices::Notices;
-use crate::rules::{Command, DenomTable, ExchangeRules, Outcome, Refusal, RulesConfig, leases};
+use crate::rules::{DenomTable, ExchangeRules, Refusal, RulesConfig, TypedCommand, leases};
 use crate::storage;
 
 /// How often the sums of money of a database are computed anew.
@@ -79,12 +79,13 @@ impl Core {
     }
 
     /// Has a command decided. `Ok(Err(_))` is a rule's refusal.
-    pub async fn submit(&self, command: Command) -> Result<Result<Outcome, Refusal>, EngineError> {
-        let verdict = self.lane.submit(command).await;
-        if let Ok(verdict) = &verdict {
-            self.metrics.decisions.count(verdict);
-        }
-        verdict
+    pub async fn submit<C: TypedCommand>(
+        &self,
+        command: C,
+    ) -> Result<Result<C::Outcome, Refusal>, EngineError> {
+        let verdict = self.lane.submit(command.into()).await?;
+        self.metrics.decisions.count(&verdict);
+        Ok(verdict.map(C::outcome))
     }
 
     /// Reads rows outside of any batch. What is in another process is waited for on threads that may wait.

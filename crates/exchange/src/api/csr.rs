@@ -22,30 +22,24 @@ pub(super) fn routes(table: Table) -> Table {
     )
 }
 
-async fn withdraw(app: &Exchange, request: &mut Request) -> Response {
-    let answer = async {
-        let body: CsrWithdrawRequest = body(request)?;
-        let nonces = vec![(body.denom_pub_hash, body.nonce)];
-        let mut values = values(app, nonces, DenomOperation::CsrWithdraw, CsOperation::Withdraw).await?;
-        let ewv = values.pop().expect("one answer a nonce");
-        Ok(Response::json(200, &WithdrawValues { ewv }))
-    };
-    answer.await.unwrap_or_else(|refused: Response| refused)
+async fn withdraw(app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let body: CsrWithdrawRequest = body(request)?;
+    let nonces = vec![(body.denom_pub_hash, body.nonce)];
+    let mut values = values(app, nonces, DenomOperation::CsrWithdraw, CsOperation::Withdraw).await?;
+    let ewv = values.pop().expect("one answer a nonce");
+    Ok(Response::json(200, &WithdrawValues { ewv }))
 }
 
-async fn melt(app: &Exchange, request: &mut Request) -> Response {
-    let answer = async {
-        let body: CsrMeltRequest = large_body(request).await?;
-        if body.nks.is_empty() || body.nks.len() > FRESH_COINS_MAX {
-            return Err(error(ErrorCode::EXCHANGE_GENERIC_NEW_DENOMS_ARRAY_SIZE_EXCESSIVE, ""));
-        }
-        let nonces =
-            body.nks.iter().map(|coin| (coin.denom_pub_hash, body.rms.cs_nonce(coin.coin_offset))).collect();
-        let values = values(app, nonces, DenomOperation::CsrMelt, CsOperation::Melt).await?;
-        let ewvs = values.into_iter().map(|ewv| WithdrawValues { ewv }).collect();
-        Ok(Response::json(200, &CsrMeltResponse { ewvs }))
-    };
-    answer.await.unwrap_or_else(|refused: Response| refused)
+async fn melt(app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let body: CsrMeltRequest = large_body(request).await?;
+    if body.nks.is_empty() || body.nks.len() > FRESH_COINS_MAX {
+        return Err(error(ErrorCode::EXCHANGE_GENERIC_NEW_DENOMS_ARRAY_SIZE_EXCESSIVE, ""));
+    }
+    let nonces =
+        body.nks.iter().map(|coin| (coin.denom_pub_hash, body.rms.cs_nonce(coin.coin_offset))).collect();
+    let values = values(app, nonces, DenomOperation::CsrMelt, CsOperation::Melt).await?;
+    let ewvs = values.into_iter().map(|ewv| WithdrawValues { ewv }).collect();
+    Ok(Response::json(200, &CsrMeltResponse { ewvs }))
 }
 
 async fn values(

@@ -20,7 +20,7 @@ use super::{Table, body, endpoint, error, in_currency, large_body, malformed, mo
 use crate::app::Exchange;
 use crate::crypto::Check;
 use crate::metrics::RequestClass;
-use crate::rules::{Command, Deposit, DepositCoin, Deposited, Outcome};
+use crate::rules::{Deposit, DepositCoin, Deposited};
 
 /// No extension policy.
 const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
@@ -45,65 +45,53 @@ struct Contract {
     policy: Option<Value>,
 }
 
-async fn single(app: &Exchange, request: &mut Request) -> Response {
-    let answer = async {
-        let coin_pub = path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
-        let body: DepositRequest = body(request)?;
-        let contract = Contract {
-            merchant_payto_uri: body.merchant_payto_uri,
-            wire_salt: body.wire_salt,
-            merchant_pub: body.merchant_pub,
-            h_contract_terms: body.h_contract_terms,
-            timestamp: body.timestamp,
-            refund_deadline: body.refund_deadline.unwrap_or(Timestamp::ZERO),
-            wire_transfer_deadline: body.wire_transfer_deadline,
-            policy: body.policy,
-        };
-        let coin = BatchDepositCoin {
-            contribution: body.contribution,
-            denom_pub_hash: body.denom_pub_hash,
-            ub_sig: body.ub_sig,
-            coin_pub,
-            h_age_commitment: body.h_age_commitment,
-            coin_sig: body.coin_sig,
-        };
-        let (exchange_timestamp, exchange_pub, mut sigs) = deposit(app, contract, vec![coin], false).await?;
-        let exchange_sig = sigs.pop().expect("one confirmation a coin");
-        Ok(Response::json(
-            200,
-            &DepositConfirmation {
-                exchange_timestamp,
-                exchange_sig,
-                exchange_pub,
-                transaction_base_url: None,
-            },
-        ))
+async fn single(app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let coin_pub = path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
+    let body: DepositRequest = body(request)?;
+    let contract = Contract {
+        merchant_payto_uri: body.merchant_payto_uri,
+        wire_salt: body.wire_salt,
+        merchant_pub: body.merchant_pub,
+        h_contract_terms: body.h_contract_terms,
+        timestamp: body.timestamp,
+        refund_deadline: body.refund_deadline.unwrap_or(Timestamp::ZERO),
+        wire_transfer_deadline: body.wire_transfer_deadline,
+        policy: body.policy,
     };
-    answer.await.unwrap_or_else(|refused: Response| refused)
+    let coin = BatchDepositCoin {
+        contribution: body.contribution,
+        denom_pub_hash: body.denom_pub_hash,
+        ub_sig: body.ub_sig,
+        coin_pub,
+        h_age_commitment: body.h_age_commitment,
+        coin_sig: body.coin_sig,
+    };
+    let (exchange_timestamp, exchange_pub, mut sigs) = deposit(app, contract, vec![coin], false).await?;
+    let exchange_sig = sigs.pop().expect("one confirmation a coin");
+    Ok(Response::json(
+        200,
+        &DepositConfirmation { exchange_timestamp, exchange_sig, exchange_pub, transaction_base_url: None },
+    ))
 }
 
-async fn batch(app: &Exchange, request: &mut Request) -> Response {
-    let answer = async {
-        let body: BatchDepositRequest = large_body(request).await?;
-        if body.coins.is_empty() || body.coins.len() > DEPOSIT_COINS_MAX {
-            return Err(error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "coins"));
-        }
-        let contract = Contract {
-            merchant_payto_uri: body.merchant_payto_uri,
-            wire_salt: body.wire_salt,
-            merchant_pub: body.merchant_pub,
-            h_contract_terms: body.h_contract_terms,
-            timestamp: body.timestamp,
-            refund_deadline: body.refund_deadline.unwrap_or(Timestamp::ZERO),
-            wire_transfer_deadline: body.wire_transfer_deadline,
-            policy: body.policy,
-        };
-        let (exchange_timestamp, exchange_pub, sigs) = deposit(app, contract, body.coins, true).await?;
-        let exchange_sigs =
-            sigs.into_iter().map(|exchange_sig| ConfirmationSignature { exchange_sig }).collect();
-        Ok(Response::json(200, &BatchDepositConfirmation { exchange_timestamp, exchange_pub, exchange_sigs }))
+async fn batch(app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let body: BatchDepositRequest = large_body(request).await?;
+    if body.coins.is_empty() || body.coins.len() > DEPOSIT_COINS_MAX {
+        return Err(error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "coins"));
+    }
+    let contract = Contract {
+        merchant_payto_uri: body.merchant_payto_uri,
+        wire_salt: body.wire_salt,
+        merchant_pub: body.merchant_pub,
+        h_contract_terms: body.h_contract_terms,
+        timestamp: body.timestamp,
+        refund_deadline: body.refund_deadline.unwrap_or(Timestamp::ZERO),
+        wire_transfer_deadline: body.wire_transfer_deadline,
+        policy: body.policy,
     };
-    answer.await.unwrap_or_else(|refused: Response| refused)
+    let (exchange_timestamp, exchange_pub, sigs) = deposit(app, contract, body.coins, true).await?;
+    let exchange_sigs = sigs.into_iter().map(|exchange_sig| ConfirmationSignature { exchange_sig }).collect();
+    Ok(Response::json(200, &BatchDepositConfirmation { exchange_timestamp, exchange_pub, exchange_sigs }))
 }
 
 async fn deposit(
@@ -179,7 +167,7 @@ async fn deposit(
     let coin_pubs: Vec<EddsaPublicKey> = presented.iter().map(|coin| coin.coin.coin_pub).collect();
     verify(app, checks, &coin_pubs, below_fee, contract.policy.is_some(), batch).await?;
     app.account_hashes.remember(&payto, &contract.wire_salt, account);
-    let command = Command::Deposit(Deposit {
+    let command = Deposit {
         merchant_pub: contract.merchant_pub,
         h_contract_terms: contract.h_contract_terms,
         h_payto: account.h_payto,
@@ -189,19 +177,8 @@ async fn deposit(
         refund_deadline: contract.refund_deadline,
         wire_deadline: contract.wire_transfer_deadline,
         coins: presented,
-    });
-    let deposited = match response::outcome_or_response(
-        app,
-        &keys,
-        DenomOperation::Deposit,
-        app.core.submit(command).await,
-        batch,
-    )
-    .await?
-    {
-        Outcome::Deposit(deposited) => deposited,
-        other => unreachable!("a deposit is answered by {other:?}"),
     };
+    let deposited = app.decide(&keys, DenomOperation::Deposit, command, batch).await?;
     app.core.metrics.success.deposit.add(deposited.coins.iter().filter(|coin| !coin.repeated).count() as u64);
     confirm(app, deposited, &coin_pubs, h_wire, &contract).await
 }

@@ -18,31 +18,25 @@ pub(super) fn routes(table: Table) -> Table {
         .get("/kyc-check/:requirement_row/:h_payto/:usertype", endpoint!(requirement))
 }
 
-async fn wallet(app: &Exchange, request: &mut Request) -> Response {
-    let answer = async {
-        let body: KycWalletRequest = body(request)?;
-        money::<KycWalletRequest>(app, &body.balance, "balance")?;
-        app.core.metrics.verifications.eddsa.inc();
-        let message = WalletAccountSetup { threshold: body.balance };
-        if !signing::on_pool(app, move || message.verify(&body.reserve_pub, &body.reserve_sig)).await? {
-            return Err(error(ErrorCode::EXCHANGE_KYC_WALLET_SIGNATURE_INVALID, ""));
-        }
-        Ok(Response::empty(204))
-    };
-    answer.await.unwrap_or_else(|refused: Response| refused)
+async fn wallet(app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let body: KycWalletRequest = body(request)?;
+    money::<KycWalletRequest>(app, &body.balance, "balance")?;
+    app.core.metrics.verifications.eddsa.inc();
+    let message = WalletAccountSetup { threshold: body.balance };
+    if !signing::on_pool(app, move || message.verify(&body.reserve_pub, &body.reserve_sig)).await? {
+        return Err(error(ErrorCode::EXCHANGE_KYC_WALLET_SIGNATURE_INVALID, ""));
+    }
+    Ok(Response::empty(204))
 }
 
-async fn requirement(_app: &Exchange, request: &mut Request) -> Response {
-    let answer = || -> Checked<Response> {
-        let malformed = |name| error(ErrorCode::GENERIC_PARAMETER_MALFORMED, name);
-        request.segment(1).parse::<u64>().map_err(|_| malformed("requirement_row"))?;
-        request.segment(2).parse::<ShortHash>().map_err(|_| malformed("h_payto"))?;
-        let usertype = request.segment(3);
-        if !["individual", "business"].iter().any(|known| usertype.eq_ignore_ascii_case(known)) {
-            return Err(malformed("usertype"));
-        }
-        request.query_opt::<u64>("timeout_ms")?;
-        Ok(Response::empty(204))
-    };
-    answer().unwrap_or_else(|refused| refused)
+async fn requirement(_app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let malformed = |name| error(ErrorCode::GENERIC_PARAMETER_MALFORMED, name);
+    request.segment(1).parse::<u64>().map_err(|_| malformed("requirement_row"))?;
+    request.segment(2).parse::<ShortHash>().map_err(|_| malformed("h_payto"))?;
+    let usertype = request.segment(3);
+    if !["individual", "business"].iter().any(|known| usertype.eq_ignore_ascii_case(known)) {
+        return Err(malformed("usertype"));
+    }
+    request.query_opt::<u64>("timeout_ms")?;
+    Ok(Response::empty(204))
 }

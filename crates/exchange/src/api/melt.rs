@@ -7,86 +7,73 @@ use batzen_protocol::api::exchange::{MeltConfirmation, MeltRequest};
 use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::signatures::{ExchangeConfirmMelt, WalletCoinMelt};
 
+use super::check::Checked;
 use super::check::{self, Presented, Window};
-use super::response::{self, DenomOperation};
+use super::response::DenomOperation;
 use super::signing;
 use super::{Table, body, endpoint, error, money, path_value};
 use crate::app::Exchange;
 use crate::crypto::Check;
 use crate::metrics::RequestClass;
-use crate::rules::{Command, Melt, Outcome};
+use crate::rules::Melt;
 
 pub(super) fn routes(table: Table) -> Table {
     table.post_as(RequestClass::Melt, "/coins/:coin_pub/melt", SMALL_BODY_BYTES_MAX, endpoint!(melt))
 }
 
-async fn melt(app: &Exchange, request: &mut Request) -> Response {
-    let answer = async {
-        let coin_pub = path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
-        let body: MeltRequest = body(request)?;
-        let amount = money::<MeltRequest>(app, &body.value_with_fee, "value_with_fee")?;
-        let keys = app.keys();
-        // Coins of revoked or expired denominations may be zombies: the rules look at the coin.
-        let denom = check::find_denomination(app, &keys, &body.denom_pub_hash).await?;
-        check::in_window(app, &keys, denom, Window::Melt, DenomOperation::Melt, app.core.now()).await?;
-        if amount < denom.fee_refresh {
-            return Err(error(ErrorCode::EXCHANGE_MELT_FEES_EXCEED_CONTRIBUTION, ""));
-        }
-        check::cipher(denom, check::signature_cipher(&body.denom_sig))?;
-        let h_age = check::age_hash(body.age_commitment_hash);
-        let message = WalletCoinMelt {
-            refresh_commitment: body.rc,
-            h_denom_pub: body.denom_pub_hash,
-            h_age_commitment: h_age.unwrap_or(ShortHash::from_bytes([0; 32])),
-            amount_with_fee: body.value_with_fee,
-            melt_fee: denom.fee_refresh.of(app.core.config.currency),
-        };
-        let coin = Presented {
-            coin_pub,
-            denom: denom.serial,
-            denom_pub: denom.public.clone(),
-            h_age,
-            denom_sig: body.denom_sig,
-        };
-        let coin_sig = body.confirm_sig;
-        let checks = vec![coin.check(), Check::eddsa(coin_pub, &message, coin_sig)];
-        let verdicts = signing::checked(app, checks).await?;
-        if !verdicts[0] {
-            return Err(error(ErrorCode::EXCHANGE_DENOMINATION_SIGNATURE_INVALID, ""));
-        }
-        if !verdicts[1] {
-            return Err(error(ErrorCode::EXCHANGE_MELT_COIN_SIGNATURE_INVALID, ""));
-        }
-        let command = Command::Melt(Melt {
-            coin: coin.into_rule(),
-            amount,
-            rc: body.rc,
-            coin_sig,
-            noreveal_index: draw_noreveal_index(),
-            rms: body.rms.map(|rms| CsNonce::from_bytes(*rms.as_bytes())),
-        });
-        let melted = match response::outcome_or_response(
-            app,
-            &keys,
-            DenomOperation::Melt,
-            app.core.submit(command).await,
-            false,
-        )
-        .await?
-        {
-            Outcome::Melt(melted) => melted,
-            other => unreachable!("a melt is answered by {other:?}"),
-        };
-        if !melted.repeated {
-            app.core.metrics.success.melt.inc();
-        }
-        let noreveal_index = u32::from(melted.noreveal_index);
-        let confirmation = ExchangeConfirmMelt { refresh_commitment: body.rc, noreveal_index };
-        let (exchange_pub, exchange_sig) = signing::sign_one(app, confirmation).await?;
-        let body = MeltConfirmation { noreveal_index, exchange_sig, exchange_pub, refresh_base_url: None };
-        Ok(Response::json(200, &body))
+async fn melt(app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let coin_pub = path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
+    let body: MeltRequest = body(request)?;
+    let amount = money::<MeltRequest>(app, &body.value_with_fee, "value_with_fee")?;
+    let keys = app.keys();
+    // Coins of revoked or expired denominations may be zombies: the rules look at the coin.
+    let denom = check::find_denomination(app, &keys, &body.denom_pub_hash).await?;
+    check::in_window(app, &keys, denom, Window::Melt, DenomOperation::Melt, app.core.now()).await?;
+    if amount < denom.fee_refresh {
+        return Err(error(ErrorCode::EXCHANGE_MELT_FEES_EXCEED_CONTRIBUTION, ""));
+    }
+    check::cipher(denom, check::signature_cipher(&body.denom_sig))?;
+    let h_age = check::age_hash(body.age_commitment_hash);
+    let message = WalletCoinMelt {
+        refresh_commitment: body.rc,
+        h_denom_pub: body.denom_pub_hash,
+        h_age_commitment: h_age.unwrap_or(ShortHash::from_bytes([0; 32])),
+        amount_with_fee: body.value_with_fee,
+        melt_fee: denom.fee_refresh.of(app.core.config.currency),
     };
-    answer.await.unwrap_or_else(|refused: Response| refused)
+    let coin = Presented {
+        coin_pub,
+        denom: denom.serial,
+        denom_pub: denom.public.clone(),
+        h_age,
+        denom_sig: body.denom_sig,
+    };
+    let coin_sig = body.confirm_sig;
+    let checks = vec![coin.check(), Check::eddsa(coin_pub, &message, coin_sig)];
+    let verdicts = signing::checked(app, checks).await?;
+    if !verdicts[0] {
+        return Err(error(ErrorCode::EXCHANGE_DENOMINATION_SIGNATURE_INVALID, ""));
+    }
+    if !verdicts[1] {
+        return Err(error(ErrorCode::EXCHANGE_MELT_COIN_SIGNATURE_INVALID, ""));
+    }
+    let command = Melt {
+        coin: coin.into_rule(),
+        amount,
+        rc: body.rc,
+        coin_sig,
+        noreveal_index: draw_noreveal_index(),
+        rms: body.rms.map(|rms| CsNonce::from_bytes(*rms.as_bytes())),
+    };
+    let melted = app.decide(&keys, DenomOperation::Melt, command, false).await?;
+    if !melted.repeated {
+        app.core.metrics.success.melt.inc();
+    }
+    let noreveal_index = u32::from(melted.noreveal_index);
+    let confirmation = ExchangeConfirmMelt { refresh_commitment: body.rc, noreveal_index };
+    let (exchange_pub, exchange_sig) = signing::sign_one(app, confirmation).await?;
+    let body = MeltConfirmation { noreveal_index, exchange_sig, exchange_pub, refresh_base_url: None };
+    Ok(Response::json(200, &body))
 }
 
 /// 0, 1 or 2, each equally likely: bytes from 255 up are drawn again.

@@ -118,7 +118,7 @@ impl Table {
 /// Makes a table entry of a handler function.
 macro_rules! endpoint {
     ($handler:path) => {
-        |app, request| Box::pin($handler(app, request))
+        |app, request| Box::pin(async move { $handler(app, request).await.into() })
     };
 }
 pub(crate) use endpoint;

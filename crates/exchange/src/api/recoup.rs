@@ -17,7 +17,7 @@ use super::{Table, body, endpoint, error, path_value};
 use crate::app::Exchange;
 use crate::crypto::Check;
 use crate::keys::KeyState;
-use crate::rules::{Command, Outcome, Recoup, RecoupRefresh};
+use crate::rules::{Recoup, RecoupRefresh};
 
 pub(super) fn routes(table: Table) -> Table {
     table.post("/coins/:coin_pub/recoup", SMALL_BODY_BYTES_MAX, endpoint!(recoup)).post(
@@ -49,78 +49,47 @@ const RECOUP_REFRESH: Kind = Kind {
     blinding_failed: ErrorCode::EXCHANGE_RECOUP_REFRESH_BLINDING_FAILED,
 };
 
-async fn recoup(app: &Exchange, request: &mut Request) -> Response {
-    let answer = async {
-        let keys = app.keys();
-        let claim = claim(app, &keys, request, &RECOUP).await?;
-        let h_coin_ev = claim.h_coin_ev;
-        let found =
-            app.core.read(move |store| store.lookup::<Withdrawals>(Withdrawals::BY_COIN_EV, &h_coin_ev));
-        let found = found.await.map_err(response::store)?;
-        // Several reserves may have withdrawn an equal planchet; the earliest gets the money.
-        let Some(withdrawal) = found.into_iter().next() else {
-            return Err(error(ErrorCode::EXCHANGE_RECOUP_WITHDRAW_NOT_FOUND, ""));
-        };
-        let command = Command::Recoup(Recoup {
-            coin: claim.coin.into_rule(),
-            coin_blind: claim.coin_blind,
-            coin_sig: claim.coin_sig,
-            h_coin_ev: claim.h_coin_ev,
-            reserve_pub: withdrawal.key.reserve_pub,
-        });
-        match response::outcome_or_response(
-            app,
-            &keys,
-            DenomOperation::Recoup,
-            app.core.submit(command).await,
-            false,
-        )
-        .await?
-        {
-            Outcome::Recoup(done) => {
-                app.core.notices.reserves_credited(&[done.reserve_pub]);
-                Ok(Response::json(200, &RecoupResponse { reserve_pub: done.reserve_pub }))
-            }
-            other => unreachable!("a recoup is answered by {other:?}"),
-        }
+async fn recoup(app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let keys = app.keys();
+    let claim = claim(app, &keys, request, &RECOUP).await?;
+    let h_coin_ev = claim.h_coin_ev;
+    let found = app.core.read(move |store| store.lookup::<Withdrawals>(Withdrawals::BY_COIN_EV, &h_coin_ev));
+    let found = found.await.map_err(response::store)?;
+    // Several reserves may have withdrawn an equal planchet; the earliest gets the money.
+    let Some(withdrawal) = found.into_iter().next() else {
+        return Err(error(ErrorCode::EXCHANGE_RECOUP_WITHDRAW_NOT_FOUND, ""));
     };
-    answer.await.unwrap_or_else(|refused: Response| refused)
+    let command = Recoup {
+        coin: claim.coin.into_rule(),
+        coin_blind: claim.coin_blind,
+        coin_sig: claim.coin_sig,
+        h_coin_ev: claim.h_coin_ev,
+        reserve_pub: withdrawal.key.reserve_pub,
+    };
+    let done = app.decide(&keys, DenomOperation::Recoup, command, false).await?;
+    app.core.notices.reserves_credited(&[done.reserve_pub]);
+    Ok(Response::json(200, &RecoupResponse { reserve_pub: done.reserve_pub }))
 }
 
-async fn recoup_refresh(app: &Exchange, request: &mut Request) -> Response {
-    let answer = async {
-        let keys = app.keys();
-        let claim = claim(app, &keys, request, &RECOUP_REFRESH).await?;
-        let h_coin_ev = claim.h_coin_ev;
-        let found = app.core.read(move |store| store.lookup::<Reveals>(Reveals::BY_COIN_EV, &h_coin_ev));
-        let found = found.await.map_err(response::store)?;
-        let Some(reveal) = found.into_iter().next() else {
-            return Err(error(ErrorCode::EXCHANGE_RECOUP_REFRESH_MELT_NOT_FOUND, ""));
-        };
-        let command = Command::RecoupRefresh(RecoupRefresh {
-            coin: claim.coin.into_rule(),
-            coin_blind: claim.coin_blind,
-            coin_sig: claim.coin_sig,
-            h_coin_ev: claim.h_coin_ev,
-            old_coin_pub: reveal.key.coin_pub,
-            rc: reveal.key.rc,
-        });
-        match response::outcome_or_response(
-            app,
-            &keys,
-            DenomOperation::RecoupRefresh,
-            app.core.submit(command).await,
-            false,
-        )
-        .await?
-        {
-            Outcome::RecoupRefresh(done) => {
-                Ok(Response::json(200, &RecoupRefreshResponse { old_coin_pub: done.old_coin_pub }))
-            }
-            other => unreachable!("a recoup-refresh is answered by {other:?}"),
-        }
+async fn recoup_refresh(app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let keys = app.keys();
+    let claim = claim(app, &keys, request, &RECOUP_REFRESH).await?;
+    let h_coin_ev = claim.h_coin_ev;
+    let found = app.core.read(move |store| store.lookup::<Reveals>(Reveals::BY_COIN_EV, &h_coin_ev));
+    let found = found.await.map_err(response::store)?;
+    let Some(reveal) = found.into_iter().next() else {
+        return Err(error(ErrorCode::EXCHANGE_RECOUP_REFRESH_MELT_NOT_FOUND, ""));
     };
-    answer.await.unwrap_or_else(|refused: Response| refused)
+    let command = RecoupRefresh {
+        coin: claim.coin.into_rule(),
+        coin_blind: claim.coin_blind,
+        coin_sig: claim.coin_sig,
+        h_coin_ev: claim.h_coin_ev,
+        old_coin_pub: reveal.key.coin_pub,
+        rc: reveal.key.rc,
+    };
+    let done = app.decide(&keys, DenomOperation::RecoupRefresh, command, false).await?;
+    Ok(Response::json(200, &RecoupRefreshResponse { old_coin_pub: done.old_coin_pub }))
 }
 
 /// A request whose signatures are right, with the planchet that the coin came from.

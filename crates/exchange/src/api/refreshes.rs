@@ -24,7 +24,7 @@ use crate::app::Exchange;
 use crate::crypto::{Check, Opening};
 use crate::keys::{Denom, KeyState};
 use crate::reads::read;
-use crate::rules::{Command, Outcome, Reveal};
+use crate::rules::Reveal;
 
 pub(super) fn routes(table: Table) -> Table {
     table
@@ -32,21 +32,18 @@ pub(super) fn routes(table: Table) -> Table {
         .get("/coins/:coin_pub/link", endpoint!(link))
 }
 
-async fn reveal(app: &Exchange, request: &mut Request) -> Response {
-    let answer = async {
-        let rc: HashCode = request
-            .segment(1)
-            .parse()
-            .map_err(|_| error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_INVALID_RCH, ""))?;
-        if request.segment(2) != "reveal" {
-            return Err(error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_OPERATION_INVALID, request.segment(2)));
-        }
-        let body: RevealRequest = large_body(request).await?;
-        let ev_sigs = reveal_coins(app, rc, body).await?;
-        let ev_sigs = ev_sigs.into_iter().map(|ev_sig| BlindSignature { ev_sig }).collect();
-        Ok(Response::json(200, &BlindSignatures { ev_sigs }))
-    };
-    answer.await.unwrap_or_else(|refused: Response| refused)
+async fn reveal(app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let rc: HashCode = request
+        .segment(1)
+        .parse()
+        .map_err(|_| error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_INVALID_RCH, ""))?;
+    if request.segment(2) != "reveal" {
+        return Err(error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_OPERATION_INVALID, request.segment(2)));
+    }
+    let body: RevealRequest = large_body(request).await?;
+    let ev_sigs = reveal_coins(app, rc, body).await?;
+    let ev_sigs = ev_sigs.into_iter().map(|ev_sig| BlindSignature { ev_sig }).collect();
+    Ok(Response::json(200, &BlindSignatures { ev_sigs }))
 }
 
 /// The shape of the request, before anything is looked up.
@@ -158,31 +155,19 @@ async fn reveal_coins(
     for (out, key) in transfer_privs.chunks_exact_mut(32).zip(&body.transfer_privs) {
         out.copy_from_slice(key.as_bytes());
     }
-    let command = Command::Reveal(Reveal {
+    let command = Reveal {
         coin_pub: old_coin_pub,
         rc,
         transfer_pub: body.transfer_pub,
         transfer_privs,
         rms: body.rms.as_ref().filter(|_| needs_rms).map(|rms| CsNonce::from_bytes(*rms.as_bytes())),
         fresh,
-    });
-    match response::outcome_or_response(
-        app,
-        &keys,
-        DenomOperation::Reveal,
-        app.core.submit(command).await,
-        false,
-    )
-    .await?
-    {
-        Outcome::Reveal(revealed) => {
-            if !revealed.repeated {
-                app.core.metrics.success.refresh_reveal.inc();
-            }
-            Ok(revealed.ev_sigs.into_iter().collect())
-        }
-        other => unreachable!("a reveal is answered by {other:?}"),
+    };
+    let revealed = app.decide(&keys, DenomOperation::Reveal, command, false).await?;
+    if !revealed.repeated {
+        app.core.metrics.success.refresh_reveal.inc();
     }
+    Ok(revealed.ev_sigs.into_iter().collect())
 }
 
 /// Whether the planchets to be signed have the nonces that follow from the refresh master secret.
@@ -288,46 +273,39 @@ async fn check_commitment(app: &Exchange, rc: HashCode, opening: &Arc<Opening>) 
     Err(response::error_extra(code, &CommitmentViolation { rc_expected }))
 }
 
-async fn link(app: &Exchange, request: &mut Request) -> Response {
-    let answer = async {
-        let coin_pub: EddsaPublicKey =
-            path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
-        let reveals = app.core.read(move |store| store.lookup::<Reveals>(Reveals::BY_COIN, &coin_pub));
-        let reveals = reveals.await.map_err(response::store)?;
-        if reveals.is_empty() {
-            return Err(error(ErrorCode::EXCHANGE_LINK_COIN_UNKNOWN, ""));
+async fn link(app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let coin_pub: EddsaPublicKey =
+        path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
+    let reveals = app.core.read(move |store| store.lookup::<Reveals>(Reveals::BY_COIN, &coin_pub));
+    let reveals = reveals.await.map_err(response::store)?;
+    if reveals.is_empty() {
+        return Err(error(ErrorCode::EXCHANGE_LINK_COIN_UNKNOWN, ""));
+    }
+    let keys = app.keys();
+    let mut entries = Vec::with_capacity(reveals.len());
+    for reveal in reveals {
+        let rms = reveal.row.rms.map(RefreshMasterSecret::from_bytes);
+        let mut new_coins = Vec::with_capacity(reveal.row.fresh.0.len());
+        for (fresh, coin_idx) in reveal.row.fresh.0.into_iter().zip(0_u32..) {
+            let Some(denom) = keys.find_serial(fresh.denom) else {
+                return Err(error(ErrorCode::GENERIC_DB_INVARIANT_FAILURE, "denomination of a fresh coin"));
+            };
+            let (ewv, cs_nonce) = match fresh.r_pubs {
+                None => (ExchangeWithdrawValues::Rsa, None),
+                Some((r0, r1)) => {
+                    (ExchangeWithdrawValues::Cs { r0, r1 }, rms.as_ref().map(|rms| rms.cs_nonce(coin_idx)))
+                }
+            };
+            new_coins.push(LinkCoin {
+                denom_pub: denom.public.clone(),
+                ev_sig: fresh.ev_sig,
+                coin_idx,
+                ewv,
+                link_sig: fresh.link_sig,
+                cs_nonce,
+            });
         }
-        let keys = app.keys();
-        let mut entries = Vec::with_capacity(reveals.len());
-        for reveal in reveals {
-            let rms = reveal.row.rms.map(RefreshMasterSecret::from_bytes);
-            let mut new_coins = Vec::with_capacity(reveal.row.fresh.0.len());
-            for (fresh, coin_idx) in reveal.row.fresh.0.into_iter().zip(0_u32..) {
-                let Some(denom) = keys.find_serial(fresh.denom) else {
-                    return Err(error(
-                        ErrorCode::GENERIC_DB_INVARIANT_FAILURE,
-                        "denomination of a fresh coin",
-                    ));
-                };
-                let (ewv, cs_nonce) = match fresh.r_pubs {
-                    None => (ExchangeWithdrawValues::Rsa, None),
-                    Some((r0, r1)) => (
-                        ExchangeWithdrawValues::Cs { r0, r1 },
-                        rms.as_ref().map(|rms| rms.cs_nonce(coin_idx)),
-                    ),
-                };
-                new_coins.push(LinkCoin {
-                    denom_pub: denom.public.clone(),
-                    ev_sig: fresh.ev_sig,
-                    coin_idx,
-                    ewv,
-                    link_sig: fresh.link_sig,
-                    cs_nonce,
-                });
-            }
-            entries.push(LinkEntry { transfer_pub: reveal.row.transfer_pub, new_coins });
-        }
-        Ok(Response::json(200, &entries))
-    };
-    answer.await.unwrap_or_else(|refused: Response| refused)
+        entries.push(LinkEntry { transfer_pub: reveal.row.transfer_pub, new_coins });
+    }
+    Ok(Response::json(200, &entries))
 }

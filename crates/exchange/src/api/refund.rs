@@ -7,59 +7,46 @@ use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::signatures::{ExchangeConfirmRefund, MerchantRefund};
 use batzen_tables::exchange::RefundKey;
 
-use super::response::{self, DenomOperation};
+use super::check::Checked;
+use super::response::DenomOperation;
 use super::signing;
 use super::{Table, body, endpoint, error, money, path_value};
 use crate::app::Exchange;
-use crate::rules::{Command, Outcome, Refund};
+use crate::rules::Refund;
 
 pub(super) fn routes(table: Table) -> Table {
     table.post("/coins/:coin_pub/refund", SMALL_BODY_BYTES_MAX, endpoint!(refund))
 }
 
-async fn refund(app: &Exchange, request: &mut Request) -> Response {
-    let answer = async {
-        let coin_pub = path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
-        let body: RefundRequest = body(request)?;
-        let amount = money::<RefundRequest>(app, &body.refund_amount, "refund_amount")?;
-        let message = MerchantRefund {
-            h_contract_terms: body.h_contract_terms,
-            coin_pub,
-            rtransaction_id: body.rtransaction_id,
-            refund_amount: body.refund_amount,
-        };
-        let (merchant_pub, merchant_sig) = (body.merchant_pub, body.merchant_sig);
-        if !signing::is_signed(app, merchant_pub, &message, merchant_sig).await? {
-            return Err(error(ErrorCode::EXCHANGE_REFUND_MERCHANT_SIGNATURE_INVALID, ""));
-        }
-        let key = RefundKey {
-            coin_pub,
-            merchant_pub,
-            h_contract_terms: body.h_contract_terms,
-            rtransaction_id: body.rtransaction_id,
-        };
-        let command = Command::Refund(Refund { key, amount, merchant_sig });
-        match response::outcome_or_response(
-            app,
-            &app.keys(),
-            DenomOperation::Refund,
-            app.core.submit(command).await,
-            false,
-        )
-        .await?
-        {
-            Outcome::Refund(_) => {}
-            other => unreachable!("a refund is answered by {other:?}"),
-        }
-        let confirmation = ExchangeConfirmRefund {
-            h_contract_terms: body.h_contract_terms,
-            coin_pub,
-            merchant_pub,
-            rtransaction_id: body.rtransaction_id,
-            refund_amount: body.refund_amount,
-        };
-        let (exchange_pub, exchange_sig) = signing::sign_one(app, confirmation).await?;
-        Ok(Response::json(200, &RefundConfirmation { exchange_sig, exchange_pub }))
+async fn refund(app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let coin_pub = path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
+    let body: RefundRequest = body(request)?;
+    let amount = money::<RefundRequest>(app, &body.refund_amount, "refund_amount")?;
+    let message = MerchantRefund {
+        h_contract_terms: body.h_contract_terms,
+        coin_pub,
+        rtransaction_id: body.rtransaction_id,
+        refund_amount: body.refund_amount,
     };
-    answer.await.unwrap_or_else(|refused: Response| refused)
+    let (merchant_pub, merchant_sig) = (body.merchant_pub, body.merchant_sig);
+    if !signing::is_signed(app, merchant_pub, &message, merchant_sig).await? {
+        return Err(error(ErrorCode::EXCHANGE_REFUND_MERCHANT_SIGNATURE_INVALID, ""));
+    }
+    let key = RefundKey {
+        coin_pub,
+        merchant_pub,
+        h_contract_terms: body.h_contract_terms,
+        rtransaction_id: body.rtransaction_id,
+    };
+    let command = Refund { key, amount, merchant_sig };
+    app.decide(&app.keys(), DenomOperation::Refund, command, false).await?;
+    let confirmation = ExchangeConfirmRefund {
+        h_contract_terms: body.h_contract_terms,
+        coin_pub,
+        merchant_pub,
+        rtransaction_id: body.rtransaction_id,
+        refund_amount: body.refund_amount,
+    };
+    let (exchange_pub, exchange_sig) = signing::sign_one(app, confirmation).await?;
+    Ok(Response::json(200, &RefundConfirmation { exchange_sig, exchange_pub }))
 }

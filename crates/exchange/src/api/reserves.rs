@@ -18,7 +18,7 @@ use super::{Table, body, endpoint, error, overloaded, path_value};
 use crate::app::Exchange;
 use crate::reads::read;
 use crate::rules::history::balance_of;
-use crate::rules::{Command, Outcome, ReserveHistory, ReserveHistoryItem};
+use crate::rules::{ReserveHistory, ReserveHistoryItem};
 
 /// A long poll ends after this time at the latest.
 const LONG_POLL_MAX: StdDuration = StdDuration::from_secs(120);
@@ -34,36 +34,32 @@ pub(super) fn routes(table: Table) -> Table {
         .post("/reserves/:reserve_pub/history", SMALL_BODY_BYTES_MAX, endpoint!(history))
 }
 
-async fn balance(app: &Exchange, request: &mut Request) -> Response {
-    let answer = async {
-        let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
-        let timeout_ms = request.query_opt::<u64>("timeout_ms")?.unwrap_or(0);
-        let found = async || {
-            app.core.read(move |store| read::reserve(store, reserve_pub)).await.map_err(response::store)
-        };
-        if timeout_ms == 0 {
-            return answer_balance(app, found().await?);
-        }
-        // Registered before the look-up, so that no credit falls in between.
-        let waiter = app.core.notices.wait_for(&reserve_pub);
-        let mut known = found().await?;
-        if let (Some(mut waiter), None) = (waiter, &known) {
-            request.leave_slot();
-            let end = Instant::now() + StdDuration::from_millis(timeout_ms).min(LONG_POLL_MAX);
-            let look_interval = app.core.notices.look_interval().unwrap_or(LONG_POLL_MAX);
-            while known.is_none() {
-                let look = end.min(Instant::now() + look_interval);
-                let woken = waiter.wait_until(Some(look), &request.drain).await;
-                known = found().await?;
-                // Others may have been meant, and another node may have said nothing.
-                if woken == Woken::Drain || Instant::now() >= end {
-                    break;
-                }
+async fn balance(app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
+    let timeout_ms = request.query_opt::<u64>("timeout_ms")?.unwrap_or(0);
+    let found =
+        async || app.core.read(move |store| read::reserve(store, reserve_pub)).await.map_err(response::store);
+    if timeout_ms == 0 {
+        return answer_balance(app, found().await?);
+    }
+    // Registered before the look-up, so that no credit falls in between.
+    let waiter = app.core.notices.wait_for(&reserve_pub);
+    let mut known = found().await?;
+    if let (Some(mut waiter), None) = (waiter, &known) {
+        request.leave_slot();
+        let end = Instant::now() + StdDuration::from_millis(timeout_ms).min(LONG_POLL_MAX);
+        let look_interval = app.core.notices.look_interval().unwrap_or(LONG_POLL_MAX);
+        while known.is_none() {
+            let look = end.min(Instant::now() + look_interval);
+            let woken = waiter.wait_until(Some(look), &request.drain).await;
+            known = found().await?;
+            // Others may have been meant, and another node may have said nothing.
+            if woken == Woken::Drain || Instant::now() >= end {
+                break;
             }
         }
-        answer_balance(app, known)
-    };
-    answer.await.unwrap_or_else(|refused: Response| refused)
+    }
+    answer_balance(app, known)
 }
 
 fn answer_balance(app: &Exchange, reserve: Option<batzen_tables::exchange::ReserveRow>) -> Checked<Response> {
@@ -81,59 +77,42 @@ fn check_clock(app: &Exchange, request_time: Timestamp) -> Checked<()> {
     if skew > CLOCK_SKEW_MAX { Err(error(ErrorCode::EXCHANGE_GENERIC_CLOCK_SKEW, "")) } else { Ok(()) }
 }
 
-async fn status(app: &Exchange, request: &mut Request) -> Response {
-    let answer = async {
-        let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
-        let body: ReserveRequest = body(request)?;
-        check_clock(app, body.request_timestamp)?;
-        let message = WalletReserveStatus { request_timestamp: body.request_timestamp };
-        if !signing::is_signed(app, reserve_pub, &message, body.reserve_sig).await? {
-            return Err(error(ErrorCode::EXCHANGE_RESERVES_STATUS_BAD_SIGNATURE, ""));
-        }
-        let since = app.core.now().saturating_sub(RECENT);
-        statement(app, reserve_pub, Some(since)).await
-    };
-    answer.await.unwrap_or_else(|refused: Response| refused)
+async fn status(app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
+    let body: ReserveRequest = body(request)?;
+    check_clock(app, body.request_timestamp)?;
+    let message = WalletReserveStatus { request_timestamp: body.request_timestamp };
+    if !signing::is_signed(app, reserve_pub, &message, body.reserve_sig).await? {
+        return Err(error(ErrorCode::EXCHANGE_RESERVES_STATUS_BAD_SIGNATURE, ""));
+    }
+    let since = app.core.now().saturating_sub(RECENT);
+    statement(app, reserve_pub, Some(since)).await
 }
 
-async fn history(app: &Exchange, request: &mut Request) -> Response {
-    let answer = async {
-        let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
-        let body: ReserveRequest = body(request)?;
-        check_clock(app, body.request_timestamp)?;
-        let keys = app.keys();
-        let Some((_, fees)) = keys.global_fee(body.request_timestamp) else {
-            return Err(error(ErrorCode::EXCHANGE_GENERIC_BAD_CONFIGURATION, "no global fees for that time"));
-        };
-        let fee = fees.history_fee;
-        let message = WalletReserveHistory {
-            request_timestamp: body.request_timestamp,
-            history_fee: fee.of(app.core.config.currency),
-        };
-        if !signing::is_signed(app, reserve_pub, &message, body.reserve_sig).await? {
-            return Err(error(ErrorCode::EXCHANGE_RESERVES_HISTORY_BAD_SIGNATURE, ""));
-        }
-        let command = Command::ReserveHistory(ReserveHistory {
-            reserve_pub,
-            request_time: body.request_timestamp,
-            fee,
-            reserve_sig: body.reserve_sig,
-        });
-        match response::outcome_or_response(
-            app,
-            &keys,
-            DenomOperation::History,
-            app.core.submit(command).await,
-            false,
-        )
-        .await
-        {
-            Ok(Outcome::ReserveHistory(_)) => statement(app, reserve_pub, None).await,
-            Ok(other) => unreachable!("a history request is answered by {other:?}"),
-            Err(answer) => Err(answer),
-        }
+async fn history(app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
+    let body: ReserveRequest = body(request)?;
+    check_clock(app, body.request_timestamp)?;
+    let keys = app.keys();
+    let Some((_, fees)) = keys.global_fee(body.request_timestamp) else {
+        return Err(error(ErrorCode::EXCHANGE_GENERIC_BAD_CONFIGURATION, "no global fees for that time"));
     };
-    answer.await.unwrap_or_else(|refused: Response| refused)
+    let fee = fees.history_fee;
+    let message = WalletReserveHistory {
+        request_timestamp: body.request_timestamp,
+        history_fee: fee.of(app.core.config.currency),
+    };
+    if !signing::is_signed(app, reserve_pub, &message, body.reserve_sig).await? {
+        return Err(error(ErrorCode::EXCHANGE_RESERVES_HISTORY_BAD_SIGNATURE, ""));
+    }
+    let command = ReserveHistory {
+        reserve_pub,
+        request_time: body.request_timestamp,
+        fee,
+        reserve_sig: body.reserve_sig,
+    };
+    app.decide(&keys, DenomOperation::History, command, false).await?;
+    statement(app, reserve_pub, None).await
 }
 
 /// How often a statement is read anew because something happened in between.

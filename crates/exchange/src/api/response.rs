@@ -21,7 +21,7 @@ use super::signing::sign_messages;
 use super::{engine_error, error, error_status, store_error};
 use crate::app::Exchange;
 use crate::keys::KeyState;
-use crate::rules::{self, ConflictReason, DenomProblem, Outcome, Refusal};
+use crate::rules::{self, ConflictReason, DenomProblem, Refusal, TypedCommand};
 
 /// What a denomination was wanted for, as signed error answers name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,18 +158,33 @@ pub async fn denomination_unusable(
 
 // --- Refusals of the rules --------------------------------------------------------------------------------------------
 
-/// The outcome of a submitted command, or the answer that says why there is none. `batch`: the request was one of the
-/// batch calls, some of whose errors have another status.
+impl Exchange {
+    /// Has a command decided. `batch`: the request was one of the batch calls, some of whose errors have another status.
+    ///
+    /// # Errors
+    /// The answer to give.
+    pub(super) async fn decide<C: TypedCommand>(
+        &self,
+        keys: &Arc<KeyState>,
+        operation: DenomOperation,
+        command: C,
+        batch: bool,
+    ) -> Checked<C::Outcome> {
+        outcome_or_response(self, keys, operation, self.core.submit(command).await, batch).await
+    }
+}
+
+/// The outcome of a submitted command, or the answer that says why there is none. `batch`: as for [`Exchange::decide`].
 ///
 /// # Errors
 /// The answer to give.
-pub async fn outcome_or_response(
+pub async fn outcome_or_response<T>(
     app: &Exchange,
     keys: &Arc<KeyState>,
     operation: DenomOperation,
-    verdict: Result<Result<Outcome, Refusal>, EngineError>,
+    verdict: Result<Result<T, Refusal>, EngineError>,
     batch: bool,
-) -> Checked<Outcome> {
+) -> Checked<T> {
     match verdict {
         Ok(Ok(outcome)) => Ok(outcome),
         // Apart from the request's own state, which is small as long as all goes well.

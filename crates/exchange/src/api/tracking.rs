@@ -13,6 +13,7 @@ use batzen_protocol::signatures::{
 use batzen_protocol::{AmountError, Currency, ErrorCode, Money, Timestamp};
 use batzen_tables::exchange::DepositKey;
 
+use super::check::Checked;
 use super::{Table, endpoint, error, histories, response, signing};
 use crate::app::Exchange;
 use crate::reads::read::{self, Transfer};
@@ -23,41 +24,38 @@ pub(super) fn routes(table: Table) -> Table {
         .get("/deposits/:h_wire/:merchant_pub/:h_contract_terms/:coin_pub", endpoint!(deposit))
 }
 
-async fn transfer(app: &Exchange, request: &mut Request) -> Response {
-    let answer = async {
-        let wtid: Wtid = request
-            .segment(1)
-            .parse()
-            .map_err(|_| error(ErrorCode::EXCHANGE_TRANSFERS_GET_WTID_MALFORMED, ""))?;
-        let (denoms, currency) = (Arc::clone(&app.core.rules.denoms), app.core.config.currency);
-        let found = histories::read(app, wtid.as_bytes(), move |store| {
-            let found = read::transfer(store, &denoms, wtid)?;
-            let events = found.as_ref().map_or(0, |transfer| transfer.deposits.len());
-            Ok((found.map(|transfer| confirmation(currency, &transfer)), events))
-        });
-        let Some(found) = found.await? else {
-            return Err(error(ErrorCode::EXCHANGE_TRANSFERS_GET_WTID_NOT_FOUND, ""));
-        };
-        let (confirmation, execution_time, deposits) =
-            found.map_err(|_| error(ErrorCode::EXCHANGE_TRANSFERS_GET_WIRE_FEE_INCONSISTENT, ""))?;
-        let ExchangeConfirmWireDeposit { total, wire_fee, merchant_pub, h_payto, .. } = confirmation;
-        let (exchange_pub, exchange_sig) = signing::sign_one(app, confirmation).await?;
-        histories::apart(app, wtid.as_bytes(), deposits.len(), move || {
-            let response = TransferResponse {
-                total,
-                wire_fee,
-                merchant_pub,
-                h_payto,
-                execution_time,
-                deposits,
-                exchange_sig,
-                exchange_pub,
-            };
-            Response::json(200, &response)
-        })
-        .await
+async fn transfer(app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let wtid: Wtid = request
+        .segment(1)
+        .parse()
+        .map_err(|_| error(ErrorCode::EXCHANGE_TRANSFERS_GET_WTID_MALFORMED, ""))?;
+    let (denoms, currency) = (Arc::clone(&app.core.rules.denoms), app.core.config.currency);
+    let found = histories::read(app, wtid.as_bytes(), move |store| {
+        let found = read::transfer(store, &denoms, wtid)?;
+        let events = found.as_ref().map_or(0, |transfer| transfer.deposits.len());
+        Ok((found.map(|transfer| confirmation(currency, &transfer)), events))
+    });
+    let Some(found) = found.await? else {
+        return Err(error(ErrorCode::EXCHANGE_TRANSFERS_GET_WTID_NOT_FOUND, ""));
     };
-    answer.await.unwrap_or_else(|refused: Response| refused)
+    let (confirmation, execution_time, deposits) =
+        found.map_err(|_| error(ErrorCode::EXCHANGE_TRANSFERS_GET_WIRE_FEE_INCONSISTENT, ""))?;
+    let ExchangeConfirmWireDeposit { total, wire_fee, merchant_pub, h_payto, .. } = confirmation;
+    let (exchange_pub, exchange_sig) = signing::sign_one(app, confirmation).await?;
+    histories::apart(app, wtid.as_bytes(), deposits.len(), move || {
+        let response = TransferResponse {
+            total,
+            wire_fee,
+            merchant_pub,
+            h_payto,
+            execution_time,
+            deposits,
+            exchange_sig,
+            exchange_pub,
+        };
+        Response::json(200, &response)
+    })
+    .await
 }
 
 /// What the exchange confirms of a transfer, when it took place, and the deposits in it.
@@ -91,67 +89,62 @@ fn confirmation(
     Ok((confirmation, execution_time, deposits))
 }
 
-async fn deposit(app: &Exchange, request: &mut Request) -> Response {
-    let answer = async {
-        let h_wire_asked: HashCode = request
-            .segment(1)
-            .parse()
-            .map_err(|_| error(ErrorCode::EXCHANGE_DEPOSITS_GET_INVALID_H_WIRE, ""))?;
-        let merchant_pub: EddsaPublicKey = request
-            .segment(2)
-            .parse()
-            .map_err(|_| error(ErrorCode::EXCHANGE_DEPOSITS_GET_INVALID_MERCHANT_PUB, ""))?;
-        let h_contract_terms: HashCode = request
-            .segment(3)
-            .parse()
-            .map_err(|_| error(ErrorCode::EXCHANGE_DEPOSITS_GET_INVALID_H_CONTRACT_TERMS, ""))?;
-        let coin_pub: EddsaPublicKey = request
-            .segment(4)
-            .parse()
-            .map_err(|_| error(ErrorCode::EXCHANGE_DEPOSITS_GET_INVALID_COIN_PUB, ""))?;
-        let merchant_sig: EddsaSignature = request.query_required("merchant_sig")?;
-        // Wallets of protocol 12 sign the merchant's key as well; both forms say the same.
-        let plain = MerchantTrackTransaction { h_contract_terms, h_wire: h_wire_asked, coin_pub };
-        let wallet =
-            MerchantTrackTransactionWallet { h_contract_terms, h_wire: h_wire_asked, merchant_pub, coin_pub };
-        if !signing::is_signed(app, merchant_pub, &plain, merchant_sig).await?
-            && !signing::is_signed(app, merchant_pub, &wallet, merchant_sig).await?
-        {
-            return Err(error(ErrorCode::EXCHANGE_DEPOSITS_GET_MERCHANT_SIGNATURE_INVALID, ""));
-        }
-        let key = DepositKey { coin_pub, merchant_pub, h_contract_terms };
-        let denoms = Arc::clone(&app.core.rules.denoms);
-        let found = app.core.read(move |store| read::deposit_status(store, &denoms, &key)).await;
-        let found = found.map_err(response::store)?;
-        let status = found
-            .filter(|status| h_wire(&status.payto_uri, &status.deposit.wire_salt) == h_wire_asked)
-            .ok_or_else(|| error(ErrorCode::EXCHANGE_DEPOSITS_GET_NOT_FOUND, ""))?;
-        let (Some(transfer), Some(wtid)) = (&status.transfer, status.deposit.wtid) else {
-            let pending = DepositPending {
-                execution_time: status.deposit.wire_deadline,
-                kyc_ok: status.kyc_row.is_none(),
-                requirement_row: status.kyc_row,
-            };
-            return Ok(Response::json(202, &pending));
+async fn deposit(app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let h_wire_asked: HashCode =
+        request.segment(1).parse().map_err(|_| error(ErrorCode::EXCHANGE_DEPOSITS_GET_INVALID_H_WIRE, ""))?;
+    let merchant_pub: EddsaPublicKey = request
+        .segment(2)
+        .parse()
+        .map_err(|_| error(ErrorCode::EXCHANGE_DEPOSITS_GET_INVALID_MERCHANT_PUB, ""))?;
+    let h_contract_terms: HashCode = request
+        .segment(3)
+        .parse()
+        .map_err(|_| error(ErrorCode::EXCHANGE_DEPOSITS_GET_INVALID_H_CONTRACT_TERMS, ""))?;
+    let coin_pub: EddsaPublicKey = request
+        .segment(4)
+        .parse()
+        .map_err(|_| error(ErrorCode::EXCHANGE_DEPOSITS_GET_INVALID_COIN_PUB, ""))?;
+    let merchant_sig: EddsaSignature = request.query_required("merchant_sig")?;
+    // Wallets of protocol 12 sign the merchant's key as well; both forms say the same.
+    let plain = MerchantTrackTransaction { h_contract_terms, h_wire: h_wire_asked, coin_pub };
+    let wallet =
+        MerchantTrackTransactionWallet { h_contract_terms, h_wire: h_wire_asked, merchant_pub, coin_pub };
+    if !signing::is_signed(app, merchant_pub, &plain, merchant_sig).await?
+        && !signing::is_signed(app, merchant_pub, &wallet, merchant_sig).await?
+    {
+        return Err(error(ErrorCode::EXCHANGE_DEPOSITS_GET_MERCHANT_SIGNATURE_INVALID, ""));
+    }
+    let key = DepositKey { coin_pub, merchant_pub, h_contract_terms };
+    let denoms = Arc::clone(&app.core.rules.denoms);
+    let found = app.core.read(move |store| read::deposit_status(store, &denoms, &key)).await;
+    let found = found.map_err(response::store)?;
+    let status = found
+        .filter(|status| h_wire(&status.payto_uri, &status.deposit.wire_salt) == h_wire_asked)
+        .ok_or_else(|| error(ErrorCode::EXCHANGE_DEPOSITS_GET_NOT_FOUND, ""))?;
+    let (Some(transfer), Some(wtid)) = (&status.transfer, status.deposit.wtid) else {
+        let pending = DepositPending {
+            execution_time: status.deposit.wire_deadline,
+            kyc_ok: status.kyc_row.is_none(),
+            requirement_row: status.kyc_row,
         };
-        let execution_time = response::whole_seconds(transfer.time);
-        let coin_contribution = status
-            .deposit
-            .amount
-            .checked_sub(status.deposit_fee)
-            .expect("a deposit covers its fee")
-            .of(app.core.config.currency);
-        let confirmation = ExchangeConfirmWire {
-            h_wire: h_wire_asked,
-            h_contract_terms,
-            wtid,
-            coin_pub,
-            execution_time,
-            coin_contribution,
-        };
-        let (exchange_pub, exchange_sig) = signing::sign_one(app, confirmation).await?;
-        let body = DepositTransfer { wtid, execution_time, coin_contribution, exchange_sig, exchange_pub };
-        Ok(Response::json(200, &body))
+        return Ok(Response::json(202, &pending));
     };
-    answer.await.unwrap_or_else(|refused: Response| refused)
+    let execution_time = response::whole_seconds(transfer.time);
+    let coin_contribution = status
+        .deposit
+        .amount
+        .checked_sub(status.deposit_fee)
+        .expect("a deposit covers its fee")
+        .of(app.core.config.currency);
+    let confirmation = ExchangeConfirmWire {
+        h_wire: h_wire_asked,
+        h_contract_terms,
+        wtid,
+        coin_pub,
+        execution_time,
+        coin_contribution,
+    };
+    let (exchange_pub, exchange_sig) = signing::sign_one(app, confirmation).await?;
+    let body = DepositTransfer { wtid, execution_time, coin_contribution, exchange_sig, exchange_pub };
+    Ok(Response::json(200, &body))
 }

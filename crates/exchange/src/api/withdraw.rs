@@ -23,7 +23,7 @@ use crate::crypto::Check;
 use crate::keys::KeyState;
 use crate::metrics::RequestClass;
 use crate::reads::read;
-use crate::rules::{Command, Outcome, Planchet, Refusal, Withdraw};
+use crate::rules::{Planchet, Refusal, Withdraw, Withdrawn};
 
 pub(super) fn routes(table: Table) -> Table {
     table
@@ -41,37 +41,31 @@ pub(super) fn routes(table: Table) -> Table {
         )
 }
 
-async fn single(app: &Exchange, request: &mut Request) -> Response {
-    let answer = async {
-        let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
-        let body: WithdrawRequest = body(request)?;
-        let mut signatures = withdraw(app, reserve_pub, vec![body], false).await?;
-        let ev_sig = signatures.pop().expect("one signature a planchet");
-        Ok(Response::json(200, &BlindSignature { ev_sig }))
-    };
-    answer.await.unwrap_or_else(|refused: Response| refused)
+async fn single(app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
+    let body: WithdrawRequest = body(request)?;
+    let mut signatures = withdraw(app, reserve_pub, vec![body], false).await?;
+    let ev_sig = signatures.pop().expect("one signature a planchet");
+    Ok(Response::json(200, &BlindSignature { ev_sig }))
 }
 
-async fn batch(app: &Exchange, request: &mut Request) -> Response {
-    let answer = async {
-        let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
-        let body: BatchWithdrawRequest = large_body(request).await?;
-        let malformed = |detail| Err(error(ErrorCode::GENERIC_PARAMETER_MALFORMED, detail));
-        if body.planchets.is_empty() {
-            return malformed("planchets");
-        }
-        if body.planchets.len() > PLANCHETS_MAX {
-            return malformed("too many planchets");
-        }
-        let mut seen = HashSet::with_capacity(body.planchets.len());
-        if !body.planchets.iter().all(|planchet| seen.insert((planchet.denom_pub_hash, &planchet.coin_ev))) {
-            return malformed("duplicate planchet");
-        }
-        let signatures = withdraw(app, reserve_pub, body.planchets, true).await?;
-        let ev_sigs = signatures.into_iter().map(|ev_sig| BlindSignature { ev_sig }).collect();
-        Ok(Response::json(200, &BlindSignatures { ev_sigs }))
-    };
-    answer.await.unwrap_or_else(|refused: Response| refused)
+async fn batch(app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
+    let body: BatchWithdrawRequest = large_body(request).await?;
+    let malformed = |detail| Err(error(ErrorCode::GENERIC_PARAMETER_MALFORMED, detail));
+    if body.planchets.is_empty() {
+        return malformed("planchets");
+    }
+    if body.planchets.len() > PLANCHETS_MAX {
+        return malformed("too many planchets");
+    }
+    let mut seen = HashSet::with_capacity(body.planchets.len());
+    if !body.planchets.iter().all(|planchet| seen.insert((planchet.denom_pub_hash, &planchet.coin_ev))) {
+        return malformed("duplicate planchet");
+    }
+    let signatures = withdraw(app, reserve_pub, body.planchets, true).await?;
+    let ev_sigs = signatures.into_iter().map(|ev_sig| BlindSignature { ev_sig }).collect();
+    Ok(Response::json(200, &BlindSignatures { ev_sigs }))
 }
 
 async fn withdraw(
@@ -142,7 +136,7 @@ async fn withdraw(
     };
     if reserve.balance < requested {
         // Usually a refusal, proven by the reserve's history. If money has come in meanwhile, only signatures are missing.
-        match app.core.submit(Command::Withdraw(command.clone())).await {
+        match app.core.submit(command.clone()).await {
             Ok(Err(Refusal::SignatureMissing)) => {}
             verdict => return signatures_or_response(app, &keys, verdict, batch).await,
         }
@@ -151,23 +145,20 @@ async fn withdraw(
     for (planchet, signature) in command.planchets.iter_mut().zip(signatures) {
         planchet.ev_sig = Some(signature);
     }
-    signatures_or_response(app, &keys, app.core.submit(Command::Withdraw(command)).await, batch).await
+    signatures_or_response(app, &keys, app.core.submit(command).await, batch).await
 }
 
 /// The signatures to answer with, if the withdrawal took effect.
 async fn signatures_or_response(
     app: &Exchange,
     keys: &Arc<KeyState>,
-    verdict: Result<Result<Outcome, Refusal>, EngineError>,
+    verdict: Result<Result<Withdrawn, Refusal>, EngineError>,
     batch: bool,
 ) -> Checked<Vec<BlindedDenomSignature>> {
-    match response::outcome_or_response(app, keys, DenomOperation::Withdraw, verdict, batch).await? {
-        Outcome::Withdraw(withdrawn) => {
-            count(app, batch, withdrawn.repeated, withdrawn.ev_sigs.len());
-            Ok(withdrawn.ev_sigs)
-        }
-        other => unreachable!("a withdrawal is answered by {other:?}"),
-    }
+    let withdrawn =
+        response::outcome_or_response(app, keys, DenomOperation::Withdraw, verdict, batch).await?;
+    count(app, batch, withdrawn.repeated, withdrawn.ev_sigs.len());
+    Ok(withdrawn.ev_sigs)
 }
 
 fn count(app: &Exchange, batch: bool, repeated: bool, coins: usize) {

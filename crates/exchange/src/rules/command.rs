@@ -86,6 +86,67 @@ pub enum Outcome {
     Lease(Leased),
 }
 
+/// A command together with the type of its outcome, so that who submits it gets that outcome and no other.
+pub trait TypedCommand: Into<Command> {
+    /// What the rules answer it with.
+    type Outcome;
+
+    /// Takes the outcome out of the rules' answer.
+    ///
+    /// # Panics
+    /// If it is the answer to another command: the rules are wrong then.
+    fn outcome(answer: Outcome) -> Self::Outcome;
+}
+
+impl TypedCommand for Command {
+    type Outcome = Outcome;
+
+    fn outcome(answer: Outcome) -> Outcome {
+        answer
+    }
+}
+
+macro_rules! typed_commands {
+    ($($command:path => $variant:ident($typed:path), $outcome:path;)*) => {$(
+        impl From<$command> for Command {
+            fn from(command: $command) -> Self {
+                Self::$variant(command)
+            }
+        }
+
+        impl TypedCommand for $command {
+            type Outcome = $outcome;
+
+            fn outcome(answer: Outcome) -> $outcome {
+                match answer {
+                    $typed(outcome) => outcome,
+                    other => panic!("the rules answered {} with {other:?}", stringify!($command)),
+                }
+            }
+        }
+    )*};
+}
+
+typed_commands! {
+    Withdraw => Withdraw(Outcome::Withdraw), Withdrawn;
+    ReserveHistory => ReserveHistory(Outcome::ReserveHistory), HistoryPaid;
+    Credits => Credits(Outcome::Credits), Credited;
+    CloseReserve => CloseReserve(Outcome::CloseReserve), Closed;
+    Deposit => Deposit(Outcome::Deposit), Deposited;
+    Refund => Refund(Outcome::Refund), Refunded;
+    Melt => Melt(Outcome::Melt), Melted;
+    Reveal => Reveal(Outcome::Reveal), Revealed;
+    Recoup => Recoup(Outcome::Recoup), Recouped;
+    RecoupRefresh => RecoupRefresh(Outcome::RecoupRefresh), RecoupRefreshed;
+    Aggregate => Aggregate(Outcome::Aggregate), Aggregated;
+    TransfersDone => TransfersDone(Outcome::Transfer), TransferMarked;
+    TransferFailed => TransferFailed(Outcome::Transfer), TransferMarked;
+    TransferRetry => TransferRetry(Outcome::Transfer), TransferMarked;
+    ExecuteDrain => ExecuteDrain(Outcome::Drain), Drained;
+    management::Command => Management(Outcome::Management), management::Outcome;
+    Lease => Lease(Outcome::Lease), Leased;
+}
+
 // --- Reserves -------------------------------------------------------------------------------------------------------
 
 /// One planchet of a withdrawal.

@@ -34,7 +34,7 @@ use crate::core::Core;
 use crate::reads::read::{self, DuePosition};
 use crate::rules::leases::Slots;
 use crate::rules::transfers::{AGGREGATE_DEPOSITS_MAX, payto_method, round_down};
-use crate::rules::{Aggregate, Aggregated, Command, Outcome, Refusal, Trigger};
+use crate::rules::{Aggregate, Aggregated, Refusal, Trigger};
 
 /// Deposits paid by one transfer at most, so that its list stays readable for the merchant; more are paid by the next.
 const UNIT_DEPOSITS_MAX: usize = 10_000;
@@ -429,7 +429,7 @@ async fn part(app: &Core, mode: Mode, mut unit: Unit) -> Result<(Unit, Fate), Wo
     let DepositTarget { h_payto, merchant_pub } = unit.target;
     let mut races = 0;
     loop {
-        let command = Command::Aggregate(Aggregate {
+        let command = Aggregate {
             target: unit.target,
             method: unit.method.clone(),
             account: unit.account,
@@ -440,10 +440,10 @@ async fn part(app: &Core, mode: Mode, mut unit: Unit) -> Result<(Unit, Fate), Wo
             wtid: unit.wtid,
             request_uid: HashCode::random(),
             kyc_hold: unit.kyc_hold,
-        });
+        };
         let fate = match decide(app, mode, command).await? {
-            Ok(Outcome::Aggregate(Aggregated::Nothing)) => Fate::Nothing,
-            Ok(Outcome::Aggregate(Aggregated::Transient { taken, total, more })) => {
+            Ok(Aggregated::Nothing) => Fate::Nothing,
+            Ok(Aggregated::Transient { taken, total, more }) => {
                 metrics.deposits.add(taken as u64);
                 unit.taken += taken;
                 unit.trigger = Trigger::Continued;
@@ -456,13 +456,12 @@ async fn part(app: &Core, mode: Mode, mut unit: Unit) -> Result<(Unit, Fate), Wo
                     Fate::Done
                 }
             }
-            Ok(Outcome::Aggregate(Aggregated::Prepared { taken, amount })) => {
+            Ok(Aggregated::Prepared { taken, amount }) => {
                 tracing::debug!(%h_payto, %merchant_pub, taken, %amount, "transfer prepared");
                 metrics.deposits.add(taken as u64);
                 metrics.aggregates.inc();
                 Fate::Done
             }
-            Ok(other) => panic!("an aggregation was answered with {other:?}"),
             Err(Refusal::TransientOther | Refusal::WtidTaken) if races < RACES_MAX => {
                 races += 1;
                 let (target, account) = (unit.target, unit.account);

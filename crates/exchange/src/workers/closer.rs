@@ -17,7 +17,7 @@ use super::{
 use crate::core::Core;
 use crate::reads::read;
 use crate::rules::transfers::payto_method;
-use crate::rules::{CloseReserve, Closed, Command, Outcome, Refusal};
+use crate::rules::{CloseReserve, Closed, Refusal};
 
 /// Reserves read at once.
 const PAGE: usize = 256;
@@ -138,17 +138,17 @@ impl<'a> Closer<'a> {
         };
         let mut races = 0;
         loop {
-            let command = Command::CloseReserve(CloseReserve {
+            let command = CloseReserve {
                 reserve_pub,
                 h_payto,
                 method: account.method.to_owned(),
                 account: account.id,
                 wtid: Wtid::random(),
                 request_uid: HashCode::random(),
-            });
+            };
             match decide(self.app, self.mode, command).await? {
-                Ok(Outcome::CloseReserve(Closed::NotDue)) => return Ok(Ok(false)),
-                Ok(Outcome::CloseReserve(Closed::Closed { wtid, amount, fee, paid })) => {
+                Ok(Closed::NotDue) => return Ok(Ok(false)),
+                Ok(Closed::Closed { wtid, amount, fee, paid }) => {
                     tracing::debug!(%reserve_pub, %wtid, %amount, %fee, %paid, "reserve closed");
                     self.app.metrics.workers.closings.inc();
                     if !paid.is_zero() {
@@ -156,7 +156,6 @@ impl<'a> Closer<'a> {
                     }
                     return Ok(Ok(true));
                 }
-                Ok(other) => panic!("a closing was answered with {other:?}"),
                 Err(Refusal::WtidTaken) if races < RACES_MAX => races += 1,
                 Err(refusal) => return Ok(Err(refusal.to_string())),
             }

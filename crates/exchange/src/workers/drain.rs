@@ -15,8 +15,8 @@ use super::{
     pause, queues, read,
 };
 use crate::core::Core;
+use crate::rules::ExecuteDrain;
 use crate::rules::transfers::payto_method;
-use crate::rules::{Command, ExecuteDrain, Outcome};
 
 /// Orders read at once.
 const PAGE: usize = 256;
@@ -103,14 +103,14 @@ impl Orders<'_> {
         let Some(account) = named.or_else(|| debit_account(app, method)) else {
             return Ok(Err(format!("no account pays to {method} accounts")));
         };
-        let command = Command::ExecuteDrain(ExecuteDrain {
+        let command = ExecuteDrain {
             wtid,
             h_payto: message.h_payto,
             account: account.id,
             request_uid: HashCode::random(),
-        });
+        };
         match decide(app, self.mode, command).await? {
-            Ok(Outcome::Drain(drained)) => {
+            Ok(drained) => {
                 if !drained.repeated {
                     tracing::info!(%wtid, amount = %drained.amount, to = order.payto_uri, "profit is paid out");
                     app.metrics.workers.drains.inc();
@@ -118,7 +118,6 @@ impl Orders<'_> {
                 }
                 Ok(Ok(!drained.repeated))
             }
-            Ok(other) => panic!("an order was answered with {other:?}"),
             Err(refusal) => Ok(Err(refusal.to_string())),
         }
     }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::{Mode, WorkerError, decide};
 use crate::core::Core;
 use crate::rules::leases::Slots;
-use crate::rules::{Command, Lease, Leased, Outcome, SlotsClaim, SlotsShare};
+use crate::rules::{Lease, Leased, SlotsClaim, SlotsShare};
 
 /// After which part of a lease it is renewed: by then others may have come or gone. So long, too, somebody who waits for the end
 /// of all work leaves others' share to them while nothing of it is done.
@@ -160,8 +160,8 @@ impl<'a> Share<'a> {
     async fn claim(&self, lease: Option<Duration>, gives: bool) -> Result<SlotsShare, WorkerError> {
         let (job, holder) = (self.job, self.holder);
         let claim = SlotsClaim { job, holder, now: now(), lease: lease.map(length), gives };
-        match decide(self.app, self.mode, Command::Lease(Lease::Slots(claim))).await? {
-            Ok(Outcome::Lease(Leased::Slots(share))) => Ok(share),
+        match decide(self.app, self.mode, Lease::Slots(claim)).await? {
+            Ok(Leased::Slots(share)) => Ok(share),
             other => panic!("a claim of slots was answered with {other:?}"),
         }
     }

@@ -40,7 +40,7 @@ use tokio::task::JoinSet;
 use crate::config::{self, AccountConfig, GatewayConfig};
 use crate::core::Core;
 use crate::rules::transfers::payto_method;
-use crate::rules::{Command, Outcome, Refusal};
+use crate::rules::{Refusal, TypedCommand};
 
 /// How often something that fails is tried when a worker runs only until it is idle.
 const ATTEMPTS_UNTIL_IDLE: u32 = 16;
@@ -207,7 +207,11 @@ pub fn start(app: &Arc<Core>) -> Workers {
 }
 
 /// Has a command decided, asking again while queue or disk are full.
-async fn decide(app: &Core, mode: Mode, command: Command) -> Result<Result<Outcome, Refusal>, WorkerError> {
+async fn decide<C: TypedCommand + Clone>(
+    app: &Core,
+    mode: Mode,
+    command: C,
+) -> Result<Result<C::Outcome, Refusal>, WorkerError> {
     let mut attempts = 0;
     loop {
         match app.submit(command.clone()).await {

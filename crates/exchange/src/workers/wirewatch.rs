@@ -24,7 +24,7 @@ use super::{
 use crate::config::AccountConfig;
 use crate::core::Core;
 use crate::rules::leases::front;
-use crate::rules::{Command, Lease, Leased, Outcome, RangeClaim, RangeState};
+use crate::rules::{Lease, Leased, RangeClaim, RangeState};
 use pages::Imported;
 
 /// Rows of a range that a watcher claims at once, by the distance of their ids, unless it is told otherwise.
@@ -217,8 +217,8 @@ impl<'a> Watch<'a> {
             lease: lease.map(leases::length),
             size: self.options.shard_size.unwrap_or(SHARD_ROWS),
         };
-        match decide(self.app, self.mode, Command::Lease(Lease::Range(claim))).await? {
-            Ok(Outcome::Lease(Leased::Range(range))) => Ok(range),
+        match decide(self.app, self.mode, Lease::Range(claim)).await? {
+            Ok(Leased::Range(range)) => Ok(range),
             other => panic!("a claim of a range was answered with {other:?}"),
         }
     }

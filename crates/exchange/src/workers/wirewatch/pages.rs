@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use super::{Held, Watch};
-use crate::rules::{Command, Credit, Credits, Outcome, RangeProgress, RangeState, Refusal};
+use crate::rules::{Credit, Credits, RangeProgress, RangeState, Refusal};
 use crate::workers::{WorkerError, decide, leases};
 
 /// Credits booked by one command, so that payments behind it in the lane do not wait long.
@@ -179,13 +179,12 @@ impl Watch<'_> {
 
     /// How many were booked now, and how the range stands.
     async fn book(&self, page: Credits) -> Result<Result<(u64, Option<RangeState>), Refusal>, WorkerError> {
-        match decide(self.app, self.mode, Command::Credits(page)).await? {
-            Ok(Outcome::Credits(credited)) => {
+        match decide(self.app, self.mode, page).await? {
+            Ok(credited) => {
                 self.app.notices.reserves_credited(&credited.reserves);
                 self.app.metrics.workers.credits.add(credited.booked as u64);
                 Ok(Ok((credited.booked as u64, credited.range)))
             }
-            Ok(other) => panic!("credits were answered with {other:?}"),
             Err(refusal) => Ok(Err(refusal)),
         }
     }
