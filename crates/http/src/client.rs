@@ -1,6 +1,7 @@
 //! The client: JSON over HTTP with a connection pool, and answers that keep their status.
 
 use crate::body::{InflateError, deflate, inflate};
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use batzen_protocol::ErrorCode;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
@@ -514,18 +515,7 @@ pub(crate) fn basic_auth(user: &str, password: &str) -> Option<HeaderValue> {
 }
 
 pub(crate) fn encode_base64(data: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = String::with_capacity(data.len().div_ceil(3) * 4);
-    for chunk in data.chunks(3) {
-        let bits =
-            chunk.iter().fold(0_u32, |bits, &byte| bits << 8 | u32::from(byte)) << (8 * (3 - chunk.len()));
-        for index in 0..4 {
-            let shift = 18 - 6 * index;
-            let letter = ALPHABET[(bits >> shift & 63) as usize];
-            out.push(if index <= chunk.len() { char::from(letter) } else { '=' });
-        }
-    }
-    out
+    BASE64_STANDARD.encode(data)
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@ use crate::{
     shares::{Client, Hold, Resource},
     stats::Stats,
 };
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, Engine as _, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Method};
 use serde::de::DeserializeOwned;
@@ -210,7 +212,7 @@ impl Head {
         if !scheme.eq_ignore_ascii_case("basic") {
             return None;
         }
-        let text = String::from_utf8(decode_base64(rest.trim())?).ok()?;
+        let text = String::from_utf8(BASE64.decode(rest.trim()).ok()?).ok()?;
         let (user, password) = text.split_once(':')?;
         Some((user.to_owned(), password.to_owned()))
     }
@@ -365,30 +367,11 @@ fn decode(text: &str, plus_is_blank: bool) -> String {
     String::from_utf8(out).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// Decodes standard base64 with or without padding.
-fn decode_base64(text: &str) -> Option<Vec<u8>> {
-    let text = text.trim_end_matches('=');
-    let mut out = Vec::with_capacity(text.len() * 3 / 4);
-    let (mut bits, mut count) = (0_u32, 0_u32);
-    for byte in text.bytes() {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        bits = (bits << 6) | u32::from(value);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            out.push((bits >> count) as u8);
-            bits &= (1 << count) - 1;
-        }
-    }
-    (count < 6 && bits == 0).then_some(out)
-}
+/// Standard base64 with or without padding, since clients send both.
+const BASE64: GeneralPurpose = {
+    let config = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
+    GeneralPurpose::new(&alphabet::STANDARD, config)
+};
 
 #[cfg(test)]
 mod tests {

@@ -25,13 +25,6 @@ pub struct Response {
     pub close: bool,
 }
 
-/// Handlers leave with `?` where a request cannot be served: both are answers.
-impl From<Result<Self, Self>> for Response {
-    fn from(answer: Result<Self, Self>) -> Self {
-        answer.unwrap_or_else(|refused| refused)
-    }
-}
-
 impl Response {
     /// An answer with a body and its content type; no content type header if that is empty.
     #[must_use]

@@ -176,7 +176,7 @@ error_codes! {
     71, 500, GENERIC_ALLOCATION_FAILURE, "The server had not enough memory for the request.";
     72, 500, GENERIC_JSON_ALLOCATION_FAILURE, "The server had not enough memory to build its answer.";
     1000, 500, EXCHANGE_GENERIC_BAD_CONFIGURATION, "The exchange is not properly configured for this operation.";
-    1001, 404, EXCHANGE_GENERIC_OPERATION_UNKNOWN, "OperationName specified unknown for this endpoint.";
+    1001, 404, EXCHANGE_GENERIC_OPERATION_UNKNOWN, "Operation specified unknown for this endpoint.";
     1002, 404, EXCHANGE_GENERIC_WRONG_NUMBER_OF_SEGMENTS, "The number of segments included in the URI does not match the number of segments expected by the endpoint.";
     1003, 409, EXCHANGE_GENERIC_COIN_CONFLICTING_DENOMINATION_KEY, "The same coin was already used with a different denomination previously.";
     1004, 400, EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB, "The public key of given to a \"/coins/\" endpoint of the exchange was malformed.";

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode, WireSalt};
 use batzen_protocol::signatures::{MerchantRefund, SignedMessage};
-use batzen_protocol::{Duration, Money, Timestamp};
+use batzen_protocol::{Duration, ErrorCode, Money, Timestamp};
 use batzen_wallet::core::coin::{Coin, CoinStatus};
 use batzen_wallet::core::exchange::CipherChoice;
 use batzen_wallet::core::http::{Context as HttpContext, HttpRequest, HttpResponse};
@@ -349,7 +349,7 @@ impl Customer {
             self.rest(context, id, pause);
             return Ok(());
         }
-        if response.status == 410 && response.code() == 1009 {
+        if response.status == 410 && response.code() == ErrorCode::EXCHANGE_GENERIC_DENOMINATION_EXPIRED {
             context.marks.meet("withdraw.denomination_expired");
         }
         let now = self.now(context);

@@ -3,7 +3,7 @@
 use batzen_protocol::api::bank::{
     BankConfig, CreateWithdrawalRequest, CreateWithdrawalResponse, RegisterRequest, WithdrawalOperation,
 };
-use batzen_protocol::{Amount, TalerUri};
+use batzen_protocol::{Amount, ErrorCode, TalerUri};
 
 use crate::core::http::{Context, HttpRequest, HttpResponse};
 use crate::core::url::{normalise_base_url, versions_compatible};
@@ -150,7 +150,7 @@ pub fn register_request(login: &BankLogin) -> HttpRequest {
 pub fn check_registered(login: &BankLogin, response: &HttpResponse) -> Result<(), CoreError> {
     match (response.status, response.code()) {
         (200 | 202 | 204, _) => Ok(()),
-        (409, 5118) => Err(CoreError::BadInput {
+        (409, ErrorCode::BANK_REGISTER_CONFLICT) => Err(CoreError::BadInput {
             what: "password",
             reason: format!("the account {} exists at the bank with another password", login.user),
         }),

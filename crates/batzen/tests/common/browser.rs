@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use batzen_http::{Client, ClientOptions, Method};
 use serde_json::{Value, json};
 
@@ -174,7 +175,7 @@ impl Browser {
         let parameters = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
         let answer =
             self.post("goog/cdp/execute", &json!({"cmd": "Page.captureScreenshot", "params": parameters}));
-        let picture = decode_base64(answer["data"].as_str().unwrap());
+        let picture = BASE64_STANDARD.decode(answer["data"].as_str().unwrap()).unwrap();
         assert!(picture.starts_with(b"\x89PNG"), "a picture");
         std::fs::write(file, picture).unwrap();
     }
@@ -190,25 +191,4 @@ impl Drop for Browser {
         let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
         let _ = self.driver.wait();
     }
-}
-
-fn decode_base64(text: &str) -> Vec<u8> {
-    let value = |byte: u8| match byte {
-        b'A'..=b'Z' => Some(u32::from(byte - b'A')),
-        b'a'..=b'z' => Some(u32::from(byte - b'a') + 26),
-        b'0'..=b'9' => Some(u32::from(byte - b'0') + 52),
-        b'+' => Some(62),
-        b'/' => Some(63),
-        _ => None,
-    };
-    let (mut bytes, mut bits, mut count) = (Vec::with_capacity(text.len() * 3 / 4), 0_u32, 0);
-    for six in text.bytes().filter_map(value) {
-        bits = bits << 6 | six;
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push(u8::try_from(bits >> count & 0xff).unwrap());
-        }
-    }
-    bytes
 }

@@ -118,10 +118,29 @@ impl Table {
 /// Makes a table entry of a handler function.
 macro_rules! endpoint {
     ($handler:path) => {
-        |app, request| Box::pin(async move { $handler(app, request).await.into() })
+        |app, request| {
+            Box::pin(async move { $crate::api::IntoResponse::into_response($handler(app, request).await) })
+        }
     };
 }
 pub(crate) use endpoint;
+
+/// What handlers return: an answer, or what they leave with `?` where a request cannot be served. Both are sent.
+pub(crate) trait IntoResponse {
+    fn into_response(self) -> Response;
+}
+
+impl IntoResponse for Response {
+    fn into_response(self) -> Response {
+        self
+    }
+}
+
+impl IntoResponse for Result<Response, Response> {
+    fn into_response(self) -> Response {
+        self.unwrap_or_else(|refused| refused)
+    }
+}
 
 /// All endpoints.
 fn table(with_dashboard: bool) -> Table {

@@ -1,5 +1,6 @@
 //! HTTP as data: what the core wants to be sent, and what came back. Sending is the driver's business.
 
+use batzen_protocol::ErrorCode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -143,10 +144,11 @@ impl HttpResponse {
         })
     }
 
-    /// The numeric protocol error code in the body, zero if there is none.
+    /// The protocol error code in the body, [`ErrorCode::NONE`] if there is none.
     #[must_use]
-    pub fn code(&self) -> u32 {
-        serde_json::from_slice::<ErrorBody>(&self.body).map_or(0, |body| body.code)
+    pub fn code(&self) -> ErrorCode {
+        serde_json::from_slice::<ErrorBody>(&self.body)
+            .map_or(ErrorCode::NONE, |body| ErrorCode::from_u32(body.code))
     }
 
     /// This answer as an error: status, code and texts.

@@ -7,7 +7,7 @@ mod record;
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature, HashCode, WireSalt};
 use batzen_protocol::signatures::{ExchangeConfirmDeposit, SignedMessage, WalletCoinDeposit};
-use batzen_protocol::{Amount, Duration, Money, PaytoUri, Timestamp};
+use batzen_protocol::{Amount, Duration, ErrorCode, Money, PaytoUri, Timestamp};
 
 use super::coin::{Coin, CoinStatus};
 use super::exchange::Exchange;
@@ -366,12 +366,17 @@ pub(crate) fn receive(
     let asked = asked(&payment);
     match (response.status, response.code()) {
         (200, _) => confirmed(step, payment, &asked, response),
-        (404, 21) if payment.batch && asked.len() > 1 => {
+        (404, ErrorCode::GENERIC_ENDPOINT_UNKNOWN) if payment.batch && asked.len() > 1 => {
             payment.batch = false;
             step.go_on(OpKind::Payment(Box::new(payment)));
             Ok(())
         }
-        (409, 1003 | 1012 | 1015) => {
+        (
+            409,
+            ErrorCode::EXCHANGE_GENERIC_COIN_CONFLICTING_DENOMINATION_KEY
+            | ErrorCode::EXCHANGE_GENERIC_INSUFFICIENT_FUNDS
+            | ErrorCode::EXCHANGE_GENERIC_COIN_CONFLICTING_AGE_HASH,
+        ) => {
             let conflict = |reason: &str| CoreError::FalseProof {
                 what: "the exchange's proof about a coin",
                 reason: reason.to_owned(),
@@ -395,7 +400,12 @@ pub(crate) fn receive(
                 Ok(false)
             })
         }
-        (404, 1005) | (410, 1009 | 1010) => {
+        (404, ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN)
+        | (
+            410,
+            ErrorCode::EXCHANGE_GENERIC_DENOMINATION_EXPIRED
+            | ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED,
+        ) => {
             let exchange = step.draft.exchange(&step.operation.exchange)?;
             let mut hashes = Vec::with_capacity(asked.len());
             for &position in &asked {
@@ -422,7 +432,7 @@ pub(crate) fn receive(
         }
         // The exchange says that nothing of this request was booked, and does not prove it. The coins are refreshed, even if an
         // own account was to be paid: should they be booked after all, the proof about them shows it.
-        (400..=499, code) if code != 0 => {
+        (400..=499, code) if code != ErrorCode::NONE => {
             let refusal = response.refusal("paying").to_string();
             note_refused(&mut payment, &asked);
             fail(step, payment, refusal, CoinStatus::Used)

@@ -7,7 +7,7 @@ use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey};
 use batzen_protocol::signatures::{
     SignedMessage, WalletCoinRecoup, WalletCoinRecoupRefresh, WalletReserveStatus,
 };
-use batzen_protocol::{Duration, Money, Timestamp};
+use batzen_protocol::{Duration, ErrorCode, Money, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::coin::{CoinSource, CoinStatus};
@@ -175,7 +175,12 @@ pub(crate) fn receive(
             step.finish(OpKind::Recoup(Box::new(record)));
             Ok(())
         }
-        (410, 1009 | 1555 | 1580) => {
+        (
+            410,
+            ErrorCode::EXCHANGE_GENERIC_DENOMINATION_EXPIRED
+            | ErrorCode::EXCHANGE_RECOUP_NOT_ELIGIBLE
+            | ErrorCode::EXCHANGE_RECOUP_REFRESH_NOT_ELIGIBLE,
+        ) => {
             let exchange = step.draft.exchange(&step.operation.exchange)?;
             let asked = [coin.h_denom_pub];
             let operations = ["RECOUP", "RECOUP-REFRESH"];
@@ -192,7 +197,12 @@ pub(crate) fn receive(
             }
             fail(step, record, "the denomination is not revoked", CoinStatus::Used)
         }
-        (409, 1003 | 1012 | 1015) => {
+        (
+            409,
+            ErrorCode::EXCHANGE_GENERIC_COIN_CONFLICTING_DENOMINATION_KEY
+            | ErrorCode::EXCHANGE_GENERIC_INSUFFICIENT_FUNDS
+            | ErrorCode::EXCHANGE_GENERIC_COIN_CONFLICTING_AGE_HASH,
+        ) => {
             let coin_pub = record.coin_pub;
             let about = coin_proof::Asked::Recoup;
             let accept = step.accept_refused;
@@ -202,7 +212,7 @@ pub(crate) fn receive(
             coin_proof::accept(step, &coin_pub, &proof)
         }
         // The coin is good and its denomination revoked, so there is nothing to refuse without proof.
-        (400..=499, code) if code != 0 => Err(CoreError::FalseProof {
+        (400..=499, code) if code != ErrorCode::NONE => Err(CoreError::FalseProof {
             what: "the exchange's refusal to pay back a valid coin",
             reason: response.refusal("paying back a coin").to_string(),
         }),
@@ -239,7 +249,7 @@ fn after_history(
             }
         }
         // The wallet has not run since: the request is older than the exchange allows.
-        (400, 1020) if step.now >= time.saturating_add(STALE) => {
+        (400, ErrorCode::EXCHANGE_GENERIC_CLOCK_SKEW) if step.now >= time.saturating_add(STALE) => {
             record.stage = RecoupStage::Send;
             step.go_on(OpKind::Recoup(Box::new(record)));
             return Ok(());

@@ -15,7 +15,7 @@ use batzen_crypto::{
 use batzen_protocol::signatures::{
     ExchangeConfirmMelt, SignedMessage, WalletCoinLink, WalletCoinMelt, Zeros,
 };
-use batzen_protocol::{Amount, Money, Timestamp};
+use batzen_protocol::{Amount, ErrorCode, Money, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::coin::{Coin, CoinSource, CoinStatus, CsSession};
@@ -463,7 +463,12 @@ fn after_csr(step: &mut Step<'_, '_>, mut record: Refresh, response: &HttpRespon
             step.go_on(OpKind::Refresh(Box::new(record)));
             Ok(())
         }
-        (404, 1005) | (410, 1009 | 1010) => {
+        (404, ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN)
+        | (
+            410,
+            ErrorCode::EXCHANGE_GENERIC_DENOMINATION_EXPIRED
+            | ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED,
+        ) => {
             // Nothing is committed yet: take the money back, and the planner begins anew with other denominations.
             let hashes: Vec<HashCode> = record.fresh.iter().map(|item| item.h_denom_pub).collect();
             let operations = ["csr-melt"];
@@ -522,7 +527,12 @@ fn after_melt(
             step.go_on(OpKind::Refresh(Box::new(record)));
             Ok(())
         }
-        (404, 1005) | (410, 1009 | 1010) => {
+        (404, ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN)
+        | (
+            410,
+            ErrorCode::EXCHANGE_GENERIC_DENOMINATION_EXPIRED
+            | ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED,
+        ) => {
             let h_denom_pub = step.draft.coin(&record.old_coin_pub)?.h_denom_pub;
             let exchange = step.draft.exchange(&step.operation.exchange)?;
             let asked = [h_denom_pub];
@@ -538,13 +548,18 @@ fn after_melt(
             }
             fail(step, record, "the coin's denomination was revoked; it will be paid back", None)
         }
-        (400, 1305) => {
+        (400, ErrorCode::EXCHANGE_MELT_COIN_EXPIRED_NO_ZOMBIE) => {
             let h_denom_pub = step.draft.coin(&record.old_coin_pub)?.h_denom_pub;
             let exchange = step.draft.exchange(&step.operation.exchange)?;
             denomination::check_unspendable(exchange.denom(&h_denom_pub)?, step.now)?;
             fail(step, record, "the coin has expired", Some(CoinStatus::Lost))
         }
-        (409, 1003 | 1012 | 1015) => {
+        (
+            409,
+            ErrorCode::EXCHANGE_GENERIC_COIN_CONFLICTING_DENOMINATION_KEY
+            | ErrorCode::EXCHANGE_GENERIC_INSUFFICIENT_FUNDS
+            | ErrorCode::EXCHANGE_GENERIC_COIN_CONFLICTING_AGE_HASH,
+        ) => {
             let old_coin_pub = record.old_coin_pub;
             let about =
                 coin_proof::Asked::Melt { rc: rc_of(&step.operation, &record)?, amount: record.amount };
@@ -554,7 +569,7 @@ fn after_melt(
             coin_proof::accept(step, &old_coin_pub, &proof)
         }
         // The coin is good, so there is nothing to refuse without proof.
-        (400..=499, code) if code != 0 => Err(CoreError::FalseProof {
+        (400..=499, code) if code != ErrorCode::NONE => Err(CoreError::FalseProof {
             what: "the exchange's refusal to melt a valid coin",
             reason: response.refusal("melting a coin").to_string(),
         }),
@@ -569,7 +584,11 @@ fn after_reveal(
 ) -> Result<(), CoreError> {
     match (response.status, response.code()) {
         (200, _) => {}
-        (410, code @ (1009 | 1010)) => {
+        (
+            410,
+            code @ (ErrorCode::EXCHANGE_GENERIC_DENOMINATION_EXPIRED
+            | ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED),
+        ) => {
             let exchange = step.draft.exchange(&step.operation.exchange)?;
             let mut verdict = Ok(());
             for item in &record.fresh {
@@ -580,14 +599,18 @@ fn after_reveal(
             }
             verdict?;
             record.stage = RefreshStage::Lost;
-            let why = if code == 1009 { "expired" } else { "was revoked" };
+            let why = if code == ErrorCode::EXCHANGE_GENERIC_DENOMINATION_EXPIRED {
+                "expired"
+            } else {
+                "was revoked"
+            };
             record.failure =
                 Some(format!("a denomination of the change {why} before the change could be fetched"));
             step.finish(OpKind::Refresh(Box::new(record)));
             return Ok(());
         }
         // The exchange has confirmed the melt, and the request follows from it alone.
-        (400..=499, code) if code != 0 => {
+        (400..=499, code) if code != ErrorCode::NONE => {
             return Err(CoreError::FalseProof {
                 what: "the exchange's refusal to give change for a melt that it confirmed",
                 reason: response.refusal("fetching change").to_string(),

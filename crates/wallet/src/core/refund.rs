@@ -5,7 +5,7 @@
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
 use batzen_protocol::signatures::{ExchangeConfirmRefund, MerchantRefund, SignedMessage};
-use batzen_protocol::{Amount, Money, Timestamp};
+use batzen_protocol::{Amount, ErrorCode, Money, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::encoding::text;
@@ -244,12 +244,12 @@ pub(crate) fn receive(
             step.draft.credit_coin(&item.coin_pub, item.amount.checked_sub(item.fee_refund)?)?;
             item.progress = RefundState::Done;
         }
-        (410, 1503) => {
+        (410, ErrorCode::EXCHANGE_REFUND_MERCHANT_ALREADY_PAID) => {
             item.progress = RefundState::Failed(
                 "too late: the merchant has been paid; ask the merchant for the money".to_owned(),
             );
         }
-        (400..=499, code) if code != 0 => {
+        (400..=499, code) if code != ErrorCode::NONE => {
             item.progress = RefundState::Failed(response.refusal("taking back money").to_string());
         }
         _ => return Err(response.refusal("taking back money")),

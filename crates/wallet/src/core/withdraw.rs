@@ -9,7 +9,7 @@ mod record;
 mod reserve;
 
 use batzen_crypto::{EddsaPrivateKey, HashCode, PlanchetMasterSecret};
-use batzen_protocol::{Amount, Money, Timestamp};
+use batzen_protocol::{Amount, ErrorCode, Money, Timestamp};
 use serde::Deserialize;
 
 use super::coin::{Coin, CoinSource, CoinStatus, CsSession};
@@ -333,10 +333,14 @@ pub(crate) fn receive(
         WithdrawStage::Confirm => {
             match (response.status, response.code()) {
                 // Older banks refuse to confirm twice with "reserve key already used".
-                (200..=204, _) | (409, 5114) => {}
-                (409, 5117) => return abort(step, record, "the withdrawal was cancelled at the bank"),
+                (200..=204, _) | (409, ErrorCode::BANK_DUPLICATE_RESERVE_PUB_SUBJECT) => {}
+                (409, ErrorCode::BANK_CONFIRM_ABORT_CONFLICT) => {
+                    return abort(step, record, "the withdrawal was cancelled at the bank");
+                }
                 // The account is not good for the amount; nobody can confirm this operation any more usefully.
-                (409, 5102) => return abort(step, record, "the bank account does not hold enough money"),
+                (409, ErrorCode::BANK_UNALLOWED_DEBIT) => {
+                    return abort(step, record, "the bank account does not hold enough money");
+                }
                 _ => return Err(response.refusal("confirming the withdrawal at the bank")),
             }
             if let Origin::Bank(bank) = &mut record.origin {
@@ -390,13 +394,17 @@ fn after_select(
             Ok(())
         }
         // Our key is unique, so "already used" means that the transfer we asked for was made (older banks).
-        (409, 5114) => {
+        (409, ErrorCode::BANK_DUPLICATE_RESERVE_PUB_SUBJECT) => {
             record.stage = WithdrawStage::AwaitReserve;
             step.go_on(OpKind::Withdrawal(Box::new(record)));
             Ok(())
         }
-        (409, 5113) => abort(step, record, "another wallet took this withdrawal"),
-        (404, 5107) => abort(step, record, "the bank does not know this withdrawal"),
+        (409, ErrorCode::BANK_WITHDRAWAL_OPERATION_RESERVE_SELECTION_CONFLICT) => {
+            abort(step, record, "another wallet took this withdrawal")
+        }
+        (404, ErrorCode::BANK_TRANSACTION_NOT_FOUND) => {
+            abort(step, record, "the bank does not know this withdrawal")
+        }
         _ => Err(response.refusal("selecting the reserve at the bank")),
     }
 }
@@ -504,14 +512,24 @@ fn after_withdraw(
             Ok(())
         }
         // The endpoint is missing, or some coins of the batch were got before and the exchange cannot say which.
-        (404, 21 | 1001) | (409, 1175) if record.batch && asked.len() > 1 => {
+        (404, ErrorCode::GENERIC_ENDPOINT_UNKNOWN | ErrorCode::EXCHANGE_GENERIC_OPERATION_UNKNOWN)
+        | (409, ErrorCode::EXCHANGE_WITHDRAW_BATCH_IDEMPOTENT_PLANCHET)
+            if record.batch && asked.len() > 1 =>
+        {
             record.batch = false;
             step.go_on(OpKind::Withdrawal(Box::new(record)));
             Ok(())
         }
         // Somebody else took from the reserve, or the plan was made on an older balance: plan again.
-        (409, 1150) => reserve::after_shortage(step, record, &asked, response),
-        (404, 1005) | (410, 1009 | 1010) => {
+        (409, ErrorCode::EXCHANGE_WITHDRAW_INSUFFICIENT_FUNDS) => {
+            reserve::after_shortage(step, record, &asked, response)
+        }
+        (404, ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN)
+        | (
+            410,
+            ErrorCode::EXCHANGE_GENERIC_DENOMINATION_EXPIRED
+            | ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED,
+        ) => {
             let hashes: Vec<HashCode> =
                 asked.iter().map(|position| record.planchets[*position].h_denom_pub).collect();
             let operations = ["WITHDRAW", "csr-withdraw"];

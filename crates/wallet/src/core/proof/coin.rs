@@ -11,7 +11,7 @@ use batzen_protocol::signatures::{
     ExchangeConfirmRecoup, ExchangeConfirmRecoupRefresh, MerchantRefund, SignedMessage, WalletCoinDeposit,
     WalletCoinMelt, WalletCoinRecoup, WalletCoinRecoupRefresh,
 };
-use batzen_protocol::{Amount, Money, Timestamp};
+use batzen_protocol::{Amount, ErrorCode, Money, Timestamp};
 use serde::Deserialize;
 
 use super::super::coin::{Coin, CoinSource, CoinStatus};
@@ -91,7 +91,8 @@ pub(crate) fn verify(
     JUDGE.check(conflict.coin_pub == *coin_pub, "it is about another coin")?;
     // Each coin key of this wallet is used with one denomination, and without age restriction.
     JUDGE.check(
-        response.code() == 1012 && conflict.h_denom_pub == coin.h_denom_pub,
+        response.code() == ErrorCode::EXCHANGE_GENERIC_INSUFFICIENT_FUNDS
+            && conflict.h_denom_pub == coin.h_denom_pub,
         "it says that the coin was used under other terms than those it was issued with",
     )?;
     JUDGE.check_count(conflict.history.len())?;

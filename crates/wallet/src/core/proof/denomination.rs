@@ -1,6 +1,7 @@
 //! Signed statements about denominations: unknown, expired, revoked, not revoked.
 
 use batzen_crypto::HashCode;
+use batzen_protocol::ErrorCode;
 use batzen_protocol::Timestamp;
 use batzen_protocol::api::errors::{DenominationUnknown, DenominationUnusable};
 use batzen_protocol::signatures::{ExchangeAffirmDenomExpired, ExchangeAffirmDenomUnknown, OperationName};
@@ -49,7 +50,7 @@ pub(crate) fn verify(
     now: Timestamp,
 ) -> Result<(HashCode, Problem), CoreError> {
     let (h_denom_pub, problem) = match response.code() {
-        1005 => {
+        ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN => {
             let DenominationUnknown { timestamp, h_denom_pub, exchange_pub, exchange_sig } =
                 JUDGE.parse(response)?;
             let message = ExchangeAffirmDenomUnknown { timestamp, h_denom_pub };
@@ -64,8 +65,8 @@ pub(crate) fn verify(
             let message = ExchangeAffirmDenomExpired { timestamp, operation, h_denom_pub };
             JUDGE.check_exchange(exchange, &message, (&exchange_pub, &exchange_sig), (timestamp, now))?;
             let problem = match code {
-                1009 => Problem::Expired,
-                1010 => Problem::Revoked,
+                ErrorCode::EXCHANGE_GENERIC_DENOMINATION_EXPIRED => Problem::Expired,
+                ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED => Problem::Revoked,
                 _ => Problem::NotRevoked,
             };
             (h_denom_pub, problem)

@@ -4,6 +4,7 @@
 //! follow from it. A smaller one is not: the wallet asks for the coins it is owed all the same, and an honest exchange
 //! answers with the complete history of the reserve.
 
+use batzen_protocol::ErrorCode;
 use std::collections::BTreeSet;
 
 use batzen_protocol::Money;
@@ -28,7 +29,7 @@ pub(super) fn after_balance(
     response: &HttpResponse,
 ) -> Result<(), CoreError> {
     match (response.status, response.code()) {
-        (404, 1250 | 0) => {
+        (404, ErrorCode::EXCHANGE_RESERVES_STATUS_UNKNOWN | ErrorCode::NONE) => {
             let reason = match &record.origin {
                 Origin::Manual { .. } => "waiting for your bank transfer to reach the exchange",
                 Origin::Bank(_) | Origin::Recoup => "waiting for the transfer to reach the exchange",
