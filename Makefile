@@ -18,7 +18,7 @@ BUG ?=
 # How many times as many random comparisons of the lanes with libraries (`make soak`): millions.
 SOAK_FACTOR ?= 500
 
-.PHONY: help demo build test test-fast soak simulate kills fuzz bench bench-all bench-postgres bench-tables timing-test mutate fmt lint doc install needs needs-test
+.PHONY: help demo build test test-fast soak simulate kills fuzz bench bench-all bench-postgres bench-tables timing-test mutate fmt lint phrases doc install needs needs-test
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -186,10 +186,15 @@ bench-tables: # renews tables and plots from the results that are there
 fmt: ## format the code
 	$(CARGO) fmt --all
 
-lint: needs ## clippy, documentation links, licences and advisories of dependencies
+lint: needs phrases ## clippy, phrases, documentation links, licences and advisories of dependencies
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 	if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; else echo "cargo-deny is not installed: cargo install --locked cargo-deny" >&2; fi
+
+# docs/phrases.txt lists phrases, one pattern a line, that no native speaker would write. Dated measurements stay as they were.
+phrases:
+	@! git grep -InE -f docs/phrases.txt -- '*.rs' '*.md' '*.sh' '*.toml' '*.html' '*.js' '*.yml' Makefile ':!docs/internals/lab' || \
+		{ echo "say it in plain English: these phrases are on the list of docs/phrases.txt" >&2; exit 1; }
 
 doc: needs ## the API documentation: target/doc
 	$(CARGO) doc --workspace --no-deps --locked

@@ -17,7 +17,7 @@ use batzen_protocol::Currency;
 use batzen_tables::bank::{BankStateRow, IntentRow, Origin, TransactionKey};
 
 /// How long the money of a selected withdrawal operation stays set aside, in seconds: a day. Whoever has not confirmed by then
-/// has left the wallet; the money is theirs to spend again, and a later confirmation takes it anew if it is still there.
+/// has left the wallet; the money is theirs to spend again, and a later confirmation takes it again if it is still there.
 pub const RESERVATION_S: u32 = 86_400;
 
 /// Code of the accounts that have names.

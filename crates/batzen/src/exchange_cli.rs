@@ -63,7 +63,7 @@ enum ExchangeCommand {
     Replication(database_cli::ReplicationArgs),
     /// Draw up the balance sheet of an exchange that is not running. Exit code 1 if it does not add up
     Totals(TotalsArgs),
-    /// List the transfers that the bank refused for good, or have it asked once more
+    /// List the transfers that the bank refused for good, or have it asked again
     Transfers(transfers_cli::TransfersArgs),
     /// Print a configuration to start from
     SampleConfig,
@@ -461,7 +461,7 @@ async fn work(
             };
             tokio::select! {
                 () = &mut stop => return Ok(ExitCode::SUCCESS),
-                // A supervisor starts it anew.
+                // A supervisor starts it again.
                 ended = serve => ended?,
             }
             // The service has ended; it may come back.

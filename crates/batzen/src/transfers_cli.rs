@@ -34,10 +34,10 @@ An exchange with an embedded store must not be running.")]
 pub struct TransfersArgs {
     #[command(flatten)]
     common: Common,
-    /// Have the bank asked once more for this transfer. Mend first what it was refused for
+    /// Have the bank asked again for this transfer. Mend first what it was refused for
     #[arg(long, value_name = "WTID")]
     retry: Vec<Wtid>,
-    /// Have the bank asked once more for all of them
+    /// Have the bank asked again for all of them
     #[arg(long)]
     retry_all: bool,
     /// Print JSON
@@ -45,7 +45,7 @@ pub struct TransfersArgs {
     json: bool,
 }
 
-/// Lists the refused transfers, or has the bank asked once more for some.
+/// Lists the refused transfers, or has the bank asked again for some.
 ///
 /// # Errors
 /// The store is missing or in use, or a transfer to retry was not refused.

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use common::{run, stderr, stdout};
 
-/// Help texts are part of the interface: a change must be seen. `BATZEN_BLESS=1` writes them anew.
+/// Help texts are part of the interface: a change must be seen. `BATZEN_BLESS=1` writes them again.
 #[test]
 fn help_texts() {
     for command in [

@@ -1,7 +1,7 @@
 //! `batzen wallet` as people and scripts see it: help texts and JSON shapes against snapshots, and whole lives against
 //! a real bank and a real exchange, with the wallet killed in the middle of what it does.
 //!
-//! `BATZEN_BLESS=1 cargo test -p batzen --test wallet_cli` writes the snapshots anew.
+//! `BATZEN_BLESS=1 cargo test -p batzen --test wallet_cli` writes the snapshots again.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -131,7 +131,7 @@ impl World {
         let bank = Service::start(directory.path(), "bank", &bank_arguments);
         wait_for(&format!("{}taler-bank-integration/config", bank_url.replace("localhost", "127.0.0.1")));
         let exchange_arguments = [
-            &["exchange", "serve", "--standalone", "--rsa-bits", "1024", "--bank", &bank_url][..],
+            &["exchange", "serve", "--standalone", "--rsa-bits", "1024", "--cs", "--bank", &bank_url][..],
             &["--data", &exchange_data, "--port", &exchange_port][..],
         ]
         .concat();

@@ -257,7 +257,7 @@ impl Material {
     }
 
     /// The code of a step, over one batch, by one of the implementations. What it computes is right: where there is a
-    /// verdict, it is looked at once. Steps that have but one implementation ignore `path`.
+    /// verdict, one look is enough. Steps that have but one implementation ignore `path`.
     #[must_use]
     pub fn rival(&self, step: Step, path: Path) -> Rival<'_> {
         let batch = u32::try_from(BATCH).expect("a small number");

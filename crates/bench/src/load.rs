@@ -91,7 +91,7 @@ impl Kind {
     }
 }
 
-/// What a run shall be.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Where the servers listen; connections are spread over them. Not empty.

@@ -57,7 +57,7 @@ pub struct Denom {
     pub h_denom_pub: HashCode,
 }
 
-/// What a world shall be.
+/// Options of a world.
 #[derive(Clone)]
 pub struct WorldPlan {
     /// The program whose services are started.
@@ -472,7 +472,7 @@ pub fn send_all(
     }
 }
 
-/// A port that nobody listens on at present, below those that the system gives to clients.
+/// A port that nobody listens on now, below those that the system gives to clients.
 fn free_port() -> Result<u16, BenchError> {
     const FIRST: u16 = 10_240;
     const COUNT: u16 = 20_000;

@@ -28,7 +28,7 @@ impl Config {
         self.text_of(|_| true)
     }
 
-    /// What the main file has to say: the options that are neither defaults nor from files of secrets, and the directives
+    /// What the main file says: the options that are neither defaults nor from files of secrets, and the directives
     /// that include those.
     #[must_use]
     pub fn to_main_text(&self) -> String {

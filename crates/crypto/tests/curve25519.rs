@@ -126,7 +126,7 @@ const L: [u8; 32] = [
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10,
 ];
 
-/// The rule of the protocol, written down once more in the plainest way.
+/// The rule of the protocol, written down again in the plainest way.
 fn reference_verify(public: &[u8; 32], message: &[u8], signature: &[u8; 64]) -> bool {
     let (r, s) = (&signature[..32], &signature[32..]);
     if s.iter().rev().ge(L.iter().rev()) {

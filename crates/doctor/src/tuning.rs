@@ -115,7 +115,7 @@ pub fn advise(facts: &Facts) -> Vec<Advice> {
 
     let wal = max_wal_size(facts);
     add("max_wal_size", words::setting_bytes(wal), "checkpoints because it is time, not because it is full");
-    add("min_wal_size", words::setting_bytes(wal / 4), "files are used again instead of made anew");
+    add("min_wal_size", words::setting_bytes(wal / 4), "files are used again instead of made again");
     add(
         "checkpoint_timeout",
         "15min".to_owned(),

@@ -114,7 +114,7 @@ pub trait Rules: Send + Sync + 'static {
     ///
     /// Other commands are executed meanwhile, and one of them may have removed the reason (a refund filled the coin
     /// again): answer [`Evidence::Rerun`] when the history does not prove the refusal, [`Evidence::Torn`] when it does not
-    /// agree with itself, and the command is executed once more. After a few such rounds the history is read between two
+    /// agree with itself, and the command is executed again. After a few such rounds the history is read between two
     /// batches, where nothing changes; then torn evidence counts as complete.
     fn evidence(
         &self,

@@ -6,7 +6,7 @@
 //! and the lane is for clients alone for some time after each. That time is long at first, so that a burst is spread; when
 //! background work waits nearly all the time it gets shorter step by step, so that a backlog does not grow for ever.
 //!
-//! Where clients queue up all the same, because the processor has become slower or has something else to do for a moment, there is
+//! Where clients queue up anyway, because the processor has become slower or has something else to do for a moment, there is
 //! no background work at all, until it is a second behind. (With a store whose commits take longer than a few milliseconds every
 //! busy moment counts as one: then workers are a second late, and get their share.)
 

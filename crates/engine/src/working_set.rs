@@ -327,7 +327,7 @@ impl<T: Table> ErasedRows for TableRows<T> {
                 changes.update_read::<T>(&slot.key, (stored, slot.version), row);
             }
             (Some(stored), None) => changes.delete_read::<T>(&slot.key, (stored, slot.version)),
-            // Changed and changed back: what was decided meanwhile rests on it all the same.
+            // Changed and changed back: what was decided meanwhile rests on it anyway.
             (Some(stored), Some(_)) => changes.keep_read::<T>(&slot.key, (stored, slot.version)),
             (None, None) => {}
         }

@@ -95,7 +95,7 @@ impl Exchange {
         Ok(outcome)
     }
 
-    /// Builds the key state anew from what is stored and at hand, and puts it in place of the present one.
+    /// Builds the key state again from what is stored and at hand, and puts it in place of the present one.
     pub(crate) async fn rebuild_keys(&self) -> Result<(), StoreError> {
         let _one_build = self.building.lock().await;
         self.build_keys().await

@@ -344,7 +344,7 @@ pub struct ExchangeConfig {
     pub lanes: usize,
     /// Whether this service computes the sums of money on a database, which reads all its rows of money: one of several is enough.
     pub sums_money: bool,
-    /// After how many requests the service ends, to be started anew by whoever supervises it.
+    /// After how many requests the service ends, to be started again by whoever supervises it.
     pub max_requests: Option<u64>,
 }
 

@@ -166,7 +166,7 @@ impl ConnState {
         Some((bytes, Duration::from_millis(stalled_ms)))
     }
 
-    /// Since when the connection waits for a request or its header; none if it has one.
+    /// The time since which the connection waits for a request or its header; none if it has one.
     pub(crate) fn unused_since(&self) -> Option<Instant> {
         matches!(self.phase(), Phase::Idle | Phase::Header)
             .then(|| self.begin + Duration::from_millis(self.phase_begin_ms.load(Ordering::Relaxed)))
@@ -243,7 +243,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(NEVER - 1)
 }
 
-/// A socket that tells the [`ConnState`] what passes, and holds back hyper's own refusals of ill-formed requests, so that
+/// A socket that tells the [`ConnState`] what passes, and holds back hyper's own refusals of malformed requests, so that
 /// they can be given the form of every other answer.
 pub(crate) struct Watched<S> {
     socket: S,

@@ -225,7 +225,7 @@ impl Listener {
     }
 
     /// Hands over to the others that share the port: closes so that no connection is lost. What waits in the queue of a
-    /// socket is reset when it is closed, and the kernel goes on choosing it for new connections until then. So the socket
+    /// socket is reset when it is closed, and the kernel keeps choosing it for new connections until then. So the socket
     /// first stops hearing those who begin to connect (they begin again after a second, and find another process); what it has
     /// answered is accepted until it is complete.
     pub(crate) async fn leave(self, mut take: impl FnMut(Socket)) {

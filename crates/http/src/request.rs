@@ -158,7 +158,7 @@ impl Head {
         self.query_opt(name)?.ok_or_else(|| Response::frame_error(FrameError::ParameterMissing, name))
     }
 
-    /// A query parameter read with a function of the caller; `None` from it means that the value is ill-formed.
+    /// A query parameter read with a function of the caller; `None` from it means that the value is malformed.
     ///
     /// # Errors
     /// 400, code 26, with the parameter's name as detail.
@@ -194,7 +194,7 @@ impl Head {
         })
     }
 
-    /// The correlation id, for logs: letters, digits and `-`, fewer than 64 characters. An ill-formed one is not given.
+    /// The correlation id, for logs: letters, digits and `-`, fewer than 64 characters. A malformed one is not given.
     #[must_use]
     pub fn correlation_id(&self) -> Option<&str> {
         let id = self.headers.get("taler-correlation-id")?.to_str().ok()?;
@@ -341,7 +341,7 @@ fn pairs(query: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Decodes `%XX`. An ill-formed escape stays as it is; bytes that are not UTF-8 become replacement characters, which
+/// Decodes `%XX`. A malformed escape stays as it is; bytes that are not UTF-8 become replacement characters, which
 /// no parser of ours accepts.
 fn decode(text: &str, plus_is_blank: bool) -> String {
     let bytes = text.as_bytes();

@@ -220,7 +220,7 @@ async fn turn_away<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// Ends our side and reads what the peer is still sending, so that it can read our last words. Only for some connections at a time:
-/// on the others the peer has a moment to take the words, and may lose them if it goes on sending.
+/// on the others the peer has a moment to take the words, and may lose them if it keeps sending.
 async fn linger_close<S>(stream: &mut S, client: &Arc<Client>, stats: &Stats) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -300,7 +300,7 @@ where
                 if let Err(error) = ended {
                     // Hyper has no other sign for a `Content-Length` that is no number.
                     bad_length = error.is_parse() && error.to_string().contains("content-length");
-                    // What follows is not read. The client shall get the answers to its requests before that all the same.
+                    // What follows is not read. The client shall get the answers to its requests before that anyway.
                     state.ask_linger();
                     tracing::debug!(%peer, %error, "connection ended");
                 }

@@ -1,4 +1,4 @@
-//! What every answer looks like: errors, CORS, HEAD, OPTIONS, compression, keep-alive, ill-formed requests.
+//! What every answer looks like: errors, CORS, HEAD, OPTIONS, compression, keep-alive, malformed requests.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -231,7 +231,7 @@ async fn ill_formed_requests_are_refused_and_closed() {
     let chunk = "POST /echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\nabc\r\n";
     let answer = server.raw(chunk).await;
     assert!(answer.is_empty() || status(&answer) == 400, "{answer}");
-    // An ill-formed request behind a good one still gets the good one's answer.
+    // A malformed request behind a good one still gets the good one's answer.
     let both = server.raw("GET / HTTP/1.1\r\nhost: x\r\n\r\nnonsense\r\n\r\n").await;
     assert!(both.starts_with("HTTP/1.1 200") && both.contains("helloHTTP/1.1 400"), "{both}");
     // So does a request whose end nobody knows, and a body that breaks off, however slowly the client reads.

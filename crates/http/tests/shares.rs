@@ -206,7 +206,7 @@ async fn readers_that_do_not_read_are_refused_and_cut() {
 
 #[tokio::test]
 async fn a_request_behind_an_unread_answer_does_not_keep_it() {
-    // The answer is large, and the next request on the connection is a long poll: what is unread has a deadline all the same.
+    // The answer is large, and the next request on the connection is a long poll: what is unread has a deadline anyway.
     let server = start(ServerOptions {
         write_timeout: Duration::from_millis(200),
         min_rate_bytes_per_s: 1 << 30,

@@ -81,7 +81,7 @@ impl fmt::Display for LedgerAddress {
 /// Connects to a ledger. Must be called within a tokio runtime, which then carries the connection.
 ///
 /// # Errors
-/// [`LedgerError::Refused`] for an ill-formed address, a ledger of another version, an embedded ledger (which the caller
+/// [`LedgerError::Refused`] for a malformed address, a ledger of another version, an embedded ledger (which the caller
 /// opens itself), or a backend that was not built in; [`LedgerError::Busy`] when nobody can be reached.
 pub async fn connect(url: &str) -> Result<Arc<dyn Ledger>, LedgerError> {
     let address: LedgerAddress =

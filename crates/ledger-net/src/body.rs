@@ -37,7 +37,7 @@ pub trait Record: Sized {
     /// Appends it.
     fn push(&self, out: &mut Vec<u8>);
 
-    /// Reads it from exactly [`Record::BYTES`] bytes; nothing if they are ill-formed.
+    /// Reads it from exactly [`Record::BYTES`] bytes; nothing if they are malformed.
     fn read(bytes: &[u8]) -> Option<Self>;
 }
 
@@ -49,7 +49,7 @@ pub fn push_all<R: Record>(out: &mut Vec<u8>, records: &[R]) {
     }
 }
 
-/// All records of a body; nothing if it is ill-formed.
+/// All records of a body; nothing if it is malformed.
 #[must_use]
 pub fn read_all<R: Record>(body: &[u8]) -> Option<Vec<R>> {
     let mut out = Vec::with_capacity(body.len() / R::BYTES);
@@ -57,7 +57,7 @@ pub fn read_all<R: Record>(body: &[u8]) -> Option<Vec<R>> {
     Some(out)
 }
 
-/// Appends all records of a body to `out`. If the body is ill-formed, `out` is as before and the result is nothing.
+/// Appends all records of a body to `out`. If the body is malformed, `out` is as before and the result is nothing.
 pub fn read_into<R: Record>(body: &[u8], out: &mut Vec<R>) -> Option<()> {
     let before = out.len();
     let chunks = body.chunks_exact(R::BYTES);
@@ -72,7 +72,7 @@ pub fn read_into<R: Record>(body: &[u8], out: &mut Vec<R>) -> Option<()> {
     is_whole.then_some(())
 }
 
-/// The one record of a body; nothing if it is ill-formed.
+/// The one record of a body; nothing if it is malformed.
 #[must_use]
 pub fn read_one<R: Record>(body: &[u8]) -> Option<R> {
     (body.len() == R::BYTES).then(|| R::read(body))?

@@ -39,7 +39,7 @@ pub struct ClientOptions {
     pub waiting_events_max: usize,
     /// How long one attempt to connect may take, hello included.
     pub connect_timeout: Duration,
-    /// A server that is silent for so long while it owes answers is taken for lost, and the connection made anew.
+    /// A server that is silent for so long while it owes answers is taken for lost, and the connection made again.
     pub answer_timeout: Duration,
     /// For how long an unreachable server is tried again before callers are told.
     pub retry_for: Duration,

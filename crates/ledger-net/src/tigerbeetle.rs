@@ -17,7 +17,7 @@ impl TigerBeetleLedger {
     /// A client of the cluster; connects in the background.
     ///
     /// # Errors
-    /// [`LedgerError::Refused`] for ill-formed addresses.
+    /// [`LedgerError::Refused`] for malformed addresses.
     pub fn new(cluster: u128, addresses: &str) -> Result<Self, LedgerError> {
         let refused = |error: tb::InitError| LedgerError::Refused(format!("TigerBeetle client: {error}"));
         tb::Client::new(cluster, addresses).map(|client| Self { client }).map_err(refused)

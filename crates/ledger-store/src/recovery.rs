@@ -137,7 +137,7 @@ pub(crate) fn open(store: Store) -> Result<(Machine, Log), RecoveryError> {
     Ok((machine, log))
 }
 
-/// Reads the whole log again, decides every record anew by all rules on a fresh machine, and compares records, balances,
+/// Reads the whole log again, decides every record again by all rules on a fresh machine, and compares records, balances,
 /// digests and all invariants. The ledger may be running: what is durable when it begins is verified.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! The durable ledger does what every backend must do, and is the same after it was opened anew.
+//! The durable ledger does what every backend must do, and is the same after it was opened again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -46,7 +46,7 @@ pub trait Ledger: Send + Sync + 'static {
     /// The transfers with these ids, in their order; missing ones are left out.
     fn lookup_transfers(&self, ids: Vec<u128>) -> Answer<'_, Vec<Transfer>>;
 
-    /// The transfers of an account in the order of their timestamps. An ill-formed filter yields nothing.
+    /// The transfers of an account in the order of their timestamps. A malformed filter yields nothing.
     fn get_account_transfers(&self, filter: AccountFilter) -> Answer<'_, Vec<Transfer>>;
 
     /// Past balances of an account with history; nothing for others.

@@ -31,7 +31,7 @@ const SETTINGS: [(&str, &str); 7] = [
     ("log_line_prefix", "%m [%p] %q%a "),
 ];
 
-/// How a cluster shall be.
+/// Options of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
     /// Settings of `postgresql.conf`, which come after the cluster's own.
@@ -400,7 +400,7 @@ fn finish(program: &'static str, command: &mut Command) -> Result<String, Cluste
     Err(ClusterError::Program { program, text })
 }
 
-/// A port that nobody listens on at present, below those that the system gives to clients: while the server is down, one of
+/// A port that nobody listens on now, below those that the system gives to clients: while the server is down, one of
 /// its own clients could be given its port otherwise.
 fn free_port() -> Result<u16, ClusterError> {
     loop {

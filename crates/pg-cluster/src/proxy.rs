@@ -379,7 +379,7 @@ impl Link {
                 (messages_sent, bytes_sent) = (messages_sent + 1, bytes_sent + passes);
                 if passes == message.len() && message[..] == [b'Z', 0, 0, 0, 5, b'I'] {
                     // Ready for queries, outside a transaction. Before the client learns of it: it may begin the next
-                    // transaction at once, which another plan is for, and whose messages are counted anew.
+                    // transaction at once, which another plan is for, and whose messages are counted again.
                     self.disarm();
                     (messages_sent, bytes_sent) = (0, 0);
                 }

@@ -187,7 +187,7 @@ impl Database {
                 }
                 Attempt::Failed(error) if error.code() == Some("BZ002") => {
                     // The row was removed as one that nobody has used for long, or another process has taken the store over:
-                    // registering anew tells.
+                    // registering again tells.
                     tracing::info!(writer = writer.id, "the writer's row was taken away");
                 }
                 Attempt::Failed(error) if error.ends_connection() || writer.connection.was_unsynced() => {
@@ -286,7 +286,7 @@ impl Database {
             writer.connection.process_id(),
             writer.started
         );
-        // Not another writer's row, if the schema was made anew meanwhile: epochs begin anywhere, and each loss adds one.
+        // Not another writer's row, if the schema was made again meanwhile: epochs begin anywhere, and each loss adds one.
         let text = format!(
             "{} WHERE writer_id = {} AND epoch BETWEEN {} AND {} RETURNING epoch, batch",
             self.texts.fence,

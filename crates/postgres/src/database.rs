@@ -20,7 +20,7 @@ use crate::statements::{SESSION, Statements};
 use crate::{PgError, PgOptions, Sharing, Target};
 
 /// A connection is replaced after so many pipelines or this time: the server's memory of each grows with use, and plans that
-/// were made when tables were small are made anew.
+/// were made when tables were small are made again.
 const USES_MAX: u64 = 100_000;
 const AGE_MAX: Duration = Duration::from_secs(600);
 
@@ -304,7 +304,7 @@ impl Database {
         self.lost.store(true, Ordering::Release);
         let what = match self.options.sharing {
             Sharing::Exclusive => "another process has taken the store over",
-            Sharing::Shared => "dbinit has changed or reset the schema: start this program anew",
+            Sharing::Shared => "dbinit has changed or reset the schema: start this program again",
         };
         StoreError::Stopped(what.into())
     }

@@ -17,7 +17,7 @@
 //! | `batch` | a change set as statements with their parameters |
 //! | `commit` | change sets in one round trip; what became of a commit whose connection was lost |
 //! | `listen` | the store's lock, and notifications |
-//! | [`schema`] | how the tables come to be and change, and what is done for them beside the data path |
+//! | [`schema`] | how the tables are made and changed, and what is done for them beside the data path |
 //! | `store` | opening, and [`Backend`](batzen_store::Backend) |
 
 mod batch;

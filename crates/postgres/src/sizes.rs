@@ -59,7 +59,7 @@ pub(crate) fn sizes(database: &Arc<Database>) -> Result<Arc<Sizes>> {
             let database = Arc::clone(database);
             let ask = move || {
                 if let Err(error) = ask(&database) {
-                    tracing::debug!(%error, "the sizes of tables are not known at present");
+                    tracing::debug!(%error, "the sizes of tables are not known now");
                 }
             };
             if std::thread::Builder::new().name("store-sizes".into()).spawn(ask).is_err() {

@@ -68,7 +68,7 @@ fn connections_are_encrypted_and_verified() {
     }
     cluster.set("ssl", "on").unwrap();
     let url = cluster.create_database("tls").unwrap();
-    // The setting takes a moment: each connection asks anew.
+    // The setting takes a moment: each connection asks again.
     let encrypted = |settings: &str| connect(&url, settings);
     let mut version = String::new();
     for _ in 0..100 {

@@ -40,7 +40,7 @@ fn no_table_changes_without_a_new_version() {
     assert_eq!(
         version,
         format!("version {}", HISTORY.version),
-        "BATZEN_BLESS=1 writes {} anew",
+        "BATZEN_BLESS=1 writes {} again",
         file.display()
     );
     let mut tables = 0;
@@ -50,7 +50,7 @@ fn no_table_changes_without_a_new_version() {
             wanted.as_deref(),
             Some(text),
             "{name} has changed. If databases of this version exist, raise HISTORY.version in schema/plan.rs, with a step if \
-             something is renamed or gone; then BATZEN_BLESS=1 writes {} anew",
+             something is renamed or gone; then BATZEN_BLESS=1 writes {} again",
             file.display()
         );
         tables += 1;

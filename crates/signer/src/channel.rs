@@ -232,7 +232,7 @@ impl Accept {
             .map_err(|error| key_error(&error))?
             .with_client_cert_verifier(Arc::new(Pins { allowed, algorithms }))
             .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified)));
-        // Every connection shows its key anew.
+        // Every connection shows its key again.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(Self(TlsAcceptor::from(Arc::new(config))))

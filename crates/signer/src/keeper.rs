@@ -42,7 +42,7 @@ enum SyncError {
     NoPrimary(String),
     #[error(
         "the modules' keys of {0} are not those of this signer: one of the two belongs to another exchange or was set up \
-         anew; nothing was taken over or erased"
+         again; nothing was taken over or erased"
     )]
     OtherExchange(String),
     #[error("{0} is not the primary any more")]
@@ -163,7 +163,7 @@ async fn follower(signer: &Arc<Signer>, connect: &Connect) {
             sync.error.replace(text.clone()).as_ref() != Some(&text)
         };
         if news {
-            tracing::warn!(%error, "this signer does not follow at present");
+            tracing::warn!(%error, "this signer does not follow now");
         }
     }
     // Keys end whether the primary is there or not.
@@ -245,7 +245,7 @@ async fn take_over(signer: &Signer, link: &mut Link, listing: &Listing, peer: &s
             signer.modules.adopt(&secret).await?;
         }
     }
-    // Whoever has other modules' keys is another exchange, or has lost everything and begun anew.
+    // Whoever has other modules' keys is another exchange, or has lost everything and begun again.
     if signer.modules.module_keys() != Some(listing.modules) {
         return Err(SyncError::OtherExchange(peer.to_owned()));
     }

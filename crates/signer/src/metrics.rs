@@ -24,7 +24,7 @@ const REASONS: [(&str, ItemStatus); 6] = [
     ("failed", ItemStatus::Failed),
 ];
 
-/// A number of things that are there at present.
+/// A number of things that are there now.
 #[derive(Debug, Default)]
 pub struct Level(AtomicU64);
 
@@ -52,7 +52,7 @@ impl Drop for LevelGuard<'_> {
 
 /// Counters of a signer.
 pub struct ServerMetrics {
-    /// Connections at present.
+    /// Connections now.
     pub connections: Level,
     /// Connections that were turned away: too many.
     pub connections_refused: Counter,

@@ -515,7 +515,7 @@ impl SecurityModules {
         Ok(revoked.len())
     }
 
-    /// Erases the private keys whose use has ended. `signed_until` knows until when a key that the master key has
+    /// Erases the private keys whose use has ended. `signed_until` knows how long a key that the master key has
     /// signed may be used, which counts more than what the configuration says today.
     pub async fn erase_expired(
         &self,

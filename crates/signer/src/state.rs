@@ -91,7 +91,7 @@ pub struct Signer {
     pub clients: HashMap<EddsaPublicKey, Client>,
     /// Whether it creates keys.
     pub persisted_role: watch::Sender<PersistedRole>,
-    /// The keys at present.
+    /// The keys now.
     pub snapshot: watch::Sender<Arc<Snapshot>>,
     /// How far it is if it follows.
     pub sync: Mutex<SyncState>,
@@ -154,7 +154,7 @@ impl Signer {
         Ok(signer)
     }
 
-    /// The keys at present.
+    /// The keys now.
     pub fn keys(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot.borrow())
     }

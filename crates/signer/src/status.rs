@@ -27,7 +27,7 @@ pub struct StatusReport {
     pub synced_us: Option<u64>,
     /// Why it has not the same keys.
     pub sync_error: Option<String>,
-    /// Connections at present.
+    /// Connections now.
     pub connections: u64,
     /// Its clock, in microseconds since 1970.
     pub time_us: u64,

@@ -285,9 +285,9 @@ async fn a_follower_takes_nothing_from_another_exchange() {
     wait_until(|| first.signer.modules.is_complete()).await;
     let before = first.signer.keys().version;
     drop(first);
-    // What was its primary has lost everything and begun anew.
-    let anew = start(dirs[0].path(), &keys, 0, Role::Primary, NOWHERE).await;
-    let follower = start(dirs[1].path(), &keys, 1, Role::Follower, &anew.url).await;
+    // What was its primary has lost everything and begun again.
+    let fresh = start(dirs[0].path(), &keys, 0, Role::Primary, NOWHERE).await;
+    let follower = start(dirs[1].path(), &keys, 1, Role::Follower, &fresh.url).await;
     wait_until(|| {
         follower.signer.status().sync_error.is_some_and(|error| error.contains("another exchange"))
     })

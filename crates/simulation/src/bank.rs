@@ -373,7 +373,7 @@ impl Bank {
                 for message in waiting.into_iter().flatten() {
                     reply(context, &message, HttpResponse { status: 503, ..HttpResponse::default() });
                 }
-                // The money has moved: it is booked later, when the ledger has been asked once more.
+                // The money has moved: it is booked later, when the ledger has been asked again.
                 return Ok(());
             }
         };

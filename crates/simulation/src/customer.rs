@@ -151,7 +151,7 @@ impl Customer {
         Timestamp::from_micros(context.now.saturating_add_signed(offset))
     }
 
-    /// Begins (anew).
+    /// Begins (again).
     pub fn start(&mut self, context: &mut Context) {
         self.is_up = true;
         self.incarnation += 1;

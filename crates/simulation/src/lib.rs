@@ -6,7 +6,7 @@
 //! of the services and the loops of the workers (thin copies without threads, in [`exchange`], [`bank`], [`ledger`]), the
 //! wallet's driver and file ([`customer`]), disks, network and clocks.
 //!
-//! A seed draws a mix of people and faults ([`swarm`]), lives through hours of simulated time ([`world`]), loses power once more
+//! A seed draws a mix of people and faults ([`swarm`]), lives through hours of simulated time ([`world`]), loses power again
 //! at the end, and is judged from the outside ([`check`]). The same seed gives the same events, bit for bit.
 
 pub mod bank;

@@ -79,7 +79,7 @@ impl Fixture {
         Self { proxy, store, truth, paid: 0 }
     }
 
-    /// Puts one into the pot, as a lane does it: reads, commits, and begins anew if it was overtaken.
+    /// Puts one into the pot, as a lane does it: reads, commits, and begins again if it was overtaken.
     fn pay(&mut self) -> Result<(), StoreError> {
         let (pot, slip) = (PotKey { pot: 1 }, SlipKey { pot: 1, number: self.paid });
         for _ in 0..10 {

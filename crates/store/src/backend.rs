@@ -9,7 +9,7 @@ use crate::{Record, Result, StoreError, Table, TableDef};
 
 /// Names one version of a row to the backend that gave it: whoever changes the row hands it back, and the backend sees that
 /// the row is still that version without reading it again. Means nothing to other backends, or after the store was opened
-/// anew; then rows are compared.
+/// again; then rows are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RowVersion {
     pub(crate) place: u64,

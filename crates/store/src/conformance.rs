@@ -1,7 +1,7 @@
 //! The conformance suite: what every backend must do, as one macro.
 //!
 //! A backend's tests call [`store_conformance!`](crate::store_conformance) with a function that makes a [`Fixture`]: an empty
-//! store, and a way to open it anew on the same data. Each behaviour is then a test of its own.
+//! store, and a way to open it again on the same data. Each behaviour is then a test of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
@@ -36,7 +36,7 @@ impl Fixture {
         &self.store
     }
 
-    /// Drops the store and opens it anew, without closing it; does nothing to a transient one.
+    /// Drops the store and opens it again, without closing it; does nothing to a transient one.
     pub fn reopen(&mut self) {
         if let Some(reopen) = &mut self.reopen {
             self.store = Store::new(crate::memory::MemoryBackend::new());
@@ -226,7 +226,7 @@ pub fn updates_replace_rows_and_index_entries(mut fixture: Fixture) {
     }
 }
 
-/// A delete removes the row and its index entries; the key can be used anew.
+/// A delete removes the row and its index entries; the key can be used again.
 pub fn deletes_remove_rows_and_index_entries(mut fixture: Fixture) {
     let gone = row("gone", Some(5));
     committed(fixture.store(), |c| c.insert::<Items>(&key(1, 1), &gone));
@@ -475,7 +475,7 @@ pub fn versions_name_what_was_read(mut fixture: Fixture) {
         assert_eq!((&second.row, second.serial), (&next, first.serial));
         committed(store, |c| {
             c.update_read::<Items>(&one, (&second.row, Some(first.version)), &row("d", Some(9)));
-            // Once more in the same set: it builds on the change before.
+            // Again in the same set: it builds on the change before.
             c.update::<Items>(&one, &row("d", Some(9)), &row("e", Some(turn)));
         });
         let third = read(&one);
@@ -487,7 +487,7 @@ pub fn versions_name_what_was_read(mut fixture: Fixture) {
         assert_eq!(items(&store.lookup::<Items>(Items::BY_GROUP, &1_u32).expect("works")).len(), 2);
         let last = read(&one).version;
         fixture.reopen();
-        // Opened anew, an old version is as good as none.
+        // Opened again, an old version is as good as none.
         let store = fixture.store();
         committed(store, |c| c.update_read::<Items>(&one, (&third.row, Some(last)), &row("f", Some(turn))));
     }
@@ -653,7 +653,7 @@ pub fn serials_follow_the_commits(mut fixture: Fixture) {
     assert!(again > mark);
     committed(fixture.store(), |c| c.delete::<Items>(&key(3, 3), &row("again", None)));
     fixture.reopen();
-    committed(fixture.store(), |c| c.insert::<Items>(&key(3, 3), &row("once more", None)));
+    committed(fixture.store(), |c| c.insert::<Items>(&key(3, 3), &row("again", None)));
     assert!(serial(fixture.store(), 3) > again);
 }
 

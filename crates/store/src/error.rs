@@ -74,7 +74,7 @@ pub enum StoreError {
         /// The limit in bytes.
         limit: u64,
     },
-    /// A write or sync failed earlier: what is on the disk is unknown until the store is opened anew.
+    /// A write or sync failed earlier: what is on the disk is unknown until the store is opened again.
     #[error("the store stopped after an earlier failure: {0}")]
     Stopped(String),
     /// The store's files are of another version, or do not belong together.

@@ -105,7 +105,7 @@ impl TableDef {
     }
 
     /// The same, in this version. To be raised with every change of [`Table::index_entries`]: indexes that an older program
-    /// has saved are then not used, but computed anew.
+    /// has saved are then not used, but computed again.
     #[must_use]
     pub const fn version(self, version: u32) -> Self {
         Self { version, ..self }

@@ -184,7 +184,7 @@ fn a_mark_that_opening_has_seen_survives_a_power_loss() {
 }
 
 /// A write of opening that goes astray may take the last frame along, and leave what looks like a journal that ends before it. It
-/// is noticed all the same, also when the process is killed right after.
+/// is noticed anyway, also when the process is killed right after.
 #[test]
 fn a_write_of_opening_that_goes_astray_hides_no_commit() {
     let mut noticed = 0;
@@ -399,7 +399,7 @@ fn the_store_goes_on_after_a_full_disk() {
     assert!(refused > 0);
 }
 
-/// Goes on in the same process for a while, then opens anew.
+/// Goes on in the same process for a while, then opens again.
 fn open_again(store: EmbeddedStore, disk: &SimDisk) -> EmbeddedStore {
     let mut changes = ChangeSet::new();
     changes.insert::<Items>(&key(98, 98), &row("on", None));

@@ -1,4 +1,4 @@
-//! Reports against golden files (`BATZEN_UPDATE_GOLDEN=1` writes them anew), against the order of elements that the message
+//! Reports against golden files (`BATZEN_UPDATE_GOLDEN=1` writes them again), against the order of elements that the message
 //! definitions demand, and read again.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]

@@ -313,7 +313,7 @@ impl Hub {
             .ok_or_else(|| HubError::Unexpected(format!("an account without a value: {account}")))
     }
 
-    /// What a participant owes (positive) at present, in ten-thousandths.
+    /// What a participant owes (positive) now, in ten-thousandths.
     ///
     /// # Errors
     /// When the switch cannot be reached, or says something else than accounts.

@@ -76,7 +76,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// The packet of a transfer, made anew.
+    /// The packet of a transfer, made again.
     pub fn packet(&mut self, words: &Words, id: TransferId, flight: &Flight) -> &[u8] {
         let payee = &words.names[usize::from(flight.payee)];
         ilp::packet(&mut self.packet, flight.cents, payee, id.0, words.packet_data);

@@ -65,12 +65,12 @@ pub(crate) struct Outgoing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum What {
     Prepare,
-    /// The same once more.
+    /// The same again.
     PrepareAgain,
     /// Another amount under the same id.
     PrepareChanged,
     Fulfil([u8; 32]),
-    /// The same once more.
+    /// The same again.
     FulfilAgain([u8; 32]),
     Reject,
     Get,
@@ -104,7 +104,7 @@ pub(crate) struct Outbound {
     pub port: usize,
     /// None: broken, to be opened again.
     pub pipe: Option<Pipe>,
-    /// What is under way, and since when.
+    /// What is under way, and its start.
     pub request: Option<(Outgoing, u64)>,
     /// The bytes of the request.
     pub bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What the switch knows of its participants without asking the store: names, numbers, callback addresses. It is read anew
+//! What the switch knows of its participants without asking the store: names, numbers, callback addresses. It is read again
 //! after each change, before the change is answered. Decisions never rest on it: rules read the rows.
 
 use std::collections::HashMap;

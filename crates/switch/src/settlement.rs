@@ -187,7 +187,7 @@ impl Service {
         Ok(true)
     }
 
-    /// Gives a settlement up: what was reserved is reversed, and its windows may be settled anew.
+    /// Gives a settlement up: what was reserved is reversed, and its windows may be settled again.
     ///
     /// # Errors
     /// [`OperatorError`].

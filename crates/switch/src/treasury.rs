@@ -45,7 +45,7 @@ pub enum OperatorError {
     /// Not allowed by liquidity or headroom.
     #[error("{0}")]
     Insufficient(String),
-    /// The request is ill-formed.
+    /// The request is malformed.
     #[error("{0}")]
     Malformed(String),
     /// The ledger's answer does not fit.

@@ -184,7 +184,7 @@ async fn windows_are_settled_in_net_and_positions_go_back_to_zero() {
     scene.transfer(0, 1, "1").await;
 
     let body = json!({ "settlementModel": "DEFERRED", "reason": "day", "settlementWindows": [{ "id": 1 }] });
-    // Given up once, made anew.
+    // Given up once, made again.
     let (status, settlement) = scene.admin(Method::POST, "settlements", "token-a", &body).await;
     assert_eq!(status, 200, "{settlement}");
     assert_eq!(

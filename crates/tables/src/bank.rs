@@ -129,7 +129,7 @@ impl Table for BankAccounts {
     }
 }
 
-/// How a transaction came about, and thereby what its id in [`TransactionKey`] is.
+/// How a transaction came about, and so what its id in [`TransactionKey`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Origin {

@@ -3,7 +3,7 @@
 //!
 //! Method: random lives of a wallet, while a proxy passes requests on and alters some of the answers: a member of the JSON
 //! is changed, removed, repeated, or swapped with that of an earlier answer; the status is another one; an earlier answer
-//! comes once more; or a request is answered without reaching the exchange at all. Then the proxy becomes honest, the
+//! comes again; or a request is answered without reaching the exchange at all. Then the proxy becomes honest, the
 //! wallet runs, and the books of both sides must agree coin by coin, except where the wallet shows a dispute.
 //!
 //! `BATZEN_SOAK_FACTOR=100` plays so many times more lives.

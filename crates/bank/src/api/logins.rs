@@ -60,7 +60,7 @@ impl Hashers {
     /// Does work on one of the threads: 503 when the queue is full.
     async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Response> {
         let Ok(_place) = self.queue.try_acquire() else {
-            return Err(try_later("too many passwords to check at present"));
+            return Err(try_later("too many passwords to check now"));
         };
         let broken = || Response::error(ErrorCode::BANK_UNMANAGED_EXCEPTION, "");
         let thread = Arc::clone(&self.threads).acquire_owned().await.map_err(|_| broken())?;
@@ -96,7 +96,7 @@ impl Drop for Check<'_> {
     }
 }
 
-/// What is known of passwords at present.
+/// What is known of passwords now.
 pub(super) struct Logins {
     salt: [u8; 16],
     cost: PasswordCost,

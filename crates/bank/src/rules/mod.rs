@@ -309,7 +309,7 @@ pub enum Refusal {
         /// What was asked.
         command: Box<Command>,
     },
-    /// The money was set aside too long ago, and is no longer: ask again to take it anew.
+    /// The money was set aside too long ago, and is no longer: ask again to take it again.
     #[error("the reservation has expired")]
     ReservationExpired,
 }

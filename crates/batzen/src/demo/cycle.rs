@@ -33,7 +33,7 @@ use crate::sheet::BalanceSheet;
 const PATIENCE: StdDuration = StdDuration::from_secs(120);
 /// How often the bank is asked for new money while the round is played.
 const WATCH_PAUSE: StdDuration = StdDuration::from_millis(30);
-/// Until when sales of the round may be given back: soon, so that nobody waits for the transfers.
+/// The time until which sales of the round may be given back: soon, so that nobody waits for the transfers.
 const REFUNDABLE: Duration = Duration::from_secs(1);
 /// The same for the sale that stays unpaid.
 const REFUNDABLE_LONG: Duration = Duration::from_secs(3_600);

@@ -34,7 +34,7 @@ const CURRENCY: &str = "KUDOS";
 /// What people get when they open an account.
 const SIGNUP_BONUS: &str = "100";
 
-/// How the world shall be.
+/// Options of the world.
 pub struct Options {
     /// The bank's port; none: that of the last run, or the documented one, or a free one.
     pub bank_port: Option<u16>,
@@ -345,7 +345,7 @@ fn port_like(wanted: Option<u16>) -> anyhow::Result<u16> {
     }
 }
 
-/// A port that nobody listens on at present. It is kept for later runs, so it is below those that the system gives to
+/// A port that nobody listens on now. It is kept for later runs, so it is below those that the system gives to
 /// clients: any of them could have it by then.
 fn free_port() -> anyhow::Result<u16> {
     const FIRST: u16 = 10_240;

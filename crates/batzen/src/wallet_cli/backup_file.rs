@@ -71,7 +71,7 @@ fn passphrase(file: Option<&Path>, new: bool) -> anyhow::Result<String> {
         Ok(term.read_secure_line()?)
     };
     let passphrase = ask("Passphrase: ")?;
-    if new && ask("Once more: ")? != passphrase {
+    if new && ask("Repeat it: ")? != passphrase {
         bail!("the passphrases differ");
     }
     Ok(passphrase)

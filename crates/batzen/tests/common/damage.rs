@@ -71,6 +71,6 @@ pub fn cut_last(store: &Path) {
     let output = run(&["store", "cut", store.to_str().unwrap(), "--reason", "no backup"]);
     let said = format!("{}{}", stdout(&output), stderr(&output));
     assert!(output.status.success() && said.contains(&format!("cut at byte {}", frame.start)), "{said}");
-    let output = run(&["store", "cut", store.to_str().unwrap(), "--reason", "once more"]);
+    let output = run(&["store", "cut", store.to_str().unwrap(), "--reason", "again"]);
     assert!(!output.status.success() && stderr(&output).contains("nothing to cut"), "{}", stderr(&output));
 }

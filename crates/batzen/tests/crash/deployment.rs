@@ -160,6 +160,7 @@ impl Deployment {
             &data,
             "--port",
             &port,
+            "--cs",
             "--bank",
             &bank,
             "--rsa-bits",

@@ -101,7 +101,7 @@ pub async fn offer_again(
     let Answer { status, body } = load.ask(&request).await;
     let refused = ErrorCode::EXCHANGE_GENERIC_INSUFFICIENT_FUNDS.to_u32();
     if status != 409 || body["code"] != refused {
-        return Err(format!("coin {coin_pub} was accepted once more: {status} {body}"));
+        return Err(format!("coin {coin_pub} was accepted again: {status} {body}"));
     }
     let conflict = CoinConflict::deserialize(&body).map_err(|error| format!("{error}: {body}"))?;
     if conflict.coin_pub != coin_pub || conflict.h_denom_pub != coin.denom.hash {

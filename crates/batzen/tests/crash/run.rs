@@ -202,7 +202,7 @@ pub async fn end_and_prove(
         assert_eq!(proof::repeat(load, vec![changed]).await.len(), 1, "a changed answer was not found");
     }
     let (offered, accepted) = proof::overspend(load, &claims.entries).await;
-    assert_none("offered once more", &accepted);
+    assert_none("offered again", &accepted);
     let last = check_at_rest(deployment, &claims).await;
     assert_none("after the repetitions", &last.problems);
     assert_eq!(first.totals, last.totals, "repetitions changed the books");

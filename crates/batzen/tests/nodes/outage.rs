@@ -254,7 +254,7 @@ async fn on_a_full_disk_a_payment_is_refused_wholly_and_accepted_when_there_is_r
     let more = place.coins(&reserve, 2).await;
     assert_eq!(place.ask(&format!("reserves/{}", reserve.public_key())).await.status, 200);
 
-    // Files anew, where there is room.
+    // Files again, where there is room.
     tokio::task::block_in_place(|| place.sql("VACUUM FULL exchange.deposits"));
     assert_eq!(place.post("batch-deposit", &payment).await.status, 200);
     assert_eq!(place.post("batch-deposit", &payment).await.status, 200);

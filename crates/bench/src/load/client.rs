@@ -196,7 +196,7 @@ struct Work<'a, S> {
     moments: Vec<Moment>,
     errors: BTreeMap<String, u64>,
     late: Histogram<u64>,
-    /// Since when there has been a free client, and this thread had time to use it, nanoseconds from the start.
+    /// The time since which there has been a free client, and this thread had time to use it, nanoseconds from the start.
     free_since_ns: u64,
     waited_for_client: u64,
     missed: u64,

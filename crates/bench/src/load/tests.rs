@@ -175,7 +175,7 @@ fn what_the_generator_itself_missed_is_left_out() {
     let plan = plan(address, Schedule::Open { jobs_per_s: 200.0 }, None);
     let script = HeldUp { pairs: pairs(200), at: 150, time: Duration::from_millis(500) };
     let (outcome, _) = run(&plan, vec![script], &mut (), &Arc::default()).unwrap();
-    // The scripts' jobs are done all the same, at later times.
+    // The scripts' jobs are done anyway, at later times.
     assert_eq!((outcome.all.ops, seen.load(Relaxed)), (200, 400));
     assert!((95..=200).contains(&outcome.missed), "about 100 had their time meanwhile: {}", outcome.missed);
     assert!(outcome.late_max_us >= 480_000, "{}", outcome.late_max_us);

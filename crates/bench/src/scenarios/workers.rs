@@ -430,7 +430,7 @@ pub fn blank(context: &Context, place: &Place, shape: Shape, ops: u64, seconds: 
     }
 }
 
-/// Looks at what goes on until it is told to stop.
+/// Watches until it is told to stop.
 fn sample(app: &Exchange, stop: &AtomicBool, bank: Option<u32>, count: fn(&Exchange) -> u64) -> Vec<Sample> {
     let begin = Instant::now();
     let busy = |pid| CpuTime::of(pid).total_ns() as f64 / 1e9;

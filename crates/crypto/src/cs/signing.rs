@@ -141,7 +141,7 @@ fn withhold_faults(
     items: &[CsSignRequest<'_>],
     results: &mut [Result<CsBlindSignature, CryptoError>],
 ) {
-    // Everything is derived anew: what went wrong while signing must not go into the check.
+    // Everything is derived again: what went wrong while signing must not go into the check.
     let (mut for_choices, mut for_nonces) = (None, None);
     let mut signed = Vec::with_capacity(items.len());
     let mut nonces = Zeroizing::new(Vec::with_capacity(items.len()));

@@ -38,7 +38,7 @@ fn invalid(indexes: &[Index], found: &mut Vec<Finding>) {
                 format!("on {}, {}, not valid", index.table, words::bytes(index.bytes)),
             )
             .because("An interrupted CREATE INDEX CONCURRENTLY leaves it behind: every write keeps it, no read uses it.")
-            .type_this(format!("REINDEX INDEX CONCURRENTLY {};   -- or DROP INDEX CONCURRENTLY, and make it anew", index.sql())),
+            .type_this(format!("REINDEX INDEX CONCURRENTLY {};   -- or DROP INDEX CONCURRENTLY, and create it again", index.sql())),
         );
     }
 }

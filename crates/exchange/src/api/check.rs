@@ -27,7 +27,7 @@ pub fn age_hash(hash: Option<ShortHash>) -> Option<ShortHash> {
     hash.filter(|hash| !hash.is_zero())
 }
 
-/// Until when a denomination may be used for an operation.
+/// The time until which a denomination may be used for an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
     /// Withdrawals and fresh coins: until `expire_withdraw`.

@@ -244,7 +244,7 @@ async fn verify(
     Ok(())
 }
 
-/// Signs the confirmations anew; they are not stored.
+/// Signs the confirmations again; they are not stored.
 async fn confirm(
     app: &Exchange,
     deposited: Deposited,

@@ -115,7 +115,7 @@ async fn history(app: &Exchange, request: &mut Request) -> Checked<Response> {
     statement(app, reserve_pub, None).await
 }
 
-/// How often a statement is read anew because something happened in between.
+/// How often a statement is read again because something happened in between.
 const READS_MAX: u32 = 16;
 
 /// Balance and history. A whole history adds up to the balance; it is read again when something happened meanwhile.

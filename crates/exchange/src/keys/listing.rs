@@ -35,7 +35,7 @@ pub struct KeysAnswer {
     pub etag: String,
     /// When the key state was built, as HTTP date.
     pub last_modified: String,
-    /// Until when it may be kept, as HTTP date; absent for ever.
+    /// The time until which it may be kept, as HTTP date; absent for ever.
     pub expires: Option<String>,
 }
 
@@ -116,7 +116,7 @@ impl KeysListing {
         Ok(Some(listing))
     }
 
-    /// Until when the answers may be kept.
+    /// The time until which the answers may be kept.
     pub(super) fn expires(&self) -> Timestamp {
         self.expires
     }
@@ -336,7 +336,7 @@ pub struct WireAnswer {
     pub deflated: Bytes,
     /// Base32 of its SHA-512, unquoted.
     pub etag: String,
-    /// Until when it may be kept, as HTTP date.
+    /// The time until which it may be kept, as HTTP date.
     pub expires: String,
 }
 

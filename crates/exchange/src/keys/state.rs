@@ -112,9 +112,9 @@ pub struct OnlineKey {
     pub exchange_pub: EddsaPublicKey,
     /// From when it signs.
     pub start: Timestamp,
-    /// Until when it signs.
+    /// The time until which it signs.
     pub expire: Timestamp,
-    /// Until when its signatures count.
+    /// The time until which its signatures count.
     pub end: Timestamp,
     /// `MASTER_SIGNING_KEY_VALIDITY`.
     pub master_sig: EddsaSignature,
@@ -256,7 +256,7 @@ impl KeyState {
         Ok(state)
     }
 
-    /// When the snapshot has to be built anew although nothing was changed: a signing key begins or ends, or the listing
+    /// When the snapshot has to be built again although nothing was changed: a signing key begins or ends, or the listing
     /// expires.
     fn next_change(&self, now: Timestamp) -> Timestamp {
         let after = |time: Timestamp| time.saturating_add(Duration::from_secs(1));
@@ -272,7 +272,7 @@ impl KeyState {
         self.version
     }
 
-    /// When the snapshot has to be built anew at the latest.
+    /// When the snapshot has to be built again at the latest.
     pub fn rebuild_at(&self) -> Timestamp {
         self.rebuild_at
     }

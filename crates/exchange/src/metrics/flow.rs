@@ -6,7 +6,7 @@
 //! the rules believe to have done: a rule that creates money shows as a surplus below zero.
 //!
 //! On a database that several processes change nobody sees every commit. There each process counts what its own commits add and
-//! take, which can be summed up over processes, and computes the sums anew from time to time if it is configured to.
+//! take, which can be summed up over processes, and computes the sums again from time to time if it is configured to.
 
 use std::ops::{AddAssign, ControlFlow, Sub};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -21,7 +21,7 @@ pub struct WorkerMetrics {
     pub aggregates: Counter,
     /// Units of aggregation that were too small to be paid.
     pub transients: Counter,
-    /// Targets that cannot be paid at present.
+    /// Targets that cannot be paid now.
     pub targets_set_aside: Gauge,
     /// How long the most urgent deposit had been due when the aggregator last began a round, in seconds.
     pub aggregation_lag_s: Gauge,
@@ -41,11 +41,11 @@ pub struct WorkerMetrics {
     pub transfer_lag_s: Gauge,
     /// Reserves closed.
     pub closings: Counter,
-    /// Expired reserves that cannot be closed at present.
+    /// Expired reserves that cannot be closed now.
     pub reserves_set_aside: Gauge,
     /// Orders to pay out profit executed.
     pub drains: Counter,
-    /// Workers that ended abnormally and were started anew.
+    /// Workers that ended abnormally and were started again.
     pub restarts: Counter,
 }
 
@@ -85,7 +85,7 @@ impl WorkerMetrics {
             ),
             gauge(
                 "batzen_worker_aggregator_set_aside",
-                "Targets that cannot be paid at present",
+                "Targets that cannot be paid now",
                 &self.targets_set_aside,
             ),
             gauge(
@@ -123,11 +123,11 @@ impl WorkerMetrics {
             counter("batzen_worker_closer_reserves_total", "Reserves closed", &self.closings),
             gauge(
                 "batzen_worker_closer_set_aside",
-                "Expired reserves that cannot be closed at present",
+                "Expired reserves that cannot be closed now",
                 &self.reserves_set_aside,
             ),
             counter("batzen_worker_drain_orders_total", "Orders to pay out profit executed", &self.drains),
-            counter("batzen_worker_restarts_total", "Workers started anew after a failure", &self.restarts),
+            counter("batzen_worker_restarts_total", "Workers started again after a failure", &self.restarts),
         ]
     }
 }

@@ -325,7 +325,7 @@ pub struct Deposit {
     pub wire_salt: WireSalt,
     /// The wallet's time.
     pub wallet_time: Timestamp,
-    /// Until when refunds are promised to be possible; zero: none. Not after the wire deadline.
+    /// The time until which refunds are promised to be possible; zero: none. Not after the wire deadline.
     pub refund_deadline: Timestamp,
     /// When the merchant wants the money at the latest; not never. The past means as soon as possible.
     pub wire_deadline: Timestamp,
@@ -384,7 +384,7 @@ pub struct Melt {
     pub coin_sig: EddsaSignature,
     /// 0, 1 or 2, drawn uniformly; counts only if the melt is new.
     pub noreveal_index: u8,
-    /// The refresh master secret, if fresh coins shall be Clause Blind Schnorr.
+    /// The refresh master secret, if fresh coins are Clause Blind Schnorr.
     pub rms: Option<CsNonce>,
 }
 
@@ -633,7 +633,7 @@ pub struct RangeProgress {
     pub holder: u64,
     /// The watcher's time, not shifted.
     pub now: Timestamp,
-    /// For how long it goes on holding the range.
+    /// For how long it keeps holding the range.
     pub lease: Duration,
     /// Where the range begins.
     pub start: u64,

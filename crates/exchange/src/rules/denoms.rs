@@ -26,11 +26,11 @@ pub struct DenomTerms {
     pub fee_refund: Money,
     /// From when it can be withdrawn and spent.
     pub start: Timestamp,
-    /// Until when it can be withdrawn.
+    /// The time until which it can be withdrawn.
     pub expire_withdraw: Timestamp,
-    /// Until when it can be spent.
+    /// The time until which it can be spent.
     pub expire_deposit: Timestamp,
-    /// Until when zombies can be melted.
+    /// The time until which zombies can be melted.
     pub expire_legal: Timestamp,
 }
 

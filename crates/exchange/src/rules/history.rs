@@ -249,7 +249,7 @@ pub fn balance_of(start: Money, effects: impl IntoIterator<Item = (Money, Money)
 }
 
 /// Fills in the history that proves a refusal. When it no longer does (another command filled the coin or the reserve
-/// again), or something was committed while it was read, the command is to be executed once more.
+/// again), or something was committed while it was read, the command is to be executed again.
 pub(super) fn complete(
     denoms: &DenomTable,
     refusal: &mut Refusal,

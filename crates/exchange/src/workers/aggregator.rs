@@ -153,7 +153,7 @@ enum Fate {
     Done,
     /// Nothing was due any more.
     Nothing,
-    /// It cannot be paid at present.
+    /// It cannot be paid now.
     Aside(String),
 }
 

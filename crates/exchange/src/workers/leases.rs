@@ -52,11 +52,11 @@ pub(super) struct Share<'a> {
     holder: u64,
     share: SlotsShare,
     claimed: Option<Instant>,
-    /// It is to be claimed anew, however long it lasts.
+    /// It is to be claimed again, however long it lasts.
     renews: bool,
     /// Whether there are slots in it that it had not before, or has lost for a while.
     has_gained: bool,
-    /// Since when somebody has been waiting for so many items that others are at.
+    /// The time since which somebody has been waiting for so many items that others are at.
     waits_for: Option<(usize, Instant)>,
     /// Whether it takes everything, whoever is at it.
     takes_all: bool,
@@ -84,7 +84,7 @@ impl<'a> Share<'a> {
         Self { takes_all: true, ..Self::new(app, mode, job) }
     }
 
-    /// The slots it has now, claimed anew if need be. What is more than its share is given up: nothing of it may be under way.
+    /// The slots it has now, claimed again if need be. What is more than its share is given up: nothing of it may be under way.
     ///
     /// # Errors
     /// When the store fails.

@@ -14,7 +14,7 @@
 //! finds out by itself whether it was done before; and the bank executes a transfer once, however often it is told.
 //!
 //! An item that cannot be processed (no account for its method, no wire fee, a row that is not readable) is set aside: it is
-//! logged and counted, the others go on, and it is looked at again later. A failing bank, disk or queue is asked again for
+//! logged and counted, the others go on, and the worker looks at it later. A failing bank, disk or queue is asked again for
 //! ever, ever more slowly and with random pauses. Nothing here needs an operator once the cause of a failure is gone, except
 //! transfers that the bank has refused for good.
 
@@ -44,7 +44,7 @@ use crate::rules::{Refusal, TypedCommand};
 
 /// How often something that fails is tried when a worker runs only until it is idle.
 const ATTEMPTS_UNTIL_IDLE: u32 = 16;
-/// How soon a worker that ended abnormally is started anew.
+/// How soon a worker that ended abnormally is started again.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a worker cannot go on.
@@ -89,7 +89,7 @@ pub struct Progress {
     pub done: u64,
     /// Items set aside: they need something that is missing, or someone.
     pub set_aside: u64,
-    /// Items left for later: the bank refuses them at present.
+    /// Items left for later: the bank refuses them now.
     pub deferred: u64,
 }
 
@@ -161,7 +161,7 @@ impl Workers {
         }
     }
 
-    /// Keeps a worker running: one that ends abnormally is started anew, as its successor after a kill would be.
+    /// Keeps a worker running: one that ends abnormally is started again, as its successor after a kill would be.
     fn spawn<F>(&mut self, name: &'static str, app: &Arc<Core>, run: impl Fn(Arc<Core>) -> F + Send + 'static)
     where
         F: Future<Output = Result<(), WorkerError>> + Send + 'static,
@@ -173,9 +173,9 @@ impl Workers {
                 task.spawn(run(Arc::clone(&app)));
                 match task.join_next().await {
                     Some(Ok(Ok(()) | Err(WorkerError::Stopped))) | None => return,
-                    Some(Ok(Err(error))) => tracing::error!(worker = name, %error, "worker starts anew"),
+                    Some(Ok(Err(error))) => tracing::error!(worker = name, %error, "worker starts again"),
                     Some(Err(error)) => {
-                        tracing::error!(worker = name, %error, "worker failed and starts anew");
+                        tracing::error!(worker = name, %error, "worker failed and starts again");
                     }
                 }
                 app.metrics.workers.restarts.inc();
@@ -312,7 +312,7 @@ impl<K: Eq + std::hash::Hash + Clone> Aside<K> {
         Self { known: std::collections::HashSet::new(), now: std::collections::HashSet::new() }
     }
 
-    /// Sets an item aside; true if there shall be an alarm.
+    /// Sets an item aside; true if an alarm is due.
     fn put(&mut self, item: K) -> bool {
         let is_new = !self.known.contains(&item);
         self.now.insert(item) && is_new && self.now.len() <= ALARMS_MAX

@@ -46,7 +46,7 @@ async fn what_is_left_goes_back_to_the_reserve() {
         assert_eq!(proof::reserve_sum(&site, reserve.public_key(), &status.history), after);
         let recouped = status.history.iter().filter(|item| matches!(item, ReserveHistoryItem::Recoup(_)));
         assert_eq!(recouped.count(), 2);
-        // Money that comes back to the coin goes back to the reserve once more.
+        // Money that comes back to the coin goes back to the reserve again.
         site.refund(&contract, &coin, "0.2", 1).await;
         site.ok::<RecoupResponse>(&coin.path("recoup"), &coin.recoup()).await;
         let after = after.checked_add(m("0.19")).unwrap();

@@ -116,7 +116,7 @@ async fn what_is_too_little_for_the_wire_fee_waits() {
     site.pay(&contract, &coin, "0.11").await;
     site.advance(Duration::from_secs(7_300)).await;
     site.aggregate().await;
-    // Aggregated, but not paid yet: refunds are over all the same.
+    // Aggregated, but not paid yet: refunds are over anyway.
     assert_eq!(site.get(&tracked(&contract, &coin)).await.status, 202);
     site.refused(&coin.path("refund"), &contract.refund(&coin, "0.1", 1), 410, 1503).await;
     let more = Contract { refund_deadline: None, wire_deadline: site.now(), ..contract.next() };

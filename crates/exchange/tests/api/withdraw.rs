@@ -48,7 +48,7 @@ async fn a_batch_is_answered_in_order_and_again() {
     let left = site.balance(&reserve.public_key()).await;
     assert_eq!(left, m("11.46"));
     assert_eq!(site.ok::<BlindSignatures>(&path, &request).await, first);
-    // In another order, or one alone: the stored signatures all the same.
+    // In another order, or one alone: the stored signatures anyway.
     planchets.reverse();
     let reversed: BlindSignatures = site.ok(&path, &batch_of(&planchets, &reserve)).await;
     assert!(reversed.ev_sigs.iter().rev().eq(&first.ev_sigs));

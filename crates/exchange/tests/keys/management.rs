@@ -197,7 +197,7 @@ async fn a_change_counts_also_if_its_client_went_away_or_another_node_made_it() 
     let keys = app.keys();
     let denom = &keys.denoms()[0];
     let h_denom_pub = denom.h_denom_pub;
-    // Committed, and nobody was there to build the key state anew.
+    // Committed, and nobody was there to build the key state again.
     let commit = async |change| app.core.submit(Command::Management(change)).await.unwrap().unwrap();
 
     let (auditor_pub, url) = (auditor.public_key(), "http://localhost:8083/".to_owned());
@@ -214,7 +214,7 @@ async fn a_change_counts_also_if_its_client_went_away_or_another_node_made_it() 
     let master_sig = MasterDenominationKeyRevoked { h_denom_pub }.sign(&master);
     commit(management::Command::RevokeDenomination { serial: denom.serial, master_sig }).await;
     let path = format!("management/denominations/{h_denom_pub}/revoke");
-    assert_eq!(site.post(&path, &RevokeRequest { master_sig }).await, (204, 0), "once more");
+    assert_eq!(site.post(&path, &RevokeRequest { master_sig }).await, (204, 0), "again");
     let state = app.keys();
     let denom = state.denom(&h_denom_pub).unwrap();
     assert!(denom.revoked && !denom.can_sign());

@@ -307,7 +307,7 @@ fn the_embedded_store_holds_the_same_rows_also_after_it_is_opened_again() {
 /// A mistake somebody might make.
 #[derive(Clone, Copy, Debug)]
 enum Bug {
-    /// The deposit fee is credited to the coin once more when a deposit is refunded completely.
+    /// The deposit fee is credited to the coin again when a deposit is refunded completely.
     FeeTwice,
     /// A withdrawal forgets its fee.
     FeeForgotten,

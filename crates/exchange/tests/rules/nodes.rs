@@ -384,10 +384,10 @@ pub fn run(
         let [added, taken] = flow.moved();
         moved += added - taken;
     }
-    let anew = MoneyFlow::default();
-    anew.begin(&world.denoms, &world.store, MoneyFlow::freeze(&world.store).unwrap().as_ref()).unwrap();
-    if anew.sums() != Some(moved) {
-        return Err(format!("sums: the nodes moved {moved:?}, there is {:?}", anew.sums()));
+    let fresh = MoneyFlow::default();
+    fresh.begin(&world.denoms, &world.store, MoneyFlow::freeze(&world.store).unwrap().as_ref()).unwrap();
+    if fresh.sums() != Some(moved) {
+        return Err(format!("sums: the nodes moved {moved:?}, there is {:?}", fresh.sums()));
     }
     Ok(shared.nodes.get().unwrap().iter().map(|node| node.metrics().snapshot().conflicts).sum())
 }

@@ -248,10 +248,10 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
     fn check_flow(&self, totals: &Totals) {
         let units = |sum: MoneySum| i128::try_from(sum.units()).unwrap();
         let kept = self.rules.flow.sums().unwrap();
-        let anew = MoneyFlow::default();
-        assert_eq!(anew.sums(), None);
-        anew.begin(&self.denoms, &self.store, MoneyFlow::freeze(&self.store).unwrap().as_ref()).unwrap();
-        assert_eq!(Some(kept), anew.sums());
+        let fresh = MoneyFlow::default();
+        assert_eq!(fresh.sums(), None);
+        fresh.begin(&self.denoms, &self.store, MoneyFlow::freeze(&self.store).unwrap().as_ref()).unwrap();
+        assert_eq!(Some(kept), fresh.sums());
         let sums = Sums {
             wired_in: units(totals.wired_in),
             wired_out: units(totals.wired_out),

@@ -29,7 +29,7 @@ pub async fn killed_when<F: Future>(mut condition: impl FnMut() -> bool, future:
     let mut future = pin!(future);
     let mut look = tokio::time::interval(std::time::Duration::from_millis(1));
     std::future::poll_fn(|context| {
-        // So that it is looked at even while the worker waits.
+        // So that the worker looks at it even while the worker waits.
         while look.poll_tick(context).is_ready() {}
         if condition() {
             return Poll::Ready(None);

@@ -320,7 +320,7 @@ async fn what_another_worker_has_taken_over_keeps_nobody_busy() {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
     }
-    // By then the time has come at which who had it first would have tried each once more, and half of them are the other's.
+    // By then the time has come at which who had it first would have tried each again, and half of them are the other's.
     tokio::time::sleep(std::time::Duration::from_secs(6)).await;
     let before = turns.each_ref().map(|turns| turns.load(Ordering::SeqCst));
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;

@@ -132,7 +132,7 @@ impl World {
         Self { bank, proxy, exchange, gateway, config, now, next, _directory: directory }
     }
 
-    /// Ends the exchange and starts it anew on the same data.
+    /// Ends the exchange and starts it again on the same data.
     pub async fn restart(self, adapt: impl FnOnce(&mut ExchangeConfig)) -> Self {
         let Self { bank, proxy, exchange, gateway, mut config, now, next, _directory } = self;
         exchange.shutdown().await.unwrap();

@@ -259,7 +259,7 @@ impl ClientState {
         self.unknown_until.is_some_and(|until| now < until)
     }
 
-    /// Whether another connection cannot be had at present.
+    /// Whether another connection cannot be had now.
     fn has_failed(&self, now: Instant) -> bool {
         let lately = |(time, _): &(Instant, Failure)| now.saturating_duration_since(*time) < TRY_AFTER;
         self.is_unknown(now) || self.failed.as_ref().is_some_and(lately)
@@ -340,7 +340,7 @@ async fn agree(
         fields.split("\r\n").any(|field| of_name(field) == Some(true))
     };
     if !(line.starts_with("http/1.1 101") && has("upgrade", PROTOCOL)) {
-        // Who is about to end, or has too much to do, may know it all the same.
+        // Who is about to end, or has too much to do, may know it anyway.
         let status = line.split(' ').nth(1).unwrap_or("");
         let is_final = status.starts_with(['2', '3', '4']) && status != "429";
         let is_unsure = !is_final || has("connection", "close");

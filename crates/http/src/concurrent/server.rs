@@ -142,11 +142,11 @@ pub(super) struct Connection<'a, S, F: Future, R> {
     /// Why none are, if they are not what they should be.
     refusal: Option<FrameError>,
     is_lost: bool,
-    /// Since when there is nothing to do.
+    /// The time since which there is nothing to do.
     idle_since: Option<Instant>,
-    /// Since when a request is there in part.
+    /// The time since which a request is there in part.
     reading_since: Option<Instant>,
-    /// Since when the client has been reading so many bytes.
+    /// The time since which the client has been reading so many bytes.
     writing: Option<(Instant, usize)>,
     /// How many bytes were written since somebody looked.
     written_bytes: usize,
@@ -365,7 +365,7 @@ mod tests {
         let run = |_| {
             taken.set(taken.get() + 1);
             // It would go on for ever.
-            assert!(taken.get() < 1_000_000, "others wait in vain");
+            assert!(taken.get() < 1_000_000, "others wait for nothing");
             std::future::ready(Response::empty(204).into())
         };
         let mut client = Flood::default();

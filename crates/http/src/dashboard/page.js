@@ -33,7 +33,7 @@ function sum(samples, name, wanted) {
   for (const { labels, value } of samples.get(name) || []) if (matches(labels, wanted)) total = (total || 0) + value;
   return total;
 }
-// How fast a counter grows, a second; null without two readings. A counter that fell was started anew.
+// How fast a counter grows, a second; null without two readings. A counter that fell was started again.
 function rate(now, before, name, wanted) {
   if (!before) return null;
   const b = sum(now.samples, name, wanted), a = sum(before.samples, name, wanted);

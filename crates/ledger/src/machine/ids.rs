@@ -53,7 +53,7 @@ const STATUS_BITS: u32 = 3;
 pub(super) const RECORDS_MAX: u64 = 1 << (40 - STATUS_BITS);
 
 /// 32 bits of the hash, then 40 of record number and status. With the shard that is 40 bits of hash: of 100 million entries
-/// one lookup in ten thousand reads a record in vain.
+/// one lookup in ten thousand reads a record for nothing.
 #[derive(Clone, Copy, Debug)]
 struct Entry([u8; 9]);
 

@@ -1,4 +1,4 @@
-//! Reads: filters applied to accounts and records. An ill-formed filter yields nothing.
+//! Reads: filters applied to accounts and records. A malformed filter yields nothing.
 
 use super::accounts::MARK_EVERY;
 use super::log::{Balances, History, LogRecord, Movement};
@@ -56,7 +56,7 @@ impl Machine {
         read_transfers(history, &self.locate_transfers(ids))
     }
 
-    /// Where to read what a filter asks for; none if there is nothing or the filter is ill-formed.
+    /// Where to read what a filter asks for; none if there is nothing or the filter is malformed.
     #[must_use]
     pub fn account_cursor(&self, filter: &AccountFilter) -> Option<AccountCursor> {
         let (min, max) = period(filter.timestamp_min, filter.timestamp_max)?;

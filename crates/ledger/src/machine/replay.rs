@@ -60,7 +60,7 @@ impl Machine {
         records.iter().try_for_each(|record| self.restore(record))
     }
 
-    /// Decides a stored record anew, by all rules, and compares.
+    /// Decides a stored record again, by all rules, and compares.
     ///
     /// # Errors
     /// When the history cannot be read. Inside: when the rules decide otherwise.

@@ -1,4 +1,4 @@
-//! The rules of the specification (1.4 to 1.7) once more, as simply as possible: lists, no indexes, balances summed up anew each
+//! The rules of the specification (1.4 to 1.7) again, as simply as possible: lists, no indexes, balances summed up again each
 //! time, and every row of the precedence tables as a predicate of its own. The first that holds is the status.
 
 use batzen_ledger::{

@@ -235,7 +235,7 @@ impl Work<'_> {
             && meta.partitions != asked
         {
             return Err(SchemaError::Refused(format!(
-                "the schema {} has {} partitions, as it was made with: -r -P {asked} makes it anew, without its rows",
+                "the schema {} has {} partitions, as it was made with: -r -P {asked} makes it again, without its rows",
                 self.schema, meta.partitions
             )));
         }
@@ -421,7 +421,7 @@ impl Work<'_> {
         )
     }
 
-    /// Computes the index entries of tables anew.
+    /// Computes the index entries of tables again.
     fn reindex(&mut self, layouts: &[Layout], tables: &[String]) -> Result<(), SchemaError> {
         if tables.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The schema of a service in the database: its tables, how they come to be and change, and what is done for them beside the
+//! The schema of a service in the database: its tables, how they are made and changed, and what is done for them beside the
 //! data path.
 //!
 //! | module | what |

@@ -47,7 +47,7 @@ pub enum StepChange {
     },
     /// An index is no longer used.
     DropIndex(&'static str),
-    /// Index entries of the table are computed in another way: they are computed anew.
+    /// Index entries of the table are computed in another way: they are computed again.
     Reindex(&'static str),
 }
 
@@ -95,7 +95,7 @@ pub fn steps(schema: &str, from: i32, history: &History<'_>, present: &Present) 
         let mut act = |what: String, statement: String| {
             plan.actions.push(Action { what, statements: vec![statement] });
         };
-        // The view of the table, which is made anew afterwards, would keep its columns; what others have made of them does.
+        // The view of the table, which is made again afterwards, would keep its columns; what others have made of them does.
         let unseen = |table: &str, statement: String| {
             let view = format!("{}.{}", quoted(&view_schema(schema)), quoted(table));
             format!("DROP VIEW IF EXISTS {view}; {statement}")

@@ -13,7 +13,7 @@ use crate::layout::{IndexForm, Layout, SqlColumn, quoted};
 /// How many rows are looked at together.
 const CHUNK: usize = 1000;
 
-/// Computes the index entries of every row anew; returns how many rows there are. One transaction.
+/// Computes the index entries of every row again; returns how many rows there are. One transaction.
 pub(crate) fn reindex(sql: &mut dyn Sql, layout: &Layout, sip_key: &[u8; 16]) -> Result<u64, SchemaError> {
     sql.script("BEGIN; SET LOCAL bytea_output = hex")?;
     match rows(sql, layout, sip_key) {

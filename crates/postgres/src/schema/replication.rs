@@ -46,7 +46,7 @@ pub fn setup(
     let level = sql.row("SHOW wal_level")?.map(|row| row.text(0).to_owned()).unwrap_or_default();
     if level != "logical" {
         return Err(SchemaError::Refused(format!(
-            "wal_level is {level}: type `ALTER SYSTEM SET wal_level = logical` and start PostgreSQL anew"
+            "wal_level is {level}: type `ALTER SYSTEM SET wal_level = logical` and start PostgreSQL again"
         )));
     }
     let name = publication(schema);

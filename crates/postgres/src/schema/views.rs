@@ -62,7 +62,7 @@ pub fn create_view(layout: &Layout, currency: Option<&str>) -> String {
 /// What others may do with each view, by its name: the roles that may read it.
 pub(crate) type Grants = BTreeMap<String, Vec<String>>;
 
-/// Reads who may read which view, so that a view that is made anew can be read by the same.
+/// Reads who may read which view, so that a view that is made again can be read by the same.
 pub(crate) fn read_grants(sql: &mut dyn Sql, schema: &str) -> Result<Grants, SchemaError> {
     let rows = sql.rows(&format!(
         "SELECT c.relname, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END

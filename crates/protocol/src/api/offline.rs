@@ -99,7 +99,7 @@ pub struct EnableAuditor {
 pub struct DisableAuditor {
     /// Its key.
     pub auditor_pub: EddsaPublicKey,
-    /// Until when.
+    /// The end.
     pub validity_end: Timestamp,
     /// `MASTER_DEL_AUDITOR`.
     pub master_sig: EddsaSignature,
@@ -123,7 +123,7 @@ pub struct EnableWire {
 pub struct DisableWire {
     /// The account.
     pub payto_uri: String,
-    /// Until when.
+    /// The end.
     pub validity_end: Timestamp,
     /// `MASTER_DEL_WIRE`.
     pub master_sig: EddsaSignature,

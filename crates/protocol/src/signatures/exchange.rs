@@ -16,9 +16,9 @@ signed_messages! {
         h_policy: HashCode,
         /// When the deposit was accepted.
         exchange_timestamp: Timestamp,
-        /// Until when the merchant is paid.
+        /// The time until which the merchant is paid.
         wire_deadline: Timestamp,
-        /// Until when the merchant may refund.
+        /// The time until which the merchant may refund.
         refund_deadline: Timestamp,
         /// Amount after fees.
         amount_without_fee: Amount,
@@ -195,7 +195,7 @@ signed_messages! {
     1048 ExchangeReserveAttestDetails(120) {
         /// When the attributes were attested.
         attest_timestamp: Timestamp,
-        /// Until when they are valid.
+        /// The time until which they are valid.
         expiration_time: Timestamp,
         /// The reserve.
         reserve_pub: EddsaPublicKey,

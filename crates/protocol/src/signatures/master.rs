@@ -12,11 +12,11 @@ signed_messages! {
         master_pub: EddsaPublicKey,
         /// From when on the key is used.
         start: Timestamp,
-        /// Until when coins can be withdrawn.
+        /// The time until which coins can be withdrawn.
         expire_withdraw: Timestamp,
-        /// Until when coins can be deposited.
+        /// The time until which coins can be deposited.
         expire_deposit: Timestamp,
-        /// Until when the key is kept for legal disputes.
+        /// The time until which the key is kept for legal disputes.
         expire_legal: Timestamp,
         /// Value of a coin.
         value: Amount,
@@ -35,9 +35,9 @@ signed_messages! {
     1024 MasterSigningKeyValidity(64) {
         /// From when on the key is used.
         start: Timestamp,
-        /// Until when the key is used.
+        /// The time until which the key is used.
         expire: Timestamp,
-        /// Until when its signatures are valid.
+        /// The time until which its signatures are valid.
         end: Timestamp,
         /// The signing key.
         signkey_pub: EddsaPublicKey,
@@ -63,7 +63,7 @@ signed_messages! {
     }
     /// Auditor removal (by the master key): removing an auditor.
     1027 MasterDelAuditor(48) {
-        /// Until when.
+        /// The end.
         end_date: Timestamp,
         /// The auditor.
         auditor_pub: EddsaPublicKey,
@@ -77,7 +77,7 @@ signed_messages! {
     }
     /// Wire account removal (by the master key): removing a bank account.
     1023 MasterDelWire(48) {
-        /// Until when.
+        /// The end.
         end_date: Timestamp,
         /// Hash of the account's payto URI.
         h_payto: ShortHash,
@@ -94,7 +94,7 @@ signed_messages! {
         h_wire_method: HashCode,
         /// From when on.
         start_date: Timestamp,
-        /// Until when.
+        /// The end.
         end_date: Timestamp,
         /// Fee for a wire transfer.
         wire_fee: Amount,
@@ -105,7 +105,7 @@ signed_messages! {
     1022 MasterGlobalFees(116) {
         /// From when on.
         start_date: Timestamp,
-        /// Until when.
+        /// The end.
         end_date: Timestamp,
         /// How long an expired purse stays readable.
         purse_timeout: Duration,
@@ -131,7 +131,7 @@ signed_messages! {
         partner_pub: EddsaPublicKey,
         /// From when on.
         start_date: Timestamp,
-        /// Until when.
+        /// The end.
         end_date: Timestamp,
         /// How often transfers are made.
         wad_frequency: Duration,
@@ -155,7 +155,7 @@ signed_messages! {
     }
     /// AML officer (by the master key): enabling or disabling an AML officer.
     1017 MasterAmlKey(116) {
-        /// Since when.
+        /// The start.
         change_date: Timestamp,
         /// The officer.
         officer_pub: EddsaPublicKey,

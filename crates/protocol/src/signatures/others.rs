@@ -46,11 +46,11 @@ signed_messages! {
         master_pub: EddsaPublicKey,
         /// From when on the key is used.
         start: Timestamp,
-        /// Until when coins can be withdrawn.
+        /// The time until which coins can be withdrawn.
         expire_withdraw: Timestamp,
-        /// Until when coins can be deposited.
+        /// The time until which coins can be deposited.
         expire_deposit: Timestamp,
-        /// Until when the key is kept for legal disputes.
+        /// The time until which the key is kept for legal disputes.
         expire_legal: Timestamp,
         /// Value of a coin.
         value: Amount,

@@ -32,7 +32,7 @@ signed_messages! {
         h_denom_pub: HashCode,
         /// Time of the wallet.
         wallet_timestamp: Timestamp,
-        /// Until when the merchant may refund.
+        /// The time until which the merchant may refund.
         refund_deadline: Timestamp,
         /// Amount including the fee.
         amount_with_fee: Amount,
@@ -107,7 +107,7 @@ signed_messages! {
         reserve_payment: Amount,
         /// When the request was made.
         request_timestamp: Timestamp,
-        /// Until when the reserve shall stay open.
+        /// The time until which the reserve stays open.
         reserve_expiration: Timestamp,
         /// How many purses it shall have.
         purse_limit: u32,

@@ -38,7 +38,7 @@ pub enum Pending {
         h_contract_terms: HashCode,
         /// The merchant.
         merchant_pub: EddsaPublicKey,
-        /// Until when refunds are possible.
+        /// The time until which refunds are possible.
         refund_deadline: Timestamp,
         /// Whether the request was a batch.
         batch: bool,

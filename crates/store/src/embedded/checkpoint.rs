@@ -26,7 +26,7 @@ const PRIMARY: u8 = 1;
 const HASH: u8 = 2;
 const ORDERED: u8 = 3;
 const BUFFER_BYTES: usize = 1 << 20;
-/// So much is written and synced at once: commits wait behind a piece, and its memory comes from the system anew.
+/// So much is written and synced at once: commits wait behind a piece, and its memory comes from the system again.
 const FLUSH_BYTES: usize = 256 << 10;
 /// So many times as long as a piece took is the rest after it, while the next segment is not needed soon.
 const PIECE_REST: u32 = 4;
@@ -63,7 +63,7 @@ pub(crate) fn schema(identity: &Identity, tables: &[&'static TableDef]) -> u64 {
     identity.hash(&[text.join("\n").as_bytes()])
 }
 
-/// Memory that is kept from one checkpoint to the next, and touched when the store is opened: to get it from the system anew,
+/// Memory that is kept from one checkpoint to the next, and touched when the store is opened: to get it from the system again,
 /// in huge pages that the kernel clears, kept the processor from payments for tens of milliseconds.
 pub(crate) struct Buffers {
     out: Vec<u8>,

@@ -97,7 +97,7 @@ pub(crate) fn cut_tail(disk: &dyn Disk, dir: &Path, reason: &str) -> Result<CutT
     Ok(CutTail { segment: segment.path.clone(), offset, sequence, kept })
 }
 
-/// Fills files that lost their ends with zeros, as they were made: frames that are lost with them are missed all the same.
+/// Fills files that lost their ends with zeros, as they were made: frames that are lost with them are missed anyway.
 fn fill_up(disk: &dyn Disk, dir: &Path, manifest: &Manifest) -> Result<()> {
     for name in disk.list(dir).map_err(|source| io_error("list", dir, source))? {
         let Some(number) = segment_number(&name) else { continue };

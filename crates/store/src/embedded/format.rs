@@ -42,7 +42,7 @@ const SEGMENT_MAGIC: &[u8; 8] = b"BATZSEG1";
 pub(crate) const FRAME_MAGIC: &[u8; 4] = b"BZF2";
 pub(crate) const FRAME_MAGIC_1: &[u8; 4] = b"BZF1";
 const FRAME_END_MAGIC: &[u8; 4] = b"BZE2";
-/// The last word of a frame: a constant, and the checksum of the sectors' checksums once more.
+/// The last word of a frame: a constant, and the checksum of the sectors' checksums again.
 pub(crate) const FRAME_END_BYTES: usize = 8;
 
 /// What makes this store's files its own.

@@ -20,7 +20,7 @@ pub(crate) struct NextSegment {
     pub number: u32,
     /// Made ahead, so that no commit waits for it.
     pub ready: Option<Arc<Segment>>,
-    /// When the disk was found full: making a segment takes long, also in vain.
+    /// When the disk was found full: making a segment takes long, also for nothing.
     pub full_since: Option<Instant>,
 }
 
@@ -113,7 +113,7 @@ impl Core {
         create_segment(&self.dir, &self.options, &self.identity, number, bytes, rest)
     }
 
-    /// Whether the next segment, of which so many bytes are made, falls behind: it shall be there when half of the present one
+    /// Whether the next segment, of which so many bytes are made, falls behind: it must be there when half of the present one
     /// is used.
     pub fn is_needed_soon(&self, made: u64, of: u64) -> bool {
         let state = self.read();
@@ -413,7 +413,7 @@ pub(crate) struct Wake {
     stopping: AtomicBool,
     /// Commits that wait for what is under way.
     hurry: AtomicU64,
-    /// Since when the background thread works without a rest; none: somebody else does the work, who waits for it.
+    /// The time since which the background thread works without a rest; none: somebody else does the work, who waits for it.
     busy_since: Mutex<Option<Instant>>,
 }
 

@@ -8,7 +8,7 @@
 //!   was never acknowledged and is dropped. All else that is not as it was written stops the opening with
 //!   [`StoreError::Corrupt`], also in the last frame: a frame's seal tells the two apart (`tail.rs`).
 //! * A failed write or sync of a commit ends the process ([`Options::on_fatal`]): what is on the disk is unknown until the
-//!   store is opened anew. A full disk is no failure: the commit is refused.
+//!   store is opened again. A full disk is no failure: the commit is refused.
 //! * Compaction copies the live records out of segments that are mostly dead; a checkpoint of the indexes makes opening fast
 //!   and is written before a compacted segment goes. All of it is only ever an addition to a journal that stays replayable.
 

@@ -544,7 +544,7 @@ pub(crate) fn drop_tail(segment: &Segment, offset: u64, what: &str) -> Result<()
 /// The process before may have been killed between its write and the end of its sync: then this one reads from the page
 /// cache what a power loss would take away. And if that sync failed, the kernel may hold the pages for clean, so that another
 /// sync does nothing for them. Only the last frame can be such, and the zeros over an interrupted one after it
-/// ([`clear_ends`]): they are written once more.
+/// ([`clear_ends`]): they are written again.
 fn save_replayed(segments: &Segments, first: u32, last_frame: Option<(u32, u64, Vec<u8>)>) -> Result<()> {
     if let Some((number, offset, bytes)) = last_frame {
         write_once_more(&segments[&number], &bytes, offset)?;
@@ -555,7 +555,7 @@ fn save_replayed(segments: &Segments, first: u32, last_frame: Option<(u32, u64, 
     Ok(())
 }
 
-/// So many zeros after the last frame are written anew when a store is opened.
+/// So many zeros after the last frame are written again when a store is opened.
 const CLEARED_BYTES: u64 = 1 << 20;
 
 /// Makes the zeros after the last frame durable, and those of the segments behind it.

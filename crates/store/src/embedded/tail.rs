@@ -223,7 +223,7 @@ impl TailMarks {
     /// Opens the file, or makes one. Whoever calls syncs the directory.
     ///
     /// A mark that was read may only be in memory, for instance when the process before was killed in the mark's sync. It is
-    /// written once more and synced: what opening has relied on must survive a power loss.
+    /// written again and synced: what opening has relied on must survive a power loss.
     pub fn open(
         disk: &dyn Disk,
         dir: &Path,

@@ -38,7 +38,7 @@ pub struct BulkPrepare {
 /// What the payee says about one item.
 #[derive(Clone, Debug)]
 pub enum ItemResult {
-    /// Fulfilled; none: ill-formed, which does not satisfy any condition.
+    /// Fulfilled; none: malformed, which does not satisfy any condition.
     Fulfilled(Option<[u8; 32]>),
     /// Refused, with code and description.
     Refused(u16, String),

@@ -49,7 +49,7 @@ pub struct Prepare {
     pub currency: u32,
     /// In ten-thousandths.
     pub amount: u128,
-    /// None: ill-formed.
+    /// None: malformed.
     pub condition: Option<[u8; 32]>,
     /// In milliseconds since 1970.
     pub expiration: u64,
@@ -68,7 +68,7 @@ pub struct Fulfil {
     pub source: u32,
     /// For whom it is.
     pub destination: u32,
-    /// None: missing or ill-formed, which does not satisfy any condition.
+    /// None: missing or malformed, which does not satisfy any condition.
     pub fulfilment: Option<[u8; 32]>,
     /// Whether the payee wants to be told when it is committed.
     pub reserved: bool,

@@ -22,7 +22,7 @@ pub enum WindowState {
     PendingSettlement = 4,
     /// Settled.
     Settled = 5,
-    /// Its settlement was given up: it may be settled anew.
+    /// Its settlement was given up: it may be settled again.
     Aborted = 6,
 }
 

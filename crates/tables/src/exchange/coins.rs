@@ -58,7 +58,7 @@ record! {
         pub wallet_time: Timestamp,
         /// When the exchange accepted it first.
         pub exchange_time: Timestamp,
-        /// Until when a refund is promised to be possible.
+        /// The time until which a refund is promised to be possible.
         pub refund_deadline: Timestamp,
         /// When the merchant wants to be paid at the latest.
         pub wire_deadline: Timestamp,

@@ -37,11 +37,11 @@ record! {
         pub fee_refund: Money,
         /// From when it can be withdrawn and spent.
         pub start: Timestamp,
-        /// Until when it can be withdrawn.
+        /// The time until which it can be withdrawn.
         pub expire_withdraw: Timestamp,
-        /// Until when it can be spent.
+        /// The time until which it can be spent.
         pub expire_deposit: Timestamp,
-        /// Until when records are kept and zombies melted.
+        /// The time until which records are kept and zombies melted.
         pub expire_legal: Timestamp,
         /// The master key's signature (`MASTER_DENOMINATION_KEY_VALIDITY`).
         pub master_sig: EddsaSignature,
@@ -95,9 +95,9 @@ record! {
     pub struct SigningKeyRow {
         /// From when it signs.
         pub start: Timestamp,
-        /// Until when it signs.
+        /// The time until which it signs.
         pub expire: Timestamp,
-        /// Until when its signatures are valid before the law.
+        /// The time until which its signatures are valid before the law.
         pub end: Timestamp,
         /// The master key's signature (`MASTER_SIGNING_KEY_VALIDITY`).
         pub master_sig: EddsaSignature,

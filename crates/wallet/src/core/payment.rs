@@ -503,7 +503,7 @@ fn note_refused(payment: &mut Payment, asked: &[usize]) {
     }
 }
 
-/// Takes back the coins that are not confirmed, leaves out those that `drop_coin` tells, and chooses anew for what is
+/// Takes back the coins that are not confirmed, leaves out those that `drop_coin` tells, and chooses again for what is
 /// still to be paid.
 fn replace(
     step: &mut Step<'_, '_>,
@@ -583,7 +583,7 @@ fn fail(
 }
 
 /// The changes that give up a payment about which the exchange gave a false answer. Its coins return, to be refreshed;
-/// what the exchange may have booked all the same shows then.
+/// what the exchange may have booked anyway shows then.
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is no payment, or not disputed.

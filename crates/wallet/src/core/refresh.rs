@@ -469,7 +469,7 @@ fn after_csr(step: &mut Step<'_, '_>, mut record: Refresh, response: &HttpRespon
             ErrorCode::EXCHANGE_GENERIC_DENOMINATION_EXPIRED
             | ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED,
         ) => {
-            // Nothing is committed yet: take the money back, and the planner begins anew with other denominations.
+            // Nothing is committed yet: take the money back, and the planner begins again with other denominations.
             let hashes: Vec<HashCode> = record.fresh.iter().map(|item| item.h_denom_pub).collect();
             let operations = ["csr-melt"];
             let (h_denom_pub, _) =
@@ -479,7 +479,7 @@ fn after_csr(step: &mut Step<'_, '_>, mut record: Refresh, response: &HttpRespon
             {
                 denom.offered = false;
             }
-            fail(step, record, "a denomination is no longer offered; beginning anew", None)
+            fail(step, record, "a denomination is no longer offered; beginning again", None)
         }
         _ => Err(response.refusal("preparing change")),
     }

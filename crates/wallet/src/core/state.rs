@@ -74,7 +74,7 @@ impl OpKind {
     }
 }
 
-/// A record to be written in place of the one of the same name, or anew.
+/// A record to be written in place of the one of the same name, or again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// An exchange, by base URL.

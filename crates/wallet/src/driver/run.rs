@@ -89,7 +89,7 @@ impl Wallet {
     /// Does everything that can be done without waiting for others.
     ///
     /// # Errors
-    /// If the wallet itself fails; operations that do not get on are reported instead.
+    /// If the wallet itself fails; operations that make no progress are reported instead.
     pub async fn run_pending(&self) -> Result<RunReport, WalletError> {
         self.run(RunUntil::Idle).await
     }
@@ -97,7 +97,7 @@ impl Wallet {
     /// Works on all operations.
     ///
     /// # Errors
-    /// If the wallet itself fails (its file above all); operations that do not get on are reported instead.
+    /// If the wallet itself fails (its file above all); operations that make no progress are reported instead.
     pub async fn run(&self, until: RunUntil) -> Result<RunReport, WalletError> {
         let deadline = match until {
             RunUntil::Finished(Some(timeout)) => Some(Instant::now() + timeout),

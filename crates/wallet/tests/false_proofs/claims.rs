@@ -114,7 +114,7 @@ async fn recoups_are_believed_only_with_the_right_owner_and_proof() {
     }
 }
 
-/// The answer to a recoup is not signed: the wallet goes on asking until the reserve's history shows it, and takes from there what
+/// The answer to a recoup is not signed: the wallet keeps asking until the reserve's history shows it, and takes from there what
 /// came back.
 #[tokio::test]
 async fn a_recoup_is_repeated_until_the_history_shows_it() {

@@ -26,7 +26,7 @@ pub(super) enum Verdict {
     Done,
     /// Impossible.
     Failed(String),
-    /// The account holds too little at present.
+    /// The account holds too little now.
     NoMoney(ClientError),
     /// The bank did not answer, or not usefully.
     Again(ClientError),
@@ -199,7 +199,7 @@ pub(super) async fn record(lane: Lanes<ExchangeRules>, page: Vec<Answered>) -> R
     };
     let is_done = |answered: &&Answered| matches!(answered.verdict, Verdict::Done);
     let wtids: Vec<_> = page.iter().filter(is_done).map(|answered| answered.wtid).collect();
-    // If one of them cannot be recorded, the others still shall be.
+    // If one of them cannot be recorded, the others still are.
     let all =
         if wtids.is_empty() { Ok(()) } else { submit(Command::TransfersDone(TransfersDone { wtids })).await };
     let mut recorded = Vec::with_capacity(page.len());
@@ -247,6 +247,6 @@ mod tests {
         assert!(again(Err(ClientError::Broken { url: String::new(), reason: String::new() })));
         assert!(again(Err(ClientError::Timeout { url: String::new() })));
         let odd = ClientError::BadReply { url: String::new(), status: 200, reason: String::new() };
-        assert!(again(Err(odd)), "an unreadable success is asked for once more");
+        assert!(again(Err(odd)), "an unreadable success is asked for again");
     }
 }

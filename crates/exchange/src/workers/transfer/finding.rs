@@ -147,7 +147,7 @@ impl Transfers<'_> {
         if resting_until.is_some_and(|time| now < time) {
             return false;
         }
-        // Only the account that was chosen when the transfer was decided may pay: another one would pay once more.
+        // Only the account that was chosen when the transfer was decided may pay: another one would pay again.
         let Some((_, gateway)) = self.gateways.get(&account) else {
             if self.aside.put(wtid) {
                 tracing::error!(%wtid, "a transfer's account is not configured (any more), set aside");

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 const IN_FLIGHT_BESIDE_CLIENTS: [(u64, usize); 3] = [(0, 8), (3, 32), (10, usize::MAX)];
 /// How soon announced transfers are looked for after the last look, beside clients: aggregation announces one after the other.
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
-/// How soon an announcement leads to a look from the front: what was announced may be an old one that is tried once more.
+/// How soon an announcement leads to a look from the front: what was announced may be an old one that is tried again.
 const LOOK_ALL_PAUSE: Duration = Duration::from_secs(1);
 
 /// Which of the open transfers a look is for.

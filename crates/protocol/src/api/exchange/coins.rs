@@ -35,10 +35,10 @@ pub struct DepositRequest {
     pub coin_sig: EddsaSignature,
     /// Time of the wallet.
     pub timestamp: Timestamp,
-    /// Until when the merchant may refund; absent means zero.
+    /// The time until which the merchant may refund; absent means zero.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refund_deadline: Option<Timestamp>,
-    /// Until when the merchant is to be paid.
+    /// The time until which the merchant is to be paid.
     pub wire_transfer_deadline: Timestamp,
     /// Extension policy.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,10 +75,10 @@ pub struct BatchDepositRequest {
     pub coins: Vec<BatchDepositCoin>,
     /// Time of the wallet.
     pub timestamp: Timestamp,
-    /// Until when the merchant may refund; absent means zero.
+    /// The time until which the merchant may refund; absent means zero.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refund_deadline: Option<Timestamp>,
-    /// Until when the merchant is to be paid.
+    /// The time until which the merchant is to be paid.
     pub wire_transfer_deadline: Timestamp,
     /// Extension policy.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -79,7 +79,7 @@ pub struct CoinDeposit {
     pub deposit_fee: Amount,
     /// Time of the wallet.
     pub timestamp: Timestamp,
-    /// Until when the merchant may refund.
+    /// The time until which the merchant may refund.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refund_deadline: Option<Timestamp>,
     /// The merchant.
@@ -222,7 +222,7 @@ pub struct CoinPurseRefund {
 pub struct CoinReserveOpen {
     /// Contribution.
     pub coin_contribution: Amount,
-    /// The same once more; sent, but not by every exchange.
+    /// The same again; sent, but not by every exchange.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub amount: Option<Amount>,
     /// `WALLET_RESERVE_OPEN`.
@@ -340,11 +340,11 @@ pub struct ReserveOpen {
     pub reserve_sig: EddsaSignature,
     /// When.
     pub request_timestamp: Timestamp,
-    /// Until when the reserve should stay open.
+    /// The time until which the reserve should stay open.
     pub requested_expiration: Timestamp,
     /// What the reserve paid.
     pub open_fee: Amount,
-    /// The same once more; sent, but not by every exchange.
+    /// The same again; sent, but not by every exchange.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub amount: Option<Amount>,
 }

@@ -66,7 +66,7 @@ pub struct SignKey {
     pub stamp_start: Timestamp,
     /// … to here.
     pub stamp_expire: Timestamp,
-    /// Until when its signatures are legally valid.
+    /// The time until which its signatures are legally valid.
     pub stamp_end: Timestamp,
     /// `MASTER_SIGNING_KEY_VALIDITY`.
     pub master_sig: EddsaSignature,

@@ -63,7 +63,7 @@ pub struct FutureSignKey {
     pub stamp_start: Timestamp,
     /// … to here.
     pub stamp_expire: Timestamp,
-    /// Until when its signatures are legally valid.
+    /// The time until which its signatures are legally valid.
     pub stamp_end: Timestamp,
     /// `SM_SIGNING_KEY`.
     pub signkey_secmod_sig: EddsaSignature,
@@ -142,7 +142,7 @@ pub struct AuditorAddRequest {
 /// `POST /management/auditors/$AUDITOR_PUB/disable`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AuditorDisableRequest {
-    /// Until when.
+    /// The end.
     pub validity_end: Timestamp,
     /// `MASTER_DEL_AUDITOR`.
     pub master_sig: EddsaSignature,
@@ -175,7 +175,7 @@ pub struct WireDisableRequest {
     /// The account.
     #[serde(deserialize_with = "text::<_, PAYTO_BYTES_MAX>")]
     pub payto_uri: String,
-    /// Until when.
+    /// The end.
     pub validity_end: Timestamp,
     /// `MASTER_DEL_WIRE`.
     pub master_sig_del: EddsaSignature,

@@ -188,7 +188,7 @@ pub struct ReservePurseRequest {
 pub struct ReserveOpenRequest {
     /// Time of the wallet.
     pub request_timestamp: Timestamp,
-    /// Until when the reserve shall stay open.
+    /// The time until which the reserve stays open.
     pub reserve_expiration: Timestamp,
     /// How many purses it shall have at least.
     pub purse_limit: u32,
@@ -203,7 +203,7 @@ pub struct ReserveOpenRequest {
 /// Answer 200 and 402 to `…/open`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReserveOpenResponse {
-    /// Until when the reserve is open.
+    /// The time until which the reserve is open.
     pub reserve_expiration: Timestamp,
     /// What it costs.
     pub open_cost: Amount,

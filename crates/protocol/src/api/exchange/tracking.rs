@@ -57,7 +57,7 @@ pub struct DepositTransfer {
 /// Answer 202 to `GET /deposits/…`: not aggregated yet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DepositPending {
-    /// Until when the merchant is to be paid.
+    /// The time until which the merchant is to be paid.
     pub execution_time: Timestamp,
     /// Whether the account is free of KYC requirements.
     pub kyc_ok: bool,

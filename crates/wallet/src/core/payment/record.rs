@@ -11,7 +11,7 @@ use super::super::state::OpId;
 /// A payment as a merchant's contract describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PaymentRequest {
-    /// Base URL of the exchange whose coins shall be used; the cheapest that has enough if not given.
+    /// Base URL of the exchange whose coins are used; the cheapest that has enough if not given.
     pub exchange: Option<String>,
     /// What the merchant shall get before the wire fee.
     pub amount: Amount,
@@ -27,7 +27,7 @@ pub struct PaymentRequest {
     pub h_contract_terms: HashCode,
     /// When the contract was made; now if not given.
     pub timestamp: Option<Timestamp>,
-    /// Until when the merchant may refund; zero for not at all.
+    /// The time until which the merchant may refund; zero for not at all.
     pub refund_deadline: Timestamp,
     /// When the exchange must pay the merchant.
     pub wire_transfer_deadline: Timestamp,
@@ -115,7 +115,7 @@ pub struct Payment {
     pub h_contract_terms: HashCode,
     /// The wallet's time.
     pub timestamp: Timestamp,
-    /// Until when the merchant may refund; zero for not at all.
+    /// The time until which the merchant may refund; zero for not at all.
     pub refund_deadline: Timestamp,
     /// When the exchange must pay.
     pub wire_deadline: Timestamp,
@@ -174,7 +174,7 @@ impl Payment {
 /// What to deposit into one's own account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DepositAmount {
-    /// This much shall be credited, before the wire fee; deposit fees come on top.
+    /// This much is credited, before the wire fee; deposit fees come on top.
     Exact(Amount),
     /// Everything at the exchange.
     All,

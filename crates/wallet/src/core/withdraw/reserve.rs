@@ -1,7 +1,7 @@
 //! What a withdrawal does about its reserve: waits for money, plans coins, and demands proof when money is missing.
 //!
 //! The balance that an exchange states is not signed. A balance as large as expected is believed, because the coins
-//! follow from it. A smaller one is not: the wallet asks for the coins it is owed all the same, and an honest exchange
+//! follow from it. A smaller one is not: the wallet asks for the coins it is owed anyway, and an honest exchange
 //! answers with the complete history of the reserve.
 
 use batzen_protocol::ErrorCode;
@@ -119,7 +119,7 @@ pub(super) fn settle(step: &mut Step<'_, '_>, mut record: Withdrawal) {
     step.finish(OpKind::Withdrawal(Box::new(record)));
 }
 
-/// Takes in the proof that the reserve holds less than the coins at `asked` cost, and plans anew with what it holds.
+/// Takes in the proof that the reserve holds less than the coins at `asked` cost, and plans again with what it holds.
 pub(super) fn after_shortage(
     step: &mut Step<'_, '_>,
     mut record: Withdrawal,
@@ -139,7 +139,7 @@ pub(super) fn after_shortage(
     if record.next_index > MAX_PLANCHETS {
         return Err(response.refusal("withdrawing coins, again and again,"));
     }
-    // What was paid for can be had by asking for it once more, whatever the exchange said when it was asked first.
+    // What was paid for can be had by asking for it again, whatever the exchange said when it was asked first.
     for position in 0..record.planchets.len() {
         let item = &record.planchets[position];
         if item.state == PlanchetState::Done {
