@@ -33,7 +33,7 @@ enum BankCommand {
     Serve(ServeArgs),
     /// Sum up the books of a bank that is not running, and check that debits equal credits
     Totals(TotalsArgs),
-    /// Speak to an account's wire gateway
+    /// Query an account's wire gateway
     Gateway(GatewayArgs),
     /// Print a configuration to start from
     SampleConfig,

@@ -16,14 +16,14 @@ use clap::{Args, Subcommand};
 /// The exit code of a doctor who could not look.
 const COULD_NOT_LOOK: u8 = 3;
 
-/// Look at a live PostgreSQL server, say what is wrong and what to type.
+/// Diagnose a live PostgreSQL server, and print the commands that fix it.
 ///
 /// Works on any PostgreSQL from version 13 on, and knows Batzen's own databases. Changes nothing: it reads in read-only
 /// transactions with a time limit; statements that write are executed in transactions that are rolled back.
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(
-    after_help = "Exit codes: 0 nothing found, or notices only; 1 warnings; 2 something critical; 3 could not look.\n\nTry it:\n  batzen doctor --database postgres:///exchange\n  batzen doctor --database postgres://db1/exchange --memory 64GB --cores 16\n  batzen doctor watch --database postgres:///exchange"
+    after_help = "Exit codes: 0 nothing found, or notices only; 1 warnings; 2 something critical; 3 the server could not be examined.\n\nTry it:\n  batzen doctor --database postgres:///exchange\n  batzen doctor --database postgres://db1/exchange --memory 64GB --cores 16\n  batzen doctor watch --database postgres:///exchange"
 )]
 pub struct DoctorArgs {
     #[command(subcommand)]
@@ -43,7 +43,7 @@ pub struct DoctorArgs {
 
 #[derive(Subcommand)]
 enum DoctorCommand {
-    /// Keep a live view: transactions, cache, waits, locks, write-ahead log, lag, findings as they come
+    /// Show a live view: transactions, cache, waits, locks, write-ahead log, lag and findings
     Watch(WatchArgs),
 }
 
@@ -51,10 +51,10 @@ enum DoctorCommand {
 struct WatchArgs {
     #[command(flatten)]
     target: Target,
-    /// Seconds between two looks
+    /// Seconds between samples
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
     interval: Duration,
-    /// End after so many looks
+    /// Stop after this many samples
     #[arg(long, value_name = "N")]
     count: Option<u64>,
     /// Print one JSON object a line
@@ -67,7 +67,7 @@ struct Target {
     /// Where the database is, such as postgres:///exchange or postgres://user@host:5432/exchange
     #[arg(long, value_name = "URL", required = true)]
     database: Option<String>,
-    /// Memory that the server may use, such as 64GB [default: what the machine has, if the server is on this one]
+    /// Memory that the server may use, such as 64GB [default: that of this machine, if the server runs on it]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<u64>,
     /// Cores that the server may use [default: as for --memory]
@@ -79,7 +79,7 @@ struct Target {
     /// Seconds after which a transaction counts as long, and an idle one as forgotten
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     long: Duration,
-    /// Seconds that a single look into the server may take
+    /// Seconds that one examination of the server may take
     #[arg(long, value_name = "SECONDS", default_value = "8", value_parser = seconds)]
     timeout: Duration,
 }

@@ -57,13 +57,13 @@ enum ExchangeCommand {
     Drain(WorkerArgs),
     /// Create or migrate the tables in PostgreSQL
     Dbinit(database_cli::DbinitArgs),
-    /// Do once what the tables in PostgreSQL need from time to time
+    /// Run the periodic maintenance of the PostgreSQL tables once
     Maintain(database_cli::MaintainArgs),
     /// Replicate the tables in PostgreSQL to an auditor
     Replication(database_cli::ReplicationArgs),
     /// Draw up the balance sheet of an exchange that is not running. Exit code 1 if it does not add up
     Totals(TotalsArgs),
-    /// List the transfers that the bank refused for good, or have it asked again
+    /// List or retry the transfers that the bank refused for good
     Transfers(transfers_cli::TransfersArgs),
     /// Print a configuration to start from
     SampleConfig,

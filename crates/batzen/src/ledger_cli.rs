@@ -22,9 +22,9 @@ pub struct LedgerArgs {
 enum LedgerCommand {
     /// Serve a ledger: binary protocol over TCP and local sockets, HTTP, event stream
     Serve(serve::ServeArgs),
-    /// Ask a ledger once: create accounts and transfers, look up, query, read events
+    /// Send one request to a ledger: create accounts and transfers, look up, query, read events
     Client(client::ClientArgs),
-    /// Ask a ledger, line by line
+    /// Send requests to a ledger, line by line
     Repl(client::ReplArgs),
     /// Show what a ledger holds that no process has open
     Inspect(files::Files),

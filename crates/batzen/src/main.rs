@@ -72,17 +72,17 @@ enum Command {
     Bank(bank_cli::BankArgs),
     /// Run the exchange, its workers, and the offline key tool
     Exchange(exchange_cli::ExchangeArgs),
-    /// Keep an exchange's private keys in a process of their own
+    /// Keep an exchange's private keys in a separate process
     Signer(signer_cli::SignerArgs),
     /// Hold and spend coins
     Wallet(wallet_cli::WalletArgs),
     /// Run the interbank switch
     Switch(switch_cli::SwitchArgs),
-    /// Run a two-phase double-entry ledger, ask one, measure it
+    /// Run, query and measure a two-phase double-entry ledger
     Ledger(ledger_cli::LedgerArgs),
-    /// Look into an embedded store that no process has open
+    /// Inspect, verify or repair an embedded store that no process has open
     Store(store_cli::StoreArgs),
-    /// Look at a live PostgreSQL server, say what is wrong and what to type
+    /// Diagnose a live PostgreSQL server, and print the commands that fix it
     Doctor(doctor_cli::DoctorArgs),
     /// Read and change options of the configuration
     Config(config_cli::ConfigArgs),

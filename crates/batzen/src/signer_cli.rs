@@ -27,7 +27,7 @@ use crate::services::{self, Common};
 /// How long a signer may take to answer an operator.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Keep an exchange's private keys in a process of their own.
+/// Keep an exchange's private keys in a separate process.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
 pub struct SignerArgs {
@@ -41,7 +41,7 @@ enum SignerCommand {
     Serve(ServeArgs),
     /// Make the static key of a signer or node, and print its public key for the other side's configuration
     Keygen(KeygenArgs),
-    /// Show how this signer and its peers are. Exit code 1 if one does not answer or has other keys
+    /// Show the state of this signer and its peers. Exit code 1 if one does not answer or has other keys
     Status(StatusArgs),
     /// Make this signer the one that creates keys: the others follow it
     Promote(PromoteArgs),

@@ -20,10 +20,10 @@ pub enum StoreKind {
 /// Options of every service that keeps rows; each stands over the configuration file.
 #[derive(Args, Clone, Debug)]
 pub struct StoreArgs {
-    /// Directory of the store; made if it is not there [default: from the configuration]
+    /// Directory of the store; created if it is missing [default: from the configuration]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Keep everything in memory only: it ends with the process
+    /// Keep everything in memory; it is lost when the process ends
     #[arg(long, conflicts_with_all = ["data", "store", "database"])]
     in_memory: bool,
     /// Where the rows are: embedded (in --data) or postgres (in --database)

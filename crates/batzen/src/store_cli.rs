@@ -9,7 +9,7 @@ use batzen_store::embedded::{EmbeddedStore, RealDisk};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-/// Look into an embedded store that no process has open.
+/// Inspect, verify or repair an embedded store that no process has open.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
 pub struct StoreArgs {
@@ -19,8 +19,8 @@ pub struct StoreArgs {
 
 #[derive(Subcommand)]
 enum StoreCommand {
-    /// Read every byte and say whether the store is sound: whether it would open, with all that was durable. Changes nothing.
-    /// Exit code 1 if it is not
+    /// Read every byte, and check that the store would open with everything that was durable. Changes nothing. Exit code 1
+    /// if it would not
     Verify(Target),
     /// Show what the journal holds: segments, frames, records and their bytes by table
     Inspect {
@@ -39,7 +39,7 @@ enum StoreCommand {
 struct Cut {
     /// Directory of the store
     dir: PathBuf,
-    /// Why, for whoever audits later
+    /// Why the end is cut off; kept for auditors
     #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
     reason: String,
 }

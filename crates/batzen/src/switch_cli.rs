@@ -33,7 +33,7 @@ enum SwitchCommand {
     Serve(ServeArgs),
     /// Clear between four simulated participants on this machine, and prove that every amount is where it belongs
     Demo(switch_demo::DemoArgs),
-    /// Play participants of a running switch: send transfers, answer them, and tell how it went
+    /// Play participants of a running switch: send transfers, answer them, and report the results
     Fsps(switch_fsps::FspsArgs),
     /// Measure: complete transfers a second, latency of each leg, efficiency
     Bench(bench::SwitchArgs),

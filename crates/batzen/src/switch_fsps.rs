@@ -19,14 +19,14 @@ use crate::bench_cli;
 /// How long the last transfers may take to end after the load.
 const DRAIN_TIME: Duration = Duration::from_secs(60);
 
-/// Play participants of a running switch: send transfers, answer them, and tell how it went
+/// Play participants of a running switch: send transfers, answer them, and report the results
 #[derive(Args)]
 #[command(after_help = "Examples:
   batzen switch fsps --tokens operators.txt                     make fsp1 … fsp8, ten seconds of transfers
   batzen switch fsps --tokens operators.txt --rate 500 --duration 2m --mix accept=98,reject=1,silent=1
 
 The file with the tokens has one on each line; the first operator asks for changes, the second approves.
-Exit code 3 if transfers ended otherwise than they should.")]
+Exit code 3 if transfers did not end as they should.")]
 pub struct FspsArgs {
     /// Where the switch takes transfers
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8090")]

@@ -34,10 +34,10 @@ An exchange with an embedded store must not be running.")]
 pub struct TransfersArgs {
     #[command(flatten)]
     common: Common,
-    /// Have the bank asked again for this transfer. Mend first what it was refused for
+    /// Retry this transfer; fix the cause of the refusal first
     #[arg(long, value_name = "WTID")]
     retry: Vec<Wtid>,
-    /// Have the bank asked again for all of them
+    /// Retry all of them
     #[arg(long)]
     retry_all: bool,
     /// Print JSON

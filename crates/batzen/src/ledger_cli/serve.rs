@@ -23,7 +23,7 @@ use crate::store_args::StoreArgs;
   batzen ledger serve --store postgres --database postgres:///ledger
   batzen ledger serve --data ./ledger --unix /run/batzen/ledger.sock --no-tcp --http 127.0.0.1:3002
 
-Nobody is authenticated: listen on a local socket, the loopback interface, or a network of your own.
+Clients are not authenticated: listen on a local socket, the loopback interface, or a network of your own.
 Ready when GET /metrics of --http answers 200, or a connection is taken.")]
 pub struct ServeArgs {
     #[command(flatten)]

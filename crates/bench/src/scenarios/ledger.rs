@@ -88,7 +88,7 @@ pub struct LedgerArgs {
     /// Measure this ledger instead of one that is started for it: tcp://.., unix://.., tigerbeetle://..
     #[arg(long, value_name = "URL")]
     pub ledger: Option<String>,
-    /// Choices follow from this number
+    /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Where it runs, and where the result goes

@@ -58,7 +58,7 @@ pub struct SwitchLoad {
     /// Participants; pairs are random
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(2..=1024))]
     pub participants: u16,
-    /// Transfers under way at a time; in an open loop at most so many
+    /// Transfers under way at a time; in an open loop the most
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub in_flight: u32,
     /// Begin transfers at this rate, whatever the switch does [default: a new one when one has ended]
@@ -70,7 +70,7 @@ pub struct SwitchLoad {
     /// Length of the load before it
     #[arg(long, value_name = "TIME", default_value = "2", value_parser = duration)]
     pub warmup: Duration,
-    /// Measure so many transfers from the first to the last, without warm-up, instead of a time
+    /// Measure this many transfers from the first to the last, without warm-up, instead of a time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub count: Option<u64>,
     /// Connections of all participants to the switch, one request under way on each
@@ -82,7 +82,7 @@ pub struct SwitchLoad {
     /// Bytes of data in the packet of a transfer
     #[arg(long, value_name = "BYTES", default_value_t = 100, value_parser = clap::value_parser!(u16).range(0..=20_000))]
     pub packet_data: u16,
-    /// Choices follow from this number
+    /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
