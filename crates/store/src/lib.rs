@@ -14,6 +14,7 @@
 
 mod backend;
 mod column;
+#[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 mod domain;
 pub mod embedded;

@@ -17,10 +17,12 @@ mod commit;
 mod cut;
 mod disk;
 mod format;
+#[cfg(any(test, feature = "testing"))]
 pub mod fuzz_entry;
 mod index;
 mod maintain;
 mod recover;
+#[cfg(any(test, feature = "testing"))]
 pub mod sim;
 mod tail;
 mod verify;
