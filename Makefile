@@ -64,13 +64,13 @@ test-fast: needs-test ## tests only, by cargo-nextest when it is installed
 soak: needs ## the crash tests and the comparisons with libraries in their long form (CYCLES=50 kills each)
 	BATZEN_SOAK_CYCLES=$(CYCLES) BATZEN_SOAK_FACTOR=4 $(CARGO) test --workspace --locked -- crash kill --nocapture --test-threads=1
 	BATZEN_SOAK_FACTOR=$(SOAK_FACTOR) $(CARGO) test -p batzen-crypto --locked -- lanes
-	BATZEN_SOAK_FACTOR=$(SOAK_FACTOR) $(CARGO) test -p batzen-wallet --locked --test lying_proxy
+	BATZEN_SOAK_FACTOR=$(SOAK_FACTOR) $(CARGO) test -p batzen-wallet --locked --test suite lying_proxy
 
-# REQUESTS in all; `crates/batzen/tests/mutate/campaign.rs` says which part of them each service gets. `SEED` makes other choices.
+# REQUESTS in all; `crates/batzen/tests/suite/mutate/campaign.rs` says which part of them each service gets. `SEED` makes other choices.
 mutate: REQUESTS = 1000000
 mutate: needs ## mutated requests to every endpoint of every service (REQUESTS=10000000, SEED=1)
 	BATZEN_MUTATE_REQUESTS=$(REQUESTS) $(if $(SEED),BATZEN_MUTATE_SEED=$(SEED)) \
-		$(CARGO) test --release --locked -p batzen --test mutate -- --nocapture --test-threads=1
+		$(CARGO) test --release --locked -p batzen --test suite mutate:: -- --nocapture --test-threads=1
 
 simulate: needs ## the whole system in one thread, from seeds (SEEDS=1000 FROM=0; SEED=7 shows one again; BUG=name plants one)
 	@$(CARGO) run --release --locked -q -p batzen-simulation -- $(if $(SEED),--seed $(SEED) -v,--seeds $(SEEDS) --from $(FROM)) $(if $(BUG),--bug $(BUG))
@@ -79,7 +79,7 @@ simulate: needs ## the whole system in one thread, from seeds (SEEDS=1000 FROM=0
 kills: CYCLES = 10000
 kills: needs ## kill -9 of exchange, bank, ledger and switch at random moments, 10,000 times (CYCLES=, SEED=)
 	BATZEN_KILLS_CYCLES=$(CYCLES) $(if $(SEED),BATZEN_KILLS_SEED=$(SEED)) \
-		$(CARGO) test --release --locked -p batzen --test kills -- --nocapture killed_services
+		$(CARGO) test --release --locked -p batzen --test suite -- --nocapture killed_services
 
 # Seconds of each target, targets at a time, and which (default: all).
 SECONDS ?= 600

@@ -3,6 +3,8 @@
 //! A backend's tests call [`store_conformance!`](crate::store_conformance) with a function that makes a [`Fixture`]: an empty
 //! store, and a way to open it again on the same data. Each behaviour is then a test of its own.
 
+pub mod random;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
 

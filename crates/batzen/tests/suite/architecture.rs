@@ -1,0 +1,117 @@
+//! The code map of ARCHITECTURE.md: which crate may use which, compared with the manifests, and its length.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// How the table begins.
+const HEADER: &str = "| crate | may use |";
+
+/// Words that the document may have. Mechanisms are explained in `docs/internals`.
+const WORDS_MAX: usize = 1_800;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
+}
+
+fn document() -> String {
+    let path = root().join("ARCHITECTURE.md");
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The rows of the table, from the top: a crate, and what it may use.
+fn rows() -> Vec<(String, String)> {
+    let document = document();
+    let tables = document.lines().filter(|line| *line == HEADER).count();
+    assert_eq!(tables, 1, "ARCHITECTURE.md needs exactly one table that begins with `{HEADER}`");
+    let mut rows = Vec::new();
+    for line in document.lines().skip_while(|line| *line != HEADER).skip(2) {
+        if !line.starts_with('|') {
+            break;
+        }
+        let cells = line.trim_matches('|').split_once('|');
+        let (name, may_use) = cells.unwrap_or_else(|| panic!("not a row with two cells: {line}"));
+        rows.push((name.trim().to_owned(), may_use.trim().to_owned()));
+    }
+    rows
+}
+
+/// The directory below `crates/` that has a package's manifest.
+fn directory(package: &Value) -> String {
+    let manifest = Path::new(package["manifest_path"].as_str().unwrap());
+    manifest.parent().unwrap().file_name().unwrap().to_str().unwrap().to_owned()
+}
+
+/// The crates of the workspace, each with those that its manifest names as normal dependencies.
+fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+    let arguments = ["metadata", "--no-deps", "--offline", "--format-version", "1"];
+    let output = Command::new(env!("CARGO")).args(arguments).current_dir(root()).output().unwrap();
+    assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let name_of = |value: &Value| value["name"].as_str().unwrap().to_owned();
+    let mut directories = BTreeMap::new();
+    for package in packages {
+        directories.insert(name_of(package), directory(package));
+    }
+    let mut crates = BTreeMap::new();
+    for package in packages {
+        let mut uses = BTreeSet::new();
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let name = name_of(dependency);
+            // Those of tests and build scripts say their kind.
+            if dependency["kind"].is_null() && name.starts_with("batzen-") {
+                let found = directories.get(&name);
+                let found = found.unwrap_or_else(|| panic!("{name} is not in the workspace"));
+                uses.insert(found.clone());
+            }
+        }
+        crates.insert(directory(package), uses);
+    }
+    crates
+}
+
+#[test]
+fn each_crate_has_one_row() {
+    let crates = dependencies();
+    let listed: Vec<String> = rows().into_iter().map(|(name, _)| name).collect();
+    for name in crates.keys() {
+        let count = listed.iter().filter(|other| *other == name).count();
+        assert_eq!(count, 1, "ARCHITECTURE.md: rows of crates/{name} in the code map's table");
+    }
+    for name in &listed {
+        assert!(crates.contains_key(name), "ARCHITECTURE.md: crates/{name} is not in the workspace");
+    }
+}
+
+#[test]
+fn each_row_lists_the_normal_dependencies() {
+    let crates = dependencies();
+    for (name, may_use) in rows() {
+        let uses = crates.get(&name).unwrap_or_else(|| panic!("crates/{name} is not in the workspace"));
+        let uses: Vec<&str> = uses.iter().map(String::as_str).collect();
+        let expected = if uses.is_empty() { "none".to_owned() } else { uses.join(", ") };
+        assert_eq!(may_use, expected, "ARCHITECTURE.md: by its manifest `| {name} | {expected} |`");
+    }
+}
+
+#[test]
+fn crates_use_only_crates_in_rows_above() {
+    let crates = dependencies();
+    let mut above = BTreeSet::new();
+    for (name, _) in rows() {
+        let uses = crates.get(&name).unwrap_or_else(|| panic!("crates/{name} is not in the workspace"));
+        for used in uses {
+            assert!(above.contains(used), "ARCHITECTURE.md: {name} uses {used}, which has no row above");
+        }
+        above.insert(name);
+    }
+}
+
+#[test]
+fn the_document_is_short() {
+    let words = document().split_whitespace().count();
+    assert!(words <= WORDS_MAX, "ARCHITECTURE.md has {words} words of {WORDS_MAX}: see docs/internals");
+}

@@ -1,0 +1,324 @@
+//! `batzen bench`: short runs of every scenario against real processes.
+
+use crate::common;
+
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use common::{PATIENCE, batzen, run, stderr, stdout};
+use serde_json::Value;
+
+/// Runs a scenario and checks what every result must have; returns it.
+fn measured(dir: &Path, words: &[&str]) -> Value {
+    let out = dir.join("result");
+    let mut arguments = vec!["bench"];
+    arguments.extend(words);
+    arguments.extend([
+        "--json",
+        "--keep-world",
+        "--warmup",
+        "0",
+        "--duration",
+        "2",
+        "--out",
+        out.to_str().unwrap(),
+    ]);
+    let output = batzen().args(&arguments).output().unwrap();
+    assert!(output.status.success(), "{words:?}: {}\n{}", stderr(&output), stdout(&output));
+    let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let written: Value = serde_json::from_slice(&std::fs::read(out.join("result.json")).unwrap()).unwrap();
+    assert_eq!(printed, written);
+    for name in [
+        "scenario",
+        "parameters",
+        "machine",
+        "commit",
+        "started",
+        "duration_s",
+        "ops",
+        "ops_per_s",
+        "efficiency",
+        "ceiling_ops_per_s",
+        "limited_by",
+        "p50_us",
+        "p99_us",
+        "max_us",
+        "bytes_per_op",
+        "cpu_us_per_op",
+        "cpu_us_per_op_by_stage",
+        "batch_sizes",
+    ] {
+        assert!(!written[name].is_null(), "{words:?}: {name} is missing");
+    }
+    assert!(written["ops"].as_u64().unwrap() > 0, "{words:?}: {written}");
+    assert!(written["errors"].as_object().unwrap().is_empty(), "{words:?}: {}", written["errors"]);
+    assert!(written["efficiency"].as_f64().unwrap() > 0.0);
+    assert!(written["bytes_per_op"]["disk"].as_f64().unwrap() > 50.0, "{}", written["bytes_per_op"]);
+    assert!(written["extra"]["answers_checked"].as_f64().unwrap() > 0.0, "{words:?}: {}", written["extra"]);
+    for file in ["latency.hgrm", "server-metrics-before.prom", "server-metrics-after.prom"] {
+        assert!(std::fs::metadata(out.join(file)).unwrap().len() > 0, "{file}");
+    }
+    // The money in the exchange adds up, to whoever looks.
+    let config = out.join("world/taler.conf");
+    let totals = run(&["exchange", "totals", "--json", "-c", config.to_str().unwrap()]);
+    assert!(totals.status.success(), "{words:?}: {}", stderr(&totals));
+    written
+}
+
+macro_rules! scenarios {
+    ($($name:ident: $($word:literal)+;)+) => {$(
+        #[test]
+        fn $name() {
+            let dir = tempfile::tempdir().unwrap();
+            let result = measured(dir.path(), &[$($word),+]);
+            let words = [$($word),+];
+            assert_eq!(result["scenario"], words[0]);
+        }
+    )+};
+}
+
+scenarios! {
+    withdraw_rsa: "withdraw" "--rsa" "1024" "--clients" "4" "--reserves" "10" "--supply" "300";
+    withdraw_cs_in_batches: "withdraw" "--cs" "--batch" "4" "--clients" "3" "--reserves" "5" "--supply" "300";
+    deposit: "deposit" "--rsa" "1024" "--clients" "5" "--supply" "300" "--merchants" "one";
+    deposit_cs: "deposit" "--cs" "--clients" "5" "--supply" "200";
+    batch_deposit_with_workers: "batch-deposit" "--rsa" "1024" "--batch" "3" "--clients" "4" "--supply" "300" "--merchants" "zipf"
+        "--with-workers";
+    refresh: "refresh" "--rsa" "1024" "--fresh" "2" "--clients" "4" "--supply" "200";
+    refresh_cs: "refresh" "--cs" "--clients" "4" "--supply" "200";
+    mixed: "mixed" "--rsa" "1024" "--clients" "4" "--supply" "300" "--merchants" "zipf";
+    mixed_cs: "mixed" "--cs" "--clients" "4" "--supply" "300";
+    cycle: "cycle" "--rsa" "1024" "--clients" "1" "--supply" "200";
+    cycle_in_batches: "cycle" "--rsa" "1024" "--batch" "8" "--clients" "2" "--supply" "300";
+}
+
+/// The scenarios without requests: small runs, whose results are written as they are printed.
+#[test]
+fn workers_and_store() {
+    for words in [
+        ["wirewatch", "--credits", "3000"],
+        ["aggregator", "--deposits", "2000"],
+        ["transfer", "--transfers", "300"],
+        ["store", "--deposits", "2000"],
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("result");
+        let output = batzen()
+            .arg("bench")
+            .args(words)
+            .args(["--json", "--out", out.to_str().unwrap()])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{words:?}: {}", stderr(&output));
+        let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let written = std::fs::read(out.join("result.json")).unwrap();
+        assert_eq!(printed, serde_json::from_slice::<Value>(&written).unwrap());
+        assert_eq!(printed["scenario"], words[0]);
+        assert!(printed["ops"].as_u64().unwrap() >= words[2].parse().unwrap(), "{words:?}: {printed}");
+        assert!(printed["errors"].as_object().unwrap().is_empty(), "{words:?}: {}", printed["errors"]);
+        assert!(printed["bytes_per_op"]["disk"].as_f64().unwrap() > 50.0, "{printed}");
+    }
+}
+
+/// Every attack is made once, and what the honest client got beside it is in the result.
+#[test]
+fn hostile() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("result");
+    let words = "bench hostile --rsa 1024 --clients 4 --rate 40 --connections 8 --addresses 2 --warmup 0 --duration 500ms --json --out";
+    let output = batzen().args(words.split(' ')).arg(&out).output().unwrap();
+    assert!(output.status.success(), "{}\n{}", stderr(&output), stdout(&output));
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(result["errors"].as_object().unwrap().is_empty(), "{}", result["errors"]);
+    for attack in [
+        "none",
+        "slow-uploads",
+        "slow-headers",
+        "long-polls",
+        "unread-histories",
+        "unread-keys",
+        "refused-histories",
+        "large-bodies",
+        "large-accounts",
+        "copied-signatures",
+        "junk-connections",
+    ] {
+        let figure = |name: &str| result["extra"][&format!("{attack}_{name}")].as_f64();
+        for name in ["failed_requests", "goals_met"] {
+            assert!(figure(name).is_some(), "{attack}: {name} is missing");
+        }
+        assert!(figure("memory_peak_mb").unwrap() > 1.0, "{attack}: {result}");
+        assert!(figure("share").unwrap() > 0.0, "{attack}: {result}");
+        assert!(figure("failed").is_none(), "{attack}: {result}");
+        assert!(result["kinds"][&format!("beside {attack}")]["ops"].as_u64().unwrap() > 0, "{attack}");
+    }
+}
+
+#[test]
+fn the_peak_is_found_and_a_share_of_it_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let words =
+        ["withdraw", "--rsa", "1024", "--clients", "8", "--reserves", "10", "--rate", "40%", "--seed", "7"];
+    let result = measured(dir.path(), &words);
+    let peak = result["extra"]["probed_peak_ops_per_s"].as_f64().unwrap();
+    let target = result["load"]["target_ops_per_s"].as_f64().unwrap();
+    assert!((target - 0.4 * peak).abs() < 1e-6 * peak, "{target} of {peak}");
+    // Jobs begin when they should; how soon they are answered is a matter of the machine.
+    assert!(result["ops"].as_f64().unwrap() <= target * 2.1 + 10.0, "{result}");
+    assert_eq!(result["parameters"]["seed"], 7);
+    assert!(result["command"].as_str().unwrap().starts_with("batzen bench withdraw --rsa 1024"));
+}
+
+#[test]
+fn wrong_arguments_are_exit_2() {
+    let dir = tempfile::tempdir().unwrap();
+    for (words, hint) in [
+        (&["withdraw", "--clients", "0"][..], "clients"),
+        (&["withdraw", "--rate", "fast"], "70%"),
+        (&["withdraw", "--duration", "soon"], "500ms"),
+        (&["withdraw", "--rsa", "512"], "1024"),
+        (&["withdraw", "--rsa", "2048", "--cs"], "--cs"),
+        (&["deposit", "--merchants", "all"], "zipf"),
+        (&["deposit", "--server-cores", "3-1"], "0-3"),
+        (&["deposit", "--server-cores", "1023"], "core 1023"),
+        (&["deposit", "--batch", "3"], "--batch"),
+        (&["mixed", "--supply", "0"], "supply"),
+        // Nothing would be measured.
+        (&["withdraw", "--duration", "0"], "500ms"),
+        (&["pgbench", "--duration", "0s"], "500ms"),
+        (&["aggregator", "--deposits", "0"], "deposits"),
+        (&["wirewatch", "--credits", "0"], "credits"),
+        (&["transfer", "--transfers", "0"], "transfers"),
+        (&["store", "--deposits", "0"], "deposits"),
+        // Nothing would come of the option.
+        (&["deposit", "--partitions", "8"], "--store postgres"),
+        (&["aggregator", "--postgres-set", "jit=off"], "--store postgres"),
+        (&["wirewatch", "--store", "embedded", "--database", "postgres://localhost/x"], "--store embedded"),
+        (&["pgbench", "--database", "postgres://localhost/x", "--postgres-set", "jit=off"], "at the server"),
+        (&["partitions", "--partitions", "8"], "--counts"),
+        (&["partitions", "--database", "postgres://localhost/x"], "--database"),
+        (&["limits", "--core", "1023"], "core 1023"),
+        (&["compare", "a", "b", "--noise", "5000"], "--noise"),
+        (&["deposit", "--rsa", "3000"], "2944 or 3072"),
+    ] {
+        let mut arguments = vec!["bench"];
+        arguments.extend(words);
+        let output = batzen().args(&arguments).current_dir(dir.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {}", stderr(&output));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "{words:?} leaves something behind");
+        assert!(stderr(&output).contains(hint), "{words:?}: {}", stderr(&output));
+        assert!(output.stdout.is_empty(), "{words:?}");
+    }
+}
+
+#[test]
+fn results_are_not_written_over() {
+    for (scenario, file) in
+        [("deposit", "result.json"), ("aggregator", "result.json"), ("limits", "limits.json")]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(file), "{}").unwrap();
+        let output = run(&["bench", scenario, "--out", dir.path().to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(2), "{scenario}: {}", stderr(&output));
+        let hint = "choose another directory with --out";
+        assert!(stderr(&output).contains(hint), "{scenario}: {}", stderr(&output));
+        assert_eq!(std::fs::read(dir.path().join(file)).unwrap(), b"{}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "{scenario} leaves something behind");
+    }
+}
+
+/// A result of another machine, which the reports read.
+const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/");
+
+/// Copies a kept result.
+fn copy(name: &str, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(Path::new(KEPT).join(name)).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+#[test]
+fn directories_of_results_are_read_and_damage_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = |args: &[&str]| {
+        batzen().args(["bench", "report", "-o", "-"]).args(args).current_dir(dir.path()).output().unwrap()
+    };
+    for (name, to) in [("deposit", "a"), ("store", "b"), ("withdraw", "partitions/00")] {
+        copy(name, &dir.path().join("results").join(to));
+    }
+    // As a shell writes results/*.
+    let output = report(&["results/a", "results/b", "results/partitions"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(["deposit", "store", "withdraw"].iter().all(|name| stdout(&output).contains(name)));
+    let whole = report(&["results"]);
+    assert_eq!(stdout(&whole), stdout(&output), "{}", stderr(&whole));
+
+    for (file, text, hint) in [
+        ("latency.hgrm", Some("zzz\n"), "latency.hgrm:1"),
+        ("latency.hgrm", None, "latency.hgrm: it is missing"),
+        ("series.csv", None, "series.csv: it is missing"),
+        ("result.json", Some("{\"schema\": 1,"), "measure again"),
+    ] {
+        let damaged = tempfile::tempdir().unwrap();
+        copy("deposit", damaged.path());
+        match text {
+            Some(text) => std::fs::write(damaged.path().join(file), text).unwrap(),
+            None => std::fs::remove_file(damaged.path().join(file)).unwrap(),
+        }
+        let output = report(&[damaged.path().to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(1), "{file}: {}", stderr(&output));
+        assert!(stderr(&output).contains(hint), "{file}: {}", stderr(&output));
+    }
+
+    let words = ["bench", "report", "results", "-o", "/nowhere/x.html"];
+    let output = batzen().args(words).current_dir(dir.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("/nowhere/x.html: "), "{}", stderr(&output));
+
+    std::fs::write(dir.path().join("notes.md"), "# No marks\n").unwrap();
+    let words = ["bench", "table", "results", "--into", "notes.md"];
+    let output = batzen().args(words).current_dir(dir.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("notes.md: there is no table"), "{}", stderr(&output));
+}
+
+/// The port of a service in the configuration of a world.
+fn port(config: &str, section: &str) -> Option<u16> {
+    let rest = config.split_once(&format!("[{section}]"))?.1;
+    let line = rest.lines().find(|line| line.contains("PORT ="))?;
+    line.split('=').nth(1)?.trim().parse().ok()
+}
+
+#[test]
+fn a_signal_ends_the_services_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("result");
+    let words =
+        ["bench", "withdraw", "--rsa", "1024", "--reserves", "5", "--supply", "200000", "--duration", "600"];
+    let mut bench = common::Service::start(
+        dir.path(),
+        "bench",
+        &[&words[..], &["--keep-world", "--out", out.to_str().unwrap()]].concat(),
+    );
+    let deadline = Instant::now() + PATIENCE;
+    let ports = loop {
+        bench.assert_runs();
+        assert!(Instant::now() < deadline, "the services do not start");
+        let config = std::fs::read_to_string(out.join("world/taler.conf")).unwrap_or_default();
+        if let (Some(bank), Some(exchange)) = (port(&config, "bank"), port(&config, "exchange"))
+            && TcpStream::connect(("127.0.0.1", exchange)).is_ok()
+        {
+            break [bank, exchange];
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    bench.signal(15);
+    assert_eq!(bench.wait().code(), Some(130));
+    for port in ports {
+        assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "a service has survived");
+    }
+    assert!(!out.join("result.json").exists());
+}

@@ -1,0 +1,197 @@
+//! The command line: help, exit codes, one clear line for every mistake.
+
+use crate::common;
+
+use std::net::TcpListener;
+use std::path::Path;
+
+use common::{run, stderr, stdout};
+
+/// Help texts are part of the interface: a change must be seen. `BATZEN_BLESS=1` writes them again.
+#[test]
+fn help_texts() {
+    for command in [
+        "",
+        "demo",
+        "bank",
+        "bank serve",
+        "bank gateway",
+        "exchange",
+        "exchange serve",
+        "exchange offline",
+        "exchange aggregator",
+        "exchange transfer",
+        "exchange wirewatch",
+        "exchange totals",
+        "exchange transfers",
+        "exchange dbinit",
+        "exchange maintain",
+        "exchange replication",
+        "signer",
+        "signer serve",
+        "signer status",
+        "store",
+        "ledger",
+        "ledger serve",
+        "ledger client",
+        "ledger bench",
+        "store verify",
+        "store cut",
+        "config",
+        "doctor",
+        "doctor watch",
+        "switch serve",
+        "switch demo",
+        "switch fsps",
+        "switch bench",
+        "bench hostile",
+        "bench limits",
+        "bench report",
+        "bench compare",
+        "bench table",
+    ] {
+        let mut words: Vec<&str> = command.split_whitespace().collect();
+        words.push("--help");
+        let output = common::batzen().args(&words).env("COLUMNS", "100").output().unwrap();
+        assert!(output.status.success(), "{command}");
+        let text = stdout(&output);
+        let name = if command.is_empty() { "batzen".to_owned() } else { command.replace(' ', "-") };
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help").join(format!("{name}.txt"));
+        if std::env::var_os("BATZEN_BLESS").is_some() {
+            std::fs::write(&file, &text).unwrap();
+        }
+        let expected = std::fs::read_to_string(&file).unwrap_or_default();
+        assert_eq!(text, expected, "the help of `{command}` has changed; BATZEN_BLESS=1 accepts it");
+    }
+}
+
+#[test]
+fn wrong_usage_is_exit_2_with_a_hint() {
+    for (words, hint) in [
+        (&["demo", "--onec"][..], "--once"),
+        (&["exchange", "aggregatr"], "aggregator"),
+        (&["bank", "serve", "--prot", "1"], "--port"),
+        (&["demo", "--rsa-bits", "512"], "1024"),
+        (&["-L", "LOUD", "demo"], "WARNING"),
+        (&["exchange", "serve", "-T", "soon"], "microseconds"),
+    ] {
+        let output = run(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(stderr(&output).contains(hint), "{words:?}: {}", stderr(&output));
+        assert!(output.stdout.is_empty(), "{words:?}");
+    }
+    // Options are glued, too.
+    assert!(run(&["-LDEBUG", "--version"]).status.success());
+}
+
+#[test]
+fn failures_are_one_line_and_exit_1() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("missing");
+    let missing = missing.to_str().unwrap();
+    let broken = dir.path().join("broken.conf");
+    std::fs::write(&broken, "[taler]\nCURRENCY = KUDOS\n[bank]\nHTTP_PORT = many\nDATA_DIR = /tmp\n")
+        .unwrap();
+    let broken = broken.to_str().unwrap();
+    let in_the_way = dir.path().join("file");
+    std::fs::write(&in_the_way, "").unwrap();
+    let in_the_way = in_the_way.to_str().unwrap();
+    for (words, hint) in [
+        (&["bank", "serve", "--currency", "KUDOS"][..], "--data"),
+        (&["bank", "serve", "-c", missing], "missing"),
+        (&["bank", "serve", "-c", broken], "HTTP_PORT"),
+        (&["bank", "serve", "--data", in_the_way], "directory"),
+        (&["exchange", "serve"], "CURRENCY"),
+        (&["exchange", "totals", missing], "no store"),
+        (&["store", "verify", missing], "missing"),
+        (&["bank", "serve", "--data", missing, "--signup-bonus", "EUR:1"], "KUDOS"),
+    ] {
+        let output = run(words);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+        assert!(said.contains(hint), "{words:?}: {said}");
+        assert_eq!(said.trim_end().lines().count(), 1, "{words:?}: {said}");
+        assert!(output.stdout.is_empty(), "{words:?}");
+    }
+}
+
+#[test]
+fn a_port_in_use_is_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let data = dir.path().join("data");
+    let data = data.to_str().unwrap();
+    for words in [
+        &["bank", "serve", "--data", data, "--port", &port][..],
+        &[
+            "exchange",
+            "serve",
+            "--standalone",
+            "--data",
+            data,
+            "--port",
+            &port,
+            "--bank",
+            "http://localhost:1/",
+        ],
+        &["demo", "--once", "--bank-port", &port],
+    ] {
+        let output = run(words);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+        assert!(said.contains(&port) && said.contains("in use"), "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn samples_can_be_used() {
+    for component in ["bank", "exchange"] {
+        let output = run(&[component, "sample-config"]);
+        assert!(output.status.success());
+        let text = stdout(&output);
+        assert!(text.contains("CURRENCY = KUDOS"), "{text}");
+        // Every option of the sample is one that exists.
+        let config = batzen_config::Config::parse(&text).unwrap();
+        assert!(config.has_section("paths"));
+    }
+}
+
+#[test]
+fn the_offline_tool_works_without_network() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("offline.conf");
+    let home = dir.path().join("home");
+    let text = format!("[taler]\nCURRENCY = KUDOS\n[paths]\nTALER_DATA_HOME = {}\n", home.display());
+    std::fs::write(&config, text).unwrap();
+    let config = config.to_str().unwrap();
+    let setup = run(&["exchange", "offline", "-c", config, "setup"]);
+    assert!(setup.status.success(), "{}", stderr(&setup));
+    let fee = run(&[
+        "exchange",
+        "offline",
+        "-c",
+        config,
+        "wire-fee",
+        "now",
+        "x-taler-bank",
+        "KUDOS:0.1",
+        "KUDOS:0.2",
+    ]);
+    assert!(fee.status.success(), "{}", stderr(&fee));
+    let documents: serde_json::Value = serde_json::from_slice(&fee.stdout).unwrap();
+    assert_eq!(documents.as_array().unwrap().len(), 1);
+    let typo = run(&["exchange", "offline", "-c", config, "singn"]);
+    assert_eq!(typo.status.code(), Some(2));
+    assert!(stderr(&typo).contains("did you mean sign?"));
+}
+
+#[test]
+fn known_names_start_the_same_programs() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = dir.path().join("taler-exchange-aggregator");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_batzen"), &link).unwrap();
+    let output = std::process::Command::new(&link).arg("--help").output().unwrap();
+    assert!(output.status.success());
+    assert!(stdout(&output).contains("--kyc-off"), "{}", stdout(&output));
+}

@@ -1,0 +1,81 @@
+//! `batzen config`: what harnesses and operators ask of `taler-config`.
+
+use crate::common;
+
+use std::path::Path;
+use std::process::Output;
+
+use common::{stderr, stdout};
+
+/// Runs the command with the defaults that `make install` installs, and no configuration of the user.
+fn config(dir: &Path, arguments: &[&str]) -> Output {
+    let defaults = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/config.d");
+    let mut command = common::batzen();
+    command.arg("config").args(arguments).env("TALER_BASE_CONFIG", defaults);
+    command.env("HOME", dir).env_remove("XDG_CONFIG_HOME").env_remove("XDG_DATA_HOME");
+    command.env_remove("TALER_TEST_HOME").output().unwrap()
+}
+
+fn answer(dir: &Path, arguments: &[&str]) -> String {
+    let output = config(dir, arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+    stdout(&output)
+}
+
+#[test]
+fn options_are_read_and_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (home, file) = (dir.path(), dir.path().join("exchange.conf"));
+    let file = file.to_str().unwrap();
+    std::fs::write(file, "[exchange]\nport = 8181\n[exchange-accountcredentials-1]\npassword = geheim\n")
+        .unwrap();
+
+    // The file before the defaults, and the defaults for what it does not name.
+    assert_eq!(answer(home, &["-c", file, "-s", "exchange", "-o", "port"]), "8181\n");
+    assert_eq!(answer(home, &["-c", file, "-s", "EXCHANGE", "-o", "BASE_URL"]), "http://localhost:8081/\n");
+    let key_dir = ["-s", "taler-exchange-secmod-rsa", "-o", "KEY_DIR"];
+    assert_eq!(answer(home, &key_dir), "${TALER_DATA_HOME}/exchange-secmod-rsa/keys\n");
+    let expanded = answer(home, &[&key_dir[..], &["-f"]].concat());
+    assert_eq!(expanded, format!("{}/.local/share/taler/exchange-secmod-rsa/keys\n", home.display()));
+
+    // Lists leave secrets out; whoever names one gets it.
+    for list in [&["-c", file][..], &["-c", file, "-s", "exchange-accountcredentials-1"]] {
+        let text = answer(home, list);
+        assert!(text.contains("(not shown)") && !text.contains("geheim"), "{text}");
+        let json = answer(home, &[list, &["--json"]].concat());
+        assert!(json.contains("null") && !json.contains("geheim"), "{json}");
+    }
+    let named = ["-c", file, "-s", "exchange-accountcredentials-1", "-o", "PASSWORD"];
+    assert_eq!(answer(home, &named), "geheim\n");
+    let sections = answer(home, &["-c", file, "-S"]);
+    assert!(sections.lines().any(|name| name == "EXCHANGE"), "{sections}");
+
+    // A change is in the file, which does not take over the defaults.
+    let change = ["-c", file, "-s", "exchange", "-o", "base_url", "-V", "https://exchange.example/"];
+    assert_eq!(answer(home, &change), "");
+    assert_eq!(
+        answer(home, &["-c", file, "-s", "exchange", "-o", "BASE_URL"]),
+        "https://exchange.example/\n"
+    );
+    let text = std::fs::read_to_string(file).unwrap();
+    assert!(text.contains("8181") && text.contains("geheim") && !text.contains("KEY_DIR"), "{text}");
+    let fresh = dir.path().join("fresh.conf");
+    answer(home, &["-c", fresh.to_str().unwrap(), "-s", "taler", "-o", "CURRENCY", "-V", "KUDOS"]);
+    assert_eq!(std::fs::read_to_string(fresh).unwrap().trim(), "[TALER]\nCURRENCY = KUDOS");
+}
+
+#[test]
+fn mistakes_say_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    for (arguments, code, words) in [
+        (&["-s", "exchanges", "-o", "PORT"][..], 1, "batzen config -S"),
+        (&["-s", "exchange", "-o", "PROT"], 1, "batzen config -s exchange"),
+        (&["-s", "exchange", "-o", "PORT", "-V", "1"], 1, "--config FILE"),
+        (&["-c", "/nonexistent/x.conf", "-S"], 1, "/nonexistent/x.conf"),
+        (&["-o", "PORT"], 2, "--section"),
+    ] {
+        let output = config(dir.path(), arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}");
+        assert!(stderr(&output).contains(words), "{arguments:?}: {}", stderr(&output));
+    }
+}

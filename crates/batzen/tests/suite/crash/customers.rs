@@ -1,0 +1,518 @@
+//! The load: customers who withdraw, pay, change and get refunds, all at the same time, whatever happens to the exchange.
+//!
+//! A request that got no answer is sent again as it was, or its customer walks away and leaves it open; what is open at the
+//! end is settled by asking again ([`Load::settle`]).
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use batzen_crypto::{
+    EddsaPrivateKey, EddsaPublicKey, ExchangeWithdrawValues, HashCode, PlanchetMasterSecret,
+    RefreshMasterSecret,
+};
+use batzen_http::gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
+use batzen_http::{Client, ClientError};
+use batzen_protocol::api::exchange::{
+    BatchWithdrawRequest, BlindSignature, BlindSignatures, CsrMeltCoin, CsrMeltRequest, CsrMeltResponse,
+    CsrWithdrawRequest, MeltConfirmation, WithdrawValues,
+};
+use batzen_protocol::{ErrorCode, Money};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::common::PATIENCE;
+use crate::crash::coins::{CURRENCY, Coin, Contract, Denom, Planchet, Refresh, Shop, minus, money, plus};
+use crate::crash::log::{Answer, Kind, Log, Request};
+
+/// What an acknowledged request has done.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Nothing.
+    Nothing,
+    /// Took coins out of a reserve: h_coin_ev and denomination of each.
+    Withdraw { reserve: EddsaPublicKey, coins: Vec<(HashCode, HashCode)> },
+    /// Paid a shop with coins: what each gave. Contested: the same coins were offered to two shops at the same time.
+    Deposit {
+        shop: usize,
+        contract: HashCode,
+        coins: Vec<(EddsaPublicKey, Money)>,
+        is_refundable: bool,
+        is_contested: bool,
+    },
+    /// Took value from a coin.
+    Melt { coin: EddsaPublicKey, rc: HashCode, amount: Money },
+    /// Made fresh coins of it.
+    Reveal { coin: EddsaPublicKey, rc: HashCode, coins: Vec<(HashCode, HashCode)> },
+    /// Gave value back to a coin.
+    Refund { coin: EddsaPublicKey, shop: usize, contract: HashCode, number: u64, amount: Money },
+}
+
+/// Good enough to choose what to do next (xorshift64).
+#[derive(Clone)]
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Self(seed | 1)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        // The lower bits are the weaker ones.
+        (self.0 >> 16) % n
+    }
+
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    #[allow(dead_code, reason = "not every test makes keys of it")]
+    pub fn byte(&mut self) -> u8 {
+        self.below(256).to_le_bytes()[0]
+    }
+
+    fn pick<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
+        let index = self.below(items.len().max(1) as u64);
+        items.get(usize::try_from(index).unwrap())
+    }
+
+    pub fn child(&mut self) -> Self {
+        Self::new(self.below(u64::MAX))
+    }
+}
+
+/// One attempt at a request.
+enum Attempt {
+    Answered(Answer),
+    /// It surely had no effect.
+    Unseen,
+    /// It may have had its effect.
+    Doubtful,
+}
+
+pub struct Load {
+    pub base_url: String,
+    pub client: Client,
+    bank: WireGatewayClient,
+    pub denoms: Vec<Arc<Denom>>,
+    pub shops: Vec<Shop>,
+    pub log: Log<Effect>,
+    /// Reserves that the bank has credited, and with how much.
+    pub credits: Mutex<Vec<(EddsaPublicKey, Money)>>,
+    /// All coins that were ever held.
+    pub coins: Mutex<HashMap<EddsaPublicKey, Arc<Coin>>>,
+    is_over: AtomicBool,
+}
+
+struct Reserve {
+    key: EddsaPrivateKey,
+    left: Money,
+}
+
+/// A coin and what is left on it.
+type Held = (Arc<Coin>, Money);
+
+impl Load {
+    pub async fn new(client: Client, exchange_url: &str, bank_url: &str) -> Self {
+        let gateway = format!("{bank_url}taler-wire-gateway/exchange/");
+        Self {
+            denoms: Denom::offered(&client, exchange_url).await,
+            base_url: exchange_url.to_owned(),
+            bank: WireGatewayClient::new(client.clone(), &gateway, GatewayAuth::None),
+            client,
+            shops: ["bakery", "bookshop", "barber"].map(Shop::new).into(),
+            log: Log::new(),
+            credits: Mutex::default(),
+            coins: Mutex::default(),
+            is_over: AtomicBool::new(false),
+        }
+    }
+
+    /// Lets the customers finish what they are at.
+    pub fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
+    }
+
+    async fn attempt(&self, request: &Request) -> Attempt {
+        let url = format!("{}{}", self.base_url, request.path);
+        match self.client.post(url).body("application/json", request.body.clone()).send().await {
+            Ok(reply) if reply.status == 429 => Attempt::Unseen,
+            Ok(reply) if reply.status >= 500 => Attempt::Doubtful,
+            Ok(reply) => {
+                Attempt::Answered(Answer { status: reply.status, body: reply.json().unwrap_or(Value::Null) })
+            }
+            Err(ClientError::Connect { .. }) => Attempt::Unseen,
+            Err(error) if error.is_transient() => Attempt::Doubtful,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Asks until there is an answer.
+    pub async fn ask(&self, request: &Request) -> Answer {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Attempt::Answered(answer) = self.attempt(request).await {
+                return answer;
+            }
+            assert!(Instant::now() < deadline, "{} is not answered", request.path);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Sends a request. None: it was refused as it may be, or its customer walked away from it.
+    async fn send<T: DeserializeOwned>(
+        &self,
+        dice: &mut Dice,
+        kind: Kind,
+        path: String,
+        body: &impl Serialize,
+        effect: Effect,
+    ) -> Option<T> {
+        let request = Request { kind, path, body: serde_json::to_vec(body).unwrap() };
+        let may_be_refused = matches!(effect, Effect::Deposit { is_contested: true, .. });
+        let number = self.log.open(request.clone(), effect);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.attempt(&request).await {
+                Attempt::Answered(answer) => {
+                    let Answer { status, body } = &answer;
+                    let typed = (*status == 200).then(|| serde_json::from_value(body.clone()).unwrap());
+                    assert!(
+                        typed.is_some() || (may_be_refused && *status == 409),
+                        "{}: {status} {body}",
+                        request.path
+                    );
+                    self.log.close(number, answer);
+                    return typed;
+                }
+                Attempt::Unseen => {}
+                Attempt::Doubtful => {
+                    self.log.doubt(number);
+                    if dice.one_in(3) {
+                        return None;
+                    }
+                }
+            }
+            assert!(Instant::now() < deadline, "{} is not answered", request.path);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Settles everything that is open by asking again. Returns how many requests that were.
+    pub async fn settle(&self) -> usize {
+        let entries = self.log.entries();
+        let open = entries.iter().enumerate().filter(|(_, entry)| entry.is_open());
+        let mut settled = 0;
+        for (number, entry) in open {
+            let answer = self.ask(&entry.request).await;
+            self.log.close(number, answer);
+            settled += 1;
+        }
+        settled
+    }
+
+    /// A new reserve. The bank may be killed meanwhile, too.
+    async fn reserve(&self, dice: &mut Dice) -> Reserve {
+        let key = EddsaPrivateKey::generate();
+        let left = money("30").checked_mul(1 + dice.below(3)).unwrap();
+        let customer = format!("customer{}", dice.below(10));
+        let request = AddIncomingRequest {
+            reserve_pub: key.public_key(),
+            amount: left.of(CURRENCY),
+            debit_account: format!("payto://x-taler-bank/localhost/{customer}?receiver-name={customer}"),
+        };
+        let deadline = Instant::now() + PATIENCE;
+        let mut is_doubtful = false;
+        loop {
+            match self.bank.add_incoming(&request).await {
+                Ok(_) => break,
+                Err(error)
+                    if is_doubtful && error.code() == Some(ErrorCode::BANK_DUPLICATE_RESERVE_PUB_SUBJECT) =>
+                {
+                    break;
+                }
+                Err(ClientError::Connect { .. }) => {}
+                Err(error) if error.is_transient() => is_doubtful = true,
+                Err(error) => panic!("{error}"),
+            }
+            assert!(Instant::now() < deadline, "the bank does not answer");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        self.credits.lock().unwrap().push((key.public_key(), left));
+        let url = format!("{}reserves/{}", self.base_url, key.public_key());
+        while !matches!(self.client.get_json(&url).await, Ok(reply) if reply.status == 200) {
+            assert!(Instant::now() < deadline, "a credit does not arrive at the exchange");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Reserve { key, left }
+    }
+
+    fn affordable(&self, dice: &mut Dice, at_most: Money) -> Option<Arc<Denom>> {
+        let fitting: Vec<&Arc<Denom>> = self.denoms.iter().filter(|denom| denom.cost() <= at_most).collect();
+        dice.pick(&fitting).map(|denom| Arc::clone(denom))
+    }
+
+    fn hold(&self, coins: Vec<Coin>) -> Vec<Held> {
+        let mut known = self.coins.lock().unwrap();
+        let mut held = Vec::new();
+        for coin in coins {
+            let coin = Arc::new(coin);
+            known.insert(coin.key_pub, Arc::clone(&coin));
+            held.push((Arc::clone(&coin), coin.denom.value));
+        }
+        held
+    }
+
+    async fn planchet(&self, dice: &mut Dice, denom: Arc<Denom>) -> Option<Planchet> {
+        let master = PlanchetMasterSecret::generate();
+        let mut values = ExchangeWithdrawValues::Rsa;
+        if denom.is_cs() {
+            let request = CsrWithdrawRequest { nonce: master.cs_nonce(), denom_pub_hash: denom.hash };
+            let answer: WithdrawValues =
+                self.send(dice, Kind::CsrWithdraw, "csr-withdraw".into(), &request, Effect::Nothing).await?;
+            values = answer.ewv;
+        }
+        Some(Planchet::new(&master, denom, &values))
+    }
+
+    async fn withdraw(&self, dice: &mut Dice, reserve: &mut Reserve) -> Option<Vec<Held>> {
+        let is_batch = dice.one_in(2);
+        let count = if is_batch { 1 + dice.below(4) } else { 1 };
+        let mut planchets = Vec::new();
+        for _ in 0..count {
+            let Some(denom) = self.affordable(dice, reserve.left) else { break };
+            let cost = denom.cost();
+            planchets.push(self.planchet(dice, denom).await?);
+            reserve.left = minus(reserve.left, cost);
+        }
+        if planchets.is_empty() {
+            *reserve = self.reserve(dice).await;
+            return None;
+        }
+        let reserve_pub = reserve.key.public_key();
+        let coins = planchets.iter().map(|planchet| (planchet.h_coin_ev, planchet.denom.hash)).collect();
+        let effect = Effect::Withdraw { reserve: reserve_pub, coins };
+        let mut requests: Vec<_> = planchets.iter().map(|planchet| planchet.request(&reserve.key)).collect();
+        let ev_sigs = if is_batch {
+            let path = format!("reserves/{reserve_pub}/batch-withdraw");
+            let body = BatchWithdrawRequest { planchets: requests };
+            let answer: BlindSignatures = self.send(dice, Kind::BatchWithdraw, path, &body, effect).await?;
+            answer.ev_sigs
+        } else {
+            let path = format!("reserves/{reserve_pub}/withdraw");
+            let body = requests.pop().unwrap();
+            let answer: BlindSignature = self.send(dice, Kind::Withdraw, path, &body, effect).await?;
+            vec![answer]
+        };
+        assert_eq!(ev_sigs.len(), planchets.len());
+        let coins = planchets.into_iter().zip(&ev_sigs).map(|(planchet, sig)| planchet.finish(&sig.ev_sig));
+        Some(self.hold(coins.collect()))
+    }
+
+    /// Pays with one coin. Whether it is sure that it is paid.
+    async fn pay(
+        &self,
+        dice: &mut Dice,
+        coin: &Coin,
+        shop: usize,
+        contract: &Contract,
+        amount: Money,
+        (is_refundable, is_contested): (bool, bool),
+    ) -> bool {
+        let effect = Effect::Deposit {
+            shop,
+            contract: contract.hash,
+            coins: vec![(coin.key_pub, amount)],
+            is_refundable,
+            is_contested,
+        };
+        let body = coin.deposit(&self.shops[shop], contract, amount);
+        let path = format!("coins/{}/deposit", coin.key_pub);
+        self.send::<Value>(dice, Kind::Deposit, path, &body, effect).await.is_some()
+    }
+
+    async fn pay_together(&self, dice: &mut Dice, coins: Vec<Held>) {
+        let (shop, contract) = (self.any_shop(dice), Contract::due());
+        let effect = Effect::Deposit {
+            shop,
+            contract: contract.hash,
+            coins: coins.iter().map(|(coin, amount)| (coin.key_pub, *amount)).collect(),
+            is_refundable: false,
+            is_contested: false,
+        };
+        let body = Coin::batch_deposit(&coins, &self.shops[shop], &contract);
+        let _: Option<Value> =
+            self.send(dice, Kind::BatchDeposit, "batch-deposit".into(), &body, effect).await;
+    }
+
+    /// Offers the whole coin to two shops at the same time.
+    async fn pay_twice(&self, dice: &mut Dice, (coin, left): &Held) {
+        let (first, second) = (Contract::due(), Contract::due());
+        let (mut left_hand, mut right_hand) = (dice.child(), dice.child());
+        tokio::join!(
+            self.pay(&mut left_hand, coin, 0, &first, *left, (false, true)),
+            self.pay(&mut right_hand, coin, 1, &second, *left, (false, true)),
+        );
+    }
+
+    /// Pays, and has all or half of it refunded. What is left on the coin, if that is sure.
+    async fn pay_and_return(&self, dice: &mut Dice, (coin, left): &Held) -> Option<Held> {
+        let (shop, contract) = (self.any_shop(dice), Contract::refundable());
+        if !self.pay(dice, coin, shop, &contract, *left, (true, false)).await {
+            return None;
+        }
+        let amount = if dice.one_in(2) { *left } else { left.checked_div(2).unwrap() };
+        if amount < coin.denom.fee_refund {
+            return None;
+        }
+        let number = dice.below(1_000_000);
+        let effect = Effect::Refund { coin: coin.key_pub, shop, contract: contract.hash, number, amount };
+        let body = self.shops[shop].refund(coin.key_pub, contract.hash, number, amount);
+        let path = format!("coins/{}/refund", coin.key_pub);
+        let _: Value = self.send(dice, Kind::Refund, path, &body, effect).await?;
+        Some((Arc::clone(coin), minus(amount, coin.denom.fee_refund)))
+    }
+
+    /// Changes what is left on a coin. Some never ask for the fresh coins.
+    async fn refresh(&self, dice: &mut Dice, (coin, amount): Held) -> Option<Vec<Held>> {
+        let mut left = amount.checked_sub(coin.denom.fee_refresh).ok()?;
+        let mut denoms = Vec::new();
+        while let Some(denom) = self.affordable(dice, left).filter(|_| denoms.len() < 4) {
+            left = minus(left, denom.cost());
+            denoms.push(denom);
+        }
+        if denoms.is_empty() {
+            return None;
+        }
+        let secret = RefreshMasterSecret::generate();
+        let nks: Vec<CsrMeltCoin> = (0..)
+            .zip(&denoms)
+            .filter(|(_, denom)| denom.is_cs())
+            .map(|(coin_offset, denom)| CsrMeltCoin { coin_offset, denom_pub_hash: denom.hash })
+            .collect();
+        let mut values = vec![ExchangeWithdrawValues::Rsa; denoms.len()];
+        if !nks.is_empty() {
+            let body = CsrMeltRequest { rms: secret.clone(), nks: nks.clone() };
+            let answer: CsrMeltResponse =
+                self.send(dice, Kind::CsrMelt, "csr-melt".into(), &body, Effect::Nothing).await?;
+            for (coin, got) in nks.iter().zip(answer.ewvs) {
+                values[coin.coin_offset as usize] = got.ewv;
+            }
+        }
+        let coin_pub = coin.key_pub;
+        let refresh = Refresh::new(coin, amount, secret, denoms, &values);
+        let rc = refresh.rc;
+        let effect = Effect::Melt { coin: coin_pub, rc, amount };
+        let path = format!("coins/{coin_pub}/melt");
+        let melted: MeltConfirmation = self.send(dice, Kind::Melt, path, &refresh.melt(), effect).await?;
+        if dice.one_in(12) {
+            return None;
+        }
+        let index = melted.noreveal_index as usize;
+        let body = refresh.reveal(index);
+        let coins = body
+            .coin_evs
+            .iter()
+            .zip(&body.new_denoms_h)
+            .map(|(planchet, denom)| (planchet.hash(denom), *denom));
+        let effect = Effect::Reveal { coin: coin_pub, rc, coins: coins.collect() };
+        let path = format!("refreshes/{rc}/reveal");
+        let revealed: BlindSignatures = self.send(dice, Kind::Reveal, path, &body, effect).await?;
+        let ev_sigs: Vec<_> = revealed.ev_sigs.into_iter().map(|signed| signed.ev_sig).collect();
+        Some(self.hold(refresh.finish(index, &ev_sigs)))
+    }
+
+    fn any_shop(&self, dice: &mut Dice) -> usize {
+        usize::try_from(dice.below(self.shops.len() as u64)).unwrap()
+    }
+
+    /// Does something with a coin; what comes back is coins to go on with.
+    async fn spend(&self, dice: &mut Dice, held: Held, other: &mut Option<Held>) -> Vec<Held> {
+        let (coin, left) = &held;
+        let half = left.checked_div(2).unwrap();
+        match dice.below(8) {
+            0 | 1 => self.refresh(dice, held).await.unwrap_or_default(),
+            2 => self.pay_and_return(dice, &held).await.into_iter().collect(),
+            3 if *left == coin.denom.value => {
+                self.pay_twice(dice, &held).await;
+                Vec::new()
+            }
+            4 if other.is_some() => {
+                let coins = vec![held, other.take().expect("it was there")];
+                self.pay_together(dice, coins).await;
+                Vec::new()
+            }
+            5 | 6 if half >= coin.denom.fee_deposit => {
+                let (shop, contract) = (self.any_shop(dice), Contract::due());
+                let rest = (Arc::clone(coin), minus(*left, half));
+                // Who does not know what is left on a coin does nothing with it.
+                if self.pay(dice, coin, shop, &contract, half, (false, false)).await {
+                    vec![rest]
+                } else {
+                    Vec::new()
+                }
+            }
+            _ => {
+                let (shop, contract) = (self.any_shop(dice), Contract::due());
+                self.pay(dice, coin, shop, &contract, *left, (false, false)).await;
+                Vec::new()
+            }
+        }
+    }
+
+    /// A customer, until it is over.
+    pub async fn customer(self: Arc<Self>, mut dice: Dice) {
+        let mut reserve = self.reserve(&mut dice).await;
+        let mut purse: Vec<Held> = Vec::new();
+        while !self.is_over.load(Ordering::Acquire) {
+            if purse.is_empty() || (purse.len() < 6 && dice.one_in(3)) {
+                purse.extend(self.withdraw(&mut dice, &mut reserve).await.unwrap_or_default());
+                continue;
+            }
+            let index = usize::try_from(dice.below(purse.len() as u64)).unwrap();
+            let (coin, left) = purse.swap_remove(index);
+            // Too little to pay with, or kept for ever.
+            if left < coin.denom.fee_deposit || left.is_zero() || dice.one_in(10) {
+                continue;
+            }
+            let is_usable = |(coin, left): &Held| *left >= coin.denom.fee_deposit && !left.is_zero();
+            let mut other = purse.iter().position(is_usable).map(|index| purse.swap_remove(index));
+            purse.extend(self.spend(&mut dice, (coin, left), &mut other).await);
+            purse.extend(other);
+        }
+    }
+}
+
+/// What the log says of a coin: spent, and given back without the refund fees.
+pub fn spent(
+    effects: impl IntoIterator<Item = Effect>,
+    coins: &HashMap<EddsaPublicKey, Arc<Coin>>,
+) -> HashMap<EddsaPublicKey, (Money, Money)> {
+    let mut sums: HashMap<EddsaPublicKey, (Money, Money)> = HashMap::new();
+    for effect in effects {
+        match effect {
+            Effect::Deposit { coins, .. } => {
+                for (coin, amount) in coins {
+                    let sum = sums.entry(coin).or_default();
+                    sum.0 = plus(sum.0, amount);
+                }
+            }
+            Effect::Melt { coin, amount, .. } => {
+                let sum = sums.entry(coin).or_default();
+                sum.0 = plus(sum.0, amount);
+            }
+            Effect::Refund { coin, amount, .. } => {
+                let fee = coins.get(&coin).map_or(Money::ZERO, |coin| coin.denom.fee_refund);
+                let sum = sums.entry(coin).or_default();
+                sum.1 = plus(sum.1, minus(amount, fee));
+            }
+            Effect::Nothing | Effect::Withdraw { .. } | Effect::Reveal { .. } => {}
+        }
+    }
+    sums
+}

@@ -1,0 +1,271 @@
+//! A bank and an exchange as real processes, which are killed and started again on the same ports and directories.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use batzen_http::Client;
+use batzen_ledger_store::DurableLedger;
+use batzen_pg_cluster::Cluster;
+use batzen_storage::StoreConfig;
+use batzen_store::Store;
+
+use crate::common::{self, PATIENCE, Service};
+use crate::crash::plant;
+
+/// The exchange's store in its directory.
+const EXCHANGE_STORE: &str = "exchange/exchange/store";
+/// The database of exchange and bank.
+const DATABASE: &str = "money";
+
+struct Database {
+    server: Cluster,
+    standby: Option<Cluster>,
+    url: String,
+}
+
+pub struct Deployment {
+    dir: tempfile::TempDir,
+    /// The database of both, if they have one.
+    database: Option<Database>,
+    bank_port: u16,
+    exchange_port: u16,
+    client: Client,
+    bank: Option<Service>,
+    exchange: Option<Service>,
+}
+
+impl Deployment {
+    pub fn new(client: Client) -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            database: None,
+            bank_port: common::free_port(),
+            exchange_port: common::free_port(),
+            client,
+            bank: None,
+            exchange: None,
+        }
+    }
+
+    /// The same with the rows of both in a database of this PostgreSQL server, which may have a standby.
+    pub fn on_database(client: Client, primary: Cluster, standby: Option<Cluster>) -> Self {
+        let mut deployment = Self::new(client);
+        primary.create_database(DATABASE).unwrap();
+        let url = standby.as_ref().map(|standby| primary.url_or(standby, DATABASE));
+        let url = url.unwrap_or_else(|| primary.url(DATABASE));
+        deployment.database = Some(Database { server: primary, standby, url });
+        deployment
+    }
+
+    fn database(&mut self) -> &mut Database {
+        self.database.as_mut().expect("a deployment on a database")
+    }
+
+    pub fn kill_database(&mut self) {
+        tokio::task::block_in_place(|| self.database().server.kill9().unwrap());
+    }
+
+    pub fn start_database(&mut self) {
+        tokio::task::block_in_place(|| self.database().server.start_again().unwrap());
+    }
+
+    /// From now on the standby is the server.
+    pub fn promote(&mut self) {
+        let database = self.database();
+        let standby = database.standby.take().expect("there is a standby");
+        tokio::task::block_in_place(|| standby.promote().unwrap());
+        database.server = standby;
+    }
+
+    /// A copy of the exchange's store that lacks the last thing that a customer was told of, and what that is.
+    pub fn cut_off(&self) -> (String, Store) {
+        let Some(database) = &self.database else {
+            let copy = self.dir.path().join("cut-off");
+            let commits = plant::cut_off(&self.dir.path().join(EXCHANGE_STORE), &copy);
+            let copy = StoreConfig::Embedded { dir: copy }.open(&batzen_storage::EXCHANGE, 1).unwrap();
+            return (format!("the last {commits} commits"), copy);
+        };
+        let sql = format!("CREATE DATABASE cut_off TEMPLATE {DATABASE}");
+        database.server.sql("postgres", &sql).unwrap();
+        let last = "DELETE FROM exchange.melts WHERE serial = (SELECT max(serial) FROM exchange.melts)";
+        database.server.sql("cut_off", last).unwrap();
+        let url = database.url.replace(&format!("/{DATABASE}"), "/cut_off");
+        let copy = StoreConfig::Postgres { url }.open(&batzen_storage::EXCHANGE, 1).unwrap();
+        ("the last melt".to_owned(), copy)
+    }
+
+    /// Where the rows of a service are, as the tests read them.
+    fn store(&self, dir: &str) -> StoreConfig {
+        match &self.database {
+            Some(database) => StoreConfig::Postgres { url: database.url.clone() },
+            None => {
+                let dir = self.dir.path().join(dir);
+                assert!(dir.is_dir(), "no store at {}", dir.display());
+                StoreConfig::Embedded { dir }
+            }
+        }
+    }
+
+    /// The same as the services are told.
+    fn store_arguments(&self) -> Vec<String> {
+        let database = self.database.iter();
+        database
+            .flat_map(|database| ["--store", "postgres", "--database", &database.url])
+            .map(str::to_owned)
+            .collect()
+    }
+
+    pub fn exchange_url(&self) -> String {
+        format!("http://localhost:{}/", self.exchange_port)
+    }
+
+    pub fn bank_url(&self) -> String {
+        format!("http://localhost:{}/", self.bank_port)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// Starts the bank.
+    pub fn launch_bank(&mut self) {
+        let (data, port) = (self.path("bank"), self.bank_port.to_string());
+        let store = self.store_arguments();
+        let mut arguments = vec!["bank", "serve", "--currency", "KUDOS", "--port", &port];
+        match store.is_empty() {
+            true => arguments.extend(["--data", &data]),
+            false => arguments.extend(store.iter().map(String::as_str)),
+        }
+        self.bank = Some(Service::start(self.dir.path(), "bank", &arguments));
+    }
+
+    /// Starts the bank, and waits until it answers.
+    pub async fn start_bank(&mut self) {
+        self.launch_bank();
+        let url = format!("{}taler-bank-integration/config", self.bank_url());
+        answers(&self.client, &url, self.bank.as_mut().unwrap()).await;
+    }
+
+    /// Starts the exchange.
+    pub fn launch_exchange(&mut self) {
+        let (data, port, bank) = (self.path("exchange"), self.exchange_port.to_string(), self.bank_url());
+        let store = self.store_arguments();
+        let mut arguments = vec![
+            "exchange",
+            "serve",
+            "--standalone",
+            "--data",
+            &data,
+            "--port",
+            &port,
+            "--cs",
+            "--bank",
+            &bank,
+            "--rsa-bits",
+            "1024",
+        ];
+        // The keys stay in the directory.
+        arguments.extend(store.iter().skip(2).map(String::as_str));
+        self.exchange = Some(Service::start(self.dir.path(), "exchange", &arguments));
+    }
+
+    /// Starts the exchange, and waits until it answers.
+    pub async fn start_exchange(&mut self) {
+        self.launch_exchange();
+        self.wait_for_exchange().await;
+    }
+
+    /// Waits until the exchange answers.
+    pub async fn wait_for_exchange(&mut self) {
+        for page in ["keys", "wire"] {
+            let url = format!("{}{page}", self.exchange_url());
+            answers(&self.client, &url, self.exchange.as_mut().unwrap()).await;
+        }
+    }
+
+    /// The running bank.
+    pub fn bank(&mut self) -> &mut Service {
+        self.bank.as_mut().expect("the bank runs")
+    }
+
+    /// The running exchange.
+    pub fn exchange(&mut self) -> &mut Service {
+        self.exchange.as_mut().expect("the exchange runs")
+    }
+
+    pub fn kill_bank(&mut self) {
+        self.bank.take().unwrap().kill_9();
+    }
+
+    pub fn kill_exchange(&mut self) {
+        self.exchange.take().unwrap().kill_9();
+    }
+
+    /// Fails if a service ended by itself.
+    pub fn assert_runs(&mut self) {
+        for service in [&mut self.bank, &mut self.exchange].into_iter().flatten() {
+            service.assert_runs();
+        }
+    }
+
+    /// Ends both as an operator would.
+    pub fn stop(&mut self) {
+        for service in [self.exchange.take(), self.bank.take()].into_iter().flatten() {
+            let (status, _) = service.terminate();
+            assert!(status.success(), "a service ended with {status}");
+        }
+    }
+
+    /// The store of the exchange, which must not run.
+    pub fn exchange_store(&self) -> Store {
+        self.store(EXCHANGE_STORE).open(&batzen_storage::EXCHANGE, 1).unwrap()
+    }
+
+    /// Store and ledger of the bank, which must not run.
+    pub fn bank_books(&self) -> BankBooks {
+        let place = self.store("bank");
+        let (store, ledger) = batzen_bank::embedded_books(&place).unwrap();
+        BankBooks { store, ledger }
+    }
+}
+
+/// What a bank keeps.
+pub struct BankBooks {
+    pub store: Store,
+    pub ledger: Arc<DurableLedger>,
+}
+
+impl BankBooks {
+    pub fn close(self) {
+        self.ledger.stop().unwrap();
+        self.store.close().unwrap();
+    }
+}
+
+async fn answers(client: &Client, url: &str, service: &mut Service) {
+    let deadline = Instant::now() + PATIENCE;
+    while !matches!(client.get_json(url).await, Ok(reply) if reply.status == 200) {
+        assert!(Instant::now() < deadline, "{url} does not answer");
+        service.assert_runs();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+impl Drop for Deployment {
+    /// What the services said and wrote is needed to understand a failure.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.dir.disable_cleanup(true);
+            eprintln!("the data is kept in {}", self.dir.path().display());
+            for name in ["bank", "exchange"] {
+                let log = self.dir.path().join(format!("{name}.log"));
+                let text = std::fs::read_to_string(log).unwrap_or_default();
+                let lines: Vec<&str> = text.lines().collect();
+                let last = lines[lines.len().saturating_sub(40)..].join("\n");
+                eprintln!("--- the last lines of {name}:\n{last}");
+            }
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! What the crash tests share.
+
+pub mod coins;
+pub mod customers;
+pub mod deployment;
+pub mod facts;
+pub mod hub;
+pub mod log;
+pub mod plant;
+pub mod proof;
+pub mod run;
+pub mod transfers;

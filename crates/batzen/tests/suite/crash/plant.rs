@@ -1,0 +1,103 @@
+//! Planted losses: the proof must find them.
+
+use std::path::Path;
+
+use batzen_crypto::HashCode;
+use batzen_store::Table;
+use batzen_store::embedded::{EmbeddedStore, FrameKind, RealDisk, RecordInfo};
+use batzen_tables::exchange::{Coins, Melts, Refunds, Reveals, Withdrawals};
+
+use crate::crash::customers::Effect;
+use crate::crash::facts::Claims;
+use crate::crash::log::{Entry, Kind};
+
+/// Claims that are false, with a part of what must be said of them.
+pub struct FalseClaims<'a> {
+    pub what: &'static str,
+    pub finding: &'static str,
+    pub claims: Claims<'a>,
+}
+
+/// Claims with one operation more, of each kind, that was acknowledged but never happened; and claims in which a coin was
+/// accepted twice.
+pub fn false_claims<'a>(claims: &Claims<'a>) -> Vec<FalseClaims<'a>> {
+    let with = |what, finding, entry: Entry<Effect>| {
+        let mut claims = claims.clone();
+        claims.entries.push(entry);
+        FalseClaims { what, finding, claims }
+    };
+    let find = |kind, fits: &dyn Fn(&Effect) -> bool| {
+        let mut acknowledged = claims.entries.iter().filter(|entry| entry.is_acknowledged());
+        let found = acknowledged.find(|entry| entry.request.kind == kind && fits(&entry.effect));
+        found.unwrap_or_else(|| panic!("there is no {kind:?}")).clone()
+    };
+    let mut planted = Vec::new();
+    for (what, kind) in [
+        ("a withdrawal that never happened", Kind::Withdraw),
+        ("a deposit that never happened", Kind::Deposit),
+        ("a melt that never happened", Kind::Melt),
+        ("a reveal that never happened", Kind::Reveal),
+        ("a refund that never happened", Kind::Refund),
+    ] {
+        let mut entry = find(kind, &|_| true);
+        match &mut entry.effect {
+            Effect::Withdraw { coins, .. } => coins[0].0 = HashCode::random(),
+            Effect::Deposit { contract, .. } | Effect::Refund { contract, .. } => {
+                *contract = HashCode::random();
+            }
+            Effect::Melt { rc, .. } | Effect::Reveal { rc, .. } => *rc = HashCode::random(),
+            Effect::Nothing => unreachable!("these kinds move money"),
+        }
+        planted.push(with(what, " lost: no row", entry));
+    }
+    let is_whole = |effect: &Effect| match effect {
+        Effect::Deposit { coins, is_refundable: false, .. } => {
+            let (coin, amount) = &coins[0];
+            *amount == claims.coins[coin].denom.value
+        }
+        _ => false,
+    };
+    let twice = find(Kind::Deposit, &is_whole);
+    planted.push(with("a coin that was accepted twice", " was accepted for ", twice));
+    planted
+}
+
+/// An entry whose answer is another one than was given.
+pub fn changed_answer(claims: &Claims<'_>) -> Entry<Effect> {
+    let is_melt = |entry: &&Entry<Effect>| entry.request.kind == Kind::Melt && entry.is_acknowledged();
+    let mut entry = claims.entries.iter().find(is_melt).expect("there is a melt").clone();
+    let body = &mut entry.answer.as_mut().expect("it was acknowledged").body;
+    let index = body["noreveal_index"].as_u64().expect("a number");
+    body["noreveal_index"] = ((index + 1) % 3).into();
+    entry
+}
+
+/// Copies a store and cuts its journal off before the last commit that a customer was told of. Returns how many commits that
+/// takes away.
+pub fn cut_off(store: &Path, copy: &Path) -> usize {
+    std::fs::create_dir(copy).unwrap();
+    for file in std::fs::read_dir(store).unwrap().map(Result::unwrap) {
+        // Both would tell.
+        let guards = ["checkpoint.idx", "tail.mark"];
+        if file.file_type().unwrap().is_file() && !guards.iter().any(|name| file.file_name() == *name) {
+            std::fs::copy(file.path(), copy.join(file.file_name())).unwrap();
+        }
+    }
+    // The workers write to deposits, too, but to no coins.
+    let told = [Withdrawals::DEF.id, Coins::DEF.id, Refunds::DEF.id, Melts::DEF.id, Reveals::DEF.id];
+    let mut frames = Vec::new();
+    let report = EmbeddedStore::inspect(copy, &RealDisk, &mut |frame| frames.push(frame)).unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
+    let is_told = |record: &RecordInfo| told.contains(&record.table) && !record.is_deletion;
+    let last = frames
+        .iter()
+        .rposition(|frame| frame.kind == FrameKind::Commit && frame.records.iter().any(is_told))
+        .expect("there are commits");
+    let (segment, offset) = (frames[last].segment, frames[last].offset);
+    assert_eq!(segment, frames.last().unwrap().segment, "the commit is in a closed segment");
+    let file = &report.segments.iter().find(|report| report.number == segment).unwrap().file;
+    let mut bytes = std::fs::read(file).unwrap();
+    bytes[usize::try_from(offset).unwrap()..].fill(0);
+    std::fs::write(file, bytes).unwrap();
+    frames.len() - last
+}

@@ -1,0 +1,253 @@
+//! The proof from its beginning to its end: load, kills, and what must hold afterwards.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use batzen_http::{Client, ClientOptions};
+use batzen_store::Store;
+use tokio::task::JoinSet;
+
+use crate::common::PATIENCE;
+use crate::crash::customers::{Dice, Load};
+use crate::crash::deployment::{BankBooks, Deployment};
+use crate::crash::facts::{self, Claims, Findings};
+use crate::crash::log::Kind;
+use crate::crash::plant::{self, FalseClaims};
+use crate::crash::proof;
+
+/// Customers at the same time.
+const CUSTOMERS: usize = 8;
+
+/// What is struck under load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kill {
+    /// `kill -9` of the exchange, and its restart.
+    Exchange,
+    /// The bank first, which the exchange is without for a moment; then both.
+    ExchangeAndBank,
+    /// `kill -9` of every process of PostgreSQL, and its restart. The services stay.
+    Database,
+    /// The same without restart: the standby is promoted. The services stay.
+    FailOver,
+}
+
+/// How many kills.
+pub fn cycles() -> u64 {
+    number("BATZEN_SOAK_CYCLES").unwrap_or(5)
+}
+
+/// A client that waits longer than any restart takes.
+pub fn client() -> Client {
+    Client::new(&ClientOptions { timeout: Duration::from_secs(10), ..ClientOptions::default() }).unwrap()
+}
+
+pub fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is no number")))
+}
+
+/// A customer that fails ends the test at once.
+pub fn assert_well(customers: &mut JoinSet<()>) {
+    if let Some(ended) = customers.try_join_next() {
+        ended.unwrap();
+    }
+}
+
+/// Lets the load run for a while.
+async fn watch(deployment: &mut Deployment, customers: &mut JoinSet<()>, for_ms: u64) {
+    let end = Instant::now() + Duration::from_millis(for_ms);
+    loop {
+        assert_well(customers);
+        deployment.assert_runs();
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(Duration::from_millis(20))).await;
+    }
+}
+
+/// Lets the load run until each kind of operation has been acknowledged at least once.
+pub async fn watch_every_kind(load: &Load, deployment: &mut Deployment, customers: &mut JoinSet<()>) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let counts = load.log.counts();
+        let is_done = |kind: &Kind| counts.get(kind).is_some_and(|count| count.acknowledged > 0);
+        if Kind::ALL.iter().all(is_done) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "the exchange does not do everything: {counts:?}");
+        watch(deployment, customers, 50).await;
+    }
+}
+
+/// Stops both services, compares their stores with what the customers know, and starts them again. Not before the deposits
+/// that are due are paid, which the kills may have delayed: as often as that takes.
+async fn check_at_rest(deployment: &mut Deployment, claims: &Claims<'_>) -> Findings {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        deployment.stop();
+        let (exchange, bank) = (deployment.exchange_store(), deployment.bank_books());
+        let findings = facts::check(claims, &exchange, &bank).await;
+        close(exchange, bank);
+        if !findings.is_unpaid || Instant::now() > deadline {
+            return findings;
+        }
+        deployment.start_bank().await;
+        deployment.start_exchange().await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+}
+
+fn close(exchange: Store, bank: BankBooks) {
+    exchange.close().unwrap();
+    bank.close();
+}
+
+fn assert_none(what: &str, problems: &[String]) {
+    let first: Vec<&String> = problems.iter().take(20).collect();
+    assert!(problems.is_empty(), "{what}: {} problems, the first: {first:#?}", problems.len());
+}
+
+/// The proof must find what is planted: false claims, and a store that lost the last commit that a customer was told of.
+async fn assert_plants_are_found(deployment: &Deployment, claims: &Claims<'_>) {
+    let is_named =
+        |findings: &Findings, text: &str| findings.problems.iter().any(|problem| problem.contains(text));
+    let (exchange, bank) = (deployment.exchange_store(), deployment.bank_books());
+    for FalseClaims { what, finding, claims } in plant::false_claims(claims) {
+        let findings = facts::check(&claims, &exchange, &bank).await;
+        assert!(is_named(&findings, finding), "{what} was not found: {:?}", findings.problems);
+    }
+    close(exchange, bank);
+    let (lost, cut_off) = deployment.cut_off();
+    let bank = deployment.bank_books();
+    let findings = facts::check(claims, &cut_off, &bank).await;
+    let problems = &findings.problems;
+    assert!(is_named(&findings, " lost: "), "the loss of {lost} was not found: {problems:?}");
+    close(cut_off, bank);
+}
+
+/// Strikes, and brings back what is down.
+async fn strike(kill: Kill, deployment: &mut Deployment, customers: &mut JoinSet<()>, dice: &mut Dice) {
+    match kill {
+        Kill::Exchange => {
+            deployment.kill_exchange();
+            deployment.start_exchange().await;
+        }
+        Kill::ExchangeAndBank => {
+            deployment.kill_bank();
+            watch(deployment, customers, dice.below(200)).await;
+            deployment.kill_exchange();
+            deployment.start_bank().await;
+            deployment.start_exchange().await;
+        }
+        Kill::Database => {
+            deployment.kill_database();
+            watch(deployment, customers, dice.below(500)).await;
+            deployment.start_database();
+        }
+        Kill::FailOver => {
+            deployment.kill_database();
+            watch(deployment, customers, dice.below(500)).await;
+            deployment.promote();
+        }
+    }
+}
+
+/// What the proof went over.
+pub struct Proof {
+    /// Requests that were open at the end and have an answer now.
+    pub settled: usize,
+    /// Spent coins that were offered again.
+    pub offered: usize,
+    /// Transfers to merchants, each made once.
+    pub transfers: usize,
+}
+
+/// Lets the customers finish, and proves that nothing was lost; also that planted losses are found, which takes operations
+/// of each kind.
+pub async fn end_and_prove(
+    deployment: &mut Deployment,
+    load: &Arc<Load>,
+    mut customers: JoinSet<()>,
+    with_plants: bool,
+) -> Proof {
+    load.end();
+    while let Some(ended) = customers.join_next().await {
+        ended.unwrap();
+    }
+    let settled = load.settle().await;
+
+    let coins = load.coins.lock().unwrap().clone();
+    let claims = Claims {
+        entries: load.log.entries(),
+        credits: load.credits.lock().unwrap().clone(),
+        coins: &coins,
+        denoms: &load.denoms,
+        shops: &load.shops,
+    };
+    // Before anything is repeated, since a repetition could make good a loss.
+    let first = check_at_rest(deployment, &claims).await;
+    assert_none("after the kills", &first.problems);
+    if with_plants {
+        assert_plants_are_found(deployment, &claims).await;
+    }
+
+    deployment.start_bank().await;
+    deployment.start_exchange().await;
+    assert_none("repeated", &proof::repeat(load, claims.entries.clone()).await);
+    if with_plants {
+        let changed = plant::changed_answer(&claims);
+        assert_eq!(proof::repeat(load, vec![changed]).await.len(), 1, "a changed answer was not found");
+    }
+    let (offered, accepted) = proof::overspend(load, &claims.entries).await;
+    assert_none("offered again", &accepted);
+    let last = check_at_rest(deployment, &claims).await;
+    assert_none("after the repetitions", &last.problems);
+    assert_eq!(first.totals, last.totals, "repetitions changed the books");
+    Proof { settled, offered, transfers: last.transfers }
+}
+
+/// Lets the customers loose on the deployment, strikes again and again, and proves that nothing was lost.
+pub async fn play(mut deployment: Deployment, kills: Vec<Kill>) {
+    let seed = number("BATZEN_SOAK_SEED").unwrap_or_else(|| {
+        let mut bytes = [0; 8];
+        batzen_crypto::fill_random(&mut bytes);
+        u64::from_le_bytes(bytes)
+    });
+    println!("BATZEN_SOAK_SEED={seed}");
+    let mut dice = Dice::new(seed);
+    deployment.start_bank().await;
+    deployment.start_exchange().await;
+    let load = Arc::new(Load::new(client(), &deployment.exchange_url(), &deployment.bank_url()).await);
+    let mut customers = JoinSet::new();
+    for _ in 0..CUSTOMERS {
+        customers.spawn(Arc::clone(&load).customer(dice.child()));
+    }
+
+    for (cycle, kill) in (1..).zip(&kills) {
+        let before = load.log.acknowledged();
+        let for_ms = 10 + dice.below(1491);
+        watch(&mut deployment, &mut customers, for_ms).await;
+        let acknowledged = load.log.acknowledged() - before;
+        println!("cycle {cycle}: {kill:?} after {for_ms} ms and {acknowledged} answers");
+        strike(*kill, &mut deployment, &mut customers, &mut dice).await;
+    }
+    watch_every_kind(&load, &mut deployment, &mut customers).await;
+    let Proof { settled, offered, transfers } = end_and_prove(&mut deployment, &load, customers, true).await;
+
+    let counts = load.log.counts();
+    let acknowledged: Vec<String> =
+        counts.iter().map(|(kind, count)| format!("{kind:?} {}", count.acknowledged)).collect();
+    let ambiguous: u64 = counts.values().map(|count| count.ambiguous).sum();
+    assert!(ambiguous > 0, "no kill met a request");
+    println!(
+        "{} kills; acknowledged: {}; {ambiguous} ambiguous, of which \
+         {settled} settled at the end; {} repeated, lost 0; {offered} spent coins offered again, overspent 0; {transfers} \
+         transfers made once; the books add up",
+        kills.len(),
+        acknowledged.join(", "),
+        load.log.acknowledged(),
+    );
+}

@@ -1,0 +1,42 @@
+//! The proof of `crash_exchange.rs` with the rows of exchange and bank in PostgreSQL, and with kills to PostgreSQL itself.
+//!
+//! 1. Services are killed, and PostgreSQL with all its processes, under load. What was acknowledged is there, once; the
+//!    services go on by themselves when PostgreSQL is back.
+//! 2. The primary is killed for good and its synchronous standby promoted: nothing that was acknowledged is lost, and the
+//!    services find the new primary by themselves.
+
+use crate::crash::{deployment, run};
+
+use batzen_pg_cluster::{Cluster, ClusterOptions};
+use deployment::Deployment;
+use run::{Kill, cycles, play};
+
+/// One after the other: each has a machine of two cores in mind.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+fn cluster() -> Cluster {
+    // The server is killed, not the machine: what the kernel has is safe.
+    let options = ClusterOptions { fsync: false, ..ClusterOptions::default() };
+    tokio::task::block_in_place(|| Cluster::start(&options).unwrap_or_else(|error| panic!("{error}")))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn crash_of_services_or_postgresql_loses_nothing() {
+    let _alone = ALONE.lock().await;
+    let kill = |cycle: u64| match cycle % 4 {
+        1 => Kill::Exchange,
+        3 => Kill::ExchangeAndBank,
+        _ => Kill::Database,
+    };
+    let deployment = Deployment::on_database(run::client(), cluster(), None);
+    play(deployment, (1..=cycles()).map(kill).collect()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn crash_of_the_primary_loses_nothing_that_its_synchronous_standby_has() {
+    let _alone = ALONE.lock().await;
+    let primary = cluster();
+    let standby = tokio::task::block_in_place(|| primary.standby("second", true).unwrap());
+    let deployment = Deployment::on_database(run::client(), primary, Some(standby));
+    play(deployment, vec![Kill::Exchange, Kill::FailOver, Kill::Exchange]).await;
+}

@@ -1,0 +1,76 @@
+//! `kill -9` on the switch (with its ledger) under load, again and again, and the proof that no transfer is lost, doubled or told
+//! differently to payer and payee.
+//!
+//! The switch is a real process of the real program. This process plays its participants: they send transfers, answer them in
+//! several ways, repeat what went unanswered, and write down what they were told. Then it is proven that
+//!
+//! 1. every transfer has ended, and its payer was told how;
+//! 2. nobody was told two things, and payer and payee were told the same;
+//! 3. the switch has committed exactly the transfers whose payers were told so, and nothing is pending;
+//! 4. the ledger's debits and credits are equal, and every position is what its participant has sent less what it has received;
+//! 5. all of that is the same after one more restart;
+//! 6. the proof can fail: a transfer that never was, and one that ended differently, are found.
+//!
+//! `BATZEN_SOAK_CYCLES` sets the number of kills (default 4; `make soak` does 50).
+
+use crate::common;
+use crate::crash::hub;
+
+use std::time::{Duration, Instant};
+
+use batzen_switch_sim::{Outcome, Schedule, Told};
+use common::PATIENCE;
+use hub::{Switch, books, load, participants, problems};
+
+#[test]
+fn a_killed_switch_tells_everybody_the_same() {
+    let cycles: u64 = std::env::var("BATZEN_SOAK_CYCLES").map_or(4, |text| text.parse().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let mut switch = Switch::new(dir.path());
+    switch.start();
+    let fsps = participants(&switch);
+    fsps.load(load(Schedule::Closed { in_flight: 64 }));
+    for cycle in 1..=cycles {
+        let mut bytes = [0; 2];
+        batzen_crypto::fill_random(&mut bytes);
+        let pause = Duration::from_millis(100 + u64::from(u16::from_le_bytes(bytes)) % 900);
+        switch.watch(pause);
+        switch.kill_9();
+        println!("cycle {cycle}: killed after {pause:?}, {} committed so far", fsps.committed());
+        switch.start();
+    }
+    // The last life of the switch commits something, too.
+    let (before, deadline) = (fsps.committed(), Instant::now() + PATIENCE);
+    while fsps.committed() < before + 20 {
+        switch.watch(Duration::from_millis(20));
+        assert!(Instant::now() < deadline, "the switch commits nothing any more");
+    }
+    let report = fsps.end_load(PATIENCE);
+    assert_eq!((report.unresolved, fsps.under_way()), (0, 0), "transfers have not ended: {report:?}");
+    assert!(report.repeats > 0, "no kill met a request");
+
+    let outcomes: Vec<Outcome> = fsps.outcomes().into_iter().map(|(_, outcome)| outcome).collect();
+    assert_eq!(outcomes.len() as u64, report.begun);
+    let at_end = books(&switch.hub, fsps.names());
+    let found = problems(&at_end, &outcomes);
+    assert!(found.is_empty(), "{} problems, the first: {:#?}", found.len(), found.first());
+
+    // The proof finds what is planted.
+    let committed = outcomes.iter().position(|outcome| outcome.told_payer == Some(Told::Committed)).unwrap();
+    let mut planted = outcomes.clone();
+    planted.push(outcomes[committed]);
+    assert!(!problems(&at_end, &planted).is_empty(), "a transfer that never was is not found");
+    planted.pop();
+    planted[committed].told_payer = Some(Told::Error(3303));
+    assert!(!problems(&at_end, &planted).is_empty(), "a transfer that ended differently is not found");
+
+    switch.terminate();
+    switch.start();
+    assert_eq!(books(&switch.hub, fsps.names()), at_end, "a restart changed the books");
+    let lost: u64 =
+        report.ends.iter().filter(|((_, told), _)| *told == Told::Error(3303)).map(|(_, count)| count).sum();
+    println!(
+        "{cycles} kills; {} transfers, {} committed, {lost} expired; {} requests repeated",
+        report.begun, report.committed_in_all, report.repeats
+    );
+}

@@ -1,0 +1,247 @@
+//! Worker programs killed with `kill -9`: at any moment, and at chosen ones. Nothing is lost, nothing comes twice, nothing has to
+//! be unlocked.
+
+use crate::common;
+
+use std::collections::HashSet;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::setup::{config, config_with, credit, wait_for};
+use common::{PATIENCE, Service, run, stderr, stdout};
+
+/// Worker programs are killed at any moment, also in the middle of a page, and started again: nothing is lost, nothing comes
+/// twice, and nothing is left that keeps the next one waiting.
+#[test]
+fn worker_programs_are_killed_and_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bank_port, exchange_port) = (common::free_port(), common::free_port());
+    let config = config(dir.path(), bank_port, exchange_port);
+    let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
+    wait_for(bank_port, "/taler-bank-integration/config");
+    // The exchange makes its keys, and ends.
+    let exchange =
+        Service::start(dir.path(), "exchange", &["exchange", "serve", "-c", &config, "--no-workers"]);
+    wait_for(exchange_port, "/wire");
+    assert!(exchange.terminate().0.success());
+    let (mut credits, mut pause_ms) = (0, 30);
+    for round in 0..6 {
+        credit(bank_port, credits, 400);
+        credits += 400;
+        for worker in ["wirewatch", "aggregator", "transfer", "closer"] {
+            let mut args = vec!["exchange", worker, "-c", &config, "-t"];
+            if ["wirewatch", "transfer"].contains(&worker) {
+                // As the harnesses of the protocol call them.
+                args.extend(["-S", "1", "-w", "0"]);
+            }
+            let mut program = Service::start(dir.path(), worker, &args);
+            std::thread::sleep(Duration::from_millis(pause_ms));
+            program.kill_9();
+            // From before the store is open to after the end of the work, whatever the machine.
+            pause_ms = pause_ms * (13 + round) / 10 % 1_500;
+        }
+    }
+    for worker in ["wirewatch", "aggregator", "transfer", "closer"] {
+        let output = run(&["exchange", worker, "-c", &config, "-t"]);
+        assert!(output.status.success(), "{worker}: {}", stderr(&output));
+    }
+    let totals = run(&["exchange", "totals", "-c", &config, "--json"]);
+    assert!(totals.status.success(), "{}", stderr(&totals));
+    let totals: serde_json::Value = serde_json::from_str(&stdout(&totals)).unwrap();
+    let expected = (u32::from(credits) * 5 / 4).to_string();
+    assert_eq!(totals["wired_in"], expected, "{totals}");
+    assert_eq!(totals["reserves"], expected, "{totals}");
+    assert!(bank.terminate().0.success());
+}
+
+/// A point at which a program is killed: the bank has given so many answers of a kind, and the last one is held back.
+struct Point {
+    path: &'static str,
+    answers: usize,
+    reached: Sender<()>,
+    killed: Receiver<()>,
+}
+
+/// Stands between exchange and bank, and holds an answer back if told so.
+#[derive(Clone)]
+struct Gate {
+    port: u16,
+    point: Arc<Mutex<Option<Point>>>,
+}
+
+impl Gate {
+    fn open(bank_port: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let gate = Self { port: listener.local_addr().unwrap().port(), point: Arc::default() };
+        let passing = gate.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let (gate, client) = (passing.clone(), client.unwrap());
+                // Killed programs end their connections.
+                std::thread::spawn(move || gate.pass(client, bank_port));
+            }
+        });
+        gate
+    }
+
+    fn pass(&self, mut client: TcpStream, bank_port: u16) -> std::io::Result<()> {
+        let mut bank = TcpStream::connect(("127.0.0.1", bank_port))?;
+        bank.set_nodelay(true)?;
+        client.set_nodelay(true)?;
+        loop {
+            let request = message(&mut client)?;
+            // Like any proxy it speaks for itself when asked for another protocol.
+            if request.starts_with(b"OPTIONS *") {
+                client.write_all(b"HTTP/1.1 204 No Content\r\n\r\n")?;
+                continue;
+            }
+            bank.write_all(&request)?;
+            let answer = message(&mut bank)?;
+            let line = String::from_utf8_lossy(&request[..request.len().min(120)]).into_owned();
+            if self.holds(&line) {
+                return Ok(());
+            }
+            client.write_all(&answer)?;
+        }
+    }
+
+    /// Whether this is the answer at which the program is killed: then it has been. Meanwhile no other answer passes, so that the
+    /// program does not go on with what it has under way beside.
+    fn holds(&self, line: &str) -> bool {
+        let mut planted = self.point.lock().unwrap();
+        let Some(point) = planted.as_mut().filter(|point| line.contains(point.path)) else { return false };
+        point.answers -= 1;
+        if point.answers > 0 {
+            return false;
+        }
+        let point = planted.take().expect("it is planted");
+        point.reached.send(()).unwrap();
+        point.killed.recv().unwrap();
+        true
+    }
+
+    /// Starts a program and kills it when the bank has given so many answers; `before` happens when the point is reached.
+    fn kill_at(&self, dir: &Path, args: &[&str], path: &'static str, answers: usize, before: impl FnOnce()) {
+        let (reached, is_reached) = channel();
+        let (is_killed, killed) = channel();
+        *self.point.lock().unwrap() = Some(Point { path, answers, reached, killed });
+        let mut program = Service::start(dir, "killed", args);
+        is_reached.recv_timeout(PATIENCE).expect("the program comes to the point");
+        before();
+        program.kill_9();
+        is_killed.send(()).unwrap();
+    }
+}
+
+/// A whole request or answer.
+fn message(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut part = [0; 16_384];
+    loop {
+        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+            let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length:"));
+            let length: usize = length.map_or(0, |length| length.trim().parse().unwrap());
+            if bytes.len() >= end + 4 + length {
+                return Ok(bytes);
+            }
+        }
+        match stream.read(&mut part)? {
+            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            n => bytes.extend_from_slice(&part[..n]),
+        }
+    }
+}
+
+fn totals(config: &str) -> serde_json::Value {
+    let totals = run(&["exchange", "totals", "-c", config, "--json"]);
+    assert!(totals.status.success(), "{}{}", stdout(&totals), stderr(&totals));
+    serde_json::from_str(&stdout(&totals)).unwrap()
+}
+
+/// The transfers that the bank has executed: their identifiers, each once.
+fn executed(bank_port: u16) -> HashSet<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", bank_port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let get =
+        "GET /taler-wire-gateway/exchange/history/outgoing?delta=10000 HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    stream.write_all(get.as_bytes()).unwrap();
+    let answer = message(&mut stream).unwrap();
+    let body = answer.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 4;
+    if answer.len() == body {
+        return HashSet::new();
+    }
+    let history: serde_json::Value = serde_json::from_slice(&answer[body..]).unwrap();
+    let rows = history["outgoing_transactions"].as_array().unwrap();
+    let wtids: HashSet<_> = rows.iter().map(|row| row["wtid"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(wtids.len(), rows.len(), "nothing is paid twice");
+    assert!(rows.iter().all(|row| row["amount"] == "KUDOS:1.25"));
+    wtids
+}
+
+#[test]
+fn worker_programs_are_killed_at_chosen_points_inside_a_page() {
+    const CREDITS: u16 = 300;
+    let dir = tempfile::tempdir().unwrap();
+    let (bank_port, exchange_port) = (common::free_port(), common::free_port());
+    let gate = Gate::open(bank_port);
+    let more = "[exchangedb]\nIDLE_RESERVE_EXPIRATION_TIME = 1 s\n";
+    let config = config_with(dir.path(), (bank_port, gate.port), exchange_port, more);
+    let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
+    wait_for(bank_port, "/taler-bank-integration/config");
+    let serve = ["exchange", "serve", "-c", &config, "--no-workers"];
+    let exchange = Service::start(dir.path(), "exchange", &serve);
+    wait_for(exchange_port, "/wire");
+    assert!(exchange.terminate().0.success());
+    credit(bank_port, 0, CREDITS);
+    let all = (u32::from(CREDITS) * 5 / 4).to_string();
+
+    // The page that the bank gives is fetched while the one before is booked.
+    let wirewatch = ["exchange", "wirewatch", "-c", &config, "-t", "-S", "50"];
+    for (pages, most) in [(1, "0"), (2, "62.5"), (3, "187.5")] {
+        gate.kill_at(dir.path(), &wirewatch, "history/incoming", pages, || {});
+        let booked: f64 = totals(&config)["wired_in"].as_str().unwrap().parse().unwrap();
+        let most: f64 = most.parse().unwrap();
+        assert!(booked <= most, "{booked} after {pages} pages");
+    }
+    let output = run(&wirewatch);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(totals(&config)["wired_in"], all.as_str());
+
+    // All reserves go back to where they came from: a transfer each.
+    std::thread::sleep(Duration::from_millis(1_100));
+    let output = run(&["exchange", "closer", "-c", &config, "-t"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let transfer = ["exchange", "transfer", "-c", &config, "-t", "-S", "100"];
+    for answers in [1, 40, 150] {
+        let mut before = HashSet::new();
+        gate.kill_at(dir.path(), &transfer, "/transfer", answers, || before = executed(bank_port));
+        assert!(!before.is_empty(), "the bank has executed what nobody has recorded");
+        assert!(executed(bank_port).is_superset(&before));
+    }
+    // In a service: the killed program's worker ends, and its claims with it.
+    let exchange = Service::start(dir.path(), "exchange", &serve);
+    wait_for(exchange_port, "/wire");
+    gate.kill_at(dir.path(), &transfer, "/transfer", 20, || {});
+    let (left, right) = (
+        Service::start(dir.path(), "transfer", &transfer),
+        Service::start(dir.path(), "transfer", &transfer),
+    );
+    for mut program in [left, right] {
+        assert!(program.wait().success());
+    }
+    assert_eq!(executed(bank_port).len(), usize::from(CREDITS));
+    credit(bank_port, CREDITS, 60);
+    gate.kill_at(dir.path(), &wirewatch, "history/incoming", 1, || {});
+    let output = run(&wirewatch);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(exchange.terminate().0.success());
+    let totals = totals(&config);
+    assert_eq!((&totals["wired_out"], &totals["in_flight"]), (&all.as_str().into(), &"0".into()), "{totals}");
+    assert_eq!(totals["wired_in"], (u32::from(CREDITS + 60) * 5 / 4).to_string(), "{totals}");
+    assert!(bank.terminate().0.success());
+}

@@ -1,0 +1,335 @@
+//! The bank under transfers of an exchange, and credits to it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use batzen_bank::books;
+use batzen_crypto::{EddsaPublicKey, HashCode, Wtid};
+use batzen_http::gateway::{
+    AddIncomingRequest, GatewayAuth, HistoryQuery, TransactionResponse, TransferRequest, WireGatewayClient,
+};
+use batzen_http::{Client, ClientError, ClientOptions};
+use batzen_protocol::ErrorCode;
+
+use tokio::task::JoinSet;
+
+use crate::common::PATIENCE;
+use crate::crash::coins::{CURRENCY, money};
+use crate::crash::customers::Dice;
+use crate::crash::deployment::Deployment;
+use crate::kills::score::Score;
+use crate::kills::strike::strike;
+
+/// Kills until everything is proven and a new bank begins.
+const ROUND: u64 = 250;
+const AUDIT_CYCLES: u64 = 20;
+const CLIENTS: usize = 4;
+/// The pause of a client between two requests.
+const PAUSE: Duration = Duration::from_millis(2);
+const PAGE: i64 = 500;
+/// Orders that are audited at the same time.
+const AUDIT_BATCH: u64 = 16;
+/// Clients wait while more acknowledged orders than this were not audited.
+const UNSEEN_MAX: u64 = 400;
+
+#[derive(Clone)]
+enum Order {
+    Out(TransferRequest),
+    In(AddIncomingRequest),
+}
+
+/// All orders, with the answer if it came, and the numbers of those with an answer in the order of the answers.
+#[derive(Default)]
+struct Log {
+    orders: Vec<(Order, Option<TransactionResponse>)>,
+    acknowledged: Vec<usize>,
+}
+
+struct Load {
+    gateway: WireGatewayClient,
+    log: Mutex<Log>,
+    /// Acknowledged orders that are due to be audited, and that were.
+    mark: AtomicU64,
+    seen: AtomicU64,
+    ends: AtomicBool,
+}
+
+pub async fn campaign(score: Arc<Score>, mut dice: Dice) {
+    let mut is_first = true;
+    while !score.is_complete() {
+        round(&score, &mut dice, is_first).await;
+        is_first = false;
+    }
+}
+
+fn payto(account: &str) -> String {
+    format!("payto://x-taler-bank/localhost/{account}?receiver-name={account}")
+}
+
+impl Load {
+    fn new(bank_url: &str) -> Self {
+        let url = format!("{bank_url}taler-wire-gateway/exchange/");
+        let client = Client::new(&ClientOptions::default()).unwrap();
+        // Transfers share a connection, as an exchange's do.
+        let gateway =
+            WireGatewayClient::new(client, &url, GatewayAuth::None).with_transfer_connections(CLIENTS);
+        Self {
+            gateway,
+            log: Mutex::default(),
+            mark: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
+            ends: AtomicBool::new(false),
+        }
+    }
+
+    fn acknowledged(&self) -> u64 {
+        self.log.lock().unwrap().acknowledged.len() as u64
+    }
+
+    /// Asks until there is an answer. None: this credit was made before.
+    async fn ask(&self, order: &Order) -> Result<Option<TransactionResponse>, String> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = match order {
+                Order::Out(request) => self.gateway.transfer(request).await,
+                Order::In(request) => self.gateway.add_incoming(request).await,
+            };
+            match answer {
+                Ok(answer) => return Ok(Some(answer)),
+                Err(error) if error.code() == Some(ErrorCode::BANK_DUPLICATE_RESERVE_PUB_SUBJECT) => {
+                    return Ok(None);
+                }
+                Err(error) if error.is_transient() || matches!(error, ClientError::Connect { .. }) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+            assert!(Instant::now() < deadline, "the bank does not answer");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// One client: new orders, each repeated until there is an answer.
+    async fn client(self: Arc<Self>, mut dice: Dice) {
+        while !self.ends.load(Ordering::SeqCst) {
+            if self.acknowledged() > self.seen.load(Ordering::SeqCst) + UNSEEN_MAX {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+            let amount = money(&(1 + dice.below(200)).to_string()).of(CURRENCY);
+            let account = payto(&format!("account-{}", dice.below(16)));
+            let order = if dice.one_in(4) {
+                let reserve_pub = EddsaPublicKey::from_bytes(std::array::from_fn(|_| dice.byte()));
+                Order::In(AddIncomingRequest { amount, reserve_pub, debit_account: account })
+            } else {
+                Order::Out(TransferRequest {
+                    request_uid: HashCode::from_bytes(std::array::from_fn(|_| dice.byte())),
+                    amount,
+                    exchange_base_url: "http://exchange.test/".to_owned(),
+                    wtid: Wtid::from_bytes(std::array::from_fn(|_| dice.byte())),
+                    credit_account: account,
+                })
+            };
+            let number = {
+                let mut log = self.log.lock().unwrap();
+                log.orders.push((order.clone(), None));
+                log.orders.len() - 1
+            };
+            // A credit that was made before has no answer to be compared.
+            if let Some(answer) = self.ask(&order).await.unwrap_or_else(|error| panic!("{error}")) {
+                let mut log = self.log.lock().unwrap();
+                log.orders[number].1 = Some(answer);
+                log.acknowledged.push(number);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Everything that was acknowledged so far is due to be audited.
+    fn due(&self) {
+        self.mark.store(self.acknowledged(), Ordering::SeqCst);
+    }
+
+    fn is_due(&self) -> bool {
+        self.seen.load(Ordering::SeqCst) < self.mark.load(Ordering::SeqCst)
+    }
+
+    /// Audits what is due, until the load has ended and nothing is due any more.
+    async fn audit_all(self: Arc<Self>, score: Arc<Score>) {
+        loop {
+            // In this order: the end comes before the last mark.
+            let is_last = self.ends.load(Ordering::SeqCst);
+            let (from, mark) = (self.seen.load(Ordering::SeqCst), self.mark.load(Ordering::SeqCst));
+            if from == mark {
+                if is_last && mark == self.acknowledged() {
+                    return;
+                }
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+            let to = mark.min(from + AUDIT_BATCH);
+            let mut audits = JoinSet::new();
+            for place in from..to {
+                let (order, answer) = {
+                    let log = self.log.lock().unwrap();
+                    log.orders[log.acknowledged[usize::try_from(place).unwrap()]].clone()
+                };
+                let load = Arc::clone(&self);
+                audits.spawn(async move { load.audit(&order, &answer.expect("it was acknowledged")).await });
+            }
+            let found: Vec<String> = audits.join_all().await.into_iter().flatten().collect();
+            score.repeated(to - from, &found);
+            self.seen.store(to, Ordering::SeqCst);
+        }
+    }
+
+    async fn row(&self, order: &Order, row_id: u64) -> bool {
+        let query = HistoryQuery { start: Some(row_id - 1), delta: 1, long_poll_ms: 0 };
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let found = match order {
+                Order::Out(request) => self.gateway.history_outgoing(query).await.map(|rows| {
+                    rows.first().is_some_and(|row| (row.row_id, row.wtid) == (row_id, request.wtid))
+                }),
+                Order::In(request) => self.gateway.history_incoming(query).await.map(|rows| {
+                    rows.first()
+                        .is_some_and(|row| (row.row_id, row.reserve_pub) == (row_id, request.reserve_pub))
+                }),
+            };
+            match found {
+                Ok(found) => return found,
+                Err(error) => assert!(Instant::now() < deadline, "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Looks for the row of an acknowledged order, and repeats the order. What is wrong.
+    async fn audit(&self, order: &Order, known: &TransactionResponse) -> Option<String> {
+        let name = match order {
+            Order::Out(request) => format!("transfer {}", request.wtid),
+            Order::In(request) => format!("credit {}", request.reserve_pub),
+        };
+        if !self.row(order, known.row_id).await {
+            return Some(format!("{name} was lost: no row {}", known.row_id));
+        }
+        match (order, self.ask(order).await) {
+            (_, Err(error)) => Some(format!("{name} was lost: {error}")),
+            (Order::Out(_), Ok(answer)) if answer.as_ref() == Some(known) => None,
+            (Order::In(_), Ok(None)) => None,
+            (_, Ok(answer)) => Some(format!("{name} was answered {known:?}, repeated {answer:?}")),
+        }
+    }
+}
+
+async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
+    let mut deployment = Deployment::new(crate::crash::run::client());
+    deployment.start_bank().await;
+    let load = Arc::new(Load::new(&deployment.bank_url()));
+    let clients: Vec<_> =
+        (0..CLIENTS).map(|_| tokio::spawn(Arc::clone(&load).client(dice.child()))).collect();
+    let auditor = tokio::spawn(Arc::clone(&load).audit_all(Arc::clone(score)));
+    for cycle in 1..=score.left().min(ROUND) {
+        let strike = tokio::task::block_in_place(|| strike(deployment.bank(), dice, &|| load.acknowledged()));
+        load.due();
+        deployment.launch_bank();
+        score.struck(strike);
+        assert!(!auditor.is_finished(), "the auditor has found something");
+        let deadline = Instant::now() + PATIENCE;
+        while cycle % AUDIT_CYCLES == 0 && load.is_due() {
+            assert!(!auditor.is_finished(), "the auditor has found something");
+            assert!(Instant::now() < deadline, "the auditor gets no answers");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+    load.ends.store(true, Ordering::SeqCst);
+    for client in clients {
+        client.await.unwrap();
+    }
+    load.due();
+    auditor.await.unwrap();
+    score.acknowledged(load.acknowledged());
+
+    let mut found = complete(&load).await;
+    if is_first {
+        let planted = Order::Out(TransferRequest {
+            request_uid: HashCode::random(),
+            amount: money("1").of(CURRENCY),
+            exchange_base_url: "http://exchange.test/".to_owned(),
+            wtid: Wtid::from_bytes([9; 32]),
+            credit_account: payto("nobody"),
+        });
+        let answer = load.log.lock().unwrap().orders[0].1.clone().expect("the first order has an answer");
+        assert!(load.audit(&planted, &answer).await.is_some(), "a transfer that never was is not found");
+        load.log.lock().unwrap().orders.push((planted, Some(answer)));
+        assert_eq!(complete(&load).await.len(), found.len() + 1, "a transfer that never was is not found");
+        load.log.lock().unwrap().orders.pop();
+    }
+    deployment.stop();
+    let bank = deployment.bank_books();
+    found.extend(books::check(&bank.store, bank.ledger.as_ref()).await.err().map(|error| error.to_string()));
+    bank.close();
+    score.proven(&found);
+}
+
+/// Both histories against all orders: each is there once, nothing else is. What is wrong.
+async fn complete(load: &Load) -> Vec<String> {
+    let mut problems = Vec::new();
+    let (mut sent, mut received) = (HashMap::new(), HashMap::new());
+    let mut start = None;
+    loop {
+        let query = HistoryQuery { start, delta: PAGE, long_poll_ms: 0 };
+        let rows = load.gateway.history_outgoing(query).await.unwrap();
+        let Some(last) = rows.last() else { break };
+        start = Some(last.row_id);
+        for row in rows {
+            if sent.insert(row.wtid, (row.row_id, row.amount)).is_some() {
+                problems.push(format!("transfer {} was made twice", row.wtid));
+            }
+        }
+    }
+    start = None;
+    loop {
+        let query = HistoryQuery { start, delta: PAGE, long_poll_ms: 0 };
+        let rows = load.gateway.history_incoming(query).await.unwrap();
+        let Some(last) = rows.last() else { break };
+        start = Some(last.row_id);
+        for row in rows {
+            if received.insert(row.reserve_pub, (row.row_id, row.amount)).is_some() {
+                problems.push(format!("credit {} was made twice", row.reserve_pub));
+            }
+        }
+    }
+    let (mut ordered_out, mut ordered_in) = (HashSet::new(), HashSet::new());
+    for (order, answer) in &load.log.lock().unwrap().orders {
+        let (name, amount, found) = match order {
+            Order::Out(request) => {
+                ordered_out.insert(request.wtid);
+                (format!("transfer {}", request.wtid), request.amount, sent.get(&request.wtid))
+            }
+            Order::In(request) => {
+                ordered_in.insert(request.reserve_pub);
+                (
+                    format!("credit {}", request.reserve_pub),
+                    request.amount,
+                    received.get(&request.reserve_pub),
+                )
+            }
+        };
+        let Some((row_id, shown)) = found else {
+            problems.push(format!("{name} was lost"));
+            continue;
+        };
+        if *shown != amount || answer.as_ref().is_some_and(|answer| answer.row_id != *row_id) {
+            problems
+                .push(format!("{name} of {amount} was answered {answer:?}, but is row {row_id} of {shown}"));
+        }
+    }
+    problems.extend(
+        sent.keys().filter(|wtid| !ordered_out.contains(*wtid)).map(|wtid| format!("nobody ordered {wtid}")),
+    );
+    problems.extend(
+        received.keys().filter(|key| !ordered_in.contains(*key)).map(|key| format!("nobody paid {key}")),
+    );
+    problems
+}

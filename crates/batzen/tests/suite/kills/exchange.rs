@@ -1,0 +1,113 @@
+//! The exchange under the load of its customers, with its workers and a bank.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use crate::common::PATIENCE;
+use crate::crash::customers::{Dice, Load};
+use crate::crash::deployment::Deployment;
+use crate::crash::run::{self, assert_well, end_and_prove, watch_every_kind};
+use crate::kills::auditor::Auditor;
+use crate::kills::score::Score;
+use crate::kills::strike::strike;
+
+/// Kills until everything is proven and a new exchange begins: its store stays small.
+const ROUND: u64 = 200;
+/// Kills until the auditor must have seen everything that was acknowledged before.
+const AUDIT_CYCLES: u64 = 20;
+/// One in so many kills takes the bank, too.
+const BANK_CYCLES: u64 = 8;
+const CUSTOMERS: usize = 4;
+
+pub async fn campaign(score: Arc<Score>, mut dice: Dice) {
+    let mut is_first = true;
+    while !score.is_complete() {
+        round(&score, &mut dice, is_first).await;
+        is_first = false;
+    }
+}
+
+async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
+    let mut deployment = Deployment::new(run::client());
+    deployment.start_bank().await;
+    deployment.start_exchange().await;
+    let load = Arc::new(Load::new(run::client(), &deployment.exchange_url(), &deployment.bank_url()).await);
+    let mut customers = JoinSet::new();
+    for _ in 0..CUSTOMERS {
+        customers.spawn(Arc::clone(&load).customer(dice.child()));
+    }
+    // The auditor looks at what was acknowledged before the last kill.
+    let (mark, seen) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let ends = Arc::new(AtomicBool::new(false));
+    let audit = tokio::spawn(audit(
+        Auditor::new(&load),
+        Arc::clone(score),
+        (Arc::clone(&mark), Arc::clone(&seen)),
+        Arc::clone(&ends),
+    ));
+    for cycle in 1..=score.left().min(ROUND) {
+        assert_well(&mut customers);
+        let is_bank_struck = dice.one_in(BANK_CYCLES);
+        let strike =
+            tokio::task::block_in_place(|| strike(deployment.exchange(), dice, &|| load.log.acknowledged()));
+        if is_bank_struck {
+            deployment.kill_bank();
+            deployment.launch_bank();
+        }
+        let acknowledged = load.log.acknowledged();
+        mark.store(acknowledged, Ordering::SeqCst);
+        deployment.launch_exchange();
+        score.struck(strike);
+        if cycle % AUDIT_CYCLES == 0 {
+            catch_up(&seen, acknowledged, &audit).await;
+        }
+    }
+    deployment.wait_for_exchange().await;
+    if is_first {
+        watch_every_kind(&load, &mut deployment, &mut customers).await;
+    }
+    let acknowledged = load.log.acknowledged();
+    mark.store(acknowledged, Ordering::SeqCst);
+    catch_up(&seen, acknowledged, &audit).await;
+    ends.store(true, Ordering::SeqCst);
+    let mut auditor = audit.await.unwrap();
+    if is_first {
+        auditor.assert_finds_plants().await;
+    }
+    score.acknowledged(acknowledged);
+    end_and_prove(&mut deployment, &load, customers, is_first).await;
+    score.proven(&[]);
+    deployment.stop();
+}
+
+/// Waits until the auditor has seen this much; fails with it.
+async fn catch_up(seen: &AtomicU64, acknowledged: u64, audit: &tokio::task::JoinHandle<Auditor>) {
+    let deadline = Instant::now() + PATIENCE;
+    while seen.load(Ordering::SeqCst) < acknowledged {
+        assert!(!audit.is_finished(), "the auditor has found something");
+        assert!(Instant::now() < deadline, "the auditor gets no answers");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn audit(
+    mut auditor: Auditor,
+    score: Arc<Score>,
+    (mark, seen): (Arc<AtomicU64>, Arc<AtomicU64>),
+    ends: Arc<AtomicBool>,
+) -> Auditor {
+    while !ends.load(Ordering::SeqCst) {
+        let (from, to) = (seen.load(Ordering::SeqCst), mark.load(Ordering::SeqCst));
+        if from == to {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            continue;
+        }
+        let (to, problems) = auditor.audit(from..to).await;
+        score.repeated(to - from, &problems);
+        seen.store(to, Ordering::SeqCst);
+    }
+    auditor
+}

@@ -1,0 +1,108 @@
+//! The moment of a kill: while a service starts and recovers, inside of a sync to disk, under load.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::common::{PATIENCE, Service};
+use crate::crash::customers::Dice;
+
+/// A service that recovers does so within this time after its start.
+const START_US: u64 = 50_000;
+/// How long to wait for a sync to disk. A service that makes none meanwhile is killed nevertheless.
+const SYNC_MAX: Duration = Duration::from_millis(100);
+/// The pause between two looks at what the threads do.
+const LOOK: Duration = Duration::from_micros(50);
+
+/// The numbers of fsync and fdatasync.
+#[cfg(target_arch = "x86_64")]
+const SYNC_CALLS: [&str; 2] = ["74", "75"];
+#[cfg(not(target_arch = "x86_64"))]
+const SYNC_CALLS: [&str; 2] = ["82", "83"];
+
+/// When a service is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    /// This long after its start, whatever it is at.
+    Start { after: Duration },
+    /// In the first sync to disk that comes this long after its start.
+    StartSync { after: Duration },
+    /// In the first sync to disk that comes this long after its first answer.
+    LoadSync { after: Duration },
+    /// This long after its first answer.
+    Load { after: Duration },
+}
+
+impl Moment {
+    fn draw(dice: &mut Dice) -> Self {
+        let mut within = |from_us: u64, to_us: u64| {
+            let choice = dice.below(100);
+            (choice, Duration::from_micros(from_us + dice.below(to_us - from_us)))
+        };
+        match within(0, START_US) {
+            (0..30, after) => Self::Start { after },
+            (30..40, after) => Self::StartSync { after },
+            (40..65, _) => Self::LoadSync { after: within(0, 100_000).1 },
+            (65..92, _) => Self::Load { after: within(0, 250_000).1 },
+            _ => Self::Load { after: within(250_000, 1_000_000).1 },
+        }
+    }
+}
+
+/// What a kill met.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Strike {
+    /// The service had acknowledged nothing since its start.
+    pub is_early: bool,
+    /// A thread was inside of a sync to disk.
+    pub is_in_sync: bool,
+}
+
+/// Kills a service that was started just now; `acknowledged` counts what its clients were told so far.
+pub fn strike(service: &mut Service, dice: &mut Dice, acknowledged: &dyn Fn() -> u64) -> Strike {
+    let (start, before) = (Instant::now(), acknowledged());
+    let answers = |service: &mut Service| {
+        while acknowledged() == before {
+            service.assert_runs();
+            assert!(start.elapsed() < PATIENCE, "the service acknowledges nothing any more");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    match Moment::draw(dice) {
+        Moment::Start { after } => std::thread::sleep(after),
+        Moment::StartSync { after } => {
+            std::thread::sleep(after);
+            wait_for_sync(service);
+        }
+        Moment::LoadSync { after } => {
+            answers(service);
+            std::thread::sleep(after);
+            wait_for_sync(service);
+        }
+        Moment::Load { after } => {
+            answers(service);
+            std::thread::sleep(after);
+        }
+    }
+    service.assert_runs();
+    let is_in_sync = is_syncing(service.child.id());
+    service.kill_9();
+    Strike { is_early: acknowledged() == before, is_in_sync }
+}
+
+fn wait_for_sync(service: &Service) {
+    let start = Instant::now();
+    while !is_syncing(service.child.id()) && start.elapsed() < SYNC_MAX {
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Whether a thread of the process is inside of fsync or fdatasync. False where the kernel does not say.
+fn is_syncing(process: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(Path::new("/proc").join(process.to_string()).join("task")) else {
+        return false;
+    };
+    threads.filter_map(Result::ok).any(|thread| {
+        let call = std::fs::read_to_string(thread.path().join("syscall")).unwrap_or_default();
+        call.split(' ').next().is_some_and(|number| SYNC_CALLS.contains(&number))
+    })
+}

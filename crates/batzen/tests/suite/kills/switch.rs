@@ -1,0 +1,184 @@
+//! The switch and its ledger under transfers between participants.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use batzen_http::{Client, ClientOptions};
+use batzen_switch_sim::{Fsps, Outcome, Schedule, Told, TransferId};
+
+use tokio::task::JoinSet;
+
+use crate::common::PATIENCE;
+use crate::crash::customers::Dice;
+use crate::crash::hub::{Switch, books, load, participants, problems};
+use crate::kills::score::Score;
+use crate::kills::strike::strike;
+
+/// Kills until everything is proven and a new switch begins.
+const ROUND: u64 = 250;
+const AUDIT_CYCLES: u64 = 20;
+/// Transfers a second: what a round has to repeat stays small.
+const LOAD: Schedule = Schedule::Open { per_s: 200.0, in_flight_max: 12 };
+/// Questions at the same time.
+const AT_ONCE: usize = 8;
+/// The switch does not compare it with its clock.
+const DATE: &str = "Mon, 01 Jan 2024 00:00:00 GMT";
+const TRANSFERS: &str = "application/vnd.interoperability.transfers+json;version=1";
+
+pub async fn campaign(score: Arc<Score>, mut dice: Dice) {
+    let mut is_first = true;
+    while !score.is_complete() {
+        round(&score, &mut dice, is_first).await;
+        is_first = false;
+    }
+}
+
+/// Has payers ask what became of transfers that have ended.
+struct Auditor {
+    fsps: Arc<Fsps>,
+    client: Client,
+    switch_url: String,
+    /// Callbacks that the payer had when it asked last.
+    asked: HashMap<TransferId, u32>,
+}
+
+impl Auditor {
+    /// Asks about everything that has ended and was not asked about.
+    async fn ask_about_new(&mut self) {
+        let is_told =
+            |outcome: &Outcome| outcome.told_payer.is_some_and(|told| !matches!(told, Told::Refused(_)));
+        let mut new = self.fsps.outcomes();
+        new.retain(|(id, outcome)| is_told(outcome) && !self.asked.contains_key(id));
+        self.asked.extend(new.iter().map(|(id, outcome)| (*id, outcome.payer_callbacks)));
+        self.ask_all(&new).await;
+    }
+
+    async fn ask_all(&self, transfers: &[(TransferId, Outcome)]) {
+        for part in transfers.chunks(AT_ONCE) {
+            let mut questions = JoinSet::new();
+            for (id, outcome) in part {
+                let names = self.fsps.names();
+                let parties = [names[outcome.payer].clone(), names[outcome.payee].clone()];
+                questions.spawn(ask(
+                    self.client.clone(),
+                    format!("{}/transfers/{id}", self.switch_url),
+                    parties,
+                ));
+            }
+            questions.join_all().await;
+        }
+    }
+
+    /// Waits until every question has its callback: those asked before a kill are asked again.
+    async fn wait_for_callbacks(&mut self) -> u64 {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut silent = self.fsps.outcomes();
+            silent.retain(|(id, outcome)| {
+                self.asked.get(id).is_some_and(|before| outcome.payer_callbacks <= *before)
+            });
+            if silent.is_empty() {
+                return self.asked.len() as u64;
+            }
+            assert!(Instant::now() < deadline, "{} questions have no answer", silent.len());
+            self.ask_all(&silent).await;
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+/// Asks what became of a transfer, until the switch takes the question.
+async fn ask(client: Client, url: String, [payer, payee]: [String; 2]) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let call = client
+            .get(&url)
+            .header("FSPIOP-Source", &payer)
+            .header("FSPIOP-Destination", &payee)
+            .header("Date", DATE)
+            .header("Content-Type", &format!("{TRANSFERS}.1"))
+            .header("Accept", TRANSFERS);
+        match call.send().await {
+            Ok(reply) if reply.status == 202 => return,
+            Ok(reply) if reply.status >= 500 || reply.status == 429 => {}
+            Ok(reply) => panic!("{url}: HTTP {}", reply.status),
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut switch = Switch::new(dir.path());
+    let fsps = tokio::task::block_in_place(|| {
+        switch.start();
+        Arc::new(participants(&switch))
+    });
+    fsps.load(load(LOAD));
+    let ends = Arc::new(AtomicBool::new(false));
+    // The auditor asks about what has ended; questions before a kill are answered after it, or asked again.
+    let auditor = tokio::spawn({
+        let ends = Arc::clone(&ends);
+        let mut auditor = Auditor {
+            fsps: Arc::clone(&fsps),
+            client: Client::new(&ClientOptions::default()).unwrap(),
+            switch_url: format!("http://{}", switch.participants),
+            asked: HashMap::new(),
+        };
+        async move {
+            while !ends.load(Ordering::SeqCst) {
+                auditor.ask_about_new().await;
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            auditor
+        }
+    });
+    for cycle in 1..=score.left().min(ROUND) {
+        let strike = tokio::task::block_in_place(|| {
+            let strike = strike(switch.service(), dice, &|| fsps.committed());
+            switch.launch();
+            strike
+        });
+        score.struck(strike);
+        assert!(!auditor.is_finished(), "the auditor gets no answers");
+        if cycle % AUDIT_CYCLES == 0 {
+            let outcomes: Vec<Outcome> = fsps.outcomes().into_iter().map(|(_, outcome)| outcome).collect();
+            let contradictory = outcomes.iter().filter(|outcome| outcome.is_contradictory);
+            let found: Vec<String> =
+                contradictory.map(|outcome| format!("told two things: {outcome:?}")).collect();
+            score.repeated(0, &found);
+        }
+    }
+    tokio::task::block_in_place(|| switch.wait());
+    ends.store(true, Ordering::SeqCst);
+    let mut auditor = auditor.await.unwrap();
+    let report = tokio::task::block_in_place(|| fsps.end_load(PATIENCE));
+    assert_eq!((report.unresolved, fsps.under_way()), (0, 0), "transfers have not ended: {report:?}");
+    auditor.ask_about_new().await;
+    let repeated = auditor.wait_for_callbacks().await;
+
+    let outcomes: Vec<Outcome> = fsps.outcomes().into_iter().map(|(_, outcome)| outcome).collect();
+    assert_eq!(outcomes.len() as u64, report.begun);
+    score.acknowledged(outcomes.len() as u64);
+    let at_end = tokio::task::block_in_place(|| books(&switch.hub, fsps.names()));
+    let mut found = problems(&at_end, &outcomes);
+    if is_first {
+        let is_committed = |outcome: &&Outcome| outcome.told_payer == Some(Told::Committed);
+        let mut planted = outcomes.clone();
+        planted.push(*outcomes.iter().find(is_committed).expect("something was committed"));
+        assert!(problems(&at_end, &planted).len() > found.len(), "a transfer that never was is not found");
+    }
+    tokio::task::block_in_place(|| {
+        switch.terminate();
+        switch.start();
+        if books(&switch.hub, fsps.names()) != at_end {
+            found.push("a restart changed the books".to_owned());
+        }
+        switch.terminate();
+    });
+    score.repeated(repeated, &[]);
+    score.proven(&found);
+}

@@ -1,0 +1,30 @@
+//! The tests of this crate, as one program: linking one is much quicker than linking one a file.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod architecture;
+mod bank_page;
+mod bench;
+mod cli;
+mod common;
+mod config;
+mod crash;
+mod crash_exchange;
+mod crash_ledger;
+mod crash_postgres;
+mod crash_switch;
+mod crash_workers;
+mod database;
+mod demo_once;
+mod doctor;
+mod kills;
+mod ledger;
+mod monitoring;
+mod mutate;
+mod nodes;
+mod readme;
+mod services;
+mod signer;
+mod switch_bench;
+mod switch_demo;
+mod wallet_cli;

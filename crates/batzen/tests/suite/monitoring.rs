@@ -1,0 +1,553 @@
+//! What operators watch: the metrics by Prometheus' own tools, the files in `deploy/`, and the dashboard in a browser.
+
+mod clearing;
+
+use crate::common;
+use crate::signer::place;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use batzen_http::{Client, ClientOptions, Reply};
+use batzen_metrics::Page;
+use batzen_postgres::schema::replication::{LagMetrics, SlotLag};
+use batzen_signer::metrics::ClientMetrics;
+use clearing::Clearing;
+use common::browser::Browser;
+use common::{PATIENCE, Service, free_port, run, stderr, stdout};
+use place::Place;
+use serde_json::Value;
+
+fn deploy(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(file)
+}
+
+fn read(file: &str) -> String {
+    let path = deploy(file);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Runs one of Prometheus' programs to its end, with this on its standard input.
+fn tool(program: &str, arguments: &[&str], input: &str) -> Output {
+    let child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = child.unwrap_or_else(|error| missing(program, &error));
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn missing(program: &str, error: &std::io::Error) -> ! {
+    panic!("{program}: {error}: `make needs-test` installs it (Debian package prometheus)")
+}
+
+/// Blocking HTTP.
+struct Http(tokio::runtime::Runtime, Client);
+
+impl Http {
+    fn new() -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let client = runtime.block_on(async { Client::new(&ClientOptions::default()).unwrap() });
+        Self(runtime, client)
+    }
+
+    fn get(&self, url: &str) -> Reply {
+        self.0.block_on(self.1.get(url).send()).unwrap()
+    }
+
+    fn text(&self, url: &str) -> String {
+        let reply = self.get(url);
+        assert_eq!(reply.status, 200, "{url}");
+        String::from_utf8(reply.body.to_vec()).unwrap()
+    }
+}
+
+/// A demo that has played its round and keeps serving.
+struct Demo {
+    dir: tempfile::TempDir,
+    service: Option<Service>,
+    bank: String,
+    exchange: String,
+}
+
+impl Demo {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        let mut service = Service::start(
+            dir.path(),
+            "demo",
+            &[
+                "demo",
+                "--json",
+                "--rsa-bits",
+                "1024",
+                "--data",
+                data.to_str().unwrap(),
+                "--bank-port",
+                "0",
+                "--exchange-port",
+                "0",
+            ],
+        );
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let text = std::fs::read_to_string(dir.path().join("demo.log")).unwrap();
+            if let Ok(results) = serde_json::from_str::<Value>(&text) {
+                let url = |name: &str| results[name].as_str().unwrap().to_owned();
+                let (bank, exchange) = (url("bank"), url("exchange"));
+                assert_eq!(results["dashboards"][0], format!("{exchange}dashboard"));
+                return Self { dir, service: Some(service), bank, exchange };
+            }
+            service.assert_runs();
+            assert!(Instant::now() < deadline, "the demo makes no progress: {text}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Withdraws and pays, as a customer of the running demo.
+    fn spend(&self) {
+        let file = self.dir.path().join("zoe.db");
+        let wallet = |words: &[&str]| {
+            let mut all = vec!["wallet", "--wallet", file.to_str().unwrap(), "--yes"];
+            all.extend(words);
+            let output = run(&all);
+            assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+        };
+        let (bank, exchange) = (self.bank.as_str(), self.exchange.as_str());
+        let words = ["withdraw", "--exchange", exchange, "--amount", "KUDOS:20", "--bank", bank];
+        wallet(&[&words[..], &["--user", "zoe", "--password", "zoe"]].concat());
+        wallet(&["deposit", "KUDOS:7.5", "payto://x-taler-bank/localhost/zoe?receiver-name=zoe"]);
+    }
+
+    fn stop(&mut self) {
+        let (status, _) = self.service.take().unwrap().terminate();
+        assert!(status.success(), "the demo ended with {status}");
+    }
+}
+
+/// The names of a page's families, each with its type.
+fn families(page: &str) -> BTreeMap<&str, &str> {
+    let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    types.map(|line| line.split_once(' ').unwrap()).collect()
+}
+
+/// Every name in a text that could be a metric of ours.
+fn names_in(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    words
+        .filter(|word| {
+            word.starts_with("batzen_") || word.starts_with("process_") || word.starts_with("taler_")
+        })
+        .collect()
+}
+
+/// The family that a sample's name belongs to.
+fn family_of<'a>(name: &'a str, families: &BTreeMap<&str, &str>) -> &'a str {
+    let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
+    of_histogram.filter(|base| families.get(base) == Some(&"histogram")).unwrap_or(name)
+}
+
+/// The queries of a Grafana dashboard.
+fn queries(dashboard: &Value) -> Vec<String> {
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+    targets.map(|target| target["expr"].as_str().unwrap().to_owned()).collect()
+}
+
+const DASHBOARDS: [&str; 6] = [
+    "grafana/exchange.json",
+    "grafana/bank.json",
+    "grafana/ledger.json",
+    "grafana/switch.json",
+    "grafana/signer.json",
+    "grafana/store.json",
+];
+
+#[test]
+fn alerts_and_configuration_are_sound() {
+    for arguments in [
+        &["check", "config", "prometheus.yml"][..],
+        &["check", "rules", "alerts.yml"],
+        &["test", "rules", "alerts.test.yml"],
+    ] {
+        let output = Command::new("promtool").args(arguments).current_dir(deploy("prometheus")).output();
+        let output = output.unwrap_or_else(|error| missing("promtool", &error));
+        assert!(output.status.success(), "{arguments:?}: {}{}", stdout(&output), stderr(&output));
+    }
+    // Each alert is tested, and says what to do.
+    let (alerts, tests) = (read("prometheus/alerts.yml"), read("prometheus/alerts.test.yml"));
+    let names: Vec<&str> = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    assert!(names.len() >= 10, "{names:?}");
+    for name in &names {
+        assert!(tests.contains(name), "no test fires {name}");
+    }
+    assert_eq!(alerts.matches("action: ").count(), names.len());
+    assert_eq!(alerts.matches("summary: ").count(), names.len());
+}
+
+#[test]
+fn units_start_what_there_is() {
+    let mut units = 0;
+    for unit in std::fs::read_dir(deploy("systemd")).unwrap().map(Result::unwrap) {
+        let text = std::fs::read_to_string(unit.path()).unwrap();
+        assert!(text.contains("\nExecStart="), "{:?}", unit.path());
+        for start in text.lines().filter(|line| line.starts_with("Exec")) {
+            let start = start.split_once('=').unwrap().1.replace("%i", "wirewatch");
+            let words: Vec<&str> = start.split_whitespace().collect();
+            assert_eq!(words[0], "/usr/local/bin/batzen");
+            let help = run(&[words[1], words[2], "--help"]);
+            assert!(help.status.success(), "{start}");
+            for option in words.iter().filter(|word| word.starts_with("--")) {
+                assert!(stdout(&help).contains(option), "{option} of {start}");
+            }
+        }
+        units += 1;
+    }
+    assert!(units >= 5);
+}
+
+/// What a database with a subscriber shows beside.
+fn replication_page() -> String {
+    let (lag, mut page) = (LagMetrics::default(), Page::new());
+    lag.set(vec![SlotLag { slot: "exchange_audit".into(), active: true, bytes: 1, millis: Some(1) }]);
+    lag.write(&mut page);
+    page.finish()
+}
+
+/// What an exchange with signers shows beside.
+fn signer_client_page() -> String {
+    let mut page = Page::new();
+    ClientMetrics::default().write(&mut page, 0);
+    page.finish()
+}
+
+#[test]
+fn prometheus_understands_metrics_alerts_and_dashboards() {
+    let demo = Demo::start();
+    demo.spend();
+    let http = Http::new();
+    let mut clearing = Clearing::start();
+    clearing.clear();
+    let place = Place::new();
+    let _signers = [place.start_signer(0), place.start_signer(1)];
+    // A follower says how late it is once it has followed.
+    place.wait_same_keys(0);
+    let [primary, follower] = place.metrics.map(|port| format!("http://127.0.0.1:{port}/"));
+    let services = [&demo.exchange, &demo.bank, &clearing.ledger, &clearing.switch, &primary, &follower];
+    let pages = services.map(|base| http.text(&format!("{base}metrics")));
+    for page in &pages {
+        naming(page);
+    }
+    let others = [replication_page(), signer_client_page()];
+    let pages = pages.iter().chain(&others);
+    let known: BTreeMap<&str, &str> = pages.flat_map(|page| families(page)).collect();
+    let script = http.text(&format!("{}dashboard", demo.exchange));
+    let mut texts = vec![("alerts".to_owned(), read("prometheus/alerts.yml")), ("page".to_owned(), script)];
+    let mut all_queries = Vec::new();
+    for file in DASHBOARDS {
+        let dashboard: Value = serde_json::from_str(&read(file)).unwrap();
+        let found = queries(&dashboard);
+        assert!(found.len() >= 9, "{file}");
+        texts.push((file.to_owned(), found.join("\n")));
+        all_queries.extend(found);
+    }
+    for (whose, text) in &texts {
+        for name in names_in(text) {
+            assert!(known.contains_key(family_of(name, &known)), "{whose} names {name}, which nobody has");
+        }
+    }
+    let targets = [
+        ("127.0.0.1:8081", &demo.exchange),
+        ("127.0.0.1:8082", &demo.bank),
+        ("127.0.0.1:3002", &clearing.ledger),
+        ("127.0.0.1:8091", &clearing.switch),
+        ("127.0.0.1:7071", &primary),
+        ("127.0.0.1:7072", &follower),
+    ];
+    scraped(&http, demo.dir.path(), &targets, &all_queries);
+}
+
+/// The naming rules, as `promtool` knows them, and ours: few labels, and none that names anybody.
+fn naming(page: &str) {
+    let output = tool("promtool", &["check", "metrics"], page);
+    let complaints = stdout(&output) + &stderr(&output);
+    for line in complaints.lines().filter(|line| !line.is_empty()) {
+        // Names that existing dashboards know, and that are as they are.
+        let is_inherited = line.starts_with("taler_exchange_") && line.contains("_total");
+        assert!(is_inherited, "promtool: {line}");
+    }
+    let labels = [
+        "operation",
+        "outcome",
+        "reason",
+        "stage",
+        "table",
+        "class",
+        "type",
+        "le",
+        "service",
+        "version",
+        "kind",
+        "work",
+        "sum",
+        "part",
+        "share",
+    ];
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let Some((_, rest)) = line.split_once('{') else { continue };
+        for pair in rest.split_once('}').unwrap().0.split("\",") {
+            let (label, value) = pair.split_once('=').unwrap();
+            assert!(labels.contains(&label), "label {label} in {line}");
+            assert!(value.trim_matches('"').len() <= 32, "a label's value is as long as a key: {line}");
+        }
+    }
+    assert!(page.lines().count() < 1_500, "{} lines are too many for a scrape", page.lines().count());
+}
+
+/// A Prometheus that is stopped when it is dropped.
+struct Prometheus(Child);
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A real Prometheus scrapes all services with our configuration and answers every query of the dashboards. The targets of the
+/// configuration stand for those beside them.
+fn scraped(http: &Http, dir: &Path, targets: &[(&str, &String)], queries: &[String]) {
+    let dir = dir.join("prometheus");
+    std::fs::create_dir(&dir).unwrap();
+    let address =
+        |url: &str| url.trim_start_matches("http://").trim_end_matches('/').replace("localhost", "127.0.0.1");
+    let mut config = read("prometheus/prometheus.yml").replace("15s", "1s");
+    for (target, url) in targets {
+        assert!(config.contains(&format!("\"{target}\"")), "{target} is not scraped");
+        config = config.replace(target, &address(url));
+    }
+    std::fs::write(dir.join("prometheus.yml"), config).unwrap();
+    std::fs::copy(deploy("prometheus/alerts.yml"), dir.join("alerts.yml")).unwrap();
+    let port = free_port();
+    let log = File::create(dir.join("log")).unwrap();
+    let child = Command::new("prometheus")
+        .arg("--config.file=prometheus.yml")
+        .arg("--storage.tsdb.path=data")
+        .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+        .current_dir(&dir)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
+        .spawn();
+    let mut prometheus = Prometheus(child.unwrap_or_else(|error| missing("prometheus", &error)));
+    let query = |text: &str| -> Option<Vec<Value>> {
+        let url = format!("http://127.0.0.1:{port}/api/v1/query");
+        let reply = http.0.block_on(http.1.get(&url).query("query", text).send()).ok()?;
+        let answer: Value = serde_json::from_slice(&reply.body).ok()?;
+        assert_eq!(answer["status"], "success", "{text}: {answer}");
+        Some(answer["data"]["result"].as_array()?.clone())
+    };
+    let deadline = Instant::now() + PATIENCE;
+    let has_all = || {
+        let up = query("up == 1")?.len() == targets.len();
+        // Three scrapes at least, so that rates exist.
+        let scrapes = query("min(count_over_time(up[1h]))")?;
+        Some(up && scrapes.first()?["value"][1].as_str()?.parse::<f64>().ok()? >= 3.0)
+    };
+    while has_all() != Some(true) {
+        let said = || std::fs::read_to_string(dir.join("log")).unwrap();
+        assert!(prometheus.0.try_wait().unwrap().is_none(), "prometheus ended: {}", said());
+        assert!(Instant::now() < deadline, "prometheus does not scrape: {}", said());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    for text in queries {
+        let text = text.replace("$instance", ".*").replace("$__rate_interval", "1m");
+        let rows = query(&text).unwrap();
+        assert!(!rows.is_empty(), "the query has no result: {text}");
+    }
+    let value =
+        |text: &str| -> f64 { query(text).unwrap()[0]["value"][1].as_str().unwrap().parse().unwrap() };
+    assert!(value("batzen_money_wired_in") > 80.0);
+    assert!(value("batzen_money_surplus") > 0.0);
+    assert!(value("batzen_conflicts_total{reason=\"double-spend\"}") >= 1.0);
+    assert!(value("sum(batzen_coins_total{operation=\"deposit\"})") >= 4.0);
+    assert!(value("batzen_ledger_events_total{kind=\"transfer\",outcome=\"created\"}") >= 1.0);
+    assert!(value("batzen_switch_callbacks_total") >= 1.0);
+    let firing = query("ALERTS{severity=\"critical\"}").unwrap();
+    assert!(firing.is_empty(), "an alert fires though all is well: {firing:?}");
+}
+
+const LABELLED: &str = "[...document.querySelectorAll('svg, section')].every((node) => node.getAttribute('aria-label') \
+                        || document.getElementById(node.getAttribute('aria-labelledby'))?.textContent)";
+
+#[test]
+fn the_dashboard_shows_live_numbers() {
+    let mut demo = Demo::start();
+    let browser = Browser::start();
+    let pictures = demo.dir.path().to_owned();
+    browser.resize(1280, 900, false);
+    browser.open(&format!("{}dashboard", demo.exchange));
+    browser.until(
+        "document.querySelector('#state.live') && document.querySelector('#tile-issued')?.dataset.value",
+    );
+    let tile = |name: &str| browser.number(&format!("document.querySelector('#tile-{name}').dataset.value"));
+    let names = ["wired-in", "issued", "redeemed"];
+    let before = names.map(tile);
+    assert!(before.iter().all(|value| *value > 0.0), "{before:?}");
+    demo.spend();
+    for (name, value) in names.iter().zip(before) {
+        browser.until(&format!("Number(document.querySelector('#tile-{name}').dataset.value) > {value}"));
+    }
+    assert!(tile("surplus") > 0.0 && tile("rows") > 0.0 && tile("disk") > 0.0);
+    for section in ["now", "money", "operations", "batches", "cryptography", "workers", "store", "process"] {
+        assert!(
+            browser.number(&format!("document.querySelectorAll('#section-{section} .card').length")) >= 3.0
+        );
+    }
+    // Something was done since the page was opened, so the curves are not all flat.
+    browser.until(
+        "[...document.querySelectorAll('#chart-operations polyline')].some((line) => new Set(line.getAttribute('points')
+        .split(' ').map((point) => point.split(',')[1])).size > 1)",
+    );
+    assert_eq!(browser.run(&format!("return {LABELLED}")), Value::Bool(true));
+    browser.screenshot(&pictures.join("desktop-light.png"));
+    browser.dark(true);
+    browser.screenshot(&pictures.join("desktop-dark.png"));
+
+    browser.resize(390, 844, true);
+    assert_eq!(browser.overflow(), 0.0, "a phone would have to scroll sideways");
+    browser.screenshot(&pictures.join("phone-dark.png"));
+    browser.dark(false);
+    browser.open(&format!("{}dashboard/", demo.bank));
+    browser.until("document.querySelector('#state.live') && document.querySelector('#chart-fsync')");
+    assert_eq!(browser.run("return document.querySelector('#section-money')"), Value::Null);
+    assert_eq!(browser.overflow(), 0.0, "a phone would have to scroll sideways");
+    browser.screenshot(&pictures.join("phone-bank.png"));
+    let said = browser.console();
+    assert!(said.is_empty(), "the console says {said:?}");
+
+    // The service ends: the page says so, and keeps the last figures.
+    demo.stop();
+    browser.until("!document.getElementById('down').hidden");
+    let text = browser.run("return document.getElementById('down').innerText");
+    assert!(text.as_str().unwrap().contains("does not answer"), "{text}");
+    assert!(browser.number("document.querySelectorAll('.card').length") > 5.0);
+    browser.screenshot(&pictures.join("phone-down.png"));
+    // For those who change the page: where the pictures go.
+    if let Some(dir) = std::env::var_os("BATZEN_PICTURES") {
+        for name in ["desktop-light", "desktop-dark", "phone-dark", "phone-bank", "phone-down"] {
+            let file = format!("{name}.png");
+            std::fs::copy(pictures.join(&file), Path::new(&dir).join(&file)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn ledger_and_switch_show_live_numbers() {
+    let mut clearing = Clearing::start();
+    let browser = Browser::start();
+    let pictures = tempfile::tempdir().unwrap();
+    let shows = |section: &str, tiles: &[&str]| {
+        let live = "document.querySelector('#state.live') && ";
+        browser.until(&format!("{live}document.querySelector('#section-{section}')"));
+        for name in tiles {
+            let tile = format!("document.querySelector('#tile-{name}')");
+            browser.until(&format!("{tile}.dataset.value !== '' && Number({tile}.dataset.value) >= 0"));
+        }
+        assert_eq!(browser.overflow(), 0.0, "a phone would have to scroll sideways");
+        assert_eq!(browser.run(&format!("return {LABELLED}")), Value::Bool(true));
+        // What has nothing to show is left out.
+        for other in ["money", "coins", "workers", "batches", "now"] {
+            let node = browser.run(&format!("return document.querySelector('#section-{other}')"));
+            assert_eq!(node, Value::Null, "{other}");
+        }
+    };
+    let grows = |name: &str| {
+        let value = format!("Number(document.querySelector('#tile-{name}').dataset.value)");
+        browser.until(&format!("{value} > {}", browser.number(&value)));
+    };
+    browser.resize(390, 844, true);
+    browser.open(&format!("{}dashboard", clearing.switch));
+    let numbers = ["switch-queue", "intents", "callbacks-done", "given-up", "near-cap", "misfits"];
+    shows("switch", &numbers);
+    assert_eq!(browser.number("document.querySelector('#tile-callbacks-done').dataset.value"), 0.0);
+    clearing.clear();
+    grows("callbacks-done");
+    browser.until("Number(document.querySelector('#tile-switch-work').dataset.value) > 0");
+    browser.until("Number(document.querySelector('#tile-switch-p99').dataset.value) > 0");
+    browser.until(
+        "new Set(document.querySelector('#chart-callbacks polyline').getAttribute('points').split(' ')
+        .map((point) => point.split(',')[1])).size > 1",
+    );
+    assert_eq!(browser.number("document.querySelectorAll('#section-switch .tile.bad').length"), 0.0);
+    browser.screenshot(&pictures.path().join("phone-switch.png"));
+
+    browser.open(&format!("{}dashboard", clearing.ledger));
+    shows("ledger", &["transfers", "accounts", "pendings", "events-waiting", "ledger-busy", "ledger-failed"]);
+    shows("network", &["net-connections", "net-errors"]);
+    grows("transfers");
+    browser.until("Number(document.querySelector('#tile-transfers-made').dataset.value) > 0");
+    browser.until("Number(document.querySelector('#tile-ledger-p99').dataset.value) > 0");
+    assert!(browser.number("document.querySelector('#tile-net-connections').dataset.value") >= 1.0);
+    assert_eq!(browser.number("document.querySelectorAll('#section-ledger .tile.bad').length"), 0.0);
+    browser.screenshot(&pictures.path().join("phone-ledger.png"));
+    let said = browser.console();
+    assert!(said.is_empty(), "the console says {said:?}");
+    if let Some(dir) = std::env::var_os("BATZEN_PICTURES") {
+        for file in ["phone-switch.png", "phone-ledger.png"] {
+            std::fs::copy(pictures.path().join(file), Path::new(&dir).join(file)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_signer_shows_its_keys() {
+    let place = Place::new();
+    let _signer = place.start_signer(0);
+    let browser = Browser::start();
+    browser.resize(390, 844, true);
+    browser.open(&format!("http://127.0.0.1:{}/dashboard", place.metrics[0]));
+    browser.until("document.querySelector('#state.live') && document.querySelector('#section-signer')");
+    browser.until("Number(document.querySelector('#tile-keys').dataset.value) >= 3");
+    assert_eq!(browser.number("document.querySelector('#tile-primary').dataset.value"), 1.0);
+    // Strangers are counted while one looks.
+    assert_eq!(browser.number("document.querySelector('#tile-strangers').dataset.value"), 0.0);
+    let mut stranger = std::net::TcpStream::connect(("127.0.0.1", place.ports[0])).unwrap();
+    stranger.write_all(&[0x55; 512]).unwrap();
+    drop(stranger);
+    browser.until("document.querySelector('#tile-strangers.bad')?.dataset.value === '1'");
+    assert_eq!(browser.overflow(), 0.0, "a phone would have to scroll sideways");
+    assert_eq!(browser.run(&format!("return {LABELLED}")), Value::Bool(true));
+    let said = browser.console();
+    assert!(said.is_empty(), "the console says {said:?}");
+}
+
+#[test]
+fn the_dashboard_can_be_switched_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let config = format!(
+        "[taler]\nCURRENCY = KUDOS\n[bank]\nHTTP_PORT = {port}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\nDASHBOARD = NO\n",
+        dir.path().join("bank").display()
+    );
+    let file = dir.path().join("bank.conf");
+    std::fs::write(&file, config).unwrap();
+    let mut bank = Service::start(dir.path(), "bank", &["bank", "serve", "--config", file.to_str().unwrap()]);
+    let http = Http::new();
+    let deadline = Instant::now() + PATIENCE;
+    while http.0.block_on(http.1.get(format!("http://127.0.0.1:{port}/")).send()).is_err() {
+        bank.assert_runs();
+        assert!(Instant::now() < deadline, "the bank does not start");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(http.get(&format!("http://127.0.0.1:{port}/dashboard")).status, 404);
+    assert_eq!(http.get(&format!("http://127.0.0.1:{port}/metrics")).status, 200);
+}

@@ -1,0 +1,220 @@
+//! A run against one process, with everything that must be true of it.
+
+use std::path::{Path, PathBuf};
+
+use crate::common::Service;
+use crate::mutate::dice::Dice;
+use crate::mutate::pump::{self, Failure, Listener};
+use crate::mutate::score::Score;
+
+/// Requests of each run if nothing else is said.
+const REQUESTS: u64 = 3000;
+/// The runs, and how many percent of `BATZEN_MUTATE_REQUESTS` each sends. Services that answer
+/// faster get more than an even share, so that a large total takes less time.
+const SHARES: [(&str, u64); 7] = [
+    ("exchange", 40),
+    ("bank", 10),
+    ("ledger_http", 13),
+    ("ledger_frames", 13),
+    ("switch", 20),
+    ("signer", 3),
+    ("signer_pages", 1),
+];
+/// Growth of the memory that needs no reason.
+const GROWTH_BYTES: u64 = 64 << 20;
+/// What one request that succeeds may leave behind in memory: rows' places in indexes.
+const GROWTH_BYTES_PER_ROW: u64 = 256;
+/// What a process may use at most, while large bodies are under way.
+const MEMORY_BYTES_MAX: u64 = 1 << 30;
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+/// How many requests, and the seed of all choices.
+pub struct Plan {
+    pub service: &'static str,
+    pub requests: u64,
+    pub seed: u64,
+    /// Requests to all services, as the environment says; 0 if it says nothing.
+    total: u64,
+}
+
+impl Plan {
+    pub fn new(service: &'static str) -> Self {
+        let (_, percent) = SHARES.iter().find(|(name, _)| *name == service).expect("every run has a share");
+        let requests = match setting("BATZEN_MUTATE_REQUESTS", 0) {
+            0 => REQUESTS,
+            total => (total * percent).div_ceil(100),
+        };
+        Self {
+            service,
+            requests,
+            seed: setting("BATZEN_MUTATE_SEED", 1),
+            total: setting("BATZEN_MUTATE_REQUESTS", 0),
+        }
+    }
+
+    /// The bytes that an earlier run failed with, to be sent instead of new requests.
+    pub fn replay() -> Option<Vec<u8>> {
+        let file = std::env::var_os("BATZEN_MUTATE_REPLAY")?;
+        Some(std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display())))
+    }
+
+    /// Writes the bytes of a failure to a file, and fails.
+    pub fn fail(&self, failure: &Failure, after: u64) -> ! {
+        let Self { service, seed, total, .. } = self;
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/mutate");
+        std::fs::create_dir_all(&dir).unwrap();
+        let file = dir.join(format!("{service}-{seed}-{after}.request"));
+        std::fs::write(&file, &failure.bytes).unwrap();
+        panic!(
+            "{service}, listener {}, after {after} requests: {}\n\
+             The requests that were sent together, the wrong one at byte {start}: {file}\n\
+             To send these bytes alone: BATZEN_MUTATE_REPLAY={file} cargo test -p batzen --test suite -- {service}_survives --nocapture\n\
+             To repeat the run, with the same choices and new keys: \
+             BATZEN_MUTATE_SEED={seed} BATZEN_MUTATE_REQUESTS={total} cargo test -p batzen --test suite -- {service}_survives",
+            failure.listener,
+            failure.what,
+            start = failure.start,
+            file = file.canonicalize().unwrap_or(file).display(),
+        );
+    }
+}
+
+/// A process that is looked at during the run.
+pub struct Watched<'a> {
+    pub service: &'a mut Service,
+    pub log: PathBuf,
+}
+
+impl Watched<'_> {
+    /// Resident memory in bytes.
+    fn memory(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.service.child.id());
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        kib.unwrap_or(0) << 10
+    }
+
+    /// What is wrong with the process now.
+    pub fn look(&mut self, score: &mut Score, sent: u64) -> Result<(), String> {
+        if let Some(status) = self.service.child.try_wait().unwrap() {
+            return Err(format!("the service has ended: {status}\n{}", self.last_lines()));
+        }
+        score.memory.push((sent, self.memory()));
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    fn last_lines(&self) -> String {
+        let text = self.text();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+
+    /// What is wrong after a run.
+    pub fn judge(&mut self, score: &mut Score) -> Result<(), String> {
+        self.look(score, score.sent)?;
+        if let Some(line) = self.text().lines().find(|line| line.contains("panicked at")) {
+            return Err(format!("something has panicked: {line}"));
+        }
+        if let Err(what) = check_memory(&score.memory, score.sent, score.done()) {
+            let history: Vec<String> =
+                score.memory.iter().map(|(sent, bytes)| format!("{sent}: {} MiB", bytes >> 20)).collect();
+            return Err(format!("{what}: {}", history.join(", ")));
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong with the memory (requests sent, bytes) of a run. Buffers of large requests come and go, so the least of the last
+/// fifth, which has not been given back, is compared with the most of the first two fifths.
+fn check_memory(memory: &[(u64, u64)], sent: u64, done: u64) -> Result<(), String> {
+    let begin = memory.iter().filter(|(after, _)| *after <= sent / 5 * 2).map(|(_, bytes)| *bytes).max();
+    let end = memory.iter().filter(|(after, _)| *after >= sent / 5 * 4).map(|(_, bytes)| *bytes).min();
+    let most = memory.iter().map(|(_, bytes)| *bytes).max().unwrap_or_default();
+    if most > MEMORY_BYTES_MAX {
+        return Err(format!("the memory is {} MiB at times", most >> 20));
+    }
+    match (begin, end) {
+        (Some(begin), Some(end)) if end > begin + GROWTH_BYTES + GROWTH_BYTES_PER_ROW * done => {
+            Err("the memory grows".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A leak of 200 bytes a request is found, and memory that is used and given back is none.
+#[test]
+fn growing_memory_is_found() {
+    let run = |bytes: &dyn Fn(u64) -> u64| -> Vec<(u64, u64)> {
+        (1..=40).map(|look| (look * 25_000, bytes(look * 25_000))).collect()
+    };
+    let check = |memory: &[(u64, u64)], done| check_memory(memory, 1_000_000, done);
+    assert_eq!(check(&run(&|sent| (80 << 20) + sent / 25_000 % 7 * (20 << 20)), 0), Ok(()));
+    assert!(check(&run(&|sent| (80 << 20) + 200 * sent), 0).is_err());
+    assert_eq!(check(&run(&|sent| (80 << 20) + 200 * sent), 100_000), Ok(()), "rows need memory");
+    assert!(check(&[(500_000, 2 << 30)], 0).is_err());
+}
+
+/// Sends what the plan says, and shows the figures.
+pub fn run(plan: &Plan, listeners: &[Listener], watched: &mut Watched<'_>) {
+    if let Some(bytes) = Plan::replay() {
+        for (number, listener) in listeners.iter().enumerate() {
+            println!("listener {number}:");
+            pump::replay(listener, &bytes).unwrap();
+        }
+        return watched.judge(&mut Score::new()).unwrap_or_else(|what| panic!("{what}"));
+    }
+    let mut dice = Dice::new(plan.seed);
+    let mut score = Score::new();
+    let mut memory = Score::new();
+    let sparse = (plan.requests / 40).max(2000);
+    let mut next = 0;
+    let result = pump::run(listeners, plan.requests, &mut dice, &mut score, &mut |score| {
+        let looks = score.sent >= next;
+        if looks {
+            next = score.sent + sparse;
+            watched.look(&mut memory, score.sent)?;
+            if plan.requests > 100_000 {
+                let seconds = score.begun.elapsed().as_secs();
+                let bytes = memory.memory.last().map_or(0, |(_, bytes)| *bytes);
+                println!("{} {} requests in {seconds} s, {} MiB", plan.service, score.sent, bytes >> 20);
+            }
+        }
+        Ok(())
+    });
+    score.memory = memory.memory;
+    if let Err(mut failure) = result {
+        // It says more that the process is gone than that it does not answer.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        if let Err(what) = watched.look(&mut score, 0) {
+            failure.what = format!("{}; {what}", failure.what);
+        }
+        plan.fail(&failure, score.sent);
+    }
+    if let Err(what) = watched.judge(&mut score) {
+        plan.fail(&Failure { what, listener: 0, bytes: Vec::new(), start: 0 }, score.sent);
+    }
+    println!("{:>10} {:>10} {:>10} {:>8}  endpoint of {}", "sent", "done", "refused", "busy", plan.service);
+    for ((listener, route), tally) in &score.tallies {
+        let routes = &listeners[*listener].seeds.routes;
+        let name = routes.get(*route).map(|route| format!("{} {}", route.method, route.pattern));
+        let name = name.unwrap_or_else(|| "no endpoint".to_owned());
+        println!("{:>10} {:>10} {:>10} {:>8}  {name}", tally.sent, tally.done, tally.refused, tally.busy);
+    }
+    println!("{}", score.json(plan.service, plan.seed));
+    // A run that does not reach an endpoint shows nothing about it.
+    for (number, listener) in listeners.iter().enumerate() {
+        for (route, endpoint) in listener.seeds.routes.iter().enumerate() {
+            let sent = score.tallies.get(&(number, route)).map_or(0, |tally| tally.sent);
+            let is_enough = sent > 0 || plan.requests < 2000 || endpoint.is_page();
+            assert!(is_enough, "{} {} got no request", endpoint.method, endpoint.pattern);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Valid requests to begin with, ordered by the endpoints that they are for.
+
+use std::io::Read as _;
+
+use serde_json::Value;
+
+use crate::mutate::dice::Dice;
+use crate::mutate::routes::Route;
+use crate::mutate::text::Pool;
+use crate::mutate::tree::Tree;
+
+#[derive(Clone, Debug)]
+pub enum Body {
+    None,
+    Json(Tree),
+    Bytes(Vec<u8>),
+}
+
+/// A request as it should be.
+#[derive(Clone, Debug)]
+pub struct Seed {
+    pub method: String,
+    pub path: String,
+    pub query: String,
+    pub headers: Vec<(String, String)>,
+    pub body: Body,
+}
+
+impl Seed {
+    pub fn new(method: &str, target: &str) -> Self {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        Self {
+            method: method.to_owned(),
+            path: path.to_owned(),
+            query: query.to_owned(),
+            headers: Vec::new(),
+            body: Body::None,
+        }
+    }
+
+    pub fn json(mut self, value: &Value) -> Self {
+        self.body = Body::Json(value.into());
+        self
+    }
+
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Reads the first request in `bytes`, and says how long it is. None when there is no whole one, or one of another
+    /// form than clients here send.
+    pub fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
+        let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
+        let head = std::str::from_utf8(&bytes[..end]).ok()?;
+        let mut lines = head.split("\r\n");
+        let mut words = lines.next()?.split(' ');
+        let (method, target) = (words.next()?, words.next()?);
+        let mut seed = Self::new(method, target);
+        let (mut length, mut is_deflated) = (0, false);
+        for line in lines {
+            let (name, value) = line.split_once(':')?;
+            let (name, value) = (name.to_ascii_lowercase(), value.trim());
+            match name.as_str() {
+                "content-length" => length = value.parse().ok()?,
+                "content-encoding" => is_deflated = value == "deflate",
+                "transfer-encoding" | "upgrade" => return None,
+                "host" | "connection" | "accept-encoding" | "user-agent" => {}
+                _ => seed.headers.push((name, value.to_owned())),
+            }
+        }
+        let body = bytes.get(end + 4..end + 4 + length)?;
+        let mut inflated = Vec::new();
+        let body = if is_deflated {
+            flate2::read::ZlibDecoder::new(body).read_to_end(&mut inflated).ok()?;
+            &inflated[..]
+        } else {
+            body
+        };
+        if !body.is_empty() {
+            seed.body = match serde_json::from_slice::<Value>(body) {
+                Ok(value) => Body::Json((&value).into()),
+                Err(_) => Body::Bytes(body.to_vec()),
+            };
+        }
+        Some((seed, end + 4 + length))
+    }
+
+    /// All requests in what a client has sent.
+    pub fn parse_all(mut bytes: &[u8]) -> Vec<Self> {
+        let mut seeds = Vec::new();
+        while let Some((seed, length)) = Self::parse(bytes) {
+            seeds.push(seed);
+            bytes = &bytes[length..];
+        }
+        seeds
+    }
+}
+
+/// The seeds of one listener.
+pub struct Seeds {
+    pub routes: Vec<Route>,
+    /// For each route.
+    by_route: Vec<Vec<Seed>>,
+    /// For requests that no endpoint is for.
+    strays: Vec<Seed>,
+    pub pool: Pool,
+}
+
+impl Seeds {
+    /// At most so many for an endpoint.
+    const KEPT: usize = 48;
+
+    pub fn new(routes: Vec<Route>) -> Self {
+        let by_route = routes.iter().map(|_| Vec::new()).collect();
+        Self { routes, by_route, strays: Vec::new(), pool: Pool::default() }
+    }
+
+    pub fn add(&mut self, seed: Seed) {
+        for part in seed.path.split('/').filter(|part| !part.is_empty()) {
+            self.pool.add(part);
+        }
+        if let Body::Json(tree) = &seed.body {
+            let mut texts = Vec::new();
+            tree.texts(&mut texts);
+            texts.iter().for_each(|text| self.pool.add(text));
+        }
+        let route = self.routes.iter().position(|route| route.fits(&seed.method, &seed.path));
+        let same = route.map_or(&mut self.strays, |route| &mut self.by_route[route]);
+        if same.len() < Self::KEPT {
+            same.push(seed);
+        }
+    }
+
+    /// Endpoints without a valid request get one that is made of the pattern.
+    pub fn complete(&mut self) {
+        let mut dice = Dice::new(1);
+        for (route, seeds) in self.routes.iter().zip(&mut self.by_route) {
+            for _ in seeds.len()..2 {
+                let segments = route.pattern.split('/').map(|segment| match segment.strip_prefix(':') {
+                    Some(_) => self.pool.of_length(&mut dice, 52).unwrap_or("1"),
+                    None => segment,
+                });
+                let mut seed = Seed::new(&route.method, &segments.collect::<Vec<_>>().join("/"));
+                if route.method != "GET" {
+                    seed = seed.json(&serde_json::json!({}));
+                }
+                seeds.push(seed);
+            }
+        }
+    }
+
+    /// The endpoints for which there was no valid request.
+    pub fn without_seed(&self) -> Vec<String> {
+        let empty = self.routes.iter().zip(&self.by_route).filter(|(_, seeds)| seeds.is_empty());
+        empty.map(|(route, _)| format!("{} {}", route.method, route.pattern)).collect()
+    }
+
+    /// A request, and the place of its endpoint; the last place is that of requests for none.
+    pub fn pick(&self, dice: &mut Dice) -> (usize, &Seed) {
+        loop {
+            let route = dice.below(self.routes.len() + 1);
+            if let Some(route_seeds) = self.by_route.get(route) {
+                // Pages of many kilobytes, and without input, would take most of the time.
+                if self.routes[route].is_page() && !dice.chance(3) {
+                    continue;
+                }
+                return (route, &route_seeds[dice.below(route_seeds.len())]);
+            }
+            if !self.strays.is_empty() {
+                return (route, &self.strays[dice.below(self.strays.len())]);
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Money for a test: reserves that the bank has credited, and coins from them.
+
+use std::sync::Arc;
+
+use batzen_crypto::{EddsaPrivateKey, ExchangeWithdrawValues, PlanchetMasterSecret};
+use batzen_http::Client;
+use batzen_http::gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
+use batzen_protocol::Money;
+use batzen_protocol::api::exchange::{BatchWithdrawRequest, BlindSignatures};
+
+use crate::common::{run, stderr};
+use crate::crash::coins::{CURRENCY, Coin, Denom, Planchet};
+
+/// The bank's wire gateway.
+pub fn gateway(client: &Client, bank_port: u16) -> WireGatewayClient {
+    let url = format!("http://localhost:{bank_port}/taler-wire-gateway/exchange/");
+    WireGatewayClient::new(client.clone(), &url, GatewayAuth::None)
+}
+
+pub fn credit(reserve: &EddsaPrivateKey, amount: Money) -> AddIncomingRequest {
+    AddIncomingRequest {
+        reserve_pub: reserve.public_key(),
+        amount: amount.of(CURRENCY),
+        debit_account: "payto://x-taler-bank/localhost/ann?receiver-name=ann".into(),
+    }
+}
+
+/// Credits reserves, and has the exchange book that.
+pub async fn fund(
+    client: &Client,
+    bank_port: u16,
+    config: &str,
+    count: usize,
+    each: Money,
+) -> Vec<EddsaPrivateKey> {
+    let bank = gateway(client, bank_port);
+    let mut reserves = Vec::new();
+    for _ in 0..count {
+        let reserve = EddsaPrivateKey::generate();
+        bank.add_incoming(&credit(&reserve, each)).await.unwrap();
+        reserves.push(reserve);
+    }
+    let output = run(&["exchange", "wirewatch", "-c", config, "-t"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    reserves
+}
+
+/// Withdraws so many coins of an RSA denomination by one request.
+pub async fn withdraw(
+    client: Client,
+    url: String,
+    reserve: EddsaPrivateKey,
+    denom: Arc<Denom>,
+    count: usize,
+) -> Vec<Coin> {
+    let planchets = planchets(&denom, count);
+    let url = format!("{url}reserves/{}/batch-withdraw", reserve.public_key());
+    let body = batch_withdraw(&planchets, &reserve);
+    let answer: BlindSignatures = client.post_json(url, &body).await.unwrap().ok().unwrap();
+    planchets.into_iter().zip(&answer.ev_sigs).map(|(planchet, sig)| planchet.finish(&sig.ev_sig)).collect()
+}
+
+pub fn planchets(denom: &Arc<Denom>, count: usize) -> Vec<Planchet> {
+    let planchet = |_| {
+        let master = PlanchetMasterSecret::generate();
+        Planchet::new(&master, Arc::clone(denom), &ExchangeWithdrawValues::Rsa)
+    };
+    (0..count).map(planchet).collect()
+}
+
+pub fn batch_withdraw(planchets: &[Planchet], reserve: &EddsaPrivateKey) -> BatchWithdrawRequest {
+    BatchWithdrawRequest { planchets: planchets.iter().map(|planchet| planchet.request(reserve)).collect() }
+}

@@ -1,0 +1,353 @@
+//! Where signers, an exchange without private keys, its offline tool and a bank are set up as an operator does it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use batzen_crypto::{EddsaPrivateKey, ExchangeWithdrawValues, PlanchetMasterSecret};
+use batzen_http::gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
+use batzen_http::{Client, ClientOptions, Reply};
+use batzen_protocol::api::exchange::{BlindSignature, CsrWithdrawRequest, KeysResponse, WithdrawValues};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::common::setup::wait_for;
+use crate::common::{self, PATIENCE, Service, run, stderr, stdout};
+use crate::crash::coins::{CURRENCY, Coin, Contract, Denom, Planchet, Shop, money};
+
+const PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
+
+/// Runs the program, which must succeed, and gives what it prints.
+pub fn must(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+    stdout(&output).trim().to_owned()
+}
+
+fn coin_section(name: &str, value: &str, cipher: &str) -> String {
+    format!(
+        "[coin_{name}]\nVALUE = KUDOS:{value}\nDURATION_WITHDRAW = 7 days\nDURATION_SPEND = 2 years\n\
+         DURATION_LEGAL = 3 years\nFEE_WITHDRAW = KUDOS:0\nFEE_DEPOSIT = KUDOS:0.01\nFEE_REFRESH = KUDOS:0\n\
+         FEE_REFUND = KUDOS:0.01\n{cipher}\n"
+    )
+}
+
+/// What exchange, signers and offline tool have in common.
+fn common_config(home: &Path) -> String {
+    format!(
+        "[taler]\nCURRENCY = KUDOS\nCURRENCY_ROUND_UNIT = KUDOS:0.01\n\
+         [paths]\nTALER_DATA_HOME = {home}\nTALER_RUNTIME_DIR = {home}/run\n\
+         [taler-exchange-secmod-rsa]\nLOOKAHEAD_SIGN = 1 day\n[taler-exchange-secmod-cs]\nLOOKAHEAD_SIGN = 1 day\n\
+         [taler-exchange-secmod-eddsa]\nLOOKAHEAD_SIGN = 1 day\n{}{}",
+        coin_section("one", "1", "CIPHER = CS"),
+        coin_section("two", "2", "CIPHER = RSA\nRSA_KEYSIZE = 1024"),
+        home = home.display(),
+    )
+}
+
+/// A place for everything: three machines' directories, and the offline one.
+pub struct Place {
+    pub dir: tempfile::TempDir,
+    /// Of the signers.
+    pub ports: [u16; 2],
+    pub metrics: [u16; 2],
+    /// Of the exchange's services; wallets know the first.
+    pub exchange_ports: Vec<u16>,
+    bank_port: u16,
+    pub client: Client,
+    pub signer_keys: [String; 2],
+    master: String,
+    database: Option<String>,
+    /// Requests so far.
+    asked: AtomicUsize,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        Self::with(1, None)
+    }
+
+    /// The same with two services on one database, which is prepared.
+    pub fn on_database(url: &str) -> Self {
+        batzen_storage::StoreConfig::Postgres { url: url.to_owned() }
+            .prepare(&batzen_storage::EXCHANGE)
+            .unwrap();
+        Self::with(2, Some(url.to_owned()))
+    }
+
+    fn with(nodes: usize, database: Option<String>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let key = |name: &str| must(&["signer", "keygen", &path(&format!("{name}/static.key"))]);
+        let signer_keys = [key("signer-0"), key("signer-1")];
+        let node_keys: Vec<String> = (0..nodes).map(|number| key(&format!("node-{number}"))).collect();
+        let again = must(&["signer", "keygen", &path("node-0/static.key")]);
+        assert_eq!(again, node_keys[0], "a key that is there stays");
+        let listed: String = (node_keys.iter().enumerate())
+            .map(|(number, key)| format!("[signer-node-{number}]\nPUBLIC_KEY = {key}\n"))
+            .collect();
+
+        let exchange_ports: Vec<u16> = (0..nodes).map(|_| common::free_port()).collect();
+        let offline = path("offline.conf");
+        let config = format!(
+            "{}[exchange]\nBASE_URL = http://localhost:{}/\n",
+            common_config(&dir.path().join("offline")),
+            exchange_ports[0]
+        );
+        std::fs::write(&offline, config).unwrap();
+        let setup: Value =
+            serde_json::from_str(&must(&["exchange", "offline", "-c", &offline, "setup"])).unwrap();
+        let text = setup.to_string();
+        let mut words = text.split(|c: char| !c.is_ascii_alphanumeric());
+        let master = words.find(|word| word.len() == 52).unwrap().to_owned();
+
+        let ports = [common::free_port(), common::free_port()];
+        let metrics = [common::free_port(), common::free_port()];
+        for own in 0..2 {
+            let other = 1 - own;
+            let role = ["primary", "follower"][own];
+            let home = dir.path().join(format!("signer-{own}"));
+            let text = format!(
+                "{}[exchange]\nMASTER_PUBLIC_KEY = {master}\n\
+                 [signer]\nLISTEN = tcp://127.0.0.1:{}\nKEY_FILE = {}/static.key\nROLE = {role}\n\
+                 HTTP = 127.0.0.1:{}\n\
+                 {listed}[signer-peer-other]\nPUBLIC_KEY = {}\nADDRESS = tcp://127.0.0.1:{}\n",
+                common_config(&home),
+                ports[own],
+                home.display(),
+                metrics[own],
+                signer_keys[other],
+                ports[other],
+            );
+            std::fs::write(dir.path().join(format!("signer-{own}.conf")), text).unwrap();
+        }
+        let client = Client::new(&ClientOptions::default()).unwrap();
+        let bank_port = common::free_port();
+        let asked = AtomicUsize::new(0);
+        let place = Self {
+            dir,
+            ports,
+            metrics,
+            exchange_ports,
+            bank_port,
+            client,
+            signer_keys,
+            master,
+            database,
+            asked,
+        };
+        for number in 0..nodes {
+            let config = place.node_config(number, &place.signer_keys.join(", "));
+            std::fs::write(place.path(&format!("node-{number}.conf")), config).unwrap();
+        }
+        place
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    /// The configuration of one of the exchange's services, with these keys expected of its signers.
+    pub fn node_config(&self, number: usize, signer_keys: &str) -> String {
+        let database = self.database.iter();
+        let database: String = database
+            .map(|url| format!("[exchange]\nDB = postgres\n[exchangedb-postgres]\nCONFIG = {url}\n"))
+            .collect();
+        format!(
+            "{}{database}[exchange]\nPORT = {}\nBASE_URL = http://localhost:{}/\nBIND_TO = 127.0.0.1\n\
+             MASTER_PUBLIC_KEY = {}\nSIGNERS = tcp://127.0.0.1:{}, tcp://127.0.0.1:{}\n\
+             SIGNER_PUBLIC_KEYS = {signer_keys}\nSIGNER_KEY_FILE = {}\n\
+             [exchange-account-1]\nPAYTO_URI = {PAYTO}\nENABLE_CREDIT = YES\nENABLE_DEBIT = YES\n\
+             [exchange-accountcredentials-1]\n\
+             WIRE_GATEWAY_URL = http://localhost:{}/taler-wire-gateway/exchange/\n",
+            common_config(&self.path(&format!("node-{number}"))),
+            self.exchange_ports[number],
+            self.exchange_ports[0],
+            self.master,
+            self.ports[0],
+            self.ports[1],
+            self.text(&format!("node-{number}/static.key")),
+            self.bank_port,
+        )
+    }
+
+    pub fn start_signer(&self, number: usize) -> Service {
+        let name = format!("signer-{number}");
+        let config = self.text(&format!("{name}.conf"));
+        let service = Service::start(self.dir.path(), &name, &["signer", "serve", "-c", &config]);
+        wait_for(self.metrics[number], "/metrics");
+        service
+    }
+
+    /// Starts one of the exchange's services.
+    pub fn start_exchange(&self, number: usize) -> Service {
+        let name = format!("node-{number}");
+        let config = self.text(&format!("{name}.conf"));
+        Service::start(self.dir.path(), &name, &["exchange", "serve", "-c", &config])
+    }
+
+    /// Bank and exchange, with everything signed as an operator would.
+    pub fn open(&self) -> (Service, Vec<Service>) {
+        let (data, port) = (self.text("bank"), self.bank_port.to_string());
+        let bank = ["bank", "serve", "--currency", "KUDOS", "--data", &data, "--port", &port];
+        let bank = Service::start(self.dir.path(), "bank", &bank);
+        wait_for(self.bank_port, "/taler-bank-integration/config");
+        let nodes: Vec<Service> =
+            (0..self.exchange_ports.len()).map(|number| self.start_exchange(number)).collect();
+        for port in &self.exchange_ports {
+            wait_for(*port, "/management/keys");
+        }
+        self.sign_new_keys();
+        for steps in [
+            &["enable-account", PAYTO, "upload"][..],
+            &["wire-fee", "now", "x-taler-bank", "KUDOS:0", "KUDOS:0", "upload"],
+            &["global-fee", "now", "KUDOS:0", "KUDOS:0", "KUDOS:0", "1 h", "1 year", "8", "upload"],
+        ] {
+            self.offline(steps);
+        }
+        // The offline tool has spoken to the first alone.
+        for port in &self.exchange_ports {
+            wait_for(*port, "/keys");
+            wait_for(*port, "/wire");
+        }
+        (bank, nodes)
+    }
+
+    pub fn offline(&self, steps: &[&str]) {
+        let config = self.text("offline.conf");
+        must(&[&["exchange", "offline", "-c", &config][..], steps].concat());
+    }
+
+    pub fn sign_new_keys(&self) {
+        self.offline(&["download", "sign", "upload"]);
+    }
+
+    /// Where to ask next: of several services, each in its turn.
+    pub fn url(&self, path: &str) -> String {
+        let turn = self.asked.fetch_add(1, Ordering::Relaxed) % self.exchange_ports.len();
+        format!("http://localhost:{}/{path}", self.exchange_ports[turn])
+    }
+
+    pub async fn keys(&self) -> KeysResponse {
+        self.client.get_json(self.url("keys")).await.unwrap().ok().unwrap()
+    }
+
+    /// What `signer status --json` says.
+    pub fn status(&self, number: usize) -> Value {
+        let config = self.text(&format!("signer-{number}.conf"));
+        let output = run(&["signer", "status", "-c", &config, "--json"]);
+        serde_json::from_str(&stdout(&output)).unwrap_or_else(|_| panic!("{}", stderr(&output)))
+    }
+
+    /// Waits until the signers agree.
+    pub fn wait_same_keys(&self, ask: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.status(ask)["same_keys"] != true {
+            assert!(Instant::now() < deadline, "{:#}", self.status(ask));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    pub async fn reserve(&self, amount: &str) -> EddsaPrivateKey {
+        let key = EddsaPrivateKey::generate();
+        let url = format!("http://localhost:{}/taler-wire-gateway/exchange/", self.bank_port);
+        let bank = WireGatewayClient::new(self.client.clone(), &url, GatewayAuth::None);
+        let request = AddIncomingRequest {
+            reserve_pub: key.public_key(),
+            amount: money(amount).of(CURRENCY),
+            debit_account: "payto://x-taler-bank/localhost/ann?receiver-name=ann".into(),
+        };
+        bank.add_incoming(&request).await.unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        let url = self.url(&format!("reserves/{}", key.public_key()));
+        while self.client.get_json(&url).await.unwrap().status != 200 {
+            assert!(Instant::now() < deadline, "a credit does not arrive at the exchange");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        key
+    }
+
+    pub async fn post(&self, path: &str, body: &impl Serialize) -> Reply {
+        self.client.post_json(self.url(path), body).await.unwrap()
+    }
+
+    /// Withdraws a coin, which is verified.
+    pub async fn withdraw(&self, reserve: &EddsaPrivateKey, denom: &Arc<Denom>) -> Coin {
+        let master = PlanchetMasterSecret::generate();
+        let mut values = ExchangeWithdrawValues::Rsa;
+        if denom.is_cs() {
+            let request = CsrWithdrawRequest { nonce: master.cs_nonce(), denom_pub_hash: denom.hash };
+            let reply = self.post("csr-withdraw", &request).await;
+            assert_eq!(reply.status, 200, "{reply:?}");
+            values = reply.ok::<WithdrawValues>().unwrap().ewv;
+        }
+        let planchet = Planchet::new(&master, Arc::clone(denom), &values);
+        let path = format!("reserves/{}/withdraw", reserve.public_key());
+        let reply = self.post(&path, &planchet.request(reserve)).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+        let signature: BlindSignature = reply.ok().unwrap();
+        planchet.finish(&signature.ev_sig)
+    }
+
+    pub async fn withdraw_and_pay(&self, reserve: &EddsaPrivateKey, denom: &Arc<Denom>, shop: &Shop) {
+        let coin = self.withdraw(reserve, denom).await;
+        let body = coin.deposit(shop, &Contract::due(), denom.value);
+        let reply = self.post(&format!("coins/{}/deposit", coin.key_pub), &body).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+    }
+
+    /// Withdraws and pays until told to end; every request must be answered as on a quiet day.
+    pub async fn load(self: Arc<Self>, ends: Arc<AtomicBool>, done: Arc<AtomicU64>) {
+        let denoms = Denom::offered(&self.client, &self.url("")).await;
+        let shop = Shop::new("bakery");
+        let reserve = self.reserve("2000").await;
+        while !ends.load(Ordering::Acquire) {
+            for denom in &denoms {
+                self.withdraw_and_pay(&reserve, denom, &shop).await;
+                done.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+    }
+}
+
+/// Waits until so many payments more are made.
+pub async fn go_on(done: &AtomicU64, more: u64, load: &mut tokio::task::JoinSet<()>) {
+    let (target, deadline) = (done.load(Ordering::Acquire) + more, Instant::now() + PATIENCE);
+    while done.load(Ordering::Acquire) < target {
+        if let Some(ended) = load.try_join_next() {
+            ended.unwrap();
+        }
+        assert!(Instant::now() < deadline, "payments have come to a halt");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn names_below(dir: &Path) -> Vec<String> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
+        names.push(entry.path().display().to_string());
+        if entry.file_type().unwrap().is_dir() {
+            names.extend(names_below(&entry.path()));
+        }
+    }
+    names
+}
+
+/// The exchange has no private key of the modules: no file is open, and there is none below its directory.
+pub fn assert_no_private_keys(place: &Place, node: &str, exchange: &Service) {
+    let open = format!("/proc/{}/fd", exchange.child.id());
+    for entry in std::fs::read_dir(open).unwrap().map(Result::unwrap) {
+        // Closed meanwhile, maybe.
+        let Ok(target) = std::fs::read_link(entry.path()) else { continue };
+        assert!(!target.to_string_lossy().contains("secmod"), "{} is open", target.display());
+    }
+    for name in names_below(&place.path(node)) {
+        assert!(!name.contains("secmod"), "{name}");
+    }
+    assert!(names_below(&place.path("signer-0")).iter().any(|name| name.contains("secmod")));
+}

@@ -1,0 +1,296 @@
+//! Several lanes over one store that others commit to as well, and that may be away: lost races are repeated, large batches are
+//! halved before they starve, errors are answered, and a repeat finds out what became of a commit.
+
+#![allow(missing_docs)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
+
+use batzen_engine::{Batcher, Clock, EngineError, LaneOptions, Lanes, Plan, Rules, WorkingSet};
+use batzen_protocol::Timestamp;
+use batzen_store::memory::MemoryBackend;
+use batzen_store::{
+    Backend, ChangeSet, CommitOutcome, FrozenRows, RawRecord, RawRow, Read, ReadAnswer, Result, Store,
+    StoreError, StoreStats, Table, TableDef, record,
+};
+
+record! {
+    /// Names an account.
+    pub key struct AccountKey {
+        /// Its number.
+        pub id: u32,
+    }
+}
+record! {
+    /// An account.
+    pub struct AccountRow {
+        /// How often it was touched, and by which command last.
+        pub touches: u64,
+        /// The number of the last command.
+        pub last: u64,
+    }
+}
+struct Accounts;
+impl Table for Accounts {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(1, "accounts");
+    type Key = AccountKey;
+    type Row = AccountRow;
+}
+
+/// Touches an account. The same number again changes nothing.
+#[derive(Clone, Debug)]
+struct Touch {
+    owner: [u8; 4],
+    number: u64,
+}
+
+fn touch(id: u32, number: u64) -> Touch {
+    Touch { owner: id.to_be_bytes(), number }
+}
+
+#[derive(Default)]
+struct Toy {
+    /// Which threads decided about an account.
+    threads: Mutex<BTreeMap<u32, BTreeSet<String>>>,
+    /// Accounts above this number are unknown until learned.
+    known: AtomicU32,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Unknown(u32);
+
+impl Rules for Toy {
+    type Command = Touch;
+    type Outcome = u64;
+    type Refusal = Unknown;
+
+    fn plan(&self, command: &Touch, plan: &mut Plan) {
+        plan.row::<Accounts>(AccountKey { id: u32::from_be_bytes(command.owner) });
+    }
+
+    fn execute(
+        &self,
+        rows: &mut WorkingSet,
+        command: &Touch,
+        _: Timestamp,
+    ) -> std::result::Result<u64, Unknown> {
+        let id = u32::from_be_bytes(command.owner);
+        let thread: ThreadId = std::thread::current().id();
+        self.threads.lock().unwrap().entry(id).or_default().insert(format!("{thread:?}"));
+        if id > self.known.load(Ordering::SeqCst) {
+            return Err(Unknown(id));
+        }
+        let key = AccountKey { id };
+        let old = rows.get::<Accounts>(&key).map_or((0, 0), |row| (row.touches, row.last));
+        if old.1 == command.number {
+            return Ok(old.0);
+        }
+        rows.put::<Accounts>(&key, AccountRow { touches: old.0 + 1, last: command.number });
+        Ok(old.0 + 1)
+    }
+
+    fn shard_key<'a>(&self, command: &'a Touch) -> Option<&'a [u8]> {
+        Some(&command.owner)
+    }
+
+    fn needs_evidence(&self, _: &Unknown) -> bool {
+        false
+    }
+
+    fn learn(&self, refusal: &Unknown, _: &Store) -> Result<bool> {
+        // Everybody learns of accounts up to 1,000.
+        self.known.fetch_max(refusal.0.min(1_000), Ordering::SeqCst);
+        Ok(refusal.0 <= 1_000)
+    }
+}
+
+fn toy() -> Arc<Toy> {
+    Arc::new(Toy { known: AtomicU32::new(1_000), ..Toy::default() })
+}
+
+fn clock() -> Timestamp {
+    Timestamp::from_secs(1)
+}
+
+/// What a database makes of a commit: none, what it is told.
+type OnCommit = dyn Fn(&MemoryBackend, &ChangeSet) -> Option<Result<CommitOutcome>> + Send + Sync;
+
+/// A database with a will of its own.
+struct Willful {
+    inner: MemoryBackend,
+    on_commit: Box<OnCommit>,
+}
+
+impl Backend for Willful {
+    fn get_many(&self, table: &'static TableDef, keys: &[Vec<u8>]) -> Result<Vec<Option<RawRow>>> {
+        self.inner.get_many(table, keys)
+    }
+    fn lookup_many(
+        &self,
+        table: &'static TableDef,
+        index: u8,
+        values: &[Vec<u8>],
+    ) -> Result<Vec<Vec<RawRecord>>> {
+        self.inner.lookup_many(table, index, values)
+    }
+    fn range(
+        &self,
+        table: &'static TableDef,
+        index: u8,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+        descending: bool,
+    ) -> Result<Vec<RawRecord>> {
+        self.inner.range(table, index, from, to, limit, descending)
+    }
+    fn read_many(&self, reads: &[Read]) -> Result<Vec<ReadAnswer>> {
+        self.inner.read_many(reads)
+    }
+    fn positions(
+        &self,
+        table: &'static TableDef,
+        index: u8,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.inner.positions(table, index, from, to, visit)
+    }
+    fn scan(
+        &self,
+        table: &'static TableDef,
+        visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.inner.scan(table, visit)
+    }
+    fn freeze(&self, tables: &[&'static TableDef]) -> Result<Box<dyn FrozenRows>> {
+        self.inner.freeze(tables)
+    }
+    fn count(&self, table: &'static TableDef) -> Result<u64> {
+        self.inner.count(table)
+    }
+    fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
+        (self.on_commit)(&self.inner, changes).unwrap_or_else(|| self.inner.commit(changes))
+    }
+    fn stats(&self) -> StoreStats {
+        self.inner.stats()
+    }
+    fn checkpoint(&self) -> Result<()> {
+        Ok(())
+    }
+    fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+fn willful(
+    on_commit: impl Fn(&MemoryBackend, &ChangeSet) -> Option<Result<CommitOutcome>> + Send + Sync + 'static,
+) -> Store {
+    Store::new(Willful { inner: MemoryBackend::new(), on_commit: Box::new(on_commit) })
+}
+
+fn stale() -> Option<Result<CommitOutcome>> {
+    Some(Err(StoreError::Stale { table: "accounts", key: vec![7] }))
+}
+
+fn lanes(rules: &Arc<Toy>, store: &Store, count: usize) -> Lanes<Toy> {
+    let clock: Arc<dyn Clock> = Arc::new(clock);
+    Lanes::start(Arc::clone(rules), store, &clock, LaneOptions::default(), count)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_owner_has_one_lane_and_all_lanes_work() {
+    let (rules, store) = (toy(), Store::new(MemoryBackend::new()));
+    let lanes = lanes(&rules, &store, 3);
+    let tasks: Vec<_> = (0..600_u64)
+        .map(|n| {
+            let lanes = lanes.clone();
+            tokio::spawn(async move { lanes.submit(touch(u32::try_from(n % 40).unwrap(), n + 1)).await })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap().unwrap().unwrap();
+    }
+    let counters = lanes.metrics().snapshot();
+    assert_eq!((counters.commands, counters.queued, counters.conflicts, lanes.count()), (600, 0, 0, 3));
+    lanes.close();
+    let threads = rules.threads.lock().unwrap();
+    assert!(threads.values().all(|threads| threads.len() == 1), "{threads:?}");
+    assert_eq!(threads.values().flatten().collect::<BTreeSet<_>>().len(), 3);
+    assert!(store.all::<Accounts>().unwrap().iter().all(|found| found.row.touches == 15));
+}
+
+#[test]
+fn a_large_batch_that_keeps_losing_is_halved_until_it_wins() {
+    let store = willful(|_, changes| (changes.len() > 3).then(stale).flatten());
+    let batcher = Batcher::new(toy(), store.clone());
+    let commands: Vec<Touch> = (0..20).map(|id| touch(id, 1)).collect();
+    let verdicts = batcher.run(&commands, &clock).unwrap();
+    assert!(verdicts.iter().all(|verdict| *verdict == Ok(1)));
+    assert_eq!(store.count::<Accounts>().unwrap(), 20);
+    // 20, 10 twice, 5 four times: each lost three times.
+    assert_eq!(batcher.metrics().snapshot().conflicts, 3 * (1 + 2 + 4));
+}
+
+#[tokio::test]
+async fn a_command_that_always_loses_is_answered_with_an_error_and_nobody_else_suffers() {
+    let store = willful(|_, changes| {
+        let is_hot = changes.changes().iter().any(|change| change.key() == 13_u32.to_be_bytes());
+        is_hot.then(stale).flatten()
+    });
+    let rules = toy();
+    let lanes = lanes(&rules, &store, 2);
+    let tasks: Vec<_> = (0..30_u32)
+        .map(|id| {
+            let lanes = lanes.clone();
+            tokio::spawn(async move { lanes.submit(touch(id, 1)).await })
+        })
+        .collect();
+    for (id, task) in tasks.into_iter().enumerate() {
+        match task.await.unwrap() {
+            Ok(verdict) => assert_eq!((verdict, id != 13), (Ok(1), true)),
+            Err(EngineError::Store(error)) => {
+                assert!(matches!(*error, StoreError::Stale { .. }) && id == 13, "{error}");
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert_eq!(store.count::<Accounts>().unwrap(), 29);
+    assert!(lanes.metrics().snapshot().conflicts >= 100);
+    lanes.close();
+}
+
+#[tokio::test]
+async fn nobody_knows_the_outcome_while_the_database_is_away_and_a_repeat_finds_out() {
+    let away = Arc::new(AtomicU32::new(2));
+    let left = Arc::clone(&away);
+    let store = willful(move |inner, changes| {
+        let away = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).ok()?;
+        if away == 1 {
+            // It took effect, but the answer was lost.
+            assert_eq!(inner.commit(changes).unwrap(), CommitOutcome::Committed);
+        }
+        Some(Err(StoreError::Unavailable("test".into())))
+    });
+    let rules = toy();
+    let lanes = lanes(&rules, &store, 1);
+    for _ in 0..2 {
+        let error = lanes.submit(touch(1, 5)).await.unwrap_err();
+        assert!(matches!(error, EngineError::Store(error) if matches!(*error, StoreError::Unavailable(_))));
+    }
+    assert_eq!(lanes.submit(touch(1, 5)).await.unwrap(), Ok(1), "once, however often it was asked for");
+    lanes.close();
+}
+
+#[test]
+fn what_memory_lacks_is_learned_before_it_is_refused() {
+    let rules = Arc::new(Toy::default());
+    let batcher = Batcher::new(Arc::clone(&rules), Store::new(MemoryBackend::new()));
+    let verdicts = batcher.run(&[touch(0, 1), touch(7, 1), touch(2_000, 1)], &clock).unwrap();
+    assert_eq!(verdicts, [Ok(1), Ok(1), Err(Unknown(2_000))]);
+    assert_eq!(batcher.metrics().snapshot().conflicts, 0);
+}

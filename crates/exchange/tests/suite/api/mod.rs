@@ -1,0 +1,31 @@
+//! Every money endpoint of the exchange over real HTTP, with a small wallet.
+//!
+//! | module | what it covers |
+//! |---|---|
+//! | [`withdraw`], [`csr`] | reserves become coins |
+//! | [`deposit`], [`refund`], [`tracking`] | coins pay merchants |
+//! | [`refresh`] | coins become fresh coins: melt, reveal, link |
+//! | [`recoup`] | coins of revoked denominations go back |
+//! | [`reserves`], [`kyc`] | balances, histories, long polls |
+//! | [`race`] | the same coin, reserve or request many times at once |
+//! | [`malformed`] | bodies that are no requests |
+//! | [`limits`] | bodies, texts and arrays that are too large |
+//!
+//! [`world`] starts an exchange with a clock of its own, [`wallet`] makes requests, [`proof`] checks the evidence in
+//! refusals as a client would.
+
+mod csr;
+mod deposit;
+mod kyc;
+mod limits;
+mod malformed;
+mod proof;
+mod race;
+mod recoup;
+mod refresh;
+mod refund;
+mod reserves;
+mod tracking;
+mod wallet;
+mod withdraw;
+mod world;

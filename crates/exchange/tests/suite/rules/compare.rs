@@ -1,0 +1,457 @@
+//! Rules against model: the same outcomes, the same books, whatever the batches; and bugs planted into the rules are found.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use batzen_engine::{Evidence, Plan, Rules, WorkingSet};
+use batzen_exchange::reads::read;
+use batzen_exchange::rules::history::balance_of;
+use batzen_exchange::rules::{
+    CoinHistoryItem, Command, DenomTerms, ExchangeRules, Outcome, Refunded, Refusal, ReserveHistoryItem,
+};
+use batzen_protocol::{Money, MoneySum, Timestamp};
+use batzen_store::embedded::{EmbeddedStore, Options};
+use batzen_store::{Store, StoreError, Table};
+use batzen_tables::exchange::{self as tables, CoinKey, Coins, DenomSerial, Deposits, Reserves};
+use proptest::prelude::*;
+
+use crate::rules::generate::{Op, ops, pay};
+use crate::rules::model::{Model, Reason, reason};
+use crate::rules::world::{METHOD, World, at, config, denom, denoms, m, refund, withdraw};
+
+pub type Verdicts = Vec<Result<Outcome, Reason>>;
+
+/// Runs the steps in batches of these sizes (in turn) against the model. Says what the rules answered, and how many
+/// commands were executed more than once; or in what they differ.
+pub fn check<R>(world: &World<R>, ops: &[Op], sizes: &[usize]) -> Result<(Verdicts, usize), String>
+where
+    R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>,
+{
+    let mut model = model_of(world);
+    let mut sizes = sizes.iter().copied().cycle();
+    let (mut all, mut reruns) = (Vec::new(), 0);
+    let mut rest = ops;
+    while let Some(first) = rest.first() {
+        match first {
+            Op::Advance(seconds) => {
+                world.advance(*seconds);
+                rest = &rest[1..];
+                continue;
+            }
+            Op::Revoke(serial) => {
+                world.revoke(*serial);
+                model.revoked.insert(*serial);
+                rest = &rest[1..];
+                continue;
+            }
+            Op::Do(_) => {}
+        }
+        let size = sizes.next().unwrap_or(1).max(1);
+        let batch: Vec<Command> = rest
+            .iter()
+            .take(size)
+            .map_while(|op| match op {
+                Op::Do(command) => Some((**command).clone()),
+                _ => None,
+            })
+            .collect();
+        rest = &rest[batch.len()..];
+        // The rules' own assertions count as finding a bug.
+        let verdicts = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.batch(&batch)))
+            .map_err(|_| "an assertion of the rules failed".to_owned())?;
+        let verdicts: Verdicts =
+            verdicts.into_iter().map(|verdict| verdict.map_err(|refusal| reason(&refusal))).collect();
+        let (expected, again) = model.batch(&batch, world.now());
+        reruns += again;
+        for ((command, verdict), expected) in batch.iter().zip(&verdicts).zip(&expected) {
+            if verdict != expected {
+                return Err(format!("{command:?}\n  rules: {verdict:?}\n  model: {expected:?}"));
+            }
+        }
+        all.extend(verdicts);
+        compare_books(world, &model)?;
+    }
+    compare_rows(world, &model)?;
+    Ok((all, reruns))
+}
+
+/// A model of the same denominations and fees.
+pub fn model_of<R>(world: &World<R>) -> Model
+where
+    R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>,
+{
+    let terms: BTreeMap<u32, DenomTerms> =
+        (1..4).map(|serial| (serial, world.denoms.get(DenomSerial(serial)).unwrap())).collect();
+    let fees = [(at(0), at(1_500), m("0.01"), m("0.01")), (at(1_500), at(5_000), m("0.02"), m("0.05"))];
+    Model::new(terms, world.rules.config.clone(), METHOD, &fees)
+}
+
+pub fn compare_books<R>(world: &World<R>, model: &Model) -> Result<(), String>
+where
+    R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>,
+{
+    let totals = batzen_exchange::reads::totals::totals(&world.store, &world.denoms)
+        .map_err(|error| format!("no balance sheet: {error}"))?;
+    if !totals.conserved() {
+        return Err(format!("the books do not add up: {totals:?}"));
+    }
+    let books = [
+        totals.wired_in,
+        totals.wired_out,
+        totals.reserves,
+        totals.outstanding,
+        totals.pending,
+        totals.unrevealed_melts,
+        totals.fees,
+    ];
+    let expected = model.books().map(MoneySum::from);
+    if books == expected { Ok(()) } else { Err(format!("books: rules {books:?}, model {expected:?}")) }
+}
+
+/// Every balance and every remainder is the model's, and follows from its own history.
+pub fn compare_rows<R>(world: &World<R>, model: &Model) -> Result<(), String>
+where
+    R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>,
+{
+    let store = &world.store;
+    let coins: BTreeMap<_, _> =
+        store.all::<Coins>().unwrap().into_iter().map(|found| (found.key.coin_pub, found.row)).collect();
+    let remainders: BTreeMap<_, _> = coins.iter().map(|(key, row)| (*key, row.remaining)).collect();
+    if remainders != model.remainders() {
+        return Err(format!("coins: rules {remainders:?}, model {:?}", model.remainders()));
+    }
+    for (coin_pub, row) in coins {
+        let value = world.denoms.get(row.denom).unwrap().value;
+        let history = read::coin_history(store, &world.denoms, coin_pub).unwrap().unwrap();
+        let sum = balance_of(value, history.items.iter().map(CoinHistoryItem::effect));
+        if sum != Some(row.remaining) || history.items.is_empty() || row.remaining > value {
+            return Err(format!("coin {coin_pub}: {sum:?} by its history, {}", row.remaining));
+        }
+    }
+    let balances: BTreeMap<_, _> = store
+        .all::<Reserves>()
+        .unwrap()
+        .into_iter()
+        .map(|found| (found.key.reserve_pub, (found.row.balance, found.row.expiration, found.row.gc)))
+        .collect();
+    if balances != model.balances() {
+        return Err(format!("reserves: rules {balances:?}, model {:?}", model.balances()));
+    }
+    for (reserve_pub, (balance, ..)) in balances {
+        let statement = read::reserve_statement(store, &world.denoms, reserve_pub, None).unwrap().unwrap();
+        let sum = balance_of(Money::ZERO, statement.items.iter().map(ReserveHistoryItem::effect));
+        if sum != Some(balance) {
+            return Err(format!("reserve {reserve_pub}: {sum:?} by its history, {balance}"));
+        }
+    }
+    Ok(())
+}
+
+/// Every row of the exchange.
+pub fn dump(store: &Store) -> BTreeMap<(&'static str, Vec<u8>), Vec<u8>> {
+    let mut rows = BTreeMap::new();
+    for table in tables::ALL {
+        store
+            .backend()
+            .scan(table, &mut |record| {
+                rows.insert((table.name, record.key), record.row);
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+    }
+    rows
+}
+
+/// Lets the coins that the steps spend be issued before: what is not signed is not spent, the API sees to that.
+pub fn with_coins(ops: Vec<Op>) -> Vec<Op> {
+    let planchets: Vec<(u8, u32)> = (60..66).map(|n| (n, 1)).collect();
+    [crate::rules::world::credits(&[(50, 200, "100", 1, at(0))], 0), withdraw(50, &planchets, true)]
+        .into_iter()
+        .map(|command| Op::Do(Box::new(command)))
+        .chain(ops)
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 800, ..ProptestConfig::default() })]
+
+    #[test]
+    fn rules_equal_the_model_in_any_batches(
+        ops in ops(1..160).prop_map(with_coins),
+        sizes in prop::collection::vec(1usize..24, 1..6),
+    ) {
+        let single = World::new();
+        let (one_by_one, none) = check(&single, &ops, &[1]).map_err(TestCaseError::fail)?;
+        prop_assert_eq!(none, 0);
+        let batched = World::new();
+        let (in_batches, reruns) = check(&batched, &ops, &sizes).map_err(TestCaseError::fail)?;
+        // A command that its own batch made possible may be answered otherwise than one by one; else nothing differs.
+        if reruns == 0 {
+            prop_assert_eq!(one_by_one, in_batches);
+            prop_assert_eq!(dump(&single.store), dump(&batched.store));
+        }
+    }
+}
+
+#[test]
+fn the_generator_reaches_every_outcome() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+    let mut runner = TestRunner::deterministic();
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    let mut reruns = 0;
+    for _ in 0..60 {
+        let ops = with_coins(ops(250..251).new_tree(&mut runner).unwrap().current());
+        let (verdicts, again) = check(&World::new(), &ops, &[1, 7, 30]).unwrap();
+        reruns += again;
+        for verdict in verdicts {
+            let text = match verdict {
+                Ok(outcome) => format!("{outcome:?}"),
+                Err(reason) => reason,
+            };
+            let words: Vec<&str> = [
+                "Withdraw(",
+                "Credited {",
+                "charged: false",
+                "problem: Expired",
+                "problem: Revoked",
+                "problem: NotRevoked",
+                "MeltNoZombie",
+                "repeated: true",
+                "repeated: false",
+                "PlanchetsMixed",
+                "PlanchetDuplicate",
+                "DenominationUnusable",
+                "ReserveUnknown",
+                "lacks",
+                "NonceReuse",
+                "charged: true",
+                "HistoryUnaffordable",
+                "NotDue",
+                "Closed {",
+                "TargetMismatch",
+                "WtidTaken",
+                "Insufficient",
+                "OtherDenomination",
+                "OtherAgeCommitment",
+                "OtherDeposit",
+                "RefundAboveDeposit",
+                "RefundOtherAmount",
+                "ContributionBelowFee",
+                "ContributionAboveValue",
+                "DeadlinesImpossible",
+                "CoinDuplicate",
+                "CoinUnknown",
+                "DepositUnknown",
+                "DepositPaid",
+                "RefundBelowFee",
+                "MeltBelowFee",
+                "RcTaken",
+                "MeltUnknown",
+                "RmsMissing",
+                "RevealCostTooHigh",
+                "Reveal(Revealed",
+                "PlanchetUnknown",
+                "Recoup(Recouped",
+                "RecoupRefresh(RecoupRefreshed",
+                "Transient {",
+                "Prepared {",
+                "Nothing",
+                "TransientOther",
+                "TransferUnknown",
+                "Transfer(",
+                "SignatureMissing",
+            ]
+            .into_iter()
+            .filter(|word| text.contains(word))
+            .collect();
+            assert!(!words.is_empty(), "an outcome that is not counted: {text}");
+            for word in words {
+                *seen.entry(word.to_owned()).or_default() += 1;
+            }
+        }
+    }
+    eprintln!("{seen:#?}, {reruns} reruns");
+    assert!(seen.len() == 51, "only {} outcomes were reached: {seen:?}", seen.len());
+    assert!(reruns > 0);
+}
+
+#[test]
+fn the_embedded_store_holds_the_same_rows_also_after_it_is_opened_again() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+    let mut runner = TestRunner::deterministic();
+    let open = |path: &std::path::Path| {
+        Store::new(EmbeddedStore::open(path, tables::ALL, Options::default()).unwrap())
+    };
+    for _ in 0..4 {
+        let steps = with_coins(ops(200..201).new_tree(&mut runner).unwrap().current());
+        let memory = World::new();
+        let (expected, _) = check(&memory, &steps, &[20]).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let world = World::on(open(directory.path()), &denoms(), config(), |rules| rules);
+        let (verdicts, _) = check(&world, &steps, &[20]).unwrap();
+        assert_eq!(verdicts, expected);
+        assert_eq!(dump(&world.store), dump(&memory.store));
+        let totals = world.totals();
+        drop(world);
+        let store = open(directory.path());
+        assert_eq!(dump(&store), dump(&memory.store));
+        let denoms = batzen_exchange::rules::DenomTable::load(&store).unwrap();
+        assert_eq!(batzen_exchange::reads::totals::totals(&store, &denoms).unwrap(), totals);
+    }
+}
+
+// --- Planted bugs ---------------------------------------------------------------------------------------------------
+
+/// A mistake somebody might make.
+#[derive(Clone, Copy, Debug)]
+enum Bug {
+    /// The deposit fee is credited to the coin again when a deposit is refunded completely.
+    FeeTwice,
+    /// A withdrawal forgets its fee.
+    FeeForgotten,
+    /// A second transfer into a reserve is recorded but not added.
+    CreditLost,
+    /// A repeated deposit is charged again.
+    RepetitionCharged,
+    /// Aggregation ignores that a deposit was refunded in part.
+    RefundIgnored,
+}
+
+/// The rules with a mistake.
+struct Planted {
+    rules: ExchangeRules,
+    bug: Bug,
+}
+
+impl Rules for Planted {
+    type Command = Command;
+    type Outcome = Outcome;
+    type Refusal = Refusal;
+
+    fn plan(&self, command: &Command, plan: &mut Plan) {
+        self.rules.plan(command, plan);
+    }
+
+    fn execute(&self, rows: &mut WorkingSet, command: &Command, now: Timestamp) -> Result<Outcome, Refusal> {
+        let before = match (self.bug, command) {
+            (Bug::CreditLost, Command::Credits(credits)) => {
+                let key = tables::ReserveKey { reserve_pub: credits.credits[0].reserve_pub };
+                rows.get::<Reserves>(&key).cloned()
+            }
+            _ => None,
+        };
+        if let (Bug::RefundIgnored, Command::Aggregate(aggregate)) = (self.bug, command) {
+            let (from, _) = aggregate.target.range(aggregate.until);
+            let found = rows.range::<Deposits>(Deposits::BY_TARGET, &from);
+            let found: Vec<_> = found.into_iter().map(|(key, row)| (key.clone(), row.clone())).collect();
+            for (key, row) in found {
+                rows.update::<Deposits>(&key, tables::DepositRow { refunded: Money::ZERO, ..row });
+            }
+        }
+        let outcome = self.rules.execute(rows, command, now)?;
+        match (self.bug, command, &outcome) {
+            (Bug::FeeTwice, Command::Refund(command), Outcome::Refund(Refunded { repeated: false })) => {
+                let deposit = rows.get::<Deposits>(&command.key.deposit()).unwrap();
+                if deposit.refunded == deposit.amount {
+                    let key = CoinKey { coin_pub: command.key.coin_pub };
+                    let row = rows.get::<Coins>(&key).unwrap().clone();
+                    let fee = self.rules.denoms.get(row.denom).unwrap().fee_deposit;
+                    let remaining = row.remaining.checked_add(fee).unwrap();
+                    rows.update::<Coins>(&key, tables::CoinRow { remaining, ..row });
+                }
+            }
+            (Bug::FeeForgotten, Command::Withdraw(command), Outcome::Withdraw(withdrawn))
+                if !withdrawn.repeated =>
+            {
+                let key = tables::ReserveKey { reserve_pub: command.reserve_pub };
+                let row = rows.get::<Reserves>(&key).unwrap().clone();
+                let fee = self.rules.denoms.get(command.planchets[0].denom).unwrap().fee_withdraw;
+                let balance = row.balance.checked_add(fee).unwrap();
+                rows.update::<Reserves>(&key, tables::ReserveRow { balance, ..row });
+            }
+            (Bug::CreditLost, Command::Credits(credits), _) => {
+                if let Some(row) = before {
+                    let key = tables::ReserveKey { reserve_pub: credits.credits[0].reserve_pub };
+                    rows.update::<Reserves>(&key, row);
+                }
+            }
+            (Bug::RepetitionCharged, Command::Deposit(command), Outcome::Deposit(deposited))
+                if deposited.coins[0].repeated =>
+            {
+                let key = CoinKey { coin_pub: command.coins[0].coin.coin_pub };
+                let row = rows.get::<Coins>(&key).unwrap().clone();
+                let remaining =
+                    row.remaining.checked_sub(command.coins[0].contribution).unwrap_or(row.remaining);
+                rows.update::<Coins>(&key, tables::CoinRow { remaining, ..row });
+            }
+            _ => {}
+        }
+        Ok(outcome)
+    }
+
+    fn evidence(
+        &self,
+        command: &Command,
+        refusal: &mut Refusal,
+        store: &Store,
+    ) -> Result<Evidence, StoreError> {
+        self.rules.evidence(command, refusal, store)
+    }
+}
+
+/// A sequence in which each of the bugs shows.
+fn revealing_sequence() -> Vec<Op> {
+    let credit = |bank_row| crate::rules::world::credits(&[(1, bank_row, "30", 1, at(0))], bank_row);
+    let aggregate = Command::Aggregate(batzen_exchange::rules::Aggregate {
+        target: crate::rules::world::target(0, 0),
+        method: METHOD.to_owned(),
+        account: crate::rules::world::account(),
+        until: at(0),
+        deposits_max: 1_000,
+        trigger: batzen_exchange::rules::Trigger::Due,
+        complete: false,
+        wtid: crate::rules::world::wtid(1),
+        request_uid: crate::rules::world::hash(9, 9),
+        kyc_hold: None,
+    });
+    [
+        credit(1),
+        withdraw(1, &[(0, 1)], false),
+        credit(2),
+        Command::Deposit(pay(0, "4", 0, (100, 100))),
+        Command::Deposit(pay(0, "4", 0, (100, 100))),
+        refund((0, 0, 0), 1, "4"),
+        Command::Deposit(pay(0, "5", 1, (0, 0))),
+        refund((0, 0, 1), 1, "2"),
+        aggregate,
+    ]
+    .into_iter()
+    .map(|command| Op::Do(Box::new(command)))
+    .collect()
+}
+
+#[test]
+fn planted_bugs_are_found() {
+    let ops = revealing_sequence();
+    check(&World::new(), &ops, &[1]).unwrap();
+    check(&World::new(), &ops, &[100]).unwrap();
+    for bug in [Bug::FeeTwice, Bug::FeeForgotten, Bug::CreditLost, Bug::RepetitionCharged, Bug::RefundIgnored]
+    {
+        let world = World::with(&denoms(), config(), |rules| Planted { rules, bug });
+        let found = check(&world, &ops, &[1]);
+        assert!(found.is_err(), "{bug:?} was not found");
+        let world = World::with(&denoms(), config(), |rules| Planted { rules, bug });
+        assert!(check(&world, &ops, &[100]).is_err(), "{bug:?} was not found in one batch");
+    }
+}
+
+#[test]
+fn terms_come_from_rows() {
+    let (serial, row) = denom(5, batzen_crypto::Cipher::Rsa, "3", ["0", "0", "0", "0"]);
+    let world = World::with(&[(serial, row.clone())], config(), |rules| rules);
+    assert_eq!(world.denoms.get(serial), Some(DenomTerms::of(&row)));
+    assert_eq!((world.denoms.serial_max(), world.denoms.get(DenomSerial(1))), (5, None));
+    assert_eq!(Coins::DEF.id, 10);
+}

@@ -1,0 +1,278 @@
+//! Random commands that love to collide: few reserves, coins, merchants, contracts, planchets, nonces and identifiers.
+
+use batzen_crypto::{CsNonce, HashCode, ShortHash};
+use batzen_exchange::rules::{
+    Aggregate, CloseReserve, Command, Credit, Credits, Deposit, Recoup, RecoupRefresh, ReserveHistory,
+    TransferFailed, TransferRetry, TransfersDone, Trigger,
+};
+use batzen_tables::exchange::FreshCoin;
+use proptest::prelude::*;
+
+use crate::rules::world::*;
+
+/// A step of a test: a command, or something that happens between batches.
+#[derive(Debug, Clone)]
+pub enum Op {
+    Do(Box<Command>),
+    Advance(u64),
+    Revoke(u32),
+}
+
+const RESERVES: u8 = 3;
+const PLANCHETS: u8 = 12;
+const COINS: u8 = 6;
+const MERCHANTS: u8 = 2;
+const CONTRACTS: u8 = 2;
+const ACCOUNTS: u8 = 2;
+const RCS: u8 = 6;
+const WTIDS: u8 = 5;
+
+/// The denomination that planchet and coin `n` belong to.
+fn denom_of(n: u8) -> u32 {
+    u32::from(n % 3) + 1
+}
+
+fn amount() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec!["0", "0.04", "0.2", "0.212", "1", "1.5", "2", "3.013", "5", "10", "10.5"])
+}
+
+/// A bank row always has the same content.
+fn credit(bank_row: u8) -> Credit {
+    let amounts = ["0.005", "1", "12.5", "21", "40"];
+    let sender = bank_row % 3;
+    Credit {
+        bank_row: u64::from(bank_row),
+        reserve_pub: reserve(bank_row % RESERVES),
+        amount: m(amounts[usize::from(bank_row) % amounts.len()]),
+        payto_uri: payto(sender),
+        h_payto: h_payto(sender),
+        time: at(u64::from(bank_row) * 40),
+    }
+}
+
+fn credits() -> impl Strategy<Value = Command> {
+    prop::collection::vec(0u8..25, 1..5).prop_map(|rows| {
+        let cursor = u64::from(rows.iter().copied().max().unwrap_or(0));
+        let credits = rows.into_iter().map(credit).collect();
+        Command::Credits(Credits { account: account(), credits, cursor, range: None })
+    })
+}
+
+fn withdrawal() -> impl Strategy<Value = Command> {
+    let planchets = prop::collection::vec(0..PLANCHETS, 1..4);
+    (0..RESERVES, planchets, any::<bool>(), prop::bool::weighted(0.1)).prop_map(
+        |(n, planchets, batch, unsigned)| {
+            let planchets: Vec<(u8, u32)> = planchets.into_iter().map(|p| (p, denom_of(p))).collect();
+            let Command::Withdraw(mut command) = withdraw(n, &planchets, batch) else { unreachable!() };
+            if unsigned {
+                command.planchets[0].ev_sig = None;
+            }
+            Command::Withdraw(command)
+        },
+    )
+}
+
+fn history() -> impl Strategy<Value = Command> {
+    (0..RESERVES, 0u64..3, prop::sample::select(vec!["0", "0.3", "5"])).prop_map(|(n, time_s, fee)| {
+        Command::ReserveHistory(ReserveHistory {
+            reserve_pub: reserve(n),
+            request_time: at(time_s),
+            fee: m(fee),
+            reserve_sig: sig(n),
+        })
+    })
+}
+
+fn close() -> impl Strategy<Value = Command> {
+    (0..RESERVES, 0u8..3, 0..WTIDS).prop_map(|(n, sender, wtid_n)| {
+        Command::CloseReserve(CloseReserve {
+            reserve_pub: reserve(n),
+            h_payto: h_payto(sender),
+            method: METHOD.to_owned(),
+            account: account(),
+            wtid: wtid(100 + wtid_n),
+            request_uid: HashCode::from_bytes([wtid_n; 64]),
+        })
+    })
+}
+
+/// Mostly the coin's own denomination and age, seldom another.
+fn coin_choice() -> impl Strategy<Value = (u8, u32, Option<ShortHash>)> {
+    (0..COINS, 0u8..30).prop_map(|(n, odd)| {
+        let denom = if odd == 0 { denom_of(n + 1) } else { denom_of(n) };
+        let age = (odd == 1).then(|| ShortHash::from_bytes([1; 32]));
+        (n, denom, age)
+    })
+}
+
+fn payment() -> impl Strategy<Value = Command> {
+    let coins = prop::collection::vec((coin_choice(), amount(), 0u8..12), 1..4);
+    let deadlines =
+        prop::sample::select(vec![(0, 0), (0, 400), (300, 400), (0, 900), (900, 900), (500, 400)]);
+    (coins, 0..MERCHANTS, 0..CONTRACTS, 0..ACCOUNTS, deadlines).prop_map(
+        |(coins, merchant_n, contract_n, account_n, deadlines)| {
+            let plain: Vec<(u8, u32, &str)> =
+                coins.iter().map(|((n, denom, _), amount, _)| (*n, *denom, *amount)).collect();
+            let mut request = deposit(&plain, (merchant_n, contract_n, account_n), deadlines);
+            for (entry, ((_, _, age), _, odd)) in request.coins.iter_mut().zip(coins) {
+                entry.coin.h_age = age;
+                if odd == 0 {
+                    entry.coin_sig = sig(200);
+                }
+            }
+            Command::Deposit(request)
+        },
+    )
+}
+
+fn refunding() -> impl Strategy<Value = Command> {
+    (0..COINS, 0..MERCHANTS, 0..CONTRACTS, 0u64..3, amount())
+        .prop_map(|(n, merchant_n, contract_n, id, amount)| refund((n, merchant_n, contract_n), id, amount))
+}
+
+fn melting() -> impl Strategy<Value = Command> {
+    (coin_choice(), amount(), 0..RCS, 0u8..3, prop::option::of(0u8..3)).prop_map(
+        |((n, denom, age), amount, rc_n, index, rms)| {
+            let Command::Melt(mut command) = melt(n, denom, amount, rc_n, index, rms) else { unreachable!() };
+            command.coin.h_age = age;
+            Command::Melt(command)
+        },
+    )
+}
+
+/// Fresh coin `k` of commitment `rc`; planchets of different commitments may be equal.
+fn revealing() -> impl Strategy<Value = Command> {
+    (0..COINS, 0..RCS, prop::collection::vec((0u8..8, 1u32..4), 1..3), prop::option::of(0u8..3), 0u8..3)
+        .prop_map(|(n, rc_n, fresh, rms, attempt)| {
+            let fresh: Vec<(u8, u32)> = fresh.into_iter().map(|(p, _)| (21 + p, denom_of(p))).collect();
+            let Command::Reveal(mut command) = reveal(n, rc_n, &fresh, rms, attempt) else { unreachable!() };
+            command.fresh.dedup_by(|a: &mut FreshCoin, b: &mut FreshCoin| a.h_coin_ev == b.h_coin_ev);
+            command.rms = rms.map(|rms| CsNonce::from_bytes([rms; 32]));
+            Command::Reveal(command)
+        })
+}
+
+fn recouping() -> impl Strategy<Value = Command> {
+    // A planchet is a coin's: recomputing it from another coin is impossible.
+    (0..COINS, 0..RESERVES).prop_map(|(n, reserve_n)| {
+        Command::Recoup(Recoup {
+            coin: presented(n, denom_of(n)),
+            coin_blind: [n; 32],
+            coin_sig: sig(n),
+            h_coin_ev: ev(n),
+            reserve_pub: reserve(reserve_n),
+        })
+    })
+}
+
+fn recouping_refresh() -> impl Strategy<Value = Command> {
+    (0..COINS, 0..COINS, 0..RCS).prop_map(|(n, old, rc_n)| {
+        Command::RecoupRefresh(RecoupRefresh {
+            coin: presented(n, denom_of(n)),
+            coin_blind: [n; 32],
+            coin_sig: sig(n),
+            h_coin_ev: ev(21 + n),
+            old_coin_pub: coin(old),
+            rc: rc(rc_n),
+        })
+    })
+}
+
+fn aggregating() -> impl Strategy<Value = Command> {
+    (0..ACCOUNTS, 0..MERCHANTS, 0u8..8, 0..WTIDS).prop_map(|(account_n, merchant_n, odd, wtid_n)| {
+        // Most merchants keep to few identifiers, so that transients are met again.
+        let wtid_n = (merchant_n * ACCOUNTS + account_n) * WTIDS + wtid_n / 2;
+        Command::Aggregate(Aggregate {
+            target: target(merchant_n, account_n),
+            method: if odd == 0 { "iban".to_owned() } else { METHOD.to_owned() },
+            account: account(),
+            until: if odd == 5 { at(50) } else { batzen_protocol::Timestamp::NEVER },
+            deposits_max: 1_000,
+            trigger: if odd < 3 { Trigger::Continued } else { Trigger::Due },
+            complete: odd == 3,
+            wtid: wtid(wtid_n),
+            request_uid: HashCode::from_bytes([wtid_n; 64]),
+            kyc_hold: (odd == 4).then_some(7),
+        })
+    })
+}
+
+fn marking() -> impl Strategy<Value = Command> {
+    (0u8..20, 0u8..4, 0..RESERVES).prop_map(|(wtid_n, kind, n)| {
+        let wtid =
+            if wtid_n == 0 { batzen_crypto::Wtid::from_bytes(*reserve(n).as_bytes()) } else { wtid(wtid_n) };
+        match kind {
+            0 => Command::TransferFailed(TransferFailed { wtid, reason: "404".to_owned() }),
+            1 => Command::TransferRetry(TransferRetry { wtid }),
+            2 => Command::TransfersDone(TransfersDone { wtids: vec![wtid] }),
+            _ => Command::TransfersDone(TransfersDone { wtids: vec![self::wtid(1 + n), wtid] }),
+        }
+    })
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    prop_oneof![
+        6 => credits(),
+        10 => withdrawal(),
+        2 => history(),
+        3 => close(),
+        14 => payment(),
+        8 => refunding(),
+        5 => melting(),
+        4 => revealing(),
+        4 => recouping(),
+        4 => recouping_refresh(),
+        8 => aggregating(),
+        3 => marking(),
+    ]
+}
+
+/// Random commands seldom fit together; these do: a coin pays, is refunded and aggregated, or is changed into another one
+/// that is spent and taken back.
+fn story() -> impl Strategy<Value = Vec<Op>> {
+    let changed = (0..COINS, 0..COINS, 0..RCS, prop::sample::select(vec!["1.5", "2.5", "5"]), 0u8..12)
+        .prop_map(|(old, fresh, rc_n, amount, kind)| {
+            let mut ops = vec![
+                doing(melt(old, denom_of(old), amount, rc_n, kind % 3, (kind == 1).then_some(rc_n))),
+                doing(reveal(old, rc_n, &[(21 + fresh, denom_of(fresh))], Some(rc_n), 0)),
+            ];
+            if kind == 0 {
+                ops.push(Op::Revoke(denom_of(fresh)));
+            }
+            ops.push(doing(Command::RecoupRefresh(RecoupRefresh {
+                coin: presented(fresh, denom_of(fresh)),
+                coin_blind: [fresh; 32],
+                coin_sig: sig(fresh),
+                h_coin_ev: ev(21 + fresh),
+                old_coin_pub: coin(old),
+                rc: rc(rc_n),
+            })));
+            ops
+        });
+    let paid =
+        (0..COINS, amount(), amount(), 0u64..2, 0..CONTRACTS).prop_map(|(n, paid, back, id, contract_n)| {
+            let request = pay(n, paid, contract_n, (0, 0));
+            vec![doing(Command::Deposit(request)), doing(refund((n, 0, contract_n), id, back))]
+        });
+    prop_oneof![changed, paid]
+}
+
+fn doing(command: Command) -> Op {
+    Op::Do(Box::new(command))
+}
+
+/// Many steps.
+pub fn ops(groups: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Op>> {
+    let one = prop_oneof![
+        400 => command().prop_map(|command| vec![doing(command)]),
+        40 => story(),
+        12 => (0u64..600).prop_map(|seconds| vec![Op::Advance(seconds)]),
+        1 => (1u32..4).prop_map(|denom| vec![Op::Revoke(denom)]),
+    ];
+    prop::collection::vec(one, groups).prop_map(|groups| groups.concat())
+}
+
+/// A deposit of a coin, for directed sequences.
+pub fn pay(n: u8, amount: &str, contract_n: u8, deadlines: (u64, u64)) -> Deposit {
+    deposit(&[(n, denom_of(n), amount)], (0, contract_n, 0), deadlines)
+}

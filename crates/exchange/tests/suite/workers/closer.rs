@@ -1,0 +1,115 @@
+//! Closing reserves, and paying out profit.
+
+use batzen_crypto::{EddsaPrivateKey, Wtid};
+use batzen_exchange::keys::load_or_create_eddsa;
+use batzen_exchange::rules::{Command, Credit, Credits, management};
+use batzen_protocol::hash_text;
+use batzen_protocol::payto::h_payto;
+use batzen_protocol::signatures::{MasterDrainProfit, SignedMessage};
+use batzen_tables::exchange::DrainRow;
+
+use crate::workers::world::{EUR, EXPIRED, World, eur, m, our_account, payto, reserve, sum};
+
+#[tokio::test]
+async fn a_reserve_that_is_filled_again_is_closed_again_under_another_identifier() {
+    let w = World::new().await;
+    w.add_incoming(reserve(1), "5", "42").await;
+    w.wirewatch().await.unwrap();
+    w.advance(EXPIRED);
+    w.close().await.unwrap();
+    w.transfer().await.unwrap();
+    // Too little to be wired: the fee takes it all.
+    w.add_incoming(reserve(1), "0.01", "43").await;
+    w.wirewatch().await.unwrap();
+    assert_eq!(w.close().await.unwrap().done, 0, "the new credit gives it new time");
+    w.advance(EXPIRED);
+    assert_eq!(w.close().await.unwrap().done, 1);
+    assert_eq!(w.open_transfers(), 0);
+    // What is below the bank's smallest unit is not paid.
+    w.add_incoming(reserve(1), "1.01999", "43").await;
+    w.wirewatch().await.unwrap();
+    w.advance(EXPIRED);
+    w.close().await.unwrap();
+    w.transfer().await.unwrap();
+    let paid = w.outgoing().await;
+    assert_eq!(paid.len(), 2);
+    assert_eq!(paid[1].amount, eur("1"));
+    assert!(paid[1].credit_account.contains("/42?"), "the money goes to where it came from first");
+    assert_ne!(paid[0].wtid, paid[1].wtid);
+    let totals = w.check().await;
+    assert_eq!((totals.income.closing, totals.income.rounding), (sum("0.03"), sum("0.00999")));
+    w.end().await;
+}
+
+#[tokio::test]
+async fn reserves_that_cannot_be_closed_hold_up_nobody() {
+    let w = World::new().await;
+    // More than a page of them, all first in the queue.
+    let credits = (1..=300)
+        .map(|n| {
+            let payto_uri = "payto://iban/DE75512108001245126199?receiver-name=A".to_owned();
+            let h_payto = h_payto(&payto_uri);
+            Credit { bank_row: n, reserve_pub: reserve(n), amount: m("1"), payto_uri, h_payto, time: w.now() }
+        })
+        .collect();
+    w.submit(Command::Credits(Credits { account: our_account(), credits, cursor: 0, range: None }))
+        .await
+        .unwrap();
+    w.advance(1);
+    w.add_incoming(reserve(1_000), "2", "42").await;
+    w.wirewatch().await.unwrap();
+    w.advance(EXPIRED);
+    for round in 0..2 {
+        let progress = w.close().await.unwrap();
+        assert_eq!((progress.done, progress.set_aside), (1 - round, 300));
+    }
+    w.transfer().await.unwrap();
+    assert_eq!(w.paid().await, [("42".to_owned(), m("1.99"))]);
+    assert_eq!(w.app().core.metrics.workers.reserves_set_aside.get(), 300);
+    assert!(w.totals().conserved());
+    w.exchange.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn profit_is_paid_out_on_a_signed_order() {
+    let w = World::new().await;
+    w.deposit("B", "42", &["1", "1", "1"], 0).await;
+    w.aggregate().await.unwrap();
+    w.transfer().await.unwrap();
+    assert_eq!(w.totals().fees, m("0.31"));
+
+    let file = &w.app().core.config.standalone.as_ref().unwrap().master_priv_file;
+    let master = load_or_create_eddsa(file).unwrap();
+    let order = |signer: &EddsaPrivateKey, wtid: Wtid, to: &str, amount: &str| {
+        let message = MasterDrainProfit {
+            wtid,
+            date: w.now(),
+            amount: m(amount).of(EUR),
+            h_section: hash_text("exchange-account-1"),
+            h_payto: h_payto(to),
+        };
+        let row = DrainRow {
+            account_section: "exchange-account-1".to_owned(),
+            payto_uri: to.to_owned(),
+            date: w.now(),
+            amount: m(amount),
+            master_sig: message.sign(signer),
+            executed: false,
+        };
+        Command::Management(management::Command::Drain { wtid, row })
+    };
+    let (forged, elsewhere, good) = (Wtid::random(), Wtid::random(), Wtid::random());
+    let stranger = EddsaPrivateKey::from_bytes([7; 32]);
+    w.submit(order(&stranger, forged, &payto("thief"), "0.1")).await.unwrap();
+    w.submit(order(&master, elsewhere, "payto://iban/DE75512108001245126199", "0.1")).await.unwrap();
+    w.submit(order(&master, good, &payto("owner"), "0.3")).await.unwrap();
+    for round in 0..2 {
+        let progress = w.drain().await.unwrap();
+        assert_eq!((progress.done, progress.set_aside), (1 - round, 2));
+        w.transfer().await.unwrap();
+    }
+    let paid = w.outgoing().await;
+    assert_eq!((paid.len(), paid[1].wtid, paid[1].amount), (2, good, eur("0.3")));
+    assert_eq!(w.check().await.fees, m("0.01"));
+    w.end().await;
+}

@@ -1,0 +1,12 @@
+//! The background workers against a real bank over HTTP, with failures on the way.
+#![allow(missing_docs)]
+
+mod acceptance;
+mod aggregator;
+mod chaos;
+mod closer;
+mod proxy;
+mod service;
+mod transfer;
+mod wirewatch;
+mod world;

@@ -1,0 +1,46 @@
+//! Whole lives of a ledger under a seed: the same seed is the same life. And the proof that the checks check: bugs planted on
+//! purpose are found. `BATZEN_SOAK_FACTOR` multiplies the number of seeds.
+
+use crate::world;
+
+use world::{Faults, Planted, World, soak_factor};
+
+#[test]
+fn a_ledger_loses_nothing_and_answers_right_whatever_fails() {
+    let (mut recoveries, mut kept, mut undone, mut released) = (0, 0, 0, 0);
+    for seed in 0..60 * soak_factor() {
+        let run = World::new(seed, Planted::None, Faults::Random).run(60);
+        let (world, _) = run.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        recoveries += world.stats.recoveries;
+        kept += world.stats.kept_unanswered;
+        undone += world.stats.undone;
+        released += world.stats.released;
+    }
+    assert!(
+        recoveries > 100 && kept > 5 && undone > 20 && released > 100,
+        "the runs reach what they are for: {recoveries} recoveries, {kept} commits kept unanswered, {undone} undone, \
+         {released} released"
+    );
+}
+
+#[test]
+fn the_same_seed_is_the_same_life() {
+    let run = |seed| World::new(seed, Planted::None, Faults::Random).run(40).unwrap();
+    let ((first, _), (second, _)) = (run(7), run(7));
+    assert_eq!((first.digest(), first.now()), (second.digest(), second.now()));
+    assert_ne!(first.digest(), run(8).0.digest());
+}
+
+/// Each planted bug shows within a few seeds.
+#[test]
+fn planted_bugs_are_found() {
+    for planted in [Planted::LyingDisk, Planted::AnswersBeforeCommit, Planted::ForgetsToUndo] {
+        let is_found = |seed: u64| {
+            let world = World::new(seed, planted, Faults::Random);
+            let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run(60).is_err()));
+            run.unwrap_or(true)
+        };
+        let found = (0..20).filter(|seed| is_found(*seed)).count();
+        assert!(found >= 3, "{planted:?} was found in {found} of 20 lives");
+    }
+}

@@ -1,0 +1,457 @@
+//! A whole ledger in one thread under one seed: clients that repeat what was not answered, a lane that merges requests, a clock
+//! that jumps, a network that loses and doubles, a disk that fails. Beside it runs a second machine that never fails.
+
+#![allow(dead_code, reason = "not every test uses all of it")]
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use batzen_engine::LaneMachine;
+use batzen_ledger::machine::{Digest, Machine, MemoryHistory};
+use batzen_ledger::{
+    AMOUNT_MAX, Account, AccountFlags, BATCH_EVENTS_MAX, CreateTransferStatus as S, LedgerError, NS_PER_S,
+    Transfer, TransferFlags as T,
+};
+use batzen_ledger_store::{DurableMachine, Request, Response, VerifyReport, verify};
+use batzen_store::embedded::sim::{Fault, SimDisk};
+use batzen_store::embedded::{EmbeddedStore, Options};
+use batzen_store::{Backend, Store};
+use batzen_tables::ledger::ALL;
+
+/// Where the ledger is on the simulated disk.
+pub const DIRECTORY: &str = "/ledger";
+
+/// SplitMix64: reproducible choices.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// A bug put in on purpose: the checks must find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    None,
+    /// The disk says that it has saved, and has not.
+    LyingDisk,
+    /// The lane answers whatever becomes of the commit.
+    AnswersBeforeCommit,
+    /// What a failed batch did stays in memory.
+    ForgetsToUndo,
+}
+
+/// What goes wrong with the disk.
+#[derive(Clone, Copy, Debug)]
+pub enum Faults {
+    /// Nothing.
+    None,
+    /// Now and then something.
+    Random,
+    /// This at this call, then the power goes.
+    At(u64, Fault),
+    /// This at this call, then the process is killed; the power goes once the next process has answered.
+    KilledAt(u64, Fault),
+}
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    pub acknowledged: u64,
+    pub recoveries: u64,
+    pub kept_unanswered: u64,
+    pub undone: u64,
+    pub released: u64,
+    pub calls: u64,
+}
+
+pub fn options(disk: &SimDisk) -> Options {
+    Options {
+        disk: Arc::new(disk.clone()),
+        segment_bytes_first: 4 << 10,
+        segment_bytes_max: 16 << 10,
+        checkpoint_bytes: 24 << 10,
+        full_pause: Duration::ZERO,
+        background: false,
+        on_fatal: Arc::new(|_| {}),
+        identity: Some([42; 32]),
+        ..Options::default()
+    }
+}
+
+/// The machine that never fails.
+struct Reference {
+    machine: Machine,
+    history: MemoryHistory,
+}
+
+enum Work {
+    Pulse,
+    Requests(Vec<Request>),
+}
+
+struct Client {
+    /// Sent, and not answered yet.
+    request: Option<Vec<Transfer>>,
+    is_queued: bool,
+}
+
+pub struct World {
+    pub disk: SimDisk,
+    random: Random,
+    now: u64,
+    backend: Option<Arc<EmbeddedStore>>,
+    durable: Option<DurableMachine>,
+    reference: Reference,
+    clients: Vec<Client>,
+    /// What clients were told of each id.
+    told: BTreeMap<u128, (S, u64)>,
+    planted: Planted,
+    faults: Faults,
+    pub stats: Stats,
+}
+
+type Checked<T> = Result<T, String>;
+
+impl World {
+    pub fn new(seed: u64, planted: Planted, faults: Faults) -> Self {
+        // What a power loss takes is another choice for each call.
+        let call = match faults {
+            Faults::At(call, _) | Faults::KilledAt(call, _) => call,
+            Faults::None | Faults::Random => 0,
+        };
+        let disk = SimDisk::new(seed.wrapping_add(call << 32));
+        let reference = Reference { machine: Machine::new(&[3; 16]), history: MemoryHistory::default() };
+        Self {
+            disk,
+            random: Random(seed),
+            now: 1_000 * NS_PER_S,
+            backend: None,
+            durable: None,
+            reference,
+            clients: (0..4).map(|_| Client { request: None, is_queued: false }).collect(),
+            told: BTreeMap::new(),
+            planted,
+            faults,
+            stats: Stats::default(),
+        }
+    }
+
+    fn open(&mut self) -> Checked<()> {
+        let backend = EmbeddedStore::open(Path::new(DIRECTORY), ALL, options(&self.disk));
+        let backend = Arc::new(backend.map_err(|error| format!("the store does not open: {error}"))?);
+        let store = Store::shared(Arc::clone(&backend) as Arc<dyn Backend>);
+        let durable =
+            DurableMachine::open(store).map_err(|error| format!("the ledger does not open: {error}"))?;
+        self.backend = Some(backend);
+        self.durable = Some(durable);
+        Ok(())
+    }
+
+    /// Opens, until the fault that is to come has come.
+    fn open_stubbornly(&mut self) -> Checked<()> {
+        if self.open().is_err() {
+            self.disk.restart();
+            return self.open();
+        }
+        Ok(())
+    }
+
+    /// Runs the whole life of a ledger. `Err`: something is wrong with it.
+    pub fn run(mut self, turns: u64) -> Checked<(Self, VerifyReport)> {
+        if let Faults::At(call, fault) | Faults::KilledAt(call, fault) = self.faults {
+            self.disk.fail_at(call, fault);
+        }
+        self.open_stubbornly()?;
+        if self.planted == Planted::LyingDisk {
+            self.disk.lie_about_syncs();
+        }
+        let accounts = (1..=6).map(|id| Account {
+            id,
+            ledger: 1,
+            code: 1,
+            flags: if id > 2 { AccountFlags::DEBITS_MUST_NOT_EXCEED_CREDITS } else { AccountFlags::NONE },
+            ..Account::default()
+        });
+        let accounts: Vec<Account> = accounts.collect();
+        while self.reference.machine.counts().accounts < 6 {
+            self.unit(Work::Requests(vec![Request::CreateAccounts(accounts.clone())]), &mut Vec::new())?;
+        }
+        for _ in 0..turns {
+            self.turn()?;
+        }
+        // The end: a power cut, and all is there.
+        self.recover(None)?;
+        let store = Store::shared(self.backend.clone().unwrap() as Arc<dyn Backend>);
+        let report = verify(&store).map_err(|error| format!("verification: {error}"))?;
+        self.check_told()?;
+        self.stats.calls = self.disk.calls();
+        if report.digest != self.reference.machine.digest() {
+            return Err("the verified digest is another".to_owned());
+        }
+        Ok((self, report))
+    }
+
+    fn turn(&mut self) -> Checked<()> {
+        self.now = match self.random.below(12) {
+            0 => self.now - self.random.below(NS_PER_S * 5),
+            1 => self.now + self.random.below(NS_PER_S * 5),
+            _ => self.now + self.random.below(NS_PER_S / 2),
+        };
+        if matches!(self.faults, Faults::Random) && self.random.one_in(6) {
+            let fault = [Fault::Crash, Fault::Crash, Fault::Full, Fault::Error, Fault::ShortWrite];
+            let fault = fault[usize::try_from(self.random.below(5)).unwrap()];
+            self.disk.fail_at(1 + self.random.below(6), fault);
+        }
+        if self.random.one_in(5) {
+            // What it could not do it does later.
+            let _ = self.backend.as_ref().unwrap().maintain();
+        }
+        let mut queue = Vec::new();
+        for at in 0..self.clients.len() {
+            if self.random.one_in(3) {
+                continue;
+            }
+            if self.clients[at].request.is_none() {
+                self.clients[at].request = Some(self.transfers(at));
+            }
+            queue.push(at);
+            // The network doubles what it carries.
+            if self.random.one_in(8) {
+                queue.push(at);
+            }
+        }
+        for n in (1..queue.len()).rev() {
+            queue.swap(n, usize::try_from(self.random.below(n as u64 + 1)).unwrap());
+        }
+        while self.durable.as_ref().unwrap().due_at().is_some_and(|due| due <= self.now) {
+            self.unit(Work::Pulse, &mut Vec::new())?;
+        }
+        let events = |at: &usize| self.clients[*at].request.clone().unwrap();
+        let requests = queue.iter().map(|at| Request::CreateTransfers(events(at))).collect();
+        self.unit(Work::Requests(requests), &mut queue)
+    }
+
+    fn transfers(&mut self, client: usize) -> Vec<Transfer> {
+        let count = match self.random.below(10) {
+            0 => 70 + self.random.below(80),
+            _ => 1 + self.random.below(6),
+        };
+        (0..count).map(|_| self.transfer(client)).collect()
+    }
+
+    fn transfer(&mut self, client: usize) -> Transfer {
+        let random = &mut self.random;
+        // Ids of its own, some of them used before, and some that all share.
+        let own = 1000 * (client as u128 + 1) + u128::from(random.below(600));
+        let id = if random.one_in(6) { 1 + u128::from(random.below(40)) } else { own };
+        let debit = 1 + u128::from(random.below(6));
+        let flags = [T::NONE, T::PENDING, T::PENDING, T::POST_PENDING_TRANSFER, T::VOID_PENDING_TRANSFER];
+        let flags = flags[usize::try_from(random.below(5)).unwrap()];
+        let flags = if random.one_in(6) { flags | T::LINKED } else { flags };
+        if flags.intersects(T::POST_PENDING_TRANSFER | T::VOID_PENDING_TRANSFER) {
+            let told = random.below(self.told.len() as u64 + 1);
+            let pending_id = self.told.keys().nth(usize::try_from(told).unwrap()).copied().unwrap_or(7);
+            let amount = if flags.contains(T::VOID_PENDING_TRANSFER) { 0 } else { AMOUNT_MAX };
+            return Transfer { id, pending_id, amount, flags, ..Transfer::default() };
+        }
+        Transfer {
+            id,
+            debit_account_id: debit,
+            credit_account_id: 1 + (debit + u128::from(random.below(5))) % 6,
+            amount: random.below(50).into(),
+            timeout: if flags.contains(T::PENDING) { u32::try_from(random.below(4)).unwrap() } else { 0 },
+            ledger: 1,
+            code: 1,
+            flags,
+            ..Transfer::default()
+        }
+    }
+
+    /// One commit: of a pulse or of some requests. `senders` are those who wait for the answers.
+    fn unit(&mut self, work: Work, senders: &mut Vec<usize>) -> Checked<()> {
+        let durable = self.durable.as_mut().unwrap();
+        let answers = match &work {
+            Work::Pulse => durable.pulse(self.now).map(|()| Vec::new()),
+            Work::Requests(requests) => {
+                requests.iter().map(|request| durable.execute(request.clone(), self.now)).collect()
+            }
+        };
+        let done = match answers {
+            Ok(answers) => match durable.commit() {
+                Ok(()) => Ok(answers),
+                Err(_) if self.planted == Planted::AnswersBeforeCommit => {
+                    self.answer(senders, &answers);
+                    Err(LedgerError::Unknown(String::new()))
+                }
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(error),
+        };
+        match done {
+            Ok(answers) => {
+                let expected = self.refer(&work);
+                if format!("{answers:?}") != format!("{expected:?}") {
+                    return Err(format!("answers differ: {answers:?}, not {expected:?}"));
+                }
+                self.keep();
+                self.answer(senders, &answers);
+                self.check_digest()
+            }
+            Err(LedgerError::Busy(_)) => {
+                if self.planted != Planted::ForgetsToUndo {
+                    self.durable.as_mut().unwrap().undo();
+                }
+                self.stats.undone += 1;
+                let clock = self.durable.as_ref().unwrap().machine().clock();
+                self.reference.machine.advance_clock(clock);
+                self.check_digest()
+            }
+            Err(_) => self.recover(Some(&work)),
+        }
+    }
+
+    /// Lets the reference do the same.
+    fn refer(&mut self, work: &Work) -> Vec<Response> {
+        let Reference { machine, history } = &mut self.reference;
+        match work {
+            Work::Pulse => {
+                let timestamp = machine.operation_timestamp(self.now, BATCH_EVENTS_MAX);
+                self.stats.released += machine.pulse(timestamp) as u64;
+                Vec::new()
+            }
+            Work::Requests(requests) => {
+                let mut run = |request: &Request| match request {
+                    Request::CreateAccounts(events) => {
+                        let timestamp = machine.operation_timestamp(self.now, events.len());
+                        let Ok(results) = machine.create_accounts(history, events, timestamp);
+                        Response::Accounts(results)
+                    }
+                    Request::CreateTransfers(events) => {
+                        let timestamp = machine.operation_timestamp(self.now, events.len());
+                        let Ok(results) = machine.create_transfers(history, events, timestamp);
+                        Response::Transfers(results)
+                    }
+                    other => unreachable!("{other:?} is not sent"),
+                };
+                requests.iter().map(&mut run).collect()
+            }
+        }
+    }
+
+    fn keep(&mut self) {
+        let Reference { machine, history } = &mut self.reference;
+        history.extend(machine.take_records());
+        let mark = machine.mark();
+        machine.settle(&mark);
+    }
+
+    fn answer(&mut self, senders: &mut Vec<usize>, answers: &[Response]) {
+        for (at, answer) in senders.drain(..).zip(answers) {
+            // The network loses answers: the client will ask again.
+            if self.random.one_in(7) {
+                continue;
+            }
+            let (Some(events), Response::Transfers(results)) = (self.clients[at].request.take(), answer)
+            else {
+                continue;
+            };
+            for (event, result) in events.iter().zip(results) {
+                self.stats.acknowledged += 1;
+                self.told.insert(event.id, (result.status, result.timestamp));
+            }
+        }
+    }
+
+    fn check_digest(&self) -> Checked<()> {
+        let (digest, expected) =
+            (self.durable.as_ref().unwrap().machine().digest(), self.reference.machine.digest());
+        if digest == expected { Ok(()) } else { Err(format!("the digest is {digest}, not {expected}")) }
+    }
+
+    /// The power goes and comes back. The interrupted commit is there as a whole or not at all.
+    fn recover(&mut self, interrupted: Option<&Work>) -> Checked<()> {
+        self.durable = None;
+        self.backend = None;
+        let answered = self.answer_after_kill()?;
+        self.disk.restart();
+        self.open_stubbornly()?;
+        let digest = self.durable.as_ref().unwrap().machine().digest();
+        if answered.is_some_and(|answered| answered != digest) {
+            return Err(format!("a process answered from {answered:?}, and the power loss left {digest}"));
+        }
+        self.stats.recoveries += 1;
+        let digest = self.durable.as_ref().unwrap().machine().digest();
+        if digest != self.reference.machine.digest() {
+            let Some(work) = interrupted else { return self.check_digest() };
+            self.refer(work);
+            self.keep();
+            self.stats.kept_unanswered += 1;
+            self.check_digest()?;
+        }
+        self.check_told()?;
+        // Timestamps of refusals may have been given that no record tells of.
+        let mut machine = Machine::new(&[4; 16]);
+        for record in self.reference.history.records() {
+            machine.restore(record).map_err(|error| error.to_string())?;
+        }
+        machine.advance_clock(self.durable.as_ref().unwrap().machine().clock());
+        self.reference.machine = machine;
+        self.durable.as_ref().unwrap().machine().check().map_err(|error| error.to_string())
+    }
+
+    /// If only the process died so far: the digest of what the next one answers from.
+    fn answer_after_kill(&mut self) -> Checked<Option<Digest>> {
+        if !matches!(self.faults, Faults::KilledAt(..)) {
+            return Ok(None);
+        }
+        self.disk.kill();
+        self.open()?;
+        let digest = self.durable.as_ref().unwrap().machine().digest();
+        self.durable = None;
+        self.backend = None;
+        Ok(Some(digest))
+    }
+
+    /// What clients were told is so: what was created is there, what was burnt is burnt.
+    fn check_told(&self) -> Checked<()> {
+        let created = self.told.iter().filter(|(_, (status, _))| status.stands());
+        let ids: Vec<u128> = created.clone().map(|(id, _)| *id).collect();
+        let durable = self.durable.as_ref().unwrap();
+        let reader = batzen_ledger_store::log::LogReader::new(durable.log());
+        let found = durable.machine().lookup_transfers(&reader, &ids).map_err(|error| error.to_string())?;
+        let found: BTreeMap<u128, u64> = found.iter().map(|t| (t.id, t.timestamp)).collect();
+        for (id, (status, timestamp)) in created {
+            if found.get(id) != Some(timestamp) {
+                return Err(format!("transfer {id} was answered {status} at {timestamp} and is lost"));
+            }
+        }
+        Ok(())
+    }
+
+    pub fn digest(&self) -> Digest {
+        self.reference.machine.digest()
+    }
+
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+}
+
+/// How many times as much as usual a long run does: `BATZEN_SOAK_FACTOR`, else 1.
+pub fn soak_factor() -> u64 {
+    std::env::var("BATZEN_SOAK_FACTOR")
+        .map_or(1, |factor| factor.parse().expect("BATZEN_SOAK_FACTOR is a number"))
+}

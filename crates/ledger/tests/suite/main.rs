@@ -1,0 +1,6 @@
+//! The tests of this crate, as one program: linking one is much quicker than linking one a file.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod memory;
+mod model;

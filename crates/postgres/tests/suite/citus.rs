@@ -1,0 +1,167 @@
+//! The schema is ready for Citus: proved by its shape and, with `BATZEN_TEST_CITUS_URL`, on a cluster.
+
+use crate::common;
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use batzen_pg_cluster::fresh_database;
+use batzen_postgres::schema::citus::{self, Placement};
+use batzen_postgres::schema::dbinit::{DbinitOptions, dbinit};
+use batzen_postgres::schema::{self, HISTORY, Sql};
+use batzen_postgres::{Connection, Layout, PgOptions, Target};
+use batzen_store::conformance::{Fixture, TABLES};
+use batzen_store::store_conformance;
+use batzen_tables::exchange;
+
+fn layouts(partitions: u16) -> Vec<Layout> {
+    exchange::ALL.iter().map(|table| Layout::new(table, "exchange", partitions).unwrap()).collect()
+}
+
+fn made(partitions: u16) -> Connection {
+    let mut sql = Connection::open(&Target::parse(&fresh_database()).unwrap()).unwrap();
+    let options = DbinitOptions { partitions: Some(partitions), ..DbinitOptions::default() };
+    dbinit(&mut sql, "exchange", exchange::ALL, &options, &HISTORY).unwrap();
+    sql
+}
+
+/// The hot tables of the design: on the path of a payment or a withdrawal.
+const HOT: &[&str] = &[
+    "reserves",
+    "withdrawals",
+    "coins",
+    "deposits",
+    "deposits_open",
+    "refunds",
+    "melts",
+    "melt_by_rc",
+    "reveals",
+    "cs_nonces",
+];
+
+#[test]
+fn every_hot_table_is_distributed_by_its_shard() {
+    let placements = citus::placements(&layouts(0));
+    for table in HOT {
+        let placement = placements.iter().find(|(name, _)| name == table).map(|(_, placement)| *placement);
+        assert_eq!(placement, Some(Placement::Distributed("vshard")), "{table}");
+    }
+    // One table leads, all others of the same column stand beside it.
+    let first = placements.iter().find(|(_, p)| *p == Placement::Distributed("vshard")).unwrap();
+    let text = citus::place_table("exchange", "coins", Placement::Distributed("vshard"), Some(&first.0));
+    assert_eq!(
+        text,
+        "SELECT create_distributed_table('\"exchange\".\"coins\"', 'vshard', colocate_with => '\"exchange\".\"reserves\"')"
+    );
+    for table in ["denominations", "wire_fees", "counters", "meta"] {
+        assert!(placements.contains(&(table.to_owned(), Placement::Reference)), "{table}");
+    }
+}
+
+#[test]
+fn the_distribution_column_is_in_every_key_and_no_row_refers_to_another() {
+    let mut sql = made(0);
+    let placements = citus::placements(&layouts(0));
+    let rows = sql
+        .rows(
+            "SELECT c.relname, i.relname, coalesce(string_agg(a.attname, ','), '') FROM pg_index x
+             JOIN pg_class c ON c.oid = x.indrelid JOIN pg_class i ON i.oid = x.indexrelid
+             JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = 'exchange'
+             LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (x.indkey)
+             WHERE x.indisunique OR x.indisexclusion GROUP BY 1, 2",
+        )
+        .unwrap();
+    assert!(rows.len() >= exchange::ALL.len());
+    for row in rows {
+        let Some((_, placement)) = placements.iter().find(|(name, _)| name == row.text(0)) else {
+            panic!("{} has no place", row.text(0));
+        };
+        if let Placement::Distributed(column) = placement {
+            assert!(row.text(2).split(',').any(|name| name == *column), "{row:?}");
+        }
+    }
+    let foreign = "SELECT conname FROM pg_constraint WHERE contype IN ('f', 'x', 't') AND connamespace = 'exchange'::regnamespace";
+    assert_eq!(sql.rows(foreign).unwrap(), []);
+    let triggers = "SELECT tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+        WHERE c.relnamespace = 'exchange'::regnamespace";
+    assert_eq!(sql.rows(triggers).unwrap(), []);
+}
+
+#[test]
+fn sixty_four_parts_share_every_hot_table() {
+    let mut sql = made(64);
+    let rows = sql
+        .rows(
+            "SELECT p.relname, count(*) FROM pg_inherits h JOIN pg_class p ON p.oid = h.inhparent
+             JOIN pg_namespace n ON n.oid = p.relnamespace AND n.nspname = 'exchange' WHERE p.relkind = 'p' GROUP BY 1",
+        )
+        .unwrap();
+    for table in HOT.iter().filter(|table| **table != "deposits_open") {
+        let parts = rows.iter().find(|row| row.text(0) == *table).map(|row| row.number(1));
+        assert_eq!(parts, Some(64), "{table}");
+    }
+    // A row that no part takes would be refused.
+    sql.script(
+        "INSERT INTO exchange.melt_by_rc (vshard, rc, coin_pub, serial, version)
+         SELECT n, sha512(n::text::bytea), sha256(n::text::bytea), n, 0 FROM generate_series(0, 1023) AS n",
+    )
+    .unwrap();
+    let rows = sql.rows("SELECT count(*) FROM exchange.melt_by_rc GROUP BY tableoid ORDER BY 1").unwrap();
+    assert!(rows.len() == 64 && rows.iter().all(|row| row.number(0) == 16));
+    // Some thousand tables and indexes are dropped with the locks that a server has by default.
+    let options = DbinitOptions { partitions: Some(0), reset: true, ..DbinitOptions::default() };
+    dbinit(&mut sql, "exchange", exchange::ALL, &options, &HISTORY).unwrap();
+    assert_eq!(schema::check(&mut sql, "exchange", exchange::ALL).unwrap().partitions, 0);
+}
+
+#[test]
+fn without_the_extension_dbinit_says_what_to_type() {
+    let mut sql = made(0);
+    let options = DbinitOptions { citus: true, ..DbinitOptions::default() };
+    let error = dbinit(&mut sql, "exchange", exchange::ALL, &options, &HISTORY).unwrap_err();
+    assert!(error.to_string().contains("CREATE EXTENSION citus"), "{error}");
+}
+
+#[test]
+fn on_a_citus_cluster_tables_are_distributed() {
+    let Ok(url) = std::env::var("BATZEN_TEST_CITUS_URL") else {
+        eprintln!("BATZEN_TEST_CITUS_URL is not set: nothing was distributed");
+        return;
+    };
+    let mut sql = Connection::open(&Target::parse(&url).unwrap()).unwrap();
+    let options = DbinitOptions { citus: true, reset: true, ..DbinitOptions::default() };
+    dbinit(&mut sql, "exchange", exchange::ALL, &options, &HISTORY).unwrap();
+    assert!(schema::check(&mut sql, "exchange", exchange::ALL).unwrap().citus);
+    let rows = sql
+        .rows(
+            "SELECT table_name::text, citus_table_type, distribution_column, colocation_id FROM citus_tables
+             WHERE table_name::text LIKE 'exchange.%'",
+        )
+        .unwrap();
+    let mut together = None;
+    for table in HOT {
+        let row = rows.iter().find(|row| row.text(0) == format!("exchange.{table}")).unwrap();
+        assert_eq!((row.text(1), row.text(2)), ("distributed", "vshard"), "{table}");
+        assert_eq!(*together.get_or_insert(row.number(3)), row.number(3), "{table} stands beside the others");
+    }
+    let again = dbinit(&mut sql, "exchange", exchange::ALL, &DbinitOptions::default(), &HISTORY).unwrap();
+    assert_eq!(again.actions, [""; 0]);
+}
+
+/// A store on the Citus cluster; without one, in a database whose hot tables have one part.
+fn fixture() -> Fixture {
+    static SAID: Once = Once::new();
+    static SCHEMAS: AtomicU32 = AtomicU32::new(0);
+    let Ok(url) = std::env::var("BATZEN_TEST_CITUS_URL") else {
+        SAID.call_once(|| eprintln!("BATZEN_TEST_CITUS_URL is not set: the suite runs without Citus"));
+        return common::fixture(1);
+    };
+    let schema = format!("conformance_{}", SCHEMAS.fetch_add(1, Ordering::Relaxed));
+    let mut sql = common::connect(&url);
+    let options = DbinitOptions { citus: true, reset: true, ..DbinitOptions::default() };
+    dbinit(&mut sql, &schema, TABLES, &options, &HISTORY).unwrap();
+    let options = PgOptions::new(&url, &schema, TABLES);
+    Fixture::durable(move || common::open(&options))
+}
+
+store_conformance!(conformance, fixture);

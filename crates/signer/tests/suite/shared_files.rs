@@ -1,0 +1,102 @@
+//! Services that share a machine share the key files: what one makes is what all have.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use batzen_protocol::{Duration, Timestamp};
+use batzen_signer::SecurityModules;
+use batzen_signer::config::{CipherConfig, KeysConfig, ModuleConfig, SectionConfig};
+
+const DAY: u64 = 86_400;
+const START: Timestamp = Timestamp::from_secs(1_795_132_800);
+
+fn config(dir: &Path) -> KeysConfig {
+    let module = |name: &str| ModuleConfig {
+        overlap_duration: Duration::from_secs(300),
+        lookahead_sign: Duration::from_days(20),
+        key_dir: dir.join(name).join("keys"),
+        sm_priv_key: dir.join(name).join("secmod-private-key"),
+    };
+    let section = |section: &str, cipher| SectionConfig {
+        section: section.into(),
+        cipher,
+        duration: Duration::from_days(7),
+    };
+    KeysConfig {
+        sections: vec![
+            section("COIN_A", CipherConfig::Rsa { bits: 1024 }),
+            section("COIN_B", CipherConfig::Cs),
+        ],
+        rsa: module("rsa"),
+        cs: module("cs"),
+        eddsa: module("eddsa"),
+        signkey_duration: Duration::from_days(7),
+    }
+}
+
+/// All public keys.
+fn keys(modules: &SecurityModules) -> BTreeSet<String> {
+    let denoms = modules.denominations().into_iter().map(|key| key.info.h_bare.to_string());
+    let signing = modules.signing_keys().into_iter().map(|key| key.info.exchange_pub.to_string());
+    denoms.chain(signing).collect()
+}
+
+async fn generate(modules: &SecurityModules, now: Timestamp) {
+    modules.generate(now, 2, &|_, _| {}).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_make_each_key_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || SecurityModules::open(&config(dir.path())).unwrap();
+    // Both are started at the same moment, and neither finds anything.
+    let (one, two) = std::thread::scope(|scope| {
+        let two = scope.spawn(open);
+        (open(), two.join().unwrap())
+    });
+    assert_eq!(one.module_keys(), two.module_keys(), "the modules' own keys");
+    tokio::join!(generate(&one, START), generate(&two, START));
+    for modules in [&one, &two] {
+        modules.refresh().await.unwrap();
+    }
+    assert_eq!(keys(&one), keys(&two));
+    assert_eq!(keys(&one), keys(&open()), "what is in memory is on disk");
+    assert!(keys(&one).len() >= 9, "three keys of each kind at least");
+
+    // A revoked key is destroyed and replaced once, whoever hears of it first.
+    let revoked = one.denominations().remove(0).info.h_bare;
+    let signing = one.signing_keys().remove(0).info.exchange_pub;
+    let before = keys(&one);
+    let replace = async |modules: &SecurityModules| {
+        modules.replace_revoked_denominations(|key| *key == revoked, START).await.unwrap()
+            + modules.replace_revoked_signing_keys(|key| *key == signing, START).await.unwrap()
+    };
+    let (by_one, by_two) = tokio::join!(replace(&one), replace(&two));
+    assert_eq!(by_one + by_two, 2);
+    for modules in [&one, &two] {
+        modules.refresh().await.unwrap();
+    }
+    assert_eq!(keys(&one), keys(&two));
+    assert_eq!(keys(&one), keys(&open()));
+    assert_eq!(keys(&one).intersection(&before).count(), before.len() - 2);
+
+    // Later on as well; and what is over goes at both.
+    let later = START.saturating_add(Duration::from_secs(10 * DAY));
+    tokio::join!(generate(&one, later), generate(&two, later));
+    let erase = async |modules: &SecurityModules| {
+        modules.erase_expired(later, |_| None, |_| None).await.unwrap();
+    };
+    tokio::join!(erase(&one), erase(&two));
+    one.refresh().await.unwrap();
+    assert_eq!(keys(&one), keys(&two));
+    assert_eq!(keys(&one), keys(&open()));
+    assert!(keys(&one).is_disjoint(&BTreeSet::from([revoked.to_string(), signing.to_string()])));
+
+    // An operator may remove all of them under running services: they go on, and what comes next is new.
+    for name in ["rsa", "cs", "eddsa"] {
+        std::fs::remove_dir_all(dir.path().join(name).join("keys")).unwrap();
+    }
+    let held = keys(&one);
+    one.refresh().await.unwrap();
+    assert_eq!(keys(&one), held);
+}

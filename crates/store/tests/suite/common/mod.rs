@@ -1,0 +1,80 @@
+//! A workload whose state after each commit is known, and the checker that compares a store with it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use batzen_store::conformance::TABLES;
+pub use batzen_store::conformance::random::{
+    Random, Rows, random_changes, random_row, read_rows, soak_factor,
+};
+use batzen_store::embedded::sim::SimDisk;
+use batzen_store::embedded::{EmbeddedStore, Options};
+use batzen_store::{Backend, Result, Store};
+
+pub const DIR: &str = "/store";
+
+/// Options for a simulated disk: small segments, no thread, no process that ends.
+pub fn sim_options(disk: &SimDisk) -> Options {
+    Options {
+        disk: Arc::new(disk.clone()),
+        segment_bytes_first: 1024,
+        segment_bytes_max: 4096,
+        compaction_step_bytes: 512,
+        checkpoint_bytes: 16 << 10,
+        full_pause: Duration::ZERO,
+        background: false,
+        on_fatal: Arc::new(|_| {}),
+        identity: Some([42; 32]),
+        ..Options::default()
+    }
+}
+
+pub fn open(disk: &SimDisk) -> Result<EmbeddedStore> {
+    EmbeddedStore::open(Path::new(DIR), TABLES, sim_options(disk))
+}
+
+/// The history of a store: its rows after each commit tried, and how many were acknowledged.
+pub struct History {
+    pub states: Vec<Rows>,
+    pub acknowledged: usize,
+}
+
+impl History {
+    pub fn new() -> Self {
+        Self { states: vec![Rows::new()], acknowledged: 0 }
+    }
+
+    /// The crash checker: the store must be as after some commit, none of the acknowledged ones missing. Returns which.
+    pub fn check(&self, store: &Store) -> std::result::Result<usize, String> {
+        let rows = read_rows(store)?;
+        // Different commits may lead to the same rows: the latest explains most.
+        let Some(at) = self.states.iter().rposition(|state| *state == rows) else {
+            return Err("the rows are those of no commit".into());
+        };
+        if at < self.acknowledged {
+            return Err(format!(
+                "commit {} was acknowledged, but the store is as after {at}",
+                self.acknowledged
+            ));
+        }
+        Ok(at)
+    }
+}
+
+/// Runs random commits on a simulated disk until one fails or `count` are done; maintains now and then.
+pub fn run(store: &EmbeddedStore, random: &mut Random, history: &mut History, count: usize) -> Result<()> {
+    for _ in 0..count {
+        let mut rows = history.states.last().expect("never empty").clone();
+        let changes = random_changes(random, &mut rows);
+        history.states.push(rows);
+        assert_eq!(store.commit(&changes)?, batzen_store::CommitOutcome::Committed);
+        history.acknowledged = history.states.len() - 1;
+        match random.below(12) {
+            0 => store.checkpoint()?,
+            1..=3 => store.maintain()?,
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! An exchange and a bank in memory, for the wallet to talk to without a network.
+//!
+//! They follow the protocol as strictly as the real ones where the wallet could notice: signatures are checked and made,
+//! requests are idempotent, coins cannot be overspent, Clause-Schnorr nonces cannot be reused.
+
+mod coins;
+mod exchange;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use batzen_protocol::{Amount, Timestamp};
+use batzen_wallet::core::SeededEntropy;
+use batzen_wallet::core::http::{HttpRequest, HttpResponse};
+use batzen_wallet::transport::{Transport, TransportError};
+use batzen_wallet::{Clock, WalletOptions};
+
+pub use exchange::{BANK, EXCHANGE, FakeExchange, FakeTerms};
+
+pub fn amount(text: &str) -> Amount {
+    text.parse().unwrap()
+}
+
+/// A clock that stands until it is moved.
+pub struct TestClock(AtomicU64);
+
+impl TestClock {
+    pub fn set(&self, time: Timestamp) {
+        self.0.store(time.as_micros(), Ordering::SeqCst);
+    }
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.0.load(Ordering::SeqCst))
+    }
+}
+
+pub const START: Timestamp = Timestamp::from_secs(1_700_000_000);
+
+/// The world outside of the wallet.
+#[derive(Clone)]
+pub struct World {
+    pub exchange: Arc<Mutex<FakeExchange>>,
+    pub clock: Arc<TestClock>,
+    pub network: Arc<Network>,
+}
+
+/// Answers a request in place of the exchange, or lets it do so.
+pub type Liar = Box<dyn FnMut(&HttpRequest, &mut FakeExchange, Timestamp) -> Option<HttpResponse> + Send>;
+
+/// What the network does to requests.
+pub struct Network {
+    exchange: Arc<Mutex<FakeExchange>>,
+    clock: Arc<TestClock>,
+    /// Counts down at every point where a process could die; at zero the request hangs for ever.
+    fuse: AtomicI64,
+    pub points: AtomicU64,
+    dead: tokio::sync::Notify,
+    /// Every n-th answer is lost, if not zero.
+    pub lose_every: AtomicU64,
+    pub sent: AtomicU64,
+    /// Stands between the wallet and the exchange.
+    pub liar: Mutex<Option<Liar>>,
+}
+
+impl Network {
+    /// Puts somebody between the wallet and the exchange.
+    pub fn lie(
+        &self,
+        liar: impl FnMut(&HttpRequest, &mut FakeExchange, Timestamp) -> Option<HttpResponse> + Send + 'static,
+    ) {
+        *self.liar.lock().unwrap() = Some(Box::new(liar));
+    }
+
+    /// Lets the wallet talk to the exchange itself again.
+    pub fn be_honest(&self) {
+        *self.liar.lock().unwrap() = None;
+    }
+
+    fn answer(&self, request: &HttpRequest) -> HttpResponse {
+        let now = self.clock.now();
+        let mut exchange = self.exchange.lock().unwrap();
+        let lie = match self.liar.lock().unwrap().as_mut() {
+            Some(liar) => liar(request, &mut exchange, now),
+            None => None,
+        };
+        lie.unwrap_or_else(|| exchange.handle(request, now))
+    }
+
+    /// Lets the process die at the `n`-th point from now.
+    pub fn set_fuse(&self, n: i64) {
+        self.fuse.store(n, Ordering::SeqCst);
+        self.points.store(0, Ordering::SeqCst);
+    }
+
+    /// Waits for the process to die.
+    pub async fn died(&self) {
+        self.dead.notified().await;
+    }
+
+    async fn point(&self) {
+        self.points.fetch_add(1, Ordering::SeqCst);
+        if self.fuse.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.dead.notify_one();
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Transport for Network {
+    fn send<'a>(
+        &'a self,
+        request: &'a HttpRequest,
+    ) -> Pin<Box<dyn Future<Output = Result<HttpResponse, TransportError>> + Send + 'a>> {
+        Box::pin(async move {
+            // Dies with the records written and nothing sent.
+            self.point().await;
+            let response = self.answer(request);
+            // Dies with the request done and the answer lost.
+            self.point().await;
+            let sent = self.sent.fetch_add(1, Ordering::SeqCst) + 1;
+            let lose_every = self.lose_every.load(Ordering::SeqCst);
+            if lose_every > 0 && sent.is_multiple_of(lose_every) {
+                return Err(TransportError { url: request.url.clone(), reason: "lost".to_owned() });
+            }
+            Ok(response)
+        })
+    }
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self::with(FakeTerms::default())
+    }
+
+    pub fn with(terms: FakeTerms) -> Self {
+        let clock = Arc::new(TestClock(AtomicU64::new(START.as_micros())));
+        let exchange = Arc::new(Mutex::new(FakeExchange::new(START, terms)));
+        let network = Arc::new(Network {
+            exchange: Arc::clone(&exchange),
+            clock: Arc::clone(&clock),
+            fuse: AtomicI64::new(0),
+            points: AtomicU64::new(0),
+            dead: tokio::sync::Notify::new(),
+            lose_every: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            liar: Mutex::new(None),
+        });
+        Self { exchange, clock, network }
+    }
+
+    pub fn options(&self, seed: u64) -> WalletOptions {
+        WalletOptions {
+            transport: Arc::clone(&self.network) as Arc<dyn Transport>,
+            clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
+            entropy: Box::new(SeededEntropy::new(seed)),
+            attempts: 3,
+            first_backoff: Duration::from_millis(1),
+        }
+    }
+}

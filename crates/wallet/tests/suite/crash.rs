@@ -1,0 +1,229 @@
+//! Goal: a wallet that is killed at any point loses nothing and spends nothing twice.
+//!
+//! Method: play a life of a wallet (withdraw in both ciphers, pay, take a refund, pay out) against an exchange in
+//! memory. The process dies at the n-th point where a request is about to be sent or its answer about to be read; that
+//! covers every write, since the wallet writes in one transaction between two requests. Then the file is opened again
+//! and everything pending is finished. Repeat for every n, until the whole script runs without dying.
+
+use crate::common;
+
+use std::path::Path;
+
+use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
+use batzen_protocol::signatures::{MerchantRefund, SignedMessage};
+use batzen_protocol::{Duration, Money};
+use batzen_wallet::{CipherChoice, DepositAmount, PaymentRequest, RefundPermission, Wallet, WalletError};
+use common::{BANK, EXCHANGE, START, World, amount};
+
+const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
+
+fn payment(merchant: &EddsaPrivateKey) -> PaymentRequest {
+    PaymentRequest {
+        exchange: None,
+        amount: amount("KUDOS:2.5"),
+        max_fee: Money::ZERO,
+        merchant_pub: merchant.public_key(),
+        merchant_payto: PAYTO.to_owned(),
+        wire_salt: WireSalt::from_bytes([7; 16]),
+        h_contract_terms: HashCode::from_bytes([1; 64]),
+        timestamp: None,
+        refund_deadline: START.saturating_add(Duration::from_days(1)),
+        wire_transfer_deadline: START.saturating_add(Duration::from_days(2)),
+        summary: "a book".to_owned(),
+    }
+}
+
+/// The script. Each part is skipped if an earlier life of the wallet got that far, as a user would.
+async fn live(wallet: &Wallet, merchant: &EddsaPrivateKey) -> Result<(), WalletError> {
+    wallet.run_pending().await?;
+    let has = |kind: &str, count: usize| {
+        wallet.transactions(true).unwrap().iter().filter(|line| line.kind == kind).count() >= count
+    };
+    if wallet.with_state(|state| state.exchanges.is_empty()) {
+        wallet.add_exchange(EXCHANGE).await?;
+    }
+    wallet.accept_terms(EXCHANGE)?;
+    for (count, cipher, sum) in [(1, CipherChoice::Rsa, "KUDOS:3.03"), (2, CipherChoice::Cs, "KUDOS:2.35")] {
+        if !has("withdrawal", count) {
+            let id = wallet.withdraw_from_bank(BANK, "alice", "pw", amount(sum), None, cipher).await?;
+            wallet.finish(id).await?;
+        }
+    }
+    let pay = payment(merchant);
+    if !has("payment", 1) {
+        wallet.pay(&pay).await?;
+    }
+    wallet.run_pending().await?;
+    let paid = wallet.transactions(true)?.into_iter().find(|line| line.kind == "payment").unwrap();
+    let coin = wallet.receipt(paid.id)?.coins[0].clone();
+    let permission = RefundPermission {
+        coin_pub: coin.coin_pub,
+        rtransaction_id: 1,
+        amount: coin.contribution,
+        merchant_sig: MerchantRefund {
+            h_contract_terms: pay.h_contract_terms,
+            coin_pub: coin.coin_pub,
+            rtransaction_id: 1,
+            refund_amount: coin.contribution,
+        }
+        .sign(merchant),
+    };
+    wallet.refund(&pay.h_contract_terms, &[permission]).await?;
+    wallet.run_pending().await?;
+    if !has("deposit", 1) {
+        wallet.deposit(EXCHANGE, DepositAmount::Exact(amount("KUDOS:1.5")), PAYTO).await?;
+    }
+    wallet.run_pending().await?;
+    Ok(())
+}
+
+/// Books of exchange and wallet agree coin by coin.
+fn check(world: &World, wallet: &Wallet, context: &str) {
+    let exchange = world.exchange.lock().unwrap();
+    exchange.check_conservation();
+    assert_eq!(exchange.conflicts, 0, "{context}: no coin was spent twice");
+    assert!(exchange.unrevealed().is_zero(), "{context}: no melt was left alone");
+    let mut held = Money::ZERO;
+    for coin in wallet.coins() {
+        let value = exchange.denom(&coin.h_denom_pub).unwrap().terms.value.money;
+        held = held.checked_add(value).unwrap();
+        let remaining = exchange.coin_remaining(&coin.coin_pub).unwrap_or(value);
+        assert_eq!(remaining, coin.remaining, "{context}: coin {}", coin.coin_pub);
+    }
+    assert_eq!(held, exchange.issued, "{context}: every coin that was signed is in the wallet");
+    assert!(wallet.pending().is_empty(), "{context}: {:?}", wallet.pending());
+}
+
+async fn one_life(file: &Path, world: &World, merchant: &EddsaPrivateKey, seed: u64) -> Option<Wallet> {
+    let wallet = Wallet::open_with(file, world.options(seed)).unwrap();
+    let alive = {
+        let script = live(&wallet, merchant);
+        tokio::select! {
+            result = script => { result.unwrap(); true }
+            () = world.network.died() => false,
+        }
+    };
+    alive.then_some(wallet)
+}
+
+#[tokio::test]
+async fn dying_anywhere_loses_nothing() {
+    let merchant = EddsaPrivateKey::from_bytes([3; 32]);
+    let mut n = 0;
+    let mut reference: Option<String> = None;
+    loop {
+        n += 1;
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("wallet.db");
+        let world = World::new();
+        // n = 1 shows how the script ends undisturbed; then it dies at point n - 1, and, reborn, three points later.
+        world.network.set_fuse(n - 1);
+        let mut lives = 0;
+        let wallet = loop {
+            lives += 1;
+            match one_life(&file, &world, &merchant, 100 * n as u64 + lives).await {
+                Some(wallet) => break wallet,
+                None if lives == 1 => world.network.set_fuse(3),
+                None => world.network.set_fuse(0),
+            }
+        };
+        let context = format!("death at point {}", n - 1);
+        check(&world, &wallet, &context);
+        let balance = wallet.balance().unwrap()[0].clone();
+        let kinds: Vec<_> =
+            wallet.transactions(false).unwrap().iter().map(|line| (line.kind, line.status)).collect();
+        let ending = format!("{:?} {kinds:?}", balance.available.checked_add(&balance.dust).unwrap());
+        drop(wallet);
+        // A last look at the file itself.
+        let reopened = Wallet::open_with(&file, world.options(1)).unwrap();
+        check(&world, &reopened, &context);
+        match &reference {
+            None => reference = Some(ending),
+            // Which coins pay is up to chance, and so are the fees; what happened is not.
+            Some(reference) => {
+                let story = |text: &str| text[text.find('[').unwrap()..].to_owned();
+                assert_eq!(story(&ending), story(reference), "{context}");
+            }
+        }
+        if n > 1 && lives == 1 {
+            break;
+        }
+    }
+    assert!(n > 40, "the script has {n} points");
+}
+
+#[tokio::test]
+async fn lost_answers_change_nothing() {
+    for lose_every in [2, 3, 5] {
+        let merchant = EddsaPrivateKey::from_bytes([3; 32]);
+        let world = World::new();
+        let wallet = Wallet::in_memory_with(world.options(lose_every));
+        world.network.lose_every.store(lose_every, std::sync::atomic::Ordering::SeqCst);
+        // Where attempts run out the user tries again.
+        let mut tries = 0;
+        while let Err(error) = live(&wallet, &merchant).await {
+            assert!(matches!(error, WalletError::Transport(_)), "{error}");
+            tries += 1;
+            assert!(tries < 20);
+        }
+        wallet.run_pending().await.unwrap();
+        check(&world, &wallet, &format!("one answer of {lose_every} lost"));
+    }
+}
+
+#[tokio::test]
+async fn one_process_at_a_time_writes() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("deep").join("wallet.db");
+    let world = World::new();
+    let wallet = Wallet::open_with(&file, world.options(1)).unwrap();
+    let second = Wallet::open_with(&file, world.options(2));
+    assert!(second.unwrap_err().to_string().contains("in use"));
+    wallet.add_exchange(EXCHANGE).await.unwrap();
+    let reader = Wallet::open_read_only(&file).unwrap();
+    assert_eq!(reader.with_state(|state| state.exchanges.len()), 1);
+    assert!(reader.accept_terms(EXCHANGE).unwrap_err().to_string().contains("reading only"));
+    drop(wallet);
+    Wallet::open_with(&file, world.options(3)).unwrap();
+    #[cfg(unix)]
+    {
+        let mode = |path: &Path| {
+            std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(path).unwrap().permissions())
+        };
+        assert_eq!(mode(&file) & 0o777, 0o600);
+        assert_eq!(mode(file.parent().unwrap()) & 0o777, 0o700);
+    }
+}
+
+#[test]
+fn other_files_are_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let world = World::new();
+    let text = directory.path().join("notes.txt");
+    std::fs::write(
+        &text,
+        "not a database, but long enough to be taken for one by a careless reader ".repeat(20),
+    )
+    .unwrap();
+    assert!(Wallet::open_with(&text, world.options(1)).is_err());
+    assert!(std::fs::read_to_string(&text).unwrap().starts_with("not a database"));
+    let foreign = directory.path().join("foreign.db");
+    let connection = rusqlite::Connection::open(&foreign).unwrap();
+    connection.execute_batch("CREATE TABLE mine (x); INSERT INTO mine VALUES (1)").unwrap();
+    drop(connection);
+    assert!(Wallet::open_with(&foreign, world.options(1)).unwrap_err().to_string().contains("not a wallet"));
+}
+
+#[tokio::test]
+async fn a_backup_brings_everything_back() {
+    let world = World::new();
+    let merchant = EddsaPrivateKey::from_bytes([3; 32]);
+    let wallet = Wallet::in_memory_with(world.options(5));
+    live(&wallet, &merchant).await.unwrap();
+    let file = batzen_wallet::backup::seal(wallet.export(), "correct horse");
+    let restored = Wallet::in_memory_with(world.options(6));
+    restored.import(batzen_wallet::backup::open(&file, Some("correct horse")).unwrap()).unwrap();
+    assert_eq!(restored.export(), wallet.export());
+    assert!(restored.import(wallet.export()).is_err(), "two wallets cannot be made one");
+    check(&world, &restored, "restored");
+}

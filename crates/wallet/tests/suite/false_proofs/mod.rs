@@ -1,0 +1,150 @@
+//! Planted lies: an exchange that refuses with proofs that prove nothing. None of them may cost the wallet money, each is
+//! kept as evidence, and what was disputed goes on when the exchange becomes honest.
+
+mod claims;
+mod evidence;
+mod histories;
+mod reserves;
+
+use crate::common;
+
+use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
+use batzen_protocol::{Duration, ErrorBody, ErrorCode, Money, payto};
+use batzen_wallet::core::http::{HttpRequest, HttpResponse};
+use batzen_wallet::{
+    CipherChoice, CoinStatus, PaymentRequest, RefundPermission, Status, Wallet, WalletError,
+};
+use common::{BANK, EXCHANGE, START, World, amount};
+use serde_json::{Value, json};
+
+const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
+
+async fn ready(world: &World, sum: &str) -> Wallet {
+    let wallet = Wallet::in_memory_with(world.options(1));
+    fill(&wallet, sum).await;
+    wallet
+}
+
+async fn fill(wallet: &Wallet, sum: &str) {
+    wallet.add_exchange(EXCHANGE).await.unwrap();
+    wallet.accept_terms(EXCHANGE).unwrap();
+    let id =
+        wallet.withdraw_from_bank(BANK, "alice", "pw", amount(sum), None, CipherChoice::Rsa).await.unwrap();
+    wallet.finish(id).await.unwrap();
+}
+
+fn request(merchant: &EddsaPrivateKey, sum: &str, contract: u8) -> PaymentRequest {
+    PaymentRequest {
+        exchange: None,
+        amount: amount(sum),
+        max_fee: Money::ZERO,
+        merchant_pub: merchant.public_key(),
+        merchant_payto: PAYTO.to_owned(),
+        wire_salt: WireSalt::from_bytes([7; 16]),
+        h_contract_terms: HashCode::from_bytes([contract; 64]),
+        timestamp: None,
+        refund_deadline: START.saturating_add(Duration::from_days(1)),
+        wire_transfer_deadline: START.saturating_add(Duration::from_days(2)),
+        summary: "a book".to_owned(),
+    }
+}
+
+/// All money of the wallet, wherever it is.
+fn holdings(wallet: &Wallet) -> Money {
+    let balance = &wallet.balance().unwrap()[0];
+    let parts = [balance.available, balance.pending_incoming, balance.pending_outgoing, balance.dust];
+    Money::checked_sum(parts.iter().map(|part| part.money))
+        .unwrap()
+        .checked_add(balance.disputed.money)
+        .unwrap()
+}
+
+fn error(status: u16, code: u32, extra: Value) -> HttpResponse {
+    let body = ErrorBody::with(ErrorCode::from_u32(code), extra);
+    HttpResponse { status, body: serde_json::to_vec(&body).unwrap(), ..HttpResponse::default() }
+}
+
+fn body(request: &HttpRequest) -> Value {
+    serde_json::from_slice(request.body.as_ref().unwrap()).unwrap()
+}
+
+fn json_of(response: &HttpResponse) -> Value {
+    serde_json::from_slice(&response.body).unwrap()
+}
+
+fn with_json(response: &HttpResponse, value: &Value) -> HttpResponse {
+    HttpResponse { body: serde_json::to_vec(value).unwrap(), ..response.clone() }
+}
+
+/// A deposit of the request as an item of the coin's history.
+fn own_deposit(request: &Value, coin: &Value) -> Value {
+    let salt: WireSalt = request["wire_salt"].as_str().unwrap().parse().unwrap();
+    let h_wire = payto::h_wire(request["merchant_payto_uri"].as_str().unwrap(), &salt);
+    let mut item = json!({
+        "type": "DEPOSIT", "amount": coin["contribution"], "deposit_fee": "KUDOS:0.01",
+        "timestamp": request["timestamp"], "merchant_pub": request["merchant_pub"],
+        "h_contract_terms": request["h_contract_terms"], "h_wire": h_wire, "coin_sig": coin["coin_sig"],
+    });
+    if let Some(deadline) = request.get("refund_deadline") {
+        item["refund_deadline"] = deadline.clone();
+    }
+    item
+}
+
+/// The coin that a request for one coin is about.
+fn coin_in_url(request: &HttpRequest) -> String {
+    request.url.split('/').nth_back(1).unwrap().to_owned()
+}
+
+fn is_deposit(request: &HttpRequest) -> bool {
+    request.url.ends_with("deposit")
+}
+
+/// Refuses deposits with a proof that lists the wallet's own new signature so many times.
+fn lie_with_own_deposit(world: &World, times: usize) {
+    world.network.lie(move |request, _, _| {
+        if !is_deposit(request) {
+            return None;
+        }
+        let sent = body(request);
+        let (coin, coin_pub) = match sent.get("coins") {
+            Some(coins) => (coins[0].clone(), coins[0]["coin_pub"].clone()),
+            None => (sent.clone(), coin_in_url(request).into()),
+        };
+        let history = vec![own_deposit(&sent, &coin); times];
+        let extra =
+            json!({ "coin_pub": coin_pub, "h_denom_pub": coin["denom_pub_hash"], "history": history });
+        Some(error(409, 1012, extra))
+    });
+}
+
+/// The wallet saw a lie: `before` is all there, in dispute, with evidence that gives this reason.
+fn check_disputed(wallet: &Wallet, before: Money, reason: &str) {
+    // What is disputed counts in full, without the fees of the change to come.
+    assert!(holdings(wallet) >= before, "{} of {before} are left", holdings(wallet));
+    assert!(wallet.coins().iter().all(|coin| coin.status != CoinStatus::Lost));
+    let evidence = wallet.evidence();
+    let found = evidence.iter().find(|item| item.reason.contains(reason) && item.settled.is_none());
+    let found = found.unwrap_or_else(|| panic!("no evidence says {reason:?}: {evidence:#?}"));
+    let id = found.operation.unwrap();
+    let line = wallet.transaction(id).unwrap();
+    assert_eq!((line.status, line.evidence), (Status::Pending, Some(found.id)));
+    assert!(!wallet.balance().unwrap()[0].disputed.is_zero());
+}
+
+/// The exchange has become honest: everything disputed goes on and ends, and the books agree coin by coin.
+async fn check_recovered(world: &World, wallet: &Wallet) {
+    world.network.be_honest();
+    wallet.retry_disputed().unwrap();
+    let report = wallet.run_pending().await.unwrap();
+    assert!(report.pending.is_empty(), "{report:?}");
+    assert!(wallet.evidence().iter().all(|item| item.settled.is_some()));
+    assert!(wallet.balance().unwrap()[0].disputed.is_zero());
+    let exchange = world.exchange.lock().unwrap();
+    exchange.check_conservation();
+    for coin in wallet.coins() {
+        let value = exchange.denom(&coin.h_denom_pub).unwrap().terms.value.money;
+        let remaining = exchange.coin_remaining(&coin.coin_pub).unwrap_or(value);
+        assert_eq!(remaining, coin.remaining, "coin {} in state {:?}", coin.coin_pub, coin.status);
+    }
+}

@@ -1,0 +1,464 @@
+//! Whole lives of coins against an exchange in memory.
+
+use crate::common;
+
+use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
+use batzen_protocol::signatures::{MerchantRefund, SignedMessage};
+use batzen_protocol::{Duration, Money, Timestamp};
+use batzen_wallet::core::http::Context;
+use batzen_wallet::core::{CoreError, withdraw};
+use batzen_wallet::{
+    CipherChoice, CoinStatus, DepositAmount, PaymentReceipt, PaymentRequest, RefundPermission, RunUntil,
+    Status, Wallet, WalletError,
+};
+use common::{BANK, EXCHANGE, FakeTerms, START, World, amount};
+
+const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
+
+async fn ready(world: &World) -> Wallet {
+    let wallet = Wallet::in_memory_with(world.options(1));
+    wallet.add_exchange(EXCHANGE).await.unwrap();
+    wallet.accept_terms(EXCHANGE).unwrap();
+    wallet
+}
+
+async fn withdraw_some(wallet: &Wallet, sum: &str, cipher: CipherChoice) {
+    let id = wallet.withdraw_from_bank(BANK, "alice", "pw", amount(sum), None, cipher).await.unwrap();
+    wallet.finish(id).await.unwrap();
+}
+
+fn available(wallet: &Wallet) -> String {
+    wallet.balance().unwrap()[0].available.to_string()
+}
+
+/// The exchange's books add up, and agree with the wallet's coin by coin.
+fn check_books(world: &World, wallets: &[&Wallet]) {
+    let exchange = world.exchange.lock().unwrap();
+    exchange.check_conservation();
+    let mut held = Money::ZERO;
+    for wallet in wallets {
+        for coin in wallet.coins() {
+            let value = exchange.denom(&coin.h_denom_pub).unwrap().terms.value.money;
+            held = held.checked_add(value).unwrap();
+            let remaining = exchange.coin_remaining(&coin.coin_pub).unwrap_or(value);
+            assert_eq!(remaining, coin.remaining, "coin {} in state {:?}", coin.coin_pub, coin.status);
+        }
+    }
+    assert_eq!(held, exchange.issued, "every coin that was signed is in a wallet");
+}
+
+fn request(merchant: &EddsaPrivateKey, sum: &str, contract: u8) -> PaymentRequest {
+    PaymentRequest {
+        exchange: None,
+        amount: amount(sum),
+        max_fee: Money::ZERO,
+        merchant_pub: merchant.public_key(),
+        merchant_payto: PAYTO.to_owned(),
+        wire_salt: WireSalt::from_bytes([7; 16]),
+        h_contract_terms: HashCode::from_bytes([contract; 64]),
+        timestamp: None,
+        refund_deadline: START.saturating_add(Duration::from_days(1)),
+        wire_transfer_deadline: START.saturating_add(Duration::from_days(2)),
+        summary: "a book".to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn terms_come_before_money() {
+    let world = World::new();
+    let wallet = Wallet::in_memory_with(world.options(1));
+    let exchange = wallet.add_exchange("http://Exchange.test").await.unwrap();
+    assert_eq!((exchange.base_url.as_str(), exchange.denoms.len()), (EXCHANGE, 10));
+    assert_eq!((exchange.terms.version.as_str(), exchange.terms.text.as_str()), ("tos-1", "Be nice."));
+    let refused = wallet.withdraw_manual(EXCHANGE, amount("KUDOS:5"), CipherChoice::Any).await;
+    assert!(matches!(refused, Err(WalletError::Core(CoreError::TermsNotAccepted(_)))), "{refused:?}");
+    wallet.accept_terms(EXCHANGE).unwrap();
+    wallet.withdraw_manual(EXCHANGE, amount("KUDOS:5"), CipherChoice::Any).await.unwrap();
+    let small = wallet.withdraw_manual(EXCHANGE, amount("KUDOS:0.05"), CipherChoice::Any).await;
+    assert!(matches!(small, Err(WalletError::Core(CoreError::TooSmall { .. }))), "{small:?}");
+}
+
+#[tokio::test]
+async fn withdraws_both_ciphers_in_batches_and_one_by_one() {
+    for has_batch in [true, false] {
+        let world = World::with(FakeTerms { has_batch, ..FakeTerms::default() });
+        let wallet = ready(&world).await;
+        withdraw_some(&wallet, "KUDOS:20", CipherChoice::Rsa).await;
+        withdraw_some(&wallet, "KUDOS:7", CipherChoice::Cs).await;
+        // 8 + 8 + 2 + 1 + 8 * 0.1 with 12 withdrawal fees, and 4 + 2 + 8 * 0.1 with 10.
+        assert_eq!(available(&wallet), "KUDOS:26.6");
+        let is_cs = |coin: &batzen_wallet::Coin| coin.cs.is_some();
+        assert_eq!(wallet.coins().iter().filter(|coin| is_cs(coin)).count(), 10);
+        check_books(&world, &[&wallet]);
+        let exchange = world.exchange.lock().unwrap();
+        let batches = exchange.requests.iter().filter(|path| path.ends_with("batch-withdraw")).count();
+        let singles = exchange.requests.iter().filter(|path| path.ends_with("/withdraw")).count();
+        assert_eq!((batches, singles), if has_batch { (2, 0) } else { (2, 22) });
+    }
+}
+
+#[tokio::test]
+async fn an_exchange_that_refuses_repeated_batches_is_asked_coin_by_coin() {
+    let world = World::with(FakeTerms { refuses_batch_repetition: true, ..FakeTerms::default() });
+    let wallet = ready(&world).await;
+    // The answer to the batch is the ninth of this withdrawal; lose it.
+    let before = world.network.sent.load(std::sync::atomic::Ordering::SeqCst);
+    world.network.lose_every.store(before + 9, std::sync::atomic::Ordering::SeqCst);
+    withdraw_some(&wallet, "KUDOS:7.5", CipherChoice::Rsa).await;
+    world.network.lose_every.store(0, std::sync::atomic::Ordering::SeqCst);
+    let singles =
+        world.exchange.lock().unwrap().requests.iter().filter(|path| path.ends_with("/withdraw")).count();
+    assert!(singles > 0, "it went one by one");
+    check_books(&world, &[&wallet]);
+}
+
+#[tokio::test]
+async fn manual_withdrawals_wait_for_the_transfer() {
+    let world = World::new();
+    let wallet = ready(&world).await;
+    let manual = wallet.withdraw_manual(EXCHANGE, amount("KUDOS:5"), CipherChoice::Any).await.unwrap();
+    assert_eq!(
+        manual.payto_uris,
+        [format!(
+            "payto://x-taler-bank/bank.test/exchange?receiver-name=exchange&amount=KUDOS:5&message={}",
+            manual.reserve_pub
+        )]
+    );
+    let report = wallet.run_pending().await.unwrap();
+    assert_eq!(report.pending.len(), 1);
+    assert_eq!(
+        report.pending[0].message.as_deref(),
+        Some("waiting for your bank transfer to reach the exchange")
+    );
+    assert_eq!(wallet.balance().unwrap()[0].pending_incoming, amount("KUDOS:5"));
+    // More arrives than was announced: all of it becomes coins.
+    world.exchange.lock().unwrap().credit_reserve(manual.reserve_pub, amount("KUDOS:6"));
+    let report = wallet.run(RunUntil::Finished(None)).await.unwrap();
+    assert_eq!((report.finished, report.pending.len()), (vec![manual.operation], 0));
+    assert_eq!(available(&wallet), "KUDOS:5.8");
+    check_books(&world, &[&wallet]);
+}
+
+#[tokio::test]
+async fn bank_withdrawals_wait_for_confirmation() {
+    let world = World::new();
+    let wallet = ready(&world).await;
+    let uri = world.exchange.lock().unwrap().create_bank_operation(amount("KUDOS:10"));
+    let offer = wallet.inspect_withdrawal(&uri).await.unwrap();
+    assert_eq!((offer.amount, offer.suggested_exchange.as_deref()), (amount("KUDOS:10"), Some(EXCHANGE)));
+    let id = wallet.accept_withdrawal(&offer, None, CipherChoice::Any, None).await.unwrap();
+    let again = wallet.accept_withdrawal(&offer, None, CipherChoice::Any, None).await.unwrap();
+    assert_eq!(id, again, "accepting twice is one withdrawal");
+    assert!(matches!(wallet.finish(id).await, Err(WalletError::Pending { .. })));
+    world.exchange.lock().unwrap().confirm_at_bank();
+    wallet.finish(id).await.unwrap();
+    check_books(&world, &[&wallet]);
+    let other = Wallet::in_memory_with(world.options(2));
+    other.add_exchange(EXCHANGE).await.unwrap();
+    other.accept_terms(EXCHANGE).unwrap();
+    let id = other.accept_withdrawal(&offer, None, CipherChoice::Any, None).await.unwrap();
+    other.finish(id).await.unwrap();
+    let line = other.transaction(id).unwrap();
+    assert_eq!(
+        (line.status, line.message.as_deref()),
+        (Status::Failed, Some("another wallet took this withdrawal"))
+    );
+}
+
+#[tokio::test]
+async fn pays_and_makes_change() {
+    for cipher in [CipherChoice::Rsa, CipherChoice::Cs] {
+        let world = World::new();
+        let wallet = ready(&world).await;
+        withdraw_some(&wallet, "KUDOS:8.01", cipher).await;
+        assert_eq!(available(&wallet), "KUDOS:8");
+        let merchant = EddsaPrivateKey::generate();
+        let receipt: PaymentReceipt = wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.unwrap();
+        assert_eq!((receipt.total, receipt.fees), (amount("KUDOS:3.01"), amount("KUDOS:0.01")));
+        let report = wallet.run_pending().await.unwrap();
+        assert!(report.pending.is_empty(), "{report:?}");
+        check_books(&world, &[&wallet]);
+        // 4.99 is left: less the fee for melting and those for fresh coins 4 + 9 * 0.1 = 4.9 and 10 fees do not fit, so
+        // 8 of them, and a dust of 0.08 stays on the old coin.
+        let balance = &wallet.balance().unwrap()[0];
+        assert_eq!((balance.available, balance.dust), (amount("KUDOS:4.8"), amount("KUDOS:0.09")));
+        assert_eq!(world.exchange.lock().unwrap().conflicts, 0);
+        let used = wallet.coins().into_iter().filter(|coin| coin.status == CoinStatus::Used).count();
+        assert_eq!(used, 1);
+        let history = wallet.transactions(true).unwrap();
+        assert_eq!(history.len(), 3);
+        assert_eq!((history[0].kind, history[0].status), ("refresh", Status::Done));
+        assert_eq!((history[1].kind, history[1].effect.as_str()), ("payment", "-KUDOS:3.01"));
+        assert_eq!((history[2].kind, history[2].effect.as_str()), ("withdrawal", "+KUDOS:8"));
+    }
+}
+
+#[tokio::test]
+async fn too_little_money_changes_nothing() {
+    let world = World::new();
+    let wallet = ready(&world).await;
+    withdraw_some(&wallet, "KUDOS:8.01", CipherChoice::Any).await;
+    let before = wallet.export();
+    let merchant = EddsaPrivateKey::generate();
+    let refused = wallet.pay(&request(&merchant, "KUDOS:8", 1)).await;
+    assert!(matches!(refused, Err(WalletError::Core(CoreError::InsufficientFunds { .. }))), "{refused:?}");
+    assert_eq!(wallet.export(), before);
+}
+
+#[tokio::test]
+async fn deposits_everything_into_a_bank_account() {
+    let world = World::new();
+    let wallet = ready(&world).await;
+    withdraw_some(&wallet, "KUDOS:20", CipherChoice::Any).await;
+    let receipt = wallet.deposit(EXCHANGE, DepositAmount::All, PAYTO).await.unwrap();
+    assert_eq!(receipt.total, amount("KUDOS:19.8"));
+    wallet.run_pending().await.unwrap();
+    assert_eq!(available(&wallet), "KUDOS:0");
+    check_books(&world, &[&wallet]);
+    let bad = wallet.deposit(EXCHANGE, DepositAmount::Exact(amount("KUDOS:1")), "nonsense").await;
+    assert!(matches!(bad, Err(WalletError::Core(CoreError::BadInput { what: "payto URI", .. }))), "{bad:?}");
+}
+
+#[tokio::test]
+async fn refunds_come_back_as_fresh_coins() {
+    let world = World::new();
+    let wallet = ready(&world).await;
+    withdraw_some(&wallet, "KUDOS:20", CipherChoice::Any).await;
+    let merchant = EddsaPrivateKey::generate();
+    let pay = request(&merchant, "KUDOS:10", 1);
+    let receipt = wallet.pay(&pay).await.unwrap();
+    wallet.run_pending().await.unwrap();
+    let before = wallet.balance().unwrap()[0].available;
+    let permissions: Vec<RefundPermission> = receipt
+        .coins
+        .iter()
+        .map(|coin| RefundPermission {
+            coin_pub: coin.coin_pub,
+            rtransaction_id: 1,
+            amount: coin.contribution,
+            merchant_sig: MerchantRefund {
+                h_contract_terms: pay.h_contract_terms,
+                coin_pub: coin.coin_pub,
+                rtransaction_id: 1,
+                refund_amount: coin.contribution,
+            }
+            .sign(&merchant),
+        })
+        .collect();
+    let id = wallet.refund(&pay.h_contract_terms, &permissions).await.unwrap().unwrap();
+    assert_eq!(wallet.refund(&pay.h_contract_terms, &permissions).await.unwrap(), None, "known already");
+    wallet.run_pending().await.unwrap();
+    check_books(&world, &[&wallet]);
+    assert!(
+        wallet.balance().unwrap()[0].available.checked_sub(&before).unwrap().money > amount("KUDOS:9").money
+    );
+    let line = wallet.transaction(id).unwrap();
+    assert_eq!((line.kind, line.status), ("refund", Status::Done));
+    // A permission that the merchant did not sign, and one for more than was paid.
+    let mut forged = permissions[0];
+    forged.rtransaction_id = 2;
+    assert!(wallet.refund(&pay.h_contract_terms, &[forged]).await.is_err());
+    forged.merchant_sig = MerchantRefund {
+        h_contract_terms: pay.h_contract_terms,
+        coin_pub: forged.coin_pub,
+        rtransaction_id: 2,
+        refund_amount: forged.amount,
+    }
+    .sign(&merchant);
+    assert!(wallet.refund(&pay.h_contract_terms, &[forged]).await.is_err());
+    check_books(&world, &[&wallet]);
+}
+
+#[tokio::test]
+async fn a_copy_of_the_wallet_finds_out_and_pays_with_other_coins() {
+    let world = World::new();
+    let wallet = ready(&world).await;
+    withdraw_some(&wallet, "KUDOS:60", CipherChoice::Rsa).await;
+    let copy = Wallet::in_memory_with(world.options(9));
+    copy.import(wallet.export()).unwrap();
+    let merchant = EddsaPrivateKey::generate();
+    wallet.pay(&request(&merchant, "KUDOS:15.9", 1)).await.unwrap();
+    wallet.run_pending().await.unwrap();
+    // The copy tries with coins that are spent, learns it with proof, and takes others.
+    copy.pay(&request(&merchant, "KUDOS:15.9", 2)).await.unwrap();
+    copy.run_pending().await.unwrap();
+    world.exchange.lock().unwrap().check_conservation();
+    assert!(world.exchange.lock().unwrap().conflicts > 0);
+    let lost = copy.coins().into_iter().filter(|coin| coin.status == CoinStatus::Lost).count();
+    assert!(lost > 0);
+    let broke = copy.pay(&request(&merchant, "KUDOS:40", 3)).await;
+    assert!(broke.is_err());
+    assert!(copy.pending().is_empty());
+}
+
+#[tokio::test]
+async fn revoked_coins_are_paid_back() {
+    for cipher in [CipherChoice::Rsa, CipherChoice::Cs] {
+        let world = World::new();
+        let wallet = ready(&world).await;
+        withdraw_some(&wallet, "KUDOS:20", cipher).await;
+        let merchant = EddsaPrivateKey::generate();
+        // Some of the coins are change: they are paid back to the coin they came from.
+        wallet.pay(&request(&merchant, "KUDOS:3.9", 1)).await.unwrap();
+        wallet.run_pending().await.unwrap();
+        let before = wallet.balance().unwrap()[0].available;
+        {
+            let mut exchange = world.exchange.lock().unwrap();
+            for denom in &mut exchange.denoms {
+                let value = denom.terms.value.to_string();
+                denom.revoked |= value == "KUDOS:0.1" || value == "KUDOS:2";
+            }
+            let start = exchange.start;
+            exchange.add_denom(batzen_crypto::DenomPrivateKey::generate_cs(), 10, start);
+        }
+        wallet.add_exchange(EXCHANGE).await.unwrap();
+        let report = wallet.run_pending().await.unwrap();
+        assert!(report.pending.is_empty(), "{report:?}");
+        check_books(&world, &[&wallet]);
+        let history = wallet.transactions(false).unwrap();
+        assert!(history.iter().any(|line| line.kind == "recoup" && line.status == Status::Done));
+        let after = wallet.balance().unwrap()[0].available;
+        // Recoup is free, but fresh coins cost withdrawal fees, and change a melt.
+        assert!(
+            before.checked_sub(&after).unwrap().money <= amount("KUDOS:1").money,
+            "{before} became {after}"
+        );
+        assert_eq!(world.exchange.lock().unwrap().conflicts, 0);
+    }
+}
+
+#[tokio::test]
+async fn coins_are_refreshed_before_they_expire() {
+    let world = World::new();
+    let wallet = ready(&world).await;
+    withdraw_some(&wallet, "KUDOS:10", CipherChoice::Any).await;
+    let later = START.saturating_add(Duration::from_days(90));
+    world.clock.set(later);
+    {
+        let mut exchange = world.exchange.lock().unwrap();
+        for value in [800, 400, 200, 100, 10] {
+            exchange.add_denom(batzen_crypto::DenomPrivateKey::generate_cs(), value, later);
+        }
+    }
+    wallet.add_exchange(EXCHANGE).await.unwrap();
+    wallet.run_pending().await.unwrap();
+    let after = START.saturating_add(Duration::from_days(101));
+    world.clock.set(after);
+    let balance = &wallet.balance().unwrap()[0];
+    assert!(balance.available.money > amount("KUDOS:8").money, "{balance:?}");
+    check_books(&world, &[&wallet]);
+}
+
+#[tokio::test]
+async fn identity_checks_are_reported_and_passed() {
+    let world = World::new();
+    let wallet = ready(&world).await;
+    world.exchange.lock().unwrap().kyc = true;
+    let id = wallet
+        .withdraw_from_bank(BANK, "alice", "pw", amount("KUDOS:5"), None, CipherChoice::Any)
+        .await
+        .unwrap();
+    let _ = wallet.finish(id).await;
+    let report = wallet.run_pending().await.unwrap();
+    assert!(report.pending[0].message.as_deref().unwrap().contains("http://kyc.test/"), "{report:?}");
+    world.exchange.lock().unwrap().kyc = false;
+    wallet.run_pending().await.unwrap();
+    assert!(wallet.pending().is_empty());
+    check_books(&world, &[&wallet]);
+}
+
+#[tokio::test]
+async fn denominations_that_vanish_are_replaced() {
+    let world = World::new();
+    let wallet = ready(&world).await;
+    let manual = wallet.withdraw_manual(EXCHANGE, amount("KUDOS:15"), CipherChoice::Any).await.unwrap();
+    {
+        let mut exchange = world.exchange.lock().unwrap();
+        exchange.credit_reserve(manual.reserve_pub, amount("KUDOS:15"));
+        for denom in &mut exchange.denoms {
+            denom.revoked |= denom.terms.value == amount("KUDOS:8");
+        }
+    }
+    wallet.finish(manual.operation).await.unwrap();
+    check_books(&world, &[&wallet]);
+    assert_eq!(available(&wallet), "KUDOS:14.8");
+}
+
+#[tokio::test]
+async fn new_signing_keys_are_looked_up() {
+    let world = World::new();
+    let wallet = ready(&world).await;
+    withdraw_some(&wallet, "KUDOS:8.01", CipherChoice::Any).await;
+    world.exchange.lock().unwrap().signer = EddsaPrivateKey::generate();
+    let merchant = EddsaPrivateKey::generate();
+    wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.unwrap();
+    wallet.run_pending().await.unwrap();
+    check_books(&world, &[&wallet]);
+}
+
+#[tokio::test]
+async fn another_master_key_is_refused() {
+    let world = World::new();
+    let wallet = ready(&world).await;
+    let impostor = common::FakeExchange::new(START, FakeTerms::default());
+    *world.exchange.lock().unwrap() = impostor;
+    let refused = wallet.add_exchange(EXCHANGE).await;
+    assert!(matches!(refused, Err(WalletError::Core(CoreError::MasterKeyChanged { .. }))), "{refused:?}");
+}
+
+#[tokio::test]
+async fn overload_is_waited_out_and_reported() {
+    let world = World::new();
+    let wallet = ready(&world).await;
+    world.exchange.lock().unwrap().broken = Some(("reserves".to_owned(), 503));
+    let id = wallet
+        .withdraw_from_bank(BANK, "alice", "pw", amount("KUDOS:5"), None, CipherChoice::Any)
+        .await
+        .unwrap();
+    let stuck = wallet.finish(id).await;
+    assert!(matches!(stuck, Err(WalletError::Unavailable { status: 503, .. })), "{stuck:?}");
+    assert!(wallet.pending()[0].message.as_deref().unwrap().contains("503"));
+    world.exchange.lock().unwrap().broken = None;
+    wallet.finish(id).await.unwrap();
+    check_books(&world, &[&wallet]);
+}
+
+#[tokio::test]
+async fn cancelled_withdrawals_do_not_come_back() {
+    let world = World::new();
+    let wallet = ready(&world).await;
+    let manual = wallet.withdraw_manual(EXCHANGE, amount("KUDOS:5"), CipherChoice::Any).await.unwrap();
+    wallet.cancel(manual.operation).unwrap();
+    assert!(wallet.pending().is_empty());
+    assert!(wallet.cancel(manual.operation).is_err());
+    assert_eq!(wallet.transaction(manual.operation).unwrap().status, Status::Failed);
+}
+
+#[tokio::test]
+async fn withdrawing_and_paying_do_not_share_a_context() {
+    let world = World::new();
+    let wallet = ready(&world).await;
+    let manual = wallet.withdraw_manual(EXCHANGE, amount("KUDOS:8.01"), CipherChoice::Any).await.unwrap();
+    let context = |id| {
+        wallet.with_state(|state| match batzen_wallet::core::next(state, id, 0).unwrap() {
+            batzen_wallet::core::Next::Request(request) => request.context,
+            batzen_wallet::core::Next::Done => panic!("not finished"),
+        })
+    };
+    assert_eq!(context(manual.operation), Context::Withdraw);
+    world.exchange.lock().unwrap().credit_reserve(manual.reserve_pub, amount("KUDOS:8.01"));
+    wallet.finish(manual.operation).await.unwrap();
+    world.exchange.lock().unwrap().broken = Some(("deposit".to_owned(), 503));
+    let merchant = EddsaPrivateKey::generate();
+    let _ = wallet.pay(&request(&merchant, "KUDOS:3", 1)).await;
+    assert_eq!(context(wallet.pending()[0].id), Context::Deposit);
+    let preview = wallet.with_state(|state| {
+        withdraw::preview(
+            state.exchange(EXCHANGE).unwrap(),
+            amount("KUDOS:3"),
+            CipherChoice::Any,
+            Timestamp::ZERO,
+        )
+    });
+    assert!(matches!(preview, Err(CoreError::NothingOffered(_))), "before the first denomination");
+}

@@ -1,0 +1,432 @@
+//! Goal: whatever stands between a wallet and its exchange alters in whatever answers, the wallet loses no money without
+//! showing evidence.
+//!
+//! Method: random lives of a wallet, while a proxy passes requests on and alters some of the answers: a member of the JSON
+//! is changed, removed, repeated, or swapped with that of an earlier answer; the status is another one; an earlier answer
+//! comes again; or a request is answered without reaching the exchange at all. Then the proxy becomes honest, the
+//! wallet runs, and the books of both sides must agree coin by coin, except where the wallet shows a dispute.
+//!
+//! `BATZEN_SOAK_FACTOR=100` plays so many times more lives.
+
+use crate::common;
+
+use std::collections::BTreeSet;
+
+use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
+use batzen_protocol::signatures::{MerchantRefund, SignedMessage};
+use batzen_protocol::{Duration, Money};
+use batzen_wallet::core::coin::CoinSource;
+use batzen_wallet::core::http::{HttpRequest, HttpResponse};
+use batzen_wallet::core::state::OpKind;
+use batzen_wallet::{CipherChoice, DepositAmount, PaymentReceipt, PaymentRequest, RefundPermission, Wallet};
+use common::{BANK, EXCHANGE, START, World};
+use proptest::prelude::*;
+use serde_json::Value;
+
+const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
+const STATUSES: [u16; 9] = [200, 204, 400, 403, 404, 409, 410, 451, 503];
+const CODES: [u32; 12] = [21, 26, 1003, 1005, 1009, 1010, 1012, 1150, 1175, 1305, 1353, 1555];
+
+#[derive(Clone, Debug)]
+enum Deed {
+    Withdraw { cents: u64, cs: bool },
+    Pay { cents: u64 },
+    Deposit { cents: u64 },
+    Refund { payment: usize, percent: u64 },
+    Revoke { denomination: usize },
+}
+
+fn deed() -> impl Strategy<Value = Deed> {
+    prop_oneof![
+        4 => (50u64..1500, any::<bool>()).prop_map(|(cents, cs)| Deed::Withdraw { cents, cs }),
+        4 => (1u64..900).prop_map(|cents| Deed::Pay { cents }),
+        2 => (1u64..500).prop_map(|cents| Deed::Deposit { cents }),
+        2 => (0usize..8, 1u64..=100).prop_map(|(payment, percent)| Deed::Refund { payment, percent }),
+        1 => (0usize..10).prop_map(|denomination| Deed::Revoke { denomination }),
+    ]
+}
+
+/// What is done to an answer. The numbers choose a member, an earlier answer, a value.
+#[derive(Clone, Debug)]
+enum Lie {
+    Change {
+        member: usize,
+        how: usize,
+    },
+    Remove {
+        member: usize,
+    },
+    Repeat {
+        member: usize,
+    },
+    Swap {
+        member: usize,
+        earlier: usize,
+    },
+    Status {
+        which: usize,
+    },
+    Code {
+        which: usize,
+    },
+    Replay {
+        earlier: usize,
+    },
+    /// The request does not reach the exchange.
+    Invent {
+        earlier: usize,
+    },
+}
+
+fn lie() -> impl Strategy<Value = Lie> {
+    let n = any::<usize>;
+    prop_oneof![
+        4 => (n(), n()).prop_map(|(member, how)| Lie::Change { member, how }),
+        1 => n().prop_map(|member| Lie::Remove { member }),
+        1 => n().prop_map(|member| Lie::Repeat { member }),
+        2 => (n(), n()).prop_map(|(member, earlier)| Lie::Swap { member, earlier }),
+        2 => n().prop_map(|which| Lie::Status { which }),
+        2 => n().prop_map(|which| Lie::Code { which }),
+        2 => n().prop_map(|earlier| Lie::Replay { earlier }),
+        2 => n().prop_map(|earlier| Lie::Invent { earlier }),
+    ]
+}
+
+/// The paths of all members and items in a value.
+fn paths(value: &Value, path: &str, out: &mut Vec<String>) {
+    match value {
+        Value::Object(members) => {
+            for (name, member) in members {
+                let path = format!("{path}/{name}");
+                out.push(path.clone());
+                paths(member, &path, out);
+            }
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                let path = format!("{path}/{index}");
+                out.push(path.clone());
+                paths(item, &path, out);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn pick<T>(items: &[T], number: usize) -> Option<&T> {
+    if items.is_empty() { None } else { items.get(number % items.len()) }
+}
+
+/// Another value of the same kind.
+fn changed(value: &Value, how: usize) -> Value {
+    match value {
+        Value::Null => Value::Bool(true),
+        Value::Bool(flag) => Value::Bool(!flag),
+        Value::Number(number) => {
+            let number = number.as_u64().unwrap_or(0);
+            [0, 1, number.wrapping_add(1), number.wrapping_sub(1), u64::MAX][how % 5].into()
+        }
+        Value::String(text) => match text.split_once(':') {
+            Some(("KUDOS", _)) => {
+                let sums =
+                    ["KUDOS:0", "KUDOS:0.01", "KUDOS:1", "KUDOS:7.99", "KUDOS:4503599627370496", "EUR:1"];
+                sums[how % sums.len()].into()
+            }
+            _ => {
+                let mut bytes = text.clone().into_bytes();
+                if bytes.is_empty() {
+                    return "0".into();
+                }
+                let position = how % bytes.len();
+                bytes[position] = if bytes[position] == b'0' { b'1' } else { b'0' };
+                String::from_utf8_lossy(&bytes).into_owned().into()
+            }
+        },
+        Value::Array(items) => items.iter().rev().cloned().collect(),
+        Value::Object(_) => Value::Null,
+    }
+}
+
+fn alter_member(
+    response: &HttpResponse,
+    member: usize,
+    alter: impl FnOnce(&mut Value, &str),
+) -> HttpResponse {
+    let Ok(mut value) = serde_json::from_slice::<Value>(&response.body) else { return response.clone() };
+    let mut all = Vec::new();
+    paths(&value, "", &mut all);
+    if let Some(path) = pick(&all, member) {
+        alter(&mut value, path);
+    }
+    HttpResponse { body: serde_json::to_vec(&value).unwrap(), ..response.clone() }
+}
+
+fn told(lie: &Lie, response: &HttpResponse, earlier_answers: &[HttpResponse]) -> HttpResponse {
+    match lie {
+        Lie::Change { member, how } => alter_member(response, *member, |value, path| {
+            let target = value.pointer_mut(path).unwrap();
+            *target = changed(target, *how);
+        }),
+        Lie::Remove { member } => alter_member(response, *member, |value, path| {
+            let (parent, name) = path.rsplit_once('/').unwrap();
+            match value.pointer_mut(parent).unwrap() {
+                Value::Object(members) => drop(members.remove(name)),
+                Value::Array(items) => drop(items.remove(name.parse().unwrap())),
+                _ => {}
+            }
+        }),
+        Lie::Repeat { member } => alter_member(response, *member, |value, path| {
+            let (parent, name) = path.rsplit_once('/').unwrap();
+            if let Value::Array(items) = value.pointer_mut(parent).unwrap() {
+                let item = items[name.parse::<usize>().unwrap()].clone();
+                items.push(item);
+            }
+        }),
+        Lie::Swap { member, earlier } => alter_member(response, *member, |value, path| {
+            let other = pick(earlier_answers, *earlier)
+                .and_then(|answer| serde_json::from_slice::<Value>(&answer.body).ok())
+                .and_then(|answer| answer.pointer(path).cloned());
+            if let Some(other) = other {
+                *value.pointer_mut(path).unwrap() = other;
+            }
+        }),
+        Lie::Status { which } => {
+            HttpResponse { status: *pick(&STATUSES, *which).unwrap(), ..response.clone() }
+        }
+        Lie::Code { which } => {
+            let code = *pick(&CODES, *which).unwrap();
+            let status = match code {
+                21 | 1005 => 404,
+                26 | 1305 => 400,
+                1009 | 1010 | 1555 => 410,
+                _ => 409,
+            };
+            let mut value: Value = serde_json::from_slice(&response.body).unwrap_or_default();
+            if let Value::Object(members) = &mut value {
+                members.insert("code".to_owned(), code.into());
+            }
+            HttpResponse { status, body: serde_json::to_vec(&value).unwrap(), ..response.clone() }
+        }
+        Lie::Replay { earlier } | Lie::Invent { earlier } => {
+            pick(earlier_answers, *earlier).unwrap_or(response).clone()
+        }
+    }
+}
+
+/// Lies in about one of `rate` answers of the exchange, one lie after the other.
+fn proxy(world: &World, lies: &[Lie], rate: usize) {
+    let lies = lies.to_vec();
+    let mut told_so_far = 0;
+    let mut earlier: Vec<HttpResponse> = Vec::new();
+    let mut count = 0usize;
+    world.network.lie(move |request: &HttpRequest, exchange, now| {
+        count += 1;
+        if !request.url.starts_with(EXCHANGE) {
+            return None;
+        }
+        let lie = if count.is_multiple_of(rate) { lies.get(told_so_far).cloned() } else { None };
+        told_so_far += usize::from(lie.is_some());
+        if let (Some(lie @ Lie::Invent { .. }), false) = (&lie, earlier.is_empty()) {
+            return Some(told(lie, &HttpResponse::default(), &earlier));
+        }
+        let response = exchange.handle(request, now);
+        let answer = lie.map_or_else(|| response.clone(), |lie| told(&lie, &response, &earlier));
+        earlier.push(response);
+        Some(answer)
+    });
+}
+
+fn cents(cents: u64) -> batzen_wallet::Amount {
+    format!("KUDOS:{}.{:02}", cents / 100, cents % 100).parse().unwrap()
+}
+
+async fn play(deeds: &[Deed], lies: &[Lie], rate: usize, seed: u64) {
+    let world = World::new();
+    let wallet = Wallet::in_memory_with(world.options(seed));
+    wallet.add_exchange(EXCHANGE).await.unwrap();
+    wallet.accept_terms(EXCHANGE).unwrap();
+    proxy(&world, lies, rate);
+    let merchant = EddsaPrivateKey::generate();
+    let mut receipts: Vec<(HashCode, PaymentReceipt)> = Vec::new();
+    let mut refunds: Vec<(HashCode, Vec<RefundPermission>)> = Vec::new();
+    for (number, deed) in deeds.iter().enumerate() {
+        match deed {
+            Deed::Withdraw { cents: sum, cs } => {
+                let cipher = if *cs { CipherChoice::Cs } else { CipherChoice::Rsa };
+                let begun = wallet.withdraw_from_bank(BANK, "a", "pw", cents(*sum), None, cipher).await;
+                if let Ok(id) = begun {
+                    let _ = wallet.finish(id).await;
+                }
+            }
+            Deed::Pay { cents: sum } => {
+                let h_contract_terms = HashCode::from_bytes([number as u8; 64]);
+                let request = PaymentRequest {
+                    exchange: None,
+                    amount: cents(*sum),
+                    max_fee: Money::ZERO,
+                    merchant_pub: merchant.public_key(),
+                    merchant_payto: PAYTO.to_owned(),
+                    wire_salt: WireSalt::from_bytes([7; 16]),
+                    h_contract_terms,
+                    timestamp: None,
+                    refund_deadline: START.saturating_add(Duration::from_days(1)),
+                    wire_transfer_deadline: START.saturating_add(Duration::from_days(2)),
+                    summary: "something".to_owned(),
+                };
+                if let Ok(receipt) = wallet.pay(&request).await {
+                    receipts.push((h_contract_terms, receipt));
+                }
+            }
+            Deed::Deposit { cents: sum } => {
+                let _ = wallet.deposit(EXCHANGE, DepositAmount::Exact(cents(*sum)), PAYTO).await;
+            }
+            Deed::Refund { payment, percent } => {
+                let Some((h_contract_terms, receipt)) = receipts.get(*payment) else { continue };
+                let permission = |coin: &batzen_wallet::ReceiptCoin| {
+                    let refund_amount =
+                        coin.contribution.checked_mul(*percent).unwrap().checked_div(100).unwrap();
+                    let message = MerchantRefund {
+                        h_contract_terms: *h_contract_terms,
+                        coin_pub: coin.coin_pub,
+                        rtransaction_id: number as u64,
+                        refund_amount,
+                    };
+                    RefundPermission {
+                        coin_pub: coin.coin_pub,
+                        rtransaction_id: number as u64,
+                        amount: refund_amount,
+                        merchant_sig: message.sign(&merchant),
+                    }
+                };
+                let permissions: Vec<_> = receipt.coins.iter().map(permission).collect();
+                let _ = wallet.refund(h_contract_terms, &permissions).await;
+                refunds.push((*h_contract_terms, permissions));
+            }
+            Deed::Revoke { denomination } => {
+                world.exchange.lock().unwrap().denoms[*denomination].revoked = true;
+                let _ = wallet.add_exchange(EXCHANGE).await;
+            }
+        }
+        if number % 3 == 0 {
+            wallet.run_pending().await.unwrap();
+        }
+    }
+    wallet.run_pending().await.unwrap();
+    world.network.be_honest();
+    wallet.add_exchange(EXCHANGE).await.unwrap();
+    // One dispute may have hidden another.
+    for _ in 0..4 {
+        wallet.retry_disputed().unwrap();
+        wallet.run_pending().await.unwrap();
+        // A merchant's permission that was refused wrongly can be shown again.
+        for (h_contract_terms, permissions) in &refunds {
+            let _ = wallet.refund(h_contract_terms, permissions).await;
+        }
+    }
+    check(&world, &wallet);
+}
+
+/// Every coin and every reserve is as the exchange has it, or in a dispute that the wallet shows.
+fn check(world: &World, wallet: &Wallet) {
+    let exchange = world.exchange.lock().unwrap();
+    exchange.check_conservation();
+    let evidence = wallet.evidence();
+    let shown: BTreeSet<u64> =
+        evidence.iter().filter(|item| item.settled.is_none()).map(|item| item.id).collect();
+    let mut held = Money::ZERO;
+    let transactions = wallet.transactions(true).unwrap();
+    wallet.with_state(|state| {
+        let open: Vec<_> = state.open_operations().collect();
+        for operation in &open {
+            if let Some(dispute) = operation.dispute {
+                assert!(shown.contains(&dispute.evidence), "evidence of a dispute is shown");
+            }
+        }
+        let in_work = |coin_pub| {
+            open.iter().any(|operation| match &operation.kind {
+                OpKind::Payment(record) => record.coins.iter().any(|coin| coin.coin_pub == coin_pub),
+                OpKind::Refresh(record) => record.old_coin_pub == coin_pub,
+                OpKind::Recoup(record) => record.coin_pub == coin_pub,
+                OpKind::Refund(record) => record.items.iter().any(|item| item.coin_pub == coin_pub),
+                OpKind::Withdrawal(_) => false,
+            })
+        };
+        // The protocol does not sign the answer to a recoup-refresh, and shows no history of the old coin. A lie shows when the old
+        // coin is refreshed, unless it has too little on it for that.
+        let is_recouped = |coin_pub| {
+            state.operations.values().any(|operation| match &operation.kind {
+                OpKind::Recoup(record) => match state.coins[&record.coin_pub].source {
+                    CoinSource::Refresh { old_coin_pub, .. } => {
+                        [record.coin_pub, old_coin_pub].contains(&coin_pub)
+                    }
+                    CoinSource::Withdrawal { .. } => false,
+                },
+                _ => false,
+            })
+        };
+        // If the exchange has booked what it refused, the next use of the coin shows that, with evidence. A coin with too little on it
+        // to be refreshed waits for that.
+        let is_refused = |coin_pub| {
+            state.operations.values().any(|operation| match &operation.kind {
+                OpKind::Payment(record) => record.refused.iter().any(|part| part.coin_pub == coin_pub),
+                _ => false,
+            })
+        };
+        for coin in state.coins.values() {
+            let value = exchange.denom(&coin.h_denom_pub).unwrap().terms.value.money;
+            held = held.checked_add(value).unwrap();
+            let remaining = exchange.coin_remaining(&coin.coin_pub).unwrap_or(value);
+            assert!(
+                remaining == coin.remaining
+                    || in_work(coin.coin_pub)
+                    || is_refused(coin.coin_pub)
+                    || is_recouped(coin.coin_pub),
+                "coin {} ({:?}): the exchange has {remaining}, the wallet {}\n{:#?}\n{evidence:#?}",
+                coin.coin_pub,
+                coin.status,
+                coin.remaining,
+                transactions,
+            );
+        }
+        if open.is_empty() {
+            assert_eq!(held, exchange.issued, "every coin that was signed is in the wallet");
+            assert!(shown.is_empty(), "nothing is disputed");
+        }
+        // What is left in a reserve is known to the wallet, and shown.
+        for (reserve_pub, balance) in &exchange.reserves {
+            let of_reserve = state.operations.values().filter_map(|operation| match &operation.kind {
+                OpKind::Withdrawal(record) if record.reserve_pub == *reserve_pub => Some((operation, record)),
+                _ => None,
+            });
+            let (mut known, mut leftover) = (false, Money::ZERO);
+            for (operation, record) in of_reserve {
+                known |= operation.finished.is_none();
+                leftover = leftover.checked_add(record.leftover).unwrap();
+            }
+            assert!(
+                known || leftover >= *balance,
+                "{balance} are forgotten in reserve {reserve_pub}\n{transactions:#?}\n{evidence:#?}"
+            );
+        }
+    });
+}
+
+fn config() -> ProptestConfig {
+    let factor: u32 = std::env::var("BATZEN_SOAK_FACTOR").map_or(1, |factor| factor.parse().unwrap());
+    ProptestConfig { cases: 96 * factor, max_shrink_iters: 400, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn no_lie_costs_money_silently(
+        deeds in prop::collection::vec(deed(), 2..12),
+        lies in prop::collection::vec(lie(), 1..12),
+        rate in 1usize..8,
+        seed in any::<u64>(),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(play(&deeds, &lies, rate, seed));
+    }
+}

@@ -1,0 +1,10 @@
+//! The tests of this crate, as one program: linking one is much quicker than linking one a file.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod common;
+mod crash;
+mod false_proofs;
+mod flows;
+mod lying_proxy;
+mod random_lives;
