@@ -329,10 +329,15 @@ fn scraped(http: &Http, dir: &Path, targets: &[(&str, &String)], queries: &[Stri
     std::fs::create_dir(&dir).unwrap();
     let address =
         |url: &str| url.trim_start_matches("http://").trim_end_matches('/').replace("localhost", "127.0.0.1");
-    let mut config = read("prometheus/prometheus.yml").replace("15s", "1s");
-    for (target, url) in targets {
-        assert!(config.contains(&format!("\"{target}\"")), "{target} is not scraped");
-        config = config.replace(target, &address(url));
+    let mut config = read("prometheus/prometheus.yml").replace("15s", "3s");
+    // Marks first, addresses after: a service may listen where another one's target points.
+    for (index, (target, _)) in targets.iter().enumerate() {
+        let quoted = format!("\"{target}\"");
+        assert!(config.contains(&quoted), "{target} is not scraped");
+        config = config.replace(&quoted, &format!("\"target-{index}\""));
+    }
+    for (index, (_, url)) in targets.iter().enumerate() {
+        config = config.replace(&format!("\"target-{index}\""), &format!("\"{}\"", address(url)));
     }
     std::fs::write(dir.join("prometheus.yml"), config).unwrap();
     std::fs::copy(deploy("prometheus/alerts.yml"), dir.join("alerts.yml")).unwrap();
@@ -365,7 +370,10 @@ fn scraped(http: &Http, dir: &Path, targets: &[(&str, &String)], queries: &[Stri
     while has_all() != Some(true) {
         let said = || std::fs::read_to_string(dir.join("log")).unwrap();
         assert!(prometheus.0.try_wait().unwrap().is_none(), "prometheus ended: {}", said());
-        assert!(Instant::now() < deadline, "prometheus does not scrape: {}", said());
+        if Instant::now() >= deadline {
+            let state = http.text(&format!("http://127.0.0.1:{port}/api/v1/targets?state=active"));
+            panic!("prometheus does not scrape: {state}\n{}", said());
+        }
         std::thread::sleep(Duration::from_millis(200));
     }
     for text in queries {
