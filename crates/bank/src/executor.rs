@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use batzen_engine::{EngineError, Lane};
+use batzen_engine::{Lane, SubmitError};
 use batzen_http::{Drain, Waiters, Woken};
 use batzen_tables::bank::TransactionKey;
 use tokio::time::Instant;
@@ -23,7 +23,7 @@ const ATTEMPTS_MAX: u32 = 100;
 pub(crate) enum ExecuteError {
     /// The store.
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Submit(#[from] SubmitError),
     /// The ledger.
     #[error(transparent)]
     Ledger(#[from] Unsettled),
@@ -44,7 +44,7 @@ impl CommandExecutor {
             return Ok(self.lane.submit(command).await?);
         }
         let deadline = Instant::now() + ANSWER_MAX;
-        let mut place = Some(self.settler.place().ok_or(EngineError::Overloaded)?);
+        let mut place = Some(self.settler.place().ok_or(SubmitError::Overloaded)?);
         // Only a confirmation may have to be asked twice by itself.
         let again = matches!(command, Command::ConfirmWithdrawal { .. }).then(|| command.clone());
         let mut command = command;
@@ -54,7 +54,7 @@ impl CommandExecutor {
                 Ok(Outcome::Intended(intent)) => {
                     let place = match place.take() {
                         Some(place) => place,
-                        None => self.settler.place().ok_or(EngineError::Overloaded)?,
+                        None => self.settler.place().ok_or(SubmitError::Overloaded)?,
                     };
                     let settled = tokio::time::timeout_at(deadline, self.settler.settle(*intent, place));
                     let settled = settled.await.map_err(|_| Unsettled::Waiting)??;
@@ -75,13 +75,13 @@ impl CommandExecutor {
                         }
                         _ => {
                             let waiting = self.decided.register(key.clone());
-                            waiter = Some((key, waiting.map_err(|_| EngineError::Overloaded)?));
+                            waiter = Some((key, waiting.map_err(|_| SubmitError::Overloaded)?));
                         }
                     }
                 }
                 verdict => return Ok(verdict),
             }
         }
-        Err(EngineError::Overloaded.into())
+        Err(SubmitError::Overloaded.into())
     }
 }

@@ -8,7 +8,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use batzen_engine::{EngineError, Lane};
+use batzen_engine::{Lane, SubmitError};
 use batzen_ledger::{Ledger, LedgerError};
 use batzen_store::{Store, StoreError};
 use batzen_tables::bank::{BankIntents, Origin};
@@ -259,7 +259,7 @@ async fn finish(lane: &Lane<BankLaneRules>, part: &Arc<[(Intent, Verdict)]>) -> 
         match lane.submit(Command::Finish(Arc::clone(part))).await {
             Ok(Ok(Outcome::Finished(finished))) => return Some(finished),
             Ok(_) => unreachable!("answers are booked"),
-            Err(EngineError::Stopped) => return None,
+            Err(SubmitError::Stopped) => return None,
             // A full store heals, and the money has moved: there is no way back.
             Err(error) => tracing::warn!(%error, "the ledger's answers are booked later"),
         }

@@ -1,28 +1,28 @@
-//! What waits for a lane, and what of it makes the next batch.
+//! Chooses from the waiting commands those of the next batch.
 //!
-//! Commands of clients go first and all together. Background commands (of workers) may change thousands of rows each or come
-//! by the thousand: while clients are served they make small batches of their own, and after each the lane is for clients
-//! alone for a while ([`Pace`]). When no client came for a while, background work gets whole batches, one after the other.
+//! Commands of clients go first and all together. Background commands (of workers) may change thousands of rows each or arrive
+//! by the thousand. While clients are served, they form small batches of their own, and after each of these the lane serves
+//! clients only for a while ([`Pace`]). When no client came for a while, background work gets whole batches, one after the other.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::pace::Pace;
+use crate::queue::{BatchLimits, Submissions, Taken as Arrived, Wait};
 
 pub(crate) struct Inbox<J> {
-    queue: Receiver<J>,
+    queue: Submissions<J>,
     /// Commands of clients that wait for the end of a background batch.
     clients: Vec<J>,
     background: VecDeque<J>,
-    /// Background commands that wait here; more wait in the queue, with everything behind them.
+    /// Background commands that may wait here. Further ones wait in the queue, with everything behind them.
     background_max: usize,
     pace: Pace,
 }
 
-/// What a batch is made of.
+/// What a batch consists of.
 #[derive(Clone, Copy)]
 pub(crate) struct Taken {
     since: Cost,
@@ -31,7 +31,7 @@ pub(crate) struct Taken {
     pub(crate) beside_clients: bool,
 }
 
-/// The clocks that tell what a batch costs.
+/// The clocks that measure the cost of a batch.
 #[derive(Clone, Copy)]
 struct Cost {
     wall: Instant,
@@ -46,8 +46,8 @@ impl Cost {
         Self { wall: Instant::now(), cpu }
     }
 
-    /// What came since: processor time, since on a busy processor most of the rest is waiting for other threads' turns, which
-    /// a smaller batch has no less of; but a store that waits long costs, too.
+    /// The cost since then: processor time. On a busy processor most of the other time is waiting for the turns of other threads,
+    /// and a smaller batch waits no less. But long waits of the store count too.
     fn elapsed(&self) -> Duration {
         let now = Self::now();
         now.cpu.saturating_sub(self.cpu).max(now.wall.saturating_duration_since(self.wall) / 4)
@@ -55,44 +55,40 @@ impl Cost {
 }
 
 impl<J> Inbox<J> {
-    pub(crate) fn new(queue: Receiver<J>, background_max: usize) -> Self {
+    pub(crate) fn new(queue: Submissions<J>, background_max: usize) -> Self {
         Self { queue, clients: Vec::new(), background: VecDeque::new(), background_max, pace: Pace::new() }
     }
 
-    /// Puts the next batch of at most `max` jobs into `jobs`; waits if there is nothing. None when nothing will come any more.
+    /// Puts the next batch of at most `max` jobs into `jobs`. Waits if there is none. Returns none when the queue is closed and empty.
     pub(crate) fn take(
         &mut self,
         jobs: &mut Vec<J>,
         max: usize,
         is_background: impl Fn(&J) -> bool,
     ) -> Option<Taken> {
-        let mut wakes_up = false;
         self.pace.background_waits(Instant::now(), !self.background.is_empty());
+        let mut arrived = Vec::new();
         while self.clients.len() < max && self.background.len() < self.background_max {
-            let job = match self.queue.try_recv() {
-                Ok(job) => job,
-                Err(_) if !self.clients.is_empty() => break,
-                Err(TryRecvError::Disconnected) if self.background.is_empty() => return None,
-                Err(TryRecvError::Disconnected) => break,
-                Err(TryRecvError::Empty) if self.background.is_empty() => {
-                    wakes_up = true;
-                    self.queue.recv().ok()?
-                }
-                Err(TryRecvError::Empty) => {
-                    wakes_up = true;
-                    let Ok(job) = self.queue.recv_timeout(self.pace.rest(Instant::now())) else { break };
-                    job
-                }
-            };
-            if is_background(&job) {
-                self.background.push_back(job);
+            let wait = if !self.clients.is_empty() {
+                Wait::No
+            } else if self.background.is_empty() {
+                Wait::Forever
             } else {
-                self.clients.push(job);
+                let now = Instant::now();
+                Wait::Until(now + self.pace.rest(now))
+            };
+            let room = (max - self.clients.len()).min(self.background_max - self.background.len());
+            match self.queue.take(&mut arrived, BatchLimits::commands(room), wait) {
+                Arrived::Batch => {}
+                Arrived::Closed if self.clients.is_empty() && self.background.is_empty() => return None,
+                Arrived::Closed | Arrived::Nothing => break,
             }
-            if std::mem::take(&mut wakes_up) {
-                // Who woke this thread may be about to bring more, on this very processor: let it, so that it all makes one
-                // batch and one commit. If nobody else wants the processor, this returns at once.
-                std::thread::yield_now();
+            for job in arrived.drain(..) {
+                if is_background(&job) {
+                    self.background.push_back(job);
+                } else {
+                    self.clients.push(job);
+                }
             }
         }
         let since = Cost::now();
@@ -116,7 +112,7 @@ impl<J> Inbox<J> {
         Some(Taken { since, background, beside_clients })
     }
 
-    /// A batch is done.
+    /// Notes that a batch is done.
     pub(crate) fn done(&mut self, batch: &Taken) {
         if batch.beside_clients && batch.background > 0 {
             self.pace.done(Instant::now(), batch.background, batch.since.elapsed());
@@ -126,9 +122,19 @@ impl<J> Inbox<J> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::sync_channel;
+    use std::sync::Arc;
 
     use super::*;
+    use crate::SubmissionQueue;
+    use crate::queue::QueueLimits;
+
+    fn queue() -> (SubmissionQueue<u32>, Submissions<u32>) {
+        SubmissionQueue::new(QueueLimits::commands(100), Arc::default())
+    }
+
+    fn push(queue: &SubmissionQueue<u32>, job: u32) {
+        queue.push::<()>(job, 1).unwrap();
+    }
 
     /// Odd numbers are background work.
     fn take(inbox: &mut Inbox<u32>, max: usize) -> Option<(Vec<u32>, Taken)> {
@@ -139,24 +145,24 @@ mod tests {
 
     #[test]
     fn background_work_goes_in_portions_with_rests_between_clients() {
-        let (sender, queue) = sync_channel(100);
+        let (sender, queue) = queue();
         let mut inbox = Inbox::new(queue, 100);
         for job in [1, 2, 3, 4, 5, 7] {
-            sender.send(job).unwrap();
+            push(&sender, job);
         }
         let (jobs, taken) = take(&mut inbox, 10).unwrap();
         assert_eq!(jobs, [1], "a batch of its own");
         assert!(taken.beside_clients && taken.background == 1);
-        // It took so long that the lane rests: only clients are served, all that wait.
+        // It took so long that background work rests: only clients are served, all of those that wait.
         let later = Instant::now() + Duration::from_secs(3_600);
         inbox.pace.done(later, 1, Duration::from_millis(1));
         assert_eq!(take(&mut inbox, 10).unwrap().0, [2, 4]);
-        sender.send(6).unwrap();
+        push(&sender, 6);
         assert_eq!(take(&mut inbox, 10).unwrap().0, [6]);
-        // After the rest a portion, now of two, goes before clients that wait.
+        // After the rest a portion, now of two, goes before the waiting clients.
         let earlier = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
         inbox.pace.done(earlier, 1, Duration::ZERO);
-        sender.send(8).unwrap();
+        push(&sender, 8);
         assert_eq!(take(&mut inbox, 10).unwrap().0, [3, 5]);
         assert_eq!(take(&mut inbox, 10).unwrap().0, [7]);
         assert_eq!(take(&mut inbox, 10).unwrap().0, [8]);
@@ -167,11 +173,11 @@ mod tests {
     #[test]
     fn a_large_batch_of_clients_long_after_the_last_one_keeps_background_work_waiting() {
         let rests_after = |clients: u32| {
-            let (sender, queue) = sync_channel(100);
+            let (sender, queue) = queue();
             let mut inbox = Inbox::new(queue, 100);
             let start = Instant::now();
             inbox.pace.clients_taken(start.checked_sub(Duration::from_secs(1)).unwrap(), 1);
-            (1..=clients).for_each(|job| sender.send(2 * job).unwrap());
+            (1..=clients).for_each(|job| push(&sender, 2 * job));
             assert_eq!(take(&mut inbox, 100).unwrap().0.len(), clients as usize);
             !inbox.pace.rest(start).is_zero()
         };
@@ -181,10 +187,10 @@ mod tests {
 
     #[test]
     fn background_work_alone_gets_whole_batches() {
-        let (sender, queue) = sync_channel(100);
+        let (sender, queue) = queue();
         let mut inbox = Inbox::new(queue, 4);
         for job in [1, 3, 5, 7, 9] {
-            sender.send(job).unwrap();
+            push(&sender, job);
         }
         // Only four leave the queue at a time.
         assert_eq!(take(&mut inbox, 3).unwrap().0, [1, 3, 5]);

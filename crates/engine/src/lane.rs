@@ -1,41 +1,41 @@
 //! A lane: one thread that runs batch after batch against one store.
 
 use std::future::poll_fn;
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use batzen_store::{CommitOutcome, Store, StoreError};
 
-use crate::docket::{Docket, Length, OpenDocket};
+use crate::evidence::EvidenceReader;
+use crate::fair_queue::{CloseOnDrop, FairQueue, Length};
 use crate::inbox::Inbox;
-use crate::prover::Prover;
+use crate::queue::{QueueLimits, SubmissionQueue};
 use crate::slot::{NoResults, Responder, ResultSlot, lock, waiting};
 use crate::turn_end::{Deferred, TurnEndTask};
-use crate::{Clock, Evidence, LaneMetrics, Plan, Rules, WorkingSet};
+use crate::{Clock, Evidence, LaneMetrics, Plan, Rules, SubmitError, WorkingSet};
 
 /// How often a command is executed again because others changed its rows first, or because its evidence was overtaken, before
 /// it is answered with an error.
 const ATTEMPTS_MAX: u32 = 100;
 
-/// How often a batch of several commands loses the race for its rows before it is halved, so that a large one is not overtaken
-/// for ever by small ones.
+/// How often a batch of several commands loses the race for its rows before it is halved, so that small batches do not overtake a
+/// large one for ever.
 const LOSSES_MAX: u32 = 3;
 
-/// How long a single command that lost so often waits before the next attempt, for each loss, and for how many at most.
-const LOSS_PAUSE: Duration = Duration::from_micros(100);
-const LOSS_PAUSES_MAX: u32 = 50;
+/// The backoff of a single command that lost so often: this for each loss, and for no more than this many losses.
+const LOSS_BACKOFF: Duration = Duration::from_micros(100);
+const LOSS_BACKOFFS_MAX: u32 = 50;
 
-/// How often the history of a refused command is read while the lane goes on. After that the lane reads it itself,
+/// How often the history of a refused command is read while the lane runs other batches. After that the lane reads it itself,
 /// between two batches, where nothing changes.
 const READS_BESIDE_MAX: u32 = 3;
 
 /// Limits of a lane.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneOptions {
-    /// Commands that may wait, and refused ones that may wait for their evidence; one more of either is answered
-    /// [`EngineError::Overloaded`].
+    /// Commands that may wait, and refused ones that may wait for their evidence. Further ones of either are answered with
+    /// [`SubmitError::Overloaded`].
     pub queue_commands_max: usize,
     /// Commands in one batch.
     pub batch_commands_max: usize,
@@ -47,21 +47,6 @@ impl Default for LaneOptions {
     }
 }
 
-/// Why a command was not decided. (A refusal by a rule is a decision, not an error.)
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum EngineError {
-    /// The queue is full. Nothing was done; try again later.
-    #[error("too many commands are waiting: try again later")]
-    Overloaded,
-    /// The lane has ended. Whether the command took effect is unknown only if it had been accepted before.
-    #[error("the store is shutting down")]
-    Stopped,
-    /// The store could not be read or written. Nothing of the command was done, unless the store is
-    /// [unavailable](StoreError::Unavailable): then nobody knows, and a repeat finds out.
-    #[error("store: {0}")]
-    Store(Arc<StoreError>),
-}
-
 /// Runs batches one at a time in the caller's thread: the whole pipeline without queue and thread, for tests,
 /// simulators and set-up steps.
 pub struct Batcher<R: Rules> {
@@ -70,20 +55,21 @@ pub struct Batcher<R: Rules> {
     metrics: Arc<LaneMetrics>,
 }
 
-/// What became of one command.
+/// The decision on one command.
 pub(crate) type Verdict<R> = Result<<R as Rules>::Outcome, <R as Rules>::Refusal>;
 
 impl<R: Rules> Batcher<R> {
     /// A pipeline of these rules over this store.
     pub fn new(rules: Arc<R>, store: Store) -> Self {
-        Self::counting(rules, store, Arc::default())
+        Self::with_metrics(rules, store, Arc::default())
     }
 
-    fn counting(rules: Arc<R>, store: Store, metrics: Arc<LaneMetrics>) -> Self {
+    /// The same, counting in the metrics of a lane.
+    pub fn with_metrics(rules: Arc<R>, store: Store, metrics: Arc<LaneMetrics>) -> Self {
         Self { rules, store, metrics }
     }
 
-    /// The counters.
+    /// The metrics.
     pub fn metrics(&self) -> &LaneMetrics {
         &self.metrics
     }
@@ -92,7 +78,7 @@ impl<R: Rules> Batcher<R> {
     ///
     /// # Errors
     /// When the store fails, or others overtake a command again and again. Some of the commands may have been decided then; a
-    /// repeat finds out.
+    /// repetition finds it out.
     pub fn run(&self, commands: &[R::Command], clock: &dyn Clock) -> Result<Vec<Verdict<R>>, StoreError> {
         let mut verdicts: Vec<Option<Verdict<R>>> = commands.iter().map(|_| None).collect();
         let mut open: Vec<usize> = (0..commands.len()).collect();
@@ -106,8 +92,8 @@ impl<R: Rules> Batcher<R> {
             let mut again = Vec::new();
             for (index, result) in open.drain(..).zip(self.batch(&batch, clock)) {
                 let mut result = result.map_err(unshared)?;
-                // Where commits come through this lane alone nothing changes between two batches; else a history is of one
-                // moment. So one that does not fit here never will: it is answered.
+                // If only this lane commits, nothing changes between two batches. Otherwise a history is read at one moment. So
+                // torn evidence would be torn again: it is answered.
                 if let Err(refusal) = &mut result
                     && self.rules.needs_evidence(refusal)
                     && self.rules.evidence(&commands[index], refusal, &self.store)? == Evidence::Rerun
@@ -123,9 +109,9 @@ impl<R: Rules> Batcher<R> {
         Ok(verdicts.into_iter().map(|verdict| verdict.expect("every command has a verdict")).collect())
     }
 
-    /// Prefetch, execute, commit. Repeats when somebody else changed one of the rows in between, and halves a batch that lost
+    /// Prefetch, execute, commit. Repeats the batch if another writer changed one of the rows in between. Halves a batch that lost
     /// this race several times (a small one is quicker and touches fewer rows) or is larger than the store takes in one commit.
-    /// One result for each command, since the halves of a batch may end differently.
+    /// Returns one result for each command, since the halves of a batch may end differently.
     fn batch(&self, commands: &[&R::Command], clock: &dyn Clock) -> Vec<Decided<R>> {
         let mut losses = 0;
         loop {
@@ -141,8 +127,8 @@ impl<R: Rules> Batcher<R> {
                         return all::<R>(commands, error);
                     }
                     if losses >= LOSSES_MAX {
-                        // Whoever wins makes progress; this one steps back a little more each time.
-                        std::thread::sleep(LOSS_PAUSE * losses.min(LOSS_PAUSES_MAX));
+                        // The winner makes progress; this one backs off a little more each time.
+                        std::thread::sleep(LOSS_BACKOFF * losses.min(LOSS_BACKOFFS_MAX));
                     }
                 }
                 Err(Failure::Store(StoreError::TooLarge { .. })) if commands.len() > 1 => {
@@ -225,12 +211,12 @@ impl<R: Rules> Batcher<R> {
     }
 }
 
-/// What became of one command of a batch.
+/// The decision on one command of a batch, or the error of the whole batch.
 type Decided<R> = Result<Verdict<R>, Arc<StoreError>>;
 
-/// Why an attempt at a batch came to nothing.
+/// Why an attempt at a batch failed.
 enum Failure {
-    /// Somebody else changed one of its rows.
+    /// Another writer changed one of its rows.
     Overtaken(StoreError),
     Store(StoreError),
 }
@@ -250,7 +236,7 @@ fn too_many_conflicts() -> StoreError {
     StoreError::Unavailable(format!("a command was overtaken {ATTEMPTS_MAX} times"))
 }
 
-/// The error itself, or one that says the same.
+/// The error itself, or an equivalent one if others hold it too.
 fn unshared(error: Arc<StoreError>) -> StoreError {
     Arc::try_unwrap(error).unwrap_or_else(|error| match &*error {
         StoreError::Unavailable(reason) => StoreError::Unavailable(reason.clone()),
@@ -261,13 +247,13 @@ fn unshared(error: Arc<StoreError>) -> StoreError {
     })
 }
 
-/// What the lane answers: the verdict, or the command back whose evidence was overtaken.
+/// The answer of the lane: the verdict, or the command itself if its evidence was overtaken and it has to run again.
 pub(crate) enum Answer<R: Rules> {
     Decided(Verdict<R>),
     Again(R::Command),
 }
 
-pub(crate) type Answered<R> = Result<Answer<R>, EngineError>;
+pub(crate) type Answered<R> = Result<Answer<R>, SubmitError>;
 
 struct Job<R: Rules> {
     command: R::Command,
@@ -285,9 +271,9 @@ pub(crate) struct Refused<R: Rules> {
 
 /// A queue of commands and the thread that executes them batch by batch. Clones share both.
 ///
-/// Two more threads read the histories that prove refusals: one the short ones, one those of owners that are known to have long
-/// ones, so that a long history delays only others of its kind. What they read may change meanwhile; [`Rules::evidence`] notices,
-/// and the command is executed again.
+/// Two more threads read the histories that prove refusals. One reads the short ones, the other those of owners that are known to
+/// have long ones, so that a long history delays only other long ones. What they read may change meanwhile; then
+/// [`Rules::evidence`] notices it, and the command is executed again.
 pub struct Lane<R: Rules> {
     door: Arc<Door<R>>,
     turn_end: Arc<TurnEndTask>,
@@ -295,10 +281,10 @@ pub struct Lane<R: Rules> {
     threads: Arc<Threads>,
 }
 
-/// Where jobs enter.
+/// The way in.
 struct Door<R: Rules> {
-    queue: SyncSender<Job<R>>,
-    /// What tasks bring in the present turn of their runtime: sent at its end.
+    queue: SubmissionQueue<Job<R>>,
+    /// What tasks have submitted in the current turn of their runtime. It is queued at the end of the turn.
     gathered: Mutex<Vec<Job<R>>>,
     gathered_max: usize,
     metrics: Arc<LaneMetrics>,
@@ -329,7 +315,7 @@ impl<R: Rules> Lane<R> {
         Self::start_one(rules, store, clock, options, metrics, 0)
     }
 
-    /// Starts lane number `number` of several, which share their counters.
+    /// Starts lane number `number` of several, which share their metrics.
     pub(crate) fn start_one(
         rules: Arc<R>,
         store: Store,
@@ -339,26 +325,28 @@ impl<R: Rules> Lane<R> {
         number: usize,
     ) -> Self {
         assert!(options.queue_commands_max > 0 && options.batch_commands_max > 0, "limits are positive");
-        let (queue, receiver) = sync_channel(options.queue_commands_max);
-        // Who gives up waiting leaves a place taken until the thread comes by, so this queue needs a limit of its own.
-        let refused = Arc::new(Docket::new(options.queue_commands_max));
-        let batcher = Batcher::counting(rules, store.clone(), Arc::clone(&metrics));
-        let prover = |length| {
+        let limits = QueueLimits::commands(options.queue_commands_max);
+        let (queue, submissions) = SubmissionQueue::new(limits, Arc::clone(&metrics));
+        // A client that gives up leaves its place taken until the thread gets to it, so this queue needs a limit of its own.
+        let refused = Arc::new(FairQueue::new(options.queue_commands_max));
+        let batcher = Batcher::with_metrics(rules, store.clone(), Arc::clone(&metrics));
+        let reader = |length| {
             let (rules, metrics) = (Arc::clone(&batcher.rules), Arc::clone(&metrics));
-            let prover = Prover { rules, store: store.clone(), metrics, refused: Arc::clone(&refused) };
-            Box::new(move || prover.run(length))
+            let reader =
+                EvidenceReader { rules, store: store.clone(), metrics, refused: Arc::clone(&refused) };
+            Box::new(move || reader.run(length))
         };
-        let (short, long) = (prover(Length::Short), prover(Length::Long));
+        let (short, long) = (reader(Length::Short), reader(Length::Long));
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
             let builder = std::thread::Builder::new().name(name.into());
             builder.spawn(work).expect("the operating system starts the lane's threads")
         };
-        let mut inbox = Inbox::new(receiver, options.queue_commands_max);
+        let mut inbox = Inbox::new(submissions, options.queue_commands_max);
         let max = options.batch_commands_max;
         let turn_end = Arc::<TurnEndTask>::default();
         let wakes = Arc::clone(&turn_end);
         let lane = move || {
-            let refused = OpenDocket(refused);
+            let refused = CloseOnDrop(refused);
             run(&batcher, &mut inbox, &refused.0, &wakes, clock.as_ref(), max, number);
         };
         let threads = vec![
@@ -371,9 +359,9 @@ impl<R: Rules> Lane<R> {
         Self { door, turn_end, store, threads: Arc::new(Threads(Mutex::new(threads))) }
     }
 
-    /// Executes one command. Returns after its batch is durable: `Ok(Ok(_))` it took effect, `Ok(Err(_))` a rule
-    /// refused it, `Err(_)` it was not decided.
-    pub async fn submit(&self, command: R::Command) -> Result<Verdict<R>, EngineError> {
+    /// Executes one command. Returns after its batch is durable: `Ok(Ok(_))` if it took effect, `Ok(Err(_))` if a rule refused it,
+    /// `Err(_)` if it was not decided.
+    pub async fn submit(&self, command: R::Command) -> Result<Verdict<R>, SubmitError> {
         let mut command = command;
         let mut reads = 0;
         loop {
@@ -388,13 +376,12 @@ impl<R: Rules> Lane<R> {
     }
 
     /// [`Lane::submit`] for threads outside the async runtime.
-    pub fn submit_blocking(&self, command: R::Command) -> Result<Verdict<R>, EngineError> {
+    pub fn submit_blocking(&self, command: R::Command) -> Result<Verdict<R>, SubmitError> {
         let mut command = command;
         let mut reads = 0;
         loop {
             let (answer, ticket) = Responder::new();
-            self.door.metrics.enqueued();
-            self.door.send(Job { command, answer, reads }).map_err(|(error, _)| error)?;
+            self.door.queue.push(Job { command, answer, reads }, 1).map_err(|(error, _)| error)?;
             match answered::<R>(ticket.wait())? {
                 Answer::Decided(verdict) => return Ok(verdict),
                 Answer::Again(same) => command = same,
@@ -403,8 +390,8 @@ impl<R: Rules> Lane<R> {
         }
     }
 
-    /// Sends a job to the lane together with those that other tasks bring in this turn of the runtime.
-    fn gather(&self, job: Job<R>) -> Result<(), EngineError> {
+    /// Queues a job together with those that other tasks submit in this turn of the runtime.
+    fn gather(&self, job: Job<R>) -> Result<(), SubmitError> {
         if self.door.gather(job)? {
             self.turn_end.at_end_of_turn(Arc::clone(&self.door) as Arc<dyn Deferred>);
         }
@@ -416,7 +403,7 @@ impl<R: Rules> Lane<R> {
         &self.store
     }
 
-    /// The lane's counters.
+    /// The lane's metrics.
     pub fn metrics(&self) -> &LaneMetrics {
         &self.door.metrics
     }
@@ -434,54 +421,41 @@ impl<R: Rules> Lane<R> {
 }
 
 impl<R: Rules> Door<R> {
-    /// Puts a job to those of this turn; whether it is the first.
-    fn gather(&self, job: Job<R>) -> Result<bool, EngineError> {
-        self.metrics.enqueued();
+    /// Adds a job to those of this turn. Returns whether it is the first.
+    fn gather(&self, job: Job<R>) -> Result<bool, SubmitError> {
         let mut gathered = lock(&self.gathered);
         if gathered.len() >= self.gathered_max {
-            self.metrics.dequeued(1);
             self.metrics.rejected();
-            return Err(EngineError::Overloaded);
+            return Err(SubmitError::Overloaded);
         }
+        self.metrics.enqueued(1);
         gathered.push(job);
         Ok(gathered.len() == 1)
-    }
-
-    /// Sends a job to the lane, or says why it cannot be.
-    fn send(&self, job: Job<R>) -> Result<(), (EngineError, Job<R>)> {
-        self.queue.try_send(job).map_err(|error| {
-            self.metrics.dequeued(1);
-            match error {
-                TrySendError::Full(job) => {
-                    self.metrics.rejected();
-                    (EngineError::Overloaded, job)
-                }
-                TrySendError::Disconnected(job) => (EngineError::Stopped, job),
-            }
-        })
     }
 }
 
 impl<R: Rules> Deferred for Door<R> {
-    /// Sends what was gathered.
+    /// Queues what was gathered.
     fn run(&self) {
         let gathered = std::mem::take(&mut *lock(&self.gathered));
+        // From here on the queue counts them.
+        self.metrics.dequeued(gathered.len() as u64);
         for job in gathered {
-            if let Err((error, Job { answer, .. })) = self.send(job) {
+            if let Err((error, Job { answer, .. })) = self.queue.push(job, 1) {
                 answer.send(Err(error));
             }
         }
     }
 }
 
-/// What came for a command; nothing comes from a lane that has ended.
+/// The answer to a command. A lane that has stopped gives none.
 fn answered<R: Rules>(results: Result<Vec<Answered<R>>, NoResults>) -> Answered<R> {
-    let mut results = results.map_err(|NoResults| EngineError::Stopped)?;
+    let mut results = results.map_err(|NoResults| SubmitError::Stopped)?;
     results.pop().expect("one answer a command")
 }
 
-/// Runs a piece of the rules. A broken assertion in them means that the books cannot be trusted to them any more: the
-/// process ends rather than answers wrongly.
+/// Runs a part of the rules. After a broken assertion the books of this process cannot be trusted: it ends rather than giving
+/// wrong answers.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> T) -> T {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
         Ok(value) => value,
@@ -500,7 +474,7 @@ pub(crate) fn guarded<T>(work: impl FnOnce() -> T) -> T {
 fn run<R: Rules>(
     batcher: &Batcher<R>,
     inbox: &mut Inbox<Job<R>>,
-    refused: &Docket<Refused<R>>,
+    refused: &FairQueue<Refused<R>>,
     turn_end: &TurnEndTask,
     clock: &dyn Clock,
     batch_commands_max: usize,
@@ -511,7 +485,8 @@ fn run<R: Rules>(
     while let Some(taken) = inbox.take(&mut jobs, batch_commands_max, is_background) {
         batcher.metrics.dequeued(jobs.len() as u64);
         batcher.metrics.served_clients(number, taken.beside_clients);
-        // Those whose evidence was overtaken too often are decided and proved in one go.
+        let start = Instant::now();
+        // A command whose evidence was overtaken too often is decided and proved without another batch in between.
         let at_once = jobs.extract_if(.., |job| job.reads >= READS_BESIDE_MAX).collect::<Vec<_>>();
         if !jobs.is_empty() {
             let commands: Vec<&R::Command> = jobs.iter().map(|job| &job.command).collect();
@@ -525,6 +500,7 @@ fn run<R: Rules>(
                         // One line for a whole batch.
                         if failure.as_ref().is_none_or(|last| !Arc::ptr_eq(last, &error)) {
                             tracing::error!(%error, "batch not committed");
+                            batcher.metrics.failed_batch();
                         }
                         failure = Some(Arc::clone(&error));
                         fail(batcher, job, error);
@@ -542,15 +518,17 @@ fn run<R: Rules>(
                 Err(error) => fail(batcher, Job { command, answer, reads }, Arc::new(error)),
             }
         }
+        batcher.metrics.batch_time(start.elapsed());
         inbox.done(&taken);
     }
 }
 
-/// Answers a job of a committed batch (who waits for it is still to be woken), or has its evidence read. Where too many wait for
-/// that already, the client is sent away to come again: a refused command has changed nothing.
+/// Answers a job of a committed batch, or queues it for the reading of its evidence. The caller still has to wake the task that
+/// waits for the answer. If too many wait for evidence already, the client has to try again later: a refused command has changed
+/// nothing.
 fn answer<R: Rules>(
     batcher: &Batcher<R>,
-    refused: &Docket<Refused<R>>,
+    refused: &FairQueue<Refused<R>>,
     job: Job<R>,
     verdict: Verdict<R>,
 ) -> Option<Arc<ResultSlot<Answered<R>>>> {
@@ -560,7 +538,7 @@ fn answer<R: Rules>(
             let owner = batcher.rules.shard_key(&command).map(Box::from);
             if let Err(turned) = refused.add(owner, Refused { command, refusal, answer }) {
                 batcher.metrics.rejected();
-                turned.answer.send(Err(EngineError::Overloaded));
+                turned.answer.send(Err(SubmitError::Overloaded));
             }
             None
         }
@@ -571,6 +549,6 @@ fn answer<R: Rules>(
 
 /// Answers a command that was not decided.
 fn fail<R: Rules>(batcher: &Batcher<R>, job: Job<R>, error: Arc<StoreError>) {
-    batcher.metrics.failed();
-    job.answer.send(Err(EngineError::Store(error)));
+    batcher.metrics.failed_command();
+    job.answer.send(Err(SubmitError::Store(error)));
 }

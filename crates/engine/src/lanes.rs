@@ -5,12 +5,12 @@ use std::sync::Arc;
 use batzen_store::{Store, VSHARD_COUNT};
 
 use crate::lane::{Lane, Verdict};
-use crate::{Clock, EngineError, LaneMetrics, LaneOptions, Rules};
+use crate::{Clock, LaneMetrics, LaneOptions, Rules, SubmitError};
 
-/// How many lanes a service can have: each has one bit of the metrics, and a virtual shard at least.
+/// How many lanes a service can have. Each has one bit of the metrics and at least one virtual shard.
 pub const LANES_MAX: usize = 64;
 
-/// Lanes over one store. Each serves an equal range of virtual shards, so that what one owner asks for stays in order, and so
+/// Lanes over one store. Each serves an equal range of virtual shards, so that the commands of one owner stay in order, and so
 /// that a batch goes to one part of the database. Cheap to clone.
 pub struct Lanes<R: Rules> {
     rules: Arc<R>,
@@ -50,7 +50,7 @@ impl<R: Rules> Lanes<R> {
     ///
     /// # Errors
     /// As [`Lane::submit`].
-    pub async fn submit(&self, command: R::Command) -> Result<Verdict<R>, EngineError> {
+    pub async fn submit(&self, command: R::Command) -> Result<Verdict<R>, SubmitError> {
         self.lane(&command).submit(command).await
     }
 
@@ -58,7 +58,7 @@ impl<R: Rules> Lanes<R> {
     ///
     /// # Errors
     /// As [`Lane::submit`].
-    pub fn submit_blocking(&self, command: R::Command) -> Result<Verdict<R>, EngineError> {
+    pub fn submit_blocking(&self, command: R::Command) -> Result<Verdict<R>, SubmitError> {
         self.lane(&command).submit_blocking(command)
     }
 
@@ -73,7 +73,7 @@ impl<R: Rules> Lanes<R> {
         &self.lanes[number]
     }
 
-    /// How many there are.
+    /// The number of lanes.
     pub fn count(&self) -> usize {
         self.lanes.len()
     }
@@ -83,7 +83,7 @@ impl<R: Rules> Lanes<R> {
         self.lanes[0].store()
     }
 
-    /// The counters of all lanes together.
+    /// The metrics of all lanes together.
     pub fn metrics(&self) -> &LaneMetrics {
         self.lanes[0].metrics()
     }

@@ -3,22 +3,26 @@
 //! Every change of money state goes through the same three steps, a batch at a time:
 //!
 //! 1. **Prefetch**: the commands that queued up while the last batch was committing form the next one. Each names
-//!    the rows that it may touch in a [`Plan`]; they are loaded in a few bulk reads into a [`WorkingSet`].
+//!    the rows that it may touch in a [`Plan`]. A few bulk reads load them into a [`WorkingSet`].
 //! 2. **Execute**: [`Rules::execute`] applies the commands one after the other to those rows in memory. No I/O, no
 //!    clock, no randomness. A refused command leaves no trace: its changes are rolled back.
 //! 3. **Commit**: all changed rows become durable in one transaction. Only then is any command of the batch answered.
 //!
 //! Under light load a batch is one command (low latency); under heavy load it grows by itself (high throughput). While
-//! clients are served, background work ([`Rules::is_background`]) comes in such portions that a batch takes few milliseconds.
+//! clients are served, background work ([`Rules::is_background`]) runs in portions, so that a batch takes only a few milliseconds.
 //!
-//! A store in this process has one lane. On a database [`Lanes`] are several: while one waits for its commit, another executes.
-//! Each command goes to the lane of its owner's virtual shard. Other lanes and other nodes commit at any time; whoever changes a
-//! row that has changed since it was read executes again.
+//! A store in this process has one lane. A database can have several [`Lanes`]: while one waits for its commit, another executes.
+//! Each command goes to the lane of its owner's virtual shard. Other lanes and other nodes commit at any time. A batch that
+//! changes a row which has changed since it was read is executed again.
+//!
+//! All lanes, also those for other machines ([`MachineLane`]), share one bounded queue ([`SubmissionQueue`]), one error
+//! ([`SubmitError`]) and one set of metrics ([`LaneMetrics`]).
 //!
 //! This crate knows neither money nor HTTP. Invariants: a row is read from the store at most once a batch; nothing
 //! mutable is kept between batches; no answer leaves before the commit of its batch has returned.
 
-mod docket;
+mod evidence;
+mod fair_queue;
 mod inbox;
 mod lane;
 mod lanes;
@@ -26,19 +30,22 @@ mod machine_lane;
 mod metrics;
 mod pace;
 mod pool;
-mod prover;
+mod queue;
 mod readers;
 mod slot;
+mod submit;
 mod turn_end;
 mod working_set;
 
-pub use lane::{Batcher, EngineError, Lane, LaneOptions};
+pub use lane::{Batcher, Lane, LaneOptions};
 pub use lanes::{LANES_MAX, Lanes};
-pub use machine_lane::{LaneMachine, LaneRefusal, MachineLane, MachineLaneMetrics, MachineLaneOptions};
-pub use metrics::{LaneMetrics, LaneSnapshot};
+pub use machine_lane::{LaneMachine, MachineLane, MachineLaneOptions};
+pub use metrics::{LaneMetrics, LaneSnapshot, Stage};
 pub use pool::{Collector, CollectorOptions, CpuPool, PoolBusy, TURN_NS, WorkSnapshot, run_long};
+pub use queue::{BatchLimits, QueueLimits, SubmissionQueue, Submissions, Taken, Wait};
 pub use readers::{Length, Readers};
 pub use slot::Ticket;
+pub use submit::SubmitError;
 pub use working_set::{Plan, WorkingSet};
 
 use batzen_protocol::Timestamp;
@@ -46,9 +53,9 @@ use batzen_store::{ChangeSet, Store, StoreError};
 
 /// The money rules of one service: pure, deterministic functions over rows.
 pub trait Rules: Send + Sync + 'static {
-    /// What is asked for. It carries everything random or clocked that the rule needs (a noreveal index, a wtid).
+    /// A command. It carries everything that the rule needs and that is random or depends on the clock (a noreveal index, a wtid).
     type Command: Send + 'static;
-    /// The answer to a command that took effect, now or (idempotent repetition) before.
+    /// The outcome of a command that took effect, now or (an idempotent repetition) before.
     type Outcome: Send + 'static;
     /// Why a command was refused. A refused command changes nothing.
     type Refusal: Send + 'static;
@@ -64,29 +71,29 @@ pub trait Rules: Send + Sync + 'static {
         now: Timestamp,
     ) -> Result<Self::Outcome, Self::Refusal>;
 
-    /// Whether nobody waits for the answer to this command but a worker: a batch with other commands takes in few of them.
+    /// Whether only a worker waits for the answer to this command. While clients are served, few such commands share a batch.
     fn is_background(&self, _command: &Self::Command) -> bool {
         false
     }
 
-    /// The shard key that owns what this command is about (a coin, a reserve): commands of one owner go through one lane, in
-    /// their order. None: nobody owns it, it goes through the first lane. Order is a matter of speed, not of safety: a lane
-    /// that is overtaken by another one executes again.
+    /// The shard key of the command's owner (a coin, a reserve). Commands of one owner go through one lane, in their order. A
+    /// command without owner goes through the first lane. Order matters for speed, not for safety: a lane that another one
+    /// overtakes executes its batch again.
     fn shard_key<'a>(&self, _command: &'a Self::Command) -> Option<&'a [u8]> {
         None
     }
 
-    /// Brings up to date what the rules keep in memory beside rows and what may have caused this refusal, because another
-    /// process added it: whether something was missing, so that the batch is worth executing again.
+    /// Updates what the rules keep in memory beside rows, if its lack may have caused this refusal because another process added
+    /// it. Returns whether something was missing: then the batch is executed again.
     fn learn(&self, _refusal: &Self::Refusal, _store: &Store) -> Result<bool, StoreError> {
         Ok(false)
     }
 
-    /// Has another machine decide, as a part of a batch, on what its commands have come to: asked when all are executed. It may
-    /// change verdicts, and rows that the commands have planned; what it gives back becomes durable in the batch's own commit.
+    /// Lets another machine take part in a batch, after all its commands were executed. It may change verdicts, and rows that the
+    /// commands have planned. The rows of what it returns become durable in the batch's own commit.
     ///
     /// # Errors
-    /// When it cannot decide: the batch fails, and nothing of it has taken place.
+    /// When the machine cannot decide. The batch fails and has no effect.
     fn join<'a>(
         &'a self,
         _rows: &mut WorkingSet,
@@ -96,7 +103,7 @@ pub trait Rules: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Is told what a batch has changed, once that is durable and before any of its commands is answered: for running sums.
+    /// Called with the changes of a batch once they are durable, before any of its commands is answered. For running sums.
     fn committed(&self, _changes: &ChangeSet) {}
 
     /// Whether a refusal has to be completed with [`Rules::evidence`] before it is answered.
@@ -104,8 +111,8 @@ pub trait Rules: Send + Sync + 'static {
         true
     }
 
-    /// Whether a completed refusal has a long history: one that takes many times as long to read as others. Further ones of the same
-    /// owner ([`Rules::shard_key`]) are read apart from the short ones then, and few of them may wait.
+    /// Whether a completed refusal has a long history, one that takes many times as long to read as others. Further histories of
+    /// the same owner ([`Rules::shard_key`]) are then read apart from the short ones, and only a few of them may wait.
     fn is_evidence_long(&self, _refusal: &Self::Refusal) -> bool {
         false
     }
@@ -126,13 +133,12 @@ pub trait Rules: Send + Sync + 'static {
     }
 }
 
-/// A part of a batch that was decided beside its rows, see [`Rules::join`]. Dropped without [`Joined::committed`], it has not
-/// taken place.
+/// The part of a batch that another machine decided, see [`Rules::join`]. Dropped without [`Joined::committed`], it has no effect.
 pub trait Joined {
-    /// The rows to be committed with those of the batch. Asked once.
+    /// The rows to commit together with those of the batch. Called once.
     fn changes(&mut self) -> ChangeSet;
 
-    /// The batch is durable. Its commands are answered after this.
+    /// Called when the batch is durable, before its commands are answered.
     fn committed(self: Box<Self>);
 }
 
@@ -147,9 +153,9 @@ pub enum Evidence {
     Torn,
 }
 
-/// Source of the present time, so that tests and simulators can supply their own.
+/// Source of the current time, so that tests and simulators can supply their own.
 pub trait Clock: Send + Sync + 'static {
-    /// The present time, in microseconds since the epoch.
+    /// The current time, in microseconds since the epoch.
     fn now(&self) -> Timestamp;
 }
 

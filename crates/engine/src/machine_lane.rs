@@ -1,35 +1,36 @@
-//! A lane for a machine whose whole state is in memory and whose log is in a store: what waits is executed request by
-//! request, made durable in one commit, and answered.
+//! A lane for a machine whose whole state is in memory and whose log is in a store. The lane executes waiting requests one after
+//! the other, makes them durable in one commit, and then answers them.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use batzen_metrics::Histogram;
 use tokio::sync::oneshot;
 
-/// What a lane drives. All is called from one thread.
+use crate::queue::{BatchLimits, QueueLimits, SubmissionQueue, Submissions, Taken, Wait};
+use crate::slot::lock;
+use crate::{LaneMetrics, SubmitError};
+
+/// A machine that a [`MachineLane`] drives, from one thread.
 pub trait LaneMachine: Send + 'static {
-    /// What is asked for.
+    /// A request.
     type Request: Send + 'static;
-    /// What is answered.
+    /// The answer to a request.
     type Answer: Send + 'static;
-    /// Why a whole batch failed: all its requests get a copy.
+    /// Why a whole batch failed. Each of its requests is answered with a copy.
     type Error: Clone + Send + 'static;
 
-    /// How many events a request has: batches are limited by their sum.
+    /// The number of events in a request. Queue and batches are limited by their sum.
     fn events(request: &Self::Request) -> usize;
 
-    /// When the machine has work of its own, in nanoseconds since the epoch.
+    /// When the machine's own work is next due, in nanoseconds since the epoch.
     fn due_at(&self) -> Option<u64>;
 
-    /// Does a part of the work that is due. Called again while [`LaneMachine::due_at`] has come.
+    /// Does a part of the work that is due. The lane calls it again while [`LaneMachine::due_at`] is in the past.
     ///
     /// # Errors
     /// When the batch must be undone.
-    fn pulse(&mut self, now: u64) -> Result<(), Self::Error>;
+    fn run_due(&mut self, now: u64) -> Result<(), Self::Error>;
 
     /// Executes a request in memory.
     ///
@@ -64,67 +65,8 @@ impl Default for MachineLaneOptions {
     }
 }
 
-/// Why a lane gave no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LaneRefusal<E> {
-    /// Too much is waiting. Nothing was done.
-    Overloaded,
-    /// The lane has ended. Whether the request took effect is unknown if it was accepted before.
-    Stopped,
-    /// The batch was undone.
-    Failed(E),
-}
-
-/// What a lane counts.
-pub struct MachineLaneMetrics {
-    /// Events that wait.
-    waiting: AtomicU64,
-    refused: AtomicU64,
-    failed: AtomicU64,
-    batch_events: Histogram,
-    execute_times: Histogram,
-    commit_times: Histogram,
-}
-
-impl MachineLaneMetrics {
-    /// Events that wait for their turn.
-    #[must_use]
-    pub fn waiting(&self) -> u64 {
-        self.waiting.load(Ordering::Relaxed)
-    }
-
-    /// Requests refused because too much was waiting.
-    #[must_use]
-    pub fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
-    }
-
-    /// Batches that were undone.
-    #[must_use]
-    pub fn failed(&self) -> u64 {
-        self.failed.load(Ordering::Relaxed)
-    }
-
-    /// Events a batch.
-    #[must_use]
-    pub const fn batch_events(&self) -> &Histogram {
-        &self.batch_events
-    }
-
-    /// Time to execute a batch.
-    #[must_use]
-    pub const fn execute_times(&self) -> &Histogram {
-        &self.execute_times
-    }
-
-    /// Time to make a batch durable.
-    #[must_use]
-    pub const fn commit_times(&self) -> &Histogram {
-        &self.commit_times
-    }
-}
-
-type Reply<M> = Result<<M as LaneMachine>::Answer, LaneRefusal<<M as LaneMachine>::Error>>;
+/// The answer to a request, or why there is none. A failed batch was undone.
+type Reply<M> = Result<<M as LaneMachine>::Answer, SubmitError<<M as LaneMachine>::Error>>;
 
 struct Job<M: LaneMachine> {
     request: M::Request,
@@ -133,91 +75,71 @@ struct Job<M: LaneMachine> {
 
 /// The lane: a queue and the thread that empties it.
 pub struct MachineLane<M: LaneMachine> {
-    queue: Mutex<Option<SyncSender<Job<M>>>>,
-    metrics: Arc<MachineLaneMetrics>,
-    options: MachineLaneOptions,
+    queue: SubmissionQueue<Job<M>>,
+    metrics: Arc<LaneMetrics>,
     thread: Mutex<Option<JoinHandle<M>>>,
 }
 
 impl<M: LaneMachine> MachineLane<M> {
-    /// Starts the thread. `clock` says the time in nanoseconds since the epoch.
+    /// Starts the thread. `clock` tells the time in nanoseconds since the epoch.
     ///
     /// # Panics
     /// When the operating system refuses to start a thread.
     pub fn start(machine: M, clock: impl Fn() -> u64 + Send + 'static, options: MachineLaneOptions) -> Self {
-        assert!(options.queue_requests_max > 0 && options.batch_events_max > 0, "limits are positive");
-        let (queue, jobs) = sync_channel(options.queue_requests_max);
-        let metrics = Arc::new(MachineLaneMetrics {
-            waiting: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
-            batch_events: Histogram::of_counts(),
-            execute_times: Histogram::of_times(),
-            commit_times: Histogram::of_times(),
-        });
-        let shared = Arc::clone(&metrics);
+        let MachineLaneOptions { queue_requests_max, queue_events_max, batch_events_max } = options;
+        assert!(batch_events_max > 0, "limits are positive");
+        let metrics = Arc::<LaneMetrics>::default();
+        let limits = QueueLimits { commands_max: queue_requests_max, events_max: queue_events_max };
+        let (queue, submissions) = SubmissionQueue::new(limits, Arc::clone(&metrics));
+        let worker = Worker { machine, submissions, clock, batch_events_max, metrics: Arc::clone(&metrics) };
         let thread = std::thread::Builder::new()
             .name("ledger".into())
-            .spawn(move || run(machine, &jobs, &clock, options, &shared))
+            .spawn(move || worker.run())
             .expect("the operating system starts the lane's thread");
-        Self { queue: Mutex::new(Some(queue)), metrics, options, thread: Mutex::new(Some(thread)) }
+        Self { queue, metrics, thread: Mutex::new(Some(thread)) }
     }
 
-    /// Has a request executed. Returns after its batch is durable.
+    /// Executes a request. Returns after its batch is durable.
     ///
     /// # Errors
     /// When there is no answer.
     pub async fn submit(&self, request: M::Request) -> Reply<M> {
-        self.enqueue(request)?.await.unwrap_or(Err(LaneRefusal::Stopped))
+        self.enqueue(request)?.await.unwrap_or(Err(SubmitError::Stopped))
     }
 
-    /// Queues a request; the answer comes through the channel.
+    /// Queues a request. The answer comes through the channel.
     ///
     /// # Errors
-    /// When it was not accepted.
-    pub fn enqueue(&self, request: M::Request) -> Result<oneshot::Receiver<Reply<M>>, LaneRefusal<M::Error>> {
-        let events = M::events(&request) as u64;
-        let refuse = |refusal| {
-            self.metrics.waiting.fetch_sub(events, Ordering::Relaxed);
-            self.metrics.refused.fetch_add(1, Ordering::Relaxed);
-            Err(refusal)
-        };
-        let waiting = self.metrics.waiting.fetch_add(events, Ordering::Relaxed);
-        if waiting > self.options.queue_events_max as u64 {
-            return refuse(LaneRefusal::Overloaded);
-        }
-        let queue = self.queue.lock().expect("nobody panics with the lock held").clone();
-        let Some(queue) = queue else { return refuse(LaneRefusal::Stopped) };
+    /// When the request was not accepted.
+    pub fn enqueue(&self, request: M::Request) -> Result<oneshot::Receiver<Reply<M>>, SubmitError<M::Error>> {
+        let events = M::events(&request);
         let (answer, receiver) = oneshot::channel();
-        match queue.try_send(Job { request, answer }) {
-            Ok(()) => Ok(receiver),
-            Err(TrySendError::Full(_)) => refuse(LaneRefusal::Overloaded),
-            Err(TrySendError::Disconnected(_)) => refuse(LaneRefusal::Stopped),
-        }
+        self.queue.push(Job { request, answer }, events).map_err(|(error, _)| error)?;
+        Ok(receiver)
     }
 
-    /// The lane's counters.
-    pub fn metrics(&self) -> &MachineLaneMetrics {
+    /// The lane's metrics.
+    pub fn metrics(&self) -> &LaneMetrics {
         &self.metrics
     }
 
-    /// Accepts no more, waits until everything accepted is durable and answered, and gives the machine back; none if
-    /// somebody else has it.
+    /// Accepts no more requests, waits until everything accepted is durable and answered, and returns the machine. None if an
+    /// earlier call has returned it.
     ///
     /// # Panics
     /// When the lane's thread did.
     pub fn stop(&self) -> Option<M> {
-        self.queue.lock().expect("nobody panics with the lock held").take();
-        let thread = self.thread.lock().expect("nobody panics with the lock held").take();
+        self.queue.close();
+        let thread = lock(&self.thread).take();
         thread.map(|thread| thread.join().expect("the lane ends without a broken assertion"))
     }
 }
 
 impl<M: LaneMachine> Drop for MachineLane<M> {
-    /// No commit is cut short by the end of the process.
+    /// Waits, so that the end of the process does not cut a commit short.
     fn drop(&mut self) {
-        self.queue.get_mut().expect("nobody panics with the lock held").take();
-        if let Some(thread) = self.thread.get_mut().expect("nobody panics with the lock held").take() {
+        self.queue.close();
+        if let Some(thread) = lock(&self.thread).take() {
             let ended = thread.join().is_ok();
             assert!(ended || std::thread::panicking(), "the lane ended with a broken assertion");
         }
@@ -227,107 +149,104 @@ impl<M: LaneMachine> Drop for MachineLane<M> {
 /// How long a machine without work of its own waits for requests before it looks at the clock again.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 
-/// After a failed batch the machine's own work, which would fail again, waits so long unless a request comes.
-const FAILED_PAUSE: Duration = Duration::from_millis(100);
+/// How long the machine's own work, which would fail again, waits after a failed batch unless a request comes.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-fn run<M: LaneMachine>(
+/// What the lane's thread has.
+struct Worker<M: LaneMachine, C> {
     machine: M,
-    jobs: &Receiver<Job<M>>,
-    clock: &impl Fn() -> u64,
-    options: MachineLaneOptions,
-    metrics: &MachineLaneMetrics,
-) -> M {
-    let work = || work(machine, jobs, clock, options, metrics);
-    // A broken invariant means that the books cannot be trusted to this process any more: it ends rather than answers wrongly.
-    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
-        Ok(machine) => machine,
-        Err(panic) => {
-            tracing::error!(
-                "invariant broken in the machine: the process ends, nothing of the batch was committed"
-            );
-            if cfg!(test) {
-                std::panic::resume_unwind(panic);
-            }
-            std::process::abort();
-        }
-    }
+    submissions: Submissions<Job<M>>,
+    clock: C,
+    batch_events_max: usize,
+    metrics: Arc<LaneMetrics>,
 }
 
-fn work<M: LaneMachine>(
-    mut machine: M,
-    jobs: &Receiver<Job<M>>,
-    clock: &impl Fn() -> u64,
-    options: MachineLaneOptions,
-    metrics: &MachineLaneMetrics,
-) -> M {
-    let mut batch: Vec<Job<M>> = Vec::new();
-    let mut answers = Vec::new();
-    let mut wait_min = Duration::ZERO;
-    loop {
-        let wait = machine.due_at().map_or(IDLE_MAX, |due| Duration::from_nanos(due.saturating_sub(clock())));
-        let mut is_last = false;
-        match jobs.recv_timeout(wait.clamp(wait_min, IDLE_MAX)) {
-            Ok(job) => {
-                batch.push(job);
-                // Who was woken by the answers of the last batch asks again at once: let them, so that batches grow.
-                std::thread::yield_now();
+impl<M: LaneMachine, C: Fn() -> u64> Worker<M, C> {
+    fn run(self) -> M {
+        // After a broken invariant the books of this process cannot be trusted: it ends rather than giving wrong answers.
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.work())) {
+            Ok(machine) => machine,
+            Err(panic) => {
+                tracing::error!(
+                    "invariant broken in the machine: the process ends, nothing of the batch was committed"
+                );
+                if cfg!(test) {
+                    std::panic::resume_unwind(panic);
+                }
+                std::process::abort();
             }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => is_last = true,
         }
-        let mut events: usize = batch.iter().map(|job| M::events(&job.request)).sum();
-        while events < options.batch_events_max
-            && !batch.is_empty()
-            && let Ok(job) = jobs.try_recv()
-        {
-            events += M::events(&job.request);
-            batch.push(job);
-        }
-        metrics.waiting.fetch_sub(events as u64, Ordering::Relaxed);
-        let now = clock();
-        if batch.is_empty() && machine.due_at().is_none_or(|due| due > now) {
-            if is_last {
-                return machine;
+    }
+
+    fn work(mut self) -> M {
+        let limits = BatchLimits { commands_max: usize::MAX, events_max: self.batch_events_max };
+        let mut batch: Vec<Job<M>> = Vec::new();
+        let mut wait_min = Duration::ZERO;
+        loop {
+            let wait = self
+                .machine
+                .due_at()
+                .map_or(IDLE_MAX, |due| Duration::from_nanos(due.saturating_sub((self.clock)())));
+            let end = Instant::now() + wait.clamp(wait_min, IDLE_MAX);
+            let taken = self.submissions.take(&mut batch, limits, Wait::Until(end));
+            let now = (self.clock)();
+            if batch.is_empty() && !self.is_due(now) {
+                if taken == Taken::Closed {
+                    return self.machine;
+                }
+                continue;
             }
-            continue;
+            wait_min = if self.batch(&mut batch, now) { Duration::ZERO } else { RETRY_INTERVAL };
+            // Clients that got an answer may ask again at once: let them, so that batches grow.
+            std::thread::yield_now();
         }
+    }
+
+    fn is_due(&self, now: u64) -> bool {
+        self.machine.due_at().is_some_and(|due| due <= now)
+    }
+
+    /// Executes a batch and answers it. Returns whether it is durable; otherwise it was undone.
+    fn batch(&mut self, batch: &mut Vec<Job<M>>, now: u64) -> bool {
+        let commands = batch.len() as u64;
+        let events = batch.iter().map(|job| M::events(&job.request)).sum::<usize>() as u64;
+        self.metrics.dequeued(events);
         let start = Instant::now();
         let mut executed = Ok(());
-        while executed.is_ok() && machine.due_at().is_some_and(|due| due <= now) {
-            executed = machine.pulse(now).and_then(|()| machine.commit());
+        while executed.is_ok() && self.is_due(now) {
+            executed = self.machine.run_due(now).and_then(|()| self.machine.commit());
         }
+        let mut results = Vec::with_capacity(batch.len());
         let mut waiting = Vec::with_capacity(batch.len());
         for Job { request, answer } in batch.drain(..) {
-            // A request is executed even if its sender has gone away: it may have asked because it must happen.
+            // A request is executed even if its client has gone away: its effect may be needed all the same.
             if executed.is_ok() {
-                match machine.execute(request, now) {
-                    Ok(result) => answers.push(result),
+                match self.machine.execute(request, now) {
+                    Ok(result) => results.push(result),
                     Err(error) => executed = Err(error),
                 }
             }
             waiting.push(answer);
         }
         let middle = Instant::now();
-        let done = executed.and_then(|()| machine.commit());
-        metrics.batch_events.count(events as u64);
-        metrics.execute_times.time(middle - start);
-        metrics.commit_times.time(middle.elapsed());
+        let done = executed.and_then(|()| self.machine.commit());
+        self.metrics.machine_batch(commands, events, middle - start, middle.elapsed());
         match done {
             Ok(()) => {
-                wait_min = Duration::ZERO;
-                for (answer, result) in waiting.into_iter().zip(answers.drain(..)) {
+                for (answer, result) in waiting.into_iter().zip(results) {
                     // A client that has gone away will ask again.
                     let _ = answer.send(Ok(result));
                 }
+                true
             }
             Err(error) => {
-                machine.undo();
-                wait_min = FAILED_PAUSE;
-                answers.clear();
-                metrics.failed.fetch_add(1, Ordering::Relaxed);
+                self.machine.undo();
+                self.metrics.failed_batch();
                 for answer in waiting {
-                    let _ = answer.send(Err(LaneRefusal::Failed(error.clone())));
+                    self.metrics.failed_command();
+                    let _ = answer.send(Err(SubmitError::Store(error.clone())));
                 }
+                false
             }
         }
     }

@@ -1,11 +1,13 @@
-//! Counters of a lane: what the operator needs to see whether batching works.
+//! Metrics of a lane: what an operator needs to see whether batching works.
+//!
+//! All lanes count in the same way. A service shows on its page `/metrics` what matters for its lane, under its own names.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use batzen_metrics::{Counter, Gauge, Histogram, Page};
 
-/// Counters of one lane, or of all lanes of a service together, since its start. Cheap to update, read with [`LaneMetrics::snapshot`].
+/// Metrics of one lane, or of all lanes of a service together, since its start. Cheap to update.
 #[derive(Debug)]
 pub struct LaneMetrics {
     commands: Counter,
@@ -13,16 +15,31 @@ pub struct LaneMetrics {
     reruns: Counter,
     conflicts: Counter,
     rejected: Counter,
-    failed: Counter,
-    /// One bit for each lane that does.
+    failed_commands: Counter,
+    failed_batches: Counter,
+    /// One bit for each lane that serves clients.
     serves_clients: AtomicU64,
-    queued: AtomicU64,
+    /// Events that wait. For most lanes a command is one event.
+    waiting: AtomicU64,
     queue_limit: Gauge,
     batch_limit: Gauge,
     batch_commands_max: AtomicU64,
     batch_commands: Histogram,
-    /// Prefetch, execute, commit.
+    batch_events: Histogram,
+    batch_times: Histogram,
+    /// By [`Stage`].
     stages: [Histogram; 3],
+}
+
+/// A stage of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Loading rows.
+    Prefetch,
+    /// Applying the rules.
+    Execute,
+    /// Making the changes durable.
+    Commit,
 }
 
 impl Default for LaneMetrics {
@@ -33,13 +50,16 @@ impl Default for LaneMetrics {
             reruns: Counter::default(),
             conflicts: Counter::default(),
             rejected: Counter::default(),
-            failed: Counter::default(),
+            failed_commands: Counter::default(),
+            failed_batches: Counter::default(),
             serves_clients: AtomicU64::new(0),
-            queued: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
             queue_limit: Gauge::default(),
             batch_limit: Gauge::default(),
             batch_commands_max: AtomicU64::new(0),
             batch_commands: Histogram::of_counts(),
+            batch_events: Histogram::of_counts(),
+            batch_times: Histogram::of_times(),
             stages: std::array::from_fn(|_| Histogram::of_times()),
         }
     }
@@ -78,12 +98,13 @@ impl LaneMetrics {
         self.batch_limit.set(batch_commands_max as u64);
     }
 
-    pub(crate) fn enqueued(&self) {
-        self.queued.fetch_add(1, Relaxed);
+    pub(crate) fn enqueued(&self, events: u64) {
+        self.waiting.fetch_add(events, Relaxed);
     }
 
-    pub(crate) fn dequeued(&self, count: u64) {
-        self.queued.fetch_sub(count, Relaxed);
+    /// Notes that events have left the queue, because a lane executes them now.
+    pub fn dequeued(&self, events: u64) {
+        self.waiting.fetch_sub(events, Relaxed);
     }
 
     pub(crate) fn served_clients(&self, lane: usize, does: bool) {
@@ -95,17 +116,28 @@ impl LaneMetrics {
         }
     }
 
-    /// Whether clients' commands came shortly before the latest batch: whoever works in the background then leaves them room.
+    /// Whether clients' commands arrived shortly before the latest batch. Background work then leaves them room.
     pub fn serves_clients(&self) -> bool {
         self.serves_clients.load(Relaxed) != 0
     }
 
-    pub(crate) fn rejected(&self) {
+    /// Counts a command that was turned away because too much was waiting.
+    pub fn rejected(&self) {
         self.rejected.inc();
     }
 
-    pub(crate) fn failed(&self) {
-        self.failed.inc();
+    pub(crate) fn failed_command(&self) {
+        self.failed_commands.inc();
+    }
+
+    /// Counts a batch that was not committed.
+    pub fn failed_batch(&self) {
+        self.failed_batches.inc();
+    }
+
+    /// Counts the time of a batch, from taking its commands to the end of its commit.
+    pub fn batch_time(&self, time: Duration) {
+        self.batch_times.time(time);
     }
 
     pub(crate) fn conflict(&self) {
@@ -126,6 +158,59 @@ impl LaneMetrics {
         }
     }
 
+    /// Counts a batch of a machine, also one that is then undone.
+    pub(crate) fn machine_batch(&self, commands: u64, events: u64, execute: Duration, commit: Duration) {
+        self.commands.add(commands);
+        self.batch_commands_max.fetch_max(commands, Relaxed);
+        self.batch_commands.count(commands);
+        self.batch_events.count(events);
+        self.stages[Stage::Execute as usize].time(execute);
+        self.stages[Stage::Commit as usize].time(commit);
+        self.batch_times.time(execute + commit);
+    }
+
+    /// Events that wait. For most lanes a command is one event.
+    #[must_use]
+    pub fn waiting(&self) -> u64 {
+        self.waiting.load(Relaxed)
+    }
+
+    /// Commands that were turned away because too much was waiting.
+    #[must_use]
+    pub const fn rejections(&self) -> &Counter {
+        &self.rejected
+    }
+
+    /// Batches that were not committed.
+    #[must_use]
+    pub const fn failed_batches(&self) -> &Counter {
+        &self.failed_batches
+    }
+
+    /// Commands in a batch.
+    #[must_use]
+    pub const fn batch_commands(&self) -> &Histogram {
+        &self.batch_commands
+    }
+
+    /// Events in a batch of a machine.
+    #[must_use]
+    pub const fn batch_events(&self) -> &Histogram {
+        &self.batch_events
+    }
+
+    /// Time of a batch, from taking its commands to the end of its commit.
+    #[must_use]
+    pub const fn batch_times(&self) -> &Histogram {
+        &self.batch_times
+    }
+
+    /// Time of a batch in one stage.
+    #[must_use]
+    pub const fn stage_times(&self, stage: Stage) -> &Histogram {
+        &self.stages[stage as usize]
+    }
+
     /// Reads all counters (each by itself; they need not belong to one instant).
     pub fn snapshot(&self) -> LaneSnapshot {
         let [prefetch_ns, execute_ns, commit_ns] = self.stages.each_ref().map(|stage| stage.reading().1);
@@ -136,7 +221,7 @@ impl LaneMetrics {
             reruns: self.reruns.get(),
             conflicts: self.conflicts.get(),
             rejected: self.rejected.get(),
-            queued: self.queued.load(Relaxed),
+            queued: self.waiting(),
             batch_commands_max: self.batch_commands_max.load(Relaxed),
             prefetch_ns,
             execute_ns,
@@ -162,9 +247,9 @@ impl LaneMetrics {
         page.count(
             "batzen_lane_failed_total",
             "Commands not decided because the store could not be read or written",
-            &self.failed,
+            &self.failed_commands,
         );
-        page.gauge("batzen_lane_queued", "Commands waiting", self.queued.load(Relaxed));
+        page.gauge("batzen_lane_queued", "Commands waiting", self.waiting());
         page.gauge("batzen_lane_queue_limit", "Commands that may wait", self.queue_limit.get());
         page.gauge("batzen_lane_batch_limit", "Commands that one batch may have", self.batch_limit.get());
         page.histogram("batzen_lane_batch_commands", "Commands in a committed batch", &self.batch_commands);

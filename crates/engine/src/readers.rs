@@ -1,23 +1,23 @@
-//! Threads that read what may be long, apart from those that serve requests: fair between owners, long ones apart.
+//! Threads for reads that may be long, apart from the threads that serve requests. Fair between owners; long reads wait apart.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use crate::docket::Docket;
-pub use crate::docket::Length;
+use crate::fair_queue::FairQueue;
+pub use crate::fair_queue::Length;
 use crate::pool::PoolBusy;
 use crate::slot::{Responder, lock};
 
-/// Reads that may wait. What reads for a client waits in its place among the client's requests, so that this is rarely met.
+/// Reads that may wait. The limits on a client's requests apply first, so that this one is rarely reached.
 const WAITING_MAX: usize = 1_024;
 
-/// A read. Says how long it was; none if nobody waited for it any more.
+/// A read. Returns how long it was, or none if its request was given up.
 type Job = Box<dyn FnOnce() -> Option<Length> + Send>;
 
-/// Threads for short reads, and one for long ones. Whose last read was long waits for that one, with few others of the same owner.
-/// Owners take turns.
+/// Threads for short reads, and one thread for long ones. An owner whose last read was long waits for that thread, and only a few
+/// of its reads may wait. Owners take turns.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -29,33 +29,33 @@ type Job = Box<dyn FnOnce() -> Option<Length> + Send>;
 /// # });
 /// ```
 pub struct Readers {
-    docket: Arc<Docket<Job>>,
+    queue: Arc<FairQueue<Job>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Readers {
-    /// Starts so many threads for short reads.
+    /// Starts `short_count` threads for short reads, and one for long ones.
     ///
     /// # Panics
     /// When the system starts no thread.
     #[must_use]
     pub fn start(short_count: usize) -> Self {
-        let docket = Arc::new(Docket::new(WAITING_MAX));
+        let queue = Arc::new(FairQueue::new(WAITING_MAX));
         let lengths = std::iter::repeat_n(Length::Short, short_count.max(1)).chain([Length::Long]);
         let spawn = |length| {
-            let docket = Arc::clone(&docket);
+            let queue = Arc::clone(&queue);
             let name = if length == Length::Long { "reader-long" } else { "reader" };
-            let run = move || run(&docket, length);
+            let run = move || run(&queue, length);
             std::thread::Builder::new().name(name.into()).spawn(run).expect("the system starts a thread")
         };
         let threads = lengths.map(spawn).collect();
-        Self { docket, threads: Mutex::new(threads) }
+        Self { queue, threads: Mutex::new(threads) }
     }
 
-    /// Reads for an owner, and waits for the result. The read says how long it was.
+    /// Reads for an owner, and waits for the result. The read returns how long it was.
     ///
     /// # Errors
-    /// When too much waits, or too much of this owner, whose reads are long.
+    /// When too many reads wait, or too many long ones of this owner.
     ///
     /// # Panics
     /// When the read panicked: a broken assertion must not pass for an answer.
@@ -69,22 +69,22 @@ impl Readers {
             if responder.is_abandoned() {
                 return None;
             }
-            // Of a read that panics the responder is dropped: whoever waits learns that there is no result.
+            // A read that panics drops the responder, and the waiting task learns that there is no result.
             let (value, length) = catch_unwind(AssertUnwindSafe(read)).ok()?;
             responder.send(value);
             Some(length)
         };
-        self.docket.add(Some(owner.into()), Box::new(job)).map_err(|_| PoolBusy)?;
+        self.queue.add(Some(owner.into()), Box::new(job)).map_err(|_| PoolBusy)?;
         let results = poll_fn(|context| ticket.poll_results(context)).await;
         Ok(results.expect("reading does not panic").pop().expect("one result a read"))
     }
 
-    /// Ends when all that waits is read. Blocks.
+    /// Stops the threads after all waiting reads. Blocks.
     pub fn close(&self) {
-        self.docket.close();
+        self.queue.close();
         for thread in std::mem::take(&mut *lock(&self.threads)) {
             if thread.join().is_err() {
-                tracing::error!("a thread that reads histories had panicked");
+                tracing::error!("a thread that reads histories has panicked");
             }
         }
     }
@@ -96,10 +96,10 @@ impl Drop for Readers {
     }
 }
 
-fn run(docket: &Docket<Job>, length: Length) {
-    while let Some((owner, job)) = docket.next(length) {
+fn run(queue: &FairQueue<Job>, length: Length) {
+    while let Some((owner, job)) = queue.next(length) {
         if let Some(length) = job() {
-            docket.learn(&owner, length);
+            queue.learn(&owner, length);
         }
     }
 }
@@ -146,7 +146,7 @@ mod tests {
             let others = async {
                 is_started.recv().unwrap();
                 let mut waiting = Vec::new();
-                for _ in 0..crate::docket::LONG_WAITING_MAX {
+                for _ in 0..crate::fair_queue::LONG_WAITING_MAX {
                     let mut next = Box::pin(readers.read(b"long", || ((), Length::Long)));
                     assert!(poll_once(&mut next).is_none());
                     waiting.push(next);
@@ -181,13 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_is_not_read() {
+    fn an_abandoned_read_is_not_executed() {
         let readers = Readers::start(1);
         block_on(async {
             let (release, held) = channel::<()>();
             let mut first = Box::pin(readers.read(b"a", move || (held.recv().unwrap(), Length::Short)));
             assert!(poll_once(&mut first).is_none());
-            let mut second = Box::pin(readers.read::<()>(b"b", || unreachable!("nobody waits")));
+            let mut second = Box::pin(readers.read::<()>(b"b", || unreachable!("it was given up")));
             assert!(poll_once(&mut second).is_none());
             drop(second);
             release.send(()).unwrap();

@@ -8,7 +8,7 @@ pub(crate) mod key_queue;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use batzen_engine::{CpuPool, EngineError, Readers};
+use batzen_engine::{CpuPool, Readers, SubmitError};
 use batzen_http::{Bound, MetricsPage, Stats};
 use batzen_metrics::Page;
 use batzen_signer::Custody;
@@ -66,7 +66,7 @@ pub(crate) enum ManageError {
     /// A rule refused it.
     Refused(management::Refusal),
     /// It was not decided.
-    Engine(EngineError),
+    Submit(SubmitError),
 }
 
 impl Exchange {
@@ -91,7 +91,7 @@ impl Exchange {
             self.core.notices.keys_changed();
         }
         // Also if everything was so already: whoever made the change may not have come so far.
-        self.refresh_keys().await.map_err(|error| EngineError::Store(Arc::new(error)))?;
+        self.refresh_keys().await.map_err(|error| SubmitError::Store(Arc::new(error)))?;
         Ok(outcome)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use batzen_crypto::EddsaPublicKey;
-use batzen_engine::{Clock, EngineError, LaneOptions, Lanes};
+use batzen_engine::{Clock, LaneOptions, Lanes, SubmitError};
 use batzen_http::Drain;
 use batzen_protocol::Timestamp;
 use batzen_protocol::signatures::{MasterDenominationKeyValidity, SignedMessage};
@@ -82,7 +82,7 @@ impl Core {
     pub async fn submit<C: TypedCommand>(
         &self,
         command: C,
-    ) -> Result<Result<C::Outcome, Refusal>, EngineError> {
+    ) -> Result<Result<C::Outcome, Refusal>, SubmitError> {
         let verdict = self.lane.submit(command.into()).await?;
         self.metrics.decisions.count(&verdict);
         Ok(verdict.map(C::outcome))

@@ -1,11 +1,11 @@
-//! The ledger that services use.
+//! The durable ledger as services use it.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use batzen_engine::{LaneRefusal, MachineLane, MachineLaneOptions};
+use batzen_engine::{MachineLane, MachineLaneOptions, Stage, SubmitError};
 use batzen_ledger::machine::read::{
-    AccountCursor, account_balances, account_transfers, change_events, query_transfers, read_transfers,
+    account_balances, account_transfers, change_events, query_transfers, read_transfers,
 };
 use batzen_ledger::{
     Account, AccountBalance, AccountFilter, Answer, BATCH_EVENTS_MAX, ChangeEvent, ChangeFilter,
@@ -20,18 +20,21 @@ use tokio::sync::Semaphore;
 
 use crate::joint::{Joint, SharedMachine};
 use crate::log::{Log, LogReader};
-use crate::machine::{DurableMachine, Request, Response, State, ledger_error};
+use crate::machine::{
+    CreateAccounts, CreateTransfers, DurableMachine, FindCursor, LocateTransfers, LookupAccounts,
+    QueryAccounts, State, TypedRequest, ledger_error,
+};
 use crate::metrics::{Kind, LedgerMetrics};
 use crate::recovery::{self, RecoveryError, VerifyReport};
 
 /// Limits of a durable ledger.
 #[derive(Clone, Copy, Debug)]
 pub struct DurableOptions {
-    /// Of the lane.
+    /// Limits of the lane.
     pub lane: MachineLaneOptions,
-    /// Reads of the log at once; each takes a thread.
+    /// Concurrent reads of the log; each takes a thread.
     pub readers_max: usize,
-    /// Reads of the log that may wait for their turn.
+    /// Reads of the log that may wait.
     pub readers_waiting_max: usize,
 }
 
@@ -41,16 +44,16 @@ impl Default for DurableOptions {
     }
 }
 
-/// What `inspect` shows.
+/// The state of a ledger and the size of its log.
 #[derive(Clone, Debug)]
 pub struct Inspection {
-    /// What the ledger holds.
+    /// The state of the ledger.
     pub state: State,
     /// Rows of the log.
     pub log_blocks: u64,
-    /// Memory taken by what is known of the log.
+    /// Memory that the index of the log takes.
     pub log_memory_bytes: u64,
-    /// The store under it.
+    /// The store that has the log.
     pub store: StoreStats,
 }
 
@@ -61,51 +64,51 @@ pub struct DurableLedger {
     lane: MachineLane<SharedMachine>,
     machine: Arc<tokio::sync::Mutex<DurableMachine>>,
     log: Arc<Log>,
-    shown: Arc<Mutex<State>>,
+    state: Arc<Mutex<State>>,
     readers: Arc<Semaphore>,
     readers_waiting: Semaphore,
     metrics: LedgerMetrics,
 }
 
 impl DurableLedger {
-    /// Opens the ledger in a place, or makes one, under the clock of this machine.
+    /// Opens the ledger in a place, or creates one, with the clock of this machine.
     ///
     /// # Errors
-    /// When the store does not open, or the log does not add up.
+    /// When the store does not open, or the log is inconsistent.
     pub fn open(place: &StoreConfig, options: DurableOptions) -> Result<Self, RecoveryError> {
         Self::start(place.open(&batzen_storage::LEDGER, 1)?, system_clock, options)
     }
 
-    /// Starts a ledger on a store that has the tables of [`batzen_tables::ledger::ALL`]. `clock` says the time in nanoseconds
+    /// Starts a ledger on a store that has the tables of [`batzen_tables::ledger::ALL`]. `clock` tells the time in nanoseconds
     /// since the epoch.
     ///
     /// # Errors
-    /// When the log cannot be read or does not add up.
+    /// When the log cannot be read or is inconsistent.
     pub fn start(
         store: Store,
         clock: impl Fn() -> u64 + Send + 'static,
         options: DurableOptions,
     ) -> Result<Self, RecoveryError> {
         let machine = DurableMachine::open(store)?;
-        let (log, shown) = (Arc::clone(machine.log()), machine.shown());
+        let (log, state) = (Arc::clone(machine.log()), machine.published_state());
         let machine = Arc::new(tokio::sync::Mutex::new(machine));
         let shared = SharedMachine::new(Arc::clone(&machine));
         Ok(Self {
             lane: MachineLane::start(shared, clock, options.lane),
             machine,
             log,
-            shown,
+            state,
             readers: Arc::new(Semaphore::new(options.readers_max)),
             readers_waiting: Semaphore::new(options.readers_max + options.readers_waiting_max),
             metrics: LedgerMetrics::default(),
         })
     }
 
-    /// Decides as a part of a commit that somebody else makes to the same store, as of `now` in nanoseconds since the epoch.
-    /// Until that is done the ledger does nothing else. Not for async threads: it waits for a commit.
+    /// Takes part in a commit of another service to the same store, as of `now` in nanoseconds since the epoch. Until that commit
+    /// is done the ledger does nothing else. Not for async threads: it waits for a commit.
     ///
     /// # Errors
-    /// When what is due now cannot be made durable.
+    /// When the work that is due now cannot be made durable.
     pub fn join(&self, now: u64) -> Result<Joint<'_>, LedgerError> {
         Joint::begin(self, Arc::clone(&self.machine), now)
     }
@@ -124,8 +127,8 @@ impl DurableLedger {
         self.metrics.count_transfers(transfers);
     }
 
-    /// Accepts no more, and returns when everything accepted is durable and answered and the store is closed. Later requests
-    /// get [`LedgerError::Unknown`]. Waits for a batch or two: not for async threads that must not block.
+    /// Accepts no more requests, and returns when everything accepted is durable and answered and the store is closed. Later
+    /// requests get [`LedgerError::Unknown`]. Not for async threads: it waits for a batch or two.
     ///
     /// # Errors
     /// When the store could not write its last checkpoint; nothing is lost.
@@ -136,13 +139,13 @@ impl DurableLedger {
         }
     }
 
-    /// What the ledger holds, as of the last commit.
+    /// The state of the ledger, as of the last commit.
     ///
     /// # Panics
-    /// Never: nobody panics with the lock held.
+    /// Never: no code panics with the lock held.
     #[must_use]
     pub fn inspect(&self) -> Inspection {
-        let state = *self.shown.lock().expect("nobody panics with the lock held");
+        let state = *self.state.lock().expect("no code panics with the lock held");
         Inspection {
             state,
             log_blocks: self.log.blocks(),
@@ -151,17 +154,17 @@ impl DurableLedger {
         }
     }
 
-    /// Re-executes the durable log by all rules, while the ledger runs: see [`recovery::verify`]. Takes seconds per million
-    /// transfers: not for async threads.
+    /// Executes the durable log again by all rules, while the ledger runs: see [`recovery::verify`]. Not for async threads: it takes
+    /// seconds per million transfers.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first problem found.
     pub fn verify(&self) -> Result<VerifyReport, RecoveryError> {
         recovery::verify(self.log.store())
     }
 
-    /// Copies the ledger, as it is durable now, into a new directory while it runs, and verifies the copy, which is a ledger
-    /// to be opened. Not for async threads.
+    /// Copies the ledger, as it is durable now, into a new directory while it runs, and verifies the copy. The copy can be opened as
+    /// a ledger. Not for async threads.
     ///
     /// # Errors
     /// When the directory holds a ledger, or a disk fails.
@@ -177,11 +180,12 @@ impl DurableLedger {
     pub fn write_metrics(&self, page: &mut Page) {
         self.metrics.write(page);
         let lane = self.lane.metrics();
-        page.gauge("batzen_ledger_queue_events", "Events that wait", lane.waiting());
-        page.counter("batzen_ledger_batches_failed_total", "Batches undone", lane.failed());
+        page.gauge("batzen_ledger_queue_events", "Events waiting", lane.waiting());
+        page.count("batzen_ledger_batches_failed_total", "Batches undone", lane.failed_batches());
         page.histogram("batzen_ledger_batch_events", "Events in a batch", lane.batch_events());
-        page.histogram("batzen_ledger_execute_seconds", "Time to execute a batch", lane.execute_times());
-        page.histogram("batzen_ledger_commit_seconds", "Time to make a batch durable", lane.commit_times());
+        let [execute, commit] = [Stage::Execute, Stage::Commit].map(|stage| lane.stage_times(stage));
+        page.histogram("batzen_ledger_execute_seconds", "Time to execute a batch", execute);
+        page.histogram("batzen_ledger_commit_seconds", "Time to make a batch durable", commit);
         let Inspection { state, log_blocks, log_memory_bytes, .. } = self.inspect();
         page.gauge("batzen_ledger_accounts", "Accounts", state.counts.accounts);
         page.gauge("batzen_ledger_transfers", "Transfers", state.counts.transfers);
@@ -198,19 +202,25 @@ impl DurableLedger {
         self.log.store().write_metrics(page, ALL);
     }
 
-    async fn ask(&self, kind: Kind, events: usize, request: Request) -> Result<Response, LedgerError> {
+    async fn ask<R: TypedRequest>(
+        &self,
+        kind: Kind,
+        events: usize,
+        request: R,
+    ) -> Result<R::Answer, LedgerError> {
         if events > BATCH_EVENTS_MAX {
             return Err(LedgerError::TooMuchData);
         }
         self.metrics.asked(kind);
-        self.lane.submit(request).await.map_err(|refusal| match refusal {
-            LaneRefusal::Overloaded => {
+        match self.lane.submit(request.into()).await {
+            Ok(response) => Ok(R::answer(response)),
+            Err(SubmitError::Overloaded) => {
                 self.metrics.busy.inc();
-                LedgerError::Busy("too many requests are waiting".to_owned())
+                Err(LedgerError::Busy("too many requests are waiting".to_owned()))
             }
-            LaneRefusal::Stopped => LedgerError::Unknown("the ledger stops".to_owned()),
-            LaneRefusal::Failed(error) => error,
-        })
+            Err(SubmitError::Stopped) => Err(LedgerError::Unknown("the ledger stops".to_owned())),
+            Err(SubmitError::Store(error)) => Err(error),
+        }
     }
 
     /// Reads the log as it is durable now, on a thread for blocking work.
@@ -225,7 +235,7 @@ impl DurableLedger {
         let turn = Arc::clone(&self.readers).acquire_owned().await.expect("it is never closed");
         let log = Arc::clone(&self.log);
         let read = tokio::task::spawn_blocking(move || {
-            // Held until the thread is free, even if the asker has gone away.
+            // Held until the thread is free, even if the caller has given up.
             let _turn = turn;
             work(&LogReader::new(&log), &log)
         });
@@ -234,16 +244,9 @@ impl DurableLedger {
             Err(error) => Err(LedgerError::Unknown(error.to_string())),
         }
     }
-
-    async fn cursor(&self, kind: Kind, filter: AccountFilter) -> Result<Option<AccountCursor>, LedgerError> {
-        match self.ask(kind, 0, Request::AccountCursor(filter)).await? {
-            Response::Cursor(cursor) => Ok(cursor),
-            _ => unreachable!("the machine answers what it was asked"),
-        }
-    }
 }
 
-/// The time of this machine in nanoseconds since the epoch; the ledger never goes back with it.
+/// The time of this machine in nanoseconds since the epoch. If it goes back, the time of the ledger does not.
 #[must_use]
 pub fn system_clock() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -253,51 +256,36 @@ pub fn system_clock() -> u64 {
 impl Ledger for DurableLedger {
     fn create_accounts(&self, events: Vec<Account>) -> Answer<'_, Vec<CreateResult<CreateAccountStatus>>> {
         Box::pin(async move {
-            match self.ask(Kind::CreateAccounts, events.len(), Request::CreateAccounts(events)).await? {
-                Response::Accounts(results) => {
-                    self.metrics.count_accounts(&results);
-                    Ok(results)
-                }
-                _ => unreachable!("the machine answers what it was asked"),
-            }
+            let request = CreateAccounts(events);
+            let results = self.ask(Kind::CreateAccounts, request.0.len(), request).await?;
+            self.metrics.count_accounts(&results);
+            Ok(results)
         })
     }
 
     fn create_transfers(&self, events: Vec<Transfer>) -> Answer<'_, Vec<CreateResult<CreateTransferStatus>>> {
         Box::pin(async move {
-            match self.ask(Kind::CreateTransfers, events.len(), Request::CreateTransfers(events)).await? {
-                Response::Transfers(results) => {
-                    self.metrics.count_transfers(&results);
-                    Ok(results)
-                }
-                _ => unreachable!("the machine answers what it was asked"),
-            }
+            let request = CreateTransfers(events);
+            let results = self.ask(Kind::CreateTransfers, request.0.len(), request).await?;
+            self.metrics.count_transfers(&results);
+            Ok(results)
         })
     }
 
     fn lookup_accounts(&self, ids: Vec<u128>) -> Answer<'_, Vec<Account>> {
-        Box::pin(async move {
-            match self.ask(Kind::LookupAccounts, ids.len(), Request::LookupAccounts(ids)).await? {
-                Response::Found(accounts) => Ok(accounts),
-                _ => unreachable!("the machine answers what it was asked"),
-            }
-        })
+        Box::pin(self.ask(Kind::LookupAccounts, ids.len(), LookupAccounts(ids)))
     }
 
     fn lookup_transfers(&self, ids: Vec<u128>) -> Answer<'_, Vec<Transfer>> {
         Box::pin(async move {
-            match self.ask(Kind::LookupTransfers, ids.len(), Request::LocateTransfers(ids)).await? {
-                Response::Located(located) => {
-                    self.read(move |reader, _| read_transfers(reader, &located)).await
-                }
-                _ => unreachable!("the machine answers what it was asked"),
-            }
+            let located = self.ask(Kind::LookupTransfers, ids.len(), LocateTransfers(ids)).await?;
+            self.read(move |reader, _| read_transfers(reader, &located)).await
         })
     }
 
     fn get_account_transfers(&self, filter: AccountFilter) -> Answer<'_, Vec<Transfer>> {
         Box::pin(async move {
-            let Some(cursor) = self.cursor(Kind::GetAccountTransfers, filter).await? else {
+            let Some(cursor) = self.ask(Kind::GetAccountTransfers, 0, FindCursor(filter)).await? else {
                 return Ok(Vec::new());
             };
             self.read(move |reader, _| account_transfers(reader, &cursor, &filter)).await
@@ -306,7 +294,7 @@ impl Ledger for DurableLedger {
 
     fn get_account_balances(&self, filter: AccountFilter) -> Answer<'_, Vec<AccountBalance>> {
         Box::pin(async move {
-            let Some(cursor) = self.cursor(Kind::GetAccountBalances, filter).await? else {
+            let Some(cursor) = self.ask(Kind::GetAccountBalances, 0, FindCursor(filter)).await? else {
                 return Ok(Vec::new());
             };
             self.read(move |reader, _| account_balances(reader, &cursor, &filter)).await
@@ -314,16 +302,11 @@ impl Ledger for DurableLedger {
     }
 
     fn query_accounts(&self, filter: QueryFilter) -> Answer<'_, Vec<Account>> {
-        Box::pin(async move {
-            match self.ask(Kind::QueryAccounts, 0, Request::QueryAccounts(filter)).await? {
-                Response::Found(accounts) => Ok(accounts),
-                _ => unreachable!("the machine answers what it was asked"),
-            }
-        })
+        Box::pin(self.ask(Kind::QueryAccounts, 0, QueryAccounts(filter)))
     }
 
     fn query_transfers(&self, filter: QueryFilter) -> Answer<'_, Vec<Transfer>> {
-        // What was acknowledged before is in the log: no need to queue.
+        // What was acknowledged is in the log: this request need not queue.
         self.metrics.asked(Kind::QueryTransfers);
         Box::pin(self.read(move |reader, _| query_transfers(reader, &filter)))
     }

@@ -1,20 +1,22 @@
-//! A ledger whose log shares a store with somebody else's rows: what it decides there becomes durable in their commit.
+//! A ledger whose log shares a store with the rows of another service. What it decides for that service becomes durable in the
+//! service's own commit.
 //!
-//! The machine has one owner at a time: its own lane, from the first request of a batch to its commit, or a [`Joint`].
+//! The machine has one owner at a time: its own lane, from the first request of a batch to the commit, or a [`Joint`].
+
+use std::sync::Arc;
 
 use batzen_engine::LaneMachine;
 use batzen_ledger::{
     Account, CreateAccountStatus, CreateResult, CreateTransferStatus, LedgerError, Transfer,
 };
 use batzen_store::{ChangeSet, StoreError};
-use std::sync::Arc;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::durable::DurableLedger;
 use crate::log::Batch;
 use crate::machine::{DurableMachine, Request, Response};
 
-/// The machine as its own lane has it: for as long as a batch takes.
+/// The machine for its own lane, which holds it for as long as a batch takes.
 pub(crate) struct SharedMachine {
     machine: Arc<Mutex<DurableMachine>>,
     held: Option<OwnedMutexGuard<DurableMachine>>,
@@ -46,8 +48,8 @@ impl LaneMachine for SharedMachine {
         }
     }
 
-    fn pulse(&mut self, now: u64) -> Result<(), LedgerError> {
-        self.hold().pulse(now)
+    fn run_due(&mut self, now: u64) -> Result<(), LedgerError> {
+        self.hold().run_due(now)
     }
 
     fn execute(&mut self, request: Request, now: u64) -> Result<Response, LedgerError> {
@@ -69,7 +71,7 @@ impl LaneMachine for SharedMachine {
     }
 }
 
-/// A part of somebody else's batch. Dropped without [`Joint::committed`], it has not taken place.
+/// The ledger's part in a batch of another service. Dropped without [`Joint::committed`], it has no effect.
 pub struct Joint<'a> {
     ledger: &'a DurableLedger,
     machine: OwnedMutexGuard<DurableMachine>,
@@ -81,7 +83,7 @@ pub struct Joint<'a> {
 }
 
 impl<'a> Joint<'a> {
-    /// Waits until the ledger's own batch is durable, and does what is due.
+    /// Waits until the ledger's own batch is durable, and does the work that is due.
     pub(crate) fn begin(
         ledger: &'a DurableLedger,
         machine: Arc<Mutex<DurableMachine>>,
@@ -89,7 +91,7 @@ impl<'a> Joint<'a> {
     ) -> Result<Self, LedgerError> {
         let mut machine = machine.blocking_lock_owned();
         while machine.due_at().is_some_and(|due| due <= now) {
-            if let Err(error) = machine.pulse(now).and_then(|()| machine.commit()) {
+            if let Err(error) = machine.run_due(now).and_then(|()| machine.commit()) {
                 machine.undo();
                 return Err(error);
             }
@@ -98,7 +100,7 @@ impl<'a> Joint<'a> {
         Ok(Self { ledger, machine, now, accounts, transfers, batch: None, is_committed: false })
     }
 
-    /// As [`Ledger::create_accounts`](batzen_ledger::Ledger::create_accounts), for the present.
+    /// As [`Ledger::create_accounts`](batzen_ledger::Ledger::create_accounts), but not durable yet.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -106,16 +108,12 @@ impl<'a> Joint<'a> {
         &mut self,
         events: Vec<Account>,
     ) -> Result<Vec<CreateResult<CreateAccountStatus>>, StoreError> {
-        match self.machine.run(Request::CreateAccounts(events), self.now)? {
-            Response::Accounts(results) => {
-                self.accounts.extend_from_slice(&results);
-                Ok(results)
-            }
-            _ => unreachable!("the machine answers what it was asked"),
-        }
+        let results = self.machine.create_accounts(&events, self.now)?;
+        self.accounts.extend_from_slice(&results);
+        Ok(results)
     }
 
-    /// As [`Ledger::create_transfers`](batzen_ledger::Ledger::create_transfers), for the present.
+    /// As [`Ledger::create_transfers`](batzen_ledger::Ledger::create_transfers), but not durable yet.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -123,23 +121,19 @@ impl<'a> Joint<'a> {
         &mut self,
         events: Vec<Transfer>,
     ) -> Result<Vec<CreateResult<CreateTransferStatus>>, StoreError> {
-        match self.machine.run(Request::CreateTransfers(events), self.now)? {
-            Response::Transfers(results) => {
-                self.transfers.extend_from_slice(&results);
-                Ok(results)
-            }
-            _ => unreachable!("the machine answers what it was asked"),
-        }
+        let results = self.machine.create_transfers(&events, self.now)?;
+        self.transfers.extend_from_slice(&results);
+        Ok(results)
     }
 
-    /// The rows to be committed to the ledger's store together with the others. Nothing may be created after this.
+    /// The rows to commit together with those of the service. Nothing may be created after this call.
     pub fn changes(&mut self) -> ChangeSet {
-        assert!(self.batch.is_none(), "the rows are asked for once");
+        assert!(self.batch.is_none(), "changes() is called once");
         self.batch = self.machine.prepare();
         self.batch.as_mut().map(|batch| std::mem::take(&mut batch.changes)).unwrap_or_default()
     }
 
-    /// The rows are durable.
+    /// Notes that the rows are durable.
     pub fn committed(mut self) {
         if let Some(batch) = self.batch.take() {
             self.machine.committed(batch);

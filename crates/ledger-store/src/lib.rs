@@ -1,13 +1,13 @@
 //! The durable ledger: the state machine of `batzen-ledger` in memory, its log in an embedded store.
 //!
-//! The log is all that is stored, and everything in memory is what it adds up to: accounts with balances, unresolved pending
-//! transfers with their queue, and an index of transfer ids. A batch is executed in memory, its records are appended to the log
-//! in one durable commit, and only then is it answered. A batch that cannot be stored is undone.
+//! Only the log is stored. The state in memory follows from it: accounts with balances, unresolved pending transfers with their
+//! queue, and an index of transfer ids. A batch is executed in memory, its records are appended to the log in one durable commit,
+//! and only then is it answered. A batch that cannot be stored is undone.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`DurableLedger`] | the ledger as the services use it |
-//! | [`Joint`] | what it decides as a part of somebody else's commit |
+//! | [`Joint`] | its part in a commit of another service to the same store |
 //! | [`machine`] | the machine with its log, for a lane or a simulation to drive |
 //! | [`log`] | which row of the store holds which records |
 //! | [`codec`] | how records become bytes |
@@ -23,6 +23,9 @@ pub mod recovery;
 
 pub use durable::{DurableLedger, DurableOptions, Inspection, system_clock};
 pub use joint::Joint;
-pub use machine::{DurableMachine, Request, Response};
+pub use machine::{
+    CreateAccounts, CreateTransfers, DurableMachine, FindCursor, LocateTransfers, LookupAccounts,
+    QueryAccounts, Request, Response, TypedRequest,
+};
 pub use metrics::LedgerMetrics;
 pub use recovery::{RecoveryError, VerifyReport, verify, verify_directory};

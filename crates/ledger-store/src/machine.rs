@@ -1,4 +1,4 @@
-//! The state machine with its log: requests in, durable batches out. Deterministic: it is told the time.
+//! The state machine with its log: requests in, durable batches out. Deterministic: the time is an argument.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,50 +14,100 @@ use batzen_store::{CommitOutcome, Store, StoreError};
 use crate::log::{Batch, Log, LogReader};
 use crate::recovery::{self, RecoveryError};
 
-/// What the machine is asked.
+/// A request to the machine.
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// Create accounts.
-    CreateAccounts(Vec<Account>),
-    /// Create transfers.
-    CreateTransfers(Vec<Transfer>),
-    /// Accounts by id.
-    LookupAccounts(Vec<u128>),
-    /// Where transfers may be, by id.
-    LocateTransfers(Vec<u128>),
-    /// Where an account's movements are.
-    AccountCursor(AccountFilter),
-    /// Accounts by their fields.
-    QueryAccounts(QueryFilter),
-    /// What the ledger holds.
-    Inspect,
+    /// Creates accounts.
+    CreateAccounts(CreateAccounts),
+    /// Creates transfers.
+    CreateTransfers(CreateTransfers),
+    /// Finds accounts by id.
+    LookupAccounts(LookupAccounts),
+    /// Finds by id where transfers may be in the log.
+    LocateTransfers(LocateTransfers),
+    /// Finds where the transfers of an account are in the log.
+    FindCursor(FindCursor),
+    /// Finds accounts by their fields.
+    QueryAccounts(QueryAccounts),
 }
 
-/// What the machine answers.
+/// The answer of the machine to a [`Request`].
 #[derive(Clone, Debug)]
 pub enum Response {
     /// One result per account.
-    Accounts(Vec<CreateResult<CreateAccountStatus>>),
+    CreateAccounts(Vec<CreateResult<CreateAccountStatus>>),
     /// One result per transfer.
-    Transfers(Vec<CreateResult<CreateTransferStatus>>),
-    /// Accounts found.
-    Found(Vec<Account>),
-    /// Candidates of transfers found.
-    Located(Vec<(u128, Vec<u64>)>),
+    CreateTransfers(Vec<CreateResult<CreateTransferStatus>>),
+    /// The accounts found.
+    LookupAccounts(Vec<Account>),
+    /// Each id that may be known, with the places in the log to look at.
+    LocateTransfers(Vec<(u128, Vec<u64>)>),
     /// Where to read, if there is anything.
-    Cursor(Option<AccountCursor>),
-    /// What the ledger holds.
-    State(State),
+    FindCursor(Option<AccountCursor>),
+    /// The accounts found.
+    QueryAccounts(Vec<Account>),
 }
 
-/// What the ledger holds.
+/// A request together with the type of its answer, so that a caller gets that answer and no other.
+pub trait TypedRequest: Into<Request> {
+    /// The answer of the machine.
+    type Answer;
+
+    /// Takes the answer out of the machine's response.
+    ///
+    /// # Panics
+    /// If it is the response to another request: the machine is wrong then.
+    fn answer(response: Response) -> Self::Answer;
+}
+
+macro_rules! typed_requests {
+    ($($(#[$doc:meta])* $name:ident($content:ty) -> $answer:ty;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub struct $name(pub $content);
+
+        impl From<$name> for Request {
+            fn from(request: $name) -> Self {
+                Self::$name(request)
+            }
+        }
+
+        impl TypedRequest for $name {
+            type Answer = $answer;
+
+            fn answer(response: Response) -> $answer {
+                match response {
+                    Response::$name(answer) => answer,
+                    other => panic!("the machine answered {} with {other:?}", stringify!($name)),
+                }
+            }
+        }
+    )*};
+}
+
+typed_requests! {
+    /// Creates accounts.
+    CreateAccounts(Vec<Account>) -> Vec<CreateResult<CreateAccountStatus>>;
+    /// Creates transfers.
+    CreateTransfers(Vec<Transfer>) -> Vec<CreateResult<CreateTransferStatus>>;
+    /// Finds accounts by id.
+    LookupAccounts(Vec<u128>) -> Vec<Account>;
+    /// Finds by id where transfers may be in the log.
+    LocateTransfers(Vec<u128>) -> Vec<(u128, Vec<u64>)>;
+    /// Finds where the transfers of an account are in the log.
+    FindCursor(AccountFilter) -> Option<AccountCursor>;
+    /// Finds accounts by their fields.
+    QueryAccounts(QueryFilter) -> Vec<Account>;
+}
+
+/// The state of a ledger, in numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// How many of what.
+    /// Numbers of accounts, transfers and records.
     pub counts: Counts,
     /// The digest of the log.
     pub digest: Digest,
-    /// The last timestamp given, in nanoseconds since the epoch.
+    /// The latest timestamp assigned, in nanoseconds since the epoch.
     pub clock: u64,
     /// Memory taken by the machine.
     pub memory: MemoryBytes,
@@ -67,27 +117,27 @@ pub struct State {
 pub struct DurableMachine {
     machine: Machine,
     log: Arc<Log>,
-    /// The durable state.
+    /// The durable state, to return to.
     durable: Mark,
-    /// The same for others to see.
-    shown: Arc<Mutex<State>>,
+    /// The durable state in numbers, for metrics.
+    published: Arc<Mutex<State>>,
 }
 
 impl DurableMachine {
     /// Opens the ledger in a store that has the tables of [`batzen_tables::ledger::ALL`].
     ///
     /// # Errors
-    /// When the log cannot be read or does not add up.
+    /// When the log cannot be read or is inconsistent.
     pub fn open(store: Store) -> Result<Self, RecoveryError> {
         let (machine, log) = recovery::open(store)?;
         let durable = machine.mark();
-        let shown = Arc::new(Mutex::new(state_of(&machine)));
-        Ok(Self { machine, log: Arc::new(log), durable, shown })
+        let published = Arc::new(Mutex::new(state_of(&machine)));
+        Ok(Self { machine, log: Arc::new(log), durable, published })
     }
 
-    /// What the ledger holds after each commit, for metrics.
-    pub(crate) fn shown(&self) -> Arc<Mutex<State>> {
-        Arc::clone(&self.shown)
+    /// The state as of the last commit. Updated with each commit.
+    pub(crate) fn published_state(&self) -> Arc<Mutex<State>> {
+        Arc::clone(&self.published)
     }
 
     /// Its log.
@@ -102,38 +152,66 @@ impl DurableMachine {
         &self.machine
     }
 
-    /// The records since the last commit as rows; none if there are none.
+    /// The records since the last commit as rows. None if there are no records.
     pub(crate) fn prepare(&mut self) -> Option<Batch> {
         let records = self.machine.take_records();
         let (clock, digest) = (self.machine.clock(), self.machine.digest());
         (!records.is_empty()).then(|| self.log.encode(&records, clock, digest))
     }
 
-    /// Takes note that the rows are durable.
+    /// Notes that the rows are durable.
     pub(crate) fn committed(&mut self, batch: Batch) {
         self.log.publish(batch);
         self.durable = self.machine.mark();
         self.machine.settle(&self.durable);
-        *self.shown.lock().expect("nobody panics with the lock held") = state_of(&self.machine);
+        *self.published.lock().expect("no code panics with the lock held") = state_of(&self.machine);
     }
 
-    pub(crate) fn run(&mut self, request: Request, now: u64) -> Result<Response, StoreError> {
-        let history = LogReader::new(&self.log);
-        let machine = &mut self.machine;
+    /// Creates accounts in memory, as of `now` in nanoseconds since the epoch.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn create_accounts(
+        &mut self,
+        events: &[Account],
+        now: u64,
+    ) -> Result<Vec<CreateResult<CreateAccountStatus>>, StoreError> {
+        let timestamp = self.machine.operation_timestamp(now, events.len());
+        self.machine.create_accounts(&LogReader::new(&self.log), events, timestamp)
+    }
+
+    /// Creates transfers in memory, as of `now` in nanoseconds since the epoch.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn create_transfers(
+        &mut self,
+        events: &[Transfer],
+        now: u64,
+    ) -> Result<Vec<CreateResult<CreateTransferStatus>>, StoreError> {
+        let timestamp = self.machine.operation_timestamp(now, events.len());
+        self.machine.create_transfers(&LogReader::new(&self.log), events, timestamp)
+    }
+
+    fn run(&mut self, request: Request, now: u64) -> Result<Response, StoreError> {
+        let machine = &self.machine;
         Ok(match request {
-            Request::CreateAccounts(events) => {
-                let timestamp = machine.operation_timestamp(now, events.len());
-                Response::Accounts(machine.create_accounts(&history, &events, timestamp)?)
+            Request::CreateAccounts(CreateAccounts(events)) => {
+                Response::CreateAccounts(self.create_accounts(&events, now)?)
             }
-            Request::CreateTransfers(events) => {
-                let timestamp = machine.operation_timestamp(now, events.len());
-                Response::Transfers(machine.create_transfers(&history, &events, timestamp)?)
+            Request::CreateTransfers(CreateTransfers(events)) => {
+                Response::CreateTransfers(self.create_transfers(&events, now)?)
             }
-            Request::LookupAccounts(ids) => Response::Found(machine.lookup_accounts(&ids)),
-            Request::LocateTransfers(ids) => Response::Located(machine.locate_transfers(&ids)),
-            Request::AccountCursor(filter) => Response::Cursor(machine.account_cursor(&filter)),
-            Request::QueryAccounts(filter) => Response::Found(machine.query_accounts(&filter)),
-            Request::Inspect => Response::State(state_of(machine)),
+            Request::LookupAccounts(LookupAccounts(ids)) => {
+                Response::LookupAccounts(machine.lookup_accounts(&ids))
+            }
+            Request::LocateTransfers(LocateTransfers(ids)) => {
+                Response::LocateTransfers(machine.locate_transfers(&ids))
+            }
+            Request::FindCursor(FindCursor(filter)) => Response::FindCursor(machine.account_cursor(&filter)),
+            Request::QueryAccounts(QueryAccounts(filter)) => {
+                Response::QueryAccounts(machine.query_accounts(&filter))
+            }
         })
     }
 }
@@ -147,7 +225,7 @@ fn state_of(machine: &Machine) -> State {
     }
 }
 
-/// What a failed store means to a client.
+/// The error that a client gets when the store fails.
 pub(crate) fn ledger_error(error: &StoreError) -> LedgerError {
     match error {
         StoreError::Full(_) => LedgerError::Busy("the disk is full".to_owned()),
@@ -162,10 +240,12 @@ impl LaneMachine for DurableMachine {
 
     fn events(request: &Request) -> usize {
         let events = match request {
-            Request::CreateAccounts(events) => events.len(),
-            Request::CreateTransfers(events) => events.len(),
-            Request::LookupAccounts(ids) | Request::LocateTransfers(ids) => ids.len(),
-            _ => 0,
+            Request::CreateAccounts(CreateAccounts(events)) => events.len(),
+            Request::CreateTransfers(CreateTransfers(events)) => events.len(),
+            Request::LookupAccounts(LookupAccounts(ids)) | Request::LocateTransfers(LocateTransfers(ids)) => {
+                ids.len()
+            }
+            Request::FindCursor(_) | Request::QueryAccounts(_) => 0,
         };
         events.max(1)
     }
@@ -174,7 +254,7 @@ impl LaneMachine for DurableMachine {
         self.machine.next_expiry()
     }
 
-    fn pulse(&mut self, now: u64) -> Result<(), LedgerError> {
+    fn run_due(&mut self, now: u64) -> Result<(), LedgerError> {
         let timestamp = self.machine.operation_timestamp(now, BATCH_EVENTS_MAX);
         self.machine.pulse(timestamp);
         Ok(())
@@ -192,7 +272,7 @@ impl LaneMachine for DurableMachine {
         let changes = std::mem::take(&mut batch.changes);
         match self.log.store().commit(&changes) {
             Ok(CommitOutcome::Committed) => {}
-            Ok(CommitOutcome::Conflict(_)) => panic!("somebody else writes the ledger's log"),
+            Ok(CommitOutcome::Conflict(_)) => panic!("another process writes the ledger's log"),
             Err(error) => {
                 tracing::error!(%error, "batch undone: the log could not be written");
                 return Err(ledger_error(&error));

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use batzen_engine::LaneMachine;
-use batzen_ledger_store::{DurableMachine, Request, Response, verify};
+use batzen_ledger_store::{CreateAccounts, CreateTransfers, DurableMachine, TypedRequest, verify};
 use batzen_store::Store;
 
 use crate::host::{Host, Step, Stop, names_damage};
@@ -79,7 +79,7 @@ impl Ledger {
             }
             Timer::Repeat => {
                 context.wake(Place::Ledger, self.host.incarnation, 1_800 * SECOND, Timer::Repeat);
-                self.pulse(context)
+                self.run_due(context)
             }
             other => Err(Stop::wrong(format!("the ledger has no timer {other:?}"))),
         }
@@ -90,7 +90,7 @@ impl Ledger {
     }
 
     /// Removes what is due.
-    fn pulse(&mut self, context: &mut Context) -> Step {
+    fn run_due(&mut self, context: &mut Context) -> Step {
         let now = self.now_ns(context);
         let Some(machine) = &mut self.machine else { return Ok(()) };
         if context.has(Bug::NeverVoids) {
@@ -98,7 +98,7 @@ impl Ledger {
         }
         while machine.due_at().is_some_and(|due| due <= now) {
             context.marks.meet("ledger.pending_expired");
-            if machine.pulse(now).and_then(|()| machine.commit()).is_err() {
+            if machine.run_due(now).and_then(|()| machine.commit()).is_err() {
                 machine.undo();
                 if self.host.has_died(context) {
                     self.forget();
@@ -111,7 +111,7 @@ impl Ledger {
 
     fn batch(&mut self, context: &mut Context) -> Step {
         let messages = self.host.take_inbox(context);
-        self.pulse(context)?;
+        self.run_due(context)?;
         let now = self.now_ns(context);
         let Some(machine) = &mut self.machine else { return Ok(()) };
         let mut replies = Vec::with_capacity(messages.len());
@@ -181,11 +181,9 @@ fn execute(
     ask: &LedgerAsk,
     now: u64,
 ) -> Result<LedgerReply, batzen_ledger::LedgerError> {
-    let accounts = machine.execute(Request::CreateAccounts(ask.accounts.clone()), now)?;
-    let transfers = machine.execute(Request::CreateTransfers(ask.transfers.clone()), now)?;
-    let (Response::Accounts(accounts), Response::Transfers(transfers)) = (accounts, transfers) else {
-        unreachable!("the machine answers what it was asked");
-    };
+    let accounts = machine.execute(CreateAccounts(ask.accounts.clone()).into(), now)?;
+    let transfers = machine.execute(CreateTransfers(ask.transfers.clone()).into(), now)?;
+    let (accounts, transfers) = (CreateAccounts::answer(accounts), CreateTransfers::answer(transfers));
     Ok(LedgerReply { accounts, transfers })
 }
 

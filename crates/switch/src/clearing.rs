@@ -299,7 +299,7 @@ impl<S: Settled> Clearing<S> {
             }
         }
         self.ask(sent, batch, &mut answers).await;
-        self.lane.submit_own(Command::Answers(answers));
+        self.lane.submit_internal(Command::Answers(answers));
     }
 
     async fn ask(&self, sent: Vec<(Intent, usize)>, batch: Vec<Transfer>, answers: &mut Vec<Answer>) {

@@ -288,7 +288,7 @@ impl RunningSwitch {
             }
         }
         let deadline = tokio::time::Instant::now() + LAST_ANSWERS;
-        while service.lane().counters().intents.get() > 0 && tokio::time::Instant::now() < deadline {
+        while service.lane().open_intents().get() > 0 && tokio::time::Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         workers.trigger();

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use batzen_engine::SubmitError;
 use batzen_http::Drain;
 use batzen_ledger::{CreateTransferStatus, Transfer, TransferFlags};
 use batzen_metrics::{Counter, Gauge};
@@ -19,7 +20,7 @@ use tokio::sync::{Mutex, Notify};
 use crate::clearing::{Balances, Patient, account, code};
 use crate::errors::ApiError;
 use crate::ids::{Role, derive};
-use crate::pipeline::{Lane, LaneError};
+use crate::pipeline::Lane;
 use crate::rules::admin::Refusal;
 use crate::rules::movements::{MovementCommand, MovementKind, MovementState};
 use crate::rules::{Command, Outcome};
@@ -37,8 +38,8 @@ pub enum OperatorError {
     #[error("{0}")]
     Refused(#[from] Refusal),
     /// The switch is busy, ends, or cannot write.
-    #[error("{0}")]
-    Lane(#[from] LaneError),
+    #[error("{}", submit_error_text(.0))]
+    Lane(#[from] SubmitError),
     /// The store cannot be read.
     #[error("{0}")]
     Store(Arc<StoreError>),
@@ -51,6 +52,15 @@ pub enum OperatorError {
     /// The ledger's answer does not fit.
     #[error("the ledger answers {0}")]
     Ledger(CreateTransferStatus),
+}
+
+/// What an operator reads of a command that was not decided.
+fn submit_error_text(error: &SubmitError) -> String {
+    match error {
+        SubmitError::Overloaded => "the switch is busy".to_owned(),
+        SubmitError::Stopped => "the switch ends".to_owned(),
+        SubmitError::Store(_) => error.to_string(),
+    }
 }
 
 impl From<StoreError> for OperatorError {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use batzen_engine::{EngineError, Lane};
+use batzen_engine::{Lane, SubmitError};
 use batzen_http::{
     Admission, Drain, ErrorCode, Handler, Head, Method, MetricsPage, Operations, Request, Response, Routes,
     Stats, Style, Waiter, Woken, dashboard, header,
@@ -366,10 +366,10 @@ impl Service {
         match verdict.await {
             Ok(verdict) => Ok(verdict),
             Err(
-                error @ (ExecuteError::Engine(EngineError::Overloaded | EngineError::Stopped)
+                error @ (ExecuteError::Submit(SubmitError::Overloaded | SubmitError::Stopped)
                 | ExecuteError::Ledger(Unsettled::Waiting)),
             ) => Err(try_later(&error.to_string())),
-            Err(ExecuteError::Engine(EngineError::Store(error))) => Err(store_failed(&error)),
+            Err(ExecuteError::Submit(SubmitError::Store(error))) => Err(store_failed(&error)),
             Err(error) => {
                 tracing::error!(%error, "a command was not decided");
                 Err(Response::error(ErrorCode::BANK_UNMANAGED_EXCEPTION, ""))

@@ -1,5 +1,5 @@
-//! Several lanes over one store that others commit to as well, and that may be away: lost races are repeated, large batches are
-//! halved before they starve, errors are answered, and a repeat finds out what became of a commit.
+//! Several lanes over one store that others commit to as well, and that may be unavailable: lost races are repeated, large batches
+//! are halved before they starve, errors are answered, and a repetition finds out whether a commit took effect.
 
 #![allow(missing_docs)]
 
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 
-use batzen_engine::{Batcher, Clock, EngineError, LaneOptions, Lanes, Plan, Rules, WorkingSet};
+use batzen_engine::{Batcher, Clock, LaneOptions, Lanes, Plan, Rules, SubmitError, WorkingSet};
 use batzen_protocol::Timestamp;
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{
@@ -27,7 +27,7 @@ record! {
 record! {
     /// An account.
     pub struct AccountRow {
-        /// How often it was touched, and by which command last.
+        /// How often it was touched.
         pub touches: u64,
         /// The number of the last command.
         pub last: u64,
@@ -53,7 +53,7 @@ fn touch(id: u32, number: u64) -> Touch {
 
 #[derive(Default)]
 struct Toy {
-    /// Which threads decided about an account.
+    /// The threads that decided commands of each account.
     threads: Mutex<BTreeMap<u32, BTreeSet<String>>>,
     /// Accounts above this number are unknown until learned.
     known: AtomicU32,
@@ -101,7 +101,7 @@ impl Rules for Toy {
     }
 
     fn learn(&self, refusal: &Unknown, _: &Store) -> Result<bool> {
-        // Everybody learns of accounts up to 1,000.
+        // All accounts up to 1,000 are learned.
         self.known.fetch_max(refusal.0.min(1_000), Ordering::SeqCst);
         Ok(refusal.0 <= 1_000)
     }
@@ -115,10 +115,10 @@ fn clock() -> Timestamp {
     Timestamp::from_secs(1)
 }
 
-/// What a database makes of a commit: none, what it is told.
+/// Decides how a commit ends. None: as the store below ends it.
 type OnCommit = dyn Fn(&MemoryBackend, &ChangeSet) -> Option<Result<CommitOutcome>> + Send + Sync;
 
-/// A database with a will of its own.
+/// A database whose commits end as a test wants.
 struct Willful {
     inner: MemoryBackend,
     on_commit: Box<OnCommit>,
@@ -187,7 +187,7 @@ impl Backend for Willful {
     }
 }
 
-fn willful(
+fn scripted(
     on_commit: impl Fn(&MemoryBackend, &ChangeSet) -> Option<Result<CommitOutcome>> + Send + Sync + 'static,
 ) -> Store {
     Store::new(Willful { inner: MemoryBackend::new(), on_commit: Box::new(on_commit) })
@@ -225,8 +225,8 @@ async fn each_owner_has_one_lane_and_all_lanes_work() {
 }
 
 #[test]
-fn a_large_batch_that_keeps_losing_is_halved_until_it_wins() {
-    let store = willful(|_, changes| (changes.len() > 3).then(stale).flatten());
+fn a_batch_that_keeps_losing_is_halved_until_it_wins() {
+    let store = scripted(|_, changes| (changes.len() > 3).then(stale).flatten());
     let batcher = Batcher::new(toy(), store.clone());
     let commands: Vec<Touch> = (0..20).map(|id| touch(id, 1)).collect();
     let verdicts = batcher.run(&commands, &clock).unwrap();
@@ -237,8 +237,8 @@ fn a_large_batch_that_keeps_losing_is_halved_until_it_wins() {
 }
 
 #[tokio::test]
-async fn a_command_that_always_loses_is_answered_with_an_error_and_nobody_else_suffers() {
-    let store = willful(|_, changes| {
+async fn a_command_that_always_loses_gets_an_error_and_others_are_not_affected() {
+    let store = scripted(|_, changes| {
         let is_hot = changes.changes().iter().any(|change| change.key() == 13_u32.to_be_bytes());
         is_hot.then(stale).flatten()
     });
@@ -253,7 +253,7 @@ async fn a_command_that_always_loses_is_answered_with_an_error_and_nobody_else_s
     for (id, task) in tasks.into_iter().enumerate() {
         match task.await.unwrap() {
             Ok(verdict) => assert_eq!((verdict, id != 13), (Ok(1), true)),
-            Err(EngineError::Store(error)) => {
+            Err(SubmitError::Store(error)) => {
                 assert!(matches!(*error, StoreError::Stale { .. }) && id == 13, "{error}");
             }
             Err(other) => panic!("{other}"),
@@ -265,10 +265,10 @@ async fn a_command_that_always_loses_is_answered_with_an_error_and_nobody_else_s
 }
 
 #[tokio::test]
-async fn nobody_knows_the_outcome_while_the_database_is_away_and_a_repeat_finds_out() {
+async fn a_repetition_finds_out_an_outcome_that_was_unknown() {
     let away = Arc::new(AtomicU32::new(2));
     let left = Arc::clone(&away);
-    let store = willful(move |inner, changes| {
+    let store = scripted(move |inner, changes| {
         let away = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).ok()?;
         if away == 1 {
             // It took effect, but the answer was lost.
@@ -280,14 +280,14 @@ async fn nobody_knows_the_outcome_while_the_database_is_away_and_a_repeat_finds_
     let lanes = lanes(&rules, &store, 1);
     for _ in 0..2 {
         let error = lanes.submit(touch(1, 5)).await.unwrap_err();
-        assert!(matches!(error, EngineError::Store(error) if matches!(*error, StoreError::Unavailable(_))));
+        assert!(matches!(error, SubmitError::Store(error) if matches!(*error, StoreError::Unavailable(_))));
     }
     assert_eq!(lanes.submit(touch(1, 5)).await.unwrap(), Ok(1), "once, however often it was asked for");
     lanes.close();
 }
 
 #[test]
-fn what_memory_lacks_is_learned_before_it_is_refused() {
+fn rules_learn_what_is_missing_before_they_refuse() {
     let rules = Arc::new(Toy::default());
     let batcher = Batcher::new(Arc::clone(&rules), Store::new(MemoryBackend::new()));
     let verdicts = batcher.run(&[touch(0, 1), touch(7, 1), touch(2_000, 1)], &clock).unwrap();

@@ -1,12 +1,13 @@
-//! The lane of a machine: answers come after the commit, failed batches are undone, too much is refused, the end is orderly.
+//! The lane of a machine: answers come after the commit, failed batches are undone, the queue is limited, and the lane stops in
+//! order.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use batzen_engine::{LaneMachine, LaneRefusal, MachineLane, MachineLaneOptions};
+use batzen_engine::{LaneMachine, MachineLane, MachineLaneOptions, SubmitError};
 
-/// What is outside of the machine: a log, and what is wrong with it.
+/// The world outside of the machine: its log, and the faults of the log.
 #[derive(Default)]
 struct Outside {
     durable: Mutex<Vec<u64>>,
@@ -37,7 +38,7 @@ impl LaneMachine for Sum {
         self.due
     }
 
-    fn pulse(&mut self, _: u64) -> Result<(), &'static str> {
+    fn run_due(&mut self, _: u64) -> Result<(), &'static str> {
         self.due = None;
         self.log.push(1000);
         self.fresh += 1;
@@ -84,24 +85,24 @@ async fn answers_come_after_the_commit() {
         assert_eq!(outside.durable.lock().unwrap().iter().sum::<u64>(), sum);
     }
     assert_eq!(lane.stop().unwrap().log.len(), 10);
-    assert_eq!(lane.submit(1).await, Err(LaneRefusal::Stopped));
+    assert_eq!(lane.submit(1).await, Err(SubmitError::Stopped));
 }
 
 #[tokio::test]
-async fn a_failed_batch_is_undone_and_the_lane_goes_on() {
+async fn a_failed_batch_is_undone_and_the_lane_works_on() {
     let outside = Arc::new(Outside::default());
     let lane = start(&outside, None, MachineLaneOptions::default());
     assert_eq!(lane.submit(5).await, Ok(5));
     outside.is_full.store(true, Ordering::Relaxed);
-    assert_eq!(lane.submit(6).await, Err(LaneRefusal::Failed("full")));
+    assert_eq!(lane.submit(6).await, Err(SubmitError::Store("full")));
     outside.is_full.store(false, Ordering::Relaxed);
-    assert_eq!(lane.submit(13).await, Err(LaneRefusal::Failed("unlucky")));
+    assert_eq!(lane.submit(13).await, Err(SubmitError::Store("unlucky")));
     assert_eq!(lane.submit(7).await, Ok(12));
-    assert_eq!(lane.metrics().failed(), 2);
+    assert_eq!(lane.metrics().failed_batches().get(), 2);
 }
 
 #[tokio::test]
-async fn what_waits_is_merged_and_too_much_is_refused() {
+async fn waiting_requests_share_a_batch_and_the_queue_is_limited() {
     let outside = Arc::new(Outside::default());
     let options = MachineLaneOptions { queue_requests_max: 4, queue_events_max: 100, batch_events_max: 3 };
     let lane = start(&outside, None, options);
@@ -113,13 +114,13 @@ async fn what_waits_is_merged_and_too_much_is_refused() {
         match lane.enqueue(n) {
             Ok(answer) => answers.push(answer),
             Err(refusal) => {
-                assert_eq!(refusal, LaneRefusal::Overloaded);
+                assert_eq!(refusal, SubmitError::Overloaded);
                 refused += 1;
             }
         }
     }
     assert!(refused >= 20 - 4 - 3, "{refused} refused");
-    assert_eq!(lane.metrics().refused(), refused);
+    assert_eq!(lane.metrics().rejections().get(), refused);
     drop(gate);
     for answer in answers {
         answer.await.unwrap().unwrap();

@@ -1,6 +1,6 @@
 //! The pipeline with a toy service: accounts that pay each other and never go below zero.
 //!
-//! Goal: whatever the batch sizes, the outcome is that of one command after the other; refused commands leave no trace;
+//! For all batch sizes, the outcome is that of one command after the other; refused commands leave no trace;
 //! conflicts, overtaken refusals, full queues and failing stores end as documented.
 
 #![allow(clippy::type_complexity, missing_docs)]
@@ -9,7 +9,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use batzen_engine::{Batcher, EngineError, Evidence, Lane, LaneOptions, Plan, Rules, WorkingSet};
+use batzen_engine::{Batcher, Evidence, Lane, LaneOptions, Plan, Rules, SubmitError, WorkingSet};
 use batzen_protocol::Timestamp;
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{
@@ -42,7 +42,7 @@ impl Table for Accounts {
 record! {
     /// Names a payment.
     pub key struct PaymentKey {
-        /// Who paid.
+        /// The payer.
         pub from: u64,
         /// The payer's number for it.
         pub id: u64,
@@ -114,7 +114,7 @@ impl Rules for Toy {
                 if let Some(row) = rows.get::<Payments>(&payment) {
                     return if row.amount == *amount { Ok(row.amount) } else { Err(Refusal::Conflict) };
                 }
-                // Changes before the check, so that the rollback has something to take back.
+                // Changes before the check, so that the rollback has something to undo.
                 rows.insert::<Payments>(&payment, PaymentRow { amount: *amount });
                 let from_key = AccountKey { id: *from };
                 let before = rows.get::<Accounts>(&from_key).map_or(0, |row| row.balance);
@@ -201,7 +201,7 @@ proptest! {
         prop_assert_eq!(accounts.iter().map(|(_, balance)| balance).sum::<u64>(), funded);
     }
 
-    /// With batches of one there is nothing to overtake: same verdicts and rows as a plain loop over a map.
+    /// Batches of one command give the same verdicts and rows as a plain loop over a map.
     #[test]
     fn single_commands_match_a_plain_loop(commands in commands()) {
         let store = Store::new(MemoryBackend::new());
@@ -247,7 +247,7 @@ fn a_refusal_that_was_overtaken_runs_again() {
             &clock,
         )
         .unwrap();
-    // Refused at first, funded by the next command of the batch: an insufficiency could not be proved any more.
+    // Refused at first, funded by the next command of the batch: the insufficient balance cannot be proved any more.
     assert_eq!(verdicts, [Ok(5), Ok(5)]);
     assert_eq!(state(&store).0, [(1, 0), (2, 5)]);
 }
@@ -311,7 +311,7 @@ impl Backend for Rival {
         }
         let step = self.rival_commits.fetch_add(1, Ordering::Relaxed);
         if step < 3 {
-            // Another node funds the same account first: an insert race at first, then changed rows.
+            // Another node funds the same account first: first a race of inserts, then changed rows.
             let key = AccountKey { id: 7 };
             let mut rival = ChangeSet::new();
             let store_row =
@@ -348,13 +348,13 @@ fn a_batch_that_another_node_overtook_runs_again() {
 }
 
 #[tokio::test]
-async fn a_full_store_refuses_and_the_lane_lives_on() {
+async fn a_full_store_refuses_and_the_lane_works_on() {
     let store =
         Store::new(Rival { inner: MemoryBackend::new(), rival_commits: AtomicU64::new(9), full: true });
     let lane = Lane::start(Arc::new(Toy), store, Arc::new(clock), LaneOptions::default());
     for _ in 0..2 {
         let error = lane.submit(Command::Fund { account: 1, amount: 1 }).await.unwrap_err();
-        assert!(matches!(error, EngineError::Store(source) if matches!(*source, StoreError::Full(_))));
+        assert!(matches!(error, SubmitError::Store(source) if matches!(*source, StoreError::Full(_))));
     }
     lane.close();
 }
@@ -379,7 +379,7 @@ async fn concurrent_submissions_share_commits_and_lose_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn who_comes_first_in_a_turn_and_goes_away_takes_no_command_along() {
+async fn giving_up_the_first_command_of_a_turn_does_not_affect_the_others() {
     let store = Store::new(MemoryBackend::new());
     let lane = Lane::start(Arc::new(Toy), store.clone(), Arc::new(clock), LaneOptions::default());
     let mut first = Box::pin(lane.submit(Command::Fund { account: 1, amount: 1 }));
@@ -392,19 +392,19 @@ async fn who_comes_first_in_a_turn_and_goes_away_takes_no_command_along() {
     drop(first);
     let answer = tokio::time::timeout(std::time::Duration::from_secs(60), second).await;
     answer.unwrap().unwrap().unwrap();
-    // What was accepted is executed, whether anybody waits for it or not.
+    // An accepted command is executed even if its client has given up.
     lane.close();
     assert_eq!(state(&store).0.iter().map(|(_, balance)| balance).sum::<u64>(), 3);
 }
 
-/// A worker may have begun a command and do something else before it looks again, for which it needs the lane too.
-async fn a_command_that_rests_holds_nobody_up() {
+/// A worker may have begun a command and use the lane for something else before it polls the first one again.
+async fn an_unpolled_command_holds_nothing_up() {
     let store = Store::new(MemoryBackend::new());
     let lane = Lane::start(Arc::new(Toy), store.clone(), Arc::new(clock), LaneOptions::default());
     let mut resting = Box::pin(lane.submit(Command::Fund { account: 1, amount: 1 }));
     for amount in 2..50 {
         std::future::poll_fn(|context| {
-            // It may be done by now.
+            // It may already be done.
             let _ = resting.as_mut().poll(context);
             std::task::Poll::Ready(())
         })
@@ -420,13 +420,13 @@ async fn a_command_that_rests_holds_nobody_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_command_that_rests_holds_nobody_up_on_a_runtime_with_threads() {
-    a_command_that_rests_holds_nobody_up().await;
+async fn an_unpolled_command_holds_nothing_up_on_a_runtime_with_threads() {
+    an_unpolled_command_holds_nothing_up().await;
 }
 
 #[tokio::test]
-async fn a_command_that_rests_holds_nobody_up_on_a_runtime_without() {
-    a_command_that_rests_holds_nobody_up().await;
+async fn an_unpolled_command_holds_nothing_up_on_a_runtime_without_threads() {
+    an_unpolled_command_holds_nothing_up().await;
 }
 
 #[tokio::test]
@@ -442,13 +442,13 @@ async fn a_full_queue_is_answered_at_once() {
         .collect();
     let mut overloaded = 0;
     for task in tasks {
-        overloaded += u32::from(matches!(task.await.unwrap(), Err(EngineError::Overloaded)));
+        overloaded += u32::from(matches!(task.await.unwrap(), Err(SubmitError::Overloaded)));
     }
     assert!(overloaded >= 5, "one runs, one waits, the others are turned away; {overloaded} were");
     assert_eq!(lane.metrics().snapshot().rejected, u64::from(overloaded));
 }
 
-/// A rule that takes its time.
+/// A slow rule.
 struct Slow;
 impl Rules for Slow {
     type Command = ();
@@ -461,7 +461,7 @@ impl Rules for Slow {
     }
 }
 
-/// A rule that reads what it did not plan.
+/// A rule that reads a row that it did not plan.
 struct Careless;
 impl Rules for Careless {
     type Command = ();
@@ -480,7 +480,7 @@ fn an_unplanned_row_is_a_broken_assertion() {
     let _ = Batcher::new(Arc::new(Careless), Store::new(MemoryBackend::new())).run(&[()], &clock);
 }
 
-/// Rules that refuse everything odd, and whose evidence comes when and as the test says.
+/// Rules that refuse odd numbers, and whose evidence is what the test sends, when it sends it.
 struct Doubtful {
     evidence: std::sync::Mutex<std::sync::mpsc::Receiver<Evidence>>,
     executed: std::sync::atomic::AtomicU32,
@@ -517,7 +517,7 @@ fn doubtful_with(options: LaneOptions) -> (Arc<Doubtful>, Lane<Doubtful>, std::s
 }
 
 #[tokio::test]
-async fn a_slow_history_delays_nobody_else() {
+async fn a_slow_history_does_not_delay_others() {
     let (_, lane, evidence) = doubtful();
     let refused = tokio::spawn({
         let lane = lane.clone();
@@ -532,7 +532,7 @@ async fn a_slow_history_delays_nobody_else() {
     lane.close();
 }
 
-/// A refusal that is proven by a history of `events` events, each of which takes a permit to read.
+/// A refusal that is proved by a history of `events` events. Reading each of them takes a permit.
 struct Readers {
     permits: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
 }
@@ -567,13 +567,13 @@ impl Rules for Readers {
 }
 
 #[tokio::test]
-async fn a_long_history_delays_no_short_one() {
+async fn a_long_history_does_not_delay_short_ones() {
     let (permit, permits) = std::sync::mpsc::channel();
     let rules = Arc::new(Readers { permits: permits.into() });
     let store = Store::new(MemoryBackend::new());
     let lane = Lane::start(rules, store, Arc::new(clock), LaneOptions::default());
     let (long, short) = (Read { owner: [1], events: 1_000 }, Read { owner: [2], events: 1 });
-    // The first shows that it is long.
+    // The first read shows that the history is long.
     (0..long.events).for_each(|_| permit.send(()).unwrap());
     assert_eq!(lane.submit(long).await.unwrap(), Err(long.events));
     let waiting: Vec<_> = (0..64)
@@ -587,26 +587,23 @@ async fn a_long_history_delays_no_short_one() {
         let answer = tokio::time::timeout(std::time::Duration::from_secs(60), lane.submit(short));
         assert_eq!(answer.await.expect("it overtakes the long ones").unwrap(), Err(short.events));
     }
-    // Few of them may wait: the others come again later.
+    // Only a few of them may wait: the others have to try again later.
     (0..64 * long.events).for_each(|_| permit.send(()).unwrap());
-    let (mut proved, mut sent_away) = (0, 0);
+    let (mut proved, mut rejected) = (0, 0);
     for task in waiting {
         match task.await.unwrap() {
             Ok(verdict) => proved += u32::from(verdict == Err(long.events)),
-            Err(EngineError::Overloaded) => sent_away += 1,
+            Err(SubmitError::Overloaded) => rejected += 1,
             Err(other) => panic!("{other}"),
         }
     }
-    assert!(
-        (8..=9).contains(&proved),
-        "eight wait, one is read; {proved} were proved, {sent_away} sent away"
-    );
+    assert!((8..=9).contains(&proved), "eight wait, one is read; {proved} were proved, {rejected} rejected");
     lane.close();
 }
 
-/// Clients who make refusals with slow histories and go away cannot fill the memory.
+/// Clients that cause refusals with slow histories and then give up cannot fill the memory.
 #[tokio::test]
-async fn too_many_waiting_histories_are_sent_away() {
+async fn too_many_waiting_histories_are_rejected() {
     const LIMIT: usize = 2;
     const REFUSED: u32 = 8;
     let options = LaneOptions { queue_commands_max: LIMIT, ..LaneOptions::default() };
@@ -623,26 +620,26 @@ async fn too_many_waiting_histories_are_sent_away() {
     for _ in 0..REFUSED {
         evidence.send(Evidence::Complete).unwrap();
     }
-    let (mut proved, mut sent_away) = (0, 0_u32);
+    let (mut proved, mut rejected) = (0, 0_u32);
     for task in waiting {
         match task.await.unwrap() {
             Ok(verdict) => {
                 assert_eq!(verdict, Err(1));
                 proved += 1;
             }
-            Err(EngineError::Overloaded) => sent_away += 1,
+            Err(SubmitError::Overloaded) => rejected += 1,
             Err(other) => panic!("{other}"),
         }
     }
-    // One may be in the hands of the thread that reads.
-    assert!((LIMIT..=LIMIT + 1).contains(&proved), "{proved} proved, {sent_away} sent away");
+    // The reading thread may hold one more.
+    assert!((LIMIT..=LIMIT + 1).contains(&proved), "{proved} proved, {rejected} rejected");
     lane.close();
 }
 
 #[tokio::test]
 async fn evidence_that_was_overtaken_again_and_again_is_read_between_two_batches() {
     let (rules, lane, evidence) = doubtful();
-    // Three times beside the lane; then the lane itself, which knows no torn evidence.
+    // Three times on the thread for evidence, then on the lane's own thread, where torn evidence counts as complete.
     for read in [Evidence::Rerun, Evidence::Torn, Evidence::Rerun, Evidence::Rerun, Evidence::Torn] {
         evidence.send(read).unwrap();
     }
@@ -687,7 +684,7 @@ impl Table for Tickets {
 }
 
 #[test]
-fn a_planned_range_is_what_the_store_has_and_what_the_batch_made_of_it() {
+fn a_planned_range_has_stored_rows_with_the_changes_of_the_batch() {
     let store = Store::new(MemoryBackend::new());
     let mut changes = ChangeSet::new();
     for (id, urgency) in [(1, 5), (2, 3), (3, 5), (4, 9), (5, 4)] {
@@ -697,7 +694,7 @@ fn a_planned_range_is_what_the_store_has_and_what_the_batch_made_of_it() {
     let load = |limit| {
         let mut plan = Plan::default();
         plan.range::<Tickets>(Tickets::WAITING, vec![4], vec![6], limit);
-        // A second wish for the same range is no second range.
+        // Asking twice for the same range makes one range.
         plan.range::<Tickets>(Tickets::WAITING, vec![4], vec![5], 1);
         plan.row::<Tickets>(TicketKey { id: 2 });
         plan.row::<Tickets>(TicketKey { id: 6 });
@@ -715,12 +712,16 @@ fn a_planned_range_is_what_the_store_has_and_what_the_batch_made_of_it() {
     rows.update::<Tickets>(&TicketKey { id: 3 }, TicketRow { urgency: None });
     rows.insert::<Tickets>(&TicketKey { id: 6 }, TicketRow { urgency: Some(5) });
     rows.insert::<Tickets>(&TicketKey { id: 7 }, TicketRow { urgency: Some(6) });
-    assert_eq!(ids(&rows), [(5, Some(4)), (3, None), (6, Some(5))], "and what lies outside is not in it");
+    assert_eq!(
+        ids(&rows),
+        [(5, Some(4)), (3, None), (6, Some(5))],
+        "rows outside of the range are not in it"
+    );
     rows.rollback();
     assert_eq!(ids(&rows), [(5, Some(4)), (1, Some(5)), (3, Some(5))]);
     rows.begin();
     rows.insert::<Tickets>(&TicketKey { id: 6 }, TicketRow { urgency: Some(4) });
-    assert_eq!(ids(&rows).len(), 4, "once, although its first insert was taken back");
+    assert_eq!(ids(&rows).len(), 4, "it is there once, although its first insert was rolled back");
     let mut full = load(2);
     assert_eq!(ids(&full), [(5, Some(4)), (1, Some(5))]);
     full.begin();
@@ -738,7 +739,7 @@ fn a_range_that_was_not_planned_is_a_bug() {
 }
 
 #[test]
-fn a_row_that_is_changed_and_changed_back_is_what_the_batch_rests_on() {
+fn a_batch_depends_on_a_row_that_it_changed_and_changed_back() {
     let store = Store::new(MemoryBackend::new());
     let ticket = |urgency| TicketRow { urgency: Some(urgency) };
     let mut changes = ChangeSet::new();
@@ -759,7 +760,7 @@ fn a_row_that_is_changed_and_changed_back_is_what_the_batch_rests_on() {
     other.update::<Tickets>(&TicketKey { id: 1 }, &ticket(5), &ticket(9));
     assert_eq!(store.commit(&other).unwrap(), CommitOutcome::Committed);
     assert!(matches!(store.commit(&rows.changes()), Err(StoreError::Stale { .. })));
-    // What a refused command had changed is none of it.
+    // The changes of a refused command are not part of it.
     let mut plan = Plan::default();
     plan.row::<Tickets>(TicketKey { id: 1 });
     let mut rows = WorkingSet::load(plan, &store).unwrap();

@@ -7,8 +7,9 @@ use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::signatures::AuditorExchangeKeys;
 use batzen_protocol::{ErrorCode, hash_text};
 
+use super::check::Checked;
 use super::signing::is_signed;
-use super::{Table, body, endpoint, engine_error, error, path_value};
+use super::{Table, body, endpoint, error, path_value, submit_error};
 use crate::app::{Exchange, ManageError};
 use crate::rules::management::{Command, Refusal};
 
@@ -16,11 +17,7 @@ pub(super) fn routes(table: Table) -> Table {
     table.post("/auditors/:auditor_pub/:h_denom_pub", SMALL_BODY_BYTES_MAX, endpoint!(approve))
 }
 
-async fn approve(app: &Exchange, request: &Request) -> Response {
-    post(app, request).await.unwrap_or_else(|response| response)
-}
-
-async fn post(app: &Exchange, request: &Request) -> Result<Response, Response> {
+async fn approve(app: &Exchange, request: &Request) -> Checked<Response> {
     let auditor_pub: EddsaPublicKey = path_value(request, 1, ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
     let h_denom_pub: HashCode = path_value(request, 2, ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
     let AuditorSignatureRequest { auditor_sig } = body(request)?;
@@ -73,6 +70,6 @@ async fn post(app: &Exchange, request: &Request) -> Result<Response, Response> {
         Err(ManageError::Refused(other)) => {
             Err(error(ErrorCode::GENERIC_INTERNAL_INVARIANT_FAILURE, &other.to_string()))
         }
-        Err(ManageError::Engine(failure)) => Err(engine_error(&failure)),
+        Err(ManageError::Submit(failure)) => Err(submit_error(&failure)),
     }
 }

@@ -1,7 +1,7 @@
 //! `/management/…`: what the holder of the offline master key changes. Signatures are the only access control.
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
-use batzen_engine::EngineError;
+use batzen_engine::SubmitError;
 use batzen_http::{Request, Response};
 use batzen_protocol::api::exchange::{
     AuditorAddRequest, AuditorDisableRequest, DrainRequest, ExtensionsRequest, GlobalFeeRequest,
@@ -20,7 +20,8 @@ use batzen_tables::exchange::{DrainRow, ExtensionsRow, GlobalFeeRow, WireFeeKey,
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Table, body, endpoint, engine_error, error, malformed, money, path_value, signed_keys};
+use super::check::Checked;
+use super::{Table, body, endpoint, error, malformed, money, path_value, signed_keys, submit_error};
 use crate::app::key_destruction;
 use crate::app::{Exchange, ManageError};
 use crate::config::AgeRestrictionConfig;
@@ -46,12 +47,6 @@ pub(super) fn routes(table: Table) -> Table {
         .post("/management/drain", SMALL_BODY_BYTES_MAX, endpoint!(drain))
 }
 
-type Answer = Result<Response, Response>;
-
-fn answer(result: Answer) -> Response {
-    result.unwrap_or_else(|response| response)
-}
-
 /// Checks a signature of the master key.
 fn check(
     app: &Exchange,
@@ -73,7 +68,7 @@ fn check_period<T: DeserializeOwned>(start: Timestamp, end: Timestamp) -> Result
 }
 
 /// Has the change decided and made visible.
-async fn apply(app: &Exchange, command: Command, refused: fn(Refusal) -> Response) -> Answer {
+async fn apply(app: &Exchange, command: Command, refused: fn(Refusal) -> Response) -> Checked<Response> {
     let _one_change = app.management.lock().await;
     apply_locked(app, command, refused).await
 }
@@ -83,11 +78,11 @@ pub(super) async fn apply_locked(
     app: &Exchange,
     command: Command,
     refused: fn(Refusal) -> Response,
-) -> Answer {
+) -> Checked<Response> {
     match app.manage(command).await {
         Ok(Outcome::Changed | Outcome::Unchanged) => Ok(Response::empty(204)),
         Err(ManageError::Refused(refusal)) => Err(refused(refusal)),
-        Err(ManageError::Engine(failure)) => Err(engine_error(&failure)),
+        Err(ManageError::Submit(failure)) => Err(submit_error(&failure)),
     }
 }
 
@@ -109,11 +104,7 @@ async fn future_keys(app: &Exchange, _: &Request) -> Response {
     }
 }
 
-async fn revoke_denomination(app: &Exchange, request: &Request) -> Response {
-    answer(post_revoke_denomination(app, request).await)
-}
-
-async fn post_revoke_denomination(app: &Exchange, request: &Request) -> Answer {
+async fn revoke_denomination(app: &Exchange, request: &Request) -> Checked<Response> {
     let h_denom_pub: HashCode = path_value(request, 2, ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
     let RevokeRequest { master_sig } = body(request)?;
     let invalid = ErrorCode::EXCHANGE_MANAGEMENT_DENOMINATION_REVOKE_SIGNATURE_INVALID;
@@ -144,11 +135,7 @@ async fn post_revoke_denomination(app: &Exchange, request: &Request) -> Answer {
     }
 }
 
-async fn revoke_signkey(app: &Exchange, request: &Request) -> Response {
-    answer(post_revoke_signkey(app, request).await)
-}
-
-async fn post_revoke_signkey(app: &Exchange, request: &Request) -> Answer {
+async fn revoke_signkey(app: &Exchange, request: &Request) -> Checked<Response> {
     let exchange_pub: EddsaPublicKey = path_value(request, 2, ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
     let RevokeRequest { master_sig } = body(request)?;
     let invalid = ErrorCode::EXCHANGE_MANAGEMENT_SIGNKEY_REVOKE_SIGNATURE_INVALID;
@@ -172,11 +159,7 @@ async fn post_revoke_signkey(app: &Exchange, request: &Request) -> Answer {
     }
 }
 
-async fn auditor_add(app: &Exchange, request: &Request) -> Response {
-    answer(post_auditor_add(app, request).await)
-}
-
-async fn post_auditor_add(app: &Exchange, request: &Request) -> Answer {
+async fn auditor_add(app: &Exchange, request: &Request) -> Checked<Response> {
     let request: AuditorAddRequest = body(request)?;
     let message = MasterAddAuditor {
         start_date: request.validity_start,
@@ -204,11 +187,7 @@ fn auditor_refused(refusal: Refusal) -> Response {
     }
 }
 
-async fn auditor_disable(app: &Exchange, request: &Request) -> Response {
-    answer(post_auditor_disable(app, request).await)
-}
-
-async fn post_auditor_disable(app: &Exchange, request: &Request) -> Answer {
+async fn auditor_disable(app: &Exchange, request: &Request) -> Checked<Response> {
     let auditor_pub: EddsaPublicKey = path_value(request, 2, ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
     let request: AuditorDisableRequest = body(request)?;
     // An unknown auditor is told before the signature is looked at: what is unknown cannot be disabled by anybody.
@@ -220,11 +199,7 @@ async fn post_auditor_disable(app: &Exchange, request: &Request) -> Answer {
     apply(app, Command::DisableAuditor { auditor_pub, end: request.validity_end }, auditor_refused).await
 }
 
-async fn wire_add(app: &Exchange, request: &Request) -> Response {
-    answer(post_wire_add(app, request).await)
-}
-
-async fn post_wire_add(app: &Exchange, request: &Request) -> Answer {
+async fn wire_add(app: &Exchange, request: &Request) -> Checked<Response> {
     let request: WireAddRequest = body(request)?;
     if let Err(reason) = PaytoUri::parse(request.payto_uri.as_str()) {
         return Err(error(ErrorCode::GENERIC_PAYTO_URI_MALFORMED, &reason.to_string()));
@@ -252,11 +227,7 @@ fn wire_refused(refusal: Refusal) -> Response {
     }
 }
 
-async fn wire_disable(app: &Exchange, request: &Request) -> Response {
-    answer(post_wire_disable(app, request).await)
-}
-
-async fn post_wire_disable(app: &Exchange, request: &Request) -> Answer {
+async fn wire_disable(app: &Exchange, request: &Request) -> Checked<Response> {
     let request: WireDisableRequest = body(request)?;
     let h_payto = h_payto(&request.payto_uri);
     let message = MasterDelWire { end_date: request.validity_end, h_payto };
@@ -264,11 +235,7 @@ async fn post_wire_disable(app: &Exchange, request: &Request) -> Answer {
     apply(app, Command::DisableWire { h_payto, end: request.validity_end }, wire_refused).await
 }
 
-async fn wire_fee(app: &Exchange, request: &Request) -> Response {
-    answer(post_wire_fee(app, request).await)
-}
-
-async fn post_wire_fee(app: &Exchange, request: &Request) -> Answer {
+async fn wire_fee(app: &Exchange, request: &Request) -> Checked<Response> {
     let request: WireFeeRequest = body(request)?;
     check_period::<WireFeeRequest>(request.fee_start, request.fee_end)?;
     let row = WireFeeRow {
@@ -293,11 +260,7 @@ async fn post_wire_fee(app: &Exchange, request: &Request) -> Answer {
     .await
 }
 
-async fn global_fee(app: &Exchange, request: &Request) -> Response {
-    answer(post_global_fee(app, request).await)
-}
-
-async fn post_global_fee(app: &Exchange, request: &Request) -> Answer {
+async fn global_fee(app: &Exchange, request: &Request) -> Checked<Response> {
     let request: GlobalFeeRequest = body(request)?;
     check_period::<GlobalFeeRequest>(request.fee_start, request.fee_end)?;
     let row = GlobalFeeRow {
@@ -328,10 +291,6 @@ async fn post_global_fee(app: &Exchange, request: &Request) -> Answer {
     .await
 }
 
-async fn extensions(app: &Exchange, request: &Request) -> Response {
-    answer(post_extensions(app, request).await)
-}
-
 /// Why manifests are not acceptable: only what this implementation does may be announced.
 fn check_manifests(app: &Exchange, extensions: &Value) -> Result<(), &'static str> {
     let Some(extensions) = extensions.as_object() else { return Err("extensions is not an object") };
@@ -356,7 +315,7 @@ fn check_manifests(app: &Exchange, extensions: &Value) -> Result<(), &'static st
     Ok(())
 }
 
-async fn post_extensions(app: &Exchange, request: &Request) -> Answer {
+async fn extensions(app: &Exchange, request: &Request) -> Checked<Response> {
     let request: ExtensionsRequest = body(request)?;
     let bad = |reason: &str| error(ErrorCode::GENERIC_PARAMETER_MALFORMED, reason);
     let h_manifests =
@@ -370,11 +329,7 @@ async fn post_extensions(app: &Exchange, request: &Request) -> Answer {
         .await
 }
 
-async fn drain(app: &Exchange, request: &Request) -> Response {
-    answer(post_drain(app, request).await)
-}
-
-async fn post_drain(app: &Exchange, request: &Request) -> Answer {
+async fn drain(app: &Exchange, request: &Request) -> Checked<Response> {
     let request: DrainRequest = body(request)?;
     if let Err(reason) = PaytoUri::parse(request.credit_payto_uri.as_str()) {
         let message = reason.to_string();
@@ -401,8 +356,8 @@ async fn post_drain(app: &Exchange, request: &Request) -> Answer {
     apply(app, Command::Drain { wtid: request.wtid, row }, never).await
 }
 
-impl From<EngineError> for ManageError {
-    fn from(failure: EngineError) -> Self {
-        Self::Engine(failure)
+impl From<SubmitError> for ManageError {
+    fn from(failure: SubmitError) -> Self {
+        Self::Submit(failure)
     }
 }

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use batzen_engine::EngineError;
+use batzen_engine::SubmitError;
 use batzen_http::{Admission, Handler, Head, Method, Request, Response, Routes, Style, header};
 use batzen_protocol::api::field_error;
 use batzen_protocol::limits::NO_BODY_BYTES_MAX;
@@ -302,12 +302,12 @@ pub fn path_value<T: FromStr>(request: &Request, index: usize, code: ErrorCode) 
 }
 
 /// The answer when a command was not decided.
-pub fn engine_error(failure: &EngineError) -> Response {
+pub fn submit_error(failure: &SubmitError) -> Response {
     match failure {
-        EngineError::Overloaded => overloaded(),
-        EngineError::Stopped => error_status(ErrorCode::GENERIC_DB_SOFT_FAILURE, 503, "ending")
+        SubmitError::Overloaded => overloaded(),
+        SubmitError::Stopped => error_status(ErrorCode::GENERIC_DB_SOFT_FAILURE, 503, "ending")
             .with_header(header::RETRY_AFTER, "1"),
-        EngineError::Store(failure) => store_error(failure),
+        SubmitError::Store(failure) => store_error(failure),
     }
 }
 

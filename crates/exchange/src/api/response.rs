@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
-use batzen_engine::EngineError;
+use batzen_engine::SubmitError;
 use batzen_http::Response;
 use batzen_protocol::api::errors::{
     CoinConflict, DenominationUnknown, DenominationUnusable, InsufficientReserve,
@@ -18,7 +18,7 @@ use serde::Serialize;
 use super::check::Checked;
 use super::histories::{self, coin_items, reserve_items};
 use super::signing::sign_messages;
-use super::{engine_error, error, error_status, store_error};
+use super::{error, error_status, store_error, submit_error};
 use crate::app::Exchange;
 use crate::keys::KeyState;
 use crate::rules::{self, ConflictReason, DenomProblem, Refusal, TypedCommand};
@@ -182,14 +182,14 @@ pub async fn outcome_or_response<T>(
     app: &Exchange,
     keys: &Arc<KeyState>,
     operation: DenomOperation,
-    verdict: Result<Result<T, Refusal>, EngineError>,
+    verdict: Result<Result<T, Refusal>, SubmitError>,
     batch: bool,
 ) -> Checked<T> {
     match verdict {
         Ok(Ok(outcome)) => Ok(outcome),
         // Apart from the request's own state, which is small as long as all goes well.
         Ok(Err(refusal)) => Err(Box::pin(refused(app, keys, operation, refusal, batch)).await),
-        Err(failure) => Err(engine_error(&failure)),
+        Err(failure) => Err(submit_error(&failure)),
     }
 }
 

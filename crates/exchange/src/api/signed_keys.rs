@@ -28,11 +28,7 @@ use crate::rules::management::Command;
 const CHECKS_AT_ONCE: usize = 256;
 
 /// The endpoint.
-pub(super) async fn keys(app: &Exchange, request: &Request) -> Response {
-    post(app, request).await.unwrap_or_else(|response| response)
-}
-
-async fn post(app: &Exchange, request: &Request) -> Checked<Response> {
+pub(super) async fn keys(app: &Exchange, request: &Request) -> Checked<Response> {
     let signed = Signed::of(large_body(request).await?)?;
     signed.check(app, &app.keys()).await?;
     let _one_change = app.management.lock().await;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use batzen_crypto::{BlindedDenomSignature, BlindedPlanchet, CsOperation, EddsaPublicKey, HashCode};
-use batzen_engine::EngineError;
+use batzen_engine::SubmitError;
 use batzen_http::{Request, Response};
 use batzen_protocol::api::exchange::{
     BatchWithdrawRequest, BlindSignature, BlindSignatures, WithdrawRequest,
@@ -152,7 +152,7 @@ async fn withdraw(
 async fn signatures_or_response(
     app: &Exchange,
     keys: &Arc<KeyState>,
-    verdict: Result<Result<Withdrawn, Refusal>, EngineError>,
+    verdict: Result<Result<Withdrawn, Refusal>, SubmitError>,
     batch: bool,
 ) -> Checked<Vec<BlindedDenomSignature>> {
     let withdrawn =

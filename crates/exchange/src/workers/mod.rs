@@ -30,7 +30,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use batzen_engine::EngineError;
+use batzen_engine::SubmitError;
 use batzen_http::gateway::{GatewayAuth, WireGatewayClient};
 use batzen_http::{Client, ClientError, ClientOptions, RetryPolicy};
 use batzen_store::{Store, StoreError};
@@ -58,7 +58,7 @@ pub enum WorkerError {
     Store(#[from] StoreError),
     /// A command was not decided.
     #[error(transparent)]
-    Engine(EngineError),
+    Submit(SubmitError),
     /// The bank does not answer, or not as it should.
     #[error("[{section}] {source}")]
     Bank {
@@ -216,11 +216,11 @@ async fn decide<C: TypedCommand + Clone>(
     loop {
         match app.submit(command.clone()).await {
             Ok(verdict) => return Ok(verdict),
-            Err(EngineError::Stopped) => return Err(WorkerError::Stopped),
+            Err(SubmitError::Stopped) => return Err(WorkerError::Stopped),
             Err(error) => {
                 attempts += 1;
                 if mode.gives_up_after(attempts) {
-                    return Err(WorkerError::Engine(error));
+                    return Err(WorkerError::Submit(error));
                 }
                 tracing::warn!(%error, attempts, "a worker's command was not decided, trying again");
                 pause(app, mode.pause(attempts)).await?;

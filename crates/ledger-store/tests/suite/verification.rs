@@ -1,4 +1,4 @@
-//! Logs that were tampered with, with every checksum right: each is found, by opening or by verifying.
+//! Logs that were tampered with, all checksums correct: opening or verification finds each of them.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use batzen_ledger::machine::{History, LogRecord, Machine, Movement};
 use batzen_ledger::{Account, AccountFlags, Transfer, TransferFlags};
 use batzen_ledger_store::codec::{self, Identity};
 use batzen_ledger_store::log::LogReader;
-use batzen_ledger_store::{DurableMachine, RecoveryError, Request, verify};
+use batzen_ledger_store::{CreateAccounts, CreateTransfers, DurableMachine, RecoveryError, verify};
 use batzen_store::embedded::sim::SimDisk;
 use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::{ChangeSet, CommitOutcome, Store};
@@ -25,7 +25,7 @@ fn records() -> Vec<LogRecord> {
     let limit = AccountFlags::DEBITS_MUST_NOT_EXCEED_CREDITS;
     let account = |id, flags| Account { id, ledger: 1, code: 1, flags, ..Account::default() };
     let accounts = vec![account(1, AccountFlags::NONE), account(2, limit), account(3, limit)];
-    ledger.execute(Request::CreateAccounts(accounts), 1_000).unwrap();
+    ledger.execute(CreateAccounts(accounts).into(), 1_000).unwrap();
     let pay = |id, debit, credit, amount| Transfer {
         id,
         debit_account_id: debit,
@@ -42,13 +42,13 @@ fn records() -> Vec<LogRecord> {
         pay(13, 2, 3, 1),
         pay(14, 1, 3, 5),
     ];
-    ledger.execute(Request::CreateTransfers(transfers), 2_000).unwrap();
+    ledger.execute(CreateTransfers(transfers).into(), 2_000).unwrap();
     ledger.commit().unwrap();
     let reader = LogReader::new(ledger.log());
     (0..reader.len()).map(|number| reader.record(number).unwrap()).collect()
 }
 
-/// Writes records as a log whose digests are right if the machine accepts them.
+/// Writes records as a log. Its digests are correct if the machine accepts the records.
 fn written(records: &[LogRecord]) -> Store {
     let store = store();
     let mut machine = Machine::new(&[0; 16]);
@@ -91,7 +91,7 @@ fn verdict(records: &[LogRecord]) -> String {
 }
 
 #[test]
-fn a_sound_log_is_sound() {
+fn a_sound_log_passes() {
     let records = records();
     assert_eq!(records.len(), 8, "three accounts, four movements, a burnt id");
     assert!(matches!(records[6], LogRecord::Burnt { id: 13, .. }));
@@ -108,7 +108,7 @@ fn a_sound_log_is_sound() {
 }
 
 #[test]
-fn what_does_not_add_up_does_not_open() {
+fn an_inconsistent_log_does_not_open() {
     let cases = [
         changed(4, |m| m.transfer.amount += 1),
         changed(4, |m| m.credit.balances.credits_posted += 1),
@@ -124,9 +124,9 @@ fn what_does_not_add_up_does_not_open() {
     }
 }
 
-/// What adds up but breaks a rule is found by verification.
+/// Verification finds records that are consistent but break a rule.
 #[test]
-fn what_the_rules_would_not_make_is_found() {
+fn records_that_break_a_rule_are_found() {
     let unlimited = || {
         let mut records = records();
         let LogRecord::Account(account) = &mut records[1] else { panic!("an account") };
@@ -154,7 +154,7 @@ fn what_the_rules_would_not_make_is_found() {
 }
 
 #[test]
-fn another_digest_is_found() {
+fn a_wrong_digest_is_found() {
     let records = records();
     let store = written(&records);
     let key = LedgerLogKey { first: 3 };

@@ -1,5 +1,6 @@
 //! Bulk transfers at the participants' interface.
 
+use batzen_engine::SubmitError;
 use batzen_http::Request;
 use batzen_tables::switch::{BulkKey, Bulks};
 use sha2::{Digest, Sha256};
@@ -11,7 +12,6 @@ use super::participant::{
 use crate::directory::Snapshot;
 use crate::errors::ApiError;
 use crate::messages::{self, BulkState};
-use crate::pipeline::LaneError;
 use crate::rules::bulks::{self, ITEMS_MAX};
 use crate::rules::transfers::Received;
 use crate::rules::{BulkError, BulkFulfil, BulkPrepare, Command, ItemResult, Prepare};
@@ -107,7 +107,7 @@ impl ParticipantApi {
     pub(super) async fn bulk_error(&self, request: &Request, id: &str, parties: &Parties) -> Answer {
         let error = error_message(request, uuid(id, "the bulk transfer's id")?, parties)?;
         let stored = self.service.store().get::<Bulks>(&BulkKey { id: error.id });
-        let stored = stored.map_err(|error| LaneError::Store(error.into()))?;
+        let stored = stored.map_err(|error| SubmitError::Store(error.into()))?;
         let items = stored.map(|found| bulks::items(&found.row).collect()).unwrap_or_default();
         self.run(200, Command::BulkError(Box::new(BulkError { error, items }))).await
     }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use batzen_engine::SubmitError;
 use batzen_http::{Handler, HeaderMap, Method, Request, Response, header};
 use serde::Deserialize;
 
@@ -10,7 +11,6 @@ use crate::canonical;
 use crate::directory::{Entry, Snapshot};
 use crate::errors::ApiError;
 use crate::messages::{self, ErrorBody, ErrorInformation, TransferState};
-use crate::pipeline::LaneError;
 use crate::rules::transfers::{Party, Received};
 use crate::rules::{Command, ErrorMessage, Fulfil, Prepare};
 use crate::service::Service;
@@ -62,11 +62,11 @@ impl Refuse {
     }
 }
 
-impl From<LaneError> for Refuse {
-    fn from(error: LaneError) -> Self {
+impl From<SubmitError> for Refuse {
+    fn from(error: SubmitError) -> Self {
         match error {
-            LaneError::Busy => Self::new(503, ApiError::ServerBusy, ""),
-            LaneError::Stopped | LaneError::Store(_) => Self::new(503, ApiError::ServiceUnavailable, ""),
+            SubmitError::Overloaded => Self::new(503, ApiError::ServerBusy, ""),
+            SubmitError::Stopped | SubmitError::Store(_) => Self::new(503, ApiError::ServiceUnavailable, ""),
         }
     }
 }

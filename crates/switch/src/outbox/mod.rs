@@ -292,7 +292,7 @@ impl Sender {
         });
         if !done.is_empty() {
             let lane = self.shared.lane.get().expect("the lane is attached before senders are served");
-            lane.submit_own(Command::Sent(done));
+            lane.submit_internal(Command::Sent(done));
         }
         Ok(Some(round))
     }

@@ -1,5 +1,5 @@
-//! A whole ledger in one thread under one seed: clients that repeat what was not answered, a lane that merges requests, a clock
-//! that jumps, a network that loses and doubles, a disk that fails. Beside it runs a second machine that never fails.
+//! A complete ledger in one thread under one seed: clients that repeat unanswered requests, a lane that batches requests, a clock
+//! that jumps, a network that loses and duplicates, a disk that fails. A reference machine that never fails runs beside it.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 use std::collections::BTreeMap;
@@ -13,13 +13,15 @@ use batzen_ledger::{
     AMOUNT_MAX, Account, AccountFlags, BATCH_EVENTS_MAX, CreateTransferStatus as S, LedgerError, NS_PER_S,
     Transfer, TransferFlags as T,
 };
-use batzen_ledger_store::{DurableMachine, Request, Response, VerifyReport, verify};
+use batzen_ledger_store::{
+    CreateAccounts, CreateTransfers, DurableMachine, Request, Response, VerifyReport, verify,
+};
 use batzen_store::embedded::sim::{Fault, SimDisk};
 use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::{Backend, Store};
 use batzen_tables::ledger::ALL;
 
-/// Where the ledger is on the simulated disk.
+/// The directory of the ledger on the simulated disk.
 pub const DIRECTORY: &str = "/ledger";
 
 /// SplitMix64: reproducible choices.
@@ -41,32 +43,32 @@ impl Random {
     }
 }
 
-/// A bug put in on purpose: the checks must find it.
+/// A planted bug that the checks must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planted {
     None,
-    /// The disk says that it has saved, and has not.
+    /// The disk reports a sync as done without doing it.
     LyingDisk,
-    /// The lane answers whatever becomes of the commit.
+    /// The lane answers even if the commit fails.
     AnswersBeforeCommit,
-    /// What a failed batch did stays in memory.
+    /// The changes of a failed batch stay in memory.
     ForgetsToUndo,
 }
 
-/// What goes wrong with the disk.
+/// Faults of the disk.
 #[derive(Clone, Copy, Debug)]
 pub enum Faults {
-    /// Nothing.
+    /// None.
     None,
-    /// Now and then something.
+    /// Occasional ones.
     Random,
-    /// This at this call, then the power goes.
+    /// One fault at a given call, then a power cut.
     At(u64, Fault),
-    /// This at this call, then the process is killed; the power goes once the next process has answered.
+    /// One fault at a given call, then the process is killed. A power cut follows once the next process has answered.
     KilledAt(u64, Fault),
 }
 
-/// What a run did.
+/// Counts of what happened in a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
     pub acknowledged: u64,
@@ -98,12 +100,12 @@ struct Reference {
 }
 
 enum Work {
-    Pulse,
+    Due,
     Requests(Vec<Request>),
 }
 
 struct Client {
-    /// Sent, and not answered yet.
+    /// Sent and not answered yet.
     request: Option<Vec<Transfer>>,
     is_queued: bool,
 }
@@ -116,7 +118,7 @@ pub struct World {
     durable: Option<DurableMachine>,
     reference: Reference,
     clients: Vec<Client>,
-    /// What clients were told of each id.
+    /// The answers that clients got for each id.
     told: BTreeMap<u128, (S, u64)>,
     planted: Planted,
     faults: Faults,
@@ -127,7 +129,7 @@ type Checked<T> = Result<T, String>;
 
 impl World {
     pub fn new(seed: u64, planted: Planted, faults: Faults) -> Self {
-        // What a power loss takes is another choice for each call.
+        // For each call, a power cut loses something else.
         let call = match faults {
             Faults::At(call, _) | Faults::KilledAt(call, _) => call,
             Faults::None | Faults::Random => 0,
@@ -160,8 +162,8 @@ impl World {
         Ok(())
     }
 
-    /// Opens, until the fault that is to come has come.
-    fn open_stubbornly(&mut self) -> Checked<()> {
+    /// Opens the ledger, again and again until the planned fault is over.
+    fn open_repeatedly(&mut self) -> Checked<()> {
         if self.open().is_err() {
             self.disk.restart();
             return self.open();
@@ -169,12 +171,12 @@ impl World {
         Ok(())
     }
 
-    /// Runs the whole life of a ledger. `Err`: something is wrong with it.
+    /// Runs the ledger for some turns. `Err`: a check failed.
     pub fn run(mut self, turns: u64) -> Checked<(Self, VerifyReport)> {
         if let Faults::At(call, fault) | Faults::KilledAt(call, fault) = self.faults {
             self.disk.fail_at(call, fault);
         }
-        self.open_stubbornly()?;
+        self.open_repeatedly()?;
         if self.planted == Planted::LyingDisk {
             self.disk.lie_about_syncs();
         }
@@ -187,19 +189,19 @@ impl World {
         });
         let accounts: Vec<Account> = accounts.collect();
         while self.reference.machine.counts().accounts < 6 {
-            self.unit(Work::Requests(vec![Request::CreateAccounts(accounts.clone())]), &mut Vec::new())?;
+            self.unit(Work::Requests(vec![CreateAccounts(accounts.clone()).into()]), &mut Vec::new())?;
         }
         for _ in 0..turns {
             self.turn()?;
         }
-        // The end: a power cut, and all is there.
+        // At the end: a power cut, and everything is there.
         self.recover(None)?;
         let store = Store::shared(self.backend.clone().unwrap() as Arc<dyn Backend>);
         let report = verify(&store).map_err(|error| format!("verification: {error}"))?;
-        self.check_told()?;
+        self.check_answers()?;
         self.stats.calls = self.disk.calls();
         if report.digest != self.reference.machine.digest() {
-            return Err("the verified digest is another".to_owned());
+            return Err("the verified digest differs".to_owned());
         }
         Ok((self, report))
     }
@@ -216,7 +218,7 @@ impl World {
             self.disk.fail_at(1 + self.random.below(6), fault);
         }
         if self.random.one_in(5) {
-            // What it could not do it does later.
+            // What failed is done later.
             let _ = self.backend.as_ref().unwrap().maintain();
         }
         let mut queue = Vec::new();
@@ -228,7 +230,7 @@ impl World {
                 self.clients[at].request = Some(self.transfers(at));
             }
             queue.push(at);
-            // The network doubles what it carries.
+            // The network duplicates the request.
             if self.random.one_in(8) {
                 queue.push(at);
             }
@@ -237,10 +239,10 @@ impl World {
             queue.swap(n, usize::try_from(self.random.below(n as u64 + 1)).unwrap());
         }
         while self.durable.as_ref().unwrap().due_at().is_some_and(|due| due <= self.now) {
-            self.unit(Work::Pulse, &mut Vec::new())?;
+            self.unit(Work::Due, &mut Vec::new())?;
         }
         let events = |at: &usize| self.clients[*at].request.clone().unwrap();
-        let requests = queue.iter().map(|at| Request::CreateTransfers(events(at))).collect();
+        let requests = queue.iter().map(|at| CreateTransfers(events(at)).into()).collect();
         self.unit(Work::Requests(requests), &mut queue)
     }
 
@@ -254,7 +256,7 @@ impl World {
 
     fn transfer(&mut self, client: usize) -> Transfer {
         let random = &mut self.random;
-        // Ids of its own, some of them used before, and some that all share.
+        // Ids of its own, some of them used before, and some shared by all clients.
         let own = 1000 * (client as u128 + 1) + u128::from(random.below(600));
         let id = if random.one_in(6) { 1 + u128::from(random.below(40)) } else { own };
         let debit = 1 + u128::from(random.below(6));
@@ -280,11 +282,11 @@ impl World {
         }
     }
 
-    /// One commit: of a pulse or of some requests. `senders` are those who wait for the answers.
+    /// One commit: of due work or of some requests. `senders` are the clients that wait for the answers.
     fn unit(&mut self, work: Work, senders: &mut Vec<usize>) -> Checked<()> {
         let durable = self.durable.as_mut().unwrap();
         let answers = match &work {
-            Work::Pulse => durable.pulse(self.now).map(|()| Vec::new()),
+            Work::Due => durable.run_due(self.now).map(|()| Vec::new()),
             Work::Requests(requests) => {
                 requests.iter().map(|request| durable.execute(request.clone(), self.now)).collect()
             }
@@ -302,7 +304,7 @@ impl World {
         };
         match done {
             Ok(answers) => {
-                let expected = self.refer(&work);
+                let expected = self.run_reference(&work);
                 if format!("{answers:?}") != format!("{expected:?}") {
                     return Err(format!("answers differ: {answers:?}, not {expected:?}"));
                 }
@@ -323,26 +325,26 @@ impl World {
         }
     }
 
-    /// Lets the reference do the same.
-    fn refer(&mut self, work: &Work) -> Vec<Response> {
+    /// Executes the same work on the reference machine.
+    fn run_reference(&mut self, work: &Work) -> Vec<Response> {
         let Reference { machine, history } = &mut self.reference;
         match work {
-            Work::Pulse => {
+            Work::Due => {
                 let timestamp = machine.operation_timestamp(self.now, BATCH_EVENTS_MAX);
                 self.stats.released += machine.pulse(timestamp) as u64;
                 Vec::new()
             }
             Work::Requests(requests) => {
                 let mut run = |request: &Request| match request {
-                    Request::CreateAccounts(events) => {
+                    Request::CreateAccounts(CreateAccounts(events)) => {
                         let timestamp = machine.operation_timestamp(self.now, events.len());
                         let Ok(results) = machine.create_accounts(history, events, timestamp);
-                        Response::Accounts(results)
+                        Response::CreateAccounts(results)
                     }
-                    Request::CreateTransfers(events) => {
+                    Request::CreateTransfers(CreateTransfers(events)) => {
                         let timestamp = machine.operation_timestamp(self.now, events.len());
                         let Ok(results) = machine.create_transfers(history, events, timestamp);
-                        Response::Transfers(results)
+                        Response::CreateTransfers(results)
                     }
                     other => unreachable!("{other:?} is not sent"),
                 };
@@ -360,11 +362,12 @@ impl World {
 
     fn answer(&mut self, senders: &mut Vec<usize>, answers: &[Response]) {
         for (at, answer) in senders.drain(..).zip(answers) {
-            // The network loses answers: the client will ask again.
+            // The network loses answers: the client will repeat its request.
             if self.random.one_in(7) {
                 continue;
             }
-            let (Some(events), Response::Transfers(results)) = (self.clients[at].request.take(), answer)
+            let (Some(events), Response::CreateTransfers(results)) =
+                (self.clients[at].request.take(), answer)
             else {
                 continue;
             };
@@ -381,13 +384,13 @@ impl World {
         if digest == expected { Ok(()) } else { Err(format!("the digest is {digest}, not {expected}")) }
     }
 
-    /// The power goes and comes back. The interrupted commit is there as a whole or not at all.
+    /// A power cut. The interrupted commit is there completely or not at all.
     fn recover(&mut self, interrupted: Option<&Work>) -> Checked<()> {
         self.durable = None;
         self.backend = None;
         let answered = self.answer_after_kill()?;
         self.disk.restart();
-        self.open_stubbornly()?;
+        self.open_repeatedly()?;
         let digest = self.durable.as_ref().unwrap().machine().digest();
         if answered.is_some_and(|answered| answered != digest) {
             return Err(format!("a process answered from {answered:?}, and the power loss left {digest}"));
@@ -396,13 +399,13 @@ impl World {
         let digest = self.durable.as_ref().unwrap().machine().digest();
         if digest != self.reference.machine.digest() {
             let Some(work) = interrupted else { return self.check_digest() };
-            self.refer(work);
+            self.run_reference(work);
             self.keep();
             self.stats.kept_unanswered += 1;
             self.check_digest()?;
         }
-        self.check_told()?;
-        // Timestamps of refusals may have been given that no record tells of.
+        self.check_answers()?;
+        // Refusals may have got timestamps that no record has.
         let mut machine = Machine::new(&[4; 16]);
         for record in self.reference.history.records() {
             machine.restore(record).map_err(|error| error.to_string())?;
@@ -412,7 +415,7 @@ impl World {
         self.durable.as_ref().unwrap().machine().check().map_err(|error| error.to_string())
     }
 
-    /// If only the process died so far: the digest of what the next one answers from.
+    /// If so far only the process was killed: the digest of the state that the next process answers from.
     fn answer_after_kill(&mut self) -> Checked<Option<Digest>> {
         if !matches!(self.faults, Faults::KilledAt(..)) {
             return Ok(None);
@@ -425,8 +428,8 @@ impl World {
         Ok(Some(digest))
     }
 
-    /// What clients were told is so: what was created is there, what was burnt is burnt.
-    fn check_told(&self) -> Checked<()> {
+    /// Checks the answers that clients got: created transfers exist, burnt ids are burnt.
+    fn check_answers(&self) -> Checked<()> {
         let created = self.told.iter().filter(|(_, (status, _))| status.stands());
         let ids: Vec<u128> = created.clone().map(|(id, _)| *id).collect();
         let durable = self.durable.as_ref().unwrap();
@@ -450,7 +453,7 @@ impl World {
     }
 }
 
-/// How many times as much as usual a long run does: `BATZEN_SOAK_FACTOR`, else 1.
+/// The factor by which a long run does more than usual: `BATZEN_SOAK_FACTOR`, or 1.
 pub fn soak_factor() -> u64 {
     std::env::var("BATZEN_SOAK_FACTOR")
         .map_or(1, |factor| factor.parse().expect("BATZEN_SOAK_FACTOR is a number"))

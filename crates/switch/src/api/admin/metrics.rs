@@ -21,13 +21,21 @@ impl AdminApi {
 
 fn write(service: &Service, page: &mut Page) {
     service.operations().write(page);
-    let lane = service.lane().counters();
-    page.histogram("batzen_switch_batch_commands", "Commands in a batch of the lane", &lane.batch_commands);
-    page.histogram("batzen_switch_batch_seconds", "Time of a batch of the lane", &lane.batch_time);
-    page.count("batzen_switch_rejected_total", "Requests that found the queue full", &lane.rejected);
-    page.count("batzen_switch_failed_batches_total", "Batches that were not committed", &lane.failed);
-    page.gauge("batzen_switch_waiting_requests", "Requests that wait for the lane", lane.waiting.get());
-    page.gauge("batzen_switch_open_intents", "Transfers that wait for the ledger", lane.intents.get());
+    let lane = service.lane().metrics();
+    page.histogram("batzen_switch_batch_commands", "Commands in a batch of the lane", lane.batch_commands());
+    page.histogram("batzen_switch_batch_seconds", "Time of a batch of the lane", lane.batch_times());
+    page.count("batzen_switch_rejected_total", "Requests that found the queue full", lane.rejections());
+    page.count(
+        "batzen_switch_failed_batches_total",
+        "Batches that were not committed",
+        lane.failed_batches(),
+    );
+    page.gauge("batzen_switch_waiting_requests", "Requests that wait for the lane", lane.waiting());
+    page.gauge(
+        "batzen_switch_open_intents",
+        "Transfers that wait for the ledger",
+        service.lane().open_intents().get(),
+    );
     let ledger = service.treasury().ledger().counters();
     page.histogram("batzen_switch_ledger_seconds", "Time of a request to the ledger", &ledger.time);
     page.histogram("batzen_switch_ledger_events", "Events in a request to the ledger", &ledger.events);

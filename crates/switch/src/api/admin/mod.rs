@@ -10,6 +10,7 @@ mod settlements;
 
 use std::sync::Arc;
 
+use batzen_engine::SubmitError;
 use batzen_http::{Handler, Method, MetricsPage, Request, Response, Routes, Stats, Style, dashboard, header};
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -17,7 +18,6 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::errors::ApiError;
-use crate::pipeline::LaneError;
 use crate::rules::Refusal;
 use crate::service::Service;
 use crate::treasury::OperatorError;
@@ -150,7 +150,7 @@ fn failed(error: &OperatorError) -> Response {
         OperatorError::Refused(Refusal::Unknown(_)) => fault(404, ApiError::IdNotFound, &text),
         OperatorError::Refused(Refusal::Conflict(_)) => fault(409, ApiError::ValidationError, &text),
         OperatorError::Refused(Refusal::Forbidden(_)) => fault(403, ApiError::ClientError, &text),
-        OperatorError::Refused(Refusal::Overtaken) | OperatorError::Lane(LaneError::Busy) => {
+        OperatorError::Refused(Refusal::Overtaken) | OperatorError::Lane(SubmitError::Overloaded) => {
             fault(503, ApiError::ServerBusy, &text).with_header(header::RETRY_AFTER, "1")
         }
         OperatorError::Lane(_) => fault(503, ApiError::ServiceUnavailable, &text),

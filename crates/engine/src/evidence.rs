@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use batzen_store::Store;
 
-use crate::docket::{Docket, Length};
+use crate::fair_queue::{FairQueue, Length};
 use crate::lane::{Answer, Refused, guarded};
-use crate::{EngineError, Evidence, LaneMetrics, Rules};
+use crate::{Evidence, LaneMetrics, Rules, SubmitError};
 
-/// Reads the histories that prove refusals, while the lane goes on.
-pub(crate) struct Prover<R: Rules> {
+/// Reads the histories that prove refusals, while the lane runs other batches.
+pub(crate) struct EvidenceReader<R: Rules> {
     pub(crate) rules: Arc<R>,
     pub(crate) store: Store,
     pub(crate) metrics: Arc<LaneMetrics>,
-    /// Where they wait.
-    pub(crate) refused: Arc<Docket<Refused<R>>>,
+    /// Refusals that wait for their evidence.
+    pub(crate) refused: Arc<FairQueue<Refused<R>>>,
 }
 
-impl<R: Rules> Prover<R> {
+impl<R: Rules> EvidenceReader<R> {
     /// Reads until the lane has ended and nothing waits any more.
     pub(crate) fn run(&self, length: Length) {
         while let Some((owner, Refused { command, mut refusal, answer })) = self.refused.next(length) {
@@ -36,8 +36,8 @@ impl<R: Rules> Prover<R> {
                     Ok(Answer::Again(command))
                 }
                 Err(error) => {
-                    tracing::error!(%error, "history of a refusal not read");
-                    Err(EngineError::Store(Arc::new(error)))
+                    tracing::error!(%error, "the history of a refusal could not be read");
+                    Err(SubmitError::Store(Arc::new(error)))
                 }
             };
             answer.send(answered);

@@ -1,4 +1,6 @@
-//! The queue of what waits to be read: refusals for their evidence, and other histories. Fair between owners, long ones apart.
+//! A queue that is fair between owners: for refusals that wait for their evidence, and for other histories to be read.
+//!
+//! Owners take turns. Owners with long histories wait in a line of their own.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,26 +8,26 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// Jobs of one owner with a long history that may wait. Each answer costs as much as thousands of others.
 pub(crate) const LONG_WAITING_MAX: usize = 8;
 
-/// Owners that are remembered to have long histories. Beyond that all are forgotten, and found out again.
+/// Owners that are remembered to have long histories. At one more, all are forgotten and have to be learned again.
 const LONG_OWNERS_MAX: usize = 4_096;
 
-/// Whose history is read: the shard key of a command. None counts as one owner.
+/// The owner of a history: the shard key of a command. All commands without one count as one owner.
 pub(crate) type Owner = Option<Box<[u8]>>;
 
-/// How long the history of an owner takes to read. Each thread takes the jobs of one of them.
+/// How long the history of an owner takes to read. Each thread takes jobs of one length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// Not longer than usual. What is not known yet counts as short.
+    /// Not longer than usual. An unknown owner counts as short.
     Short,
     /// Many times as long as others.
     Long,
 }
 
-/// Jobs that wait, each for its owner. Owners take turns; each turn is one job.
+/// Waiting jobs by owner. Owners take turns; each turn is one job.
 #[derive(Debug)]
-pub(crate) struct Docket<T> {
+pub(crate) struct FairQueue<T> {
     state: Mutex<Queues<T>>,
-    /// For who takes short ones, and for who takes long ones.
+    /// For the threads that take short jobs, and for those that take long ones.
     changed: [Condvar; 2],
     waiting_max: usize,
 }
@@ -33,7 +35,7 @@ pub(crate) struct Docket<T> {
 #[derive(Debug)]
 struct Queues<T> {
     waiting: HashMap<Owner, VecDeque<T>>,
-    /// Owners with jobs, in the order of their turns. Each stands in one of them.
+    /// Owners with jobs, in the order of their turns. Each is in one of the two lines.
     short: VecDeque<Owner>,
     long: VecDeque<Owner>,
     long_owners: HashSet<Owner>,
@@ -41,7 +43,7 @@ struct Queues<T> {
     is_closed: bool,
 }
 
-impl<T> Docket<T> {
+impl<T> FairQueue<T> {
     /// An empty queue for at most `waiting_max` jobs.
     pub(crate) fn new(waiting_max: usize) -> Self {
         let state = Queues {
@@ -85,7 +87,7 @@ impl<T> Docket<T> {
                 }
                 return Some(found);
             }
-            // While jobs wait, one of their owners may turn out to have a long history.
+            // While jobs wait, one of their owners may still turn out to have a long history.
             if state.is_closed && state.count == 0 {
                 return None;
             }
@@ -114,7 +116,7 @@ impl<T> Docket<T> {
         self.notify_all();
     }
 
-    /// No more jobs come. Those that wait are still given out.
+    /// Accepts no more jobs. Those that wait are still given out.
     pub(crate) fn close(&self) {
         self.lock().is_closed = true;
         self.notify_all();
@@ -129,10 +131,10 @@ impl<T> Docket<T> {
     }
 }
 
-/// Keeps a queue open: closes it when dropped, whatever the reason.
-pub(crate) struct OpenDocket<T>(pub(crate) Arc<Docket<T>>);
+/// Closes a queue when dropped, so that its readers end even if its owner panics.
+pub(crate) struct CloseOnDrop<T>(pub(crate) Arc<FairQueue<T>>);
 
-impl<T> Drop for OpenDocket<T> {
+impl<T> Drop for CloseOnDrop<T> {
     fn drop(&mut self) {
         self.0.close();
     }
@@ -171,61 +173,61 @@ mod tests {
         Some(Box::new([n]))
     }
 
-    fn take(docket: &Docket<u32>, length: Length, count: usize) -> Vec<u32> {
-        (0..count).map(|_| docket.next(length).unwrap().1).collect()
+    fn take(queue: &FairQueue<u32>, length: Length, count: usize) -> Vec<u32> {
+        (0..count).map(|_| queue.next(length).unwrap().1).collect()
     }
 
     #[test]
     fn owners_take_turns() {
-        let docket = Docket::new(100);
+        let queue = FairQueue::new(100);
         for job in 10..15 {
-            docket.add(owner(1), job).unwrap();
+            queue.add(owner(1), job).unwrap();
         }
-        docket.add(owner(2), 20).unwrap();
-        docket.add(None, 30).unwrap();
-        assert_eq!(take(&docket, Length::Short, 7), [10, 20, 30, 11, 12, 13, 14]);
+        queue.add(owner(2), 20).unwrap();
+        queue.add(None, 30).unwrap();
+        assert_eq!(take(&queue, Length::Short, 7), [10, 20, 30, 11, 12, 13, 14]);
     }
 
     #[test]
-    fn long_histories_wait_apart_and_few_of_them() {
-        let docket = Docket::new(100);
-        docket.add(owner(1), 10).unwrap();
-        docket.add(owner(1), 11).unwrap();
-        docket.add(owner(2), 20).unwrap();
-        assert_eq!(take(&docket, Length::Short, 1), [10]);
-        docket.learn(&owner(1), Length::Long);
+    fn long_histories_wait_apart_and_are_limited() {
+        let queue = FairQueue::new(100);
+        queue.add(owner(1), 10).unwrap();
+        queue.add(owner(1), 11).unwrap();
+        queue.add(owner(2), 20).unwrap();
+        assert_eq!(take(&queue, Length::Short, 1), [10]);
+        queue.learn(&owner(1), Length::Long);
         for job in 0..LONG_WAITING_MAX - 1 {
-            docket.add(owner(1), u32::try_from(job).unwrap() + 100).unwrap();
+            queue.add(owner(1), u32::try_from(job).unwrap() + 100).unwrap();
         }
-        assert_eq!(docket.add(owner(1), 12), Err(12));
-        docket.add(owner(2), 21).unwrap();
-        assert_eq!(take(&docket, Length::Short, 2), [20, 21]);
-        assert_eq!(take(&docket, Length::Long, 2), [11, 100]);
-        docket.learn(&owner(1), Length::Short);
-        assert_eq!(take(&docket, Length::Short, 1), [101]);
+        assert_eq!(queue.add(owner(1), 12), Err(12));
+        queue.add(owner(2), 21).unwrap();
+        assert_eq!(take(&queue, Length::Short, 2), [20, 21]);
+        assert_eq!(take(&queue, Length::Long, 2), [11, 100]);
+        queue.learn(&owner(1), Length::Short);
+        assert_eq!(take(&queue, Length::Short, 1), [101]);
     }
 
     #[test]
-    fn there_is_a_limit_for_all_and_what_waits_at_the_end_is_given_out() {
-        let docket = Docket::new(2);
-        docket.add(owner(1), 1).unwrap();
-        docket.add(owner(2), 2).unwrap();
-        assert_eq!(docket.add(owner(3), 3), Err(3));
-        let docket = Arc::new(docket);
-        drop(OpenDocket(Arc::clone(&docket)));
-        assert_eq!(take(&docket, Length::Short, 2), [1, 2]);
-        assert!(docket.next(Length::Short).is_none() && docket.next(Length::Long).is_none());
+    fn the_total_is_limited_and_a_closed_queue_gives_out_what_waits() {
+        let queue = FairQueue::new(2);
+        queue.add(owner(1), 1).unwrap();
+        queue.add(owner(2), 2).unwrap();
+        assert_eq!(queue.add(owner(3), 3), Err(3));
+        let queue = Arc::new(queue);
+        drop(CloseOnDrop(Arc::clone(&queue)));
+        assert_eq!(take(&queue, Length::Short, 2), [1, 2]);
+        assert!(queue.next(Length::Short).is_none() && queue.next(Length::Long).is_none());
     }
 
     #[test]
-    fn many_long_owners_are_forgotten() {
-        let docket = Docket::new(10);
+    fn too_many_long_owners_are_all_forgotten() {
+        let queue = FairQueue::new(10);
         let owner = |n: usize| Some(n.to_be_bytes().into());
         for n in 0..=LONG_OWNERS_MAX {
-            docket.learn(&owner(n), Length::Long);
+            queue.learn(&owner(n), Length::Long);
         }
-        docket.add(owner(0), 0).unwrap();
-        docket.add(owner(LONG_OWNERS_MAX), 1).unwrap();
-        assert_eq!((take(&docket, Length::Short, 1), take(&docket, Length::Long, 1)), (vec![0], vec![1]));
+        queue.add(owner(0), 0).unwrap();
+        queue.add(owner(LONG_OWNERS_MAX), 1).unwrap();
+        assert_eq!((take(&queue, Length::Short, 1), take(&queue, Length::Long, 1)), (vec![0], vec![1]));
     }
 }

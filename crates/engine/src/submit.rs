@@ -1,0 +1,22 @@
+//! Why a submission to a lane was not decided.
+
+use std::sync::Arc;
+
+use batzen_store::StoreError;
+
+/// Why a lane did not decide a command. (A refusal by a rule is a decision, not an error.)
+///
+/// `E` is the error of the store below the lane. All commands of a failed batch get a copy of it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError<E = Arc<StoreError>> {
+    /// The queue is full. Nothing was done; try again later.
+    #[error("too many commands are waiting: try again later")]
+    Overloaded,
+    /// The lane has stopped. If it had accepted the command before, the command may have taken effect.
+    #[error("the store is shutting down")]
+    Stopped,
+    /// The store could not be read or written. Nothing of the command was done, unless the store is
+    /// [unavailable](StoreError::Unavailable): then the outcome is unknown, and a repetition finds it out.
+    #[error("store: {0}")]
+    Store(E),
+}
