@@ -46,7 +46,7 @@ impl CommandExecutor {
         let deadline = Instant::now() + ANSWER_MAX;
         let mut place = Some(self.settler.place().ok_or(SubmitError::Overloaded)?);
         // Only a confirmation may have to be asked twice by itself.
-        let again = matches!(command, Command::ConfirmWithdrawal { .. }).then(|| command.clone());
+        let again = matches!(command, Command::ConfirmWithdrawal(_)).then(|| command.clone());
         let mut command = command;
         let mut waiter = None;
         for _ in 0..ATTEMPTS_MAX {

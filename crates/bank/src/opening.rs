@@ -14,7 +14,7 @@ use batzen_tables::bank::{BankStateKey, BankStateRow, OldBankStates};
 use crate::BankError;
 use crate::chart::Chart;
 use crate::config::BankConfig;
-use crate::rules::{BankRules, Command, HEADROOM_MAX, Outcome};
+use crate::rules::{BankRules, HEADROOM_MAX, Open, TypedCommand};
 use crate::settler::{RecoveryError, Settler, create_accounts};
 
 /// How long a start waits for the ledger.
@@ -125,11 +125,8 @@ pub(crate) async fn books(
             "the store is that of an earlier build, with balances of its own: start with an empty directory";
         return Err(BankError::Config(what.to_owned()));
     }
-    let open = Command::Open { currency: config.currency, password_salt, identity };
-    let state = match run(config, rules, &store, open).await? {
-        Outcome::Opened(state) => *state,
-        _ => unreachable!("opening opens"),
-    };
+    let open = Open { currency: config.currency, password_salt, identity };
+    let state = run(config, rules, &store, open).await?;
     let wanted = config.policy().headroom();
     if state.headroom != wanted {
         let money = |units| match batzen_protocol::Money::from_units(units) {
@@ -167,14 +164,14 @@ async fn waited<T>(work: impl Future<Output = T>) -> Result<T, BankError> {
 }
 
 /// Executes one command before the lane runs.
-async fn run(
+async fn run<C: TypedCommand>(
     config: &BankConfig,
     rules: BankRules,
     store: &Store,
-    command: Command,
-) -> Result<Outcome, BankError> {
-    let (clock, store) = (Arc::clone(&config.clock), store.clone());
+    command: C,
+) -> Result<C::Outcome, BankError> {
+    let (clock, store, command) = (Arc::clone(&config.clock), store.clone(), command.into());
     let run = move || Batcher::new(Arc::new(rules), store).run(&[command], clock.as_ref());
     let mut verdicts = tokio::task::spawn_blocking(run).await.expect("the rules do not panic")?;
-    verdicts.pop().expect("one command, one verdict").map_err(BankError::Other)
+    verdicts.pop().expect("one command, one verdict").map(C::outcome).map_err(BankError::Other)
 }

@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use crate::chart::{Chart, LedgerMismatch, Verdict};
 use crate::events::{BATCH_MAX, Events, require_accounts};
 use crate::lane_rules::BankLaneRules;
-use crate::rules::{Command, Finished, Intent, Outcome, Refusal};
+use crate::rules::{Command, Finish, Finished, Intent, Outcome, Refusal, TypedCommand};
 
 /// Intents at once, from before they are written until they are booked. More are refused before anything is written.
 pub(crate) const INTENTS_MAX: usize = 16_384;
@@ -256,9 +256,9 @@ async fn book(
 async fn finish(lane: &Lane<BankLaneRules>, part: &Arc<[(Intent, Verdict)]>) -> Option<Vec<Finished>> {
     let mut pause = PAUSE_MIN;
     loop {
-        match lane.submit(Command::Finish(Arc::clone(part))).await {
-            Ok(Ok(Outcome::Finished(finished))) => return Some(finished),
-            Ok(_) => unreachable!("answers are booked"),
+        match lane.submit(Finish(Arc::clone(part)).into()).await {
+            Ok(Ok(outcome)) => return Some(Finish::outcome(outcome)),
+            Ok(Err(refusal)) => panic!("the rules refused to book the ledger's answers: {refusal}"),
             Err(SubmitError::Stopped) => return None,
             // A full store heals, and the money has moved: there is no way back.
             Err(error) => tracing::warn!(%error, "the ledger's answers are booked later"),
@@ -272,10 +272,7 @@ async fn finish(lane: &Lane<BankLaneRules>, part: &Arc<[(Intent, Verdict)]>) -> 
 pub(crate) fn moves_money(command: &Command) -> bool {
     !matches!(
         command,
-        Command::Open { .. }
-            | Command::SetPassword { .. }
-            | Command::CreateWithdrawal { .. }
-            | Command::Finish(_)
+        Command::Open(_) | Command::SetPassword(_) | Command::CreateWithdrawal(_) | Command::Finish(_)
     )
 }
 

@@ -7,7 +7,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use batzen_bank::chart::{Chart, verdict};
-use batzen_bank::rules::{BankRules, Command, Finished, Intent, Outcome, Policy, Refusal};
+use batzen_bank::rules::{
+    self, BankRules, Command, CreateWithdrawal, Finish, Finished, Intent, Outcome, Pay, Policy, Refusal,
+    Register, SelectWithdrawal, Transfer,
+};
 use batzen_crypto::EddsaPublicKey;
 use batzen_engine::Batcher;
 use batzen_protocol::Money;
@@ -154,7 +157,7 @@ impl Bank {
         ledger.answer(context, &ask)?;
         let now = context.time();
         let password_hash = batzen_crypto::ShortHash::ZERO;
-        let register = Command::Register { name: EXCHANGE_ACCOUNT.to_owned(), password_hash };
+        let register = Command::Register(Register { name: EXCHANGE_ACCOUNT.to_owned(), password_hash });
         let done = batcher.run(&[register], &move || now);
         done.map(|_| ()).map_err(|error| Stop::wrong(error.to_string()))
     }
@@ -203,7 +206,8 @@ impl Bank {
     fn begin(&mut self, context: &Context, store: &Store) -> Result<Running, StoreError> {
         let batcher = Batcher::new(Arc::new(BankRules { policy: Policy::default() }), store.clone());
         let now = self.host.clock(context);
-        let open = Command::Open { currency: currency(), password_salt: [1; 16], identity: [2; 16] };
+        let open =
+            Command::Open(rules::Open { currency: currency(), password_salt: [1; 16], identity: [2; 16] });
         let verdicts = batcher.run(&[open], &move || now)?;
         assert!(matches!(verdicts.first(), Some(Ok(Outcome::Opened(_)))), "the bank knows itself");
         let state = store.get::<BankStates>(&BankStateKey::ONLY)?.expect("it was opened").row;
@@ -334,7 +338,7 @@ impl Bank {
         }
         let finishes: Arc<[(Intent, batzen_bank::chart::Verdict)]> = finishes.into();
         if !finishes.is_empty() {
-            commands.push(Command::Finish(Arc::clone(&finishes)));
+            commands.push(Command::Finish(Finish(Arc::clone(&finishes))));
             waiting.push(None);
         }
         for (message, command) in std::mem::take(&mut self.again) {
@@ -392,11 +396,11 @@ impl Bank {
                     }
                 }
                 (Some(message), Ok(Outcome::WithdrawalCreated)) => {
-                    let Command::CreateWithdrawal { wopid, .. } = command else { continue };
+                    let Command::CreateWithdrawal(CreateWithdrawal { wopid, .. }) = command else { continue };
                     reply(context, &message, answer_of(&wopid.to_vec()));
                 }
                 (Some(message), verdict) => {
-                    if let (Ok(Outcome::Booked { .. }), Command::Pay { .. }) = (&verdict, &command) {
+                    if let (Ok(Outcome::Booked { .. }), Command::Pay(_)) = (&verdict, &command) {
                         context.marks.meet("pay.repeated");
                     }
                     reply(context, &message, response(verdict));
@@ -432,35 +436,35 @@ impl Bank {
         }
         if path.ends_with("/transfer") {
             let transfer: TransferRequest = serde_json::from_slice(body).map_err(|_| malformed())?;
-            return Ok(Command::Transfer {
+            return Ok(Command::Transfer(Transfer {
                 request_uid: transfer.request_uid,
                 debit_account: EXCHANGE_ACCOUNT.to_owned(),
                 credit_account: account_of(&transfer.credit_account).ok_or_else(malformed)?,
                 amount: transfer.amount.money,
                 wtid: transfer.wtid,
                 exchange_base_url: transfer.exchange_base_url,
-            });
+            }));
         }
         if path == "pay" {
             let PayOrder { id, account, units, reserve_pub } =
                 serde_json::from_slice(body).map_err(|_| malformed())?;
-            let order = Command::Pay {
+            let order = Command::Pay(Pay {
                 id,
                 debit_account: account.clone(),
                 credit_account: EXCHANGE_ACCOUNT.to_owned(),
                 amount: money(units),
                 text: reserve_pub.to_string(),
                 reserve_pub: Some(reserve_pub),
-            };
+            });
             if context.has(Bug::PaysEveryCopy) && !self.seen.insert(id) {
-                return Ok(Command::Pay {
+                return Ok(Command::Pay(Pay {
                     id: context.random.bytes(),
                     debit_account: account,
                     credit_account: EXCHANGE_ACCOUNT.to_owned(),
                     amount: money(units),
                     text: String::new(),
                     reserve_pub: Some(EddsaPublicKey::from_bytes(context.random.bytes())),
-                });
+                }));
             }
             return Ok(order);
         }
@@ -468,14 +472,16 @@ impl Bank {
             serde_json::from_slice(body).map_err(|_| malformed())?;
         Ok(match reserve_pub {
             // Every copy makes an operation of its own, as the real interface does.
-            None => {
-                Command::CreateWithdrawal { wopid: context.random.bytes(), account, amount: money(units) }
-            }
-            Some(reserve_pub) => Command::SelectWithdrawal {
+            None => Command::CreateWithdrawal(CreateWithdrawal {
+                wopid: context.random.bytes(),
+                account,
+                amount: money(units),
+            }),
+            Some(reserve_pub) => Command::SelectWithdrawal(SelectWithdrawal {
                 wopid,
                 reserve_pub,
                 exchange_account: EXCHANGE_ACCOUNT.to_owned(),
-            },
+            }),
         })
     }
 

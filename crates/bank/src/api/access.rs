@@ -13,7 +13,7 @@ use batzen_tables::bank::AccountRow;
 use super::{Answer, Service, body, refused, unknown_account, wrong_member};
 use crate::names;
 use crate::password::PASSWORD_BYTES_MAX;
-use crate::rules::{Command, Refusal, Selection};
+use crate::rules::{AbortWithdrawal, ConfirmWithdrawal, CreateWithdrawal, Refusal, Register, Selection};
 
 impl Service {
     pub(super) fn public_accounts(&self) -> Response {
@@ -47,8 +47,8 @@ impl Service {
             }
             _ => self.hash_password(name.clone(), password).await?,
         };
-        match self.execute(Command::Register { name, password_hash }).await? {
-            Ok(_) => Ok(Response::empty(204)),
+        match self.execute(Register { name, password_hash }).await? {
+            Ok(()) => Ok(Response::empty(204)),
             Err(refusal) => Err(refused(&refusal, "")),
         }
     }
@@ -72,8 +72,8 @@ impl Service {
         }
         let mut wopid = [0; 32];
         batzen_crypto::fill_random(&mut wopid);
-        match self.execute(Command::CreateWithdrawal { wopid, account: account.to_owned(), amount }).await? {
-            Ok(_) => {
+        match self.execute(CreateWithdrawal { wopid, account: account.to_owned(), amount }).await? {
+            Ok(()) => {
                 let withdrawal_id = base32::encode(&wopid);
                 let taler_withdraw_uri = withdraw_uri(&self.settings.base_url, &withdrawal_id);
                 Ok(Response::json(200, &CreateWithdrawalResponse { taler_withdraw_uri, withdrawal_id }))
@@ -117,13 +117,10 @@ impl Service {
         // A selection is made at most once, so the second look has it if the first came too early.
         for _ in 0..2 {
             let (wopid, row) = self.operation(text).await?;
-            let command = Command::ConfirmWithdrawal {
-                wopid,
-                account: account.to_owned(),
-                selection: Selection::of(&row),
-            };
+            let command =
+                ConfirmWithdrawal { wopid, account: account.to_owned(), selection: Selection::of(&row) };
             match self.execute(command).await? {
-                Ok(_) => return Ok(Response::json(200, &Empty {})),
+                Ok(()) => return Ok(Response::json(200, &Empty {})),
                 Err(Refusal::Unresolved) => {}
                 Err(refusal) => return Err(refused(&refusal, text)),
             }
@@ -144,8 +141,8 @@ impl Service {
     /// Aborts a customer's own operation.
     pub(super) async fn abort(self: &Arc<Self>, account: &str, text: &str) -> Answer {
         let (wopid, _) = self.operation(text).await?;
-        match self.execute(Command::AbortWithdrawal { wopid, account: account.to_owned() }).await? {
-            Ok(_) => Ok(Response::json(200, &Empty {})),
+        match self.execute(AbortWithdrawal { wopid, account: account.to_owned() }).await? {
+            Ok(()) => Ok(Response::json(200, &Empty {})),
             Err(refusal) => Err(refused(&refusal, text)),
         }
     }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Answer, Service, body, poll_deadline, refused, unknown_account, wait, wrong_member};
 use crate::names;
-use crate::rules::{Command, Outcome};
+use crate::rules::{AddIncoming, Booking, Transfer};
 use crate::wakes::Direction;
 
 /// Rows in one answer; whoever wants more asks again from the last one.
@@ -66,9 +66,9 @@ impl Service {
         let debit_account = gateway_account(account)?;
         let exchange_base_url = exchange_base_url.into_owned();
         let command =
-            Command::Transfer { request_uid, debit_account, credit_account, amount, wtid, exchange_base_url };
+            Transfer { request_uid, debit_account, credit_account, amount, wtid, exchange_base_url };
         match self.execute(command).await? {
-            Ok(outcome) => Ok(transferred(&outcome)),
+            Ok(booking) => Ok(transferred(booking)),
             Err(refusal) => Err(refused(&refusal, &request_uid.to_string())),
         }
     }
@@ -85,16 +85,10 @@ impl Service {
         let mut id = [0; 32];
         batzen_crypto::fill_random(&mut id);
         match self
-            .execute(Command::AddIncoming {
-                id,
-                debit_account,
-                credit_account,
-                amount,
-                reserve_pub: body.reserve_pub,
-            })
+            .execute(AddIncoming { id, debit_account, credit_account, amount, reserve_pub: body.reserve_pub })
             .await?
         {
-            Ok(outcome) => Ok(transferred(&outcome)),
+            Ok(booking) => Ok(transferred(booking)),
             Err(refusal) => Err(refused(&refusal, "")),
         }
     }
@@ -139,8 +133,7 @@ pub(super) fn payto_account(uri: &str) -> Result<String, Response> {
     names::account_of_payto(uri).map(str::to_owned).ok_or_else(malformed)
 }
 
-fn transferred(outcome: &Outcome) -> Response {
-    let Outcome::Booked { row_id, time } = *outcome else { unreachable!("a transfer is booked or refused") };
+fn transferred(Booking { row_id, time }: Booking) -> Response {
     Response::json(200, &TransactionResponse { row_id, timestamp: time })
 }
 

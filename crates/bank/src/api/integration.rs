@@ -7,7 +7,7 @@ use batzen_protocol::api::bank::{WithdrawalOperation, WithdrawalSelected, Withdr
 
 use super::gateway::payto_account;
 use super::{Answer, Service, body, poll_deadline, refused, wait};
-use crate::rules::{Command, Outcome};
+use crate::rules::{SelectWithdrawal, SelectionStands};
 
 impl Service {
     pub(super) async fn withdrawal_status(&self, mut request: Request, text: &str) -> Answer {
@@ -49,11 +49,10 @@ impl Service {
         let WithdrawalSelection { reserve_pub, selected_exchange } = body(request)?;
         let exchange_account = payto_account(&selected_exchange)?;
         let (wopid, _) = self.operation(text).await?;
-        match self.execute(Command::SelectWithdrawal { wopid, reserve_pub, exchange_account }).await? {
-            Ok(Outcome::WithdrawalSelected { transfer_done }) => {
+        match self.execute(SelectWithdrawal { wopid, reserve_pub, exchange_account }).await? {
+            Ok(SelectionStands { transfer_done }) => {
                 Ok(Response::json(200, &WithdrawalSelected { transfer_done, confirm_transfer_url: None }))
             }
-            Ok(_) => unreachable!("a selection stands or is refused"),
             Err(refusal) => Err(refused(&refusal, text)),
         }
     }

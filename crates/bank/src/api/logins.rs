@@ -19,7 +19,7 @@ use tokio::sync::{OnceCell, Semaphore};
 use super::guesses::{Address, Guesses};
 use super::{Service, try_later};
 use crate::password::{self, PASSWORD_BYTES_MAX, PasswordCost, Verified};
-use crate::rules::Command;
+use crate::rules::SetPassword;
 
 /// Threads that check passwords.
 const CHECK_THREADS: usize = 2;
@@ -261,9 +261,9 @@ impl Service {
         lock(&logins.guesses).succeeded(account, address, now);
         logins.remember(pair, digest, now);
         if let Verified::Outdated(password_hash) = verified {
-            let command = Command::SetPassword { name: account.to_owned(), replaces: stored, password_hash };
+            let command = SetPassword { name: account.to_owned(), replaces: stored, password_hash };
             // The next log-in tries again.
-            if !matches!(self.executor.execute(command).await, Ok(Ok(_))) {
+            if !matches!(self.executor.execute(command.into()).await, Ok(Ok(_))) {
                 tracing::warn!("a password hash of an earlier build was not replaced");
             }
         }

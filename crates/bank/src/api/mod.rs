@@ -37,7 +37,7 @@ use crate::config::BankConfig;
 use crate::executor::{CommandExecutor, ExecuteError};
 use crate::lane_rules::BankLaneRules;
 use crate::names;
-use crate::rules::{Command, Outcome, Refusal};
+use crate::rules::{Command, Refusal, TypedCommand};
 use crate::settler::{Unsettled, answered};
 use crate::wakes::{Direction, Wakes};
 use logins::Logins;
@@ -349,12 +349,15 @@ impl Service {
     }
 
     /// Executes a command and wakes those who wait for its effect, also if the client goes away meanwhile.
-    async fn execute(self: &Arc<Self>, command: Command) -> Result<Result<Outcome, Refusal>, Response> {
-        let service = Arc::clone(self);
+    async fn execute<C: TypedCommand>(
+        self: &Arc<Self>,
+        command: C,
+    ) -> Result<Result<C::Outcome, Refusal>, Response> {
+        let (service, command) = (Arc::clone(self), command.into());
         let verdict = Unbroken::new(async move {
             // What the ledger takes part in wakes by itself.
             let ends = match &command {
-                Command::AbortWithdrawal { wopid, .. } => Some(*wopid),
+                Command::AbortWithdrawal(abort) => Some(abort.wopid),
                 _ => None,
             };
             let verdict = service.executor.execute(command).await;
@@ -364,7 +367,7 @@ impl Service {
             verdict
         });
         match verdict.await {
-            Ok(verdict) => Ok(verdict),
+            Ok(verdict) => Ok(verdict.map(C::outcome)),
             Err(
                 error @ (ExecuteError::Submit(SubmitError::Overloaded | SubmitError::Stopped)
                 | ExecuteError::Ledger(Unsettled::Waiting)),

@@ -7,7 +7,7 @@ use batzen_tables::bank::{
     BankWithdrawals, IntentRow, Origin, TransactionKey, TransactionRow, WithdrawalKey, WithdrawalRow,
 };
 
-use super::{BankRules, Command, Finished, Intent, Outcome, Refusal, booked, require_account};
+use super::{BankRules, Command, Finish, Finished, Intent, Outcome, Refusal, booked, require_account};
 use crate::chart::{self, Verdict};
 
 /// A movement without a subject.
@@ -35,7 +35,7 @@ pub(super) fn new_account(rows: &WorkingSet, name: &str, now: Timestamp) -> Acco
 
 /// The refusal of whatever depends on an open intent. (The caller of the rules adds the command.)
 pub(super) fn in_flight(key: &TransactionKey) -> Refusal {
-    Refusal::InFlight { key: key.clone(), command: Box::new(Command::Finish([].into())) }
+    Refusal::InFlight { key: key.clone(), command: Box::new(Command::Finish(Finish([].into()))) }
 }
 
 /// Refuses while the intent is open.

@@ -10,15 +10,15 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | `command` | commands and their outcomes |
 //! | `intents` | writing intents, booking answers |
 //! | `withdrawals` | the life of a withdrawal operation |
 
+mod command;
 mod intents;
 mod withdrawals;
 
-use std::sync::Arc;
-
-use batzen_crypto::{EddsaPublicKey, HashCode, ShortHash, Wtid};
+use batzen_crypto::{EddsaPublicKey, ShortHash};
 use batzen_engine::{Plan, Rules, WorkingSet};
 use batzen_protocol::{Currency, ErrorCode, Money, Timestamp};
 use batzen_tables::bank::{
@@ -27,7 +27,10 @@ use batzen_tables::bank::{
     WithdrawalKey, WithdrawalRow,
 };
 
-use crate::chart::Verdict;
+pub use command::{
+    AbortWithdrawal, AddIncoming, Booking, Command, ConfirmWithdrawal, CreateWithdrawal, Finish, Open,
+    Outcome, Pay, Register, SelectWithdrawal, SelectionStands, SetPassword, Transfer, TypedCommand,
+};
 
 /// How far an account of a bank without debt limit may be overdrawn: as far as a balance can be shown.
 pub const HEADROOM_MAX: Money = Money::MAX;
@@ -70,115 +73,6 @@ impl Policy {
     }
 }
 
-/// What can be asked of the bank. Names of accounts have been checked before, and amounts are in its currency.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
-    /// First of all: creates the bank in an empty store, or checks that this is the bank that is there.
-    Open {
-        /// The currency of all accounts.
-        currency: Currency,
-        /// Random; counts only for a new bank.
-        password_salt: [u8; 16],
-        /// Random; counts only for a new bank.
-        identity: [u8; 16],
-    },
-    /// Registers a customer, who receives the sign-up bonus. Idempotent.
-    Register {
-        /// The account.
-        name: String,
-        /// The hash of the password.
-        password_hash: ShortHash,
-    },
-    /// Replaces the password of an account. Idempotent.
-    SetPassword {
-        /// The account.
-        name: String,
-        /// The hash that is to be replaced: if there is another one meanwhile, that stays. None: whatever there is.
-        replaces: Option<ShortHash>,
-        /// The hash of the password.
-        password_hash: ShortHash,
-    },
-    /// Moves money with a reserve key as subject. Not idempotent.
-    AddIncoming {
-        /// Random, names the transaction.
-        id: [u8; 32],
-        /// Who pays.
-        debit_account: String,
-        /// Who receives: the exchange.
-        credit_account: String,
-        /// How much.
-        amount: Money,
-        /// The subject.
-        reserve_pub: EddsaPublicKey,
-    },
-    /// Moves money from an exchange to anybody. Idempotent by `request_uid`, for ever.
-    Transfer {
-        /// Chosen by the client when it prepared the transfer.
-        request_uid: HashCode,
-        /// Who pays: the exchange.
-        debit_account: String,
-        /// Who receives.
-        credit_account: String,
-        /// How much.
-        amount: Money,
-        /// The subject.
-        wtid: Wtid,
-        /// The exchange, for the history only.
-        exchange_base_url: String,
-    },
-    /// A customer pays another account. Idempotent by `id`, for ever.
-    Pay {
-        /// Chosen by the customer's page; the ledger shows it whole.
-        id: [u8; 16],
-        /// Who pays.
-        debit_account: String,
-        /// Who receives; it has to exist.
-        credit_account: String,
-        /// How much.
-        amount: Money,
-        /// What the customer wrote.
-        text: String,
-        /// The reserve key in the text, if there is one.
-        reserve_pub: Option<EddsaPublicKey>,
-    },
-    /// Creates a withdrawal operation.
-    CreateWithdrawal {
-        /// Random, names the operation.
-        wopid: [u8; 32],
-        /// Who will pay.
-        account: String,
-        /// How much.
-        amount: Money,
-    },
-    /// A wallet names the reserve and the exchange of a withdrawal operation. Idempotent.
-    SelectWithdrawal {
-        /// The operation.
-        wopid: [u8; 32],
-        /// The reserve.
-        reserve_pub: EddsaPublicKey,
-        /// The exchange's account.
-        exchange_account: String,
-    },
-    /// The customer confirms: the money moves. Idempotent.
-    ConfirmWithdrawal {
-        /// The operation.
-        wopid: [u8; 32],
-        /// The customer.
-        account: String,
-        /// The selection as read before the batch; it never changes once made.
-        selection: Option<Selection>,
-    },
-    /// The customer gives up. Idempotent.
-    AbortWithdrawal {
-        /// The operation.
-        wopid: [u8; 32],
-        /// The customer.
-        account: String,
-    },
-    /// Books what the ledger has answered to open intents. Each is booked by itself.
-    Finish(Arc<[(Intent, Verdict)]>),
-}
-
 /// A movement of money that has been written down and that the ledger is to be asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intent {
@@ -218,42 +112,6 @@ impl Selection {
             row.exchange_account.clone().expect("reserve and exchange are selected together");
         Some(Self { reserve_pub, exchange_account })
     }
-}
-
-/// The answer to a command that took effect, now or before.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The bank is open.
-    Opened(Box<BankStateRow>),
-    /// The intent is written: once this is durable, ask the ledger.
-    Intended(Box<Intent>),
-    /// The intents are booked, in their order.
-    Finished(Vec<Finished>),
-    /// The account is registered.
-    Registered,
-    /// The account has a password: this one, or one that came before.
-    PasswordSet,
-    /// The money has moved.
-    Booked {
-        /// The transaction's row id.
-        row_id: u64,
-        /// When, in whole seconds.
-        time: Timestamp,
-    },
-    /// The operation exists.
-    WithdrawalCreated,
-    /// The selection stands.
-    WithdrawalSelected {
-        /// Whether the customer has confirmed.
-        transfer_done: bool,
-    },
-    /// The operation is confirmed.
-    WithdrawalConfirmed {
-        /// The account credited.
-        exchange_account: String,
-    },
-    /// The operation is aborted.
-    WithdrawalAborted,
 }
 
 /// Why a command was refused.
@@ -368,37 +226,37 @@ impl Rules for BankRules {
             account(plan, to);
         };
         match command {
-            Command::Open { .. } => plan.row::<BankStates>(BankStateKey::ONLY),
-            Command::Register { name, .. } => {
+            Command::Open(_) => plan.row::<BankStates>(BankStateKey::ONLY),
+            Command::Register(Register { name, .. }) => {
                 plan.row::<BankStates>(BankStateKey::ONLY);
                 account(plan, name);
                 plan.row::<BankIntents>(TransactionKey::new(Origin::Bonus, name.as_bytes()));
             }
-            Command::SetPassword { name, .. } => account(plan, name),
-            Command::AddIncoming { id, debit_account, credit_account, reserve_pub, .. } => {
+            Command::SetPassword(SetPassword { name, .. }) => account(plan, name),
+            Command::AddIncoming(AddIncoming { id, debit_account, credit_account, reserve_pub, .. }) => {
                 movement(plan, TransactionKey::new(Origin::Incoming, id), debit_account, credit_account);
                 reserve(plan, reserve_pub);
             }
-            Command::Transfer { request_uid, debit_account, credit_account, .. } => {
+            Command::Transfer(Transfer { request_uid, debit_account, credit_account, .. }) => {
                 let key = TransactionKey::new(Origin::Transfer, request_uid.as_bytes());
                 movement(plan, key, debit_account, credit_account);
             }
-            Command::Pay { id, debit_account, credit_account, reserve_pub, .. } => {
+            Command::Pay(Pay { id, debit_account, credit_account, reserve_pub, .. }) => {
                 movement(plan, TransactionKey::new(Origin::Payment, id), debit_account, credit_account);
                 if let Some(reserve_pub) = reserve_pub {
                     reserve(plan, reserve_pub);
                 }
             }
-            Command::CreateWithdrawal { wopid, account: name, .. } => {
+            Command::CreateWithdrawal(CreateWithdrawal { wopid, account: name, .. }) => {
                 plan.row::<BankWithdrawals>(WithdrawalKey { wopid: *wopid });
                 account(plan, name);
             }
-            Command::SelectWithdrawal { wopid, reserve_pub, exchange_account } => {
+            Command::SelectWithdrawal(SelectWithdrawal { wopid, reserve_pub, exchange_account }) => {
                 withdrawals::plan(plan, wopid);
                 account(plan, exchange_account);
                 reserve(plan, reserve_pub);
             }
-            Command::ConfirmWithdrawal { wopid, account: name, selection } => {
+            Command::ConfirmWithdrawal(ConfirmWithdrawal { wopid, account: name, selection }) => {
                 withdrawals::plan(plan, wopid);
                 account(plan, name);
                 if let Some(Selection { reserve_pub, exchange_account }) = selection {
@@ -407,11 +265,11 @@ impl Rules for BankRules {
                     reserve(plan, reserve_pub);
                 }
             }
-            Command::AbortWithdrawal { wopid, account: name } => {
+            Command::AbortWithdrawal(AbortWithdrawal { wopid, account: name }) => {
                 withdrawals::plan(plan, wopid);
                 account(plan, name);
             }
-            Command::Finish(finished) => {
+            Command::Finish(Finish(finished)) => {
                 plan.row::<BankStates>(BankStateKey::ONLY);
                 for (intent, _) in finished.iter() {
                     intents::plan_finish(plan, intent);
@@ -422,14 +280,16 @@ impl Rules for BankRules {
 
     fn execute(&self, rows: &mut WorkingSet, command: &Command, now: Timestamp) -> Result<Outcome, Refusal> {
         let verdict = match command {
-            Command::Open { currency, password_salt, identity } => {
+            Command::Open(Open { currency, password_salt, identity }) => {
                 self.open(rows, *currency, *password_salt, *identity)
             }
-            Command::Register { name, password_hash } => self.register(rows, name, *password_hash, now),
-            Command::SetPassword { name, replaces, password_hash } => {
+            Command::Register(Register { name, password_hash }) => {
+                self.register(rows, name, *password_hash, now)
+            }
+            Command::SetPassword(SetPassword { name, replaces, password_hash }) => {
                 set_password(rows, name, *replaces, *password_hash)
             }
-            Command::AddIncoming { id, debit_account, credit_account, amount, reserve_pub } => {
+            Command::AddIncoming(AddIncoming { id, debit_account, credit_account, amount, reserve_pub }) => {
                 self.require_fresh(rows, reserve_pub).and_then(|()| {
                     let key = TransactionKey::new(Origin::Incoming, id);
                     let mut draft = intents::draft(debit_account, credit_account, *amount);
@@ -437,38 +297,40 @@ impl Rules for BankRules {
                     self.intend(rows, key, draft)
                 })
             }
-            Command::Transfer {
+            Command::Transfer(Transfer {
                 request_uid,
                 debit_account,
                 credit_account,
                 amount,
                 wtid,
                 exchange_base_url,
-            } => {
+            }) => {
                 let key = TransactionKey::new(Origin::Transfer, request_uid.as_bytes());
                 let mut draft = intents::draft(debit_account, credit_account, *amount);
                 draft.wtid = Some(*wtid);
                 draft.exchange_base_url = Some(exchange_base_url.clone());
                 self.intend_once(rows, key, draft)
             }
-            Command::Pay { id, debit_account, credit_account, amount, text, reserve_pub } => {
+            Command::Pay(Pay { id, debit_account, credit_account, amount, text, reserve_pub }) => {
                 let key = TransactionKey::new(Origin::Payment, id);
                 let mut draft = intents::draft(debit_account, credit_account, *amount);
                 draft.text = Some(text.clone());
                 draft.reserve_pub = *reserve_pub;
                 self.pay(rows, key, draft)
             }
-            Command::CreateWithdrawal { wopid, account, amount } => {
+            Command::CreateWithdrawal(CreateWithdrawal { wopid, account, amount }) => {
                 withdrawals::create(rows, *wopid, account, *amount, now)
             }
-            Command::SelectWithdrawal { wopid, reserve_pub, exchange_account } => {
+            Command::SelectWithdrawal(SelectWithdrawal { wopid, reserve_pub, exchange_account }) => {
                 self.select(rows, *wopid, *reserve_pub, exchange_account)
             }
-            Command::ConfirmWithdrawal { wopid, account, selection } => {
+            Command::ConfirmWithdrawal(ConfirmWithdrawal { wopid, account, selection }) => {
                 self.confirm(rows, *wopid, account, selection.as_ref())
             }
-            Command::AbortWithdrawal { wopid, account } => withdrawals::abort(rows, *wopid, account),
-            Command::Finish(finished) => Ok(Outcome::Finished(
+            Command::AbortWithdrawal(AbortWithdrawal { wopid, account }) => {
+                withdrawals::abort(rows, *wopid, account)
+            }
+            Command::Finish(Finish(finished)) => Ok(Outcome::Finished(
                 finished.iter().map(|(intent, verdict)| self.finish(rows, intent, *verdict, now)).collect(),
             )),
         };

@@ -4,7 +4,10 @@ use crate::common;
 
 use std::collections::BTreeMap;
 
-use batzen_bank::rules::{Command, Outcome, Policy, Refusal, Selection};
+use batzen_bank::rules::{
+    AbortWithdrawal, AddIncoming, Command, ConfirmWithdrawal, CreateWithdrawal, Outcome, Pay, Policy,
+    Refusal, Register, SelectWithdrawal, Selection, Transfer,
+};
 use batzen_crypto::{EddsaPublicKey, HashCode, ShortHash, Wtid};
 use batzen_protocol::{Money, Timestamp};
 use batzen_store::Store;
@@ -269,56 +272,57 @@ fn command(store: &Store, model: &Model, step: &Step, serial: &mut u64) -> (Comm
     let id = |operation: u8| [operation + 1; 32];
     let mut resolved = None;
     let command = match *step {
-        Step::Register { name: account, password } => {
-            Command::Register { name: name(account), password_hash: ShortHash::from_bytes([password; 32]) }
-        }
+        Step::Register { name: account, password } => Command::Register(Register {
+            name: name(account),
+            password_hash: ShortHash::from_bytes([password; 32]),
+        }),
         Step::AddIncoming { from, to, amount, key: k } => {
             let mut id = [0xaa; 32];
             id[..8].copy_from_slice(&serial.to_be_bytes());
-            Command::AddIncoming {
+            Command::AddIncoming(AddIncoming {
                 id,
                 debit_account: name(from),
                 credit_account: name(to),
                 amount: money(amount.into()),
                 reserve_pub: key(k),
-            }
+            })
         }
-        Step::Transfer { uid, from, to, amount, wtid } => Command::Transfer {
+        Step::Transfer { uid, from, to, amount, wtid } => Command::Transfer(Transfer {
             request_uid: HashCode::from_bytes([uid; 64]),
             debit_account: name(from),
             credit_account: name(to),
             amount: money(amount.into()),
             wtid: Wtid::from_bytes([wtid; 32]),
             exchange_base_url: format!("http://exchange-{serial}/"),
-        },
-        Step::Pay { id, from, to, amount } => Command::Pay {
+        }),
+        Step::Pay { id, from, to, amount } => Command::Pay(Pay {
             id: [id; 16],
             debit_account: name(from),
             credit_account: name(to),
             amount: money(amount.into()),
             text: String::new(),
             reserve_pub: None,
-        },
-        Step::Create { account, amount } => Command::CreateWithdrawal {
+        }),
+        Step::Create { account, amount } => Command::CreateWithdrawal(CreateWithdrawal {
             wopid: id(u8::try_from(created).unwrap()),
             account: name(account),
             amount: money(amount.into()),
-        },
-        Step::Select { operation, key: k, exchange } => Command::SelectWithdrawal {
+        }),
+        Step::Select { operation, key: k, exchange } => Command::SelectWithdrawal(SelectWithdrawal {
             wopid: id(operation),
             reserve_pub: key(k),
             exchange_account: name(exchange),
-        },
+        }),
         Step::Confirm { operation, account } => {
             let wopid = id(operation);
             let row = store.get::<BankWithdrawals>(&WithdrawalKey { wopid }).unwrap();
             let selection = row.and_then(|stored| Selection::of(&stored.row));
             resolved = model.operations.get(&operation).and_then(|operation| operation.selection);
             assert_eq!(selection.is_some(), resolved.is_some());
-            Command::ConfirmWithdrawal { wopid, account: name(account), selection }
+            Command::ConfirmWithdrawal(ConfirmWithdrawal { wopid, account: name(account), selection })
         }
         Step::Abort { operation, account } => {
-            Command::AbortWithdrawal { wopid: id(operation), account: name(account) }
+            Command::AbortWithdrawal(AbortWithdrawal { wopid: id(operation), account: name(account) })
         }
     };
     (command, resolved)

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use batzen_bank::BankConfig;
-use batzen_bank::rules::Command as BankCommand;
+use batzen_bank::rules::{AddIncoming, Command as BankCommand};
 use batzen_crypto::{DenomSignature, EddsaPublicKey, EddsaSignature, HashCode, WireSalt, Wtid};
 use batzen_engine::Batcher;
 use batzen_exchange::rules::{Aggregate, Command, Deposit, DepositCoin, Outcome, PresentedCoin, Trigger};
@@ -130,12 +130,14 @@ pub fn transfers(inside: &Inside, transfers: u64, seed: u64) -> Result<(), Bench
 pub fn bank(data: &Path, credits: u64, seed: u64) -> Result<(), BenchError> {
     let failed = |error| BenchError::set_up("the bank cannot be filled", error);
     let mut made = Made::new(seed);
-    let credit = |n: u64| BankCommand::AddIncoming {
-        id: made.bytes(),
-        debit_account: format!("customer{}", n % 1_000),
-        credit_account: "exchange".to_owned(),
-        amount: money("12.5"),
-        reserve_pub: EddsaPublicKey::from_bytes(made.bytes()),
+    let credit = |n: u64| {
+        BankCommand::AddIncoming(AddIncoming {
+            id: made.bytes(),
+            debit_account: format!("customer{}", n % 1_000),
+            credit_account: "exchange".to_owned(),
+            amount: money("12.5"),
+            reserve_pub: EddsaPublicKey::from_bytes(made.bytes()),
+        })
     };
     let config = BankConfig {
         store: batzen_bank::StoreConfig::Embedded { dir: data.to_owned() },

@@ -25,7 +25,7 @@ use super::{Answer, READ_MAX, Service, body, refused, try_later, wrong_member};
 use crate::chart::CODE_HEADROOM;
 use crate::names;
 use crate::password::PASSWORD_BYTES_MAX;
-use crate::rules::{Command, Outcome};
+use crate::rules::{CreateWithdrawal, Pay, Register};
 use crate::settler::answered;
 pub(super) use sessions::{Session, Sessions};
 
@@ -171,8 +171,8 @@ impl Service {
             return Err(Response::error(ErrorCode::BANK_REGISTER_CONFLICT, "username"));
         }
         let password_hash = self.hash_password(name.clone(), password).await?;
-        match self.execute(Command::Register { name: name.clone(), password_hash }).await? {
-            Ok(_) => Ok(self.begun(&name)),
+        match self.execute(Register { name: name.clone(), password_hash }).await? {
+            Ok(()) => Ok(self.begun(&name)),
             Err(refusal) => Err(refused(&refusal, "")),
         }
     }
@@ -283,7 +283,7 @@ impl Service {
         }
         let mut wopid = [0; 32];
         batzen_crypto::fill_random(&mut wopid);
-        let created = self.execute(Command::CreateWithdrawal { wopid, account, amount }).await?;
+        let created = self.execute(CreateWithdrawal { wopid, account, amount }).await?;
         created.map_err(|refusal| refused(&refusal, ""))?;
         let id = batzen_crypto::base32::encode(&wopid);
         let uri = withdraw_uri(&self.settings.base_url, &id);
@@ -342,12 +342,9 @@ impl Service {
         }
         // With a reserve key in the text it is a transfer to an exchange, as wallets ask for it.
         let reserve_pub = text.split_whitespace().find_map(|word| word.parse::<EddsaPublicKey>().ok());
-        let command = Command::Pay { id, debit_account, credit_account, amount, text, reserve_pub };
-        match self.execute(command).await? {
-            Ok(Outcome::Booked { .. }) => Ok(private(Response::empty(204))),
-            Ok(_) => unreachable!("a payment is booked or refused"),
-            Err(refusal) => Err(refused(&refusal, "")),
-        }
+        let command = Pay { id, debit_account, credit_account, amount, text, reserve_pub };
+        self.execute(command).await?.map_err(|refusal| refused(&refusal, ""))?;
+        Ok(private(Response::empty(204)))
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use batzen_bank::books::{self, Totals};
 use batzen_bank::chart::{self, Chart};
-use batzen_bank::rules::{BankRules, Command, Intent, Outcome, Policy, Refusal};
+use batzen_bank::rules::{BankRules, Command, Finish, Intent, Open, Outcome, Policy, Refusal};
 use batzen_engine::Batcher;
 use batzen_ledger::{Ledger, MemoryLedger};
 use batzen_protocol::{Currency, Timestamp};
@@ -26,7 +26,7 @@ impl Desk {
         let store = Store::new(MemoryBackend::new());
         let batcher = Batcher::new(Arc::new(BankRules { policy }), store.clone());
         let currency: Currency = "KUDOS".parse().unwrap();
-        let open = Command::Open { currency, password_salt: [7; 16], identity: [8; 16] };
+        let open = Command::Open(Open { currency, password_salt: [7; 16], identity: [8; 16] });
         let Outcome::Opened(state) = batcher.run(&[open], &|| NOW).unwrap().remove(0).unwrap() else {
             panic!("opening opens")
         };
@@ -74,7 +74,7 @@ impl Desk {
 
     pub fn finish(&self, intent: Intent) -> Result<Outcome, Refusal> {
         let verdict = self.ask(&intent);
-        match self.rule(Command::Finish([(intent, verdict)].into())).unwrap() {
+        match self.rule(Command::Finish(Finish([(intent, verdict)].into()))).unwrap() {
             Outcome::Finished(mut finished) => finished.remove(0).result,
             other => panic!("answers are booked, not {other:?}"),
         }
