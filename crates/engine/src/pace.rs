@@ -1,53 +1,54 @@
 //! How much of a lane background work gets while clients are served: a rule without clock or queue.
 //!
-//! A lane serves one batch at a time, so whatever workers do is in clients' way for as long as it takes. What hurts is not how
-//! much they do in a second but that they do it at once: while a burst has a part of the processor, payments may come faster
-//! than the rest of it takes them, and those that wait then are late long after the burst. So background batches are small,
-//! and the lane is for clients alone for some time after each. That time is long at first, so that a burst is spread; when
-//! background work waits nearly all the time it gets shorter step by step, so that a backlog does not grow for ever.
+//! A lane runs one batch at a time, so clients wait for as long as a batch of workers takes. What hurts is not how much workers
+//! do in a second but that they do it in bursts: while a burst occupies a part of the processor, payments may arrive faster than
+//! the rest can serve them, and the payments that queue up then are late long after the burst. So background batches are small,
+//! and after each of them the lane serves clients only for some time. That time is long at first, to spread a burst. When
+//! background work waits nearly all the time, it gets shorter step by step, so that a backlog does not grow for ever.
 //!
-//! Where clients queue up anyway, because the processor has become slower or has something else to do for a moment, there is
-//! no background work at all, until it is a second behind. (With a store whose commits take longer than a few milliseconds every
-//! busy moment counts as one: then workers are a second late, and get their share.)
+//! When clients queue up anyway, because the processor has become slower or is busy otherwise for a moment, background work stops
+//! until it is one second behind. (With a store whose commits take longer than a few milliseconds, every busy moment looks like
+//! that. Workers are then one second late, and get their share.)
 
 use std::time::{Duration, Instant};
 
 /// What a batch of background commands should cost while clients are served.
 pub(crate) const PORTION_COST: Duration = Duration::from_millis(1);
-/// How much longer than such a batch the lane is for clients alone afterwards: background work gets an eighth of it, a quarter
-/// when it is behind by so much waiting, at last half.
+/// How much longer than such a batch the lane serves clients only afterwards, by how far background work is behind: at first
+/// background work gets an eighth of the lane, then a quarter, in the end half.
 const REST_FACTORS: [(Duration, u32); 3] =
     [(Duration::ZERO, 7), (Duration::from_secs(2), 3), (Duration::from_secs(10), 1)];
-/// No rest is longer, whatever a batch has met with.
+/// No rest is longer, however long a batch took.
 pub(crate) const REST_MAX: Duration = Duration::from_millis(50);
-/// A batch of so many clients' commands, taken so long after the one before, says that requests queue up for the processor (with
-/// fewer, clients are just few; sooner, the processor keeps up with them). Background work then rests so long from that batch on.
+/// A batch of this many client commands, taken this long after the one before, shows that requests queue up for the processor.
+/// (With fewer commands there are just few clients; with a shorter interval the processor keeps up with them.) Background work
+/// then rests for this long, counted from that batch.
 const CROWD: usize = 16;
 const CROWD_INTERVAL: Duration = Duration::from_millis(3);
 const CROWD_REST: Duration = Duration::from_millis(20);
-/// ... unless it is behind by so much.
+/// The rest is skipped if background work is behind by this much.
 const CROWD_BEHIND_MAX: Duration = Duration::from_secs(1);
 /// How long after a client's command the next one is expected.
 const QUIET_AFTER: Duration = Duration::from_millis(50);
-/// Time without background work that waits makes up for so many times as much waiting: work that waits for less than four
-/// fifths of the time is not behind. (There are always gaps, while workers look for more.)
+/// Time in which no background work waits makes up for this many times as much waiting: work that waits for less than four
+/// fifths of the time is not behind. (There are always gaps, while workers look for more work.)
 const MAKES_UP: u32 = 4;
-/// Nobody is behind by more.
+/// Background work never counts as further behind than this.
 const BEHIND_MAX: Duration = Duration::from_secs(12);
 
 /// The state of the rule. Times never go backwards.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// Background commands in a batch while clients are served, found by trying: nobody knows beforehand what one costs.
+    /// Background commands in a batch while clients are served. Found by trial, since the cost of a command is not known beforehand.
     portion: usize,
     client_came: Option<Instant>,
     /// When clients' commands were taken last.
     clients_taken: Option<Instant>,
     rests_until: Option<Instant>,
-    /// By how much waiting background work is behind.
+    /// How far background work is behind, in time waited.
     behind: Duration,
-    /// When that was looked at last, and whether background work waited then.
-    looked: Option<(Instant, bool)>,
+    /// When that was updated last, and whether background work waited then.
+    updated: Option<(Instant, bool)>,
 }
 
 impl Pace {
@@ -58,16 +59,16 @@ impl Pace {
             clients_taken: None,
             rests_until: None,
             behind: Duration::ZERO,
-            looked: None,
+            updated: None,
         }
     }
 
-    /// A client's command is there.
+    /// Notes that a client's command has arrived.
     pub(crate) fn client_came(&mut self, now: Instant) {
         self.client_came = Some(now);
     }
 
-    /// So many commands of clients make the next batch.
+    /// Notes that the next batch has `count` commands of clients.
     pub(crate) fn clients_taken(&mut self, now: Instant, count: usize) {
         let before = self.clients_taken.replace(now);
         let is_slow = before.is_some_and(|before| now.saturating_duration_since(before) >= CROWD_INTERVAL);
@@ -76,15 +77,15 @@ impl Pace {
         }
     }
 
-    /// Whether background work waits from now on.
+    /// Notes whether background work waits from now on.
     pub(crate) fn background_waits(&mut self, now: Instant, waits: bool) {
-        let (since, waited) = self.looked.unwrap_or((now, false));
+        let (since, waited) = self.updated.unwrap_or((now, false));
         let time = now.saturating_duration_since(since);
         self.behind = match waited {
             true => (self.behind + time).min(BEHIND_MAX),
             false => self.behind.saturating_sub(MAKES_UP * time),
         };
-        self.looked = Some((now, waits));
+        self.updated = Some((now, waits));
     }
 
     /// Whether a client's command came lately.
@@ -92,17 +93,18 @@ impl Pace {
         self.client_came.is_some_and(|came| now.saturating_duration_since(came) < QUIET_AFTER)
     }
 
-    /// How many background commands make a batch while clients are served.
+    /// The number of background commands in a batch while clients are served.
     pub(crate) fn portion(&self) -> usize {
         self.portion
     }
 
-    /// How long no background command may follow still.
+    /// The time left until the next background command may run.
     pub(crate) fn rest(&self, now: Instant) -> Duration {
         self.rests_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 
-    /// So many background commands, beside clients, have cost so much: the next portion, and the rest before it, follow.
+    /// Notes the cost of a batch of `count` background commands while clients were served. It determines the size of the next
+    /// portion and the rest before it.
     pub(crate) fn done(&mut self, now: Instant, count: usize, cost: Duration) {
         if cost > 2 * PORTION_COST {
             self.portion = (self.portion / 2).max(1);
@@ -124,8 +126,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Runs a lane whose clients never leave it alone: background commands of `cost` each come as `arrivals` says, in every
-    /// millisecond so many. Returns how many were done in each second.
+    /// Runs a lane with steady clients. Background commands of `cost` each arrive, `arrivals` of them in each millisecond. Returns
+    /// how many were done in each second.
     fn simulate(cost: Duration, seconds: u64, arrivals: impl Fn(u64) -> usize) -> Vec<usize> {
         let start = Instant::now();
         let (mut pace, mut now, mut waiting, mut arrived) = (Pace::new(), start, 0, 0);
@@ -154,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_burst_beside_clients_is_spread_over_an_eighth_of_the_lane() {
-        // 75 ms of work comes at the begin of every second.
+        // 75 ms of work arrives at the start of every second.
         let burst = |ms: u64| if ms.is_multiple_of(1_000) { 1_000 } else { 0 };
         let done = simulate(75 * MS / 1_000, 20, burst);
         assert!(done.iter().all(|done| *done == 1_000), "all of it within its second: {done:?}");
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_waits_all_the_time_gets_more_step_by_step() {
+    fn work_that_always_waits_gets_a_growing_share() {
         let done = simulate(MS / 10, 15, |ms| if ms == 0 { 1_000_000 } else { 0 });
         let share = |second: usize| done[second] as f64 / 10_000.0;
         assert!((0.10..0.13).contains(&share(1)), "{done:?}");
@@ -180,18 +182,18 @@ mod tests {
         let behind = 120 * 3_000 - done.iter().sum::<usize>();
         assert!(behind < 3_000 * 20, "{behind} of 3,000 a second: {done:?}");
         let late: usize = done[100..].iter().sum();
-        assert!(late >= 20 * 2_990, "in the end as much is done as comes: {done:?}");
+        assert!(late >= 20 * 2_990, "in the end as many are done as arrive: {done:?}");
     }
 
     #[test]
-    fn who_is_not_behind_gets_no_more_than_at_first() {
+    fn work_that_is_not_behind_keeps_the_first_share() {
         // A little all the time, and bursts that are worked off in half of their second.
         let (mut pace, start) = (Pace::new(), Instant::now());
         for ms in 0..60_000_u32 {
             pace.background_waits(start + ms * MS, ms % 1_000 < 500 || ms % 10 == 0);
         }
         assert_eq!(pace.rest_factor(), 7);
-        // Behind, and not any more.
+        // It falls behind and catches up.
         pace.background_waits(start + 61_000 * MS, true);
         pace.background_waits(start + 64_000 * MS, false);
         assert_eq!(pace.rest_factor(), 3);
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn while_clients_queue_up_background_work_waits_but_not_for_ever() {
+    fn background_work_stops_while_clients_queue_up_but_not_for_ever() {
         let (mut pace, start) = (Pace::new(), Instant::now());
         let mut rests = 0;
         for ms in (0..5_000_u32).step_by(4) {
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn few_clients_or_quick_batches_are_no_crowd() {
+    fn few_clients_or_quick_batches_do_not_stop_background_work() {
         let (mut pace, start) = (Pace::new(), Instant::now());
         for ms in 0..1_000_u32 {
             pace.clients_taken(start + 2 * ms * MS, 10 * CROWD);
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn portions_follow_from_their_cost() {
+    fn the_size_of_a_portion_follows_its_cost() {
         let (mut pace, mut now) = (Pace::new(), Instant::now());
         for _ in 0..100 {
             let count = pace.portion();
@@ -240,7 +242,7 @@ mod tests {
             now += MS;
         }
         assert!((40..=90).contains(&pace.portion()), "{}", pace.portion());
-        // A small batch says nothing about a large one; a dear one halves the next.
+        // A small batch says nothing about a large one. An expensive one halves the next.
         let before = pace.portion();
         pace.done(now, 1, MS / 100);
         assert_eq!(pace.portion(), before);
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn without_clients_for_a_while_there_is_nobody_to_wait_for() {
+    fn clients_that_stay_away_do_not_count_as_served() {
         let (mut pace, now) = (Pace::new(), Instant::now());
         assert!(!pace.serves_clients(now));
         pace.client_came(now);

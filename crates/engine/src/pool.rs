@@ -1,16 +1,16 @@
-//! The CPU pool and its collectors: cryptography leaves the async threads, and the items of many requests meet in one
-//! batch, because eight signatures side by side cost little more than one.
+//! The CPU pool and its collectors. Cryptography runs off the async threads, and the items of many requests form one batch,
+//! because eight signatures side by side cost little more than one.
 //!
-//! * **No added delay.** An idle thread takes whatever is there at once. What arrives while the threads are busy
-//!   gathers, and forms the next batch: under light load a batch is one item, under heavy load it grows by itself. A thread
-//!   of the async runtime calls the pool when it has nothing else to do, so that all it has read makes one batch.
+//! * **No added delay.** An idle thread takes whatever is there at once. What arrives while the threads are busy forms the
+//!   next batch: under light load a batch is one item, under heavy load it grows by itself. A thread of the async runtime
+//!   calls the pool when it has nothing else to do, so that all it has read makes one batch.
 //! * **Turns.** Each kind of work (a [`Collector`], or the single jobs of [`CpuPool::run`]) has its own queue. Kinds with
-//!   waiting items take turns of at most [`TURN_NS`], so that a check of a signature never waits behind a long row of
+//!   waiting items take turns of at most [`TURN_NS`], so that a check of a signature never waits behind a long queue of
 //!   blind signatures.
 //! * **Shares.** Within a turn every waiting request gives as many items as fill the lanes of the processor, then the
-//!   next request, and so on round and round: who comes with 256 items keeps nobody out.
-//! * **Bounds.** Each queue takes a number of items; more is refused at once ([`PoolBusy`]). What nobody waits for any
-//!   more is dropped unexecuted.
+//!   next request does, and so on in rounds: a request with 256 items does not hold up the others.
+//! * **Bounds.** Each queue has a limit on its items; more are refused at once ([`PoolBusy`]). Items whose request was given
+//!   up are dropped without execution.
 //! * **Panics are no answers.** If a batch panics, its requests are executed again one by one, and only the one that
 //!   panics again passes the panic on to its caller.
 
@@ -26,11 +26,11 @@ use batzen_metrics::{Counter, Histogram, Page};
 use crate::slot::{ResultSlot, Ticket, lock, waiting};
 use crate::turn_end::{Deferred, TurnEndTask};
 
-/// How long a turn of one kind of work should take at most, in nanoseconds. A turn always executes at least one row of
+/// The longest time that a turn of one kind of work should take, in nanoseconds. A turn always executes at least one row of
 /// lanes, however long that takes.
 pub const TURN_NS: u64 = 2_000_000;
 
-/// The pool has as much waiting as it may: answer 503 and let the client come back.
+/// The queue is full. Answer 503 and let the client try again later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("all processors are busy: try again later")]
 pub struct PoolBusy;
@@ -38,11 +38,11 @@ pub struct PoolBusy;
 /// Limits of one kind of work.
 #[derive(Clone, Copy, Debug)]
 pub struct CollectorOptions {
-    /// Items that may wait; a request that would go beyond is refused.
+    /// Items that may wait. A request that would exceed the limit is refused.
     pub queue_items_max: usize,
-    /// Items in one batch at most.
+    /// The most items in one batch.
     pub batch_items_max: usize,
-    /// Items that cost (nearly) as much as one because they are computed side by side. Batches are cut at multiples.
+    /// Items that together cost hardly more than one, because they are computed side by side. Batches are cut at multiples of it.
     pub lanes: usize,
 }
 
@@ -67,7 +67,7 @@ pub struct WorkSnapshot {
     pub queued: u64,
     /// Items refused because the queue was full.
     pub rejected: u64,
-    /// Items dropped because nobody waited for them any more.
+    /// Items dropped because their request was given up.
     pub abandoned: u64,
     /// Batches that panicked.
     pub panics: u64,
@@ -79,8 +79,8 @@ pub struct WorkSnapshot {
     pub wait_ns: u64,
 }
 
-/// A bounded pool of threads for cryptography. Clones share it; the threads end when the last clone and the last
-/// collector are gone, after everything accepted has been executed.
+/// A bounded pool of threads for cryptography. Clones share it. The threads end when the last clone and the last collector are
+/// dropped, after everything accepted has been executed.
 #[derive(Clone)]
 pub struct CpuPool {
     owner: Arc<Owner>,
@@ -90,8 +90,7 @@ pub struct CpuPool {
 type Job = Box<dyn FnOnce() + Send>;
 
 impl CpuPool {
-    /// A pool of `threads` threads (0: one a core) that lets at most `jobs_max` jobs wait (collectors have their own
-    /// limits).
+    /// A pool of `threads` threads (0: one per core). At most `jobs_max` jobs may wait; collectors have their own limits.
     ///
     /// # Panics
     /// When the operating system refuses to start threads.
@@ -128,12 +127,12 @@ impl CpuPool {
         Self { owner, jobs }
     }
 
-    /// A queue for one kind of work whose items are executed in batches by `execute`, which answers every item in order.
+    /// A queue for one kind of work. `execute` executes its items in batches and returns one result per item, in order.
     ///
-    /// `execute` must not have effects beside its results: a batch that panicked is executed again in parts.
+    /// `execute` must not have side effects: a batch that panicked is executed again in parts.
     ///
     /// # Panics
-    /// When a limit is zero or the queue takes less than a batch.
+    /// When a limit is zero or the queue is smaller than a batch.
     pub fn collector<I: Send + Sync + 'static, O: Send + 'static>(
         &self,
         kind: &'static str,
@@ -143,9 +142,9 @@ impl CpuPool {
         collector(&self.owner, kind, options, execute)
     }
 
-    /// Runs a job that nothing can be gathered with, and waits for its result without blocking the caller's thread.
+    /// Runs a single job that is not batched, and waits for its result without blocking the caller's thread.
     ///
-    /// Jobs should be short (a few milliseconds): they do not leave their thread before they are done.
+    /// Jobs should be short (a few milliseconds): each occupies a thread until it is done.
     ///
     /// # Panics
     /// When the job itself panicked: a broken assertion must not pass for an answer.
@@ -167,7 +166,7 @@ impl CpuPool {
         }
     }
 
-    /// Items of all kinds that wait.
+    /// Waiting items of all kinds.
     pub fn queued(&self) -> u64 {
         self.snapshot().iter().map(|kind| kind.queued).sum()
     }
@@ -177,7 +176,7 @@ impl CpuPool {
         self.owner.shared.threads
     }
 
-    /// Reads the counters of every kind of work, in the order in which the kinds were made.
+    /// Reads the counters of every kind of work, in the order in which the kinds were created.
     pub fn snapshot(&self) -> Vec<WorkSnapshot> {
         lock(&self.owner.shared.kinds).iter().map(|kind| kind.snapshot()).collect()
     }
@@ -196,7 +195,7 @@ impl CpuPool {
         };
         page.gauge("batzen_pool_threads", "Threads of the CPU pool", self.threads());
         let queued = count(|counters| counters.queued.load(Relaxed));
-        page.gauges("batzen_pool_queued", "Items that wait for the CPU pool", "kind", queued);
+        page.gauges("batzen_pool_queued", "Items waiting for the CPU pool", "kind", queued);
         let limits = kinds.iter().map(|(kind, options, _)| (*kind, options.queue_items_max as u64));
         page.gauges("batzen_pool_queue_limit", "Items that may wait", "kind", limits);
         let counter = |page: &mut Page, name, help, value| page.counters(name, help, "kind", count(value));
@@ -207,9 +206,12 @@ impl CpuPool {
             "Items not accepted because the queue was full",
             |counters| counters.rejected.get(),
         );
-        counter(page, "batzen_pool_abandoned_total", "Items that nobody waited for any more", |counters| {
-            counters.abandoned.get()
-        });
+        counter(
+            page,
+            "batzen_pool_abandoned_total",
+            "Items dropped because their request was given up",
+            |counters| counters.abandoned.get(),
+        );
         counter(page, "batzen_pool_panics_total", "Batches that panicked", |counters| counters.panics.get());
         let batches = spread(|counters| &counters.batch_items);
         page.histograms("batzen_pool_batch_items", "Items in a batch", "kind", batches);
@@ -220,8 +222,8 @@ impl CpuPool {
     }
 }
 
-/// Runs a long job (the generation of a key) on a thread of its own, so that the pool stays free for what clients wait
-/// for; the operating system shares out the processors.
+/// Runs a long job (the generation of a key) on a thread of its own, so that the pool stays free for clients. The operating system
+/// schedules the thread.
 ///
 /// # Panics
 /// When the job panicked, or the operating system refuses to start a thread.
@@ -230,7 +232,7 @@ pub async fn run_long<T: Send + 'static>(name: &str, job: impl FnOnce() -> T + S
     std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(move || {
-            // Who asked may be gone.
+            // The caller may have given up.
             let _ = sender.send(catch_unwind(AssertUnwindSafe(job)));
         })
         .expect("the operating system starts a thread");
@@ -260,7 +262,7 @@ fn collector<I: Send + Sync + 'static, O: Send + 'static>(
     Collector { owner: Arc::clone(owner), queue }
 }
 
-/// Gathers items of one kind from many requests and has them executed in batches. Clones share the queue.
+/// Collects items of one kind from many requests and executes them in batches. Clones share the queue.
 pub struct Collector<I, O> {
     owner: Arc<Owner>,
     queue: Arc<Queue<I, O>>,
@@ -273,8 +275,8 @@ impl<I, O> Clone for Collector<I, O> {
 }
 
 impl<I: Send + Sync + 'static, O: Send + 'static> Collector<I, O> {
-    /// Has all items executed, together with what other tasks of this thread's runtime bring before it has nothing else to do,
-    /// and returns the results in their order: await the ticket. Dropping it gives up what has not begun.
+    /// Submits items. They are executed together with what other tasks of this runtime submit before it has nothing else to do.
+    /// Await the ticket for the results, in the order of the items. Dropping the ticket gives up what has not begun.
     ///
     /// # Errors
     /// When the queue has no room for all of them: nothing was accepted.
@@ -316,7 +318,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Collector<I, O> {
     }
 }
 
-/// A kind of work that is to get its turn. The threads live until then.
+/// A kind of work that is to get a turn. Holds the pool's threads alive until then.
 struct Turn {
     owner: Arc<Owner>,
     kind: Arc<dyn Kind>,
@@ -332,12 +334,12 @@ impl Deferred for Turn {
 struct Request<I, O> {
     slot: Arc<ResultSlot<O>>,
     items: Vec<I>,
-    /// Results of how many items were taken up before: `items` begins there.
+    /// The number of items that earlier batches have taken. `items` begins there.
     done: usize,
     since: Instant,
 }
 
-/// Some neighbouring items of one request in a batch.
+/// Consecutive items of one request in a batch.
 struct Part<O> {
     slot: Arc<ResultSlot<O>>,
     first: usize,
@@ -347,7 +349,7 @@ struct Part<O> {
 struct Waiting<I, O> {
     requests: VecDeque<Request<I, O>>,
     items: usize,
-    /// Whether the kind stands in the row of turns, or somebody is about to put it there.
+    /// Whether the kind is in the queue of turns, or about to be put there.
     has_turn: bool,
 }
 
@@ -359,12 +361,12 @@ struct Counters {
     rejected: Counter,
     abandoned: Counter,
     panics: Counter,
-    /// Of batches.
+    /// Execution times of batches.
     busy: Histogram,
-    /// Of requests, each time one gives items to a batch.
+    /// Waiting times of requests, each time one gives items to a batch.
     wait: Histogram,
-    /// What a row of lanes costs, in nanoseconds: falls at once, rises slowly, so that one batch that was interrupted by
-    /// the operating system does not make the next ones small.
+    /// The cost of a row of lanes, in nanoseconds. It falls at once and rises slowly, so that one batch that the operating system
+    /// interrupted does not make the next ones small.
     row_ns: AtomicU64,
 }
 
@@ -385,13 +387,13 @@ impl Counters {
     }
 }
 
-/// How a batch is executed: all items in, one result an item out, in the same order.
+/// Executes a batch: takes all items, returns one result per item in the same order.
 type Execute<I, O> = Box<dyn Fn(&[I]) -> Vec<O> + Send + Sync>;
 
 struct Queue<I, O> {
     kind: &'static str,
     options: CollectorOptions,
-    /// Tells those whose results are there.
+    /// Wakes the tasks whose results are complete.
     turn_end: Arc<TurnEndTask>,
     execute: Execute<I, O>,
     waiting: Mutex<Waiting<I, O>>,
@@ -400,14 +402,14 @@ struct Queue<I, O> {
 
 /// A kind of work as the threads see it.
 trait Kind: Send + Sync {
-    /// Takes a batch and executes it. When more is waiting, the kind joins the row of turns again before it begins.
+    /// Takes a batch and executes it. If more items wait, the kind joins the queue of turns again before that.
     fn turn(self: Arc<Self>, shared: &Shared);
     fn snapshot(&self) -> WorkSnapshot;
     fn counters(&self) -> (&'static str, &CollectorOptions, &Counters);
 }
 
 impl<I: Send + Sync + 'static, O: Send + 'static> Queue<I, O> {
-    /// Puts a request into the queue; whether the caller has to have the kind join the row of turns.
+    /// Puts a request into the queue. Returns whether the caller has to put the kind into the queue of turns.
     fn push(&self, request: Request<I, O>) -> Result<bool, PoolBusy> {
         let count = request.items.len();
         let mut waiting = lock(&self.waiting);
@@ -421,8 +423,8 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Queue<I, O> {
         Ok(!std::mem::replace(&mut waiting.has_turn, true))
     }
 
-    /// How many of the waiting items one turn takes: a thread's share, not more than fits into a turn, cut at a full row
-    /// of lanes (what is left gathers company meanwhile).
+    /// How many of the waiting items one turn takes: a thread's share, not more than fits into a turn, cut at a full row of lanes.
+    /// (Further items may join the rest meanwhile.)
     fn turn_items(&self, waiting: usize, threads: usize) -> usize {
         let CollectorOptions { batch_items_max, lanes, .. } = self.options;
         let row_ns = self.counters.row_ns.load(Relaxed).max(1);
@@ -432,7 +434,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Queue<I, O> {
         if take > lanes { take - take % lanes } else { take }
     }
 
-    /// Takes a batch out of the queue; the flag tells whether anything is left.
+    /// Takes a batch out of the queue. The flag tells whether anything is left.
     fn take(&self, threads: usize) -> (Vec<I>, Vec<Part<O>>, bool) {
         let mut waiting = lock(&self.waiting);
         let wanted = self.turn_items(waiting.items, threads);
@@ -505,7 +507,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Queue<I, O> {
             }
             Err(_) if parts.len() == 1 => {
                 tracing::error!(kind = self.kind, "execution on the CPU pool panicked");
-                // Nobody needs the request's other results.
+                // The request's other results are not needed any more.
                 parts[0].slot.abandon();
                 parts[0].slot.fail();
             }
@@ -557,7 +559,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Kind for Queue<I, O> {
     }
 }
 
-/// The row of turns and the threads that serve it.
+/// The queue of turns and the threads that serve it.
 struct Shared {
     threads: usize,
     turns: Mutex<Turns>,
@@ -567,7 +569,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Turns {
-    /// Kinds with waiting items, next one first; each at most once.
+    /// Kinds with waiting items, the next one first, each at most once.
     row: VecDeque<Arc<dyn Kind>>,
     /// Threads that sleep and have not been told to wake up.
     sleeping: usize,
@@ -596,10 +598,10 @@ impl Shared {
                     return;
                 }
                 turns.sleeping += 1;
-                // After a wake-up without reason the count may be one too high: that costs a needless notification.
+                // After a spurious wake-up the count may be one too high: that costs one needless notification.
                 drop(self.work_waits.wait(turns).unwrap_or_else(PoisonError::into_inner));
-                // Who woke this thread may be about to bring more, on this very processor: let it, so that it all makes
-                // one batch. If nobody else wants the processor, this returns at once.
+                // The thread that woke this one may be about to submit more, on this very processor: let it, so that everything
+                // makes one batch. If no other thread wants the processor, this returns at once.
                 std::thread::yield_now();
                 turns = lock(&self.turns);
             };

@@ -1,4 +1,4 @@
-//! Where the results of one request gather.
+//! Collects the results of one request.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// The results of one request, as they come.
+/// The results of one request, some of which may still be missing.
 pub(crate) struct ResultSlot<O> {
-    /// Nobody waits any more.
+    /// Whether the ticket was dropped.
     abandoned: AtomicBool,
     state: Mutex<SlotState<O>>,
 }
@@ -21,7 +21,7 @@ struct SlotState<O> {
 }
 
 impl<O> ResultSlot<O> {
-    /// For so many results, and who waits for them.
+    /// A slot for `count` results, and the ticket to wait for them.
     pub(crate) fn new(count: usize) -> (Arc<Self>, Ticket<O>) {
         let slot = Arc::new(Self {
             abandoned: AtomicBool::new(false),
@@ -35,12 +35,12 @@ impl<O> ResultSlot<O> {
         (Arc::clone(&slot), Ticket { slot })
     }
 
-    /// Whether nobody waits any more.
+    /// Whether the ticket was dropped.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Relaxed)
     }
 
-    /// Puts results in their places, from `first`. Nobody is woken; whether they are complete now.
+    /// Puts results in their places, from `first`, without waking the waiting task. Returns whether the results are complete.
     pub(crate) fn put(&self, first: usize, results: impl ExactSizeIterator<Item = O>) -> bool {
         let mut state = lock(&self.state);
         state.missing -= results.len();
@@ -50,7 +50,7 @@ impl<O> ResultSlot<O> {
         state.missing == 0
     }
 
-    /// There will be no results. Wakes who waits.
+    /// Notes that there will be no results, and wakes the waiting task.
     pub(crate) fn fail(&self) {
         let mut state = lock(&self.state);
         state.failed = true;
@@ -61,15 +61,15 @@ impl<O> ResultSlot<O> {
         }
     }
 
-    /// Marks that nobody needs the results that are still missing.
+    /// Notes that the missing results are not needed any more.
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Relaxed);
     }
 }
 
-/// Those who wait for these slots, to be woken.
+/// The wakers of the tasks that wait for these slots.
 pub(crate) fn waiting<O>(slots: &[Arc<ResultSlot<O>>]) -> Vec<Waker> {
-    // Who has not asked for its results yet needs no waking.
+    // A task that has not polled its ticket yet needs no waking.
     slots.iter().filter_map(|slot| lock(&slot.state).waker.take()).collect()
 }
 
@@ -77,25 +77,25 @@ pub(crate) fn waiting<O>(slots: &[Arc<ResultSlot<O>>]) -> Vec<Waker> {
 pub(crate) struct Responder<T>(Option<Arc<ResultSlot<T>>>);
 
 impl<T> Responder<T> {
-    /// With who waits for the result.
+    /// A responder, and the ticket to wait for the result.
     pub(crate) fn new() -> (Self, Ticket<T>) {
         let (slot, ticket) = ResultSlot::new(1);
         (Self(Some(slot)), ticket)
     }
 
-    /// Whether nobody waits any more.
+    /// Whether the ticket was dropped.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.0.as_ref().is_none_or(|slot| slot.is_abandoned())
     }
 
-    /// Puts the result in its place. Nobody is woken yet: that is for whoever takes up [`waiting`].
+    /// Puts the result in its place. The caller has to wake the waiting task, see [`waiting`].
     pub(crate) fn put(mut self, result: T) -> Arc<ResultSlot<T>> {
         let slot = self.0.take().expect("taken only here");
         slot.put(0, [result].into_iter());
         slot
     }
 
-    /// Puts the result in its place, and wakes who waits.
+    /// Puts the result in its place, and wakes the waiting task.
     pub(crate) fn send(self, result: T) {
         waiting(&[self.put(result)]).into_iter().for_each(Waker::wake);
     }
@@ -109,13 +109,13 @@ impl<T> Drop for Responder<T> {
     }
 }
 
-/// The results of one request to come, in the order of its items.
+/// The future results of one request, in the order of its items.
 #[must_use = "dropping the ticket gives up the request"]
 pub struct Ticket<O> {
     slot: Arc<ResultSlot<O>>,
 }
 
-/// Why a [`Ticket`] has no results: whoever had the request ended without them.
+/// Why a [`Ticket`] has no results: the responder was dropped without sending them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoResults;
 
@@ -174,7 +174,7 @@ impl<O> Drop for Ticket<O> {
     }
 }
 
-/// Nothing panics with one of these locks held, so a poisoned one is as good as any.
+/// Locks a mutex. No code panics with one of these locks held, so a poisoned one is still consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_to_be_woken_once() {
+    fn a_waiting_task_is_woken_once() {
         let waiters: Vec<Waiter> = std::iter::repeat_with(Waiter::new).take(3).collect();
         assert!(waiters[1].poll().is_pending() && waiters[2].poll().is_pending());
         let slots: Vec<_> = waiters.iter().map(|waiter| Arc::clone(&waiter.slot)).collect();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_wakes_and_is_told() {
+    fn a_failure_wakes_the_waiting_task() {
         let waiter = Waiter::new();
         assert!(waiter.poll().is_pending());
         waiter.slot.fail();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_debt_that_is_dropped_is_told() {
+    fn a_dropped_responder_ends_the_wait() {
         let (responder, ticket) = Responder::<u32>::new();
         std::thread::scope(|scope| {
             scope.spawn(|| drop(responder));
@@ -254,16 +254,16 @@ mod tests {
         assert!(responder.is_abandoned());
     }
 
-    /// Threads that wait, go away and complete at the same time: nobody waits for ever.
+    /// Threads wait, give up and complete at the same time. No thread waits for ever.
     #[test]
-    fn nobody_is_forgotten_whoever_goes_away() {
+    fn tickets_that_are_dropped_do_not_affect_others() {
         for round in 0..500 {
             let (slots, tickets): (Vec<_>, Vec<_>) = (0..4).map(|_| ResultSlot::<u32>::new(1)).unzip();
             std::thread::scope(|scope| {
                 for (number, ticket) in tickets.into_iter().enumerate() {
                     scope.spawn(move || {
                         if (number + round) % 3 == 0 {
-                            // Asks once, and goes away.
+                            // Polls once, and gives up.
                             let waker = Waker::noop();
                             let _ = ticket.poll_results(&mut Context::from_waker(waker));
                         } else {

@@ -68,7 +68,7 @@ impl TurnEndTask {
         }
     }
 
-    /// Wakes them all: with one call to another thread, if there are several.
+    /// Wakes all of these tasks, with one call to another thread if there are several.
     pub(crate) fn wake_all(&self, wakers: Vec<Waker>) {
         if wakers.len() > 1 {
             let mut state = lock(&self.shared);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_runtime_everything_is_done_at_once() {
+    fn without_a_runtime_work_runs_at_once() {
         let (turn_end, count) = (TurnEndTask::default(), Arc::<Count>::default());
         turn_end.at_end_of_turn(Arc::clone(&count) as Arc<dyn Deferred>);
         turn_end.wake_all(wakers(&count, 3));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn deferred_work_waits_for_the_tasks_that_are_ready() {
+    fn deferred_work_runs_after_the_ready_tasks() {
         let (turn_end, count) = (Arc::<TurnEndTask>::default(), Arc::<Count>::default());
         let runtime = runtime();
         let seen = runtime.block_on(async {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn several_are_woken_on_the_runtimes_thread() {
+    fn several_tasks_are_woken_on_a_thread_of_the_runtime() {
         let (turn_end, count) = (TurnEndTask::default(), Arc::<Count>::default());
         let runtime = runtime();
         let thread = runtime.block_on(async {
@@ -252,13 +252,13 @@ mod tests {
         turn_end.wake_all(wakers(&count, 3));
         count.until(4);
         assert_eq!(*lock(&count.thread), Some(thread));
-        // For one it is not worth it.
+        // For one task it is not worth it.
         turn_end.wake_all(wakers(&count, 1));
         assert_eq!(*lock(&count.thread), Some(std::thread::current().id()));
     }
 
     #[test]
-    fn the_end_of_a_runtime_leaves_nothing_undone() {
+    fn work_runs_when_the_runtime_ends() {
         let (turn_end, count) = (TurnEndTask::default(), Arc::<Count>::default());
         for round in 0..20 {
             let runtime = runtime();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_that_ends_already_leaves_nothing_undone() {
+    fn work_deferred_while_the_runtime_ends_runs() {
         /// Defers work when its task is dropped, which happens when the runtime shuts down.
         struct AtTheEnd(Arc<TurnEndTask>, Arc<Count>);
         impl Drop for AtTheEnd {

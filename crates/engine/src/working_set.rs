@@ -1,4 +1,4 @@
-//! The rows of one batch: what the commands asked for, and what the rules made of it.
+//! The rows of one batch: as the commands asked for them, and as the rules have changed them.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ impl Plan {
     }
 
     /// Asks for the first `limit` rows of the ordered or serial index `index` whose values are `from` or above, and below
-    /// `to`. Ranges of one index that begin at one value are one range, with the larger of their ends and limits.
+    /// `to`. Ranges of one index that begin at the same value are merged, with the larger of their ends and limits.
     pub fn range<T: Table>(&mut self, index: u8, from: Vec<u8>, to: Vec<u8>, limit: usize) {
         let range = self.table::<T>().ranges.entry((index, from)).or_default();
         *range = (std::mem::take(&mut range.0).max(to), range.1.max(limit));
@@ -85,7 +85,7 @@ impl<T: Table> ErasedPlan for TablePlan<T> {
     }
 }
 
-/// What of a plan was asked of the store, in the order of its reads.
+/// What a plan asked of the store, in the order of the reads.
 struct TableAsked<T: Table> {
     keys: Vec<T::Key>,
     groups: BTreeMap<u8, Vec<Vec<u8>>>,
@@ -132,15 +132,15 @@ impl<T: Table> ErasedAsked for TableAsked<T> {
 /// The number of a row within its table's part of the working set.
 type RowNumber = usize;
 
-/// One row: as the store has it, and as the commands so far have left it.
+/// One row: as the store has it, and as the commands so far have changed it.
 struct WorkingRow<T: Table> {
     key: T::Key,
-    /// The row as it was read and is still stored, if that is not the current one. Outer none: the current one is.
+    /// The row as it was read, if the batch has changed it since. Outer none: unchanged. Inner none: there was no row.
     stored: Option<Option<T::Row>>,
     current: Option<T::Row>,
-    /// Which stored row was read.
+    /// The version of the stored row that was read.
     version: Option<RowVersion>,
-    /// Whether the batch depends on the row although it may not change it.
+    /// Whether the batch depends on the row even if it does not change it.
     kept: bool,
 }
 
@@ -148,20 +148,20 @@ struct WorkingRow<T: Table> {
 struct Range {
     to: Vec<u8>,
     limit: usize,
-    /// The rows in it: the stored ones in the index' order, then those that the batch put there.
+    /// The rows in it: the stored ones in the order of the index, then those that the batch has added.
     members: Vec<RowNumber>,
 }
 
 struct TableRows<T: Table> {
     slots: Vec<WorkingRow<T>>,
-    /// The slots by their keys. The hasher has a key of its own, since clients choose many of the keys.
+    /// The slots by their keys. The hasher has a random key, since clients choose many of the keys.
     numbers: HashTable<RowNumber>,
     hasher: DefaultHashBuilder,
     /// (index, value) → members, in the order of their insertion.
     groups: HashMap<(u8, Vec<u8>), Vec<RowNumber>>,
     /// (index, from) → the range that begins there.
     ranges: BTreeMap<(u8, Vec<u8>), Range>,
-    /// The current command's changes, latest last: the rows before.
+    /// The rows that the current command has changed, as they were before, latest last.
     undo: Vec<(RowNumber, Option<T::Row>)>,
 }
 
@@ -190,7 +190,7 @@ impl<T: Table> TableRows<T> {
         self.numbers.find(self.hasher.hash_one(key), |number| self.slots[*number].key == *key).copied()
     }
 
-    /// The slot of a key; a new one with what the store has if there was none.
+    /// The slot of a key. Creates one with the stored row if there was none.
     fn load(&mut self, key: T::Key, row: Option<T::Row>, version: Option<RowVersion>) -> RowNumber {
         if let Some(number) = self.find(&key) {
             return number;
@@ -211,8 +211,8 @@ impl<T: Table> TableRows<T> {
         records.into_iter().map(load).collect()
     }
 
-    /// Whether the key lies in a planned prefix group. All rows of the group are loaded, so a key without a row is known
-    /// to be free: running numbers need not be planned one by one.
+    /// Whether the key is in a planned prefix group. All rows of the group are loaded, so a key without a row is known to be free:
+    /// running numbers need not be planned one by one.
     fn covers(&self, key: &T::Key) -> bool {
         if self.groups.is_empty() {
             return false;
@@ -246,7 +246,7 @@ impl<T: Table> TableRows<T> {
         number
     }
 
-    /// Adds a row that the batch has made to the planned groups that it belongs to.
+    /// Adds a new row of the batch to the planned groups that it belongs to.
     fn join_groups(&mut self, number: RowNumber) {
         let WorkingRow { key, current: Some(row), .. } = &self.slots[number] else { return };
         if self.groups.is_empty() {
@@ -261,7 +261,7 @@ impl<T: Table> TableRows<T> {
         }
     }
 
-    /// Adds a row that the batch has made to the planned ranges that it belongs to, unless they are full without it.
+    /// Adds a new row of the batch to the planned ranges that it belongs to, unless they are full without it.
     fn join_ranges(&mut self, number: RowNumber) {
         let WorkingRow { key, current: Some(row), .. } = &self.slots[number] else { return };
         if self.ranges.is_empty() {
@@ -327,7 +327,7 @@ impl<T: Table> ErasedRows for TableRows<T> {
                 changes.update_read::<T>(&slot.key, (stored, slot.version), row);
             }
             (Some(stored), None) => changes.delete_read::<T>(&slot.key, (stored, slot.version)),
-            // Changed and changed back: what was decided meanwhile rests on it anyway.
+            // Changed and changed back: what was decided in between depends on it anyway.
             (Some(stored), Some(_)) => changes.keep_read::<T>(&slot.key, (stored, slot.version)),
             (None, None) => {}
         }
@@ -376,7 +376,7 @@ fn unplanned<T: Table>() -> ! {
 #[derive(Default)]
 pub struct WorkingSet {
     tables: BTreeMap<u16, Box<dyn ErasedRows>>,
-    /// Every change in order: table and row. The commit follows it, so that serial numbers follow the commands.
+    /// Every change in order: table and row. The commit has the same order, so that serial numbers follow the commands.
     log: Vec<(u16, RowNumber)>,
     /// Length of `log` when the current command began.
     mark: usize,
@@ -398,7 +398,7 @@ impl WorkingSet {
     /// The row with this key, with the changes of the batch so far.
     ///
     /// # Panics
-    /// When the row was not planned: a rule that reads what it did not load would decide on nothing.
+    /// When the row was not planned: a rule must not decide by a row that was not loaded.
     pub fn get<T: Table>(&self, key: &T::Key) -> Option<&T::Row> {
         let table = self.table::<T>();
         match table.find(key) {
@@ -440,8 +440,8 @@ impl WorkingSet {
         self.set::<T>(key, None);
     }
 
-    /// Makes the batch depend on a row that a command decides by and perhaps does not change: it is not committed if somebody
-    /// else has changed the row since it was read.
+    /// Makes the batch depend on a row that a command decides by and perhaps does not change: the batch is not committed if another
+    /// writer has changed the row since it was read.
     ///
     /// # Panics
     /// When it does not exist or was not planned.
@@ -462,7 +462,7 @@ impl WorkingSet {
     }
 
     /// The planned range that begins at `from`, as it was loaded, with the changes of the batch so far: rows that were
-    /// deleted since are left out, rows that the batch has added stand at the end.
+    /// deleted since are left out, rows that the batch has added are at the end.
     ///
     /// # Panics
     /// When the range was not planned.
@@ -483,7 +483,7 @@ impl WorkingSet {
         rows.as_any().downcast_ref().expect("table numbers are unique")
     }
 
-    /// Begins a command: what it changes from here on can be rolled back.
+    /// Begins a command. Its changes can be rolled back.
     pub fn begin(&mut self) {
         for table in self.tables.values_mut() {
             table.forget_undo();
@@ -491,7 +491,7 @@ impl WorkingSet {
         self.mark = self.log.len();
     }
 
-    /// Takes back every change since [`WorkingSet::begin`].
+    /// Undoes every change since [`WorkingSet::begin`].
     pub fn rollback(&mut self) {
         while self.log.len() > self.mark {
             let (id, _) = self.log.pop().expect("longer than the mark");

@@ -1,21 +1,21 @@
-//! How records become bytes: some 60 to 90 a transfer.
+//! The encoding of records: 60 to 90 bytes per transfer.
 //!
-//! A block holds records of one sort, accounts or everything else, so that the accounts that movements name by number are
-//! known before the block is read. Numbers are of variable length (seven bits a byte, the lowest first), times and ids are
-//! differences to the record before, and what is zero or as usual is left out by bits of a mask. Few bytes are zero, which a
-//! column of bytes would have to escape.
+//! A block holds records of one kind, accounts or everything else, so that the accounts that movements name by number are
+//! known before the block is read. Numbers have variable length (seven bits per byte, the lowest first). Times and ids are
+//! differences to the previous record. A mask says which fields are left out because they are zero or have the usual value. Few
+//! bytes are zero, since a column of bytes has to escape zeros.
 
 use batzen_ledger::machine::{Balances, LogRecord, Movement, Side, kind_of};
 use batzen_ledger::{Account, AccountFlags, ChangeKind, Transfer, TransferFlags};
 
-/// The first byte of a block: the version of the coding, and what it holds.
+/// The first byte of a block: the version of the encoding, and the kind of its records.
 const ACCOUNTS: u8 = 0x11;
 const MOVEMENTS: u8 = 0x12;
 
-/// More records than this a block never has.
+/// The most records in a block.
 pub const BLOCK_RECORDS_MAX: usize = 64;
 
-/// What an account is, apart from its balances.
+/// An account without its balances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// See [`Account`].
@@ -32,12 +32,12 @@ pub struct Identity {
     pub ledger: u32,
     /// See [`Account`].
     pub code: u16,
-    /// As it was created.
+    /// The flags that the account was created with.
     pub flags: AccountFlags,
 }
 
 impl Identity {
-    /// That of an account.
+    /// The identity of an account.
     #[must_use]
     pub const fn of(account: &Account) -> Self {
         let Account { id, user_data_128, user_data_64, user_data_32, ledger, code, flags, timestamp, .. } =
@@ -45,7 +45,7 @@ impl Identity {
         Self { id, user_data_128, user_data_64, timestamp, user_data_32, ledger, code, flags }
     }
 
-    /// The account, with no balances.
+    /// The account, with balances of zero.
     #[must_use]
     pub fn account(&self) -> Account {
         let Self { id, user_data_128, user_data_64, timestamp, user_data_32, ledger, code, flags } = *self;
@@ -63,13 +63,13 @@ impl Identity {
     }
 }
 
-/// Why bytes are no block.
+/// Why bytes are not a valid block.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at byte {at} of a block of the log")]
 pub struct CodecError {
-    /// What is wrong.
+    /// The problem.
     pub what: &'static str,
-    /// Where.
+    /// The position in the block, in bytes.
     pub at: usize,
 }
 
@@ -86,14 +86,14 @@ mod bit {
     pub const FLAGS: u32 = 1 << 8;
     pub const DEBIT_CLOSED: u32 = 1 << 9;
     pub const CREDIT_CLOSED: u32 = 1 << 10;
-    /// From here eight bits: which balances are not zero.
+    /// The first of eight bits that say which balances are not zero.
     pub const BALANCES: u32 = 11;
 }
 
 const BURNT: u8 = 6;
 const BURNT_RAW: u8 = 7;
 
-/// What the next record is told relative to.
+/// The values that the next record is encoded relative to.
 #[derive(Clone, Copy, Default)]
 struct Context {
     timestamp: u64,
@@ -102,23 +102,23 @@ struct Context {
     code: u16,
 }
 
-/// Whether a record belongs into a block of accounts.
+/// Whether a record belongs in a block of accounts.
 #[must_use]
 pub const fn is_account(record: &LogRecord) -> bool {
     matches!(record, LogRecord::Account(_))
 }
 
-/// Codes consecutive records of one sort, of which the first has this number.
+/// Encodes consecutive records of one kind. `first` is the number of the first record.
 ///
 /// # Panics
-/// When there are none, more than [`BLOCK_RECORDS_MAX`], or of both sorts.
+/// When there are none, more than [`BLOCK_RECORDS_MAX`], or both kinds.
 pub fn encode(first: u64, records: &[LogRecord], out: &mut Vec<u8>) {
-    assert!((1..=BLOCK_RECORDS_MAX).contains(&records.len()), "a block keeps to its size");
+    assert!((1..=BLOCK_RECORDS_MAX).contains(&records.len()), "a block has 1 to {BLOCK_RECORDS_MAX} records");
     let accounts = is_account(&records[0]);
     out.push(if accounts { ACCOUNTS } else { MOVEMENTS });
     let mut context = Context::default();
     for (number, record) in (first..).zip(records) {
-        assert_eq!(is_account(record), accounts, "a block has records of one sort");
+        assert_eq!(is_account(record), accounts, "a block has records of one kind");
         match record {
             LogRecord::Account(account) => {
                 encode_account(account, context, out);
@@ -147,7 +147,7 @@ fn encode_account(account: &Account, context: Context, out: &mut Vec<u8>) {
     note(user_data_128 != 0, bit::USER_DATA_128);
     note(user_data_64 != 0, bit::USER_DATA_64);
     note(user_data_32 != 0, bit::USER_DATA_32);
-    // One more, since a byte of zero costs two.
+    // Plus one, since a byte of zero takes two.
     put_u64(u64::from(mask) + 1, out);
     put(zigzag(context.timestamp, timestamp), out);
     put_id(difference, id, out);
@@ -194,7 +194,7 @@ fn encode_movement(number: u64, movement: &Movement, context: &mut Context, out:
     put(transfer.amount, out);
     for side in [debit, credit] {
         put_u64(u64::from(side.account) + 1, out);
-        // 1 is the record before this one; 0, which none can be, stands for no movement before.
+        // 1 is the record before this one. 0, which is impossible, means that there was no earlier movement.
         put_u64(if side.previous == 0 { 0 } else { number + 1 - side.previous }, out);
     }
     for balance in balances.filter(|balance| *balance != 0) {
@@ -256,13 +256,13 @@ fn put_u64(mut value: u64, out: &mut Vec<u8>) {
     out.push((value & 0x7f) as u8);
 }
 
-/// `to - from` around zero, small whichever is greater; plus one, since a byte of zero costs two.
+/// `to - from` as a number that is small if the difference is small, whatever its sign. Plus one, since a byte of zero takes two.
 fn zigzag(from: u64, to: u64) -> u128 {
     let (size, sign) = if to >= from { (to - from, 0) } else { (from - to, 1) };
     (u128::from(size) << 1 | sign) + 1
 }
 
-/// The difference of two ids, if that is shorter than the id.
+/// The difference of two ids, if it is shorter than the id.
 fn small_difference(from: u128, to: u128) -> Option<u64> {
     let (size, sign) = if to >= from { (to - from, 0) } else { (from - to, 1) };
     let size = u64::try_from(size).ok().filter(|size| *size < 1 << 56)?;
@@ -279,7 +279,7 @@ fn put_id(difference: Option<u64>, id: u128, out: &mut Vec<u8>) {
 /// Whether a block holds accounts.
 ///
 /// # Errors
-/// When it is of another version.
+/// When it has an unknown version.
 pub fn holds_accounts(block: &[u8]) -> Result<bool, CodecError> {
     match block.first() {
         Some(&ACCOUNTS) => Ok(true),
@@ -288,10 +288,10 @@ pub fn holds_accounts(block: &[u8]) -> Result<bool, CodecError> {
     }
 }
 
-/// Decodes a block whose first record has this number. `identities` are those of all accounts created before.
+/// Decodes a block. `first` is the number of its first record, `identities` are those of all accounts created before.
 ///
 /// # Errors
-/// When the bytes are no such block.
+/// When the bytes are not a valid block.
 pub fn decode(
     first: u64,
     block: &[u8],

@@ -1,4 +1,4 @@
-//! The log in the store: which row holds which records, and reading them.
+//! The log in the store: which row holds which records, and how they are read.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -17,11 +17,11 @@ use crate::codec::{self, BLOCK_RECORDS_MAX, Identity};
 struct Block {
     /// The number of its first record.
     first: u64,
-    /// The timestamp of the last movement up to its end.
+    /// The timestamp of the last movement in this row or an earlier one.
     last_movement: u64,
 }
 
-/// What readers need to know of the log without reading it.
+/// The index of the log, in memory.
 #[derive(Default)]
 struct Contents {
     blocks: Vec<Block>,
@@ -51,7 +51,7 @@ impl Log {
         Self { store, contents: RwLock::default() }
     }
 
-    /// The store that holds it.
+    /// The store that has the log.
     pub fn store(&self) -> &Store {
         &self.store
     }
@@ -64,12 +64,12 @@ impl Log {
         self.contents.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many records are durable.
+    /// The number of durable records.
     pub fn records(&self) -> u64 {
         self.read().records
     }
 
-    /// How many rows they are in.
+    /// The number of rows that hold them.
     pub fn blocks(&self) -> u64 {
         self.read().blocks.len() as u64
     }
@@ -79,28 +79,28 @@ impl Log {
         self.read().blocks.iter().map(|block| block.first).collect()
     }
 
-    /// Memory taken by what is known of the log.
+    /// Memory that the index of the log takes.
     pub fn memory_bytes(&self) -> u64 {
         let contents = self.read();
         let blocks = contents.blocks.capacity() * size_of::<Block>();
         (blocks + contents.identities.capacity() * size_of::<Identity>()) as u64
     }
 
-    /// Codes records that follow the durable ones.
+    /// Encodes records that follow the durable ones.
     pub(crate) fn encode(&self, records: &[LogRecord], clock: u64, digest: Digest) -> Batch {
         let contents = self.read();
         let mut batch =
             Batch { records: contents.records, last_movement: contents.last_movement, ..Batch::default() };
         drop(contents);
-        for sort in records.chunk_by(|a, b| codec::is_account(a) == codec::is_account(b)) {
-            for block in sort.chunks(BLOCK_RECORDS_MAX) {
+        for run in records.chunk_by(|a, b| codec::is_account(a) == codec::is_account(b)) {
+            for block in run.chunks(BLOCK_RECORDS_MAX) {
                 batch.add(block, clock, digest);
             }
         }
         batch
     }
 
-    /// Lets readers see a batch, which is durable now.
+    /// Shows a batch, which is durable now, to readers.
     pub(crate) fn publish(&self, mut batch: Batch) {
         let mut contents = self.write();
         contents.blocks.append(&mut batch.blocks);
@@ -109,7 +109,7 @@ impl Log {
         contents.last_movement = batch.last_movement;
     }
 
-    /// Takes note of a row while the log is opened, and decodes it.
+    /// Adds a row to the index while the log is opened, and decodes it.
     pub(crate) fn note(&self, first: u64, row: &LedgerLogRow) -> Result<Vec<LogRecord>, StoreError> {
         let mut contents = self.write();
         if first != contents.records {
@@ -173,16 +173,16 @@ impl Directory for Log {
     }
 }
 
-/// How many decoded blocks a reader keeps: neighbours in the log are often asked for together.
+/// Decoded blocks that a reader keeps: records close to each other in the log are often read together.
 const KEPT_BLOCKS: usize = 16;
 
 /// Decoded blocks, by the numbers of their first records.
 type Kept = VecDeque<(u64, Vec<LogRecord>)>;
 
-/// Reads records, keeping the blocks that it has read last.
+/// Reads records, and keeps the blocks that it has read last.
 pub struct LogReader<'a> {
     log: &'a Log,
-    /// As of which moment.
+    /// The number of records that this reader sees.
     records: u64,
     kept: RefCell<Kept>,
 }
@@ -232,7 +232,7 @@ impl History for LogReader<'_> {
         let at = contents.blocks.partition_point(|block| block.last_movement < timestamp);
         let Some(block) = contents.blocks.get(at).copied() else { return Ok(self.records) };
         drop(contents);
-        // In this block, unless it begins later than this reader's moment.
+        // In this block, unless the block is newer than this reader.
         let mut number = block.first;
         while number < self.records {
             match self.record(number)? {

@@ -1,9 +1,9 @@
-//! What a ledger counts.
+//! Metrics of a ledger.
 
 use batzen_ledger::{CreateAccountStatus, CreateResult, CreateTransferStatus};
 use batzen_metrics::{Counter, Page};
 
-/// What became of events, coarsely: a label with few values.
+/// Counts of events by outcome. The outcome is a label with few values.
 #[derive(Default)]
 pub(crate) struct Outcomes {
     created: Counter,
@@ -104,6 +104,6 @@ impl LedgerMetrics {
             Outcomes::COLUMNS,
             [("account", self.accounts.read()), ("transfer", self.transfers.read())],
         );
-        page.count("batzen_ledger_busy_total", "Requests refused for lack of room", &self.busy);
+        page.count("batzen_ledger_busy_total", "Requests refused because too many were waiting", &self.busy);
     }
 }

@@ -11,27 +11,27 @@ use batzen_tables::ledger::{ALL, LedgerLog, LedgerLogKey, LedgerLogRow};
 
 use crate::log::{Log, LogReader};
 
-/// Why a ledger does not open, or does not stand up to verification.
+/// Why a ledger does not open or does not pass verification.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoveryError {
     /// The store cannot be read, or lacks a part of the log.
     #[error("the log cannot be read: {0}")]
     Store(#[from] StoreError),
-    /// The log does not add up.
-    #[error("the log does not add up: {0}")]
+    /// The log contradicts itself or the rules.
+    #[error("the log is inconsistent: {0}")]
     Divergence(#[from] Divergence),
-    /// The digest is not the one that was stored.
-    #[error("the log up to record {0} has another digest than was stored with it")]
+    /// The digest differs from the stored one.
+    #[error("the digest of the log up to record {0} differs from the stored one")]
     Digest(u64),
     /// The journal under the log is damaged.
     #[error("the journal is damaged: {}", .0.join("; "))]
     Journal(Vec<String>),
 }
 
-/// What a verification has gone through.
+/// The result of a verification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifyReport {
-    /// What the ledger holds.
+    /// Numbers of accounts, transfers and records.
     pub counts: Counts,
     /// The digest of its log.
     pub digest: Digest,
@@ -39,12 +39,12 @@ pub struct VerifyReport {
     pub blocks: u64,
 }
 
-/// Shows all rows of the log in order.
+/// Visits all rows of the log in order.
 fn each_row(
     store: &Store,
     mut visit: impl FnMut(u64, &LedgerLogRow) -> Result<u64, RecoveryError>,
 ) -> Result<(), RecoveryError> {
-    // Rows mostly come in the order in which they were written; what comes early waits.
+    // Rows mostly come in the order in which they were written; a row that comes early waits.
     let mut early: BTreeMap<u64, LedgerLogRow> = BTreeMap::new();
     let mut next = 0;
     let mut failed = Ok(());
@@ -71,7 +71,7 @@ fn each_row(
     }
 }
 
-/// Compares the digest at the end of each commit: its rows all carry the same.
+/// Compares the digest at the end of each commit, whose rows all have the same digest.
 #[derive(Default)]
 struct Digests {
     stored: Option<u128>,
@@ -102,13 +102,13 @@ fn new_machine() -> Machine {
     Machine::new(&key)
 }
 
-/// About what a record takes on disk: a guess of how many there are spares the index to grow step by step.
+/// About the size of a record on disk. An estimate of their number lets the index be allocated at once.
 const RECORD_BYTES_GUESS: u64 = 64;
 
 /// How many decoded rows may wait for the machine.
 const ROWS_AHEAD: usize = 64;
 
-/// Lets one thread read and decode, and the other restore.
+/// Opens a log: one thread reads and decodes, another restores the machine.
 pub(crate) fn open(store: Store) -> Result<(Machine, Log), RecoveryError> {
     let mut machine = new_machine();
     machine.reserve(store.stats().live_bytes / RECORD_BYTES_GUESS);
@@ -121,8 +121,8 @@ pub(crate) fn open(store: Store) -> Result<(Machine, Log), RecoveryError> {
             each_row(&store, |first, row| {
                 let records = log.note(first, row)?;
                 let sent = send.send((row.clock, row.digest, records));
-                // Nobody waits for this error: who has stopped to listen has one of his own.
-                sent.map_err(|_| StoreError::Backend("the opening was given up".to_owned()))?;
+                // This error is never shown: the receiver stops only with an error of its own.
+                sent.map_err(|_| StoreError::Backend("the log is not opened any further".to_owned()))?;
                 Ok(log.records())
             })
         });
@@ -137,11 +137,11 @@ pub(crate) fn open(store: Store) -> Result<(Machine, Log), RecoveryError> {
     Ok((machine, log))
 }
 
-/// Reads the whole log again, decides every record again by all rules on a fresh machine, and compares records, balances,
-/// digests and all invariants. The ledger may be running: what is durable when it begins is verified.
+/// Reads the whole log, decides every record again by all rules on a fresh machine, and compares records, balances, digests and
+/// all invariants. The ledger may be running: verified is what is durable at the start.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first problem found.
 pub fn verify(store: &Store) -> Result<VerifyReport, RecoveryError> {
     let mut machine = new_machine();
     let log = Log::new(store.clone());
@@ -162,10 +162,10 @@ pub fn verify(store: &Store) -> Result<VerifyReport, RecoveryError> {
     Ok(VerifyReport { counts, digest: machine.digest(), blocks: log.blocks() })
 }
 
-/// [`verify`] on the files of a ledger that is not running: every checksum of the journal too.
+/// [`verify`] on the files of a ledger that is not running. Checks every checksum of the journal too.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first problem found.
 pub fn verify_directory(directory: &Path) -> Result<VerifyReport, RecoveryError> {
     let report = EmbeddedStore::verify(directory)?;
     if !report.problems.is_empty() {
@@ -178,12 +178,12 @@ pub fn verify_directory(directory: &Path) -> Result<VerifyReport, RecoveryError>
     Ok(report)
 }
 
-/// Writes the log as it is now into a new store, while the ledger runs: rows only ever come, so that those there are now make
-/// up one moment.
+/// Copies the current log into a new store, while the ledger runs. Rows are only ever added, so the current ones are a consistent
+/// snapshot.
 pub(crate) fn copy(log: &Log, target: &Store) -> Result<u64, StoreError> {
-    const ROWS_A_COMMIT: usize = 1024;
+    const ROWS_PER_COMMIT: usize = 1024;
     let rows = log.firsts();
-    for keys in rows.chunks(ROWS_A_COMMIT) {
+    for keys in rows.chunks(ROWS_PER_COMMIT) {
         let keys: Vec<LedgerLogKey> = keys.iter().map(|first| LedgerLogKey { first: *first }).collect();
         let mut changes = batzen_store::ChangeSet::with_capacity(keys.len());
         for (key, row) in keys.iter().zip(log.store().get_many::<LedgerLog>(&keys)?) {
@@ -191,7 +191,9 @@ pub(crate) fn copy(log: &Log, target: &Store) -> Result<u64, StoreError> {
             changes.insert::<LedgerLog>(key, &row.ok_or_else(lacks)?.row);
         }
         if target.commit(&changes)? != batzen_store::CommitOutcome::Committed {
-            return Err(StoreError::Backend("the backup's directory holds a ledger already".to_owned()));
+            return Err(StoreError::Backend(
+                "the directory for the backup already holds a ledger".to_owned(),
+            ));
         }
     }
     Ok(rows.len() as u64)

@@ -1,4 +1,4 @@
-//! The CPU pool: what is gathered, in which order, and what happens to requests that are too many, gone, or broken.
+//! The CPU pool: which items share a batch, in which order, and how requests end that are too many, given up or panic.
 
 use std::future::poll_fn;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -33,8 +33,8 @@ async fn hold(pool: &CpuPool) -> Sender<()> {
     release
 }
 
-/// A collector that tells every batch.
-fn telling(pool: &CpuPool, options: CollectorOptions) -> (Collector<u32, u32>, Receiver<Vec<u32>>) {
+/// A collector that reports every batch.
+fn reporting(pool: &CpuPool, options: CollectorOptions) -> (Collector<u32, u32>, Receiver<Vec<u32>>) {
     let (batches, told) = channel();
     let batches = Mutex::new(batches);
     let collector = pool.collector("double", options, move |items: &[u32]| {
@@ -76,7 +76,7 @@ async fn jobs_are_answered_and_bounded() {
 }
 
 #[tokio::test]
-async fn a_panic_of_a_job_reaches_its_caller_and_the_pool_lives_on() {
+async fn a_panic_of_a_job_reaches_its_caller_and_the_pool_works_on() {
     let pool = CpuPool::new(1, 8);
     let caller = tokio::spawn({
         let pool = pool.clone();
@@ -89,16 +89,16 @@ async fn a_panic_of_a_job_reaches_its_caller_and_the_pool_lives_on() {
 }
 
 #[tokio::test]
-async fn items_of_many_requests_gather_while_the_thread_is_busy() {
+async fn items_of_many_requests_share_a_batch_while_the_thread_is_busy() {
     let (pool, release) = held_pool().await;
-    let (collector, told) = telling(&pool, OPTIONS);
+    let (collector, told) = reporting(&pool, OPTIONS);
     let tickets: Vec<_> = (0..20).map(|item| collector.submit(vec![item]).unwrap()).collect();
     assert_eq!(snapshot(&pool, "double").queued, 20);
     drop(release);
     for (item, ticket) in tickets.into_iter().enumerate() {
         assert_eq!(ticket.await, [item as u32 * 2]);
     }
-    // The rows are full; the rest makes a batch of its own (nothing came in the meantime).
+    // The rows are full; the rest forms a batch of its own (nothing arrived in the meantime).
     let first = told.recv().unwrap();
     assert_eq!((first.len() % 8, first[0]), (0, 0));
     let all: Vec<u32> = first.into_iter().chain(told.try_iter().flatten()).collect();
@@ -111,7 +111,7 @@ async fn items_of_many_requests_gather_while_the_thread_is_busy() {
 #[tokio::test]
 async fn an_idle_pool_executes_at_once() {
     let pool = CpuPool::new(2, 8);
-    let (collector, told) = telling(&pool, OPTIONS);
+    let (collector, told) = reporting(&pool, OPTIONS);
     for item in 0..3 {
         assert_eq!(collector.run_one(item).await, Ok(item * 2));
         assert_eq!(told.recv().unwrap(), [item]);
@@ -120,14 +120,14 @@ async fn an_idle_pool_executes_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_one_turn_of_the_runtime_brings_is_one_batch() {
+async fn items_submitted_in_one_turn_of_the_runtime_share_a_batch() {
     let pool = CpuPool::new(1, 8);
-    let (collector, told) = telling(&pool, OPTIONS);
+    let (collector, told) = reporting(&pool, OPTIONS);
     let begin = async move {
         let request = |item| {
             let collector = collector.clone();
             tokio::spawn(async move {
-                // Long enough for a thread that was called to take what is there.
+                // Long enough for a notified thread to take what is there.
                 std::thread::sleep(Duration::from_millis(5));
                 collector.run_one(item).await
             })
@@ -143,9 +143,9 @@ async fn what_one_turn_of_the_runtime_brings_is_one_batch() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn who_comes_first_in_a_turn_and_goes_away_takes_nobody_along() {
+async fn giving_up_the_first_request_of_a_turn_does_not_affect_the_others() {
     let pool = CpuPool::new(1, 8);
-    let (collector, _told) = telling(&pool, OPTIONS);
+    let (collector, _told) = reporting(&pool, OPTIONS);
     let mut first = Box::pin(collector.run_one(1));
     let mut second = Box::pin(collector.run_one(2));
     poll_fn(|context| {
@@ -158,10 +158,10 @@ async fn who_comes_first_in_a_turn_and_goes_away_takes_nobody_along() {
     assert_eq!(answer.unwrap(), Ok(4));
 }
 
-/// Futures that were begun and are not polled: of others that come in the same turn, and of others in the same batch.
-async fn futures_that_rest_hold_nobody_up() {
+/// Futures that were begun and are not polled hold up neither others of the same turn nor others of the same batch.
+async fn unpolled_futures_hold_nothing_up() {
     let (pool, release) = held_pool().await;
-    let (collector, _told) = telling(&pool, OPTIONS);
+    let (collector, _told) = reporting(&pool, OPTIONS);
     let mut resting: Vec<_> = (0..4).map(|item| Box::pin(collector.run_one(item))).collect();
     poll_fn(|context| {
         resting.iter_mut().for_each(|future| assert!(future.as_mut().poll(context).is_pending()));
@@ -188,19 +188,19 @@ async fn futures_that_rest_hold_nobody_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn futures_that_rest_hold_nobody_up_on_a_runtime_with_threads() {
-    futures_that_rest_hold_nobody_up().await;
+async fn unpolled_futures_hold_nothing_up_on_a_runtime_with_threads() {
+    unpolled_futures_hold_nothing_up().await;
 }
 
 #[tokio::test]
-async fn futures_that_rest_hold_nobody_up_on_a_runtime_without() {
-    futures_that_rest_hold_nobody_up().await;
+async fn unpolled_futures_hold_nothing_up_on_a_runtime_without_threads() {
+    unpolled_futures_hold_nothing_up().await;
 }
 
 #[tokio::test]
 async fn a_large_request_shares_every_batch_with_small_ones() {
     let (pool, release) = held_pool().await;
-    let (collector, told) = telling(&pool, OPTIONS);
+    let (collector, told) = reporting(&pool, OPTIONS);
     let large = collector.submit((1_000..1_256).collect()).unwrap();
     let small: Vec<_> = (0..20).map(|item| collector.submit(vec![item]).unwrap()).collect();
     drop(release);
@@ -210,12 +210,12 @@ async fn a_large_request_shares_every_batch_with_small_ones() {
     }
     let order: Vec<u32> = told.try_iter().flatten().collect();
     let last_small = order.iter().rposition(|item| *item < 1_000).unwrap();
-    // Eight of the large one, all the small ones: at most one more row of the large one stands before them.
+    // Eight of the large one, all the small ones: at most one more row of the large one is before them.
     assert!(last_small < 8 + 20 + 8, "{order:?}");
 }
 
 #[tokio::test]
-async fn a_turn_ends_in_time_so_that_other_kinds_get_theirs() {
+async fn a_turn_ends_in_time_for_other_kinds() {
     let (pool, release) = held_pool().await;
     let order = Arc::new(Mutex::new(Vec::new()));
     let options = CollectorOptions { batch_items_max: 64, lanes: 1, ..OPTIONS };
@@ -230,7 +230,7 @@ async fn a_turn_ends_in_time_so_that_other_kinds_get_theirs() {
         told.lock().unwrap().extend_from_slice(items);
         items.to_vec()
     });
-    // What a row costs is known after the first one.
+    // The cost of a row is known after the first one.
     drop(release);
     slow.run_one(0).await.unwrap();
     let release = hold(&pool).await;
@@ -248,7 +248,7 @@ async fn a_turn_ends_in_time_so_that_other_kinds_get_theirs() {
 async fn a_full_queue_refuses_whole_requests() {
     let (pool, release) = held_pool().await;
     let options = CollectorOptions { queue_items_max: 64, ..OPTIONS };
-    let (collector, _told) = telling(&pool, options);
+    let (collector, _told) = reporting(&pool, options);
     let accepted = collector.submit((0..60).collect()).unwrap();
     assert_eq!(collector.submit((0..5).collect()).err(), Some(PoolBusy));
     let last = collector.submit((0..4).collect()).unwrap();
@@ -259,9 +259,9 @@ async fn a_full_queue_refuses_whole_requests() {
 }
 
 #[tokio::test]
-async fn what_nobody_waits_for_is_not_executed() {
+async fn abandoned_requests_are_not_executed() {
     let (pool, release) = held_pool().await;
-    let (collector, told) = telling(&pool, OPTIONS);
+    let (collector, told) = reporting(&pool, OPTIONS);
     drop(collector.submit((0..10).collect()).unwrap());
     let kept = collector.submit(vec![50]).unwrap();
     drop(release);
@@ -272,7 +272,7 @@ async fn what_nobody_waits_for_is_not_executed() {
 }
 
 #[tokio::test]
-async fn a_panic_hits_only_the_request_that_causes_it() {
+async fn a_panic_affects_only_the_request_that_causes_it() {
     let (pool, release) = held_pool().await;
     let collector = pool.collector("fragile", OPTIONS, |items: &[u32]| {
         assert!(!items.contains(&13), "thirteen");
@@ -294,7 +294,7 @@ async fn a_panic_hits_only_the_request_that_causes_it() {
     assert_eq!(collector.run_one(9).await, Ok(9));
 }
 
-/// Many requests of random sizes from many tasks over several threads: everybody gets the own results, in order.
+/// Many requests of random sizes from many tasks over several threads: each gets its own results, in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn results_never_get_mixed_up() {
     let pool = CpuPool::new(3, 8);

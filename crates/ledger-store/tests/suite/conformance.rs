@@ -1,4 +1,4 @@
-//! The durable ledger does what every backend must do, and is the same after it was opened again.
+//! The durable ledger conforms to the contract of all backends, and has the same state after it was opened again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +31,7 @@ async fn the_durable_ledger_conforms() {
     ledger.stop().unwrap();
     drop(ledger);
 
-    // Time went back meanwhile. (Until it has caught up, nothing expires.)
+    // The clock has gone back meanwhile. (Nothing expires until it has caught up.)
     now.fetch_sub(1_000_000_000, Ordering::Relaxed);
     let ledger = open();
     let after = ledger.inspect().state;

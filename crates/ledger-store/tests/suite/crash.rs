@@ -1,4 +1,4 @@
-//! A fault at every single call of the disk, and damage to every part of the files. `BATZEN_SOAK_FACTOR` multiplies the number of
+//! A fault at every call to the disk, and damage to every part of the files. `BATZEN_SOAK_FACTOR` multiplies the number of
 //! seeds.
 
 use crate::world;
@@ -32,15 +32,15 @@ fn a_power_cut_at_every_call_loses_nothing() {
     sweep(100, |call| Faults::At(call, Fault::Crash));
 }
 
-/// A process killed within a sync leaves what only the page cache has. The next one answers repeated requests from it: that
-/// must survive.
+/// A process killed during a sync leaves data that only the page cache has. The next process answers repeated requests from it, so
+/// it must survive.
 #[test]
-fn a_power_cut_after_a_kill_at_every_call_takes_no_answer_back() {
+fn a_power_cut_after_a_kill_at_every_call_revokes_no_answer() {
     sweep(150, |call| Faults::KilledAt(call, Fault::Crash));
 }
 
 #[test]
-fn a_power_cut_after_a_failed_sync_takes_no_answer_back() {
+fn a_power_cut_after_a_failed_sync_revokes_no_answer() {
     sweep(160, |call| Faults::KilledAt(call, Fault::Error));
 }
 
@@ -54,7 +54,7 @@ fn a_full_disk_at_every_call_undoes_the_batch() {
     sweep(300, |call| Faults::At(call, Fault::Full));
 }
 
-/// Whatever bit flips in whatever file, and wherever a file is cut: the ledger opens with the same state, or refuses.
+/// Any bit of any file flips, or a file is cut anywhere: the ledger opens with the same state, or refuses to open.
 #[test]
 fn damage_is_refused_or_harmless() {
     let (world, report) = World::new(400, Planted::None, Faults::None).run(TURNS).unwrap();
@@ -89,7 +89,7 @@ fn damage_is_refused_or_harmless() {
     assert!(refused > 20 && harmless > 20, "{refused} refused, {harmless} harmless");
 }
 
-/// `verify` on the files finds what opening refuses: a flipped bit in the last commit, and a file that lost its end.
+/// `verify` on the files finds damage that opening refuses: a flipped bit in the last commit, and a truncated file.
 #[test]
 fn verification_of_the_files_finds_damage_to_the_last_commit() {
     let (world, report) = World::new(401, Planted::None, Faults::None).run(TURNS).unwrap();
@@ -101,7 +101,7 @@ fn verification_of_the_files_finds_damage_to_the_last_commit() {
     let segment = format!("journal-{:08}.seg", last.segment);
     let verdict = |damage: &dyn Fn(&mut Vec<u8>)| {
         let directory = tempfile::tempdir().unwrap();
-        // Nothing else tells that the last commit was acknowledged.
+        // These files alone show that the last commit was acknowledged.
         let guards = ["checkpoint.idx", "tail.mark"];
         for path in disk.files() {
             let name = path.file_name().unwrap().to_str().unwrap();
@@ -122,5 +122,8 @@ fn verification_of_the_files_finds_damage_to_the_last_commit() {
         assert!(matches!(found, Err(RecoveryError::Journal(_))), "byte {part} of the last commit: {found:?}");
     }
     let found = verdict(&|content| content.truncate(content.len() - 100));
-    assert!(matches!(found, Err(RecoveryError::Journal(_))), "a journal of 100 bytes less: {found:?}");
+    assert!(
+        matches!(found, Err(RecoveryError::Journal(_))),
+        "a journal that is 100 bytes shorter: {found:?}"
+    );
 }

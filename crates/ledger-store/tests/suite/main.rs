@@ -1,4 +1,4 @@
-//! The tests of this crate, as one program: linking one is much quicker than linking one a file.
+//! The tests of this crate, as one program: that links much faster than one program per file.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

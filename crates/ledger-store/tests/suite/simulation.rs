@@ -1,12 +1,12 @@
-//! Whole lives of a ledger under a seed: the same seed is the same life. And the proof that the checks check: bugs planted on
-//! purpose are found. `BATZEN_SOAK_FACTOR` multiplies the number of seeds.
+//! Complete runs of a ledger under a seed: the same seed gives the same run. Planted bugs are found, which proves that the checks
+//! work. `BATZEN_SOAK_FACTOR` multiplies the number of seeds.
 
 use crate::world;
 
 use world::{Faults, Planted, World, soak_factor};
 
 #[test]
-fn a_ledger_loses_nothing_and_answers_right_whatever_fails() {
+fn a_ledger_loses_nothing_and_answers_correctly_under_all_faults() {
     let (mut recoveries, mut kept, mut undone, mut released) = (0, 0, 0, 0);
     for seed in 0..60 * soak_factor() {
         let run = World::new(seed, Planted::None, Faults::Random).run(60);
@@ -24,7 +24,7 @@ fn a_ledger_loses_nothing_and_answers_right_whatever_fails() {
 }
 
 #[test]
-fn the_same_seed_is_the_same_life() {
+fn the_same_seed_gives_the_same_run() {
     let run = |seed| World::new(seed, Planted::None, Faults::Random).run(40).unwrap();
     let ((first, _), (second, _)) = (run(7), run(7));
     assert_eq!((first.digest(), first.now()), (second.digest(), second.now()));
@@ -41,6 +41,6 @@ fn planted_bugs_are_found() {
             run.unwrap_or(true)
         };
         let found = (0..20).filter(|seed| is_found(*seed)).count();
-        assert!(found >= 3, "{planted:?} was found in {found} of 20 lives");
+        assert!(found >= 3, "{planted:?} was found in {found} of 20 runs");
     }
 }
