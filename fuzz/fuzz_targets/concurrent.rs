@@ -1,3 +1,6 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| batzen_http::fuzz_entry::concurrent(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    batzen_http::fuzz_entry::serve_concurrent(data);
+    batzen_http_client::fuzz_entry::receive_concurrent(data);
+});

@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 
 use batzen_crypto::{EddsaPublicKey, HashCode, Wtid, fill_random};
-use batzen_http::ClientError;
-use batzen_http::gateway::{AddIncomingRequest, HistoryQuery, TransferRequest, WireGatewayClient};
+use batzen_http_client::ClientError;
 use batzen_protocol::Amount;
+use batzen_wire_gateway::{AddIncomingRequest, HistoryQuery, TransferRequest, WireGatewayClient};
 
 /// Rows of a history that are shown.
 const ROWS_SHOWN: i64 = -10;

@@ -8,11 +8,11 @@ use anyhow::{Context, bail};
 use batzen_bank::gateway_client::{self, GatewayCommand};
 use batzen_bank::{Bank, BankConfig, BankError, LedgerAddress};
 use batzen_crypto::{EddsaPublicKey, Wtid};
-use batzen_http::gateway::{GatewayAuth, WireGatewayClient};
-use batzen_http::{Client, ClientOptions};
+use batzen_http_client::{Client, ClientOptions};
 use batzen_ledger::Ledger;
 use batzen_protocol::{Amount, Currency};
 use batzen_storage::StoreConfig;
+use batzen_wire_gateway::{GatewayAuth, WireGatewayClient};
 use clap::{Args, Subcommand};
 use serde_json::json;
 

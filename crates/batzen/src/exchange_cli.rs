@@ -16,7 +16,7 @@ use batzen_exchange::rules::DenomTable;
 use batzen_exchange::service::{RunningExchange, StartOptions};
 use batzen_exchange::storage::{self, StoreConfig};
 use batzen_exchange::workers::{WorkerError, WorkerOptions};
-use batzen_http::{Client, ClientOptions};
+use batzen_http_client::{Client, ClientOptions};
 use batzen_protocol::{Currency, Duration};
 use batzen_store::StoreError;
 use batzen_tables::exchange::AccountId;

@@ -5,7 +5,7 @@ use std::path::Path;
 use batzen_exchange::config::{
     CipherConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig, ListenConfig, WorkersConfig,
 };
-use batzen_http::{Client, ClientError};
+use batzen_http_client::{Client, ClientError};
 use batzen_protocol::api::bank::RegisterRequest;
 use batzen_protocol::{Currency, Duration, Money};
 

@@ -9,7 +9,7 @@
 use std::path::PathBuf;
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey};
-use batzen_http::{Client, ClientError, ClientOptions};
+use batzen_http_client::{Client, ClientError, ClientOptions};
 use batzen_protocol::api::offline::OfflineOperation;
 use batzen_protocol::{Currency, Timestamp};
 

@@ -1,8 +1,9 @@
-//! The errors that the frame itself answers, before or around a handler.
+//! The errors of the server itself, before or around a handler.
 
+use batzen_http_codec::FramingError;
 use batzen_protocol::ErrorCode;
 
-/// An error of the frame: an error code, and the status where it is not the code's own.
+/// An error of the server: an error code, and the status if it differs from the code's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameError {
     /// The body did not arrive in time.
@@ -25,9 +26,9 @@ pub(crate) enum FrameError {
     HeaderTooLarge,
     /// The body has an encoding other than deflate.
     EncodingUnsupported,
-    /// A handler failed in a way that it should not have.
+    /// A handler panicked.
     InternalInvariant,
-    /// Too many requests or connections at once.
+    /// Too many requests or connections.
     Overloaded,
     /// The path has the wrong number of segments.
     WrongNumberOfSegments,
@@ -35,8 +36,18 @@ pub(crate) enum FrameError {
     OperationUnknown,
 }
 
+impl From<FramingError> for FrameError {
+    fn from(error: FramingError) -> Self {
+        match error {
+            FramingError::Malformed | FramingError::NoLength => Self::Malformed,
+            FramingError::HeadTooLarge => Self::HeaderTooLarge,
+            FramingError::BodyTooLarge => Self::UploadExceedsLimit,
+        }
+    }
+}
+
 impl FrameError {
-    /// The code of the answer. Where the registry has none for the case, the nearest: clients go by the status there.
+    /// The code of the response. If the registry has none for the case, the nearest one: clients look at the status then.
     pub(crate) const fn code(self) -> ErrorCode {
         match self {
             Self::MethodInvalid => ErrorCode::GENERIC_METHOD_INVALID,
@@ -53,7 +64,7 @@ impl FrameError {
         }
     }
 
-    /// The status of the answer.
+    /// The status of the response.
     pub(crate) fn status(self) -> u16 {
         match self {
             Self::Timeout => 408,

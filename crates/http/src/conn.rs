@@ -1,4 +1,4 @@
-//! One connection: the deadlines of its phases, kept beneath hyper, where every byte passes.
+//! The deadlines of a connection, enforced below hyper, where every byte passes.
 
 use crate::{codes::FrameError, pace::Pace};
 use std::{
@@ -17,7 +17,7 @@ use tokio::{
     time::Instant,
 };
 
-/// What a connection is doing.
+/// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {
@@ -25,9 +25,9 @@ pub(crate) enum Phase {
     Idle = 0,
     /// Reading a header.
     Header = 1,
-    /// A request is being served. Its body has deadlines of its own; the handler answers for its own time.
+    /// Serving a request. Its body has deadlines of its own; the handler is responsible for its own time.
     Serving = 2,
-    /// Writing an answer.
+    /// Writing a response.
     Writing = 3,
 }
 
@@ -41,18 +41,18 @@ pub(crate) struct Deadlines {
     pub min_rate_bytes_per_s: u64,
 }
 
-/// Why the server ends a connection that has kept to its deadlines.
+/// Why the server closes a connection that has met its deadlines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Eviction {
-    /// It waits for a request, and connections run out.
+    /// It has no request, and connections run out.
     Unused = 1,
-    /// Its client does not read, and memory for answers runs out.
+    /// Its client does not read, and memory for responses runs out.
     Unread = 2,
 }
 
 impl Deadlines {
-    /// No phase but serving lasts longer than this without the watchdog looking at it.
+    /// The longest interval between checks of the watchdog.
     pub(crate) fn shortest(&self) -> Duration {
         self.header.min(self.idle).min(self.write).max(Duration::from_millis(1))
     }
@@ -68,14 +68,14 @@ pub(crate) struct ConnState {
     phase_begin_ms: AtomicU64,
     written_bytes: AtomicU64,
     linger: AtomicBool,
-    changes: AtomicBool,
+    upgraded: AtomicBool,
     deadlines: Deadlines,
-    /// While the socket takes no more: how fast the client reads. Whatever the phase: answers of earlier requests may be
-    /// unread while the next one is served.
+    /// While the socket accepts no more bytes: how fast the client reads. In any phase, since earlier responses may be unread
+    /// while the next request is served.
     reading: Mutex<Option<Pace>>,
-    /// When the socket took something last, or the answer was ready.
+    /// When the socket last accepted bytes, or the response was ready.
     progress_ms: AtomicU64,
-    /// Bytes of answers that count for the budget and are not written yet.
+    /// Bytes of responses that count for the budget and are not written yet.
     unwritten_bytes: AtomicUsize,
     /// 0, or an [`Eviction`].
     eviction: AtomicU8,
@@ -87,12 +87,12 @@ impl ConnState {
         let state = Self {
             begin: Instant::now(),
             phase: AtomicU8::new(Phase::Idle as u8),
-            // Who connects has something to say: the first request has the header's deadline from the beginning.
+            // A client that connects is about to send a request, so the header deadline starts at once.
             deadline_ms: AtomicU64::new(millis(deadlines.header)),
             phase_begin_ms: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
             linger: AtomicBool::new(false),
-            changes: AtomicBool::new(false),
+            upgraded: AtomicBool::new(false),
             deadlines,
             reading: Mutex::new(None),
             progress_ms: AtomicU64::new(0),
@@ -116,7 +116,7 @@ impl ConnState {
         let allowed = match phase {
             Phase::Idle => Some(self.deadlines.idle),
             Phase::Header => Some(self.deadlines.header),
-            // What is written goes into the socket at once, or has the deadline of unread answers.
+            // The bytes go into the socket at once, or have the deadline of unread responses.
             Phase::Serving | Phase::Writing => None,
         };
         self.written_bytes.store(0, Ordering::Relaxed);
@@ -129,7 +129,7 @@ impl ConnState {
         self.phase.store(phase as u8, Ordering::Relaxed);
     }
 
-    /// When the present phase has to be over, or the client has to have read more; `None` if there is no such time.
+    /// When the current phase must end, or the client must have read more; `None` if there is no deadline.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let at = self.deadline_ms.load(Ordering::Relaxed);
         let of_phase = if at == NEVER { None } else { self.begin.checked_add(Duration::from_millis(at)) };
@@ -145,18 +145,18 @@ impl ConnState {
         self.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that an answer is ready that counts for the budget.
+    /// Notes that a response that counts for the budget is ready.
     pub(crate) fn answered(&self, bytes: usize) {
         self.progress_ms.store(self.now_ms(), Ordering::Relaxed);
         self.unwritten_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Notes that such an answer is written, or given up.
+    /// Notes that such a response is written or abandoned.
     pub(crate) fn released(&self, bytes: usize) {
         self.unwritten_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of answers that are not written, and for how long the client has read nothing; none if it is not waited for.
+    /// Bytes of unwritten responses, and how long the client has read nothing; `None` if nothing waits for the client.
     pub(crate) fn unread(&self) -> Option<(usize, Duration)> {
         let bytes = self.unwritten_bytes.load(Ordering::Relaxed);
         if bytes == 0 || self.reading().is_none() {
@@ -166,19 +166,19 @@ impl ConnState {
         Some((bytes, Duration::from_millis(stalled_ms)))
     }
 
-    /// The time since which the connection waits for a request or its header; none if it has one.
+    /// When the connection began to wait for a request or its header; `None` if it has a request.
     pub(crate) fn unused_since(&self) -> Option<Instant> {
         matches!(self.phase(), Phase::Idle | Phase::Header)
             .then(|| self.begin + Duration::from_millis(self.phase_begin_ms.load(Ordering::Relaxed)))
     }
 
-    /// Asks the connection to end; it does if the reason still holds.
+    /// Asks the connection to close. It does so if the reason still holds.
     pub(crate) fn evict(&self, why: Eviction) {
         self.eviction.store(why as u8, Ordering::Relaxed);
         self.evicted.notify_one();
     }
 
-    /// Returns when the connection was asked to end and there is still a reason.
+    /// Returns when the connection must close.
     pub(crate) async fn evicted(&self) -> Eviction {
         loop {
             self.evicted.notified().await;
@@ -192,8 +192,8 @@ impl ConnState {
         }
     }
 
-    /// Asks for the connection to be read for a while after its last answer, so that a client that is still sending
-    /// gets to read that answer instead of a reset.
+    /// Asks the connection to keep reading for a while after its last response, so that a client that is still sending can
+    /// read it instead of getting a reset.
     pub(crate) fn ask_linger(&self) {
         self.linger.store(true, Ordering::Relaxed);
     }
@@ -202,16 +202,16 @@ impl ConnState {
         self.linger.load(Ordering::Relaxed)
     }
 
-    /// Notes that after the present answer the connection speaks another protocol.
-    pub(crate) fn change(&self) {
-        self.changes.store(true, Ordering::Relaxed);
+    /// Notes that the connection changes to concurrent requests after this response.
+    pub(crate) fn upgrade(&self) {
+        self.upgraded.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn changes(&self) -> bool {
-        self.changes.load(Ordering::Relaxed)
+    pub(crate) fn is_upgraded(&self) -> bool {
+        self.upgraded.load(Ordering::Relaxed)
     }
 
-    /// Notes that the socket takes no more for now.
+    /// Notes that the socket accepts no more bytes for now.
     pub(crate) fn blocked(&self) {
         let mut reading = self.reading();
         if reading.is_none() {
@@ -243,12 +243,12 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(NEVER - 1)
 }
 
-/// A socket that tells the [`ConnState`] what passes, and holds back hyper's own refusals of malformed requests, so that
-/// they can be given the form of every other answer.
+/// A socket that reports traffic to the [`ConnState`]. It intercepts hyper's own responses to malformed requests, so that the
+/// server can send them in its own format.
 pub(crate) struct Watched<S> {
     socket: S,
     state: Arc<ConnState>,
-    /// Which of hyper's own answers was held back.
+    /// The response of hyper that was intercepted.
     refusal: Option<FrameError>,
 }
 
@@ -257,8 +257,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Watched<S> {
         Self { socket, state, refusal: None }
     }
 
-    /// Takes over `buf` if it is an answer that hyper gives by itself: no service was asked since the last answer, so
-    /// what is written now can only be hyper's refusal of a header that it could not parse.
+    /// Intercepts `buf` if it is a response of hyper itself: no request has been served since the last response, so it can only
+    /// be the refusal of a header that hyper could not parse.
     fn intercept(&mut self, buf: &[u8]) -> bool {
         if self.refusal.is_some() {
             return true;
@@ -285,13 +285,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Watched<S> {
         written
     }
 
-    /// The socket, and which refusal hyper wanted to write at the end.
+    /// The socket, and the refusal that hyper wanted to write last.
     pub(crate) fn into_parts(self) -> (S, Option<FrameError>) {
         (self.socket, self.refusal)
     }
 }
 
-/// A whole answer for an error, for the places where hyper is not at hand. `extra` are header lines.
+/// The bytes of an error response, for use without hyper. `extra` are header lines.
 pub(crate) fn raw_error(code: FrameError, detail: &str, extra: &str) -> Vec<u8> {
     let body = crate::response::Response::frame_error(code, detail).body;
     let status = http::StatusCode::from_u16(code.status()).unwrap_or(http::StatusCode::BAD_REQUEST);
@@ -349,7 +349,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         let this = self.get_mut();
         ready!(Pin::new(&mut this.socket).poll_flush(cx))?;
         this.state.flushed();
-        // Hyper flushes when its buffer is empty, and an answer (its whole body is at hand) is buffered in one go.
+        // Hyper flushes when its buffer is empty, and it buffers a response (with its complete body) in one step.
         if this.state.phase() == Phase::Writing && this.state.written_bytes.load(Ordering::Relaxed) > 0 {
             this.state.enter(Phase::Idle);
         }

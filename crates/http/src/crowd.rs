@@ -1,5 +1,4 @@
-//! Who is there: the connections of a server and its long polls, so that those that are worth least can be ended when
-//! something runs out.
+//! The open connections and the long polls of a server, so that the least useful can be ended when a resource runs out.
 
 use crate::{
     conn::{ConnState, Eviction},
@@ -13,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-/// Things in the order in which they came.
+/// Entries in the order of their arrival.
 #[derive(Debug)]
 struct Queue<T> {
     next: u64,
@@ -43,7 +42,7 @@ fn join<T>(queue: &Mutex<Queue<T>>, entry: T) -> u64 {
 #[derive(Default)]
 pub(crate) struct Connections(Mutex<Queue<Arc<ConnState>>>);
 
-/// A connection's entry; ends when dropped.
+/// A connection's entry; removed when dropped.
 pub(crate) struct Present<'a> {
     connections: &'a Connections,
     id: u64,
@@ -54,8 +53,8 @@ impl Connections {
         Present { connections: self, id: join(&self.0, state) }
     }
 
-    /// Asks the connections to end that have waited longest for a request, at most so many, and none that has waited for
-    /// less than `unused`.
+    /// Evicts the connections that have waited longest for a request: at most `count`, and none that has waited for less
+    /// than `unused`.
     pub(crate) fn close_unused(&self, count: usize, unused: Duration) {
         let queue = lock(&self.0);
         let mut unused: Vec<_> = queue
@@ -70,8 +69,8 @@ impl Connections {
         }
     }
 
-    /// Asks the connections to end whose clients have read nothing for `stalled`, those first that have read nothing for
-    /// longest, until so many bytes of answers are given up.
+    /// Evicts connections whose clients have read nothing for `stalled`, the longest stall first, until `bytes` of responses are
+    /// released.
     pub(crate) fn cut_readers(&self, stalled: Duration, bytes: usize) {
         let queue = lock(&self.0);
         let mut unread: Vec<_> = queue
@@ -102,7 +101,7 @@ impl Drop for Present<'_> {
 #[derive(Debug, Default)]
 pub(crate) struct Polls(Mutex<Queue<Arc<Early>>>);
 
-/// A waiting request; ends when dropped.
+/// The entry of a waiting request; removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     polls: Arc<Polls>,
@@ -115,7 +114,7 @@ impl Polls {
         Waiting { polls: Arc::clone(self), id: join(&self.0, early), _hold: hold }
     }
 
-    /// Ends the oldest ones' waiting, at most so many, and says how many that were.
+    /// Ends the wait of the oldest requests, at most `count`. Returns how many.
     pub(crate) fn end_oldest(&self, count: usize) -> u64 {
         let mut queue = lock(&self.0);
         let mut ended = 0;

@@ -9,8 +9,8 @@ const MONTHS: [&str; 12] =
 /// The last second of the year 9999: HTTP has four digits for the year.
 const SECS_MAX: u64 = 253_402_300_799;
 
-/// A moment as RFC 9110 wants it: `Fri, 01 Jan 2027 00:00:00 GMT`. Later moments (and "never") become the last one that
-/// can be written.
+/// A time in the format of RFC 9110: `Fri, 01 Jan 2027 00:00:00 GMT`. Times after the year 9999 (and "never") become its last
+/// second.
 pub fn http_date(time: Timestamp) -> String {
     let secs = time.as_secs().unwrap_or(SECS_MAX).min(SECS_MAX);
     let (days, second) = (secs / 86_400, secs % 86_400);

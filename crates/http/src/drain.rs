@@ -1,4 +1,4 @@
-//! The token that tells everybody that the service is ending.
+//! The token that announces the shutdown of the service.
 
 use std::sync::{
     Arc,
@@ -6,13 +6,13 @@ use std::sync::{
 };
 use tokio::sync::{Notify, watch};
 
-/// Says once, to everybody who holds a clone, that the service is about to end.
+/// Announces once, to all holders of a clone, that the service shuts down.
 ///
-/// Handlers that wait (long polling) end their wait when it fires; workers use it as their stop signal.
+/// Handlers that wait (long polls) stop waiting when it fires; workers use it as their stop signal.
 #[derive(Clone, Debug)]
 pub struct Drain {
     sender: Arc<watch::Sender<bool>>,
-    /// Ends this one's waiting before the service ends.
+    /// Ends the wait of one request before the service shuts down.
     early: Option<Arc<Early>>,
 }
 
@@ -36,7 +36,7 @@ impl Early {
     async fn ended(&self) {
         let notified = self.notify.notified();
         tokio::pin!(notified);
-        // From here on the end is not missed, so the flag is read after it.
+        // From here on no notification is missed, so the flag is read afterwards.
         notified.as_mut().enable();
         if !self.has_ended() {
             notified.await;
@@ -57,7 +57,7 @@ impl Drain {
         Self { sender: Arc::new(watch::Sender::new(false)), early: None }
     }
 
-    /// The token for one request, whose wait may be ended by itself.
+    /// The token for one request, whose wait may end on its own.
     pub(crate) fn for_request(&self, early: Arc<Early>) -> Self {
         Self { sender: Arc::clone(&self.sender), early: Some(early) }
     }
@@ -77,7 +77,7 @@ impl Drain {
     /// Returns when it has fired, at once if it already has.
     pub async fn draining(&self) {
         let mut receiver = self.sender.subscribe();
-        // The sender lives at least as long as `self`, so this cannot fail; should it ever, draining is the safe answer.
+        // The sender lives as long as `self`, so this cannot fail. If it did, draining would be the safe choice.
         let service = receiver.wait_for(|fired| *fired);
         match &self.early {
             None => drop(service.await),

@@ -13,9 +13,9 @@ use std::{
 };
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
-/// Connections that the kernel completes ahead of us.
+/// Connections that the kernel completes before they are accepted.
 const BACKLOG: u32 = 1024;
-/// How long connections that a listener has answered may take to be complete, once it answers no others: a round trip.
+/// How long half-open connections may take to complete after the listener stops answering new ones: a round trip.
 const HANDSHAKE: Duration = Duration::from_millis(200);
 
 /// Where to listen.
@@ -56,10 +56,10 @@ impl Listen {
     }
 }
 
-/// Where a server does listen.
+/// Where a server actually listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// TCP, with the real port.
+    /// TCP, with the actual port.
     Tcp(SocketAddr),
     /// A local socket.
     Unix(PathBuf),
@@ -86,7 +86,7 @@ impl fmt::Display for Bound {
 }
 
 /// The socket that the service manager hands over (`LISTEN_PID` names this process, `LISTEN_FDS` is 1, descriptor 3).
-/// The environment comes in as a function. Call it at most once, at the start of the program.
+/// `env` reads the environment. Call this at most once, at the start of the program.
 ///
 /// # Errors
 /// If descriptor 3 is not an open socket.
@@ -106,7 +106,7 @@ pub fn inherited_fd(env: impl Fn(&str) -> Option<String>, pid: u32) -> io::Resul
         return Err(io::Error::other("LISTEN_FDS is set, but descriptor 3 is not a socket"));
     }
     // SAFETY: the descriptor is open (its link was just read) and, by the convention of the variables, was opened by
-    // the service manager for this process alone, so nothing else here owns it; the caller calls once.
+    // the service manager for this process alone, so nothing else here owns it; the caller calls this once.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(FIRST_FD) }))
 }
 
@@ -119,16 +119,16 @@ pub struct Listener {
 
 #[derive(Debug)]
 enum ListenerSocket {
-    /// Has its port, and is not listening yet.
+    /// Bound to its port, but not listening yet.
     Bound(TcpSocket),
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
-/// Who else takes connections for the same address.
+/// Which other processes accept connections for the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// Nobody.
+    /// None.
     Alone,
     /// Other processes, each with a socket and a queue of its own.
     Port,
@@ -139,17 +139,17 @@ pub enum Sharing {
 /// A connection that was accepted.
 #[derive(Debug)]
 pub enum Socket {
-    /// TCP, without delay of small writes, and who is at the other end.
+    /// TCP (with `TCP_NODELAY`), and the address of the peer.
     Tcp(TcpStream, SocketAddr),
     /// Over a local socket.
     Unix(UnixStream),
 }
 
 impl Listener {
-    /// Binds, and says where. Who shares the port gets connections only after [`Listener::listen`].
+    /// Binds, and returns the actual address. A shared port gets connections only after [`Listener::listen`].
     ///
     /// # Errors
-    /// What the system says, with the address in the text.
+    /// The error of the system, with the address in its text.
     pub async fn bind(listen: Listen) -> io::Result<(Self, Bound)> {
         let (socket, sharing, bound) = match listen {
             Listen::Tcp { host, port, share_port } => {
@@ -185,23 +185,23 @@ impl Listener {
         Ok((Self { socket, sharing }, bound))
     }
 
-    /// Begins to listen, if it does not yet.
+    /// Starts to listen, unless it already does.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn listen(self) -> io::Result<Self> {
         let socket = match self.socket {
             ListenerSocket::Bound(socket) => ListenerSocket::Tcp(socket.listen(BACKLOG)?),
             listening => listening,
         };
         if let ListenerSocket::Tcp(listener) = &socket {
-            // Connections inherit it. Left alone, the kernel takes megabytes for each client that does not read.
+            // Connections inherit it. By default the kernel buffers megabytes for each client that does not read.
             SockRef::from(listener).set_send_buffer_size(SEND_BUFFER_BYTES)?;
         }
         Ok(Self { socket, ..self })
     }
 
-    /// Who else takes its connections.
+    /// Which other processes accept connections for its address.
     #[must_use]
     pub const fn sharing(&self) -> Sharing {
         self.sharing
@@ -210,13 +210,13 @@ impl Listener {
     /// The next connection.
     ///
     /// # Errors
-    /// What the system says; most such errors concern one connection or pass.
+    /// The error of the system. Most such errors concern one connection or are temporary.
     pub async fn accept(&self) -> io::Result<Socket> {
         match &self.socket {
-            ListenerSocket::Bound(_) => Err(io::Error::other("the socket does not listen")),
+            ListenerSocket::Bound(_) => Err(io::Error::other("the socket is not listening")),
             ListenerSocket::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
-                // Answers are written in one piece; waiting for more to send only delays them.
+                // Responses are written in one piece; Nagle's algorithm would only delay them.
                 stream.set_nodelay(true)?;
                 Ok(Socket::Tcp(stream, peer))
             }
@@ -224,29 +224,28 @@ impl Listener {
         }
     }
 
-    /// Hands over to the others that share the port: closes so that no connection is lost. What waits in the queue of a
-    /// socket is reset when it is closed, and the kernel keeps choosing it for new connections until then. So the socket
-    /// first stops hearing those who begin to connect (they begin again after a second, and find another process); what it has
-    /// answered is accepted until it is complete.
+    /// Hands the port over to the other processes without losing a connection. Closing a socket resets the connections in its
+    /// queue, and until then the kernel keeps choosing it for new ones. So the socket first drops segments that begin a
+    /// connection (those clients try again after a second and reach another process), and then accepts what is in its queue.
     pub(crate) async fn leave(self, mut take: impl FnMut(Socket)) {
         if self.sharing != Sharing::Port {
-            // An inherited socket stays open elsewhere, with its queue.
+            // An inherited socket stays open in another process, with its queue.
             return;
         }
         if let ListenerSocket::Tcp(listener) = &self.socket
             && let Err(error) = SockRef::from(listener).attach_filter(&ONLY_ANSWERED)
         {
-            tracing::warn!(%error, "the port is handed over without a filter: a client may see its connection reset");
+            tracing::warn!(%error, "handing over the port without a packet filter: clients may see connection resets");
         }
         let end = tokio::time::Instant::now() + HANDSHAKE;
         loop {
-            // Whether or not the time is up, what is complete is taken.
+            // Complete connections are accepted even after the time is up.
             tokio::select! {
                 biased;
                 accepted = self.accept() => match accepted {
                     Ok(socket) => take(socket),
                     Err(error) => {
-                        tracing::debug!(%error, "a connection was not taken over");
+                        tracing::debug!(%error, "cannot accept a connection during the handover");
                         if tokio::time::Instant::now() >= end {
                             return;
                         }
@@ -259,12 +258,12 @@ impl Listener {
     }
 }
 
-/// What the kernel keeps of answers that a client has not taken, in bytes (it counts twice as much for its own needs). At the
-/// slowest rate allowed, something of it is taken in every window over which that rate is measured.
+/// The kernel's buffer for responses that a client has not read, in bytes (the kernel doubles it for its own needs). At the
+/// slowest allowed rate, a client reads some of it in each window over which that rate is measured.
 const SEND_BUFFER_BYTES: usize = 256 << 10;
 
 /// A packet filter (classic BPF): drops segments that begin a connection, that is with SYN and without ACK among the flags at
-/// byte 13 of the TCP header. Connections inherit it; theirs never look so.
+/// byte 13 of the TCP header. Connections inherit it, but their segments never match.
 const ONLY_ANSWERED: [SockFilter; 5] = {
     const LOAD_BYTE: u16 = 0x30;
     const AND: u16 = 0x54;
@@ -284,15 +283,15 @@ const ONLY_ANSWERED: [SockFilter; 5] = {
 
 async fn bind_tcp(host: Option<&str>, port: u16, share_port: bool) -> io::Result<ListenerSocket> {
     let candidates: Vec<SocketAddr> = match host {
-        // The IPv6 wildcard takes IPv4 too; a machine without IPv6 falls back to the other.
+        // The IPv6 wildcard accepts IPv4, too; a machine without IPv6 falls back to IPv4.
         None => vec![SocketAddr::from(([0_u16; 8], port)), SocketAddr::from(([0_u8; 4], port))],
         Some(host) => tokio::net::lookup_host((host.trim_matches(['[', ']']), port)).await?.collect(),
     };
-    let mut last = io::Error::other("host name without address");
+    let mut last = io::Error::other("the host name has no address");
     for address in candidates {
         let bind = || -> io::Result<ListenerSocket> {
             let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-            // A restarted service gets its port at once, although old connections linger in TIME_WAIT.
+            // A restarted service gets its port at once, although old connections are in TIME_WAIT.
             socket.set_reuseaddr(true)?;
             socket.set_reuseport(share_port)?;
             socket.bind(address)?;
@@ -304,7 +303,7 @@ async fn bind_tcp(host: Option<&str>, port: u16, share_port: bool) -> io::Result
         };
         match bind() {
             Ok(listener) => return Ok(listener),
-            // A port in use stays in use with IPv4: say so rather than listen on half of the addresses.
+            // A port in use is in use for IPv4, too: fail rather than listen on half of the addresses.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 return Err(io::Error::new(error.kind(), format!("{address} is in use by another program")));
             }

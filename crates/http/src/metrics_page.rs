@@ -1,8 +1,8 @@
-//! The page `/metrics`, written beside the requests that are served.
+//! The page `/metrics`, written off the threads that serve requests.
 //!
-//! A page takes about as long as ten payments, and longer where memory or disk are slow: it looks at every table, at the disk
-//! and at the process. Whatever is written on a thread of the server holds up all that came meanwhile, so pages are written on
-//! a thread for such work, one after the other: whoever reads them often does not get more of the processor than one thread.
+//! A page takes about as long as ten payments, and longer where memory or disk are slow: it reads every table, the disk and the
+//! process. On a thread of the server it would delay other requests, so blocking threads write the pages, one at a time:
+//! frequent readers never take more than one thread.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -13,33 +13,33 @@ use tokio::sync::Mutex;
 
 use crate::Response;
 
-/// What answers `GET /metrics` for one service. Every page begins with what runs here and ends with the process's own figures.
+/// Answers `GET /metrics` for one service. Each page begins with the build and ends with the figures of the process.
 #[derive(Debug)]
 pub struct MetricsPage {
     service: &'static str,
-    /// Held by the page that is written.
+    /// Held while a page is written.
     turn: Arc<Mutex<()>>,
 }
 
 impl MetricsPage {
-    /// For the service with this name.
+    /// The page of the service with this name.
     #[must_use]
     pub fn new(service: &'static str) -> Self {
         Self { service, turn: Arc::default() }
     }
 
-    /// The answer, with what `write` has to tell. If the client goes away meanwhile, the page is written to its end;
+    /// The response, with the metrics that `write` adds. If the client goes away meanwhile, the page is written to its end;
     /// [`MetricsPage::idle`] waits for that.
     ///
     /// # Panics
-    /// When `write` does.
+    /// If `write` panics.
     pub async fn answer(&self, write: impl FnOnce(&mut Page) + Send + 'static) -> Response {
         let turn = Arc::clone(&self.turn).lock_owned().await;
         let labels = [("service", self.service), ("version", env!("CARGO_PKG_VERSION"))];
         let written = tokio::task::spawn_blocking(move || {
             let mut page = Page::new();
-            page.info("batzen_build_info", "What runs here", &labels);
-            // What it holds of the service is given back before the turn is.
+            page.info("batzen_build_info", "The version that runs", &labels);
+            // It releases its parts of the service before the next page begins.
             write(&mut page);
             drop(turn);
             write_process(&mut page);
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn says_what_runs_and_what_the_service_tells_and_what_the_process_takes() {
+    async fn a_page_has_the_build_the_service_and_the_process() {
         let page = MetricsPage::new("bank");
         let response = page.answer(|page| page.gauge("batzen_bank_coins", "Coins", 7)).await;
         assert_eq!(response.status, 200);
@@ -84,8 +84,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_that_takes_long_holds_up_nothing_but_other_pages() {
-        // This runtime has one thread: if that wrote the page, the end of which it is to tell, nothing would go on.
+    async fn a_slow_page_delays_only_other_pages() {
+        // This runtime has one thread: if it wrote the page, the test would hang.
         let page = Arc::new(MetricsPage::new("bank"));
         let (go_on, waits) = mpsc::channel();
         let (tell, told) = mpsc::channel();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_the_end_waits_for_a_page_whose_client_is_gone() {
+    async fn idle_waits_for_a_page_whose_client_is_gone() {
         let page = MetricsPage::new("bank");
         let part = Arc::new(());
         let held = Arc::clone(&part);
@@ -134,7 +134,7 @@ mod tests {
 
     #[tokio::test]
     #[should_panic(expected = "written twice")]
-    async fn a_page_that_cannot_be_written_panics_as_a_handler_would() {
+    async fn a_page_that_panics_does_so_in_the_handler() {
         let twice = |page: &mut Page| (0..2).for_each(|_| page.gauge("batzen_twice", "Twice", 1));
         MetricsPage::new("bank").answer(twice).await;
     }

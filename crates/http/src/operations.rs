@@ -1,4 +1,4 @@
-//! Requests by what they ask for and how they ended, and how long they took.
+//! Requests by operation and outcome, and how long they took.
 
 use std::time::Instant;
 
@@ -22,7 +22,7 @@ fn outcome(status: u16) -> usize {
 
 const CANCELLED: usize = OUTCOMES.len() - 1;
 
-/// Counters of one service's operations. What an operation is, the service says: a name from a small fixed list.
+/// Counters of the operations of one service, which have names from a small fixed list.
 #[derive(Debug)]
 pub struct Operations {
     names: &'static [&'static str],
@@ -39,10 +39,10 @@ impl Operations {
         Self { names, ended, times }
     }
 
-    /// Begins an operation, named by its place in the list. It counts as cancelled if the result is dropped.
+    /// Begins an operation, given by its index in the list. It counts as cancelled if the result is dropped.
     ///
     /// # Panics
-    /// When there is no such place.
+    /// If the list has no such index.
     #[must_use]
     pub fn begin(&self, operation: usize) -> Running<'_> {
         assert!(operation < self.names.len(), "an operation of the list");
@@ -94,7 +94,7 @@ impl Running<'_> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.operations.ended[self.operation][self.outcome].inc();
-        // The time until somebody lost patience says nothing of ours.
+        // The time until the client gave up says nothing about the service.
         if self.outcome != CANCELLED {
             self.operations.times[self.operation].time(self.begun.elapsed());
         }

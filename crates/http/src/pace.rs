@@ -3,18 +3,18 @@
 use std::{collections::VecDeque, time::Duration};
 use tokio::time::Instant;
 
-/// Marks that a window has at most, about.
+/// About the largest number of marks in a window.
 const MARKS: u32 = 16;
 
-/// Watches that bytes keep coming: in every window of time at least as many as the rate says. A fast beginning does not pay
-/// for a stop later on.
+/// Checks that each window of time brings as many bytes as the minimum rate needs. A fast start does not make up for a later
+/// stall.
 #[derive(Debug)]
 pub(crate) struct Pace {
     window: Duration,
     /// How many bytes each window needs.
     window_bytes: u64,
     total_bytes: u64,
-    /// When how many bytes had come, in order. Those that can no longer be the beginning of a window that is too slow are gone.
+    /// Times and the bytes received until then, in order. Marks that can no longer begin a window that is too slow are removed.
     marks: VecDeque<(Instant, u64)>,
 }
 
@@ -29,7 +29,7 @@ impl Pace {
         }
     }
 
-    /// Notes that bytes have come.
+    /// Notes received bytes.
     pub(crate) fn add(&mut self, now: Instant, bytes: usize) {
         self.total_bytes = self.total_bytes.saturating_add(bytes as u64);
         match self.marks.back_mut() {
@@ -45,7 +45,7 @@ impl Pace {
         }
     }
 
-    /// When it is too slow unless more comes; `None` is never.
+    /// When the stream is too slow unless more bytes come; `None` is never.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.marks.front().and_then(|(time, _)| time.checked_add(self.window))
     }
@@ -58,7 +58,7 @@ mod tests {
     const WINDOW: Duration = Duration::from_secs(10);
 
     #[test]
-    fn a_fast_beginning_does_not_pay_for_a_stop() {
+    fn a_fast_start_does_not_make_up_for_a_stall() {
         let begin = Instant::now();
         let at = |ms: u64| begin + Duration::from_millis(ms);
         let mut pace = Pace::new(begin, WINDOW, 100);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_stream_at_the_rate_goes_on_and_one_below_ends() {
+    fn a_steady_stream_must_keep_the_minimum_rate() {
         for (bytes, lasts) in [(60, true), (40, false)] {
             let begin = Instant::now();
             let mut pace = Pace::new(begin, WINDOW, 100);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drip_counts_although_it_is_steady() {
+    fn a_steady_drip_is_too_slow() {
         let begin = Instant::now();
         let mut pace = Pace::new(begin, WINDOW, 100);
         for ms in 1..10_000_u64 {

@@ -1,14 +1,14 @@
-//! Pages for people that are part of the program and load nothing else.
+//! Web pages that are built into the program and load nothing else.
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use batzen_http_codec::deflate;
 use bytes::Bytes;
 use http::header;
 use sha2::{Digest, Sha256};
 
-use crate::client::encode_base64;
-use crate::{Response, deflate};
+use crate::Response;
 
-/// A page whose style and script stand in it. Its policy allows just those two (by their hashes) and requests to the server that
-/// it came from.
+/// A page with inline style and script. Its policy allows only those two (by their hashes) and requests to its own server.
 pub struct StaticPage {
     html: Bytes,
     deflated: Bytes,
@@ -16,11 +16,11 @@ pub struct StaticPage {
 }
 
 impl StaticPage {
-    /// Puts `style` and `script` where `html` has `/*STYLE*/` and `/*SCRIPT*/`.
+    /// Replaces `/*STYLE*/` and `/*SCRIPT*/` in `html` with `style` and `script`.
     #[must_use]
     pub fn new(html: &str, style: &str, script: &str) -> Self {
         let html = html.replace("/*STYLE*/", style).replace("/*SCRIPT*/", script);
-        let hash = |text: &str| format!("'sha256-{}'", encode_base64(&Sha256::digest(text)));
+        let hash = |text: &str| format!("'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(text)));
         let policy = format!(
             "default-src 'none'; script-src {}; style-src {}; connect-src 'self'; img-src data:; base-uri 'none'; \
              form-action 'none'; frame-ancestors 'none'",
@@ -30,7 +30,7 @@ impl StaticPage {
         Self { deflated: deflate(html.as_bytes()).into(), html: html.into(), policy }
     }
 
-    /// The page as an answer.
+    /// The page as a response.
     #[must_use]
     pub fn response(&self) -> Response {
         Response::bytes(200, "text/html; charset=utf-8", self.html.clone())

@@ -1,4 +1,4 @@
-//! Which proxies are believed when they say whom they ask for.
+//! The proxies that are trusted to name the client of a request.
 
 use crate::request::Peer;
 use http::{HeaderMap, HeaderName};
@@ -6,7 +6,7 @@ use std::{fmt, net::IpAddr, str::FromStr, sync::Arc};
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The proxies in front of a server whose `X-Forwarded-For` is believed: addresses (`192.0.2.1`), networks
+/// The proxies in front of a server whose `X-Forwarded-For` is trusted: addresses (`192.0.2.1`), networks
 /// (`10.0.0.0/8`, `2001:db8::/32`) and `unix` (clients on the local socket), separated by blanks or commas.
 ///
 /// ```
@@ -20,7 +20,7 @@ pub struct TrustedProxies {
     local: bool,
 }
 
-/// A text that names no proxies.
+/// The text is not a list of proxies.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is neither an address, nor a network such as 10.0.0.0/8, nor unix")]
 pub struct InvalidProxy(String);
@@ -93,7 +93,7 @@ impl fmt::Display for TrustedProxies {
 }
 
 impl TrustedProxies {
-    /// What a text has to be, for messages about options.
+    /// The expected format, for messages about options.
     pub const EXPECTED: &str = "addresses, networks such as 10.0.0.0/8, or unix, separated by blanks";
 
     fn contains(&self, address: IpAddr) -> bool {
@@ -108,9 +108,9 @@ impl TrustedProxies {
         }
     }
 
-    /// The client of a request that such a proxy passes on: the last address in `X-Forwarded-For` that is no trusted
-    /// proxy's. Addresses before it were written by somebody who is not trusted. None if there is no such address; text
-    /// that is no address ends the search.
+    /// The client of a request from such a proxy: the last address in `X-Forwarded-For` that does not belong to a trusted
+    /// proxy. An untrusted peer wrote the addresses before it. `None` if there is no such address; text that is not an
+    /// address ends the search.
     pub(crate) fn client(&self, headers: &HeaderMap) -> Option<IpAddr> {
         for value in headers.get_all(FORWARDED_FOR).iter().rev() {
             for item in value.to_str().ok()?.rsplit(',') {

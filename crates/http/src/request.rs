@@ -1,4 +1,4 @@
-//! What a handler gets: the head, decoded, and the body, inflated.
+//! What a handler gets: the decoded head and the inflated body.
 
 use crate::{
     codes::FrameError,
@@ -21,7 +21,7 @@ use std::{
     sync::Arc,
 };
 
-/// Who is at the other end of a connection.
+/// The other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// A TCP client.
@@ -31,7 +31,7 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// Its address; none on a local socket.
+    /// Its address; `None` on a local socket.
     pub(crate) fn address(&self) -> Option<IpAddr> {
         match self {
             Self::Tcp(address) => Some(address.ip().to_canonical()),
@@ -49,25 +49,25 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Everything of a request but its body.
+/// A request without its body.
 #[derive(Clone, Debug)]
 pub struct Head {
-    /// The method. A `HEAD` request shows as `GET` here: handlers answer it in the same way, and the body is left out.
+    /// The method. `HEAD` appears as `GET`: handlers answer both alike, and the server leaves out the body.
     pub method: Method,
     /// Whether the request was `HEAD`.
     pub is_head: bool,
-    /// The path as it came, still percent-encoded, without the query.
+    /// The path without the query, still percent-encoded.
     pub path: String,
     /// The segments of the path, percent-decoded. Repeated and trailing slashes do not count, but a path that begins
     /// with two slashes has an empty first segment.
     pub segments: Vec<String>,
-    /// The query, as it came.
+    /// The query, still percent-encoded.
     pub raw_query: Option<String>,
-    /// The query's pairs, decoded (`+` is a blank), in order.
+    /// The pairs of the query, decoded (`+` is a space), in order.
     pub query: Vec<(String, String)>,
     /// The header fields.
     pub headers: HeaderMap,
-    /// Who is at the other end of the connection.
+    /// The other end of the connection.
     pub peer: Peer,
     /// The address of the client: the peer's, or the one that a trusted proxy names
     /// ([`crate::ServerOptions::trusted_proxies`]). None on a local socket.
@@ -97,7 +97,7 @@ impl Head {
         }
     }
 
-    /// A head without connection, for tests and for calls within a process. `target` is path and query.
+    /// A head without a connection, for tests and for calls within a process. `target` is path and query.
     #[must_use]
     pub fn local(method: Method, target: &str) -> Self {
         let (path, query) =
@@ -116,7 +116,7 @@ impl Head {
         }
     }
 
-    /// A segment of the path, or `""` behind its end.
+    /// A segment of the path, or `""` beyond the last one.
     #[must_use]
     pub fn segment(&self, index: usize) -> &str {
         self.segments.get(index).map_or("", String::as_str)
@@ -128,7 +128,7 @@ impl Head {
         self.path.strip_prefix('/').unwrap_or(&self.path).split_once('/').map_or("", |(_, rest)| rest)
     }
 
-    /// The text of a header field, if it is there once and is visible ASCII.
+    /// The text of a header field, if it is visible ASCII.
     #[must_use]
     pub fn header(&self, name: impl AsHeader) -> Option<&str> {
         name.get(&self.headers)
@@ -140,25 +140,25 @@ impl Head {
         self.query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// A query parameter that may be left out.
+    /// An optional query parameter.
     ///
     /// # Errors
-    /// The answer to give when it does not parse: 400, code 26, with the parameter's name as detail.
+    /// The response to send if it does not parse: 400, code 26, with the parameter's name as detail.
     pub fn query_opt<T: FromStr>(&self, name: &str) -> Result<Option<T>, Response> {
         self.query_text(name)
             .map(|text| text.parse().map_err(|_| Response::frame_error(FrameError::ParameterMalformed, name)))
             .transpose()
     }
 
-    /// A query parameter that has to be given.
+    /// A required query parameter.
     ///
     /// # Errors
-    /// The answer to give when it is missing (400, code 25) or does not parse (400, code 26).
+    /// The response to send if it is missing (400, code 25) or does not parse (400, code 26).
     pub fn query_required<T: FromStr>(&self, name: &str) -> Result<T, Response> {
         self.query_opt(name)?.ok_or_else(|| Response::frame_error(FrameError::ParameterMissing, name))
     }
 
-    /// A query parameter read with a function of the caller; `None` from it means that the value is malformed.
+    /// A query parameter parsed by `read`, which returns `None` for a malformed value.
     ///
     /// # Errors
     /// 400, code 26, with the parameter's name as detail.
@@ -172,7 +172,7 @@ impl Head {
             .transpose()
     }
 
-    /// Whether the client wants answers compressed with deflate: `Accept-Encoding` is exactly `*` or has the token
+    /// Whether the client accepts responses compressed with deflate: `Accept-Encoding` is exactly `*` or has the token
     /// `deflate` (not with `q=0`).
     #[must_use]
     pub fn accepts_deflate(&self) -> bool {
@@ -194,13 +194,13 @@ impl Head {
         })
     }
 
-    /// The correlation id, for logs: letters, digits and `-`, fewer than 64 characters. A malformed one is not given.
+    /// The correlation id, for logs: letters, digits and `-`, fewer than 64 characters. A malformed one is ignored.
     #[must_use]
     pub fn correlation_id(&self) -> Option<&str> {
         let id = self.headers.get("taler-correlation-id")?.to_str().ok()?;
         let ok = id.len() < 64 && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
         if !ok {
-            tracing::warn!("ill-formed correlation id ignored");
+            tracing::warn!("malformed correlation id ignored");
         }
         ok.then_some(id)
     }
@@ -225,7 +225,7 @@ impl Head {
     }
 }
 
-/// How a header field can be named: by text or by [`HeaderName`].
+/// The name of a header field: text or a [`HeaderName`].
 pub trait AsHeader {
     /// Its value in `headers`.
     fn get(self, headers: &HeaderMap) -> Option<&str>;
@@ -243,22 +243,22 @@ impl AsHeader for HeaderName {
     }
 }
 
-/// A request as its handler sees it. Dereferences to its [`Head`].
+/// A request for a handler. Dereferences to its [`Head`].
 #[derive(Debug)]
 pub struct Request {
-    /// Everything but the body.
+    /// The request without its body.
     pub head: Head,
     /// The body, already inflated.
     pub body: Bytes,
-    /// Fires when the service ends, or when this request shall not wait any longer because too many do; whoever waits for
-    /// something wakes up for it and answers with what there is.
+    /// Fires when the service shuts down, or when this request must stop waiting because too many wait. A handler that waits
+    /// then answers with the current state.
     pub drain: Drain,
     pub(crate) slot: Option<Hold>,
     pub(crate) _body_hold: Option<Hold>,
     pub(crate) place: Option<Place>,
 }
 
-/// Where a request waits once it has given up its place among those in flight.
+/// What a request needs to wait after it has left its slot.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub client: Arc<Client>,
@@ -276,7 +276,7 @@ impl Deref for Request {
 }
 
 impl Request {
-    /// A request without connection, for tests and for calls within a process.
+    /// A request without a connection, for tests and for calls within a process.
     #[must_use]
     pub fn local(method: Method, target: &str, body: impl Into<Bytes>) -> Self {
         Self {
@@ -289,9 +289,9 @@ impl Request {
         }
     }
 
-    /// Gives up the request's place among those in flight. A long poll calls it before it waits, so that thousands of
-    /// waiting clients do not keep out the others. If too many wait already (or its client has its share of them), `drain`
-    /// fires at once, and later it fires when connections run out: then the request is answered with what there is.
+    /// Leaves the slot of a request in flight. A long poll calls this before it waits, so that thousands of waiting clients do
+    /// not block the others. `drain` fires at once if too many requests wait already (or the client has its share), and later
+    /// if connections run out. The handler then answers with the current state.
     pub fn leave_slot(&mut self) {
         self.slot = None;
         let Some(place) = self.place.as_mut().filter(|place| place.waiting.is_none()) else { return };
@@ -304,7 +304,7 @@ impl Request {
         }
     }
 
-    /// Whether it has its place still.
+    /// Whether it still has its slot.
     pub fn has_slot(&self) -> bool {
         self.slot.is_some()
     }
@@ -312,14 +312,14 @@ impl Request {
     /// The body as a typed JSON value.
     ///
     /// # Errors
-    /// The answer to give: 400, code 22, with what is wrong and where as detail.
+    /// The response to send: 400, code 22, with the error and its position as detail.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Response> {
         serde_json::from_slice(&self.body)
             .map_err(|error| Response::frame_error(FrameError::Malformed, error.to_string().as_str()))
     }
 }
 
-/// Splits a path at its slashes, as [`Head::segments`] tells.
+/// Splits a path at its slashes, as [`Head::segments`] describes.
 fn segments(path: &str) -> Vec<String> {
     let mut out: Vec<String> = Vec::with_capacity(8);
     if path.starts_with("//") {
@@ -341,8 +341,8 @@ fn pairs(query: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Decodes `%XX`. A malformed escape stays as it is; bytes that are not UTF-8 become replacement characters, which
-/// no parser of ours accepts.
+/// Decodes `%XX`. A malformed escape is kept. Bytes that are not UTF-8 become replacement characters, which none of our
+/// parsers accepts.
 fn decode(text: &str, plus_is_blank: bool) -> String {
     let bytes = text.as_bytes();
     if !bytes.iter().any(|&b| b == b'%' || (plus_is_blank && b == b'+')) {
@@ -378,7 +378,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_split_as_the_protocol_says() {
+    fn paths_are_split_as_the_protocol_requires() {
         let cases: &[(&str, &[&str])] = &[
             ("/", &[]),
             ("", &[]),
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_decode_and_tell_what_is_wrong() {
+    fn queries_are_decoded_and_errors_name_the_parameter() {
         let head = Head::local(Method::GET, "/x?delta=-5&start=&a+b=c%3D%26d&flag&delta=7");
         assert_eq!(head.query_required::<i64>("delta").unwrap(), -5);
         assert_eq!(head.query_text("a b"), Some("c=&d"));

@@ -1,4 +1,4 @@
-//! What a handler gives back.
+//! What a handler returns.
 
 use crate::codes::FrameError;
 use batzen_protocol::{ErrorBody, ErrorCode};
@@ -7,10 +7,10 @@ use http::{HeaderName, HeaderValue, header};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// Most JSON answers fit into so many bytes: their buffer does not have to grow.
+/// Most JSON bodies fit into this buffer, in bytes.
 const JSON_BYTES: usize = 512;
 
-/// An answer. The frame adds the CORS headers, compression and the connection's own headers.
+/// A response. The server adds compression, the CORS headers and the headers of the connection.
 #[derive(Clone, Debug)]
 pub struct Response {
     /// The HTTP status.
@@ -21,12 +21,12 @@ pub struct Response {
     pub body: Bytes,
     /// The body compressed in advance (zlib), for large documents that are sent many times.
     pub deflated: Option<Bytes>,
-    /// Whether to close the connection after this answer.
+    /// Whether to close the connection after this response.
     pub close: bool,
 }
 
 impl Response {
-    /// An answer with a body and its content type; no content type header if that is empty.
+    /// A response with a body and its content type; no content type header if that is empty.
     #[must_use]
     pub fn bytes(status: u16, content_type: &str, body: impl Into<Bytes>) -> Self {
         let response = Self { status, headers: Vec::new(), body: body.into(), deflated: None, close: false };
@@ -37,7 +37,7 @@ impl Response {
         }
     }
 
-    /// A JSON answer. A value that cannot be written (which no type of ours is) becomes a 500.
+    /// A JSON response. A value that has no JSON form (none of our types) becomes a 500.
     #[must_use]
     pub fn json(status: u16, value: &impl Serialize) -> Self {
         let mut body = Vec::with_capacity(JSON_BYTES);
@@ -53,31 +53,31 @@ impl Response {
         }
     }
 
-    /// An answer without body, such as 204 or 304.
+    /// A response without a body, such as 204 or 304.
     #[must_use]
     pub const fn empty(status: u16) -> Self {
         Self { status, headers: Vec::new(), body: Bytes::new(), deflated: None, close: false }
     }
 
-    /// A plain text answer.
+    /// A plain text response.
     #[must_use]
     pub fn text(status: u16, text: impl Into<String>) -> Self {
         Self::bytes(status, "text/plain; charset=utf-8", text.into())
     }
 
-    /// The answer for an error code, with the code's own status: `{hint, code, detail?}`. An empty detail is left out.
+    /// The response for an error code, with the code's own status: `{hint, code, detail?}`. An empty detail is left out.
     #[must_use]
     pub fn error(code: ErrorCode, detail: &str) -> Self {
         Self::error_with(code, None, detail, Map::new())
     }
 
-    /// The answer for an error code with another status than the registry's.
+    /// The response for an error code with another status than the registry's.
     #[must_use]
     pub fn error_status(code: ErrorCode, status: u16, detail: &str) -> Self {
         Self::error_with(code, Some(status), detail, Map::new())
     }
 
-    /// The answer for an error code with further members (evidence, conflict proofs: a struct or a map), and perhaps
+    /// The response for an error code with further members (evidence, conflict proofs: a struct or a map), and optionally
     /// another status.
     #[must_use]
     pub fn error_with(code: ErrorCode, status: Option<u16>, detail: &str, extra: impl Serialize) -> Self {
@@ -92,28 +92,33 @@ impl Response {
         Self::error_with(error.code(), Some(error.status()), detail, Map::new())
     }
 
-    /// Adds a header field. A value that HTTP does not allow is left out (and logged) rather than sent.
+    /// Adds a header field. An invalid value is logged and left out.
     #[must_use]
     pub fn with_header(mut self, name: HeaderName, value: &str) -> Self {
         match HeaderValue::from_str(value) {
             Ok(value) => self.headers.push((name, value)),
-            Err(_) => tracing::error!(header = %name, "header value is not valid HTTP, left out"),
+            Err(_) => tracing::error!(header = %name, "invalid header value left out"),
         }
         self
     }
 
-    /// Closes the connection after this answer.
+    /// Closes the connection after this response.
     #[must_use]
     pub const fn closing(mut self) -> Self {
         self.close = true;
         self
     }
 
-    /// Supplies the body in compressed form, computed once for many answers.
+    /// Supplies the compressed body, computed once for many responses.
     #[must_use]
     pub fn with_deflated(mut self, deflated: Bytes) -> Self {
         self.deflated = Some(deflated);
         self
+    }
+
+    /// The header fields, in order.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
+        self.headers.iter().map(|(name, value)| (name, value))
     }
 
     /// The text of a header field.
@@ -122,7 +127,7 @@ impl Response {
         self.headers.iter().find(|(key, _)| key == name).and_then(|(_, value)| value.to_str().ok())
     }
 
-    /// The body as a JSON value, `Null` if it is none; for tests and logs.
+    /// The body as a JSON value, `Null` if it is not JSON; for tests and logs.
     #[must_use]
     pub fn json_value(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or(Value::Null)

@@ -1,17 +1,17 @@
-//! A table of endpoints that knows which error belongs to which wrong request.
+//! A table of endpoints, and the right error for each request that matches none.
 
 use crate::{codes::FrameError, request::Head, response::Response};
 use http::{Method, header};
 use std::collections::BTreeMap;
 
-/// Which errors a table answers with.
+/// The errors of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// As the exchange does: by first segment (404 / 21), then method (405 / 20), then number of segments (404 / 1002),
+    /// Those of the exchange: by first segment (404 / 21), then method (405 / 20), then number of segments (404 / 1002),
     /// then operation (404 / 1001). A path remainder over 511 bytes is 414 / 31.
     ByFirstSegment,
-    /// As the bank and most others do: a path that matches no pattern is 404 / 21, one that matches with another
-    /// method 405 / 20.
+    /// Those of the bank and most other services: a path that matches no pattern is 404 / 21, one that matches with another
+    /// method is 405 / 20.
     ByPath,
 }
 
@@ -34,7 +34,7 @@ enum Part {
 /// The endpoint that a request is for, with the parameters from its path in order.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Matched<'a, E> {
-    /// What the table has for it.
+    /// The table's value for it.
     pub endpoint: &'a E,
     /// The path's parameters, percent-decoded.
     pub params: Vec<&'a str>,
@@ -56,7 +56,7 @@ pub struct Matched<'a, E> {
 pub struct Routes<E> {
     style: Style,
     routes: Vec<Route<E>>,
-    /// Places of the routes that begin with a literal (`""`: the root), in order.
+    /// Indexes of the routes that begin with a literal (`""`: the root), in order.
     by_first: BTreeMap<String, Vec<usize>>,
 }
 
@@ -71,8 +71,8 @@ impl<E> Routes<E> {
     /// literals go before parameters.
     ///
     /// # Panics
-    /// If the pattern does not begin with a slash, or its first segment is a parameter in a table by first segment:
-    /// the table is written in the program, so this is a bug that the first start shows.
+    /// If the pattern does not begin with a slash, or its first segment is a parameter in a table by first segment. Tables
+    /// are constant, so the first start shows such a bug.
     #[must_use]
     pub fn route(mut self, method: Method, pattern: &str, endpoint: E) -> Self {
         assert!(pattern.starts_with('/'), "a pattern begins with a slash: {pattern}");
@@ -100,7 +100,7 @@ impl<E> Routes<E> {
     /// Finds the endpoint for a request.
     ///
     /// # Errors
-    /// The answer to give instead: an error as [`Style`] says, or 204 for `OPTIONS` on something that exists.
+    /// The response to send instead: an error of the [`Style`], or 204 for `OPTIONS` on an endpoint that exists.
     pub fn resolve<'a>(&'a self, head: &'a Head) -> Result<Matched<'a, E>, Response> {
         match self.style {
             Style::ByFirstSegment => self.resolve_by_first(head),
@@ -109,7 +109,7 @@ impl<E> Routes<E> {
     }
 
     fn resolve_by_first<'a>(&'a self, head: &'a Head) -> Result<Matched<'a, E>, Response> {
-        // The root is the endpoint whose first segment is empty, so `//x` is the root with a segment too many.
+        // The first segment of the root is empty, so `//x` is the root with one segment too many.
         let Some(places) = self.by_first.get(head.segment(0)) else {
             return Err(Response::frame_error(FrameError::EndpointUnknown, &head.path));
         };

@@ -1,4 +1,4 @@
-//! The accept loop, the connections, and their end.
+//! The accept loop, and the life of a connection.
 
 use crate::{
     codes::FrameError,
@@ -20,19 +20,19 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-/// How long, and for how many bytes, a client that is still sending is listened to after its refusal.
+/// How long, and for how many bytes, the server reads from a client that keeps sending after its refusal.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 1 << 20;
-/// It is read in such pieces, with a rest after each: whoever sends large bodies all the time shall not keep a core busy.
+/// It reads in pieces of this size, with a pause after each, so that a client that keeps sending does not keep a core busy.
 const LINGER_PIECE_BYTES: usize = 64 << 10;
-const LINGER_REST: Duration = Duration::from_millis(5);
-/// Connections that are listened to like this at the same time. One client gets half; the rest is closed soon.
+const LINGER_PAUSE: Duration = Duration::from_millis(5);
+/// The most connections that are read like this at the same time. One client gets half; further ones are closed soon.
 pub(crate) const LINGER_CLOSES_MAX: usize = 16;
-/// What the others have to take our last words.
-const LINGER_CLOSE_PAUSE: Duration = Duration::from_millis(250);
-/// Connections beyond the limit that are told so at the same time; the rest is closed without a word.
+/// How long further ones have to read the refusal.
+const CLOSE_DELAY: Duration = Duration::from_millis(250);
+/// The most connections beyond the limit that get a 503 at the same time. Further ones are closed without a response.
 const MAX_REFUSALS: usize = 64;
-/// Pause after a failed accept (out of descriptors or memory), so that connections can end meanwhile.
+/// The pause after a failed accept (out of descriptors or memory), so that connections can end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A bound server, ready to serve. Connections that arrive before [`Server::serve`] wait in the kernel.
@@ -42,10 +42,10 @@ pub struct Server {
     stats: Arc<Stats>,
 }
 
-/// How the drain went.
+/// How the shutdown went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drained {
-    /// Connections that had to be cut off at the end of the drain timeout.
+    /// Connections that were cut off at the end of the drain timeout.
     pub cut_off: usize,
 }
 
@@ -53,22 +53,22 @@ impl Server {
     /// Binds. The port can be bound again as soon as this server has ended.
     ///
     /// # Errors
-    /// What the system says, with the address in the text.
+    /// The error of the system, with the address in its text.
     pub async fn bind(listen: Listen) -> io::Result<Self> {
         let (listener, bound) = Listener::bind(listen).await?;
         Ok(Self { listener, bound, stats: Arc::default() })
     }
 
-    /// Begins to listen, if it does not yet because the port is shared: from here on the kernel gives it connections, so
-    /// everything that can fail shall have been done.
+    /// Starts to listen, unless it already does. A server on a shared port gets connections from here on, so call this after
+    /// everything that can fail.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn listen(self) -> io::Result<Self> {
         Ok(Self { listener: self.listener.listen()?, ..self })
     }
 
-    /// Whether other processes take connections for the same address.
+    /// Whether other processes accept connections for the same address.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.listener.sharing() != Sharing::Alone
@@ -95,9 +95,9 @@ impl Server {
         Arc::clone(&self.stats)
     }
 
-    /// Serves until `drain` fires; then hands over what only others are to serve, stops accepting, answers the next request
-    /// of each open connection for `options.idle_grace`, lets requests in flight finish within `options.drain_timeout`, cuts
-    /// off the rest, and returns.
+    /// Serves until `drain` fires. Then hands over a shared port, stops accepting, answers the next request of each open
+    /// connection for `options.idle_grace`, lets requests in flight finish within `options.drain_timeout`, cuts off the rest,
+    /// and returns.
     pub async fn serve<H: Handler>(self, handler: Arc<H>, options: ServerOptions, drain: Drain) -> Drained {
         let Self { listener, bound, stats } = self;
         let listener = match listener.listen() {
@@ -126,8 +126,12 @@ impl Server {
                     let stats = Arc::clone(&frame.stats);
                     refused_tasks.spawn(async move {
                         match socket {
-                            Socket::Tcp(stream, _) => turn_away(stream, &client, &stats, retry_after_s).await,
-                            Socket::Unix(stream) => turn_away(stream, &client, &stats, retry_after_s).await,
+                            Socket::Tcp(stream, _) => {
+                                refuse_connection(stream, &client, &stats, retry_after_s).await
+                            }
+                            Socket::Unix(stream) => {
+                                refuse_connection(stream, &client, &stats, retry_after_s).await
+                            }
                         }
                         drop(permit);
                     });
@@ -159,7 +163,7 @@ impl Server {
             };
             match accepted {
                 Ok(socket) => take(socket, &mut tasks, &mut refused_tasks),
-                // The peer was gone before we came.
+                // The peer went away before the connection was accepted.
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -169,7 +173,7 @@ impl Server {
                             | io::ErrorKind::InvalidInput
                     ) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept connections at the moment");
+                    tracing::warn!(%error, "cannot accept connections, trying again");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -200,8 +204,8 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// Tells a connection beyond the limit so, and closes it.
-async fn turn_away<S: AsyncRead + AsyncWrite + Unpin>(
+/// Answers a connection beyond the limit with a 503, and closes it.
+async fn refuse_connection<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
     client: &Arc<Client>,
     stats: &Stats,
@@ -219,8 +223,8 @@ async fn turn_away<S: AsyncRead + AsyncWrite + Unpin>(
     .await;
 }
 
-/// Ends our side and reads what the peer is still sending, so that it can read our last words. Only for some connections at a time:
-/// on the others the peer has a moment to take the words, and may lose them if it keeps sending.
+/// Shuts down the sending half and reads what the peer is still sending, so that the peer can read the last response. Only for a
+/// limited number of connections: on others the peer has a short time to read it, and may lose it if it keeps sending.
 async fn linger_close<S>(stream: &mut S, client: &Arc<Client>, stats: &Stats) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -228,8 +232,8 @@ where
     stream.shutdown().await?;
     let Some(_hold) = client.take(Resource::LingerCloses, 1) else {
         stats.refuse(Resource::LingerCloses);
-        // To close with something unread discards what the system has not sent yet: answers before the refusal, too.
-        tokio::time::sleep(LINGER_CLOSE_PAUSE).await;
+        // Closing with unread input discards what the system has not sent yet, including responses before the refusal.
+        tokio::time::sleep(CLOSE_DELAY).await;
         return Ok(());
     };
     let mut buffer = vec![0_u8; LINGER_PIECE_BYTES];
@@ -243,7 +247,7 @@ where
         piece += n;
         if piece >= LINGER_PIECE_BYTES {
             piece = 0;
-            tokio::time::sleep(LINGER_REST).await;
+            tokio::time::sleep(LINGER_PAUSE).await;
         }
     }
     Ok(())
@@ -269,7 +273,7 @@ where
             Box::pin(Arc::clone(&frame).serve(Arc::clone(&link), request))
         })
     };
-    // The watchdog below keeps the deadlines, with one timer a connection; hyper's own would take one a request.
+    // The watchdog below enforces the deadlines with one timer per connection; hyper's own would need one per request.
     let mut connection = hyper::server::conn::http1::Builder::new()
         .header_read_timeout(None)
         .max_header_size(
@@ -280,17 +284,17 @@ where
         )
         .keep_alive(!frame.options.close_each)
         .serve_connection(TokioIo::new(Watched::new(stream, Arc::clone(&state))), service);
-    let look_again = |state: &ConnState| {
+    let next_check = |state: &ConnState| {
         let latest = Instant::now() + deadlines.shortest();
         state.deadline().map_or(latest, |deadline| deadline.min(latest))
     };
-    let watchdog = sleep_until(look_again(&state));
+    let watchdog = sleep_until(next_check(&state));
     tokio::pin!(watchdog);
     let draining = drain.draining();
     tokio::pin!(draining);
     let end_of_grace = tokio::time::sleep(Duration::ZERO);
     tokio::pin!(end_of_grace);
-    // Whether the drain has fired, and whether an unused connection may still be used once.
+    // Whether the drain has fired, and whether an idle connection may still send one request.
     let (mut is_draining, mut is_graced) = (false, false);
     let mut bad_length = false;
     loop {
@@ -298,9 +302,9 @@ where
             biased;
             ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => {
                 if let Err(error) = ended {
-                    // Hyper has no other sign for a `Content-Length` that is no number.
+                    // Hyper has no other sign of an invalid `Content-Length`.
                     bad_length = error.is_parse() && error.to_string().contains("content-length");
-                    // What follows is not read. The client shall get the answers to its requests before that anyway.
+                    // The rest is not read, but the client must still get the responses to earlier requests.
                     state.ask_linger();
                     tracing::debug!(%peer, %error, "connection ended");
                 }
@@ -314,7 +318,7 @@ where
                         return;
                     }
                 } else {
-                    // Every answer from here on ends its connection.
+                    // From here on each response closes its connection.
                     is_graced = true;
                     end_of_grace.as_mut().reset(Instant::now() + grace);
                 }
@@ -327,7 +331,7 @@ where
                 }
             }
             eviction = state.evicted() => {
-                tracing::debug!(%peer, ?eviction, "connection ended for others");
+                tracing::debug!(%peer, ?eviction, "connection closed to make room for others");
                 add(
                     match eviction {
                         Eviction::Unused => &stats.unused_closed,
@@ -339,28 +343,28 @@ where
             }
             () = &mut watchdog => {
                 if state.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
-                    tracing::debug!(%peer, phase = ?state.phase(), "connection took too long");
+                    tracing::debug!(%peer, phase = ?state.phase(), "connection timed out");
                     add(&stats.timeouts, 1);
                     return;
                 }
-                watchdog.as_mut().reset(look_again(&state));
+                watchdog.as_mut().reset(next_check(&state));
             }
         }
     }
     let parts = connection.into_parts();
     let (mut stream, mut refusal) = parts.io.into_inner().into_parts();
-    if state.changes() && refusal.is_none() {
-        match concurrent::server::serve(&mut stream, &parts.read_buf, &link, &frame).await {
-            concurrent::server::Ended::Orderly => state.ask_linger(),
-            concurrent::server::Ended::Refused(code) => refusal = Some(code),
-            concurrent::server::Ended::Lost => return,
+    if state.is_upgraded() && refusal.is_none() {
+        match concurrent::serve(&mut stream, &parts.read_buf, &link, &frame).await {
+            concurrent::Ended::Orderly => state.ask_linger(),
+            concurrent::Ended::Refused(code) => refusal = Some(code),
+            concurrent::Ended::Lost => return,
         }
     }
     if refusal.is_some() {
         add(&stats.malformed, 1);
     }
     if bad_length {
-        // A peer that does not tell where its request ends is not answered: it would take the answer for another one.
+        // The end of such a request is unknown, so the peer could mistake a response for that of another request.
         refusal = None;
     }
     let _ = timeout(LINGER, async {
@@ -384,7 +388,7 @@ mod tests {
     use super::*;
     use crate::shares::{Key, RESOURCES, Shares};
 
-    /// A client that floods with what is refused anyway is listened to on some connections only, others still are.
+    /// A flooding client is read on some of its connections only; other clients are still read.
     #[tokio::test]
     async fn few_refused_connections_of_a_client_are_read() {
         let shares = Shares::new([LINGER_CLOSES_MAX; RESOURCES]);
@@ -410,9 +414,9 @@ mod tests {
         assert_eq!((of(1), of(2)), (LINGER_CLOSES_MAX / 2, 1));
     }
 
-    /// Reading what is refused takes its time, so that it costs little.
+    /// Refused input is read slowly, so that it costs little.
     #[tokio::test]
-    async fn a_refused_flood_is_read_slowly_and_not_for_ever() {
+    async fn a_refused_flood_is_read_slowly_and_only_for_a_while() {
         let shares = Shares::new([LINGER_CLOSES_MAX; RESOURCES]);
         let client = shares.client(Key::Local);
         let (mut server, mut peer) = duplex(LINGER_PIECE_BYTES);
@@ -421,6 +425,6 @@ mod tests {
         linger_close(&mut server, &client, &Stats::default()).await.unwrap();
         drop(server);
         assert!(flood.await.unwrap().is_err());
-        assert!(begin.elapsed() >= LINGER_REST * 15, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() >= LINGER_PAUSE * 15, "{:?}", begin.elapsed());
     }
 }

@@ -1,7 +1,6 @@
-//! From a request's header to its answer: limits, body, handler, compression.
+//! From the header of a request to its response: limits, body, handler, compression.
 
 use crate::{
-    body::{InflateError, deflate, inflate_with, inflated_limit},
     codes::FrameError,
     concurrent,
     conn::{ConnState, Deadlines, Phase},
@@ -15,6 +14,8 @@ use crate::{
     shares::{Client, Hold, Key, Resource, Shares},
     stats::{Gauge, Stats, add},
 };
+use batzen_http_codec::concurrent::RequestMessage;
+use batzen_http_codec::{InflateError, deflate, inflate_with};
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use http::{HeaderMap, HeaderValue, Method, header};
@@ -23,34 +24,39 @@ use hyper::body::{Body, Incoming};
 use std::{net::IpAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout_at};
 
-/// What a service does with its requests.
+/// A body may inflate to this many times its size, and to [`INFLATED_BYTES_FREE`] more. Our JSON inflates to three to ten times.
+const INFLATION_RATIO_MAX: usize = 100;
+/// See [`INFLATION_RATIO_MAX`].
+const INFLATED_BYTES_FREE: usize = 64 << 10;
+
+/// A service: what it does with its requests.
 pub trait Handler: Send + Sync + 'static {
-    /// Answers a request. A panic in here is answered with 500 and logged; the server lives on. If the client goes away,
-    /// the future is dropped at its next await point, so what must be completed belongs into a task of its own.
+    /// Answers a request. A panic is logged and becomes a 500; the server keeps running. If the client goes away, the future is
+    /// dropped at its next await point, so work that must complete belongs in a task of its own.
     fn handle(&self, request: Request) -> impl Future<Output = Response> + Send;
 
-    /// Looks at a request before its body is read; usually asks the [`Routes`](crate::Routes) table, so that nobody has to
-    /// upload a body to an endpoint that does not exist.
+    /// Checks a request before its body is read, usually with the [`Routes`](crate::Routes) table, so that no client uploads a
+    /// body to an endpoint that does not exist.
     ///
     /// # Errors
-    /// The answer to give at once, without reading the body.
+    /// The response to send at once, without reading the body.
     fn admit(&self, head: &Head) -> Result<Admission, Response> {
         let _ = head;
         Ok(Admission::default())
     }
 
-    /// Looks at the request by which a client changes to many requests at once ([`ServerOptions::concurrent`]). It shall
-    /// need the same authentication as the requests that follow, which are authenticated themselves as well.
+    /// Checks the request with which a client changes to concurrent requests ([`ServerOptions::concurrent`]). It must need the
+    /// same authentication as the requests that follow, which are authenticated, too.
     ///
     /// # Errors
-    /// The answer to give instead of the agreement.
+    /// The response to send instead of the agreement.
     fn admit_concurrent(&self, head: &Head) -> impl Future<Output = Result<(), Response>> + Send {
         let _ = head;
         std::future::ready(Ok(()))
     }
 }
 
-/// What [`Handler::admit`] may say about a request that it lets in.
+/// What [`Handler::admit`] decides about a request that it admits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Admission {
     /// A limit for the body (as sent, and inflated) below the server's, in bytes.
@@ -67,44 +73,44 @@ impl Admission {
 
 /// The limits and deadlines of a server.
 ///
-/// Connections, requests in flight, long polls, bytes of bodies and bytes of answers are shared fairly: a client may take
-/// more of them only while it holds at most what is still free. So one address (IPv6: one /64) gets half of each limit at
-/// most, and whoever comes later finds room. Clients on a local socket are bounded by the limits alone.
+/// Connections, requests in flight, long polls, bytes of bodies and bytes of responses are shared fairly: a client may take
+/// more of them only while it holds at most what is still free. So one address (IPv6: one /64) gets at most half of each
+/// limit, and later clients find room. Only the limits themselves bound clients on a local socket.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// How long a request's header may take, from its first byte (or from the connection's beginning).
+    /// How long the header of a request may take, from its first byte (or from the start of the connection).
     pub header_timeout: Duration,
-    /// How long a connection may stay unused between requests. Does not apply while a request is served.
+    /// How long a connection may be idle between requests.
     pub idle_timeout: Duration,
-    /// The window over which the rate of a body is measured: in each, `min_rate_bytes_per_s` has to be kept up.
+    /// The window over which the rate of a body is measured against `min_rate_bytes_per_s`.
     pub body_grace: Duration,
-    /// How long a body may take at most, however large.
+    /// How long a body of any size may take.
     pub body_timeout: Duration,
-    /// The window over which the rate is measured at which the client reads answers.
+    /// The window over which the rate at which the client reads responses is measured.
     pub write_timeout: Duration,
-    /// The rate that bodies and answers must keep up in each window, in bytes per second.
+    /// The minimum rate of bodies and responses in each window, in bytes per second.
     pub min_rate_bytes_per_s: u64,
-    /// Connections at once; more are answered with 503 and closed. When they run out, connections without a request are
+    /// The most open connections. Further ones get a 503 and are closed. When connections run out, those without a request are
     /// closed and long polls are answered early, the oldest first.
     pub max_connections: usize,
-    /// Requests at once that are being handled (long polls give their place back); more are answered with 503.
+    /// The most requests in handlers (waiting long polls do not count). Further ones get a 503.
     pub max_in_flight: usize,
-    /// Long polls at once; more are answered without waiting. Never more than half of `max_connections`.
+    /// The most waiting long polls. Further ones are answered without waiting. At most half of `max_connections`.
     pub max_long_polls: usize,
-    /// What `Retry-After` says on a 503, in seconds.
+    /// `Retry-After` of a 503, in seconds.
     pub retry_after_s: u32,
-    /// The largest header in all, in bytes (431 beyond).
+    /// The largest header in total, in bytes (431 beyond).
     pub max_header_bytes: usize,
     /// The longest request target, in bytes (414 beyond).
     pub max_target_bytes: usize,
     /// The largest body, as sent and inflated, in bytes (413 beyond).
     pub max_body_bytes: usize,
-    /// Request bodies in memory over all connections, in bytes (503 beyond). A quarter is for bodies up to 64 KiB.
+    /// Request bodies in memory over all connections, in bytes (503 beyond). A quarter is reserved for bodies up to 64 KiB.
     pub max_buffered_bytes: usize,
-    /// Answers that clients have not taken yet, over all connections, in bytes (503 beyond). A quarter is for answers up to
-    /// 64 KiB. When they run out, connections are cut whose clients have read nothing for `stall_timeout`.
+    /// Responses that clients have not read yet, over all connections, in bytes (503 beyond). A quarter is reserved for responses
+    /// up to 64 KiB. Near the limit, connections whose clients have read nothing for `stall_timeout` are closed.
     pub max_answer_bytes: usize,
-    /// How long a client may read nothing of an answer while memory for answers runs out.
+    /// How long a client may stop reading a response while memory for responses runs out.
     pub stall_timeout: Duration,
     /// The proxies whose `X-Forwarded-For` names the client. All clients of another proxy are one client. The connections
     /// of these proxies are bounded by `max_connections` alone.
@@ -112,15 +118,14 @@ pub struct ServerOptions {
     /// How long requests in flight may take to finish once the drain has fired.
     pub drain_timeout: Duration,
     /// How long connections without a request stay open once the drain has fired, so that a client that is just sending its
-    /// next one is answered instead of cut off. For services that hand over to another process; at most `drain_timeout`
-    /// counts.
+    /// next request gets a response. For services that hand over to another process. At most `drain_timeout`.
     pub idle_grace: Duration,
     /// Whether to close each connection after its first request.
     pub close_each: bool,
-    /// Whether to compress answers.
+    /// Whether to compress responses.
     pub compress: bool,
-    /// Whether a client may have many `POST`s under way at once on a connection if it asks for that (`concurrent`). For
-    /// services whose answers to them are small: up to 128 of a connection may be in memory.
+    /// Whether a client may change a connection to concurrent requests (many `POST`s under way at once). For services with
+    /// small responses: up to 128 of a connection may be in memory.
     pub concurrent: bool,
 }
 
@@ -153,22 +158,22 @@ impl Default for ServerOptions {
     }
 }
 
-/// Answers smaller than this do not get smaller by compression.
+/// Bodies below this size are not compressed: it does not make them smaller.
 const MIN_COMPRESSED_BYTES: usize = 96;
-/// Bodies larger than this are packed and unpacked off the threads that serve connections.
+/// Bodies from this size on are compressed and inflated off the threads that serve connections.
 const BLOCKING_FROM_BYTES: usize = 64 << 10;
-/// Bodies and answers up to this size have a part of their budgets that larger ones cannot take: one in `RESERVED_PART`.
+/// One in `RESERVED_PART` of each budget is reserved for bodies and responses up to this size.
 const SMALL_BYTES: usize = 64 << 10;
 const RESERVED_PART: usize = 4;
-/// Answers up to this size do not count for the budget: they fit into the buffer that each connection has anyway.
+/// Responses up to this size do not count for the budget: they fit into the buffer that each connection has anyway.
 const FREE_ANSWER_BYTES: usize = 4 << 10;
 
-/// The connection is to be closed without an answer.
+/// Close the connection without a response.
 #[derive(Debug, thiserror::Error)]
-#[error("connection closed without answer: {0}")]
+#[error("connection closed without a response: {0}")]
 pub(crate) struct CutOff(&'static str);
 
-/// Everything that the requests of a server share.
+/// What all requests of a server share.
 pub(crate) struct Frame<H> {
     pub handler: Arc<H>,
     pub options: ServerOptions,
@@ -179,16 +184,16 @@ pub(crate) struct Frame<H> {
     polls: Arc<Polls>,
 }
 
-/// One connection, as its requests see it.
+/// A connection, for its requests.
 pub(crate) struct Link {
     pub state: Arc<ConnState>,
     pub peer: Peer,
     pub client: Arc<Client>,
-    /// Whether the peer is a trusted proxy, which passes on other clients' requests.
+    /// Whether the peer is a trusted proxy, which forwards requests of other clients.
     pub is_proxy: bool,
 }
 
-/// An answer's part of the budget; given back when dropped.
+/// A response's part of the budget; released when dropped.
 pub(crate) struct AnswerHold {
     _hold: Hold,
     state: Arc<ConnState>,
@@ -201,7 +206,7 @@ impl Drop for AnswerHold {
     }
 }
 
-/// The body of an answer that counts for the budget until it is written.
+/// The body of a response that counts for the budget until it is written.
 struct Charged {
     body: Bytes,
     _hold: AnswerHold,
@@ -213,7 +218,7 @@ impl AsRef<[u8]> for Charged {
     }
 }
 
-/// A whole answer for a connection with many requests at once.
+/// A response for a connection with concurrent requests.
 pub(crate) struct WholeResponse {
     pub response: Response,
     pub hold: Option<AnswerHold>,
@@ -241,29 +246,29 @@ impl<H: Handler> Frame<H> {
         Arc::new(Self { handler, options, drain, stats, connections, shares, polls })
     }
 
-    /// Whom a new connection is of, and whether it is a trusted proxy.
+    /// The client of a new connection, and whether it is a trusted proxy.
     pub(crate) fn client_of(&self, peer: &Peer) -> (Arc<Client>, bool) {
         (self.shares.client(Key::of(peer.address())), self.options.trusted_proxies.trusts(peer))
     }
 
-    /// Takes the place of a new connection.
+    /// Takes a new connection's part of the limit.
     pub(crate) fn take_connection(&self, client: &Arc<Client>, is_proxy: bool) -> Option<Hold> {
         let taken = if is_proxy {
-            // What it holds are its clients' requests; those are shared.
+            // A proxy is not bounded by a share: the requests of its clients are.
             self.shares.client(Key::Local).take(Resource::Connections, 1)
         } else {
             client.take(Resource::Connections, 1)
         };
         let (used, limit) =
             (self.shares.used(Resource::Connections), self.shares.limit(Resource::Connections));
-        // Whoever is refused for its own share does not make others go.
+        // A client that has its share does not evict others.
         if taken.is_some() || used >= limit {
             let count = (limit / 64).max(1);
             if used >= limit - limit / 4 {
                 add(&self.stats.polls_ended_early, self.polls.end_oldest(count));
             }
             if used >= limit - limit / 8 {
-                // Who has just connected, or has just been answered, is about to ask.
+                // A client that has just connected, or has just got a response, is about to send a request.
                 self.connections.close_unused(count, self.options.header_timeout / 10);
             }
         }
@@ -273,7 +278,7 @@ impl<H: Handler> Frame<H> {
         taken
     }
 
-    /// Whose request this is: the connection's, or of whom a trusted proxy says.
+    /// The client of a request: the peer, or the client that a trusted proxy names.
     fn client(&self, link: &Link, headers: &HeaderMap) -> (Option<IpAddr>, Arc<Client>) {
         let named = if link.is_proxy { self.options.trusted_proxies.client(headers) } else { None };
         match named {
@@ -318,13 +323,13 @@ impl<H: Handler> Frame<H> {
         } else if !has_host {
             let detail = "the request needs exactly one Host header";
             self.refuse(conn, &body, Response::frame_error(FrameError::Malformed, detail))
-        } else if head.path == "*" && self.can_change() && concurrent::server::is_asked(&head) {
+        } else if head.path == "*" && self.can_upgrade() && concurrent::is_upgrade_request(&head) {
             match self.admit_concurrent(&client, &head).await {
                 Ok(()) => {
                     unanswered.armed = false;
                     self.stats.count_response(101);
-                    conn.change();
-                    return Ok(concurrent::server::agreement());
+                    conn.upgrade();
+                    return Ok(concurrent::switching_protocols());
                 }
                 Err(response) => self.refuse(conn, &body, response),
             }
@@ -351,8 +356,8 @@ impl<H: Handler> Frame<H> {
         if head.method == Method::OPTIONS && head.path == "*" {
             return Ok(self.refuse(conn, &body, Response::empty(204)));
         }
-        // Told early, before the body is uploaded; the place itself is taken when the body is there, so that slow uploads
-        // do not keep out the others (connections and buffered bytes bound those).
+        // Refused early, before the upload. The slot itself is taken when the body is complete, so that slow uploads do not
+        // block others (connections and buffered bytes bound uploads).
         if !client.may_take(Resource::Requests) {
             return Ok(self.overloaded(conn, &body, Resource::Requests));
         }
@@ -371,12 +376,12 @@ impl<H: Handler> Frame<H> {
         Ok(self.handled(client, head, body, hold).await)
     }
 
-    /// Whether a connection may change to another protocol: only one that stays.
-    fn can_change(&self) -> bool {
+    /// Whether a connection may change to concurrent requests: only one that stays open.
+    fn can_upgrade(&self) -> bool {
         self.options.concurrent && !self.options.close_each && !self.drain.is_draining()
     }
 
-    /// Whether this client may.
+    /// Whether this client may change to concurrent requests.
     async fn admit_concurrent(&self, client: &Arc<Client>, head: &Head) -> Result<(), Response> {
         let Some(_slot) = client.take(Resource::Requests, 1) else {
             return Err(self.too_busy(Resource::Requests));
@@ -385,13 +390,12 @@ impl<H: Handler> Frame<H> {
         asked.unwrap_or_else(|panic| Err(self.panicked(&head.method, &head.path, &*panic)))
     }
 
-    /// Serves one of the many requests of a connection: [`concurrent`]. The answer is neither compressed nor has it headers for
-    /// browsers.
-    pub(crate) async fn serve_whole(&self, link: &Link, request: concurrent::WholeRequest) -> WholeResponse {
+    /// Serves one of the [`concurrent`] requests of a connection. The response is not compressed and has no headers for browsers.
+    pub(crate) async fn serve_concurrent(&self, link: &Link, request: RequestMessage) -> WholeResponse {
         add(&self.stats.requests, 1);
         let _in_flight = Gauge::raise(&self.stats.requests_in_flight);
         let mut unanswered = Unanswered { stats: &self.stats, armed: true };
-        let concurrent::WholeRequest { method, uri, headers, body } = request;
+        let RequestMessage { method, uri, headers, body } = request;
         let (address, client) = self.client(link, &headers);
         let head = Head::new(method, &uri, headers, link.peer, address);
         add(&self.stats.body_bytes_received, body.len() as u64);
@@ -404,9 +408,10 @@ impl<H: Handler> Frame<H> {
             {
                 Response::frame_error(FrameError::UploadExceedsLimit, "")
             }
-            Ok(_) if head.headers.contains_key(header::CONTENT_ENCODING) => {
-                Response::frame_error(FrameError::EncodingUnsupported, "bodies are sent as they are here")
-            }
+            Ok(_) if head.headers.contains_key(header::CONTENT_ENCODING) => Response::frame_error(
+                FrameError::EncodingUnsupported,
+                "concurrent requests have no content encoding",
+            ),
             Ok(_) if !hold.grow(body.len(), 0) => self.too_busy(Resource::Bodies),
             Ok(_) => self.handled(&client, head, body, hold).await,
         };
@@ -420,7 +425,7 @@ impl<H: Handler> Frame<H> {
         WholeResponse { response, hold }
     }
 
-    /// Has a whole request handled.
+    /// Runs the handler.
     async fn handled(&self, client: &Arc<Client>, head: Head, body: Bytes, body_hold: Hold) -> Response {
         let Some(slot) = client.take(Resource::Requests, 1) else {
             return self.too_busy(Resource::Requests);
@@ -443,7 +448,7 @@ impl<H: Handler> Frame<H> {
         let (method, path) = (request.method.clone(), request.path.clone());
         let handled = AssertUnwindSafe(async { self.handler.handle(request).await }).catch_unwind().await;
         let mut response = handled.unwrap_or_else(|panic| self.panicked(&method, &path, &*panic));
-        // Its connection is needed for others.
+        // Other clients need its connection.
         response.close |= early.has_ended();
         response
     }
@@ -459,7 +464,7 @@ impl<H: Handler> Frame<H> {
         Response::frame_error(FrameError::InternalInvariant, "")
     }
 
-    /// An answer that leaves the body unread. A body that is still coming is not waited for: the connection closes.
+    /// A response without reading the body. If the body is incomplete, the connection closes.
     fn refuse(&self, conn: &ConnState, body: &Incoming, mut response: Response) -> Response {
         if !body.is_end_stream() {
             response.close = true;
@@ -479,10 +484,10 @@ impl<H: Handler> Frame<H> {
             .with_header(header::RETRY_AFTER, &self.options.retry_after_s.to_string())
     }
 
-    /// Takes an answer's part of the budget; none if the answer needs none.
+    /// Takes a response's part of the budget; `None` if the response is small.
     ///
     /// # Errors
-    /// The answer to give instead.
+    /// The response to send instead.
     fn charge(
         &self,
         link: &Link,
@@ -535,7 +540,7 @@ impl<H: Handler> Frame<H> {
         let mut received = Received::Nothing;
         let mut waited: Option<(Instant, Pace)> = None;
         while !body.is_end_stream() {
-            // Mostly the body has come together with the header.
+            // Usually the body arrives together with the header.
             let arrived = match body.frame().now_or_never() {
                 Some(arrived) => Ok(arrived),
                 None => {
@@ -552,7 +557,7 @@ impl<H: Handler> Frame<H> {
             let frame = match arrived {
                 Ok(Some(Ok(frame))) => frame,
                 Ok(None) => break,
-                Ok(Some(Err(_))) => return Err(CutOff("body broken off")),
+                Ok(Some(Err(_))) => return Err(CutOff("the body ended early")),
                 Err(_) => {
                     add(&self.stats.timeouts, 1);
                     let response = Response::frame_error(FrameError::Timeout, "the body takes too long");
@@ -566,9 +571,9 @@ impl<H: Handler> Frame<H> {
             }
             let length = received.len() + data.len();
             if length > max_bytes {
-                return Err(CutOff("chunked body beyond its limit"));
+                return Err(CutOff("the chunked body exceeds its limit"));
             }
-            // Who says that the body will be large has no part in what is for small ones.
+            // A body that is announced as large cannot use what is reserved for small ones.
             let expected = announced.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0).max(length);
             if !hold.grow(data.len(), reserved(expected, limit)) {
                 return Ok(Err(self.overloaded(conn, &body, Resource::Bodies)));
@@ -590,7 +595,7 @@ impl<H: Handler> Frame<H> {
             (inflated, hold)
         };
         let (inflated, hold) = if is_large {
-            tokio::task::spawn_blocking(inflating).await.map_err(|_| CutOff("runtime ends"))?
+            tokio::task::spawn_blocking(inflating).await.map_err(|_| CutOff("the runtime shuts down"))?
         } else {
             inflating()
         };
@@ -606,7 +611,7 @@ impl<H: Handler> Frame<H> {
         })
     }
 
-    /// Adds what every answer has.
+    /// Adds what every response has.
     async fn finish(
         &self,
         link: &Link,
@@ -615,7 +620,7 @@ impl<H: Handler> Frame<H> {
         deflates: bool,
         is_options: bool,
     ) -> hyper::Response<Full<Bytes>> {
-        // What was prepared once for many answers is in memory once.
+        // A body that many responses share is in memory once.
         let is_shared = response.deflated.is_some();
         let (status, mut map, mut body, close) = Self::packed(response, deflates).await;
         let (status, close) = match self.charge(link, client, if is_shared { 0 } else { body.len() }) {
@@ -647,7 +652,8 @@ impl<H: Handler> Frame<H> {
         out
     }
 
-    /// An answer's status, header, body and whether it closes the connection, compressed if that is wanted and worth it.
+    /// Status, header fields and body of a response, and whether it closes the connection. Compressed if the client accepts that
+    /// and it makes the body smaller.
     async fn packed(response: Response, deflates: bool) -> (u16, HeaderMap, Bytes, bool) {
         let Response { status, headers, mut body, deflated, close } = response;
         let mut map = HeaderMap::with_capacity(headers.len() + 6);
@@ -673,7 +679,7 @@ impl<H: Handler> Frame<H> {
                     None if body.len() >= BLOCKING_FROM_BYTES => {
                         let plain = body.clone();
                         let packed = tokio::task::spawn_blocking(move || deflate(&plain)).await;
-                        // Without it (the runtime ends) the plain body is as good.
+                        // If the runtime shuts down, the plain body serves as well.
                         packed.map_or_else(|_| body.clone(), Bytes::from)
                     }
                     None => deflate(&body).into(),
@@ -688,12 +694,17 @@ impl<H: Handler> Frame<H> {
     }
 }
 
-/// What of a budget has to stay free for small bodies and answers when one of this size is to grow.
+/// The largest size that a received body of `packed_bytes` may inflate to.
+fn inflated_limit(packed_bytes: usize) -> usize {
+    INFLATED_BYTES_FREE.saturating_add(packed_bytes.saturating_mul(INFLATION_RATIO_MAX))
+}
+
+/// The part of a budget that a body or response of this size must leave free for small ones.
 const fn reserved(bytes: usize, limit: usize) -> usize {
     if bytes <= SMALL_BYTES { 0 } else { limit / RESERVED_PART }
 }
 
-/// Whether a request says for which host it is (RFC 9112, 3.2).
+/// Whether a request has the `Host` fields that RFC 9112, 3.2 requires.
 fn is_host_given(version: http::Version, headers: &HeaderMap) -> bool {
     match headers.get_all(header::HOST).iter().count() {
         0 => version < http::Version::HTTP_11,
@@ -701,7 +712,7 @@ fn is_host_given(version: http::Version, headers: &HeaderMap) -> bool {
     }
 }
 
-/// A body as it comes: usually in one piece, which then needs no copy.
+/// A body as received: usually in one piece, which needs no copy.
 enum Received {
     Nothing,
     One(Bytes),
@@ -717,7 +728,7 @@ impl Received {
         }
     }
 
-    /// Adds a piece of a body that was announced to have so many bytes.
+    /// Adds a piece of a body with this announced length.
     fn add(&mut self, piece: Bytes, announced: Option<u64>) {
         *self = match std::mem::replace(self, Self::Nothing) {
             Self::Nothing => Self::One(piece),
@@ -744,7 +755,7 @@ impl Received {
     }
 }
 
-/// Counts a request that ends without answer, however it ends.
+/// Counts a request that ends without a response.
 struct Unanswered<'a> {
     stats: &'a Stats,
     armed: bool,

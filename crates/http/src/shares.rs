@@ -1,13 +1,13 @@
-//! Fair shares of what all clients of a server use together.
+//! Fair shares of the resources that all clients of a server use.
 //!
 //! Each resource has a limit. A client may take more of it only while what it holds is at most what would still be free
 //! afterwards (a dynamic threshold, after Choudhury and Hahne). One client alone gets half, `n` greedy clients leave
-//! `1 / (n + 1)` free, and a client that comes later always finds room. Below half of the limit nobody is refused, so a
-//! single proxy or load generator is not slowed down on a server that is otherwise idle.
+//! `1 / (n + 1)` free, and a client that comes later always finds room. Below half of the limit no client is refused, so a
+//! single proxy or load generator has no disadvantage on an idle server.
 //!
 //! A client is an IPv4 address, or the first 64 bits of an IPv6 address (what one subscriber gets). Clients on a local
-//! socket are programs of the operator: they count, but only the limit itself bounds them. A client is remembered for as
-//! long as it has a connection or a request, so there are never more entries than these.
+//! socket are programs of the operator: they count, but only the limit itself bounds them. A client is remembered while it
+//! has a connection or a request, so there are never more entries than connections and requests.
 
 use std::{
     collections::HashMap,
@@ -18,19 +18,19 @@ use std::{
     },
 };
 
-/// What is shared.
+/// A shared resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Resource {
     /// Connections.
     Connections = 0,
-    /// Requests being handled.
+    /// Requests in handlers.
     Requests = 1,
     /// Requests that wait for an event (long polls).
     Polls = 2,
     /// Bytes of request bodies in memory.
     Bodies = 3,
-    /// Bytes of answers that the clients have not taken yet.
+    /// Bytes of responses that clients have not read yet.
     Answers = 4,
     /// Connections that are still read after a refusal.
     LingerCloses = 5,
@@ -39,7 +39,7 @@ pub(crate) enum Resource {
 /// How many resources there are.
 pub(crate) const RESOURCES: usize = 6;
 
-/// Who uses them.
+/// Identifies a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
     V4(Ipv4Addr),
@@ -63,7 +63,7 @@ impl Key {
     }
 }
 
-/// The resources of a server, and who holds how much of them.
+/// The resources of a server, and how much of them each client holds.
 #[derive(Debug)]
 pub(crate) struct Shares {
     limits: [usize; RESOURCES],
@@ -101,7 +101,7 @@ impl Shares {
     }
 }
 
-/// One client, and what it holds.
+/// A client, and what it holds.
 #[derive(Debug)]
 pub(crate) struct Client {
     key: Key,
@@ -116,7 +116,7 @@ impl Client {
         hold.grow(amount, 0).then_some(hold)
     }
 
-    /// A hold of nothing, to grow.
+    /// An empty hold.
     pub(crate) fn hold(self: &Arc<Self>, resource: Resource) -> Hold {
         Hold { client: Arc::clone(self), resource, amount: 0 }
     }
@@ -127,7 +127,7 @@ impl Client {
         self.fits(resource, self.shares.used(resource), held, 1, 0)
     }
 
-    /// The rule. `keep` is left to others.
+    /// The rule. `keep` must stay free for others.
     fn fits(&self, resource: Resource, used: usize, held: usize, amount: usize, keep: usize) -> bool {
         let free = self.shares.limit(resource).saturating_sub(used);
         free.checked_sub(amount)
@@ -139,14 +139,14 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         let mut clients = self.shares.clients();
-        // Somebody may have put a new entry into its place meanwhile.
+        // A new entry may have replaced it meanwhile.
         if clients.get(&self.key).is_some_and(|entry| std::ptr::eq(entry.as_ptr(), self)) {
             clients.remove(&self.key);
         }
     }
 }
 
-/// A part of a resource, given back when dropped.
+/// A part of a resource, released when dropped.
 #[derive(Debug)]
 pub(crate) struct Hold {
     client: Arc<Client>,
@@ -155,11 +155,11 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// Takes more while at least `keep` stays free for others; false (and nothing taken) if that is not possible.
+    /// Takes more if at least `keep` stays free for others. Otherwise takes nothing and returns false.
     pub(crate) fn grow(&mut self, amount: usize, keep: usize) -> bool {
         let place = self.resource as usize;
         let (client, shares) = (&self.client, &self.client.shares);
-        // Noted before it is decided: two connections of a client cannot both take its last part.
+        // Counted before the decision, so that two connections of a client cannot both take its last part.
         let held = client.held[place].fetch_add(amount, Ordering::Relaxed);
         let taken = shares.used[place]
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
@@ -195,7 +195,7 @@ mod tests {
         Key::of(Some(IpAddr::from([127, 0, 0, last])))
     }
 
-    /// Takes one by one as long as it goes.
+    /// Takes units until one is refused.
     fn take_all(client: &Arc<Client>) -> Vec<Hold> {
         std::iter::from_fn(|| client.take(Resource::Connections, 1)).collect()
     }
@@ -212,12 +212,12 @@ mod tests {
             holds.push(take_all(&shares.client(v4(last))));
             assert!(!holds.last().unwrap().is_empty() || shares.used(Resource::Connections) == 1000);
         }
-        // What is given back is there for those who hold little.
+        // Clients that hold little can take what is released.
         holds.remove(0);
         assert!(take_all(&shares.client(v4(200))).len() >= 250);
         drop(holds);
         assert_eq!(shares.used(Resource::Connections), 0);
-        assert!(shares.clients().is_empty(), "nobody is remembered");
+        assert!(shares.clients().is_empty(), "no client is remembered");
     }
 
     #[test]
@@ -246,15 +246,19 @@ mod tests {
         assert!(!shares.client(v4(2)).may_take(Resource::Requests));
         drop(hold);
         assert!(shares.client(v4(2)).may_take(Resource::Requests));
-        // The other resources are their own.
+        // Each resource has its own limit.
         assert!(shares.client(v4(1)).take(Resource::Polls, 1).is_some());
         let shares = self::shares(100);
         let client = shares.client(v4(1));
-        let mut hold = client.take(Resource::Answers, 100).expect("a large piece for who holds nothing");
+        let mut hold =
+            client.take(Resource::Answers, 100).expect("a client that holds nothing may take a large piece");
         assert!(!hold.grow(1, 0));
         drop(hold);
         let mut hold = client.hold(Resource::Bodies);
-        assert!(!hold.grow(81, 20) && hold.grow(80, 20) && !hold.grow(1, 20), "what is kept for others");
+        assert!(
+            !hold.grow(81, 20) && hold.grow(80, 20) && !hold.grow(1, 20),
+            "the part for others stays free"
+        );
         assert!(!hold.grow(1, 0), "this client has its share");
         assert!(shares.client(v4(2)).take(Resource::Bodies, 20).is_some());
     }
@@ -266,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_what_one_subscriber_has() {
+    fn a_key_is_the_network_of_one_subscriber() {
         let key = |text: &str| Key::of(Some(text.parse().unwrap()));
         assert_eq!(key("::ffff:192.0.2.7"), key("192.0.2.7"));
         assert_ne!(key("192.0.2.8"), key("192.0.2.7"));

@@ -12,7 +12,7 @@ use crate::shares::{RESOURCES, Resource, Shares};
 /// The names of [`Resource`]s, as the label `share` has them.
 const SHARES: [&str; RESOURCES] = ["connections", "requests", "long_polls", "bodies", "answers", "partings"];
 
-/// Counters since the server was bound. Shared between the accept loop, the connections and whoever reads them.
+/// Counters since the server was bound. The accept loop, the connections and the metrics page share them.
 #[derive(Debug, Default)]
 pub struct Stats {
     pub(crate) connections_accepted: AtomicU64,
@@ -35,7 +35,7 @@ pub struct Stats {
     pub(crate) shares: OnceLock<Arc<Shares>>,
 }
 
-/// The counters at one moment.
+/// The values of the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatsSnapshot {
     /// Connections accepted, the refused ones included.
@@ -50,36 +50,36 @@ pub struct StatsSnapshot {
     pub requests_in_flight: u64,
     /// Requests refused because too many were in flight or too much body was buffered.
     pub requests_overload: u64,
-    /// Answers by class of their status: `responses[0]` counts 1xx, `responses[4]` counts 5xx.
+    /// Responses by class of their status: `responses[0]` counts 1xx, `responses[4]` counts 5xx.
     pub responses: [u64; 5],
-    /// Requests that ended without answer: the peer went away, or its body had to be cut off.
+    /// Requests that ended without a response: the peer went away, or its body was cut off.
     pub cancelled: u64,
     /// Handlers that panicked (each was answered with 500).
     pub panics: u64,
     /// Requests that were not HTTP.
     pub malformed: u64,
-    /// Connections closed because a header, a body, or the reading of an answer took too long, and idle ones.
+    /// Connections closed because the client was too slow to send a header or a body, or to read a response, or was idle.
     pub timeouts: u64,
-    /// Bytes of request bodies, as they came over the wire.
+    /// Bytes of request bodies, as received.
     pub body_bytes_received: u64,
-    /// Bytes of response bodies, as they went over the wire.
+    /// Bytes of response bodies, as sent.
     pub body_bytes_sent: u64,
-    /// What was refused because a client had its share or nothing was left: connections, requests, long polls (answered at
-    /// once), bodies, answers, partings (refused connections that were closed without reading on).
+    /// Refusals because a client had its share or nothing was left: connections, requests, long polls (answered at once),
+    /// bodies, responses, partings (refused connections that were closed without reading further).
     pub refused: [u64; RESOURCES],
-    /// Connections cut because their clients did not read while memory for answers ran out.
+    /// Connections closed because their clients did not read while memory for responses ran out.
     pub readers_cut: u64,
-    /// Long polls answered before their time because connections ran out.
+    /// Long polls answered early because connections ran out.
     pub polls_ended_early: u64,
     /// Connections closed because they had no request while connections ran out.
     pub unused_closed: u64,
-    /// What is held now of what clients share: connections, requests, long polls, bytes of bodies, bytes of answers,
-    /// refused connections that are read on.
+    /// What clients hold now of the shared resources: connections, requests, long polls, bytes of bodies, bytes of responses,
+    /// refused connections that are still read.
     pub held: [u64; RESOURCES],
 }
 
 impl Stats {
-    /// The counters now. They are read one after the other, so sums can be off by the requests of that moment.
+    /// The counters now. They are read one after the other, so sums can be off by the requests in flight.
     #[must_use]
     pub fn snapshot(&self) -> StatsSnapshot {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -119,7 +119,7 @@ impl Stats {
     pub fn write(&self, page: &mut Page) {
         let stats = self.snapshot();
         let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(stats.responses);
-        page.counters("batzen_http_responses_total", "Answers by class of status", "class", classes);
+        page.counters("batzen_http_responses_total", "Responses by class of status", "class", classes);
         let refused = SHARES.into_iter().zip(stats.refused);
         page.counters(
             "batzen_http_refused_total",
@@ -128,28 +128,44 @@ impl Stats {
             refused,
         );
         for (name, help, value) in [
-            ("batzen_http_readers_cut_total", "Connections cut for unread answers", stats.readers_cut),
+            (
+                "batzen_http_readers_cut_total",
+                "Connections closed because responses were unread",
+                stats.readers_cut,
+            ),
             ("batzen_http_long_polls_ended_early_total", "Long polls ended early", stats.polls_ended_early),
-            ("batzen_http_unused_closed_total", "Connections without request closed", stats.unused_closed),
+            (
+                "batzen_http_unused_closed_total",
+                "Connections without a request closed to make room",
+                stats.unused_closed,
+            ),
             ("batzen_http_connections_total", "Connections accepted", stats.connections_accepted),
             ("batzen_http_connections_refused_total", "Connections refused", stats.connections_refused),
             ("batzen_http_requests_total", "Requests", stats.requests),
-            ("batzen_http_requests_overload_total", "Requests refused for load", stats.requests_overload),
-            ("batzen_http_cancelled_total", "Requests without answer", stats.cancelled),
-            ("batzen_http_panics_total", "Handlers that failed", stats.panics),
+            (
+                "batzen_http_requests_overload_total",
+                "Requests refused because of overload",
+                stats.requests_overload,
+            ),
+            ("batzen_http_cancelled_total", "Requests without a response", stats.cancelled),
+            ("batzen_http_panics_total", "Handlers that panicked", stats.panics),
             ("batzen_http_malformed_total", "Requests that were not HTTP", stats.malformed),
-            ("batzen_http_timeouts_total", "Connections closed for slowness", stats.timeouts),
+            (
+                "batzen_http_timeouts_total",
+                "Connections closed because the client was too slow",
+                stats.timeouts,
+            ),
             ("batzen_http_received_bytes_total", "Bytes of request bodies", stats.body_bytes_received),
             ("batzen_http_sent_bytes_total", "Bytes of response bodies", stats.body_bytes_sent),
         ] {
             page.counter(name, help, value);
         }
         page.gauge("batzen_http_connections_open", "Connections open", stats.connections_open);
-        page.gauge("batzen_http_requests_in_flight", "Requests in work", stats.requests_in_flight);
+        page.gauge("batzen_http_requests_in_flight", "Requests in flight", stats.requests_in_flight);
         let [_, _, polls, bodies, answers, _] = stats.held;
-        page.gauge("batzen_http_long_polls_waiting", "Long polls that wait", polls);
+        page.gauge("batzen_http_long_polls_waiting", "Long polls waiting", polls);
         page.gauge("batzen_http_request_bytes_held", "Bytes of request bodies in memory", bodies);
-        page.gauge("batzen_http_answer_bytes_held", "Bytes of answers that clients have not taken", answers);
+        page.gauge("batzen_http_answer_bytes_held", "Bytes of responses that clients have not read", answers);
     }
 
     /// Counts a refusal.
@@ -167,7 +183,7 @@ pub(crate) fn add(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }
 
-/// Raises a gauge for as long as it lives.
+/// Raises a gauge until it is dropped.
 pub(crate) struct Gauge<'a>(&'a AtomicU64);
 
 impl<'a> Gauge<'a> {

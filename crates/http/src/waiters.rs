@@ -14,8 +14,8 @@ use tokio::{sync::Notify, time::Instant};
 
 const SHARDS: usize = 16;
 
-/// Who waits for which key. A waiter registers *before* it looks the value up; whoever changes the value calls
-/// [`Waiters::wake`] *after* the change can be seen. Then no change falls between look-up and waiting.
+/// The waiters of each key. A waiter registers *before* it looks the value up. The code that changes the value calls
+/// [`Waiters::wake`] *after* the change is visible. So no change is missed between look-up and wait.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -42,11 +42,11 @@ struct Spot {
     /// How many times the key was woken.
     events: AtomicU64,
     notify: Notify,
-    /// How many wait; only changed under the shard's lock.
+    /// The number of waiters; changed only under the shard's lock.
     waiters: AtomicUsize,
 }
 
-/// There are as many waiters as the bound allows: answer at once instead of waiting.
+/// The maximum number of waiters is reached: answer at once instead of waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many clients are waiting already")]
 pub struct TooManyWaiters;
@@ -54,11 +54,11 @@ pub struct TooManyWaiters;
 /// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// The key was woken since the registration or the last wait: look again.
+    /// The key was woken since the registration or the last wait: look the value up again.
     Event,
-    /// Time is up.
+    /// The timeout is over.
     Timeout,
-    /// The service ends: answer now with what there is.
+    /// The service shuts down: answer now with the current value.
     Drain,
 }
 
@@ -77,7 +77,7 @@ impl<K: Eq + Hash + Clone> Waiters<K> {
     /// Registers interest in a key. Do this before the look-up whose result decides whether to wait.
     ///
     /// # Errors
-    /// [`TooManyWaiters`] at the bound.
+    /// [`TooManyWaiters`] if the maximum is reached.
     pub fn register(self: &Arc<Self>, key: K) -> Result<Waiter<K>, TooManyWaiters> {
         self.waiting
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| (n < self.max_waiters).then_some(n + 1))
@@ -94,7 +94,7 @@ impl<K: Eq + Hash + Clone> Waiters<K> {
         Ok(Waiter { hub: Arc::clone(self), key, spot, seen })
     }
 
-    /// Wakes everybody who waits for `key`. Costs next to nothing when nobody waits for anything.
+    /// Wakes all waiters of `key`. Nearly free if there are no waiters at all.
     pub fn wake(&self, key: &K) {
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) == 0 {
@@ -107,7 +107,7 @@ impl<K: Eq + Hash + Clone> Waiters<K> {
         }
     }
 
-    /// Wakes everybody, whatever they wait for.
+    /// Wakes all waiters of all keys.
     pub fn wake_all(&self) {
         for shard in &self.shards {
             let spots: Vec<_> =
@@ -119,13 +119,13 @@ impl<K: Eq + Hash + Clone> Waiters<K> {
         }
     }
 
-    /// How many wait now.
+    /// The number of waiters.
     #[must_use]
     pub fn len(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Whether nobody waits.
+    /// Whether there are no waiters.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -138,7 +138,7 @@ impl<K: Eq + Hash + Clone> Waiters<K> {
     }
 }
 
-/// A registration. Ends when dropped.
+/// A registration; removed when dropped.
 #[derive(Debug)]
 pub struct Waiter<K: Eq + Hash + Clone> {
     hub: Arc<Waiters<K>>,
@@ -155,12 +155,12 @@ impl<K: Eq + Hash + Clone> Waiter<K> {
         self.wait_until(deadline, drain).await
     }
 
-    /// As [`Waiter::wait`], until an instant; `None` is for ever.
+    /// Like [`Waiter::wait`], until an instant; `None` is for ever.
     pub async fn wait_until(&mut self, deadline: Option<Instant>, drain: &Drain) -> Woken {
         let spot = Arc::clone(&self.spot);
         let notified = spot.notify.notified();
         tokio::pin!(notified);
-        // From here on a wake-up is not missed, so the counter is read after it.
+        // From here on no wake-up is missed, so the counter is read afterwards.
         notified.as_mut().enable();
         let events = spot.events.load(Ordering::SeqCst);
         if events != self.seen {

@@ -5,10 +5,11 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use batzen_http_codec::frame_response;
 use serde_json::{Value, json};
 
+use crate::MESSAGE_LIMITS;
 use crate::text::{self, TransferId};
-use crate::wire;
 
 /// How long the switch may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -145,16 +146,15 @@ impl Hub {
                 return Err(HubError::Io(io::ErrorKind::UnexpectedEof.into()));
             }
             received.extend_from_slice(&part[..count]);
-            let framed = wire::frame(&received).map_err(|what| HubError::Unexpected(what.to_owned()))?;
+            let framed = frame_response(&received, &MESSAGE_LIMITS)
+                .map_err(|error| HubError::Unexpected(error.to_string()))?;
             if let Some(framed) = framed {
-                let status =
-                    wire::status(framed.first).ok_or_else(|| HubError::Unexpected("no status".to_owned()))?;
-                let body = match framed.body {
+                let body = match &received[framed.body] {
                     [] => Value::Null,
                     body => serde_json::from_slice(body)
                         .unwrap_or_else(|_| String::from_utf8_lossy(body).into_owned().into()),
                 };
-                return Ok((status, body));
+                return Ok((framed.status, body));
             }
         }
     }

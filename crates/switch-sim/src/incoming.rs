@@ -2,13 +2,15 @@
 
 use std::io::{ErrorKind, Read as _};
 
+use batzen_http_codec::{Request, frame_request};
+
+use crate::MESSAGE_LIMITS;
 use crate::book::{Flight, News, Side};
 use crate::ilp;
 use crate::message::{self, Prepare, StateNotice};
 use crate::order::Behaviour;
 use crate::outcome::Told;
 use crate::text::TransferId;
-use crate::wire;
 use crate::worker::{Later, Outgoing, Socket, What, Worker};
 
 const ACCEPTED: &[u8] = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n";
@@ -42,13 +44,14 @@ impl Worker {
             let seen = if is_first { &part[..count] } else { received.as_slice() };
             let (mut at, mut is_sound) = (0, true);
             while is_sound && at < seen.len() {
-                match wire::frame(&seen[at..]) {
+                let rest = &seen[at..];
+                match frame_request(rest, &MESSAGE_LIMITS) {
                     Err(_) => is_sound = false,
                     Ok(None) => break,
-                    Ok(Some(framed)) => {
-                        at += framed.end;
-                        is_sound = !framed.closes;
-                        answers.extend_from_slice(self.callback(inbound.port, framed.first, framed.body));
+                    Ok(Some(Request { method, target, body, closes })) => {
+                        at += body.end;
+                        is_sound = !closes;
+                        answers.extend_from_slice(self.callback(inbound.port, method, target, &rest[body]));
                     }
                 }
             }
@@ -73,24 +76,23 @@ impl Worker {
         }
     }
 
-    fn callback(&mut self, port: usize, first: &[u8], body: &[u8]) -> &'static [u8] {
-        let Some((method, path)) = wire::target(first) else { return MALFORMED };
-        let Some(rest) = path.strip_prefix(b"/transfers") else { return UNKNOWN };
-        if method == b"POST" && rest.is_empty() {
+    fn callback(&mut self, port: usize, method: &str, path: &str, body: &[u8]) -> &'static [u8] {
+        let Some(rest) = path.strip_prefix("/transfers") else { return UNKNOWN };
+        if method == "POST" && rest.is_empty() {
             return self.asked(port, body);
         }
-        let Some(rest) = rest.strip_prefix(b"/") else { return UNKNOWN };
-        let (id, is_error) = match rest.strip_suffix(b"/error") {
+        let Some(rest) = rest.strip_prefix('/') else { return UNKNOWN };
+        let (id, is_error) = match rest.strip_suffix("/error") {
             Some(id) => (id, true),
             None => (rest, false),
         };
-        let Some(id) = TransferId::parse(id) else { return MALFORMED };
+        let Some(id) = TransferId::parse(id.as_bytes()) else { return MALFORMED };
         match method {
-            b"PUT" if is_error => match message::error_code(body) {
+            "PUT" if is_error => match message::error_code(body) {
                 Some(code) => self.told(port, id, Told::Error(code), None),
                 None => MALFORMED,
             },
-            b"PUT" | b"PATCH" => {
+            "PUT" | "PATCH" => {
                 let Ok(state) = serde_json::from_slice::<StateNotice<'_>>(body) else { return MALFORMED };
                 match message::final_state(state.transfer_state) {
                     Some(told) => self.told(port, id, told, state.fulfilment),

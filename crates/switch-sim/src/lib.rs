@@ -16,7 +16,7 @@
 //! | [`order`] | what is asked of the participants: single transfers, loads, behaviours |
 //! | [`outcome`] | what came of it |
 //! | `book` | transfers under way |
-//! | `text`, `wire`, `message` | texts, HTTP/1.1 and JSON in reused buffers |
+//! | `text`, `message` | texts, HTTP/1.1 requests and JSON in reused buffers |
 //! | `worker`, `outgoing`, `incoming` | a thread: its loop, requests to the switch, callbacks from it |
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on fails"))]
@@ -33,10 +33,13 @@ mod outgoing;
 #[cfg(test)]
 mod tests;
 mod text;
-mod wire;
 mod worker;
 
 pub use fsps::{Fsps, FspsConfig};
 pub use order::{Behaviour, Load, Mix, Order, Schedule};
 pub use outcome::{Outcome, Report, Told};
 pub use text::TransferId;
+
+/// The largest message to and from a switch.
+const MESSAGE_LIMITS: batzen_http_codec::MessageLimits =
+    batzen_http_codec::MessageLimits { head_bytes_max: 64 << 10, body_bytes_max: 5 << 20 };

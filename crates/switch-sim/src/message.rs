@@ -179,7 +179,10 @@ impl Scratch {
 
 #[cfg(test)]
 mod tests {
+    use batzen_http_codec::frame_request;
+
     use super::*;
+    use crate::MESSAGE_LIMITS;
     use crate::order::Behaviour;
 
     #[test]
@@ -213,8 +216,8 @@ mod tests {
         let request = String::from_utf8(out.clone()).unwrap();
         assert!(request.starts_with("POST /transfers HTTP/1.1\r\n"), "{request}");
         assert!(request.contains("FSPIOP-Source: one\r\nFSPIOP-Destination: two\r\n"), "{request}");
-        let framed = crate::wire::frame(&out).unwrap().unwrap();
-        assert_eq!((framed.body, framed.end), (scratch.body.as_slice(), out.len()));
+        let framed = frame_request(&out, &MESSAGE_LIMITS).unwrap().unwrap();
+        assert_eq!((&out[framed.body.clone()], framed.body.end), (scratch.body.as_slice(), out.len()));
 
         scratch.fulfil(&flight, "COMMITTED", &[0xff; 32]);
         let state: StateNotice<'_> = serde_json::from_slice(&scratch.body).unwrap();
@@ -223,6 +226,6 @@ mod tests {
         scratch.reject();
         assert_eq!(error_code(&scratch.body), Some(5104));
         scratch.request(&mut out, &words, "GET", Some(id), "", (0, 1), 0);
-        assert!(crate::wire::frame(&out).unwrap().unwrap().body.is_empty());
+        assert!(frame_request(&out, &MESSAGE_LIMITS).unwrap().unwrap().body.is_empty());
     }
 }

@@ -2,10 +2,12 @@
 
 use std::io::{ErrorKind, Read as _};
 
+use batzen_http_codec::frame_response;
+
+use crate::MESSAGE_LIMITS;
 use crate::book::{Flight, News, Side};
 use crate::order::Behaviour;
 use crate::outcome::Told;
-use crate::wire;
 use crate::worker::{Later, Outbound, Outgoing, Socket, What, Worker};
 
 /// The pause before a request is repeated; it doubles with every attempt up to the sixth.
@@ -118,7 +120,7 @@ impl Worker {
                 pipe.received.extend_from_slice(&self.part[..count]);
             }
             let seen = if is_first { &self.part[..count] } else { pipe.received.as_slice() };
-            match wire::frame(seen) {
+            match frame_response(seen, &MESSAGE_LIMITS) {
                 Err(_) => return self.broken(slot),
                 Ok(None) => {
                     if is_first {
@@ -126,10 +128,8 @@ impl Worker {
                     }
                 }
                 Ok(Some(framed)) => {
-                    let (status, closes) = (wire::status(framed.first), framed.closes);
                     pipe.received.clear();
-                    let Some(status) = status else { return self.broken(slot) };
-                    return self.answered(slot, status, closes);
+                    return self.answered(slot, framed.status, framed.closes);
                 }
             }
             if count < self.part.len() {

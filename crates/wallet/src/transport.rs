@@ -2,22 +2,23 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::io::Read;
 use std::pin::Pin;
 use std::time::Duration;
 
+use batzen_http_client::{Client, ClientError, ClientOptions};
+
 use crate::core::http::{Context, HttpRequest, HttpResponse, Method};
 
-/// Largest answer that is read, before and after inflation, in bytes.
-const MAX_ANSWER_SIZE: u64 = 64 * 1024 * 1024;
-/// How long a connection may take to come about.
+/// The largest answer that is read, before and after inflation, in bytes.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long an answer may take, not counting what the server was told to hold it back.
+/// How long an answer may take, without the time for which the server may hold it back.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Request bodies from this size on are compressed.
-const COMPRESS_FROM: usize = 4096;
+/// Request bodies of at least this size are compressed, if that makes them smaller.
+const COMPRESS_FROM_BYTES: usize = 4096;
 
-/// No answer came: unknown whether the server did what was asked. The same request must be sent again.
+/// There is no answer, so the server may or may not have done what was asked. Send the same request again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{url}: {reason}")]
 pub struct TransportError {
@@ -30,7 +31,7 @@ pub struct TransportError {
 /// A pending answer.
 pub type ResponseFuture<'a> = Pin<Box<dyn Future<Output = Result<HttpResponse, TransportError>> + Send + 'a>>;
 
-/// Something that sends requests: the network, or a test.
+/// Sends requests: over the network, or in a test.
 pub trait Transport: Send + Sync {
     /// Sends `request` once and waits for the answer, whatever its status.
     fn send<'a>(&'a self, request: &'a HttpRequest) -> ResponseFuture<'a>;
@@ -39,81 +40,60 @@ pub trait Transport: Send + Sync {
 /// The network.
 #[derive(Clone, Debug)]
 pub struct HttpTransport {
-    clients: HashMap<Context, reqwest::Client>,
+    clients: HashMap<Context, Client>,
 }
 
 impl HttpTransport {
-    /// A transport with connections of its own.
+    /// A transport with connections of its own. It uses no proxy and sends each request once.
     ///
     /// # Errors
     /// If TLS cannot be set up.
     pub fn new() -> Result<Self, TransportError> {
-        let failed = |error: reqwest::Error| TransportError {
-            url: "HTTP client".to_owned(),
-            reason: describe(&error),
+        let options = ClientOptions {
+            connect_timeout: CONNECT_TIMEOUT,
+            max_reply_bytes: ANSWER_BYTES_MAX,
+            deflate_from_bytes: Some(COMPRESS_FROM_BYTES),
+            user_agent: "batzen-wallet".to_owned(),
+            ..ClientOptions::default()
         };
         let mut clients = HashMap::new();
         for context in Context::ALL {
-            let client = reqwest::Client::builder()
-                .user_agent("batzen-wallet")
-                .connect_timeout(CONNECT_TIMEOUT)
-                .pool_idle_timeout(Duration::from_secs(20))
-                .redirect(reqwest::redirect::Policy::none())
-                .referer(false)
-                .build()
-                .map_err(failed)?;
+            let client = Client::new(&options).map_err(|error| failed("HTTP client", error))?;
             clients.insert(context, client);
         }
         Ok(Self { clients })
     }
 
     async fn send_once(&self, request: &HttpRequest) -> Result<HttpResponse, TransportError> {
-        let failed = |reason: String| TransportError { url: request.url.clone(), reason };
         let client = &self.clients[&request.context];
-        let method = match request.method {
-            Method::Get => reqwest::Method::GET,
-            Method::Post => reqwest::Method::POST,
-        };
-        let mut builder = client
-            .request(method, &request.url)
-            .timeout(ANSWER_TIMEOUT + Duration::from_millis(request.poll_ms))
-            .header("Accept", request.accept)
-            .header("Accept-Encoding", "deflate");
+        let mut call = match request.method {
+            Method::Get => client.get(&request.url),
+            Method::Post => client.post(&request.url),
+        }
+        .timeout(ANSWER_TIMEOUT + Duration::from_millis(request.poll_ms))
+        .header("accept", request.accept);
         if let Some((user, password)) = &request.basic_auth {
-            builder = builder.basic_auth(user, Some(password));
+            call = call.basic_auth(user, password);
         }
         if let Some(body) = &request.body {
-            builder = builder.header("Content-Type", "application/json");
-            if body.len() >= COMPRESS_FROM {
-                builder = builder.header("Content-Encoding", "deflate").body(deflate(body));
-            } else {
-                builder = builder.body(body.clone());
-            }
+            call = call.body("application/json", body.clone());
         }
-        let mut response = builder.send().await.map_err(|error| failed(describe(&error)))?;
-        let header = |name: &str| {
-            response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
-        };
-        let mut answer = HttpResponse {
-            status: response.status().as_u16(),
+        let reply = call.send().await.map_err(|error| failed(&request.url, error))?;
+        let header = |name: &str| reply.header(name).map(str::to_owned);
+        // The client inflates. Any other encoding would reach the core as garbage.
+        if let Some(encoding) = header("content-encoding").map(|text| text.to_ascii_lowercase())
+            && !matches!(encoding.as_str(), "identity" | "deflate")
+        {
+            let reason = format!("unknown content encoding {encoding}");
+            return Err(TransportError { url: request.url.clone(), reason });
+        }
+        Ok(HttpResponse {
+            status: reply.status,
             etag: header("etag"),
             content_type: header("content-type"),
-            retry_after_s: header("retry-after").and_then(|text| text.trim().parse().ok()),
-            body: Vec::new(),
-        };
-        let encoding = header("content-encoding").map(|text| text.to_ascii_lowercase());
-        while let Some(chunk) = response.chunk().await.map_err(|error| failed(describe(&error)))? {
-            if answer.body.len() as u64 + chunk.len() as u64 > MAX_ANSWER_SIZE {
-                return Err(failed(format!("the answer is larger than {MAX_ANSWER_SIZE} bytes")));
-            }
-            answer.body.extend_from_slice(&chunk);
-        }
-        match encoding.as_deref() {
-            None | Some("identity") => {}
-            Some("deflate") => answer.body = inflate(&answer.body).map_err(failed)?,
-            Some(other) => return Err(failed(format!("unknown content encoding {other}"))),
-        }
-        Ok(answer)
+            retry_after_s: reply.retry_after().map(|pause| pause.as_secs()),
+            body: reply.body.into(),
+        })
     }
 }
 
@@ -123,51 +103,103 @@ impl Transport for HttpTransport {
     }
 }
 
-fn deflate(body: &[u8]) -> Vec<u8> {
-    let mut encoder = flate2::read::ZlibEncoder::new(body, flate2::Compression::fast());
-    let mut out = Vec::with_capacity(body.len() / 2);
-    encoder.read_to_end(&mut out).expect("compressing memory into memory does no I/O");
-    out
-}
-
-fn inflate(body: &[u8]) -> Result<Vec<u8>, String> {
-    let mut out = Vec::new();
-    let read = flate2::read::ZlibDecoder::new(body)
-        .take(MAX_ANSWER_SIZE + 1)
-        .read_to_end(&mut out)
-        .map_err(|error| format!("the answer does not inflate: {error}"))?;
-    if read as u64 > MAX_ANSWER_SIZE {
-        return Err(format!("the answer is larger than {MAX_ANSWER_SIZE} bytes"));
-    }
-    Ok(out)
-}
-
-/// The error with all its causes; the outermost alone often says only "error sending request".
-fn describe(error: &reqwest::Error) -> String {
-    let mut text = if error.is_timeout() {
-        "no answer in time".to_owned()
-    } else if error.is_connect() {
-        "cannot connect".to_owned()
-    } else {
-        "the connection failed".to_owned()
+fn failed(url: &str, error: ClientError) -> TransportError {
+    let reason = match error {
+        ClientError::Setup(reason) => reason,
+        ClientError::Connect { reason, .. } => format!("cannot connect: {reason}"),
+        ClientError::Timeout { .. } => "no answer in time".to_owned(),
+        ClientError::Invalid { reason, .. } | ClientError::Broken { reason, .. } => {
+            format!("the connection failed: {reason}")
+        }
+        ClientError::BadReply { reason, .. } => reason,
+        // Calls accept any status.
+        ClientError::Status { status, .. } => format!("HTTP {status}"),
     };
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
+    TransportError { url: url.to_owned(), reason }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
     use super::*;
 
-    #[test]
-    fn bodies_survive_compression() {
-        let body = br#"{"a":[1,2,3]}"#.repeat(1000);
-        assert_eq!(inflate(&deflate(&body)).expect("inflates"), body);
-        assert!(inflate(b"not zlib").is_err());
+    /// Sends a request to a server that gives this response. Returns what the server received, and what the caller got.
+    async fn exchange(
+        response: &'static [u8],
+        change: impl FnOnce(&mut HttpRequest),
+    ) -> (Vec<u8>, Result<HttpResponse, TransportError>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let url = format!("http://{}/x", listener.local_addr().expect("bound"));
+        let serving = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            let mut received = vec![0; 64 << 10];
+            let mut length = 0;
+            while !received[..length].windows(4).any(|four| four == b"\r\n\r\n") {
+                length += stream.read(&mut received[length..]).expect("a request");
+            }
+            received.truncate(length);
+            stream.write_all(response).expect("the client reads");
+            received
+        });
+        let mut request = HttpRequest::get(Context::Info, url);
+        change(&mut request);
+        let answer = HttpTransport::new().expect("TLS").send(&request).await;
+        (serving.join().expect("served"), answer)
+    }
+
+    #[tokio::test]
+    async fn requests_and_answers_keep_what_the_core_needs() {
+        let response =
+            b"HTTP/1.1 304 Not Modified\r\netag: \"1\"\r\nretry-after: 7\r\ncontent-type: text/plain\r\n\r\n";
+        let (received, answer) =
+            exchange(response, |request| request.basic_auth = Some(("a".into(), "b".into()))).await;
+        let received = String::from_utf8_lossy(&received).to_ascii_lowercase();
+        for field in [
+            "get /x http/1.1",
+            "accept: application/json",
+            "accept-encoding: deflate",
+            "authorization: basic ytpi",
+            "user-agent: batzen-wallet",
+        ] {
+            assert!(received.contains(&format!("{field}\r\n")), "{field}: {received}");
+        }
+        assert!(!received.contains("cookie"), "{received}");
+        let answer = answer.expect("an answer");
+        assert_eq!(
+            (answer.status, answer.etag.as_deref(), answer.retry_after_s),
+            (304, Some("\"1\""), Some(7))
+        );
+        assert_eq!(answer.content_type.as_deref(), Some("text/plain"));
+    }
+
+    #[tokio::test]
+    async fn large_bodies_are_compressed_and_small_ones_are_not() {
+        for (bytes, is_compressed) in [(COMPRESS_FROM_BYTES - 1, false), (COMPRESS_FROM_BYTES, true)] {
+            let (received, answer) = exchange(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", |request| {
+                request.method = Method::Post;
+                request.body = Some(vec![b'1'; bytes]);
+            })
+            .await;
+            let received = String::from_utf8_lossy(&received).to_ascii_lowercase();
+            assert!(received.contains("content-type: application/json\r\n"), "{received}");
+            assert_eq!(received.contains("content-encoding: deflate\r\n"), is_compressed, "{bytes}");
+            assert_eq!(answer.expect("an answer").status, 200);
+        }
+    }
+
+    #[tokio::test]
+    async fn unusable_answers_are_errors() {
+        for (response, reason) in [
+            (&b"HTTP/1.1 200 OK\r\ncontent-encoding: br\r\ncontent-length: 1\r\n\r\n1"[..], "encoding br"),
+            (b"HTTP/1.1 200 OK\r\ncontent-encoding: deflate\r\ncontent-length: 3\r\n\r\nabc", "zlib"),
+            (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n1", "the connection failed"),
+            (b"", "the connection failed"),
+        ] {
+            let (_, answer) = exchange(response, |_| {}).await;
+            let error = answer.expect_err("unusable");
+            assert!(error.reason.contains(reason), "{error}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 use crate::common;
 
 use batzen_bank::BankConfig;
-use batzen_http::gateway::{GatewayAuth, WireGatewayClient};
+use batzen_wire_gateway::{GatewayAuth, WireGatewayClient};
 use common::{Fixture, config, transfer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

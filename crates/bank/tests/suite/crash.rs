@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use batzen_bank::{Bank, BankConfig, StoreConfig};
 use batzen_crypto::{EddsaPublicKey, HashCode, Wtid, fill_random};
-use batzen_http::ClientError;
-use batzen_http::gateway::{
+use batzen_http_client::ClientError;
+use batzen_wire_gateway::{
     AddIncomingRequest, GatewayAuth, HistoryQuery, TransactionResponse, TransferRequest, WireGatewayClient,
 };
 use common::*;

@@ -12,8 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use batzen_bank::{Bank, BankConfig, books};
-use batzen_http::Reply;
-use batzen_http::gateway::{GatewayAuth, WireGatewayClient};
+use batzen_http_client::Reply;
 use batzen_ledger::{
     Account, AccountBalance, AccountFilter, Answer, ChangeEvent, ChangeFilter, CreateAccountStatus,
     CreateResult, CreateTransferStatus, Ledger, LedgerError, MemoryLedger, QueryFilter, Transfer,
@@ -21,6 +20,7 @@ use batzen_ledger::{
 use batzen_ledger_store::{DurableLedger, DurableOptions};
 use batzen_store::Store;
 use batzen_store::memory::MemoryBackend;
+use batzen_wire_gateway::{GatewayAuth, WireGatewayClient};
 use common::*;
 use fenced::{Fenced, KillAt};
 use proptest::prelude::*;

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use batzen_bank::gateway_client::{self, GatewayCommand};
 use batzen_bank::{AccountFlow, Bank, BankConfig, BankError, StoreConfig};
-use batzen_http::gateway::{GatewayAuth, HistoryQuery, WireGatewayClient};
 use batzen_ledger::MemoryLedger;
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{ChangeSet, CommitOutcome, Store};
 use batzen_tables::bank::{BankStateKey, OldBankStateRow, OldBankStates};
+use batzen_wire_gateway::{GatewayAuth, HistoryQuery, WireGatewayClient};
 use common::*;
 use serde_json::json;
 
@@ -167,7 +167,7 @@ async fn transfers_are_idempotent_by_their_uid() {
     for repetition in [&request, &same] {
         assert_eq!(exchange.transfer(repetition).await.unwrap(), first);
     }
-    let change = |alter: fn(&mut batzen_http::gateway::TransferRequest)| {
+    let change = |alter: fn(&mut batzen_wire_gateway::TransferRequest)| {
         let mut changed = request.clone();
         alter(&mut changed);
         changed

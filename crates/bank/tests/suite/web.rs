@@ -2,7 +2,7 @@
 use crate::common;
 
 use batzen_bank::BankConfig;
-use batzen_http::{Client, Method, Reply};
+use batzen_http_client::{Client, Method, Reply};
 use common::*;
 use serde_json::{Value, json};
 

@@ -9,9 +9,6 @@ use std::time::Duration as StdDuration;
 use anyhow::{Context, bail, ensure};
 use batzen_crypto::{EddsaPrivateKey, HashCode};
 use batzen_exchange::workers::{aggregator, transfer, wirewatch};
-use batzen_http::gateway::{
-    AddIncomingRequest, GatewayAuth, HistoryQuery, OutgoingTransaction, WireGatewayClient,
-};
 use batzen_protocol::api::errors::CoinConflict;
 use batzen_protocol::api::exchange::{DepositRequest, ReserveBalance};
 use batzen_protocol::signatures::{SignedMessage, WalletCoinDeposit};
@@ -21,6 +18,9 @@ use batzen_wallet::core::coin::CoinSource;
 use batzen_wallet::core::http::{HttpRequest, HttpResponse};
 use batzen_wallet::transport::{HttpTransport, ResponseFuture, Transport, TransportError};
 use batzen_wallet::{CipherChoice, CoinStatus, Exchange, RunUntil, Wallet, WalletOptions};
+use batzen_wire_gateway::{
+    AddIncomingRequest, GatewayAuth, HistoryQuery, OutgoingTransaction, WireGatewayClient,
+};
 
 use super::books::Books;
 use super::merchant::{Paid, Sale, deadline};

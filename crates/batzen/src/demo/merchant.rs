@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, bail, ensure};
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode, WireSalt, Wtid};
-use batzen_http::Client;
-use batzen_http::gateway::OutgoingTransaction;
+use batzen_http_client::Client;
 use batzen_protocol::api::exchange::{DepositPending, DepositTransfer, TransferResponse};
 use batzen_protocol::canonical::contract_hash;
 use batzen_protocol::denominations::wire_details_hash;
@@ -16,6 +15,7 @@ use batzen_protocol::signatures::{
 };
 use batzen_protocol::{Amount, Duration, Money, PaytoUri, Timestamp};
 use batzen_wallet::{Exchange, PaymentReceipt, PaymentRequest, RefundPermission};
+use batzen_wire_gateway::OutgoingTransaction;
 use serde_json::json;
 
 /// The merchant.

@@ -13,7 +13,7 @@ use batzen_exchange::app::Exchange;
 use batzen_exchange::error::StartError;
 use batzen_exchange::reads::totals::{Totals, totals};
 use batzen_exchange::service::{RunningExchange, StartOptions};
-use batzen_http::{Client, ClientOptions};
+use batzen_http_client::{Client, ClientOptions};
 use batzen_protocol::Currency;
 use batzen_wallet::Wallet;
 use serde::{Deserialize, Serialize};

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use batzen_http::{Client, ClientOptions, Reply};
+use batzen_http_client::{Client, ClientOptions, Reply};
 use batzen_metrics::Page;
 use batzen_postgres::schema::replication::{LagMetrics, SlotLag};
 use batzen_signer::metrics::ClientMetrics;

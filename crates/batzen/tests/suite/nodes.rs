@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use batzen_exchange::storage::{self, StoreConfig};
-use batzen_http::{Client, ClientOptions};
+use batzen_http_client::{Client, ClientOptions};
 use common::setup::{config_with, credit, get, wait_for};
 use common::{PATIENCE, Service, run, stderr, stdout};
 use customers::{Dice, Load};

@@ -371,7 +371,7 @@ impl<S: Script> Work<'_, S> {
                     }
                     let seen = if is_first { &part[..count] } else { connection.received.as_slice() };
                     match wire::frame(seen) {
-                        Err(what) => return self.broken(slot, what),
+                        Err(error) => return self.broken(slot, &error.to_string()),
                         Ok(None) => {
                             if is_first {
                                 connection.received.extend_from_slice(&part[..count]);
@@ -402,7 +402,7 @@ impl<S: Script> Work<'_, S> {
         };
         let now_ns = self.now_ns();
         self.last_ns = now_ns;
-        let body = &received[framed.body_start..framed.end];
+        let body = &received[framed.body.clone()];
         let (things, next) = self.thread.script.answer(slot, framed.status, body);
         let ops = if self.thread.plan.kinds[request.outgoing.kind].is_counted { things } else { 0 };
         self.watch.ops.fetch_add(ops, Relaxed);

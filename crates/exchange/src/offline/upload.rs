@@ -1,6 +1,6 @@
 //! The two steps that need the network.
 
-use batzen_http::{Client, ClientError};
+use batzen_http_client::{Client, ClientError};
 use batzen_protocol::api::exchange::{
     AuditorAddRequest, AuditorDisableRequest, DrainRequest, ExtensionsRequest, FutureKeys, GlobalFeeRequest,
     ManagementKeysRequest, RevokeRequest, WireAddRequest, WireDisableRequest, WireFeeRequest,

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use batzen_http::{Bound, Client, ClientError, ClientOptions};
+use batzen_http::Bound;
+use batzen_http_client::{Client, ClientError, ClientOptions};
 use batzen_protocol::api::exchange::WireResponse;
 use batzen_protocol::api::offline::OfflineOperation;
 use batzen_protocol::payto::PaytoUri;

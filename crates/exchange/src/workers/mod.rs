@@ -31,10 +31,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use batzen_engine::SubmitError;
-use batzen_http::gateway::{GatewayAuth, WireGatewayClient};
-use batzen_http::{Client, ClientError, ClientOptions, RetryPolicy};
+use batzen_http_client::{Backoff, Client, ClientError, ClientOptions};
 use batzen_store::{Store, StoreError};
 use batzen_tables::exchange::AccountId;
+use batzen_wire_gateway::{GatewayAuth, WireGatewayClient};
 use tokio::task::JoinSet;
 
 use crate::config::{self, AccountConfig, GatewayConfig};
@@ -137,12 +137,8 @@ impl Mode {
 }
 
 /// Pauses that double from `first_ms` to `max_ms`, the upper half of each at random.
-fn growing(first_ms: u64, max_ms: u64) -> RetryPolicy {
-    RetryPolicy {
-        first_pause: Duration::from_millis(first_ms),
-        max_pause: Duration::from_millis(max_ms),
-        ..RetryPolicy::default()
-    }
+fn growing(first_ms: u64, max_ms: u64) -> Backoff {
+    Backoff { first_pause: Duration::from_millis(first_ms), max_pause: Duration::from_millis(max_ms) }
 }
 
 /// The running workers. They stop by themselves when [`Exchange::drain`] fires.

@@ -11,9 +11,9 @@ mod pages;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use batzen_http::gateway::{HistoryQuery, IncomingRow, WireGatewayClient};
-use batzen_http::{Client, ClientError};
+use batzen_http_client::{Client, ClientError};
 use batzen_tables::exchange::AccountId;
+use batzen_wire_gateway::{HistoryQuery, IncomingRow, WireGatewayClient};
 use tokio::time::Instant;
 
 use super::leases;

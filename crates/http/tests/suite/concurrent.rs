@@ -1,4 +1,4 @@
-//! Many requests at a time over one connection: what the server works on, answers, bears, and does not.
+//! Concurrent requests over one connection: order, limits, deadlines, and clients that break the protocol.
 use crate::common;
 
 use std::time::Duration;
@@ -8,7 +8,7 @@ use common::{Running, code, read_answer, read_to_end, start, status};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-const WISH: &str =
+const UPGRADE: &str =
     "OPTIONS * HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: batzen-concurrent\r\n\r\n";
 
 fn options() -> ServerOptions {
@@ -16,17 +16,17 @@ fn options() -> ServerOptions {
 }
 
 /// Connects and changes the protocol.
-async fn changed(server: &Running) -> Answers {
+async fn upgraded(server: &Running) -> Answers {
     let mut stream = server.connect().await;
-    stream.write_all(WISH.as_bytes()).await.unwrap();
+    stream.write_all(UPGRADE.as_bytes()).await.unwrap();
     let mut answers = Answers { stream, buffer: Vec::new() };
     let (status, head, _) = answers.next().await;
     assert!(status == 101 && head.contains("upgrade: batzen-concurrent"), "{head}");
-    assert_eq!(answers.next().await.0, 204, "the answer to the question itself");
+    assert_eq!(answers.next().await.0, 204, "the response to the OPTIONS request itself");
     answers
 }
 
-/// Answers one after the other.
+/// Reads responses one after the other.
 struct Answers {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -67,12 +67,12 @@ fn echo(body: &str) -> String {
 #[tokio::test]
 async fn requests_are_worked_on_at_once_and_answered_in_order() {
     let server = start(options()).await;
-    let mut connection = changed(&server).await;
+    let mut connection = upgraded(&server).await;
     let all =
         ["POST /hold HTTP/1.1\r\n\r\n", &echo("one"), "POST /panic/late HTTP/1.1\r\n\r\n", &echo("two")];
     connection.send(&all.concat()).await;
     server.toy.held.acquire().await.unwrap().forget();
-    // The others are answered while the first one is held, but not sent.
+    // While the first request is held, the others are handled, but their responses are not sent.
     server.until(|stats| stats.panics == 1 && stats.requests_in_flight == 1).await;
     server.toy.release.notify_waiters();
     let mut got = Vec::new();
@@ -92,14 +92,14 @@ async fn requests_are_worked_on_at_once_and_answered_in_order() {
 }
 
 #[tokio::test]
-async fn a_connection_has_so_many_requests_at_once_and_no_more() {
+async fn requests_in_flight_on_a_connection_are_limited() {
     let server = start(options()).await;
-    let mut connection = changed(&server).await;
+    let mut connection = upgraded(&server).await;
     connection.send(&"POST /hold HTTP/1.1\r\n\r\n".repeat(150)).await;
     server.until(|stats| stats.requests_in_flight == 128).await;
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(server.stats.snapshot().requests_in_flight, 128);
-    // Further ones follow as answers go.
+    // Further requests are taken as responses are sent.
     for _ in 0..128 {
         server.toy.held.acquire().await.unwrap().forget();
     }
@@ -115,7 +115,7 @@ async fn a_connection_has_so_many_requests_at_once_and_no_more() {
 }
 
 #[tokio::test]
-async fn what_is_no_request_ends_the_connection_behind_the_answers() {
+async fn a_malformed_request_ends_the_connection_after_the_responses() {
     let server = start(options()).await;
     for bad in [
         "GET / HTTP/1.1\r\n\r\n",
@@ -124,7 +124,7 @@ async fn what_is_no_request_ends_the_connection_behind_the_answers() {
         "POST /echo HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
         "nonsense\r\n\r\n",
     ] {
-        let mut connection = changed(&server).await;
+        let mut connection = upgraded(&server).await;
         connection.send(&format!("{}{bad}{}", echo("good"), echo("never"))).await;
         assert_eq!(connection.next().await.2, "good");
         let rest = connection.rest().await;
@@ -135,7 +135,7 @@ async fn what_is_no_request_ends_the_connection_behind_the_answers() {
 }
 
 #[tokio::test]
-async fn the_slow_and_the_idle_are_cut_off() {
+async fn slow_and_idle_connections_are_closed() {
     let limits = ServerOptions {
         header_timeout: Duration::from_millis(50),
         body_grace: Duration::from_millis(50),
@@ -143,22 +143,22 @@ async fn the_slow_and_the_idle_are_cut_off() {
     };
     let server = start(limits).await;
     for part in ["POST /ec", "POST /echo HTTP/1.1\r\ncontent-length: 5\r\n\r\n123"] {
-        let mut connection = changed(&server).await;
+        let mut connection = upgraded(&server).await;
         connection.send(part).await;
         assert_eq!(connection.rest().await, "");
     }
     assert_eq!(server.stats.snapshot().timeouts, 2);
     let limits = ServerOptions { idle_timeout: Duration::from_millis(50), ..options() };
     let server = start(limits).await;
-    assert_eq!(changed(&server).await.rest().await, "");
-    // Who does not read is cut off, too; a request that is served has all the time it needs.
+    assert_eq!(upgraded(&server).await.rest().await, "");
+    // A client that does not read is cut off, too. A request in a handler has no deadline.
     let limits = ServerOptions {
         write_timeout: Duration::from_millis(50),
         min_rate_bytes_per_s: u64::MAX,
         ..options()
     };
     let server = start(limits).await;
-    let mut connection = changed(&server).await;
+    let mut connection = upgraded(&server).await;
     connection.send("POST /hold HTTP/1.1\r\n\r\n").await;
     server.toy.held.acquire().await.unwrap().forget();
     tokio::time::sleep(Duration::from_millis(120)).await;
@@ -169,10 +169,10 @@ async fn the_slow_and_the_idle_are_cut_off() {
 }
 
 #[tokio::test]
-async fn a_server_that_ends_answers_what_it_has_taken() {
+async fn a_server_that_shuts_down_answers_the_requests_that_it_has_taken() {
     let server = start(ServerOptions { drain_timeout: Duration::from_secs(20), ..options() }).await;
-    let mut connection = changed(&server).await;
-    let idle = changed(&server).await;
+    let mut connection = upgraded(&server).await;
+    let idle = upgraded(&server).await;
     connection.send(&format!("POST /hold HTTP/1.1\r\n\r\n{}", echo("last"))).await;
     server.toy.held.acquire().await.unwrap().forget();
     server.until(|stats| stats.requests_in_flight == 1).await;
@@ -186,29 +186,29 @@ async fn a_server_that_ends_answers_what_it_has_taken() {
 }
 
 #[tokio::test]
-async fn who_does_not_ask_for_it_is_answered_as_ever() {
+async fn clients_that_do_not_ask_for_the_protocol_get_ordinary_responses() {
     let server = start(options()).await;
     for header in ["", "upgrade: batzen-concurrent\r\n", "upgrade: h2c\r\n"] {
         let answer = server.ask("OPTIONS", "*", header).await;
         assert_eq!(status(&answer), 204, "{header}");
     }
-    let elsewhere = WISH.replace('*', "/echo").replace("upgrade\r\n", "upgrade, close\r\n");
+    let elsewhere = UPGRADE.replace('*', "/echo").replace("upgrade\r\n", "upgrade, close\r\n");
     assert_eq!(status(&server.raw(elsewhere).await), 204);
-    let last = WISH.replace("host: x\r\n", "host: x\r\nconnection: close\r\n");
+    let last = UPGRADE.replace("host: x\r\n", "host: x\r\nconnection: close\r\n");
     assert_eq!(status(&server.raw(last).await), 204);
     let closing = start(ServerOptions { close_each: true, ..options() }).await;
-    assert_eq!(status(&closing.raw(WISH).await), 204);
+    assert_eq!(status(&closing.raw(UPGRADE).await), 204);
     // A service that does not offer it.
     let mut stream = start(ServerOptions::default()).await.connect().await;
-    stream.write_all(WISH.as_bytes()).await.unwrap();
+    stream.write_all(UPGRADE.as_bytes()).await.unwrap();
     assert_eq!(read_answer(&mut stream).await.0, 204);
 }
 
 #[tokio::test]
-async fn who_goes_away_or_ends_half_of_the_connection_leaves_no_work_behind() {
+async fn a_client_that_closes_or_half_closes_leaves_no_requests_behind() {
     let server = start(options()).await;
     for half in [true, false] {
-        let mut connection = changed(&server).await;
+        let mut connection = upgraded(&server).await;
         connection.send(&"POST /hold HTTP/1.1\r\n\r\n".repeat(3)).await;
         server.until(|stats| stats.requests_in_flight == 3).await;
         let before = server.stats.snapshot().cancelled;
@@ -224,17 +224,17 @@ async fn who_goes_away_or_ends_half_of_the_connection_leaves_no_work_behind() {
 }
 
 #[tokio::test]
-async fn a_request_that_drips_in_is_cut_off_although_others_are_answered_before_it() {
+async fn a_dripping_request_is_cut_off_even_if_earlier_ones_were_answered() {
     let server = start(ServerOptions {
         header_timeout: Duration::from_millis(50),
         body_grace: Duration::from_millis(50),
         ..options()
     })
     .await;
-    let mut connection = changed(&server).await;
+    let mut connection = upgraded(&server).await;
     connection.send(&format!("{}POST /echo HTTP/1.1\r\nx: ", echo("whole"))).await;
     assert_eq!(connection.next().await.2, "whole");
-    // The other end may be closed before we have written.
+    // The server may close before everything is written.
     let dripping = async {
         for _ in 0..1_000 {
             if connection.stream.write_all(b"x").await.is_err() {
@@ -249,7 +249,7 @@ async fn a_request_that_drips_in_is_cut_off_although_others_are_answered_before_
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_refused_behind_the_answers() {
+async fn a_request_that_is_too_large_is_refused_after_the_responses() {
     let server = start(options()).await;
     for large in [
         format!("POST /echo HTTP/1.1\r\ncontent-length: {}\r\n\r\n", (64 << 10) + 1),
@@ -258,14 +258,14 @@ async fn what_is_too_large_is_refused_behind_the_answers() {
         format!("POST / HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(40)),
         "x".repeat(9 << 10),
     ] {
-        let mut connection = changed(&server).await;
+        let mut connection = upgraded(&server).await;
         connection.send(&format!("{}{large}", echo("good"))).await;
         assert_eq!(connection.next().await.2, "good");
         let rest = connection.rest().await;
         assert!([400, 413, 431].contains(&status(&rest)) && rest.contains("connection: close"), "{rest}");
     }
     let whole = "x".repeat(64 << 10);
-    let mut connection = changed(&server).await;
+    let mut connection = upgraded(&server).await;
     connection.send(&echo(&whole).repeat(5)).await;
     for _ in 0..5 {
         assert_eq!(connection.next().await.2, whole);

@@ -1,8 +1,8 @@
-//! The fuzz target on the stable compiler: seeds of the corpus, mutated. `BATZEN_FUZZ_ITERATIONS` makes it longer.
+//! The fuzz target on the stable compiler, with mutated seeds of the corpus. `BATZEN_FUZZ_ITERATIONS` makes it longer.
 
 use std::path::Path;
 
-use batzen_http::fuzz_entry::concurrent;
+use batzen_http::fuzz_entry::serve_concurrent;
 
 /// Numbers that look random, the same each time (splitmix64).
 struct Dice(u64);
@@ -18,7 +18,7 @@ impl Dice {
 }
 
 #[test]
-fn both_sides_do_what_a_reader_of_all_bytes_would() {
+fn the_server_does_what_a_reader_of_all_bytes_would() {
     let iterations: u64 =
         std::env::var("BATZEN_FUZZ_ITERATIONS").ok().map_or(10_000, |text| text.parse().unwrap());
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/concurrent");
@@ -26,11 +26,11 @@ fn both_sides_do_what_a_reader_of_all_bytes_would() {
     paths.sort();
     let seeds: Vec<Vec<u8>> = paths.iter().map(|path| std::fs::read(path).unwrap()).collect();
     assert!(seeds.len() >= 3);
-    seeds.iter().for_each(|seed| concurrent(seed));
+    seeds.iter().for_each(|seed| serve_concurrent(seed));
     let mut dice = Dice(7);
     for _ in 0..iterations {
         let mut data = seeds[dice.below(seeds.len())].clone();
-        // In other portions, asked for by others.
+        // Other portions, and another number of requests.
         data[0] = u8::try_from(dice.below(128)).unwrap();
         data[1] = u8::try_from(dice.below(8)).unwrap();
         for _ in 0..dice.below(4) {
@@ -46,6 +46,6 @@ fn both_sides_do_what_a_reader_of_all_bytes_would() {
                 }
             }
         }
-        concurrent(&data);
+        serve_concurrent(&data);
     }
 }

@@ -40,8 +40,8 @@ async fn start(port: u16) -> Process {
     Process { drain, port, task }
 }
 
-/// A client as any HTTP client is: it keeps its connection while the server does, makes a new one when it finds the old one
-/// closed before it has sent anything, and takes everything else for a failure.
+/// A typical HTTP client: it keeps its connection as long as the server does, opens a new one if the old one is closed before it
+/// has sent anything, and treats everything else as a failure.
 async fn client(port: u16, keeps: bool, is_over: Arc<AtomicBool>, answered: Arc<AtomicU64>) {
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     let mut kept: Option<TcpStream> = None;
@@ -102,7 +102,7 @@ async fn a_port_is_handed_over_without_a_failed_request() {
 }
 
 #[tokio::test]
-async fn what_waits_for_a_process_that_ends_is_answered() {
+async fn connections_in_the_queue_of_a_process_that_ends_are_answered() {
     // The runtime has one thread: nothing is accepted before the drain fires.
     let process = start(0).await;
     let mut waiting = Vec::new();
@@ -128,7 +128,7 @@ async fn what_waits_for_a_process_that_ends_is_answered() {
     late.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("connection: close"), "{answer}");
     assert_eq!(process.task.await.unwrap().cut_off, 0);
-    // The port is free: it was this process' alone.
+    // The port is free: only this process used it.
     let error = TcpStream::connect(("127.0.0.1", process.port)).await.unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
 }

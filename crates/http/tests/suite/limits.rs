@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::{io::AsyncWriteExt, time::sleep};
 
 const SHORT: Duration = Duration::from_millis(600);
-/// Deadlines that must not be what ends a test.
+/// Deadlines that are too long to end a test.
 const LONG: Duration = Duration::from_secs(600);
 
 fn patient() -> ServerOptions {
@@ -24,7 +24,7 @@ fn patient() -> ServerOptions {
 #[tokio::test]
 async fn slow_headers_are_cut_off() {
     let server = start(ServerOptions { header_timeout: SHORT, ..patient() }).await;
-    // Nothing at all, a part of a header, and a header that drips: all end although each byte comes soon.
+    // Nothing, a part of a header, and a dripping header: all are cut off although each byte comes soon.
     let mut silent = server.connect().await;
     assert_eq!(read_to_end(&mut silent).await, "");
     let mut half = server.connect().await;
@@ -63,7 +63,7 @@ async fn slow_bodies_are_cut_off() {
     stuck.write_all(b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nabc").await.unwrap();
     let answer = read_to_end(&mut stuck).await;
     assert_eq!(status(&answer), 408, "{answer}");
-    // One that drips below the minimum rate, chunk by chunk.
+    // A body that drips below the minimum rate, chunk by chunk.
     let mut drip = server.connect().await;
     drip.write_all(b"POST /echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n").await.unwrap();
     let (mut reader, mut writer) = drip.into_split();
@@ -76,7 +76,7 @@ async fn slow_bodies_are_cut_off() {
     let _ = tokio::io::AsyncReadExt::read_to_end(&mut reader, &mut answer).await;
     assert_eq!(status(&String::from_utf8_lossy(&answer)), 408);
     writing.abort();
-    // A large one at full speed is not touched by the grace.
+    // A large body at full speed is not cut off.
     let big = vec![b'x'; 8 << 20];
     let mut request = format!(
         "POST /echo HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
@@ -104,15 +104,15 @@ async fn slow_readers_are_cut_off() {
 }
 
 #[tokio::test]
-async fn bodies_beyond_the_limit() {
+async fn bodies_beyond_the_limit_are_refused() {
     let server = start(patient()).await;
     let limit = 16 << 20;
-    // Announced: refused before a byte of it is read.
+    // Announced: refused before any of it is read.
     let answer =
         server.raw(format!("POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", limit + 1)).await;
     assert_eq!((status(&answer), code(&answer)), (413, 32), "{answer}");
     assert!(answer.contains("connection: close") && answer.contains("access-control-allow-origin: *"));
-    // A client that sends on regardless still gets to read the answer.
+    // A client that keeps sending can still read the response.
     let (mut reader, mut writer) = server.connect().await.into_split();
     writer
         .write_all(
@@ -126,7 +126,7 @@ async fn bodies_beyond_the_limit() {
     let mut answer = Vec::new();
     tokio::io::AsyncReadExt::read_to_end(&mut reader, &mut answer).await.unwrap();
     assert_eq!(status(&String::from_utf8_lossy(&answer)), 413);
-    // With `Expect: 100-continue` the refusal comes instead of the go-ahead.
+    // With `Expect: 100-continue` the refusal comes instead of the interim response.
     let answer = server
         .raw(format!(
             "POST /echo HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",
@@ -134,7 +134,7 @@ async fn bodies_beyond_the_limit() {
         ))
         .await;
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
-    // A limit of the endpoint's own; at the limit is fine.
+    // The endpoint has a limit of its own; a body of exactly that size is accepted.
     for (body, want) in [("0123456789", 200), ("0123456789a", 413)] {
         let answer = server
             .raw(format!(
@@ -144,10 +144,10 @@ async fn bodies_beyond_the_limit() {
             .await;
         assert_eq!(status(&answer), want, "{answer}");
     }
-    // Not announced: closed without an answer once it is too much.
+    // Not announced: closed without a response once it is too large.
     let chunks = "POST /small HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n8\r\n01234567\r\n8\r\n01234567\r\n";
     assert_eq!(server.raw(chunks).await, "");
-    // An endpoint that does not exist does not want the body either.
+    // The body of a request to an unknown endpoint is not read, either.
     let answer = server.raw("POST /config HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n").await;
     assert_eq!((status(&answer), code(&answer)), (404, 21));
 }
@@ -155,10 +155,10 @@ async fn bodies_beyond_the_limit() {
 #[tokio::test]
 async fn deflate_bombs_are_capped() {
     let server = start(patient()).await;
-    // Zeros pack to less than a hundredth; they inflate to 64 KiB whatever the ratio.
+    // Zeros compress to less than a hundredth. They may inflate to 64 KiB at any ratio.
     let bomb = deflate(&vec![0_u8; 1 << 20]);
     let small = deflate(&vec![0_u8; 64 << 10]);
-    // Every other byte is noise: what is worth three times its size is fine, up to the limit.
+    // Every other byte is noise: inflating to three times the size is accepted, up to the limit.
     let mut state = 1_u32;
     let mut half_noise = |len: usize| -> Vec<u8> {
         let noise = std::iter::repeat_with(|| {
@@ -191,7 +191,7 @@ async fn buffered_bodies_are_bounded_over_all_connections() {
             "POST /echo HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {announced}\r\n\r\n{body}"
         )
     };
-    // One client has its share: another upload of it is refused, and one of somebody else is not.
+    // A client has its share: its next upload is refused, and that of another client is not.
     let mut first = server.connect_from(2).await;
     first.write_all(upload(800, 700).as_bytes()).await.unwrap();
     server.until(|stats| stats.held[3] == 700).await;
@@ -201,7 +201,7 @@ async fn buffered_bodies_are_bounded_over_all_connections() {
     assert_eq!(status(&answer), 503, "{answer}");
     assert!(answer.contains("retry-after: 1"));
     assert_eq!(status(&server.raw(upload(200, 200)).await), 200);
-    // What nobody has room for is refused, too.
+    // An upload that exceeds the whole limit is refused, too.
     assert_eq!(status(&server.raw(upload(400, 400)).await), 503);
     assert_eq!(server.stats.snapshot().refused[3], 2);
     first.write_all("x".repeat(100).as_bytes()).await.unwrap_or_default();
@@ -211,7 +211,7 @@ async fn buffered_bodies_are_bounded_over_all_connections() {
 }
 
 #[tokio::test]
-async fn too_many_requests_are_told_to_come_back() {
+async fn requests_beyond_the_limit_get_a_503_with_retry_after() {
     // One client gets two of four.
     let server = start(ServerOptions { max_in_flight: 4, ..patient() }).await;
     let mut held = Vec::new();
@@ -231,7 +231,7 @@ async fn too_many_requests_are_told_to_come_back() {
     for stream in &mut held {
         assert_eq!(read_answer(stream).await.0, 200);
     }
-    // Long polls give their place back, so they do not shut the others out.
+    // Long polls leave their slot, so they do not block others.
     for stream in &mut held {
         stream.write_all(b"GET /poll/k?timeout_ms=600000 HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     }
@@ -252,7 +252,7 @@ async fn too_many_requests_are_told_to_come_back() {
 }
 
 #[tokio::test]
-async fn too_many_connections_are_turned_away() {
+async fn connections_beyond_the_limit_are_refused() {
     let server = start(ServerOptions { max_connections: 5, ..patient() }).await;
     let mut kept = Vec::new();
     for _ in 0..3 {
@@ -269,7 +269,7 @@ async fn too_many_connections_are_turned_away() {
             "{answer}"
         );
     }
-    // Far more than are answered politely: the server closes them and lives on.
+    // Far more than get a response: the server closes them and keeps running.
     let mut crowd = Vec::new();
     for _ in 0..200 {
         crowd.push(server.connect().await);
@@ -311,7 +311,7 @@ async fn drain_lets_requests_finish_and_frees_the_port() {
     assert_eq!(server.task.await.unwrap().cut_off, 0);
     let next = start_on(ServerOptions { drain_timeout: SHORT, ..patient() }, port).await;
     assert_eq!(status(&next.ask("GET", "/", "").await), 200);
-    // What does not finish within the bound is cut off.
+    // Requests that do not finish in time are cut off.
     let mut stuck = next.connect().await;
     stuck.write_all(b"GET /hold HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     next.toy.held.acquire().await.unwrap().forget();

@@ -1,11 +1,10 @@
 //! A server behind nginx with the configuration of `deploy/nginx`. Needs nginx (`make needs-test` installs it).
 use crate::common;
 
-use batzen_http::gateway::{GatewayAuth, WireGatewayClient};
-use batzen_http::{
-    Admission, Client, Drain, Handler, Head, Listen, Request, Response, Server, ServerOptions,
-};
+use batzen_http::{Admission, Drain, Handler, Head, Listen, Request, Response, Server, ServerOptions};
+use batzen_http_client::Client;
 use batzen_protocol::api::bank::TransferRequest;
+use batzen_wire_gateway::{GatewayAuth, WireGatewayClient};
 use common::{read_answer, read_to_end, status};
 use std::{
     fs,
@@ -20,7 +19,7 @@ use tokio::{
     net::{TcpSocket, TcpStream},
 };
 
-/// Says who the client is, and answers transfers to whoever has the password.
+/// Responds with the address of the client, and answers transfers that have the password.
 struct Bank;
 
 impl Handler for Bank {
@@ -74,7 +73,7 @@ impl Drop for Nginx {
 }
 
 fn program() -> PathBuf {
-    // The directory is not on everybody's search path.
+    // The directory is not on every search path.
     let usual = PathBuf::from("/usr/sbin/nginx");
     if usual.exists() { usual } else { "nginx".into() }
 }
@@ -176,7 +175,7 @@ fn transfer() -> TransferRequest {
 async fn transfer_with(addr: SocketAddr, password: &str) -> Result<u64, u16> {
     let auth = GatewayAuth::Basic { username: "exchange".into(), password: password.into() };
     let gateway = WireGatewayClient::new(
-        Client::new(&batzen_http::ClientOptions::default()).unwrap(),
+        Client::new(&batzen_http_client::ClientOptions::default()).unwrap(),
         &format!("http://{addr}/"),
         auth,
     )
@@ -185,7 +184,7 @@ async fn transfer_with(addr: SocketAddr, password: &str) -> Result<u64, u16> {
 }
 
 #[tokio::test]
-async fn many_at_once_need_the_password_that_each_needs() {
+async fn concurrent_requests_need_the_same_password_as_ordinary_ones() {
     let server = start(behind_nginx()).await;
     assert_eq!(transfer_with(server.addr, "right").await, Ok(7));
     assert_eq!(server.stats.snapshot().responses[0], 1, "the protocol was changed");
@@ -207,7 +206,7 @@ async fn behind_nginx_transfers_are_ordinary_requests() {
 }
 
 #[tokio::test]
-async fn nginx_says_who_the_client_is_whatever_the_client_says() {
+async fn nginx_names_the_client_and_ignores_what_the_client_claims() {
     let server = start(behind_nginx()).await;
     let nginx = nginx_before(server.addr, ("", "")).await;
     let mut stream = connect_from(7, nginx.addr).await;
@@ -219,7 +218,7 @@ async fn nginx_says_who_the_client_is_whatever_the_client_says() {
         .unwrap();
     let answer = read_to_end(&mut stream).await;
     assert!(status(&answer) == 200 && answer.ends_with("127.0.0.7"), "{answer}");
-    // Not everybody gets to see the figures.
+    // Metrics are not public.
     let mut stream = connect_from(7, nginx.addr).await;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
     assert_eq!(status(&read_to_end(&mut stream).await), 403);
@@ -227,7 +226,7 @@ async fn nginx_says_who_the_client_is_whatever_the_client_says() {
 
 #[tokio::test]
 async fn limits_hold_behind_nginx() {
-    // At the exchange: one client's requests do not keep out another's, although both come from nginx.
+    // At the exchange: the requests of one client do not block another's, although both come from nginx.
     let server = start(ServerOptions { max_in_flight: 4, ..behind_nginx() }).await;
     let nginx = nginx_before(server.addr, ("", "")).await;
     let mut waiting = Vec::new();

@@ -103,9 +103,9 @@ async fn connections_are_kept_and_pipelines_answered_in_order() {
     assert!(answer.contains("connection: close") && answer.ends_with("hello"), "{answer}");
 }
 
-/// Whoever sends more requests behind a body that nobody reads must learn that they are not answered.
+/// A client that sends requests behind a body that is not read must learn that they get no response.
 #[tokio::test]
-async fn an_answer_that_leaves_the_body_unread_says_that_it_closes() {
+async fn a_response_without_reading_the_body_announces_the_close() {
     let server = start(ServerOptions::default()).await;
     for target in ["*", "/echo"] {
         let mut stream = server.connect().await;
@@ -118,7 +118,7 @@ async fn an_answer_that_leaves_the_body_unread_says_that_it_closes() {
 }
 
 #[tokio::test]
-async fn answers_are_compressed_when_wanted_and_smaller() {
+async fn responses_are_compressed_if_accepted_and_smaller() {
     let server = start(ServerOptions::default()).await;
     for (accept, size, compressed) in [
         ("deflate", 10_000, true),
@@ -178,7 +178,7 @@ async fn bodies_may_be_deflated_or_chunked() {
 }
 
 #[tokio::test]
-async fn a_panic_is_answered_and_survived() {
+async fn a_panic_gets_a_500_and_the_server_keeps_running() {
     let server = start(ServerOptions::default()).await;
     let mut stream = server.connect().await;
     for path in ["/panic", "/panic/late", "/panic"] {
@@ -194,7 +194,7 @@ async fn a_panic_is_answered_and_survived() {
 }
 
 #[tokio::test]
-async fn ill_formed_requests_are_refused_and_closed() {
+async fn malformed_requests_are_refused_and_the_connection_closed() {
     let server = start(ServerOptions::default()).await;
     let many_headers: String = (0..200).map(|n| format!("x-{n}: 1\r\n")).collect();
     for request in [
@@ -215,7 +215,7 @@ async fn ill_formed_requests_are_refused_and_closed() {
     ] {
         let answer = server.raw(&request).await;
         let shown: String = request.chars().take(60).collect();
-        // A length that is none, and HTTP/2, which we do not speak, are closed without an answer.
+        // Connections with an invalid length, and with HTTP/2, are closed without a response.
         if request.contains("content-length: ") || request.starts_with("PRI") {
             assert_eq!(answer, "", "{shown:?}");
             continue;
@@ -225,14 +225,14 @@ async fn ill_formed_requests_are_refused_and_closed() {
         assert_cors(&answer);
         assert_ne!(code(&answer), 0, "{shown:?}: {answer}");
     }
-    // A chunk whose size is no number: the body breaks off, so there is nobody to answer.
+    // A chunk with an invalid size ends the body, so there is no request to answer.
     let chunk = "POST /echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\nabc\r\n";
     let answer = server.raw(chunk).await;
     assert!(answer.is_empty() || status(&answer) == 400, "{answer}");
-    // A malformed request behind a good one still gets the good one's answer.
+    // The response to a valid request before a malformed one still arrives.
     let both = server.raw("GET / HTTP/1.1\r\nhost: x\r\n\r\nnonsense\r\n\r\n").await;
     assert!(both.starts_with("HTTP/1.1 200") && both.contains("helloHTTP/1.1 400"), "{both}");
-    // So does a request whose end nobody knows, and a body that breaks off, however slowly the client reads.
+    // So does the response before a request with an unknown end, or a body that ends early, even if the client reads slowly.
     for wrong in ["content-length: -1\r\n\r\n", "transfer-encoding: chunked\r\n\r\nzz\r\n"] {
         let mut stream = server.connect().await;
         let head =

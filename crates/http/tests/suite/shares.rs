@@ -10,7 +10,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Deadlines that must not be what ends a test.
+/// Deadlines that are too long to end a test.
 const LONG: Duration = Duration::from_secs(600);
 const GET: &str = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
 
@@ -34,7 +34,7 @@ fn upload(announced: usize, sent: usize) -> String {
 
 async fn send_from(server: &Running, last: u8, request: &str) -> TcpStream {
     let mut stream = server.connect_from(last).await;
-    // A refusal may come before all is sent.
+    // A refusal may come before everything is sent.
     let _ = stream.write_all(request.as_bytes()).await;
     stream
 }
@@ -54,7 +54,7 @@ async fn slow_uploads_leave_memory_for_others() {
     for (bytes, want) in [(100, 200), (300 << 10, 200)] {
         assert_eq!(status(&server.raw(upload(bytes, bytes)).await), want);
     }
-    // However many addresses do so, small bodies have room.
+    // Small bodies have room, no matter how many addresses do so.
     for last in 3..120 {
         uploads.push(send_from(&server, last, &upload(1 << 20, 100 << 10)).await);
     }
@@ -66,7 +66,7 @@ async fn slow_uploads_leave_memory_for_others() {
 #[tokio::test]
 async fn one_address_cannot_take_all_connections() {
     let server = start(ServerOptions { max_connections: 40, ..patient() }).await;
-    // Some say nothing, some begin a header, some were served.
+    // Some send nothing, some begin a header, some were served.
     let mut flood = Vec::new();
     for n in 0..60 {
         let begin = ["", "GET / HTTP/1.1\r\nhost:", GET][n % 3];
@@ -86,7 +86,7 @@ async fn one_address_cannot_take_all_connections() {
 }
 
 #[tokio::test]
-async fn unused_connections_make_room_the_oldest_first() {
+async fn the_oldest_unused_connections_make_room() {
     let server = start(ServerOptions {
         max_connections: 16,
         header_timeout: Duration::from_millis(10),
@@ -101,7 +101,7 @@ async fn unused_connections_make_room_the_oldest_first() {
         read_answer(&mut stream).await;
         kept.push(stream);
     }
-    // Others come and go on: they find room because unused connections are closed.
+    // New clients find room because unused connections are closed.
     for last in 20..80 {
         let mut stream = server.connect_from(last).await;
         stream.write_all(GET.as_bytes()).await.unwrap();
@@ -134,7 +134,7 @@ async fn long_polls_leave_connections_for_others() {
     }
     assert_eq!(answered, 14);
     assert_eq!(status(&server.ask("GET", "/", "").await), 200);
-    // Many addresses, and more than there is room for: the oldest polls are answered early, and who only asks is served.
+    // More addresses than there is room for: the oldest polls are answered early, and ordinary requests are served.
     for last in 3..60 {
         polls.push(send_from(&server, last, poll).await);
         let mut honest = server.connect().await;
@@ -143,7 +143,7 @@ async fn long_polls_leave_connections_for_others() {
     }
     let stats = server.stats.snapshot();
     assert!(stats.held[2] <= 32, "{stats:?}");
-    // With other connections in the way, waiting ends early.
+    // When other connections need the room, polls end early.
     let mut held = Vec::new();
     for last in 100..140 {
         held.push(send_from(&server, last, "GET /hold HTTP/1.1\r\nhost: x\r\n\r\n").await);
@@ -153,13 +153,13 @@ async fn long_polls_leave_connections_for_others() {
     assert!(answer.ends_with("drain") && answer.contains("connection: close"), "{answer}");
 }
 
-/// Asks for an answer and reads nothing of it.
+/// Sends a request and does not read the response.
 async fn stop_reading(server: &Running, last: u8, request: &str) -> TcpStream {
     send_from(server, last, request).await
 }
 
 #[tokio::test]
-async fn readers_that_do_not_read_are_refused_and_cut() {
+async fn clients_that_do_not_read_are_refused_and_cut_off() {
     let limit: usize = 48 << 20;
     let size: usize = 12 << 20;
     let server = start(ServerOptions {
@@ -171,14 +171,14 @@ async fn readers_that_do_not_read_are_refused_and_cut() {
     .await;
     let big = format!("GET /big/{size} HTTP/1.1\r\nhost: x\r\n\r\n");
     let mut readers = Vec::new();
-    // One address: the others of its requests are refused, with a small answer.
+    // One address: its further requests are refused, with a small response.
     for _ in 0..20 {
         readers.push(stop_reading(&server, 2, &big).await);
     }
     server.until(|stats| stats.requests == 20 && stats.requests_in_flight == 0).await;
     let stats = server.stats.snapshot();
     assert!(stats.refused[4] > 0 && stats.held[4] <= limit as u64, "{stats:?}");
-    // Many addresses: those that have stopped are cut, and an honest client gets its large answer.
+    // Many addresses: those that have stopped reading are cut off, and an honest client gets its large response.
     for last in 3..30 {
         readers.push(stop_reading(&server, last, &big).await);
         assert!(server.stats.snapshot().held[4] <= limit as u64);
@@ -203,8 +203,8 @@ async fn readers_that_do_not_read_are_refused_and_cut() {
 }
 
 #[tokio::test]
-async fn a_request_behind_an_unread_answer_does_not_keep_it() {
-    // The answer is large, and the next request on the connection is a long poll: what is unread has a deadline anyway.
+async fn a_request_behind_an_unread_response_does_not_extend_its_deadline() {
+    // The response is large, and the next request on the connection is a long poll. The unread response has its deadline.
     let server = start(ServerOptions {
         write_timeout: Duration::from_millis(200),
         min_rate_bytes_per_s: 1 << 30,
@@ -218,14 +218,14 @@ async fn a_request_behind_an_unread_answer_does_not_keep_it() {
 }
 
 #[tokio::test]
-async fn a_fast_beginning_does_not_pay_for_a_stop() {
+async fn a_fast_start_does_not_make_up_for_a_stall() {
     let server = start(ServerOptions {
         body_grace: Duration::from_millis(300),
         min_rate_bytes_per_s: 1000,
         ..patient()
     })
     .await;
-    // At a thousand bytes a second what has come would be enough for an hour.
+    // At a thousand bytes a second the bytes received so far would last for an hour.
     let mut stream = send_from(&server, 2, &upload(5 << 20, 4 << 20)).await;
     assert_eq!(status(&read_to_end(&mut stream).await), 408);
 }
@@ -249,7 +249,7 @@ async fn clients_behind_a_trusted_proxy_have_shares_of_their_own() {
     }
     server.until(|stats| stats.held[0] == 12).await;
     assert_eq!(server.stats.snapshot().refused[0], 0);
-    // Who is not trusted cannot say that he is somebody else.
+    // An untrusted peer cannot name another client.
     let server = start(ServerOptions { trusted_proxies: "127.0.0.9".parse().unwrap(), ..options() }).await;
     for n in 0..4 {
         held.push(send_from(&server, 2, &hold(&format!("203.0.113.{n}"))).await);
@@ -258,7 +258,7 @@ async fn clients_behind_a_trusted_proxy_have_shares_of_their_own() {
 }
 
 #[tokio::test]
-async fn requests_name_their_host_once() {
+async fn requests_need_exactly_one_host() {
     let server = start(ServerOptions::default()).await;
     for (request, want) in [
         ("GET / HTTP/1.1\r\nconnection: close\r\n\r\n", (400, 22)),

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
+use batzen_http_codec::{frame_request, frame_response};
 use serde_json::{Value, json};
 
-use crate::{ilp, wire};
+use crate::{MESSAGE_LIMITS, ilp};
 
 /// How the relay misbehaves.
 #[derive(Clone, Copy, Debug, Default)]
@@ -118,11 +119,10 @@ fn deliver(address: SocketAddr, callbacks: &mpsc::Receiver<Vec<u8>>) {
                 return;
             }
             received.extend_from_slice(&part[..read]);
-            while let Some(framed) = wire::frame(&received).unwrap() {
-                let status = wire::status(framed.first).unwrap();
+            while let Some(framed) = frame_response(&received, &MESSAGE_LIMITS).unwrap() {
+                let status = framed.status;
                 assert!((200..300).contains(&status), "a callback was answered with {status}");
-                let end = framed.end;
-                received.drain(..end);
+                received.drain(..framed.body.end);
                 count -= 1;
             }
         }
@@ -153,12 +153,10 @@ impl RelayState {
                 Ok(count) if count > 0 => received.extend_from_slice(&part[..count]),
                 _ => return,
             }
-            while let Some(framed) = wire::frame(&received).unwrap() {
+            while let Some(framed) = frame_request(&received, &MESSAGE_LIMITS).unwrap() {
                 let number = self.requests.fetch_add(1, Relaxed) + 1;
-                let (method, path) = wire::target(framed.first).unwrap();
-                let method = String::from_utf8(method.to_vec()).unwrap();
-                let path = String::from_utf8(path.to_vec()).unwrap();
-                let (body, end) = (framed.body.to_vec(), framed.end);
+                let (method, path) = (framed.method.to_owned(), framed.target.to_owned());
+                let (body, end) = (received[framed.body.clone()].to_vec(), framed.body.end);
                 received.drain(..end);
                 let meets = |every: u64| every > 0 && number.is_multiple_of(every);
                 if meets(self.faults.overload_every) {

@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
+use batzen_http_codec::{MessageLimits, Response, frame_response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The largest header of an answer, in bytes.
-const HEADER_BYTES_MAX: usize = 16 << 10;
-/// The largest body of an answer, in bytes: it is not used.
-const BODY_BYTES_MAX: usize = 64 << 10;
-const HEADERS_MAX: usize = 64;
+/// The largest answer. Its body is not used.
+const LIMITS: MessageLimits = MessageLimits { head_bytes_max: 16 << 10, body_bytes_max: 64 << 10 };
 
 /// A connection to a server.
 #[derive(Debug)]
@@ -89,7 +87,7 @@ async fn read(
             buffer.drain(..used);
             return Ok(reply);
         }
-        if buffer.len() > HEADER_BYTES_MAX + BODY_BYTES_MAX {
+        if buffer.len() > LIMITS.head_bytes_max + LIMITS.body_bytes_max {
             return Err("the answer is too large".to_owned());
         }
         match stream.read_buf(buffer).await {
@@ -100,43 +98,10 @@ async fn read(
     }
 }
 
-/// An answer at the beginning of `bytes` and its length, if it is whole. Interim answers (1xx) are passed over.
+/// An answer at the beginning of `bytes` and its length. `None`: it is incomplete.
 fn parse(bytes: &[u8]) -> Result<Option<(Reply, usize)>, String> {
-    let mut at = 0;
-    loop {
-        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-        let mut head = httparse::Response::new(&mut headers);
-        let length = match head.parse(&bytes[at..]) {
-            Ok(httparse::Status::Complete(length)) => length,
-            Ok(httparse::Status::Partial) => return Ok(None),
-            Err(error) => return Err(error.to_string()),
-        };
-        let status = head.code.ok_or("an answer without status")?;
-        at += length;
-        if (100..200).contains(&status) {
-            continue;
-        }
-        let (mut body_bytes, mut closes) = (0, head.version == Some(0));
-        for header in head.headers.iter() {
-            let value = || std::str::from_utf8(header.value).unwrap_or("").trim();
-            if header.name.eq_ignore_ascii_case("content-length") {
-                body_bytes = value().parse().map_err(|_| "an answer's length is no number".to_owned())?;
-            } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
-                // Its end could be found, but nobody who answers callbacks has a reason for it.
-                return Err("the server answers with chunks".to_owned());
-            } else if header.name.eq_ignore_ascii_case("connection") {
-                closes |= value().eq_ignore_ascii_case("close");
-            }
-        }
-        if matches!(status, 204 | 304) {
-            body_bytes = 0;
-        }
-        if body_bytes > BODY_BYTES_MAX {
-            return Err("the answer is too large".to_owned());
-        }
-        let end = at + body_bytes;
-        return Ok((bytes.len() >= end).then_some((Reply { status, closes }, end)));
-    }
+    let framed = frame_response(bytes, &LIMITS).map_err(|error| error.to_string())?;
+    Ok(framed.map(|Response { status, body, closes, .. }| (Reply { status, closes }, body.end)))
 }
 
 /// Where a URL leads: authority with port, and the path before all others. Plain HTTP only.

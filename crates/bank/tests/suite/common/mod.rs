@@ -5,11 +5,11 @@ pub mod fenced;
 
 use batzen_bank::{Bank, BankConfig, PasswordCost, RunningBank};
 use batzen_crypto::{EddsaPublicKey, HashCode, Wtid};
-use batzen_http::gateway::{
+use batzen_http_client::{Client, ClientError, ClientOptions, Method, Reply};
+use batzen_protocol::{Amount, ErrorCode, Money};
+use batzen_wire_gateway::{
     AddIncomingRequest, GatewayAuth, HistoryQuery, TransferRequest, WireGatewayClient,
 };
-use batzen_http::{Client, ClientError, ClientOptions, Method, Reply};
-use batzen_protocol::{Amount, ErrorCode, Money};
 use serde_json::Value;
 
 /// A test bank in memory on a free port, with a sign-up bonus of 100.

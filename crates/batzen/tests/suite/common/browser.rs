@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use batzen_http::{Client, ClientOptions, Method};
+use batzen_http_client::{Client, ClientOptions, Method};
 use serde_json::{Value, json};
 
 use super::PATIENCE;
@@ -94,7 +94,7 @@ impl Browser {
 
     fn call(&self, method: Method, url: &str, body: &Value) -> Value {
         let reply = self.runtime.block_on(async {
-            let call = self.client.request(method.clone(), url);
+            let call = self.client.call(method.clone(), url);
             if method == Method::POST { call.json(body).send().await } else { call.send().await }
         });
         let reply = reply.unwrap();
@@ -185,7 +185,7 @@ impl Drop for Browser {
     fn drop(&mut self) {
         if !self.session.is_empty() {
             // The browser's own end, so that it leaves nothing behind; then the driver's whole group.
-            let _ = self.runtime.block_on(self.client.request(Method::DELETE, &self.session).send());
+            let _ = self.runtime.block_on(self.client.call(Method::DELETE, &self.session).send());
         }
         let group = format!("-{}", self.driver.id());
         let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();

@@ -12,13 +12,13 @@ use batzen_crypto::{
     EddsaPrivateKey, EddsaPublicKey, ExchangeWithdrawValues, HashCode, PlanchetMasterSecret,
     RefreshMasterSecret,
 };
-use batzen_http::gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
-use batzen_http::{Client, ClientError};
+use batzen_http_client::{Client, ClientError};
 use batzen_protocol::api::exchange::{
     BatchWithdrawRequest, BlindSignature, BlindSignatures, CsrMeltCoin, CsrMeltRequest, CsrMeltResponse,
     CsrWithdrawRequest, MeltConfirmation, WithdrawValues,
 };
 use batzen_protocol::{ErrorCode, Money};
+use batzen_wire_gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use batzen_http::Client;
+use batzen_http_client::Client;
 use batzen_ledger_store::DurableLedger;
 use batzen_pg_cluster::Cluster;
 use batzen_storage::StoreConfig;

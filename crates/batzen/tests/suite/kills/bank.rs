@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use batzen_bank::books;
 use batzen_crypto::{EddsaPublicKey, HashCode, Wtid};
-use batzen_http::gateway::{
+use batzen_http_client::{Client, ClientError, ClientOptions};
+use batzen_protocol::ErrorCode;
+use batzen_wire_gateway::{
     AddIncomingRequest, GatewayAuth, HistoryQuery, TransactionResponse, TransferRequest, WireGatewayClient,
 };
-use batzen_http::{Client, ClientError, ClientOptions};
-use batzen_protocol::ErrorCode;
 
 use tokio::task::JoinSet;
 

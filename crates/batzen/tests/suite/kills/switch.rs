@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use batzen_http::{Client, ClientOptions};
+use batzen_http_client::{Client, ClientOptions};
 use batzen_switch_sim::{Fsps, Outcome, Schedule, Told, TransferId};
 
 use tokio::task::JoinSet;

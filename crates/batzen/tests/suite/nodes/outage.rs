@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use batzen_crypto::EddsaPrivateKey;
-use batzen_http::{Client, ClientOptions, Reply};
+use batzen_http_client::{Client, ClientOptions, Reply};
 use batzen_pg_cluster::{Cluster, ClusterOptions, Mode};
 use batzen_protocol::ErrorCode;
 use batzen_protocol::api::exchange::BlindSignatures;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use batzen_http::{Client, ClientOptions};
+use batzen_http_client::{Client, ClientOptions};
 use batzen_pg_cluster::shared;
 use batzen_protocol::api::errors::CoinConflict;
 use batzen_protocol::api::exchange::CoinHistoryItem;

@@ -227,7 +227,7 @@ async fn again_and_again(stream: &mut TcpStream, request: &[u8]) -> std::io::Res
         stream.write_all(request).await?;
         let end = loop {
             match wire::frame(&received) {
-                Ok(Some(answer)) => break answer.end,
+                Ok(Some(answer)) => break answer.body.end,
                 Ok(None) => {}
                 Err(_) => return Ok(()),
             }

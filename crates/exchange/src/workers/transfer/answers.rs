@@ -4,10 +4,10 @@ use std::pin::Pin;
 
 use batzen_crypto::Wtid;
 use batzen_engine::Lanes;
-use batzen_http::ClientError;
-use batzen_http::gateway::TransactionResponse;
+use batzen_http_client::ClientError;
 use batzen_protocol::ErrorCode;
 use batzen_tables::exchange::AccountId;
+use batzen_wire_gateway::TransactionResponse;
 use tokio::time::Instant;
 
 use super::Transfers;

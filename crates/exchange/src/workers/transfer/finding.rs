@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use batzen_crypto::Wtid;
-use batzen_http::gateway::TransferRequest;
 use batzen_protocol::Timestamp;
 use batzen_store::StoreError;
+use batzen_wire_gateway::TransferRequest;
 use tokio::time::Instant;
 
 use super::Transfers;

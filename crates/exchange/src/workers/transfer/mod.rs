@@ -30,8 +30,8 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use batzen_crypto::Wtid;
-use batzen_http::gateway::WireGatewayClient;
 use batzen_tables::exchange::{AccountId, LeaseJob};
+use batzen_wire_gateway::WireGatewayClient;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use batzen_http::gateway::IncomingRow;
 use batzen_protocol::payto::h_payto;
+use batzen_wire_gateway::IncomingRow;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 

@@ -205,7 +205,7 @@ impl Wrong<'_> {
         }
     }
 
-    async fn replies(&self, edit: impl Fn(&mut serde_json::Value)) -> [batzen_http::Reply; 2] {
+    async fn replies(&self, edit: impl Fn(&mut serde_json::Value)) -> [batzen_http_client::Reply; 2] {
         let request = edited(&self.contract.deposit(self.coin, "1"), &edit);
         let single = self.site.post(&self.coin.path("deposit"), &request).await;
         let batch = self.contract.batch(&[(self.good, "1"), (self.coin, "1")]);

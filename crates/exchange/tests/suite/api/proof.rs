@@ -1,7 +1,7 @@
 //! The evidence in refusals, checked as a client would: with what is published and what it did itself.
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode};
-use batzen_http::Reply;
+use batzen_http_client::Reply;
 use batzen_protocol::ErrorDetail;
 use batzen_protocol::Money;
 use batzen_protocol::api::exchange::errors::{

@@ -14,7 +14,7 @@ use batzen_exchange::offline;
 use batzen_exchange::rules::{Command, Credit, Credits, Outcome};
 use batzen_exchange::service::{RunningExchange, StartOptions};
 use batzen_exchange::workers::aggregator;
-use batzen_http::{Client, ClientOptions, Reply};
+use batzen_http_client::{Client, ClientOptions, Reply};
 use batzen_protocol::api::exchange::{Denomination, KeysResponse, ReserveBalance};
 use batzen_protocol::payto::h_payto;
 use batzen_protocol::{Amount, Currency, Duration, Money, Timestamp};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey};
 use batzen_exchange::config::{CipherConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig};
 use batzen_exchange::service::{RunningExchange, StartOptions};
-use batzen_http::{Client, ClientOptions, Reply};
+use batzen_http_client::{Client, ClientOptions, Reply};
 use batzen_protocol::api::exchange::{FutureKeys, KeysResponse};
 use batzen_protocol::{Currency, Duration, Money, Timestamp};
 use serde::Serialize;

@@ -17,11 +17,11 @@ use batzen_exchange::rules::{
 };
 use batzen_exchange::service::{RunningExchange, StartOptions};
 use batzen_exchange::workers::{Progress, WorkerError, aggregator, closer, drain, transfer, wirewatch};
-use batzen_http::gateway::{AddIncomingRequest, HistoryQuery, OutgoingTransaction, WireGatewayClient};
-use batzen_http::{Client, ClientOptions};
+use batzen_http_client::{Client, ClientOptions};
 use batzen_protocol::payto::h_payto;
 use batzen_protocol::{Amount, Currency, Duration, Money, MoneySum, Timestamp};
 use batzen_tables::exchange::{AccountId, DenomSerial, DepositKey, Deposits, Prepared, RefundKey};
+use batzen_wire_gateway::{AddIncomingRequest, HistoryQuery, OutgoingTransaction, WireGatewayClient};
 use tempfile::TempDir;
 
 use crate::workers::proxy::Proxy;

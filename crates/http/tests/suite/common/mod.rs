@@ -136,10 +136,6 @@ pub async fn start_on(options: ServerOptions, port: u16) -> Running {
 }
 
 impl Running {
-    pub fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.addr)
-    }
-
     pub async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.addr).await.unwrap()
     }

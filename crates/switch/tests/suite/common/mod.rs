@@ -4,9 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use batzen_http::{
-    Client, ClientOptions, Drain, Handler, Listen, Method, Reply, Request, Response, Server, ServerOptions,
-};
+use batzen_http::{Drain, Handler, Listen, Method, Request, Response, Server, ServerOptions};
+use batzen_http_client::{Client, ClientOptions, Reply};
 use batzen_ledger::{Ledger, MemoryLedger};
 use batzen_store::Store;
 use batzen_store::memory::MemoryBackend;

@@ -1,28 +1,29 @@
-//! Client of a bank's wire gateway: how an exchange sees money come and sends it.
+//! The client of a bank's wire gateway: how an exchange sees money arrive and sends it.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 use std::fmt;
 use std::time::Duration;
 
+use batzen_http_client::{
+    Call, Client, ClientError, ClientOptions, DirectClient, DirectOptions, HeaderMap, HeaderValue, Reply,
+    basic_auth, header,
+};
 pub use batzen_protocol::api::bank::{
     AddIncomingRequest, IncomingHistory, IncomingTransaction, OutgoingHistory, OutgoingTransaction,
     TransactionResponse, TransferRequest,
 };
-use http::{HeaderMap, HeaderValue, header};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::client::basic_auth;
-use crate::direct::{Direct, DirectOptions};
-use crate::{Call, Client, ClientError, ClientOptions, Reply};
-
-/// How much longer than the long poll a client waits for its answer.
+/// How much longer than the long poll itself a client waits for the response.
 const POLL_MARGIN: Duration = Duration::from_secs(10);
-/// The largest answer to a transfer, in bytes.
+/// The largest response to a transfer, in bytes.
 const TRANSFER_REPLY_BYTES_MAX: usize = 64 << 10;
-/// How much of an unusable row is shown, in characters.
+/// How much of an unusable row an error shows, in characters.
 const ROW_TEXT_MAX: usize = 1_000;
 
-/// What of a history is wanted.
+/// Which rows of a history to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryQuery {
     /// A row id, itself not included. `None`: before the first row for a positive delta, after the last for a negative one.
@@ -33,19 +34,19 @@ pub struct HistoryQuery {
     pub long_poll_ms: u64,
 }
 
-/// One row of a history as the bank gave it: it may be unusable without making its neighbours so.
+/// One row of a history as the bank sent it. An unusable row does not affect the others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IncomingRow {
-    /// Its id; none if there is no usable one.
+    /// Its id, if it has a usable one.
     pub row_id: Option<u64>,
-    /// The transfer, or why it cannot be read (with the row's text, for the operator).
+    /// The transfer, or why it cannot be read (with the text of the row, for the operator).
     pub transaction: Result<IncomingTransaction, String>,
 }
 
-/// How the exchange identifies itself at the bank.
+/// How the exchange authenticates at the bank.
 #[derive(Clone, Default)]
 pub enum GatewayAuth {
-    /// Not at all.
+    /// No authentication.
     #[default]
     None,
     /// HTTP basic authentication (RFC 7617).
@@ -86,19 +87,19 @@ impl IncomingRow {
 
 /// A client of one account's wire gateway.
 ///
-/// Errors of all calls: [`ClientError`]; its status and code tell what the bank said, and
-/// [`ClientError::is_transient`] whether the same call may succeed later. A transfer may be repeated for as long as it takes.
+/// All calls fail with [`ClientError`]. Its status and code are the bank's, and [`ClientError::is_transient`] tells whether the
+/// same call may succeed later. A transfer may be repeated any number of times.
 #[derive(Clone, Debug)]
 pub struct WireGatewayClient {
     client: Client,
     base_url: String,
     auth: GatewayAuth,
-    /// Where transfers go if not through the client.
-    direct: Option<Direct>,
+    /// Sends transfers, if they do not go through `client`.
+    direct: Option<DirectClient>,
 }
 
 impl WireGatewayClient {
-    /// A client for the gateway at this base URL, which names the account (a missing final slash is added).
+    /// A client of the gateway at this base URL, which names the account (a missing final slash is added).
     #[must_use]
     pub fn new(client: Client, base_url: &str, auth: GatewayAuth) -> Self {
         let mut base_url = base_url.to_owned();
@@ -108,9 +109,9 @@ impl WireGatewayClient {
         Self { client, base_url, auth, direct: None }
     }
 
-    /// The same, with connections of its own for transfers: for many at a time. A few connections do where the gateway works on
-    /// many requests of each at once, else there are `connections`. Makes no difference to a gateway that is reached by HTTPS.
-    /// Proxies are not used.
+    /// Adds connections for transfers, so that many can be under way. A few are enough where the gateway works on many requests
+    /// of a connection at once; otherwise up to `connections` are used. They bypass any proxy. Has no effect on a gateway with an
+    /// HTTPS URL.
     #[must_use]
     pub fn with_transfer_connections(self, connections: usize) -> Self {
         let defaults = ClientOptions::default();
@@ -123,11 +124,9 @@ impl WireGatewayClient {
         let mut headers = HeaderMap::with_capacity(4);
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let GatewayAuth::Basic { username, password } = &self.auth {
-            // Credentials that no header can hold fail in the ordinary way.
-            let Some(value) = basic_auth(username, password) else { return self };
-            headers.insert(header::AUTHORIZATION, value);
+            headers.insert(header::AUTHORIZATION, basic_auth(username, password));
         }
-        Self { direct: Direct::new(&self.url("transfer"), headers, options), ..self }
+        Self { direct: DirectClient::new(&self.url("transfer"), headers, options), ..self }
     }
 
     /// The base URL, with its final slash.
@@ -136,7 +135,7 @@ impl WireGatewayClient {
         &self.base_url
     }
 
-    /// The transfers that the account received. No rows is not an error, whether the bank says 204 or an empty list.
+    /// The transfers that the account received. An empty history is not an error, whether the bank sends 204 or an empty list.
     ///
     /// # Errors
     /// [`ClientError`]; also [`ClientError::BadReply`] for rows that are not in the order of their ids.
@@ -149,8 +148,7 @@ impl WireGatewayClient {
         self.in_order(rows, query, |row| row.row_id)
     }
 
-    /// The same row by row, for readers that must not let one odd row block the others: every row stands for itself, and
-    /// nothing is promised of the order of ids.
+    /// The same row by row, for readers that one unusable row must not block. The order of ids is not checked.
     ///
     /// # Errors
     /// [`ClientError`]; [`ClientError::BadReply`] only if the answer is not a history at all.
@@ -160,7 +158,7 @@ impl WireGatewayClient {
             incoming_transactions: Vec<serde_json::Value>,
         }
         let Some(reply) = self.history_reply("history/incoming", query).await? else { return Ok(Vec::new()) };
-        // Nearly always all rows are well-formed: then the page is read in one go.
+        // Nearly always all rows are well-formed.
         if let Ok(history) = serde_json::from_slice::<IncomingHistory>(&reply.body) {
             return Ok(history.incoming_transactions.into_iter().map(IncomingRow::of).collect());
         }
@@ -168,10 +166,10 @@ impl WireGatewayClient {
         Ok(rows.incoming_transactions.into_iter().map(IncomingRow::read).collect())
     }
 
-    /// The transfers that the account sent through the gateway; as [`Self::history_incoming`].
+    /// The transfers that the account sent through the gateway. Otherwise like [`Self::history_incoming`].
     ///
     /// # Errors
-    /// As [`Self::history_incoming`].
+    /// Like [`Self::history_incoming`].
     pub async fn history_outgoing(
         &self,
         query: HistoryQuery,
@@ -181,7 +179,7 @@ impl WireGatewayClient {
         self.in_order(rows, query, |row| row.row_id)
     }
 
-    /// Sends a transfer, or asks what became of it.
+    /// Sends a transfer. A repetition returns the same response.
     ///
     /// # Errors
     /// [`ClientError`]; 409 with code 5112 means that the request uid names another transfer.
@@ -193,7 +191,7 @@ impl WireGatewayClient {
         direct.post_idempotent(body.into()).await?.ok()
     }
 
-    /// Moves money to the account, with a reserve key as subject. Only test banks have it, and it is not idempotent.
+    /// Moves money to the account, with a reserve key as subject. Only test banks have this endpoint. It is not idempotent.
     ///
     /// # Errors
     /// [`ClientError`]; 409 with code 5114 means that the reserve key was used before.
@@ -228,7 +226,7 @@ impl WireGatewayClient {
     /// A history that is not empty.
     async fn history_reply(&self, path: &str, query: HistoryQuery) -> Result<Option<Reply>, ClientError> {
         let mut call = self.client.get(self.url(path)).query("delta", query.delta);
-        // Some banks do not know a start before the first or after the last row.
+        // Some banks refuse a start before the first or after the last row.
         let is_end = |start: u64| if query.delta > 0 { start == 0 } else { start >= i64::MAX as u64 };
         if let Some(start) = query.start.filter(|start| !is_end(*start)) {
             call = call.query("start", start);
@@ -242,7 +240,7 @@ impl WireGatewayClient {
         Ok(Some(reply).filter(|reply| reply.status != 204 && !reply.body.is_empty()))
     }
 
-    /// Readers move a cursor along the ids and never look back, so a disorder would lose money.
+    /// Readers move a cursor along the ids and never go back, so rows out of order would lose money.
     fn in_order<R>(
         &self,
         rows: Vec<R>,

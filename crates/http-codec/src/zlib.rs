@@ -1,17 +1,7 @@
-//! Bodies: zlib in both directions.
+//! Bodies with `Content-Encoding: deflate`, which means the zlib format (RFC 1950).
 
 use flate2::{Compression, Decompress, FlushDecompress, Status, write::ZlibEncoder};
 use std::io::Write;
-
-/// How many times its size a body may inflate to, beyond the first bytes. JSON of ours inflates to three to ten times as much.
-const RATIO_MAX: usize = 100;
-/// How large a body may inflate to whatever its size.
-const RATIO_FREE_BYTES: usize = 64 << 10;
-
-/// The largest size that a received body of `packed_bytes` may inflate to.
-pub(crate) fn inflated_limit(packed_bytes: usize) -> usize {
-    RATIO_FREE_BYTES.saturating_add(packed_bytes.saturating_mul(RATIO_MAX))
-}
 
 /// Why a body could not be inflated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,8 +30,11 @@ pub fn inflate(data: &[u8], limit_bytes: usize) -> Result<Vec<u8>, InflateError>
     }
 }
 
-/// The same, asking for memory as the output grows. None: `grow` did not allow so many bytes more.
-pub(crate) fn inflate_with(
+/// Like [`inflate`], but asks `grow` before it allocates more memory. `None`: `grow` refused that many more bytes.
+///
+/// # Errors
+/// [`InflateError`]
+pub fn inflate_with(
     data: &[u8],
     limit_bytes: usize,
     mut grow: impl FnMut(usize) -> bool,
@@ -92,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inflates_what_it_deflates_within_the_limit() {
+    fn deflated_data_inflates_within_the_limit() {
         for len in [0_usize, 1, 63, 64, 1000, 70_000] {
             let data: Vec<u8> = (0..len).map(|i| (i * 7 % 251) as u8).collect();
             let packed = deflate(&data);

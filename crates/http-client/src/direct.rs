@@ -1,75 +1,76 @@
-//! Requests to one address over plain HTTP, as cheaply as it goes: many at a time over one connection where the server knows how
-//! ([`crate::concurrent`]). Else connections are kept, and each is driven by the task that uses it, so that no request passes
+//! Requests to one URL over plain HTTP, at the lowest cost: many at a time over one connection where the server supports it
+//! ([`crate::concurrent`]). Otherwise connections are kept, and the task that uses one drives it, so that no request passes
 //! through another task or a channel.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use batzen_http_codec::concurrent::put_request_head;
 use bytes::{Bytes, BytesMut};
 use http::uri::Authority;
 use http::{HeaderMap, Method, Request, Uri, header};
 use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1::{self, Connection, SendRequest};
+use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
 use crate::client::{ClientError, Reply};
-use crate::concurrent::client::{Concurrent, Failure as Unanswered, Limits, Message};
+use crate::concurrent::{ConcurrentClient, Failure as ConcurrentFailure, Limits, Message};
 
 type Body = Full<Bytes>;
 
-/// How one address is asked directly. Clones share its connections.
+/// Posts idempotent requests to one URL. Clones share its connections.
 #[derive(Clone)]
-pub(crate) struct Direct {
+pub struct DirectClient {
     url: Arc<str>,
     authority: Arc<str>,
     headers: Arc<HeaderMap>,
-    concurrent: Concurrent,
-    /// Request line and headers of a concurrent request.
+    concurrent: ConcurrentClient,
+    /// Request line and header fields of a concurrent request.
     head: Bytes,
-    idle: Arc<Mutex<Vec<Link>>>,
-    /// Connections that may be in use.
-    places: Arc<Semaphore>,
+    idle: Arc<Mutex<Vec<Connection>>>,
+    /// Limits the connections in use.
+    permits: Arc<Semaphore>,
     options: DirectOptions,
 }
 
-/// Limits of [`Direct`].
+/// Limits of a [`DirectClient`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DirectOptions {
-    /// Connections at once, where each takes one request after the other; they are kept.
+pub struct DirectOptions {
+    /// The most connections to a server that takes one request of a connection after the other. They are kept open.
     pub connections_max: usize,
     /// How long connecting may take.
     pub connect_timeout: Duration,
-    /// How long a whole exchange may take.
+    /// How long request and response may take together.
     pub timeout: Duration,
-    /// The largest answer accepted, in bytes.
+    /// The largest body of a response, in bytes.
     pub max_reply_bytes: usize,
 }
 
-/// A connection and what drives it.
-struct Link {
+/// A connection for one request at a time, and what drives it.
+struct Connection {
     sender: SendRequest<Body>,
-    connection: Connection<TokioIo<TcpStream>, Body>,
+    driver: http1::Connection<TokioIo<TcpStream>, Body>,
 }
 
-/// Why an exchange failed.
+/// Why a request failed.
 enum Failure {
-    /// The connection ended before anything of an answer came.
+    /// The connection was closed before the first byte of a response.
     Closed(String),
     Broken(String),
     TooLarge,
 }
 
-impl fmt::Debug for Direct {
+impl fmt::Debug for DirectClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Direct").field("authority", &self.authority).finish_non_exhaustive()
+        f.debug_struct("DirectClient").field("authority", &self.authority).finish_non_exhaustive()
     }
 }
 
-impl Direct {
-    /// For posts to this URL with these headers; none if it is not plain HTTP, or names a user.
+impl DirectClient {
+    /// A client for this URL with these header fields. `None`: the URL is not plain HTTP, or names a user.
     pub fn new(url: &str, headers: HeaderMap, options: DirectOptions) -> Option<Self> {
         let uri: Uri = url.parse().ok()?;
         let is_plain = |host: &&Authority| uri.scheme_str() == Some("http") && !host.as_str().contains('@');
@@ -77,12 +78,8 @@ impl Direct {
         let authority: Arc<str> =
             if host.port().is_some() { host.as_str().into() } else { format!("{}:80", host.as_str()).into() };
         let target = uri.path_and_query().map_or("/", |target| target.as_str());
-        let mut head = BytesMut::from(format!("POST {target} HTTP/1.1\r\nhost: {host}\r\n").as_bytes());
-        for (name, value) in &headers {
-            for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
-                head.extend_from_slice(part);
-            }
-        }
+        let mut head = BytesMut::new();
+        put_request_head(&mut head, target, host.as_str(), &headers);
         let limits = Limits {
             connect_timeout: options.connect_timeout,
             timeout: options.timeout,
@@ -90,7 +87,7 @@ impl Direct {
         };
         Some(Self {
             url: url.into(),
-            concurrent: Concurrent::new(
+            concurrent: ConcurrentClient::new(
                 Arc::clone(&authority),
                 headers.get(header::AUTHORIZATION).cloned(),
                 limits,
@@ -99,28 +96,36 @@ impl Direct {
             headers: headers.into(),
             head: head.freeze(),
             idle: Arc::default(),
-            places: Arc::new(Semaphore::new(options.connections_max)),
+            permits: Arc::new(Semaphore::new(options.connections_max)),
             options,
         })
     }
 
-    /// Sends a body and reads the whole answer. A request whose connection ends is sent again on another one: it may arrive
-    /// twice, so it must be one that does no harm.
+    /// Sends a body and reads the whole response. A request whose connection is closed is sent again on another one, so it may
+    /// arrive twice.
+    ///
+    /// # Errors
+    /// [`ClientError`] if there is no response; any status is a response.
+    ///
+    /// # Panics
+    /// Never: the semaphore is not closed.
     pub async fn post_idempotent(&self, body: Bytes) -> Result<Reply, ClientError> {
         let message = Message { head: self.head.clone(), body: body.clone() };
         let url = || (*self.url).to_owned();
-        match self.concurrent.ask(message).await {
-            Ok(answer) => {
-                let (status, headers, body) = (answer.status, answer.headers, answer.body);
+        match self.concurrent.send(message).await {
+            Ok(response) => {
+                let (status, headers, body) = (response.status, response.headers, response.body);
                 return Ok(Reply { url: url(), status, headers, body });
             }
-            Err(Unanswered::Unknown) => {}
-            Err(Unanswered::Connect(reason)) => return Err(ClientError::Connect { url: url(), reason }),
-            Err(Unanswered::Broken(reason)) => return Err(ClientError::Broken { url: url(), reason }),
-            Err(Unanswered::Timeout) => return Err(ClientError::Timeout { url: url() }),
-            Err(Unanswered::TooLarge) => return Err(self.too_large()),
+            Err(ConcurrentFailure::Unsupported) => {}
+            Err(ConcurrentFailure::Connect(reason)) => {
+                return Err(ClientError::Connect { url: url(), reason });
+            }
+            Err(ConcurrentFailure::Broken(reason)) => return Err(ClientError::Broken { url: url(), reason }),
+            Err(ConcurrentFailure::Timeout) => return Err(ClientError::Timeout { url: url() }),
+            Err(ConcurrentFailure::TooLarge) => return Err(self.too_large()),
         }
-        let _place = self.places.acquire().await.expect("it is never closed");
+        let _permit = self.permits.acquire().await.expect("it is never closed");
         match tokio::time::timeout(self.options.timeout, self.exchange(body)).await {
             Ok(result) => result,
             Err(_) => Err(ClientError::Timeout { url: url() }),
@@ -132,20 +137,20 @@ impl Direct {
         let broken = |reason| ClientError::Broken { url: url.to_owned(), reason };
         loop {
             let kept = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let (is_kept, link) = match kept {
-                Some(link) => (true, link),
+            let (is_kept, connection) = match kept {
+                Some(connection) => (true, connection),
                 None => (false, self.connect(url).await?),
             };
             let request = self.request(url, body.clone())?;
-            match link.ask(url, request, self.options.max_reply_bytes).await {
-                Ok((reply, link)) => {
-                    if let Some(link) = link {
+            match connection.send(url, request, self.options.max_reply_bytes).await {
+                Ok((reply, connection)) => {
+                    if let Some(connection) = connection {
                         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-                        idle.push(link);
+                        idle.push(connection);
                     }
                     return Ok(reply);
                 }
-                // Each turn uses up a kept connection, so this ends.
+                // Each round uses up a kept connection, so the loop ends.
                 Err(Failure::Closed(_)) if is_kept => {}
                 Err(Failure::Closed(reason) | Failure::Broken(reason)) => return Err(broken(reason)),
                 Err(Failure::TooLarge) => return Err(self.too_large()),
@@ -154,7 +159,7 @@ impl Direct {
     }
 
     fn too_large(&self) -> ClientError {
-        let reason = format!("larger than {} bytes", self.options.max_reply_bytes);
+        let reason = format!("the body is larger than {} bytes", self.options.max_reply_bytes);
         ClientError::BadReply { url: (*self.url).to_owned(), status: 0, reason }
     }
 
@@ -174,7 +179,7 @@ impl Direct {
         Ok(request)
     }
 
-    async fn connect(&self, url: &str) -> Result<Link, ClientError> {
+    async fn connect(&self, url: &str) -> Result<Connection, ClientError> {
         let failed = |reason: String| ClientError::Connect { url: url.to_owned(), reason };
         let connect = TcpStream::connect(&*self.authority);
         let stream = match tokio::time::timeout(self.options.connect_timeout, connect).await {
@@ -183,34 +188,34 @@ impl Direct {
             Err(_) => return Err(failed("no answer in time".to_owned())),
         };
         stream.set_nodelay(true).map_err(|error| failed(error.to_string()))?;
-        let (sender, connection) =
+        let (sender, driver) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| failed(error.to_string()))?;
-        Ok(Link { sender, connection })
+        Ok(Connection { sender, driver })
     }
 }
 
-impl Link {
-    /// One request and its answer. The connection comes back if it can be used again.
-    async fn ask(
+impl Connection {
+    /// Sends one request. Returns the connection, too, if it can be used again.
+    async fn send(
         mut self,
         url: &str,
         request: Request<Body>,
         max_reply_bytes: usize,
     ) -> Result<(Reply, Option<Self>), Failure> {
-        let Self { sender, connection } = &mut self;
-        let sent = drive(connection, sender.send_request(request)).await;
-        let answer = match sent {
-            Ok(Ok(answer)) => answer,
+        let Self { sender, driver } = &mut self;
+        let sent = drive(driver, sender.send_request(request)).await;
+        let response = match sent {
+            Ok(Ok(response)) => response,
             Ok(Err(error)) if error.is_canceled() || error.is_closed() || error.is_incomplete_message() => {
                 return Err(Failure::Closed(error.to_string()));
             }
             Ok(Err(error)) => return Err(Failure::Broken(error.to_string())),
             Err(reason) => return Err(Failure::Closed(reason)),
         };
-        let (head, mut body) = answer.into_parts();
+        let (head, mut body) = response.into_parts();
         let mut bytes = BytesMut::new();
         loop {
-            let frame = match drive(connection, body.frame()).await {
+            let frame = match drive(driver, body.frame()).await {
                 Ok(None) => break,
                 Ok(Some(Ok(frame))) => frame,
                 Ok(Some(Err(error))) => return Err(Failure::Broken(error.to_string())),
@@ -229,19 +234,19 @@ impl Link {
             headers: head.headers,
             body: bytes.freeze(),
         };
-        // Let the connection see that the answer is complete, so that it takes the next request (or ends).
-        let is_usable = matches!(drive(&mut self.connection, self.sender.ready()).await, Ok(Ok(())));
+        // The connection sees that the response is complete, and either takes the next request or ends.
+        let is_usable = matches!(drive(&mut self.driver, self.sender.ready()).await, Ok(Ok(())));
         Ok((reply, is_usable.then_some(self)))
     }
 }
 
-/// Waits for `wanted` while the connection works. An error if the connection ends before.
+/// Waits for `wanted` while it drives the connection. An error if the connection ends first.
 async fn drive<F: Future>(
-    connection: &mut Connection<TokioIo<TcpStream>, Body>,
+    driver: &mut http1::Connection<TokioIo<TcpStream>, Body>,
     wanted: F,
 ) -> Result<F::Output, String> {
-    // Tokio lets a task that has done much at once find things pending that are ready. After the end of the connection that
-    // would be taken for an answer that never comes.
+    // Tokio's cooperative budget can report ready things as pending. After the end of the connection that would look like a
+    // response that never comes.
     let mut wanted = std::pin::pin!(tokio::task::unconstrained(wanted));
     let mut ended = None;
     std::future::poll_fn(|context| {
@@ -250,12 +255,12 @@ async fn drive<F: Future>(
             return Poll::Ready(Ok(output));
         }
         if ended.is_none()
-            && let Poll::Ready(end) = std::pin::Pin::new(&mut *connection).poll(context)
+            && let Poll::Ready(end) = std::pin::Pin::new(&mut *driver).poll(context)
         {
             ended =
                 Some(end.map_or_else(|error| error.to_string(), |()| "the connection was closed".to_owned()));
         }
-        // The connection may just have made ready what is wanted.
+        // The connection may just have made it ready.
         match wanted.as_mut().poll(context) {
             Poll::Ready(output) => Poll::Ready(Ok(output)),
             Poll::Pending => match ended.take() {
@@ -281,7 +286,8 @@ mod tests {
         max_reply_bytes: 100,
     };
 
-    /// A server whose connections answer with these texts, one a request, and then close. It does not know concurrent requests.
+    /// A server whose connections answer with these texts, one per request, and then close. It does not support concurrent
+    /// requests.
     async fn server(connections: Vec<Vec<String>>) -> (String, tokio::task::JoinHandle<Vec<String>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/base/transfer", listener.local_addr().unwrap());
@@ -314,23 +320,23 @@ mod tests {
         format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
     }
 
-    fn direct(url: &str) -> Option<Direct> {
+    fn direct(url: &str) -> Option<DirectClient> {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, "application/json".parse().unwrap());
-        Direct::new(url, headers, OPTIONS)
+        DirectClient::new(url, headers, OPTIONS)
     }
 
-    async fn ask(direct: &Direct) -> Result<Reply, ClientError> {
-        direct.post_idempotent(Bytes::from_static(b"{}")).await
+    async fn post(client: &DirectClient) -> Result<Reply, ClientError> {
+        client.post_idempotent(Bytes::from_static(b"{}")).await
     }
 
     #[tokio::test]
     async fn connections_are_kept_and_replaced() {
         // The second connection takes over when the first one turns out to be closed.
         let (url, serving) = server(vec![vec![ok("1"), ok("2")], vec![ok("3")]]).await;
-        let asked = direct(&url).unwrap();
+        let client = direct(&url).unwrap();
         for expected in ["1", "2", "3"] {
-            let reply = ask(&asked).await.unwrap();
+            let reply = post(&client).await.unwrap();
             assert_eq!((reply.status, &reply.body[..]), (200, expected.as_bytes()));
             if expected == "2" {
                 // Let the end of the connection arrive.
@@ -348,36 +354,36 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_that_are_none() {
+    async fn unusable_responses_are_errors() {
         let answers = ["", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n1", "nonsense\r\n\r\n"];
         for answer in answers {
             let (url, _serving) = server(vec![vec![answer.to_owned()]]).await;
-            let asked = direct(&url).unwrap();
-            let error = ask(&asked).await.unwrap_err();
+            let client = direct(&url).unwrap();
+            let error = post(&client).await.unwrap_err();
             assert!(
                 matches!(error, ClientError::Broken { .. }) && error.is_transient(),
                 "{answer:?}: {error}"
             );
         }
         let (url, _serving) = server(vec![vec![ok(&"x".repeat(101))]]).await;
-        let error = ask(&direct(&url).unwrap()).await.unwrap_err();
+        let error = post(&direct(&url).unwrap()).await.unwrap_err();
         assert!(matches!(error, ClientError::BadReply { .. }), "{error}");
-        // A port that nobody listens on.
+        // A port without a listener.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         drop(listener);
-        let error = ask(&direct(&url).unwrap()).await.unwrap_err();
+        let error = post(&direct(&url).unwrap()).await.unwrap_err();
         assert!(matches!(error, ClientError::Connect { .. }), "{error}");
     }
 
     #[tokio::test]
-    async fn closing_servers_and_other_statuses_are_understood() {
+    async fn connections_that_end_are_not_kept() {
         let closing = "HTTP/1.1 409 Conflict\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}".to_owned();
         let (url, serving) = server(vec![vec![closing.clone()], vec![closing]]).await;
-        let asked = direct(&url).unwrap();
+        let client = direct(&url).unwrap();
         for _ in 0..2 {
-            assert_eq!(ask(&asked).await.unwrap().status, 409);
-            assert!(asked.idle.lock().unwrap().is_empty(), "a connection that ends is not kept");
+            assert_eq!(post(&client).await.unwrap().status, 409);
+            assert!(client.idle.lock().unwrap().is_empty(), "the connection is not kept");
         }
         assert_eq!(serving.await.unwrap().len(), 2);
         assert!(direct("https://bank.example/").is_none());

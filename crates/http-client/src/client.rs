@@ -1,7 +1,7 @@
-//! The client: JSON over HTTP with a connection pool, and answers that keep their status.
+//! The client: JSON over HTTP with a connection pool, and replies that keep their status.
 
-use crate::body::{InflateError, deflate, inflate};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
+use batzen_http_codec::{InflateError, deflate, inflate};
 use batzen_protocol::ErrorCode;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
@@ -13,17 +13,17 @@ use std::{fmt, time::Duration};
 pub struct ClientOptions {
     /// How long connecting may take.
     pub connect_timeout: Duration,
-    /// How long a whole exchange may take, unless a call says otherwise.
+    /// How long request and response may take together, unless a call has its own timeout.
     pub timeout: Duration,
-    /// How long an unused connection is kept.
+    /// How long an idle connection is kept.
     pub pool_idle_timeout: Duration,
-    /// Unused connections kept per server.
+    /// Idle connections kept per server.
     pub pool_max_idle: usize,
-    /// The largest answer accepted, in bytes, before and after inflation.
+    /// The largest body of a response, in bytes, before and after inflation.
     pub max_reply_bytes: usize,
     /// Request bodies of at least this size are sent deflated, if that makes them smaller. `None`: never.
     pub deflate_from_bytes: Option<usize>,
-    /// Whether to ask for deflated answers.
+    /// Whether to ask for deflated responses.
     pub accept_deflate: bool,
     /// A proxy for all requests, as URL. Nothing is read from the environment.
     pub proxy: Option<String>,
@@ -47,7 +47,7 @@ impl Default for ClientOptions {
     }
 }
 
-/// Why there is no usable answer.
+/// Why there is no usable response.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The client could not be set up (certificates, proxy).
@@ -61,44 +61,44 @@ pub enum ClientError {
         /// What is wrong.
         reason: String,
     },
-    /// No connection, so the request was surely not seen.
+    /// There is no connection, so the server did not see the request.
     #[error("{url}: cannot connect: {reason}")]
     Connect {
-        /// The URL asked.
+        /// The URL of the request.
         url: String,
         /// What went wrong.
         reason: String,
     },
-    /// Time ran out. The request may or may not have had its effect: ask again.
+    /// Time ran out. The request may or may not have had its effect: send it again.
     #[error("{url}: no answer in time")]
     Timeout {
-        /// The URL asked.
+        /// The URL of the request.
         url: String,
     },
-    /// The connection broke. The request may or may not have had its effect: ask again.
+    /// The connection broke. The request may or may not have had its effect: send it again.
     #[error("{url}: connection failed: {reason}")]
     Broken {
-        /// The URL asked.
+        /// The URL of the request.
         url: String,
         /// What went wrong.
         reason: String,
     },
-    /// The answer is larger than the limit or not well-formed.
-    #[error("{url}: HTTP {status}: unusable answer: {reason}")]
+    /// The response is larger than the limit or not well-formed.
+    #[error("{url}: HTTP {status}: unusable response: {reason}")]
     BadReply {
-        /// The URL asked.
+        /// The URL of the request.
         url: String,
-        /// The status of the answer.
+        /// The status of the response.
         status: u16,
         /// What is wrong with it.
         reason: String,
     },
-    /// The answer has another status than the caller wants.
+    /// The response has a status that the caller does not want.
     #[error("{url}: HTTP {status}{}", describe(*code, hint, detail))]
     Status {
-        /// The URL asked.
+        /// The URL of the request.
         url: String,
-        /// The status of the answer.
+        /// The status of the response.
         status: u16,
         /// The error code in its body, if there is one.
         code: Option<ErrorCode>,
@@ -126,7 +126,7 @@ fn describe(code: Option<ErrorCode>, hint: &str, detail: &str) -> String {
 }
 
 impl ClientError {
-    /// The HTTP status, if there was an answer.
+    /// The HTTP status, if there was a response.
     #[must_use]
     pub const fn status(&self) -> Option<u16> {
         match self {
@@ -135,7 +135,7 @@ impl ClientError {
         }
     }
 
-    /// The error code of the answer, if it had one.
+    /// The error code of the response, if it has one.
     #[must_use]
     pub const fn code(&self) -> Option<ErrorCode> {
         match self {
@@ -144,7 +144,7 @@ impl ClientError {
         }
     }
 
-    /// Whether asking again later can help.
+    /// Whether the same request may succeed later.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         match self {
@@ -155,10 +155,10 @@ impl ClientError {
     }
 }
 
-/// An answer: status, header and body, whatever they are.
+/// A response with any status: status, header fields and body.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// The URL that was asked.
+    /// The URL of the request.
     pub url: String,
     /// The HTTP status.
     pub status: u16,
@@ -189,7 +189,7 @@ impl Reply {
         self.expect(&[200])?.json()
     }
 
-    /// This answer if its status is among `statuses`.
+    /// This reply if its status is among `statuses`.
     ///
     /// # Errors
     /// [`ClientError::Status`] otherwise.
@@ -197,7 +197,7 @@ impl Reply {
         if statuses.contains(&self.status) { Ok(self) } else { Err(self.status_error()) }
     }
 
-    /// This answer as an error, with the error code of its body.
+    /// This reply as an error, with the error code of its body.
     #[must_use]
     pub fn status_error(&self) -> ClientError {
         let body: serde_json::Value = serde_json::from_slice(&self.body).unwrap_or_default();
@@ -235,7 +235,7 @@ impl Reply {
     }
 }
 
-/// An HTTP client with its connection pool. Cheap to clone; clones share the pool. Keep one for each identity that must
+/// An HTTP client with its connection pool. Cheap to clone; clones share the pool. Use one client for each identity that must
 /// not be linked with others.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -249,7 +249,7 @@ impl Client {
     /// A client.
     ///
     /// # Errors
-    /// [`ClientError::Setup`] for a proxy URL that is none, or if TLS cannot be set up.
+    /// [`ClientError::Setup`] if the proxy URL is invalid or TLS cannot be set up.
     pub fn new(options: &ClientOptions) -> Result<Self, ClientError> {
         let setup = |error: reqwest::Error| ClientError::Setup(chain(&error));
         let builder = || -> Result<reqwest::ClientBuilder, ClientError> {
@@ -259,7 +259,7 @@ impl Client {
                 .pool_idle_timeout(options.pool_idle_timeout)
                 .pool_max_idle_per_host(options.pool_max_idle)
                 .redirect(reqwest::redirect::Policy::none())
-                // Asking again is the caller's decision, who knows what is idempotent.
+                // Retries are up to the caller, who knows what is idempotent.
                 .retry(reqwest::retry::never())
                 .referer(false)
                 .tcp_nodelay(true)
@@ -300,12 +300,6 @@ impl Client {
         }
     }
 
-    /// Begins a call by another method than those below.
-    #[must_use]
-    pub fn request(&self, method: Method, url: impl Into<String>) -> Call<'_> {
-        self.call(method, url)
-    }
-
     /// Begins a `GET`.
     #[must_use]
     pub fn get(&self, url: impl Into<String>) -> Call<'_> {
@@ -321,7 +315,7 @@ impl Client {
     /// Gets a document.
     ///
     /// # Errors
-    /// [`ClientError`] if there is no answer; any status is an answer.
+    /// [`ClientError`] if there is no response; any status is a response.
     pub async fn get_json(&self, url: impl Into<String>) -> Result<Reply, ClientError> {
         self.get(url).send().await
     }
@@ -329,7 +323,7 @@ impl Client {
     /// Posts a JSON body.
     ///
     /// # Errors
-    /// [`ClientError`] if there is no answer; any status is an answer.
+    /// [`ClientError`] if there is no response; any status is a response.
     pub async fn post_json(
         &self,
         url: impl Into<String>,
@@ -400,26 +394,22 @@ impl Call<'_> {
 
     /// Sets user name and password of HTTP basic authentication (RFC 7617).
     #[must_use]
-    pub fn basic_auth(self, user: &str, password: &str) -> Self {
-        let token = encode_base64(format!("{user}:{password}").as_bytes());
-        let mut call = self.header("authorization", &format!("Basic {token}"));
-        if let Some(value) = call.headers.get_mut(header::AUTHORIZATION) {
-            value.set_sensitive(true);
-        }
-        call
+    pub fn basic_auth(mut self, user: &str, password: &str) -> Self {
+        self.headers.insert(header::AUTHORIZATION, basic_auth(user, password));
+        self
     }
 
-    /// Sets how long this exchange may take in all. For a long poll: the poll's time and a reserve.
+    /// Sets how long request and response may take together. For a long poll: the time of the poll and a reserve.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Sends it and reads the whole answer.
+    /// Sends the request and reads the whole response.
     ///
     /// # Errors
-    /// [`ClientError`] if there is no answer; any status is an answer.
+    /// [`ClientError`] if there is no response; any status is a response.
     pub async fn send(self) -> Result<Reply, ClientError> {
         let Self { client, method, url, mut headers, mut body, timeout, invalid } = self;
         if let Some(reason) = invalid {
@@ -442,14 +432,14 @@ impl Call<'_> {
         if let Some(timeout) = timeout {
             request = request.timeout(timeout);
         }
-        let mut answer = request.send().await.map_err(|error| failure(&url, &error))?;
-        let status = answer.status().as_u16();
-        let headers = std::mem::take(answer.headers_mut());
+        let mut response = request.send().await.map_err(|error| failure(&url, &error))?;
+        let status = response.status().as_u16();
+        let headers = std::mem::take(response.headers_mut());
         let bad = |reason: String| ClientError::BadReply { url: url.clone(), status, reason };
         let mut body = BytesMut::new();
-        while let Some(chunk) = answer.chunk().await.map_err(|error| failure(&url, &error))? {
+        while let Some(chunk) = response.chunk().await.map_err(|error| failure(&url, &error))? {
             if body.len().saturating_add(chunk.len()) > client.max_reply_bytes {
-                return Err(bad(format!("larger than {} bytes", client.max_reply_bytes)));
+                return Err(bad(format!("the body is larger than {} bytes", client.max_reply_bytes)));
             }
             body.extend_from_slice(&chunk);
         }
@@ -479,7 +469,7 @@ fn failure(url: &str, error: &reqwest::Error) -> ClientError {
     }
 }
 
-/// The innermost causes are what tells the reader something: all of them, without the URL that stands elsewhere.
+/// All causes of an error, since the innermost say most; without the URL, which the error has anyway.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = String::new();
     let mut next = error.source();
@@ -506,16 +496,16 @@ fn encode(text: &str) -> String {
     out
 }
 
-/// The value of `Authorization` for HTTP basic authentication (RFC 7617); none for what a header cannot hold.
-pub(crate) fn basic_auth(user: &str, password: &str) -> Option<HeaderValue> {
-    let token = encode_base64(format!("{user}:{password}").as_bytes());
-    let mut value = HeaderValue::from_str(&format!("Basic {token}")).ok()?;
+/// The value of `Authorization` for HTTP basic authentication (RFC 7617).
+///
+/// # Panics
+/// Never: base64 is a valid header value.
+#[must_use]
+pub fn basic_auth(user: &str, password: &str) -> HeaderValue {
+    let token = BASE64_STANDARD.encode(format!("{user}:{password}"));
+    let mut value = HeaderValue::from_str(&format!("Basic {token}")).expect("base64 is a valid header value");
     value.set_sensitive(true);
-    Some(value)
-}
-
-pub(crate) fn encode_base64(data: &[u8]) -> String {
-    BASE64_STANDARD.encode(data)
+    value
 }
 
 #[cfg(test)]
@@ -523,16 +513,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_and_percent_encoding() {
-        for (plain, want) in [
-            ("", ""),
-            ("f", "Zg=="),
-            ("fo", "Zm8="),
-            ("foo", "Zm9v"),
-            ("Aladdin:open sesame", "QWxhZGRpbjpvcGVuIHNlc2FtZQ=="),
-        ] {
-            assert_eq!(encode_base64(plain.as_bytes()), want);
-        }
+    fn credentials_and_query_parameters_are_encoded() {
+        let value = basic_auth("Aladdin", "open sesame");
+        assert_eq!(value, "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
+        assert!(value.is_sensitive());
         assert_eq!(encode("a b/ü&=~"), "a%20b%2F%C3%BC%26%3D~");
     }
 }

@@ -1,4 +1,18 @@
-//! The server's side of a connection.
+//! The server's side of concurrent requests: many at a time over one connection, between our own programs.
+//!
+//! HTTP/1.1 answers the requests of a connection one after the other, so a client with hundreds of requests under way needs
+//! hundreds of connections, and each request costs both sides a read, a write and a wake-up: more than the request itself. Here
+//! the client changes a connection to another protocol (`OPTIONS *` with `Upgrade: batzen-concurrent`, RFC 9110, 7.8). From then
+//! on requests follow each other without waiting, the server works on all of them at once, and the responses come in the order of
+//! the requests. One read brings many requests, one write sends many responses.
+//!
+//! [`batzen_http_codec::concurrent`] describes the messages. Either side may close the connection at any time. A request without
+//! a response may then have had its effect or not, so clients send only requests that they may repeat. A client that shuts down
+//! its sending half counts as gone, as with hyper. Servers and proxies that do not know the protocol answer as usual, and the
+//! client falls back to ordinary requests. Only services whose clients need it offer it
+//! ([`crate::ServerOptions::concurrent`]); hyper serves all other connections. Such a connection brings much work at once, so a
+//! service asks for the same authentication before it agrees ([`crate::Handler::admit_concurrent`]) as for the requests that
+//! follow.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -7,6 +21,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use batzen_http_codec::concurrent::{
+    BODY_BYTES_MAX, HEAD_BYTES_MAX, IN_FLIGHT_MAX, PROTOCOL, RequestMessage, put_response, take_request,
+};
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::Stream;
 use futures_util::stream::FuturesOrdered;
@@ -15,26 +32,23 @@ use http_body_util::Full;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 
-use super::wire::{BODY_BYTES_MAX, HEAD_BYTES_MAX, WholeRequest, put_answer, take_request};
-use super::{IN_FLIGHT_MAX, PROTOCOL};
 use crate::codes::FrameError;
 use crate::request::Head;
-use crate::response::Response;
 use crate::service::{AnswerHold, Frame, Handler, Link, ServerOptions, WholeResponse};
 use crate::stats::add;
 
-/// How much is read at once, in bytes.
+/// How much one read asks for, in bytes.
 const READ_BYTES: usize = 64 << 10;
-/// What may have been read and not yet be taken: a whole request has room.
+/// How much input may wait to be taken, in bytes. A complete request has room.
 const INPUT_BYTES_MAX: usize = 2 * READ_BYTES;
 const _: () = assert!(HEAD_BYTES_MAX + BODY_BYTES_MAX <= INPUT_BYTES_MAX);
-/// While so much waits to be written no further answer is taken.
+/// No further response is taken while this many bytes wait to be written.
 const OUTPUT_BYTES_MAX: usize = 256 << 10;
-/// So often a connection reads, takes and answers before others get their turn.
+/// How often a connection reads, takes and answers before other tasks get their turn.
 const ROUNDS_MAX: usize = 8;
 
 /// Whether a request asks for this protocol.
-pub(crate) fn is_asked(head: &Head) -> bool {
+pub(crate) fn is_upgrade_request(head: &Head) -> bool {
     let options = head.headers.get_all(header::CONNECTION);
     let has = |name: &str| {
         let mut texts = options.iter().filter_map(|value| value.to_str().ok());
@@ -43,8 +57,8 @@ pub(crate) fn is_asked(head: &Head) -> bool {
     has("upgrade") && !has("close") && head.header(header::UPGRADE) == Some(PROTOCOL)
 }
 
-/// The answer that agrees.
-pub(crate) fn agreement() -> hyper::Response<Full<Bytes>> {
+/// The response that agrees to change the protocol.
+pub(crate) fn switching_protocols() -> hyper::Response<Full<Bytes>> {
     let mut response = hyper::Response::new(Full::default());
     *response.status_mut() = http::StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();
@@ -55,11 +69,11 @@ pub(crate) fn agreement() -> hyper::Response<Full<Bytes>> {
 
 /// How a connection ended.
 pub(crate) enum Ended {
-    /// Everything that was taken is answered.
+    /// Every request that was taken is answered.
     Orderly,
-    /// What came is no request of this protocol.
+    /// The client sent something that is not a request of this protocol.
     Refused(FrameError),
-    /// The client went away or is too slow.
+    /// The client has gone away or is too slow.
     Lost,
 }
 
@@ -76,25 +90,25 @@ where
 {
     let drain = frame.drain.clone();
     let grace = frame.options.idle_grace;
-    let run = |request: WholeRequest| {
+    let run = |request: RequestMessage| {
         let (frame, link) = (Arc::clone(frame), Arc::clone(link));
         // A connection's requests are bounded by their number, not by the turns that one task gets.
-        tokio::task::unconstrained(async move { frame.serve_whole(&link, request).await })
+        tokio::task::unconstrained(async move { frame.serve_concurrent(&link, request).await })
     };
     let peer = link.peer;
     let now = Instant::now();
     let mut connection = Connection::new(stream, input, run);
-    // What the client asked in order to get here.
-    put_answer(&mut connection.output, &Response::empty(204));
-    let look_after = look_after(&frame.options);
-    let watchdog = sleep_until(now + look_after);
+    // The response to the `OPTIONS` request itself.
+    put_response(&mut connection.output, 204, [], b"");
+    let check_interval = check_interval(&frame.options);
+    let watchdog = sleep_until(now + check_interval);
     let draining = async {
         drain.draining().await;
         tokio::time::sleep(grace).await;
     };
     tokio::pin!(watchdog, draining);
     loop {
-        let takes = connection.takes;
+        let takes_requests = connection.takes_requests;
         tokio::select! {
             biased;
             ended = poll_fn(|context| {
@@ -106,53 +120,53 @@ where
                 link.state.wrote(std::mem::take(&mut connection.written_bytes));
                 ended
             }) => return ended,
-            () = &mut draining, if takes => connection.takes = false,
+            () = &mut draining, if takes_requests => connection.takes_requests = false,
             eviction = link.state.evicted() => {
-                tracing::debug!(%peer, ?eviction, "connection ended for others");
+                tracing::debug!(%peer, ?eviction, "connection closed to make room for others");
                 add(&frame.stats.readers_cut, 1);
                 return Ended::Lost;
             }
             () = &mut watchdog => {
                 if connection.is_late(&frame.options) {
-                    tracing::debug!(%peer, "connection took too long");
+                    tracing::debug!(%peer, "connection timed out");
                     add(&frame.stats.timeouts, 1);
                     return Ended::Lost;
                 }
-                watchdog.as_mut().reset(Instant::now() + look_after);
+                watchdog.as_mut().reset(Instant::now() + check_interval);
             }
         }
     }
 }
 
-/// How often the watchdog looks.
-fn look_after(options: &ServerOptions) -> Duration {
+/// How often the watchdog checks the connection.
+fn check_interval(options: &ServerOptions) -> Duration {
     let shortest = options.header_timeout.min(options.idle_timeout).min(options.write_timeout);
     shortest.max(Duration::from_millis(1))
 }
 
-pub(super) struct Connection<'a, S, F: Future, R> {
+pub(crate) struct Connection<'a, S, F: Future, R> {
     stream: &'a mut S,
     input: BytesMut,
     output: BytesMut,
-    /// The requests taken, in their order.
+    /// The requests under way, in the order of their responses.
     running: FuturesOrdered<F>,
     run: R,
     /// Whether further requests are taken.
-    takes: bool,
-    /// Why none are, if they are not what they should be.
+    takes_requests: bool,
+    /// Why no further requests are taken, if the client broke the protocol.
     refusal: Option<FrameError>,
     is_lost: bool,
-    /// The time since which there is nothing to do.
+    /// When the connection became idle.
     idle_since: Option<Instant>,
-    /// The time since which a request is there in part.
+    /// When the incomplete request began.
     reading_since: Option<Instant>,
-    /// The time since which the client has been reading so many bytes.
+    /// When the client began to read, and how many bytes it has left.
     writing: Option<(Instant, usize)>,
-    /// How many bytes were written since somebody looked.
+    /// Bytes written since the caller last took this count.
     written_bytes: usize,
-    /// How many bytes were written in all.
+    /// Bytes written in total.
     written_total: u64,
-    /// The parts of the budget that answers in `output` have, and where they end.
+    /// The parts of the budget that responses in `output` hold, and where each of them ends.
     holds: VecDeque<(u64, AnswerHold)>,
 }
 
@@ -160,9 +174,9 @@ impl<'a, S, F, R> Connection<'a, S, F, R>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     F: Future<Output = WholeResponse>,
-    R: FnMut(WholeRequest) -> F,
+    R: FnMut(RequestMessage) -> F,
 {
-    pub(super) fn new(stream: &'a mut S, read: &[u8], run: R) -> Self {
+    pub(crate) fn new(stream: &'a mut S, read: &[u8], run: R) -> Self {
         let mut input = BytesMut::with_capacity(READ_BYTES);
         input.extend_from_slice(read);
         Self {
@@ -171,7 +185,7 @@ where
             output: BytesMut::new(),
             running: FuturesOrdered::new(),
             run,
-            takes: true,
+            takes_requests: true,
             refusal: None,
             is_lost: false,
             idle_since: Some(Instant::now()),
@@ -184,15 +198,15 @@ where
     }
 
     /// Does all that can be done now.
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Ended> {
-        // Answers are written when all that are there have been collected, and requests are read before handlers go on.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Ended> {
+        // All responses that are ready are written together, and requests are read before handlers continue.
         let mut rounds = 0;
         while !self.is_lost
             && (self.read(context) | self.take() | self.answer(context) || self.write(context))
         {
             rounds += 1;
             if rounds == ROUNDS_MAX {
-                // Who sends without end would have this thread for himself.
+                // A client that never stops sending must not keep the thread.
                 self.write(context);
                 context.waker().wake_by_ref();
                 break;
@@ -202,20 +216,20 @@ where
             return Poll::Ready(Ended::Lost);
         }
         let is_done = self.running.is_empty() && self.output.is_empty();
-        if is_done && !self.takes {
+        if is_done && !self.takes_requests {
             return Poll::Ready(self.refusal.map_or(Ended::Orderly, Ended::Refused));
         }
         let is_idle = is_done && self.input.is_empty();
         self.idle_since = is_idle.then(|| self.idle_since.unwrap_or_else(Instant::now));
-        // What waits for its turn is not late.
+        // Input that waits for room is not late.
         let is_partial = !self.input.is_empty() && self.has_room();
         self.reading_since = is_partial.then(|| self.reading_since.unwrap_or_else(Instant::now));
         Poll::Pending
     }
 
-    /// Whether another request can be taken.
+    /// Whether another request may be taken.
     fn has_room(&self) -> bool {
-        self.takes && self.running.len() < IN_FLIGHT_MAX && self.output.len() < OUTPUT_BYTES_MAX
+        self.takes_requests && self.running.len() < IN_FLIGHT_MAX && self.output.len() < OUTPUT_BYTES_MAX
     }
 
     fn read(&mut self, context: &mut Context<'_>) -> bool {
@@ -243,9 +257,9 @@ where
                     self.running.push_back((self.run)(request));
                 }
                 Ok(None) => break,
-                Err(code) => {
-                    self.takes = false;
-                    self.refusal = Some(code);
+                Err(error) => {
+                    self.takes_requests = false;
+                    self.refusal = Some(error.into());
                 }
             }
         }
@@ -259,13 +273,13 @@ where
                 Pin::new(&mut self.running).poll_next(context)
         {
             answered = true;
-            put_answer(&mut self.output, &response);
+            put_response(&mut self.output, response.status, response.fields(), &response.body);
             if let Some(hold) = hold {
                 self.holds.push_back((self.written_total + self.output.len() as u64, hold));
             }
             if response.close {
-                // The last one: what was sent behind it is not answered.
-                self.takes = false;
+                // Requests behind the last response are not answered.
+                self.takes_requests = false;
                 self.running = FuturesOrdered::new();
             }
         }
@@ -320,7 +334,7 @@ mod tests {
 
     use super::*;
 
-    /// A client whose requests never end, and who takes every answer.
+    /// A client that never stops sending requests and reads every response.
     #[derive(Default)]
     struct Flood {
         answered_bytes: usize,
@@ -360,13 +374,12 @@ mod tests {
     }
 
     #[test]
-    fn who_sends_without_end_leaves_turns_to_others() {
+    fn an_endless_client_does_not_keep_the_thread() {
         let taken = std::cell::Cell::new(0_usize);
         let run = |_| {
             taken.set(taken.get() + 1);
-            // It would go on for ever.
-            assert!(taken.get() < 1_000_000, "others wait for nothing");
-            std::future::ready(Response::empty(204).into())
+            assert!(taken.get() < 1_000_000, "other tasks never get a turn");
+            std::future::ready(crate::Response::empty(204).into())
         };
         let mut client = Flood::default();
         let mut connection = Connection::new(&mut client, &[], run);
@@ -377,6 +390,6 @@ mod tests {
         }
         assert!(taken.get() >= 20 * IN_FLIGHT_MAX);
         drop(connection);
-        assert!(client.answered_bytes > 0, "and is answered meanwhile");
+        assert!(client.answered_bytes > 0, "it is answered meanwhile");
     }
 }

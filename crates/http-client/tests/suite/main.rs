@@ -1,0 +1,6 @@
+//! The tests of this crate, as one program: linking one is much quicker than linking one per file.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod client;
+mod fuzz_smoke;

@@ -1,0 +1,347 @@
+//! A message at the start of a buffer: its head, and where it ends.
+
+use std::ops::Range;
+
+pub use httparse::{EMPTY_HEADER as EMPTY_FIELD, Header as Field};
+
+/// The most header fields that a caller needs room for, unless it accepts fewer.
+pub const FIELDS_MAX: usize = 64;
+
+/// Why bytes are not a message that is accepted here. The connection that they came from cannot be used any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FramingError {
+    /// The bytes are not HTTP/1.x, or its length is ambiguous.
+    #[error("not a well-formed HTTP message")]
+    Malformed,
+    /// The head has more bytes or more fields than accepted.
+    #[error("the head of the message is too large")]
+    HeadTooLarge,
+    /// The body has more bytes than accepted.
+    #[error("the body of the message is too large")]
+    BodyTooLarge,
+    /// The message has a transfer coding. No program that needs this crate sends one.
+    #[error("the message has no Content-Length")]
+    NoLength,
+}
+
+/// What a head says of the length of its message, and of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Framing {
+    /// The length of the head.
+    pub head_bytes: usize,
+    /// `Content-Length`, if there is one.
+    pub content_length: Option<usize>,
+    /// Whether there is a `Transfer-Encoding`.
+    pub has_transfer_encoding: bool,
+    /// Whether the sender closes the connection after this message.
+    pub closes: bool,
+    /// Whether there is a `Connection`, `Upgrade` or `Expect` field.
+    pub has_connection_fields: bool,
+}
+
+/// The head of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestHead<'f, 'b> {
+    /// The method.
+    pub method: &'b str,
+    /// The request target.
+    pub target: &'b str,
+    /// Whether it is HTTP/1.1, not 1.0.
+    pub is_http_11: bool,
+    /// The header fields.
+    pub fields: &'f [Field<'b>],
+    /// Where the head ends, and what follows.
+    pub framing: Framing,
+}
+
+/// The head of a response.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponseHead<'f, 'b> {
+    /// The status.
+    pub status: u16,
+    /// The header fields.
+    pub fields: &'f [Field<'b>],
+    /// Where the head ends, and what follows.
+    pub framing: Framing,
+}
+
+impl ResponseHead<'_, '_> {
+    /// Whether a field has exactly this value, upper and lower case being equal.
+    #[must_use]
+    pub fn has_field(&self, name: &str, value: &str) -> bool {
+        let is_it = |field: &Field<'_>| {
+            field.name.eq_ignore_ascii_case(name)
+                && field.value.trim_ascii().eq_ignore_ascii_case(value.as_bytes())
+        };
+        self.fields.iter().any(is_it)
+    }
+}
+
+/// Reads the head of a request; `fields` is room for its header fields. `None`: it is incomplete.
+///
+/// # Errors
+/// [`FramingError::Malformed`] or [`FramingError::HeadTooLarge`].
+pub fn parse_request_head<'f, 'b>(
+    input: &'b [u8],
+    fields: &'f mut [Field<'b>],
+    head_bytes_max: usize,
+) -> Result<Option<RequestHead<'f, 'b>>, FramingError> {
+    let mut parsed = httparse::Request::new(fields);
+    let Some(head_bytes) = complete(input, parsed.parse(input), head_bytes_max)? else { return Ok(None) };
+    let (Some(method), Some(target), Some(version)) = (parsed.method, parsed.path, parsed.version) else {
+        return Err(FramingError::Malformed);
+    };
+    let fields: &'f [Field<'b>] = parsed.headers;
+    let framing = Framing::new(head_bytes, version, fields)?;
+    Ok(Some(RequestHead { method, target, is_http_11: version == 1, fields, framing }))
+}
+
+/// Reads the head of a response; `fields` is room for its header fields. `None`: it is incomplete.
+///
+/// # Errors
+/// [`FramingError::Malformed`] or [`FramingError::HeadTooLarge`].
+pub fn parse_response_head<'f, 'b>(
+    input: &'b [u8],
+    fields: &'f mut [Field<'b>],
+    head_bytes_max: usize,
+) -> Result<Option<ResponseHead<'f, 'b>>, FramingError> {
+    let mut parsed = httparse::Response::new(fields);
+    let Some(head_bytes) = complete(input, parsed.parse(input), head_bytes_max)? else { return Ok(None) };
+    let (Some(status), Some(version)) = (parsed.code, parsed.version) else {
+        return Err(FramingError::Malformed);
+    };
+    let fields: &'f [Field<'b>] = parsed.headers;
+    let framing = Framing::new(head_bytes, version, fields)?;
+    Ok(Some(ResponseHead { status, fields, framing }))
+}
+
+/// The length of a head; `None` if it is incomplete.
+fn complete(
+    input: &[u8],
+    parsed: Result<httparse::Status<usize>, httparse::Error>,
+    head_bytes_max: usize,
+) -> Result<Option<usize>, FramingError> {
+    match parsed {
+        Ok(httparse::Status::Complete(bytes)) if bytes <= head_bytes_max => Ok(Some(bytes)),
+        Ok(httparse::Status::Partial) if input.len() < head_bytes_max => Ok(None),
+        Ok(_) | Err(httparse::Error::TooManyHeaders) => Err(FramingError::HeadTooLarge),
+        Err(_) => Err(FramingError::Malformed),
+    }
+}
+
+impl Framing {
+    fn new(head_bytes: usize, version: u8, fields: &[Field<'_>]) -> Result<Self, FramingError> {
+        let mut framing = Self {
+            head_bytes,
+            content_length: None,
+            has_transfer_encoding: false,
+            closes: version == 0,
+            has_connection_fields: false,
+        };
+        for field in fields {
+            let is = |name: &str| field.name.eq_ignore_ascii_case(name);
+            if is("content-length") {
+                let bytes = parse_length(field.value).ok_or(FramingError::Malformed)?;
+                // A second length, even the same, is a way to hide the end of a message.
+                if framing.content_length.replace(bytes).is_some() {
+                    return Err(FramingError::Malformed);
+                }
+            } else if is("transfer-encoding") {
+                framing.has_transfer_encoding = true;
+            } else if is("connection") {
+                framing.has_connection_fields = true;
+                let mut options = field.value.split(|byte| *byte == b',');
+                framing.closes |= options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"));
+            } else if is("upgrade") || is("expect") {
+                framing.has_connection_fields = true;
+            }
+        }
+        Ok(framing)
+    }
+
+    /// The length of the body. No `Content-Length` means no body.
+    ///
+    /// # Errors
+    /// [`FramingError::NoLength`] for a message with a transfer coding.
+    pub fn body_bytes(&self) -> Result<usize, FramingError> {
+        if self.has_transfer_encoding {
+            return Err(FramingError::NoLength);
+        }
+        Ok(self.content_length.unwrap_or(0))
+    }
+
+    /// Where the body is in `input`; `None` if it is incomplete.
+    fn body(
+        &self,
+        input: &[u8],
+        bytes: usize,
+        bytes_max: usize,
+    ) -> Result<Option<Range<usize>>, FramingError> {
+        if bytes > bytes_max {
+            return Err(FramingError::BodyTooLarge);
+        }
+        let end = self.head_bytes + bytes;
+        Ok((input.len() >= end).then_some(self.head_bytes..end))
+    }
+}
+
+/// A length is digits alone: no sign, no list.
+fn parse_length(value: &[u8]) -> Option<usize> {
+    let digits = Some(value).filter(|text| text.iter().all(u8::is_ascii_digit))?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// How large a message may be.
+#[derive(Clone, Copy, Debug)]
+pub struct MessageLimits {
+    /// The largest head, in bytes.
+    pub head_bytes_max: usize,
+    /// The largest body, in bytes.
+    pub body_bytes_max: usize,
+}
+
+/// A complete request at the start of a buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request<'b> {
+    /// The method.
+    pub method: &'b str,
+    /// The request target.
+    pub target: &'b str,
+    /// Where the body is. The next message begins at its end.
+    pub body: Range<usize>,
+    /// Whether the client closes the connection after it.
+    pub closes: bool,
+}
+
+/// A complete response at the start of a buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// The status.
+    pub status: u16,
+    /// Where the body is. The next message begins at its end.
+    pub body: Range<usize>,
+    /// Whether the length of the body is certain: by `Content-Length`, or because the status has no body.
+    pub has_length: bool,
+    /// Whether the server closes the connection after it.
+    pub closes: bool,
+}
+
+/// Finds a request at the start of `input`. `None`: it is incomplete.
+///
+/// # Errors
+/// [`FramingError`]
+pub fn frame_request<'b>(
+    input: &'b [u8],
+    limits: &MessageLimits,
+) -> Result<Option<Request<'b>>, FramingError> {
+    let mut fields = [EMPTY_FIELD; FIELDS_MAX];
+    let Some(head) = parse_request_head(input, &mut fields, limits.head_bytes_max)? else { return Ok(None) };
+    let RequestHead { method, target, framing, .. } = head;
+    let body = framing.body(input, framing.body_bytes()?, limits.body_bytes_max)?;
+    Ok(body.map(|body| Request { method, target, body, closes: framing.closes }))
+}
+
+/// Finds a response at the start of `input`, behind any interim responses (1xx). `None`: it is incomplete.
+///
+/// # Errors
+/// [`FramingError`]
+pub fn frame_response(input: &[u8], limits: &MessageLimits) -> Result<Option<Response>, FramingError> {
+    let mut start = 0;
+    loop {
+        let rest = &input[start..];
+        let mut fields = [EMPTY_FIELD; FIELDS_MAX];
+        let head = parse_response_head(rest, &mut fields, limits.head_bytes_max)?;
+        let Some(ResponseHead { status, framing, .. }) = head else { return Ok(None) };
+        if (100..200).contains(&status) {
+            start += framing.head_bytes;
+            continue;
+        }
+        let is_bodiless = matches!(status, 204 | 304);
+        let announced = framing.body_bytes()?;
+        let body = framing.body(rest, if is_bodiless { 0 } else { announced }, limits.body_bytes_max)?;
+        let has_length = is_bodiless || framing.content_length.is_some();
+        return Ok(body.map(|body| Response {
+            status,
+            body: start + body.start..start + body.end,
+            has_length,
+            closes: framing.closes,
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: MessageLimits = MessageLimits { head_bytes_max: 200, body_bytes_max: 100 };
+
+    #[test]
+    fn requests_end_where_their_length_says() {
+        let text = b"PUT /transfers/1 HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}GET / HTTP/1.1\r\nConnection: a, Close\r\n\r\n";
+        let first = frame_request(text, &LIMITS).unwrap().unwrap();
+        assert_eq!((first.method, first.target, first.closes), ("PUT", "/transfers/1", false));
+        assert_eq!(&text[first.body.clone()], b"{}");
+        for cut in 0..first.body.end {
+            assert_eq!(frame_request(&text[..cut], &LIMITS), Ok(None), "{cut} bytes");
+        }
+        let rest = &text[first.body.end..];
+        let second = frame_request(rest, &LIMITS).unwrap().unwrap();
+        assert_eq!((second.method, second.body, second.closes), ("GET", rest.len()..rest.len(), true));
+    }
+
+    #[test]
+    fn responses_end_where_their_length_says() {
+        let two = b"HTTP/1.1 202 Accepted\r\ncontent-length:2\r\n\r\n{}HTTP/1.1 200 OK\r\nConnection: Close\r\n\r\n";
+        let first = frame_response(two, &LIMITS).unwrap().unwrap();
+        assert_eq!((first.status, &two[first.body.clone()]), (202, &b"{}"[..]));
+        assert!(first.has_length && !first.closes);
+        for cut in 0..first.body.end {
+            assert_eq!(frame_response(&two[..cut], &LIMITS), Ok(None), "{cut} bytes");
+        }
+        let rest = &two[first.body.end..];
+        let second = frame_response(rest, &LIMITS).unwrap().unwrap();
+        assert_eq!((second.status, second.body.end), (200, rest.len()));
+        assert!(!second.has_length && second.closes);
+        let after_interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n";
+        let found = frame_response(after_interim, &LIMITS).unwrap().unwrap();
+        assert_eq!((found.status, found.has_length), (204, true));
+        assert_eq!(found.body, after_interim.len()..after_interim.len());
+        let unmodified = b"HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n";
+        assert!(frame_response(unmodified, &LIMITS).unwrap().unwrap().body.is_empty(), "it has no body");
+        assert!(
+            frame_response(b"HTTP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n", &LIMITS).unwrap().unwrap().closes
+        );
+    }
+
+    #[test]
+    fn messages_without_a_certain_end_are_refused() {
+        let response =
+            |fields: &str| frame_response(format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n").as_bytes(), &LIMITS);
+        assert_eq!(response("transfer-encoding: chunked"), Err(FramingError::NoLength));
+        assert_eq!(response("content-length: 101"), Err(FramingError::BodyTooLarge));
+        for length in ["-1", "+1", "1, 1", "", "1x", "99999999999999999999999", "1\r\nContent-Length: 1"] {
+            assert_eq!(
+                response(&format!("content-length: {length}")),
+                Err(FramingError::Malformed),
+                "{length}"
+            );
+        }
+        assert_eq!(response(&"a: b\r\n".repeat(FIELDS_MAX + 1)), Err(FramingError::HeadTooLarge));
+        assert_eq!(frame_response(b"nonsense\r\n\r\n", &LIMITS), Err(FramingError::Malformed));
+        assert_eq!(frame_request(&[b'x'; 201], &LIMITS), Err(FramingError::HeadTooLarge));
+        let chunked = b"PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+        assert_eq!(frame_request(chunked, &LIMITS), Err(FramingError::NoLength));
+    }
+
+    #[test]
+    fn field_values_are_compared_without_case() {
+        let mut fields = [EMPTY_FIELD; 4];
+        let text = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade:  H2C \r\n\r\n";
+        let head = parse_response_head(text, &mut fields, 100).unwrap().unwrap();
+        assert!(
+            head.has_field("upgrade", "h2c")
+                && !head.has_field("upgrade", "h2")
+                && head.framing.has_connection_fields
+        );
+    }
+}
