@@ -2,34 +2,13 @@
 //!
 //! Standard output carries data only; everything else goes to standard error.
 
-mod bank_cli;
-mod bench_cli;
-mod config_cli;
-mod database_cli;
-mod demo;
-mod doctor_cli;
-mod exchange_cli;
-mod ledger_cli;
+mod cli;
 mod logging;
 mod names;
-mod play_money;
-mod progress;
-mod services;
-mod sheet;
-mod signer_cli;
-mod store_args;
-mod store_cli;
-mod switch_cli;
-mod switch_demo;
-mod switch_fsps;
-mod switch_ledger;
-mod transfers_cli;
-mod wallet_cli;
-mod worker_link;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::Parser;
 
 /// A payment allocates in one thread and frees in another, which is what this allocator is made for.
 #[global_allocator]
@@ -61,33 +40,7 @@ struct Cli {
     #[arg(short = 'V', id = "version_too", hide = true, action = clap::ArgAction::Version)]
     version_too: Option<bool>,
     #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    /// Play a round of digital cash on this machine, and prove that every balance adds up
-    Demo(demo::DemoArgs),
-    /// Run the bank
-    Bank(bank_cli::BankArgs),
-    /// Run the exchange, its workers, and the offline key tool
-    Exchange(exchange_cli::ExchangeArgs),
-    /// Keep an exchange's private keys in a separate process
-    Signer(signer_cli::SignerArgs),
-    /// Hold and spend coins
-    Wallet(wallet_cli::WalletArgs),
-    /// Run the interbank switch
-    Switch(switch_cli::SwitchArgs),
-    /// Run, query and measure a two-phase double-entry ledger
-    Ledger(ledger_cli::LedgerArgs),
-    /// Inspect, verify or repair an embedded store that no process has open
-    Store(store_cli::StoreArgs),
-    /// Diagnose a live PostgreSQL server, and print the commands that fix it
-    Doctor(doctor_cli::DoctorArgs),
-    /// Read and change options of the configuration
-    Config(config_cli::ConfigArgs),
-    /// Measure: throughput, latency, efficiency
-    Bench(bench_cli::BenchArgs),
+    command: cli::Command,
 }
 
 fn main() -> ExitCode {
@@ -96,20 +49,7 @@ fn main() -> ExitCode {
         eprintln!("batzen: {error:#}");
         return ExitCode::from(2);
     }
-    let result = match cli.command {
-        Command::Demo(args) => demo::run(args),
-        Command::Bank(args) => bank_cli::run(args),
-        Command::Exchange(args) => exchange_cli::run(args),
-        Command::Signer(args) => signer_cli::run(args),
-        Command::Wallet(args) => wallet_cli::run(args),
-        Command::Switch(args) => switch_cli::run(args),
-        Command::Ledger(args) => ledger_cli::run(args),
-        Command::Store(args) => store_cli::run(args),
-        Command::Doctor(args) => doctor_cli::run(args),
-        Command::Config(args) => config_cli::run(args),
-        Command::Bench(args) => bench_cli::run(args),
-    };
-    match result {
+    match cli::run(cli.command) {
         Ok(code) => code,
         // The reader of our output has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
@@ -138,22 +78,6 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
         .chain()
         .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
         .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
-}
-
-/// The async runtime of a service.
-///
-/// # Errors
-/// When the operating system refuses threads.
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    let number = std::sync::atomic::AtomicUsize::new(0);
-    let name = move || format!("http-{}", number.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .thread_name_fn(name)
-        // As the CPU pool and the lane do.
-        // If nobody else wants the processor, this returns at once.
-        .on_thread_unpark(std::thread::yield_now)
-        .build()
 }
 
 #[cfg(test)]

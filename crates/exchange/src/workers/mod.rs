@@ -9,7 +9,7 @@
 //! | [`transfer`] | has the bank execute prepared transfers |
 //!
 //! They run as tasks of the service ([`start`]), or one after the other until there is nothing left to do
-//! (`run_until_idle` of each: tests, the demo, the `-t` mode of programs). Any number of them may do the same work at the
+//! (`run_until_idle` of each: tests, the demo, the `-t` mode of programs). [`link`] lets worker programs use those of the service. Any number of them may do the same work at the
 //! same time, and each may be killed at any instruction: what they decide, they decide by a command, in one commit, that
 //! finds out by itself whether it was done before; and the bank executes a transfer once, however often it is told.
 //!
@@ -22,6 +22,7 @@ pub mod aggregator;
 pub mod closer;
 pub mod drain;
 mod leases;
+pub mod link;
 mod queues;
 pub mod transfer;
 pub mod wirewatch;

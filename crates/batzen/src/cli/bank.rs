@@ -1,0 +1,270 @@
+//! `batzen bank`: run a bank, look into its books, speak to a wire gateway.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use batzen_bank::gateway_client::{self, GatewayCommand};
+use batzen_bank::{Bank, BankConfig, BankError, LedgerAddress};
+use batzen_cli_support::services::{self, Common};
+use batzen_cli_support::store_args::StoreArgs;
+use batzen_crypto::{EddsaPublicKey, Wtid};
+use batzen_http_client::{Client, ClientOptions};
+use batzen_ledger::Ledger;
+use batzen_protocol::{Amount, Currency};
+use batzen_storage::StoreConfig;
+use batzen_wire_gateway::{GatewayAuth, WireGatewayClient};
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::sample;
+
+/// Run the bank.
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub struct BankArgs {
+    #[command(subcommand)]
+    command: BankCommand,
+}
+
+#[derive(Subcommand)]
+enum BankCommand {
+    /// Serve the bank's APIs: wire gateway, bank integration, access
+    Serve(ServeArgs),
+    /// Sum up the books of a bank that is not running, and check that debits equal credits
+    Totals(TotalsArgs),
+    /// Query an account's wire gateway
+    Gateway(GatewayArgs),
+    /// Print a configuration to start from
+    SampleConfig,
+}
+
+/// Options of `bank serve`; each stands over the configuration file.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  batzen bank serve --currency KUDOS --data ./bank --port 8082
+  batzen bank serve --currency KUDOS --store postgres --database postgres:///bank
+  batzen bank serve --config /etc/taler/taler.conf
+
+Ready when GET /taler-bank-integration/config answers 200.")]
+struct ServeArgs {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    store: StoreArgs,
+    /// TCP port; 0 picks a free one [default: 8082]
+    #[arg(short, long)]
+    port: Option<u16>,
+    /// Address to listen on [default: every address, or 127.0.0.1 without configuration]
+    #[arg(long, value_name = "ADDRESS")]
+    bind: Option<String>,
+    /// Host name in payto and withdraw URIs [default: localhost]
+    #[arg(short = 'H', long, value_name = "NAME")]
+    hostname: Option<String>,
+    /// Currency of all accounts [default: from the configuration, else KUDOS]
+    #[arg(long)]
+    currency: Option<Currency>,
+    /// What a newly registered account receives
+    #[arg(long, value_name = "AMOUNT")]
+    signup_bonus: Option<String>,
+    /// Base URL of the exchange that wallets are told to use
+    #[arg(long, value_name = "URL")]
+    exchange: Option<String>,
+    /// Where the money is: embedded (in this process, kept with the store), tcp://HOST:PORT, unix:///PATH or
+    /// tigerbeetle://ADDRESS,ADDRESS [default: embedded]
+    #[arg(long, value_name = "LEDGER")]
+    ledger: Option<LedgerAddress>,
+    /// How far any account may be overdrawn [default: without limit]
+    #[arg(long, value_name = "AMOUNT")]
+    debt_limit: Option<String>,
+}
+
+#[derive(Args)]
+struct TotalsArgs {
+    /// Directory of the bank's store
+    #[arg(required_unless_present = "database")]
+    data: Option<PathBuf>,
+    /// PostgreSQL database of the bank, instead of a directory
+    #[arg(long, value_name = "URL", conflicts_with = "data")]
+    database: Option<String>,
+    /// Where the bank's money is [default: embedded]
+    #[arg(long, value_name = "LEDGER", default_value_t = LedgerAddress::Embedded, hide_default_value = true)]
+    ledger: LedgerAddress,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+struct GatewayArgs {
+    /// Base URL of the account's wire gateway, e.g. http://localhost:8082/taler-wire-gateway/exchange/
+    #[arg(long, value_name = "URL")]
+    url: String,
+    /// User name, if the gateway wants one
+    #[arg(long, value_name = "NAME", requires = "password_file")]
+    user: Option<String>,
+    /// File with the password
+    #[arg(long, value_name = "FILE", requires = "user")]
+    password_file: Option<PathBuf>,
+    #[command(subcommand)]
+    command: GatewayVerb,
+}
+
+#[derive(Subcommand)]
+enum GatewayVerb {
+    /// Show the last incoming transfers: row, time in seconds, amount, sender, reserve key
+    Incoming {
+        /// Before this row
+        #[arg(long, value_name = "ROW")]
+        start: Option<u64>,
+    },
+    /// Show the last outgoing transfers: row, time in seconds, amount, receiver, wire transfer identifier
+    Outgoing {
+        /// Before this row
+        #[arg(long, value_name = "ROW")]
+        start: Option<u64>,
+    },
+    /// Send money from the account. Running it again sends the money again
+    Transfer {
+        /// How much
+        amount: Amount,
+        /// payto URI of the receiver
+        credit_account: String,
+        /// Wire transfer identifier [default: random]
+        #[arg(long)]
+        wtid: Option<Wtid>,
+    },
+    /// Move money to the account, at banks that let everybody do so
+    AddIncoming {
+        /// How much
+        amount: Amount,
+        /// payto URI of the sender
+        debit_account: String,
+        /// Reserve key [default: random]
+        #[arg(long)]
+        reserve_pub: Option<EddsaPublicKey>,
+    },
+}
+
+/// Runs a `batzen bank` command.
+///
+/// # Errors
+/// Whatever keeps it from its work, as one line.
+pub fn run(args: BankArgs) -> anyhow::Result<ExitCode> {
+    match args.command {
+        BankCommand::Serve(args) => services::block_on(serve(args)),
+        BankCommand::Totals(args) => services::block_on(totals(args)),
+        BankCommand::Gateway(args) => services::block_on(gateway(args)),
+        BankCommand::SampleConfig => {
+            print!("{}", sample::BANK);
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn bank_config(args: &ServeArgs) -> anyhow::Result<BankConfig> {
+    let ini = args.common.load()?;
+    let mut config = if ini.text("taler", "CURRENCY").is_some() {
+        BankConfig::from_config(&ini)?
+    } else {
+        BankConfig::new(args.currency.unwrap_or_else(|| "KUDOS".parse().expect("a currency")))
+    };
+    if let Some(currency) = args.currency
+        && currency != config.currency
+    {
+        bail!("the configuration is for {}, not {currency}", config.currency);
+    }
+    if let Some(bonus) = &args.signup_bonus {
+        config.signup_bonus = services::money(bonus, config.currency)?;
+    }
+    if let Some(limit) = &args.debt_limit {
+        config.debt_limit = Some(services::money(limit, config.currency)?);
+    }
+    if let Some(ledger) = &args.ledger {
+        config.ledger = ledger.clone();
+    }
+    config.http_port = args.port.unwrap_or(config.http_port);
+    config.listen_host = args.bind.clone().or(config.listen_host);
+    config.hostname = args.hostname.clone().unwrap_or(config.hostname);
+    config.suggested_exchange = args.exchange.clone().or(config.suggested_exchange);
+    config.clock = args.common.timetravel.clock();
+    config.store = args.store.choose(Some(config.store))?;
+    Ok(config)
+}
+
+async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
+    let stop = services::stop_signal()?;
+    let config = bank_config(&args)?;
+    let port = config.http_port;
+    let bank = match Bank::start(config).await {
+        Err(BankError::Bind(error)) => bail!("cannot listen on port {port}: {error}"),
+        other => other?,
+    };
+    eprintln!("bank ready: {}", bank.base_url);
+    stop.await;
+    bank.shutdown().await.context("the bank's store")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn totals(args: TotalsArgs) -> anyhow::Result<ExitCode> {
+    let place = match (args.data, args.database) {
+        (_, Some(url)) => StoreConfig::Postgres { url },
+        (data, None) => StoreConfig::in_directory(data),
+    };
+    let (store, ledger): (_, Arc<dyn Ledger>) = match &args.ledger {
+        LedgerAddress::Embedded => {
+            let (store, ledger) = batzen_bank::embedded_books(&place)?;
+            (store, ledger)
+        }
+        address => {
+            let store = place.open(&batzen_storage::BANK, 1)?;
+            (store, batzen_ledger_net::connect(&address.to_string()).await?)
+        }
+    };
+    let totals = batzen_bank::books::check(&store, ledger.as_ref()).await?;
+    if args.json {
+        let accounts: Vec<_> = totals
+            .accounts
+            .iter()
+            .map(|account| {
+                let (negative, size) = account.balance();
+                json!({ "name": account.name, "negative": negative, "balance": size.to_string() })
+            })
+            .collect();
+        println!("{:#}", json!({ "accounts": accounts, "balanced": totals.credits == totals.debits }));
+    } else {
+        for account in &totals.accounts {
+            let (negative, size) = account.balance();
+            let size = format!("{}{size}", if negative { "-" } else { "" });
+            println!("{:<32} {size:>24}", account.name);
+        }
+        println!("the books add up");
+    }
+    store.close()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn gateway(args: GatewayArgs) -> anyhow::Result<ExitCode> {
+    let auth = match (args.user, &args.password_file) {
+        (Some(username), Some(file)) => {
+            let password = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+            GatewayAuth::Basic { username, password: password.trim_end_matches('\n').to_owned() }
+        }
+        _ => GatewayAuth::None,
+    };
+    let client = WireGatewayClient::new(Client::new(&ClientOptions::default())?, &args.url, auth);
+    let command = match args.command {
+        GatewayVerb::Incoming { start } => GatewayCommand::CreditHistory { start },
+        GatewayVerb::Outgoing { start } => GatewayCommand::DebitHistory { start },
+        GatewayVerb::Transfer { amount, credit_account, wtid } => {
+            GatewayCommand::Transfer { credit_account, amount, wtid }
+        }
+        GatewayVerb::AddIncoming { amount, debit_account, reserve_pub } => {
+            GatewayCommand::AddIncoming { debit_account, amount, reserve_pub }
+        }
+    };
+    gateway_client::run(&client, command, &mut std::io::stdout()).await?;
+    Ok(ExitCode::SUCCESS)
+}

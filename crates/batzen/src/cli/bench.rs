@@ -1,0 +1,204 @@
+//! `batzen bench`: measure this machine, this program, and compare.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context as _;
+use batzen_bench::BenchError;
+use batzen_bench::options::RunOptions;
+use batzen_bench::result::Run;
+use batzen_bench::scenarios::{
+    self, Context, aggregator, deposit, hostile, partitions, pgbench, store, transfer, wallets, wirewatch,
+    withdraw,
+};
+use batzen_cli_support::{progress, services};
+use clap::{Args, Subcommand};
+
+/// The exit code of a measurement in which requests failed.
+pub const EXIT_ERRORS: u8 = 3;
+
+/// Measure: throughput, latency, efficiency.
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    command: BenchCommand,
+}
+
+#[derive(Subcommand)]
+enum BenchCommand {
+    /// Measure what one core of this machine can do: cryptography by library and in lanes, HTTP, store, disk
+    Limits(batzen_bench::limits::LimitsArgs),
+    /// Withdraw coins from funded reserves
+    Withdraw(withdraw::WithdrawArgs),
+    /// Pay merchants, one coin a request
+    Deposit(deposit::DepositArgs),
+    /// Pay merchants, several coins a request
+    BatchDeposit(deposit::BatchDepositArgs),
+    /// Change coins into fresh ones: melt and reveal
+    Refresh(wallets::RefreshArgs),
+    /// Withdraw, pay and take change: the experiment that GNU Taler has published
+    Mixed(wallets::MixedArgs),
+    /// Withdraw coins and deposit them, as the benchmark of GNU Taler's exchange does it
+    Cycle(wallets::CycleArgs),
+    /// Import credits from a bank
+    Wirewatch(wirewatch::WirewatchArgs),
+    /// Turn due deposits into transfers to merchants
+    Aggregator(aggregator::AggregatorArgs),
+    /// Have a bank execute prepared transfers
+    Transfer(transfer::TransferArgs),
+    /// Pay merchants on PostgreSQL with more and more partitions, beside the embedded store and pgbench
+    Partitions(partitions::PartitionsArgs),
+    /// Pay merchants beside attacks: slow uploads, unread answers, long polls, floods
+    Hostile(hostile::HostileArgs),
+    /// Run PostgreSQL's own benchmark on a server like that of --store postgres
+    Pgbench(pgbench::PgbenchArgs),
+    /// Read and write rows of deposits, without rules, lane and HTTP
+    Store(store::StoreArgs),
+    /// Make one HTML file with plots and tables of some results
+    Report(batzen_bench::report::ReportArgs),
+    /// Print results as Markdown, or renew the tables of a document
+    Table(batzen_bench::table::TableArgs),
+    /// Put two results beside each other: ratios, better, worse
+    Compare(batzen_bench::compare::CompareArgs),
+    /// Measure the mandatory cryptography of operations alone (scenarios do this by themselves)
+    #[command(hide = true)]
+    Ceiling(batzen_bench::ceiling::CeilingArgs),
+}
+
+/// Runs a `batzen bench` command. Exit code 3: the measurement was made, but requests failed.
+///
+/// # Errors
+/// Whatever keeps it from measuring, as one line.
+pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
+    match args.command {
+        BenchCommand::Limits(args) => batzen_bench::limits::run(&args, commit()).or_else(not_measured),
+        BenchCommand::Withdraw(args) => show(&args.run, withdraw::run(&args, &context()?)),
+        BenchCommand::Deposit(args) => show(&args.run, deposit::run(&args, &context()?)),
+        BenchCommand::BatchDeposit(args) => show(&args.deposit.run, deposit::run_batch(&args, &context()?)),
+        BenchCommand::Refresh(args) => show(&args.run, wallets::run_refresh(&args, &context()?)),
+        BenchCommand::Mixed(args) => show(&args.run, wallets::run_mixed(&args, &context()?)),
+        BenchCommand::Cycle(args) => show(&args.run, wallets::run_cycle(&args, &context()?)),
+        BenchCommand::Wirewatch(args) => show(&args.run, wirewatch::run(&args, &context()?)),
+        BenchCommand::Aggregator(args) => show(&args.run, aggregator::run(&args, &context()?)),
+        BenchCommand::Transfer(args) => show(&args.run, transfer::run(&args, &context()?)),
+        BenchCommand::Partitions(args) => show_partitions(&args, partitions::run(&args, &context()?)),
+        BenchCommand::Hostile(args) => show(&args.deposit.run, hostile::run(&args, &context()?)),
+        BenchCommand::Pgbench(args) => show(&args.run, pgbench::run(&args, &context()?)),
+        BenchCommand::Store(args) => show(&args.run, store::run(&args, &context()?)),
+        BenchCommand::Report(args) => batzen_bench::report::run(&args).or_else(not_measured),
+        BenchCommand::Table(args) => batzen_bench::table::run(&args).or_else(not_measured),
+        BenchCommand::Compare(args) => batzen_bench::compare::run(&args).or_else(not_measured),
+        BenchCommand::Ceiling(args) => batzen_bench::ceiling::run(&args).or_else(not_measured),
+    }
+}
+
+/// Runs `batzen ledger bench`, a scenario like the others.
+///
+/// # Errors
+/// Whatever keeps it from measuring, as one line.
+pub fn run_ledger(args: &batzen_bench::scenarios::ledger::LedgerArgs) -> anyhow::Result<ExitCode> {
+    show(&args.run, batzen_bench::scenarios::ledger::run(args, &context()?))
+}
+
+/// What scenarios need to know about this program. From here on signals end a measurement in order: its services, too.
+///
+/// # Errors
+/// When signals cannot be watched, or this program is not found.
+pub fn context() -> anyhow::Result<Context> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&interrupted);
+    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        let watched = services::block_on(async {
+            let stop = services::stop_signal()?;
+            // The receiver waits for this and nothing else.
+            let _ = sender.send(());
+            stop.await;
+            Ok(())
+        });
+        if let Err(error) = watched {
+            tracing::error!("{error:#}");
+        }
+        flag.store(true, Ordering::Relaxed);
+    })?;
+    receiver.recv().context("cannot watch signals")?;
+    Ok(Context {
+        program: std::env::current_exe().context("where is this program?")?,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: commit().to_owned(),
+        command: command_line(),
+        interrupted,
+        shows_progress: progress::is_interactive(),
+    })
+}
+
+/// The commit that this program was built from, as `make build` says it.
+fn commit() -> &'static str {
+    option_env!("BATZEN_COMMIT").filter(|commit| !commit.is_empty()).unwrap_or("unknown")
+}
+
+/// The command line as a shell would read it.
+fn command_line() -> String {
+    let quoted = |word: String| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=%,:+".contains(c);
+        if !word.is_empty() && word.chars().all(is_plain) {
+            word
+        } else {
+            format!("'{}'", word.replace('\'', "'\\''"))
+        }
+    };
+    let words = std::env::args_os().skip(1).map(|word| quoted(word.to_string_lossy().into_owned()));
+    std::iter::once("batzen".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+/// Writes and shows what came of a measurement.
+///
+/// # Errors
+/// Whatever kept it from a result, or from writing it.
+pub fn show(options: &RunOptions, outcome: Result<Run, BenchError>) -> anyhow::Result<ExitCode> {
+    let run = match outcome {
+        Err(error) => return not_measured(error),
+        Ok(run) => run,
+    };
+    run.write()?;
+    if options.json {
+        print!("{}", run.result.to_json());
+    } else {
+        print!("{}", scenarios::summary(&run));
+    }
+    Ok(if run.result.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_ERRORS) })
+}
+
+/// Writes and shows what came of measurements one after the other.
+fn show_partitions(
+    args: &partitions::PartitionsArgs,
+    outcome: Result<Vec<Run>, BenchError>,
+) -> anyhow::Result<ExitCode> {
+    let runs = match outcome {
+        Err(error) => return not_measured(error),
+        Ok(runs) => runs,
+    };
+    runs.iter().try_for_each(Run::write)?;
+    if args.deposit.deposit.run.json {
+        let results: Vec<_> = runs.iter().map(|run| &run.result).collect();
+        println!("{}", serde_json::to_string_pretty(&results)?);
+    } else {
+        print!("{}", partitions::summary(&runs));
+    }
+    let has_errors = runs.iter().any(|run| !run.result.errors.is_empty());
+    Ok(if has_errors { ExitCode::from(EXIT_ERRORS) } else { ExitCode::SUCCESS })
+}
+
+/// The exit code where there is no result, if it is not an error to be explained.
+fn not_measured(error: BenchError) -> anyhow::Result<ExitCode> {
+    match error {
+        BenchError::Interrupted => Ok(ExitCode::from(130)),
+        BenchError::Usage(reason) => {
+            eprintln!("batzen: {reason}");
+            Ok(ExitCode::from(2))
+        }
+        error => Err(error.into()),
+    }
+}

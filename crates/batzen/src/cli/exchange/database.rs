@@ -1,0 +1,286 @@
+//! `batzen exchange dbinit`, `maintain` and `replication`: the exchange's tables in PostgreSQL.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use batzen_cli_support::services::Common;
+use batzen_config::Config;
+use batzen_postgres::schema::dbinit::{self, DbinitOptions};
+use batzen_postgres::schema::maintain::{self, MaintainOptions, MaintainReport};
+use batzen_postgres::schema::{HISTORY, Sql, replication};
+use batzen_postgres::{Connection, Target};
+use batzen_storage::StoreConfig;
+use batzen_tables::exchange;
+use clap::Args;
+use serde_json::json;
+
+/// The schema of the exchange's tables.
+const SCHEMA: &str = "exchange";
+
+/// Which database.
+#[derive(Args)]
+pub struct Database {
+    #[command(flatten)]
+    common: Common,
+    /// The database, such as postgres:///exchange [default: from the configuration]
+    #[arg(long, value_name = "URL")]
+    database: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Options of `exchange dbinit`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  batzen exchange dbinit -c /etc/taler/taler.conf
+  batzen exchange dbinit --database postgres:///exchange --partitions 16
+
+It can be run again at any time: it adds what is missing, and changes nothing otherwise.
+Changes need all services to be stopped.")]
+pub struct DbinitArgs {
+    #[command(flatten)]
+    database: Database,
+    /// Drop everything first. All rows are lost
+    #[arg(short, long)]
+    reset: bool,
+    /// With --reset: do not ask on a terminal
+    #[arg(short, long, requires = "reset")]
+    yes: bool,
+    /// Into how many parts hot tables are cut, 0 to 64; fixed once they are made [default: 0]
+    #[arg(short = 'P', long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=64))]
+    partitions: Option<u16>,
+    /// Distribute the tables over the nodes of a Citus cluster
+    #[arg(long)]
+    citus: bool,
+    /// The tables will receive another database's rows by replication: see `exchange replication`
+    #[arg(long, conflicts_with = "citus")]
+    replica: bool,
+    /// Drop rows that are no longer needed: refused, since this version keeps them all
+    #[arg(short, long)]
+    gc: bool,
+}
+
+/// Options of `exchange maintain`.
+#[derive(Args)]
+#[command(after_help = "The exchange does the same by itself, every ten minutes.")]
+pub struct MaintainArgs {
+    #[command(flatten)]
+    database: Database,
+    /// For how many days from today queues have a part of their own
+    #[arg(long, value_name = "DAYS", default_value_t = 31)]
+    days: u16,
+}
+
+/// Options of `exchange replication`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  batzen exchange replication --setup --reader auditor -c /etc/taler/taler.conf
+  batzen exchange replication --status --json -c /etc/taler/taler.conf")]
+#[group(id = "what", required = true, multiple = false, args = ["setup", "status"])]
+pub struct ReplicationArgs {
+    #[command(flatten)]
+    database: Database,
+    /// Publish the tables that an auditor needs, and print what to type on the auditor's server
+    #[arg(long)]
+    setup: bool,
+    /// Tell how far behind each subscriber is
+    #[arg(long)]
+    status: bool,
+    /// With --setup: a database role that may read the tables and views
+    #[arg(long, value_name = "ROLE", requires = "setup")]
+    reader: Option<String>,
+}
+
+impl Database {
+    /// The database and the configuration; none if the exchange keeps its rows elsewhere.
+    fn url(&self) -> anyhow::Result<(Option<String>, Config)> {
+        let ini = match self.common.load() {
+            // The address alone is enough.
+            Err(_) if self.database.is_some() && self.common.config.is_none() => Config::default(),
+            other => other?,
+        };
+        if self.database.is_some() {
+            return Ok((self.database.clone(), ini));
+        }
+        let url = match StoreConfig::database_of(&ini, SCHEMA)? {
+            Some(StoreConfig::Postgres { url }) => Some(url),
+            _ => None,
+        };
+        Ok((url, ini))
+    }
+
+    /// A session.
+    fn connect(&self, application: &str) -> anyhow::Result<Connection> {
+        match self.url()?.0 {
+            Some(url) => connect(&url, application),
+            None => bail!("[exchange] DB is not postgres: name a database with --database URL"),
+        }
+    }
+}
+
+fn connect(url: &str, application: &str) -> anyhow::Result<Connection> {
+    let target = Target::parse(url)?.application(application).read_write().patient();
+    Connection::open(&target).with_context(|| format!("the database {}", target.database()))
+}
+
+/// Creates, migrates or resets the exchange's tables.
+pub fn dbinit(args: &DbinitArgs) -> anyhow::Result<ExitCode> {
+    if args.gc {
+        bail!(
+            "-g: this version keeps all rows and cannot collect garbage; nothing was done. Run it without -g"
+        );
+    }
+    let (url, ini) = args.database.url()?;
+    let Some(url) = url else {
+        if args.reset || args.citus || args.replica {
+            bail!("[exchange] DB is not postgres: to reset an embedded store, remove its directory");
+        }
+        eprintln!("the exchange keeps its rows in a directory: nothing is to be prepared");
+        return Ok(ExitCode::SUCCESS);
+    };
+    let mut sql = connect(&url, dbinit::APPLICATION)?;
+    if args.reset && !args.yes && !confirmed(&mut sql)? {
+        eprintln!("nothing was changed");
+        return Ok(ExitCode::FAILURE);
+    }
+    let options = DbinitOptions {
+        partitions: args.partitions,
+        reset: args.reset,
+        citus: args.citus,
+        currency: ini.get("taler", "CURRENCY")?,
+        replica: args.replica,
+    };
+    let report = dbinit::dbinit(&mut sql, SCHEMA, exchange::ALL, &options, &HISTORY)?;
+    if args.database.json {
+        let facts = json!({
+            "schema": SCHEMA,
+            "from_version": report.from_version,
+            "version": report.version,
+            "partitions": report.partitions,
+            "actions": report.actions,
+        });
+        println!("{facts:#}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    for action in &report.actions {
+        eprintln!("{action}");
+    }
+    if report.actions.is_empty() {
+        eprintln!("the schema {SCHEMA} is as it should be");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Asks whoever sits at a terminal before rows are dropped; scripts have said it by the option.
+fn confirmed(sql: &mut Connection) -> anyhow::Result<bool> {
+    if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+        return Ok(true);
+    }
+    let row = sql.row("SELECT current_database()")?.context("the server gives no answer")?;
+    eprint!("This drops the exchange's tables in the database {}, with all rows. Type yes: ", row.text(0));
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(answer.trim() == "yes")
+}
+
+/// Does what is done from time to time, once.
+pub fn maintain(args: &MaintainArgs) -> anyhow::Result<ExitCode> {
+    let mut sql = args.database.connect("batzen-maintain")?;
+    batzen_postgres::schema::check(&mut sql, SCHEMA, exchange::ALL)?;
+    let options = MaintainOptions { days_ahead: args.days, ..MaintainOptions::default() };
+    let report = maintain::maintain(&mut sql, SCHEMA, exchange::ALL, &options)?;
+    if args.database.json {
+        let facts = json!({
+            "elsewhere": report.elsewhere,
+            "created": report.created,
+            "dropped": report.dropped,
+            "postponed": report.postponed,
+            "analyzed": report.analyzed,
+            "writers_removed": report.writers_removed,
+        });
+        println!("{facts:#}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    if report.elsewhere {
+        eprintln!("another process is at it");
+    } else if report == MaintainReport::default() {
+        eprintln!("nothing was to be done");
+    }
+    for (what, names) in [
+        ("created", &report.created),
+        ("dropped", &report.dropped),
+        ("not now, its lock was taken:", &report.postponed),
+        ("gathered statistics of", &report.analyzed),
+    ] {
+        for name in names {
+            println!("{what} {name}");
+        }
+    }
+    if report.writers_removed > 0 {
+        println!("forgot {} writers", report.writers_removed);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Sets up or tells about the replication to auditors.
+pub fn replication(args: &ReplicationArgs) -> anyhow::Result<ExitCode> {
+    let mut sql = args.database.connect("batzen-replication")?;
+    batzen_postgres::schema::check(&mut sql, SCHEMA, exchange::ALL)?;
+    if args.setup {
+        let report = replication::setup(&mut sql, SCHEMA, exchange::AUDITED, args.reader.as_deref())?;
+        if args.database.json {
+            let facts = json!({
+                "publication": report.publication,
+                "tables": report.tables,
+                "actions": report.actions,
+                "commands": report.commands,
+            });
+            println!("{facts:#}");
+            return Ok(ExitCode::SUCCESS);
+        }
+        for action in &report.actions {
+            eprintln!("{action}");
+        }
+        eprintln!(
+            "{} tables are published as {}. On the auditor's server:",
+            report.tables.len(),
+            report.publication
+        );
+        for command in &report.commands {
+            println!("{command}");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let slots = replication::lag(&mut sql)?;
+    if args.database.json {
+        let slots: Vec<_> = slots
+            .iter()
+            .map(|slot| {
+                json!({
+                    "slot": slot.slot,
+                    "connected": slot.active,
+                    "lag_bytes": slot.bytes,
+                    "lag_seconds": slot.millis.map(|millis| std::time::Duration::from_millis(millis).as_secs_f64()),
+                })
+            })
+            .collect();
+        println!("{:#}", json!({ "slots": slots }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if slots.is_empty() {
+        println!("there is no subscriber");
+    }
+    for slot in slots {
+        let state = match slot.millis {
+            Some(millis) => {
+                format!("{:.1} seconds behind", std::time::Duration::from_millis(millis).as_secs_f64())
+            }
+            None => "not connected: the server keeps its log".to_owned(),
+        };
+        println!("{}: {} bytes, {state}", slot.slot, slot.bytes);
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,563 @@
+//! `batzen exchange`: run the exchange, its workers, and the offline key tool; look into its books.
+
+mod database;
+mod transfers;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use batzen_cli_support::progress;
+use batzen_cli_support::services::{self, Common};
+use batzen_config::Config;
+use batzen_demo::{play_money, sheet};
+use batzen_engine::Clock;
+use batzen_exchange::config::{AccountConfig, ExchangeConfig, ListenConfig, unknown_options};
+use batzen_exchange::core::Core;
+use batzen_exchange::error::StartError;
+use batzen_exchange::offline::{Offline, OfflineConfig, OfflineError};
+use batzen_exchange::reads::totals;
+use batzen_exchange::rules::DenomTable;
+use batzen_exchange::service::{RunningExchange, StartOptions};
+use batzen_exchange::storage::{self, StoreConfig};
+use batzen_exchange::workers::link::{self, Worker};
+use batzen_exchange::workers::{WorkerError, WorkerOptions};
+use batzen_http_client::{Client, ClientOptions};
+use batzen_protocol::{Currency, Duration};
+use batzen_store::StoreError;
+use batzen_tables::exchange::AccountId;
+use clap::{Args, Subcommand};
+
+use crate::cli::sample;
+
+/// The pause before something that failed or is not there yet is looked at again.
+const SETUP_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Run the exchange, its workers, and the offline key tool.
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub struct ExchangeArgs {
+    #[command(subcommand)]
+    command: ExchangeCommand,
+}
+
+#[derive(Subcommand)]
+enum ExchangeCommand {
+    /// Serve the exchange's API, with its workers inside
+    #[command(alias = "httpd")]
+    Serve(ServeArgs),
+    /// Sign with the offline master key: keys, accounts, fees
+    Offline(OfflineArgs),
+    /// Import transfers that the bank received for the exchange
+    Wirewatch(WirewatchArgs),
+    /// Combine deposits whose time has come into transfers to merchants
+    Aggregator(AggregatorArgs),
+    /// Have the bank execute transfers
+    Transfer(TransferArgs),
+    /// Pay back what is left on expired reserves
+    Closer(WorkerArgs),
+    /// Pay out profit as ordered by the master key
+    Drain(WorkerArgs),
+    /// Create or migrate the tables in PostgreSQL
+    Dbinit(database::DbinitArgs),
+    /// Run the periodic maintenance of the PostgreSQL tables once
+    Maintain(database::MaintainArgs),
+    /// Replicate the tables in PostgreSQL to an auditor
+    Replication(database::ReplicationArgs),
+    /// Draw up the balance sheet of an exchange that is not running. Exit code 1 if it does not add up
+    Totals(TotalsArgs),
+    /// List or retry the transfers that the bank refused for good
+    Transfers(transfers::TransfersArgs),
+    /// Print a configuration to start from
+    SampleConfig,
+}
+
+/// Options of `exchange serve`; each stands over the configuration file.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  batzen exchange serve --config /etc/taler/taler.conf
+  batzen exchange serve --standalone --data ./exchange --port 8081 --bank http://localhost:8082/
+
+Ready when GET /management/keys answers 200. A stand-alone exchange can be used when GET /keys answers 200.")]
+struct ServeArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Directory of store and keys [default: from the configuration]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// PostgreSQL database of the rows, prepared with dbinit (or here, with --standalone); keys stay in the directory
+    /// [default: from the configuration]
+    #[arg(long, value_name = "URL")]
+    database: Option<String>,
+    /// Set everything up with a master key on this machine
+    #[arg(long)]
+    standalone: bool,
+    /// TCP port; 0 picks a free one
+    #[arg(short, long)]
+    port: Option<u16>,
+    /// Address to listen on
+    #[arg(long, value_name = "ADDRESS")]
+    bind: Option<String>,
+    /// Share the port with other services, or take it over from one without a failed request (as `[exchange] REUSE_PORT`)
+    #[arg(short = 'r', long)]
+    reuse_port: bool,
+    /// Do not run the workers in this process
+    #[arg(long)]
+    no_workers: bool,
+    /// With --standalone and without configuration: base URL of the test bank
+    #[arg(long, value_name = "URL", requires = "standalone")]
+    bank: Option<String>,
+    /// With --bank: the exchange's account there
+    #[arg(long, value_name = "NAME", requires = "bank", default_value = "exchange")]
+    account: String,
+    /// With --bank: the currency
+    #[arg(long, requires = "bank", default_value = "KUDOS")]
+    currency: Currency,
+    /// With --bank: bits of RSA denominations
+    #[arg(long, requires = "bank", default_value_t = 2048, value_name = "BITS")]
+    rsa_bits: u32,
+    /// With --bank: offer Clause Schnorr coins too; the GNU Taler wallet of December 2022 cannot withdraw from such an
+    /// exchange
+    #[arg(long, requires = "bank")]
+    cs: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = batzen_exchange::offline::HELP)]
+struct OfflineArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Sub-commands with their arguments, one after the other
+    #[arg(trailing_var_arg = true, required = true, value_name = "SUB-COMMAND")]
+    steps: Vec<String>,
+}
+
+/// With `[exchange] DB = postgres` a worker program works on the database by itself, beside any number of others. With the
+/// embedded store the service runs all workers; a worker program has the service run another one, which ends with the program;
+/// without a running service `--test` opens the store itself.
+#[derive(Args)]
+struct WorkerArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Run until there is nothing left to do, then exit
+    #[arg(short, long)]
+    test: bool,
+    /// Directory of store and keys [default: from the configuration]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct WirewatchArgs {
+    #[command(flatten)]
+    worker: WorkerArgs,
+    /// Section of the account to watch, such as exchange-account-1 [default: all that are enabled]
+    #[arg(short, long, value_name = "SECTION")]
+    account: Option<String>,
+    /// Bank rows that a watcher claims at once, by the distance of their ids [default: 65536]
+    #[arg(short = 'S', long = "size", value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
+    size: Option<u64>,
+    /// How many watchers are planned. Leases end within seconds, whatever the number; 0: there are none, several watchers may
+    /// import the same rows, which count once
+    #[arg(short, long, value_name = "N")]
+    workers: Option<u32>,
+    /// End, with exit code 1, when a request of the bank's history fails, instead of asking again
+    #[arg(short, long)]
+    exit_on_error: bool,
+    /// How long the bank may wait for a first transfer, such as "30 s", up to an hour [default: 60 s]
+    #[arg(short = 'f', long, value_name = "DURATION", value_parser = duration)]
+    longpoll_timeout: Option<Duration>,
+    /// With --exit-on-error: an account that the bank does not know has no transfers yet
+    #[arg(short = 'I', long)]
+    ignore_not_found: bool,
+}
+
+/// A duration of the configuration dialect.
+fn duration(text: &str) -> Result<Duration, String> {
+    batzen_config::parse_duration(text).ok_or_else(|| "expected a duration such as 30 s".to_owned())
+}
+
+#[derive(Args)]
+struct TransferArgs {
+    #[command(flatten)]
+    worker: WorkerArgs,
+    /// Transfers that a worker claims at once, up to 65536 [default: 1024]
+    #[arg(short = 'S', long = "size", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    size: Option<u64>,
+    /// How many workers are planned. Leases end within seconds, whatever the number; 0: there are none, and the bank may be
+    /// asked twice for a transfer, which it executes once
+    #[arg(short, long, value_name = "N")]
+    workers: Option<u32>,
+}
+
+#[derive(Args)]
+struct AggregatorArgs {
+    #[command(flatten)]
+    worker: WorkerArgs,
+    /// Do not check whether receivers have identified themselves (they need not in this version)
+    #[arg(short = 'y', long)]
+    kyc_off: bool,
+}
+
+#[derive(Args)]
+struct TotalsArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Directory of the store [default: from the configuration]
+    #[arg(value_name = "STORE")]
+    store: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs a `batzen exchange` command.
+///
+/// # Errors
+/// Whatever keeps it from its work, as one line.
+pub fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
+    match args.command {
+        ExchangeCommand::Serve(args) => services::block_on(serve(args)),
+        ExchangeCommand::Offline(args) => services::block_on(offline(args)),
+        ExchangeCommand::Wirewatch(args) => {
+            let options = WorkerOptions {
+                shard_size: args.size,
+                workers: args.workers,
+                account: None,
+                long_poll_ms: args.longpoll_timeout.map(|timeout| timeout.as_micros() / 1_000),
+                exits_on_error: args.exit_on_error,
+                ignores_not_found: args.ignore_not_found,
+            };
+            services::block_on(work(Worker::Wirewatch, args.worker, options, args.account.as_deref()))
+        }
+        ExchangeCommand::Aggregator(args) => {
+            if args.kyc_off {
+                tracing::info!("there are no identification rules to switch off");
+            }
+            services::block_on(work(Worker::Aggregator, args.worker, WorkerOptions::default(), None))
+        }
+        ExchangeCommand::Transfer(TransferArgs { worker, size, workers }) => {
+            let options = WorkerOptions { shard_size: size, workers, ..WorkerOptions::default() };
+            services::block_on(work(Worker::Transfer, worker, options, None))
+        }
+        ExchangeCommand::Closer(args) => {
+            services::block_on(work(Worker::Closer, args, WorkerOptions::default(), None))
+        }
+        ExchangeCommand::Drain(args) => {
+            services::block_on(work(Worker::Drain, args, WorkerOptions::default(), None))
+        }
+        ExchangeCommand::Dbinit(args) => database::dbinit(&args),
+        ExchangeCommand::Maintain(args) => database::maintain(&args),
+        ExchangeCommand::Replication(args) => database::replication(&args),
+        ExchangeCommand::Totals(args) => show_totals(&args),
+        ExchangeCommand::Transfers(args) => transfers::run(args),
+        ExchangeCommand::SampleConfig => {
+            print!("{}", sample::EXCHANGE);
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Reads the configuration of the service, whether from a file or from the command line alone.
+fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
+    let mut config = if let (Some(bank), None) = (&args.bank, &args.common.config) {
+        let Some(data) = &args.data else {
+            bail!("where shall store and keys be kept? Name a directory with --data DIR")
+        };
+        let data = services::directory(data)?;
+        let bank_url = if bank.ends_with('/') { bank.clone() } else { format!("{bank}/") };
+        let (payto, gateway) = play_money::account(&bank_url, "localhost", &args.account);
+        let port = args.port.unwrap_or(8081);
+        play_money::exchange_config(args.currency, &data, port, args.rsa_bits, args.cs).with_account(
+            "exchange-account-1",
+            &payto,
+            gateway,
+        )
+    } else {
+        let mut ini = args.common.load()?;
+        if args.standalone {
+            ini.set("exchange-standalone", "ENABLED", "YES")?;
+        }
+        if let Some(data) = &args.data {
+            set_data(&mut ini, data)?;
+        }
+        for unknown in unknown_options(&ini) {
+            let nearest = unknown.nearest.map(|name| format!(" (did you mean {name}?)")).unwrap_or_default();
+            tracing::warn!(
+                "{}: [{}] {} is not an option{nearest}",
+                unknown.source,
+                unknown.section,
+                unknown.option
+            );
+        }
+        ExchangeConfig::from_ini(&ini)?
+    };
+    if let Some(url) = &args.database {
+        config.store = StoreConfig::Postgres { url: url.clone() };
+    }
+    config.share_port |= args.reuse_port;
+    if let ListenConfig::Tcp { bind_to, port } = &mut config.listen {
+        *port = args.port.unwrap_or(*port);
+        if args.bind.is_some() {
+            bind_to.clone_from(&args.bind);
+        }
+    }
+    Ok(config)
+}
+
+/// Puts everything that is kept below one directory.
+fn set_data(ini: &mut Config, dir: &Path) -> anyhow::Result<()> {
+    let dir = services::directory(dir)?;
+    let text = |path: &Path| path.to_str().map(str::to_owned).context("the directory's name is not text");
+    ini.set("PATHS", "TALER_DATA_HOME", &text(&dir)?)?;
+    ini.set("PATHS", "TALER_RUNTIME_DIR", &text(&dir.join("run"))?)?;
+    Ok(())
+}
+
+async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
+    let stop = services::stop_signal()?;
+    let config = exchange_config(&args)?;
+    if args.standalone {
+        let store = config.store.clone();
+        let prepare = move || store.prepare(&batzen_storage::EXCHANGE);
+        tokio::task::spawn_blocking(prepare).await?.context("the exchange's tables")?;
+    }
+    let place = match &config.listen {
+        ListenConfig::Tcp { port, .. } => format!("port {port}"),
+        ListenConfig::Unix { path, .. } => path.display().to_string(),
+    };
+    let options = StartOptions {
+        clock: args.common.timetravel.clock(),
+        workers: false,
+        progress: progress::of_keys(progress::is_interactive()),
+        // A socket handed over by the service manager takes precedence over the configuration.
+        listen: batzen_http::inherited_fd(|name| std::env::var(name).ok(), std::process::id())?
+            .map(batzen_http::Listen::Inherited),
+        ..StartOptions::default()
+    };
+    let exchange = match RunningExchange::start(config, options).await {
+        Err(StartError::Listen(error)) => bail!("cannot listen on {place}: {error}"),
+        Err(StartError::Store(StoreError::InUse(dir))) => {
+            bail!("the store {} is in use: another exchange runs on it", dir.display())
+        }
+        other => other?,
+    };
+    if exchange.app().core.config.store.is_database() {
+        // Worker programs open the database by themselves.
+    } else if let Err(error) = link::serve(exchange.app()) {
+        tracing::warn!(%error, "worker programs cannot reach this service");
+    }
+    tokio::pin!(stop);
+    let ready = async {
+        // The reason may pass: the disk may have space again, another process may let go of a key.
+        while let Err(error) = exchange.ready().await {
+            eprintln!("batzen: {error:#}");
+            tokio::time::sleep(SETUP_PAUSE).await;
+        }
+        if !args.no_workers {
+            let client = Client::new(&ClientOptions::default())?;
+            play_money::open_accounts(&client, &exchange.app().core.config).await;
+            exchange.start_workers();
+        }
+        eprintln!("exchange ready: {}", exchange.base_url());
+        anyhow::Ok(())
+    };
+    let all_served = async {
+        exchange.app().all_served().await;
+        eprintln!("batzen: as many requests as [exchange] MAX_REQUESTS says are served: the service ends");
+    };
+    tokio::select! {
+        biased;
+        () = &mut stop => {}
+        () = all_served => {}
+        // It goes on until one of the others does.
+        outcome = async { ready.await?; std::future::pending::<anyhow::Result<()>>().await } => outcome?,
+    }
+    exchange.shutdown().await.context("the exchange's store")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Names one of the watched accounts by its section, with or without what all of them begin with.
+fn watched(config: &ExchangeConfig, section: &str) -> anyhow::Result<AccountId> {
+    let names = |account: &&AccountConfig| {
+        let own = account.section.as_str();
+        let short = own.get("exchange-account-".len()..).unwrap_or(own);
+        account.enable_credit && (own.eq_ignore_ascii_case(section) || short.eq_ignore_ascii_case(section))
+    };
+    let account = config.accounts.iter().find(names);
+    let account =
+        account.with_context(|| format!("there is no account [{section}] with ENABLE_CREDIT = YES"))?;
+    Ok(AccountId::of_payto(&account.payto_uri))
+}
+
+/// Does a worker's work here, on a database that others have open as well.
+async fn work_on_database(
+    worker: Worker,
+    config: ExchangeConfig,
+    (is_test, clock): (bool, Arc<dyn Clock>),
+    options: WorkerOptions,
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<ExitCode> {
+    let name = worker.name();
+    let opened = tokio::task::spawn_blocking(move || Core::open(config, clock)).await;
+    let core = opened.context("opening the store")??;
+    let drain = core.drain.clone();
+    let (stopped, ended) = {
+        let work = async {
+            if is_test {
+                worker.run_until_idle(&core, options).await.map(Some)
+            } else {
+                eprintln!("{name}: working on the database");
+                worker.serve(&core, options).await.map(|()| None)
+            }
+        };
+        tokio::pin!(work, stop);
+        tokio::select! {
+            ended = &mut work => (false, ended),
+            // It gives back what it has leased, so that others go on at once.
+            () = &mut stop => {
+                drain.trigger();
+                (true, work.await)
+            }
+        }
+    };
+    tokio::task::spawn_blocking(move || core.close()).await.context("closing the store")??;
+    match ended {
+        Ok(Some(progress)) => tracing::info!(?progress, "{name} is idle"),
+        Ok(None) => {}
+        Err(WorkerError::Stopped) if stopped => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Does a worker's work: on a shared database, in the service if it runs, else here.
+async fn work(
+    worker: Worker,
+    args: WorkerArgs,
+    mut options: WorkerOptions,
+    account: Option<&str>,
+) -> anyhow::Result<ExitCode> {
+    let stop = services::stop_signal()?;
+    let mut ini = args.common.load()?;
+    if let Some(data) = &args.data {
+        set_data(&mut ini, data)?;
+    }
+    let config = ExchangeConfig::from_ini(&ini)?;
+    options.account = account.map(|section| watched(&config, section)).transpose()?;
+    if config.store.is_database() {
+        let clock = args.common.timetravel.clock();
+        return work_on_database(worker, config, (args.test, clock), options, stop).await;
+    }
+    let socket = link::socket(&config.runtime_dir);
+    let name = worker.name();
+    tokio::pin!(stop);
+    if !args.test {
+        eprintln!("{name}: working in the exchange's service, beside its own workers, as long as both last");
+        loop {
+            let serve = async {
+                // Services and workers may be started in any order.
+                while !link::serve_in_service(&socket, worker, options).await? {
+                    tokio::time::sleep(SETUP_PAUSE).await;
+                }
+                anyhow::Ok(())
+            };
+            tokio::select! {
+                () = &mut stop => return Ok(ExitCode::SUCCESS),
+                // A supervisor starts it again.
+                ended = serve => ended?,
+            }
+            // The service has ended; it may come back.
+            tokio::select! {
+                () = &mut stop => return Ok(ExitCode::SUCCESS),
+                () = tokio::time::sleep(SETUP_PAUSE) => {}
+            }
+        }
+    }
+    if let Some(progress) = link::run_in_service(&socket, worker, options).await? {
+        tracing::info!(?progress, "{name} is idle, in the running service");
+        return Ok(ExitCode::SUCCESS);
+    }
+    // Nobody needs to reach it: any port will do.
+    let config =
+        ExchangeConfig { listen: ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port: 0 }, ..config };
+    let start =
+        StartOptions { clock: args.common.timetravel.clock(), workers: false, ..StartOptions::default() };
+    let exchange = match RunningExchange::start(config, start).await {
+        Err(StartError::Store(StoreError::InUse(dir))) => bail!(
+            "the store {} is in use by a service that does not listen at {}; it runs the {name} by itself",
+            dir.display(),
+            socket.display()
+        ),
+        other => other?,
+    };
+    let progress = tokio::select! {
+        () = &mut stop => None,
+        progress = worker.run_until_idle(&exchange.app().core, options) => Some(progress),
+    };
+    exchange.shutdown().await.context("the exchange's store")?;
+    match progress {
+        Some(progress) => {
+            let progress = progress?;
+            tracing::info!(?progress, "{name} is idle");
+            Ok(ExitCode::SUCCESS)
+        }
+        None => Ok(ExitCode::from(130)),
+    }
+}
+
+async fn offline(args: OfflineArgs) -> anyhow::Result<ExitCode> {
+    let config = OfflineConfig::from_ini(&args.common.load()?)?;
+    let mut say = |text: &str| eprintln!("{text}");
+    let mut input = || std::io::read_to_string(std::io::stdin());
+    let mut tool =
+        Offline { config, say: &mut say, input: &mut input, now: services::TimeShift::default().now() };
+    match tool.run(&args.steps).await {
+        Ok(outcome) => {
+            if let Some(json) = outcome.to_json() {
+                print!("{json}");
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(OfflineError::Usage(reason)) => {
+            eprintln!("batzen: {reason}");
+            Ok(ExitCode::from(2))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// An exchange's store: the directory as given, or below what is given, else as configured.
+fn store_config(store: Option<&Path>, common: &Common) -> anyhow::Result<StoreConfig> {
+    match store {
+        Some(dir) => {
+            let below = dir.join("exchange").join("store");
+            Ok(StoreConfig::Embedded { dir: if below.is_dir() { below } else { dir.to_owned() } })
+        }
+        None => Ok(ExchangeConfig::from_ini(&common.load()?)?.store),
+    }
+}
+
+fn show_totals(args: &TotalsArgs) -> anyhow::Result<ExitCode> {
+    let config = store_config(args.store.as_deref(), &args.common)?;
+    // Opening would create one.
+    if let Some(dir) = config.dir().filter(|dir| !dir.is_dir()) {
+        bail!("there is no store at {}", dir.display());
+    }
+    let store = match storage::open(&config, 1) {
+        Err(StoreError::InUse(dir)) => {
+            bail!("the store {} is in use: stop the exchange first, or work on a copy", dir.display())
+        }
+        other => other?,
+    };
+    let denoms = DenomTable::load(&store)?;
+    let totals = totals::totals(&store, &denoms)?;
+    store.close()?;
+    if args.json {
+        println!("{:#}", sheet::totals_json(&totals));
+    } else {
+        print!("{}", sheet::totals_text(&totals));
+    }
+    Ok(if totals.conserved() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

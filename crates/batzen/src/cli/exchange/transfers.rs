@@ -1,0 +1,144 @@
+//! `batzen exchange transfers`: those that the bank refused for good.
+
+use std::collections::HashSet;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use batzen_cli_support::services::{self, Common};
+use batzen_crypto::Wtid;
+use batzen_exchange::config::ExchangeConfig;
+use batzen_exchange::core::Core;
+use batzen_exchange::error::StartError;
+use batzen_exchange::reads::read;
+use batzen_exchange::rules::{Command, TransferRetry};
+use batzen_exchange::storage;
+use batzen_protocol::Currency;
+use batzen_store::{Store, StoreError};
+use batzen_tables::exchange::PreparedRow;
+use clap::Args;
+use serde_json::json;
+
+/// Transfers shown at once.
+const TRANSFERS_MAX: usize = 10_000;
+/// How much of a payto URI is shown, in characters.
+const PAYTO_CHARS_MAX: usize = 200;
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  batzen exchange transfers -c exchange.conf
+  batzen exchange transfers -c exchange.conf --retry WTID
+  batzen exchange transfers -c exchange.conf --retry-all
+
+An exchange with an embedded store must not be running.")]
+pub struct TransfersArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Retry this transfer; fix the cause of the refusal first
+    #[arg(long, value_name = "WTID")]
+    retry: Vec<Wtid>,
+    /// Retry all of them
+    #[arg(long)]
+    retry_all: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Lists the refused transfers, or has the bank asked again for some.
+///
+/// # Errors
+/// The store is missing or in use, or a transfer to retry was not refused.
+pub fn run(args: TransfersArgs) -> anyhow::Result<ExitCode> {
+    let config = ExchangeConfig::from_ini(&args.common.load()?)?;
+    // Opening would create one.
+    if let Some(dir) = config.store.dir().filter(|dir| !dir.is_dir()) {
+        bail!("there is no store at {}", dir.display());
+    }
+    if args.retry_all || !args.retry.is_empty() {
+        return services::block_on(retry(args, config));
+    }
+    let store = match storage::open(&config.store, 1) {
+        Err(StoreError::InUse(dir)) => bail!("{}", in_use(&dir)),
+        other => other?,
+    };
+    let shown = show(&store, config.currency, args.json);
+    store.close()?;
+    shown
+}
+
+fn in_use(dir: &std::path::Path) -> String {
+    format!("the store {} is in use: stop the exchange first", dir.display())
+}
+
+fn show(store: &Store, currency: Currency, is_json: bool) -> anyhow::Result<ExitCode> {
+    let mut failed = read::failed_transfers(store, TRANSFERS_MAX + 1)?;
+    let has_more = failed.len() > TRANSFERS_MAX;
+    failed.truncate(TRANSFERS_MAX);
+    let mut rows = Vec::with_capacity(failed.len());
+    for (wtid, PreparedRow { amount, h_payto, time, failed, .. }) in failed {
+        let payto: String =
+            read::payto(store, h_payto)?.unwrap_or_default().chars().take(PAYTO_CHARS_MAX).collect();
+        rows.push((wtid, amount.of(currency), time, payto, failed.unwrap_or_default()));
+    }
+    if is_json {
+        let list: Vec<_> = rows
+            .iter()
+            .map(|(wtid, amount, time, account, reason)| {
+                json!({ "wtid": wtid, "amount": amount, "time": time, "account": account, "reason": reason })
+            })
+            .collect();
+        println!("{:#}", json!({ "refused": list, "more": has_more }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (wtid, amount, _, account, reason) in &rows {
+        println!("{wtid}  {amount}  {account}\n    {reason}");
+    }
+    match rows.len() {
+        0 => println!("the bank has refused no transfer"),
+        count => {
+            let count = match (has_more, count) {
+                (true, count) => format!("more than {count} transfers"),
+                (false, 1) => "1 transfer".to_owned(),
+                (false, count) => format!("{count} transfers"),
+            };
+            println!(
+                "{count} refused for good. The money is still owed: mend the cause, then retry (--retry, --retry-all)"
+            );
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn retry(args: TransfersArgs, config: ExchangeConfig) -> anyhow::Result<ExitCode> {
+    let clock = args.common.timetravel.clock();
+    let opened = tokio::task::spawn_blocking(move || Core::open(config, clock)).await;
+    let core = match opened.context("opening the store")? {
+        Err(StartError::Store(StoreError::InUse(dir))) => bail!("{}", in_use(&dir)),
+        other => other?,
+    };
+    let retried = retry_at(&core, &args).await;
+    tokio::task::spawn_blocking(move || core.close()).await.context("closing the store")??;
+    match (retried?, args.json) {
+        (count, true) => println!("{:#}", json!({ "retried": count })),
+        (1, false) => println!("the bank will be asked again for 1 transfer, when the exchange runs"),
+        (count, false) => {
+            println!("the bank will be asked again for {count} transfers, when the exchange runs");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says how many.
+async fn retry_at(core: &Core, args: &TransfersArgs) -> anyhow::Result<usize> {
+    let failed = core.read(|store| read::failed_transfers(store, usize::MAX)).await?;
+    let failed: HashSet<Wtid> = failed.into_iter().map(|(wtid, _)| wtid).collect();
+    let named: HashSet<Wtid> = args.retry.iter().copied().collect();
+    if let Some(unknown) = named.difference(&failed).next() {
+        bail!("no refused transfer is called {unknown}: see `batzen exchange transfers`");
+    }
+    let wtids = if args.retry_all { failed } else { named };
+    for wtid in &wtids {
+        core.submit(Command::TransferRetry(TransferRetry { wtid: *wtid })).await??;
+    }
+    Ok(wtids.len())
+}

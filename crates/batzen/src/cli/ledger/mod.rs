@@ -1,0 +1,68 @@
+//! `batzen ledger`: run a ledger, ask one, look after its files, measure it.
+
+mod client;
+mod files;
+mod grammar;
+mod serve;
+
+use std::process::ExitCode;
+
+use batzen_bench::scenarios::ledger::LedgerArgs as BenchArgs;
+use clap::{Args, Subcommand};
+
+/// Run a ledger, ask one, look after its files, measure it.
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub struct LedgerArgs {
+    #[command(subcommand)]
+    command: LedgerCommand,
+}
+
+#[derive(Subcommand)]
+enum LedgerCommand {
+    /// Serve a ledger: binary protocol over TCP and local sockets, HTTP, event stream
+    Serve(serve::ServeArgs),
+    /// Send one request to a ledger: create accounts and transfers, look up, query, read events
+    Client(client::ClientArgs),
+    /// Send requests to a ledger, line by line
+    Repl(client::ReplArgs),
+    /// Show what a ledger holds that no process has open
+    Inspect(files::Files),
+    /// Re-execute the whole log of a ledger that no process has open, and check every invariant. Exit code 1 if it is not sound
+    Verify(files::Files),
+    /// Copy a ledger that no process has open into a new directory, and verify the copy
+    Backup(files::CopyArgs),
+    /// Verify a backup, and copy it into a new directory
+    Restore(files::CopyArgs),
+    /// Measure a ledger: transfers per second, latency, bytes and CPU time for each
+    Bench(BenchArgs),
+}
+
+/// Runs a `batzen ledger` command.
+///
+/// # Errors
+/// Whatever keeps it from its work, as one line.
+pub fn run(args: LedgerArgs) -> anyhow::Result<ExitCode> {
+    raise_descriptor_limit();
+    match args.command {
+        LedgerCommand::Serve(args) => serve::run(&args),
+        LedgerCommand::Client(args) => client::run(args),
+        LedgerCommand::Repl(args) => client::repl(&args),
+        LedgerCommand::Inspect(args) => files::inspect(&args),
+        LedgerCommand::Verify(args) => files::verify(&args),
+        LedgerCommand::Backup(args) => files::copy(&args, "backup"),
+        LedgerCommand::Restore(args) => files::copy(&args, "restore"),
+        LedgerCommand::Bench(args) => super::bench::run_ledger(&args),
+    }
+}
+
+/// Every connection takes a descriptor, and the usual limit is meant for programs that do not know better: takes what the
+/// system grants.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
+    {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
+}

@@ -1,0 +1,181 @@
+//! `batzen ledger serve`: the ledger's process.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use batzen_cli_support::services;
+use batzen_cli_support::store_args::StoreArgs;
+use batzen_http::{Drain, Listen, Server, ServerOptions};
+use batzen_ledger::{Ledger, MemoryLedger};
+use batzen_ledger_net::api::Api;
+use batzen_ledger_net::{LedgerServer, NetOptions, NetStats};
+use batzen_ledger_store::{DurableLedger, DurableOptions};
+use batzen_metrics::Page;
+use clap::Args;
+
+/// Options of `ledger serve`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  batzen ledger serve --data ./ledger
+  batzen ledger serve --store postgres --database postgres:///ledger
+  batzen ledger serve --data ./ledger --unix /run/batzen/ledger.sock --no-tcp --http 127.0.0.1:3002
+
+Clients are not authenticated: listen on a local socket, the loopback interface, or a network of your own.
+Ready when GET /metrics of --http answers 200, or a connection is taken.")]
+pub struct ServeArgs {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Address of the binary protocol; port 0 picks a free one
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3001")]
+    tcp: String,
+    /// Do not listen for the binary protocol on TCP
+    #[arg(long)]
+    no_tcp: bool,
+    /// Local socket of the binary protocol
+    #[arg(long, value_name = "PATH")]
+    unix: Option<PathBuf>,
+    /// Address of the HTTP interface with /metrics and /dashboard; port 0 picks a free one [default: none]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    http: Option<String>,
+    /// Connections of the binary protocol at once
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    connections: usize,
+}
+
+fn listen(address: &str) -> anyhow::Result<Listen> {
+    let wrong = || format!("{address}: expected ADDRESS:PORT");
+    let (host, port) = address.rsplit_once(':').with_context(wrong)?;
+    Ok(Listen::tcp(Some(host.to_owned()), port.parse().with_context(wrong)?))
+}
+
+/// The ledger of this process.
+#[derive(Clone)]
+enum Books {
+    Durable(Arc<DurableLedger>),
+    Memory(Arc<MemoryLedger>),
+}
+
+impl Books {
+    fn open(args: &ServeArgs) -> anyhow::Result<Self> {
+        let place = args.store.choose(None)?;
+        if place.is_memory() {
+            return Ok(Self::Memory(Arc::new(MemoryLedger::with_system_clock())));
+        }
+        let ledger = DurableLedger::open(&place, DurableOptions::default())
+            .with_context(|| format!("the ledger in {place}"))?;
+        Ok(Self::Durable(Arc::new(ledger)))
+    }
+
+    fn ledger(&self) -> Arc<dyn Ledger> {
+        match self {
+            Self::Durable(ledger) => Arc::clone(ledger) as Arc<dyn Ledger>,
+            Self::Memory(ledger) => Arc::clone(ledger) as Arc<dyn Ledger>,
+        }
+    }
+
+    fn write_metrics(&self, page: &mut Page) {
+        if let Self::Durable(ledger) = self {
+            ledger.write_metrics(page);
+        }
+    }
+}
+
+/// A server of the binary protocol on a thread of its own, with a runtime of its own: its tasks only move bytes, and stay
+/// where they are.
+fn serve_binary(
+    number: usize,
+    listen: Listen,
+    ledger: Arc<dyn Ledger>,
+    options: NetOptions,
+    drain: Drain,
+) -> anyhow::Result<(String, Arc<NetStats>, std::thread::JoinHandle<()>)> {
+    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+    let run = move || {
+        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => return drop(sender.send(Err(error))),
+        };
+        runtime.block_on(async move {
+            match LedgerServer::bind(listen).await {
+                Ok(server) => {
+                    let _ = sender.send(Ok((server.url(), server.stats())));
+                    server.serve(ledger, options, drain).await;
+                }
+                Err(error) => drop(sender.send(Err(error))),
+            }
+        });
+    };
+    let thread = std::thread::Builder::new().name(format!("net-{number}")).spawn(run)?;
+    let (url, stats) = receiver.recv().context("the server's thread ended")??;
+    Ok((url, stats, thread))
+}
+
+/// Serves until it is told to end.
+pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
+    let runtime = services::runtime().context("cannot start the runtime")?;
+    let outcome = runtime.block_on(serve(args));
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn serve(args: &ServeArgs) -> anyhow::Result<ExitCode> {
+    let stop = services::stop_signal()?;
+    let mut listens = Vec::new();
+    if !args.no_tcp {
+        listens.push(listen(&args.tcp)?);
+    }
+    if let Some(path) = &args.unix {
+        listens.push(Listen::Unix { path: path.clone(), mode: 0o660 });
+    }
+    if listens.is_empty() && args.http.is_none() {
+        bail!("nothing to listen on: leave out --no-tcp, or name --unix or --http");
+    }
+    let books = Books::open(args)?;
+    let ledger = books.ledger();
+    let drain = Drain::new();
+    let options = NetOptions { connections_max: args.connections, ..NetOptions::default() };
+    let mut servers = Vec::new();
+    for (number, listen) in listens.into_iter().enumerate() {
+        servers.push(serve_binary(number, listen, Arc::clone(&ledger), options.clone(), drain.clone())?);
+    }
+    let mut ready: Vec<String> = servers.iter().map(|(url, ..)| url.clone()).collect();
+    let mut http = None;
+    if let Some(address) = &args.http {
+        let server = Server::bind(listen(address)?).await?;
+        ready.push(server.bound().to_string());
+        let stats: Vec<Arc<NetStats>> = servers.iter().map(|(_, stats, _)| Arc::clone(stats)).collect();
+        let of_books = books.clone();
+        let write_metrics = Arc::new(move |page: &mut Page| {
+            of_books.write_metrics(page);
+            // One page has each metric once: the first server is the one that others use.
+            if let Some(stats) = stats.first() {
+                stats.write(page);
+            }
+        });
+        let api = Arc::new(Api::new(ledger, server.stats(), write_metrics));
+        http = Some(tokio::spawn(server.serve(api, ServerOptions::default(), drain.clone())));
+    }
+    eprintln!("ledger ready: {}", ready.join(" "));
+    stop.await;
+    drain.trigger();
+    if let Some(http) = http
+        && http.await.is_err()
+    {
+        tracing::error!("the HTTP server did not end cleanly");
+    }
+    let close = move || -> anyhow::Result<()> {
+        for (.., thread) in servers {
+            if thread.join().is_err() {
+                tracing::error!("a server did not end cleanly");
+            }
+        }
+        match &books {
+            Books::Durable(ledger) => ledger.stop().context("the ledger's store"),
+            Books::Memory(_) => Ok(()),
+        }
+    };
+    tokio::task::spawn_blocking(close).await.context("closing")??;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,64 @@
+//! The commands: arguments in, services and libraries called, results printed.
+
+mod bank;
+mod bench;
+mod config;
+mod doctor;
+mod exchange;
+mod ledger;
+mod sample;
+mod signer;
+mod store;
+mod switch;
+mod wallet;
+
+use std::process::ExitCode;
+
+use batzen_demo::cash as demo;
+use clap::Subcommand;
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Play a round of digital cash on this machine, and prove that every balance adds up
+    Demo(demo::DemoArgs),
+    /// Run the bank
+    Bank(bank::BankArgs),
+    /// Run the exchange, its workers, and the offline key tool
+    Exchange(exchange::ExchangeArgs),
+    /// Keep an exchange's private keys in a separate process
+    Signer(signer::SignerArgs),
+    /// Hold and spend coins
+    Wallet(wallet::WalletArgs),
+    /// Run the interbank switch
+    Switch(switch::SwitchArgs),
+    /// Run, query and measure a two-phase double-entry ledger
+    Ledger(ledger::LedgerArgs),
+    /// Inspect, verify or repair an embedded store that no process has open
+    Store(store::StoreArgs),
+    /// Diagnose a live PostgreSQL server, and print the commands that fix it
+    Doctor(doctor::DoctorArgs),
+    /// Read and change options of the configuration
+    Config(config::ConfigArgs),
+    /// Measure: throughput, latency, efficiency
+    Bench(bench::BenchArgs),
+}
+
+/// Runs a command.
+///
+/// # Errors
+/// Whatever keeps it from its work, as one line.
+pub fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Demo(args) => demo::run(args),
+        Command::Bank(args) => bank::run(args),
+        Command::Exchange(args) => exchange::run(args),
+        Command::Signer(args) => signer::run(args),
+        Command::Wallet(args) => wallet::run(args),
+        Command::Switch(args) => switch::run(args),
+        Command::Ledger(args) => ledger::run(args),
+        Command::Store(args) => store::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Config(args) => config::run(args),
+        Command::Bench(args) => bench::run(args),
+    }
+}

@@ -1,0 +1,171 @@
+//! `batzen switch`: run the interbank switch.
+
+mod fsps;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use batzen_bench::scenarios::switch as scenario;
+use batzen_cli_support::services::{self, Common};
+use batzen_cli_support::store_args::StoreArgs;
+use batzen_cli_support::switch_ledger::SwitchLedger;
+use batzen_config::Config;
+use batzen_demo::switch as demo;
+use batzen_ledger_net::LedgerAddress;
+use batzen_storage::StoreConfig;
+use batzen_switch::{Operator, Switch, SwitchConfig, SwitchError};
+use clap::{Args, Subcommand};
+
+use crate::cli::bench;
+
+/// Configuration sections that name an operator.
+const OPERATOR_PREFIX: &str = "switch-operator-";
+
+/// Run the interbank switch.
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub struct SwitchArgs {
+    #[command(subcommand)]
+    command: SwitchCommand,
+}
+
+#[derive(Subcommand)]
+enum SwitchCommand {
+    /// Serve the participants' and the operators' interfaces
+    Serve(ServeArgs),
+    /// Clear between four simulated participants on this machine, and prove that every amount is where it belongs
+    Demo(demo::DemoArgs),
+    /// Play participants of a running switch: send transfers, answer them, and report the results
+    Fsps(fsps::FspsArgs),
+    /// Measure: complete transfers a second, latency of each leg, efficiency
+    Bench(scenario::SwitchArgs),
+}
+
+/// Options of `switch serve`; each stands over the configuration file.
+#[derive(Args)]
+#[command(after_help = "Example:
+  batzen switch serve --config switch.conf
+
+  [switch]
+  PORT = 8090
+  ADMIN_PORT = 8091
+  DATA_DIR = /var/lib/batzen/switch
+  [switch-operator-alice]
+  TOKEN = secret-token:alice
+  [switch-operator-bob]
+  TOKEN = secret-token:bob
+
+Ready when GET /health at the operators' port answers 200.")]
+struct ServeArgs {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Port of the participants' interface; 0 picks a free one [default: 8090]
+    #[arg(short, long)]
+    port: Option<u16>,
+    /// Port of the operators' interface; 0 picks a free one [default: 8091]
+    #[arg(long)]
+    admin_port: Option<u16>,
+    /// Address to listen on [default: 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS")]
+    bind: Option<String>,
+    /// Where the money is: embedded (in this process, kept with the store), tcp://HOST:PORT, unix:///PATH or
+    /// tigerbeetle://ADDRESS,ADDRESS [default: embedded]
+    #[arg(long, value_name = "LEDGER")]
+    ledger: Option<LedgerAddress>,
+}
+
+/// Runs a `batzen switch` command.
+///
+/// # Errors
+/// Whatever keeps it from its work, as one line.
+pub fn run(args: SwitchArgs) -> anyhow::Result<ExitCode> {
+    match args.command {
+        SwitchCommand::Serve(args) => services::block_on(serve(args)),
+        SwitchCommand::Demo(args) => demo::run(&args),
+        SwitchCommand::Fsps(args) => fsps::run(&args),
+        SwitchCommand::Bench(args) => bench::show(&args.run, scenario::run(&args, &bench::context()?)),
+    }
+}
+
+fn port(ini: &Config, option: &str, default: u16) -> anyhow::Result<u16> {
+    match ini.text("switch", option) {
+        Some(text) => text.parse().with_context(|| format!("[switch] {option} = {text}: not a port")),
+        None => Ok(default),
+    }
+}
+
+fn yes(ini: &Config, option: &str, default: bool) -> anyhow::Result<bool> {
+    match ini.text("switch", option) {
+        None => Ok(default),
+        Some(text) if text.eq_ignore_ascii_case("yes") => Ok(true),
+        Some(text) if text.eq_ignore_ascii_case("no") => Ok(false),
+        Some(text) => bail!("[switch] {option} = {text}: expected YES or NO"),
+    }
+}
+
+fn ledger_address(ini: &Config) -> anyhow::Result<LedgerAddress> {
+    let text = ini.text("switch", "LEDGER");
+    text.map_or(Ok(LedgerAddress::Embedded), |text| {
+        text.parse().with_context(|| format!("[switch] LEDGER = {text}: not the address of a ledger"))
+    })
+}
+
+fn switch_config(args: &ServeArgs) -> anyhow::Result<SwitchConfig> {
+    let ini = args.common.load()?;
+    let mut operators = Vec::new();
+    for section in ini.sections() {
+        let section = section.to_ascii_lowercase();
+        if let Some(name) = section.strip_prefix(OPERATOR_PREFIX) {
+            let token = ini.text(&section, "TOKEN");
+            let token = token.with_context(|| format!("[{section}] has no TOKEN"))?;
+            operators.push(Operator::new(name, token));
+        }
+    }
+    let configured = match StoreConfig::database_of(&ini, "switch")? {
+        Some(database) => Some(database),
+        None => ini.text("switch", "DATA_DIR").map(|dir| StoreConfig::Embedded { dir: dir.into() }),
+    };
+    let timetravel = args.common.timetravel;
+    let host = args.bind.clone().or_else(|| ini.text("switch", "BIND_TO").map(Into::into));
+    Ok(SwitchConfig {
+        store: args.store.choose(configured)?,
+        listen_host: Some(host.unwrap_or_else(|| "127.0.0.1".to_owned())),
+        port: args.port.map_or_else(|| port(&ini, "PORT", 8090), Ok)?,
+        admin_port: args.admin_port.map_or_else(|| port(&ini, "ADMIN_PORT", 8091), Ok)?,
+        operators,
+        four_eyes: yes(&ini, "FOUR_EYES", true)?,
+        allow_on_us: yes(&ini, "ALLOW_ON_US", false)?,
+        clock: Arc::new(move || timetravel.micros()),
+        ..SwitchConfig::default()
+    })
+}
+
+async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
+    let stop = services::stop_signal()?;
+    let mut config = switch_config(&args)?;
+    let address = match args.ledger {
+        Some(address) => address,
+        None => ledger_address(&args.common.load()?)?,
+    };
+    if config.store.is_memory() && address != LedgerAddress::Embedded {
+        bail!("books in memory would forget what the ledger at {address} remembers: use --data DIR");
+    }
+    let place = std::mem::replace(&mut config.store, StoreConfig::Memory);
+    config.store = place.part("switch");
+    if let Some(dir) = config.store.dir() {
+        services::directory(dir)?;
+    }
+    let ledger = SwitchLedger::open(&address, &place.part("ledger")).await?;
+    let switch = match Switch::start(config, ledger.shared()).await {
+        Err(SwitchError::Bind(error)) => bail!("cannot listen: {error}"),
+        other => other?,
+    };
+    eprintln!("switch ready: participants {} operators {}", switch.fsp_url(), switch.admin_url());
+    stop.await;
+    switch.shutdown().await.context("the switch's store")?;
+    ledger.stop()?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,165 @@
+//! `batzen demo`: a whole round of digital cash in one process, with real HTTP between the parts, and the proof that every
+//! balance adds up.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`books`] | directories, or a database, whose server is ours if none is named |
+//! | [`world`] | the bank, the exchange, the people, and what is kept of them |
+//! | [`cycle`] | the round, step by step |
+//! | [`merchant`] | a key pair with an account: makes contracts, checks receipts, refunds, tracks its money |
+//! | [`proof`] | checks the history by which a double spend is refused |
+//! | [`report`] | tells how it goes, to people or to programs |
+
+mod books;
+mod cycle;
+mod merchant;
+mod proof;
+mod report;
+mod world;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use batzen_bank::LedgerAddress;
+use batzen_cli_support::services;
+use batzen_cli_support::store_args::StoreKind;
+use clap::Args;
+
+use crate::sheet::BalanceSheet;
+use books::Books;
+use report::Report;
+
+/// Play a round of digital cash on this machine, and prove that every balance adds up.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  batzen demo                          play, then serve until Ctrl-C
+  batzen demo --once --json            for scripts
+  batzen demo --store postgres         the books in a PostgreSQL server that is started for it
+  batzen demo --data ./demo-data       keep everything; the next run continues the books
+
+Exit code 0 only if every step succeeded and every balance adds up.")]
+pub struct DemoArgs {
+    /// Keep keys, books and wallets in this directory and continue those that are there [default: a temporary one]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Exit after the round instead of serving until Ctrl-C
+    #[arg(long)]
+    once: bool,
+    /// Print the results as JSON
+    #[arg(long)]
+    json: bool,
+    /// TCP port of the bank [default: 8082 if it is free, with --once any free one; with --data that of the last run]
+    #[arg(long, value_name = "PORT")]
+    bank_port: Option<u16>,
+    /// TCP port of the exchange [default: 8081 if it is free, with --once any free one; with --data that of the first run]
+    #[arg(long, value_name = "PORT")]
+    exchange_port: Option<u16>,
+    /// Where the bank's money is: embedded, tcp://HOST:PORT, unix:///PATH or tigerbeetle://ADDRESS,ADDRESS
+    #[arg(long, value_name = "LEDGER", default_value_t = LedgerAddress::Embedded)]
+    ledger: LedgerAddress,
+    /// Where the books are: embedded (in the directory) or postgres
+    #[arg(long, value_name = "STORE", default_value = "embedded", hide_possible_values = true)]
+    store: StoreKind,
+    /// With --store postgres: an empty database, or that of --data [default: in a server of its own]
+    #[arg(long, value_name = "URL")]
+    database: Option<String>,
+    /// Bits of RSA denominations
+    #[arg(long, value_name = "BITS", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1024..=8192))]
+    rsa_bits: u32,
+    /// Offer and withdraw Clause Schnorr coins too; the GNU Taler wallet of December 2022 cannot withdraw from such an
+    /// exchange
+    #[arg(long)]
+    cs: bool,
+}
+
+/// Where everything is: in a directory that stays, or in one that goes with the process.
+enum Place {
+    Kept(PathBuf),
+    Temporary(tempfile::TempDir),
+}
+
+impl Place {
+    fn new(data: Option<&Path>) -> anyhow::Result<Self> {
+        Ok(match data {
+            Some(dir) => Self::Kept(services::directory(dir)?),
+            None => Self::Temporary(
+                tempfile::Builder::new().prefix("batzen-demo-").tempdir().context("temporary directory")?,
+            ),
+        })
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Kept(path) => path,
+            Self::Temporary(dir) => dir.path(),
+        }
+    }
+}
+
+/// Runs `batzen demo`.
+///
+/// # Errors
+/// When bank or exchange cannot start.
+pub fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
+    let place = Place::new(args.data.as_deref())?;
+    let books = Books::open(args.store, args.database.clone(), args.data.as_ref().map(|_| place.path()))?;
+    let code = services::block_on(play(&args, place.path(), &books));
+    drop(books);
+    if let Place::Temporary(dir) = place
+        && let Err(error) = dir.close()
+    {
+        tracing::warn!(%error, "the temporary directory stays");
+    }
+    code
+}
+
+async fn play(args: &DemoArgs, dir: &Path, books: &Books) -> anyhow::Result<ExitCode> {
+    let stop = services::stop_signal()?;
+    tokio::pin!(stop);
+    let mut report = Report::new(args.json);
+    let options = world::Options {
+        bank_port: args.bank_port,
+        exchange_port: args.exchange_port,
+        rsa_bits: args.rsa_bits,
+        cs: args.cs,
+        keeps_serving: !args.once,
+        ledger: args.ledger.clone(),
+    };
+    let started = tokio::select! {
+        biased;
+        () = &mut stop => return Ok(interrupted()),
+        world = cycle::start(&mut report, dir, books, &options) => world,
+    };
+    let mut world = started?;
+    let outcome = tokio::select! {
+        biased;
+        () = &mut stop => None,
+        sheet = cycle::play(&mut report, &world) => Some(sheet),
+    };
+    let Some(sheet) = outcome else {
+        world.shutdown().await?;
+        return Ok(interrupted());
+    };
+    let is_good = report.is_good() && sheet.as_ref().is_ok_and(BalanceSheet::conserved);
+    if let Err(error) = &sheet {
+        report.complain(&format!("there is no balance sheet: {error:#}"));
+    }
+    if is_good {
+        world.finish()?;
+    }
+    report.results(sheet.as_ref().ok(), &world)?;
+    if !args.once {
+        world.serve_on();
+        report.how_to_go_on(&world)?;
+        stop.await;
+    }
+    world.shutdown().await?;
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The exit code that shells expect after Ctrl-C.
+fn interrupted() -> ExitCode {
+    eprintln!("batzen: interrupted");
+    ExitCode::from(130)
+}

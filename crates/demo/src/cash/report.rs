@@ -1,0 +1,185 @@
+//! How the round goes, told to people (words, a table) or to programs (one JSON value).
+
+use std::future::Future;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use batzen_cli_support::progress;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use serde_json::json;
+
+use super::world::World;
+use crate::sheet::BalanceSheet;
+
+/// What a step did.
+pub struct Done {
+    /// How many of the things that the step is about.
+    pub count: usize,
+    /// In plain words.
+    pub words: String,
+}
+
+/// The result of a step, for programs.
+#[derive(Serialize)]
+struct Step {
+    name: &'static str,
+    ok: bool,
+    count: usize,
+    milliseconds: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// Tells how it goes.
+pub struct Report {
+    json: bool,
+    is_interactive: bool,
+    steps: Vec<Step>,
+}
+
+impl Report {
+    /// A report for people, or for programs.
+    pub fn new(json: bool) -> Self {
+        Self { json, is_interactive: !json && progress::is_interactive(), steps: Vec::new() }
+    }
+
+    /// Whether somebody watches.
+    pub fn is_interactive(&self) -> bool {
+        self.is_interactive
+    }
+
+    /// Whether all steps so far succeeded.
+    pub fn is_good(&self) -> bool {
+        self.steps.iter().all(|step| step.ok)
+    }
+
+    /// Takes a step: tells its name, waits, tells what came of it.
+    ///
+    /// # Errors
+    /// The step's own; it is told already.
+    pub async fn step<T>(
+        &mut self,
+        name: &'static str,
+        doing: &str,
+        work: impl Future<Output = anyhow::Result<(T, Done)>>,
+    ) -> Result<T, Failed> {
+        // The first step has a bar of its own: keys are created.
+        let spins = self.is_interactive && !self.steps.is_empty();
+        let spinner = spins.then(|| {
+            let style = ProgressStyle::with_template("{spinner} {msg} …")
+                .unwrap_or_else(|_| ProgressStyle::default_spinner());
+            let spinner = ProgressBar::new_spinner().with_style(style).with_message(doing.to_owned());
+            spinner.enable_steady_tick(Duration::from_millis(100));
+            spinner
+        });
+        let begun = Instant::now();
+        let outcome = work.await;
+        let milliseconds = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if let Some(spinner) = spinner {
+            spinner.finish_and_clear();
+        }
+        match outcome {
+            Ok((result, done)) => {
+                self.say(&format!("{name:<14}{milliseconds:>7} ms  {}", done.words));
+                self.steps.push(Step { name, ok: true, count: done.count, milliseconds, error: None });
+                Ok(result)
+            }
+            Err(error) => {
+                let error = format!("{error:#}");
+                self.complain(&format!("{name}: {error}"));
+                self.steps.push(Step { name, ok: false, count: 0, milliseconds, error: Some(error) });
+                Err(Failed)
+            }
+        }
+    }
+
+    /// Tells something to people. That nobody listens any more must not keep the books from being closed.
+    fn say(&self, text: &str) {
+        if !self.json {
+            let _ = writeln!(std::io::stdout(), "{text}");
+        }
+    }
+
+    /// Tells what is wrong.
+    pub fn complain(&self, text: &str) {
+        eprintln!("batzen: {text}");
+    }
+
+    /// The results: all at once for programs, the balance sheet for people.
+    ///
+    /// # Errors
+    /// When standard output fails.
+    pub fn results(&self, sheet: Option<&BalanceSheet>, world: &World) -> anyhow::Result<()> {
+        let mut out = std::io::stdout().lock();
+        if self.json {
+            let results = json!({
+                "steps": self.steps,
+                "balance": sheet.map(BalanceSheet::json),
+                "bank": world.bank.base_url,
+                "exchange": world.exchange.base_url(),
+                "dashboards": dashboards(world),
+                "data": world.dir,
+                "database": world.database,
+            });
+            writeln!(out, "{results:#}")?;
+        } else if let Some(sheet) = sheet {
+            writeln!(out, "\nThe balance sheet, all runs in {}:\n\n{}", world.dir.display(), sheet.text())?;
+        }
+        out.flush()?;
+        Ok(())
+    }
+
+    /// What to type now.
+    ///
+    /// # Errors
+    /// When standard output fails.
+    pub fn how_to_go_on(&self, world: &World) -> anyhow::Result<()> {
+        if self.json {
+            return Ok(());
+        }
+        let program = std::env::current_exe()
+            .map_or_else(|_| "batzen".to_owned(), |path| quoted(&path.to_string_lossy()));
+        let wallet = quoted(&world.wallet_file("zoe").to_string_lossy());
+        let (bank, exchange, currency) = (&world.bank.base_url, world.exchange.base_url(), world.currency);
+        let [exchange_page, bank_page] = dashboards(world);
+        let database = world.database.as_ref();
+        let database = database.map_or_else(String::new, |url| format!("  psql {}\n", quoted(url)));
+        let mut out = std::io::stdout().lock();
+        let other_ports = world.other_ports();
+        writeln!(
+            out,
+            "{other_ports}Bank {bank} and exchange {exchange} keep serving; Ctrl-C ends them. Look at them in a browser:
+
+  {exchange_page}
+  {bank_page}
+{database}
+and in another terminal:
+
+  alias zoe=\"{program} wallet --wallet {wallet}\"
+  zoe withdraw --exchange {exchange} --amount {currency}:20 --bank {bank} --user zoe --password zoe --yes
+  zoe balance
+  zoe deposit {currency}:7.5 'payto://x-taler-bank/localhost/zoe?receiver-name=zoe' --yes
+  zoe transactions
+  {program} bank gateway --url {bank}taler-wire-gateway/exchange/ outgoing
+"
+        )?;
+        out.flush()?;
+        Ok(())
+    }
+}
+
+/// Where people can look at exchange and bank.
+fn dashboards(world: &World) -> [String; 2] {
+    [world.exchange.base_url(), &world.bank.base_url].map(|base| format!("{base}dashboard"))
+}
+
+/// For a shell, inside double quotes or bare.
+fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%".contains(c);
+    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
+/// A step failed; the report has told why.
+#[derive(Debug)]
+pub struct Failed;

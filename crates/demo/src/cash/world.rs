@@ -1,0 +1,362 @@
+//! The bank, the exchange, the people, and what is kept of them.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, bail, ensure};
+use batzen_bank::{Bank, BankConfig, BankError, LedgerAddress, RunningBank};
+use batzen_cli_support::progress;
+use batzen_cli_support::services::TimeShift;
+use batzen_crypto::{EddsaPrivateKey, WireSalt};
+use batzen_exchange::app::Exchange;
+use batzen_exchange::error::StartError;
+use batzen_exchange::reads::totals::{Totals, totals};
+use batzen_exchange::service::{RunningExchange, StartOptions};
+use batzen_http_client::{Client, ClientOptions};
+use batzen_protocol::Currency;
+use batzen_wallet::Wallet;
+use serde::{Deserialize, Serialize};
+
+use super::books::Books;
+use super::merchant::Merchant;
+use crate::play_money;
+use crate::sheet::BalanceSheet;
+
+/// The exchange's account at the bank.
+pub const EXCHANGE_ACCOUNT: &str = "exchange";
+/// The host name in payto URIs.
+pub const HOSTNAME: &str = "localhost";
+/// The currency.
+const CURRENCY: &str = "KUDOS";
+/// What people get when they open an account.
+const SIGNUP_BONUS: &str = "100";
+
+/// Options of the world.
+pub struct Options {
+    /// The bank's port; none: that of the last run, or the documented one, or a free one.
+    pub bank_port: Option<u16>,
+    /// The exchange's port; none: that of the first run, or the documented one, or a free one.
+    pub exchange_port: Option<u16>,
+    /// Bits of RSA denominations.
+    pub rsa_bits: u32,
+    /// Whether coins are offered in Clause Blind Schnorr too.
+    pub cs: bool,
+    /// Whether the services go on after the round. Only then people come to them, and expect the documented ports.
+    pub keeps_serving: bool,
+    /// Where the bank's money is.
+    pub ledger: LedgerAddress,
+}
+
+/// The ports that the documents name.
+const BANK_PORT: u16 = 8082;
+const EXCHANGE_PORT: u16 = 8081;
+
+/// The name of its file.
+const KEPT_FILE: &str = "demo.json";
+
+/// What is kept beside stores, keys and wallets.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    /// How many rounds were begun.
+    runs: u64,
+    /// Whether the last one came to its end.
+    is_finished: bool,
+    bank_port: u16,
+    /// Wallets know the exchange by its URL, so it keeps its port.
+    exchange_port: u16,
+    merchant_priv: EddsaPrivateKey,
+    wire_salt: WireSalt,
+}
+
+/// Everything that takes part.
+pub struct World {
+    /// Where everything is kept.
+    pub dir: PathBuf,
+    /// Where the books are, if not in the directory.
+    pub database: Option<String>,
+    /// The currency.
+    pub currency: Currency,
+    /// The number of this round, from 1.
+    pub run: u64,
+    /// The bank.
+    pub bank: RunningBank,
+    /// The exchange.
+    pub exchange: RunningExchange,
+    /// The merchant.
+    pub merchant: Merchant,
+    /// For calls that nobody else makes.
+    pub client: Client,
+    /// Whether the round before this one was cut off.
+    pub is_after_cut: bool,
+    /// Whether coins are offered in Clause Blind Schnorr too.
+    pub cs: bool,
+    kept: Kept,
+}
+
+impl World {
+    /// Starts bank and exchange, opens their accounts, and waits until wallets can use them.
+    ///
+    /// # Errors
+    /// Ports that are taken, directories that another demo uses, stores that are damaged.
+    pub async fn start(
+        dir: &Path,
+        books: &Books,
+        options: &Options,
+        shows_progress: bool,
+    ) -> anyhow::Result<Self> {
+        let currency: Currency = CURRENCY.parse().context("currency")?;
+        let file = dir.join(KEPT_FILE);
+        let mut kept = match Kept::read(&file)? {
+            Some(kept) => kept,
+            None => Kept::new(options)?,
+        };
+        if let Some(port) = options.exchange_port {
+            ensure!(
+                port == kept.exchange_port || port == 0,
+                "the wallets in {} know their exchange at port {}: use --exchange-port {0} or another --data directory",
+                kept.exchange_port,
+                dir.display()
+            );
+        }
+        kept.bank_port = options.bank_port.unwrap_or(kept.bank_port);
+        let exchange_url = format!("http://localhost:{}/", kept.exchange_port);
+
+        let bank = match Bank::start(BankConfig {
+            http_port: kept.bank_port,
+            hostname: HOSTNAME.to_owned(),
+            suggested_exchange: Some(exchange_url),
+            signup_bonus: SIGNUP_BONUS.parse().context("sign-up bonus")?,
+            store: books.place(&dir.join("bank")),
+            ledger: options.ledger.clone(),
+            ..BankConfig::new(currency)
+        })
+        .await
+        {
+            Err(BankError::Bind(error)) => {
+                bail!(
+                    "cannot listen on port {} for the bank: {error}; choose another with --bank-port",
+                    kept.bank_port
+                )
+            }
+            other => other.context("bank")?,
+        };
+        kept.bank_port = bank.addr.port();
+        let is_after_cut = !kept.is_finished;
+        kept.runs += 1;
+        kept.is_finished = false;
+        kept.write(&file)?;
+
+        let client = Client::new(&ClientOptions::default())?;
+        play_money::open_account(&client, &bank.base_url, EXCHANGE_ACCOUNT, EXCHANGE_ACCOUNT)
+            .await
+            .context("open the exchange's account")?;
+        let merchant = Merchant::new(kept.merchant_priv.clone(), kept.wire_salt, HOSTNAME);
+        play_money::open_account(&client, &bank.base_url, merchant.account(), merchant.account())
+            .await
+            .context("open the merchant's account")?;
+
+        let (payto, gateway) = play_money::account(&bank.base_url, HOSTNAME, EXCHANGE_ACCOUNT);
+        let mut config =
+            play_money::exchange_config(currency, dir, kept.exchange_port, options.rsa_bits, options.cs)
+                .with_account("exchange-account-1", &payto, gateway);
+        if books.url().is_some() {
+            config.store = books.place(dir);
+            let place = config.store.clone();
+            let prepare = move || place.prepare(&batzen_storage::EXCHANGE);
+            tokio::task::spawn_blocking(prepare).await?.context("the exchange's tables")?;
+        }
+        let start = StartOptions {
+            clock: TimeShift::default().clock(),
+            // The round runs them itself, so that refunds come before the aggregation whatever the machine's speed.
+            workers: false,
+            progress: progress::of_keys(shows_progress),
+            ..StartOptions::default()
+        };
+        let exchange = match RunningExchange::start(config, start).await {
+            Err(StartError::Listen(error)) => bail!(
+                "cannot listen on port {} for the exchange: {error}; choose another with --exchange-port",
+                kept.exchange_port
+            ),
+            other => other.context("exchange")?,
+        };
+        exchange.ready().await?;
+        let (dir, run) = (dir.to_owned(), kept.runs);
+        let database = books.url().map(str::to_owned);
+        Ok(Self {
+            dir,
+            database,
+            currency,
+            run,
+            bank,
+            exchange,
+            merchant,
+            client,
+            is_after_cut,
+            cs: options.cs,
+            kept,
+        })
+    }
+
+    /// Notes that the round came to its end.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn finish(&mut self) -> anyhow::Result<()> {
+        self.kept.is_finished = true;
+        self.kept.write(&self.dir.join(KEPT_FILE))
+    }
+
+    /// The shared parts of the exchange.
+    pub fn app(&self) -> &Arc<Exchange> {
+        self.exchange.app()
+    }
+
+    /// The file of somebody's wallet.
+    pub fn wallet_file(&self, name: &str) -> PathBuf {
+        self.dir.join("wallets").join(format!("{name}.db"))
+    }
+
+    /// Which services have other ports than the documents name, in words; nothing if none has.
+    pub fn other_ports(&self) -> String {
+        let ports =
+            [("bank", self.kept.bank_port, BANK_PORT), ("exchange", self.kept.exchange_port, EXCHANGE_PORT)];
+        let others = ports.iter().filter(|(_, port, documented)| port != documented);
+        let words = others.map(|(name, port, documented)| {
+            format!("The {name} is at port {port}, not at {documented} as in the documents.\n")
+        });
+        words.collect()
+    }
+
+    /// Somebody's wallet, new or as it was left.
+    ///
+    /// # Errors
+    /// When it is in use or damaged.
+    pub fn wallet(&self, name: &str) -> anyhow::Result<Wallet> {
+        batzen_cli_support::services::directory(&self.dir.join("wallets"))?;
+        Wallet::open(&self.wallet_file(name)).with_context(|| format!("wallet of {name}"))
+    }
+
+    /// Both sides of the books. Call it when nothing moves.
+    ///
+    /// # Errors
+    /// When a store cannot be read, or rows contradict each other.
+    pub async fn sheet(&self) -> anyhow::Result<BalanceSheet> {
+        let flow = self.bank.account_flow(EXCHANGE_ACCOUNT).await?;
+        let shown = batzen_bank::books::history_flow(self.bank.store(), EXCHANGE_ACCOUNT)?;
+        let app = Arc::clone(self.app());
+        let totals =
+            tokio::task::spawn_blocking(move || totals(&app.core.store, &app.core.rules.denoms)).await??;
+        self.check_flow(&totals)?;
+        Ok(BalanceSheet {
+            currency: self.currency,
+            bank_in: flow.incoming_with_reserve_pub,
+            bank_out: flow.outgoing_transfers,
+            histories: (shown.incoming_with_reserve_pub, shown.outgoing_transfers),
+            totals,
+        })
+    }
+
+    /// The running sums that the metrics tell must be those of the rows.
+    fn check_flow(&self, totals: &Totals) -> anyhow::Result<()> {
+        // None while a long history is still being added up.
+        let Some(sums) = self.app().core.rules.flow.sums() else { return Ok(()) };
+        let is_same = [
+            (sums.wired_in, totals.wired_in),
+            (sums.wired_out, totals.wired_out),
+            (sums.reserves, totals.reserves),
+            (sums.outstanding(), totals.outstanding),
+            (sums.pending(), totals.pending),
+        ]
+        .iter()
+        .all(|(sum, money)| u128::try_from(*sum) == Ok(money.units()));
+        ensure!(is_same, "the running sums {sums:?} are not those of the rows {totals:?}");
+        Ok(())
+    }
+
+    /// Lets the workers run from now on.
+    pub fn serve_on(&self) {
+        self.exchange.start_workers();
+    }
+
+    /// Ends exchange and bank; everything answered is durable.
+    ///
+    /// # Errors
+    /// When a store cannot be closed in order.
+    pub async fn shutdown(self) -> anyhow::Result<()> {
+        let exchange = self.exchange.shutdown().await.context("close the exchange's store");
+        self.bank.shutdown().await.context("close the bank's store")?;
+        exchange
+    }
+}
+
+impl Kept {
+    fn new(options: &Options) -> anyhow::Result<Self> {
+        let mut salt = [0; 16];
+        batzen_crypto::fill_random(&mut salt);
+        let documented = |port| if options.keeps_serving { Some(port) } else { None };
+        let exchange_port = match options.exchange_port {
+            Some(0) => free_port()?,
+            Some(port) => port,
+            None => port_like(documented(EXCHANGE_PORT))?,
+        };
+        Ok(Self {
+            runs: 0,
+            is_finished: true,
+            bank_port: options.bank_port.map_or_else(|| port_like(documented(BANK_PORT)), Ok)?,
+            exchange_port,
+            merchant_priv: EddsaPrivateKey::generate(),
+            wire_salt: WireSalt::from_bytes(salt),
+        })
+    }
+
+    fn read(file: &Path) -> anyhow::Result<Option<Self>> {
+        match std::fs::read(file) {
+            Ok(text) => serde_json::from_slice(&text).map(Some).with_context(|| file.display().to_string()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| file.display().to_string()),
+        }
+    }
+
+    /// All or nothing: the merchant's key is in it.
+    fn write(&self, file: &Path) -> anyhow::Result<()> {
+        let fresh = file.with_extension("json.new");
+        let mut out = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&fresh)
+            .with_context(|| fresh.display().to_string())?;
+        serde_json::to_writer_pretty(&mut out, self)?;
+        out.write_all(b"\n")?;
+        out.sync_all()?;
+        std::fs::rename(&fresh, file).with_context(|| file.display().to_string())
+    }
+}
+
+/// The port that is wanted if nobody listens on it, else another.
+fn port_like(wanted: Option<u16>) -> anyhow::Result<u16> {
+    match wanted {
+        Some(port) if TcpListener::bind(("127.0.0.1", port)).is_ok() => Ok(port),
+        _ => free_port(),
+    }
+}
+
+/// A port that nobody listens on now. It is kept for later runs, so it is below those that the system gives to
+/// clients: any of them could have it by then.
+fn free_port() -> anyhow::Result<u16> {
+    const FIRST: u16 = 10_240;
+    const COUNT: u16 = 20_000;
+    for _ in 0..100 {
+        let mut bytes = [0; 2];
+        batzen_crypto::fill_random(&mut bytes);
+        let port = FIRST + u16::from_le_bytes(bytes) % COUNT;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no free port between {FIRST} and {}", FIRST + COUNT)
+}

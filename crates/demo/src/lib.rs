@@ -1,0 +1,15 @@
+//! Demonstrations: every part in one process, real HTTP between them, and the proof that every balance adds up.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`cash`] | `batzen demo`: a round of digital cash between bank, exchange, wallets and a merchant |
+//! | [`switch`] | `batzen switch demo`: four participants clear and settle over a switch |
+//! | [`play_money`] | an exchange with play money, also for `batzen exchange serve --bank` |
+//! | [`sheet`] | balance sheets as text and JSON, also for `batzen exchange totals` |
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on fails"))]
+
+pub mod cash;
+pub mod play_money;
+pub mod sheet;
+pub mod switch;

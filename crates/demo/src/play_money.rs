@@ -1,0 +1,127 @@
+//! An exchange for demonstrations: its denominations, its fees, its account at a test bank.
+
+use std::path::Path;
+
+use batzen_exchange::config::{
+    CipherConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig, ListenConfig, WorkersConfig,
+};
+use batzen_http_client::{Client, ClientError};
+use batzen_protocol::api::bank::RegisterRequest;
+use batzen_protocol::{Currency, Duration, Money};
+
+/// The values of the coins, largest first.
+const VALUES: [&str; 8] = ["10", "5", "2", "1", "0.5", "0.2", "0.1", "0.01"];
+
+/// What the exchange takes for a transfer to a merchant, and for closing a reserve.
+const WIRE_FEE: &str = "0.01";
+
+fn money(text: &str) -> Money {
+    text.parse().expect("a constant amount")
+}
+
+/// Small fees of every kind, so that each of them shows in the books.
+fn fees(value: Money) -> CoinFees {
+    if value < money("0.1") {
+        let fee = money("0.001");
+        return CoinFees { withdraw: fee, deposit: fee, refresh: fee, refund: fee };
+    }
+    CoinFees {
+        withdraw: money("0.001"),
+        deposit: money("0.002"),
+        refresh: money("0.003"),
+        refund: money("0.002"),
+    }
+}
+
+/// A stand-alone exchange with play money that keeps everything below `dir/exchange`.
+///
+/// With `with_cs` it offers every value in Clause Blind Schnorr too. The GNU Taler wallet of December 2022 picks such coins
+/// and then waits for ever, so they are an option.
+pub fn exchange_config(
+    currency: Currency,
+    dir: &Path,
+    port: u16,
+    rsa_bits: u32,
+    with_cs: bool,
+) -> ExchangeConfig {
+    let mut config = ExchangeConfig::local(currency, dir, port);
+    config.listen = ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port };
+    config.base_url = format!("http://localhost:{port}/");
+    // Nobody who plays wants to wait for a minute.
+    let pause = Duration::from_secs(1);
+    config.workers = WorkersConfig {
+        aggregator_idle_sleep: pause,
+        closer_idle_sleep: pause,
+        transfer_idle_sleep: pause,
+        wirewatch_idle_sleep: Duration::from_micros(200_000),
+        ..config.workers
+    };
+    if let Some(standalone) = &mut config.standalone {
+        standalone.fees.wire = money(WIRE_FEE);
+        standalone.fees.closing = money(WIRE_FEE);
+    }
+    for text in VALUES {
+        let value = money(text);
+        let name = format!("coin_{}_{}", currency.as_str().to_lowercase(), text.replace('.', "_"));
+        let rsa = CipherConfig::Rsa { bits: rsa_bits };
+        config = config.with_coin(&format!("{name}_rsa{rsa_bits}"), value, fees(value), rsa);
+        if with_cs {
+            config = config.with_coin(&format!("{name}_cs"), value, fees(value), CipherConfig::Cs);
+        }
+    }
+    config
+}
+
+/// The exchange's account `name` at the test bank `bank_url` (with final slash), as `with_account` takes it.
+pub fn account(bank_url: &str, hostname: &str, name: &str) -> (String, GatewayConfig) {
+    let payto = format!("payto://x-taler-bank/{hostname}/{name}?receiver-name={name}");
+    let url = format!("{bank_url}taler-wire-gateway/{name}/");
+    (payto, GatewayConfig { url, auth: GatewayAuth::None })
+}
+
+/// Opens an account at a test bank; one that is open already stays as it is.
+///
+/// # Errors
+/// When the bank does not answer, or is no test bank.
+pub async fn open_account(
+    client: &Client,
+    bank_url: &str,
+    name: &str,
+    password: &str,
+) -> Result<(), ClientError> {
+    let request = RegisterRequest { username: name.to_owned(), password: password.to_owned() };
+    let reply = client.post_json(format!("{bank_url}taler-bank-access/testing/register"), &request).await?;
+    reply.expect(&[200, 202, 204, 409]).map(|_| ())
+}
+
+/// Opens the accounts of an exchange at test banks. Other banks do not know the call, which changes nothing.
+pub async fn open_accounts(client: &Client, config: &ExchangeConfig) {
+    for account in &config.accounts {
+        let Some(gateway) = &account.gateway else { continue };
+        let Some((bank_url, rest)) = gateway.url.split_once("taler-wire-gateway/") else { continue };
+        let password = match &gateway.auth {
+            GatewayAuth::Basic { password, .. } => password.clone(),
+            GatewayAuth::None => "exchange".to_owned(),
+        };
+        if let Err(error) = open_account(client, bank_url, rest.trim_end_matches('/'), &password).await {
+            tracing::info!(%error, account = %account.payto_uri, "account not opened by this program");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configurations_are_valid() {
+        let currency = "KUDOS".parse().unwrap();
+        for with_cs in [false, true] {
+            let config = exchange_config(currency, Path::new("/x"), 8081, 2048, with_cs);
+            config.validate().unwrap();
+            let is_cs = |cipher: &CipherConfig| matches!(cipher, CipherConfig::Cs);
+            let cs = config.coins.iter().filter(|coin| is_cs(&coin.cipher)).count();
+            assert_eq!((config.coins.len() - cs, cs), (8, if with_cs { 8 } else { 0 }));
+        }
+    }
+}
