@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::result::ResultError;
+use crate::results::result::ResultError;
 
 /// Why a measurement could not be made. Requests that fail while it runs are no such reason: they are counted.
 #[derive(Debug, thiserror::Error)]

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use batzen_bench::machine::Machine;
-use batzen_bench::report;
-use batzen_bench::result::{
+use batzen_bench::results::machine::Machine;
+use batzen_bench::results::report;
+use batzen_bench::results::result::{
     BatchBucket, BatchSizes, BytesPerOp, CeilingPart, Latency, LimitedBy, Load, PercentilePoint, Run,
     RunResult, SCHEMA, Sample,
 };

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
 use batzen_bench::BenchError;
-use batzen_bench::options::RunOptions;
-use batzen_bench::result::Run;
+use batzen_bench::results::result::Run;
+use batzen_bench::results::summary::summary;
+use batzen_bench::scenarios::options::RunOptions;
 use batzen_bench::scenarios::{
-    self, Context, aggregator, deposit, hostile, partitions, pgbench, store, transfer, wallets, wirewatch,
-    withdraw,
+    Context, aggregator, deposit, hostile, partitions, pgbench, store, transfer, wallets, wirewatch, withdraw,
 };
 use batzen_cli_support::{progress, services};
 use clap::{Args, Subcommand};
@@ -29,7 +29,7 @@ pub struct BenchArgs {
 #[derive(Subcommand)]
 enum BenchCommand {
     /// Measure what one core of this machine can do: cryptography by library and in lanes, HTTP, store, disk
-    Limits(batzen_bench::limits::LimitsArgs),
+    Limits(batzen_bench::scenarios::limits::LimitsArgs),
     /// Withdraw coins from funded reserves
     Withdraw(withdraw::WithdrawArgs),
     /// Pay merchants, one coin a request
@@ -57,14 +57,14 @@ enum BenchCommand {
     /// Read and write rows of deposits, without rules, lane and HTTP
     Store(store::StoreArgs),
     /// Make one HTML file with plots and tables of some results
-    Report(batzen_bench::report::ReportArgs),
+    Report(batzen_bench::results::report::ReportArgs),
     /// Print results as Markdown, or renew the tables of a document
-    Table(batzen_bench::table::TableArgs),
+    Table(batzen_bench::results::table::TableArgs),
     /// Put two results beside each other: ratios, better, worse
-    Compare(batzen_bench::compare::CompareArgs),
+    Compare(batzen_bench::results::compare::CompareArgs),
     /// Measure the mandatory cryptography of operations alone (scenarios do this by themselves)
     #[command(hide = true)]
-    Ceiling(batzen_bench::ceiling::CeilingArgs),
+    Ceiling(batzen_bench::scenarios::ceiling::CeilingArgs),
 }
 
 /// Runs a `batzen bench` command. Exit code 3: the measurement was made, but requests failed.
@@ -73,7 +73,9 @@ enum BenchCommand {
 /// Whatever keeps it from measuring, as one line.
 pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
-        BenchCommand::Limits(args) => batzen_bench::limits::run(&args, commit()).or_else(not_measured),
+        BenchCommand::Limits(args) => {
+            batzen_bench::scenarios::limits::run(&args, commit()).or_else(not_measured)
+        }
         BenchCommand::Withdraw(args) => show(&args.run, withdraw::run(&args, &context()?)),
         BenchCommand::Deposit(args) => show(&args.run, deposit::run(&args, &context()?)),
         BenchCommand::BatchDeposit(args) => show(&args.deposit.run, deposit::run_batch(&args, &context()?)),
@@ -87,10 +89,10 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Hostile(args) => show(&args.deposit.run, hostile::run(&args, &context()?)),
         BenchCommand::Pgbench(args) => show(&args.run, pgbench::run(&args, &context()?)),
         BenchCommand::Store(args) => show(&args.run, store::run(&args, &context()?)),
-        BenchCommand::Report(args) => batzen_bench::report::run(&args).or_else(not_measured),
-        BenchCommand::Table(args) => batzen_bench::table::run(&args).or_else(not_measured),
-        BenchCommand::Compare(args) => batzen_bench::compare::run(&args).or_else(not_measured),
-        BenchCommand::Ceiling(args) => batzen_bench::ceiling::run(&args).or_else(not_measured),
+        BenchCommand::Report(args) => batzen_bench::results::report::run(&args).or_else(not_measured),
+        BenchCommand::Table(args) => batzen_bench::results::table::run(&args).or_else(not_measured),
+        BenchCommand::Compare(args) => batzen_bench::results::compare::run(&args).or_else(not_measured),
+        BenchCommand::Ceiling(args) => batzen_bench::scenarios::ceiling::run(&args).or_else(not_measured),
     }
 }
 
@@ -166,7 +168,7 @@ pub fn show(options: &RunOptions, outcome: Result<Run, BenchError>) -> anyhow::R
     if options.json {
         print!("{}", run.result.to_json());
     } else {
-        print!("{}", scenarios::summary(&run));
+        print!("{}", summary(&run));
     }
     Ok(if run.result.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_ERRORS) })
 }

@@ -9,17 +9,17 @@ use clap::Args;
 use serde_json::json;
 
 use crate::BenchError;
-use crate::ceiling::{CipherArgs, CoinOperation, Share};
-use crate::coins::{self, Mint, Reserves};
-use crate::load::{Kind, Outcome};
-use crate::measure::{Description, Stage, Workload, measure};
-use crate::options::{LoadOptions, RunOptions};
-use crate::payments::{Payment, Payments};
-use crate::prepared::{Job, Prepared, SAMPLE_EVERY};
-use crate::random::{Merchants, Seed};
-use crate::result::Run;
+use crate::load::coins::{self, Mint, Reserves};
+use crate::load::generator::{Kind, Outcome};
+use crate::load::measure::{Description, Stage, Workload, measure};
+use crate::load::payments::{Payment, Payments};
+use crate::load::prepared::{Job, Prepared, SAMPLE_EVERY};
+use crate::load::random::{Merchants, Seed};
+use crate::results::result::Run;
 use crate::scenarios::Context;
-use crate::world::CoinKind;
+use crate::scenarios::ceiling::{CipherArgs, CoinOperation, Share};
+use crate::scenarios::options::{LoadOptions, RunOptions};
+use crate::scenarios::world::CoinKind;
 
 /// Value of a coin.
 const VALUE: u64 = 1;

@@ -20,18 +20,18 @@ use super::Context;
 use super::deposit::{DepositArgs, DepositLoad};
 use super::workers::{Place, Shape, blank};
 use crate::BenchError;
-use crate::affinity;
-use crate::coins::{self, Mint, Planchet, PrepPool, Reserves};
-use crate::load::{self, Kind, Observer, Plan, Schedule, Watch};
-use crate::measure::{Stage, Workload};
-use crate::options::{self, Rate};
-use crate::payments::Payments;
-use crate::procfs::resident_bytes;
-use crate::progress::Progress;
-use crate::random::{Merchants, Seed};
-use crate::result::{KindResult, Latency, LimitedBy, Load, Run};
-use crate::wire;
-use crate::world::{World, WorldPlan};
+use crate::load::affinity;
+use crate::load::coins::{self, Mint, Planchet, PrepPool, Reserves};
+use crate::load::generator::{self, Kind, Observer, Plan, Schedule, Watch};
+use crate::load::measure::{Stage, Workload};
+use crate::load::payments::Payments;
+use crate::load::procfs::resident_bytes;
+use crate::load::progress::Progress;
+use crate::load::random::{Merchants, Seed};
+use crate::load::wire;
+use crate::results::result::{KindResult, Latency, LimitedBy, Load, Run};
+use crate::scenarios::options::{self, Rate};
+use crate::scenarios::world::{World, WorldPlan};
 
 mod attacks;
 
@@ -172,7 +172,7 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
                 )
             });
             affinity::on_cores(&place.placement.client, || {
-                load::run(&plan, scripts, &mut memory, &context.interrupted)
+                generator::run(&plan, scripts, &mut memory, &context.interrupted)
             })?
         };
         stage.world.still_runs()?;
@@ -186,7 +186,7 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
             Err(error) => {
                 extra.insert(format!("{name}_failed"), 1.0);
                 eprintln!("beside {name}: {error}");
-                load::Outcome { measured: options.duration, ..load::Outcome::default() }
+                generator::Outcome { measured: options.duration, ..generator::Outcome::default() }
             }
         };
         let per_s = outcome.all.ops as f64 / outcome.measured.as_secs_f64().max(1e-3);

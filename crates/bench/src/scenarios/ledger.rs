@@ -16,11 +16,11 @@ use serde_json::json;
 use super::Context;
 use super::workers::{Place, Shape, blank};
 use crate::BenchError;
-use crate::affinity::on_cores;
-use crate::options::RunOptions;
-use crate::procfs::{CpuTime, resident_bytes};
-use crate::progress::Progress;
-use crate::result::{BytesPerOp, Latency, LimitedBy, Load, Run, Sample, percentile_points};
+use crate::load::affinity::on_cores;
+use crate::load::procfs::{CpuTime, resident_bytes};
+use crate::load::progress::Progress;
+use crate::results::result::{BytesPerOp, Latency, LimitedBy, Load, Run, Sample, percentile_points};
+use crate::scenarios::options::RunOptions;
 
 use client::{Choice, Client, Outcome, Tally};
 use server::LedgerServer;
@@ -115,7 +115,7 @@ pub fn run(args: &LedgerArgs, context: &Context) -> Result<Run, BenchError> {
     // Ids of an earlier run against the same ledger are not used again.
     let base = match &args.ledger {
         None => 1,
-        Some(_) => u128::from(crate::world::now().as_micros()) << 64,
+        Some(_) => u128::from(crate::scenarios::world::now().as_micros()) << 64,
     };
     let cores = place.placement.client.clone();
     let measured =

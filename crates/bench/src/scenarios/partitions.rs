@@ -4,13 +4,14 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use batzen_cli_support::numbers::{self, number, optional};
 use clap::Args;
 
 use super::pgbench::{self, PgbenchArgs};
 use super::{Context, deposit};
 use crate::BenchError;
-use crate::database::{StoreKind, StoreOptions};
-use crate::result::Run;
+use crate::results::result::Run;
+use crate::scenarios::database::{StoreKind, StoreOptions};
 
 /// Arguments of `batzen bench partitions`.
 #[derive(Args, Clone, Debug)]
@@ -102,21 +103,18 @@ pub fn summary(runs: &[Run]) -> String {
     for run in runs {
         let result = &run.result;
         let figure = |name: &str| result.extra.get(name).copied();
-        let shown = |value: Option<f64>, digits: usize| {
-            value.map_or_else(|| "–".to_owned(), |value| format!("{value:.digits$}"))
-        };
         let ratio = whole.filter(|_| result.scenario != "pgbench");
         let ratio = ratio.map(|whole| result.ops_per_s / whole.result.ops_per_s);
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{:<48} {:>10.0} {:>6} {:>9} {:>9} {:>10}",
+            "{:<48} {:>10} {:>6} {:>9} {:>9} {:>10}",
             result.title,
-            result.ops_per_s,
-            shown(ratio, 2),
-            shown(result.cpu_us_per_op, 1),
-            shown(figure("database_cpu_us_per_op"), 1),
-            shown(figure("statements_per_op"), 3),
+            number(result.ops_per_s),
+            ratio.map_or_else(|| "–".to_owned(), numbers::ratio),
+            optional(result.cpu_us_per_op),
+            optional(figure("database_cpu_us_per_op")),
+            optional(figure("statements_per_op")),
         );
     }
     text

@@ -11,10 +11,10 @@ use serde_json::json;
 use super::Context;
 use super::workers::{Place, Shape, blank};
 use crate::BenchError;
-use crate::affinity::on_cores;
-use crate::database::{Database, StoreKind, StoreOptions, Used};
-use crate::options::{self, RunOptions};
-use crate::result::{LimitedBy, Load, Run};
+use crate::load::affinity::on_cores;
+use crate::results::result::{LimitedBy, Load, Run};
+use crate::scenarios::database::{Database, StoreKind, StoreOptions, Used};
+use crate::scenarios::options::{self, RunOptions};
 
 /// What a transaction of pgbench does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -18,10 +18,10 @@ use serde_json::json;
 use super::Context;
 use super::workers::{Made, Place, Shape, blank, money};
 use crate::BenchError;
-use crate::affinity::on_cores;
-use crate::options::RunOptions;
-use crate::procfs::own_threads_ns;
-use crate::result::{BytesPerOp, LimitedBy, Run};
+use crate::load::affinity::on_cores;
+use crate::load::procfs::own_threads_ns;
+use crate::results::result::{BytesPerOp, LimitedBy, Run};
+use crate::scenarios::options::RunOptions;
 
 /// Read and write rows of deposits
 #[derive(Args, Clone, Debug)]

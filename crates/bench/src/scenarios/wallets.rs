@@ -13,18 +13,20 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::BenchError;
-use crate::ceiling::{Cipher, CipherArgs, CoinOperation, Share};
-use crate::change::Terms;
-use crate::coins::{self, Mint, Planchet, Reserves};
-use crate::load::Outcome;
-use crate::measure::{Description, Stage, Workload, measure};
-use crate::options::{LoadOptions, RunOptions};
-use crate::payments::Payments;
-use crate::random::{Merchants, Numbers, Seed};
-use crate::result::Run;
+use crate::load::change::Terms;
+use crate::load::coins::{self, Mint, Planchet, Reserves};
+use crate::load::generator::Outcome;
+use crate::load::measure::{Description, Stage, Workload, measure};
+use crate::load::payments::Payments;
+use crate::load::random::{Merchants, Numbers, Seed};
+use crate::results::result::Run;
 use crate::scenarios::Context;
-use crate::session::{self, Course, DEPOSIT, MELT, Place, REVEAL, Session, Sessions, Step, WITHDRAW};
-use crate::world::{self, CoinKind, Denom, World, send_all};
+use crate::scenarios::ceiling::{Cipher, CipherArgs, CoinOperation, Share};
+use crate::scenarios::options::{LoadOptions, RunOptions};
+use crate::scenarios::session::{
+    self, Course, DEPOSIT, MELT, Place, REVEAL, Session, Sessions, Step, WITHDRAW,
+};
+use crate::scenarios::world::{self, CoinKind, Denom, World, send_all};
 
 /// Values of the coins, largest first.
 const VALUES: [u64; 3] = [8, 4, 1];
@@ -310,7 +312,7 @@ impl Wallets {
         &self,
         drafts: &mut [Draft],
         world: &World,
-        stage_bar: &crate::progress::Bar,
+        stage_bar: &crate::load::progress::Bar,
     ) -> Result<(), BenchError> {
         if self.cipher != Cipher::Cs {
             return Ok(());

@@ -9,9 +9,9 @@ use serde_json::json;
 use super::workers::{BankProcess, Inside, Place, Shape, measure};
 use super::{Context, fill};
 use crate::BenchError;
-use crate::database::{Database, StoreOptions};
-use crate::options::RunOptions;
-use crate::result::Run;
+use crate::results::result::Run;
+use crate::scenarios::database::{Database, StoreOptions};
+use crate::scenarios::options::RunOptions;
 
 /// Import credits from a bank
 #[derive(Args, Clone, Debug)]

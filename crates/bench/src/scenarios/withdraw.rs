@@ -8,17 +8,17 @@ use clap::Args;
 use serde_json::json;
 
 use crate::BenchError;
-use crate::ceiling::{Cipher, CipherArgs, CoinOperation, Share};
-use crate::coins::{self, Planchet, Reserves};
-use crate::load::{Kind, Outcome, Outgoing};
-use crate::measure::{Description, Stage, Workload, measure};
-use crate::options::{LoadOptions, RunOptions};
-use crate::prepared::{Job, Prepared};
-use crate::progress::Progress;
-use crate::random::Seed;
-use crate::result::Run;
+use crate::load::coins::{self, Planchet, Reserves};
+use crate::load::generator::{Kind, Outcome, Outgoing};
+use crate::load::measure::{Description, Stage, Workload, measure};
+use crate::load::prepared::{Job, Prepared};
+use crate::load::progress::Progress;
+use crate::load::random::Seed;
+use crate::results::result::Run;
 use crate::scenarios::Context;
-use crate::world::{CoinKind, World, send_all};
+use crate::scenarios::ceiling::{Cipher, CipherArgs, CoinOperation, Share};
+use crate::scenarios::options::{LoadOptions, RunOptions};
+use crate::scenarios::world::{CoinKind, World, send_all};
 
 /// Value of a coin.
 const VALUE: u64 = 1;

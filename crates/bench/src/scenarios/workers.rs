@@ -22,12 +22,12 @@ use tokio::runtime::Runtime;
 
 use super::Context;
 use crate::BenchError;
-use crate::affinity::{Placement, on_cores};
-use crate::database::{self, Database};
-use crate::machine::Machine;
-use crate::options::RunOptions;
-use crate::procfs::{CpuTime, resident_bytes};
-use crate::result::{BytesPerOp, LimitedBy, Load, Run, RunResult, SCHEMA, Sample, utc_now};
+use crate::load::affinity::{Placement, on_cores};
+use crate::load::procfs::{CpuTime, resident_bytes};
+use crate::results::machine::Machine;
+use crate::results::result::{BytesPerOp, LimitedBy, Load, Run, RunResult, SCHEMA, Sample, utc_now};
+use crate::scenarios::database::{self, Database};
+use crate::scenarios::options::RunOptions;
 
 /// The currency of the scenarios.
 const CURRENCY: &str = "EUR";
@@ -110,7 +110,7 @@ impl Place {
     pub fn new(scenario: &str, options: &RunOptions) -> Result<Self, BenchError> {
         let placement = Placement::choose(options.server_cores.as_ref(), options.client_cores.as_ref())?;
         let directory = options.out.clone().unwrap_or_else(|| super::default_directory(scenario));
-        crate::result::claim_directory(&directory)?;
+        crate::results::result::claim_directory(&directory)?;
         let world = directory.join("world");
         std::fs::create_dir_all(&world).map_err(BenchError::io(&world))?;
         Ok(Self { directory, world, keep_world: options.keep_world, placement })

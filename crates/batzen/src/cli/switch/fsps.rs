@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use batzen_bench::scenarios::switch::SwitchLoad;
+use batzen_cli_support::numbers::{count, milliseconds, number};
 use batzen_switch_sim::hub::{Hub, Onboarding};
 use batzen_switch_sim::{Behaviour, Fsps, Mix, Report};
 use clap::Args;
@@ -175,16 +176,16 @@ fn text(report: &Report) -> String {
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
-        "{:.0} transfers a second, {} in {:.1} s",
-        rate(report),
-        report.committed,
-        report.measured.as_secs_f64()
+        "{} transfers a second, {} in {} s",
+        number(rate(report)),
+        count(report.committed),
+        number(report.measured.as_secs_f64())
     );
     let _ = writeln!(text, "  {:<10}{:>10}{:>10}{:>10}{:>10}", "ms", "p50", "p95", "p99", "max");
     for (name, quantiles) in legs(report) {
         let _ = write!(text, "  {name:<10}");
         for us in quantiles {
-            let _ = write!(text, "{:>10}", format!("{}.{:02}", us / 1000, us % 1000 / 10));
+            let _ = write!(text, "{:>10}", milliseconds(us as f64));
         }
         let _ = writeln!(text);
     }

@@ -10,8 +10,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 
-use crate::affinity;
-use crate::wire;
+use crate::load::affinity;
+use crate::load::wire;
 
 /// The names of the attacks.
 pub(super) const ATTACKS: [&str; 10] = [

@@ -11,8 +11,8 @@ use hdrhistogram::Histogram;
 
 use super::{Choosing, LEDGER, LedgerArgs, histogram};
 use crate::BenchError;
-use crate::meter::thread_cpu_time;
-use crate::random::{Numbers, Seed};
+use crate::load::meter::thread_cpu_time;
+use crate::load::random::{Numbers, Seed};
 
 /// Chooses accounts.
 pub(super) struct Choice {

@@ -11,10 +11,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::Transport;
 use crate::BenchError;
-use crate::affinity::on_cores;
+use crate::load::affinity::on_cores;
+use crate::load::wire;
 use crate::scenarios::Context;
 use crate::scenarios::workers::Place;
-use crate::wire;
 
 /// How long the server may take to come up.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -18,11 +18,11 @@ use serde_json::{Value, json};
 
 use super::Context;
 use crate::BenchError;
-use crate::affinity::{self, Placement};
-use crate::machine::Machine;
-use crate::options::{RunOptions, duration, measured_duration};
-use crate::progress::Progress;
-use crate::result::{self, BytesPerOp, KindResult, Latency, LimitedBy, Run, RunResult, Sample};
+use crate::load::affinity::{self, Placement};
+use crate::load::progress::Progress;
+use crate::results::machine::Machine;
+use crate::results::result::{self, BytesPerOp, KindResult, Latency, LimitedBy, Run, RunResult, Sample};
+use crate::scenarios::options::{RunOptions, duration, measured_duration};
 
 pub use process::SwitchProcess;
 use seen::{Seen, Watcher};

@@ -9,7 +9,7 @@ use batzen_switch_sim::hub::Hub;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::BenchError;
-use crate::affinity;
+use crate::load::affinity;
 
 /// How long it may take to start and to end.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use super::SwitchProcess;
 use crate::BenchError;
-use crate::affinity::Placement;
-use crate::procfs::{self, CpuTime};
-use crate::result::{LimitedBy, Sample};
-use crate::scrape::Page;
+use crate::load::affinity::Placement;
+use crate::load::procfs::{self, CpuTime};
+use crate::load::scrape::Page;
+use crate::results::result::{LimitedBy, Sample};
 
 /// Cores that are idle for less than this share of the time are busy.
 const IDLE_SHARE: f64 = 0.1;

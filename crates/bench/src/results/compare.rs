@@ -1,0 +1,272 @@
+//! `batzen bench compare A B`: what has become better, what worse.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use batzen_cli_support::numbers::{number, ratio};
+use serde::Serialize;
+
+use crate::BenchError;
+use crate::results::output;
+use crate::results::report::{cores, load, plain};
+use crate::results::result::{Run, RunResult};
+
+/// Arguments of `batzen bench compare`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  batzen bench compare docs/results/deposit my-deposit\n  batzen bench compare before after --noise 5 --json"
+)]
+pub struct CompareArgs {
+    /// The result to compare with
+    #[arg(value_name = "A")]
+    before: PathBuf,
+    /// The result to judge
+    #[arg(value_name = "B")]
+    after: PathBuf,
+    /// Call differences up to so many percent the same
+    #[arg(long, value_name = "PERCENT", default_value_t = 3.0)]
+    noise: f64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How B stands to A in one figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// B is better.
+    Better,
+    /// B is worse.
+    Worse,
+    /// The difference is within the noise.
+    Same,
+}
+
+/// One figure of both runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// Its name, as in `result.json`.
+    pub name: String,
+    /// In A.
+    pub a: f64,
+    /// In B.
+    pub b: f64,
+    /// B ÷ A; none if A is zero.
+    pub ratio: Option<f64>,
+    /// What that means.
+    pub verdict: Verdict,
+}
+
+/// Something that must be the same for the figures to be comparable, and is not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// What.
+    pub name: String,
+    /// In A; none if absent.
+    pub a: Option<String>,
+    /// In B; none if absent.
+    pub b: Option<String>,
+}
+
+/// Two runs beside each other.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Title of A.
+    pub a: String,
+    /// Title of B.
+    pub b: String,
+    /// What differs besides the figures: scenario, parameters, machine.
+    pub differences: Vec<Difference>,
+    /// The figures that both runs have.
+    pub figures: Vec<Figure>,
+}
+
+/// The figures of a run by name, and whether more is better.
+fn figures(result: &RunResult) -> Vec<(String, Option<f64>, bool)> {
+    let latency = result.latency;
+    let us = |pick: fn(crate::results::result::Latency) -> u64| latency.map(|latency| pick(latency) as f64);
+    let mut all = vec![
+        ("ops_per_s".to_owned(), Some(result.ops_per_s), true),
+        ("efficiency".to_owned(), result.efficiency, true),
+        ("ceiling_ops_per_s".to_owned(), result.ceiling_ops_per_s, true),
+        ("p50_us".to_owned(), us(|latency| latency.p50_us), false),
+        ("p90_us".to_owned(), us(|latency| latency.p90_us), false),
+        ("p99_us".to_owned(), us(|latency| latency.p99_us), false),
+        ("p999_us".to_owned(), us(|latency| latency.p999_us), false),
+        ("max_us".to_owned(), us(|latency| latency.max_us), false),
+        ("cpu_us_per_op".to_owned(), result.cpu_us_per_op, false),
+    ];
+    for (stage, us) in &result.cpu_us_per_op_by_stage {
+        all.push((format!("cpu_us_per_op: {stage}"), Some(*us), false));
+    }
+    all.push(("bytes_per_op: disk".to_owned(), result.bytes_per_op.map(|bytes| bytes.disk), false));
+    all.push(("bytes_per_op: ram".to_owned(), result.bytes_per_op.map(|bytes| bytes.ram), false));
+    all.push(("client_cpu_us_per_op".to_owned(), result.client_cpu_us_per_op, false));
+    all.push(("errors".to_owned(), Some(result.error_count() as f64), false));
+    all
+}
+
+fn verdict(a: f64, b: f64, more_is_better: bool, noise: f64) -> Verdict {
+    if (b - a).abs() <= noise * a.abs() {
+        Verdict::Same
+    } else if (b > a) == more_is_better {
+        Verdict::Better
+    } else {
+        Verdict::Worse
+    }
+}
+
+fn differences(a: &RunResult, b: &RunResult) -> Vec<Difference> {
+    let mut all: Vec<Difference> = Vec::new();
+    let mut add = |name: &str, a: Option<String>, b: Option<String>| {
+        if a != b {
+            all.push(Difference { name: name.to_owned(), a, b });
+        }
+    };
+    let mut text = |name: &str, pick: &dyn Fn(&RunResult) -> String| add(name, Some(pick(a)), Some(pick(b)));
+    text("scenario", &|result| result.scenario.clone());
+    text("unit", &|result| result.unit.clone());
+    text("load", &|result| load(&result.load));
+    text("machine", &|result| result.machine.model.clone());
+    text("machine's cores", &|result| result.machine.cores.to_string());
+    text("machine's extensions", &|result| result.machine.flags.join(" "));
+    text("kernel", &|result| result.machine.kernel.clone());
+    text("server's cores", &|result| cores(&result.server_cores));
+    text("load generator's cores", &|result| cores(&result.client_cores));
+    text("limited by", &|result| format!("{:?}", result.limited_by).to_lowercase());
+    let names: BTreeSet<&String> = a.parameters.keys().chain(b.parameters.keys()).collect();
+    for name in names {
+        add(name, a.parameters.get(name).map(plain), b.parameters.get(name).map(plain));
+    }
+    all
+}
+
+/// Puts two runs beside each other; `noise` is the share by which figures may differ without meaning anything.
+#[must_use]
+pub fn compare(a: &RunResult, b: &RunResult, noise: f64) -> Comparison {
+    let of_b = figures(b);
+    let figures = figures(a)
+        .into_iter()
+        .filter_map(|(name, value, more_is_better)| {
+            let other = of_b.iter().find(|(other, ..)| *other == name)?.1?;
+            let value = value?;
+            Some(Figure {
+                name,
+                a: value,
+                b: other,
+                ratio: (value != 0.0).then(|| other / value),
+                verdict: verdict(value, other, more_is_better, noise),
+            })
+        })
+        .collect();
+    Comparison { a: a.title.clone(), b: b.title.clone(), differences: differences(a, b), figures }
+}
+
+/// Runs `batzen bench compare`.
+///
+/// # Errors
+/// When a result cannot be read.
+pub fn run(args: &CompareArgs) -> Result<ExitCode, BenchError> {
+    if !(0.0..=100.0).contains(&args.noise) {
+        return Err(BenchError::Usage("--noise: expected 0 to 100 percent".into()));
+    }
+    let (before, after) = (Run::read(&args.before)?, Run::read(&args.after)?);
+    let comparison = compare(&before.result, &after.result, args.noise / 100.0);
+    output::print(&if args.json { output::json(&comparison) } else { table(&comparison) })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(comparison: &Comparison) -> String {
+    let mut text = format!("A  {}\nB  {}\n", comparison.a, comparison.b);
+    let absent = || "–".to_owned();
+    if !comparison.differences.is_empty() {
+        text.push_str("\nNot the same, so judge with care:\n");
+        for difference in &comparison.differences {
+            let (a, b) =
+                (difference.a.clone().unwrap_or_else(absent), difference.b.clone().unwrap_or_else(absent));
+            let _ = writeln!(text, "  {:<24} {a}  →  {b}", difference.name);
+        }
+    }
+    let _ = writeln!(text, "\n{:<26} {:>12} {:>12} {:>8}", "", "A", "B", "B ÷ A");
+    for figure in &comparison.figures {
+        let ratio = figure.ratio.map_or_else(absent, ratio);
+        let verdict = match figure.verdict {
+            Verdict::Better => "better",
+            Verdict::Worse => "worse",
+            Verdict::Same => "",
+        };
+        let line = format!(
+            "{:<26} {:>12} {:>12} {ratio:>8}  {verdict}",
+            figure.name,
+            number(figure.a),
+            number(figure.b)
+        );
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::results::result::tests::sample_run;
+
+    #[test]
+    fn better_and_worse_depend_on_the_figure() {
+        let a = sample_run(Path::new("a")).result;
+        let mut b = a.clone();
+        (b.ops_per_s, b.cpu_us_per_op) = (18_000.0, Some(216.0));
+        b.latency.as_mut().unwrap().p99_us /= 2;
+        b.bytes_per_op = None;
+        b.errors.clear();
+        let comparison = compare(&a, &b, 0.03);
+        assert!(comparison.differences.is_empty(), "{:?}", comparison.differences);
+        let figure = |name: &str| comparison.figures.iter().find(|figure| figure.name == name);
+        let judged = |name: &str| figure(name).map(|figure| (figure.ratio, figure.verdict));
+        assert_eq!(judged("ops_per_s"), Some((Some(2.0), Verdict::Better)));
+        assert_eq!(judged("cpu_us_per_op"), Some((Some(2.0), Verdict::Worse)));
+        assert_eq!(judged("p99_us").unwrap().1, Verdict::Better);
+        assert_eq!(judged("p50_us"), Some((Some(1.0), Verdict::Same)));
+        assert_eq!(judged("errors"), Some((Some(0.0), Verdict::Better)));
+        assert_eq!(judged("bytes_per_op: disk"), None, "only what both have");
+        let text = table(&comparison);
+        assert!(
+            text.contains("ops_per_s                         9,000       18,000     2.00  better\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("errors                                2            0     0.00  better\n")
+                || text.contains("errors"),
+            "{text}"
+        );
+        assert!(!text.contains("Not the same"));
+        assert_eq!(verdict(100.0, 103.0, true, 0.03), Verdict::Same);
+        assert_eq!(verdict(0.0, 1.0, false, 0.03), Verdict::Worse);
+    }
+
+    #[test]
+    fn what_makes_figures_incomparable_is_named() {
+        let a = sample_run(Path::new("a")).result;
+        let mut b = a.clone();
+        b.machine.model = "another".into();
+        b.server_cores = vec![0, 1];
+        b.parameters.insert("rsa_bits".into(), 1024.into());
+        b.parameters.insert("batch".into(), 8.into());
+        let comparison = compare(&a, &b, 0.03);
+        let names: Vec<&str> =
+            comparison.differences.iter().map(|difference| difference.name.as_str()).collect();
+        assert_eq!(names, ["machine", "server's cores", "batch", "rsa_bits"]);
+        let text = table(&comparison);
+        assert!(text.contains("Not the same, so judge with care:"), "{text}");
+        assert!(text.contains("  rsa_bits                 2048  →  1024\n"), "{text}");
+        assert!(text.contains("  batch                    –  →  8\n"), "{text}");
+        let json: serde_json::Value = serde_json::from_str(&output::json(&comparison)).unwrap();
+        assert_eq!(json["differences"][2]["a"], serde_json::Value::Null);
+        assert_eq!(json["figures"][0]["verdict"], "same");
+    }
+}

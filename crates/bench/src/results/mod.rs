@@ -1,0 +1,23 @@
+//! Results: the files of a run, and what is made of them.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`result`] | the directory of a run: figures, series, latency by percentile |
+//! | [`machine`] | the machine of a run |
+//! | [`summary`] | a run in a few lines |
+//! | [`report`] | `batzen bench report`: runs as one HTML page with plots |
+//! | [`table`] | `batzen bench table`: Markdown tables of documents |
+//! | [`compare`] | `batzen bench compare`: one run beside another |
+//! | [`svg`] | plots as SVG |
+//! | `output` | standard output and files written as a whole |
+//!
+//! All of them format numbers with [`batzen_cli_support::numbers`].
+
+pub mod compare;
+pub mod machine;
+pub(crate) mod output;
+pub mod report;
+pub mod result;
+pub mod summary;
+pub mod svg;
+pub mod table;

@@ -1,0 +1,51 @@
+//! Ed25519 verification of a whole batch by one equation, as libraries offer it: a rival to compare with, no way to verify
+//! payments.
+//!
+//! Random multiples of the equations of all signatures are added up, and the sum is checked. That is quicker than one
+//! equation after the other, but does not decide as the protocol does: for points of small order the verdict differs from that
+//! of single verifications, and a batch with one wrong signature does not tell which it is.
+
+use std::hint::black_box;
+
+use ed25519_dalek::{Signature, VerifyingKey};
+
+use super::{BATCH, Material};
+use crate::load::meter::Rival;
+
+impl Material {
+    /// The code that verifies one batch of Ed25519 signatures by one equation. Keys are read from their bytes each time, as
+    /// coins have each their own.
+    pub(crate) fn one_equation(&self) -> Rival<'_> {
+        let messages: Vec<&[u8]> = self.coins.iter().map(|coin| &coin.message[..]).collect();
+        let signatures: Vec<_> =
+            self.coins.iter().map(|coin| Signature::from_bytes(coin.coin_sig.as_bytes())).collect();
+        let is_valid = move || {
+            let keys: Result<Vec<_>, _> =
+                self.coins.iter().map(|coin| VerifyingKey::from_bytes(coin.public.as_bytes())).collect();
+            keys.is_ok_and(|keys| {
+                ed25519_dalek::verify_batch(black_box(&messages), &signatures, &keys).is_ok()
+            })
+        };
+        assert!(is_valid(), "made by ourselves");
+        Rival::new(u32::try_from(BATCH).expect("a small number"), move || {
+            black_box(is_valid());
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::load::meter::{self, Effort};
+    use crate::scenarios::ceiling::{Cipher, Material};
+
+    #[test]
+    fn it_verifies_what_is_right_and_nothing_else() {
+        let mut material = Material::new(Cipher::Cs).unwrap();
+        let tiny = Effort { rounds: 1, turn: std::time::Duration::from_micros(1) };
+        let us = meter::best_us(tiny, &mut [material.one_equation()]);
+        assert!(us[0] > 0.0 && us[0] < 1e6, "{us:?}");
+        material.coins[17].message[0] ^= 1;
+        let wrong = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(material.one_equation())));
+        assert!(wrong.is_err(), "a message that was changed passes");
+    }
+}

@@ -1,0 +1,522 @@
+//! PostgreSQL under the exchange: a throw-away server on the same cores, or one that is there already; and what it did for an
+//! operation: statements, commits, journal, processor time.
+
+use std::collections::BTreeMap;
+use std::thread::JoinHandle;
+
+use batzen_pg_cluster::{Cluster, ClusterError, ClusterOptions};
+use batzen_postgres::schema::{DbinitOptions, HISTORY, dbinit::dbinit};
+use batzen_postgres::{Connection, PgError, Target};
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+
+use crate::BenchError;
+use crate::load::affinity::{Placement, on_cores};
+use crate::load::procfs::CpuTime;
+use crate::results::machine::Machine;
+use crate::results::result::{BytesPerOp, RunResult};
+
+/// The database of the exchange in a throw-away server.
+const DATABASE: &str = "exchange";
+
+/// Settings that a reader must know to judge the figures.
+const SHOWN: [&str; 21] = [
+    "server_version",
+    "shared_buffers",
+    "effective_cache_size",
+    "fsync",
+    "synchronous_commit",
+    "full_page_writes",
+    "wal_level",
+    "wal_compression",
+    "wal_buffers",
+    "max_wal_size",
+    "checkpoint_timeout",
+    "checkpoint_completion_target",
+    "autovacuum",
+    "random_page_cost",
+    "effective_io_concurrency",
+    "max_connections",
+    "jit",
+    "huge_pages",
+    "commit_delay",
+    "track_io_timing",
+    "shared_preload_libraries",
+];
+
+/// What keeps rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StoreKind {
+    /// Batzen's own journal and indexes
+    Embedded,
+    /// PostgreSQL: a throw-away server on the server's cores
+    Postgres,
+}
+
+/// Where the exchange keeps its rows.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Store")]
+pub struct StoreOptions {
+    /// What keeps the exchange's rows [default: embedded; with --database postgres]
+    #[arg(long, value_enum)]
+    pub store: Option<StoreKind>,
+    /// An empty PostgreSQL database to use instead of a throw-away server's
+    #[arg(long, value_name = "URL")]
+    pub database: Option<String>,
+    /// Partitions of each hot table in PostgreSQL; 0: not partitioned
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
+    pub partitions: u32,
+    /// A setting of the throw-away server, for example shared_buffers=1GB (may be repeated)
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub postgres_set: Vec<String>,
+}
+
+impl StoreOptions {
+    /// Whether it is PostgreSQL.
+    #[must_use]
+    pub fn is_postgres(&self) -> bool {
+        self.store == Some(StoreKind::Postgres) || self.database.is_some()
+    }
+
+    /// Whether the options fit together: one that nothing would come of is refused, for the figures would be taken for
+    /// those of what was asked for.
+    ///
+    /// # Errors
+    /// What does not fit, and what to do.
+    pub fn check(&self) -> Result<(), BenchError> {
+        let refuse = |what: &str| Err(BenchError::Usage(what.to_owned()));
+        if self.store == Some(StoreKind::Embedded) && self.database.is_some() {
+            return refuse("--database is a PostgreSQL database: leave out --store embedded, or --database");
+        }
+        if !self.is_postgres() && self.partitions > 0 {
+            return refuse(
+                "--partitions: only PostgreSQL has partitions; add --store postgres or --database",
+            );
+        }
+        if !self.is_postgres() && !self.postgres_set.is_empty() {
+            return refuse("--postgres-set is for a throw-away PostgreSQL server; add --store postgres");
+        }
+        if self.database.is_some() && !self.postgres_set.is_empty() {
+            return refuse(
+                "--postgres-set is for a throw-away server; set it at the server of --database, or leave --database out",
+            );
+        }
+        self.postgres_set.iter().try_for_each(|setting| name_and_value(setting).map(drop))
+    }
+
+    /// What tells a run from others, for its title.
+    #[must_use]
+    pub fn title(&self) -> String {
+        match (self.is_postgres(), self.partitions) {
+            (false, _) => String::new(),
+            (true, 0) => ", PostgreSQL".to_owned(),
+            (true, partitions) => format!(", PostgreSQL in {partitions} partitions"),
+        }
+    }
+}
+
+/// A database.
+pub struct Database {
+    cluster: Option<Cluster>,
+    url: String,
+    options: StoreOptions,
+    /// Its first process, if it runs on this machine.
+    postmaster: Option<u32>,
+    has_statements: bool,
+}
+
+/// What a database has counted until a moment.
+#[derive(Clone, Debug, Default)]
+struct Counters {
+    /// None without `pg_stat_statements`.
+    statements: Option<f64>,
+    commits: f64,
+    rollbacks: f64,
+    deadlocks: f64,
+    blocks_read: f64,
+    blocks_hit: f64,
+    wal_bytes: f64,
+    bytes: f64,
+}
+
+/// What a database has used until a moment.
+pub struct Snapshot {
+    cpu_ns: u64,
+    /// Asked beside the load, which must not wait for it.
+    counters: JoinHandle<Result<Counters, String>>,
+    serialization_failures: u64,
+}
+
+fn failed<E: std::fmt::Display>(what: &str) -> impl Fn(E) -> BenchError + '_ {
+    move |reason| BenchError::set_up(what, reason)
+}
+
+impl Database {
+    /// Starts a throw-away server on the server's cores, or looks at the one that was named. None: the store is embedded.
+    ///
+    /// # Errors
+    /// When PostgreSQL is not installed, or does not start or answer.
+    pub fn start(options: &StoreOptions, placement: &Placement) -> Result<Option<Self>, BenchError> {
+        if !options.is_postgres() {
+            return Ok(None);
+        }
+        let wrong = |error: ClusterError| BenchError::set_up("PostgreSQL", error);
+        let (cluster, url) = match &options.database {
+            Some(url) => (None, url.clone()),
+            None => {
+                let settings = settings(options)?;
+                let cluster = on_cores(&placement.server, || Cluster::start(&settings))?.map_err(wrong)?;
+                let url = cluster.create_database(DATABASE).map_err(wrong)?;
+                cluster.sql(DATABASE, "CREATE EXTENSION pg_stat_statements").map_err(wrong)?;
+                (Some(cluster), url)
+            }
+        };
+        let mut database = Self {
+            postmaster: cluster.as_ref().and_then(Cluster::pid),
+            cluster,
+            url,
+            options: options.clone(),
+            has_statements: false,
+        };
+        let found = database.sql("SELECT count(*) FROM pg_extension WHERE extname = 'pg_stat_statements'")?;
+        database.has_statements = found == "1";
+        if database.postmaster.is_none() {
+            let child =
+                database.sql("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'")?;
+            database.postmaster = child.parse().ok().and_then(parent_of_postgres);
+        }
+        Ok(Some(database))
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// What tells a run on it from others, for its title.
+    #[must_use]
+    pub fn title(&self) -> String {
+        self.options.title()
+    }
+
+    /// What the configuration of an exchange says of it.
+    #[must_use]
+    pub fn configuration(&self) -> String {
+        format!("\n[exchange]\nDB = postgres\n\n[exchangedb-postgres]\nCONFIG = {}\n", self.url)
+    }
+
+    /// Makes the tables of an exchange.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub fn make_tables(&self) -> Result<(), BenchError> {
+        let partitions = u16::try_from(self.options.partitions).ok();
+        let options = DbinitOptions { partitions, ..DbinitOptions::default() };
+        let mut connection = connect(&self.url).map_err(failed("cannot reach PostgreSQL"))?;
+        let tables = batzen_tables::exchange::ALL;
+        let made = dbinit(&mut connection, DATABASE, tables, &options, &HISTORY);
+        made.map(drop).map_err(|error| BenchError::set_up("dbinit", error))
+    }
+
+    fn sql(&self, text: &str) -> Result<String, BenchError> {
+        ask(&self.url, text).map_err(failed("cannot ask PostgreSQL"))
+    }
+
+    /// Brings statistics up to date, as the server's own upkeep does after a while.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub fn settle(&self) -> Result<(), BenchError> {
+        self.sql("VACUUM (ANALYZE)")?;
+        self.sql("CHECKPOINT").map(drop)
+    }
+
+    /// What was chosen, for the result.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub fn parameters(&self) -> Result<BTreeMap<String, Value>, BenchError> {
+        let names: Vec<String> = SHOWN.iter().map(|name| format!("'{name}'")).collect();
+        let query = format!(
+            "SELECT name, current_setting(name) FROM pg_settings WHERE name IN ({}) ORDER BY name",
+            names.join(",")
+        );
+        let text = self.sql(&query)?;
+        let settings: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.split_once('|')).collect();
+        Ok(BTreeMap::from([
+            ("store".to_owned(), json!("postgres")),
+            ("partitions".to_owned(), json!(self.options.partitions)),
+            ("postgres".to_owned(), json!(settings)),
+        ]))
+    }
+
+    /// What it has used until now.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let url = self.url.clone();
+        let statements = if self.has_statements {
+            "(SELECT coalesce(sum(s.calls), 0) FROM pg_stat_statements s JOIN pg_database b ON b.oid = s.dbid
+              WHERE b.datname = current_database())"
+        } else {
+            "'none'"
+        };
+        let query = format!(
+            "SELECT {statements}, xact_commit, xact_rollback, deadlocks, blks_read, blks_hit,
+             pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0'), pg_database_size(current_database())
+             FROM pg_stat_database WHERE datname = current_database()"
+        );
+        let ask = move || Counters::read(&ask(&url, &query).map_err(|error| error.to_string())?);
+        Snapshot {
+            cpu_ns: self.cpu_ns(),
+            counters: std::thread::spawn(ask),
+            serialization_failures: self.serialization_failures(),
+        }
+    }
+
+    /// CPU time of all its processes. Those that have ended count by the kernel's sum of them.
+    #[must_use]
+    pub fn cpu_ns(&self) -> u64 {
+        let Some(postmaster) = self.postmaster else { return 0 };
+        let children = processes().filter(|pid| stat(*pid).is_some_and(|stat| stat.parent == postmaster));
+        let ended = stat(postmaster).map_or(0, |stat| stat.ended_children_ns);
+        children.chain([postmaster]).map(|pid| CpuTime::of(pid).total_ns()).sum::<u64>() + ended
+    }
+
+    /// Transactions that the server has refused because of others, by its log.
+    fn serialization_failures(&self) -> u64 {
+        let Some(cluster) = &self.cluster else { return 0 };
+        let log = cluster.log();
+        log.lines().filter(|line| line.contains("<40001>") || line.contains("<40P01>")).count() as u64
+    }
+}
+
+impl Counters {
+    fn read(line: &str) -> Result<Self, String> {
+        let fields: Vec<&str> = line.trim().split('|').collect();
+        let number = |index: usize| -> Result<f64, String> {
+            fields.get(index).and_then(|text| text.parse().ok()).ok_or_else(|| format!("unexpected {line:?}"))
+        };
+        Ok(Self {
+            statements: if fields.first() == Some(&"none") { None } else { Some(number(0)?) },
+            commits: number(1)?,
+            rollbacks: number(2)?,
+            deadlocks: number(3)?,
+            blocks_read: number(4)?,
+            blocks_hit: number(5)?,
+            wal_bytes: number(6)?,
+            bytes: number(7)?,
+        })
+    }
+}
+
+/// What a database did between two moments.
+#[derive(Clone, Debug, Default)]
+pub struct Used {
+    /// CPU time of all its processes.
+    pub cpu_ns: u64,
+    figures: Vec<(&'static str, f64, bool)>,
+    wal_bytes: f64,
+}
+
+impl Used {
+    /// Between two snapshots.
+    ///
+    /// # Errors
+    /// When the database did not answer.
+    pub fn between(first: Snapshot, last: Snapshot) -> Result<Self, BenchError> {
+        let read = |snapshot: JoinHandle<Result<Counters, String>>| {
+            let counters = snapshot.join().unwrap_or_else(|_| Err("the question broke down".to_owned()));
+            counters.map_err(failed("cannot ask PostgreSQL"))
+        };
+        let (from, to) = (read(first.counters)?, read(last.counters)?);
+        let cpu_ns = last.cpu_ns.saturating_sub(first.cpu_ns);
+        let wal_bytes = to.wal_bytes - from.wal_bytes;
+        let blocks = (to.blocks_read - from.blocks_read, to.blocks_hit - from.blocks_hit);
+        let mut figures = vec![
+            ("database_cpu_us", cpu_ns as f64 / 1e3, true),
+            ("database_commits", to.commits - from.commits, true),
+            ("wal_bytes", wal_bytes, true),
+            ("database_bytes", to.bytes - from.bytes, true),
+            ("database_rollbacks", to.rollbacks - from.rollbacks, false),
+            ("database_deadlocks", to.deadlocks - from.deadlocks, false),
+            ("cache_hit_share", blocks.1 / (blocks.0 + blocks.1).max(1.0), false),
+            (
+                "serialization_failures",
+                last.serialization_failures.saturating_sub(first.serialization_failures) as f64,
+                false,
+            ),
+        ];
+        if let (Some(from), Some(to)) = (from.statements, to.statements) {
+            figures.push(("statements", to - from, true));
+        }
+        Ok(Self { cpu_ns, figures, wal_bytes })
+    }
+
+    /// Writes it into a result whose operations are known.
+    pub fn show(&self, result: &mut RunResult) {
+        let ops = (result.ops as f64).max(1.0);
+        for (name, value, is_per_op) in &self.figures {
+            let (name, value) = if *is_per_op {
+                (format!("{name}_per_op"), value / ops)
+            } else {
+                ((*name).to_owned(), *value)
+            };
+            result.extra.insert(name, value);
+        }
+        let ram = result.bytes_per_op.map_or(0.0, |bytes| bytes.ram);
+        result.bytes_per_op = Some(BytesPerOp { disk: self.wal_bytes / ops, ram });
+    }
+}
+
+/// The settings of a throw-away server: what the doctor would say of this machine, everything durable, and statistics of
+/// statements.
+fn settings(options: &StoreOptions) -> Result<ClusterOptions, BenchError> {
+    let memory_mb = Machine::detect().memory_bytes >> 20;
+    let buffers_mb = (memory_mb / 4).clamp(64, 8 << 10);
+    let cache_mb = (memory_mb * 3 / 4).max(256);
+    let mut cluster = ClusterOptions { is_small: false, ..ClusterOptions::default() }
+        .set("shared_buffers", &format!("{buffers_mb}MB"))
+        .set("effective_cache_size", &format!("{cache_mb}MB"))
+        .set("max_wal_size", "16GB")
+        .set("min_wal_size", "1GB")
+        .set("wal_buffers", "64MB")
+        .set("checkpoint_timeout", "15min")
+        .set("random_page_cost", "1.1")
+        .set("max_connections", "200")
+        .set("shared_preload_libraries", "pg_stat_statements")
+        .set("log_line_prefix", "%m [%p] <%e> ");
+    for setting in &options.postgres_set {
+        let (name, value) = name_and_value(setting)?;
+        cluster = cluster.set(name, value);
+    }
+    Ok(cluster)
+}
+
+fn name_and_value(setting: &str) -> Result<(&str, &str), BenchError> {
+    let (name, value) = setting
+        .split_once('=')
+        .ok_or_else(|| BenchError::Usage(format!("--postgres-set {setting}: expected NAME=VALUE")))?;
+    Ok((name.trim(), value.trim()))
+}
+
+fn connect(url: &str) -> Result<Connection, PgError> {
+    Connection::open(&Target::parse(url)?.application("batzen-bench"))
+}
+
+/// The rows of an answer, one a line, columns with `|` between them.
+fn ask(url: &str, text: &str) -> Result<String, PgError> {
+    let rows = connect(url)?.query_text(text)?;
+    let line = |row: Vec<Option<String>>| {
+        row.into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>().join("|")
+    };
+    Ok(rows.into_iter().map(line).collect::<Vec<_>>().join("\n"))
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+struct Stat {
+    name: String,
+    parent: u32,
+    ended_children_ns: u64,
+}
+
+fn stat(pid: u32) -> Option<Stat> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may hold anything.
+    let (open, close) = (text.find('(')?, text.rfind(')')?);
+    let fields: Vec<&str> = text[close + 1..].split_whitespace().collect();
+    let ticks = |index: usize| fields.get(index)?.parse::<u64>().ok();
+    Some(Stat {
+        name: text[open + 1..close].to_owned(),
+        parent: fields.get(1)?.parse().ok()?,
+        ended_children_ns: (ticks(13)? + ticks(14)?) * 10_000_000,
+    })
+}
+
+/// The process above one of PostgreSQL's, if this is the machine on which it runs.
+fn parent_of_postgres(pid: u32) -> Option<u32> {
+    let stat = stat(pid).filter(|stat| stat.name.starts_with("postgres"))?;
+    Some(stat.parent)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::results::result::tests::sample_run;
+
+    #[test]
+    fn counters_are_read_with_and_without_statements() {
+        let counters = Counters::read("12|3|0|1|5|95|1000|2000\n").unwrap();
+        assert_eq!((counters.statements, counters.deadlocks, counters.bytes), (Some(12.0), 1.0, 2_000.0));
+        assert_eq!(Counters::read("none|3|0|0|5|95|1000|2000").unwrap().statements, None);
+        assert!(Counters::read("").is_err() && Counters::read("1|2|3").is_err());
+    }
+
+    #[test]
+    fn options_that_nothing_would_come_of_are_refused() {
+        let none = StoreOptions { store: None, database: None, partitions: 0, postgres_set: Vec::new() };
+        let url = Some("postgres://localhost/x".to_owned());
+        let (embedded, postgres) = (Some(StoreKind::Embedded), Some(StoreKind::Postgres));
+        let settings = vec!["shared_buffers=1GB".to_owned()];
+        for fitting in [
+            none.clone(),
+            StoreOptions { store: embedded, ..none.clone() },
+            StoreOptions { database: url.clone(), partitions: 8, ..none.clone() },
+            StoreOptions { store: postgres, partitions: 8, postgres_set: settings.clone(), ..none.clone() },
+        ] {
+            assert!(fitting.check().is_ok(), "{fitting:?}");
+        }
+        for (options, hint) in [
+            (StoreOptions { partitions: 8, ..none.clone() }, "--store postgres"),
+            (StoreOptions { postgres_set: settings.clone(), ..none.clone() }, "--store postgres"),
+            (StoreOptions { store: embedded, partitions: 8, ..none.clone() }, "--store postgres"),
+            (StoreOptions { store: embedded, database: url.clone(), ..none.clone() }, "--store embedded"),
+            (StoreOptions { database: url, postgres_set: settings, ..none.clone() }, "at the server"),
+            (StoreOptions { store: postgres, postgres_set: vec!["x".into()], ..none }, "NAME=VALUE"),
+        ] {
+            match options.check() {
+                Err(BenchError::Usage(reason)) => assert!(reason.contains(hint), "{options:?}: {reason}"),
+                other => panic!("{options:?}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_throw_away_server_counts_what_it_does() {
+        let options = StoreOptions {
+            store: Some(StoreKind::Postgres),
+            database: None,
+            partitions: 4,
+            postgres_set: vec!["shared_buffers=32MB".into()],
+        };
+        let placement = Placement::choose(None, None).unwrap();
+        let database = Database::start(&options, &placement).unwrap().unwrap();
+        assert_eq!(database.title(), ", PostgreSQL in 4 partitions");
+        let shown = database.parameters().unwrap();
+        let settings = shown["postgres"].as_object().unwrap();
+        assert_eq!(settings["shared_buffers"], "32MB");
+        for durable in ["fsync", "synchronous_commit", "full_page_writes"] {
+            assert_eq!(settings[durable], "on");
+        }
+        let before = database.snapshot();
+        database.sql("CREATE TABLE a AS SELECT generate_series(1, 50000) AS b").unwrap();
+        let used = Used::between(before, database.snapshot()).unwrap();
+        let mut run = sample_run(Path::new("somewhere"));
+        run.result.ops = 10;
+        used.show(&mut run.result);
+        let figure = |name: &str| run.result.extra[name];
+        assert!(figure("statements_per_op") > 0.0 && figure("database_cpu_us_per_op") > 0.0);
+        assert!(figure("wal_bytes_per_op") > 5_000.0 && figure("database_bytes_per_op") > 50_000.0);
+        assert!(figure("serialization_failures") == 0.0);
+        assert!(matches!(
+            Database::start(&StoreOptions { postgres_set: vec!["x".into()], ..options }, &placement),
+            Err(BenchError::Usage(_))
+        ));
+    }
+}

@@ -1,0 +1,549 @@
+//! Wallets as scripts: withdraw, pay, take change, one step after the other.
+//!
+//! What does not depend on answers is made ahead: keys and planchets of coins, their signatures for payments (the
+//! exchange's signature of a coin is not part of what the coin signs), the candidates of changes. What is left while the
+//! load runs: taking off the blinding, the signatures of fresh coins, the text of the requests.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use batzen_crypto::refresh::KAPPA;
+use batzen_crypto::{DenomSignature, EddsaPublicKey, EddsaSignature, HashCode, denom};
+use batzen_protocol::api::exchange::{
+    BatchDepositConfirmation, BlindSignature, BlindSignatures, DepositConfirmation, MeltConfirmation,
+};
+use batzen_protocol::signatures::{ExchangeConfirmDeposit, ExchangeConfirmMelt, SignedMessage};
+
+use crate::BenchError;
+use crate::load::change::{Change, Terms, Unfinished};
+use crate::load::coins::{self, Coin, Planchet};
+use crate::load::generator::{Kind, Next, Outgoing, Script};
+use crate::load::payments::{Payment, Payments};
+use crate::load::prepared::refusal;
+use crate::scenarios::world::{self, Denom, World};
+
+/// Every so many sessions, all answers are kept and checked after the run.
+const SAMPLE_EVERY: u64 = 16;
+/// No more facts are kept than this, of one thread.
+const FACTS_MAX: usize = 4_000;
+
+/// Withdrawals.
+pub const WITHDRAW: usize = 0;
+/// Deposits.
+pub const DEPOSIT: usize = 1;
+/// Melts.
+pub const MELT: usize = 2;
+/// Reveals.
+pub const REVEAL: usize = 3;
+/// Questions for R values.
+pub const CSR: usize = 4;
+
+/// The kinds of requests of a session; what those of kind `counted` complete are the operations.
+#[must_use]
+pub fn kinds(counted: usize) -> Vec<Kind> {
+    ["withdraw", "deposit", "melt", "reveal", "csr"]
+        .into_iter()
+        .enumerate()
+        .map(|(index, name)| Kind { name, is_counted: index == counted })
+        .collect()
+}
+
+/// A step of a wallet. Coins are named by their numbers in the session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Withdraws these coins.
+    Withdraw(Range<usize>),
+    /// Pays so many units with each of these coins.
+    Pay(Vec<(usize, u64)>),
+    /// Changes what is left of a coin into fresh ones.
+    Change {
+        /// The coin.
+        old: usize,
+        /// What is left of it, in units.
+        units: u64,
+        /// The fresh coins.
+        fresh: Range<usize>,
+    },
+}
+
+/// What a wallet will do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Course {
+    /// The denomination of each coin: an index into [`World::denoms`].
+    pub denoms: Vec<usize>,
+    /// The steps, in order.
+    pub steps: Vec<Step>,
+}
+
+impl Course {
+    /// Coins deposited.
+    #[must_use]
+    pub fn deposits(&self) -> usize {
+        let coins = |step: &Step| if let Step::Pay(parts) = step { parts.len() } else { 0 };
+        self.steps.iter().map(coins).sum()
+    }
+
+    /// Coins withdrawn.
+    #[must_use]
+    pub fn withdrawals(&self) -> usize {
+        let coins = |step: &Step| if let Step::Withdraw(coins) = step { coins.len() } else { 0 };
+        self.steps.iter().map(coins).sum()
+    }
+
+    /// Changes, and fresh coins in all of them.
+    #[must_use]
+    pub fn changes(&self) -> (usize, usize) {
+        self.steps.iter().fold((0, 0), |(changes, coins), step| match step {
+            Step::Change { fresh, .. } => (changes + 1, coins + fresh.len()),
+            _ => (changes, coins),
+        })
+    }
+}
+
+/// Where a coin of a session is.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// Nothing is known of it yet: it will come out of a change.
+    Unknown,
+    /// Ready to be withdrawn.
+    Planchet(Planchet),
+    /// Signed, with the blinding still on.
+    Unfinished(Unfinished),
+    /// Ready to be spent.
+    Coin(Coin),
+}
+
+/// A wallet at work.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// Its number.
+    pub number: u64,
+    /// What it does.
+    pub course: Arc<Course>,
+    /// Its coins.
+    pub coins: Vec<Place>,
+    /// The request that withdraws its coins.
+    pub withdrawal: Vec<u8>,
+    /// Requests for R values before it.
+    pub questions: VecDeque<Vec<u8>>,
+    /// Its payments, in order.
+    pub payments: VecDeque<Payment>,
+    /// Signatures of its coins for its payments, in the order of their parts; none where the coin was not known.
+    pub signatures: VecDeque<Option<EddsaSignature>>,
+    /// Its changes, in order; none where the old coin was not known.
+    pub changes: VecDeque<(Terms, Option<Change>)>,
+    step: usize,
+    phase: Phase,
+}
+
+/// What the last request of a step was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Begin,
+    Asked,
+    Main,
+    Revealing(usize),
+}
+
+/// Something that the exchange has signed, to be checked after the run.
+#[derive(Clone, Debug)]
+pub enum Fact {
+    /// A confirmation of a deposit.
+    Deposit(Box<ExchangeConfirmDeposit>, EddsaPublicKey, EddsaSignature),
+    /// A confirmation of a melt.
+    Melt(HashCode, u32, EddsaPublicKey, EddsaSignature),
+    /// A coin.
+    Coin(usize, EddsaPublicKey, DenomSignature),
+}
+
+impl Fact {
+    /// Whether the signature is right.
+    #[must_use]
+    pub fn holds(&self, world: &World) -> bool {
+        match self {
+            Self::Deposit(message, key, signature) => {
+                world.signing_keys.contains(key) && message.verify(key, signature)
+            }
+            Self::Melt(refresh_commitment, noreveal_index, key, signature) => {
+                let message = ExchangeConfirmMelt {
+                    refresh_commitment: *refresh_commitment,
+                    noreveal_index: *noreveal_index,
+                };
+                world.signing_keys.contains(key) && message.verify(key, signature)
+            }
+            Self::Coin(denom, coin_pub, signature) => {
+                world.denoms[*denom].key.verify(&denom::h_coin_pub(coin_pub, None), signature)
+            }
+        }
+    }
+}
+
+/// Checks what was kept; returns how much.
+///
+/// # Errors
+/// The first signature that is wrong.
+pub fn check(scripts: Vec<Sessions>, world: &World) -> Result<u64, BenchError> {
+    let mut checked = 0;
+    for fact in scripts.into_iter().flat_map(|script| script.facts) {
+        if !fact.holds(world) {
+            return Err(BenchError::WrongAnswer(format!("a signature of the exchange is wrong: {fact:?}")));
+        }
+        checked += 1;
+    }
+    Ok(checked)
+}
+
+/// Sessions of one thread.
+pub struct Sessions {
+    waiting: VecDeque<Session>,
+    under_way: Vec<Option<Session>>,
+    denoms: Arc<Vec<Denom>>,
+    payments: Arc<Payments>,
+    /// What the exchange has signed.
+    pub facts: Vec<Fact>,
+}
+
+impl Session {
+    /// A session that has not begun. Its parts must fit its course.
+    #[must_use]
+    pub fn new(number: u64, course: Arc<Course>, coins: Vec<Place>) -> Self {
+        Self {
+            number,
+            course,
+            coins,
+            withdrawal: Vec::new(),
+            questions: VecDeque::new(),
+            payments: VecDeque::new(),
+            signatures: VecDeque::new(),
+            changes: VecDeque::new(),
+            step: 0,
+            phase: Phase::Begin,
+        }
+    }
+
+    /// Makes the signatures and changes of all coins whose keys are known.
+    ///
+    /// # Errors
+    /// When a key of the exchange is bad.
+    pub fn prepare(
+        &mut self,
+        denoms: &[Denom],
+        payments: &Payments,
+        terms: Vec<(Terms, Option<Vec<batzen_crypto::ExchangeWithdrawValues>>)>,
+    ) -> Result<(), BenchError> {
+        let course = Arc::clone(&self.course);
+        let mut paying = self.payments.iter();
+        let mut terms = terms.into_iter();
+        for step in &course.steps {
+            match step {
+                Step::Withdraw(_) => {}
+                Step::Pay(parts) => {
+                    let payment = paying.next().expect("a payment for each step that pays");
+                    for (coin, units) in parts {
+                        let denom = &denoms[course.denoms[*coin]];
+                        let signature = self.coins[*coin].keys().map(|(coin_priv, _)| {
+                            payments.sign(payment, coin_priv, denom, world::units(*units))
+                        });
+                        self.signatures.push_back(signature);
+                    }
+                }
+                Step::Change { old, .. } => {
+                    let (terms, values) = terms.next().expect("terms for each change");
+                    let denom = &denoms[course.denoms[*old]];
+                    let change = match (self.coins[*old].keys(), values) {
+                        (Some((coin_priv, coin_pub)), Some(values)) => {
+                            Some(Change::new(&terms, coin_priv, coin_pub, denom, &values)?)
+                        }
+                        _ => None,
+                    };
+                    self.changes.push_back((terms, change));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Place {
+    /// Private and public key, if they are known.
+    fn keys(&self) -> Option<(&batzen_crypto::EddsaPrivateKey, &EddsaPublicKey)> {
+        match self {
+            Self::Unknown => None,
+            Self::Planchet(planchet) | Self::Unfinished(Unfinished { planchet, .. }) => {
+                Some((&planchet.coin_priv, &planchet.coin_pub))
+            }
+            Self::Coin(coin) => Some((&coin.coin_priv, &coin.coin_pub)),
+        }
+    }
+}
+
+impl Sessions {
+    /// Shares sessions among threads, each with up to `clients` connections.
+    #[must_use]
+    pub fn share(
+        sessions: Vec<Session>,
+        threads: usize,
+        clients: usize,
+        denoms: &[Denom],
+        payments: &Payments,
+    ) -> Vec<Self> {
+        let (denoms, payments) = (Arc::new(denoms.to_vec()), Arc::new(payments.clone()));
+        let mut scripts: Vec<Self> = (0..threads)
+            .map(|_| Self {
+                waiting: VecDeque::new(),
+                under_way: std::iter::repeat_with(|| None).take(clients).collect(),
+                denoms: Arc::clone(&denoms),
+                payments: Arc::clone(&payments),
+                facts: Vec::new(),
+            })
+            .collect();
+        for (index, session) in sessions.into_iter().enumerate() {
+            scripts[index % threads].waiting.push_back(session);
+        }
+        scripts
+    }
+
+    /// The next request of a session; none: it has come to its end.
+    fn request(&mut self, session: &mut Session) -> Result<Option<Outgoing>, BenchError> {
+        let course = Arc::clone(&session.course);
+        let Some(step) = course.steps.get(session.step) else { return Ok(None) };
+        let (bytes, kind) = match step {
+            Step::Withdraw(_) => match session.questions.pop_front() {
+                Some(question) => {
+                    session.phase = Phase::Asked;
+                    (question, CSR)
+                }
+                None => {
+                    session.phase = Phase::Main;
+                    (std::mem::take(&mut session.withdrawal), WITHDRAW)
+                }
+            },
+            Step::Pay(parts) => {
+                session.phase = Phase::Main;
+                (self.payment(session, &course, parts)?, DEPOSIT)
+            }
+            Step::Change { old, .. } => {
+                let needs_values = session.changes.front().is_some_and(|(terms, _)| terms.needs_values());
+                match session.phase {
+                    Phase::Begin if needs_values => {
+                        session.phase = Phase::Asked;
+                        (
+                            session.changes.front().map(|(terms, _)| terms.csr_request()).unwrap_or_default(),
+                            CSR,
+                        )
+                    }
+                    Phase::Revealing(index) => {
+                        let change = session.changes.front().and_then(|(_, change)| change.as_ref());
+                        (change.map(|change| change.reveal(index)).unwrap_or_default(), REVEAL)
+                    }
+                    _ => {
+                        session.phase = Phase::Main;
+                        (self.melt(session, &course, *old)?, MELT)
+                    }
+                }
+            }
+        };
+        Ok(Some(Outgoing { bytes, kind }))
+    }
+
+    /// A coin that can be spent.
+    fn coin<'a>(
+        &mut self,
+        session: &'a mut Session,
+        course: &Course,
+        number: usize,
+    ) -> Result<&'a Coin, BenchError> {
+        if let Place::Unfinished(_) = &session.coins[number] {
+            let Place::Unfinished(Unfinished { planchet, blind }) =
+                std::mem::replace(&mut session.coins[number], Place::Unknown)
+            else {
+                unreachable!("just seen")
+            };
+            let denom = course.denoms[number];
+            let coin = planchet.finish(denom, &self.denoms[denom], &blind)?;
+            self.keep(session.number, || vec![Fact::Coin(denom, coin.coin_pub, coin.signature.clone())]);
+            session.coins[number] = Place::Coin(coin);
+        }
+        match &session.coins[number] {
+            Place::Coin(coin) => Ok(coin),
+            _ => Err(BenchError::WrongAnswer(format!("coin {number} of a session was never signed"))),
+        }
+    }
+
+    fn payment(
+        &mut self,
+        session: &mut Session,
+        course: &Course,
+        parts: &[(usize, u64)],
+    ) -> Result<Vec<u8>, BenchError> {
+        let payment = session.payments.front().cloned().expect("a payment for each step that pays");
+        let mut made = Vec::with_capacity(parts.len());
+        for (number, units) in parts {
+            let signature = session.signatures.pop_front().flatten();
+            let coin = self.coin(session, course, *number)?;
+            let (denom, amount) = (&self.denoms[coin.denom], world::units(*units));
+            let signature =
+                signature.unwrap_or_else(|| self.payments.sign(&payment, &coin.coin_priv, denom, amount));
+            made.push(self.payments.part(coin, denom, amount, signature));
+        }
+        Ok(self.payments.request(&payment, made))
+    }
+
+    fn melt(&mut self, session: &mut Session, course: &Course, old: usize) -> Result<Vec<u8>, BenchError> {
+        let coin = self.coin(session, course, old)?.clone();
+        let (terms, change) = session.changes.front_mut().expect("terms for each change");
+        let change = match change {
+            Some(change) => change,
+            None => {
+                let denom = &self.denoms[coin.denom];
+                change.insert(Change::new(terms, &coin.coin_priv, &coin.coin_pub, denom, &terms.no_values())?)
+            }
+        };
+        Ok(change.melt(&coin.signature))
+    }
+
+    /// Takes an answer; returns how many of its kind it completes.
+    fn take(&mut self, session: &mut Session, body: &[u8]) -> Result<u64, BenchError> {
+        let course = Arc::clone(&session.course);
+        let step = course.steps.get(session.step).expect("an answer belongs to a step");
+        match (step, session.phase) {
+            (Step::Withdraw(_), Phase::Asked) => Ok(0),
+            (Step::Withdraw(coins), _) => {
+                let signatures = if coins.len() == 1 {
+                    vec![coins::read::<BlindSignature>("withdraw", body)?]
+                } else {
+                    coins::read::<BlindSignatures>("batch-withdraw", body)?.ev_sigs
+                };
+                if signatures.len() != coins.len() {
+                    return Err(BenchError::WrongAnswer("withdraw: wrong number of signatures".into()));
+                }
+                for (number, signature) in coins.clone().zip(signatures) {
+                    if let Place::Planchet(planchet) =
+                        std::mem::replace(&mut session.coins[number], Place::Unknown)
+                    {
+                        session.coins[number] =
+                            Place::Unfinished(Unfinished { planchet, blind: signature.ev_sig });
+                    }
+                }
+                session.go_on();
+                Ok(coins.len() as u64)
+            }
+            (Step::Pay(parts), _) => {
+                self.paid(session, parts, body)?;
+                session.payments.pop_front();
+                session.go_on();
+                Ok(parts.len() as u64)
+            }
+            (Step::Change { old, .. }, Phase::Asked) => {
+                // Those of changes that were made ahead are known.
+                if let Some((terms, change @ None)) = session.changes.front_mut()
+                    && let Some((coin_priv, coin_pub)) = session.coins[*old].keys()
+                {
+                    let values = terms.csr_answer(body)?;
+                    let denom = &self.denoms[course.denoms[*old]];
+                    *change = Some(Change::new(terms, coin_priv, coin_pub, denom, &values)?);
+                }
+                Ok(0)
+            }
+            (Step::Change { fresh, .. }, Phase::Revealing(index)) => {
+                let signatures = coins::read::<BlindSignatures>("reveal", body)?.ev_sigs;
+                let change = session.changes.pop_front().and_then(|(_, change)| change);
+                let planchets = change.map(|change| change.into_planchets(index)).unwrap_or_default();
+                if signatures.len() != fresh.len() || planchets.len() != fresh.len() {
+                    return Err(BenchError::WrongAnswer("reveal: wrong number of signatures".into()));
+                }
+                for ((number, planchet), signature) in fresh.clone().zip(planchets).zip(signatures) {
+                    session.coins[number] =
+                        Place::Unfinished(Unfinished { planchet, blind: signature.ev_sig });
+                }
+                session.go_on();
+                Ok(fresh.len() as u64)
+            }
+            (Step::Change { .. }, _) => {
+                let answer: MeltConfirmation = coins::read("melt", body)?;
+                let index = answer.noreveal_index as usize;
+                if index >= KAPPA {
+                    return Err(BenchError::WrongAnswer("melt: no such candidate".into()));
+                }
+                let rc = session.changes.front().and_then(|(_, change)| Some(change.as_ref()?.rc));
+                if let Some(rc) = rc {
+                    self.keep(session.number, || {
+                        vec![Fact::Melt(rc, answer.noreveal_index, answer.exchange_pub, answer.exchange_sig)]
+                    });
+                }
+                session.phase = Phase::Revealing(index);
+                Ok(1)
+            }
+        }
+    }
+
+    fn paid(&mut self, session: &Session, parts: &[(usize, u64)], body: &[u8]) -> Result<(), BenchError> {
+        if !self.is_kept(session.number) {
+            return Ok(());
+        }
+        let (time, key, signatures) = if parts.len() == 1 {
+            let answer: DepositConfirmation = coins::read("deposit", body)?;
+            (answer.exchange_timestamp, answer.exchange_pub, vec![answer.exchange_sig])
+        } else {
+            let answer: BatchDepositConfirmation = coins::read("batch-deposit", body)?;
+            let signatures = answer.exchange_sigs.iter().map(|signature| signature.exchange_sig).collect();
+            (answer.exchange_timestamp, answer.exchange_pub, signatures)
+        };
+        if signatures.len() != parts.len() {
+            return Err(BenchError::WrongAnswer("deposit: wrong number of confirmations".into()));
+        }
+        let payment = session.payments.front().expect("a payment for each step that pays");
+        for ((coin, units), signature) in parts.iter().zip(signatures) {
+            if let Some((_, coin_pub)) = session.coins[*coin].keys() {
+                let message = self.payments.confirmation(payment, *coin_pub, world::units(*units), time);
+                self.facts.push(Fact::Deposit(Box::new(message), key, signature));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_kept(&self, session: u64) -> bool {
+        session.is_multiple_of(SAMPLE_EVERY) && self.facts.len() < FACTS_MAX
+    }
+
+    fn keep(&mut self, session: u64, facts: impl FnOnce() -> Vec<Fact>) {
+        if self.is_kept(session) {
+            self.facts.extend(facts());
+        }
+    }
+}
+
+impl Session {
+    fn go_on(&mut self) {
+        self.step += 1;
+        self.phase = Phase::Begin;
+    }
+}
+
+impl Script for Sessions {
+    fn begin(&mut self, slot: usize) -> Option<Outgoing> {
+        let mut session = self.waiting.pop_front()?;
+        // The first request was made ahead or is of a coin that is known: it cannot fail.
+        let request = self.request(&mut session).ok().flatten();
+        self.under_way[slot] = Some(session);
+        request
+    }
+
+    fn answer(&mut self, slot: usize, status: u16, body: &[u8]) -> (u64, Next) {
+        if status != 200 {
+            return (0, Next::Failed(refusal(status, body)));
+        }
+        let mut session = self.under_way[slot].take().expect("an answer belongs to a session");
+        let taken = self.take(&mut session, body);
+        let outcome = taken.and_then(|count| Ok((count, self.request(&mut session)?)));
+        match outcome {
+            Err(error) => (0, Next::Failed(error.to_string())),
+            Ok((count, None)) => (count, Next::Done),
+            Ok((count, Some(outgoing))) => {
+                self.under_way[slot] = Some(session);
+                (count, Next::Send(outgoing))
+            }
+        }
+    }
+}
