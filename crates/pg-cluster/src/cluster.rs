@@ -1,4 +1,4 @@
-//! A cluster: start, stop, kill, start again; its databases.
+//! Starting, stopping, killing and restarting a cluster; its databases.
 
 use std::fs::File;
 use std::io::Write;
@@ -16,11 +16,11 @@ use crate::{ClusterError, Installation};
 
 /// The superuser of every cluster.
 pub(crate) const SUPERUSER: &str = "postgres";
-/// How often another port is tried when somebody was quicker.
+/// How many ports are tried when another program takes the chosen one first.
 const PORT_ATTEMPTS: u32 = 5;
 
-/// What every cluster has unless told otherwise: small, ready for standbys and publications, and without checkpoints in the
-/// middle of a short run.
+/// Default settings: small, ready for standbys and publications, and without checkpoints in the middle of a
+/// short run.
 const SETTINGS: [(&str, &str); 7] = [
     ("shared_buffers", "64MB"),
     ("max_connections", "100"),
@@ -34,13 +34,14 @@ const SETTINGS: [(&str, &str); 7] = [
 /// Options of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
-    /// Settings of `postgresql.conf`, which come after the cluster's own.
+    /// Settings for `postgresql.conf`, which override the cluster's own.
     pub settings: Vec<(String, String)>,
-    /// Whether what is committed is on the disk. Without, it survives kills of the server, but not of the machine.
+    /// Whether commits are synced to disk. Without, they survive a kill of the server, but not a failure of
+    /// the machine.
     pub fsync: bool,
-    /// Whether it has the small sizes of a throw-away cluster. Else it is as the packages make it.
+    /// Whether it has the small sizes of a throw-away cluster. Otherwise it has PostgreSQL's defaults.
     pub is_small: bool,
-    /// Where it is and stays. None: in a temporary directory that goes with it.
+    /// A directory that is kept. `None`: a temporary directory, removed with the cluster.
     pub directory: Option<PathBuf>,
 }
 
@@ -51,7 +52,7 @@ impl Default for ClusterOptions {
 }
 
 impl ClusterOptions {
-    /// The same with one setting more, as `postgresql.conf` has it without quotes.
+    /// Adds a setting, as written in `postgresql.conf` without quotes.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
@@ -62,11 +63,11 @@ impl ClusterOptions {
 /// How to stop, in PostgreSQL's words.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Mode {
-    /// When the last client has gone.
+    /// Waits until the last client disconnects.
     Smart,
-    /// Clients are sent away, then everything is written in order.
+    /// Disconnects clients, then writes everything to disk.
     Fast,
-    /// At once; the next start recovers.
+    /// Stops at once; the next start recovers.
     Immediate,
 }
 
@@ -80,7 +81,8 @@ impl Mode {
     }
 }
 
-/// A PostgreSQL server with a data directory of its own. It ends when this is dropped, or when this process ends.
+/// A PostgreSQL server with a data directory of its own. It ends when this is dropped, or when this process
+/// ends.
 pub struct Cluster {
     pub(crate) installation: Installation,
     pub(crate) owner: Owner,
@@ -98,13 +100,14 @@ impl std::fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// Makes a cluster, or takes the one that `options.directory` has, and starts it.
+    /// Creates a cluster, or reuses the one in `options.directory`, and starts it.
     ///
-    /// Local programs reach it without a password by its Unix socket, if they may enter its directory (its user and root);
-    /// by TCP, which every user of the machine reaches, it takes a random password, which is in [`Cluster::url`].
+    /// By Unix socket it needs no password, but access to its directory (its user and root have it). By TCP,
+    /// which is open to every user of the machine, it takes a random password, which [`Cluster::url`]
+    /// contains.
     ///
     /// # Errors
-    /// When PostgreSQL is not installed, and everything that keeps it from starting.
+    /// PostgreSQL is not installed, or does not start.
     pub fn start(options: &ClusterOptions) -> Result<Self, ClusterError> {
         let mut cluster = Self::prepare(options.directory.as_deref())?;
         if !cluster.data_dir().join("PG_VERSION").exists() {
@@ -114,7 +117,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Directories and guard, nothing in them yet.
+    /// Creates the empty directories and the guard.
     pub(crate) fn prepare(directory: Option<&Path>) -> Result<Self, ClusterError> {
         let installation = Installation::find()?;
         let owner = Owner::find()?;
@@ -167,7 +170,7 @@ impl Cluster {
         self.configure(own.chain(fsync).chain(more))
     }
 
-    /// Appends settings; of several for the same thing, the last holds.
+    /// Appends settings; the last of several with the same name counts.
     pub(crate) fn configure<'a>(
         &self,
         settings: impl Iterator<Item = (&'a str, &'a str)>,
@@ -207,7 +210,7 @@ impl Cluster {
             .stdin(Stdio::null())
             .stdout(out.try_clone().map_err(ClusterError::io(&log))?)
             .stderr(out)
-            // An interrupt from the keyboard is for whoever uses the cluster.
+            // Ctrl-C must reach the program that uses the cluster, not the server.
             .process_group(0);
         let postmaster =
             self.owner.run(&mut command).spawn().map_err(ClusterError::io(self.installation.bin.clone()))?;
@@ -224,14 +227,14 @@ impl Cluster {
                     String::from_utf8_lossy(said).trim()
                 )));
             }
-            // The file's first line is the process, the eighth what it is ready for.
+            // Line 1 of the file is the process id, line 8 the status.
             let text = std::fs::read_to_string(&status).unwrap_or_default();
             let line = |index| text.lines().nth(index).map(str::trim);
             Ok(line(0) == Some(&id.to_string()) && matches!(line(7), Some("ready" | "standby")))
         })
     }
 
-    /// Whether the server runs (as far as its first process tells).
+    /// Whether the server's first process runs.
     pub fn is_running(&mut self) -> bool {
         self.postmaster.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
@@ -254,7 +257,8 @@ impl Cluster {
         ended
     }
 
-    /// SIGKILL for all its processes at once, as if the machine had failed (but for what the kernel still writes).
+    /// Kills all its processes at once with SIGKILL, as a machine failure would, except that the kernel still
+    /// writes its cache.
     ///
     /// # Errors
     /// When they do not end.
@@ -264,7 +268,7 @@ impl Cluster {
         self.guard.watch(None)
     }
 
-    /// Starts a stopped or killed server again, at the same addresses. Recovery is over when this returns.
+    /// Restarts a stopped or killed server at the same addresses. Recovery has finished when this returns.
     ///
     /// # Errors
     /// When it does not start.
@@ -275,7 +279,7 @@ impl Cluster {
         self.launch()
     }
 
-    /// Changes settings of the running server; those that need a start take effect at the next one.
+    /// Changes settings of the running server; some take effect only after a restart.
     ///
     /// # Errors
     /// When there is no such setting or value.
@@ -285,19 +289,19 @@ impl Cluster {
         self.sql(SUPERUSER, "SELECT pg_reload_conf()").map(drop)
     }
 
-    /// Makes an empty database; where it is.
+    /// Creates an empty database and returns its address.
     ///
     /// # Errors
-    /// When there is one of this name.
+    /// A database of this name exists.
     pub fn create_database(&self, name: &str) -> Result<String, ClusterError> {
         self.sql(SUPERUSER, &format!("CREATE DATABASE \"{name}\""))?;
         Ok(self.url(name))
     }
 
-    /// Runs SQL in a database; the rows, one a line, columns with `|` between them.
+    /// Runs SQL in a database. Returns the rows, one per line, columns separated by `|`.
     ///
     /// # Errors
-    /// Those of the SQL.
+    /// The SQL fails.
     pub fn sql(&self, database: &str, sql: &str) -> Result<String, ClusterError> {
         let mut command = self.installation.command("psql");
         command.args([
@@ -315,7 +319,7 @@ impl Cluster {
         finish("psql", &mut command)
     }
 
-    /// Runs one of PostgreSQL's programs as the cluster's user; what it wrote.
+    /// Runs one of PostgreSQL's programs as the cluster's user. Returns its output.
     ///
     /// # Errors
     /// When it fails.
@@ -323,18 +327,18 @@ impl Cluster {
         finish(program, self.owner.run(command.current_dir(&self.base)))
     }
 
-    /// Where a database is by TCP, with user and password.
+    /// A database's TCP address, with user and password.
     pub fn url(&self, database: &str) -> String {
         self.url_at(self.port, database)
     }
 
-    /// The same at another port: that of a [`crate::Proxy`].
+    /// The same at another port, such as that of a [`crate::Proxy`].
     pub fn url_at(&self, port: u16, database: &str) -> String {
         format!("postgres://{SUPERUSER}:{}@127.0.0.1:{port}/{database}", self.password)
     }
 
-    /// Where a database is by TCP on this server or, if that is no longer the one that writes, on its standby, as libpq and
-    /// Batzen write it.
+    /// A database's address with two hosts: this server and its standby. Clients choose the one that takes
+    /// writes.
     pub fn url_or(&self, standby: &Self, database: &str) -> String {
         format!(
             "postgres://{SUPERUSER}:{}@127.0.0.1:{},127.0.0.1:{}/{database}?target_session_attrs=read-write",
@@ -342,7 +346,7 @@ impl Cluster {
         )
     }
 
-    /// Where a database is by Unix socket, which needs no password.
+    /// A database's address by Unix socket, without a password.
     pub fn socket_url(&self, database: &str) -> String {
         let directory = self.socket_dir().display().to_string().replace('/', "%2F");
         format!("postgres://{SUPERUSER}@{directory}:{}/{database}", self.port)
@@ -353,17 +357,17 @@ impl Cluster {
         self.port
     }
 
-    /// Its first process, if it runs.
+    /// The id of its first process, if it runs.
     pub fn pid(&self) -> Option<u32> {
         self.postmaster.as_ref().map(Child::id)
     }
 
-    /// Where its data are.
+    /// The data directory.
     pub fn data_dir(&self) -> PathBuf {
         self.base.join("data")
     }
 
-    /// Where its Unix socket is.
+    /// The directory of its Unix socket.
     pub fn socket_dir(&self) -> PathBuf {
         self.base.clone()
     }
@@ -372,13 +376,13 @@ impl Cluster {
         self.base.join("log")
     }
 
-    /// What it has said so far.
+    /// The server's log so far.
     pub fn log(&self) -> String {
         let bytes = std::fs::read(self.log_file()).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// A standby has the roles of its primary, and so its password.
+    /// A standby has its primary's roles, and so its password.
     pub(crate) fn take_password_of(&mut self, primary: &Self) {
         self.password.clone_from(&primary.password);
     }
@@ -386,7 +390,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // The guard ends what does not end by itself.
+        // The guard kills what does not stop.
         let _ = self.stop(Mode::Fast);
     }
 }
@@ -400,8 +404,8 @@ fn finish(program: &'static str, command: &mut Command) -> Result<String, Cluste
     Err(ClusterError::Program { program, text })
 }
 
-/// A port that nobody listens on now, below those that the system gives to clients: while the server is down, one of
-/// its own clients could be given its port otherwise.
+/// A free port below the range for client sockets: while the server is down, the system could otherwise give
+/// its port to one of its clients.
 fn free_port() -> Result<u16, ClusterError> {
     loop {
         let mut bytes = [0; 2];

@@ -1,4 +1,4 @@
-//! What is installed, and as whom it runs.
+//! Finds the installed PostgreSQL and the user to run it as.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -6,13 +6,13 @@ use std::process::Command;
 
 use crate::ClusterError;
 
-/// What to do on a machine without PostgreSQL.
+/// Advice for a machine without PostgreSQL.
 pub const MISSING: &str =
     "PostgreSQL is missing: sudo apt-get install postgresql (`make needs-test` does it for the tests)";
 
-/// The oldest version that Batzen is made for.
+/// The oldest version that Batzen supports.
 const OLDEST: u32 = 15;
-/// Where Debian's packages put each version.
+/// The directory into which Debian's packages install each version.
 const DEBIAN: &str = "/usr/lib/postgresql";
 
 /// The programs of one installed version.
@@ -28,7 +28,7 @@ impl Installation {
     /// The newest version that is installed: Debian's directories first, then the search path.
     ///
     /// # Errors
-    /// When there is none, or only one that is too old.
+    /// None is installed, or only one that is too old.
     pub fn find() -> Result<Self, ClusterError> {
         let debian = std::fs::read_dir(DEBIAN).into_iter().flatten().flatten().filter_map(|entry| {
             let version = entry.file_name().to_str()?.parse().ok()?;
@@ -51,7 +51,7 @@ impl Installation {
         }
     }
 
-    /// One of its programs, in the C locale: what it says is read.
+    /// One of its programs, in the C locale, since its output is parsed.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.bin.join(program));
         for (name, _) in std::env::vars_os() {
@@ -75,7 +75,7 @@ fn version_of(program: &Path) -> Option<u32> {
     number.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// Who runs the server. Nobody else if we are not root.
+/// The user that runs the server; `None`: the current one, which is not root.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owner {
     ids: Option<(u32, u32)>,
@@ -91,7 +91,7 @@ impl Owner {
         ids.map(|ids| Self { ids: Some(ids) }).ok_or(ClusterError::NoUser)
     }
 
-    /// Lets a program run as this user, without other groups.
+    /// Makes a program run as this user, without supplementary groups.
     pub(crate) fn run(self, command: &mut Command) -> &mut Command {
         match self.ids {
             Some((user, group)) => command.gid(group).uid(user),
@@ -99,14 +99,14 @@ impl Owner {
         }
     }
 
-    /// Gives a file or directory to this user.
+    /// Changes the owner of a file or directory to this user.
     pub(crate) fn give(self, path: &Path) -> Result<(), ClusterError> {
         let Some((user, group)) = self.ids else { return Ok(()) };
         std::os::unix::fs::chown(path, Some(user), Some(group)).map_err(ClusterError::io(path))
     }
 }
 
-/// User and group of a name in `/etc/passwd`.
+/// The ids of a user in `/etc/passwd`, and of its group.
 fn ids_of(users: &str, name: &str) -> Option<(u32, u32)> {
     users.lines().find_map(|line| {
         let mut fields = line.split(':');

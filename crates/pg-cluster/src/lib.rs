@@ -1,17 +1,18 @@
-//! Throw-away PostgreSQL clusters: of demonstrations, measurements and tests.
+//! Throw-away PostgreSQL clusters for demonstrations, measurements and tests.
 //!
-//! A [`Cluster`] is a real server made from the programs that the distribution has installed: `initdb`, its own data
-//! directory, its own port, its own Unix socket. Nothing else on the machine is touched, above all no cluster that the
-//! distribution runs. It ends with its owner, however that ends.
+//! A [`Cluster`] is a real server made from the programs that the distribution has installed: `initdb`, its
+//! own data directory, its own port, its own Unix socket. It touches nothing else on the machine, in
+//! particular no cluster of the distribution. It ends with the program that started it, even if that is
+//! killed.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
-//! | `install` | where the programs are, and as whom they run: PostgreSQL refuses to run as root |
-//! | `cluster` | start, stop, kill and start again; databases and addresses |
+//! | `install` | the installed programs and the user that runs them: PostgreSQL refuses to run as root |
+//! | `cluster` | start, stop, kill and restart; databases and addresses |
 //! | `replica` | standbys, and their promotion |
-//! | `process` | a postmaster with all its children, and the guard that ends it after its owner |
+//! | `process` | a postmaster with all its children, and the guard that stops it after its owner |
 //! | `shared` | one cluster for all tests of a process |
-//! | `proxy` | a TCP proxy that cuts connections at a chosen moment; `wire` knows the protocol as far as that takes |
+//! | `proxy` | a TCP proxy that cuts connections at a chosen moment; `wire` parses as much of the protocol as that needs |
 
 mod cluster;
 mod install;
@@ -28,7 +29,7 @@ pub use install::{Installation, MISSING};
 pub use proxy::{Moment, Proxy, Rest};
 pub use shared::{fresh_database, shared};
 
-/// Why there is no cluster, or why it did not do what it was told.
+/// Why a cluster could not be started or controlled.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// PostgreSQL is not installed.
@@ -37,7 +38,7 @@ pub enum ClusterError {
     /// The installed one is too old.
     #[error("PostgreSQL {0} is installed, but Batzen needs 15 or later: sudo apt-get install postgresql")]
     TooOld(u32),
-    /// We are root, and there is nobody else to run it as.
+    /// The current user is root, and there is no other user to run it as.
     #[error("PostgreSQL does not run as root, and there is neither a user postgres nor a user nobody")]
     NoUser,
     /// A program of PostgreSQL failed.
@@ -45,16 +46,16 @@ pub enum ClusterError {
     Program {
         /// Its name.
         program: &'static str,
-        /// What it said.
+        /// Its output.
         text: String,
     },
-    /// The server did not come up.
+    /// The server did not start.
     #[error("PostgreSQL did not start: {0}")]
     Start(String),
     /// Something took too long.
     #[error("{0} took more than two minutes")]
     Slow(&'static str),
-    /// A file or a process.
+    /// A file or process operation failed.
     #[error("{path}: {error}")]
     Io {
         /// Which one.

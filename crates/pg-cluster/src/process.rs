@@ -1,4 +1,4 @@
-//! A postmaster with its children, and the guard that ends it.
+//! A postmaster with its children, and the guard that stops it.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -10,11 +10,11 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::ClusterError;
 
-/// How long anything may take that takes a second: machines are busy sometimes.
+/// How long to wait for what normally takes a second: machines can be busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 pub(crate) fn wait_until(
     what: &'static str,
     mut holds: impl FnMut() -> Result<bool, ClusterError>,
@@ -33,14 +33,15 @@ fn pid_of(id: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(id).ok()?)
 }
 
-/// Whoever is gone already needs no signal.
+/// A process that has ended needs no signal.
 pub(crate) fn signal(id: u32, signal: Signal) {
     if let Some(pid) = pid_of(id) {
         let _ = kill_process(pid, signal);
     }
 }
 
-/// Parent and state of a process: the fields after the name, which may contain anything but is in parentheses.
+/// Parent and state of a process: the fields after its name, which is in parentheses and may contain
+/// anything.
 fn parent_and_state(id: u32) -> Option<(u32, char)> {
     let text = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     let mut fields = text.rsplit_once(") ")?.1.split(' ');
@@ -55,13 +56,13 @@ fn children_of(parent: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Whether it has neither ended nor only its entry left.
+/// Whether it runs, and is no zombie.
 fn is_alive(id: u32) -> bool {
     parent_and_state(id).is_some_and(|(_, state)| state != 'Z' && state != 'X')
 }
 
-/// SIGKILL for the postmaster and every process of it, as when the machine fails; returns when all are gone. The postmaster is
-/// halted first, so that it neither starts new ones nor tells the others.
+/// Kills the postmaster and all its processes with SIGKILL, as a machine failure would, and returns when all
+/// are gone. The postmaster is stopped first, so that it neither starts new processes nor signals the others.
 pub(crate) fn kill_all(postmaster: &mut Child) -> Result<(), ClusterError> {
     let id = postmaster.id();
     signal(id, Signal::STOP);
@@ -74,15 +75,15 @@ pub(crate) fn kill_all(postmaster: &mut Child) -> Result<(), ClusterError> {
     wait_until("ending killed processes", || Ok(!children.iter().any(|child| is_alive(*child))))
 }
 
-/// A process that waits for our end, however it comes (a kill, too: then its input ends), ends the server and removes its
-/// directory.
+/// A process that waits until its input ends, which happens even if the parent is killed; then it stops the
+/// server and removes its directory.
 pub(crate) struct Guard {
     child: Child,
     input: Option<ChildStdin>,
 }
 
-/// Reads who the postmaster is now (an empty line: nobody). At the end of the input it stops that one and removes what the
-/// first argument names.
+/// Reads the process id of the postmaster (an empty line: none). At the end of its input it stops that
+/// process and removes the directory in the first argument.
 const GUARD: &str = r#"pid=
 while read -r line; do pid=$line; done
 if [ -n "$pid" ]; then
@@ -94,7 +95,7 @@ fi
 "#;
 
 impl Guard {
-    /// Guards nobody yet; removes `directory` at the end, if there is one to remove.
+    /// Guards no process yet; removes `directory` at the end, if there is one.
     pub(crate) fn start(directory: Option<&Path>) -> Result<Self, ClusterError> {
         let mut child = Command::new("/bin/sh")
             .args(["-c", GUARD, "batzen-pg-guard"])
@@ -102,7 +103,7 @@ impl Guard {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // An interrupt from the keyboard is for its owner.
+            // Ctrl-C is for the program that owns the cluster.
             .process_group(0)
             .spawn()
             .map_err(ClusterError::io("/bin/sh"))?;
@@ -110,7 +111,7 @@ impl Guard {
         Ok(Self { child, input })
     }
 
-    /// Tells whom to guard from now on.
+    /// Sets the process to guard.
     pub(crate) fn watch(&mut self, postmaster: Option<u32>) -> Result<(), ClusterError> {
         let line = postmaster.map_or_else(|| "\n".to_owned(), |id| format!("{id}\n"));
         let input = self.input.as_mut().expect("kept until the guard is dropped");

@@ -10,28 +10,29 @@ use crate::ClusterError;
 use crate::process::PATIENCE;
 use crate::wire::{self, Meaning, Reader};
 
-/// When a connection is cut. Counts begin with the first transaction that begins after [`Proxy::cut`]: with its BEGIN,
-/// with the first statement that writes if there is no BEGIN, or with the message that has a whole transaction.
+/// When a connection is cut. Counts begin with the first transaction that begins after [`Proxy::cut`]: with
+/// its BEGIN, with the first statement that writes if there is no BEGIN, or with the message that has a whole
+/// transaction.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Moment {
-    /// So many bytes have gone to the server.
+    /// This many bytes have reached the server.
     BytesToServer(usize),
-    /// Everything goes to the server, and so many bytes of its answers to the client.
+    /// Everything has reached the server, and this many bytes of its answers the client.
     BytesFromServer(usize),
-    /// So many messages have gone to the server.
+    /// This many messages have reached the server.
     MessagesToServer(usize),
-    /// Everything goes to the server, and so many of its messages to the client.
+    /// Everything has reached the server, and this many of its messages the client.
     MessagesFromServer(usize),
-    /// The server has got the COMMIT and all that belongs to it; the client gets no answer to it.
+    /// The server has the complete COMMIT, but the client gets no answer.
     CommitSeen,
 }
 
-/// What becomes of the client's messages that have not reached the server when its connection is cut.
+/// What happens to the client's messages that have not reached the server when its connection is cut.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Rest {
     /// They are lost.
     Lost,
-    /// They are still on their way, up to the end of the transaction: the server gets them at [`Proxy::release`].
+    /// They are delayed, up to the end of the transaction: the server gets them at [`Proxy::release`].
     Late,
 }
 
@@ -56,10 +57,11 @@ struct ProxyState {
 struct Shared {
     state: Mutex<ProxyState>,
     changed: Condvar,
-    target: Mutex<SocketAddr>,
+    target: SocketAddr,
 }
 
-/// A proxy on a port of its own. Encryption is not offered to clients, since it reads their messages. It ends with its value.
+/// A proxy on its own port. It offers no encryption, since it reads the messages of clients. Dropping it
+/// stops it.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -79,8 +81,7 @@ impl Proxy {
         let target = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(ClusterError::io("127.0.0.1"))?;
         let address = listener.local_addr().map_err(ClusterError::io("127.0.0.1"))?;
-        let shared =
-            Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), target: Mutex::new(target) });
+        let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), target });
         let accepting = Arc::clone(&shared);
         let acceptor = std::thread::spawn(move || accepting.accept(&listener));
         Ok(Self { address, shared, acceptor: Some(acceptor) })
@@ -91,30 +92,25 @@ impl Proxy {
         self.address.port()
     }
 
-    /// New connections go to another port of 127.0.0.1 from now on.
-    pub fn lead_to(&self, port: u16) {
-        *lock(&self.shared.target) = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    }
-
-    /// Cuts one connection at a moment to come.
+    /// Cuts one connection at a future moment.
     pub fn cut(&self, moment: Moment, rest: Rest) {
         lock(&self.shared.state).plan = Some(Plan { moment, rest });
     }
 
-    /// Whether the moment has not come yet; if so, it never will.
-    pub fn take_back(&self) -> bool {
+    /// Cancels the planned cut. Returns whether it was still pending.
+    pub fn cancel_cut(&self) -> bool {
         lock(&self.shared.state).plan.take().is_some()
     }
 
-    /// How many connections were cut at their moment.
+    /// How many planned cuts have happened.
     pub fn cuts(&self) -> u32 {
         lock(&self.shared.state).cuts
     }
 
-    /// Waits until so many connections have been cut in all.
+    /// Waits until `count` connections have been cut in total.
     ///
     /// # Panics
-    /// When it takes more than two minutes.
+    /// If it takes more than two minutes.
     pub fn wait_for_cuts(&self, count: u32) {
         let state = lock(&self.shared.state);
         let waited = self.shared.changed.wait_timeout_while(state, PATIENCE, |state| state.cuts < count);
@@ -122,13 +118,13 @@ impl Proxy {
         assert!(state.cuts >= count, "{} of {count} connections were cut", state.cuts);
     }
 
-    /// What was late reaches the server now.
+    /// Lets delayed messages reach the server.
     pub fn release(&self) {
         lock(&self.shared.state).releases += 1;
         self.shared.changed.notify_all();
     }
 
-    /// Cuts everything that is open, at once.
+    /// Cuts all open connections at once.
     pub fn cut_all(&self) {
         for (_, client, server) in lock(&self.shared.state).open.drain(..) {
             end(&client);
@@ -136,7 +132,7 @@ impl Proxy {
         }
     }
 
-    /// Whether new connections are closed at once, as if the server were away.
+    /// Sets whether new connections are closed at once, as if the server were down.
     pub fn refuse(&self, refuses: bool) {
         lock(&self.shared.state).refuses = refuses;
     }
@@ -146,7 +142,7 @@ impl Proxy {
         lock(&self.shared.state).open.len()
     }
 
-    /// How many connections there were in all.
+    /// How many connections there have been.
     pub fn accepted(&self) -> u64 {
         lock(&self.shared.state).accepted
     }
@@ -165,7 +161,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Whoever has gone already needs no end.
+/// A closed connection needs no shutdown.
 fn end(stream: &TcpStream) {
     let _ = stream.shutdown(Shutdown::Both);
 }
@@ -182,7 +178,7 @@ impl Shared {
                     continue;
                 }
             }
-            // A server that is down is for the client to notice: its connection ends.
+            // If the server is down, the client notices that its connection is closed.
             if let Ok(client) = client {
                 let _ = self.connect(client);
             }
@@ -190,7 +186,7 @@ impl Shared {
     }
 
     fn connect(self: &Arc<Self>, client: TcpStream) -> std::io::Result<()> {
-        let server = TcpStream::connect(*lock(&self.target))?;
+        let server = TcpStream::connect(self.target)?;
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
         let id = {
@@ -208,16 +204,16 @@ impl Shared {
         let (from_client, to_server) = (client.try_clone()?, server.try_clone()?);
         let upwards = Arc::clone(&link);
         std::thread::spawn(move || {
-            // However it ends, the connection has ended.
+            // The connection is over, whatever the reason.
             let _ = upwards.pass_up(&from_client, &to_server);
             end(&from_client);
-            // What has been sent is still processed by the server.
+            // The server still processes what it has received.
             let _ = to_server.shutdown(Shutdown::Write);
         });
         std::thread::spawn(move || {
             let _ = link.pass_down(&server, &client);
             end(&client);
-            // Answers that nobody gets any more: read on, or the server would be stopped by a reset before it has done all.
+            // Discard answers instead of closing: a reset would stop the server before it has finished.
             let _ = std::io::copy(&mut &server, &mut std::io::sink());
             end(&server);
             lock(&link.shared.state).open.retain(|(open, ..)| *open != id);
@@ -228,15 +224,16 @@ impl Shared {
 
 /// One connection.
 struct Link {
-    /// What is to happen in the transaction that goes on.
+    /// The plan for the current transaction.
     armed: Mutex<Option<Plan>>,
-    /// Whether the server's answers no longer reach the client.
+    /// Whether the server's answers are withheld from the client.
     is_muted: AtomicBool,
     shared: Arc<Shared>,
 }
 
 impl Link {
-    /// Ends the client's side and counts it, as one: whoever is cut off and asks finds that counted already.
+    /// Closes the client's side and counts the cut under one lock, so that a client that has been cut off
+    /// finds it counted.
     fn cut(&self, client: &TcpStream) {
         let mut state = lock(&self.shared.state);
         end(client);
@@ -245,17 +242,18 @@ impl Link {
         self.shared.changed.notify_all();
     }
 
-    /// The transaction that was to be cut has ended before its moment, which does not come in another either.
+    /// The transaction ended before the planned cut, which is therefore dropped.
     fn disarm(&self) {
         *lock(&self.armed) = None;
     }
 
-    /// From the client to the server, message by message. Returns when the connection has been cut or has ended.
+    /// From the client to the server, message by message. Returns when the connection has been cut or has
+    /// ended.
     fn pass_up(&self, mut client: &TcpStream, mut server: &TcpStream) -> std::io::Result<()> {
         let mut reader = Reader::default();
         let mut bytes = Vec::new();
         let mut chunk = vec![0; 65_536];
-        // What has gone to the server since the transaction began.
+        // Counts of what has gone to the server since the transaction began.
         let (mut messages_sent, mut bytes_sent) = (0, 0);
         loop {
             let Some(whole) = wire::length(&bytes, reader.has_type()) else {
@@ -316,7 +314,7 @@ impl Link {
         }
     }
 
-    /// What the client still sends of its transaction.
+    /// The rest of the client's transaction.
     fn rest(
         &self,
         mut client: &TcpStream,
@@ -354,7 +352,7 @@ impl Link {
     fn pass_down(&self, mut server: &TcpStream, mut client: &TcpStream) -> std::io::Result<()> {
         let mut chunk = vec![0; 65_536];
         let mut bytes = Vec::new();
-        // What has gone to the client since the transaction began.
+        // Counts of what has gone to the client since the transaction began.
         let (mut messages_sent, mut bytes_sent) = (0, 0);
         loop {
             let count = server.read(&mut chunk)?;
@@ -370,7 +368,7 @@ impl Link {
                     continue;
                 };
                 let passes = match plan.moment {
-                    // The client's half cuts.
+                    // The client's half makes the cut.
                     Moment::CommitSeen if self.is_muted.load(Ordering::Acquire) => continue,
                     Moment::MessagesFromServer(count) if messages_sent >= count => 0,
                     Moment::BytesFromServer(count) => message.len().min(count.saturating_sub(bytes_sent)),
@@ -378,8 +376,8 @@ impl Link {
                 };
                 (messages_sent, bytes_sent) = (messages_sent + 1, bytes_sent + passes);
                 if passes == message.len() && message[..] == [b'Z', 0, 0, 0, 5, b'I'] {
-                    // Ready for queries, outside a transaction. Before the client learns of it: it may begin the next
-                    // transaction at once, which another plan is for, and whose messages are counted again.
+                    // Ready for queries, outside a transaction. Reset before the client sees it, since it may
+                    // begin the next transaction at once, which has its own plan and counts.
                     self.disarm();
                     (messages_sent, bytes_sent) = (0, 0);
                 }

@@ -5,11 +5,11 @@ use crate::process::wait_until;
 use crate::{Cluster, ClusterError};
 
 impl Cluster {
-    /// Makes a standby of this server from a base backup, which follows it by streaming replication. A synchronous one has
-    /// every commit on its disk before the commit is acknowledged.
+    /// Creates a standby of this server from a base backup; it follows by streaming replication. A
+    /// synchronous standby has every commit on disk before the commit is acknowledged.
     ///
     /// # Errors
-    /// When it cannot be made, or does not catch up.
+    /// It cannot be created, or does not catch up.
     pub fn standby(&self, name: &str, is_synchronous: bool) -> Result<Self, ClusterError> {
         let mut standby = Self::prepare(None)?;
         standby.take_password_of(self);
@@ -37,10 +37,10 @@ impl Cluster {
         Ok(standby)
     }
 
-    /// Makes a standby the server that writes. Whoever was it before must be down by then, or there are two truths.
+    /// Promotes a standby. The old primary must be down by then, or both take writes.
     ///
     /// # Errors
-    /// When it is no standby.
+    /// It is no standby.
     pub fn promote(&self) -> Result<(), ClusterError> {
         self.sql(SUPERUSER, "SELECT pg_promote(true, 60)")?;
         wait_until("the promotion", || Ok(self.sql(SUPERUSER, "SELECT pg_is_in_recovery()")? == "f"))

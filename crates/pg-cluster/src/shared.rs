@@ -8,20 +8,20 @@ use crate::{Cluster, ClusterOptions};
 static SHARED: OnceLock<Cluster> = OnceLock::new();
 static DATABASES: AtomicU32 = AtomicU32::new(0);
 
-/// The cluster that all tests of this process share, started by the first who asks. Each takes a database of its own
-/// ([`fresh_database`]). It ends with the process.
+/// The cluster that all tests of this process share; the first caller starts it. Each test takes its own
+/// database ([`fresh_database`]). It ends with the process.
 ///
 /// # Panics
-/// When it cannot be started: the message says what to install if PostgreSQL is missing.
+/// If it cannot be started. The message says what to install if PostgreSQL is missing.
 pub fn shared() -> &'static Cluster {
     SHARED.get_or_init(|| {
-        // Tests look for what is lost with the server, not with the machine's power.
+        // These tests simulate failures of the server, not of the machine, so nothing needs a sync.
         let options = ClusterOptions { fsync: false, ..ClusterOptions::default() };
         Cluster::start(&options).unwrap_or_else(|error| panic!("{error}"))
     })
 }
 
-/// The address of a new, empty database in the shared cluster.
+/// Creates an empty database in the shared cluster and returns its address.
 ///
 /// # Panics
 /// When it cannot be made.

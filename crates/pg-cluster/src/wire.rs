@@ -1,20 +1,20 @@
-//! PostgreSQL's protocol, as far as cutting it at a message boundary takes: where messages end, and which of a client's
-//! messages begin and commit a transaction. (PostgreSQL manual, "Message Formats".)
+//! As much of PostgreSQL's protocol as is needed to cut at message boundaries: where messages end, and which
+//! of a client's messages begin and commit a transaction. (PostgreSQL manual, "Message Formats".)
 
 use std::collections::HashMap;
 
-/// A message whose first bytes are not these has a type byte first.
+/// All messages but those with these first bytes begin with a type byte.
 const SSL_REQUEST: u32 = 80_877_103;
 const GSS_REQUEST: u32 = 80_877_104;
 
 /// What a message of a client does.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Meaning {
-    /// It asks whether the connection can be encrypted.
+    /// Asks for encryption.
     Encryption,
-    /// The first of a transaction: BEGIN or, without one, a statement that writes.
+    /// Begins a transaction: BEGIN, or a statement that writes without it.
     Begin,
-    /// The last of a transaction, by which the server commits it.
+    /// Commits a transaction.
     End,
     /// A whole transaction in one message.
     Whole,
@@ -22,7 +22,7 @@ pub(crate) enum Meaning {
     Other,
 }
 
-/// The length of the first message in `bytes`, type byte included; none while it is not complete.
+/// The length of the first message in `bytes`, type byte included; `None` while it is incomplete.
 pub(crate) fn length(bytes: &[u8], has_type: bool) -> Option<usize> {
     let start = usize::from(has_type);
     let field = bytes.get(start..start + 4)?;
@@ -39,7 +39,7 @@ pub(crate) struct Reader {
     state: Transaction,
 }
 
-/// What the messages so far have begun.
+/// What the messages so far have started.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Transaction {
     #[default]
@@ -52,13 +52,13 @@ enum Transaction {
     Committing,
 }
 
-/// What a statement is for a transaction.
+/// The role of a statement in a transaction.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Kind {
     Begin,
     Commit,
     Rollback,
-    /// BEGIN to COMMIT.
+    /// A whole transaction from BEGIN to COMMIT.
     Both,
     Write,
     Read,
@@ -70,7 +70,7 @@ impl Reader {
         self.is_started
     }
 
-    /// What a whole message does.
+    /// What a complete message does.
     pub(crate) fn read(&mut self, message: &[u8]) -> Meaning {
         if !self.is_started {
             let code = message.get(4..8).map(|code| u32::from_be_bytes(code.try_into().expect("four bytes")));
@@ -128,7 +128,8 @@ fn text(bytes: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// What one or several statements are for a transaction. By their words: enough for those of one program and its tests.
+/// The role of some statements in a transaction, judged by their keywords. That is enough for the statements
+/// of one program and its tests.
 fn kind_of(sql: &[u8]) -> Kind {
     let sql = String::from_utf8_lossy(sql).to_ascii_uppercase();
     let mut statements = sql.split(';').map(str::trim).filter(|statement| !statement.is_empty());
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn transactions_are_seen_in_prepared_statements_and_in_plain_ones() {
+    fn transactions_are_recognised_in_prepared_and_plain_statements() {
         let mut reader = started();
         assert_eq!(reader.read(&message(b'P', b"s1\0begin\0\0\0")), Meaning::Other, "prepared is not run");
         assert_eq!(reader.read(&message(b'P', b"s2\0COMMIT\0\0\0")), Meaning::Other);
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_for_encryption_is_no_start() {
+    fn encryption_request_is_no_startup_message() {
         let mut reader = Reader::default();
         assert_eq!(reader.read(&[0, 0, 0, 8, 4, 210, 22, 47]), Meaning::Encryption);
         assert!(!reader.has_type());

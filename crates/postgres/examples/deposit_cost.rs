@@ -1,7 +1,9 @@
-//! What a deposit costs in PostgreSQL: CPU time of the server and of this process, by batch size and partitions.
+//! Measures what a deposit costs in PostgreSQL: CPU time of the server and of this process, by batch size and
+//! partitions.
 //!
-//! `cargo run --release -p batzen-postgres --example deposit_cost [DEPOSITS [PARTITIONS [BATCH]]]`. Each deposit reads its coin and its deposit, then
-//! writes a coin, a deposit and its place in the queue: what the exchange does for a coin that pays for the first time.
+//! `cargo run --release -p batzen-postgres --example deposit_cost [DEPOSITS [PARTITIONS [BATCH]]]`. Each
+//! deposit reads its coin and its deposit, then writes a coin, a deposit and its place in the queue: what the
+//! exchange does for a coin that pays for the first time.
 
 use std::time::Instant;
 
@@ -14,7 +16,7 @@ use batzen_tables::exchange::{Coins, Deposits};
 
 const TABLES: &[&TableDef] = &[Coins::DEF, Deposits::DEF];
 
-/// A value of each column, different for each `n` where it may be.
+/// A value for each column, different for each `n` where possible.
 fn record(columns: &[ColumnDef], n: u64, key: bool) -> Vec<u8> {
     let mut out = Vec::new();
     for (at, def) in columns.iter().enumerate() {

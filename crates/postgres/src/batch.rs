@@ -14,13 +14,13 @@ use crate::read::key_arrays;
 use crate::statements::{Mask, Statements, index_type};
 use crate::values::Array;
 
-/// The version and serial of each row that must be there, by table and key.
+/// The version and serial of each row that must exist, by table and key.
 pub(crate) type Versions<'a> = HashMap<(u16, &'a [u8]), (i32, i64)>;
 
 /// One statement of a batch.
 struct Step<'a> {
     statement: StepStatement<'a>,
-    /// How many rows it must meet; or nothing to count, and the base of serials instead.
+    /// How many rows it must affect. For inserts, the base of serials instead.
     first: i64,
     arrays: Vec<Array>,
 }
@@ -30,7 +30,7 @@ enum StepStatement<'a> {
     Update(Arc<Statement>),
 }
 
-/// A change set as statements with their parameters: it can be sent several times.
+/// A change set as statements with their parameters. It can be sent several times.
 pub(crate) struct Batch<'a> {
     steps: Vec<Step<'a>>,
 }
@@ -41,14 +41,14 @@ impl<'a> Batch<'a> {
         let mut inserted: Vec<usize> = nets.iter().filter_map(|net| net.inserted).collect();
         inserted.sort_unstable();
         let ordinal = |net: &Net<'_>| {
-            let at = net.inserted.expect("asked of new rows alone");
-            inserted.binary_search(&at).expect("all inserts are in it") as u64
+            let at = net.inserted.expect("only for new rows");
+            inserted.binary_search(&at).expect("contains every insert") as u64
         };
         let mut batch = Self { steps: Vec::new() };
         for nets in nets.chunk_by(|a, b| a.table == b.table) {
             let statements = database.statements(nets[0].table)?;
             let mut table = TableBatch::new(database, statements);
-            // As the primary key has them: each page and each partition is visited once.
+            // In the order of the primary key, so that each page and each partition is visited once.
             let mut nets: Vec<&Net<'_>> = nets.iter().collect();
             nets.sort_by_cached_key(|net| (database.vshard(net.table, net.key), net.key));
             for net in nets {
@@ -60,12 +60,12 @@ impl<'a> Batch<'a> {
         Ok(batch)
     }
 
-    /// Whether nothing is to be done.
+    /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// Queues all of it.
+    /// Queues all statements.
     pub fn queue(&self, connection: &mut Connection) {
         for step in &self.steps {
             let statement = match &step.statement {
@@ -80,7 +80,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// A row that must be there, by key and version.
+/// A row that must exist, by key and version.
 type Named<'n> = (&'n [u8], (i32, i64));
 
 /// The changes of one table, by statement.
@@ -96,7 +96,7 @@ struct TableBatch<'a, 'n> {
     queue_inserts: Vec<(&'n [u8], QueueEntry, Number)>,
 }
 
-/// A row's serial: that of a row which is there, or its place among the set's new rows.
+/// A row's serial: that of an existing row, or its place among the set's new rows.
 #[derive(Debug, Clone, Copy)]
 enum Number {
     Known(i64),
@@ -143,7 +143,7 @@ impl<'a, 'n> TableBatch<'a, 'n> {
             }
             return Ok(());
         };
-        let named = (net.key, version.expect("rows that must be there have a version"));
+        let named = (net.key, version.expect("rows that must exist have a version"));
         match net.after {
             Some(after) if net.inserted.is_some() => {
                 self.delete(named, before)?;
@@ -240,7 +240,7 @@ impl<'a, 'n> TableBatch<'a, 'n> {
         Ok(Some(QueueEntry { due: i64::try_from(due).unwrap_or(i64::MAX), values }))
     }
 
-    /// The entry of an index of which a row has one at most.
+    /// The entry in an index of which a row has at most one.
     fn only<'e>(&self, entries: &'e IndexEntries, index: u8) -> Result<Option<&'e [u8]>> {
         let mut found = entries.iter().filter(|(id, _)| *id == index).map(|(_, value)| value);
         let first = found.next();
@@ -297,7 +297,7 @@ impl<'a, 'n> TableBatch<'a, 'n> {
         key_arrays(self.database, self.statements, &keys, columns, true)
     }
 
-    /// Keys, versions and serials of rows that must be there.
+    /// Keys, versions and serials of rows that must exist.
     fn named(&self, rows: &[Named<'n>]) -> Result<Vec<Array>> {
         let mut arrays = self.keys(rows.iter().map(|(key, _)| *key))?;
         let (mut versions, mut serials) = (Array::new(SqlType::Int4.oid()), Array::new(SqlType::Int8.oid()));

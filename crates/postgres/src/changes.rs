@@ -1,4 +1,4 @@
-//! What a change set comes to for each row: pure.
+//! The net effect of a change set on each row. Pure.
 
 use std::collections::HashMap;
 
@@ -12,9 +12,9 @@ pub(crate) const INSERTS_MAX: usize = 1 << 16;
 pub(crate) struct Net<'a> {
     pub table: &'static TableDef,
     pub key: &'a [u8],
-    /// The row that must be there before; none: there must be none.
+    /// The row that must exist before; `None`: no row may exist.
     pub before: Option<&'a [u8]>,
-    /// Which version of it was read, if that is known.
+    /// The version that was read, if known.
     pub version: Option<RowVersion>,
     /// The row afterwards.
     pub after: Option<&'a [u8]>,
@@ -22,8 +22,8 @@ pub(crate) struct Net<'a> {
     pub inserted: Option<usize>,
 }
 
-/// Nets out the changes of each row, in the order of tables and keys. None when the set contradicts itself: then no state of
-/// the store fits it.
+/// Combines the changes of each row, in the order of tables and keys. `None` if the set contradicts itself,
+/// so that it fits no state of the store.
 pub(crate) fn net(set: &ChangeSet) -> Option<Vec<Net<'_>>> {
     let changes = set.changes();
     let mut order: Vec<usize> = (0..changes.len()).collect();
@@ -59,7 +59,7 @@ pub(crate) fn net(set: &ChangeSet) -> Option<Vec<Net<'_>>> {
     Some(nets)
 }
 
-/// Says exactly why a set does not fit what is stored; `Ok(None)` if it does.
+/// Finds out why a set does not fit the stored rows; `Ok(None)` if it does fit.
 pub(crate) fn judge<'a>(
     set: &'a ChangeSet,
     stored: &HashMap<(u16, &'a [u8]), RawRow>,
@@ -71,7 +71,7 @@ pub(crate) fn judge<'a>(
         let place = (change.table().id, change.key());
         let row = now.entry(place).or_insert_with(|| stored.get(&place).map(|row| row.row.as_slice()));
         match (change.old_row(), &*row) {
-            // Goes on as if it had worked: what follows in the set builds on it.
+            // Applies the change anyway: later changes of the set build on it.
             (None, Some(_)) => conflicts.push((change.table(), change.key().to_vec())),
             (Some(old), Some(row)) if *row == old => {}
             (None, None) => {}

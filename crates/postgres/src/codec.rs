@@ -1,4 +1,5 @@
-//! A record's bytes ↔ database columns, by the columns' kinds alone. Exact both ways for every value.
+//! A record's bytes ↔ database columns, by the columns' kinds alone. Lossless in both directions for every
+//! value.
 
 use std::borrow::Cow;
 
@@ -7,7 +8,7 @@ use batzen_store::{ColumnDef, ColumnKind, DecodeError, put_bytes, take, take_byt
 use crate::PgError;
 use crate::values::{Array, Columns};
 
-/// The mark that stands for a byte that PostgreSQL's text cannot hold, or for itself.
+/// The escape character for the byte that PostgreSQL's text cannot hold, and for itself.
 const MARK: char = '\u{1}';
 
 /// Splits a record's bytes into those of its columns.
@@ -53,7 +54,7 @@ fn skip_bytes(bytes: &mut &[u8], column: &'static str) -> Result<(), DecodeError
     }
 }
 
-/// How many database columns a record's column is.
+/// How many database columns a record's column takes.
 pub(crate) fn width(def: &ColumnDef) -> usize {
     if def.column.kind == ColumnKind::Amount { 2 } else { 1 }
 }
@@ -92,7 +93,7 @@ pub(crate) fn push(def: &ColumnDef, mut bytes: &[u8], arrays: &mut [Array]) -> R
     Ok(())
 }
 
-/// The content of escaped bytes; mostly they hold no zero, and are it.
+/// The content of escaped bytes. Without a zero byte, which is the usual case, they are borrowed.
 fn unescaped<'a>(bytes: &'a [u8], column: &'static str) -> Result<Cow<'a, [u8]>, DecodeError> {
     let content = &bytes[..bytes.len() - 2];
     if !content.contains(&0) {
@@ -196,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_that_the_database_cannot_hold_is_escaped_and_comes_back() {
+    fn text_the_database_cannot_hold_is_escaped() {
         for text in ["", "plain", "\0", "\u{1}", "\u{1}0", "a\0b\u{1}c\u{1}\u{1}1\0\0", "ü\0€"] {
             let stored = stored_text(text);
             assert!(!stored.contains('\0'));

@@ -1,13 +1,15 @@
 //! Commits: one pipeline, one implicit transaction, one round trip.
 //!
-//! The first statement takes the connection's row in `writers`, so that afterwards everybody can tell whether the commit took
-//! place. Then table by table, in the order of their numbers and with rows in the order of their shards and keys, so that two commits
-//! never wait for each other in a circle: rows that must stay as they were read, updates, deletes, inserts, queue entries.
-//! Each statement checks in the server how many rows it met; if one is amiss, nothing of the set remains, and only then the
-//! rows are read to say which.
+//! The first statement updates the connection's row in `writers`, which records that the commit took place.
+//! Then it goes table by table, in the order of their numbers and with rows in the order of their shards and
+//! keys, so that two commits never wait for each other in a circle: rows that must stay as they were read,
+//! updates, deletes, inserts, queue entries. Each statement checks in the server how many rows it has
+//! affected. If the count is wrong, the server rolls everything back, and the rows are read to find out which
+//! one does not fit.
 //!
-//! A lost connection leaves the question whether the commit took place. A new connection raises the epoch of the writer's row,
-//! which waits for the old transaction to end, and makes any late copy of it fail; then the row's batch number is the answer.
+//! If the connection is lost, it is unknown whether the commit took place. A new connection raises the epoch
+//! of the writer's row. That waits for the old transaction to end, and makes any late copy of it fail. Then
+//! the row's batch number tells whether the commit took place.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -25,17 +27,18 @@ use crate::schema::meta::EPOCH_COUNT;
 /// The most bytes of one commit.
 const COMMIT_BYTES_MAX: u64 = 256 << 20;
 
-/// How often a set that fits what is stored is sent again because others came before it, and have gone again.
+/// How often a set is sent again if it conflicted, but fits the rows when they are read afterwards.
 const RACES_MAX: u32 = 16;
 
-/// How often a connection may be lost in one commit: what ends the server's process each time is not sent for ever.
+/// How often a connection may be lost in one commit. A commit that crashes the server's process each time is
+/// not sent forever.
 const LOSSES_MAX: u32 = 6;
 
 /// A connection that commits, and its row in `writers`.
 #[derive(Debug)]
 pub(crate) struct Writer {
     connection: Connection,
-    /// When the server's process of the connection began: with its number it names the process.
+    /// When the connection's server process started: together with its id it identifies the process.
     started: String,
     id: i64,
     epoch: i64,
@@ -46,7 +49,7 @@ pub(crate) struct Writer {
 /// How one attempt ended.
 enum Attempt {
     Committed,
-    /// A row was not as it had to be.
+    /// A row did not have the expected version.
     Misfit,
     Failed(PgError),
 }
@@ -71,7 +74,7 @@ impl Database {
         }
         let Some(nets) = net(set) else {
             let fits = self.judge(set)?;
-            return Ok(fits.expect("no state fits a set that contradicts itself"));
+            return Ok(fits.expect("a set that contradicts itself fits no state"));
         };
         let inserts = nets.iter().filter(|net| net.inserted.is_some()).count();
         if inserts > INSERTS_MAX {
@@ -79,7 +82,7 @@ impl Database {
         }
         let mut versions = HashMap::new();
         for round in 0..RACES_MAX {
-            // A hint that was of no use the first time is of no use again.
+            // If the known versions were wrong the first time, read all of them.
             match self.versions(&nets, round == 0, &mut versions)? {
                 true => {}
                 false => match self.judge(set)? {
@@ -103,7 +106,7 @@ impl Database {
         )))
     }
 
-    /// Reads the rows that the set names, and says why it does not fit; none if it does.
+    /// Reads the rows that the set names, and finds out why it does not fit; `None` if it does.
     fn judge(&self, set: &ChangeSet) -> Result<Option<CommitOutcome>> {
         let mut keys: Vec<(&'static TableDef, &[u8])> =
             set.changes().iter().map(|change| (change.table(), change.key())).collect();
@@ -112,8 +115,8 @@ impl Database {
         judge(set, &self.rows_by_key(&keys)?)
     }
 
-    /// Finds the version of each row that must be there: from the change, else by reading the row. False: one is not as it
-    /// must be, or one that must not be there is.
+    /// Finds the version of each row that must exist: from the change, or else by reading the row. False if a
+    /// row differs from the expected one, or exists though it must not.
     fn versions<'a>(&self, nets: &[Net<'a>], trust: bool, versions: &mut Versions<'a>) -> Result<bool> {
         let known = |version: Option<RowVersion>| {
             let version = version.filter(|version| trust && version.birth() == self.tag)?;
@@ -126,7 +129,7 @@ impl Database {
                 (Some(_), Some(version)) => {
                     versions.insert((net.table.id, net.key), version);
                 }
-                // A row that comes and goes within the set leaves nothing that the database could check.
+                // The database cannot check a row that is inserted and deleted within the set.
                 (None, _) if net.after.is_some() => {}
                 _ => unknown.push(net),
             }
@@ -149,7 +152,7 @@ impl Database {
         Ok(true)
     }
 
-    /// Commits, whatever happens to connections meanwhile. False: a row was not as it had to be.
+    /// Commits, and replaces lost connections. False if a row did not have the expected version.
     fn try_commit(&self, nets: &[Net<'_>], versions: &Versions<'_>) -> Result<bool> {
         let batch = Batch::new(self, nets, versions)?;
         if batch.is_empty() {
@@ -161,7 +164,7 @@ impl Database {
             let mut place = self.writers.take(patience.until).ok_or_else(no_connection)?;
             let attempt = match place.item.take() {
                 Some(writer) if !self.is_worn(&writer.connection) => Ok(Some(writer)),
-                // The row stays: nothing is under way.
+                // The row can stay: no commit is under way.
                 Some(writer) => self
                     .connect_writer()
                     .map(|(connection, started)| Some(Writer { connection, started, ..writer })),
@@ -186,9 +189,9 @@ impl Database {
                     return Ok(false);
                 }
                 Attempt::Failed(error) if error.code() == Some("BZ002") => {
-                    // The row was removed as one that nobody has used for long, or another process has taken the store over:
-                    // registering again tells.
-                    tracing::info!(writer = writer.id, "the writer's row was taken away");
+                    // The row was removed because it was unused for long, or another process has taken over
+                    // the store. Registering again shows which.
+                    tracing::info!(writer = writer.id, "the writer's row was removed");
                 }
                 Attempt::Failed(error) if error.ends_connection() || writer.connection.was_unsynced() => {
                     self.counters.reconnects.inc();
@@ -209,7 +212,7 @@ impl Database {
                             "the connection was lost in each of {losses} attempts: {error}"
                         )));
                     }
-                    // The server is back: what is left to do has all its time again.
+                    // The server is back: the deadline starts again.
                     patience = self.patience();
                 }
                 Attempt::Failed(error) => {
@@ -245,48 +248,51 @@ impl Database {
             }
             Ok(()) => Attempt::Committed,
             Err(error) => match error.code() {
-                // 23505: a row is there that must not be.
+                // 23505: a row exists that must not.
                 Some("BZ001" | "23505") => Attempt::Misfit,
                 _ => Attempt::Failed(error),
             },
         }
     }
 
-    /// A new connection that is set up for commits, and when its process began.
+    /// Opens a connection and sets it up for commits. Also returns when its server process started.
     fn connect_writer(&self) -> std::result::Result<(Connection, String), PgError> {
         let mut connection = self.connect()?;
-        // No statement_timeout: it would end the wait for a synchronous standby after the commit, which then is reported as
-        // done although the standby has not got it. An operator may want more than `on`, never less.
+        // No statement_timeout: it would end the wait for a synchronous standby, and the commit would be
+        // reported as done although the standby does not have it. Operators may set synchronous_commit higher
+        // than `on`, but not lower.
         connection.script(
             "SET lock_timeout = '10s'; SELECT set_config(name, reset_val, false) FROM pg_settings \
              WHERE name = 'synchronous_commit' AND reset_val = 'remote_apply'",
         )?;
         let text = "SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()";
         let started = connection.query_text(text)?.pop().and_then(|mut row| row.pop().flatten());
-        let started = started.ok_or_else(|| PgError::protocol("a process without a beginning"))?;
+        let started = started.ok_or_else(|| PgError::protocol("the server process has no start time"))?;
         Ok((connection, started))
     }
 
-    /// A new connection with a row of its own in `writers`; none if another process has taken the store over.
+    /// Opens a connection with its own row in `writers`; `None` if another process has taken over the store.
     fn register(&self) -> std::result::Result<Option<Writer>, PgError> {
         let (mut connection, started) = self.connect_writer()?;
         let row = self.register_row(&mut connection)?;
         Ok(row.map(|(id, epoch)| Writer { connection, started, id, epoch, batch: 0 }))
     }
 
-    /// Makes a new connection for a writer whose old one was lost in a commit, and tells which batch was its last.
+    /// Opens a new connection for a writer whose old one was lost in a commit, and returns the writer's last
+    /// batch.
     ///
-    /// It fails with [`StoreError::Unavailable`], whatever the server says: nobody knows what became of the commit. (Or with
-    /// [`StoreError::Stopped`]: the schema in which it took place or not is gone.)
+    /// Fails with [`StoreError::Unavailable`] whatever the server reports, because it is unknown whether the
+    /// commit took effect; or with [`StoreError::Stopped`] if the schema is gone.
     fn resolve(&self, writer: &mut Writer) -> Result<i64> {
-        // The old process may wait for the rest of the pipeline for hours, with its rows locked, if this side's end of the
-        // connection is gone and nobody has told it.
+        // If the server has not noticed that the connection is gone, the old process may wait for the rest of
+        // the pipeline for hours and keep its rows locked.
         let end = format!(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = {} AND backend_start = '{}'",
             writer.connection.process_id(),
             writer.started
         );
-        // Not another writer's row, if the schema was made again meanwhile: epochs begin anywhere, and each loss adds one.
+        // The epoch tells whether the row still belongs to this writer, in case the schema was recreated:
+        // epochs begin at a random number, and each loss adds one.
         let text = format!(
             "{} WHERE writer_id = {} AND epoch BETWEEN {} AND {} RETURNING epoch, batch",
             self.texts.fence,
@@ -302,7 +308,8 @@ impl Database {
                 if connection.was_unsynced() {
                     return Err(PgError::io("wait for the standby", std::io::ErrorKind::TimedOut.into()));
                 }
-                // After the epoch was raised: whoever takes the store over from here on raises it again.
+                // Check after raising the epoch: a process that takes over the store from now on raises it
+                // again.
                 self.is_ours(&mut connection)?;
                 Ok((connection, started, rows))
             });
@@ -319,7 +326,7 @@ impl Database {
                     };
                     let number = |at: usize| row.get(at)?.as_ref()?.parse().ok();
                     let (Some(epoch), Some(batch)) = (number(0), number(1)) else {
-                        return Err(StoreError::Unavailable("a writer's row without numbers".into()));
+                        return Err(StoreError::Unavailable("the writer's row has no numbers".into()));
                     };
                     writer.connection = connection;
                     writer.started = started;

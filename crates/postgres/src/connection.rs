@@ -1,11 +1,12 @@
 //! One connection: the protocol of PostgreSQL, synchronous, with statements in pipelines.
 //!
-//! A pipeline is written at once and ends with one `Sync`. The server runs it as one implicit transaction: a failing statement
-//! undoes what went before, and skips what comes after. So a commit needs neither `BEGIN` nor `COMMIT`, no connection is
-//! ever idle in a transaction, and a batch is one round trip, the parsing of its new statements included.
+//! A pipeline is written at once and ends with one `Sync`. The server runs it as one implicit transaction: if
+//! a statement fails, earlier ones are rolled back and later ones skipped. So a commit needs neither `BEGIN`
+//! nor `COMMIT`, no connection is ever idle in a transaction, and a batch takes one round trip, including the
+//! parsing of new statements.
 //!
-//! Not an asynchronous client: whoever uses the store waits for it anyway, on a thread of its own, and what arrives is decoded
-//! where it is needed, without a thread or a queue in between.
+//! The client is synchronous because each caller waits on its own thread anyway. Answers are decoded on that
+//! thread, without another thread or a queue in between.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -15,8 +16,10 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BufMut, BytesMut};
+use fallible_iterator::FallibleIterator;
 use postgres_protocol::authentication::md5_hash;
 use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
+use postgres_protocol::message::backend::{ErrorFields, Header, Message};
 use postgres_protocol::message::frontend;
 use rustls::pki_types::ServerName;
 
@@ -26,13 +29,13 @@ use crate::target::{Place, Tls};
 use crate::values::{Columns, Params};
 use crate::{PgError, Target};
 
-/// A message larger than this is no answer to anything that is asked here.
-const MESSAGE_BYTES_MAX: usize = 1 << 30;
+/// No answer to this program's statements is larger.
+const MESSAGE_BYTES_MAX: i32 = 1 << 30;
 
-/// A statement with fixed text. Each connection that uses it has it parsed once.
+/// A statement with fixed text. It is parsed once per connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Statement {
-    /// Its number, unique in the process: it is its name on every connection.
+    /// Its number, unique in the process, from which its name on every connection is made.
     pub number: u32,
     pub sql: String,
 }
@@ -44,16 +47,16 @@ impl Statement {
     }
 }
 
-/// Shows a row of an answer: the number of the statement within the pipeline, and the row's bytes.
+/// Receives a row of an answer: the number of the statement within the pipeline, and the row's columns.
 pub(crate) type Sink<'a> = &'a mut dyn FnMut(usize, Columns<'_>) -> Result<(), PgError>;
 
 /// A connection to a server.
 pub struct Connection {
     socket: Socket,
     parsed: BTreeSet<u32>,
-    /// Statements whose parsing is under way, in order.
+    /// Statements that are being parsed, in order.
     parsing: VecDeque<u32>,
-    /// Whether it is of no use any more.
+    /// Whether the connection can no longer be used.
     broken: bool,
     standby: bool,
     /// Whether the server gave up waiting for its synchronous standby in the last pipeline.
@@ -70,12 +73,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to the first place that answers (and takes writes, if that is asked for).
+    /// Connects to the first place that answers (and takes writes, if required).
     ///
     /// # Errors
-    /// When none does: why the last one did not.
+    /// If none answers: the error of the last place.
     pub fn open(target: &Target) -> Result<Self, PgError> {
-        let mut last = PgError::Config("no host is named".into());
+        let mut last = PgError::Config("no host is given".into());
         for place in &target.places {
             match Self::open_at(target, place) {
                 Ok(connection) => return Ok(connection),
@@ -156,100 +159,89 @@ impl Connection {
         };
         let mut scram: Option<ScramSha256> = None;
         loop {
-            let message = self.next(Some(deadline))?;
-            let mut body = message.body.clone();
-            match message.tag {
-                b'R' if body.len() >= 4 => match body.get_i32() {
-                    0 => {}
-                    3 => {
-                        // In the clear only under TLS or on the same machine: nobody else may ask for it.
-                        if !self.socket.is_tls()
-                            && !target.places.iter().all(|place| matches!(place, Place::Unix(..)))
-                        {
-                            return Err(PgError::Config(
-                                "the server wants the password unencrypted: use TLS".into(),
-                            ));
-                        }
-                        frontend::password_message(password()?, &mut self.socket.outgoing)
-                            .map_err(protocol)?;
+            match self.next(Some(deadline))? {
+                Message::AuthenticationOk => {}
+                Message::AuthenticationCleartextPassword => {
+                    // Without TLS, only to a server on this machine.
+                    let is_local = target.places.iter().all(|place| matches!(place, Place::Unix(..)));
+                    if !self.socket.is_tls() && !is_local {
+                        return Err(PgError::Config(
+                            "the server wants the password unencrypted: use TLS".into(),
+                        ));
                     }
-                    5 if body.len() == 4 => {
-                        let salt = [body[0], body[1], body[2], body[3]];
-                        let hash = md5_hash(target.user.as_bytes(), password()?, salt);
-                        frontend::password_message(hash.as_bytes(), &mut self.socket.outgoing)
-                            .map_err(protocol)?;
-                    }
-                    10 => {
-                        if !body[..].split(|byte| *byte == 0).any(|name| name == SCRAM_SHA_256.as_bytes()) {
-                            return Err(PgError::protocol(
-                                "no way to prove the password that both sides know",
-                            ));
-                        }
-                        let client = ScramSha256::new(password()?, ChannelBinding::unsupported());
-                        let out = &mut self.socket.outgoing;
-                        frontend::sasl_initial_response(SCRAM_SHA_256, client.message(), out)
-                            .map_err(protocol)?;
-                        scram = Some(client);
-                    }
-                    11 => {
-                        let scram = scram.as_mut().ok_or_else(|| PgError::protocol("SASL was not begun"))?;
-                        scram.update(&body).map_err(protocol)?;
-                        frontend::sasl_response(scram.message(), &mut self.socket.outgoing)
-                            .map_err(protocol)?;
-                    }
-                    12 => {
-                        let scram = scram.as_mut().ok_or_else(|| PgError::protocol("SASL was not begun"))?;
-                        scram.finish(&body).map_err(protocol)?;
-                    }
-                    kind => {
-                        return Err(PgError::protocol(format!(
-                            "authentication of kind {kind} is not supported"
-                        )));
-                    }
-                },
-                b'K' if body.len() >= 8 => self.process_id = body.get_i32(),
-                b'E' => return Err(PgError::Server(Box::new(server_error(&body)))),
-                b'v' => {
-                    return Err(PgError::protocol("the server does not speak version 3.0 of the protocol"));
+                    frontend::password_message(password()?, &mut self.socket.outgoing).map_err(protocol)?;
                 }
-                b'Z' => return Ok(()),
-                other => {
-                    return Err(PgError::protocol(format!("message {:?} at the start", char::from(other))));
+                Message::AuthenticationMd5Password(body) => {
+                    let hash = md5_hash(target.user.as_bytes(), password()?, body.salt());
+                    frontend::password_message(hash.as_bytes(), &mut self.socket.outgoing)
+                        .map_err(protocol)?;
                 }
+                Message::AuthenticationSasl(body) => {
+                    if !body.mechanisms().any(|name| Ok(name == SCRAM_SHA_256)).map_err(protocol)? {
+                        return Err(PgError::protocol(
+                            "it offers no authentication but SCRAM with channel binding",
+                        ));
+                    }
+                    let client = ScramSha256::new(password()?, ChannelBinding::unsupported());
+                    let out = &mut self.socket.outgoing;
+                    frontend::sasl_initial_response(SCRAM_SHA_256, client.message(), out)
+                        .map_err(protocol)?;
+                    scram = Some(client);
+                }
+                Message::AuthenticationSaslContinue(body) => {
+                    let scram = scram.as_mut().ok_or_else(|| PgError::protocol("SASL was not begun"))?;
+                    scram.update(body.data()).map_err(protocol)?;
+                    frontend::sasl_response(scram.message(), &mut self.socket.outgoing).map_err(protocol)?;
+                }
+                Message::AuthenticationSaslFinal(body) => {
+                    let scram = scram.as_mut().ok_or_else(|| PgError::protocol("SASL was not begun"))?;
+                    scram.finish(body.data()).map_err(protocol)?;
+                }
+                Message::AuthenticationGss
+                | Message::AuthenticationGssContinue(_)
+                | Message::AuthenticationKerberosV5
+                | Message::AuthenticationScmCredential
+                | Message::AuthenticationSspi => {
+                    return Err(PgError::protocol("it authenticates neither by password nor by SCRAM"));
+                }
+                Message::BackendKeyData(body) => self.process_id = body.process_id(),
+                Message::ErrorResponse(body) => return Err(server_error(body.fields())),
+                Message::ReadyForQuery(_) => return Ok(()),
+                _ => return Err(PgError::protocol("an answer before any question")),
             }
         }
     }
 
-    /// Whether it is of no use any more.
+    /// Whether the connection can no longer be used.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Whether the last pipeline was committed here, but perhaps not at the synchronous standby that it should have waited for.
+    /// Whether the last pipeline was committed on this server, but perhaps not on its synchronous standby.
     pub(crate) fn was_unsynced(&self) -> bool {
         self.unsynced
     }
 
-    /// How long an answer may take from here on.
+    /// Sets how long an answer may take.
     pub(crate) fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
-    /// The server's process that serves this connection.
+    /// The id of the server process of this connection.
     #[must_use]
     pub fn process_id(&self) -> i32 {
         self.process_id
     }
 
-    /// Runs a script: several statements, without answers.
+    /// Runs several statements and discards their rows.
     ///
     /// # Errors
-    /// The first statement's that fails; those after it were not run.
+    /// The error of the first statement that fails; those after it were not run.
     pub fn script(&mut self, sql: &str) -> Result<(), PgError> {
         self.query_text(sql).map(|_| ())
     }
 
-    /// Runs a script and gives all rows of its answers, as text.
+    /// Runs several statements and returns all their rows as text.
     ///
     /// # Errors
     /// As [`Connection::script`].
@@ -279,7 +271,7 @@ impl Connection {
             message(out, b'P', |out| {
                 out.put_slice(name.as_bytes());
                 out.put_slice(statement.sql.as_bytes());
-                // The end of the text, and no types: the text says them.
+                // The end of the text, and no parameter types: the text has casts.
                 out.put_slice(&[0, 0, 0]);
             });
         }
@@ -302,17 +294,17 @@ impl Connection {
         self.statements += 1;
     }
 
-    /// Runs the pipeline, and shows every row.
+    /// Runs the pipeline and passes each row to `sink`.
     ///
     /// # Errors
-    /// The first statement's that fails: then none of the pipeline has taken effect. After [`PgError::Io`] nobody knows.
+    /// The error of the first statement that fails; then none of the pipeline has taken effect. After
+    /// [`PgError::Io`] that is unknown.
     pub(crate) fn run(&mut self, sink: Sink<'_>) -> Result<(), PgError> {
         frontend::sync(&mut self.socket.outgoing);
         self.finish(sink)
     }
 
-    /// The same for one statement in the open transaction of which at most `rows_max` rows are shown, by portal: whether
-    /// more are left. To be called again with the same statement until none are.
+    /// Fetches at most `rows_max` rows from a portal in the open transaction. Returns whether more are left.
     pub(crate) fn fetch(&mut self, portal: &str, rows_max: i32, sink: Sink<'_>) -> Result<bool, PgError> {
         let out = &mut self.socket.outgoing;
         frontend::execute(portal, rows_max, out).map_err(|error| PgError::protocol(error.to_string()))?;
@@ -322,7 +314,7 @@ impl Connection {
         Ok(suspended)
     }
 
-    /// Makes a portal in the open transaction that gives a statement's rows bit by bit.
+    /// Opens a portal in the open transaction, from which a statement's rows can be fetched in parts.
     pub(crate) fn open_portal(&mut self, portal: &str, sql: &str) -> Result<(), PgError> {
         let protocol = |error: io::Error| PgError::protocol(error.to_string());
         let out = &mut self.socket.outgoing;
@@ -349,56 +341,60 @@ impl Connection {
         loop {
             let message = match self.next(deadline) {
                 Ok(message) => message,
-                // What the server said last explains more than that the connection then ended.
+                // The server's last error explains more than the end of the connection.
                 Err(error) => return Err(failed.filter(PgError::ends_connection).unwrap_or(error)),
             };
-            match message.tag {
-                b'D' => {
+            match message {
+                Message::DataRow(row) => {
                     if failed.is_none()
-                        && let Err(error) =
-                            Columns::new(&message.body).and_then(|columns| sink(number, columns))
+                        && let Err(error) = sink(number, Columns::of(&row))
                     {
                         failed = Some(error);
                     }
                 }
-                b'C' | b'I' => number += 1,
-                b's' => *suspended = true,
-                b'1' => {
+                Message::CommandComplete(_) | Message::EmptyQueryResponse => number += 1,
+                Message::PortalSuspended => *suspended = true,
+                Message::ParseComplete => {
                     if let Some(statement) = self.parsing.pop_front() {
                         self.parsed.insert(statement);
                     }
                 }
-                b'2' | b'T' | b'n' | b't' | b'3' => {}
-                b'E' => {
-                    let error = PgError::Server(Box::new(server_error(&message.body)));
-                    // 0A000: a statement's columns have changed under it; 26000: it is not there (behind a pooler).
+                Message::BindComplete
+                | Message::RowDescription(_)
+                | Message::NoData
+                | Message::ParameterDescription(_)
+                | Message::CloseComplete => {}
+                Message::ErrorResponse(body) => {
+                    let error = server_error(body.fields());
+                    // 0A000: a prepared statement's columns have changed; 26000: the statement does not exist
+                    // (behind a pooler).
                     self.broken |= error.ends_connection() || matches!(error.code(), Some("0A000" | "26000"));
                     failed.get_or_insert(error);
                 }
-                b'Z' => {
+                Message::ReadyForQuery(_) => {
                     self.parsing.clear();
                     return failed.map_or(Ok(()), Err);
                 }
-                other => {
+                _ => {
                     self.broken = true;
-                    return Err(PgError::protocol(format!("message {:?}", char::from(other))));
+                    return Err(PgError::protocol("a message that answers no statement"));
                 }
             }
         }
     }
 
-    /// Waits for notifications, at most until then or until `wake` can be read; gives their payloads.
+    /// Waits for notifications until `until`, or until `wake` is readable. Returns their payloads.
     pub(crate) fn notifications(
         &mut self,
         until: Instant,
         wake: BorrowedFd<'_>,
     ) -> Result<Vec<String>, PgError> {
         loop {
-            // What came behind an answer is here already.
+            // Notifications behind an answer have arrived already.
             while let Some(message) = self.parse()? {
-                if message.tag == b'E' {
+                if let Message::ErrorResponse(body) = message {
                     self.broken = true;
-                    return Err(PgError::Server(Box::new(server_error(&message.body))));
+                    return Err(server_error(body.fields()));
                 }
             }
             if !self.notifications.is_empty() {
@@ -430,58 +426,53 @@ impl Connection {
         }
     }
 
-    /// The next message that is an answer, if it is here; takes in what the server says of its own accord.
+    /// The next message that is an answer, if it has arrived; handles what the server sends unasked.
     fn parse(&mut self) -> Result<Option<Message>, PgError> {
+        let parsed = self.parse_unasked();
+        self.broken |= parsed.is_err();
+        parsed.map_err(|error| PgError::protocol(error.to_string()))
+    }
+
+    fn parse_unasked(&mut self) -> io::Result<Option<Message>> {
         loop {
             let received = &mut self.socket.received;
-            let Some(header) = received.get(..5) else { return Ok(None) };
-            let tag = header[0];
-            let length = u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
-            if !(4..MESSAGE_BYTES_MAX).contains(&length) {
-                self.broken = true;
-                return Err(PgError::protocol(format!("a message of {length} bytes")));
+            // The library would reserve room for any length that the server claims.
+            let length = Header::parse(received)?.map_or(0, Header::len);
+            if length > MESSAGE_BYTES_MAX {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!("a message of {length} bytes"),
+                ));
             }
-            if received.len() < length + 1 {
-                received.reserve(length + 1 - received.len());
-                return Ok(None);
-            }
-            let mut body = received.split_to(length + 1);
-            body.advance(5);
-            match tag {
-                // The routine's name tells, in whatever language the message is.
-                b'N' => {
-                    self.unsynced |=
-                        body[..].split(|byte| *byte == 0).any(|field| field == b"RSyncRepWaitForLSN");
+            match Message::parse(received)? {
+                Some(Message::NoticeResponse(body)) => {
+                    // The name of the routine is the same in every language of the server.
+                    let mut fields = body.fields();
+                    self.unsynced |= fields.any(|field| {
+                        Ok(field.type_() == b'R' && field.value_bytes() == b"SyncRepWaitForLSN")
+                    })?;
                 }
-                b'A' => {
-                    // Process, channel, payload.
-                    let mut parts = body.get(4..).unwrap_or_default().split(|byte| *byte == 0);
-                    if let Some(payload) = parts.nth(1) {
-                        self.notifications.push_back(String::from_utf8_lossy(payload).into_owned());
-                    }
+                Some(Message::NotificationResponse(body)) => {
+                    self.notifications.push_back(body.message()?.to_owned());
                 }
-                b'S' => {
-                    let mut parts = body[..].split(|byte| *byte == 0);
-                    let (name, value) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-                    if [b"in_hot_standby".as_slice(), b"default_transaction_read_only"].contains(&name)
-                        && value == b"on"
-                    {
-                        self.standby = true;
-                    }
+                Some(Message::ParameterStatus(body)) => {
+                    let name = body.name()?;
+                    let is_read_only = ["in_hot_standby", "default_transaction_read_only"].contains(&name);
+                    self.standby |= is_read_only && body.value()? == "on";
                 }
-                _ => return Ok(Some(Message { tag, body })),
+                answer => return Ok(answer),
             }
         }
     }
 }
 
-/// Says goodbye, so that the server does not log a lost connection.
+/// Ends the session, so that the server does not log a lost connection.
 impl Drop for Connection {
     fn drop(&mut self) {
         if !self.broken {
             self.socket.outgoing.clear();
             frontend::terminate(&mut self.socket.outgoing);
-            // Sends, and sees at once that nothing arrives.
+            // Sends, and returns at once since nothing arrives.
             let _ = self.socket.wait(Some(Instant::now()));
         }
     }
@@ -509,11 +500,6 @@ fn start_tls(socket: &mut Socket, target: &Target, host: &str, deadline: Instant
     }
 }
 
-struct Message {
-    tag: u8,
-    body: BytesMut,
-}
-
 /// Writes a message with its length.
 fn message(out: &mut BytesMut, tag: u8, body: impl FnOnce(&mut BytesMut)) {
     out.put_u8(tag);
@@ -524,23 +510,23 @@ fn message(out: &mut BytesMut, tag: u8, body: impl FnOnce(&mut BytesMut)) {
     out[at..at + 4].copy_from_slice(&length.to_be_bytes());
 }
 
-fn server_error(body: &[u8]) -> ServerError {
+fn server_error(mut fields: ErrorFields<'_>) -> PgError {
     let mut error = ServerError::default();
-    for field in body.split(|byte| *byte == 0) {
-        let Some((kind, text)) = field.split_first() else { continue };
-        let text = String::from_utf8_lossy(text).into_owned();
-        match kind {
+    // Fields after one that cannot be read are left out.
+    while let Ok(Some(field)) = fields.next() {
+        let text = || String::from_utf8_lossy(field.value_bytes()).into_owned();
+        match field.type_() {
             // The severity in English, whatever language the server speaks.
-            b'V' => error.severity = text,
-            b'C' => error.code = text,
-            b'M' => error.message = text,
-            b'D' => error.detail = text,
+            b'V' => error.severity = text(),
+            b'C' => error.code = text(),
+            b'M' => error.message = text(),
+            b'D' => error.detail = text(),
             _ => {}
         }
     }
-    // Who paid with which coin belongs in no log.
+    // The row, and with it who paid with which coin, must not get into a log.
     if error.code.starts_with("22") || error.code.starts_with("23") {
         error.detail.clear();
     }
-    error
+    PgError::Server(Box::new(error))
 }

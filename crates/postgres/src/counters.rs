@@ -7,16 +7,16 @@ pub(crate) struct Counters {
     pub changes: Counter,
     pub statements: Counter,
     pub round_trips: Counter,
-    /// Transactions run again after 40001 or 40P01, or a lock that was not had in time.
+    /// Transactions run again after 40001, 40P01, or a lock timeout.
     pub retries: Counter,
-    /// Commits that met a row that another node had changed first.
+    /// Commits that conflicted with an earlier commit of another node.
     pub races: Counter,
     pub reconnects: Counter,
-    /// Connections lost in a commit that had taken effect, as it turned out.
+    /// Connections lost in a commit that had taken effect.
     pub ambiguous_committed: Counter,
-    /// Those that had not, and were sent again.
+    /// Connections lost in a commit that had not taken effect and was sent again.
     pub ambiguous_repeated: Counter,
-    /// Those of which nobody knew when the deadline had passed.
+    /// Connections lost in a commit whose outcome was unknown at the deadline.
     pub ambiguous_unknown: Counter,
     pub commit_times: Histogram,
     pub read_times: Histogram,
@@ -66,7 +66,7 @@ impl Counters {
         ];
         page.counters(
             "batzen_postgres_ambiguous_commits_total",
-            "Commits in which the connection was lost, by what became of them",
+            "Commits in which the connection was lost, by outcome",
             "outcome",
             outcomes,
         );

@@ -1,4 +1,5 @@
-//! The opened database: its tables' statements, its connections, and how long one waits for a server that is away.
+//! The opened database: its tables' statements, its connections, and how long to wait for an unreachable
+//! server.
 
 use std::hash::Hasher;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,8 +20,8 @@ use crate::sizes::Known;
 use crate::statements::{SESSION, Statements};
 use crate::{PgError, PgOptions, Sharing, Target};
 
-/// A connection is replaced after so many pipelines or this time: the server's memory of each grows with use, and plans that
-/// were made when tables were small are made again.
+/// A connection is replaced after this many pipelines or this time: the server's memory for it grows with
+/// use, and plans that were made when tables were small should be made again.
 const USES_MAX: u64 = 100_000;
 const AGE_MAX: Duration = Duration::from_secs(600);
 
@@ -28,17 +29,17 @@ const AGE_MAX: Duration = Duration::from_secs(600);
 const WAIT_FIRST: Duration = Duration::from_millis(2);
 const WAIT_LAST: Duration = Duration::from_millis(250);
 
-/// How often a transaction that met another one is run again.
+/// How often a transaction that conflicted with another one is run again.
 const RETRIES_MAX: u32 = 20;
 
-/// How long a statement may take that ought to take milliseconds.
+/// How long a statement may take that normally takes milliseconds.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
-/// Texts that belong to no table.
+/// Statements that belong to no table.
 pub(crate) struct Texts {
-    /// The oldest transaction under way as of the snapshot.
+    /// The oldest running transaction as of the snapshot.
     pub horizon: Statement,
-    /// The snapshot's oldest and next transaction; then each one under way in this database.
+    /// The snapshot's oldest and next transaction, then each one running in this database.
     pub transactions: String,
     pub writer: Statement,
     pub fence: String,
@@ -57,13 +58,15 @@ pub(crate) struct Database {
     pub writers: Pool<Writer>,
     pub counters: Counters,
     pub closed: AtomicBool,
-    /// What the schema's `meta` says as long as it is the one that was opened: a condition.
+    /// A condition on `meta` that holds as long as the schema is the one that was opened.
     identity: String,
-    /// The row in `writers` that says whose an exclusive store is, and its epoch: another process that takes it over raises that.
+    /// The row in `writers` of an exclusive store's owner, and its epoch, which another process raises to
+    /// take over the store.
     pub owner: Option<(i64, i64)>,
-    /// Set for good when another process has taken an exclusive store over, or the schema is not the one that was opened.
+    /// Set permanently once another process has taken over an exclusive store, or the schema is not the one
+    /// that was opened.
     pub lost: AtomicBool,
-    /// What the tables held lately.
+    /// The latest known sizes of the tables.
     pub sizes: Known,
 }
 
@@ -92,7 +95,7 @@ impl Database {
         };
         let mut hasher = SipHasher24::new();
         hasher.write(&meta.store_id);
-        // Never the mark of versions that mean nothing.
+        // Never the mark of unknown versions.
         let tag = u32::try_from(hasher.finish() >> 33).expect("31 bits") | 1 << 31;
         let identity = format!(
             "FROM {schema}.meta WHERE store_id = '\\x{:032x}' AND schema_version = {}",
@@ -147,17 +150,17 @@ impl Database {
     pub fn connect(&self) -> std::result::Result<Connection, PgError> {
         let mut connection = Connection::open(&self.target)?;
         connection.set_timeout(ANSWER_MAX);
-        // Whatever the role or the database has set: a session that waits for work is no mistake.
+        // Overrides settings of the role or the database: a session may be idle while it waits for work.
         connection.script(&format!("{SESSION}; SET statement_timeout = 0; SET idle_session_timeout = 0"))?;
         Ok(connection)
     }
 
-    /// Whether a connection has been used enough.
+    /// Whether a connection is due for replacement.
     pub fn is_worn(&self, connection: &Connection) -> bool {
         connection.uses >= USES_MAX || connection.opened.elapsed() >= AGE_MAX
     }
 
-    /// Reads on a connection of the pool, again and again while the server is away, up to the deadline.
+    /// Reads on a connection of the pool; retries until the deadline while the server is unreachable.
     pub fn with_reader<T>(
         &self,
         mut read: impl FnMut(&mut Connection) -> std::result::Result<T, PgError>,
@@ -170,7 +173,7 @@ impl Database {
             let mut place = self.readers.take(patience.until).ok_or_else(no_connection)?;
             let attempt = match place.item.take().filter(|connection| !self.is_worn(connection)) {
                 Some(connection) => Ok(connection),
-                // One snapshot for a whole pipeline, and no writing by mistake.
+                // One snapshot for the whole pipeline, and no accidental writes.
                 None => self.connect().and_then(|mut connection| {
                     connection.script(
                         "SET default_transaction_isolation = 'repeatable read'; SET default_transaction_read_only = on; \
@@ -184,21 +187,21 @@ impl Database {
                 let result = read(&mut connection);
                 self.count(&connection, statements);
                 if connection.is_broken() {
-                    // Lost, or its plans are out of date: a new one does it.
+                    // The connection is lost, or its plans are out of date: use a new one.
                     self.counters.reconnects.inc();
                 } else {
                     place.item = Some(connection);
                 }
                 result
             });
-            // Nobody holds a place while it waits.
+            // Return the place to the pool before waiting.
             drop(place);
             let error = match result {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
             if error.is_away() {
-                // Those that are idle have ended with it.
+                // The server has ended the idle connections, too.
                 self.readers.clear();
             }
             patience.wait(error)?;
@@ -228,17 +231,20 @@ impl Database {
         }
     }
 
-    /// Makes this process the only one that writes: whoever had the store before, and has not noticed yet that it lost the
-    /// lock, writes no more. By the session that holds the lock: no other process does the same meanwhile.
+    /// Makes this process the only one that writes: a previous owner that has not noticed yet that it lost
+    /// the lock can no longer write. Runs in the session that holds the lock, so that no other process does
+    /// the same.
     pub fn take_over(&mut self, locked: &mut Connection) -> Result<()> {
         locked.script(&self.texts.fence)?;
         self.owner = Some(self.register_row(locked)?.ok_or_else(|| self.is_lost())?);
         Ok(())
     }
 
-    /// Adds a row to `writers`: its number and epoch. None if the store is not this process' any more.
+    /// Adds a row to `writers` and returns its number and epoch. `None` if this process no longer owns the
+    /// store.
     ///
-    /// Epochs begin anywhere, so that a writer of a schema that was there before never takes another's row for its own.
+    /// Epochs begin at a random number, so that a writer of a dropped schema never mistakes another's row for
+    /// its own.
     pub fn register_row(
         &self,
         connection: &mut Connection,
@@ -256,7 +262,8 @@ impl Database {
             }
             Sharing::Exclusive => "true".to_owned(),
         };
-        // As long as the owner's row is as it was made, nobody has taken the store over; nor does meanwhile.
+        // As long as the owner's row is unchanged, no other process has taken over the store. The lock on the
+        // row prevents a takeover meanwhile.
         let owned =
             self.owner.map(|owner| format!(" FROM {} FOR SHARE", self.owner_row(owner))).unwrap_or_default();
         let rows = connection.query_text(&format!(
@@ -279,7 +286,7 @@ impl Database {
         }
         let Some(row) = rows.get(1) else { return Ok(None) };
         let id: Option<i64> = row.first().and_then(|id| id.as_ref()?.parse().ok());
-        id.map(|id| Some((id, epoch))).ok_or_else(|| PgError::protocol("a writer without a number"))
+        id.map(|id| Some((id, epoch))).ok_or_else(|| PgError::protocol("the new writer has no number"))
     }
 
     fn owner_row(&self, (id, epoch): (i64, i64)) -> String {
@@ -287,7 +294,8 @@ impl Database {
         format!("{schema}.writers o WHERE o.writer_id = {id} AND o.epoch = {epoch}")
     }
 
-    /// Whether the store is still the one that was opened, and nobody has taken it over. If not it is lost for good.
+    /// Whether the store is still the one that was opened, and no other process has taken it over. If not, it
+    /// is lost permanently.
     pub fn is_ours(&self, connection: &mut Connection) -> std::result::Result<bool, PgError> {
         let owned = self.owner.map(|owner| format!(" AND EXISTS (SELECT FROM {})", self.owner_row(owner)));
         let text = format!("SELECT EXISTS (SELECT {}){}", self.identity, owned.unwrap_or_default());
@@ -299,11 +307,11 @@ impl Database {
         Ok(is_ours)
     }
 
-    /// Notes that the store is not this process' any more.
+    /// Records that this process no longer owns the store.
     pub fn is_lost(&self) -> StoreError {
         self.lost.store(true, Ordering::Release);
         let what = match self.options.sharing {
-            Sharing::Exclusive => "another process has taken the store over",
+            Sharing::Exclusive => "another process has taken over the store",
             Sharing::Shared => "dbinit has changed or reset the schema: start this program again",
         };
         StoreError::Stopped(what.into())
@@ -314,12 +322,12 @@ impl Database {
     }
 }
 
-/// All connections are in use, for as long as anybody waits.
+/// All connections stayed in use until the deadline.
 pub(crate) fn no_connection() -> StoreError {
     StoreError::Unavailable("no connection to the database became free".into())
 }
 
-/// What is left of the time and attempts for one piece of work.
+/// The remaining time and attempts for one task.
 pub(crate) struct Patience<'a> {
     database: &'a Database,
     /// When it is over.
@@ -329,12 +337,12 @@ pub(crate) struct Patience<'a> {
 }
 
 impl Patience<'_> {
-    /// Waits before another attempt, or gives up with what went wrong.
+    /// Waits before another attempt, or returns the error if there is none left.
     pub fn wait(&mut self, error: PgError) -> Result<()> {
         if error.is_retryable() {
             self.database.counters.retries.inc();
         }
-        if error.is_retryable() || error.met_new_schema() {
+        if error.is_retryable() || error.is_schema_change() {
             self.retries += 1;
             if self.retries > RETRIES_MAX {
                 return Err(error.into());
@@ -345,12 +353,12 @@ impl Patience<'_> {
         self.wait_whatever(&error)
     }
 
-    /// Waits before another attempt whatever went wrong: where giving up would leave open what has become of something.
+    /// Waits before another attempt after any error, for tasks whose outcome would be unknown otherwise.
     pub fn wait_whatever(&mut self, error: &PgError) -> Result<()> {
         if Instant::now() + self.wait > self.until {
             return Err(StoreError::Unavailable(error.to_string()));
         }
-        // Not all at the same moment.
+        // Jitter, so that not all retry at the same moment.
         let mut random = [0];
         let _ = getrandom::fill(&mut random);
         std::thread::sleep(self.wait.mul_f64(0.5 + f64::from(random[0]) / 512.0));

@@ -11,19 +11,20 @@ pub struct ServerError {
     pub severity: String,
     /// The five characters of the SQLSTATE.
     pub code: String,
-    /// What it says.
+    /// Its message.
     pub message: String,
-    /// More of it, often empty. Never of errors about values (22, 23): it would show the row.
+    /// Its detail, often empty. Always empty for errors about values (22, 23), since it would show the row.
     pub detail: String,
 }
 
 /// Why a connection failed to do something.
 #[derive(Debug, thiserror::Error)]
 pub enum PgError {
-    /// The server refused; the connection goes on unless the severity says otherwise.
+    /// The server reported an error; the connection can be used unless the severity says otherwise.
     #[error("{}: {} ({}){}{}", .0.severity, .0.message, .0.code, if .0.detail.is_empty() { "" } else { ": " }, .0.detail)]
     Server(Box<ServerError>),
-    /// The connection was lost or could not be made. What was under way may have taken effect or not.
+    /// The connection was lost or could not be opened. It is unknown whether the current transaction took
+    /// effect.
     #[error("{what}: {source}")]
     Io {
         /// What was attempted.
@@ -31,7 +32,7 @@ pub enum PgError {
         /// The system's error.
         source: io::Error,
     },
-    /// The server said something that this program does not understand.
+    /// The server sent something unexpected.
     #[error("unexpected answer of the server: {0}")]
     Protocol(String),
     /// The address or its settings are wrong.
@@ -57,7 +58,7 @@ impl PgError {
         }
     }
 
-    /// Whether the connection is of no use any more.
+    /// Whether the connection can no longer be used.
     #[must_use]
     pub fn ends_connection(&self) -> bool {
         match self {
@@ -67,13 +68,14 @@ impl PgError {
         }
     }
 
-    /// Whether the server is away for now (lost, starting, stopping, a standby, out of connections): worth another attempt.
+    /// Whether the server is temporarily unavailable (lost, starting, stopping, a standby, out of
+    /// connections), so that another attempt may succeed.
     #[must_use]
     pub fn is_away(&self) -> bool {
         match self {
             Self::Io { .. } => true,
-            // 08: connection exceptions; 53300: too many connections; 57P01 to 57P05: shut down, crashed, starting, dropped or idle;
-            // 25006: a standby, or a primary about to step down.
+            // 08: connection exceptions; 53300: too many connections; 57P01 to 57P05: shut down, crashed,
+            // starting, dropped or idle; 25006: a standby, or a primary about to step down.
             Self::Server(error) => {
                 error.code.starts_with("08")
                     || error.code.starts_with("57P0")
@@ -83,14 +85,15 @@ impl PgError {
         }
     }
 
-    /// Whether the tables' form has changed on the way, so that the same will do another time: a plan that is out of date
-    /// (0A000), a statement that the session does not know (26000), a row that was on its way to a queue's part for the rest
-    /// when its day got a part of its own (23514; there are no other constraints of that kind).
-    pub(crate) fn met_new_schema(&self) -> bool {
+    /// Whether the schema has changed meanwhile, so that another attempt may succeed: an outdated plan
+    /// (0A000), an unknown prepared statement (26000), or a row for the default partition of a queue when its
+    /// day got its own partition (23514; there are no other check constraints).
+    pub(crate) fn is_schema_change(&self) -> bool {
         matches!(self.code(), Some("0A000" | "26000" | "23514"))
     }
 
-    /// Whether the transaction met another one and may be run again: 40001, 40P01, and a lock that was not had in time.
+    /// Whether the transaction conflicted with another one and may be run again: 40001, 40P01, or a lock
+    /// timeout.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self.code(), Some("40001" | "40P01" | "55P03"))
@@ -100,7 +103,7 @@ impl PgError {
 impl From<PgError> for StoreError {
     fn from(error: PgError) -> Self {
         match &error {
-            // Disk full; out of memory heals by itself too.
+            // Disk full or out of memory: both may resolve themselves.
             PgError::Server(server) if ["53100", "53200"].contains(&server.code.as_str()) => {
                 Self::Full(error.to_string())
             }

@@ -1,5 +1,5 @@
-//! The statements of the hot paths with what their parameters are, for those who want to see how the server executes them:
-//! the doctor, and the tests that prove that each touches only its shard's partition.
+//! The statements of the hot paths and their parameters, for the doctor, which examines how the server
+//! executes them, and for tests that each touches only its shard's partition.
 
 use crate::layout::{IndexForm, Layout, SqlType, quoted};
 use crate::statements::{Statements, index_type};
@@ -11,29 +11,30 @@ pub const SESSION: &str = crate::statements::SESSION;
 /// How many partitions of a table a statement may touch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// It names the shard of each row: one for each row.
+    /// One per row, since the statement names each row's shard.
     OneShard,
-    /// It looks for a value that does not say where it is: all of them.
+    /// All of them: the value looked up does not tell its shard.
     AllShards,
 }
 
-/// A parameter, taken from a row that is there.
+/// A parameter, taken from an existing row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameter {
-    /// What it is of the sampled row `t`, in SQL.
+    /// Its value, as an SQL expression of the sampled row `t`.
     pub expression: String,
     /// Its type.
     pub sql_type: String,
-    /// Whether it goes as an array of one.
+    /// Whether it is sent as an array of one.
     pub is_array: bool,
 }
 
-/// A statement and where its parameters come from.
+/// A statement and the source of its parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HotStatement {
     /// The table that it is about, not quoted, without the schema.
     pub table: String,
-    /// `get`, `insert`, `update`, `delete`, `keep`, `lookup INDEX`, `range INDEX`, `queue insert`, `queue delete`.
+    /// `get`, `insert`, `update`, `delete`, `keep`, `lookup INDEX`, `range INDEX`, `queue insert`,
+    /// `queue delete`.
     pub what: String,
     /// Its text.
     pub sql: String,
@@ -41,9 +42,10 @@ pub struct HotStatement {
     pub parameters: Vec<Parameter>,
     /// What it may touch.
     pub reach: Reach,
-    /// Where a row with real parameters is: what stands after `FROM`, named `t`.
+    /// Where to find a row with real parameters: the text after `FROM`, with alias `t`.
     pub sample: String,
-    /// Whether the sampled row must be away first (by the table's `delete`): it is inserted again.
+    /// Whether the sampled row must be deleted first (by the table's `delete`), because the statement inserts
+    /// it again.
     pub needs_absence: bool,
 }
 
@@ -68,7 +70,7 @@ pub fn statements(layout: &Layout) -> Vec<HotStatement> {
         list.extend(layout.key.iter().map(|column| array(format!("t.{}", column.quoted()), column.sql)));
         list
     };
-    // Of one row the first shard and the last are the same.
+    // With one row, the first and the last shard are the same.
     let within = |mut parameters: Vec<Parameter>| {
         let bounds = if layout.partitions > 1 { 2 } else { 0 };
         parameters.extend((0..bounds).map(|_| scalar("t.vshard", "smallint")));

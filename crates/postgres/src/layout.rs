@@ -1,12 +1,12 @@
-//! What a typed table is in PostgreSQL: pure, from a [`TableDef`] to names, columns and indexes. Statements, DDL and views
-//! all follow from here.
+//! The form of a typed table in PostgreSQL: from a [`TableDef`] to names, columns and indexes. Statements,
+//! DDL and views follow from it. Pure.
 //!
 //! | of the record | in the database |
 //! |---|---|
 //! | its shard | `vshard smallint`: [`batzen_store::vshard`] of the shard key under the store's key |
 //! | key and row | a column of the same name for each (`row_NAME` if the key has that name), see [`SqlType`]; an amount is two, `NAME_val` and `NAME_frac` |
 //! | its serial | `serial bigint` (`record_serial` in a table that has a column of that name) |
-//! | its version | `version integer`: grows with every update, so that a change names what it read |
+//! | its version | `version integer`: grows with every update, so that changes name the version they read |
 //! | hash index | `ix_NAME bigint`, a keyed hash of the value (`bigint[]` if a row may have several) |
 //! | ordered or serial index | `ix_NAME bytea`, the entry's whole position: PostgreSQL compares `bytea` byte by byte, as positions are ordered, whatever types the value has |
 //! | queue ([`TableDef::queue`]) | a table `NAME_open` of its own, partitioned by time |
@@ -27,8 +27,8 @@ pub enum SqlType {
     Int2,
     /// `integer`: numbers of two bytes, fractions of amounts.
     Int4,
-    /// `bigint`: numbers of four bytes and signed ones as they are; unsigned ones of eight bytes in two's complement, so that
-    /// those above 2^63 look negative ("never" is -1).
+    /// `bigint`: numbers of four bytes and signed ones as they are; unsigned ones of eight bytes in two's
+    /// complement, so that those above 2^63 look negative ("never" is -1).
     Int8,
     /// `bytea`: bytes of fixed or any length, and numbers of sixteen bytes, big-endian.
     Bytea,
@@ -83,15 +83,15 @@ impl SqlColumn {
     }
 }
 
-/// How the database finds an index' rows.
+/// How the database finds an index's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IndexForm {
-    /// By the primary key, which begins with `vshard` and these many key columns.
+    /// By the primary key, which begins with `vshard` and this many key columns.
     PrimaryKey {
         /// How many of [`Layout::key`].
         columns: usize,
     },
-    /// By an own index on these many leading key columns: the prefix is shorter than the shard key.
+    /// By its own index on this many leading key columns: the prefix is shorter than the shard key.
     KeyPrefix {
         /// How many of [`Layout::key`].
         columns: usize,
@@ -111,7 +111,7 @@ pub enum IndexForm {
 pub struct IndexLayout {
     /// As declared.
     pub def: &'static IndexDef,
-    /// How it is found.
+    /// How its rows are found.
     pub form: IndexForm,
     /// The column `ix_NAME`, if it has one.
     pub column: Option<String>,
@@ -134,7 +134,7 @@ pub struct Layout {
     pub serial: &'static str,
     /// The secondary indexes, in the order of their declaration.
     pub indexes: Vec<IndexLayout>,
-    /// Into how many partitions the table is divided by `vshard`: 0 is not.
+    /// Into how many partitions the table is divided by `vshard`; 0: not divided.
     pub partitions: u16,
 }
 
@@ -142,7 +142,7 @@ impl Layout {
     /// The place of a table in `schema`, whose sharded tables have `partitions` partitions.
     ///
     /// # Errors
-    /// When the table says something that has no form in the database: a programming error.
+    /// If the table's definition cannot be expressed in the database: a programming error.
     pub fn new(def: &'static TableDef, schema: &str, partitions: u16) -> Result<Self, StoreError> {
         let fail = |what: String| StoreError::Backend(format!("table {}: {what}", def.name));
         if partitions > PARTITIONS_MAX {
@@ -212,7 +212,7 @@ impl Layout {
         columns.push(column("version", SqlType::Int4, false));
         columns.extend(self.indexes.iter().filter_map(|index| {
             let sql = match index.form {
-                // An array: DDL says `bigint[]`.
+                // An array: in DDL `bigint[]`.
                 IndexForm::Hash | IndexForm::HashMany => SqlType::Int8,
                 IndexForm::Position => SqlType::Bytea,
                 IndexForm::PrimaryKey { .. } | IndexForm::KeyPrefix { .. } | IndexForm::Queue => return None,
@@ -222,9 +222,10 @@ impl Layout {
         columns
     }
 
-    /// The name of the queue's table, not quoted, if the table has a queue. Its columns: `due bigint` (the time that the first
-    /// index' value begins with, at most 2^63 - 1; 2^63 - 1 without one), `ix_NAME bytea` for each of its indexes (NULL if
-    /// the row is not in it), `vshard`, the key, `serial`. By `due` it is partitioned.
+    /// The name of the queue's table, not quoted, if the table has a queue. Its columns: `due bigint` (the
+    /// time that the first index' value begins with, at most 2^63 - 1; 2^63 - 1 without one), `ix_NAME bytea`
+    /// for each of its indexes (NULL if the row is not in it), `vshard`, the key, `serial`. By `due` it is
+    /// partitioned.
     #[must_use]
     pub fn queue_name(&self) -> Option<String> {
         (!self.def.queue.is_empty()).then(|| format!("{}_open", self.name))
@@ -244,7 +245,7 @@ impl Layout {
     /// An index by its number.
     ///
     /// # Panics
-    /// When the table declares none: a programming error.
+    /// If the table does not declare it: a programming error.
     #[must_use]
     pub fn index_layout(&self, id: u8) -> &IndexLayout {
         let found = self.indexes.iter().find(|index| index.def.id == id);
@@ -257,12 +258,13 @@ impl Layout {
         format!("{}_p{number:02}", self.name)
     }
 
-    /// Where to cut rows that are in the order of these shards, so that the statements for the pieces cost the server least. A
-    /// statement has a price, and so has each row for each partition within the bounds of its statement; both measured, see
-    /// docs/internals/lab/2026-11-21-postgresql.md. Pieces are not empty and end with a partition.
+    /// Splits rows in the order of these shards into pieces, one per statement, at the least cost to the
+    /// server. Each statement has a cost, and so has each row for each partition within the bounds of its
+    /// statement; both were measured, see docs/internals/lab/2026-11-21-postgresql.md. Pieces are not empty
+    /// and end with a partition.
     #[must_use]
     pub fn pieces(&self, vshards: &[u16]) -> Vec<Range<usize>> {
-        /// As much as a statement more costs the visit of so many partitions that do not hold the row.
+        /// One more statement costs as much as visiting this many partitions that do not hold the row.
         const STATEMENT_VISITS: usize = 300;
         let partitions = usize::from(self.partitions.max(1));
         let wanted = (vshards.len() * partitions / STATEMENT_VISITS).isqrt().clamp(1, partitions);
@@ -272,7 +274,7 @@ impl Layout {
         pieces.map(|same| (at..at + same.len(), at += same.len()).0).collect()
     }
 
-    /// The virtual shards of a partition: from the first to before the second.
+    /// The virtual shards of a partition: the first included, the second excluded.
     #[must_use]
     pub fn partition_bounds(&self, number: u16) -> (u16, u16) {
         let bound = |n: u16| {

@@ -1,23 +1,23 @@
 //! The PostgreSQL storage backend.
 //!
-//! It knows tables by their [`TableDef`](batzen_store::TableDef) alone, and no money.
+//! It handles tables through their [`TableDef`](batzen_store::TableDef) only, and has no rules about money.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`layout`] | pure: what a typed table is in the database |
+//! | [`layout`] | pure: the form of a typed table in the database |
 //! | `statements` | pure: a table's statements, from its layout |
 //! | `codec` | a record's bytes as database columns, and back |
-//! | `changes` | pure: what a change set comes to for each row, and why it does not fit |
-//! | [`hot`] | pure: the statements of the hot paths, for those who look at their plans |
-//! | `target` | where the server is and how to get in |
+//! | `changes` | pure: the net effect of a change set on each row, and why it does not fit |
+//! | [`hot`] | pure: the statements of the hot paths, to examine their plans |
+//! | `target` | the server's address and how to log in |
 //! | `socket`, `connection`, `values` | bytes, and the protocol: pipelines of prepared statements, synchronous |
-//! | `pool`, `database` | connections, replaced when worn or lost; waiting for a server that is away |
+//! | `pool`, `database` | connections, replaced when old or lost; waiting for an unreachable server |
 //! | `read`, `scan` | plans in one round trip from one snapshot; whole tables |
-//! | `sizes` | rows and sizes of tables for metrics, asked for now and then |
+//! | `sizes` | rows and sizes of tables for metrics, read rarely |
 //! | `batch` | a change set as statements with their parameters |
-//! | `commit` | change sets in one round trip; what became of a commit whose connection was lost |
+//! | `commit` | change sets in one round trip; the outcome of a commit whose connection was lost |
 //! | `listen` | the store's lock, and notifications |
-//! | [`schema`] | how the tables are made and changed, and what is done for them beside the data path |
+//! | [`schema`] | creation, migration and maintenance of the tables |
 //! | `store` | opening, and [`Backend`](batzen_store::Backend) |
 
 mod batch;

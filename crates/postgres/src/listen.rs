@@ -1,8 +1,8 @@
-//! The connection that holds the store's lock and hears notifications, and its thread.
+//! The connection that holds the store's lock and receives notifications, and its thread.
 //!
-//! Topics are sent apart from commits: a `NOTIFY` within a transaction takes a lock that all notifying transactions of the
-//! database share until their commit is on the disk, so that they would commit one by one. Whoever listens reads what has
-//! changed; a topic that is lost only delays it until its next look.
+//! Topics are not sent within commits: a `NOTIFY` in a transaction takes a database-wide lock until the
+//! commit is on disk, so that commits would go one by one. Listeners read what has changed; a lost topic only
+//! delays them until their next poll.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -29,29 +29,30 @@ const TOPICS_MAX: usize = 4_096;
 /// The longest topic that the server passes on, in bytes.
 const TOPIC_BYTES_MAX: usize = 7_900;
 
-/// How often an idle connection is asked whether it lives.
+/// How often an idle connection is checked.
 const PING: Duration = Duration::from_secs(15);
 
-/// How long the connection may stay lost before the next attempt.
+/// How long to wait before reconnecting.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// How long the end of the store waits for the thread, and that for the server.
+/// How long closing the store waits for the thread, and the thread for the server.
 const END_MAX: Duration = Duration::from_secs(1);
 
 type Subscribers = Arc<Mutex<Vec<Subscriber>>>;
 
-/// The thread, and how it is spoken to.
+/// The thread, and the channels to it.
 pub(crate) struct Listener {
     topics: Option<SyncSender<String>>,
-    /// A byte in it ends the thread's waiting.
+    /// A byte in it wakes the thread.
     wake: UnixStream,
     subscribers: Subscribers,
-    /// Says nothing, and is closed when the thread has ended.
+    /// Carries nothing; it closes when the thread has ended.
     ended: Mutex<Receiver<()>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Makes the connection that takes the store's lock: shared by all who work on the store, or alone. Whether it has it.
+/// Opens the connection that takes the store's lock, shared or exclusive. Also returns whether it got the
+/// lock.
 pub(crate) fn take_lock(database: &Database) -> std::result::Result<(Connection, bool), PgError> {
     let mut connection = database.connect()?;
     let shared = if database.options.sharing == Sharing::Shared { "_shared" } else { "" };
@@ -106,7 +107,7 @@ impl Listener {
     }
 
     fn wake(&self) {
-        // One that is full has not been heard yet: it will be.
+        // A full pipe has unread bytes, which will wake the thread.
         let _ = (&self.wake).write(&[0]);
     }
 
@@ -120,7 +121,8 @@ impl Drop for Listener {
         self.topics = None;
         self.wake();
         let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // A server that does not answer holds up no end of a service: then the thread ends when the attempt does.
+        // A server that does not answer must not delay the end of the service: the thread then ends after its
+        // attempt.
         if ended.recv_timeout(END_MAX) == Err(RecvTimeoutError::Disconnected)
             && let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take()
         {
@@ -144,7 +146,7 @@ impl Listening {
             "SELECT pg_notify('{}', topic) FROM unnest($1::text[]) AS u(topic)",
             channel(database).replace('\'', "''")
         ));
-        // Rows of writers that nobody has seen for long are removed: not the owner's.
+        // Rows of writers that were unused for long are removed, but not the owner's.
         let ping = match database.owner {
             Some((id, _)) => {
                 let schema = quoted(&database.options.schema);
@@ -190,7 +192,7 @@ impl Listening {
             }
             match turn {
                 Ok(heard) => heard.iter().for_each(|topic| self.tell(Notice::Topic(topic))),
-                // Topics are hints, the lock is not.
+                // A lost topic does no harm, a lost lock does.
                 Err(error) if !open.is_broken() && !error.is_away() => {
                     tracing::warn!(%error, "topics were not sent");
                 }
@@ -203,9 +205,9 @@ impl Listening {
         }
     }
 
-    /// What is to be sent, several of the same being one; and whether nothing will come any more.
+    /// The topics to send, without duplicates, and whether the channel is closed.
     fn topics(&self) -> (Vec<String>, bool) {
-        // First the bytes: a topic that comes after them brings another.
+        // Read the bytes first: a topic that arrives later writes another byte.
         while matches!((&self.woken).read(&mut [0; 64]), Ok(read) if read > 0) {}
         let mut topics = Vec::new();
         loop {
@@ -217,8 +219,8 @@ impl Listening {
         }
     }
 
-    /// One attempt to have connection and lock again, and a pause if it came to nothing. An error: the store is lost for good
-    /// and its lock is for others, or it was closed.
+    /// Tries once to restore the connection and the lock, and pauses if that fails. An error means that the
+    /// store is lost permanently, or was closed.
     fn connect_again(&self) -> std::result::Result<Option<Connection>, ()> {
         let database = &*self.database;
         let attempt = take_lock(database).and_then(|(mut connection, taken)| {
@@ -234,14 +236,14 @@ impl Listening {
                 self.tell(Notice::Missed);
                 return Ok(Some(connection));
             }
-            // That of this process' old connection, perhaps: the server notices later that it has gone.
+            // Perhaps this process's old connection still holds it: the server has not noticed its end yet.
             Ok((_, false, true)) => tracing::debug!("the lock of the store is not free yet"),
             Err(error) => tracing::debug!(%error, "no connection for notifications"),
         }
         let until = Instant::now() + AGAIN;
         while Instant::now() < until {
             let _ = poll_until(&mut [PollFd::new(&self.woken, PollFlags::IN)], Some(until));
-            // What comes meanwhile is lost, and no reason to hurry.
+            // Topics that arrive meanwhile are dropped; they are not urgent.
             if self.topics().1 {
                 return Err(());
             }

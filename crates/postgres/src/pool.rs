@@ -1,9 +1,9 @@
-//! A limited number of things that are used by one thread at a time: connections.
+//! A pool of connections, each used by one thread at a time.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// At most so many of them. Who comes when all are in use waits.
+/// A limited number of items. Callers wait while all are in use.
 #[derive(Debug)]
 pub(crate) struct Pool<T> {
     state: Mutex<PoolState<T>>,
@@ -17,11 +17,11 @@ struct PoolState<T> {
     used: usize,
 }
 
-/// A place in the pool, with the thing in it if there is one already.
+/// A place in the pool, with its item if there is one.
 #[derive(Debug)]
 pub(crate) struct Place<'a, T> {
     pool: &'a Pool<T>,
-    /// To be filled by whoever finds it empty, and emptied by whoever finds it broken.
+    /// Callers fill an empty place, and empty one whose item is broken.
     pub item: Option<T>,
 }
 
@@ -38,7 +38,8 @@ impl<T> Pool<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place; the one used last, whose caches are warm. None if none is free until then.
+    /// Takes the place that was used last, whose caches are warm. `None` if none becomes free before the
+    /// deadline.
     pub fn take(&self, until: Instant) -> Option<Place<'_, T>> {
         let full = |state: &mut PoolState<T>| state.used >= self.limit;
         let left = until.saturating_duration_since(Instant::now());
@@ -51,13 +52,13 @@ impl<T> Pool<T> {
         Some(Place { pool: self, item: state.idle.pop() })
     }
 
-    /// Drops what is idle.
+    /// Drops idle items.
     pub fn clear(&self) {
         let idle = std::mem::take(&mut self.lock().idle);
         drop(idle);
     }
 
-    /// How many there are, idle and in use.
+    /// How many items there are, idle or in use.
     pub fn len(&self) -> usize {
         let state = self.lock();
         state.used + state.idle.len()
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_finds_all_in_use_waits_until_its_time_is_over() {
+    fn caller_waits_for_a_free_place_until_its_deadline() {
         let pool = Pool::<u8>::new(1);
         let soon = || Instant::now() + Duration::from_millis(20);
         let mut first = pool.take(soon()).expect("it is free");

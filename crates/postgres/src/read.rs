@@ -17,21 +17,21 @@ use crate::layout::{IndexForm, SqlType};
 use crate::statements::Statements;
 use crate::values::{Array, Columns};
 
-/// How often a queue is looked at again, when some of its rows are not decided yet, and how long is waited before.
+/// How often a queue is read again if some of its rows are not decided yet, and how long to wait before that.
 const HORIZON_LOOKS: u32 = 5;
 const HORIZON_WAIT: Duration = Duration::from_millis(2);
 
-/// A read on its way: what its rows become.
+/// A read in progress: how its rows are collected.
 struct Asked<'a> {
     statements: &'a Statements,
     read: &'a Read,
     answer: ReadAnswer,
-    /// Of a lookup in a hash index: where the rows with each value go.
+    /// For a lookup in a hash index: the place of each value's rows.
     places: HashMap<&'a [u8], Vec<usize>>,
-    /// Which key (or value that begins one) was asked for at each ordinal: sorted as the primary key is, which is how pages and
-    /// partitions lie.
+    /// The key (or key prefix) asked for at each ordinal, in the order of the primary key, and so of pages
+    /// and partitions.
     order: Vec<usize>,
-    /// The parts of `order` that have a statement each.
+    /// The ranges of `order`, one statement each.
     pieces: Vec<Range<usize>>,
 }
 
@@ -64,8 +64,8 @@ pub(crate) fn key_arrays(
         let mut at = 0;
         if with_shard {
             let vshard = database.vshard(layout.def, key);
-            // Else statements would visit partitions again and again, and reads leave out some of them.
-            assert!(last <= vshard, "rows that are not in the order of their shards");
+            // Otherwise statements would visit partitions repeatedly, and reads would miss some.
+            assert!(last <= vshard, "rows must be in the order of their shards");
             last = vshard;
             arrays[0].push(&vshard.to_be_bytes());
             at = 1;
@@ -80,9 +80,9 @@ pub(crate) fn key_arrays(
     Ok(arrays)
 }
 
-/// From where (included) to where (excluded, if there is an end) positions are read. None: nothing can be there.
+/// The range of positions to read: start (included) and end (excluded, if any). `None` if the range is empty.
 pub(crate) fn bounds(from: Bound<&[u8]>, to: Bound<&[u8]>) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
-    // The next byte string after one is the same with a zero.
+    // The successor of a byte string is the string with a zero byte appended.
     let next = |bytes: &[u8]| [bytes, &[0]].concat();
     let from = match from {
         Bound::Unbounded => Vec::new(),
@@ -145,7 +145,7 @@ impl<'a> Asked<'a> {
         Ok(Self { statements, read, answer, places, order, pieces })
     }
 
-    /// Queues its statements and says what each is about: the place in `order` of its first key.
+    /// Queues its statements and returns, for each, the place in `order` of its first key.
     fn queue(&self, database: &Database, connection: &mut Connection) -> Result<Vec<usize>> {
         let statements = self.statements;
         let layout = &statements.layout;
@@ -158,7 +158,7 @@ impl<'a> Asked<'a> {
                 let bounds = [shard(keys.first()), shard(keys.last())];
                 Ok((key_arrays(database, statements, &keys, columns, true)?, bounds))
             };
-            // All of them or none, as the caller counts the answers.
+            // All or none, since the caller counts the answers.
             let pieces = self.pieces.iter().map(of_piece).collect::<Result<Vec<_>>>()?;
             for (arrays, bounds) in &pieces {
                 connection.queue(statement, |params| {
@@ -207,7 +207,7 @@ impl<'a> Asked<'a> {
         Ok(vec![0])
     }
 
-    /// Forgets what an earlier attempt has brought.
+    /// Discards the rows of an earlier attempt.
     fn clear(&mut self) {
         match &mut self.answer {
             ReadAnswer::Rows(rows) => rows.fill(None),
@@ -229,7 +229,7 @@ impl<'a> Asked<'a> {
             let at = usize::try_from(ordinal - 1).ok().and_then(|at| at.checked_add(first));
             at.ok_or_else(|| PgError::protocol(format!("ordinal {ordinal}")))
         };
-        let beyond = || PgError::protocol("an answer to nothing that was asked");
+        let beyond = || PgError::protocol("an answer to no statement");
         match (&mut self.answer, self.read) {
             (ReadAnswer::Rows(rows), _) => {
                 let at = *self.order.get(place(columns)?).ok_or_else(beyond)?;
@@ -251,7 +251,7 @@ impl<'a> Asked<'a> {
                 let mut entries = IndexEntries::new();
                 let damaged = |error: DecodeError| PgError::protocol(error.to_string());
                 (def.index_entries_raw)(&record.key, &record.row, &mut entries).map_err(damaged)?;
-                // Two values may have one hash: the entry decides.
+                // Two values may have the same hash, so compare the entries.
                 let mut seen: Vec<&[u8]> = Vec::new();
                 for (_, value) in entries.iter().filter(|(id, _)| id == index) {
                     if !seen.contains(&value) {
@@ -316,7 +316,8 @@ impl Database {
         Ok(answers)
     }
 
-    /// One pipeline. Gives the serial below which all is decided as of its snapshot, if a queue was read.
+    /// Runs one pipeline. If a queue was read, returns the serial below which everything is decided as of its
+    /// snapshot.
     fn read_once(&self, asked: &mut [Asked<'_>]) -> Result<Option<u64>> {
         let has_queue = asked.iter().any(Asked::is_serial);
         self.with_reader(|connection| {
@@ -348,14 +349,14 @@ impl Database {
         })?
     }
 
-    /// Every serial below this one is decided: visible to a snapshot taken from here on, or never. More exact than the oldest
-    /// transaction of a snapshot, which may be one of another database in the same cluster.
+    /// Every serial below this one is decided: visible to any later snapshot, or never. This is more exact
+    /// than a snapshot's oldest transaction, which may belong to another database of the cluster.
     pub fn decided_below(&self) -> Result<u64> {
         let rows = self.with_reader(|connection| connection.query_text(&self.texts.transactions))?;
         let number = |text: &Option<String>| text.as_ref().and_then(|text| text.parse::<i64>().ok());
         let unexpected = || StoreError::Backend("transactions under way: unexpected answer".into());
         let mut rows = rows.iter();
-        // The first row is the snapshot's: its oldest transaction and the next that there will be.
+        // The first row holds the snapshot's oldest and next transaction.
         let (oldest, next) = match rows.next().map(Vec::as_slice) {
             Some([oldest, next]) => {
                 (number(oldest).ok_or_else(unexpected)?, number(next).ok_or_else(unexpected)?)
@@ -366,7 +367,7 @@ impl Database {
         for row in rows {
             let [Some(hidden), id] = row.as_slice() else { return Err(unexpected()) };
             if hidden == "true" {
-                // Sessions that this user may not look into: the snapshot knows.
+                // For sessions that this user may not see, fall back to the snapshot.
                 return Ok(self.serial_of(oldest));
             }
             running.extend(number(id));
@@ -404,8 +405,8 @@ impl Database {
     }
 }
 
-/// The lowest of the numbers of transactions under way and `next`, the one after the latest that has ended. Sessions show the
-/// lower 32 bits of their numbers, which are never 2^31 away from others under way, and often above `next`.
+/// The lowest of the running transactions' ids and `next`, the one after the last that has ended. Sessions
+/// show the lower 32 bits of their ids, which are less than 2^31 apart, and often above `next`.
 fn oldest_running(next: i64, running: &[i64]) -> i64 {
     let low = |number: i64| u32::try_from(number & 0xffff_ffff).expect("32 bits");
     let whole = |id: &i64| next + i64::from(low(*id).wrapping_sub(low(next)).cast_signed());
@@ -417,13 +418,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn transactions_under_way_bound_what_is_decided_wherever_the_counter_is() {
-        // Nobody, one below, some above what has ended last: it is no matter how many follow.
+    fn running_transactions_bound_the_decided_serials() {
+        // No transaction, one below, and some above the last that has ended.
         assert_eq!(oldest_running(1000, &[]), 1000);
         assert_eq!(oldest_running(1000, &[990, 1003]), 990);
         assert_eq!(oldest_running(1000, &[1000, 1001, 1002]), 1000);
         assert_eq!(oldest_running(1000, &[1001]), 1000);
-        // Beyond 32 bits, and on both sides of where they begin again.
+        // Beyond 32 bits, and on both sides of the wraparound.
         let wrap = 7_i64 << 32;
         assert_eq!(oldest_running(wrap + 5, &[3]), wrap + 3);
         assert_eq!(oldest_running(wrap + 5, &[0xffff_fff0, 6]), wrap - 16);

@@ -1,4 +1,4 @@
-//! Whole tables: rows of one moment, streamed; counts; and positions of a queue, page by page.
+//! Whole tables: all rows of one snapshot, streamed; counts; and the positions of a queue, page by page.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::Ordering;
@@ -11,16 +11,16 @@ use crate::connection::Connection;
 use crate::database::Database;
 use crate::read::{bounds, pull_record};
 
-/// How many rows are fetched at once: enough that a round trip does not count, few enough that memory does not.
+/// How many rows are fetched at once: enough to make round trips negligible, few enough for memory.
 const ROWS_AT_ONCE: i32 = 2_000;
 
 /// How many positions are read at once.
 const POSITIONS_AT_ONCE: usize = 10_000;
 
-/// A transaction on a connection of its own, whose snapshot shows the rows.
+/// A transaction on its own connection, whose snapshot contains the rows.
 pub(crate) struct Frozen {
     connection: Mutex<Connection>,
-    /// The tables, and the statement that reads all of each.
+    /// The tables, each with the statement that reads all its rows.
     tables: Vec<(&'static TableDef, String)>,
     tag: u32,
 }
@@ -35,11 +35,11 @@ impl FrozenRows for Frozen {
         let (_, all) =
             found.ok_or_else(|| StoreError::Backend(format!("table {} was not frozen", table.name)))?;
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        // A portal of the same name that an earlier scan has left is gone with the new one.
+        // Opening the portal closes one of the same name that an earlier scan has left.
         connection.script("CLOSE ALL")?;
         connection.open_portal("rows", all)?;
         loop {
-            // Shown outside the connection: the visitor may take its time, and may use the store.
+            // Visit the rows after releasing the connection: the visitor may be slow, and may use the store.
             let mut rows = Vec::new();
             let more = connection.fetch("rows", ROWS_AT_ONCE, &mut |_, mut columns| {
                 rows.push(pull_record(table, &mut columns, self.tag)?);
@@ -108,7 +108,7 @@ impl Database {
         let statements = self.statements(table)?;
         let Some((mut from, to)) = bounds(from, to) else { return Ok(()) };
         let statement = statements.positions(index, to.is_some());
-        // Asked before the entries are read: what is below it then, is decided in them.
+        // Ask before reading the entries: everything below this serial is decided in them.
         let decided = if kind == IndexKind::Serial { self.decided_below()? } else { u64::MAX };
         let is_decided = |position: &[u8]| {
             kind != IndexKind::Serial

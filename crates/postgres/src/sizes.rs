@@ -1,5 +1,5 @@
-//! Rows and sizes of the tables as metrics show them: asked for now and then, since a schema of many partitions takes the
-//! server a good part of a second, and never while somebody waits who has an older answer.
+//! Rows and sizes of the tables for the metrics. They are read rarely, since a schema with many partitions
+//! takes the server much of a second, and in the background if an older answer is there.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,17 +10,17 @@ use batzen_store::{Result, StoreError, TableDef};
 use crate::database::Database;
 use crate::layout::quoted;
 
-/// Below this size a table is counted row by row where an estimate would do.
+/// Tables below this size are counted exactly instead of estimated.
 const COUNTED_BYTES: i64 = 1 << 20;
 
-/// An answer is good for so many times as long as it took, so that asking costs the server a hundredth of its time; but not
-/// longer than [`GOOD_MAX`].
+/// An answer is used for this many times the time that it took, so that asking costs the server a hundredth
+/// of its time; but not longer than [`GOOD_MAX`].
 const GOOD_FACTOR: u32 = 100;
 const GOOD_MAX: Duration = Duration::from_secs(300);
-/// How long after a failure nobody asks again.
+/// How long to wait after a failure.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// What the tables hold.
+/// Row counts and sizes of the tables.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sizes {
     /// Rows of each table by its number.
@@ -40,15 +40,15 @@ struct SizesState {
     sizes: Option<Arc<Sizes>>,
     good_until: Option<Instant>,
     is_asking: bool,
-    /// Nobody waits for a server that did not answer the last one who asked.
+    /// Do not wait for a server that has not answered the last time.
     has_failed: bool,
 }
 
-/// What is known, and asks again beside the caller if that is old. The first caller waits, so a page of metrics comes soon
-/// while the server is away, too.
+/// The latest sizes. If they are old, they are read again in the background; only the first caller waits. So
+/// the metrics page stays fast while the server is down.
 ///
 /// # Errors
-/// When nothing is known yet and the server does not answer.
+/// There is no answer yet, and the server does not respond.
 pub(crate) fn sizes(database: &Arc<Database>) -> Result<Arc<Sizes>> {
     let known = {
         let mut state = database.sizes.state();
@@ -83,7 +83,7 @@ fn ask(database: &Database) -> Result<Arc<Sizes>> {
     state.has_failed = sizes.is_err();
     match &sizes {
         Ok(sizes) => state.sizes = Some(Arc::clone(sizes)),
-        // It may be back any moment.
+        // The server may be back soon.
         Err(_) => state.good_until = Some(Instant::now() + AGAIN),
     }
     sizes

@@ -1,7 +1,7 @@
 //! Bytes to and from the server: Unix or TCP socket, with or without TLS, both directions at once.
 //!
-//! A pipelined batch can be larger than what the buffers between both sides hold. Who only writes then waits for a server
-//! that waits to be read: so whoever waits here, reads and writes.
+//! A pipelined batch can be larger than the socket buffers. A client that only writes would deadlock with a
+//! server that waits for its answers to be read. So every wait both reads and writes.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -16,11 +16,11 @@ use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
 
-/// How much is read at once.
+/// How many bytes are read at once.
 const READ_BYTES: usize = 64 << 10;
 
-/// A server that went without a word (a machine without power, a network that drops everything) is noticed after so long without
-/// a sign of life: three probes after ten seconds of silence, or what was sent and nobody has confirmed.
+/// A server that vanishes without closing the connection (power loss, network failure) is noticed by three
+/// keep-alive probes after ten seconds of silence, or by sent data that is not acknowledged.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 const PROBES: u32 = 3;
 const PROBE_PERIOD: Duration = Duration::from_secs(5);
@@ -58,9 +58,9 @@ pub(crate) struct Socket {
     stream: Stream,
     tls: Option<Box<ClientConnection>>,
     scratch: Box<[u8]>,
-    /// What has arrived and was not taken yet.
+    /// Received bytes that are not parsed yet.
     pub received: BytesMut,
-    /// What is to be sent.
+    /// Bytes to send.
     pub outgoing: BytesMut,
 }
 
@@ -91,14 +91,15 @@ impl Socket {
         }
     }
 
-    /// Speaks TLS from here on. The handshake takes place with the first bytes.
+    /// Switches to TLS. The handshake happens with the first bytes.
     pub fn start_tls(
         &mut self,
         config: Arc<rustls::ClientConfig>,
         name: ServerName<'static>,
     ) -> io::Result<()> {
         if !self.received.is_empty() {
-            // Somebody in between has sent more than the server's one byte, hoping to have it taken for the server's.
+            // An attacker in between may have sent more than the server's one byte, to have it accepted as
+            // the server's.
             return Err(io::Error::new(
                 ErrorKind::InvalidData,
                 "unencrypted bytes after the request for TLS",
@@ -114,12 +115,12 @@ impl Socket {
         self.tls.is_some()
     }
 
-    /// Sends what is to be sent and waits until something arrives.
+    /// Sends everything and waits until something arrives.
     pub fn wait(&mut self, deadline: Option<Instant>) -> io::Result<()> {
         self.wait_or(deadline, None).map(drop)
     }
 
-    /// The same, or until `wake` can be read: whether something has arrived.
+    /// As [`Self::wait`], or until `wake` is readable. Returns whether something has arrived.
     pub fn wait_or(&mut self, deadline: Option<Instant>, wake: Option<BorrowedFd<'_>>) -> io::Result<bool> {
         let before = self.received.len();
         loop {
@@ -137,7 +138,7 @@ impl Socket {
         }
     }
 
-    /// Whether `wake` can be read.
+    /// Waits for the socket. Returns whether `wake` is readable.
     fn sleep(
         &self,
         wants_write: bool,
@@ -190,7 +191,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Reads what is there once; whether anything was.
+    /// Reads once. Returns whether anything was there.
     fn receive(&mut self) -> io::Result<bool> {
         let closed = || io::Error::new(ErrorKind::UnexpectedEof, "the server closed the connection");
         loop {
@@ -223,7 +224,7 @@ impl Socket {
     }
 }
 
-/// Waits for one of these, at most until the deadline: whether one is ready.
+/// Waits until one of these is ready, at most until the deadline. Returns whether one is.
 pub(crate) fn poll_until(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> io::Result<bool> {
     loop {
         let left = deadline.map(|deadline| {

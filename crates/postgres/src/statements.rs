@@ -1,11 +1,12 @@
-//! The statements of one table: fixed texts, from its layout.
+//! The statements of one table: fixed texts, derived from its layout.
 //!
-//! Bulk parameters are arrays, one a column, so that a text does not depend on the number of rows. They meet the table in a
-//! nested loop that walks the arrays in their order and goes down the primary key once a row; the session's settings
-//! ([`SESSION`]) leave no other plan. `vshard` is always named, so that only the partition of each row is touched.
+//! Bulk parameters are arrays, one per column, so that a text does not depend on the number of rows. They are
+//! joined with the table in a nested loop that walks the arrays in order and descends the primary key once
+//! per row; the session's settings ([`SESSION`]) rule out other plans. `vshard` is always named, so that only
+//! the partition of each row is touched.
 //!
-//! Reads also say between which shards all their rows are ([`within`]): for every row of a nested loop the server visits the
-//! plan of every partition that it could not leave out before, if only to find that the row is not there.
+//! Reads also give the range of shards of all their rows ([`within`]), which lets the server prune partitions
+//! before it starts. Otherwise it would visit every partition for every row of the nested loop.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,8 +17,9 @@ use crate::codec::width;
 use crate::connection::Statement;
 use crate::layout::{IndexForm, IndexLayout, Layout, SqlColumn, SqlType, quoted};
 
-/// What every session sets. Plans are made once and for any parameters, so they must be good whatever the tables hold at the
-/// time: row by row down an index, never by reading a table that happened to be small when the plan was made.
+/// The settings of every session. Plans are made once for all parameters, so they must stay good as tables
+/// grow: index lookups row by row, never a sequential scan because the table was small when the plan was
+/// made.
 pub(crate) const SESSION: &str = "SET jit = off; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; \
     SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_material = off; SET enable_memoize = off; \
     SET max_parallel_workers_per_gather = 0; SET synchronous_commit = on; SET bytea_output = hex; \
@@ -25,8 +27,8 @@ pub(crate) const SESSION: &str = "SET jit = off; SET plan_cache_mode = force_gen
     SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; SET tcp_user_timeout = '30s'; \
     SET default_transaction_isolation = 'read committed'";
 
-/// How many forms of an update a table may have: one for each combination of columns that change together. Beyond, all
-/// columns are set.
+/// How many forms of an update a table may have: one for each combination of columns that change together.
+/// Beyond that, all columns are set.
 const UPDATES_MAX: usize = 16;
 
 /// The statements of a table.
@@ -97,9 +99,10 @@ impl Statements {
             targets.push(quoted(index.column.as_deref().expect("it stands in the table")));
             values.push(index_value(index, alias, fresh));
         }
-        // Not `ON CONFLICT DO NOTHING` and a count: looking for the row before inserting it costs a fifth more of the server's
-        // time for a deposit (31 us instead of 25, `examples/deposit_cost.rs`), and a row that is there after all ends the
-        // transaction just as well. Not `COPY` either: it cannot compute the serial, which needs the transaction's number.
+        // Not `ON CONFLICT DO NOTHING` and a count: looking for the row before inserting it costs the server
+        // a fifth more time for a deposit (31 us instead of 25, `examples/deposit_cost.rs`), and an existing
+        // row aborts the transaction just as well. Not `COPY` either: it cannot compute the serial, which
+        // needs the transaction's number.
         let insert = format!(
             "INSERT INTO {t} ({}) SELECT {} FROM {} AS u({})",
             targets.join(", "),
@@ -242,20 +245,20 @@ impl Statements {
         &found.unwrap_or_else(|| panic!("index {index} of {} is for ranges", def.name)).1
     }
 
-    /// Whether the lookup in this index goes down the primary key, so that its values have a shard.
+    /// Whether lookups in this index use the primary key, so that their values have a shard.
     pub fn is_by_primary_key(&self, index: u8) -> bool {
         matches!(self.layout.index_layout(index).form, IndexForm::PrimaryKey { .. })
     }
 
-    /// The range read of an ordered or serial index: parameters are the first position, the position after the last if
-    /// there is one, and the limit. Rows begin with their position.
+    /// The range read of an ordered or serial index: parameters are the first position, the position after
+    /// the last if there is one, and the limit. Rows begin with their position.
     pub fn range(&self, index: u8, bounded: bool, descending: bool) -> &Statement {
         let found = self.ranges.iter().find(|(id, _)| *id == index);
         &found.expect("the caller asserts that it has an order").1
             [usize::from(bounded) * 2 + usize::from(descending)]
     }
 
-    /// The positions alone, with the parameters of [`Statements::range`].
+    /// Reads only the positions, with the parameters of [`Statements::range`].
     pub fn positions(&self, index: u8, bounded: bool) -> &Statement {
         let found = self.positions.iter().find(|(id, _)| *id == index);
         &found.expect("the caller asserts that it has an order").1[usize::from(bounded)]
@@ -269,8 +272,9 @@ impl Statements {
         self.layout.indexes.iter().filter(stands)
     }
 
-    /// The update that sets the columns of `mask` (lengthened to all if there are too many forms already), and the index
-    /// columns. Parameters: how many rows, vshard, key, version, serial, the columns, the index columns.
+    /// The update that sets the columns of `mask` (lengthened to all if there are too many forms already),
+    /// and the index columns. Parameters: how many rows, vshard, key, version, serial, the columns, the index
+    /// columns.
     pub fn update(&self, mask: &mut Mask) -> Arc<Statement> {
         let mut updates = self.updates.lock().unwrap_or_else(PoisonError::into_inner);
         if !updates.contains_key(mask) && updates.len() >= UPDATES_MAX {
@@ -315,7 +319,7 @@ fn update(statements: &Statements, mask: &Mask) -> String {
         types.push(index_type(index));
         named.push(alias);
     }
-    // A version may come again after 2^31 updates of one row.
+    // Versions wrap around after 2^31 updates of one row.
     set.push("version = CASE WHEN t.version = 2147483647 THEN 0 ELSE t.version + 1 END".to_owned());
     format!(
         "WITH done AS (UPDATE {} t SET {} FROM {} AS u({}) WHERE {same} AND t.version = u.ver AND t.{} = u.ser RETURNING 1) \
@@ -339,7 +343,7 @@ fn range(layout: &Layout, index: &IndexLayout, at_key: &str, bounded: bool, desc
         format!("WHERE q.{column} >= $1::bytea{end} ORDER BY q.{column}{order} LIMIT {limit}::bigint",);
     match (index.form, layout.queue_table()) {
         (IndexForm::Queue, Some(queue)) => {
-            // The limit goes inside: rows are fetched for the entries that count alone.
+            // The limit is in the subquery, so that rows are only fetched for entries within it.
             let all = record(layout, "t");
             format!(
                 "SELECT q.place, f.* FROM (SELECT q.{column} AS place, q.* FROM {queue} q {tail}) q CROSS JOIN LATERAL (SELECT \
@@ -350,8 +354,8 @@ fn range(layout: &Layout, index: &IndexLayout, at_key: &str, bounded: bool, desc
     }
 }
 
-/// That all rows of a read are between two shards, its last parameters. The server knows this before it begins, and leaves all
-/// other partitions out.
+/// The condition that all rows of a read are between two shards, its last parameters. The server prunes all
+/// other partitions before it starts.
 fn within(layout: &Layout, after: usize) -> String {
     if layout.partitions > 1 {
         format!(" AND t.vshard >= ${}::smallint AND t.vshard <= ${}::smallint", after + 1, after + 2)
@@ -368,7 +372,7 @@ fn record(layout: &Layout, alias: &str) -> String {
     columns.join(", ")
 }
 
-/// The names as they stand in statements.
+/// The names as written in statements.
 fn names(columns: &[SqlColumn]) -> Vec<String> {
     columns.iter().map(SqlColumn::quoted).collect()
 }
@@ -383,17 +387,17 @@ fn equal(left: &str, right: &str, names: &[String]) -> String {
     names.iter().map(|name| format!("{left}.{name} = {right}.{name}")).collect::<Vec<_>>().join(" AND ")
 }
 
-/// The type of an index' parameter.
+/// The type of an index's parameter.
 pub(crate) fn index_type(index: &IndexLayout) -> SqlType {
     match index.form {
         IndexForm::Hash => SqlType::Int8,
-        // Arrays in arrays would be one array: they go as text, `{1,2}`.
+        // Nested arrays would be flattened, so they are sent as text, `{1,2}`.
         IndexForm::HashMany => SqlType::Text,
         _ => SqlType::Bytea,
     }
 }
 
-/// What an index column is set to, from its parameter and the row's serial.
+/// The value of an index column, from its parameter and the row's serial.
 fn index_value(index: &IndexLayout, alias: &str, serial: &str) -> String {
     match (index.form, index.def.kind) {
         (IndexForm::HashMany, _) => format!("u.{alias}::bigint[]"),

@@ -1,4 +1,4 @@
-//! The backend's face: opening, and the trait.
+//! Opening the backend, and its implementation of the trait.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::listen::{Listener, take_lock};
 use crate::schema::{self, Upkeep};
 use crate::sizes::sizes;
 
-/// Who else may work on the store at the same time.
+/// Which other processes may use the store at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
     /// Any number of processes.
     Shared,
-    /// Nobody: this process keeps in memory what it has read.
+    /// None: this process caches what it has read.
     Exclusive,
 }
 
@@ -33,17 +33,18 @@ pub struct PgOptions {
     pub url: String,
     /// The service's schema.
     pub schema: String,
-    /// The tables that the program knows.
+    /// The program's tables.
     pub tables: &'static [&'static TableDef],
-    /// Who else may work on it.
+    /// Which other processes may use it.
     pub sharing: Sharing,
-    /// Connections that commit: one a lane, and one for tools.
+    /// Connections that commit: one per lane, and one for tools.
     pub writers: usize,
     /// Connections that read.
     pub readers: usize,
-    /// How long one waits for a server that is away before reads and commits fail with [`StoreError::Unavailable`].
+    /// How long reads and commits wait for an unreachable server before they fail with
+    /// [`StoreError::Unavailable`].
     pub away_max: Duration,
-    /// The name of this process, for people who look at the database.
+    /// The application name in the server's list of sessions.
     pub node: String,
 }
 
@@ -59,7 +60,7 @@ impl std::fmt::Debug for PgOptions {
 }
 
 impl PgOptions {
-    /// The usual: shared, two connections that commit and eight that read.
+    /// Defaults: shared, two connections that commit and eight that read.
     #[must_use]
     pub fn new(url: &str, schema: &str, tables: &'static [&'static TableDef]) -> Self {
         Self {
@@ -78,8 +79,9 @@ impl PgOptions {
 /// Opens a store whose schema `dbinit` has made.
 ///
 /// # Errors
-/// [`StoreError::Unavailable`] when the server is away, [`StoreError::InUse`] when the store is another process' alone,
-/// [`StoreError::Backend`] when the schema is missing or of another version: the message says what to type.
+/// [`StoreError::Unavailable`] if the server cannot be reached, [`StoreError::InUse`] if another process has
+/// the store exclusively, [`StoreError::Backend`] if the schema is missing or has another version; the
+/// message says what to type.
 pub fn open(options: &PgOptions) -> Result<PostgresStore> {
     let application = format!("batzen-{}", options.schema);
     let target = Target::parse(&options.url)?.application(&application).read_write();
@@ -88,7 +90,7 @@ pub fn open(options: &PgOptions) -> Result<PostgresStore> {
         .map_err(|error| StoreError::Backend(error.to_string()))?;
     drop(connection);
     let mut database = Database::new(target, options.clone(), &meta)?;
-    // The session of a process that was killed ends a moment after it.
+    // The session of a killed process ends a moment later.
     let until = Instant::now() + options.away_max;
     let mut locked = loop {
         match take_lock(&database)? {
@@ -100,7 +102,7 @@ pub fn open(options: &PgOptions) -> Result<PostgresStore> {
             (_, false) => std::thread::sleep(Duration::from_millis(100)),
         }
     };
-    // It was read before the lock was had: dbinit may have been at work in between.
+    // The first read was before the lock was taken, so dbinit may have run in between.
     if !database.is_ours(&mut locked)? {
         return Err(StoreError::Unavailable("the schema was changed while it was opened".into()));
     }
@@ -237,7 +239,7 @@ impl Backend for PostgresStore {
         self.database.commit(changes)
     }
 
-    /// Rows and sizes are what the server has said lately; none if it never did.
+    /// The latest sizes from the server; `None` if there are none yet.
     fn stats(&self) -> StoreStats {
         let database = &self.database;
         let sizes = sizes(database).unwrap_or_default();

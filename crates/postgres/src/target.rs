@@ -1,4 +1,4 @@
-//! Where the server is and how to get in: a URL or `key=value` string, and libpq's habits beside it.
+//! The server's address and how to log in: a URL or `key=value` string, and libpq's defaults.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -21,23 +21,23 @@ const SOCKET_DIRECTORY: &str = "/var/run/postgresql";
 /// One place to try.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// The socket file's directory and the port that is in its name.
+    /// The directory of the socket file, and the port in its name.
     Unix(PathBuf, u16),
     /// A host's name or address, and the port.
     Tcp(String, u16),
 }
 
-/// How much TLS.
+/// Which TLS is required.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tls {
     Never,
-    /// If the server has it.
+    /// If the server offers it.
     Prefer,
-    /// Encrypted; the certificate is looked at if there is a root certificate to compare it with.
+    /// Encrypted; the certificate is verified if there is a root certificate.
     Require,
-    /// The certificate must be good, whatever name it bears.
+    /// The certificate must be valid, for whatever name.
     VerifyCa,
-    /// The certificate must be good and bear the host's name.
+    /// The certificate must be valid for the host's name.
     VerifyFull,
 }
 
@@ -51,7 +51,7 @@ pub struct Target {
     pub(crate) options: Option<String>,
     pub(crate) application: String,
     pub(crate) connect_timeout: Duration,
-    /// How long each answer may take: as long as a connection if nobody says otherwise.
+    /// How long each answer may take; by default as long as connecting.
     pub(crate) answer_timeout: Option<Duration>,
     pub(crate) read_write: bool,
     pub(crate) tls: Tls,
@@ -65,13 +65,13 @@ impl std::fmt::Debug for Target {
 }
 
 impl Target {
-    /// Reads a URL (`postgres:///exchange`, `postgres://user@host1,host2/db?sslmode=verify-full`) or a `key=value` string. What
-    /// it leaves open comes from `PGHOST`, `PGPORT`, `PGUSER`, `PGDATABASE`, `PGPASSWORD`, `PGPASSFILE` (`~/.pgpass`),
-    /// `PGSSLMODE`, `PGSSLROOTCERT` and `PGCONNECT_TIMEOUT`, as with PostgreSQL's own programs. With several hosts the one
-    /// that takes writes is chosen.
+    /// Reads a URL (`postgres:///exchange`, `postgres://user@host1,host2/db?sslmode=verify-full`) or a
+    /// `key=value` string. Defaults come from `PGHOST`, `PGPORT`, `PGUSER`, `PGDATABASE`, `PGPASSWORD`,
+    /// `PGPASSFILE` (`~/.pgpass`), `PGSSLMODE`, `PGSSLROOTCERT` and `PGCONNECT_TIMEOUT`, as with PostgreSQL's
+    /// own programs. With several hosts the one that takes writes is chosen.
     ///
     /// # Errors
-    /// When it says something unknown, or the certificates cannot be read.
+    /// The address has an unknown setting, or the certificates cannot be read.
     pub fn parse(url: &str) -> Result<Self, PgError> {
         Self::parse_with(url, &|name| std::env::var_os(name))
     }
@@ -86,8 +86,8 @@ impl Target {
             wrong(error.source().map_or_else(|| error.to_string(), ToString::to_string))
         })?;
         let user = config.get_user().map(str::to_owned).or_else(|| env_text("PGUSER")).or_else(system_user);
-        let user =
-            user.ok_or_else(|| wrong("no user is named, and the system does not say who this is".into()))?;
+        let user = user
+            .ok_or_else(|| wrong("no user is given, and the system does not know the current one".into()))?;
         let database = config.get_dbname().map(str::to_owned).or_else(|| env_text("PGDATABASE"));
         let database = database.unwrap_or_else(|| user.clone());
 
@@ -167,14 +167,14 @@ impl Target {
         })
     }
 
-    /// The same under this name in the server's list of connections.
+    /// Sets the application name in the server's list of sessions.
     #[must_use]
     pub fn application(mut self, name: &str) -> Self {
         name.clone_into(&mut self.application);
         self
     }
 
-    /// The same with this long for a connection, and for each answer on it.
+    /// Sets the time limit for connecting, and for each answer.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
@@ -182,14 +182,15 @@ impl Target {
         self
     }
 
-    /// The same with as long for each answer as it takes: for work on whole tables. A server that has gone is noticed anyway.
+    /// Removes the time limit for answers, for work on whole tables. A server that vanishes is noticed
+    /// anyway.
     #[must_use]
     pub fn patient(mut self) -> Self {
         self.answer_timeout = Some(Duration::from_secs(30 * 86_400));
         self
     }
 
-    /// The same, only at a server that takes writes: not at a standby.
+    /// Accepts only a server that takes writes, not a standby.
     #[must_use]
     pub fn read_write(mut self) -> Self {
         self.read_write = true;
@@ -209,7 +210,7 @@ impl Target {
     }
 }
 
-/// What libpq knows and the parser does not.
+/// libpq's settings that the parser does not support.
 #[derive(Default)]
 struct Extra {
     sslmode: Option<String>,
@@ -273,7 +274,8 @@ fn system_user() -> Option<String> {
     })
 }
 
-/// The password of the first line that fits: `host:port:database:user:password`, `*` fits all, `\` escapes.
+/// The password of the first line that matches: `host:port:database:user:password`, `*` fits all, `\`
+/// escapes.
 fn password_from(file: &str, place: &Place, database: &str, user: &str) -> Option<Vec<u8>> {
     let (host, port) = match place {
         Place::Unix(path, port) if path == Path::new(SOCKET_DIRECTORY) => ("localhost".to_owned(), port),
@@ -333,7 +335,7 @@ fn tls_config(tls: Tls, roots: Option<&Path>) -> Result<ClientConfig, PgError> {
     Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
 }
 
-/// Verifies as much as libpq does in the same `sslmode`.
+/// Verifies as libpq does in the same `sslmode`.
 #[derive(Debug)]
 struct Verifier {
     inner: Option<Arc<WebPkiServerVerifier>>,

@@ -1,10 +1,12 @@
-//! Values in the protocol: parameters of statements, and columns of rows, both binary.
+//! Binary values in the protocol: parameters of statements, and columns of rows.
 
-use bytes::{Buf, BufMut, BytesMut};
+use bytes::{BufMut, BytesMut};
+use fallible_iterator::FallibleIterator;
+use postgres_protocol::message::backend::{DataRowBody, DataRowRanges};
 
 use crate::PgError;
 
-/// Takes the parameters of a statement, binary.
+/// Writes the parameters of a statement.
 pub(crate) struct Params<'a> {
     out: &'a mut BytesMut,
     count: u16,
@@ -93,43 +95,32 @@ impl Array {
 
 /// The columns of a row that have not been taken yet.
 pub(crate) struct Columns<'a> {
-    left: u16,
-    bytes: &'a [u8],
+    row: &'a [u8],
+    ranges: DataRowRanges<'a>,
 }
 
 impl<'a> Columns<'a> {
-    pub fn new(mut body: &'a [u8]) -> Result<Self, PgError> {
-        if body.len() < 2 {
-            return Err(PgError::protocol("a row without columns"));
-        }
-        let left = body.get_u16();
-        Ok(Self { left, bytes: body })
+    pub fn of(row: &'a DataRowBody) -> Self {
+        Self { row: row.buffer(), ranges: row.ranges() }
     }
 
     pub fn left(&self) -> usize {
-        self.left.into()
+        self.ranges.size_hint().0
     }
 
     pub fn next_or_null(&mut self) -> Result<Option<&'a [u8]>, PgError> {
-        let short = || PgError::protocol("a row ends early");
-        let (length, rest) = self.bytes.split_first_chunk::<4>().ok_or_else(short)?;
-        self.left = self.left.checked_sub(1).ok_or_else(short)?;
-        let Ok(length) = usize::try_from(i32::from_be_bytes(*length)) else {
-            self.bytes = rest;
-            return Ok(None);
-        };
-        let (value, rest) = rest.split_at_checked(length).ok_or_else(short)?;
-        self.bytes = rest;
-        Ok(Some(value))
+        let range = self.ranges.next().map_err(|error| PgError::protocol(error.to_string()))?;
+        let range = range.ok_or_else(|| PgError::protocol("a row has fewer columns than were asked for"))?;
+        Ok(range.map(|range| &self.row[range]))
     }
 
     pub fn bytes(&mut self) -> Result<&'a [u8], PgError> {
-        self.next_or_null()?.ok_or_else(|| PgError::protocol("NULL where a value must be"))
+        self.next_or_null()?.ok_or_else(|| PgError::protocol("NULL in a column that has no NULLs"))
     }
 
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], PgError> {
         let bytes = self.bytes()?;
-        bytes.try_into().map_err(|_| PgError::protocol(format!("{} bytes for a number of {N}", bytes.len())))
+        bytes.try_into().map_err(|_| PgError::protocol(format!("{} bytes instead of {N}", bytes.len())))
     }
 
     pub fn int8(&mut self) -> Result<i64, PgError> {

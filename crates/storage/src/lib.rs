@@ -1,4 +1,4 @@
-//! Where a service keeps its rows, and the one way to open that: for the services, their worker programs and their tools.
+//! Where a service keeps its rows, and the only way to open them: for services, worker programs and tools.
 //!
 //! | `DB` in the service's section | where | who may have it open |
 //! |---|---|---|
@@ -17,27 +17,27 @@ use batzen_store::{Store, StoreError, TableDef};
 /// Whether several processes may have a service's rows open at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// They may: what a process knows beside the rows is kept in step.
+    /// They may: the processes keep their caches in step.
     Shared,
-    /// One only: it keeps in memory what others would change behind its back.
+    /// Only one: it caches rows and would not see the changes of others.
     Exclusive,
 }
 
-/// A service, as far as its rows are concerned.
+/// What the storage has to know about a service.
 #[derive(Clone, Copy, Debug)]
 pub struct Service {
-    /// Its name, which is that of its schema in a database.
+    /// Its name, also that of its schema in a database.
     pub schema: &'static str,
     /// Its tables.
     pub tables: &'static [&'static TableDef],
-    /// Who may have them open in a database.
+    /// How many processes may have them open in a database.
     pub sharing: Sharing,
 }
 
 /// The exchange.
 pub const EXCHANGE: Service =
     Service { schema: "exchange", tables: batzen_tables::exchange::ALL, sharing: Sharing::Shared };
-/// The bank, which is the only one to hand out the numbers of transactions.
+/// The bank. Exclusive, because it numbers transactions in memory.
 pub const BANK: Service =
     Service { schema: "bank", tables: batzen_tables::bank::ALL, sharing: Sharing::Exclusive };
 /// The same with a ledger in its store.
@@ -45,14 +45,14 @@ pub const BANK_WITH_LEDGER: Service = Service { tables: batzen_tables::bank::ALL
 /// A ledger, whose balances are in its process.
 pub const LEDGER: Service =
     Service { schema: "ledger", tables: batzen_tables::ledger::ALL, sharing: Sharing::Exclusive };
-/// The switch, which is the only one to decide on a participant's limit.
+/// The switch. Exclusive, because it checks limits in memory.
 pub const SWITCH: Service =
     Service { schema: "switch", tables: batzen_tables::switch::ALL, sharing: Sharing::Exclusive };
 
 /// Where the rows are. Neither `Display` nor `Debug` shows a password.
 #[derive(Clone, PartialEq, Eq)]
 pub enum StoreConfig {
-    /// In this process: they end with it.
+    /// In this process; they are lost when it ends.
     Memory,
     /// In a directory of this machine.
     Embedded {
@@ -61,7 +61,7 @@ pub enum StoreConfig {
     },
     /// In a PostgreSQL database.
     Postgres {
-        /// How to connect, such as `postgres:///exchange`. It may have a password: never shown.
+        /// How to connect, such as `postgres:///exchange`. May contain a password, so it is never shown.
         url: String,
     },
 }
@@ -73,7 +73,7 @@ impl StoreConfig {
         dir.map_or(Self::Memory, |dir| Self::Embedded { dir })
     }
 
-    /// What the configuration of a service says about a database: none if it chooses none.
+    /// What a service's configuration says about a database; `None` if it names none.
     ///
     /// # Errors
     /// An unknown `DB`, or `postgres` without an address.
@@ -97,19 +97,19 @@ impl StoreConfig {
         }
     }
 
-    /// Whether it is in a database, which other processes and machines reach.
+    /// Whether the rows are in a database, which other processes and machines can reach.
     #[must_use]
     pub const fn is_database(&self) -> bool {
         matches!(self, Self::Postgres { .. })
     }
 
-    /// Whether it ends with the process.
+    /// Whether the rows are lost when the process ends.
     #[must_use]
     pub const fn is_memory(&self) -> bool {
         matches!(self, Self::Memory)
     }
 
-    /// For a part of the service that has rows of its own: a directory below, or the same database.
+    /// The storage of a part of the service that has its own rows: a subdirectory, or the same database.
     #[must_use]
     pub fn part(&self, name: &str) -> Self {
         match self {
@@ -118,28 +118,28 @@ impl StoreConfig {
         }
     }
 
-    /// Makes what is missing before a service is opened the first time or by a newer program: in a database, its schema with
-    /// its tables. Repeating it changes nothing.
+    /// Prepares the storage before a service opens it for the first time, or in a newer version: creates or
+    /// migrates the schema in a database. Idempotent.
     ///
     /// # Errors
-    /// When the database cannot be reached, or has a schema of another program.
+    /// The database cannot be reached, or its schema belongs to another program.
     pub fn prepare(&self, service: &Service) -> Result<(), StoreError> {
         match self {
-            // These make what they need when they are opened.
+            // These are created when they are opened.
             Self::Memory | Self::Embedded { .. } => Ok(()),
             Self::Postgres { url } => postgres::prepare(url, service),
         }
     }
 
-    /// Opens the rows of a service, for so many threads that commit at the same time.
+    /// Opens the rows of a service for `writers` threads that commit at the same time.
     ///
     /// # Errors
-    /// [`StoreError::InUse`] if another process has them and they cannot be shared; whatever keeps them from being read, with
-    /// what to type.
+    /// [`StoreError::InUse`] if another process has them open and they cannot be shared; otherwise why they
+    /// cannot be read, with the command that helps.
     pub fn open(&self, service: &Service, writers: usize) -> Result<Store, StoreError> {
         match self {
             Self::Memory => Ok(Store::new(MemoryBackend::new())),
-            // It has one journal, in which commits are put in order anyway.
+            // One journal orders all commits, so one writer is enough.
             Self::Embedded { dir } => {
                 EmbeddedStore::open(dir, service.tables, Options::default()).map(Store::new)
             }
@@ -154,13 +154,13 @@ impl std::fmt::Debug for StoreConfig {
     }
 }
 
-/// Without what is in front of the address: user and password.
+/// The address without user and password.
 impl std::fmt::Display for StoreConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Memory => f.write_str("memory"),
             Self::Embedded { dir } => dir.display().fmt(f),
-            // The other way to write it, words with values, may have the password anywhere.
+            // The `key=value` form may have the password anywhere.
             Self::Postgres { url } => {
                 let end = url.split_once("://").map_or("", |(_, end)| end);
                 let end = end.rsplit_once('@').map_or(end, |(_, end)| end);
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_configuration_chooses_once() {
+    fn configuration_chooses_the_storage() {
         let chosen =
             |text: &str| StoreConfig::database_of(&Config::parse(text).expect("a configuration"), "bank");
         assert_eq!(chosen("[bank]\nDB = embedded\n").expect("a choice"), None);

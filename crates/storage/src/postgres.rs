@@ -1,4 +1,4 @@
-//! A schema of a database, for each service.
+//! Each service has its own schema in a database.
 
 use batzen_postgres::schema::{DbinitOptions, HISTORY, dbinit::dbinit};
 use batzen_postgres::{Connection, PgOptions, Target};
@@ -18,8 +18,8 @@ pub(crate) fn prepare(url: &str, service: &Service) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Opens it, with a connection more to write than there are writers: for tools. A service that has it alone sees to its tables
-/// by itself; those that share it leave that to their operator, since it happens once for all of them.
+/// Opens the schema with one more writing connection than there are writers, for tools. A service that has
+/// the schema to itself maintains its tables. Where several share it, their operator does, once for all.
 pub(crate) fn open(url: &str, service: &Service, writers: usize) -> Result<Store, StoreError> {
     let mut options = PgOptions::new(url, service.schema, service.tables);
     options.writers = writers + 1;

@@ -1,5 +1,5 @@
-//! Connections to PostgreSQL are cut in the middle of commits, at every message boundary: what the store answers is what the
-//! database has, and it has it once.
+//! Cuts connections to PostgreSQL in the middle of commits, at every message boundary. The store's answer
+//! must match the database, which must have the commit exactly once.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -21,7 +21,7 @@ record! {
         pub content: u64,
     }
 }
-/// Pots, which change.
+/// Pots, which are updated.
 struct Pots;
 impl Table for Pots {
     const DEF: &'static TableDef = &TableDef::of::<Self>(900, "pots");
@@ -30,7 +30,7 @@ impl Table for Pots {
 }
 
 record! {
-    /// Names what was put into a pot.
+    /// Names a payment into a pot.
     pub key struct SlipKey {
         /// The pot.
         pub pot: u32,
@@ -39,13 +39,13 @@ record! {
     }
 }
 record! {
-    /// What was put into a pot.
+    /// A payment into a pot.
     pub struct SlipRow {
-        /// What was in it afterwards.
+        /// The pot's content afterwards.
         pub content: u64,
     }
 }
-/// Slips, which only come.
+/// Slips, which are only inserted.
 struct Slips;
 impl Table for Slips {
     const DEF: &'static TableDef = &TableDef::of::<Self>(901, "slips");
@@ -55,11 +55,11 @@ impl Table for Slips {
 
 const TEST: Service = Service { schema: "cuts", tables: &[Pots::DEF, Slips::DEF], sharing: Sharing::Shared };
 
-/// A store behind a proxy, and the same one without.
+/// A store behind a proxy, and a direct connection to the same store.
 struct Fixture {
     proxy: Proxy,
     store: Store,
-    /// Not through the proxy: what is really there.
+    /// Without the proxy: the real content.
     truth: Store,
     paid: u64,
 }
@@ -79,7 +79,7 @@ impl Fixture {
         Self { proxy, store, truth, paid: 0 }
     }
 
-    /// Puts one into the pot, as a lane does it: reads, commits, and begins again if it was overtaken.
+    /// Pays one into the pot as a lane does: reads, commits, and starts over if another commit came first.
     fn pay(&mut self) -> Result<(), StoreError> {
         let (pot, slip) = (PotKey { pot: 1 }, SlipKey { pot: 1, number: self.paid });
         for _ in 0..10 {
@@ -90,16 +90,16 @@ impl Fixture {
             changes.insert::<Slips>(&slip, &SlipRow { content });
             match self.store.commit(&changes) {
                 Ok(CommitOutcome::Committed) => return Ok(()),
-                // Somebody else's row: there is nobody else, so it would be our own.
+                // A conflict with our own earlier commit: nobody else writes.
                 Ok(CommitOutcome::Conflict(rows)) => panic!("paid twice: {rows:?}"),
                 Err(StoreError::Stale { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        panic!("overtaken ten times, by nobody");
+        panic!("lost ten races without a competitor");
     }
 
-    /// Pays, and looks whether that has happened exactly as it was answered.
+    /// Pays, and checks that the database agrees with the answer.
     fn pay_and_check(&mut self, what: &str) {
         let answer = self.pay();
         let there = self.truth.get::<Pots>(&PotKey { pot: 1 }).unwrap().unwrap().row.content;
@@ -109,18 +109,18 @@ impl Fixture {
         assert_eq!((there, slips), (self.paid, self.paid), "{what}: not once");
     }
 
-    /// Cuts a commit at this moment; whether the commit was long enough for that.
+    /// Cuts a commit at this moment. Returns whether the commit was long enough.
     fn cut(&mut self, moment: Moment, rest: Rest) -> bool {
         let cuts = self.proxy.cuts();
         self.proxy.cut(moment, rest);
         self.pay_and_check(&format!("{moment:?}, {rest:?}"));
-        if self.proxy.take_back() || self.proxy.cuts() == cuts {
+        if self.proxy.cancel_cut() || self.proxy.cuts() == cuts {
             return false;
         }
         if rest == Rest::Late {
             self.proxy.release();
-            // Whoever is late finds that it is fenced off, now and afterwards.
-            self.pay_and_check("after what was late");
+            // The late commit is fenced off, now and afterwards.
+            self.pay_and_check("after the late messages");
         }
         true
     }
@@ -146,7 +146,7 @@ fn a_commit_cut_on_its_way_back_is_resolved() {
 }
 
 #[test]
-fn what_is_still_on_its_way_when_the_commit_is_resolved_is_fenced_off() {
+fn messages_delayed_past_the_resolution_are_fenced_off() {
     let mut fixture = Fixture::new();
     let count =
         (0..200).take_while(|count| fixture.cut(Moment::MessagesToServer(*count), Rest::Late)).count();
@@ -154,7 +154,7 @@ fn what_is_still_on_its_way_when_the_commit_is_resolved_is_fenced_off() {
 }
 
 #[test]
-fn messages_that_are_torn_are_as_lost() {
+fn torn_messages_count_as_lost() {
     let mut fixture = Fixture::new();
     for bytes in (1..400).step_by(37) {
         fixture.cut(Moment::BytesToServer(bytes), Rest::Lost);
@@ -163,7 +163,7 @@ fn messages_that_are_torn_are_as_lost() {
 }
 
 #[test]
-fn a_server_that_stays_away_is_unavailable_and_nothing_is_lost() {
+fn unreachable_server_is_reported_and_nothing_is_lost() {
     let mut fixture = Fixture::new();
     fixture.pay_and_check("before");
     fixture.proxy.refuse(true);

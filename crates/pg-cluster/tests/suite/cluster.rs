@@ -1,4 +1,4 @@
-//! Clusters start, stop, are killed and start again; standbys take over; nothing stays behind.
+//! Clusters start, stop, are killed and restart; standbys take over; nothing is left behind.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ fn unsynced() -> ClusterOptions {
 }
 
 #[test]
-fn it_keeps_what_was_committed_through_every_end() {
+fn commits_survive_every_kind_of_stop() {
     let mut cluster = Cluster::start(&unsynced().set("work_mem", "3MB")).unwrap();
     assert_eq!(cluster.sql("postgres", "SHOW work_mem").unwrap(), "3MB");
     assert_eq!(cluster.sql("postgres", "SHOW wal_level").unwrap(), "logical");
@@ -44,9 +44,9 @@ fn a_dropped_cluster_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_cluster_with_a_directory_of_its_own_comes_back() {
+fn kept_cluster_restarts_with_its_data() {
     let base = tempfile::tempdir().unwrap();
-    // PostgreSQL's user has to get in.
+    // PostgreSQL's user needs access.
     std::fs::set_permissions(base.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711)).unwrap();
     let options = ClusterOptions { directory: Some(base.path().join("pg")), ..unsynced() };
     let first = Cluster::start(&options).unwrap();
@@ -64,7 +64,7 @@ fn a_failed_start_says_why() {
 }
 
 #[test]
-fn tcp_takes_the_password_and_no_other() {
+fn tcp_requires_the_password() {
     let url = fresh_database();
     let psql = |url: &str| {
         Command::new("psql").args(["-X", "-A", "-t", "-d", url, "-c", "SELECT 1"]).output().unwrap()

@@ -1,4 +1,4 @@
-//! The proxy passes everything, and cuts exactly where it was told.
+//! The proxy passes everything on, and cuts exactly where it should.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -36,7 +36,7 @@ impl Fixture {
         psql.wait_with_output().unwrap()
     }
 
-    /// Rows, once the server has ended the session that was cut.
+    /// The number of rows, once the server has ended the session that was cut.
     fn rows(&self) -> u32 {
         let sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
         while shared().sql(&self.database, sessions).unwrap() != "0" {
@@ -47,7 +47,7 @@ impl Fixture {
 }
 
 #[test]
-fn it_passes_everything_when_it_has_no_plan() {
+fn everything_passes_without_a_plan() {
     let fixture = Fixture::new();
     assert!(fixture.transaction().status.success());
     assert_eq!(fixture.rows(), 2);
@@ -70,7 +70,7 @@ fn only_a_commit_that_reached_the_server_takes_effect() {
 
 #[test]
 fn a_commit_whose_answer_is_lost_took_effect() {
-    // The answers have 17, 22, 22 and 18 bytes: all three moments lie in or before the last one.
+    // The answers have 17, 22, 22 and 18 bytes: all three cuts are within or before the last one.
     for moment in [Moment::CommitSeen, Moment::MessagesFromServer(6), Moment::BytesFromServer(70)] {
         let fixture = Fixture::new();
         fixture.proxy.cut(moment, Rest::Lost);
@@ -101,19 +101,19 @@ fn bytes_are_counted_within_messages() {
 }
 
 #[test]
-fn a_server_that_is_away_refuses() {
+fn closed_proxy_refuses_connections() {
     let fixture = Fixture::new();
     fixture.proxy.refuse(true);
     assert!(!fixture.transaction().status.success());
     fixture.proxy.refuse(false);
     assert!(fixture.transaction().status.success());
     fixture.proxy.cut(Moment::CommitSeen, Rest::Lost);
-    assert!(fixture.proxy.take_back());
+    assert!(fixture.proxy.cancel_cut());
     assert!(fixture.transaction().status.success());
     assert_eq!(fixture.rows(), 4);
 }
 
-/// A server of one connection that answers every message at once, in a transaction or outside of one.
+/// A server for one connection that answers every message at once, inside or outside a transaction.
 fn quick_server(listener: &TcpListener) {
     let (mut client, _) = listener.accept().unwrap();
     client.set_nodelay(true).unwrap();
@@ -124,13 +124,13 @@ fn quick_server(listener: &TcpListener) {
         let mut text = vec![0; usize::from(message[4]) - 4];
         client.read_exact(&mut text).unwrap();
         let state = if text == b"BEGIN\0" { b'T' } else { b'I' };
-        // Whose connection is cut gets no answer.
+        // A client whose connection is cut gets no answer.
         let _ = client.write_all(&[b'Z', 0, 0, 0, 5, state]);
     }
 }
 
 #[test]
-fn a_plan_is_for_the_next_transaction_however_soon_that_begins() {
+fn plan_applies_to_the_next_transaction_however_soon_it_begins() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let proxy = Proxy::start(listener.local_addr().unwrap().port()).unwrap();
     let server = std::thread::spawn(move || quick_server(&listener));
@@ -146,11 +146,11 @@ fn a_plan_is_for_the_next_transaction_however_soon_that_begins() {
     for transaction in 0..3000 {
         proxy.cut(Moment::MessagesFromServer(5), Rest::Lost);
         assert!(say(b"BEGIN\0") && say(b"COMMIT\0"), "{transaction} has two answers and is not cut");
-        assert!(!proxy.take_back(), "{transaction} is the one that the plan was for");
+        assert!(!proxy.cancel_cut(), "{transaction} is the one that the plan was for");
     }
     proxy.cut(Moment::CommitSeen, Rest::Lost);
     assert!(say(b"BEGIN\0") && !say(b"COMMIT\0"));
-    assert_eq!(proxy.cuts(), 1, "whoever was cut off finds that counted");
+    assert_eq!(proxy.cuts(), 1, "the cut is counted before the client notices it");
     drop(proxy);
     server.join().unwrap();
 }

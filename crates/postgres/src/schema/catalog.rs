@@ -1,4 +1,4 @@
-//! What is in the database, read from its catalogue.
+//! The tables of a database, read from its catalogue.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::error::SchemaError;
 use super::shape::literal;
 use super::sql::Sql;
 
-/// A column that is there.
+/// An existing column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PresentColumn {
     /// Its name.
@@ -17,25 +17,25 @@ pub struct PresentColumn {
     pub nullable: bool,
 }
 
-/// An index that is there.
+/// An existing index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PresentIndex {
     /// Its columns in order.
     pub columns: Vec<String>,
     /// Whether it is the primary key or another unique constraint.
     pub unique: bool,
-    /// Whether it can be used: an interrupted build leaves one that cannot.
+    /// Whether it is valid: an interrupted build leaves an invalid index.
     pub valid: bool,
 }
 
-/// A table that is there.
+/// An existing table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PresentTable {
     /// Its columns in order.
     pub columns: Vec<PresentColumn>,
     /// Its indexes by name.
     pub indexes: BTreeMap<String, PresentIndex>,
-    /// The names of its parts with their bounds, if it is cut.
+    /// The names of its partitions with their bounds, if it is partitioned.
     pub parts: Option<BTreeMap<String, String>>,
 }
 
@@ -47,22 +47,22 @@ impl PresentTable {
     }
 }
 
-/// The tables of a schema by name, without the parts of cut ones.
+/// The tables of a schema by name, without partitions.
 pub type Present = BTreeMap<String, PresentTable>;
 
 /// Whether there is a schema with this name.
 ///
 /// # Errors
-/// As the server says.
+/// The server's error.
 pub fn has_schema(sql: &mut dyn Sql, schema: &str) -> Result<bool, SchemaError> {
     let text = format!("SELECT 1 FROM pg_namespace WHERE nspname = {}", literal(schema));
     Ok(sql.row(&text)?.is_some())
 }
 
-/// Reads the columns alone, which is what an opening compares: one query.
+/// Reads only the columns, which are compared when a store is opened. One query.
 ///
 /// # Errors
-/// As the server says.
+/// The server's error.
 pub fn read_columns(sql: &mut dyn Sql, schema: &str) -> Result<Present, SchemaError> {
     let mut tables = Present::new();
     let rows = sql.rows(&format!(
@@ -93,7 +93,7 @@ pub fn read_columns(sql: &mut dyn Sql, schema: &str) -> Result<Present, SchemaEr
 /// Reads everything.
 ///
 /// # Errors
-/// As the server says.
+/// The server's error.
 pub fn read(sql: &mut dyn Sql, schema: &str) -> Result<Present, SchemaError> {
     let mut tables = read_columns(sql, schema)?;
     let name = literal(schema);

@@ -5,17 +5,17 @@ use super::shape::literal;
 use super::sql::Sql;
 use crate::layout::{Layout, quoted};
 
-/// How a table stands in a Citus cluster.
+/// How a table is placed in a Citus cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
-    /// Distributed by this column; tables of the same one are co-located.
+    /// Distributed by this column; tables distributed by the same column are co-located.
     Distributed(&'static str),
     /// A copy on every node.
     Reference,
 }
 
-/// Where each table of a schema belongs. A commit touches the node of its lane's shards and, for its row in `writers`, the
-/// node of its writer's id, which a lane chooses to be the same.
+/// Where each table of a schema belongs. A commit touches the node of its lane's shards and, for its row in
+/// `writers`, the node of the writer's id; a lane chooses an id on the same node.
 #[must_use]
 pub fn placements(layouts: &[Layout]) -> Vec<(String, Placement)> {
     let mut placements = vec![
@@ -31,7 +31,7 @@ pub fn placements(layouts: &[Layout]) -> Vec<(String, Placement)> {
     placements
 }
 
-/// The statement that puts a table where it belongs, given the first table that was distributed by the same column.
+/// The statement that distributes a table, given the first table that was distributed by the same column.
 #[must_use]
 pub fn place_table(schema: &str, table: &str, placement: Placement, beside: Option<&str>) -> String {
     let name = |table: &str| literal(&format!("{}.{}", quoted(schema), quoted(table)));
@@ -46,7 +46,7 @@ pub fn place_table(schema: &str, table: &str, placement: Placement, beside: Opti
     }
 }
 
-/// Distributes the tables that are not yet.
+/// Distributes the tables that are not distributed yet.
 pub(crate) fn distribute(
     sql: &mut dyn Sql,
     schema: &str,

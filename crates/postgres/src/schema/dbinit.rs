@@ -1,5 +1,5 @@
-//! Creating, migrating and resetting a schema. Everything can be run again, also after it was interrupted: what is there is
-//! compared with what is wanted, and the version is written last.
+//! Creating, migrating and resetting a schema. Everything can be repeated, also after an interruption: the
+//! existing schema is compared with the wanted one, and the version is written last.
 
 use std::time::{Duration, Instant};
 
@@ -18,46 +18,46 @@ use crate::layout::{Layout, PARTITIONS_MAX, quoted};
 /// The application name of sessions that change schemas.
 pub const APPLICATION: &str = "batzen-dbinit";
 
-/// The oldest server, as `server_version_num` has it: publications with column lists and NULLS-free unique keys came later
-/// than 14.
+/// The oldest supported server, as in `server_version_num`: publications with column lists and
+/// `NULLS NOT DISTINCT` keys came after 14.
 const OLDEST_SERVER: i64 = 150_000;
 
-/// How long another dbinit may take.
+/// How long to wait for another dbinit.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How a schema is to be.
+/// Options for a schema.
 #[derive(Debug, Clone, Default)]
 pub struct DbinitOptions {
-    /// Into how many parts hot tables are cut; 0: not. None: as they are, and not when they are made.
+    /// Number of partitions of hot tables; 0: not partitioned. `None`: unchanged, and 0 for a new schema.
     pub partitions: Option<u16>,
     /// Drop everything first. All rows are lost.
     pub reset: bool,
     /// Distribute the tables by Citus.
     pub citus: bool,
-    /// What stands before amounts in the views.
+    /// The currency of amounts in the views.
     pub currency: Option<String>,
-    /// The schema is to receive another one's rows by replication: it gets no identity of its own.
+    /// The schema will receive the rows of another one by replication, so it gets no identity of its own.
     pub replica: bool,
 }
 
-/// What has been done.
+/// What was done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DbinitReport {
-    /// What was changed, in order, for people. Empty: everything was as it should be.
+    /// The changes in order, in words. Empty if nothing had to be changed.
     pub actions: Vec<String>,
-    /// The version that the schema was of; none if there was none.
+    /// The previous version of the schema; `None` if there was no schema.
     pub from_version: Option<i32>,
-    /// The version that it is of.
+    /// The current version of the schema.
     pub version: i32,
-    /// Into how many parts hot tables are cut.
+    /// Number of partitions of hot tables.
     pub partitions: u16,
 }
 
 /// Creates or migrates the schema of a service.
 ///
 /// # Errors
-/// What is in the way, and what to type. Nothing is lost but with [`DbinitOptions::reset`], and what was done until then
-/// stands.
+/// Why it failed, and what to type. Nothing is lost except with [`DbinitOptions::reset`], and earlier changes
+/// remain.
 pub fn dbinit(
     sql: &mut dyn Sql,
     schema: &str,
@@ -120,7 +120,7 @@ impl Work<'_> {
         for Action { what, statements } in plan.steps.actions {
             self.act(&what, &statements)?;
         }
-        // The steps may have given names back.
+        // The steps may have freed names.
         let layouts = self.layouts(tables, before.meta.as_ref())?;
         let shapes = shapes(&layouts);
         let present = catalog::read(self.sql, self.schema)?;
@@ -148,20 +148,20 @@ impl Work<'_> {
         self.finish()
     }
 
-    /// What is there.
+    /// The existing schema.
     fn state(&mut self) -> Result<SetupState, SchemaError> {
         let has_schema = catalog::has_schema(self.sql, self.schema)?;
         let present = catalog::read(self.sql, self.schema)?;
         let mut state = SetupState { has_schema, present, version: None, meta: None };
         if let Some(there) = state.present.get("meta") {
-            // Version 0: its creation was interrupted.
+            // Version 0: creation was interrupted.
             let version = meta::schema_version(self.sql, self.schema, there)?;
             state.version = version.filter(|version| *version > 0);
             let (schema, known) = (self.schema.to_owned(), self.history.version);
             if let Some(found) = state.version.filter(|found| *found > known) {
                 return Err(SchemaError::Newer { schema, found, known });
             }
-            // Columns of the table itself may be missing in a database that is older.
+            // An older database may lack columns of this table.
             let [wanted, _] = meta::own_tables();
             let complete = wanted.columns.iter().all(|column| there.column(&column.name).is_some());
             if complete {
@@ -171,7 +171,7 @@ impl Work<'_> {
         if state.version.is_none() {
             self.refuse_others(&state.present)?;
         }
-        // Without the key of their shards nobody finds them again; a new one would only hide that.
+        // Without the key of their shards the rows cannot be found; a new key would only hide that.
         if state.version.is_none() && state.meta.is_none() && !self.options.replica {
             for table in state.present.keys().filter(|name| !["meta", "writers"].contains(&name.as_str())) {
                 let filled = format!("SELECT 1 FROM {}.{} LIMIT 1", quoted(self.schema), quoted(table));
@@ -187,7 +187,8 @@ impl Work<'_> {
         Ok(state)
     }
 
-    /// Whatever is in the schema is Batzen's, perhaps of a creation that was interrupted: nothing else is extended or dropped.
+    /// Checks that all tables of the schema are Batzen's, perhaps from an interrupted creation. Other tables
+    /// are neither extended nor dropped.
     fn refuse_others(&self, present: &Present) -> Result<(), SchemaError> {
         let marks = |name: &str| match name {
             "meta" => "schema_version",
@@ -206,7 +207,7 @@ impl Work<'_> {
         )))
     }
 
-    /// Text of any language has to fit.
+    /// The encoding must be able to hold text in any language.
     fn encoding(&mut self) -> Result<(), SchemaError> {
         let row = self.sql.row("SHOW server_encoding")?;
         match row.map(|row| row.text(0).to_owned()).filter(|encoding| encoding != "UTF8") {
@@ -226,7 +227,7 @@ impl Work<'_> {
     }
 
     fn differs(&self, differences: Vec<String>) -> SchemaError {
-        let hint = "This program has no step that makes it good: use the one that made it".to_owned();
+        let hint = "This program cannot migrate it: use the one that created it".to_owned();
         SchemaError::Differs { schema: self.schema.to_owned(), differences, hint }
     }
 
@@ -253,7 +254,8 @@ impl Work<'_> {
             None => Plan::default(),
         };
         let old_version = state.version.is_some_and(|version| version < self.history.version);
-        // What is missing after the steps cannot be told before; with none, the comparison is exact.
+        // If there are steps, the differences after them cannot be predicted; without steps the comparison is
+        // exact.
         let additions = if steps.actions.is_empty() {
             let shapes = shapes(&self.layouts(tables, state.meta.as_ref())?);
             let additions =
@@ -265,11 +267,11 @@ impl Work<'_> {
         Ok(Planned { steps, changes: old_version || additions })
     }
 
-    /// Takes the schema's lock alone, and forgets all writers: a service that has lost its lock without noticing writes no
-    /// more until it has looked whether the schema is still the one that it knows.
+    /// Takes the schema's lock exclusively, and deletes all writers: a service that has lost its lock without
+    /// noticing cannot write until it has checked that the schema is still the one that it opened.
     fn lock(&mut self) -> Result<(), SchemaError> {
         if self.locked {
-            // By the reset of the same run.
+            // Dropped by the reset of the same run.
             return Ok(());
         }
         let key = meta::lock_key(self.schema);
@@ -303,7 +305,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Gives queues that have just been made their first days.
+    /// Creates the first days of new queues.
     fn days(&mut self, shapes: &[TableShape], before: &Present) -> Result<(), SchemaError> {
         let made: Vec<TableShape> =
             shapes.iter().filter(|shape| !before.contains_key(&shape.name)).cloned().collect();
@@ -322,8 +324,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Drops everything, table by table: all at once would need more locks than a server has by default. `meta` goes first,
-    /// so that what is left of an interrupted reset is no store.
+    /// Drops everything, table by table: all at once would need more locks than a server has by default.
+    /// `meta` goes first, so that an interrupted reset leaves no store behind.
     fn reset(&mut self) -> Result<(), SchemaError> {
         if !catalog::has_schema(self.sql, self.schema)? {
             return Ok(());
@@ -344,7 +346,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Writes the functions, if they are not these.
+    /// Writes the functions if they differ.
     fn functions(&mut self) -> Result<(), SchemaError> {
         let text = include_str!("functions.sql").replace("{schema}", &quoted(self.schema));
         let mark = super::fingerprint(&text);
@@ -361,8 +363,8 @@ impl Work<'_> {
         self.act("write functions", &[text.trim_end().trim_end_matches(';').to_owned(), comment])
     }
 
-    /// Gives the schema its identity, or, if its rows came from another cluster, keeps serials growing: transaction ids of
-    /// this one may be lower.
+    /// Gives the schema its identity. If its rows came from another cluster, keeps serials growing, since
+    /// transaction ids of this cluster may be lower.
     fn identity(&mut self, meta: Option<&Meta>, shapes: &[TableShape]) -> Result<(), SchemaError> {
         let here = meta::cluster_id(self.sql)?;
         let place = format!("{}.meta", quoted(self.schema));
@@ -376,7 +378,7 @@ impl Work<'_> {
                     .map_err(|e| SchemaError::Refused(format!("no random numbers: {e}")))?;
             }
             let currency = self.options.currency.as_deref().map_or_else(|| "NULL".to_owned(), literal);
-            // Version 0 until everything is done: nobody opens it.
+            // Version 0 until everything is done, so that no service opens it.
             self.sql.script(&format!(
                 "INSERT INTO {place} (singleton, store_id, sip_key, partitions, schema_version, program, serial_base, cluster_id,
                    currency, citus, created)
@@ -412,7 +414,7 @@ impl Work<'_> {
         let text = format!("SELECT serial_base + (pg_current_xact_id()::text::bigint << 16) FROM {place}");
         let next = self.sql.row(&text)?.map_or(0, |row| row.number(0));
         let base = if next > highest { meta.serial_base } else { ((highest >> 16) + 1) << 16 };
-        // Writers of the other cluster will not come back.
+        // The writers of the other cluster are gone.
         let writers = format!("DELETE FROM {}.writers", quoted(self.schema));
         let update = format!("UPDATE {place} SET serial_base = {base}, cluster_id = {here}");
         self.act(
@@ -450,7 +452,7 @@ impl Work<'_> {
     }
 }
 
-/// What a database holds before.
+/// The state of a database before dbinit.
 struct SetupState {
     has_schema: bool,
     present: Present,
@@ -458,7 +460,7 @@ struct SetupState {
     meta: Option<Meta>,
 }
 
-/// What is to be done.
+/// Maintenance options.
 struct Planned {
     steps: Plan,
     changes: bool,
@@ -480,11 +482,11 @@ pub(crate) fn shapes(layouts: &[Layout]) -> Vec<TableShape> {
 pub struct Session {
     /// The server process.
     pub pid: i64,
-    /// What it called itself.
+    /// Its application name.
     pub application: String,
     /// Its database user.
     pub user: String,
-    /// Where it comes from.
+    /// Its client address.
     pub address: String,
 }
 
@@ -495,10 +497,10 @@ impl std::fmt::Display for Session {
     }
 }
 
-/// The sessions that hold the schema's lock, or whose name says that they work on it.
+/// The sessions that hold the schema's lock, or whose application name says that they use it.
 ///
 /// # Errors
-/// As the server says.
+/// The server's error.
 pub fn sessions(sql: &mut dyn Sql, schema: &str) -> Result<Vec<Session>, SchemaError> {
     let key = meta::lock_key(schema).cast_unsigned();
     let (high, low) = (key >> 32, key & u64::from(u32::MAX));

@@ -1,4 +1,4 @@
-//! What can be wrong with a database's schema, and what to type.
+//! Errors about a database's schema, with the command that helps.
 
 use batzen_store::StoreError;
 
@@ -16,7 +16,7 @@ pub enum SchemaError {
         /// The server's version, as it says it.
         found: String,
     },
-    /// Nothing has been created yet.
+    /// The schema has not been created yet.
     #[error("the database holds no {schema}: create it with `batzen {schema} dbinit`")]
     Missing {
         /// The service's schema.
@@ -48,8 +48,8 @@ pub enum SchemaError {
         /// The program's version.
         known: i32,
     },
-    /// Tables are not what the program knows, though the version is.
-    #[error("the schema {schema} is not what this program knows: {}. {hint}", .differences.join("; "))]
+    /// The tables differ from the program's, although the version is the same.
+    #[error("the schema {schema} differs from what this program expects: {}. {hint}", .differences.join("; "))]
     Differs {
         /// The service's schema.
         schema: String,
@@ -58,7 +58,7 @@ pub enum SchemaError {
         /// What to do.
         hint: String,
     },
-    /// The rows come from another cluster, whose transaction ids are not this one's.
+    /// The rows come from another cluster, which has other transaction ids.
     #[error(
         "the schema {schema} was restored from another cluster: type `batzen {schema} dbinit` before anything runs on it"
     )]
@@ -71,7 +71,7 @@ pub enum SchemaError {
     InUse {
         /// The service's schema.
         schema: String,
-        /// The sessions, for people.
+        /// The sessions, in words.
         sessions: Vec<String>,
     },
     /// The request cannot be met.

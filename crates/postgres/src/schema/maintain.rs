@@ -1,6 +1,7 @@
-//! What is done for the tables from time to time, beside the data path: days of queues made ahead and dropped when done,
-//! statistics of cut tables (the server's own autovacuum looks at parts only), writers forgotten. Any node may do it; an
-//! advisory lock sees to it that one does. Nothing here waits long for a lock: payments that queue behind it would wait too.
+//! Periodic maintenance outside the data path: creates days of queues ahead and drops past ones, gathers
+//! statistics of partitioned tables (autovacuum only handles partitions), and deletes old writers. Any node
+//! may do it; an advisory lock admits one at a time. Nothing here waits long for a lock, since payments that
+//! queue behind it would wait too.
 
 use std::collections::BTreeMap;
 
@@ -18,21 +19,20 @@ use crate::layout::quoted;
 /// A day in microseconds.
 const DAY_US: i64 = 86_400_000_000;
 
-/// How many attempts are made where a lock is not had at once.
+/// How many times a lock is tried.
 const ATTEMPTS: u32 = 3;
 
-/// Raised when a part that was empty is not any more.
+/// Raised if a partition is no longer empty.
 const NOT_EMPTY: &str = "BZ003";
 
-/// What is to be done.
+/// Maintenance options.
 #[derive(Debug, Clone)]
 pub struct MaintainOptions {
-    /// For how many days from today each queue has a part of its own. What is due later stands together until its day comes
-    /// near.
+    /// For how many days from today each queue has a partition per day. Later entries share one partition.
     pub days_ahead: u16,
-    /// For how many days a part is kept after its day, for clocks that differ.
+    /// For how many days a partition is kept after its day, in case clocks differ.
     pub days_kept: u16,
-    /// The present, in microseconds since 1970; none: the server's.
+    /// The current time, in microseconds since 1970; `None`: the server's.
     pub now_us: Option<i64>,
 }
 
@@ -42,27 +42,27 @@ impl Default for MaintainOptions {
     }
 }
 
-/// What has been done.
+/// What was done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MaintainReport {
-    /// Another node is at it: nothing was done here.
+    /// Another node is doing the maintenance; nothing was done here.
     pub elsewhere: bool,
-    /// Parts that were made.
+    /// Partitions created.
     pub created: Vec<String>,
-    /// Parts that were dropped.
+    /// Partitions dropped.
     pub dropped: Vec<String>,
-    /// Parts whose locks were not had in time: the next run tries again.
+    /// Partitions whose locks were not available in time; the next run tries again.
     pub postponed: Vec<String>,
-    /// Tables whose statistics were gathered.
+    /// Tables analysed.
     pub analyzed: Vec<String>,
-    /// Writers that had not been heard of for a day.
+    /// Deleted writers, which had not been active for a day.
     pub writers_removed: u64,
 }
 
-/// Does everything once.
+/// Runs the maintenance once.
 ///
 /// # Errors
-/// As the server says.
+/// The server's error.
 pub fn maintain(
     sql: &mut dyn Sql,
     schema: &str,
@@ -99,7 +99,7 @@ fn run(
     Ok(report)
 }
 
-/// Makes and drops days of queues.
+/// Creates and drops days of queues.
 pub(crate) fn days(
     sql: &mut dyn Sql,
     schema: &str,
@@ -128,7 +128,7 @@ pub(crate) fn days(
             let is_done = outcome == Patient::Done;
             if is_done { &mut report.created } else { &mut report.postponed }.push(part);
             if outcome == Patient::TooMuch {
-                // The same for every other day: what is due later is too much to be looked through while payments wait.
+                // The default partition is too large to be scanned while payments wait.
                 break;
             }
         }
@@ -145,7 +145,7 @@ pub(crate) fn days(
     Ok(())
 }
 
-/// The statements that make a day. Only the part that holds later days is locked: what it holds of this day is moved.
+/// The statements that create a day. They lock only the default partition, and move its entries of this day.
 fn create_day(schema: &str, shape: &TableShape, part: &str, day: i64) -> Vec<String> {
     let (from, to) = (day * DAY_US, (day + 1) * DAY_US);
     let place = |name: &str| format!("{}.{}", quoted(schema), quoted(name));
@@ -163,13 +163,14 @@ fn create_day(schema: &str, shape: &TableShape, part: &str, day: i64) -> Vec<Str
     ]
 }
 
-/// The statements that drop a day, if it is still empty when nobody else can fill it.
+/// The statements that lock a day and drop it if it is empty.
 fn drop_day(schema: &str, shape: &TableShape, part: &str) -> Vec<String> {
     let place = |name: &str| format!("{}.{}", quoted(schema), quoted(name));
     let (parent, part) = (place(&shape.name), place(part));
     let message = literal(&format!("{part} is not empty"));
     vec![
-        // Not its parts, one after the other, which would let payments wait for each: they come by way of it.
+        // Lock the parent only: locking each partition in turn would make payments wait for each, and all
+        // inserts go through the parent anyway.
         format!("LOCK TABLE ONLY {parent} IN ACCESS EXCLUSIVE MODE"),
         format!(
             "DO $batzen$ BEGIN IF EXISTS (SELECT FROM {part}) THEN
@@ -179,17 +180,17 @@ fn drop_day(schema: &str, shape: &TableShape, part: &str) -> Vec<String> {
     ]
 }
 
-/// What became of a transaction that takes strong locks.
+/// The outcome of a transaction that takes strong locks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Patient {
     Done,
-    /// A lock was not had, or a part was filled meanwhile: another time.
+    /// A lock was not available, or a partition was filled meanwhile: try again later.
     Later,
     /// It would have taken too long.
     TooMuch,
 }
 
-/// Runs a transaction that takes strong locks, but gives up soon: those who come after it wait no longer than it does.
+/// Runs a transaction that takes strong locks, but gives up soon, since others queue behind it.
 fn patiently(sql: &mut dyn Sql, statements: &[String]) -> Result<Patient, SchemaError> {
     let text = format!(
         "BEGIN; SET LOCAL lock_timeout = '50ms'; SET LOCAL statement_timeout = '2s';\n{};\nCOMMIT",
@@ -203,7 +204,7 @@ fn patiently(sql: &mut dyn Sql, statements: &[String]) -> Result<Patient, Schema
         };
         sql.script("ROLLBACK")?;
         match code.as_str() {
-            // No lock in time, or two waited for each other.
+            // A lock timeout or a deadlock.
             "55P03" | "40P01" => {}
             NOT_EMPTY => return Ok(Patient::Later),
             "57014" => return Ok(Patient::TooMuch),
@@ -213,7 +214,7 @@ fn patiently(sql: &mut dyn Sql, statements: &[String]) -> Result<Patient, Schema
     Ok(Patient::Later)
 }
 
-/// Gathers statistics of cut tables whose sizes have changed by a fifth, and of all once a day.
+/// Gathers statistics of partitioned tables whose sizes have changed by a fifth, and of all once a day.
 fn statistics(sql: &mut dyn Sql, schema: &str, report: &mut MaintainReport) -> Result<(), SchemaError> {
     let rows = sql.rows(&format!(
         "SELECT c.relname FROM pg_class c
@@ -236,21 +237,21 @@ fn statistics(sql: &mut dyn Sql, schema: &str, report: &mut MaintainReport) -> R
     Ok(())
 }
 
-/// The day that a part holds; none for the part that holds the rest.
+/// The day of a partition; `None` for the default partition.
 fn day_of_bounds(bounds: &str) -> Option<i64> {
     let from = bounds.split_once("FROM (")?.1.split_once(')')?.0;
     let from: i64 = from.trim_matches('\'').parse().ok()?;
     Some(from.div_euclid(DAY_US))
 }
 
-/// The name of a day's part: `deposits_open_d20260131`.
+/// The name of a day's partition: `deposits_open_d20260131`.
 fn day_name(table: &str, day: i64) -> String {
     let (year, month, day) = civil(day);
     format!("{table}_d{year:04}{month:02}{day:02}")
 }
 
-/// The date of a day counted from 1970-01-01, by counting eras of 400 years that begin with March, where the odd day of leap
-/// years is the last.
+/// The date of a day counted from 1970-01-01, by counting eras of 400 years that begin with March, where the
+/// odd day of leap years is the last.
 fn civil(day: i64) -> (i64, i64, i64) {
     let day = day + 719_468;
     let (era, of_era) = (day.div_euclid(146_097), day.rem_euclid(146_097));

@@ -1,4 +1,4 @@
-//! What a schema says of itself: one row of the table `meta`. And the check that an opening makes.
+//! The table `meta`, one row that describes the schema; and the check when a store is opened.
 
 use super::catalog;
 use super::error::SchemaError;
@@ -10,11 +10,11 @@ use crate::layout::quoted;
 /// What belongs to a schema as a whole.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Meta {
-    /// Names the store.
+    /// Identifies the store.
     pub store_id: [u8; 16],
     /// The key of the virtual shards and of hash indexes.
     pub sip_key: [u8; 16],
-    /// Into how many parts hot tables are cut; 0: not.
+    /// Number of partitions of hot tables; 0: not partitioned.
     pub partitions: u16,
     /// The version of the schema.
     pub schema_version: i32,
@@ -22,7 +22,7 @@ pub struct Meta {
     pub program: String,
     /// What is added to serials: see `bz_serial`.
     pub serial_base: i64,
-    /// The cluster whose transaction ids the serials are made of.
+    /// The cluster that the serials' transaction ids come from.
     pub cluster_id: i64,
     /// The currency of all amounts, if they have one.
     pub currency: Option<String>,
@@ -30,7 +30,7 @@ pub struct Meta {
     pub citus: bool,
 }
 
-/// Whoever knows the key can aim at one partition.
+/// Not shown: who knows the key can direct load at one partition.
 impl std::fmt::Debug for Meta {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Meta")
@@ -47,11 +47,12 @@ fn column(name: &str, sql_type: &'static str) -> ColumnShape {
     ColumnShape { name: name.to_owned(), sql_type, nullable: false, generated: false }
 }
 
-/// The part of a writer's epoch that counts how often it was taken over after a lost connection. The rest is anything, and
-/// stays: it tells the writer from one of a schema that was there before.
+/// The bits of a writer's epoch that count takeovers after a lost connection. The other bits are random and
+/// constant: they distinguish the writer from one of an earlier schema.
 pub const EPOCH_COUNT: i64 = (1 << 20) - 1;
 
-/// The tables that every schema has beside its service's: `meta`, and `writers`, one row a connection that commits.
+/// The tables of every schema besides its service's: `meta`, and `writers`, with one row per committing
+/// connection.
 #[must_use]
 pub fn own_tables() -> [TableShape; 2] {
     let table = |name: &str, key: &[&str], columns: Vec<ColumnShape>| TableShape {
@@ -85,10 +86,10 @@ pub fn own_tables() -> [TableShape; 2] {
     [table("meta", &["singleton"], meta), table("writers", &["writer_id"], writers)]
 }
 
-/// Reads the row; none while the schema is not complete.
+/// Reads the row; `None` while the schema is incomplete.
 ///
 /// # Errors
-/// As the server says.
+/// The server's error.
 pub fn read_meta(sql: &mut dyn Sql, schema: &str) -> Result<Option<Meta>, SchemaError> {
     let text = format!(
         "SELECT encode(store_id, 'hex'), encode(sip_key, 'hex'), partitions, schema_version, program, serial_base,
@@ -120,13 +121,13 @@ fn sixteen_bytes(text: &str) -> Option<[u8; 16]> {
     (text.len() == 32).then(|| number.to_be_bytes())
 }
 
-/// The cluster's own number: a dump that is restored elsewhere finds another.
+/// The cluster's identifier. A dump restored elsewhere finds another one.
 pub(crate) fn cluster_id(sql: &mut dyn Sql) -> Result<i64, SchemaError> {
     Ok(sql.row("SELECT system_identifier FROM pg_control_system()")?.map_or(0, |row| row.number(0)))
 }
 
-/// The key of the advisory lock of a schema: services hold it shared (or exclusive, those that keep state in memory) as long
-/// as they run, and whoever changes the schema holds it alone.
+/// The key of a schema's advisory lock. Services hold it while they run: shared, or exclusively if they keep
+/// state in memory. dbinit holds it exclusively.
 #[must_use]
 pub fn lock_key(schema: &str) -> i64 {
     use std::hash::Hasher;
@@ -135,10 +136,10 @@ pub fn lock_key(schema: &str) -> i64 {
     hasher.finish().cast_signed()
 }
 
-/// Checks that the database is what the program works with, and reads what it says of itself.
+/// Checks that the schema fits the program, and reads `meta`.
 ///
 /// # Errors
-/// What is wrong, and what to type.
+/// Why it does not fit, and what to type.
 pub fn check(
     sql: &mut dyn Sql,
     schema: &str,
@@ -179,7 +180,8 @@ pub fn check(
     Ok(meta)
 }
 
-/// The version of the schema, as far as one can read it; none while the schema is not complete.
+/// The version of the schema, even if it is from another program version; `None` while the schema is
+/// incomplete.
 pub(crate) fn schema_version(
     sql: &mut dyn Sql,
     schema: &str,

@@ -1,18 +1,17 @@
-//! The schema of a service in the database: its tables, how they are made and changed, and what is done for them beside the
-//! data path.
+//! The schema of a service in the database: its tables, their creation and migration, and their maintenance.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`shape`] | pure: a table as statements |
 //! | [`wanted`] | pure: from layouts to the tables of a database |
-//! | [`plan`] | pure: from the tables that are there to those that are wanted; versions and steps |
+//! | [`plan`] | pure: from existing to wanted tables; versions and steps |
 //! | [`sql`] | a session |
-//! | [`catalog`] | what is there |
-//! | [`meta`] | what a schema says of itself, and the check that an opening makes |
+//! | [`catalog`] | the existing tables |
+//! | [`meta`] | the table `meta`, and the check when a store is opened |
 //! | [`dbinit`] | create, migrate, reset |
 //! | [`views`] | views for auditors |
-//! | [`maintain`] | days of queues, statistics, writers: from time to time |
-//! | `upkeep` | a thread that does both for a service |
+//! | [`maintain`] | periodic maintenance: days of queues, statistics, writers |
+//! | `upkeep` | a thread for maintenance and replication lag |
 //! | [`replication`] | a publication for auditors, and its lag |
 //! | [`citus`] | distribution over several nodes |
 
@@ -60,17 +59,16 @@ pub(crate) fn layouts(
     tables.iter().map(layout).collect()
 }
 
-/// Checks that the database is what this program works with, and reads what it says of itself: for whoever opens it. Two
-/// queries.
+/// Checks that the schema fits this program, and reads `meta`, when a store is opened. Two queries.
 ///
 /// # Errors
-/// What is wrong, and what to type.
+/// Why it does not fit, and what to type.
 pub fn check(sql: &mut dyn Sql, schema: &str, tables: &[&'static TableDef]) -> Result<Meta, SchemaError> {
     let wanted = wanted::tables(&layouts(tables, schema, 0)?);
     meta::check(sql, schema, &wanted, &HISTORY)
 }
 
-/// Marks a text, so that a change of it is seen.
+/// A checksum of a text, to detect changes.
 fn fingerprint(text: &str) -> String {
     let mut hasher = SipHasher24::new();
     hasher.write(text.as_bytes());

@@ -1,5 +1,5 @@
-//! The difference between the tables that a program wants and those that a database has, and the steps from one to the
-//! other. Pure.
+//! The difference between the tables that a program wants and those that a database has, and the steps from
+//! one to the other. Pure.
 
 use std::collections::BTreeMap;
 
@@ -8,26 +8,26 @@ use super::shape::{Cut, TableShape};
 use super::views::view_schema;
 use crate::layout::quoted;
 
-/// A change that cannot be seen by comparing: it has a number, and is done once in each database that is older.
+/// A change that a comparison cannot find. It has a version, and is made once in each older database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     /// The version of the schema that the change leads to.
     pub version: i32,
-    /// What is done.
+    /// The change.
     pub change: StepChange,
 }
 
 /// What a [`Step`] does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StepChange {
-    /// A table has a new name.
+    /// Renames a table.
     RenameTable {
         /// The old one.
         from: &'static str,
         /// The new one.
         to: &'static str,
     },
-    /// A column has a new name. (An amount's is two columns.)
+    /// Renames a column. (An amount has two columns.)
     RenameColumn {
         /// The table.
         table: &'static str,
@@ -36,38 +36,38 @@ pub enum StepChange {
         /// The new one.
         to: &'static str,
     },
-    /// A table is no longer used; its rows are lost.
+    /// Drops a table with its rows.
     DropTable(&'static str),
-    /// A column is no longer used; its values are lost.
+    /// Drops a column with its values.
     DropColumn {
         /// The table.
         table: &'static str,
         /// The column.
         column: &'static str,
     },
-    /// An index is no longer used.
+    /// Drops an index.
     DropIndex(&'static str),
-    /// Index entries of the table are computed in another way: they are computed again.
+    /// Recomputes the table's index entries, because the program computes them in another way.
     Reindex(&'static str),
 }
 
 /// The schema that a program works with.
 #[derive(Debug, Clone, Copy)]
 pub struct History<'a> {
-    /// Its version: that of its last step, and raised whenever a table, column or index is added.
+    /// Its version. Raised by each step, and whenever a table, column or index is added.
     pub version: i32,
     /// The steps that led here.
     pub steps: &'a [Step],
 }
 
-/// Of this program. Every change of a [`batzen_store::TableDef`] raises the version; a test compares the statements that make
-/// all tables with those on file, so that none is forgotten.
+/// The schema of this program. Every change of a [`batzen_store::TableDef`] raises the version; a test
+/// compares the statements that create all tables with those on file.
 pub const HISTORY: History<'static> = History { version: 1, steps: &[] };
 
 /// A step of a migration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Action {
-    /// For people: what is done.
+    /// What it does, in words.
     pub what: String,
     /// The statements, one transaction.
     pub statements: Vec<String>,
@@ -80,22 +80,24 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// The tables whose index entries have to be computed from their rows, after that.
     pub reindex: Vec<String>,
-    /// The indexes that are made at last: as long as one is missing, its entries may be.
+    /// The indexes, created last: as long as one is missing, entries may be missing, too.
     pub indexes: Vec<Action>,
 }
 
-/// The steps that a database of version `from` lacks. Each can be repeated: what was renamed already is left alone.
+/// The steps that a database of version `from` lacks. Each can be repeated: existing new names are left
+/// alone.
 #[must_use]
 pub fn steps(schema: &str, from: i32, history: &History<'_>, present: &Present) -> Plan {
     let mut plan = Plan::default();
-    // Names change on the way; the steps are looked at in their order.
+    // Steps may rename tables, so they are applied in order.
     let mut present = present.clone();
     let place = |table: &str| format!("{}.{}", quoted(schema), quoted(table));
     for step in history.steps.iter().filter(|step| step.version > from) {
         let mut act = |what: String, statement: String| {
             plan.actions.push(Action { what, statements: vec![statement] });
         };
-        // The view of the table, which is made again afterwards, would keep its columns; what others have made of them does.
+        // Drop the table's view, which depends on its columns and is created again afterwards. Views of
+        // others still prevent the drop.
         let unseen = |table: &str, statement: String| {
             let view = format!("{}.{}", quoted(&view_schema(schema)), quoted(table));
             format!("DROP VIEW IF EXISTS {view}; {statement}")
@@ -151,11 +153,11 @@ pub fn steps(schema: &str, from: i32, history: &History<'_>, present: &Present) 
     plan
 }
 
-/// What is to be added so that the database has every wanted table. A difference that cannot be added is in the error, one
-/// line each.
+/// What to add so that the database has every wanted table. The error lists the differences that cannot be
+/// fixed this way.
 ///
 /// # Errors
-/// Differences that only a [`Step`] or another program can make good.
+/// Differences that only a [`Step`] or another program can fix.
 pub fn additions(schema: &str, wanted: &[TableShape], present: &Present) -> Result<Plan, Vec<String>> {
     let (mut plan, mut refusals) = (Plan::default(), Vec::new());
     for table in wanted {
@@ -234,16 +236,16 @@ fn extend(
     }
 }
 
-/// A column that is not as it should be.
+/// A column that differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// For people.
+    /// In words.
     pub what: String,
-    /// Whether a migration makes it good by itself.
+    /// Whether a migration fixes it without a step.
     pub can_be_added: bool,
 }
 
-/// How the columns of a table differ from the wanted ones: what an opening must not find.
+/// How the columns of a table differ from the wanted ones. A store with differences is not opened.
 #[must_use]
 pub fn column_differences(table: &TableShape, there: &PresentTable) -> Vec<Difference> {
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! Every statement of a payment touches the parts of its own shards alone: the plans that the server runs say so. What holds
-//! for parts holds for the shards of a Citus cluster.
+//! Checks in the server's plans that every statement of a payment touches only the partitions of its own
+//! shards. The same then holds for the shards of a Citus cluster.
 
 use std::collections::BTreeSet;
 
@@ -18,10 +18,10 @@ const PARTITIONS: u16 = 64;
 const SHARD: u16 = 333;
 const PART: &str = "_p20";
 
-/// Lookups that ask every shard, on purpose (see the design): by planchet for recoups, and the deposits of a transfer.
+/// Lookups that visit every shard by design: by planchet for recoups, and the deposits of a transfer.
 const ALL_SHARDS: &[&str] = &["deposits.by_wtid", "reveals.by_coin_ev", "withdrawals.by_coin_ev"];
 
-/// Puts a row of no meaning into a table.
+/// Inserts a meaningless row into a table.
 fn fill(sql: &mut Connection, layout: &Layout) {
     let columns = layout.columns();
     let value = |name: &str, of: SqlType| match (name, of) {
@@ -43,7 +43,8 @@ fn fill(sql: &mut Connection, layout: &Layout) {
     .unwrap();
 }
 
-/// The types of a statement's parameters: those of arrays stand behind each as a cast, the others are numbers.
+/// The types of a statement's parameters: those of arrays stand behind each as a cast, the others are
+/// numbers.
 fn types(text: &str) -> Vec<String> {
     let mut types = std::collections::BTreeMap::new();
     for rest in text.split('$').skip(1) {
@@ -65,7 +66,7 @@ fn names(text: &str) -> Vec<String> {
     rest.split_once(')').unwrap().0.split(", ").map(str::to_owned).collect()
 }
 
-/// Runs a statement for the row of the table as the program would, and says which parts it has looked into.
+/// Runs a statement for the table's row as the program would, and returns which partitions it has read.
 fn parts_touched(sql: &mut Connection, layout: &Layout, text: &str) -> Vec<String> {
     let names = names(text);
     let mut names = names.iter();
@@ -99,7 +100,7 @@ fn parts_touched(sql: &mut Connection, layout: &Layout, text: &str) -> Vec<Strin
     parts.into_iter().collect()
 }
 
-/// Runs a statement, undoes it, and says what its plan has read: tables and indexes.
+/// Runs a statement, rolls it back, and returns the tables and indexes that its plan has read.
 fn scanned(sql: &mut Connection, text: &str, arguments: &[String]) -> Vec<String> {
     sql.script(&format!("PREPARE probe AS {text}")).unwrap_or_else(|error| panic!("{error}: {text}"));
     sql.script("BEGIN").unwrap();
@@ -127,7 +128,7 @@ fn tables() -> Connection {
 }
 
 #[test]
-fn each_statement_of_a_payment_touches_the_parts_of_its_shards_alone() {
+fn each_statement_of_a_payment_touches_only_partitions_of_its_shards() {
     let mut sql = tables();
     let mut asked_all = Vec::new();
     let mut statements_seen = 0;
@@ -150,7 +151,7 @@ fn each_statement_of_a_payment_touches_the_parts_of_its_shards_alone() {
                 }
                 IndexForm::Hash | IndexForm::HashMany => {
                     asked_all.push(format!("{}.{}", layout.name, index.def.name));
-                    // And this is how it shows.
+                    // The check must notice it.
                     let text = &statements.lookup(index.def.id).sql;
                     assert_eq!(
                         parts_touched(&mut sql, layout, text).len(),
@@ -172,10 +173,7 @@ fn each_statement_of_a_payment_touches_the_parts_of_its_shards_alone() {
     }
     assert!(statements_seen >= 60, "{statements_seen}");
     asked_all.sort_unstable();
-    assert_eq!(
-        asked_all, ALL_SHARDS,
-        "a lookup that asks every shard has to be one of those that the design allows"
-    );
+    assert_eq!(asked_all, ALL_SHARDS, "only lookups that the design allows may visit every shard");
 }
 
 /// The parts of a queue, by the time at which each begins.
@@ -188,7 +186,7 @@ fn days(sql: &mut Connection, queue: &str) -> Vec<(String, i64)> {
     rows.unwrap().iter().map(|row| (row.text(0).to_owned(), row.number(1))).collect()
 }
 
-/// What a queue's statement is given for one entry, by the names in its text.
+/// The parameters of a queue's statement for one entry, by the names in its text.
 fn arguments(text: &str, value: impl Fn(&str, &str) -> String) -> Vec<String> {
     let (types, names) = (types(text), names(text));
     let scalars = types.len() - names.len();
@@ -200,10 +198,10 @@ fn arguments(text: &str, value: impl Fn(&str, &str) -> String) -> Vec<String> {
     types.iter().enumerate().map(of).collect()
 }
 
-/// A queue is cut by days. An entry goes to the part of its day and is taken out of that alone, by its shard, so that in a
-/// Citus cluster one node has to do with it.
+/// A queue is partitioned by days. An entry is inserted into and deleted from the partition of its day only,
+/// by its shard, so that in a Citus cluster one node handles it.
 #[test]
-fn each_statement_of_a_queue_touches_the_part_of_its_day_and_its_shard_alone() {
+fn each_statement_of_a_queue_touches_only_the_partition_of_its_day_and_shard() {
     let mut sql = tables();
     let mut queues = 0;
     for def in exchange::ALL.iter().filter(|def| !def.queue.is_empty()) {

@@ -1,4 +1,4 @@
-//! Index entries of rows that are there already: computed from the rows, which no service changes meanwhile.
+//! Recomputes the index entries of existing rows, which no service changes meanwhile.
 
 use std::hash::Hasher;
 
@@ -10,7 +10,7 @@ use super::shape::quoted_list;
 use super::sql::{Row, Sql};
 use crate::layout::{IndexForm, Layout, SqlColumn, quoted};
 
-/// How many rows are looked at together.
+/// How many rows are handled at a time.
 const CHUNK: usize = 1000;
 
 /// Computes the index entries of every row again; returns how many rows there are. One transaction.

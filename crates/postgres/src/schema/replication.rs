@@ -1,4 +1,5 @@
-//! Replication to an auditor: a publication of exactly the tables that one needs, and how far behind each subscriber is.
+//! Replication to an auditor: a publication of exactly the tables that auditors need, and the lag of each
+//! subscriber.
 
 use std::sync::Mutex;
 
@@ -11,10 +12,11 @@ use super::sql::Sql;
 use super::views::view_schema;
 use crate::layout::quoted;
 
-/// So many slots are shown as metrics at most.
+/// The largest number of slots shown as metrics.
 const SLOTS_MAX: usize = 16;
 
-/// The name of the publication of a service's schema; subscriptions and their slots are best called the same.
+/// The name of the publication of a service's schema; subscriptions and their slots should have the same
+/// name.
 #[must_use]
 pub fn publication(schema: &str) -> String {
     format!("{schema}_audit")
@@ -23,7 +25,7 @@ pub fn publication(schema: &str) -> String {
 /// What has been set up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SetupReport {
-    /// What was changed, for people. Empty: everything was as it should be.
+    /// The changes, in words. Empty if nothing had to be changed.
     pub actions: Vec<String>,
     /// The publication.
     pub publication: String,
@@ -36,7 +38,8 @@ pub struct SetupReport {
 /// Publishes these tables, and lets a role read them and their views.
 ///
 /// # Errors
-/// When the server keeps too little in its log for logical replication, with what to type; or as it says.
+/// The server's log has too little for logical replication (with the command that helps), or the server's
+/// error.
 pub fn setup(
     sql: &mut dyn Sql,
     schema: &str,
@@ -52,7 +55,7 @@ pub fn setup(
     let name = publication(schema);
     let mut wanted: Vec<String> =
         super::layouts(tables, schema, 0)?.into_iter().map(|layout| layout.name).collect();
-    // Without it the rows of the copy are found by nobody: it holds the key of the virtual shards.
+    // Needed to find rows in the copy: it holds the key of the virtual shards.
     wanted.push("meta".to_owned());
     wanted.sort_unstable();
     let mut report =
@@ -140,7 +143,7 @@ fn commands(sql: &mut dyn Sql, schema: &str, reader: &str) -> Result<Vec<String>
     let row = sql
         .row("SELECT coalesce(host(inet_server_addr()), ''), current_setting('port'), current_database()")?;
     let Some(row) = row else { return Ok(Vec::new()) };
-    // A session over a Unix socket does not know by which name others reach the server.
+    // Over a Unix socket, the name by which others reach the server is unknown.
     let host = if row.text(0).is_empty() { "HOST" } else { row.text(0) };
     let connection =
         format!("host={host} port={} dbname={} user={reader} password=…", row.text(1), row.text(2));
@@ -151,7 +154,7 @@ fn commands(sql: &mut dyn Sql, schema: &str, reader: &str) -> Result<Vec<String>
     ])
 }
 
-/// How far behind a subscriber is.
+/// The lag of a subscriber.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotLag {
     /// The replication slot.
@@ -160,14 +163,15 @@ pub struct SlotLag {
     pub active: bool,
     /// How much of the log it has not confirmed, in bytes. The server keeps it.
     pub bytes: u64,
-    /// How long ago what it confirmed last was written, in milliseconds; 0 if it has everything. None: it is not connected.
+    /// How long ago what it confirmed last was written, in milliseconds; 0 if it has everything. None: it is
+    /// not connected.
     pub millis: Option<u64>,
 }
 
-/// Reads how far behind the subscribers of this database are.
+/// Reads the lag of this database's subscribers.
 ///
 /// # Errors
-/// As the server says.
+/// The server's error.
 pub fn lag(sql: &mut dyn Sql) -> Result<Vec<SlotLag>, SchemaError> {
     let rows = sql.rows(
         "SELECT s.slot_name, s.active, greatest(pg_wal_lsn_diff(here.lsn, coalesce(s.confirmed_flush_lsn, s.restart_lsn)), 0)::bigint,
@@ -188,7 +192,7 @@ pub fn lag(sql: &mut dyn Sql) -> Result<Vec<SlotLag>, SchemaError> {
     Ok(rows.iter().map(lag).collect())
 }
 
-/// The lag as it was read last, for the page of metrics.
+/// The latest lag, for the metrics page.
 #[derive(Debug, Default)]
 pub struct LagMetrics(Mutex<Vec<SlotLag>>);
 

@@ -1,4 +1,4 @@
-//! What a table looks like in the database, and the statements that make it. Pure.
+//! The form of a table in the database, and the statements that create it. Pure.
 
 use std::fmt::Write as _;
 
@@ -29,13 +29,13 @@ pub struct ColumnShape {
     pub sql_type: &'static str,
     /// Whether it may be NULL.
     pub nullable: bool,
-    /// Whether the database counts it.
+    /// Whether the database numbers it.
     pub generated: bool,
 }
 
 impl ColumnShape {
-    /// Its type as it is declared. Text is compared byte by byte: the order of a language changes with the system's library, and
-    /// an index in the old order does not find its rows any more.
+    /// Its type as declared. Text is compared byte by byte: a language's collation may change with the
+    /// system's library, and an index in the old order would no longer find its rows.
     #[must_use]
     pub fn declared(&self) -> String {
         let collation = if self.sql_type == "text" { " COLLATE \"C\"" } else { "" };
@@ -58,7 +58,7 @@ pub struct IndexShape {
     pub entries: Option<String>,
 }
 
-/// How a table is cut.
+/// How a table is partitioned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cut {
     /// Not at all.
@@ -69,7 +69,7 @@ pub enum Cut {
     Days,
 }
 
-/// How rows of a table live.
+/// How the rows of a table are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
     /// Written once.
@@ -93,24 +93,24 @@ pub struct TableShape {
     pub key: Vec<String>,
     /// The secondary indexes.
     pub indexes: Vec<IndexShape>,
-    /// How it is cut.
+    /// How it is partitioned.
     pub cut: Cut,
-    /// How its rows live.
+    /// How its rows are written.
     pub life: Life,
 }
 
-/// A part of a cut table.
+/// A partition of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
     /// Its name.
     pub name: String,
-    /// Its bounds, as SQL has them after the parent's name.
+    /// Its bounds, in SQL.
     pub bounds: String,
 }
 
 impl TableShape {
-    /// Storage parameters of the table, or of each of its parts. Vacuuming begins by a number of rows rather than by a share
-    /// of them: a tenth of a large table is too much to be done at once.
+    /// Storage parameters of the table, or of each of its partitions. Vacuum starts after a number of rows
+    /// rather than a share: a tenth of a large table is too much at once.
     #[must_use]
     pub fn storage(&self) -> String {
         let fill = match self.life {
@@ -137,7 +137,8 @@ impl TableShape {
         format!("{fill}{vacuum}")
     }
 
-    /// The statements that make the table with its parts and indexes, in order. Days are made by the maintenance.
+    /// The statements that create the table with its partitions and indexes, in order. Maintenance creates
+    /// days.
     #[must_use]
     pub fn create(&self, schema: &str) -> Vec<String> {
         let (place, schema) = (format!("{}.{}", quoted(schema), quoted(&self.name)), quoted(schema));
@@ -183,7 +184,7 @@ impl TableShape {
         statements
     }
 
-    /// The statement that makes an index, on every part. `schema` is in quotes.
+    /// The statement that creates an index on every partition. `schema` is quoted.
     pub(crate) fn create_index(&self, schema: &str, index: &IndexShape) -> String {
         let condition = index
             .present

@@ -1,4 +1,4 @@
-//! A session as far as the schema needs one: statements in, texts out.
+//! A session for schema work: takes statements and returns text.
 
 use super::error::SchemaError;
 use crate::Connection;
@@ -8,19 +8,19 @@ pub trait Sql {
     /// Runs statements, separated by semicolons: one transaction, unless they say otherwise.
     ///
     /// # Errors
-    /// As the server says.
+    /// The server's error.
     fn script(&mut self, sql: &str) -> Result<(), SchemaError>;
 
     /// The rows that a statement gives, each value as text.
     ///
     /// # Errors
-    /// As the server says.
+    /// The server's error.
     fn rows(&mut self, sql: &str) -> Result<Vec<Row>, SchemaError>;
 
     /// The only row that a statement gives, if it gives one.
     ///
     /// # Errors
-    /// As the server says.
+    /// The server's error.
     fn row(&mut self, sql: &str) -> Result<Option<Row>, SchemaError> {
         Ok(self.rows(sql)?.into_iter().next())
     }
@@ -49,7 +49,7 @@ impl Row {
         self.text(at).parse().unwrap_or(0)
     }
 
-    /// Whether it says yes.
+    /// Whether it is true.
     #[must_use]
     pub fn is_true(&self, at: usize) -> bool {
         self.text(at) == "t"

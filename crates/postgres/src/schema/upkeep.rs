@@ -1,4 +1,4 @@
-//! A thread that does what the tables need from time to time, and watches the replication, as long as a service has them open.
+//! A thread that maintains the tables and reads the replication lag, as long as a service has them open.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -16,17 +16,17 @@ use crate::{Connection, Target};
 /// How often the lag is read.
 const LAG_PERIOD: Duration = Duration::from_secs(10);
 
-/// How often the tables are maintained: by whichever node comes first.
+/// How often the tables are maintained, by one of the nodes.
 const MAINTAIN_PERIOD: Duration = Duration::from_secs(600);
 
-/// How long the end of a service waits for the thread: not for statistics of a large table.
+/// How long shutdown waits for the thread: not until the statistics of a large table are complete.
 const END_MAX: Duration = Duration::from_secs(1);
 
 /// The thread, which ends with this.
 #[derive(Debug)]
 pub struct Upkeep {
     shared: Arc<Shared>,
-    /// Says nothing, and is closed when the thread has ended.
+    /// Carries nothing; it closes when the thread has ended.
     ended: Mutex<Receiver<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -103,9 +103,9 @@ impl Shared {
                 }
                 Err(error) => {
                     self.failures.inc();
-                    // Once for a server that is away, or rights that the role does not have.
+                    // Log once while the server is down, or the role lacks rights.
                     if !std::mem::replace(&mut has_failed, true) {
-                        tracing::warn!(%error, "the tables of {schema} are not looked after; it is tried again");
+                        tracing::warn!(%error, "the tables of {schema} could not be maintained; trying again later");
                     }
                     connection = None;
                 }
@@ -133,7 +133,7 @@ impl Shared {
         self.lag.set(replication::lag(sql)?);
         if maintains {
             let report = maintain(sql, schema, tables, &MaintainOptions::default())?;
-            tracing::debug!(?report, "looked after the tables of {schema}");
+            tracing::debug!(?report, "maintained the tables of {schema}");
         }
         Ok(())
     }

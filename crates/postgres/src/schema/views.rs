@@ -1,5 +1,5 @@
-//! Views for auditors: every table as a person reads it. Keys are text as the protocol writes them, amounts are text and
-//! numbers, moments are moments.
+//! Views for auditors: every table in readable form. Keys are text as in the protocol, amounts are text and
+//! numbers, times are timestamps.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ pub fn view_schema(schema: &str) -> String {
     format!("{schema}_view")
 }
 
-/// The columns of a view that show a column, which has this name in the table: SQL expressions with names. `currency` stands
-/// before amounts in text.
+/// The columns of a view that show a column, which has this name in the table: SQL expressions with names.
+/// `currency` stands before amounts in text.
 fn columns(schema: &str, name: &str, kind: ColumnKind, currency: Option<&str>) -> Vec<String> {
     let (column, schema) = (quoted(name), quoted(schema));
     let call = |function: &str| format!("{schema}.bz_{function}({column}) AS {column}");
@@ -59,10 +59,10 @@ pub fn create_view(layout: &Layout, currency: Option<&str>) -> String {
     )
 }
 
-/// What others may do with each view, by its name: the roles that may read it.
+/// The roles that may read each view, by its name.
 pub(crate) type Grants = BTreeMap<String, Vec<String>>;
 
-/// Reads who may read which view, so that a view that is made again can be read by the same.
+/// Reads the grants on views, so that they can be restored on a view that is created again.
 pub(crate) fn read_grants(sql: &mut dyn Sql, schema: &str) -> Result<Grants, SchemaError> {
     let rows = sql.rows(&format!(
         "SELECT c.relname, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END
@@ -79,7 +79,7 @@ pub(crate) fn read_grants(sql: &mut dyn Sql, schema: &str) -> Result<Grants, Sch
     Ok(grants)
 }
 
-/// Makes the views that are missing or not as they should be, and says which.
+/// Creates the views that are missing or outdated, and returns which.
 pub(crate) fn refresh(
     sql: &mut dyn Sql,
     schema: &str,

@@ -88,6 +88,6 @@ fn queue(layout: &Layout) -> Option<TableShape> {
     columns.push(column("vshard", "smallint", false));
     columns.extend(layout.key.iter().map(|column| shape(column, layout)));
     columns.push(column(layout.serial, "bigint", false));
-    // Rows are found by their entries, and each by the table that it belongs to.
+    // Entries are found by key; each belongs to one row of its table.
     Some(TableShape { name, columns, key: Vec::new(), indexes, cut: Cut::Days, life: Life::Passing })
 }

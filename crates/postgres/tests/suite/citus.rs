@@ -1,4 +1,4 @@
-//! The schema is ready for Citus: proved by its shape and, with `BATZEN_TEST_CITUS_URL`, on a cluster.
+//! Checks that the schema is ready for Citus: by its form and, with `BATZEN_TEST_CITUS_URL`, on a cluster.
 
 use crate::common;
 
@@ -46,7 +46,7 @@ fn every_hot_table_is_distributed_by_its_shard() {
         let placement = placements.iter().find(|(name, _)| name == table).map(|(_, placement)| *placement);
         assert_eq!(placement, Some(Placement::Distributed("vshard")), "{table}");
     }
-    // One table leads, all others of the same column stand beside it.
+    // One table comes first; all others distributed by the same column are co-located with it.
     let first = placements.iter().find(|(_, p)| *p == Placement::Distributed("vshard")).unwrap();
     let text = citus::place_table("exchange", "coins", Placement::Distributed("vshard"), Some(&first.0));
     assert_eq!(
@@ -108,7 +108,7 @@ fn sixty_four_parts_share_every_hot_table() {
     .unwrap();
     let rows = sql.rows("SELECT count(*) FROM exchange.melt_by_rc GROUP BY tableoid ORDER BY 1").unwrap();
     assert!(rows.len() == 64 && rows.iter().all(|row| row.number(0) == 16));
-    // Some thousand tables and indexes are dropped with the locks that a server has by default.
+    // Drops thousands of tables and indexes with the default number of locks.
     let options = DbinitOptions { partitions: Some(0), reset: true, ..DbinitOptions::default() };
     dbinit(&mut sql, "exchange", exchange::ALL, &options, &HISTORY).unwrap();
     assert_eq!(schema::check(&mut sql, "exchange", exchange::ALL).unwrap().partitions, 0);
@@ -142,7 +142,11 @@ fn on_a_citus_cluster_tables_are_distributed() {
     for table in HOT {
         let row = rows.iter().find(|row| row.text(0) == format!("exchange.{table}")).unwrap();
         assert_eq!((row.text(1), row.text(2)), ("distributed", "vshard"), "{table}");
-        assert_eq!(*together.get_or_insert(row.number(3)), row.number(3), "{table} stands beside the others");
+        assert_eq!(
+            *together.get_or_insert(row.number(3)),
+            row.number(3),
+            "{table} is co-located with the others"
+        );
     }
     let again = dbinit(&mut sql, "exchange", exchange::ALL, &DbinitOptions::default(), &HISTORY).unwrap();
     assert_eq!(again.actions, [""; 0]);

@@ -1,4 +1,4 @@
-//! Servers that are killed and replaced under load: what was acknowledged is there, and nothing else.
+//! Servers are killed and replaced under load. Acknowledged commits must be there, and nothing else.
 
 use crate::common;
 use batzen_store::conformance::random as model;
@@ -13,7 +13,7 @@ use batzen_store::{CommitOutcome, Store};
 use common::{SCHEMA, create, open};
 use model::{Random, Rows, random_changes, read_rows, soak_factor};
 
-/// Commits without end while `disturb` runs, which is given a way to wait for some more commits.
+/// Commits continuously while `disturb` runs, which can wait for further commits.
 fn under_load(store: &Store, seed: u64, disturb: impl FnOnce(&dyn Fn(u64))) -> Rows {
     let (done, commits) = (AtomicBool::new(false), AtomicU64::new(0));
     let more = |count: u64| {
@@ -44,7 +44,7 @@ fn options(url: &str, sharing: Sharing) -> PgOptions {
 }
 
 #[test]
-fn a_killed_server_loses_nothing_that_it_acknowledged() {
+fn killed_server_loses_no_acknowledged_commit() {
     for sharing in [Sharing::Shared, Sharing::Exclusive] {
         let mut cluster = Cluster::start(&ClusterOptions::default()).unwrap();
         let url = cluster.create_database("killed").unwrap();
@@ -64,7 +64,7 @@ fn a_killed_server_loses_nothing_that_it_acknowledged() {
 }
 
 #[test]
-fn a_promoted_standby_has_all_that_was_acknowledged() {
+fn promoted_standby_has_every_acknowledged_commit() {
     let mut primary = Cluster::start(&ClusterOptions::default()).unwrap();
     let url = primary.create_database("promoted").unwrap();
     create(&url, TABLES, 0);

@@ -1,4 +1,4 @@
-//! Schemas in a real server: made, made again, migrated, reset, moved.
+//! Schemas in a real server: created, repeated, migrated, reset, moved.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn init(sql: &mut Connection, options: &DbinitOptions) -> DbinitReport {
     dbinit(sql, "exchange", exchange::ALL, options, &HISTORY).unwrap()
 }
 
-/// Everything in the catalogue that a change would touch: names, and which version of its row each entry is.
+/// Everything in the catalogue that a change would touch: names and row versions.
 fn catalogue(sql: &mut Connection) -> Vec<schema::Row> {
     sql.rows(
         "SELECT n.nspname, c.relname, c.xmin, c.relfilenode FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -32,7 +32,7 @@ fn catalogue(sql: &mut Connection) -> Vec<schema::Row> {
 }
 
 #[test]
-fn a_second_run_changes_nothing() {
+fn second_run_changes_nothing() {
     for partitions in [0, 3] {
         let mut sql = connect(&fresh_database());
         let options = DbinitOptions { partitions: Some(partitions), ..DbinitOptions::default() };
@@ -55,11 +55,11 @@ fn a_second_run_changes_nothing() {
 }
 
 #[test]
-fn a_creation_that_was_interrupted_goes_on() {
+fn interrupted_creation_is_completed() {
     let mut sql = connect(&fresh_database());
     init(&mut sql, &DbinitOptions::default());
     let before = schema::check(&mut sql, "exchange", exchange::ALL).unwrap();
-    // As if it had ended in the middle, before the identity was written.
+    // As if interrupted before the identity was written.
     sql.script(
         "DELETE FROM exchange.meta; DROP TABLE exchange.coins CASCADE; DROP VIEW exchange_view.deposits",
     )
@@ -70,7 +70,7 @@ fn a_creation_that_was_interrupted_goes_on() {
     assert!(report.actions.contains(&"create table coins".to_owned()), "{:?}", report.actions);
     let after = schema::check(&mut sql, "exchange", exchange::ALL).unwrap();
     assert_ne!(before.sip_key, after.sip_key);
-    // Or after it.
+    // As if interrupted after it.
     sql.script("UPDATE exchange.meta SET schema_version = 0").unwrap();
     assert!(schema::check(&mut sql, "exchange", exchange::ALL).is_err());
     init(&mut sql, &DbinitOptions::default());
@@ -78,14 +78,14 @@ fn a_creation_that_was_interrupted_goes_on() {
 }
 
 #[test]
-fn nothing_is_changed_or_reset_while_a_service_runs() {
+fn running_service_prevents_changes_and_reset() {
     let url = fresh_database();
     let mut sql = connect(&url);
     init(&mut sql, &DbinitOptions::default());
     let mut service = connect(&url);
     service.script("SET application_name = 'batzen-exchange'").unwrap();
     service.rows(&format!("SELECT pg_advisory_lock_shared({})", schema::lock_key("exchange"))).unwrap();
-    // What needs no change is no reason to stop a service.
+    // Without changes, the service need not stop.
     assert!(init(&mut sql, &DbinitOptions::default()).actions.is_empty());
     let reset = DbinitOptions { reset: true, partitions: Some(2), ..DbinitOptions::default() };
     let error = dbinit(&mut sql, "exchange", exchange::ALL, &reset, &HISTORY).unwrap_err();
@@ -104,7 +104,7 @@ fn nothing_is_changed_or_reset_while_a_service_runs() {
 }
 
 #[test]
-fn tables_of_something_else_are_left_alone() {
+fn foreign_tables_are_left_alone() {
     let mut sql = connect(&fresh_database());
     sql.script("CREATE SCHEMA exchange; CREATE TABLE exchange.coins (id int)").unwrap();
     for reset in [false, true] {
@@ -115,9 +115,9 @@ fn tables_of_something_else_are_left_alone() {
     assert_eq!(sql.rows("SELECT * FROM exchange.coins").unwrap(), []);
 }
 
-/// Rows whose key is gone are not taken over into a new schema, where nobody would find them.
+/// Rows whose key is lost are not kept in a new schema, which could not find them.
 #[test]
-fn rows_that_an_interrupted_reset_has_left_are_not_taken_over() {
+fn rows_left_by_an_interrupted_reset_are_refused() {
     let mut sql = connect(&fresh_database());
     init(&mut sql, &DbinitOptions::default());
     sql.script(
@@ -145,9 +145,9 @@ fn a_database_that_cannot_hold_every_text_is_refused() {
     assert!(error.to_string().contains("UTF8"), "{error}");
 }
 
-/// An index of a large table takes longer than a connection may.
+/// Indexing a large table takes longer than the time limit of a connection.
 #[test]
-fn work_on_whole_tables_may_take_its_time() {
+fn work_on_whole_tables_has_no_time_limit() {
     let target = Target::parse(&fresh_database()).unwrap().timeout(Duration::from_secs(1));
     let slow = "SELECT pg_sleep(1.5)";
     assert!(Connection::open(&target).unwrap().query_text(slow).is_err());
@@ -224,11 +224,11 @@ fn an_older_program_refuses_a_newer_schema() {
 }
 
 #[test]
-fn a_difference_is_found_and_told() {
+fn differences_are_reported() {
     let mut sql = connect(&fresh_database());
     let options = DbinitOptions::default();
     dbinit(&mut sql, "s", &[lives::Old::DEF], &options, &lives::FIRST).unwrap();
-    // A column that a person has added, or a program whose author forgot to raise the version.
+    // A column added by hand, or by a program whose version was not raised.
     sql.script("ALTER TABLE s.things ADD COLUMN extra text; ALTER TABLE s.things DROP COLUMN amount CASCADE")
         .unwrap();
     let error = schema::check(&mut sql, "s", &[lives::Old::DEF]).unwrap_err().to_string();
@@ -250,7 +250,7 @@ fn a_difference_is_found_and_told() {
 }
 
 #[test]
-fn rows_of_the_first_version_live_on_in_the_second() {
+fn migration_keeps_rows_and_indexes() {
     for partitions in [0, 4] {
         let url = fresh_database();
         let mut sql = connect(&url);
@@ -280,7 +280,7 @@ fn rows_of_the_first_version_live_on_in_the_second() {
             assert!(report.actions.contains(&action.to_owned()), "{action}: {:?}", report.actions);
         }
         assert_eq!(migrate(&mut sql).actions, [""; 0]);
-        // Every row is there, and in the indexes as if the second version had written it.
+        // Every row is there, with the index entries of the second version.
         let meta = schema::meta::read_meta(&mut sql, "s").unwrap().unwrap();
         let rows = sql
             .rows("SELECT n, title, amount, note, paid_val, ix_by_amount, ix_by_title FROM s.things ORDER BY ix_by_amount")
@@ -303,12 +303,12 @@ fn rows_of_the_first_version_live_on_in_the_second() {
             assert_eq!(row.number(6), hasher.finish().cast_signed());
         }
         let granted = sql.row("SELECT has_table_privilege('pg_monitor', 's_view.things', 'SELECT')").unwrap();
-        assert!(granted.unwrap().is_true(0), "who could read the view can read it still");
+        assert!(granted.unwrap().is_true(0), "readers of the view keep access");
         assert_eq!(
             sql.row("SELECT title FROM s_view.things WHERE n = 7").unwrap().unwrap().text(0),
             "thing 7"
         );
-        // The backend finds them. (It is of the version that this program has.)
+        // The backend finds them. (The schema's version is set to this program's.)
         sql.script(&format!("UPDATE s.meta SET schema_version = {}", HISTORY.version)).unwrap();
         let store = Store::new(batzen_postgres::open(&PgOptions::new(&url, "s", lives::TABLES)).unwrap());
         let found = store.lookup::<lives::Current>(lives::Current::BY_TITLE, &"thing 7".to_owned()).unwrap();
@@ -319,14 +319,14 @@ fn rows_of_the_first_version_live_on_in_the_second() {
 }
 
 #[test]
-fn a_migration_that_was_interrupted_goes_on() {
+fn interrupted_migration_is_completed() {
     let mut sql = connect(&fresh_database());
     dbinit(&mut sql, "s", &[lives::Old::DEF], &DbinitOptions::default(), &lives::FIRST).unwrap();
     sql.script(
         "INSERT INTO s.things (vshard, owner, n, name, amount, serial, version) VALUES (1, '\\x00000001', 1, 'one', 10, 1, 0)",
     )
     .unwrap();
-    // As far as it came: renamed, columns added, nothing indexed.
+    // Interrupted after renaming and adding columns, before indexing.
     sql.script(
         "ALTER TABLE s.things RENAME COLUMN name TO title; ALTER TABLE s.things ADD COLUMN note text;
          ALTER TABLE s.things ADD COLUMN ix_by_amount bytea; ALTER TABLE s.things ADD COLUMN ix_by_title bigint",
@@ -339,7 +339,7 @@ fn a_migration_that_was_interrupted_goes_on() {
 }
 
 #[test]
-fn what_the_views_show_can_be_dropped() {
+fn columns_and_tables_with_views_can_be_dropped() {
     let mut sql = connect(&fresh_database());
     let tables = [lives::Current::DEF, lives::Added::DEF];
     dbinit(&mut sql, "s", &tables, &DbinitOptions::default(), &lives::SECOND).unwrap();
@@ -358,7 +358,7 @@ fn what_the_views_show_can_be_dropped() {
 }
 
 #[test]
-fn a_queue_is_filled_from_the_rows() {
+fn new_queue_is_filled_from_existing_rows() {
     let mut sql = connect(&fresh_database());
     init(&mut sql, &DbinitOptions::default());
     sql.script(

@@ -1,4 +1,4 @@
-//! Connections that are cut at any moment, servers that are away, and other processes on the same store.
+//! Connections cut at any moment, servers that are down, and other processes on the same store.
 
 use crate::common;
 use batzen_store::conformance::random as model;
@@ -17,7 +17,7 @@ use batzen_store::{ChangeSet, CommitOutcome, Notice, Store, StoreError, Table};
 use common::{SCHEMA, connect, database, open};
 use model::{Random, Rows, random_changes, read_rows};
 
-/// A store behind a proxy, and the options for one that goes straight to the server.
+/// A store behind a proxy, and the options for a direct one.
 fn behind_proxy() -> (Proxy, PgOptions, PgOptions) {
     let straight = database(TABLES, 4);
     let proxy = Proxy::start(shared().port()).unwrap();
@@ -34,7 +34,7 @@ fn metric(store: &Store, name: &str) -> u64 {
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Whatever is lost, every commit takes effect exactly once, and the program is told so.
+/// Wherever the connection is cut, every commit takes effect exactly once, and the program learns it.
 #[test]
 fn commits_take_effect_once_wherever_the_connection_is_cut() {
     let (proxy, options, straight) = behind_proxy();
@@ -54,7 +54,7 @@ fn commits_take_effect_once_wherever_the_connection_is_cut() {
         proxy.cut(moment, Rest::Lost);
         let changes = random_changes(&mut random, &mut rows);
         assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed, "round {round}: {moment:?}");
-        proxy.take_back();
+        proxy.cancel_cut();
         if round % 10 == 0 {
             assert_eq!(read_rows(&store).unwrap(), rows, "round {round}: {moment:?}");
         }
@@ -67,7 +67,7 @@ fn commits_take_effect_once_wherever_the_connection_is_cut() {
     assert!(committed > 0 && repeated > 0 && unknown == 0, "{committed} {repeated} {unknown}");
 }
 
-/// What was still in the network when a commit was sent again, does nothing when it arrives.
+/// A delayed copy of a commit that was sent again has no effect.
 #[test]
 fn a_late_copy_of_a_commit_is_fenced() {
     let (proxy, options, straight) = behind_proxy();
@@ -81,8 +81,8 @@ fn a_late_copy_of_a_commit_is_fenced() {
     for n in 1..6 {
         proxy.cut(Moment::MessagesToServer(usize::try_from(n).unwrap()), Rest::Late);
         assert_eq!(commit(n), CommitOutcome::Committed);
-        proxy.take_back();
-        // Gone again, so that the late copy would not meet its own row.
+        proxy.cancel_cut();
+        // Delete the row, so that the late copy does not fail because of its own row.
         let mut changes = ChangeSet::new();
         changes.delete::<Items>(&key(n, n), &row("x", Some(n.into())));
         assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
@@ -94,7 +94,7 @@ fn a_late_copy_of_a_commit_is_fenced() {
 }
 
 #[test]
-fn a_server_that_stays_away_is_unavailable_and_then_all_goes_on() {
+fn store_recovers_after_the_server_was_down() {
     let (proxy, options, _) = behind_proxy();
     let store = open(&PgOptions { away_max: Duration::from_millis(300), ..options });
     let mut changes = ChangeSet::new();
@@ -104,15 +104,15 @@ fn a_server_that_stays_away_is_unavailable_and_then_all_goes_on() {
     assert!(matches!(store.get::<Items>(&key(1, 1)), Err(StoreError::Unavailable(_))));
     assert!(matches!(store.commit(&changes), Err(StoreError::Unavailable(_))));
     proxy.refuse(false);
-    // It may have taken effect or not: here it has not, since nothing reached the server.
+    // The outcome is unknown to the store. Here the commit had no effect, since nothing reached the server.
     assert!(store.get::<Items>(&key(1, 1)).unwrap().is_none());
     assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
     assert!(store.get::<Items>(&key(1, 1)).unwrap().is_some());
 }
 
-/// Two processes spend the same coins at once: each coin goes once.
+/// Two processes spend the same coins at once: each coin is spent once.
 #[test]
-fn of_two_that_change_a_row_one_wins() {
+fn one_of_two_concurrent_changes_wins() {
     const COINS: u32 = 200;
     let options = database(TABLES, 4);
     let nodes = [open(&options), open(&options)];
@@ -164,7 +164,7 @@ fn of_two_that_change_a_row_one_wins() {
     assert_eq!(spent, (0..COINS).collect::<Vec<_>>());
     assert_eq!(nodes[1].count::<Items>().unwrap(), u64::from(COINS) * 2);
     let retries: u64 = nodes.iter().map(|node| metric(node, "batzen_postgres_retries_total")).sum();
-    assert_eq!(retries, 0, "rows are locked in one order: nobody waits in a circle");
+    assert_eq!(retries, 0, "rows are locked in one order, so there are no deadlocks");
 }
 
 #[test]
@@ -186,10 +186,10 @@ fn an_exclusive_store_has_one_owner() {
         let second = PgOptions { sharing, ..alone(straight.clone()) };
         assert!(matches!(batzen_postgres::open(&second), Err(StoreError::InUse(_))));
     }
-    // Lost for a moment, and nobody came: it goes on.
+    // The connection is lost, but nobody takes over: the store works on.
     proxy.cut_all();
     assert_eq!(insert(&first, 2).unwrap(), CommitOutcome::Committed);
-    // Lost, and somebody came. Whatever it still tries, it writes no more.
+    // The connection is lost and another process takes over: the first can no longer write.
     proxy.refuse(true);
     proxy.cut_all();
     let second = open(&PgOptions { away_max: Duration::from_secs(20), ..alone(straight.clone()) });
@@ -198,16 +198,16 @@ fn an_exclusive_store_has_one_owner() {
     assert!(matches!(insert(&first, 3), Err(StoreError::Stopped(_))));
     assert_eq!(insert(&second, 4).unwrap(), CommitOutcome::Committed);
     assert_eq!(second.count::<Items>().unwrap(), 3);
-    // Nor does it answer from what it remembers, or keep the lock from others.
+    // It no longer answers reads, nor does it block the lock.
     assert!(matches!(first.get::<Items>(&key(1, 1)), Err(StoreError::Stopped(_))));
     drop(second);
     let third = open(&PgOptions { away_max: Duration::from_secs(20), ..alone(straight) });
     assert_eq!(insert(&third, 5).unwrap(), CommitOutcome::Committed);
 }
 
-/// The connection is lost in a commit, and again while a new one finds out what became of it.
+/// The connection is lost in a commit, and again while a new one finds out whether the commit took effect.
 #[test]
-fn an_owner_that_loses_its_connection_twice_is_still_the_owner() {
+fn owner_survives_two_lost_connections() {
     let (proxy, through, straight) = behind_proxy();
     let store = open(&PgOptions { sharing: Sharing::Exclusive, ..through });
     let commit = |n: u32| {
@@ -228,13 +228,13 @@ fn an_owner_that_loses_its_connection_twice_is_still_the_owner() {
     });
     assert_eq!(commit(3).unwrap(), CommitOutcome::Committed);
     assert_eq!(store.count::<Items>().unwrap(), 3);
-    // What the doctor sees of it. The second cut may as well have met the connection that holds the lock.
+    // As the doctor sees it. The second cut may have hit the connection that holds the lock.
     let losses = format!("SELECT max(epoch & {EPOCH_COUNT}) FROM exchange.writers");
     let seen = connect(&straight.url).query_text(&losses).unwrap()[0][0].clone();
     assert!(matches!(seen.as_deref(), Some("1" | "2")), "{seen:?}");
 }
 
-/// A function that is called whenever a row of `table` is written, as far as `when` says.
+/// Adds a trigger that runs `body` for each written row of `table` for which `when` holds.
 fn on_write(options: &PgOptions, table: &str, when: &str, body: &str) {
     connect(&options.url)
         .script(&format!(
@@ -244,9 +244,9 @@ fn on_write(options: &PgOptions, table: &str, when: &str, body: &str) {
         .unwrap();
 }
 
-/// Whatever keeps the program from finding out, it does not say that nothing was done.
+/// If the outcome cannot be found out, the store must not report that nothing was done.
 #[test]
-fn a_commit_that_nobody_can_ask_about_is_not_called_refused() {
+fn commit_of_unknown_outcome_is_not_reported_as_refused() {
     let (proxy, options, straight) = behind_proxy();
     let store = open(&PgOptions { away_max: Duration::from_millis(300), ..options });
     let insert = |n: u32| {
@@ -263,7 +263,7 @@ fn a_commit_that_nobody_can_ask_about_is_not_called_refused() {
 }
 
 #[test]
-fn a_commit_that_ends_its_connection_each_time_is_given_up() {
+fn commit_that_always_kills_its_connection_is_given_up() {
     let options = database(TABLES, 0);
     let store = open(&options);
     on_write(&options, Items::DEF.name, "INSERT", "PERFORM pg_terminate_backend(pg_backend_pid())");
@@ -273,9 +273,9 @@ fn a_commit_that_ends_its_connection_each_time_is_given_up() {
     assert!(store.get::<Items>(&key(1, 1)).unwrap().is_none());
 }
 
-/// A service that could not hear it writes nothing into what is no longer its schema.
+/// A service that was cut off does not write into a recreated schema.
 #[test]
-fn a_service_does_not_write_into_a_schema_that_was_made_anew() {
+fn service_does_not_write_into_a_recreated_schema() {
     let (proxy, through, straight) = behind_proxy();
     let store = open(&through);
     let insert = |n: u32| {
@@ -323,7 +323,7 @@ fn topics_reach_other_processes() {
     assert_eq!(wait(), "missed");
     there.backend().notify(&["again".to_owned()]);
     assert_eq!(wait(), "again");
-    // One that the server does not take holds up no others, and the last ones are sent, too.
+    // A topic that the server refuses does not block others, and the last ones are sent, too.
     there.backend().notify(&["x".repeat(20_000), "behind".to_owned()]);
     assert_eq!(wait(), "behind");
     there.backend().notify(&["last".to_owned()]);

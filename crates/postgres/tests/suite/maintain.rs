@@ -1,4 +1,4 @@
-//! What is done for the tables from time to time, and what must not stand in payments' way.
+//! The maintenance of the tables, which must not block payments.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -23,14 +23,14 @@ fn made() -> (String, Connection) {
     (url, sql)
 }
 
-/// As of a day counted from 1970, with seven days ahead.
+/// Options for a day counted from 1970, with seven days ahead.
 fn run(sql: &mut Connection, day: i64) -> MaintainReport {
     let options =
         MaintainOptions { days_ahead: 7, now_us: Some(day * DAY_US + 5), ..MaintainOptions::default() };
     maintain(sql, "exchange", exchange::ALL, &options).unwrap()
 }
 
-/// Puts an open deposit that is due then into the queue.
+/// Puts an open deposit with this deadline into the queue.
 fn open_deposit(sql: &mut Connection, n: u8, due: i64) {
     let key = format!("'\\x{}'", format!("{n:02x}").repeat(32));
     sql.script(&format!(
@@ -49,23 +49,23 @@ fn parts(sql: &mut Connection) -> BTreeSet<String> {
     rows.iter().map(|row| row.text(0).trim_start_matches("exchange.").to_owned()).collect()
 }
 
-/// In which part of the queue each row is, by serial.
+/// The partition of each row in the queue, by serial.
 fn places(sql: &mut Connection) -> Vec<String> {
     let rows = sql.rows("SELECT tableoid::regclass FROM exchange.deposits_open ORDER BY serial").unwrap();
     rows.iter().map(|row| row.text(0).trim_start_matches("exchange.").to_owned()).collect()
 }
 
 #[test]
-fn a_new_schema_has_the_days_to_come() {
+fn new_schema_has_partitions_for_coming_days() {
     let (_, mut sql) = made();
     assert_eq!(parts(&mut sql).len(), 32 + 1, "a month from today, and the rest");
     let report = maintain(&mut sql, "exchange", exchange::ALL, &MaintainOptions::default()).unwrap();
-    // The day may have changed since.
+    // The day may have changed meanwhile.
     assert!(report.created.len() <= 1 && report.dropped.is_empty(), "{report:?}");
 }
 
 #[test]
-fn days_are_made_ahead_and_dropped_when_they_are_empty() {
+fn days_are_created_ahead_and_dropped_when_empty() {
     let (_, mut sql) = made();
     // Long ago, so that the days of today do not matter.
     let first = run(&mut sql, 10_000);
@@ -74,7 +74,7 @@ fn days_are_made_ahead_and_dropped_when_they_are_empty() {
     assert_eq!(
         run(&mut sql, 10_000),
         MaintainReport { ..MaintainReport::default() },
-        "nothing is left to do"
+        "a second run does nothing"
     );
     for (n, day) in [(1, 10_000), (2, 10_003), (3, 10_009)] {
         open_deposit(&mut sql, n, day * DAY_US + 77);
@@ -89,7 +89,7 @@ fn days_are_made_ahead_and_dropped_when_they_are_empty() {
             "deposits_open_default"
         ]
     );
-    // Four days later: what was far away gets its day, empty days are dropped, the filled one stays.
+    // Four days later: more days get partitions, empty days are dropped, and the filled one stays.
     let later = run(&mut sql, 10_004);
     assert_eq!(later.created.len(), 4);
     assert_eq!(later.dropped, ["deposits_open_d19970520", "deposits_open_d19970521"]);
@@ -115,21 +115,21 @@ fn days_are_made_ahead_and_dropped_when_they_are_empty() {
 }
 
 #[test]
-fn payments_do_not_wait_for_it() {
+fn payments_do_not_wait_for_maintenance() {
     let (url, mut sql) = made();
     run(&mut sql, 10_000);
     let mut payer = connect(&url);
     payer.script("BEGIN").unwrap();
     open_deposit(&mut payer, 1, 10_003 * DAY_US);
     open_deposit(&mut payer, 2, i64::MAX);
-    // The payment's transaction is open: neither a day can be dropped nor one made out of the rest.
+    // While the payment's transaction is open, no day can be dropped or created.
     let begin = Instant::now();
     let report = run(&mut sql, 10_003);
     assert!(report.created.is_empty() && report.dropped.is_empty(), "{report:?}");
     assert_eq!(report.postponed.len(), 3 + 2);
-    // Each attempt waits 50 ms at most. Far from a bound that a slow machine would break.
+    // Each attempt waits 50 ms at most. The bound leaves room for slow machines.
     assert!(begin.elapsed() < Duration::from_secs(60));
-    // And no payment waits behind it longer than that: nothing is left locked.
+    // No payment waits longer behind it, and no lock is left.
     open_deposit(&mut connect(&url), 3, 10_003 * DAY_US);
     payer.script("COMMIT").unwrap();
     let report = run(&mut sql, 10_003);
@@ -138,7 +138,7 @@ fn payments_do_not_wait_for_it() {
 }
 
 #[test]
-fn one_process_at_a_time() {
+fn only_one_process_maintains_at_a_time() {
     let (url, mut sql) = made();
     let mut other = connect(&url);
     let key = lock_key("exchange maintenance");
@@ -149,7 +149,7 @@ fn one_process_at_a_time() {
 }
 
 #[test]
-fn statistics_of_cut_tables_are_gathered_and_old_writers_forgotten() {
+fn partitioned_tables_are_analysed_and_old_writers_deleted() {
     let (_, mut sql) = made();
     sql.script(
         "INSERT INTO exchange.writers (epoch, batch, node, seen) VALUES (1, 1, 'old', now() - interval '2 days'), (1, 1, 'new', now())",

@@ -1,4 +1,4 @@
-//! Random histories against a model, and the edges of what a change set may be.
+//! Random histories against a model, and edge cases of change sets.
 
 use crate::common;
 use batzen_store::conformance::random as model;
@@ -9,7 +9,8 @@ use batzen_store::{ChangeSet, CommitOutcome, Record, Store, StoreError, Table};
 use common::{database, open};
 use model::{Random, Rows, random_changes, random_row, read_rows, soak_factor};
 
-/// Commits, conflicts, stale changes and reopening in any order; what is refused is refused as in memory.
+/// Commits, conflicts, stale changes and reopening in any order; the store refuses what the memory backend
+/// refuses.
 #[test]
 fn random_histories_match_the_model() {
     for (seed, partitions) in (0..2 * soak_factor()).zip([0, 64].into_iter().cycle()) {
@@ -20,7 +21,7 @@ fn random_histories_match_the_model() {
         for _ in 0..120 {
             match random.below(8) {
                 0 => {
-                    // Does not fit, in one way or several: both say the same.
+                    // The set does not fit, in one or several ways: both stores report the same.
                     let mut changes = ChangeSet::new();
                     for _ in 0..1 + random.below(5) {
                         let slot = u32::try_from(random.below(24)).unwrap();
@@ -81,7 +82,7 @@ fn ten_thousand_changes_are_one_commit() {
         match n % 4 {
             0 => changes.delete::<Items>(&key(n, n), &a),
             1 => changes.update::<Items>(&key(n, n), &a, &b),
-            // There and back again, within the set.
+            // Inserted and deleted within the set.
             2 => {
                 changes.update::<Items>(&key(n, n), &a, &b);
                 changes.delete::<Items>(&key(n, n), &b);
@@ -101,7 +102,7 @@ fn ten_thousand_changes_are_one_commit() {
 }
 
 #[test]
-fn conflicts_name_exactly_the_rows_that_were_there() {
+fn conflicts_name_exactly_the_existing_rows() {
     let store = open(&database(TABLES, 4));
     let mut changes = ChangeSet::new();
     (0..50).step_by(7).for_each(|n| changes.insert::<Items>(&key(n, n), &row("first", None)));
@@ -119,7 +120,7 @@ fn conflicts_name_exactly_the_rows_that_were_there() {
 }
 
 #[test]
-fn a_set_that_is_too_large_is_refused_whole() {
+fn too_large_set_is_refused_as_a_whole() {
     let store = open(&database(TABLES, 0));
     let mut changes = ChangeSet::new();
     (0..=65_536).for_each(|n: u32| changes.insert::<Marks>(&MarkKey { name: n.to_string() }, &()));
@@ -127,9 +128,9 @@ fn a_set_that_is_too_large_is_refused_whole() {
     assert_eq!(store.count::<Marks>().unwrap(), 0);
 }
 
-/// A row that is only read and must stay: the commit depends on it, and writes nothing to it.
+/// A row that a commit depends on, but does not change.
 #[test]
-fn kept_rows_are_compared_and_not_written() {
+fn dependencies_are_compared_and_not_written() {
     let store = open(&database(TABLES, 4));
     let mut changes = ChangeSet::new();
     changes.insert::<Items>(&key(1, 1), &row("guard", Some(1)));

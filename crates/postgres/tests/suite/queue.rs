@@ -1,4 +1,4 @@
-//! Queues by deadline, which are kept apart from their rows.
+//! Queues by deadline, which are stored in separate tables.
 
 use crate::common;
 
@@ -67,7 +67,7 @@ fn moment(us: u64) -> Timestamp {
     Column::decode(&mut us.to_be_bytes().as_slice()).unwrap()
 }
 
-/// What both queues say, without the serials' values.
+/// The content of both queues, without the serials' values.
 fn seen(store: &Store) -> Vec<Vec<(JobKey, JobRow)>> {
     let mut all = Vec::new();
     for index in [1, 2] {
@@ -96,7 +96,7 @@ fn positions(store: &Store, index: u8) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn rows_enter_and_leave_queues_as_in_memory() {
+fn queues_match_the_memory_backend() {
     for partitions in [0, 4] {
         let options = database(TABLES, partitions);
         let stores = [open(&options), Store::new(MemoryBackend::new())];
@@ -166,9 +166,9 @@ fn rows_enter_and_leave_queues_as_in_memory() {
     }
 }
 
-/// A queue entry that somebody has taken away by hand is noticed, not papered over.
+/// A queue entry that was deleted by hand is reported, not ignored.
 #[test]
-fn a_queue_that_does_not_fit_its_rows_is_an_error() {
+fn inconsistent_queue_is_an_error() {
     let options = database(TABLES, 0);
     let store = open(&options);
     let key = JobKey { owner: [1; 4], id: 1 };
@@ -183,9 +183,9 @@ fn a_queue_that_does_not_fit_its_rows_is_an_error() {
     assert_eq!(store.get::<Jobs>(&key).unwrap().unwrap().row, row);
 }
 
-/// A row is on its way to the part for the rest when its day gets a part of its own.
+/// A row is being inserted into the default partition when its day gets its own partition.
 #[test]
-fn a_day_that_is_made_fails_no_commit() {
+fn creating_a_day_fails_no_commit() {
     let options = database(TABLES, 0);
     let store = open(&options);
     let mut maintenance = connect(&options.url);

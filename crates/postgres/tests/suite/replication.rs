@@ -1,4 +1,4 @@
-//! Rows reach an auditor's database; rows of a dump find a new home.
+//! Replication to an auditor's database, and dumps that are restored in another cluster.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ fn an_auditor_gets_every_row() {
     let (from, to) =
         (publisher.create_database("exchange").unwrap(), subscriber.create_database("audit").unwrap());
     let (mut from_sql, mut to_sql) = (connect(&from), connect(&to));
-    // The parts of the two need not be the same.
+    // The two may be partitioned differently.
     let kudos = |partitions, replica| DbinitOptions {
         partitions: Some(partitions),
         currency: Some("KUDOS".into()),
@@ -63,7 +63,7 @@ fn an_auditor_gets_every_row() {
         [],
         "the identity comes from the publisher"
     );
-    // As the last command says, but for the test's own way in.
+    // As in the last command, but with the test's address.
     to_sql
         .script(&format!(
             "CREATE SUBSCRIPTION \"exchange_audit\" CONNECTION '{from}' PUBLICATION \"exchange_audit\""
@@ -83,11 +83,11 @@ fn an_auditor_gets_every_row() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(from_sql.rows(text).unwrap(), to_sql.rows(text).unwrap());
-    // Nobody takes the copy for the exchange's own database.
+    // The copy is not accepted as the exchange's own database.
     let error = schema::check(&mut to_sql, "exchange", exchange::ALL).unwrap_err();
     assert!(matches!(error, SchemaError::Moved { .. }), "{error}");
 
-    // The lag: nothing while the subscriber listens, all that is written after it has gone.
+    // The lag is zero while the subscriber is connected, and grows with every write afterwards.
     let slots = replication::lag(&mut from_sql).unwrap();
     assert_eq!((slots.len(), slots[0].slot.as_str(), slots[0].active), (1, "exchange_audit", true));
     assert!(slots[0].millis.is_some());
@@ -111,7 +111,7 @@ fn an_auditor_gets_every_row() {
 }
 
 #[test]
-fn a_server_that_keeps_too_little_says_what_to_type() {
+fn too_low_wal_level_is_reported_with_the_command() {
     let mut sql = connect(&fresh_database());
     dbinit(&mut sql, "exchange", exchange::ALL, &DbinitOptions::default(), &HISTORY).unwrap();
     let level = sql.row("SHOW wal_level").unwrap().unwrap();
@@ -124,13 +124,13 @@ fn a_server_that_keeps_too_little_says_what_to_type() {
 }
 
 #[test]
-fn serials_grow_on_after_a_dump_was_restored_elsewhere() {
+fn serials_keep_growing_after_a_dump_is_restored_elsewhere() {
     let options = ClusterOptions { fsync: false, ..ClusterOptions::default() };
     let (old, new) = (Cluster::start(&options).unwrap(), Cluster::start(&options).unwrap());
     let (from, to) = (old.create_database("exchange").unwrap(), new.create_database("exchange").unwrap());
     let mut sql = connect(&from);
     dbinit(&mut sql, "exchange", exchange::ALL, &DbinitOptions::default(), &HISTORY).unwrap();
-    // A cluster that has seen much: its transaction ids are far ahead.
+    // A cluster with much higher transaction ids.
     sql.script("DO $$ BEGIN FOR i IN 1..5000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$")
         .unwrap();
     coins(&mut sql, 0, 10);

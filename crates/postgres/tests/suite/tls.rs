@@ -6,7 +6,7 @@ use std::process::Command;
 use batzen_pg_cluster::{Cluster, ClusterOptions, shared};
 use batzen_postgres::{Connection, PgError, Target};
 
-/// A certificate for 127.0.0.1 that signs itself, and its key. Debian's PostgreSQL brings `openssl` along.
+/// A self-signed certificate for 127.0.0.1 and its key. Debian's PostgreSQL depends on `openssl`.
 fn certificate(dir: &Path, name: &str) -> (String, String) {
     let (cert, key) = (dir.join(format!("{name}.crt")), dir.join(format!("{name}.key")));
     let config = dir.join("openssl.cnf");
@@ -59,7 +59,7 @@ fn connections_are_encrypted_and_verified() {
     for (from, to) in [(&cert, "server.crt"), (&key, "server.key")] {
         let to = data.join(to);
         std::fs::copy(from, &to).unwrap();
-        // The server insists on a key that is its own and nobody else reads.
+        // The server requires a key that it owns and that no other user can read.
         let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(&data).unwrap());
         std::os::unix::fs::chown(&to, Some(owner), None).unwrap();
         std::fs::set_permissions(&to, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
@@ -84,12 +84,12 @@ fn connections_are_encrypted_and_verified() {
         let refused = encrypted(&format!("sslmode={mode}&sslrootcert={other}")).unwrap_err();
         assert!(refused.to_string().contains("certificate"), "{refused}");
     }
-    // By another name than the certificate's.
+    // Under a name that is not in the certificate.
     let named = url.replace("127.0.0.1", "localhost");
     assert_ne!(named, url);
     assert_eq!(connect(&named, &format!("sslmode=verify-ca&sslrootcert={cert}")).unwrap(), "TLSv1.3");
     assert!(connect(&named, &format!("sslmode=verify-full&sslrootcert={cert}")).is_err());
-    // A server without TLS where it is asked for.
+    // A server without TLS, though it is required.
     let plain = shared().create_database("plain").unwrap();
     assert!(connect(&plain, "sslmode=require").is_err());
 }

@@ -1,4 +1,4 @@
-//! Every value comes back as it was, and stands in the database as its type says.
+//! Every value survives a round trip, and is stored in the database as its type requires.
 
 use crate::common;
 
@@ -12,7 +12,7 @@ use common::{connect, database, open};
 use proptest::prelude::*;
 
 record! {
-    /// A key with every kind of column that a key may have.
+    /// A key with every kind of column that keys may have.
     pub key struct ZooKey {
         /// Owns the row.
         pub owner: [u8; 3],
@@ -134,7 +134,7 @@ trait DecodeFrom {
 
 impl DecodeFrom for Timestamp {
     fn decode_from(us: u64) -> Self {
-        batzen_store::Column::decode(&mut us.to_be_bytes().as_slice()).expect("all numbers are moments")
+        batzen_store::Column::decode(&mut us.to_be_bytes().as_slice()).expect("all numbers are times")
     }
 }
 
@@ -203,7 +203,7 @@ fn commit(store: &Store, fill: impl FnOnce(&mut ChangeSet)) {
     assert_eq!(store.commit(&changes).expect("it works"), CommitOutcome::Committed);
 }
 
-/// All that can be asked gives the same in PostgreSQL and in memory.
+/// Every kind of read gives the same in PostgreSQL and in memory.
 fn agree(postgres: &Store, memory: &Store, keys: &[ZooKey]) {
     let rows = |store: &Store| {
         let found = store.get_many::<Zoo>(keys).expect("it works");
@@ -267,7 +267,7 @@ fn agree(postgres: &Store, memory: &Store, keys: &[ZooKey]) {
 }
 
 #[test]
-fn every_value_comes_back_as_it_was() {
+fn every_value_survives_a_round_trip() {
     for partitions in [0, 4] {
         let options = database(TABLES, partitions);
         let postgres = open(&options);

@@ -1,4 +1,4 @@
-//! A change of a table is a change of databases that exist: it must not go unnoticed.
+//! A change of a table changes existing databases, so it must raise the version.
 
 use std::collections::BTreeMap;
 
@@ -21,8 +21,8 @@ fn statements() -> BTreeMap<String, String> {
     all
 }
 
-/// `tests/schema.sql` holds the tables of the version that it begins with. A table that is not in it yet is only added to
-/// databases, which needs nothing.
+/// `tests/schema.sql` holds the tables of the version in its first line. A new table is only added to
+/// databases, which needs no new version.
 #[test]
 fn no_table_changes_without_a_new_version() {
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/schema.sql");

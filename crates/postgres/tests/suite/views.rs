@@ -14,7 +14,7 @@ use batzen_tables::{bank, exchange, ledger, switch};
 /// How many different values each column gets: the extremes among them.
 const VARIANTS: usize = 5;
 
-/// A number that differs from column to column and from variant to variant, with the extremes of its kind.
+/// A number that differs by column and by variant, including the extremes of its type.
 fn number(variant: usize, name: &str, max: u128) -> u128 {
     let seed = name.bytes().fold(0x9e37_79b9_7f4a_7c15_u128, |sum, byte| {
         (sum ^ u128::from(byte)).wrapping_mul(0x0001_0000_01b3)
@@ -27,7 +27,7 @@ fn number(variant: usize, name: &str, max: u128) -> u128 {
     }
 }
 
-/// A value of a column: what stands in the table's columns, as SQL, and what the view has to show.
+/// A value of a column: its SQL for the table, and the text that the view must show.
 fn value(column: &ColumnDef, variant: usize) -> (Vec<String>, Vec<Option<String>>) {
     let one = |sql: String, shown: String| (vec![sql], vec![Some(shown)]);
     let small = |max: u128| {
@@ -156,7 +156,7 @@ fn compare(sql: &mut Connection, schema: &str, table: &'static TableDef) {
 }
 
 #[test]
-fn a_person_reads_amounts_times_and_keys() {
+fn views_show_readable_amounts_times_and_keys() {
     let mut sql = Connection::open(&Target::parse(&fresh_database()).unwrap()).unwrap();
     let options = DbinitOptions { currency: Some("KUDOS".into()), ..DbinitOptions::default() };
     dbinit(&mut sql, "exchange", exchange::ALL, &options, &HISTORY).unwrap();
@@ -183,7 +183,7 @@ fn a_person_reads_amounts_times_and_keys() {
 }
 
 #[test]
-fn who_could_read_a_view_can_read_its_successor() {
+fn recreated_view_keeps_its_readers() {
     let mut sql = Connection::open(&Target::parse(&fresh_database()).unwrap()).unwrap();
     dbinit(&mut sql, "exchange", exchange::ALL, &DbinitOptions::default(), &HISTORY).unwrap();
     sql.script("CREATE ROLE reader_of_views; GRANT SELECT ON exchange_view.coins TO reader_of_views")
