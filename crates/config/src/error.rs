@@ -3,7 +3,7 @@
 use crate::Source;
 use std::{fmt, path::PathBuf};
 
-/// What is wrong with a configuration, in words for who wrote it.
+/// An error in a configuration, in words for its author.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A file cannot be read or written.
@@ -11,7 +11,7 @@ pub enum ConfigError {
     File {
         /// The file or directory.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: std::io::Error,
     },
     /// A line is not well-formed.
@@ -32,10 +32,10 @@ pub enum ConfigError {
         /// What is expected.
         expected: Box<str>,
     },
-    /// A value is not what it should be.
+    /// A value is invalid.
     #[error("{at}: [{section}] {option}: expected {expected}, found {found}")]
     Invalid {
-        /// Where the value stands.
+        /// The position of the value.
         at: Source,
         /// The section, in upper case.
         section: Box<str>,
@@ -43,7 +43,7 @@ pub enum ConfigError {
         option: Box<str>,
         /// What is expected.
         expected: Box<str>,
-        /// What stands there, in quotes and shortened, or what is wrong with it.
+        /// The found value, in quotes and shortened, or what is wrong with it.
         found: Box<str>,
     },
     /// A name or value cannot be written in the dialect.

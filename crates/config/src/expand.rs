@@ -5,8 +5,28 @@ const MAX_DEPTH: usize = 32;
 /// The longest result, in bytes: a few variables that name each other twice would fill the memory.
 const MAX_BYTES: usize = 64 << 10;
 
-/// Expands a text; `lookup` knows the variables.
-pub(crate) fn expand(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
+/// Why a text cannot be expanded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExpandError {
+    /// Variables refer to each other in a circle, or nearly so.
+    #[error("variables that refer to each other more than {MAX_DEPTH} deep")]
+    TooDeep,
+    /// The result is too long, or takes too many steps.
+    #[error("a text that expands without end")]
+    Endless,
+    /// A brace is not closed.
+    #[error("${{{0} without closing brace")]
+    Unclosed(String),
+    /// Braces without a name.
+    #[error("${{}} without a name")]
+    Unnamed,
+    /// A variable is not set and has no default.
+    #[error("variable ${0}, which is neither in [PATHS] nor in the environment")]
+    Unset(String),
+}
+
+/// Expands a text; `lookup` gives the values of variables.
+pub(crate) fn expand(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Result<String, ExpandError> {
     let mut out = String::with_capacity(text.len());
     let mut work_left = 4096;
     expand_into(text, lookup, 0, &mut work_left, &mut out)?;
@@ -19,19 +39,19 @@ fn expand_into(
     depth: usize,
     work_left: &mut usize,
     out: &mut String,
-) -> Result<(), String> {
+) -> Result<(), ExpandError> {
     if depth > MAX_DEPTH {
-        return Err(format!("variables that refer to each other more than {MAX_DEPTH} deep"));
+        return Err(ExpandError::TooDeep);
     }
     let mut rest = text;
     while let Some(at) = rest.find('$') {
         out.push_str(&rest[..at]);
         if out.len() > MAX_BYTES {
-            return Err("a text that expands without end".to_owned());
+            return Err(ExpandError::Endless);
         }
         let after = &rest[at + 1..];
         let (name, default, tail) = if let Some(braced) = after.strip_prefix('{') {
-            let end = closing_brace(braced).ok_or_else(|| format!("${{{braced} without closing brace"))?;
+            let end = closing_brace(braced).ok_or_else(|| ExpandError::Unclosed(braced.to_owned()))?;
             let (inside, tail) = (&braced[..end], &braced[end + 1..]);
             match inside.split_once(":-") {
                 Some((name, default)) => (name, Some(default), tail),
@@ -44,26 +64,24 @@ fn expand_into(
         if name.is_empty() {
             // A dollar sign that names nothing stands for itself.
             if after.starts_with('{') {
-                return Err("${} without a name".to_owned());
+                return Err(ExpandError::Unnamed);
             }
             out.push('$');
             rest = after;
             continue;
         }
-        *work_left = work_left.checked_sub(1).ok_or("a text that expands without end")?;
+        *work_left = work_left.checked_sub(1).ok_or(ExpandError::Endless)?;
         let value = lookup(name).filter(|value| default.is_none() || !value.is_empty());
         match (value, default) {
             (Some(value), _) => expand_into(&value, lookup, depth + 1, work_left, out)?,
             (None, Some(default)) => expand_into(default, lookup, depth + 1, work_left, out)?,
-            (None, None) => {
-                return Err(format!("variable ${name}, which is neither in [PATHS] nor in the environment"));
-            }
+            (None, None) => return Err(ExpandError::Unset(name.to_owned())),
         }
         rest = tail;
     }
     out.push_str(rest);
     if out.len() > MAX_BYTES {
-        return Err("a text that expands without end".to_owned());
+        return Err(ExpandError::Endless);
     }
     Ok(())
 }
@@ -128,8 +146,22 @@ mod tests {
         ] {
             assert_eq!(expand(text, &lookup).as_deref(), Ok(want), "{text}");
         }
-        for text in ["$NO", "${NO}", "${A", "${NO:-${A}", "$LOOP", "${LOOP}", "$BOMB", "${}", "${:-x}"] {
-            assert!(expand(text, &lookup).is_err(), "{text}");
+        let unset = || ExpandError::Unset("NO".to_owned());
+        let unclosed = |text: &str| ExpandError::Unclosed(text.to_owned());
+        for (text, error) in [
+            ("$NO", unset()),
+            ("${NO}", unset()),
+            ("${A", unclosed("A")),
+            ("${NO:-${A}", unclosed("NO:-${A}")),
+            ("$LOOP", ExpandError::TooDeep),
+            ("${LOOP}", ExpandError::TooDeep),
+            ("$BOMB", ExpandError::Endless),
+            ("${}", ExpandError::Unnamed),
+            ("${:-x}", ExpandError::Unnamed),
+        ] {
+            assert_eq!(expand(text, &lookup), Err(error), "{text}");
         }
+        assert_eq!(unclosed("A").to_string(), "${A without closing brace");
+        assert_eq!(ExpandError::Unnamed.to_string(), "${} without a name");
     }
 }

@@ -1,4 +1,4 @@
-//! Files, and what they include.
+//! Configuration files and their includes.
 
 use crate::{
     Config, ConfigError, Env, Origin, Source, Value, canonical,
@@ -10,15 +10,14 @@ use std::{
     sync::Arc,
 };
 
-/// How deep files may include files.
+/// The depth limit of includes.
 const MAX_DEPTH: usize = 32;
-/// How many files may be read in all.
+/// The largest number of files.
 const MAX_FILES: usize = 1024;
 /// The largest file, in bytes.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// Where things are unless the configuration says otherwise: below the XDG directories, and the runtime directory below
-/// the temporary one.
+/// Default paths: below the XDG directories, and the runtime directory below the temporary one.
 const BUILTIN: &str = "[PATHS]
 TALER_HOME = ${TALER_TEST_HOME:-${HOME:-${USERPROFILE:-/}}}
 TALER_DATA_HOME = ${TALER_TEST_HOME:-${XDG_DATA_HOME:-${TALER_HOME}/.local/share}}/taler
@@ -47,7 +46,7 @@ impl Loader {
         Self { env: Arc::new(env), base_dir: None, builtin: BUILTIN.to_owned() }
     }
 
-    /// The directory whose `*.conf` files are the defaults. One that does not exist has none.
+    /// The directory whose `*.conf` files are the defaults. A missing directory has none.
     #[must_use]
     pub fn base_dir(mut self, base_dir: Option<&Path>) -> Self {
         self.base_dir = base_dir.map(Path::to_owned);
@@ -71,7 +70,7 @@ impl Loader {
         let mut run = Run { config, files_left: MAX_FILES, origin: Origin::Builtin };
         let place = Source { origin: Origin::Builtin, file: None, line: 0 };
         parse::lines(&self.builtin, &place, &mut |section, item, mut source| {
-            // The lines of the program's own text mean nothing to its user.
+            // Line numbers in built-in text mean nothing to users.
             source.line = 0;
             run.config.take(section, item, source)
         })?;
@@ -172,7 +171,7 @@ impl Run {
                     self.config.secrets.push(((*section).to_owned(), path.clone()));
                 }
                 match self.file(&path, depth + 1, Some(section)) {
-                    // Other users of the same configuration may not read it, and need not.
+                    // Other programs with the same configuration may not read the secrets, nor need them.
                     Err(ConfigError::File { path, error }) => {
                         let path = path.display();
                         self.config
@@ -196,7 +195,8 @@ fn read(path: &Path) -> std::io::Result<String> {
     String::from_utf8(text).map_err(|_| std::io::Error::other("not UTF-8 text"))
 }
 
-/// The files that a pattern names, in order of their names. `*` and `?` stand for characters within one component.
+/// The files that a pattern names, in order of their names. `*` and `?` stand for characters within one
+/// component.
 fn matching(pattern: &Path) -> Result<Vec<PathBuf>, ConfigError> {
     let mut found = vec![PathBuf::new()];
     for component in pattern.components() {
@@ -226,7 +226,7 @@ fn matching(pattern: &Path) -> Result<Vec<PathBuf>, ConfigError> {
                 let entry = entry.map_err(|error| ConfigError::File { path: listed.to_owned(), error })?;
                 let name = entry.file_name();
                 let name_text = name.to_string_lossy();
-                // Hidden files are left out, as everywhere.
+                // Hidden files are left out, as in shells.
                 if matches_glob(&text, &name_text) && (!name_text.starts_with('.') || text.starts_with('.')) {
                     next.push(dir.join(&name));
                 }
@@ -254,7 +254,7 @@ fn matches_glob(pattern: &str, name: &str) -> bool {
                 p += 1;
                 n += 1;
             }
-            // Let the last star take one character more.
+            // Let the last star match one more character.
             _ => match star {
                 Some((at, taken)) => {
                     star = Some((at, taken + 1));

@@ -1,10 +1,11 @@
 //! The INI configuration dialect: sections, includes, path expansion, durations, amounts.
 //!
-//! * `[section]`, `key = value`; names are case-insensitive; a value may stand in double quotes; lines that begin with
-//!   `#` or `%` are comments. A section given twice is one section, and the later of two equal options wins.
+//! * `[section]`, `key = value`; names are case-insensitive; a value may stand in double quotes; lines that
+//!   begin with `#` or `%` are comments. A section given twice is one section, and the later of two equal
+//!   options wins.
 //! * `@inline@ FILE`, `@inline-matching@ GLOB` and `@inline-secret@ SECTION FILE` include other files.
-//! * Paths expand `$NAME`, `${NAME}` and `${NAME:-default}` from section `[PATHS]`, then from the environment, which
-//!   comes in as a function: nothing here reads the process's environment.
+//! * Paths expand `$NAME`, `${NAME}` and `${NAME:-default}` from section `[PATHS]`, then from the
+//!   environment, which comes in as a function: nothing here reads the process's environment.
 //!
 //! ```
 //! use batzen_config::Config;
@@ -28,6 +29,7 @@ mod value;
 mod write;
 
 pub use error::ConfigError;
+pub use expand::ExpandError;
 pub use files::Loader;
 pub use unknown::UnknownOption;
 pub use value::{Expected, FromConfig, parse_duration};
@@ -61,7 +63,7 @@ pub struct Source {
     pub origin: Origin,
     /// The file, if it stands in one.
     pub file: Option<Arc<Path>>,
-    /// The line, from 1; 0 if it stands in none.
+    /// The line, from 1; 0 if there is none.
     pub line: usize,
 }
 
@@ -92,10 +94,10 @@ struct Section {
     options: BTreeMap<String, Value>,
 }
 
-/// How the environment is asked.
+/// Looks up environment variables.
 type Env = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-/// A configuration: everything from all files, and the environment for expansion.
+/// A configuration: the options of all files, and the environment for expansion.
 #[derive(Clone)]
 pub struct Config {
     sections: BTreeMap<String, Section>,
@@ -126,7 +128,7 @@ fn canonical(name: &str) -> String {
 }
 
 impl Config {
-    /// Reads a text that stands alone: no defaults, no environment, and includes are errors.
+    /// Parses a single text without defaults or environment; includes are errors.
     ///
     /// # Errors
     /// [`ConfigError::Syntax`] with the line.
@@ -148,7 +150,7 @@ impl Config {
         Loader::new(env).base_dir(base_dir).load(file)
     }
 
-    /// Reads a text on top of what is there.
+    /// Parses a text, which overrides existing options.
     ///
     /// # Errors
     /// [`ConfigError::Syntax`] with the line; lines before it have taken effect.
@@ -184,10 +186,11 @@ impl Config {
         self.section_mut(section).options.insert(canonical(option), value);
     }
 
-    /// Sets an option, over whatever is there.
+    /// Sets an option, overriding an existing value.
     ///
     /// # Errors
-    /// [`ConfigError::Unwritable`] for names or values that the dialect cannot express (line breaks, brackets …).
+    /// [`ConfigError::Unwritable`] for names or values that the dialect cannot express (line breaks, brackets
+    /// …).
     pub fn set(&mut self, section: &str, option: &str, value: &str) -> Result<(), ConfigError> {
         parse::check_writable(section, option, value)?;
         let source = Source { origin: Origin::Set, file: None, line: 0 };
@@ -195,29 +198,14 @@ impl Config {
         Ok(())
     }
 
-    /// Sets an option unless it has a value already.
-    ///
-    /// # Errors
-    /// As [`Config::set`].
-    pub fn set_default(&mut self, section: &str, option: &str, value: &str) -> Result<(), ConfigError> {
-        if self.raw(section, option).is_some() {
-            return Ok(());
-        }
-        self.set(section, option, value)?;
-        if let Some(value) = self.section_mut(section).options.get_mut(&canonical(option)) {
-            value.source.origin = Origin::Builtin;
-        }
-        Ok(())
-    }
-
-    /// Takes an option out; whether it was there.
+    /// Removes an option. Returns whether it was there.
     pub fn remove(&mut self, section: &str, option: &str) -> bool {
         self.sections
             .get_mut(&canonical(section))
             .is_some_and(|section| section.options.remove(&canonical(option)).is_some())
     }
 
-    /// What was odd but not fatal while reading, such as a secret file that cannot be read.
+    /// Warnings of the parser, such as about a file of secrets that cannot be read.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
@@ -246,8 +234,8 @@ impl Config {
         self.sections.keys().map(String::as_str)
     }
 
-    /// The sections whose names begin with one of `prefixes` and go on after it: name (upper case) and the rest of the
-    /// name as it is spelled. Ascending by name.
+    /// The sections whose names begin with one of `prefixes` and go on after it: name (upper case) and the
+    /// rest of the name as it is spelled. Ascending by name.
     pub fn sections_with<'a>(&'a self, prefixes: &'a [&'a str]) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.sections.iter().filter_map(move |(name, section)| {
             let prefix = prefixes.iter().find(|prefix| {
@@ -269,7 +257,7 @@ impl Config {
             .flat_map(|section| section.options.iter().map(|(name, value)| (name.as_str(), value)))
     }
 
-    /// Looks a variable up as expansion does: section `[PATHS]`, then the environment.
+    /// Looks up a variable: in section `[PATHS]`, then in the environment.
     fn variable(&self, name: &str) -> Option<String> {
         self.text("PATHS", name).map(str::to_owned).or_else(|| (self.env)(name))
     }
@@ -277,8 +265,8 @@ impl Config {
     /// Expands `$NAME`, `${NAME}` and `${NAME:-default}`.
     ///
     /// # Errors
-    /// A text that says what is wrong: a variable that is not set, or one that refers to itself.
-    pub fn expand(&self, text: &str) -> Result<String, String> {
+    /// A variable that is not set or refers to itself, or braces that are not well-formed.
+    pub fn expand(&self, text: &str) -> Result<String, ExpandError> {
         expand::expand(text, &|name| self.variable(name))
     }
 }

@@ -1,4 +1,4 @@
-//! Lines to options.
+//! The parser of the dialect.
 
 use crate::{ConfigError, Source};
 
@@ -8,7 +8,7 @@ pub(crate) enum Item<'a> {
     Section,
     /// An option has a value.
     Option(&'a str, &'a str),
-    /// Another file is to be read.
+    /// A directive that includes files.
     Include(Include<'a>),
 }
 
@@ -19,10 +19,10 @@ pub(crate) enum Include<'a> {
     Secret { section: &'a str, file: &'a str },
 }
 
-/// Who takes the items: section, item, where it stands.
+/// Receives the items: section, item, position.
 pub(crate) type Sink<'s> = &'s mut dyn FnMut(&str, Item<'_>, Source) -> Result<(), ConfigError>;
 
-/// Reads a text line by line. `place` says where it comes from.
+/// Parses a text line by line. `place` is its source.
 pub(crate) fn lines(text: &str, place: &Source, sink: Sink<'_>) -> Result<(), ConfigError> {
     let mut section: Option<&str> = None;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -82,7 +82,7 @@ fn include(line: &str) -> Option<Include<'_>> {
     }
 }
 
-/// Takes the quotes off, if there are any; `None` if they do not close.
+/// Removes quotes, if there are any; `None` if they are not closed.
 fn unquote(value: &str) -> Option<&str> {
     match value.strip_prefix('"') {
         None => Some(value),
@@ -90,12 +90,13 @@ fn unquote(value: &str) -> Option<&str> {
     }
 }
 
-/// Writes a value so that [`lines`] reads it back: in quotes where blanks or quotes at its ends would be lost.
+/// Writes a value so that [`lines`] reads it back: in quotes where blanks or quotes at its ends would be
+/// lost.
 pub(crate) fn quote(value: &str) -> String {
     if value.trim() != value || value.starts_with('"') { format!("\"{value}\"") } else { value.to_owned() }
 }
 
-/// Whether names and value survive being written and read again.
+/// Checks that names and value survive a round trip.
 pub(crate) fn check_writable(section: &str, option: &str, value: &str) -> Result<(), ConfigError> {
     let fail = |reason| {
         Err(ConfigError::Unwritable {

@@ -1,4 +1,4 @@
-//! Options that nobody reads, most likely misspelled.
+//! Options that no program reads, most likely misspelled.
 
 use crate::{Config, Origin, Source, canonical};
 
@@ -16,8 +16,9 @@ pub struct UnknownOption {
 }
 
 impl Config {
-    /// The options outside the defaults that are not in `known`: pairs of section (with `*` at its end: all sections that
-    /// begin so) and the options it has. Sections that are not in `known` belong to other programs and are not looked at.
+    /// The options outside the defaults that are not in `known`: pairs of section (with `*` at its end: all
+    /// sections that begin so) and the options it has. Sections that are not in `known` belong to other
+    /// programs and are ignored.
     #[must_use]
     pub fn unknown_options(&self, known: &[(&str, &[&str])]) -> Vec<UnknownOption> {
         let mut unknown = Vec::new();
@@ -56,7 +57,7 @@ impl Config {
     }
 }
 
-/// How many letters have to be changed, added or taken out (Levenshtein).
+/// The Levenshtein distance: how many letters must be changed, added or removed.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -4,17 +4,17 @@ use crate::{Config, ConfigError, canonical};
 use batzen_protocol::{Amount, Duration};
 use std::{fmt::Write as _, ops::RangeInclusive, path::PathBuf};
 
-/// What a value was expected to be, and perhaps what is wrong with the one found.
+/// The expected value, and perhaps what is wrong with the found one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// What is expected, to complete "expected …".
     pub expected: String,
-    /// What is wrong, if there is more to say than the value shows.
+    /// What is wrong, unless the value itself shows it.
     pub found: Option<String>,
 }
 
 impl Expected {
-    /// Something that the value is not.
+    /// An error that names the expected value.
     #[must_use]
     pub fn new(expected: impl Into<String>) -> Self {
         Self { expected: expected.into(), found: None }
@@ -44,7 +44,7 @@ impl FromConfig for PathBuf {
     const EXPECTED: &'static str = "a path";
     fn from_config(text: &str, config: &Config) -> Result<Self, Expected> {
         let fail = |found: Option<String>| Expected { expected: Self::EXPECTED.to_owned(), found };
-        let expanded = config.expand(text).map_err(|reason| fail(Some(reason)))?;
+        let expanded = config.expand(text).map_err(|error| fail(Some(error.to_string())))?;
         let path = match expanded.strip_prefix("~/") {
             Some(rest) => match (config.env)("HOME") {
                 Some(home) => PathBuf::from(home).join(rest),
@@ -109,8 +109,8 @@ impl FromConfig for Amount {
     }
 }
 
-/// Reads a duration: numbers with units, added up (`1 h 30 m`), or `forever`. `0` needs no unit. `None` if it is none,
-/// or too long for a finite one.
+/// Reads a duration: numbers with units, added up (`1 h 30 m`), or `forever`. `0` needs no unit. `None` if it
+/// is none, or too long for a finite one.
 #[must_use]
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let text = text.trim();
@@ -176,12 +176,12 @@ impl Config {
     /// An option that may be missing.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] if it is there and not what it should be.
+    /// [`ConfigError::Invalid`] if it is there but invalid.
     pub fn get<T: FromConfig>(&self, section: &str, option: &str) -> Result<Option<T>, ConfigError> {
         self.get_with(section, option, |text| T::from_config(text, self))
     }
 
-    /// An option that has to be there.
+    /// A required option.
     ///
     /// # Errors
     /// [`ConfigError::Missing`], or [`ConfigError::Invalid`].
@@ -192,7 +192,7 @@ impl Config {
     /// An option with a default.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] if it is there and not what it should be.
+    /// [`ConfigError::Invalid`] if it is there but invalid.
     pub fn get_or<T: FromConfig>(&self, section: &str, option: &str, default: T) -> Result<T, ConfigError> {
         Ok(self.get(section, option)?.unwrap_or(default))
     }
@@ -217,7 +217,7 @@ impl Config {
         })
     }
 
-    /// The error for an option that has to be there and is not.
+    /// The error for a missing required option.
     #[must_use]
     pub fn missing(&self, section: &str, option: &str, expected: &str) -> ConfigError {
         ConfigError::Missing {
@@ -227,7 +227,7 @@ impl Config {
         }
     }
 
-    /// The error for an option that is well-formed by itself, but wrong for another reason.
+    /// The error for an option that is well-formed, but wrong for another reason.
     #[must_use]
     pub fn invalid(&self, section: &str, option: &str, expected: &str) -> ConfigError {
         match self.raw(section, option) {

@@ -1,4 +1,4 @@
-//! Configurations back to text.
+//! Writing configurations as text.
 
 use crate::{Config, ConfigError, Origin, Source, Value, parse::quote};
 use std::{
@@ -13,7 +13,8 @@ use std::{
 const SECRET_WORDS: &[&str] = &["PASSWORD", "SECRET", "TOKEN", "SALT", "PRIVATE_KEY"];
 
 impl Value {
-    /// Whether lists for people leave this value out: it comes from a file of secrets, or `option` is named like one.
+    /// Whether listings hide this value, because it comes from a file of secrets, or `option` has the name of
+    /// a secret.
     #[must_use]
     pub fn is_secret(&self, option: &str) -> bool {
         let option = option.to_ascii_uppercase();
@@ -28,8 +29,8 @@ impl Config {
         self.text_of(|_| true)
     }
 
-    /// What the main file says: the options that are neither defaults nor from files of secrets, and the directives
-    /// that include those.
+    /// The content of the main file: options that are neither defaults nor from files of secrets, and the
+    /// directives that include those.
     #[must_use]
     pub fn to_main_text(&self) -> String {
         let mut text = self.text_of(|source| matches!(source.origin, Origin::File | Origin::Set));
@@ -55,7 +56,7 @@ impl Config {
         out
     }
 
-    /// Every option with its value and where it comes from, for people. Values that look like secrets are not shown.
+    /// A listing of every option with its value and source. Values that look like secrets are hidden.
     #[must_use]
     pub fn dump(&self) -> String {
         let mut out = String::new();
@@ -71,14 +72,14 @@ impl Config {
         out
     }
 
-    /// Writes [`Config::to_main_text`] to a file, all or nothing: whoever reads it meanwhile sees the old or the new one.
-    /// An existing file keeps its permissions, a new one is for its owner alone.
+    /// Writes [`Config::to_main_text`] to a file atomically: readers see the old or the new content. An
+    /// existing file keeps its permissions, a new one can only be read by its owner.
     ///
     /// # Errors
     /// [`ConfigError::File`].
     pub fn save(&self, path: &Path) -> Result<(), ConfigError> {
         let write = || -> io::Result<()> {
-            // Through links to the file itself, so that a link stays one.
+            // Follow links to the file itself, so that a link is kept.
             let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
             let mode = fs::metadata(&target).map_or(0o600, |meta| meta.permissions().mode() & 0o7777);
             let name = target.file_name().ok_or_else(|| io::Error::other("not the name of a file"))?;

@@ -1,20 +1,20 @@
-//! What was measured, as plain data, and how it is read.
+//! The measurements as plain data, and how they are read.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`look`] | the connection, and the probes: each its own read-only transaction, each able to fail alone |
-//! | [`server`] | who the server is, its settings, its databases |
-//! | [`activity`] | counters of which two samples make rates; sessions and who waits for whom |
+//! | [`server`] | the server, its settings, its databases |
+//! | [`activity`] | counters (two samples give rates); sessions and lock waits |
 //! | [`objects`] | tables and indexes with their statistics |
 //! | [`stream`] | replication, slots, archiver, prepared transactions |
 //! | [`statements`] | `pg_stat_statements` |
 //! | [`machine`] | memory, cores, disk and process memory of a local server, from `/proc` and `/sys` |
-//! | [`sync`] | what a synced write costs |
-//! | [`batzen`] | Batzen's own schemas |
-//! | [`own_statements`], [`plans`] | how the statements of their hot paths are executed |
+//! | [`sync`] | the time of a synced write |
+//! | [`batzen`] | Batzen's schemas |
+//! | [`own_statements`], [`plans`] | executions of the statements of their hot paths |
 //!
-//! Times are seconds, sizes bytes. A number that the server does not know is `None`; a list that could not be read is empty
-//! and has its [`Gap`].
+//! Times are seconds, sizes bytes. A number that the server does not know is `None`; a list that could not be
+//! read is empty and has its [`Gap`].
 
 pub mod activity;
 pub mod batzen;
@@ -43,10 +43,10 @@ pub use sync::Syncs;
 
 use crate::Options;
 
-/// Something that was not looked at, and what makes it visible.
+/// Something that could not be read, and how to make it readable.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Gap {
-    /// What is not known.
+    /// What is missing.
     pub what: String,
     /// Why.
     pub why: String,
@@ -54,12 +54,12 @@ pub struct Gap {
     pub remedy: Option<String>,
 }
 
-/// Everything that was measured.
+/// All measurements.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Facts {
-    /// Who answered.
+    /// The server.
     pub server: Server,
-    /// Where it runs, as far as that is known.
+    /// Its machine, as far as known.
     pub machine: Machine,
     /// The settings in force.
     pub settings: Settings,
@@ -75,9 +75,9 @@ pub struct Facts {
     pub indexes: Vec<Index>,
     /// Sessions of the whole server, with what they wait for.
     pub sessions: Vec<Session>,
-    /// Standbys, slots, archive, forgotten transactions.
+    /// Standbys, slots, archive, prepared transactions.
     pub stream: Stream,
-    /// The statements that took most time; `None` without `pg_stat_statements`.
+    /// The statements that took the most time; `None` without `pg_stat_statements`.
     pub statements: Option<Vec<Statement>>,
     /// Memory of the server's processes, if the server is local.
     pub processes: Option<ProcessMemory>,
@@ -85,12 +85,12 @@ pub struct Facts {
     pub syncs: Option<Syncs>,
     /// Batzen's own schemas.
     pub batzen: Vec<batzen::Service>,
-    /// What could not be looked at.
+    /// What could not be read.
     pub gaps: Vec<Gap>,
 }
 
 impl Facts {
-    /// What happened between the two samples.
+    /// The rates between the two samples.
     pub fn rates(&self) -> activity::Rates {
         activity::Rates::between(&self.before, &self.after)
     }
@@ -100,7 +100,8 @@ impl Facts {
         self.databases.iter().find(|database| database.name == self.server.database)
     }
 
-    /// Seconds since the statistics of the connected database were set to zero, or since the server began if they never were.
+    /// Seconds since the statistics of the connected database were reset, or since the server started if they
+    /// never were.
     pub fn statistics_age(&self) -> f64 {
         let reset = self.database().and_then(|database| database.stats_age);
         reset.unwrap_or(self.server.uptime).max(1.0)
@@ -110,7 +111,7 @@ impl Facts {
 /// Reads everything.
 ///
 /// # Errors
-/// Only if the connection is lost: whatever cannot be read is a gap.
+/// Only if the connection is lost. Anything else that cannot be read is a gap.
 pub fn read(look: &Look, options: &Options) -> Result<Facts, LookError> {
     let mut facts = Facts { server: server::read(look)?, ..Facts::default() };
     facts.settings = server::settings(look);

@@ -4,15 +4,15 @@
 //! |---|---|
 //! | [`danger`] | settings and states that lose data |
 //! | [`settings`] | settings against machine and load |
-//! | [`caches`] | what was found in memory |
+//! | [`caches`] | cache hit ratios |
 //! | [`tables`] | dead rows, vacuum, statistics, wraparound, whole-table reads, HOT |
-//! | [`indexes`] | unused, doubled, broken |
+//! | [`indexes`] | unused, redundant, invalid |
 //! | [`sessions`] | long and idle transactions, lock waits, connections and their memory |
 //! | [`stream`] | write-ahead log, checkpoints, standbys, slots, archive, prepared transactions |
 //! | [`statements`] | slow statements |
 //! | [`batzen`] | pruning of Batzen's statements, versions, writers, deadlines |
 //!
-//! A rule says nothing about what it does not know, and one sentence if all is well.
+//! A rule reports nothing without facts, and one sentence if everything is fine.
 
 pub mod batzen;
 pub mod caches;
@@ -33,12 +33,12 @@ use crate::tuning::Advice;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// Looked at, and well.
+    /// Checked, and fine.
     #[default]
     Ok,
-    /// Could be better.
+    /// Could be improved.
     Notice,
-    /// Costs much, or will.
+    /// Costs much now or soon.
     Warning,
     /// Data or service is in danger.
     Critical,
@@ -65,16 +65,16 @@ impl Severity {
     }
 }
 
-/// What a rule found.
+/// A finding of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// The rule's name, for programs. Does not change between versions.
     pub rule: String,
     /// How bad it is.
     pub severity: Severity,
-    /// What is wrong, in plain words.
+    /// What is wrong, in one sentence.
     pub title: String,
-    /// What was measured.
+    /// The facts.
     pub measured: String,
     /// Why it matters.
     pub why: String,
@@ -99,7 +99,7 @@ impl Finding {
         }
     }
 
-    /// All is well.
+    /// A passed check.
     pub fn ok(rule: &str, title: impl Into<String>, measured: impl Into<String>) -> Self {
         Self::new(rule, Severity::Ok, title, measured)
     }
@@ -119,7 +119,7 @@ impl Finding {
     }
 }
 
-/// From when on things count.
+/// The thresholds.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Seconds after which a transaction counts as long, and an idle one as forgotten.
@@ -150,7 +150,7 @@ pub fn find(facts: &Facts, advice: &[Advice], limits: &Limits) -> Vec<Finding> {
     found
 }
 
-/// How to change a setting of the server for good.
+/// The command that changes a server setting permanently.
 pub fn set(facts: &Facts, name: &str, value: &str) -> String {
     let is_word = value.starts_with(|first: char| first.is_ascii_alphabetic())
         && value.chars().all(|one| one.is_ascii_alphanumeric() || one == '_');
@@ -168,7 +168,7 @@ pub(crate) mod testing {
     use super::{Finding, Limits, Severity};
     use crate::facts::{Facts, Setting, Settings};
 
-    /// What the rules say, passed checks left out, as `rule severity`.
+    /// The findings without passed checks, as `rule severity`.
     pub fn verdicts(facts: &Facts) -> Vec<(String, Severity)> {
         let advice = crate::tuning::advise(facts);
         super::find(facts, &advice, &Limits::default())
@@ -178,7 +178,7 @@ pub(crate) mod testing {
             .collect()
     }
 
-    /// What one rule says.
+    /// The findings of one rule.
     pub fn verdict(facts: &Facts, rule: &str) -> Option<Finding> {
         let advice = crate::tuning::advise(facts);
         super::find(facts, &advice, &Limits::default()).into_iter().find(|finding| finding.rule == rule)
@@ -205,12 +205,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_known_means_nothing_found() {
+    fn no_facts_give_no_findings() {
         assert_eq!(verdicts(&Facts::default()), []);
     }
 
     #[test]
-    fn the_exit_code_says_how_bad_it_is() {
+    fn exit_code_follows_the_worst_severity() {
         let codes =
             [Severity::Ok, Severity::Notice, Severity::Warning, Severity::Critical].map(Severity::exit_code);
         assert_eq!(codes, [0, 0, 1, 2]);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_to_type_is_sql_that_the_server_takes() {
+    fn suggested_commands_are_valid_sql() {
         let facts = Facts {
             settings: settings(&[("shared_buffers", "1", "8kB", "postmaster"), ("jit", "on", "", "user")]),
             ..Facts::default()

@@ -1,16 +1,17 @@
-//! Reads a live PostgreSQL server and says in plain words what is wrong and what to type.
+//! Examines a live PostgreSQL server, and reports in plain words what is wrong and what to type.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`facts`] | what was measured, as plain data, and how it is read: one connection, read-only transactions with a time limit, each probe on its own |
+//! | [`facts`] | measurements as plain data: one connection, read-only transactions with a time limit, each probe separate |
 //! | [`findings`] | pure rules: facts → findings with severity, measurement, reason, and what to type |
 //! | [`tuning`] | pure: machine and facts → the settings that this server should have, as a `postgresql.conf` fragment |
-//! | [`report`] | findings and facts for people and for programs |
+//! | [`report`] | reports of findings and facts as text and JSON |
 //! | [`watch`] | the live view |
-//! | [`words`] | sizes, spans and shares as people write them |
+//! | [`words`] | readable sizes, time spans and shares |
 //!
-//! What cannot be read (a missing permission, an extension that is not there) is a stated [`Gap`](facts::Gap), never a failure.
-//! Nothing is changed: statements that write are executed in transactions that are rolled back.
+//! What cannot be read (for lack of a permission or an extension) is reported as a [`Gap`](facts::Gap), never
+//! as a failure. The doctor changes nothing: statements that write are executed in transactions that are
+//! rolled back.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -28,27 +29,29 @@ use facts::{Facts, Look, LookError};
 use findings::{Finding, Limits, Severity};
 use tuning::Advice;
 
-/// Where to look, and what the doctor is told because it cannot see it.
+/// Options: the server, and facts that the doctor cannot read.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Connection string: a URL or `key=value` pairs.
     pub database: String,
-    /// Bytes of memory that the server may use. Default: what the machine (or its control group) has, if the server is local.
+    /// Bytes of memory that the server may use. Default: the memory of the machine (or its control group), if
+    /// the server is local.
     pub memory: Option<u64>,
     /// Cores that the server may use. Default: as for the memory.
     pub cores: Option<u32>,
-    /// A directory on the disk whose syncs are measured. Default: the write-ahead log's, if the server is local and it is permitted.
+    /// A directory on the disk whose syncs are measured. Default: the write-ahead log's, if the server is
+    /// local and it is permitted.
     pub fsync_dir: Option<PathBuf>,
     /// Time between the two samples from which rates are computed.
     pub sample: Duration,
-    /// How long any one probe may take in the server.
+    /// The time limit of each probe.
     pub timeout: Duration,
-    /// When a session counts as long.
+    /// The age above which a session counts as long.
     pub limits: Limits,
 }
 
 impl Options {
-    /// Looks at this database with the usual limits.
+    /// Options for this database with default limits.
     pub fn new(database: impl Into<String>) -> Self {
         Self {
             database: database.into(),
@@ -56,23 +59,23 @@ impl Options {
             cores: None,
             fsync_dir: None,
             sample: Duration::from_secs(2),
-            // Less than the connection waits for an answer.
+            // Less than the connection's time limit for answers.
             timeout: Duration::from_secs(8),
             limits: Limits::default(),
         }
     }
 }
 
-/// Everything that one look at a server gave.
+/// The result of an examination.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Examination {
     /// The worst of the findings.
     pub severity: Severity,
-    /// What the rules found, worst first, passed checks last.
+    /// The findings, worst first, passed checks last.
     pub findings: Vec<Finding>,
-    /// What this server's settings should be.
+    /// The advised settings.
     pub tuning: Vec<Advice>,
-    /// What was measured.
+    /// The facts.
     pub facts: Facts,
 }
 
@@ -86,10 +89,10 @@ impl Examination {
     }
 }
 
-/// Looks at a server once.
+/// Examines a server once.
 ///
 /// # Errors
-/// When there is no server that lets us in.
+/// If there is no server, or the login fails.
 pub fn examine(options: &Options) -> Result<Examination, LookError> {
     let look = Look::connect(options)?;
     let facts = facts::read(&look, options)?;

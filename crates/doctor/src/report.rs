@@ -1,6 +1,7 @@
-//! Findings and facts for people and for programs.
+//! Reports of findings and facts as text and as JSON.
 //!
-//! For programs the report is the [`Examination`](crate::Examination) itself as JSON: `severity`, `findings`, `tuning`, `facts`.
+//! The JSON report is the [`Examination`](crate::Examination) itself as JSON: `severity`, `findings`,
+//! `tuning`, `facts`.
 
 pub mod table;
 pub mod text;
@@ -11,7 +12,7 @@ use crate::Examination;
 
 /// The report as JSON.
 pub fn json(examination: &Examination) -> serde_json::Value {
-    // Plain structures with names as keys: nothing that JSON cannot say.
+    // Plain structures with names as keys, which can always be written as JSON.
     serde_json::to_value(examination)
         .unwrap_or_else(|error| serde_json::json!({ "error": error.to_string() }))
 }

@@ -1,7 +1,7 @@
 //! The settings that a server should have: pure rules from machine and facts.
 //!
-//! They are for a server of short transactions with the machine to itself. Whoever shares the machine says with `--memory` and
-//! `--cores` what is the server's.
+//! They are for short transactions on a machine of its own. On a shared machine, `--memory` and `--cores`
+//! give the server's share.
 
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ const GB: u64 = 1 << 30;
 pub struct Advice {
     /// The setting.
     pub name: &'static str,
-    /// Its value, as the file takes it.
+    /// Its value, as written in the file.
     pub value: String,
     /// Why, in a few words.
     pub why: &'static str,
@@ -26,7 +26,7 @@ pub struct Advice {
     pub restart: bool,
 }
 
-/// What the values are computed from.
+/// The input of the rules.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     memory: u64,
@@ -35,34 +35,35 @@ struct Sizes {
 
 impl Sizes {
     fn of(memory: u64) -> Self {
-        // Whole 16 MB (whole 256 MB when there is much), so that people can read the number.
+        // Rounds to 16 MB (large values to 256 MB), for readable numbers.
         let quarter = memory / 4;
         let step = if quarter >= 8 * GB { 256 * MB } else { 16 * MB };
         Self { memory, shared_buffers: (quarter / step * step).max(16 * MB) }
     }
 }
 
-/// A quarter of the memory: what is not there is usually still in the operating system's cache.
+/// A quarter of the memory: other pages are usually in the operating system's cache.
 pub fn shared_buffers(memory: u64) -> u64 {
     Sizes::of(memory).shared_buffers
 }
 
-/// What all caches hold together.
+/// The size of all caches together.
 pub fn effective_cache_size(memory: u64) -> u64 {
     memory / 4 * 3 / (16 * MB) * (16 * MB)
 }
 
-/// For index builds and vacuum, several of which may run at a time.
+/// The memory for each index build or vacuum, several of which may run at a time.
 pub fn maintenance_work_mem(memory: u64) -> u64 {
     (memory / 16).clamp(64 * MB, 2 * GB) / (16 * MB) * (16 * MB)
 }
 
-/// For each sort and hash of each session: a quarter of the memory if half the sessions sort at a time.
+/// The memory for each sort and hash of each session: a quarter of the memory if half the sessions sort at a
+/// time.
 pub fn work_mem(memory: u64, connections: u64) -> u64 {
     (memory / 4 / (connections / 2).max(1)).clamp(4 * MB, 64 * MB) / MB * MB
 }
 
-/// Twice what is written between two checkpoints, and no more than the disk bears.
+/// Twice the amount written between two checkpoints, as far as the disk has space.
 pub fn max_wal_size(facts: &Facts) -> u64 {
     let between = (facts.rates().wal * CHECKPOINT_TIMEOUT).min(256.0 * GB as f64) as u64;
     let room = facts.machine.disk_free.map_or(16 * GB, |free| free / 8);
@@ -71,22 +72,22 @@ pub fn max_wal_size(facts: &Facts) -> u64 {
 
 const CHECKPOINT_TIMEOUT: f64 = 900.0;
 
-/// Whether reads at random places cost about as much as in order.
+/// Whether random reads cost about as much as sequential ones.
 pub fn is_fast_at_random(facts: &Facts) -> bool {
     match facts.machine.storage {
         Storage::Solid | Storage::Volatile => true,
         Storage::Spinning => false,
-        // A disk that says nothing of itself: one that turns cannot sync in less than half a turn.
+        // An unknown disk: a spinning one cannot sync in less than half a turn.
         Storage::Unknown => facts.syncs.as_ref().is_none_or(|syncs| syncs.median < 0.003),
     }
 }
 
-/// The settings that this server should have. Those that depend on the memory are left out if that is not known.
+/// The settings that this server should have. Those that depend on the memory are left out if it is unknown.
 pub fn advise(facts: &Facts) -> Vec<Advice> {
     let mut list = Vec::new();
     let settings = &facts.settings;
     let mut add = |name: &'static str, value: String, why: &'static str| {
-        // A version that does not know the setting would not start with it.
+        // The server would not start with a setting that its version does not have.
         if let Some(setting) = settings.0.get(name) {
             list.push(Advice { name, value, why, restart: setting.context == "postmaster" });
         }
@@ -174,7 +175,7 @@ pub fn advise(facts: &Facts) -> Vec<Advice> {
     list
 }
 
-/// Stronger settings stay.
+/// Stricter settings are kept.
 fn durable_commit(now: Option<&str>) -> String {
     match now {
         Some(strong @ ("remote_write" | "remote_apply")) => strong.to_owned(),
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_gets_room_for_what_is_written_but_not_the_whole_disk() {
+    fn max_wal_size_follows_the_load_and_the_disk() {
         let written = |rate: f64, free: Option<u64>| Facts {
             before: Counters { at: 1.0, ..Counters::default() },
             after: Counters { at: 2.0, wal_bytes: rate, ..Counters::default() },
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_disk_is_judged_by_its_syncs() {
+    fn unknown_disk_is_judged_by_its_syncs() {
         let mut facts = Facts::default();
         assert!(is_fast_at_random(&facts));
         facts.syncs = Some(Syncs { median: 0.008, ..Syncs::default() });
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_preloaded_stays_preloaded() {
+    fn preloaded_libraries_are_kept() {
         assert_eq!(preloaded(None), "pg_stat_statements");
         assert_eq!(preloaded(Some("citus, \"auto_explain\"")), "citus,auto_explain,pg_stat_statements");
         assert_eq!(preloaded(Some("pg_stat_statements")), "pg_stat_statements");

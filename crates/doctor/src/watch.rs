@@ -20,12 +20,12 @@ const SLOW_PARTS: Duration = Duration::from_secs(30);
 /// Rows of the list of running statements.
 const RUNNING: usize = 8;
 
-/// How it is shown.
+/// Options of the view.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
-    /// Time between two looks.
+    /// Time between two updates.
     pub interval: Duration,
-    /// Ends after so many looks.
+    /// Ends after this many updates.
     pub count: Option<u64>,
     /// One JSON object a line.
     pub json: bool,
@@ -38,18 +38,19 @@ pub struct View {
 /// Why the view ended.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
-    /// There was nothing to look at in the first place.
+    /// The server could not be reached at the start.
     #[error(transparent)]
     Look(#[from] LookError),
-    /// Nobody reads.
+    /// The output is closed.
     #[error(transparent)]
     Output(#[from] io::Error),
 }
 
-/// Looks until it has looked often enough, or the process is interrupted. A server that goes away is tried again at each interval.
+/// Updates until the limit is reached or the process is interrupted. Retries at each interval if the server
+/// becomes unreachable.
 ///
 /// # Errors
-/// When the server cannot be reached at the beginning, or the output cannot be written.
+/// If the server cannot be reached at the start, or the output cannot be written.
 pub fn watch(options: &Options, view: View) -> Result<(), WatchError> {
     let mut options = options.clone();
     options.sample = view.interval.min(Duration::from_secs(2));
@@ -78,7 +79,7 @@ pub fn watch(options: &Options, view: View) -> Result<(), WatchError> {
     }
 }
 
-/// Reads what changes quickly, and from time to time the rest.
+/// Reads what changes quickly, and the rest less often.
 fn refresh(look: &Look, options: &Options, facts: &mut Facts, slow_at: &mut Instant) {
     let server = facts.server.clone();
     if slow_at.elapsed() >= SLOW_PARTS {
@@ -144,7 +145,7 @@ impl Screen {
     fn draw(&mut self, lines: &[String]) -> io::Result<()> {
         let (height, width) = self.term.size();
         let (height, width) = (usize::from(height), usize::from(width));
-        // What is wider or higher than the terminal would scroll, and could not be drawn over.
+        // Cut the frame to the terminal: larger output would scroll, and could not be redrawn in place.
         let lines: Vec<_> = lines.iter().take(height.saturating_sub(1)).collect();
         self.term.clear_last_lines(self.drawn)?;
         for text in &lines {
@@ -165,12 +166,12 @@ fn bad(examination: &Examination) -> impl Iterator<Item = &Finding> {
     examination.findings.iter().filter(|finding| finding.severity > Severity::Ok)
 }
 
-/// What a finding is about, without the figures in it that change from look to look.
+/// The subject of a finding, without figures that change between updates.
 fn about(finding: &Finding) -> String {
     finding.title.split(" for ").next().unwrap_or(&finding.title).to_owned()
 }
 
-/// What one look has seen.
+/// The state at one update.
 struct Glance<'a> {
     active: usize,
     idle_in_transaction: usize,
@@ -206,7 +207,7 @@ impl<'a> Glance<'a> {
     }
 }
 
-/// One look for programs.
+/// One update as JSON.
 fn object(examination: &Examination) -> serde_json::Value {
     let facts = &examination.facts;
     let rates = facts.rates();
@@ -241,7 +242,7 @@ fn clock(at: f64) -> String {
     format!("{:02}:{:02}:{:02}", second / 3_600, second / 60 % 60, second % 60)
 }
 
-/// One look on one line.
+/// One update on one line.
 fn summary(examination: &Examination) -> String {
     let facts = &examination.facts;
     let rates = facts.rates();
@@ -264,7 +265,7 @@ fn summary(examination: &Examination) -> String {
     text
 }
 
-/// One look on a screen.
+/// One update as a full screen.
 fn frame(examination: &Examination, style: Style) -> Vec<String> {
     let facts = &examination.facts;
     let glance = Glance::of(facts);
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_fits_on_a_line() {
+    fn update_fits_on_a_line() {
         let text = summary(&busy());
         assert!(
             text.starts_with("00:00:12") && text.contains("250 tx/s") && text.contains("lock waits 1"),
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_shows_who_runs_who_waits_and_what_was_found() {
+    fn frame_shows_sessions_waits_and_findings() {
         let text = frame(&busy(), Style::default()).join("\n");
         for part in ["Lock: tuple 1", "UPDATE 2", "Who waits for whom", "pg_cancel_backend(1)", "NOTICE"] {
             assert!(text.contains(part), "{part}: {text}");
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_get_an_object() {
+    fn json_update_is_one_object() {
         let object = object(&busy());
         assert_eq!(object["lock_waits"], 1);
         assert_eq!(object["severity"], "notice");

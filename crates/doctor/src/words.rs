@@ -1,4 +1,4 @@
-//! Sizes, spans and shares as people write them.
+//! Formats sizes, time spans and shares for reading.
 
 /// A size in bytes: `128 MB`, `5.9 GB`. Units are powers of 1,024, as in `postgresql.conf`.
 pub fn bytes(size: u64) -> String {
@@ -14,7 +14,7 @@ pub fn bytes(size: u64) -> String {
     format!("{value:.decimals$} {}", UNITS[unit])
 }
 
-/// A size as `postgresql.conf` takes it, in the largest unit that divides it: `6016MB`, `2GB`.
+/// A size for `postgresql.conf`, in the largest unit that divides it: `6016MB`, `2GB`.
 pub fn setting_bytes(size: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB")];
     UNITS
@@ -36,7 +36,7 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// A share between 0 and 1 as a percentage. Only exactly everything is `100 %`.
+/// A share between 0 and 1 as a percentage. Only exactly 1 is `100 %`.
 pub fn share(part: f64) -> String {
     let percent = part * 100.0;
     if percent >= 100.0 || percent == 0.0 {
@@ -92,7 +92,7 @@ pub fn statement(text: &str, limit: usize) -> String {
     line
 }
 
-/// A name as SQL takes it: quoted if it must be.
+/// A name for SQL, quoted if necessary.
 pub fn identifier(name: &str) -> String {
     let is_plain = name.starts_with(|first: char| first.is_ascii_lowercase() || first == '_')
         && name.chars().all(|one| one.is_ascii_lowercase() || one.is_ascii_digit() || one == '_');
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_read_as_people_write_them() {
+    fn sizes_have_readable_units() {
         assert_eq!(bytes(0), "0 bytes");
         assert_eq!(bytes(128 << 20), "128 MB");
         assert_eq!(bytes(6_335_076_762), "5.9 GB");
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_quoted_when_sql_asks_for_it() {
+    fn names_are_quoted_when_sql_needs_it() {
         assert_eq!(identifier("coins_p01"), "coins_p01");
         assert_eq!(identifier("Coins"), "\"Coins\"");
         assert_eq!(identifier("1st"), "\"1st\"");

@@ -266,7 +266,7 @@ fn custody(config: &ExchangeConfig, pool: &CpuPool) -> Result<Custody, StartErro
         return Ok(Custody::here(Arc::new(modules), pool));
     };
     let invalid = |reason: String| ConfigError::invalid("exchange", reason);
-    let key = channel::load_key(&signers.key_file).map_err(invalid)?;
+    let key = channel::load_key(&signers.key_file).map_err(|error| invalid(error.to_string()))?;
     let client = SignerClient::start(signers, &key, SignerOptions::default());
     Ok(Custody::Remote(client.map_err(|error| invalid(error.to_string()))?))
 }

@@ -18,16 +18,21 @@ use utoipa::ToSchema;
 #[schema(value_type = String, example = "1000")]
 pub struct Wide(pub u128);
 
-impl FromStr for Wide {
-    type Err = String;
+/// A text that is no integer of 128 bits.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no integer from 0 to 2^128-1")]
+pub struct NotWide(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for Wide {
+    type Err = NotWide;
+
+    fn from_str(text: &str) -> Result<Self, NotWide> {
         let number = match text.strip_prefix("0x") {
             Some(digits) => u128::from_str_radix(digits, 16).ok(),
             None if text == "max" => Some(u128::MAX),
             None => text.parse().ok(),
         };
-        number.map(Self).ok_or_else(|| format!("{text:?} is no integer from 0 to 2^128-1"))
+        number.map(Self).ok_or_else(|| NotWide(text.to_owned()))
     }
 }
 
@@ -262,7 +267,7 @@ impl TryFrom<&TransferJson> for Transfer {
     }
 }
 
-/// What became of one event.
+/// The outcome of one event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Result)]
 pub struct ResultJson {

@@ -3,7 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`record`] | accounts and transfers: 128 bytes each, little endian, as existing clients of this family lay them out |
-//! | [`status`] | what becomes of each event of a batch, with the numbers of the wire |
+//! | [`status`] | the status of each event of a batch, with the numbers of the wire |
 //! | [`query`] | filters of reads, balances, change events |
 //! | [`machine`] | the rules: a pure state machine from operations to results and a log of records |
 //! | [`memory`] | [`MemoryLedger`], the machine in memory, for tests of what stands on a ledger |

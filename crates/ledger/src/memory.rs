@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::machine::read::{account_balances, account_transfers, change_events, query_transfers};
-use crate::machine::{Counts, Digest, Divergence, Machine, MemoryHistory};
+use crate::machine::{Counts, Digest, Divergence, Fault, Machine, MemoryHistory};
 use crate::{
     Account, AccountBalance, AccountFilter, Answer, BATCH_EVENTS_MAX, ChangeEvent, ChangeFilter,
     CreateAccountStatus, CreateResult, CreateTransferStatus, Ledger, LedgerError, QueryFilter, Transfer,
@@ -74,8 +74,7 @@ impl MemoryLedger {
         if again.digest() == state.machine.digest() {
             Ok(())
         } else {
-            let what = "the log leads to another digest".to_owned();
-            Err(Divergence { number: state.machine.counts().records, what })
+            Err(Divergence { number: state.machine.counts().records, fault: Fault::Digest })
         }
     }
 

@@ -1,4 +1,4 @@
-//! What becomes of each event: statuses with the numbers of the wire.
+//! The outcome of each event: statuses with the numbers of the wire.
 
 macro_rules! statuses {
     ($(#[$meta:meta])* $name:ident { $($number:literal = $variant:ident / $text:literal,)* }) => {
@@ -52,7 +52,7 @@ macro_rules! statuses {
 }
 
 statuses! {
-    /// What became of an account's creation. The order of precedence is in the rules, not in the numbers.
+    /// The outcome of an account's creation. The order of precedence is in the rules, not in the numbers.
     CreateAccountStatus {
         1 = LinkedEventFailed / "linked_event_failed",
         2 = LinkedEventChainOpen / "linked_event_chain_open",
@@ -85,7 +85,7 @@ statuses! {
 }
 
 statuses! {
-    /// What became of a transfer's creation. The order of precedence is in the rules, not in the numbers.
+    /// The outcome of a transfer's creation. The order of precedence is in the rules, not in the numbers.
     CreateTransferStatus {
         1 = LinkedEventFailed / "linked_event_failed",
         2 = LinkedEventChainOpen / "linked_event_chain_open",
@@ -189,7 +189,7 @@ impl CreateAccountStatus {
     }
 }
 
-/// What became of one event of a create request.
+/// The outcome of one event of a create request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreateResult<S> {
     /// Created: the new object's. Exists: the old object's. Otherwise the moment of validation.

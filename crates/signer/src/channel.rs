@@ -2,7 +2,7 @@
 //! authorities: each side has one Ed25519 key, and the other's is in its configuration.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,23 +58,45 @@ pub enum ChannelError {
     Timeout,
 }
 
+/// Why the static key of a node or signer cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {reason}", path.display())]
+pub struct KeyFileError {
+    path: PathBuf,
+    reason: KeyFileReason,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum KeyFileReason {
+    #[error("{0}; `batzen signer keygen FILE` makes one")]
+    Missing(io::Error),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("others than the owner may read this key: chmod 600")]
+    Exposed,
+    #[error("a key has exactly 32 bytes")]
+    Length,
+}
+
 /// Reads the static key of a node or signer: 32 bytes in a file that its owner alone may read.
 ///
 /// # Errors
 /// When there is none, or others may read it.
-pub fn load_key(path: &Path) -> Result<EddsaPrivateKey, String> {
+pub fn load_key(path: &Path) -> Result<EddsaPrivateKey, KeyFileError> {
+    read_key(path).map_err(|reason| KeyFileError { path: path.to_owned(), reason })
+}
+
+fn read_key(path: &Path) -> Result<EddsaPrivateKey, KeyFileReason> {
     use std::os::unix::fs::PermissionsExt as _;
-    let failed = |reason: &dyn std::fmt::Display| format!("{}: {reason}", path.display());
-    let bytes = std::fs::read(path).map(Zeroizing::new).map_err(|error| {
-        let hint = "; `batzen signer keygen FILE` makes one";
-        let hint = if error.kind() == io::ErrorKind::NotFound { hint } else { "" };
-        failed(&format!("{error}{hint}"))
+    let bytes = std::fs::read(path).map(Zeroizing::new).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => KeyFileReason::Missing(error),
+        _ => KeyFileReason::Io(error),
     })?;
-    let mode = std::fs::metadata(path).map_err(|error| failed(&error))?.permissions().mode();
+    let mode = std::fs::metadata(path)?.permissions().mode();
     if mode & 0o077 != 0 {
-        return Err(failed(&"others than the owner may read this key: chmod 600"));
+        return Err(KeyFileReason::Exposed);
     }
-    EddsaPrivateKey::try_from(bytes.as_slice()).map_err(|_| failed(&"a key has exactly 32 bytes"))
+    EddsaPrivateKey::try_from(bytes.as_slice()).map_err(|_| KeyFileReason::Length)
 }
 
 fn provider() -> Arc<CryptoProvider> {
@@ -360,10 +382,10 @@ mod tests {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("node.key");
-        assert!(load_key(&path).unwrap_err().contains("keygen"));
+        assert!(load_key(&path).unwrap_err().to_string().contains("keygen"));
         std::fs::write(&path, [7; 32]).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
-        assert!(load_key(&path).unwrap_err().contains("chmod"));
+        assert!(load_key(&path).unwrap_err().to_string().contains("chmod"));
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(load_key(&path).unwrap().as_bytes(), &[7; 32]);
         std::fs::write(&path, [7; 31]).unwrap();

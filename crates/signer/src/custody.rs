@@ -201,7 +201,7 @@ impl Custody {
         self.signers().map(SignerClient::listings)
     }
 
-    /// Signs blinded planchets; the results stand in the order of the arguments.
+    /// Signs blinded planchets; the results are in the order of the arguments.
     ///
     /// # Errors
     /// When too much is waiting, or no signer answers.
@@ -232,7 +232,7 @@ impl Custody {
         }
     }
 
-    /// The values that wallets need before they can blind coins; the results stand in the order of the arguments.
+    /// The values that wallets need before they can blind coins; the results are in the order of the arguments.
     ///
     /// # Errors
     /// When too much is waiting, or no signer answers.

@@ -1,7 +1,9 @@
-//! Commits of 1,000 and of 100 rows: 32-byte random keys, 200-byte rows, one secondary index, looked up before the insert, durable.
+//! Commits of 1,000 and of 100 rows: 32-byte random keys, 200-byte rows, one secondary index, looked up
+//! before the insert, durable.
 //!
-//! `cargo bench -p batzen-store`; the store lies in a temporary directory (`TMPDIR` chooses the disk). Criterion counts rows a
-//! second; the CPU time and the part spent waiting for the disk are printed at the end.
+//! `cargo bench -p batzen-store`; the store is in a temporary directory (`TMPDIR` chooses the disk).
+//! Criterion counts rows a second; the CPU time and the part spent waiting for the disk are printed at the
+//! end.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -146,7 +148,8 @@ fn reads(c: &mut Criterion) {
     group.finish();
 }
 
-/// How long opening takes, with a checkpoint and by the journal alone. Printed, since one opening is long enough.
+/// Measures how long opening takes, with a checkpoint and from the journal alone. Printed, not sampled: one
+/// opening takes long enough.
 fn opening(_: &mut Criterion) {
     const ROWS: usize = 500_000;
     let directory = tempfile::tempdir().expect("a directory");
@@ -173,7 +176,7 @@ fn opening(_: &mut Criterion) {
     std::fs::remove_file(directory.path().join("checkpoint.idx")).expect("it was written");
     let start = Instant::now();
     drop(open());
-    println!("{ROWS} rows: opened by the journal alone in {:?}", start.elapsed());
+    println!("{ROWS} rows: opened from the journal alone in {:?}", start.elapsed());
 }
 
 criterion_group! {

@@ -1,4 +1,4 @@
-//! What a storage backend does. It sees bytes only.
+//! The interface of a storage backend, which sees only bytes.
 
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
@@ -7,9 +7,9 @@ use batzen_metrics::{Histogram, Page};
 
 use crate::{Record, Result, StoreError, Table, TableDef};
 
-/// Names one version of a row to the backend that gave it: whoever changes the row hands it back, and the backend sees that
-/// the row is still that version without reading it again. Means nothing to other backends, or after the store was opened
-/// again; then rows are compared.
+/// Identifies one version of a row. A change of the row passes it back, so that the backend can check without
+/// another read that the row is unchanged. It is only valid for the backend that issued it, until the store
+/// is reopened; otherwise rows are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RowVersion {
     pub(crate) place: u64,
@@ -18,7 +18,7 @@ pub struct RowVersion {
 }
 
 impl RowVersion {
-    /// A version, for backends outside this crate: three numbers, of which only the backend that gave them knows the meaning.
+    /// A version, for backends outside this crate: three numbers whose meaning is up to the backend.
     #[must_use]
     pub const fn new(place: u64, serial: u64, birth: u32) -> Self {
         Self { place, serial, birth }
@@ -48,13 +48,13 @@ impl RowVersion {
 pub struct RawRow {
     /// Its bytes.
     pub row: Vec<u8>,
-    /// Its number in the order of commits, given at insert and kept on update.
+    /// Its number in commit order, assigned at insert and kept on update.
     pub serial: u64,
     /// Which version of the row this is.
     pub version: RowVersion,
 }
 
-/// Versions do not count: they differ from backend to backend.
+/// Versions are not compared: they differ between backends.
 impl PartialEq for RawRow {
     fn eq(&self, other: &Self) -> bool {
         (&self.row, self.serial) == (&other.row, other.serial)
@@ -70,13 +70,13 @@ pub struct RawRecord {
     pub key: Vec<u8>,
     /// The row's bytes.
     pub row: Vec<u8>,
-    /// Its number in the order of commits.
+    /// Its number in commit order.
     pub serial: u64,
     /// Which version of the row this is.
     pub version: RowVersion,
 }
 
-/// Versions do not count: they differ from backend to backend.
+/// Versions are not compared: they differ between backends.
 impl PartialEq for RawRecord {
     fn eq(&self, other: &Self) -> bool {
         (&self.key, &self.row, self.serial) == (&other.key, &other.row, other.serial)
@@ -97,7 +97,7 @@ pub enum Change {
         /// Its content.
         row: Vec<u8>,
     },
-    /// New content for a row that must be there just as `old_row` says.
+    /// New content for a row that must equal `old_row`.
     Update {
         /// Where.
         table: &'static TableDef,
@@ -105,12 +105,12 @@ pub enum Change {
         key: Vec<u8>,
         /// As it was read.
         old_row: Vec<u8>,
-        /// Which version was read, if that is known.
+        /// The version that was read, if known.
         version: Option<RowVersion>,
         /// Its new content.
         row: Vec<u8>,
     },
-    /// Removes a row that must be there just as `old_row` says.
+    /// Removes a row that must equal `old_row`.
     Delete {
         /// Where.
         table: &'static TableDef,
@@ -118,7 +118,7 @@ pub enum Change {
         key: Vec<u8>,
         /// As it was read.
         old_row: Vec<u8>,
-        /// Which version was read, if that is known.
+        /// The version that was read, if known.
         version: Option<RowVersion>,
     },
 }
@@ -140,7 +140,7 @@ impl Change {
         }
     }
 
-    /// How the row must be before: absent for an insert.
+    /// The row before the change: `None` for an insert.
     #[must_use]
     pub fn old_row(&self) -> Option<&[u8]> {
         match self {
@@ -149,7 +149,7 @@ impl Change {
         }
     }
 
-    /// Which version of the row was read, if that is known.
+    /// The version of the row that was read, if known.
     #[must_use]
     pub fn version(&self) -> Option<RowVersion> {
         match self {
@@ -158,7 +158,7 @@ impl Change {
         }
     }
 
-    /// How the row is after: absent for a delete.
+    /// The row after the change: `None` for a delete.
     #[must_use]
     pub fn new_row(&self) -> Option<&[u8]> {
         match self {
@@ -168,7 +168,7 @@ impl Change {
     }
 }
 
-/// Rows may hold secrets: only their place and size is printed.
+/// Rows may hold secrets, so only table and sizes are printed.
 impl fmt::Debug for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verb = match self {
@@ -181,7 +181,7 @@ impl fmt::Debug for Change {
     }
 }
 
-/// Changes that become durable together or not at all, applied in their order. One row may change several times.
+/// Changes that become durable together or not at all, applied in order. One row may change several times.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChangeSet {
     changes: Vec<Change>,
@@ -206,7 +206,7 @@ impl ChangeSet {
         Self::default()
     }
 
-    /// No changes, and room for so many.
+    /// No changes, with capacity for `count`.
     #[must_use]
     pub fn with_capacity(changes: usize) -> Self {
         Self { changes: Vec::with_capacity(changes) }
@@ -222,7 +222,7 @@ impl ChangeSet {
         self.update_read::<T>(key, (old, None), row);
     }
 
-    /// The same, with the version that was read.
+    /// As above, with the version that was read.
     pub fn update_read<T: Table>(
         &mut self,
         key: &T::Key,
@@ -238,14 +238,15 @@ impl ChangeSet {
         self.delete_read::<T>(key, (old, None));
     }
 
-    /// The same, with the version that was read.
+    /// As above, with the version that was read.
     pub fn delete_read<T: Table>(&mut self, key: &T::Key, (old, version): (&T::Row, Option<RowVersion>)) {
         let (key, old_row) = (key.to_bytes(), old.to_bytes());
         self.push(Change::Delete { table: T::DEF, key, old_row, version });
     }
 
-    /// Depends on a row that was read and stays: the set is stale when it is not as `old` says, and no other set that changes
-    /// it commits at the same time. An update to what is there, which writes nothing.
+    /// Depends on a row without changing it: the set is stale if the row differs from `old`, and no other set
+    /// that changes it can commit at the same time. Equals an update of the row to itself that writes
+    /// nothing.
     pub fn keep_read<T: Table>(&mut self, key: &T::Key, (old, version): (&T::Row, Option<RowVersion>)) {
         let (key, old_row) = (key.to_bytes(), old.to_bytes());
         self.push(Change::Update { table: T::DEF, key, row: old_row.clone(), old_row, version });
@@ -298,7 +299,7 @@ pub enum CommitOutcome {
     Conflict(Vec<(&'static TableDef, Vec<u8>)>),
 }
 
-/// Counts for metrics and tools. Totals count from the opening of the store.
+/// Counts for metrics and tools. Totals are since the store was opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreStats {
     /// Live rows in all tables.
@@ -323,7 +324,7 @@ pub struct StoreStats {
     pub compacted_total: u64,
     /// Index checkpoints written since opening.
     pub checkpoints_total: u64,
-    /// Bytes that the file system under the store has left; none if the backend has no file system, or it does not say.
+    /// Free bytes of the store's file system; `None` if there is none, or it does not report them.
     pub disk_free_bytes: Option<u64>,
 }
 
@@ -356,9 +357,9 @@ pub enum Read {
         from: Bound<Vec<u8>>,
         /// To which position.
         to: Bound<Vec<u8>>,
-        /// How many rows at most.
+        /// The largest number of rows.
         limit: usize,
-        /// Whether from the greatest downwards.
+        /// Whether in descending order.
         descending: bool,
     },
 }
@@ -366,7 +367,7 @@ pub enum Read {
 /// The answer to a [`Read`], of the same name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReadAnswer {
-    /// A row or none for each key.
+    /// For each key its row, if there is one.
     Rows(Vec<Option<RawRow>>),
     /// The rows under each value.
     Groups(Vec<Vec<RawRecord>>),
@@ -374,21 +375,21 @@ pub enum ReadAnswer {
     Range(Vec<RawRecord>),
 }
 
-/// What a subscriber hears: see [`Backend::subscribe`].
+/// A notice to subscribers: see [`Backend::subscribe`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notice<'a> {
-    /// Somebody gave this topic to [`Backend::notify`].
+    /// A topic that was passed to [`Backend::notify`].
     Topic(&'a str),
     /// Topics may have been missed: the connection was lost for a while.
     Missed,
 }
 
-/// Called with every notice, on a thread of the backend: it must be quick, and must not use the backend.
+/// Called with every notice, on a thread of the backend. It must be quick, and must not use the backend.
 pub type Subscriber = Box<dyn Fn(Notice<'_>) + Send + Sync>;
 
-/// Rows of several tables as of one moment: see [`Backend::freeze`].
+/// A snapshot of several tables: see [`Backend::freeze`].
 pub trait FrozenRows: Send {
-    /// Shows every row of a table to `visit`, in any order, until it breaks.
+    /// Passes every row of a table to `visit`, in any order, until it breaks.
     ///
     /// # Errors
     /// When the disk fails or its data is damaged, or the table was not frozen.
@@ -399,19 +400,20 @@ pub trait FrozenRows: Send {
     ) -> Result<()>;
 }
 
-/// A storage backend. All methods may be called from several threads at once; none of them is for async threads.
+/// A storage backend. All methods may be called from several threads at once, but not from async threads,
+/// since they block.
 ///
-/// Each read sees one state between commits. What a read returned may have changed by the next call: callers that depend on
-/// it name it in their change set (`old_row`), and are told.
+/// Each read sees one state between commits. Rows may change after a read: callers that depend on them name
+/// them in their change set (`old_row`), which then is stale.
 pub trait Backend: Send + Sync + 'static {
-    /// The rows under these keys, in their order.
+    /// The rows under these keys, in the order of the keys.
     ///
     /// # Errors
-    /// When the disk fails or its data is damaged; so do all reads below.
+    /// If the disk fails or its data is damaged. The same holds for all reads below.
     fn get_many(&self, table: &'static TableDef, keys: &[Vec<u8>]) -> Result<Vec<Option<RawRow>>>;
 
-    /// For each value all rows that a [`Hash`](crate::IndexKind::Hash) or [`Prefix`](crate::IndexKind::Prefix) index has
-    /// under it, in the order of their serials.
+    /// For each value, all rows that a [`Hash`](crate::IndexKind::Hash) or
+    /// [`Prefix`](crate::IndexKind::Prefix) index has under it, in the order of their serials.
     ///
     /// # Errors
     /// As [`Backend::get_many`].
@@ -422,9 +424,10 @@ pub trait Backend: Send + Sync + 'static {
         values: &[Vec<u8>],
     ) -> Result<Vec<Vec<RawRecord>>>;
 
-    /// At most `limit` rows of an [`Ordered`](crate::IndexKind::Ordered) or [`Serial`](crate::IndexKind::Serial) index in its
-    /// order. An entry's position is its value followed by the key (or, for `Serial`, by the serial as eight bytes
-    /// big-endian); the bounds are compared with positions, so a bare value comes before all its entries.
+    /// At most `limit` rows of an [`Ordered`](crate::IndexKind::Ordered) or
+    /// [`Serial`](crate::IndexKind::Serial) index in its order. An entry's position is its value followed by
+    /// the key (or, for `Serial`, by the serial as eight bytes big-endian); the bounds are compared with
+    /// positions, so a bare value comes before all its entries.
     ///
     /// # Errors
     /// As [`Backend::get_many`].
@@ -438,9 +441,9 @@ pub trait Backend: Send + Sync + 'static {
         descending: bool,
     ) -> Result<Vec<RawRecord>>;
 
-    /// Answers several reads, in their order. A backend that others commit to meanwhile (other processes, other lanes)
-    /// answers all of them from one state between two commits: rules rely on what holds between rows of several tables. One
-    /// behind a network asks for all of them at once.
+    /// Answers several reads, in order. If others (processes or lanes) commit meanwhile, all reads still see
+    /// one state between two commits, since rules rely on relations between rows of several tables. A
+    /// networked backend sends all of them at once.
     ///
     /// # Errors
     /// As [`Backend::get_many`].
@@ -458,8 +461,9 @@ pub trait Backend: Send + Sync + 'static {
         reads.iter().map(answer).collect()
     }
 
-    /// Shows the positions alone of the entries between the bounds, ascending, until `visit` breaks: as [`Backend::range`],
-    /// but no row is read. Commits wait meanwhile: `visit` must be quick, and must not use the backend.
+    /// Passes the positions of the entries between the bounds to `visit`, ascending, until it breaks: as
+    /// [`Backend::range`], but without reading rows. Commits wait meanwhile, so `visit` must be quick, and
+    /// must not use the backend.
     ///
     /// # Errors
     /// As [`Backend::get_many`].
@@ -472,7 +476,7 @@ pub trait Backend: Send + Sync + 'static {
         visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     ) -> Result<()>;
 
-    /// Shows every row as of one moment to `visit`, in any order, until it breaks.
+    /// Passes every row of one snapshot to `visit`, in any order, until it breaks.
     ///
     /// # Errors
     /// As [`Backend::get_many`].
@@ -482,8 +486,9 @@ pub trait Backend: Send + Sync + 'static {
         visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
     ) -> Result<()>;
 
-    /// The rows of these tables as of one moment, to be read later. Nothing is copied but where the rows are: what changes
-    /// meanwhile does not show. Segments that compaction empties keep their space until the result is dropped.
+    /// Takes a snapshot of these tables, to be read later. Only the locations of rows are copied, and later
+    /// changes are not visible. Segments that compaction empties keep their space until the snapshot is
+    /// dropped.
     ///
     /// # Errors
     /// As [`Backend::get_many`].
@@ -495,7 +500,7 @@ pub trait Backend: Send + Sync + 'static {
     /// As [`Backend::get_many`].
     fn count(&self, table: &'static TableDef) -> Result<u64>;
 
-    /// About how many rows the table has, at no cost: for metrics.
+    /// An estimate of the number of rows, at no cost, for metrics.
     ///
     /// # Errors
     /// As [`Backend::get_many`].
@@ -503,32 +508,34 @@ pub trait Backend: Send + Sync + 'static {
         self.count(table)
     }
 
-    /// Tells the subscribers in other processes on the same store. A hint: it may be lost, doubled or late, and is no part of
-    /// a commit. Does nothing where a store belongs to one process.
+    /// Notifies subscribers in other processes on the same store. A hint: it may be lost, repeated or late,
+    /// and is not part of a commit. Does nothing if the store belongs to one process.
     fn notify(&self, _topics: &[String]) {}
 
-    /// Hears what other processes (and perhaps this one) give to [`Backend::notify`], as long as the backend lives.
+    /// Subscribes to the topics that other processes (and perhaps this one) pass to [`Backend::notify`],
+    /// until the backend is dropped.
     fn subscribe(&self, _subscriber: Subscriber) {}
 
-    /// Writes metrics that only this backend has.
+    /// Writes the backend's own metrics.
     fn write_metrics(&self, _page: &mut Page) {}
 
-    /// Applies a change set: durable when it returns [`CommitOutcome::Committed`], and not there at all otherwise.
+    /// Applies a change set: durable if it returns [`CommitOutcome::Committed`], without any effect
+    /// otherwise.
     ///
     /// # Errors
-    /// [`StoreError::Full`](crate::StoreError::Full) when there is no space, [`StoreError::Stale`](crate::StoreError::Stale)
-    /// when an `old_row` is not what is stored, [`StoreError::Unavailable`](crate::StoreError::Unavailable) when the server
-    /// stays away.
+    /// [`StoreError::Full`](crate::StoreError::Full) when there is no space,
+    /// [`StoreError::Stale`](crate::StoreError::Stale) when an `old_row` is not what is stored,
+    /// [`StoreError::Unavailable`](crate::StoreError::Unavailable) if the server stays unreachable.
     fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome>;
 
-    /// The virtual shard of a shard key ([`vshard`](crate::vshard) under the store's random key): commands of one shard go
-    /// through one lane.
+    /// The virtual shard of a shard key ([`vshard`](crate::vshard) under the store's random key): commands of
+    /// one shard go through one lane.
     fn vshard(&self, shard_key: &[u8]) -> u16 {
         crate::vshard(&[0; 16], shard_key)
     }
 
-    /// Whether the data is in another process, which others use as well: then a read is a round trip, rows change without
-    /// this process, and what it keeps in memory beside the store has to be brought up to date.
+    /// Whether the data is in another process that others use as well. Then each read is a round trip, others
+    /// change rows, and caches of this process must be kept up to date.
     fn is_remote(&self) -> bool {
         false
     }
@@ -536,12 +543,12 @@ pub trait Backend: Send + Sync + 'static {
     /// Counts since opening.
     fn stats(&self) -> StoreStats;
 
-    /// How long commits waited for the disk; none if the backend has no disk.
+    /// How long commits waited for the disk; `None` if the backend has no disk.
     fn sync_times(&self) -> Option<&Histogram> {
         None
     }
 
-    /// Makes the next opening fast. Nothing depends on it.
+    /// Makes the next opening fast. Not needed for correctness.
     ///
     /// # Errors
     /// When the disk fails.

@@ -1,7 +1,8 @@
 //! Columns: how a value becomes bytes.
 //!
-//! Every encoding is self-delimiting and order-preserving: comparing the bytes of two keys compares the keys, and a key's
-//! leading columns are a prefix of its bytes. The same encoding serves keys, rows and index values.
+//! Every encoding is self-delimiting and order-preserving: comparing the bytes of two keys compares the keys,
+//! and a key's leading columns are a prefix of its bytes. The same encoding serves keys, rows and index
+//! values.
 
 use crate::DecodeError;
 
@@ -22,19 +23,20 @@ pub enum ColumnKind {
     U128,
     /// One byte, 0 or 1.
     Bool,
-    /// Exactly so many bytes.
+    /// Exactly this many bytes.
     Fixed(usize),
     /// Bytes of any length: each 0x00 is written as 0x00 0xff, and 0x00 0x00 ends them.
     Bytes,
     /// UTF-8 text, encoded as [`ColumnKind::Bytes`].
     Text,
-    /// A non-negative amount of one currency: units as u64, then hundred-millionths (below 10^8) as u32, both big-endian.
+    /// A non-negative amount of one currency: units as u64, then hundred-millionths (below 10^8) as u32, both
+    /// big-endian.
     Amount,
-    /// A moment: microseconds since 1970 as u64, big-endian; `u64::MAX` is "never".
+    /// A time: microseconds since 1970 as u64, big-endian; `u64::MAX` is "never".
     Timestamp,
 }
 
-/// A column's kind, and whether it may be absent (then one byte precedes the value: 0 absent, 1 present).
+/// A column's kind, and whether it is nullable (then one byte precedes the value: 0 absent, 1 present).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ColumnType {
     /// The encoding of a present value.
@@ -53,14 +55,14 @@ impl ColumnType {
     /// The same, possibly absent.
     ///
     /// # Panics
-    /// If it already may be: an option in an option has no native column.
+    /// If it is nullable already: nested options have no native column.
     #[must_use]
     pub const fn optional(self) -> Self {
         assert!(!self.nullable, "a column cannot be optional twice");
         Self { kind: self.kind, nullable: true }
     }
 
-    /// The encoded size if every value has the same, in bytes.
+    /// The encoded size in bytes, if it is the same for all values.
     #[must_use]
     pub const fn fixed_bytes(self) -> Option<usize> {
         if self.nullable {
@@ -81,8 +83,8 @@ impl ColumnType {
 
 /// A value that can stand in a key, a row or an index.
 ///
-/// To implement it for a newtype choose the [`ColumnKind`] whose encoding it keeps to (a backend may turn the bytes into a
-/// native column by the kind alone), and encode through a type that has it: `self.0.encode(out)`.
+/// To implement it for a newtype, choose the [`ColumnKind`] of its encoding (from which a backend may derive
+/// a native column), and encode through a type of that kind: `self.0.encode(out)`.
 pub trait Column: Sized {
     /// How the value is encoded.
     const TYPE: ColumnType;
@@ -91,9 +93,9 @@ pub trait Column: Sized {
     /// Takes the value off the front of `input`.
     ///
     /// # Errors
-    /// When the bytes are too few or no such value.
+    /// If the bytes are too few, or no valid value.
     fn decode(input: &mut &[u8]) -> Result<Self, DecodeError>;
-    /// The value's bytes alone.
+    /// The value's bytes.
     fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.encode(&mut out);
@@ -136,7 +138,7 @@ pub fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
 /// Takes bytes written by [`put_bytes`] off the front of `input`.
 ///
 /// # Errors
-/// When they do not end, or hold an escape that [`put_bytes`] never writes.
+/// If they have no end, or contain an escape that [`put_bytes`] never writes.
 pub fn take_bytes(input: &mut &[u8], column: &'static str) -> Result<Vec<u8>, DecodeError> {
     let mut out = Vec::new();
     loop {
@@ -244,7 +246,7 @@ impl<T: Column> Column for Option<T> {
     }
 }
 
-/// Several values in one column, kept as bytes.
+/// Several values in one column, stored as bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct List<T>(pub Vec<T>);
 

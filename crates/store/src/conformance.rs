@@ -1,7 +1,8 @@
-//! The conformance suite: what every backend must do, as one macro.
+//! The conformance suite: the behaviour that every backend must have, as one macro.
 //!
-//! A backend's tests call [`store_conformance!`](crate::store_conformance) with a function that makes a [`Fixture`]: an empty
-//! store, and a way to open it again on the same data. Each behaviour is then a test of its own.
+//! A backend's tests call [`store_conformance!`](crate::store_conformance) with a function that makes a
+//! [`Fixture`]: an empty store, and a way to open it again on the same data. Each behaviour is then a test of
+//! its own.
 
 pub mod random;
 
@@ -20,13 +21,13 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    /// A store which forgets everything when it is dropped.
+    /// A store whose data is lost when it is dropped.
     #[must_use]
     pub fn transient(store: Store) -> Self {
         Self { store, reopen: None }
     }
 
-    /// A store that `open` makes, and finds again when it is called after the last handle was dropped.
+    /// A durable store: `open` creates it, and opens the same data again after the last handle was dropped.
     #[must_use]
     pub fn durable(mut open: impl FnMut() -> Store + 'static) -> Self {
         Self { store: open(), reopen: Some(Box::new(open)) }
@@ -48,7 +49,7 @@ impl Fixture {
 }
 
 crate::record! {
-    /// A key of two parts: the first groups.
+    /// A key of two parts; the first is the group.
     pub key struct ItemKey {
         /// Names the group.
         pub group: [u8; 4],
@@ -62,7 +63,7 @@ crate::record! {
     pub struct ItemRow {
         /// Looked up by equality; many items may have the same.
         pub label: String,
-        /// In the queue while there is one.
+        /// A deadline; the item is in the queue while it has one.
         pub due: Option<u64>,
         /// Several lookups by one row.
         pub tags: crate::List<u16>,
@@ -110,7 +111,7 @@ impl Table for Items {
 }
 
 crate::record! {
-    /// The key of a table whose key says it all.
+    /// The key of a table without columns.
     pub key struct MarkKey {
         /// A name.
         pub name: String,
@@ -126,7 +127,7 @@ impl Table for Marks {
     type Row = ();
 }
 
-/// The tables that a store under test must be opened with.
+/// The tables to open a store under test with.
 pub const TABLES: &[&TableDef] = &[Items::DEF, Marks::DEF];
 
 /// Makes a key.
@@ -211,7 +212,7 @@ pub fn many_rows_come_in_the_order_asked(fixture: Fixture) {
     assert!(store.get_many::<Items>(&[]).expect("works").is_empty());
 }
 
-/// An update replaces the row and moves its index entries.
+/// An update replaces the row and its index entries.
 pub fn updates_replace_rows_and_index_entries(mut fixture: Fixture) {
     let (old, new) = (row("old", Some(5)), row("new", Some(9)));
     committed(fixture.store(), |c| c.insert::<Items>(&key(1, 1), &old));
@@ -248,7 +249,7 @@ pub fn deletes_remove_rows_and_index_entries(mut fixture: Fixture) {
     assert_eq!(labelled(fixture.store(), "back"), [1]);
 }
 
-/// An insert that meets a row names it, and nothing of its set is written.
+/// An insert of an existing key is reported, and nothing of its set is written.
 pub fn conflicts_leave_nothing_behind(mut fixture: Fixture) {
     let first = row("first", Some(1));
     committed(fixture.store(), |c| c.insert::<Items>(&key(1, 1), &first));
@@ -326,7 +327,7 @@ pub fn a_set_may_change_a_row_several_times(mut fixture: Fixture) {
     assert_eq!(fixture.store().count::<Items>().expect("works"), 1);
 }
 
-/// Changes to a row that is not as the set says are refused, and nothing of the set is written.
+/// Changes to a row that differs from the set's `old_row` are refused, and nothing of the set is written.
 pub fn stale_changes_are_refused(fixture: Fixture) {
     let store = fixture.store();
     let there = row("there", None);
@@ -448,7 +449,8 @@ pub fn ranges_are_ordered_and_bounded(mut fixture: Fixture) {
     }
 }
 
-/// A version handed back goes for the row that was read: while it is stored, the change is made; afterwards it is stale.
+/// A version stands for the row that was read: while that row is stored, the change is made; afterwards it is
+/// stale.
 pub fn versions_name_what_was_read(mut fixture: Fixture) {
     let (one, two) = (key(1, 1), key(1, 2));
     committed(fixture.store(), |c| {
@@ -472,12 +474,12 @@ pub fn versions_name_what_was_read(mut fixture: Fixture) {
         let mut late = ChangeSet::new();
         late.delete_read::<Items>(&one, (&first.row, Some(first.version)));
         assert!(is_stale(store.commit(&late)));
-        // A version is a hint: the row decides where it says nothing.
+        // Without a valid version, rows are compared.
         let second = read(&one);
         assert_eq!((&second.row, second.serial), (&next, first.serial));
         committed(store, |c| {
             c.update_read::<Items>(&one, (&second.row, Some(first.version)), &row("d", Some(9)));
-            // Again in the same set: it builds on the change before.
+            // A second change in the same set builds on the first.
             c.update::<Items>(&one, &row("d", Some(9)), &row("e", Some(turn)));
         });
         let third = read(&one);
@@ -489,13 +491,13 @@ pub fn versions_name_what_was_read(mut fixture: Fixture) {
         assert_eq!(items(&store.lookup::<Items>(Items::BY_GROUP, &1_u32).expect("works")).len(), 2);
         let last = read(&one).version;
         fixture.reopen();
-        // Opened again, an old version is as good as none.
+        // After reopening, old versions are ignored.
         let store = fixture.store();
         committed(store, |c| c.update_read::<Items>(&one, (&third.row, Some(last)), &row("f", Some(turn))));
     }
 }
 
-/// The positions of a range are those of its rows, and a look at them ends when the visitor has seen enough.
+/// The positions of a range are those of its rows, and visiting ends when the visitor breaks.
 pub fn positions_need_no_rows(mut fixture: Fixture) {
     committed(fixture.store(), |c| {
         (0..9).for_each(|n| c.insert::<Items>(&key(9 - n, n), &row("x", Some(u64::from(n / 3)))));
@@ -514,7 +516,7 @@ pub fn positions_need_no_rows(mut fixture: Fixture) {
         let all = look(Items::BY_DUE, Unbounded, Unbounded, 100);
         let position =
             |n: u32| [u64::from(n / 3).to_be_bytes().as_slice(), &key(9 - n, n).to_bytes()].concat();
-        // Equal values go by key, which falls here.
+        // Equal values are in the order of keys.
         assert_eq!(all, [2, 1, 0, 5, 4, 3, 8, 7, 6].map(position));
         assert_eq!(look(Items::BY_DUE, Unbounded, Unbounded, 4), all[..4]);
         assert_eq!(look(Items::BY_DUE, Excluded(&all[3]), Included(&all[6]), 100), all[4..7]);
@@ -584,7 +586,7 @@ pub fn a_value_may_have_many_rows(mut fixture: Fixture) {
     }
 }
 
-/// A scan shows every live row once, and stops when told.
+/// A scan visits every live row once, and stops when the visitor breaks.
 pub fn scans_show_every_row_once(mut fixture: Fixture) {
     committed(fixture.store(), |c| (0..100).for_each(|n| c.insert::<Items>(&key(n, n), &row("x", None))));
     committed(fixture.store(), |c| {
@@ -609,7 +611,7 @@ pub fn scans_show_every_row_once(mut fixture: Fixture) {
     }
 }
 
-/// Frozen rows are those of their moment, whatever comes after.
+/// A snapshot does not show later changes.
 pub fn frozen_rows_stay_as_they_were(fixture: Fixture) {
     let store = fixture.store();
     committed(store, |c| (0..9).for_each(|n| c.insert::<Items>(&key(n, n), &row("x", None))));
@@ -630,7 +632,7 @@ pub fn frozen_rows_stay_as_they_were(fixture: Fixture) {
     assert!(frozen.scan(Marks::DEF, &mut |_| ControlFlow::Continue(())).is_err(), "it was not frozen");
 }
 
-/// Serials grow in commit order over all tables, stay on update, and are never given twice.
+/// Serials grow in commit order over all tables, are kept on update, and are never reused.
 pub fn serials_follow_the_commits(mut fixture: Fixture) {
     let serial =
         |store: &Store, n: u32| store.get::<Items>(&key(n, n)).expect("works").expect("there").serial;
@@ -659,7 +661,7 @@ pub fn serials_follow_the_commits(mut fixture: Fixture) {
     assert!(serial(fixture.store(), 3) > again);
 }
 
-/// Rows of nothing and of megabytes are kept alike.
+/// Empty rows and rows of megabytes are stored.
 pub fn rows_may_be_empty_or_large(mut fixture: Fixture) {
     let sizes = [0, 1, 7, 8, 9, 4095, 70_000, 524_200, 600_000, 3_000_000];
     let body =
@@ -680,7 +682,7 @@ pub fn rows_may_be_empty_or_large(mut fixture: Fixture) {
     assert_eq!(grouped(fixture.store(), 1).len(), sizes.len());
 }
 
-/// A row whose encoding, together with its key, has so many bytes.
+/// A row whose encoding, together with its key, has this many bytes.
 fn row_of_size(key: &ItemKey, bytes: usize, seed: u64) -> ItemRow {
     let mut row = ItemRow { label: "long".into(), due: Some(1), tags: crate::List(vec![]), body: Vec::new() };
     row.body = Vec::with_capacity(bytes + 8);
@@ -696,8 +698,8 @@ fn row_of_size(key: &ItemKey, bytes: usize, seed: u64) -> ItemRow {
     row
 }
 
-/// Rows up to [`ROW_BYTES_MAX`](crate::ROW_BYTES_MAX) are kept, changed and found; larger ones are refused and leave nothing
-/// behind.
+/// Rows up to [`ROW_BYTES_MAX`](crate::ROW_BYTES_MAX) are kept, changed and found; larger ones are refused
+/// and leave nothing behind.
 pub fn rows_have_a_limit(mut fixture: Fixture) {
     let limit = usize::try_from(ROW_BYTES_MAX).expect("it fits into memory");
     // Around what fits into an index entry of the embedded backend (512 KiB), and as large as rows may be.
@@ -712,7 +714,7 @@ pub fn rows_have_a_limit(mut fixture: Fixture) {
     changes.insert::<Items>(&key(sizes.len()), &too_large);
     let refused = fixture.store().commit(&changes);
     assert!(matches!(refused, Err(StoreError::TooLarge { .. })), "{refused:?}");
-    // Each takes another's size: long becomes short and short becomes long.
+    // Swap sizes: long rows become short and short ones long.
     let order = |n: usize| sizes[(n + 3) % sizes.len()];
     for (n, &size) in sizes.iter().enumerate().take(3) {
         let (old, new) = (row_of_size(&key(n), size, 1), row_of_size(&key(n), order(n), 2));
@@ -736,7 +738,7 @@ pub fn rows_have_a_limit(mut fixture: Fixture) {
     assert_eq!(fixture.store().count::<Items>().expect("works"), 0);
 }
 
-/// An empty set commits, also where it says nothing new.
+/// An empty set commits, as does one without net changes.
 pub fn empty_sets_commit(fixture: Fixture) {
     let store = fixture.store();
     assert_eq!(store.commit(&ChangeSet::new()).expect("works"), CommitOutcome::Committed);
@@ -819,7 +821,7 @@ pub fn threads_see_whole_commits(fixture: Fixture) {
     assert_eq!(store.stats().rows, u64::from(ROUNDS) * 4);
 }
 
-/// Reads of several tables and kinds that go together are answered in their order, as they would be one by one.
+/// Combined reads of several tables and kinds are answered in order, as they would be one by one.
 pub fn reads_may_go_together(fixture: Fixture) {
     let store = fixture.store();
     committed(store, |c| {
@@ -875,7 +877,8 @@ pub fn reads_may_go_together(fixture: Fixture) {
     assert_eq!(answers.row(row).expect("decodes").map(|found| found.row.due), Some(Some(2)));
 }
 
-/// A shard key has one virtual shard, which is one of those that there are, and different keys are spread.
+/// A shard key has one virtual shard, below [`VSHARD_COUNT`](crate::VSHARD_COUNT), and different keys are
+/// spread evenly.
 pub fn shard_keys_are_spread(fixture: Fixture) {
     let backend = fixture.store().backend();
     let shards: Vec<u16> = (0..200u32).map(|n| backend.vshard(&n.to_be_bytes())).collect();
@@ -885,7 +888,7 @@ pub fn shard_keys_are_spread(fixture: Fixture) {
     assert!(different.len() > 100, "{different:?}");
 }
 
-/// Checkpoints and closing change nothing that is stored, and a closed durable store takes no more commits.
+/// Checkpoints and closing change no rows, and a closed durable store refuses commits.
 pub fn closing_keeps_everything(mut fixture: Fixture) {
     committed(fixture.store(), |c| {
         (0..20).for_each(|n| c.insert::<Items>(&key(1, n), &row("x", Some(n.into()))));
@@ -901,7 +904,7 @@ pub fn closing_keeps_everything(mut fixture: Fixture) {
     committed(fixture.store(), |c| c.insert::<Items>(&key(1, 99), &row("x", None)));
 }
 
-/// Makes one test of every behaviour in this module for a backend.
+/// Generates a test of each behaviour in this module for a backend.
 ///
 /// `store_conformance!(memory, || Fixture::transient(Store::new(MemoryBackend::new())));`
 #[macro_export]

@@ -1,4 +1,4 @@
-//! Columns of the protocol's own types, so that rows speak of coins and amounts, not of byte arrays.
+//! Columns of the protocol's types, so that rows contain coins and amounts instead of byte arrays.
 
 use batzen_crypto::{
     AgePublicKey, BlindedDenomSignature, Cipher, CsBlindSignature, CsNonce, CsPublicKey, CsRPub, CsScalar,

@@ -39,10 +39,12 @@ impl DecodeError {
     }
 }
 
-/// Why a store refused or failed. After any error but [`StoreError::Unavailable`] nothing of the change set at hand is visible.
+/// Why a store refused or failed. After any error but [`StoreError::Unavailable`] nothing of the change set
+/// at hand is visible.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The disk is full: the change set was refused, nothing of it was written, and commits succeed again once there is space.
+    /// The disk is full: the change set was refused, nothing of it was written, and commits succeed again
+    /// once there is space.
     #[error("the disk is full: {0}")]
     Full(String),
     /// Stored data is damaged. Restore it from a backup; the store serves nothing it cannot verify.
@@ -52,10 +54,10 @@ pub enum StoreError {
         file: PathBuf,
         /// Where in it, in bytes.
         offset: u64,
-        /// What does not hold.
+        /// What is wrong.
         what: String,
     },
-    /// An update or delete names a row that is not there, or not as the caller read it.
+    /// An update or delete names a row that does not exist, or has changed since the caller read it.
     #[error("table {table}: the row changed since it was read")]
     Stale {
         /// The table's name.
@@ -103,11 +105,11 @@ pub enum StoreError {
         /// What does not decode.
         source: DecodeError,
     },
-    /// The store's server cannot be reached now; later it may. A commit that ended so has taken effect or not, wholly: nobody
-    /// knows until the server is back.
+    /// The store's server cannot be reached at the moment. It is unknown until the server is back whether the
+    /// commit has taken effect.
     #[error("the store's server is away: {0}")]
     Unavailable(String),
-    /// The backend's own failure, for backends outside this crate.
+    /// Another error of a backend outside this crate.
     #[error("{0}")]
     Backend(String),
 }

@@ -1,8 +1,8 @@
 //! Typed tables, the storage backends under them, and the conformance suite every backend passes.
 //!
-//! A *table* is declared once ([`Table`], with [`record!`](crate::record) for its key and row): columns, secondary indexes and
-//! the shard key. A *backend* ([`Backend`]) knows only bytes: it reads many rows at once, and commits a [`ChangeSet`]
-//! atomically and durably. Money rules never live here.
+//! A *table* is declared once ([`Table`], with [`record!`](crate::record) for its key and row): columns,
+//! secondary indexes and the shard key. A *backend* ([`Backend`]) handles only bytes: it reads many rows at
+//! once, and commits a [`ChangeSet`] atomically and durably. There are no money rules here.
 //!
 //! | backend | for |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `batzen_postgres::PostgresStore` | several processes on one database; readable by SQL, replicated, backed up by its tools |
 //! | [`memory::MemoryBackend`] | tests and models: nothing is durable |
 //!
-//! [`Store`] is the typed face of each.
+//! [`Store`] is the typed interface to all of them.
 
 mod backend;
 mod column;

@@ -157,7 +157,7 @@ impl TableState {
     }
 }
 
-/// Where an entry stands in an ordered or serial index.
+/// The position of an entry in an ordered or serial index.
 pub(crate) fn position(kind: IndexKind, value: &[u8], key: &[u8], serial: u64) -> Vec<u8> {
     let mut position = Vec::with_capacity(value.len() + key.len().max(8));
     position.extend_from_slice(value);
@@ -287,7 +287,7 @@ impl Backend for MemoryBackend {
 
     fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        // First the whole set on the side: what each row will be, so that a refusal leaves nothing behind.
+        // First compute the new state of each row separately, so that a refusal has no effect.
         let mut overlay: BTreeMap<(u16, &[u8]), Option<RawRow>> = BTreeMap::new();
         let mut order = Vec::new();
         let mut conflicts = Vec::new();
@@ -301,7 +301,7 @@ impl Backend for MemoryBackend {
                 stored()
             });
             let serial = match (change.old_row(), &*current) {
-                // Go on as if it had worked: what follows in this set builds on it.
+                // Apply it anyway: later changes of this set build on it.
                 (None, Some(row)) => {
                     conflicts.push((table, key.to_vec()));
                     row.serial
@@ -333,7 +333,7 @@ impl Backend for MemoryBackend {
             overlay[&(table.id, *key)].as_ref() != stored
         });
         if order.is_empty() {
-            // Nothing changes in the end: not even a serial is used up.
+            // Nothing changes in the end, so no serial is used up.
             return Ok(CommitOutcome::Committed);
         }
         for (table, key) in order {

@@ -20,9 +20,9 @@ pub trait Record: Sized + Clone + Send + Sync + 'static {
     /// Reads a record that fills `bytes` exactly.
     ///
     /// # Errors
-    /// When the bytes are no such record.
+    /// If the bytes are no valid record.
     fn decode(bytes: &[u8]) -> Result<Self, DecodeError>;
-    /// The record's bytes alone.
+    /// The record's bytes.
     fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(64);
         self.encode(&mut out);
@@ -30,7 +30,7 @@ pub trait Record: Sized + Clone + Send + Sync + 'static {
     }
 }
 
-/// A record without columns, for tables whose key says it all.
+/// A record without columns, for tables that need only keys.
 impl Record for () {
     const COLUMNS: &'static [ColumnDef] = &[];
     fn encode(&self, _: &mut Vec<u8>) {}
@@ -60,8 +60,8 @@ impl Record for () {
 /// }
 /// ```
 ///
-/// `key struct` also derives `Hash`, `PartialOrd` and `Ord`; both derive `Debug`, `Clone`, `PartialEq` and `Eq`. Further
-/// attributes go above the struct.
+/// `key struct` also derives `Hash`, `PartialOrd` and `Ord`; both derive `Debug`, `Clone`, `PartialEq` and
+/// `Eq`. Further attributes go above the struct.
 #[macro_export]
 macro_rules! record {
     ($(#[$meta:meta])* $vis:vis key struct $name:ident { $($body:tt)* }) => {

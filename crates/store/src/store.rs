@@ -1,4 +1,4 @@
-//! The typed face of a backend.
+//! The typed interface to a backend.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -17,13 +17,13 @@ use crate::{
 pub struct Stored<R> {
     /// Its content.
     pub row: R,
-    /// Its number in the order of commits.
+    /// Its number in commit order.
     pub serial: u64,
     /// Which version of the row this is.
     pub version: RowVersion,
 }
 
-/// Versions do not count: they differ from backend to backend.
+/// Versions are not compared: they differ between backends.
 impl<R: PartialEq> PartialEq for Stored<R> {
     fn eq(&self, other: &Self) -> bool {
         self.row == other.row && self.serial == other.serial
@@ -32,13 +32,13 @@ impl<R: PartialEq> PartialEq for Stored<R> {
 
 impl<R: Eq> Eq for Stored<R> {}
 
-/// A row found by something else than its key.
+/// A row found by other means than its key.
 pub struct Found<T: Table> {
     /// Its key.
     pub key: T::Key,
     /// Its content.
     pub row: T::Row,
-    /// Its number in the order of commits.
+    /// Its number in commit order.
     pub serial: u64,
     /// Which version of the row this is.
     pub version: RowVersion,
@@ -75,7 +75,7 @@ impl<R: Record> Stored<R> {
     /// A row as a backend gave it.
     ///
     /// # Errors
-    /// When its bytes are no row of the table.
+    /// If its bytes are no row of the table.
     pub fn decode<T: Table<Row = R>>(raw: RawRow) -> Result<Self> {
         let row = R::decode(&raw.row).map_err(decode_error::<T>)?;
         Ok(Self { row, serial: raw.serial, version: raw.version })
@@ -101,19 +101,20 @@ impl<T: Table> Found<T> {
 #[derive(Debug, Default)]
 pub struct Reads(Vec<Read>);
 
-/// Which answer is the row that was asked for.
+/// Identifies the answer to a read of one row.
 pub struct AskedRow<T>(usize, PhantomData<T>);
-/// Which answer is the group that was asked for.
+/// Identifies the answer to a lookup.
 pub struct AskedGroup<T>(usize, PhantomData<T>);
 
 impl Reads {
-    /// Asks for the row under a key.
+    /// Adds a read of the row under a key.
     pub fn get<T: Table>(&mut self, key: &T::Key) -> AskedRow<T> {
         let n = self.ask(Read::Rows { table: T::DEF, keys: vec![key.to_bytes()] });
         AskedRow(n, PhantomData)
     }
 
-    /// Asks for all rows that a hash or prefix index has under a value, in the order of their serials.
+    /// Adds a lookup of all rows that a hash or prefix index has under a value, in the order of their
+    /// serials.
     pub fn lookup<T: Table>(&mut self, index: u8, value: &impl Column) -> AskedGroup<T> {
         let n = self.ask(Read::Groups { table: T::DEF, index, values: vec![value.to_bytes()] });
         AskedGroup(n, PhantomData)
@@ -125,7 +126,7 @@ impl Reads {
     }
 }
 
-/// What a store said to [`Reads`].
+/// The answers to [`Reads`].
 #[derive(Debug)]
 pub struct Answers(Vec<ReadAnswer>);
 
@@ -133,7 +134,7 @@ impl Answers {
     /// The row under the key that was asked for.
     ///
     /// # Errors
-    /// When its bytes are no row of the table.
+    /// If its bytes are no row of the table.
     pub fn row<T: Table>(&mut self, asked: AskedRow<T>) -> Result<Option<Stored<T::Row>>> {
         let ReadAnswer::Rows(rows) = &mut self.0[asked.0] else { unreachable!("answers follow the reads") };
         rows.pop().flatten().map(Stored::decode::<T>).transpose()
@@ -151,7 +152,7 @@ impl Answers {
     }
 }
 
-/// A handle on a store: cheap to clone, shared by all who use it.
+/// A handle on a store. Cheap to clone.
 #[derive(Clone)]
 pub struct Store {
     backend: Arc<dyn Backend>,
@@ -163,7 +164,7 @@ impl Store {
         Self { backend: Arc::new(backend) }
     }
 
-    /// A store on a backend that others hold too.
+    /// A store on a shared backend.
     #[must_use]
     pub fn shared(backend: Arc<dyn Backend>) -> Self {
         Self { backend }
@@ -178,12 +179,12 @@ impl Store {
     /// The row under a key.
     ///
     /// # Errors
-    /// When the disk fails or its data is damaged; so do all reads below.
+    /// If the disk fails or its data is damaged. The same holds for all reads below.
     pub fn get<T: Table>(&self, key: &T::Key) -> Result<Option<Stored<T::Row>>> {
         Ok(self.get_many::<T>(std::slice::from_ref(key))?.pop().flatten())
     }
 
-    /// The rows under these keys, in their order.
+    /// The rows under these keys, in the order of the keys.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -197,7 +198,7 @@ impl Store {
         rows.into_iter().map(|row| row.map(Stored::decode::<T>).transpose()).collect()
     }
 
-    /// Several reads at once, all of one moment if the backend can tell moments apart.
+    /// Several reads at once, in one snapshot if the backend has snapshots.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -214,7 +215,7 @@ impl Store {
         Ok(found.pop().unwrap_or_default())
     }
 
-    /// The same for many values at once, in their order.
+    /// As [`Store::lookup`] for several values, in their order.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -236,7 +237,8 @@ impl Store {
         groups.into_iter().map(|group| group.into_iter().map(Found::decode).collect()).collect()
     }
 
-    /// At most `limit` rows of an ordered index, ascending, whose values lie in `values`: `range(i, ..=now, 100)`.
+    /// At most `limit` rows of an ordered index, ascending, whose values lie in `values`:
+    /// `range(i, ..=now, 100)`.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -249,7 +251,7 @@ impl Store {
         self.range_values::<T, C>(index, &values, limit, false)
     }
 
-    /// The same from the greatest downwards.
+    /// As [`Store::range`], in descending order.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -279,8 +281,8 @@ impl Store {
         )
     }
 
-    /// The same for encoded values, or prefixes of them: an included bound takes in all values that begin with it, an
-    /// excluded one none of them.
+    /// The same for encoded values, or prefixes of them: an included bound takes in all values that begin
+    /// with it, an excluded one none of them.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -306,8 +308,8 @@ impl Store {
         self.range_positions::<T>(index, from, to, limit, descending)
     }
 
-    /// The same between positions, for reading on from a row seen before: its position is the value's bytes followed by the
-    /// key's (or, in a serial index, by the serial's).
+    /// The same between positions, to continue after a row that was read before: its position is the value's
+    /// bytes followed by the key's (or, in a serial index, by the serial's).
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -327,13 +329,13 @@ impl Store {
             limit,
             descending,
         )?;
-        assert!(records.len() <= limit, "a backend keeps to the limit");
+        assert!(records.len() <= limit, "a backend respects the limit");
         records.into_iter().map(Found::decode).collect()
     }
 
-    /// Shows the positions alone of an ordered or serial index' entries, ascending, until `visit` breaks: value, then key or
-    /// serial. Nothing is read from the disk, so that a queue whose values say what is needed is looked through fast.
-    /// Commits wait meanwhile: `visit` must be quick, and must not use the store.
+    /// Passes the positions (value, then key or serial) of an ordered or serial index's entries to `visit`,
+    /// ascending, until it breaks. Reads nothing from the disk, so that queues can be searched fast if their
+    /// values are enough. Commits wait meanwhile, so `visit` must be quick, and must not use the store.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -347,7 +349,7 @@ impl Store {
         self.backend.positions(T::DEF, index, from, to, &mut visit)
     }
 
-    /// Shows every row as of one moment, in any order, until `visit` breaks.
+    /// Passes every row of one snapshot to `visit`, in any order, until it breaks.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -377,7 +379,7 @@ impl Store {
         Ok(rows)
     }
 
-    /// The rows of these tables as of one moment, to be read later.
+    /// Takes a snapshot of these tables, to be read later.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -385,7 +387,7 @@ impl Store {
         self.backend.freeze(tables)
     }
 
-    /// Answers several reads, in their order, at once if the backend is behind a network.
+    /// Answers several reads in order, in one round trip if the backend is networked.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -403,12 +405,13 @@ impl Store {
         self.backend.count(T::DEF)
     }
 
-    /// Applies a change set: durable when it returns [`CommitOutcome::Committed`], and not there at all otherwise.
+    /// Applies a change set: durable if it returns [`CommitOutcome::Committed`], without any effect
+    /// otherwise.
     ///
     /// # Errors
-    /// [`StoreError::Full`] when there is no space, [`StoreError::Stale`] when a row is not as the set says it was read,
-    /// [`StoreError::TooLarge`] for a row of more than [`ROW_BYTES_MAX`](crate::ROW_BYTES_MAX) or more rows than the backend
-    /// takes at once.
+    /// [`StoreError::Full`] when there is no space, [`StoreError::Stale`] when a row is not as the set says
+    /// it was read, [`StoreError::TooLarge`] for a row of more than [`ROW_BYTES_MAX`](crate::ROW_BYTES_MAX)
+    /// or more rows than the backend takes at once.
     pub fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
         if changes.is_empty() {
             return Ok(CommitOutcome::Committed);
@@ -427,7 +430,7 @@ impl Store {
     pub fn write_metrics(&self, page: &mut Page, tables: &[&'static TableDef]) {
         let stats = self.stats();
         page.gauge("batzen_store_rows", "Live rows", stats.rows);
-        // A table that the store was not opened with has no rows to tell.
+        // Tables that the store was not opened with are left out.
         let rows =
             tables.iter().filter_map(|table| Some((table.name, self.backend.count_estimate(table).ok()?)));
         page.gauges("batzen_store_table_rows", "Live rows by table", "table", rows);
@@ -444,7 +447,7 @@ impl Store {
         page.gauge("batzen_store_disk_bytes", "Bytes on disk", stats.disk_bytes);
         page.gauge("batzen_store_live_bytes", "Bytes on disk of live rows", stats.live_bytes);
         if let Some(free) = stats.disk_free_bytes {
-            page.gauge("batzen_store_disk_free_bytes", "Bytes that the file system has left", free);
+            page.gauge("batzen_store_disk_free_bytes", "Free bytes of the file system", free);
         }
         page.gauge("batzen_store_segments", "Files that hold data", stats.segments);
         page.gauge("batzen_store_index_bytes", "Memory taken by indexes", stats.index_bytes);
@@ -476,7 +479,7 @@ impl fmt::Debug for Store {
     }
 }
 
-/// The least byte string above all that begin with `prefix`; none when there is no such.
+/// The least byte string above all that begin with `prefix`; `None` if there is none.
 #[must_use]
 pub fn prefix_successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let mut next = prefix.to_vec();

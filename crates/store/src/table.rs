@@ -1,4 +1,4 @@
-//! Tables: what a backend must know of them.
+//! Definitions of tables for backends.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -10,9 +10,9 @@ use crate::{Column, ColumnDef, DecodeError, Record};
 /// How an index finds rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IndexKind {
-    /// All rows with a value, in no promised order but that of their serials.
+    /// All rows with a value, in the order of their serials.
     Hash,
-    /// All rows whose key begins with these many bytes. Needs no entries: the key says it.
+    /// All rows whose key begins with these bytes. Needs no entries.
     Prefix {
         /// The length of the prefix in bytes.
         key_bytes: usize,
@@ -26,13 +26,13 @@ pub enum IndexKind {
 /// A secondary index of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IndexDef {
-    /// Its number within the table; what lookups name.
+    /// Its number within the table, which lookups use.
     pub id: u8,
     /// Its name, for tools and native schemas.
     pub name: &'static str,
     /// How it finds rows.
     pub kind: IndexKind,
-    /// Whether a row may have several entries in it: only hash indexes may.
+    /// Whether a row may have several entries, which is only possible in hash indexes.
     pub many: bool,
 }
 
@@ -54,20 +54,20 @@ impl IndexDef {
 /// Computes the index entries of an encoded key and row.
 pub type IndexEntriesFn = fn(key: &[u8], row: &[u8], out: &mut IndexEntries) -> Result<(), DecodeError>;
 
-/// What a backend must know of a table. Made by [`TableDef::of`].
+/// The definition of a table for backends. Created by [`TableDef::of`].
 pub struct TableDef {
-    /// Its number, fixed for ever: it is on the disk.
+    /// Its number, which never changes, since it is stored on disk.
     pub id: u16,
     /// Its name.
     pub name: &'static str,
-    /// How many times what [`Table::index_entries`] computes has changed while the columns and indexes stayed as they are:
-    /// see [`TableDef::version`].
+    /// How many times what [`Table::index_entries`] computes has changed while the columns and indexes stayed
+    /// as they are: see [`TableDef::version`].
     pub version: u32,
     /// The columns of the key.
     pub key_columns: &'static [ColumnDef],
     /// The columns of the row (without the key's).
     pub row_columns: &'static [ColumnDef],
-    /// How many leading bytes of the key own the money: the shard key.
+    /// How many leading bytes of the key form the shard key, which names the owner of the row.
     pub shard_bytes: usize,
     /// The secondary indexes.
     pub indexes: &'static [IndexDef],
@@ -80,7 +80,8 @@ pub struct TableDef {
 }
 
 impl TableDef {
-    /// Describes `T`, sharded by its whole key and without indexes; see [`TableDef::shard`] and [`TableDef::indexed`].
+    /// Describes `T`, sharded by its whole key and without indexes; see [`TableDef::shard`] and
+    /// [`TableDef::indexed`].
     #[must_use]
     pub const fn of<T: Table>(id: u16, name: &'static str) -> Self {
         Self {
@@ -97,21 +98,21 @@ impl TableDef {
         }
     }
 
-    /// The same, sharded by the first `bytes` of the key.
+    /// Shards the table by the first `bytes` of the key.
     #[must_use]
     pub const fn shard(self, bytes: usize) -> Self {
         assert!(bytes > 0, "a shard key has at least a byte");
         Self { shard_bytes: bytes, ..self }
     }
 
-    /// The same, in this version. To be raised with every change of [`Table::index_entries`]: indexes that an older program
-    /// has saved are then not used, but computed again.
+    /// Sets the version. Raise it with every change of [`Table::index_entries`], so that indexes saved by an
+    /// older program are computed again.
     #[must_use]
     pub const fn version(self, version: u32) -> Self {
         Self { version, ..self }
     }
 
-    /// The same, with indexes.
+    /// Adds indexes.
     #[must_use]
     pub const fn indexed(self, indexes: &'static [IndexDef]) -> Self {
         let mut i = 0;
@@ -126,15 +127,16 @@ impl TableDef {
         Self { indexes, ..self }
     }
 
-    /// The same, with rows that are often changed: a backend leaves room beside them.
+    /// Marks rows as often updated, so that a backend leaves free space beside them.
     #[must_use]
     pub const fn updated(self) -> Self {
         Self { updated: true, ..self }
     }
 
-    /// The same, with these indexes being a queue by deadline: a row is in all of them or in none, mostly enters them once and
-    /// leaves them for good, and each value of the first begins with a time ([`ColumnKind::Timestamp`](crate::ColumnKind::Timestamp)). A backend may keep them apart
-    /// from the rows, by time, so that what is done with goes as a whole.
+    /// Declares that these indexes form a queue by deadline: a row is in all of them or in none, usually
+    /// enters once and leaves permanently, and each value of the first index begins with a time
+    /// ([`ColumnKind::Timestamp`](crate::ColumnKind::Timestamp)). A backend may store them separately,
+    /// partitioned by time, so that past entries can be dropped at once.
     #[must_use]
     pub const fn queue(self, indexes: &'static [u8]) -> Self {
         let mut i = 0;
@@ -161,7 +163,7 @@ impl TableDef {
     /// The index with this number.
     ///
     /// # Panics
-    /// When the table declares none: a programming error.
+    /// If the table does not declare it: a programming error.
     #[must_use]
     pub fn index_def(&self, id: u8) -> &'static IndexDef {
         let Some(index) = self.indexes.iter().find(|index| index.id == id) else {
@@ -173,7 +175,7 @@ impl TableDef {
     /// The kind of an index that has an order.
     ///
     /// # Panics
-    /// When it has none: a programming error.
+    /// If it has no order: a programming error.
     pub fn assert_ordered(&self, index: u8) -> IndexKind {
         let kind = self.index_def(index).kind;
         assert!(
@@ -184,7 +186,8 @@ impl TableDef {
         kind
     }
 
-    /// Whether the rows belong to owners: declared by [`TableDef::shard`]. All others are small, or looked up by whole keys.
+    /// Whether rows have owners, as declared by [`TableDef::shard`]. Other tables are small, or accessed by
+    /// whole keys.
     #[must_use]
     pub fn is_sharded(&self) -> bool {
         self.shard_bytes != usize::MAX
@@ -261,11 +264,11 @@ fn entries_of<T: Table>(key: &[u8], row: &[u8], out: &mut IndexEntries) -> Resul
 /// }
 /// ```
 pub trait Table: Send + Sync + 'static {
-    /// What backends must know.
+    /// The definition for backends.
     const DEF: &'static TableDef;
     /// The primary key.
     type Key: Record + Eq + Hash + Ord;
-    /// Everything else.
+    /// The other columns.
     type Row: Record + PartialEq;
     /// The index entries of a record: none, one or several for each index that is not a prefix.
     fn index_entries(_key: &Self::Key, _row: &Self::Row, _out: &mut IndexEntries) {}
@@ -297,7 +300,7 @@ impl IndexEntries {
         self.entries.push((index, start, self.bytes.len()));
     }
 
-    /// Forgets all entries, keeping the memory.
+    /// Removes all entries, and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.entries.clear();
@@ -315,11 +318,11 @@ impl IndexEntries {
     }
 }
 
-/// How many virtual shards there are.
+/// The number of virtual shards.
 pub const VSHARD_COUNT: u16 = 1024;
 
-/// The virtual shard of a shard key: ten bits of SipHash-2-4 under the store's random key. Clients choose their keys, so
-/// that a bare prefix of them could be flooded.
+/// The virtual shard of a shard key: ten bits of SipHash-2-4 under the store's random key. Keyed, since
+/// clients choose keys and could otherwise flood one shard.
 #[must_use]
 pub fn vshard(sip_key: &[u8; 16], shard_key: &[u8]) -> u16 {
     let mut hasher = SipHasher24::new_with_key(sip_key);

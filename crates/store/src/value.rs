@@ -1,4 +1,4 @@
-//! Records without their Rust types: what native schemas and inspection tools see.
+//! Records without their Rust types, for native schemas and inspection tools.
 
 use crate::{Column, ColumnDef, ColumnKind, DecodeError, put_bytes, take, take_array, take_bytes};
 
@@ -33,7 +33,7 @@ pub enum Value {
 /// Splits a record's bytes into values.
 ///
 /// # Errors
-/// When the bytes are no such record.
+/// If the bytes are no valid record.
 pub fn decode_values(columns: &[ColumnDef], mut bytes: &[u8]) -> Result<Vec<Value>, DecodeError> {
     let input = &mut bytes;
     let mut values = Vec::with_capacity(columns.len());

@@ -37,7 +37,7 @@ pub struct FspsConfig {
     pub threads: usize,
     /// Bytes of data in a packet: what a quote would have put there.
     pub packet_data: usize,
-    /// How long after the expiration a payer asks what became of its transfer.
+    /// How long after the expiration a payer asks for the outcome of its transfer.
     pub grace: Duration,
     /// Whether to remember what came of every transfer. Costs memory.
     pub keeps_outcomes: bool,

@@ -36,7 +36,7 @@ mod text;
 mod worker;
 
 pub use fsps::{Fsps, FspsConfig};
-pub use order::{Behaviour, Load, Mix, Order, Schedule};
+pub use order::{Behaviour, Load, Mix, Order, Schedule, UnknownBehaviour};
 pub use outcome::{Outcome, Report, Told};
 pub use text::TransferId;
 

@@ -60,14 +60,16 @@ impl Behaviour {
     }
 }
 
-impl std::str::FromStr for Behaviour {
-    type Err = String;
+/// A text that names no behaviour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected one of {}", Behaviour::ALL.map(Behaviour::name).join(", "))]
+pub struct UnknownBehaviour;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|behaviour| behaviour.name() == text).ok_or_else(|| {
-            let names: Vec<&str> = Self::ALL.map(Self::name).to_vec();
-            format!("expected one of {}", names.join(", "))
-        })
+impl std::str::FromStr for Behaviour {
+    type Err = UnknownBehaviour;
+
+    fn from_str(text: &str) -> Result<Self, UnknownBehaviour> {
+        Self::ALL.into_iter().find(|behaviour| behaviour.name() == text).ok_or(UnknownBehaviour)
     }
 }
 

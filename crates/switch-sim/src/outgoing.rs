@@ -211,7 +211,7 @@ impl Worker {
         self.after(pause_ns, Later::Send(port, Outgoing { tries, ..outgoing }));
     }
 
-    /// The connection is of no use any more: another takes its place, and its request is sent again.
+    /// The connection can no longer be used: another takes its place, and its request is sent again.
     fn broken(&mut self, slot: usize) {
         let Socket::Outbound(outbound) = &mut self.slots[slot] else { return };
         let (port, request) = (outbound.port, outbound.request.take());

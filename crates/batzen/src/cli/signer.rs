@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use batzen_cli_support::progress;
 use batzen_cli_support::services::{self, Common};
 use batzen_crypto::EddsaPrivateKey;
@@ -99,7 +99,7 @@ pub fn run(args: SignerArgs) -> anyhow::Result<ExitCode> {
 
 fn load(common: &Common) -> anyhow::Result<(SignerConfig, EddsaPrivateKey)> {
     let config = SignerConfig::from_ini(&common.load()?)?;
-    let key = channel::load_key(&config.key_file).map_err(|reason| anyhow!(reason))?;
+    let key = channel::load_key(&config.key_file)?;
     Ok((config, key))
 }
 
@@ -149,7 +149,7 @@ fn listen(address: &str) -> anyhow::Result<Listen> {
 
 fn keygen(file: &Path) -> anyhow::Result<ExitCode> {
     if file.exists() {
-        let key = channel::load_key(file).map_err(|reason| anyhow!(reason))?;
+        let key = channel::load_key(file)?;
         eprintln!("batzen: {} is there already and stays; its public key:", file.display());
         println!("{}", key.public_key());
         return Ok(ExitCode::SUCCESS);

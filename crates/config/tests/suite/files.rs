@@ -52,7 +52,7 @@ fn defaults_come_first_then_includes_in_order() {
     }
     assert!(config.raw("s", "x").unwrap().source.to_string().ends_with("conf.d/2.conf:2"));
     assert!(config.dump().contains("BUILT = in   # built-in default"));
-    // Without any file there are still the paths.
+    // Without any file the default paths remain.
     let bare = Config::load(None, Some(Path::new("/nowhere")), no_env).unwrap();
     assert!(bare.text("paths", "taler_runtime_dir").is_some());
 }
@@ -73,7 +73,7 @@ fn secrets_are_read_if_they_can_be() {
     assert!(config.warnings()[1].contains("main.conf:4: section [cred] is not read from"));
     assert!(!format!("{config:?}").contains("marked-secret"));
     assert!(!config.dump().contains("marked-secret"));
-    // Writing back keeps the secret where it is, and the permissions as they are.
+    // Writing keeps secrets in their file, and permissions unchanged.
     config.set("a", "y", "2").unwrap();
     fs::set_permissions(&main, fs::Permissions::from_mode(0o640)).unwrap();
     let link = dir.path().join("link.conf");

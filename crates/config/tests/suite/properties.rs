@@ -1,4 +1,4 @@
-//! What holds for every text and every value.
+//! Properties of all texts and values.
 use batzen_config::{Config, parse_duration};
 use proptest::prelude::*;
 
@@ -8,14 +8,14 @@ fn name() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn no_text_makes_the_reader_fail_otherwise_than_by_an_error(text in "(?s).{0,400}") {
+    fn parser_never_panics(text in "(?s).{0,400}") {
         if let Ok(config) = Config::parse(&text) {
             let _ = config.dump();
         }
     }
 
     #[test]
-    fn lines_made_of_the_dialect_s_own_signs(text in r#"([\[\]="@%#$\{\}:\-a-c \n]|@inline@|@inline-secret@|\[a\]\n|b = ){0,60}"#) {
+    fn parser_never_panics_on_syntax_characters(text in r#"([\[\]="@%#$\{\}:\-a-c \n]|@inline@|@inline-secret@|\[a\]\n|b = ){0,60}"#) {
         if let Ok(config) = Config::parse(&text) {
             let again = Config::parse(&config.to_text()).unwrap();
             prop_assert_eq!(again.to_text(), config.to_text());
@@ -29,7 +29,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_set_is_read_back(entries in prop::collection::vec((name(), name(), "[^\n\0]{0,40}"), 0..12)) {
+    fn written_options_are_read_back(entries in prop::collection::vec((name(), name(), "[^\n\0]{0,40}"), 0..12)) {
         let mut config = Config::default();
         for (section, option, value) in &entries {
             config.set(section, option, value).unwrap();
@@ -53,7 +53,7 @@ proptest! {
     }
 
     #[test]
-    fn expansion_ends(text in r"([$\{\}:\-AB/]|\$\{A:-|\$A|\$B){0,40}", a in r"(\$B|\$A|x|\$\{B:-\$A\}){0,4}", b in r"(\$A|\$B|y){0,4}") {
+    fn expansion_terminates(text in r"([$\{\}:\-AB/]|\$\{A:-|\$A|\$B){0,40}", a in r"(\$B|\$A|x|\$\{B:-\$A\}){0,4}", b in r"(\$A|\$B|y){0,4}") {
         let mut config = Config::default();
         config.set("PATHS", "A", &a).unwrap();
         config.set("PATHS", "B", &b).unwrap();

@@ -1,15 +1,15 @@
-//! Counters of which two samples make rates; sessions, and who waits for whom.
+//! Counters, two samples of which give rates; sessions, and which waits for which.
 
 use serde::{Deserialize, Serialize};
 
 use super::Server;
 use super::look::Look;
 
-/// Counters since the statistics began, at one moment.
+/// A sample of the counters.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counters {
-    /// When, in seconds since 1970, by the server's clock. 0: could not be read.
+    /// The time of the sample, in seconds since 1970, by the server's clock. 0: could not be read.
     pub at: f64,
     /// Transactions committed, in all databases.
     pub commits: u64,
@@ -17,13 +17,13 @@ pub struct Counters {
     pub rollbacks: u64,
     /// Pages found in `shared_buffers`.
     pub blocks_hit: u64,
-    /// Pages asked from the operating system.
+    /// Pages read from the operating system.
     pub blocks_read: u64,
     /// Bytes of the write-ahead log ever written (received, on a standby).
     pub wal_bytes: f64,
-    /// Checkpoints because it was time.
+    /// Checkpoints by `checkpoint_timeout`.
     pub checkpoints_timed: u64,
-    /// Checkpoints because `max_wal_size` was reached, or somebody asked.
+    /// Checkpoints because `max_wal_size` was reached, or on request.
     pub checkpoints_requested: u64,
     /// Pages written by checkpoints.
     pub buffers_checkpoint: u64,
@@ -31,13 +31,13 @@ pub struct Counters {
     pub buffers_clean: u64,
     /// Pages that sessions had to write themselves; `None` where the server does not count it.
     pub buffers_backend: Option<u64>,
-    /// Seconds since these were set to zero.
+    /// Seconds since these counters were reset.
     pub checkpoints_age: f64,
     /// Times that the buffers of the write-ahead log were full; `None` before version 14.
     pub wal_buffers_full: Option<u64>,
     /// Whole pages in the write-ahead log.
     pub wal_full_pages: Option<u64>,
-    /// Bytes of the write-ahead log since these counters were set to zero.
+    /// Bytes of the write-ahead log since these counters were reset.
     pub wal_counted_bytes: Option<f64>,
     /// Syncs of the write-ahead log.
     pub wal_syncs: Option<u64>,
@@ -47,16 +47,16 @@ pub struct Counters {
     pub deadlocks: u64,
 }
 
-/// What happened between two samples, a second.
+/// Rates per second between two samples.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Rates {
     /// Seconds between the samples.
     pub seconds: f64,
     /// Commits and rollbacks a second.
     pub transactions: f64,
-    /// Pages looked at between the samples.
+    /// Pages accessed between the samples.
     pub blocks: u64,
-    /// The share of them that was in `shared_buffers`; `None` if none was looked at.
+    /// The share of them that was in `shared_buffers`; `None` if none was accessed.
     pub hit: Option<f64>,
     /// Bytes of the write-ahead log a second.
     pub wal: f64,
@@ -65,7 +65,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Zero if the samples do not make sense: a counter that went back was set to zero in between.
+    /// Zero if the samples are inconsistent: a counter that decreased was reset in between.
     pub fn between(before: &Counters, after: &Counters) -> Self {
         let seconds = after.at - before.at;
         if before.at == 0.0 || after.at == 0.0 || seconds <= 0.0 {
@@ -99,7 +99,8 @@ pub fn counters(look: &Look, server: &Server) -> Counters {
         FROM pg_stat_database"
     );
     let mut counters: Counters = look.probe_one("transactions and pages", &query).unwrap_or_default();
-    // Version 17 gave the checkpointer a view of its own, and no longer counts what sessions write there.
+    // Version 17 moved the checkpointer's counters to their own view, and no longer counts pages written by
+    // sessions there.
     let query = if server.version_num >= 170_000 {
         "SELECT c.num_timed AS checkpoints_timed, c.num_requested AS checkpoints_requested,
             c.buffers_written AS buffers_checkpoint, b.buffers_clean,
@@ -143,7 +144,7 @@ pub fn counters(look: &Look, server: &Server) -> Counters {
     counters
 }
 
-/// A process of the server that serves somebody, or works for itself.
+/// A process of the server: a client's session or a background process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Session {
@@ -153,13 +154,13 @@ pub struct Session {
     pub role: String,
     /// Its database; empty for the server's own.
     pub database: String,
-    /// What it calls itself.
+    /// Its application name.
     pub application: String,
-    /// Where it comes from; empty over a local socket.
+    /// The client's address; empty over a local socket.
     pub client: String,
     /// `client backend`, `autovacuum worker`, `walsender`, …
     pub kind: String,
-    /// `active`, `idle`, `idle in transaction`, …; empty if we may not know.
+    /// `active`, `idle`, `idle in transaction`, …; empty if the role may not see it.
     pub state: String,
     /// What it waits for, as `type: event`.
     pub wait: Option<String>,
@@ -171,25 +172,25 @@ pub struct Session {
     pub query_age: Option<f64>,
     /// Seconds since its state changed.
     pub state_age: Option<f64>,
-    /// Transactions since its snapshot, which keeps dead rows from being removed.
+    /// The age in transactions of its snapshot, which prevents the removal of dead rows.
     pub snapshot_age: Option<u64>,
     /// The processes that it waits for, if it waits for a lock.
     pub blocked_by: Vec<i32>,
 }
 
 impl Session {
-    /// Whether it serves somebody.
+    /// Whether it is a client's session.
     pub fn is_client(&self) -> bool {
         self.kind == "client backend"
     }
 
-    /// Whether a transaction is open and nobody uses it.
+    /// Whether it is idle in an open transaction.
     pub fn is_idle_in_transaction(&self) -> bool {
         self.state.starts_with("idle in transaction")
     }
 }
 
-/// Reads all sessions but our own.
+/// Reads all sessions except the doctor's.
 pub fn sessions(look: &Look) -> Vec<Session> {
     let query = "SELECT a.pid, coalesce(a.usename, '')::text AS role, coalesce(a.datname, '')::text AS database,
             coalesce(a.application_name, '') AS application, coalesce(host(a.client_addr), '') AS client,

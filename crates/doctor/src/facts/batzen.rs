@@ -1,4 +1,4 @@
-//! What Batzen's own schemas say of themselves.
+//! Facts about Batzen's schemas.
 
 use batzen_postgres::Layout;
 use batzen_postgres::schema::meta::EPOCH_COUNT;
@@ -14,13 +14,13 @@ use super::own_statements::{Measured, measure_all};
 pub struct Service {
     /// Its name: `exchange`, `bank`, `ledger`, `switch`.
     pub schema: String,
-    /// Into how many parts hot tables are cut; 0: not.
+    /// Number of partitions of hot tables; 0: not partitioned.
     pub partitions: u16,
     /// The version of the schema.
     pub schema_version: i64,
     /// The version of the program that migrated it last.
     pub program: String,
-    /// The cluster whose transaction ids its serials are made of.
+    /// The cluster that its serials' transaction ids come from.
     pub cluster_id: i64,
     /// The cluster that it is in.
     pub here: Option<i64>,
@@ -28,7 +28,7 @@ pub struct Service {
     pub writers: Vec<Writer>,
     /// Tables by deadline whose default part holds rows, and how many.
     pub in_default: Vec<DefaultPart>,
-    /// How each hot statement was executed.
+    /// The execution of each hot statement.
     pub statements: Vec<Measured>,
 }
 
@@ -36,7 +36,7 @@ pub struct Service {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Writer {
-    /// The process that it belongs to.
+    /// The node that it belongs to.
     pub node: String,
     /// How often it was taken over after a lost connection.
     pub epoch: i64,
@@ -46,7 +46,7 @@ pub struct Writer {
     pub age: Option<f64>,
 }
 
-/// Rows that no day's part took.
+/// Rows in the default partition.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct DefaultPart {
     /// The part.
@@ -66,7 +66,7 @@ fn tables_of(schema: &str) -> &'static [&'static TableDef] {
     }
 }
 
-/// Reads every schema of the connected database that is Batzen's: it has `meta` and `writers` as Batzen makes them.
+/// Reads every schema of Batzen in the connected database, recognised by its tables `meta` and `writers`.
 pub fn read(look: &Look, in_recovery: bool) -> Vec<Service> {
     #[derive(Deserialize)]
     struct Schema {

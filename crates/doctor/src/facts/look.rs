@@ -9,16 +9,17 @@ use serde::de::DeserializeOwned;
 use super::Gap;
 use crate::Options;
 
-/// A doctor that is stopped in the middle must not hold rows that payments wait for: the server ends its session then.
+/// If the doctor is suspended, it must not hold locks that payments wait for: the server ends its session
+/// after this time.
 const STOPPED_MAX: Duration = Duration::from_secs(10);
 
-/// Why nothing could be looked at.
+/// Why the server could not be examined.
 #[derive(Debug, thiserror::Error)]
 pub enum LookError {
-    /// The connection string makes no sense.
+    /// The connection string is invalid.
     #[error("the database's address cannot be read: {0}")]
     Address(String),
-    /// Nobody answered, or we were not let in.
+    /// There was no answer, or the login failed.
     #[error("no connection to the database: {0}")]
     Connection(String),
     /// The server is too old, or what answered is not PostgreSQL.
@@ -26,12 +27,32 @@ pub enum LookError {
     Server(String),
 }
 
+/// Why a query has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum QueryError {
+    /// The server's error, on one line.
+    #[error("{0}")]
+    Server(String),
+    /// The server gave no row.
+    #[error("no answer")]
+    NoAnswer,
+    /// The answer is not of the expected form.
+    #[error("an unreadable answer: {0}")]
+    Unreadable(#[from] serde_json::Error),
+    /// The answer to `EXPLAIN` is not one.
+    #[error("an answer that is no plan")]
+    NotAPlan,
+}
+
+/// Rows as text.
+type Rows = Vec<Vec<Option<String>>>;
+
 /// An error on one line.
 fn line(error: &PgError) -> String {
     error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// One connection, and what could not be seen through it.
+/// A connection, and the gaps in what it can read.
 pub struct Look {
     connection: RefCell<Connection>,
     is_closed: Cell<bool>,
@@ -43,7 +64,7 @@ impl Look {
     /// Connects.
     ///
     /// # Errors
-    /// When the address is wrong, nobody answers, or we are not let in.
+    /// If the address is wrong, there is no answer, or the login fails.
     pub fn connect(options: &Options) -> Result<Self, LookError> {
         let target = Target::parse(&options.database).map_err(|error| LookError::Address(line(&error)))?;
         let connection = Connection::open(&target.application("batzen-doctor"));
@@ -60,7 +81,7 @@ impl Look {
         self.is_closed.get()
     }
 
-    /// Notes something that is not known.
+    /// Records a gap.
     pub fn gap(&self, what: &str, why: impl Into<String>, remedy: Option<&str>) {
         let gap = Gap { what: what.to_owned(), why: why.into(), remedy: remedy.map(str::to_owned) };
         let mut gaps = self.gaps.borrow_mut();
@@ -69,30 +90,26 @@ impl Look {
         }
     }
 
-    /// What is not known so far.
+    /// The gaps so far.
     pub fn gaps(&self) -> Vec<Gap> {
         self.gaps.borrow().clone()
     }
 
-    fn run(&self, sql: &str) -> Result<Vec<Vec<Option<String>>>, String> {
+    fn run(&self, sql: &str) -> Result<Rows, QueryError> {
         self.connection.borrow_mut().query_text(sql).map_err(|error| {
             if error.ends_connection() {
                 self.is_closed.set(true);
             }
-            line(&error)
+            QueryError::Server(line(&error))
         })
     }
 
-    /// Runs statements in one transaction with a time limit, of which nothing stays whatever they do, and gives the rows of the
-    /// last one.
+    /// Runs statements in one transaction with a time limit, rolls it back, and returns the rows of the last
+    /// one.
     ///
     /// # Errors
-    /// One line with the server's words.
-    pub fn undone(
-        &self,
-        statements: &[&str],
-        is_read_only: bool,
-    ) -> Result<Vec<Vec<Option<String>>>, String> {
+    /// [`QueryError::Server`].
+    pub fn undone(&self, statements: &[&str], is_read_only: bool) -> Result<Rows, QueryError> {
         let limit = self.timeout.as_millis();
         let mode = if is_read_only { "READ ONLY" } else { "READ WRITE" };
         self.run(&format!(
@@ -108,28 +125,29 @@ impl Look {
                 break;
             }
         }
-        // A lost connection has undone it, too, and shows at the next probe.
+        // A lost connection rolls back, too, and is noticed at the next probe.
         let _ = self.run("ROLLBACK");
         rows
     }
 
-    /// The rows of a query, in a read-only transaction of its own with a time limit. Columns are matched with fields by name,
-    /// through JSON: a version that lacks a column gives a field its default.
+    /// The rows of a query, in its own read-only transaction with a time limit. Columns are matched with
+    /// fields by name, through JSON; a field whose column is missing in this version has its default.
     ///
     /// # Errors
-    /// One line with the server's words.
-    pub fn query<T: DeserializeOwned>(&self, query: &str) -> Result<Vec<T>, String> {
+    /// Why there are no rows.
+    pub fn query<T: DeserializeOwned>(&self, query: &str) -> Result<Vec<T>, QueryError> {
         let wrapped = format!("SELECT coalesce(json_agg(q), '[]'::json)::text FROM ({query}) q");
         let rows = self.undone(&[&wrapped], true)?;
-        let text = rows.first().and_then(|row| row.first()?.as_deref()).ok_or("no answer")?;
-        serde_json::from_str(text).map_err(|error| format!("an answer that makes no sense: {error}"))
+        let text = rows.first().and_then(|row| row.first()?.as_deref()).ok_or(QueryError::NoAnswer)?;
+        Ok(serde_json::from_str(text)?)
     }
 
     /// As [`Look::query`]; what cannot be read is a gap.
     pub fn probe<T: DeserializeOwned>(&self, what: &str, query: &str) -> Vec<T> {
         match self.query(query) {
             Ok(rows) => rows,
-            Err(why) => {
+            Err(error) => {
+                let why = error.to_string();
                 let remedy = why.contains("permission denied").then_some(GRANT);
                 self.gap(what, why, remedy);
                 Vec::new()
@@ -143,5 +161,5 @@ impl Look {
     }
 }
 
-/// What lets a role see what others do, without letting it change anything.
+/// The command that lets a role see the activity of others, without permitting changes.
 pub const GRANT: &str = "GRANT pg_monitor TO your_role;   -- as a superuser";

@@ -9,22 +9,22 @@ use super::look::Look;
 use super::{Facts, Server};
 use crate::Options;
 
-/// What holds the data.
+/// The kind of disk that holds the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Storage {
-    /// Not known, or a virtual disk that does not say.
+    /// Unknown, or a virtual disk that does not report it.
     #[default]
     Unknown,
     /// No moving parts.
     Solid,
     /// A spinning disk.
     Spinning,
-    /// Memory: nothing survives.
+    /// Memory: data is lost on restart.
     Volatile,
 }
 
-/// Where the server runs, as far as that is known.
+/// The server's machine, as far as known.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Machine {
@@ -34,13 +34,13 @@ pub struct Machine {
     pub memory: Option<u64>,
     /// Cores that the server may use.
     pub cores: Option<u32>,
-    /// What holds the data.
+    /// The kind of disk that holds the data.
     pub storage: Storage,
     /// The disk's name, as the kernel calls it.
     pub disk: Option<String>,
     /// Bytes of the file system that holds the data.
     pub disk_size: Option<u64>,
-    /// Bytes of it that the server can still fill.
+    /// Its free bytes, as available to the server.
     pub disk_free: Option<u64>,
     /// Huge pages that are set aside, in bytes.
     pub huge_pages: Option<u64>,
@@ -48,33 +48,33 @@ pub struct Machine {
     pub swap: Option<u64>,
 }
 
-/// What the server's processes hold for themselves, apart from what they share.
+/// Private memory of the server's processes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessMemory {
-    /// Bytes of each session.
+    /// Bytes per session.
     pub sessions: Vec<SessionMemory>,
-    /// Sessions whose memory we may not see.
+    /// Sessions whose memory is not visible to the doctor.
     pub hidden: usize,
 }
 
-/// What one session holds.
+/// The private memory of one session.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SessionMemory {
     /// Its process.
     pub pid: i32,
-    /// Bytes of its own.
+    /// Private bytes.
     pub private: u64,
 }
 
 impl ProcessMemory {
-    /// Bytes of all that could be seen.
+    /// The sum over all visible sessions.
     pub fn total(&self) -> u64 {
         self.sessions.iter().map(|session| session.private).sum()
     }
 }
 
-/// Looks at the machine, if the server is on it.
+/// Reads the facts of the machine, if the server runs on it.
 pub fn read(look: &Look, server: &Server, options: &Options) -> Machine {
     let mut machine = Machine::default();
     if is_local(server) {
@@ -112,8 +112,8 @@ pub fn read(look: &Look, server: &Server, options: &Options) -> Machine {
     machine
 }
 
-/// The process that serves us is a PostgreSQL backend of this machine. A forwarded port fails this test, and a container with
-/// processes of its own, too: their `/proc` is not ours.
+/// Whether the session's server process is a PostgreSQL backend of this machine. It is not if the port is
+/// forwarded, or the server has its own process namespace in a container.
 fn is_local(server: &Server) -> bool {
     let is_near =
         server.address.as_deref().is_none_or(|address| address == "::1" || address.starts_with("127."));
@@ -124,7 +124,7 @@ fn text(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The directories of the process's control group and all above it, innermost first (version 2 of the interface).
+/// The directories of the process's control group and its ancestors, innermost first (cgroup version 2).
 fn control_groups(pid: i32) -> Vec<PathBuf> {
     let groups = text(format!("/proc/{pid}/cgroup"));
     let Some(own) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else { return Vec::new() };
@@ -144,7 +144,7 @@ fn cores(pid: i32, groups: &[PathBuf]) -> Option<u32> {
     allowed.into_iter().chain(quotas).min()
 }
 
-/// How many a list such as `0-3,8` names.
+/// The number of items in a list such as `0-3,8`.
 fn listed(list: &str) -> Option<u32> {
     list.trim().split(',').try_fold(0_u32, |sum, part| {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
@@ -184,7 +184,7 @@ fn look_at_disk(machine: &mut Machine, directory: &Path) {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let Ok(disk) = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")) else { return };
     machine.disk = disk.file_name().map(|name| name.to_string_lossy().into_owned());
-    // A partition has no queue of its own: its disk has.
+    // Partitions have no queue; take that of the disk.
     let rotational = [disk.join("queue/rotational"), disk.join("../queue/rotational")]
         .iter()
         .find_map(|path| std::fs::read_to_string(path).ok());
@@ -192,13 +192,13 @@ fn look_at_disk(machine: &mut Machine, directory: &Path) {
         machine.disk.as_deref().is_some_and(|name| name.starts_with("vd") || name.starts_with("xvd"));
     machine.storage = match rotational.as_deref().map(str::trim) {
         Some("0") => Storage::Solid,
-        // What a virtual disk says of itself is often only the default.
+        // Virtual disks often report only a default.
         Some("1") if !is_virtual => Storage::Spinning,
         _ => Storage::Unknown,
     };
 }
 
-/// Looks at what the sessions hold.
+/// Reads the private memory of sessions.
 pub fn processes(look: &Look, facts: &Facts) -> Option<ProcessMemory> {
     if !facts.machine.is_local {
         return None;
@@ -222,7 +222,7 @@ pub fn processes(look: &Look, facts: &Facts) -> Option<ProcessMemory> {
     Some(memory)
 }
 
-/// What the process would give back if it ended.
+/// The memory that would be freed if the process ended.
 fn private_bytes(rollup: &str) -> Option<u64> {
     let clean = meminfo_bytes(rollup, "Private_Clean")?;
     let dirty = meminfo_bytes(rollup, "Private_Dirty")?;
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn private_memory_is_what_would_be_given_back() {
+    fn private_memory_is_what_would_be_freed() {
         let rollup = "00400000-7fff ---p 00000000 00:00 0 [rollup]\nRss: 9000 kB\nPrivate_Clean: 10 kB\nPrivate_Dirty: 20 kB\n";
         assert_eq!(private_bytes(rollup), Some(30 << 10));
         assert_eq!(private_bytes(""), None);

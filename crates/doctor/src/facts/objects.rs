@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::look::Look;
 
-/// As many tables and indexes as are looked at, largest first.
+/// How many tables and indexes are read, largest first.
 const MOST_OBJECTS: usize = 10_000;
 
 /// A table, a partition, or a materialised view.
@@ -15,7 +15,7 @@ pub struct Table {
     pub schema: String,
     /// Its name.
     pub name: String,
-    /// The partitioned table whose part it is.
+    /// Its partitioned table, if it is a partition.
     pub root: Option<String>,
     /// Bytes without indexes.
     pub bytes: u64,
@@ -23,9 +23,9 @@ pub struct Table {
     pub live: u64,
     /// Dead rows that have not been removed.
     pub dead: u64,
-    /// Rows changed since the planner's statistics were made.
+    /// Rows changed since the planner's statistics were last gathered.
     pub changed: u64,
-    /// Rows by the planner's statistics; negative: never made.
+    /// Rows by the planner's statistics; negative: never gathered.
     pub planned: f64,
     /// Reads of the whole table.
     pub seq_scans: u64,
@@ -49,25 +49,25 @@ pub struct Table {
     pub index_hit: u64,
     /// Pages of its indexes asked from the operating system.
     pub index_read: u64,
-    /// Seconds since dead rows were last removed, by whomever; `None`: never.
+    /// Seconds since the last vacuum or autovacuum; `None`: never.
     pub vacuum_age: Option<f64>,
-    /// Seconds since the planner's statistics were last made; `None`: never.
+    /// Seconds since the planner's statistics were last gathered; `None`: never.
     pub analyze_age: Option<f64>,
-    /// Whether a vacuum is at work on it.
+    /// Whether a vacuum is running on it.
     pub is_vacuuming: bool,
-    /// Transactions since its oldest row that is not frozen.
+    /// The age in transactions of its oldest unfrozen row.
     pub xid_age: u64,
     /// `autovacuum_enabled=false` and other options of its own: `name=value`.
     pub options: Vec<String>,
 }
 
 impl Table {
-    /// Its name with the schema, as SQL takes it.
+    /// Its name with the schema, quoted for SQL.
     pub fn sql(&self) -> String {
         format!("{}.{}", crate::words::identifier(&self.schema), crate::words::identifier(&self.name))
     }
 
-    /// An option of its own.
+    /// A storage option of the table.
     pub fn option(&self, name: &str) -> Option<&str> {
         self.options.iter().find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
     }
@@ -88,7 +88,7 @@ pub struct Index {
     pub table: String,
     /// Its name.
     pub name: String,
-    /// The index of the partitioned table whose part it is.
+    /// Its partitioned index, if it belongs to a partition.
     pub root: Option<String>,
     /// Bytes.
     pub bytes: u64,
@@ -102,22 +102,23 @@ pub struct Index {
     pub is_unique: bool,
     /// Whether a constraint (primary key, unique, exclusion) or replica identity needs it.
     pub is_needed: bool,
-    /// Whether it can be used: false after a failed `CREATE INDEX CONCURRENTLY`.
+    /// Whether it is valid: false after a failed `CREATE INDEX CONCURRENTLY`.
     pub is_valid: bool,
     /// `btree`, `gin`, …
     pub method: String,
     /// One text for each of its columns: column, operator class, collation, order.
     pub columns: Vec<String>,
-    /// Expressions and condition. Those of an index on a table that somebody has locked cannot be read, and equal no other's.
+    /// Expressions and condition. They cannot be read while the table is locked, and then equal no other
+    /// index's.
     pub rest: String,
-    /// Columns that are carried along.
+    /// Included columns.
     pub included: String,
-    /// How it is made.
+    /// Its definition.
     pub definition: String,
 }
 
 impl Index {
-    /// Its name with the schema, as SQL takes it.
+    /// Its name with the schema, quoted for SQL.
     pub fn sql(&self) -> String {
         format!("{}.{}", crate::words::identifier(&self.schema), crate::words::identifier(&self.name))
     }
@@ -125,7 +126,8 @@ impl Index {
 
 /// Reads the tables of the connected database.
 ///
-/// The size of a table that somebody has locked exclusively is taken from the planner's statistics: the doctor waits for nobody.
+/// The size of an exclusively locked table is taken from the planner's statistics, so that the doctor does
+/// not wait for locks.
 pub fn tables(look: &Look) -> Vec<Table> {
     let query = format!(
         "SELECT s.schemaname::text AS schema, s.relname::text AS name,

@@ -1,10 +1,11 @@
-//! How the statements of Batzen's hot paths are executed: each for one row that is there, in a transaction that is undone.
+//! Executes the statements of Batzen's hot paths, each for one existing row, in a transaction that is rolled
+//! back.
 
 use batzen_postgres::Layout;
 use batzen_postgres::hot::{self, HotStatement, Reach};
 use serde::{Deserialize, Serialize};
 
-use super::look::Look;
+use super::look::{Look, QueryError};
 use super::plans::{self, Plan};
 
 /// A statement and how it was executed.
@@ -15,17 +16,17 @@ pub struct Measured {
     pub table: String,
     /// What it does.
     pub what: String,
-    /// Into how many parts the table is cut; 0: not.
+    /// Number of partitions of the table; 0: not partitioned.
     pub parts: u16,
-    /// Whether it may look into all of them.
+    /// Whether it may visit all of them.
     pub may_reach_all: bool,
     /// The plan.
     pub plan: Plan,
-    /// Of the table's parts, how many were looked into.
+    /// How many of the table's partitions were visited.
     pub parts_hit: usize,
 }
 
-/// Executes the statements of a table with the parameters of a row that is there, and undoes them.
+/// Executes the statements of a table with the parameters of an existing row, and rolls them back.
 pub fn measure_all(look: &Look, layout: &Layout, in_recovery: bool, measured: &mut Vec<Measured>) {
     let statements = hot::statements(layout);
     let mut absence = None;
@@ -39,10 +40,10 @@ pub fn measure_all(look: &Look, layout: &Layout, in_recovery: bool, measured: &m
         let what = format!("how {}.{} is executed: {}", layout.schema, statement.table, statement.what);
         let call = match call(look, statement) {
             Ok(Some(call)) => call,
-            // A table without rows has nothing to be slow.
+            // A table without rows cannot be slow.
             Ok(None) => continue,
-            Err(why) => {
-                look.gap(&what, why, None);
+            Err(error) => {
+                look.gap(&what, error.to_string(), None);
                 continue;
             }
         };
@@ -51,14 +52,14 @@ pub fn measure_all(look: &Look, layout: &Layout, in_recovery: bool, measured: &m
         }
         let before = absence.as_ref().filter(|_| statement.needs_absence);
         match execute(look, statement, &call, before, is_reading) {
-            Ok(plan) => measured.push(in_short(layout, statement, plan)),
-            Err(why) => look.gap(&what, why, None),
+            Ok(plan) => measured.push(summary(layout, statement, plan)),
+            Err(error) => look.gap(&what, error.to_string(), None),
         }
     }
 }
 
-/// The parameters as literals, from the first row that is there.
-fn call(look: &Look, statement: &HotStatement) -> Result<Option<String>, String> {
+/// The parameters as literals, from the first row.
+fn call(look: &Look, statement: &HotStatement) -> Result<Option<String>, QueryError> {
     let texts: Vec<String> =
         statement.parameters.iter().map(|parameter| format!("({})::text", parameter.expression)).collect();
     let query = format!("SELECT {} FROM {} LIMIT 1", texts.join(", "), statement.sample);
@@ -86,8 +87,8 @@ fn execute(
     call: &str,
     absence: Option<&(&HotStatement, String)>,
     is_read_only: bool,
-) -> Result<Plan, String> {
-    // As the service's sessions are, for this transaction only.
+) -> Result<Plan, QueryError> {
+    // The settings of the service's sessions, for this transaction only.
     let session: String = hot::SESSION
         .split(';')
         .map(|set| {
@@ -105,10 +106,10 @@ fn execute(
     // Prepared statements outlive the transaction.
     let _ = look.undone(&["DEALLOCATE ALL"], true);
     let text: String = answer?.into_iter().flatten().flatten().collect();
-    plans::read(&text).ok_or_else(|| "an answer that is no plan".to_owned())
+    plans::read(&text).ok_or(QueryError::NotAPlan)
 }
 
-fn in_short(layout: &Layout, statement: &HotStatement, plan: Plan) -> Measured {
+fn summary(layout: &Layout, statement: &HotStatement, plan: Plan) -> Measured {
     let parts: Vec<String> = (0..layout.partitions).map(|number| layout.partition_name(number)).collect();
     Measured {
         table: statement.table.clone(),

@@ -1,25 +1,25 @@
-//! What a plan says that was executed: pure, from `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)`.
+//! Parses executed plans from `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)`. Pure.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// An executed plan, in short.
+/// A summary of an executed plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Plan {
     /// Seconds.
     pub seconds: f64,
-    /// Rows that came out.
+    /// Rows returned.
     pub rows: f64,
     /// Pages found in `shared_buffers`.
     pub hit: u64,
-    /// Pages asked from the operating system.
+    /// Pages read from the operating system.
     pub read: u64,
-    /// Tables (each partition is one) that were looked into or written to.
+    /// Tables (each partition is one) that were read or written.
     pub relations: BTreeSet<String>,
-    /// Of these, those that were read as a whole.
+    /// Those of them that were scanned sequentially.
     pub whole: BTreeSet<String>,
 }
 
@@ -41,7 +41,7 @@ pub fn read(json: &str) -> Option<Plan> {
 
 fn walk(node: &Value, plan: &mut Plan) {
     let text = |name: &str| node.get(name).and_then(Value::as_str);
-    // A partition that was pruned when the parameters were known is in the plan, and was never executed.
+    // A partition that was pruned at execution is in the plan, but was never executed.
     let is_executed = node.get("Actual Loops").and_then(Value::as_f64).unwrap_or(0.0) > 0.0;
     let is_scan = text("Node Type").is_some_and(|kind| kind.ends_with("Scan"));
     if let Some(relation) = text("Relation Name").filter(|_| is_executed && is_scan) {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plan_is_none() {
+    fn invalid_plan_is_none() {
         for text in ["", "[]", "{}", "[{}]", "nonsense"] {
             assert_eq!(read(text), None, "{text}");
         }

@@ -1,4 +1,4 @@
-//! Who the server is, its settings, its databases.
+//! The server, its settings, its databases.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::look::{GRANT, Look, LookError};
 
-/// The oldest server that the probes know, as `server_version_num`.
+/// The oldest server that the probes support, as `server_version_num`.
 const OLDEST: u32 = 130_000;
 
-/// Who answered.
+/// The server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Server {
@@ -19,23 +19,23 @@ pub struct Server {
     pub version: String,
     /// The connected database.
     pub database: String,
-    /// The role that we are.
+    /// The doctor's role.
     pub role: String,
     /// Whether that role is a superuser.
     pub is_superuser: bool,
-    /// Whether it sees what others do (`pg_read_all_stats`).
+    /// Whether it sees the activity of others (`pg_read_all_stats`).
     pub sees_all: bool,
     /// Whether the server is a standby.
     pub in_recovery: bool,
-    /// Seconds since it began.
+    /// Seconds since it started.
     pub uptime: f64,
-    /// Where its files are, if we may know.
+    /// Its data directory, if visible.
     pub data_directory: Option<String>,
-    /// The process that serves us.
+    /// The doctor's server process.
     pub backend_pid: i32,
-    /// The address where the server was reached; `None` over a local socket.
+    /// The server's address; `None` over a local socket.
     pub address: Option<String>,
-    /// Whether `pg_stat_statements` is on its machine.
+    /// Whether `pg_stat_statements` is installed on its machine.
     pub offers_statements: bool,
 }
 
@@ -53,7 +53,7 @@ pub struct Setting {
     pub pending_restart: bool,
     /// When it may be changed: `postmaster` needs a restart.
     pub context: String,
-    /// The words that it may be, if it is one of several.
+    /// The possible values, if it is an enum.
     pub choices: Option<Vec<String>>,
 }
 
@@ -68,7 +68,7 @@ impl Settings {
         self.0.get(name).map(|setting| setting.setting.as_str())
     }
 
-    /// A switch.
+    /// A boolean setting.
     pub fn is_on(&self, name: &str) -> Option<bool> {
         self.text(name).map(|text| text == "on")
     }
@@ -114,17 +114,17 @@ impl Settings {
 pub struct Database {
     /// Its name.
     pub name: String,
-    /// Bytes, if we may connect to it.
+    /// Bytes, if the role may connect to it.
     pub size: Option<u64>,
-    /// Transactions since the oldest row that is not frozen.
+    /// The age in transactions of the oldest unfrozen row.
     pub xid_age: u64,
     /// The same for shared row locks.
     pub multixact_age: u64,
-    /// Seconds since its statistics were set to zero; `None` if never.
+    /// Seconds since its statistics were reset; `None` if never.
     pub stats_age: Option<f64>,
     /// Pages found in `shared_buffers` since then.
     pub blocks_hit: u64,
-    /// Pages that had to be asked from the operating system since then.
+    /// Pages read from the operating system since then.
     pub blocks_read: u64,
     /// Transactions committed since then.
     pub commits: u64,
@@ -138,14 +138,14 @@ pub struct Database {
     pub temp_bytes: u64,
     /// Pages whose checksum was wrong; `None` if pages have none.
     pub checksum_failures: Option<u64>,
-    /// `ALTER ROLE/DATABASE … SET` that override the server's settings: `name=value`, and for whom.
+    /// Settings by `ALTER ROLE/DATABASE … SET` that override the server's: `name=value`, and for which role.
     pub overrides: Vec<String>,
 }
 
-/// Who is there.
+/// Reads the facts of the server.
 ///
 /// # Errors
-/// When what answers is not a PostgreSQL that the probes know.
+/// If the server is not a PostgreSQL version that the probes support.
 pub fn read(look: &Look) -> Result<Server, LookError> {
     let query = "SELECT current_setting('server_version_num')::int AS version_num,
             split_part(version(), ' on ', 1) AS version,
@@ -157,7 +157,8 @@ pub fn read(look: &Look) -> Result<Server, LookError> {
             pg_backend_pid() AS backend_pid,
             host(inet_server_addr()) AS address,
             EXISTS (SELECT FROM pg_available_extensions WHERE name = 'pg_stat_statements') AS offers_statements";
-    let server: Option<Server> = look.query(query).map_err(LookError::Server)?.into_iter().next();
+    let server: Option<Server> =
+        look.query(query).map_err(|error| LookError::Server(error.to_string()))?.into_iter().next();
     let mut server = server.ok_or_else(|| LookError::Server("the server gave no answer".to_owned()))?;
     if server.version_num < OLDEST {
         return Err(LookError::Server(format!("{} is too old: PostgreSQL 13 or newer", server.version)));
@@ -189,7 +190,7 @@ pub fn settings(look: &Look) -> Settings {
         #[serde(flatten)]
         setting: Setting,
     }
-    // What our own session sets would hide what others get.
+    // The settings of the doctor's session would hide those of others.
     let query = "SELECT name,
             CASE WHEN source = 'session' THEN reset_val ELSE setting END AS setting,
             unit, source, pending_restart, context, to_json(enumvals) AS choices
@@ -198,7 +199,7 @@ pub fn settings(look: &Look) -> Settings {
     Settings(rows.into_iter().map(|row| (row.name, row.setting)).collect())
 }
 
-/// Reads what is known of each database.
+/// Reads the facts of each database.
 pub fn databases(look: &Look, server: &Server) -> Vec<Database> {
     let query = "SELECT d.datname::text AS name,
             CASE WHEN has_database_privilege(d.oid, 'CONNECT') THEN pg_database_size(d.oid) END AS size,

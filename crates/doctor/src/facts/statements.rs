@@ -1,4 +1,4 @@
-//! What `pg_stat_statements` has counted.
+//! The counters of `pg_stat_statements`.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,19 +17,19 @@ pub struct Statement {
     pub total: f64,
     /// Seconds on average.
     pub mean: f64,
-    /// Seconds at most.
+    /// The longest time in seconds.
     pub worst: f64,
     /// Rows in all.
     pub rows: u64,
     /// Pages found in `shared_buffers`.
     pub hit: u64,
-    /// Pages asked from the operating system.
+    /// Pages read from the operating system.
     pub read: u64,
     /// Its share of the time of all statements.
     pub share: f64,
 }
 
-/// The statements that took most time; `None` if nobody counts.
+/// The statements that took the most time; `None` without `pg_stat_statements`.
 pub fn read(look: &Look, server: &Server) -> Option<Vec<Statement>> {
     const WHAT: &str = "which statements are slow";
     if !server.offers_statements {
@@ -42,7 +42,7 @@ pub fn read(look: &Look, server: &Server) -> Option<Vec<Statement>> {
         schema: Option<String>,
         loaded: Option<String>,
     }
-    // Who may not see the preload list finds out by asking.
+    // If the preload list is not visible, try the query.
     let extension: Extension = look
         .probe_one(
             WHAT,
@@ -77,8 +77,8 @@ pub fn read(look: &Look, server: &Server) -> Option<Vec<Statement>> {
     );
     match look.query(&query) {
         Ok(rows) => Some(rows),
-        Err(why) => {
-            look.gap(WHAT, why, Some(&preload));
+        Err(error) => {
+            look.gap(WHAT, error.to_string(), Some(&preload));
             None
         }
     }

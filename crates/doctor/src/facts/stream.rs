@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::Server;
 use super::look::Look;
 
-/// Everything that leaves the server, and what waits in it.
+/// Replication, archiving and prepared transactions.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Stream {
@@ -15,19 +15,19 @@ pub struct Stream {
     pub slots: Vec<ReplicationSlot>,
     /// The archiver, if the server archives.
     pub archiver: Option<Archiver>,
-    /// Transactions that wait for a second phase.
+    /// Prepared transactions.
     pub prepared: Vec<Prepared>,
-    /// On a standby: seconds since the last transaction that was replayed, while there is more to replay.
+    /// On a standby: seconds since the last replayed transaction, while there is more to replay.
     pub replay_lag: Option<f64>,
 }
 
-/// Somebody who gets the write-ahead log.
+/// A receiver of the write-ahead log.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Standby {
-    /// What it calls itself.
+    /// Its application name.
     pub name: String,
-    /// Where it is.
+    /// Its address.
     pub client: String,
     /// `streaming`, `catchup`, …
     pub state: String,
@@ -39,7 +39,7 @@ pub struct Standby {
     pub lag_seconds: Option<f64>,
 }
 
-/// A promise to keep the write-ahead log for somebody.
+/// A replication slot, for which the write-ahead log is kept.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReplicationSlot {
@@ -47,17 +47,17 @@ pub struct ReplicationSlot {
     pub name: String,
     /// `physical` or `logical`.
     pub kind: String,
-    /// Whether anybody is there.
+    /// Whether a receiver is connected.
     pub is_active: bool,
     /// Bytes kept for it.
     pub kept: Option<u64>,
     /// `reserved`, `extended`, `unreserved` or `lost`.
     pub wal_status: Option<String>,
-    /// Transactions since the oldest row that it keeps from being removed.
+    /// The age in transactions of the oldest row that it protects from removal.
     pub xmin_age: Option<u64>,
 }
 
-/// Who copies the write-ahead log away.
+/// The archiver of the write-ahead log.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Archiver {
@@ -73,7 +73,7 @@ pub struct Archiver {
     pub last_failed: Option<String>,
 }
 
-/// A transaction that waits for a second phase.
+/// A prepared transaction.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Prepared {
@@ -81,7 +81,7 @@ pub struct Prepared {
     pub name: String,
     /// Its database.
     pub database: String,
-    /// Whose it is.
+    /// Its owner.
     pub owner: String,
     /// Seconds since it was prepared.
     pub age: f64,

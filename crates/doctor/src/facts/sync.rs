@@ -10,17 +10,17 @@ use super::Facts;
 use super::look::Look;
 use crate::Options;
 
-/// Writes that are measured at most, and for how long.
+/// The largest number of writes to measure, and the longest time.
 const MOST: usize = 200;
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// What a synced write costs, and how that is known.
+/// The time of a synced write, and how it was measured.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Syncs {
-    /// Where it was measured: a directory, or the server's own counters.
+    /// The source: a directory, or the server's counters.
     pub source: String,
-    /// How many were looked at.
+    /// The number of writes.
     pub count: u64,
     /// Seconds: half were faster (the mean, if only the server's counters are known).
     pub median: f64,
@@ -28,7 +28,7 @@ pub struct Syncs {
     pub slow: Option<f64>,
 }
 
-/// Measures beside the write-ahead log if that is permitted, else reads the server's counters.
+/// Measures in the directory of the write-ahead log if permitted, otherwise reads the server's counters.
 pub fn read(look: &Look, facts: &Facts, options: &Options) -> Option<Syncs> {
     const WHAT: &str = "what a synced write costs";
     let beside = facts.server.data_directory.as_deref().filter(|_| facts.machine.is_local);
@@ -56,7 +56,7 @@ pub fn read(look: &Look, facts: &Facts, options: &Options) -> Option<Syncs> {
     None
 }
 
-/// Overwrites a page of a file without a name and syncs it, as a commit does to the write-ahead log.
+/// Overwrites and syncs a page of an unnamed file, as a commit does in the write-ahead log.
 fn measure(directory: &Path) -> std::io::Result<Syncs> {
     let mut file = tempfile::tempfile_in(directory)?;
     let page = [0x42_u8; 8192];
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_measured_and_left_as_it_was() {
+    fn measuring_leaves_the_directory_unchanged() {
         let directory = tempfile::tempdir().unwrap();
         let syncs = measure(directory.path()).unwrap();
         assert!(syncs.count > 0 && syncs.median > 0.0);

@@ -1,4 +1,4 @@
-//! What only Batzen's own schemas have: pruning of its statements, versions, writers, deadlines.
+//! Rules for Batzen's schemas: pruning of statements, versions, writers, deadlines.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ use crate::facts::Facts;
 use crate::facts::batzen::Service;
 use crate::words;
 
-/// A page or two down each index, and the row: a statement for one row that looks at more than this takes a wrong way.
+/// A page or two per index level, and the row: a statement for one row that reads more pages has a bad plan.
 const MANY_PAGES: u64 = 2_000;
 
 /// Applies the rules.
@@ -63,7 +63,7 @@ fn versions(service: &Service, found: &mut Vec<Finding>) {
 /// The program's version, as `dbinit` writes it into the schema.
 const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 
-/// A schema that another version than this one has made or migrated.
+/// A schema that another version has created or migrated.
 fn other_version(service: &Service) -> Option<Finding> {
     let schema = &service.schema;
     let measured = format!(
@@ -135,7 +135,7 @@ fn pruning(service: &Service, found: &mut Vec<Finding>) {
                 .type_this("SHOW enable_partition_pruning;   -- must be on"),
             );
         }
-        // A table of a page or two is read as a whole by right.
+        // A sequential scan of a table of a page or two is right.
         if !one.plan.whole.is_empty() && one.plan.hit + one.plan.read >= 64 {
             let whole: Vec<_> = one.plan.whole.iter().map(String::as_str).collect();
             found.push(
@@ -202,7 +202,8 @@ fn deadlines(service: &Service, found: &mut Vec<Finding>) {
 }
 
 fn writers(service: &Service, found: &mut Vec<Finding>) {
-    /// A connection is taken over once when it is lost: more often, the network or the server is unwell.
+    /// A connection is taken over each time it is lost. Frequent losses mean a problem of the network or the
+    /// server.
     const OFTEN: i64 = 100;
     let unwell: Vec<_> = service.writers.iter().filter(|writer| writer.epoch >= OFTEN).collect();
     let nodes: std::collections::BTreeSet<_> =
@@ -230,7 +231,7 @@ fn writers(service: &Service, found: &mut Vec<Finding>) {
     }
 }
 
-/// Serialization failures are rollbacks that nobody asked for; Batzen's own count should stay at zero.
+/// Serialization failures count as rollbacks; Batzen should have none.
 fn conflicts(facts: &Facts, found: &mut Vec<Finding>) {
     let Some(database) = facts.database() else { return };
     let all = database.commits + database.rollbacks;
@@ -293,7 +294,7 @@ mod tests {
     use crate::facts::plans::Plan;
     use crate::facts::{Database, Server};
 
-    /// As this program makes it, but for what matters.
+    /// A schema of this program, with the given changes.
     fn with(service: Service) -> Facts {
         let schema_version = i64::from(HISTORY.version);
         of_version(Service {
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_statement_for_one_shard_that_touches_two_is_found() {
+    fn statement_for_one_shard_that_touches_two_is_found() {
         assert_eq!(
             verdict(&executed(2, false, &[], 4), "batzen_pruning").unwrap().severity,
             Severity::Warning
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_a_large_table_as_a_whole_is_found() {
+    fn sequential_scan_of_a_large_table_is_found() {
         assert_eq!(
             verdicts(&executed(1, false, &["coins_p00"], 900)),
             [("batzen_whole_read".to_owned(), Severity::Warning)]
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_of_another_cluster_is_critical() {
+    fn schema_of_another_cluster_is_critical() {
         let facts = with(Service { cluster_id: 1, here: Some(2), ..Service::default() });
         assert_eq!(verdicts(&facts), [("batzen_restored".to_owned(), Severity::Critical)]);
         assert_eq!(verdicts(&with(Service { cluster_id: 1, here: Some(1), ..Service::default() })), []);
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_of_another_version_is_named_with_what_to_type() {
+    fn schema_of_another_version_is_reported_with_the_command() {
         let found = |schema: &str, schema_version, program: &str| {
             let (schema, program) = (schema.to_owned(), program.to_owned());
             let facts = of_version(Service { schema, schema_version, program, ..Service::default() });

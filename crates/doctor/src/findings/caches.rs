@@ -1,20 +1,20 @@
-//! What was found in memory.
+//! Cache hit ratios.
 
 use super::{Finding, Severity};
 use crate::facts::{Facts, Table};
 use crate::{tuning, words};
 
-/// With fewer pages looked at, a ratio says nothing.
+/// With fewer pages, a ratio means nothing.
 const ENOUGH: u64 = 10_000;
 
-/// Enough pages in a sample of seconds to speak for now.
+/// Enough pages in a sample of seconds to judge the current state.
 const ENOUGH_NOW: u64 = 2_000;
 
-/// Below this the disk is asked too often; above the second there is nothing to say.
+/// Below the first there are too many disk reads; above the second all is fine.
 const POOR: f64 = 0.90;
 const GOOD: f64 = 0.99;
 
-/// Seconds after its start in which a cache misses because it is new.
+/// Seconds after start in which misses are due to a cold cache.
 const COLD: f64 = 600.0;
 
 /// Applies the rules.
@@ -34,7 +34,7 @@ pub fn find(facts: &Facts, found: &mut Vec<Finding>) {
     if let Some(now) = now {
         measured += &format!("; {} in the last {}", words::share(now), words::span(rates.seconds));
     }
-    // A cache that works now is not blamed for its past, or for a cold start.
+    // Ignore past misses and a cold start if the cache works now.
     let is_good = ratio >= GOOD || now.is_some_and(|now| now >= GOOD);
     if is_good {
         found.push(Finding::ok("cache_hits", "Reads are answered from the cache", measured));
@@ -68,7 +68,7 @@ pub fn find(facts: &Facts, found: &mut Vec<Finding>) {
     found.push(finding);
 }
 
-/// The three tables (partitions together) that were read most from outside the cache: name, ratio, pages.
+/// The three tables (partitions together) with the most cache misses: name, ratio, pages.
 fn worst(tables: &[Table]) -> Vec<(String, f64, u64)> {
     let mut sums: Vec<(String, u64, u64)> = super::tables::by_root(tables)
         .into_iter()
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_reads_are_said_to_be_too_few() {
+    fn too_few_reads_are_reported() {
         let finding = verdict(&facts(10, 9_000), "cache_hits").unwrap();
         assert_eq!(finding.severity, Severity::Ok);
         assert!(finding.title.contains("Too few"), "{finding:?}");
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_poor_ratio_names_the_setting_that_is_too_small() {
+    fn poor_ratio_names_the_setting_that_is_too_small() {
         let mut facts = facts(35, 9_965_000);
         facts.settings = settings(&[("shared_buffers", "16384", "8kB", "postmaster")]);
         facts.machine.memory = Some(16 << 30);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_works_now_is_not_blamed_for_its_past() {
+    fn past_misses_are_ignored_if_the_cache_works_now() {
         let mut facts = facts(50_000, 50_000);
         facts.before = Counters { at: 1.0, ..Counters::default() };
         facts.after = Counters { at: 3.0, blocks_hit: 9_990, blocks_read: 10, ..Counters::default() };

@@ -73,7 +73,7 @@ fn switches(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// What `ALTER ROLE` and `ALTER DATABASE` switch off is not in the server's own settings.
+/// Settings by `ALTER ROLE` and `ALTER DATABASE` are not in the server's settings.
 fn overrides(facts: &Facts, found: &mut Vec<Finding>) {
     let Some(database) = facts.database() else { return };
     for text in &database.overrides {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_roles_own_setting_counts() {
+    fn setting_of_a_role_counts() {
         let database = Database {
             name: "Money".to_owned(),
             overrides: vec!["work_mem=1GB".to_owned(), "synchronous_commit=off for role teller".to_owned()],
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_and_a_disk_that_forgets() {
+    fn full_disks_and_memory_disks_are_found() {
         let mut facts = Facts {
             machine: Machine { disk_size: Some(100 << 30), disk_free: Some(50 << 30), ..Machine::default() },
             ..Facts::default()

@@ -1,4 +1,4 @@
-//! Indexes: unused, doubled, broken.
+//! Indexes: unused, redundant, invalid.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,11 @@ use super::{Finding, Severity};
 use crate::facts::{Facts, Index, Table};
 use crate::words;
 
-/// Smaller ones cost too little to speak of.
+/// Smaller indexes cost too little to report.
 const LARGE: u64 = 8 << 20;
 
-/// Before the statistics are as old as this, or its table was read as often through others, an index may be used tomorrow.
+/// An index only counts as unused if the statistics are this old, or its table was read this often through
+/// other indexes.
 const LONG_ENOUGH: f64 = 3_600.0;
 const BUSY_ENOUGH: u64 = 10_000;
 
@@ -43,14 +44,14 @@ fn invalid(indexes: &[Index], found: &mut Vec<Finding>) {
     }
 }
 
-/// Indexes of one table by what they hold. Those of partitions follow their root.
+/// Groups the indexes of one table by content. Those of partitions follow their root.
 fn doubled(indexes: &[Index], found: &mut Vec<Finding>) {
     let mut tables: BTreeMap<(&str, &str), Vec<&Index>> = BTreeMap::new();
     for index in indexes.iter().filter(|index| index.is_valid && index.root.is_none()) {
         tables.entry((&index.schema, &index.table)).or_default().push(index);
     }
     for ((_, table), mut list) in tables {
-        // The one that may go comes last: what a constraint needs stays, and of two equals the more used.
+        // Sort the redundant one last: keep what a constraint needs, and of two equals the more used.
         list.sort_by_key(|index| {
             (!index.is_needed, !index.is_unique, std::cmp::Reverse(index.scans), index.name.clone())
         });
@@ -79,17 +80,18 @@ fn doubled(indexes: &[Index], found: &mut Vec<Finding>) {
     }
 }
 
-/// Whether `other` answers everything that `index` answers.
+/// Whether `other` supports every query that `index` supports.
 fn covers(other: &Index, index: &Index, is_before: bool) -> bool {
     if std::ptr::eq(other, index) || other.method != index.method || other.rest != index.rest {
         return false;
     }
     let is_same = other.columns == index.columns && other.included == index.included;
     if is_same {
-        // Of equals only the later one may go, and uniqueness is a promise.
+        // Of equals only the later one may be dropped, and a unique index must be kept.
         return is_before && (other.is_unique || !index.is_unique);
     }
-    // A unique index forbids something, and an expression's place in `rest` cannot be compared with a longer list.
+    // A unique index is a constraint, and an expression's place in `rest` cannot be compared with a longer
+    // list.
     index.method == "btree"
         && !index.is_unique
         && index.rest.is_empty()
@@ -116,7 +118,7 @@ fn unused(facts: &Facts, found: &mut Vec<Finding>) {
         }
         let is_partitioned = parts[0].root.is_some();
         let named = Index { schema: schema.to_owned(), name: name.to_owned(), ..Index::default() };
-        // The parts of a partitioned index go with it, and not concurrently.
+        // Indexes of partitions are dropped with the partitioned index, which is not possible concurrently.
         let how = if is_partitioned { "DROP INDEX" } else { "DROP INDEX CONCURRENTLY" };
         found.push(
             Finding::new(
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_two_equal_indexes_may_go_and_it_is_not_the_primary_key() {
+    fn one_of_two_equal_indexes_is_redundant_but_never_the_primary_key() {
         let key = Index { is_unique: true, is_needed: true, scans: 0, ..index("z_pkey", &["1"]) };
         let finding = verdict(&with(vec![index("a", &["1"]), key.clone()]), "doubled_index").unwrap();
         assert_eq!(finding.remedy, ["DROP INDEX CONCURRENTLY public.a;"]);
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_beginning_of_another_index_is_a_notice() {
+    fn prefix_of_another_index_is_a_notice() {
         let finding =
             verdict(&with(vec![index("a", &["1"]), index("b", &["1", "2"])]), "doubled_index").unwrap();
         assert_eq!(
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_nobody_used_is_named_once_there_was_time_to_use_it() {
+    fn unused_index_is_reported_after_enough_time() {
         let idle = Index { scans: 0, ..index("a", &["1"]) };
         assert_eq!(verdict(&with(vec![idle.clone()]), "unused_index").unwrap().severity, Severity::Notice);
         let mut young = with(vec![idle.clone()]);
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_one_index_count_together() {
+    fn partitions_of_one_index_count_together() {
         let part = |name: &str, scans| Index { root: Some("all".to_owned()), scans, ..index(name, &["1"]) };
         assert_eq!(verdicts(&with(vec![part("p0", 0), part("p1", 7)])), []);
         let finding = verdict(&with(vec![part("p0", 0), part("p1", 0)]), "unused_index").unwrap();
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_cannot_be_used_is_a_warning() {
+    fn invalid_index_is_a_warning() {
         let broken = Index { is_valid: false, ..index("a", &["1"]) };
         assert_eq!(verdict(&with(vec![broken]), "invalid_index").unwrap().severity, Severity::Warning);
     }

@@ -8,12 +8,12 @@ use super::{Finding, Limits, Severity, set};
 use crate::facts::{Facts, Session};
 use crate::words;
 
-/// A session in the tree of those who wait for each other.
+/// A session in the tree of lock waits.
 #[derive(Clone, Debug, Serialize)]
 pub struct Waiter {
     /// Its process.
     pub pid: i32,
-    /// Who waits for it.
+    /// The sessions that wait for it.
     pub waiters: Vec<Waiter>,
 }
 
@@ -24,8 +24,8 @@ impl Waiter {
     }
 }
 
-/// Who blocks whom. Each root waits for nobody, or is one of a circle (a deadlock that the server has not noticed yet). Who
-/// waits for several stands below the first of them.
+/// The tree of lock waits. Each root waits for no session, or is part of a cycle (a deadlock that the server
+/// has not noticed yet). A session that waits for several is below the first of them.
 pub fn lock_tree(sessions: &[Session]) -> Vec<Waiter> {
     let mut blocked: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for session in sessions {
@@ -38,7 +38,7 @@ pub fn lock_tree(sessions: &[Session]) -> Vec<Waiter> {
     let mut placed = BTreeSet::new();
     let mut roots = Vec::new();
     let is_free = |pid: &&i32| !waiting.contains(pid);
-    // Those who wait for nobody first; what is left then are circles.
+    // First the sessions that do not wait; the rest are cycles.
     for pid in blocked.keys().filter(is_free).chain(blocked.keys().filter(|pid| waiting.contains(pid))) {
         if placed.insert(*pid) {
             roots.push(below(*pid, &blocked, &mut placed));
@@ -48,15 +48,15 @@ pub fn lock_tree(sessions: &[Session]) -> Vec<Waiter> {
 }
 
 fn below(pid: i32, blocked: &BTreeMap<i32, Vec<i32>>, placed: &mut BTreeSet<i32>) -> Waiter {
-    // Level by level, so that a long queue needs no deep stack to be found: each waiter is placed before its own waiters are.
+    // Level by level instead of recursively, so that long queues do not overflow the stack.
     let own: Vec<i32> =
         blocked.get(&pid).into_iter().flatten().copied().filter(|waiter| placed.insert(*waiter)).collect();
     Waiter { pid, waiters: own.into_iter().map(|waiter| below(waiter, blocked, placed)).collect() }
 }
 
-/// How to end what a session does.
+/// The command that ends a session's work.
 pub fn ending(session: &Session) -> String {
-    // A session that is idle has no statement that could be cancelled.
+    // An idle session has no statement to cancel.
     if session.state == "active" {
         format!("SELECT pg_cancel_backend({});", session.pid)
     } else {
@@ -89,7 +89,7 @@ fn locks(facts: &Facts, limits: &Limits, found: &mut Vec<Finding>) {
             .filter(|session| below.contains(&session.pid) && !session.blocked_by.is_empty())
             .filter_map(|session| session.query_age)
             .fold(0.0, f64::max);
-        // Short waits are how locks work.
+        // Short waits are normal.
         if longest < limits.lock_wait / 5.0 {
             continue;
         }
@@ -99,7 +99,7 @@ fn locks(facts: &Facts, limits: &Limits, found: &mut Vec<Finding>) {
                 format!("{} keeps others waiting, and is idle in a transaction", phrase(blocker))
             }
             Some(blocker) => format!("{} keeps others waiting", phrase(blocker)),
-            // 0 stands for a prepared transaction.
+            // Process 0 means a prepared transaction.
             None if root.pid == 0 => "A prepared transaction keeps others waiting".to_owned(),
             None => format!("pid {} keeps others waiting", root.pid),
         };
@@ -173,7 +173,7 @@ fn transactions(facts: &Facts, limits: &Limits, found: &mut Vec<Finding>) {
 
 fn connections(facts: &Facts, found: &mut Vec<Finding>) {
     let Some(most) = facts.settings.number("max_connections").filter(|most| *most >= 1.0) else { return };
-    // We are one of them.
+    // The doctor is one of them.
     let clients = facts.sessions.iter().filter(|session| session.is_client()).count() + 1;
     let share = clients as f64 / most;
     let measured = format!("{clients} of max_connections {most}");
@@ -196,7 +196,7 @@ fn connections(facts: &Facts, found: &mut Vec<Finding>) {
 }
 
 fn memory(facts: &Facts, found: &mut Vec<Finding>) {
-    /// A session that holds more than this has usually grown over time.
+    /// A session with more than this has usually grown over time.
     const MUCH: u64 = 256 << 20;
     let Some(processes) = facts.processes.as_ref().filter(|processes| !processes.sessions.is_empty()) else {
         return;
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_stand_below_those_they_wait_for() {
+    fn waiters_are_below_their_blockers() {
         let sessions = [
             session(1, "idle in transaction", 9.0, &[]),
             session(2, "active", 8.0, &[1]),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_and_an_unseen_blocker_end() {
+    fn cycles_and_invisible_blockers_are_handled() {
         let circle = [session(1, "active", 1.0, &[2]), session(2, "active", 1.0, &[1])];
         assert_eq!(shape(&lock_tree(&circle)), "1[2[]]");
         assert_eq!(shape(&lock_tree(&[session(1, "active", 1.0, &[1])])), "1[]");
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_blocker_is_ended_and_a_busy_one_cancelled() {
+    fn idle_blockers_are_terminated_and_busy_ones_cancelled() {
         let waits =
             |state: &str, age: f64| with(vec![session(1, state, age, &[]), session(2, "active", age, &[1])]);
         let finding = verdict(&waits("idle in transaction", 6.0), "lock_waits").unwrap();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn forgotten_and_long_transactions_are_told_apart() {
+    fn forgotten_and_long_transactions_are_distinguished() {
         assert_eq!(verdicts(&with(vec![session(1, "idle in transaction", 59.0, &[])])), []);
         let one = |state: &str, age: f64| verdicts(&with(vec![session(1, state, age, &[])]));
         assert_eq!(
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_run_out_are_said_before_they_do() {
+    fn connections_are_reported_before_they_run_out() {
         let mut facts = with((1..80).map(|pid| session(pid, "idle", 1.0, &[])).collect());
         facts.settings = settings(&[("max_connections", "100", "", "postmaster")]);
         assert_eq!(verdict(&facts, "connections").unwrap().severity, Severity::Warning);

@@ -52,7 +52,7 @@ fn pending(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// Whether anybody has worked with the server since its statistics began.
+/// Whether the server has been used since its statistics began.
 fn is_used(facts: &Facts) -> bool {
     facts.databases.iter().map(|database| database.commits).sum::<u64>() >= 1_000
 }
@@ -70,7 +70,7 @@ fn shared_buffers(facts: &Facts, found: &mut Vec<Finding>) {
         )
     };
     let Some(memory) = facts.machine.memory else {
-        // Without the machine's memory only what is small on any machine can be named.
+        // If the machine's memory is unknown, only values that are too small for any machine are reported.
         if now <= 128 << 20 && data > 4 * now {
             found.push(
                 Finding::new(
@@ -124,7 +124,7 @@ fn memory_in_all(facts: &Facts, found: &mut Vec<Finding>) {
         Some((facts.machine.memory?, facts.settings.bytes("shared_buffers")?, work, connections))
     })();
     let Some((memory, shared, work, connections)) = known else { return };
-    // Half the sessions sorting at a time is a bad day, not the end of the world.
+    // Assume that half the sessions sort at the same time.
     let needed = shared as f64 + work as f64 * connections / 2.0;
     if needed > memory as f64 * 0.9 {
         let advised = tuning::work_mem(memory, connections as u64);
@@ -216,7 +216,7 @@ fn spills(facts: &Facts, found: &mut Vec<Finding>) {
     );
 }
 
-/// Settings with one good value for this machine, where another is a notice.
+/// Settings with one good value for this machine; others are a notice.
 fn planner(facts: &Facts, advice: &[Advice], name: &str, found: &mut Vec<Finding>) {
     let Some(advised) = advice.iter().find(|advice| advice.name == name) else { return };
     let Some(now) = facts.settings.text(name) else { return };
@@ -256,7 +256,7 @@ fn planner(facts: &Facts, advice: &[Advice], name: &str, found: &mut Vec<Finding
 }
 
 fn huge_pages(facts: &Facts, found: &mut Vec<Finding>) {
-    /// From here on the page tables of many sessions cost more than the trouble.
+    /// Above this size the page tables of many sessions cost more than the effort of huge pages.
     const LARGE: u64 = 8 << 30;
     let Some(shared) = facts.settings.bytes("shared_buffers").filter(|size| *size >= LARGE) else { return };
     let is_tried = facts.settings.text("huge_pages").is_some_and(|value| value != "off");
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_cache_is_named_when_there_is_data_or_load() {
+    fn default_cache_is_reported_with_data_or_load() {
         assert_eq!(
             verdict(&buffers(128, Some(16 * GB), GB), "shared_buffers").unwrap().severity,
             Severity::Warning
@@ -348,14 +348,14 @@ mod tests {
     }
 
     #[test]
-    fn without_the_machines_memory_only_the_packages_default_is_named() {
+    fn unknown_memory_only_reports_the_default() {
         assert_eq!(verdict(&buffers(128, None, GB), "shared_buffers").unwrap().severity, Severity::Warning);
         assert_eq!(verdict(&buffers(128, None, 1 << 20), "shared_buffers"), None);
         assert_eq!(verdict(&buffers(4096, None, 1 << 40), "shared_buffers"), None);
     }
 
     #[test]
-    fn memory_that_would_run_out_is_a_warning() {
+    fn too_much_memory_for_sorts_is_a_warning() {
         let mut facts = buffers(4096, Some(16 * GB), GB);
         let more = |work: &str| {
             settings(&[
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_disk_is_not_called_solid_without_a_measurement() {
+    fn unknown_disk_counts_as_solid_only_after_a_measurement() {
         let mut facts =
             Facts { settings: settings(&[("random_page_cost", "4", "", "user")]), ..Facts::default() };
         assert_eq!(verdicts(&facts), []);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_advice_says_is_not_found_wanting() {
+    fn advised_settings_have_no_findings() {
         let mut facts = buffers(4096, Some(16 * GB), GB);
         let names = [
             "effective_cache_size",
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn spilled_sorts_and_crowds_of_sessions_are_notices() {
+    fn spilled_sorts_and_many_sessions_are_notices() {
         let mut facts = buffers(4096, Some(16 * GB), GB);
         facts.settings =
             settings(&[("work_mem", "4096", "kB", "user"), ("max_connections", "500", "", "postmaster")]);
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn large_caches_want_huge_pages() {
+    fn large_caches_need_huge_pages() {
         let mut facts = buffers(16_384, Some(64 * GB), GB);
         facts.machine.huge_pages = Some(0);
         assert!(

@@ -4,7 +4,7 @@ use super::{Finding, Severity};
 use crate::facts::{Facts, Statement};
 use crate::words;
 
-/// What takes long once (building an index, loading data) is nobody's hot path.
+/// A statement that runs rarely (building an index, loading data) is no hot path.
 const OFTEN: u64 = 20;
 
 /// Seconds.
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_slow_often_and_matters_is_named() {
+    fn only_frequent_slow_statements_are_reported() {
         let statement = Statement { calls: 100, mean: 0.5, share: 0.5, ..Statement::default() };
         let with = |statement: Statement| Facts { statements: Some(vec![statement]), ..Facts::default() };
         assert_eq!(verdict(&with(statement.clone()), "slow_statement").unwrap().severity, Severity::Notice);

@@ -30,11 +30,12 @@ fn checkpoints(facts: &Facts, found: &mut Vec<Finding>) {
         words::bytes(rates.wal as u64),
         words::bytes(size)
     );
-    // A checkpoint begins when somewhat more than half of max_wal_size is written (it must hold until the next one ends).
+    // A checkpoint begins when somewhat more than half of max_wal_size is written (the log must last until
+    // the next one ends).
     let target = facts.settings.number("checkpoint_completion_target").unwrap_or(0.9);
     let until_full = size as f64 / (1.0 + target) / rates.wal.max(1.0);
     let is_short_now = until_full < timeout * 0.2;
-    // Backups, restarts and people ask for checkpoints, too: a few say nothing.
+    // Backups, restarts and operators request checkpoints, too, so a few mean nothing.
     let often_asked = requested >= 10 && requested > timed && age / (requested as f64) < timeout;
     let advised = tuning::max_wal_size(facts);
     if (is_short_now || often_asked) && advised > size / 2 * 3 {
@@ -63,7 +64,8 @@ fn checkpoints(facts: &Facts, found: &mut Vec<Finding>) {
         .memory
         .zip(facts.settings.bytes("shared_buffers"))
         .is_some_and(|(memory, now)| now.saturating_mul(2) < tuning::shared_buffers(memory));
-    // Loading data and building indexes writes like this, too; with a cache that is too small there is a better finding.
+    // Loading data and building indexes has the same effect; for a cache that is too small there is a better
+    // finding.
     if all >= 1_000_000 && share > 0.8 && !is_small {
         found.push(
             Finding::new(
@@ -265,7 +267,7 @@ fn archive(facts: &Facts, found: &mut Vec<Finding>) {
 }
 
 fn prepared(facts: &Facts, found: &mut Vec<Finding>) {
-    /// A second phase comes within seconds.
+    /// The second phase normally comes within seconds.
     const FORGOTTEN: f64 = 300.0;
     for prepared in facts.stream.prepared.iter().filter(|prepared| prepared.age >= FORGOTTEN) {
         let name = prepared.name.replace('\'', "''");
@@ -310,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_is_full_before_it_is_time_is_found() {
+    fn too_small_max_wal_size_is_found() {
         let finding = verdict(&written(30e6, 0, 0, 100.0), "checkpoints").unwrap();
         assert_eq!(finding.severity, Severity::Warning, "{finding:?}");
         assert!(finding.remedy[0].contains("max_wal_size"), "{finding:?}");
@@ -328,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn standbys_are_judged_by_bytes_and_by_time() {
+    fn standbys_are_judged_by_bytes_and_time() {
         let lag = |bytes, seconds| {
             let standby = Standby {
                 name: "s".to_owned(),
@@ -347,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_synchronous_standby_stops_everything() {
+    fn missing_synchronous_standby_is_critical() {
         let mut facts = Facts {
             settings: settings(&[("synchronous_standby_names", "*", "", "sighup")]),
             ..Facts::default()
@@ -358,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_archive_and_prepared_transactions() {
+    fn slots_archiver_and_prepared_transactions_are_checked() {
         let slot = |kept, status: &str| ReplicationSlot {
             name: "s".to_owned(),
             kept: Some(kept),
@@ -392,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_syncs_and_uncompressed_pages() {
+    fn slow_syncs_and_uncompressed_pages_are_found() {
         let sync = |median| {
             let facts = Facts { syncs: Some(Syncs { median, ..Syncs::default() }), ..Facts::default() };
             verdict(&facts, "sync_latency").unwrap().severity

@@ -6,7 +6,7 @@ use super::{Finding, Severity, set};
 use crate::facts::{Facts, Table};
 use crate::words;
 
-/// Tables with the parts of partitioned ones together, by name (with the schema, unless that is `public`).
+/// Tables, with all partitions of one together, by name (with the schema, unless that is `public`).
 pub fn by_root(tables: &[Table]) -> BTreeMap<String, Vec<&Table>> {
     let mut groups: BTreeMap<String, Vec<&Table>> = BTreeMap::new();
     for table in tables {
@@ -32,7 +32,7 @@ pub fn find(facts: &Facts, found: &mut Vec<Finding>) {
 }
 
 fn wraparound(facts: &Facts, found: &mut Vec<Finding>) {
-    /// The server stops taking writes three million before two thousand million.
+    /// The server refuses writes three million transactions before two thousand million.
     const STOP: u64 = 2_000_000_000;
     if facts.databases.is_empty() {
         return;
@@ -111,7 +111,7 @@ fn dead_rows(facts: &Facts, found: &mut Vec<Finding>) {
             + own(facts, table, "autovacuum_vacuum_scale_factor", 0.2)
                 * table.planned.max(table.live as f64).max(0.0);
         let share = table.dead as f64 / (table.dead + table.live) as f64;
-        // Once over the threshold it waits for a worker; far over it, nobody comes.
+        // Slightly above the threshold it waits for a worker; far above it, autovacuum does not keep up.
         let is_late = table.dead as f64 > 2.0 * threshold || (table.has_autovacuum_off() && share > 0.1);
         if is_late && share > 0.1 && !table.is_vacuuming {
             late.push((table, share));
@@ -171,7 +171,7 @@ fn statistics(facts: &Facts, found: &mut Vec<Finding>) {
         let outdated = table.changed >= 10_000
             && table.changed as f64 > 5.0 * threshold
             && table.changed as f64 > 0.5 * table.live as f64;
-        // Autovacuum comes round within minutes. Whoever has just filled a table sees it before that.
+        // Autovacuum runs within minutes, so a table that was just filled does not count.
         let age = table.analyze_age.unwrap_or_else(|| facts.statistics_age());
         let had_time = age >= 300.0 || table.has_autovacuum_off();
         if (never || outdated) && had_time {
@@ -229,7 +229,7 @@ fn whole_reads(facts: &Facts, found: &mut Vec<Finding>) {
         let by_index: u64 = parts.iter().map(|table| table.index_scans).sum();
         let bytes: u64 = parts.iter().map(|table| table.bytes).sum();
         let each = rows / scans.max(1);
-        // A dump every night reads whole tables, too: more than that, an hour.
+        // More per hour than a nightly dump causes.
         let is_often = scans >= 20 && scans as f64 / hours > 2.0;
         if live < 10_000 || bytes < (8 << 20) || each < 5_000 || !is_often {
             continue;
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn dead_rows_count_when_nobody_comes_for_them() {
+    fn dead_rows_count_if_autovacuum_does_not_come() {
         assert_eq!(verdicts(&with(vec![Table { dead: 350_000, ..table("t") }])), [], "a worker will come");
         let finding = verdict(&with(vec![Table { dead: 500_000, ..table("t") }]), "dead_rows").unwrap();
         assert_eq!(finding.severity, Severity::Warning);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn dead_rows_name_what_keeps_them() {
+    fn finding_names_what_keeps_dead_rows() {
         let options = vec!["autovacuum_enabled=false".to_owned()];
         let finding =
             verdict(&with(vec![Table { dead: 200_000, options, ..table("t") }]), "dead_rows").unwrap();
@@ -351,14 +351,14 @@ mod tests {
     }
 
     #[test]
-    fn a_tables_own_thresholds_count() {
+    fn thresholds_of_a_table_count() {
         let options = vec!["autovacuum_vacuum_scale_factor=0.01".to_owned()];
         let facts = with(vec![Table { dead: 130_000, options, ..table("t") }]);
         assert_eq!(verdict(&facts, "dead_rows").unwrap().severity, Severity::Warning);
     }
 
     #[test]
-    fn statistics_are_stale_when_never_made_or_outrun() {
+    fn missing_and_outdated_statistics_are_stale() {
         assert_eq!(verdicts(&with(vec![Table { planned: -1.0, live: 50, ..table("t") }])), []);
         assert!(
             verdict(&with(vec![Table { planned: -1.0, ..table("t") }]), "stale_statistics").unwrap().severity
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_table_are_one_finding() {
+    fn partitions_of_a_table_are_one_finding() {
         let part = |name: &str| Table { root: Some("coins".to_owned()), planned: -1.0, ..table(name) };
         let facts = with(vec![part("coins_p00"), part("coins_p01")]);
         let finding = verdict(&facts, "stale_statistics").unwrap();
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_reads_of_large_tables_are_found_and_nightly_dumps_are_not() {
+    fn frequent_scans_of_large_tables_are_found_but_not_nightly_dumps() {
         let scanned = |scans, each| Table { seq_scans: scans, seq_rows: scans * each, ..table("t") };
         assert_eq!(
             verdict(&with(vec![scanned(100, 1_000_000)]), "whole_table_reads").unwrap().severity,
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn wraparound_is_seen_long_before_it_comes() {
+    fn wraparound_is_reported_early() {
         let aged = |xid_age, multixact_age| Facts {
             databases: vec![Database {
                 name: "old".to_owned(),

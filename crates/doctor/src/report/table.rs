@@ -1,6 +1,7 @@
-//! Columns below each other.
+//! Text tables with aligned columns.
 
-/// A table: the first column left, the others right, the last one left again if it is text.
+/// A table: the first column is left-aligned, the others right-aligned, the last one left-aligned if it is
+/// text.
 #[derive(Default)]
 pub struct Table {
     head: Vec<&'static str>,
@@ -8,7 +9,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these headings. A heading that ends in `<` is of a column of text.
+    /// A table with these headings. A heading that ends in `<` marks a column of text.
     pub fn new(head: &[&'static str]) -> Self {
         Self { head: head.to_vec(), rows: Vec::new() }
     }
@@ -19,7 +20,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Whether there is anything to show.
+    /// Whether the table has rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_stand_right_and_words_left() {
+    fn numbers_are_right_aligned_and_text_left_aligned() {
         let mut table = Table::new(&["table<", "rows"]);
         table.row(vec!["coins".to_owned(), "1,000".to_owned()]);
         table.row(vec!["é".to_owned(), "5".to_owned()]);

@@ -1,4 +1,4 @@
-//! The report for people.
+//! The text report.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,18 +11,18 @@ use crate::findings::tables::by_root;
 use crate::findings::{Finding, Severity};
 use crate::words;
 
-/// Rows of a table at most.
+/// The largest number of rows of a table.
 const ROWS: usize = 10;
 
-/// Whether colours are understood.
+/// Whether the output supports colours.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Style {
-    /// Whether they are.
+    /// Whether it does.
     pub colours: bool,
 }
 
 impl Style {
-    /// A piece of text as bad as it is: red, yellow, blue, green.
+    /// Text in the colour of a severity: red, yellow, blue, green.
     pub fn severity(self, severity: Severity, text: &str) -> String {
         let style = console::Style::new().force_styling(self.colours);
         let style = match severity {
@@ -39,7 +39,7 @@ impl Style {
         console::Style::new().force_styling(self.colours).bold().apply_to(text).to_string()
     }
 
-    /// What matters less.
+    /// Less important text.
     pub fn dim(self, text: &str) -> String {
         console::Style::new().force_styling(self.colours).dim().apply_to(text).to_string()
     }
@@ -106,10 +106,10 @@ fn header(out: &mut String, facts: &Facts, style: Style) {
     );
 }
 
-/// One finding: what, how much, why, what to type.
+/// One finding: title, measurement, reason, command.
 fn one(out: &mut String, finding: &Finding, style: Style) {
     let word = format!("{:<8}", finding.severity.word());
-    // Danger is red as a whole, the rest by its first word.
+    // Critical titles are wholly red; others only colour the first word.
     let title = if finding.severity == Severity::Critical {
         style.severity(finding.severity, &finding.title)
     } else {
@@ -119,7 +119,7 @@ fn one(out: &mut String, finding: &Finding, style: Style) {
     wrapped(out, "measured", &finding.measured);
     wrapped(out, "why", &finding.why);
     for line in &finding.remedy {
-        // What is to be typed is never broken: it is copied.
+        // Commands are never wrapped, so that they can be copied.
         let _ = writeln!(out, "  {:<8}  {}", "type", style.severity(Severity::Ok, line));
     }
 }
@@ -153,7 +153,7 @@ fn section(out: &mut String, title: &str, table: &Table, style: Style) {
     }
 }
 
-/// Who waits for whom, as a tree, and what ends it. Empty if nobody does.
+/// The tree of lock waits with the commands that end them. Empty if there are none.
 pub fn locks(facts: &Facts, style: Style) -> String {
     let mut text = String::new();
     let out = &mut text;
@@ -222,7 +222,7 @@ fn tables(facts: &Facts) -> Table {
     for (name, parts) in groups.into_iter().take(ROWS) {
         let updated = sum(parts, |part| part.updated);
         let hot = sum(parts, |part| part.hot_updated);
-        // The part that has waited longest speaks for all.
+        // Show the longest wait of the group.
         let vacuum = parts.iter().try_fold(0.0_f64, |most, part| Some(most.max(part.vacuum_age?)));
         table.row(vec![
             name.clone(),
@@ -285,7 +285,7 @@ fn own(facts: &Facts) -> Table {
         Table::new(&["table<", "statement<", "time", "rows", "partitions", "pages", "whole reads<"]);
     for service in &facts.batzen {
         for one in &service.statements {
-            // Where a row goes that is inserted shows in no plan.
+            // Plans do not show the partition of an inserted row.
             let is_write = one.what.ends_with("insert");
             let parts = if one.parts == 0 || is_write {
                 "–".to_owned()

@@ -1,4 +1,4 @@
-//! The doctor on real servers: what is wrong with them is named, and what is not is not.
+//! The doctor on real servers: it reports problems, and nothing else.
 
 use std::process::Child;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use batzen_doctor::{Examination, Options, tuning};
 use batzen_pg_cluster::{Cluster, ClusterOptions, Installation, Mode, fresh_database, shared};
 use batzen_postgres::{Connection, Target};
 
-/// What depends on the disk that the tests happen to have.
+/// Rules that depend on the disk of the test machine.
 const OF_THE_DISK: [&str; 2] = ["disk_space", "sync_latency"];
 
 fn options(url: &str) -> Options {
     Options { sample: Duration::from_millis(300), ..Options::new(url) }
 }
 
-/// Everything counts as long at once.
+/// Options by which everything counts as long at once.
 fn strict(url: &str) -> Options {
     Options { limits: Limits { long: 0.0, lock_wait: 0.0 }, ..options(url) }
 }
@@ -38,7 +38,7 @@ fn name(url: &str) -> &str {
     url.rsplit('/').next().unwrap()
 }
 
-/// Payments as pgbench plays them, until it is dropped.
+/// A pgbench load of payments, until dropped.
 struct Load(Child);
 
 impl Load {
@@ -62,9 +62,10 @@ fn fill(url: &str, scale: u32) {
     assert!(status.status.success(), "{}", String::from_utf8_lossy(&status.stderr));
 }
 
-/// Default settings under load, then the doctor's own advice: the small cache is named, and after the restart nothing is.
+/// Default settings under load, then the doctor's advice: it reports the small cache, and nothing after the
+/// restart.
 #[test]
-fn a_default_server_is_found_wanting_and_a_tuned_one_is_not() {
+fn default_server_has_findings_and_a_tuned_one_has_none() {
     const GB: u64 = 1 << 30;
     let mut cluster =
         Cluster::start(&ClusterOptions { is_small: false, ..ClusterOptions::default() }).unwrap();
@@ -120,8 +121,8 @@ fn a_default_server_is_found_wanting_and_a_tuned_one_is_not() {
 }
 
 #[test]
-fn a_server_that_does_not_sync_is_critical() {
-    // The shared cluster of the tests is one.
+fn server_without_sync_is_critical() {
+    // The shared cluster of the tests does not sync.
     let examination = look(&options(&fresh_database()));
     assert_eq!(examination.severity, Severity::Critical);
     let finding = of(&examination, "fsync")[0];
@@ -132,7 +133,7 @@ fn a_server_that_does_not_sync_is_critical() {
 }
 
 #[test]
-fn who_waits_for_whom_is_a_tree_with_the_way_out() {
+fn lock_waits_are_a_tree_with_the_command_that_ends_them() {
     let url = fresh_database();
     let mut first = connect(&url);
     first
@@ -162,13 +163,13 @@ fn who_waits_for_whom_is_a_tree_with_the_way_out() {
     let idle = of(&examination, "idle_in_transaction");
     assert!(idle.iter().any(|finding| finding.title.contains(&format!("pid {pid} "))), "{idle:?}");
 
-    // What it says to type is what helps.
+    // The suggested command must help.
     connect(&url).script(&finding.remedy[0]).unwrap();
     waits.join().unwrap().unwrap();
 }
 
 #[test]
-fn dead_rows_unused_and_doubled_indexes_are_named() {
+fn dead_rows_and_unused_and_redundant_indexes_are_reported() {
     let url = fresh_database();
     let database = name(&url);
     let sql = |text: &str| shared().sql(database, text).unwrap();
@@ -198,7 +199,7 @@ fn dead_rows_unused_and_doubled_indexes_are_named() {
         "all rows have changed: {:#?}",
         examination.findings
     );
-    // What it says to type is SQL, and helps.
+    // The suggested SQL must work and help.
     for line in examination
         .findings
         .iter()
@@ -211,7 +212,7 @@ fn dead_rows_unused_and_doubled_indexes_are_named() {
 }
 
 #[test]
-fn large_tables_that_are_read_as_a_whole_are_named() {
+fn sequential_scans_of_large_tables_are_reported() {
     let url = fresh_database();
     let sql = |text: &str| shared().sql(name(&url), text).unwrap();
     sql("CREATE TABLE deposits (id int PRIMARY KEY, shop int, note text);
@@ -225,7 +226,7 @@ fn large_tables_that_are_read_as_a_whole_are_named() {
 }
 
 #[test]
-fn a_role_that_may_see_little_gets_gaps_and_no_failure() {
+fn unprivileged_role_gets_gaps_and_no_failure() {
     let url = fresh_database();
     let role = format!("guest_{}", name(&url));
     shared()
@@ -240,14 +241,14 @@ fn a_role_that_may_see_little_gets_gaps_and_no_failure() {
     assert_eq!(of(&examination, "fsync").len(), 1, "settings are for everybody");
     assert!(examination.facts.tables.iter().any(|table| table.name == "t"));
     assert!(report::text(&examination, Style::default()).contains("Not looked at"));
-    // With what it says to type, the gap is gone.
+    // The suggested command closes the gap.
     shared().sql(name(&url), &format!("GRANT pg_monitor TO {role}")).unwrap();
     let gaps = look(&options(&guest)).facts.gaps;
     assert!(!gaps.iter().any(|gap| gap.what.contains("sessions of other roles")), "{gaps:?}");
 }
 
 #[test]
-fn a_locked_table_keeps_the_doctor_from_nothing() {
+fn locked_table_does_not_block_the_doctor() {
     let url = fresh_database();
     let mut other = connect(&url);
     other.script("CREATE TABLE t (x int PRIMARY KEY); INSERT INTO t VALUES (1)").unwrap();
@@ -295,7 +296,7 @@ fn standbys_slots_and_statements_are_read() {
 }
 
 #[test]
-fn an_address_that_leads_nowhere_is_one_clear_line() {
+fn unreachable_address_is_one_clear_line() {
     for (url, words) in [
         ("postgres://127.0.0.1:1/money", "refused"),
         ("postgres:/", "address"),

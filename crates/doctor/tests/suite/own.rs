@@ -1,5 +1,5 @@
-//! The doctor on Batzen's own schema: each hot statement touches its shard's partition and an index, and if it does not, the
-//! doctor says so.
+//! The doctor on Batzen's schema: each hot statement touches its shard's partition and an index; otherwise
+//! the doctor reports it.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn exchange(rows: u32) -> String {
     let mut connection = Connection::open(&Target::parse(&url).unwrap()).unwrap();
     let options = DbinitOptions { partitions: Some(PARTITIONS), ..DbinitOptions::default() };
     dbinit(&mut connection, "exchange", batzen_tables::exchange::ALL, &options, &HISTORY).unwrap();
-    // Every column by its type, so that this needs to know no table.
+    // Generates every column by its type, independently of the table.
     sql(
         &url,
         &format!(
@@ -48,7 +48,7 @@ fn exchange(rows: u32) -> String {
 }
 
 #[test]
-fn a_doctor_that_is_stopped_in_the_middle_lets_go() {
+fn suspended_doctor_releases_its_locks() {
     let look = batzen_doctor::facts::look::Look::connect(&Options::new(fresh_database())).unwrap();
     let rows = look.undone(&["SHOW idle_in_transaction_session_timeout"], false).unwrap();
     assert_eq!(rows, [[Some("10s".to_owned())]]);
@@ -93,12 +93,12 @@ fn each_hot_statement_touches_its_shards_partition_and_an_index() {
     );
     let text = report::text(&examination, Style::default());
     assert!(text.contains("exchange.coins") && text.contains("1 of 4"), "{text}");
-    // It has executed inserts, updates and deletes, and changed nothing.
+    // The executed inserts, updates and deletes have changed nothing.
     assert_eq!(sql(&url, "SELECT count(*), sum(version), sum(serial) FROM exchange.coins"), before);
 }
 
 #[test]
-fn a_missing_key_and_a_restored_schema_are_named() {
+fn missing_key_and_restored_schema_are_reported() {
     let url = exchange(10_000);
     sql(
         &url,

@@ -56,7 +56,7 @@ fn body<'a, T: Deserialize<'a>>(request: &'a Request) -> Result<T, Response> {
 }
 
 fn id(text: &str) -> Result<u128, Response> {
-    text.parse::<Wide>().map(|id| id.0).map_err(|error| malformed(&error))
+    text.parse::<Wide>().map(|id| id.0).map_err(|error| malformed(&error.to_string()))
 }
 
 fn accounts(accounts: Result<Vec<Account>, LedgerError>) -> Answer {

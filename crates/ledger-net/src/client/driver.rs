@@ -162,7 +162,7 @@ async fn serve(
                             last_good = last_heard;
                         }
                     }
-                    Err(reason) => return (reason, last_good),
+                    Err(error) => return (error.to_string(), last_good),
                 }
                 continue;
             }
@@ -190,21 +190,33 @@ async fn serve(
     }
 }
 
+/// Why a connection cannot go on.
+#[derive(Debug, thiserror::Error)]
+enum AnswerError {
+    #[error("the server sent more than is allowed")]
+    TooLarge,
+    #[error("{0}")]
+    Frame(#[from] frame::FrameError),
+    #[error("the server sent an unknown status")]
+    UnknownStatus,
+    #[error("the server ended the connection: {0}")]
+    Ended(String),
+}
+
 /// Gives whole answers to their callers. Returns how many bytes the buffer must hold to go on, and whether there was any.
-fn take_answers(inner: &Inner, buffer: &mut BytesMut) -> Result<(usize, bool), String> {
+fn take_answers(inner: &Inner, buffer: &mut BytesMut) -> Result<(usize, bool), AnswerError> {
     let mut has_answered = false;
     loop {
-        let header = match frame::parse(buffer) {
-            Ok(Parsed::NeedsBytes(needed)) => return Ok((needed, has_answered)),
-            Ok(Parsed::TooLarge(_)) => return Err("the server sent more than is allowed".to_owned()),
-            Ok(Parsed::Frame(header, _)) => header,
-            Err(error) => return Err(error.to_string()),
+        let header = match frame::parse(buffer)? {
+            Parsed::NeedsBytes(needed) => return Ok((needed, has_answered)),
+            Parsed::TooLarge(_) => return Err(AnswerError::TooLarge),
+            Parsed::Frame(header, _) => header,
         };
         buffer.advance(HEADER_BYTES);
         let body = buffer.split_to(header.size as usize).freeze();
-        let status = Status::from_number(header.status).ok_or("the server sent an unknown status")?;
+        let status = Status::from_number(header.status).ok_or(AnswerError::UnknownStatus)?;
         if header.kind == Kind::Hello as u16 {
-            return Err(format!("the server ended the connection: {}", String::from_utf8_lossy(&body)));
+            return Err(AnswerError::Ended(String::from_utf8_lossy(&body).into_owned()));
         }
         has_answered = true;
         let answer = match status {

@@ -158,7 +158,7 @@ fn problems(
             problems.push(format!("{id:x} was answered {status}, in the stream: {}", seen.contains(id)));
         }
     }
-    problems.extend(seen.iter().filter(|id| !told.contains_key(id)).map(|id| format!("nobody knows {id:x}")));
+    problems.extend(seen.iter().filter(|id| !told.contains_key(id)).map(|id| format!("{id:x} is unknown")));
     for account in accounts {
         if balances.get(&account.id).is_some_and(|shown| shown != account) {
             problems.push(format!("account {} is not as its last event says", account.id));

@@ -162,7 +162,7 @@ impl LogRecord {
         }
     }
 
-    /// When it came about.
+    /// When it was made.
     #[must_use]
     pub const fn timestamp(&self) -> u64 {
         match self {

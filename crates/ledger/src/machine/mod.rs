@@ -29,7 +29,7 @@ mod transfers;
 
 pub use digest::Digest;
 pub use log::{Balances, History, LogRecord, MemoryHistory, Movement, Side, kind_of};
-pub use replay::Divergence;
+pub use replay::{Divergence, Fault};
 
 use accounts::{AccountBefore, Accounts};
 use ids::{IdHasher, IdIndex, IdStatus};

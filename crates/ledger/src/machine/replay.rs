@@ -7,13 +7,69 @@ use crate::{Account, AccountFlags, ChangeKind, Transfer, TransferFlags};
 
 /// A record that the rules would not have made, or sums that do not add up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("record {number}: {what}")]
+#[error("record {number}: {fault}")]
 pub struct Divergence {
     /// The record's number; for sums the number of records.
     pub number: u64,
     /// What is wrong.
-    pub what: String,
+    pub fault: Fault,
 }
+
+/// What is wrong with a log, or with the state that it leads to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The record cannot follow the state before it.
+    #[error("{0}")]
+    Unfit(&'static str),
+    /// The rules refuse the event that the record is about.
+    #[error("the rules refuse it: {0}")]
+    Refused(String),
+    /// The rules make another record of the event.
+    #[error("the rules make {decided:?} of {stored:?}")]
+    Decided {
+        /// What the rules make.
+        decided: Box<LogRecord>,
+        /// What is stored.
+        stored: Box<LogRecord>,
+    },
+    /// Two accounts have one id.
+    #[error("account {0} exists twice")]
+    AccountTwice(u128),
+    /// The balances of an account are too large.
+    #[error("account {0} overflows")]
+    AccountOverflow(u128),
+    /// An account has exceeded its limit.
+    #[error("the limit of account {0} is broken")]
+    LimitBroken(u128),
+    /// The running sums of a ledger are not those of its accounts.
+    #[error("the running sums of ledger {0} are wrong")]
+    Sums(u32),
+    /// The debits of a ledger are not its credits.
+    #[error("ledger {0}: debits and credits differ")]
+    Unbalanced(u32),
+    /// The pending balances of an account are not the sums of its pending transfers.
+    #[error("account {0}: pending balances are not what is reserved")]
+    Reserved(u128),
+    /// A pending transfer with a timeout is not queued, or a queued one is not pending.
+    #[error("the queue of expiries is not complete")]
+    ExpiryQueue,
+    /// The counts are not those of the state.
+    #[error("counts are {stored:?}, not {found:?}")]
+    Counts {
+        /// What the machine has counted.
+        stored: Counts,
+        /// What there is.
+        found: Counts,
+    },
+    /// The log leads to another state than the one at hand.
+    #[error("the log leads to another digest")]
+    Digest,
+}
+
+/// A pending transfer expires, but another one is next: when, and its id.
+#[derive(Debug, thiserror::Error)]
+#[error("it is released out of turn: next is {0:?}")]
+struct OutOfTurn(Option<(u64, u128)>);
 
 impl Machine {
     /// Prepares for a log of about so many transfers.
@@ -30,7 +86,7 @@ impl Machine {
     /// When there are records that are not settled.
     pub fn restore(&mut self, record: &LogRecord) -> Result<(), Divergence> {
         assert!(self.undo.is_empty() && self.fresh.is_empty(), "a machine restores before it decides");
-        self.check_fits(record).map_err(|what| self.divergence(what))?;
+        self.check_fits(record).map_err(|what| self.divergence(Fault::Unfit(what)))?;
         self.clock = self.clock.max(record.timestamp());
         self.apply(record);
         self.settled += 1;
@@ -70,7 +126,7 @@ impl Machine {
         record: &LogRecord,
     ) -> Result<Result<(), Divergence>, H::Error> {
         if let Err(what) = self.check_fits(record) {
-            return Ok(Err(self.divergence(what)));
+            return Ok(Err(self.divergence(Fault::Unfit(what))));
         }
         let imported = match record {
             LogRecord::Account(account) => account.flags.contains(AccountFlags::IMPORTED),
@@ -93,7 +149,9 @@ impl Machine {
                 self.decide_transfer(history, &event, &prepared, slot)?
                     .map_err(|(status, _)| status.to_string())
             }
-            LogRecord::Movement(movement) => self.expiry_again(movement).map(LogRecord::Movement),
+            LogRecord::Movement(movement) => {
+                self.expiry_again(movement).map(LogRecord::Movement).map_err(|error| error.to_string())
+            }
             LogRecord::Burnt { id, .. } => match self.known(history, self.hasher.hash(*id), *id)? {
                 None => Ok(*record),
                 Some(_) => Err("the burnt id was taken before".to_owned()),
@@ -101,27 +159,29 @@ impl Machine {
         };
         let verdict = match decided {
             Ok(again) if again == *record => self.restore(&again),
-            Ok(again) => Err(self.divergence(format!("the rules make {again:?} of {record:?}"))),
-            Err(refusal) => Err(self.divergence(format!("the rules refuse it: {refusal}"))),
+            Ok(again) => {
+                let fault = Fault::Decided { decided: Box::new(again), stored: Box::new(*record) };
+                Err(self.divergence(fault))
+            }
+            Err(refusal) => Err(self.divergence(Fault::Refused(refusal))),
         };
         Ok(verdict)
     }
 
     /// The release of what expires next, if it is this one's turn.
-    fn expiry_again(&self, movement: &Movement) -> Result<Movement, String> {
+    fn expiry_again(&self, movement: &Movement) -> Result<Movement, OutOfTurn> {
         match self.pendings.next_expiry() {
             Some((at, id)) if id == movement.transfer.id && at <= movement.timestamp => {
                 let pending =
                     self.pendings.get(self.hasher.hash(id), id).expect("what is queued is unresolved");
                 Ok(self.expiry_of(pending, movement.timestamp))
             }
-            next => Err(format!("it is released out of turn: next is {next:?}")),
+            next => Err(OutOfTurn(next)),
         }
     }
 
     /// Checks what [`Machine::apply`] would assert, since a record from a disk is no invariant yet.
-    fn check_fits(&self, record: &LogRecord) -> Result<(), String> {
-        let require = |condition: bool, what: &str| if condition { Ok(()) } else { Err(what.to_owned()) };
+    fn check_fits(&self, record: &LogRecord) -> Result<(), &'static str> {
         require(record.timestamp() < TIMESTAMP_END, "its timestamp is out of range")?;
         match record {
             LogRecord::Account(account) => {
@@ -137,8 +197,7 @@ impl Machine {
         }
     }
 
-    fn check_movement(&self, movement: &Movement) -> Result<(), String> {
-        let require = |condition: bool, what: &str| if condition { Ok(()) } else { Err(what.to_owned()) };
+    fn check_movement(&self, movement: &Movement) -> Result<(), &'static str> {
         let transfer = &movement.transfer;
         require(movement.timestamp > self.last_movement, "its timestamp is not later")?;
         if movement.creates_transfer() {
@@ -171,7 +230,7 @@ impl Machine {
                 let pending: &Pending = self
                     .pendings
                     .get(self.hasher.hash(id), id)
-                    .ok_or_else(|| "it resolves what is not unresolved".to_owned())?;
+                    .ok_or("it resolves what is not unresolved")?;
                 require(
                     (pending.debit, pending.credit) == (debit.account, credit.account),
                     "it has other accounts than what it resolves",
@@ -188,8 +247,8 @@ impl Machine {
             *balance = balance
                 .checked_sub(subtract)
                 .and_then(|balance| balance.checked_add(add))
-                .ok_or_else(|| "a balance leaves its range".to_owned())?;
-            Ok::<_, String>(())
+                .ok_or("a balance leaves its range")?;
+            Ok::<_, &'static str>(())
         };
         step(&mut debits.debits_pending, reserve, reserved)?;
         step(&mut credits.credits_pending, reserve, reserved)?;
@@ -201,8 +260,8 @@ impl Machine {
         )
     }
 
-    fn divergence(&self, what: String) -> Divergence {
-        Divergence { number: self.counts.records, what }
+    fn divergence(&self, fault: Fault) -> Divergence {
+        Divergence { number: self.counts.records, fault }
     }
 
     /// Checks the invariants over all state: sums, limits, reserved amounts, the queue, and the counts.
@@ -211,29 +270,29 @@ impl Machine {
     /// The first that is broken.
     pub fn check(&self) -> Result<(), Divergence> {
         let require =
-            |condition: bool, what: String| if condition { Ok(()) } else { Err(self.divergence(what)) };
+            |condition: bool, fault: Fault| if condition { Ok(()) } else { Err(self.divergence(fault)) };
         let mut sums = std::collections::BTreeMap::<u32, Balances>::new();
         let mut ids = std::collections::HashSet::new();
         for account in self.accounts.all() {
             let sum = sums.entry(account.ledger).or_default();
             *sum = sum.moved(Balances::default(), Balances::of(account));
-            require(ids.insert(account.id), format!("account {} exists twice", account.id))?;
+            require(ids.insert(account.id), Fault::AccountTwice(account.id))?;
             let total = |a: u128, b: u128| a.checked_add(b);
             let debits = total(account.debits_pending, account.debits_posted);
             let credits = total(account.credits_pending, account.credits_posted);
-            require(debits.is_some() && credits.is_some(), format!("account {} overflows", account.id))?;
+            require(debits.is_some() && credits.is_some(), Fault::AccountOverflow(account.id))?;
             let holds = (!account.flags.contains(AccountFlags::DEBITS_MUST_NOT_EXCEED_CREDITS)
                 || debits <= Some(account.credits_posted))
                 && (!account.flags.contains(AccountFlags::CREDITS_MUST_NOT_EXCEED_DEBITS)
                     || credits <= Some(account.debits_posted));
-            require(holds, format!("the limit of account {} is broken", account.id))?;
+            require(holds, Fault::LimitBroken(account.id))?;
         }
         for (ledger, running) in self.accounts.sums() {
             let sum = sums.get(&ledger).copied().unwrap_or_default();
-            require(sum == running, format!("the running sums of ledger {ledger} are wrong"))?;
+            require(sum == running, Fault::Sums(ledger))?;
             require(
                 sum.debits_pending == sum.credits_pending && sum.debits_posted == sum.credits_posted,
-                format!("ledger {ledger}: debits and credits differ"),
+                Fault::Unbalanced(ledger),
             )?;
         }
         let mut reserved = std::collections::HashMap::<u32, (u128, u128)>::new();
@@ -249,16 +308,20 @@ impl Machine {
             let expected = reserved.get(&number).copied().unwrap_or_default();
             require(
                 expected == (account.debits_pending, account.credits_pending),
-                format!("account {}: pending balances are not what is reserved", account.id),
+                Fault::Reserved(account.id),
             )?;
         }
-        require(can_expire == self.pendings.queued(), "the queue of expiries is not complete".to_owned())?;
+        require(can_expire == self.pendings.queued(), Fault::ExpiryQueue)?;
         let counts = Counts {
             accounts: self.accounts.count() as u64,
             pendings: self.pendings.count() as u64,
             transfers: self.ids.count() - self.counts.burnt,
             ..self.counts
         };
-        require(counts == self.counts, format!("counts are {:?}, not {counts:?}", self.counts))
+        require(counts == self.counts, Fault::Counts { stored: self.counts, found: counts })
     }
+}
+
+fn require(condition: bool, what: &'static str) -> Result<(), &'static str> {
+    if condition { Ok(()) } else { Err(what) }
 }

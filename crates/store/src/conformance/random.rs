@@ -27,7 +27,7 @@ impl Random {
     }
 }
 
-/// How many times as much as usual a long run does: `BATZEN_SOAK_FACTOR`, else 1.
+/// The factor by which long runs exceed usual ones: `BATZEN_SOAK_FACTOR`, or 1.
 #[must_use]
 pub fn soak_factor() -> u64 {
     std::env::var("BATZEN_SOAK_FACTOR")
@@ -68,7 +68,7 @@ pub fn random_changes(random: &mut Random, rows: &mut Rows) -> ChangeSet {
     changes
 }
 
-/// Everything a store says about its items, by every way of asking; an error when the ways disagree.
+/// Reads all items in every possible way; an error if the ways disagree.
 pub fn read_rows(store: &Store) -> std::result::Result<Rows, String> {
     let fail = |e: crate::StoreError| e.to_string();
     let all = store.all::<Items>().map_err(fail)?;

@@ -1,10 +1,11 @@
 //! Checkpoints: the indexes on disk, so that opening need not replay the whole journal.
 //!
-//! A checkpoint is taken while commits go on, part by part. It is a mixture of moments from its start to its end; replaying
-//! the journal from the start makes it whole, since every record says a row's whole state. Two rules make that true:
-//! a table's primary index is copied before its secondary ones (then a stale secondary entry always belongs to a version
-//! that the replay passes and takes back), and no segment that the journal had at the start goes before the next
-//! checkpoint is complete. A journal that ends before the checkpoint's end has lost acknowledged commits.
+//! A checkpoint is taken part by part while commits continue. It mixes states from its start to its end;
+//! replaying the journal from the start makes it consistent, since every record contains a row's whole state.
+//! Two rules ensure that: a table's primary index is copied before its secondary ones (then a stale secondary
+//! entry always belongs to a version that the replay meets and removes), and no segment that the journal had
+//! at the start is removed before the next checkpoint is complete. A journal that ends before the
+//! checkpoint's end has lost acknowledged commits.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -19,21 +20,22 @@ use super::{Core, Segment, lock};
 use crate::{Result, StoreError, TableDef};
 
 const MAGIC: &[u8; 8] = b"BATZIDX1";
-/// Of a checkpoint alone: the journal's format is told by the manifest.
+/// The format of checkpoints; the manifest has the journal's.
 const CHECKPOINT_VERSION: u32 = 1;
 const END: u8 = 0;
 const PRIMARY: u8 = 1;
 const HASH: u8 = 2;
 const ORDERED: u8 = 3;
 const BUFFER_BYTES: usize = 1 << 20;
-/// So much is written and synced at once: commits wait behind a piece, and its memory comes from the system again.
+/// The size of a piece that is written and synced at once: commits wait behind a piece, and its memory is
+/// allocated from the system again.
 const FLUSH_BYTES: usize = 256 << 10;
-/// So many times as long as a piece took is the rest after it, while the next segment is not needed soon.
+/// The pause after a piece, as a multiple of the time it took, unless the next segment is needed soon.
 const PIECE_REST: u32 = 4;
 /// How many ordered entries are copied under one lock.
 const ORDERED_STEP: usize = 4096;
 
-/// Where replay goes on.
+/// Where replay continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Position {
     pub segment: u32,
@@ -42,17 +44,18 @@ pub(crate) struct Position {
     pub serial_next: u64,
 }
 
-/// A checkpoint read back.
+/// A loaded checkpoint.
 pub(crate) struct Checkpoint {
     pub position: Position,
-    /// Number → used bytes and bytes of tombstones.
+    /// Segment number → used bytes and bytes of tombstones.
     pub segments: BTreeMap<u32, (u64, u64)>,
     pub tables: HashMap<u16, TableIndex>,
-    /// The journal has all frames before this one, or it has lost some.
+    /// The journal must have all frames before this one.
     pub sequence_end: u64,
 }
 
-/// Tells checkpoints of other index definitions apart: other kinds, other columns, or another way to compute entries.
+/// A hash of the index definitions: kinds, columns, and versions of computed entries. Checkpoints with
+/// another one are not used.
 pub(crate) fn schema(identity: &Identity, tables: &[&'static TableDef]) -> u64 {
     let describe = |table: &&'static TableDef| {
         let TableDef { id, version, indexes, key_columns, row_columns, .. } = table;
@@ -63,8 +66,8 @@ pub(crate) fn schema(identity: &Identity, tables: &[&'static TableDef]) -> u64 {
     identity.hash(&[text.join("\n").as_bytes()])
 }
 
-/// Memory that is kept from one checkpoint to the next, and touched when the store is opened: to get it from the system again,
-/// in huge pages that the kernel clears, kept the processor from payments for tens of milliseconds.
+/// Memory that is kept from one checkpoint to the next, and touched when the store is opened. Allocating it
+/// again, in huge pages that the kernel clears, delayed payments by tens of milliseconds.
 pub(crate) struct Buffers {
     out: Vec<u8>,
     piece: Vec<u8>,
@@ -100,7 +103,7 @@ impl Out<'_> {
             .map_err(|source| io_error("write", self.path, source))?;
         self.offset += self.buffer.len() as u64;
         self.buffer.clear();
-        // Piece by piece: no commit is to wait behind all of it.
+        // Piece by piece, so that no commit waits behind all of it.
         self.file.sync().map_err(|source| io_error("sync", self.path, source))
     }
 
@@ -128,12 +131,12 @@ fn pairs(entries: impl Iterator<Item = (u64, u64)>, buffer: &mut Vec<u8>) -> usi
 }
 
 impl Core {
-    /// Writes a checkpoint, then lets go of the segments that compaction has emptied.
+    /// Writes a checkpoint, then removes the segments that compaction has emptied.
     pub fn checkpoint(&self) -> Result<()> {
         let mut maintenance = lock(&self.maintenance);
         match self.write_checkpoint(&mut maintenance.buffers) {
-            // No space for a checkpoint, but there will be: the journal does without the emptied segments too, as long as no
-            // older checkpoint speaks of them.
+            // There is no space for a checkpoint. The emptied segments can still be removed, if no older
+            // checkpoint refers to them.
             Err(StoreError::Full(_)) if !maintenance.retired.is_empty() => self.remove_checkpoint()?,
             written => written?,
         }
@@ -152,7 +155,7 @@ impl Core {
                 tracing::warn!(file = %segment.path.display(), %error, "a compacted segment could not be removed");
             }
         }
-        // Only with the entries do file systems let go of the space.
+        // File systems free the space only once the directory is synced.
         if let Err(error) = self.options.disk.sync_dir(&self.dir) {
             tracing::warn!(store = %self.dir.display(), %error, "the removal of compacted segments could not be synced");
         }
@@ -203,7 +206,7 @@ impl Core {
             write().map_err(|source| io_error("write", &path, source))
         });
         if finish.is_err() {
-            // Only gives back the space.
+            // Only to free the space.
             let _ = disk.remove(&temporary);
         } else {
             self.counters.since_checkpoint.fetch_sub(since, Ordering::Relaxed);
@@ -301,7 +304,32 @@ impl Core {
     }
 }
 
-/// Reads a file through a buffer, and sums it up.
+/// Why a checkpoint is not used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CheckpointError {
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("it is too short")]
+    Short,
+    #[error("it ends too early")]
+    Truncated,
+    #[error("it is of another format")]
+    Format,
+    #[error("it belongs to another store")]
+    OtherStore,
+    #[error("the index definitions have changed")]
+    IndexesChanged,
+    #[error("an entry fits no index")]
+    Entry,
+    #[error("data follows its end")]
+    Trailing,
+    #[error("its checksum is wrong")]
+    Checksum,
+}
+
+type Loaded<T> = std::result::Result<T, CheckpointError>;
+
+/// Reads a file through a buffer, and computes its checksum.
 struct In {
     file: Arc<dyn DiskFile>,
     buffer: Vec<u8>,
@@ -312,44 +340,43 @@ struct In {
 }
 
 impl In {
-    fn take(&mut self, n: usize) -> std::result::Result<&[u8], String> {
+    fn take(&mut self, n: usize) -> Loaded<&[u8]> {
         if self.buffer.len() - self.at < n {
             self.buffer.drain(..self.at);
             self.at = 0;
             let have = self.buffer.len();
             let want = usize::try_from(self.left).unwrap_or(usize::MAX).min(BUFFER_BYTES.max(n - have));
             self.buffer.resize(have + want, 0);
-            let got = read_full_at(&*self.file, &mut self.buffer[have..], self.offset)
-                .map_err(|e| e.to_string())?;
+            let got = read_full_at(&*self.file, &mut self.buffer[have..], self.offset)?;
             self.buffer.truncate(have + got);
             self.crc = crc32c::crc32c_append(self.crc, &self.buffer[have..]);
             self.offset += got as u64;
             self.left -= got as u64;
             if self.buffer.len() < n {
-                return Err("it ends too early".into());
+                return Err(CheckpointError::Truncated);
             }
         }
         self.at += n;
         Ok(&self.buffer[self.at - n..self.at])
     }
 
-    fn array<const N: usize>(&mut self) -> std::result::Result<[u8; N], String> {
+    fn array<const N: usize>(&mut self) -> Loaded<[u8; N]> {
         Ok(self.take(N)?.try_into().expect("take returns the length asked for"))
     }
 
-    fn u8(&mut self) -> std::result::Result<u8, String> {
+    fn u8(&mut self) -> Loaded<u8> {
         Ok(self.array::<1>()?[0])
     }
 
-    fn u16(&mut self) -> std::result::Result<u16, String> {
+    fn u16(&mut self) -> Loaded<u16> {
         self.array().map(u16::from_le_bytes)
     }
 
-    fn u32(&mut self) -> std::result::Result<u32, String> {
+    fn u32(&mut self) -> Loaded<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> std::result::Result<u64, String> {
+    fn u64(&mut self) -> Loaded<u64> {
         self.array().map(u64::from_le_bytes)
     }
 }
@@ -357,30 +384,30 @@ impl In {
 /// Reads the checkpoint of a store, if there is one.
 ///
 /// # Errors
-/// Why it cannot be used. The journal says everything it says, so that this is no loss but of time.
+/// Why it cannot be used. That costs only time, since the journal has everything.
 pub(crate) fn load(
     disk: &dyn Disk,
     dir: &Path,
     identity: &Identity,
     schema: u64,
     tables: &[&'static TableDef],
-) -> std::result::Result<Option<Checkpoint>, String> {
-    let names = disk.list(dir).map_err(|e| e.to_string())?;
+) -> Loaded<Option<Checkpoint>> {
+    let names = disk.list(dir)?;
     if !names.iter().any(|name| name == CHECKPOINT_NAME) {
         return Ok(None);
     }
-    let file = disk.open(&dir.join(CHECKPOINT_NAME), false).map_err(|e| e.to_string())?;
-    let size = file.size().map_err(|e| e.to_string())?;
-    let left = size.checked_sub(4).ok_or("it is too short")?;
+    let file = disk.open(&dir.join(CHECKPOINT_NAME), false)?;
+    let size = file.size()?;
+    let left = size.checked_sub(4).ok_or(CheckpointError::Short)?;
     let mut input = In { file, buffer: Vec::new(), at: 0, offset: 0, left, crc: 0 };
     if input.array()? != *MAGIC || input.u32()? != CHECKPOINT_VERSION {
-        return Err("it is of another format".into());
+        return Err(CheckpointError::Format);
     }
     if input.array()? != identity.id {
-        return Err("it belongs to another store".into());
+        return Err(CheckpointError::OtherStore);
     }
     if input.u64()? != schema {
-        return Err("the index definitions have changed".into());
+        return Err(CheckpointError::IndexesChanged);
     }
     let position = Position {
         segment: input.u32()?,
@@ -406,18 +433,19 @@ pub(crate) fn load(
         read_chunk(&mut input, kind, slot, count, table)?;
     };
     if input.left > 0 || input.at < input.buffer.len() {
-        return Err("data follows its end".into());
+        return Err(CheckpointError::Trailing);
     }
     let mut crc = [0; 4];
-    let n = read_full_at(&*input.file, &mut crc, size - 4).map_err(|e| e.to_string())?;
+    let n = read_full_at(&*input.file, &mut crc, size - 4)?;
     if n < 4 || u32::from_le_bytes(crc) != input.crc {
-        return Err("its checksum is wrong".into());
+        return Err(CheckpointError::Checksum);
     }
     Ok(Some(Checkpoint { position, segments, tables: indexes, sequence_end }))
 }
 
-/// What a checkpoint, verified and without its checksum, says of the journal: where replay goes on, how far the frames of each
-/// segment reached, and how many frames there were at its end. None if it is not this store's.
+/// What a verified checkpoint (without its checksum) says about the journal: where replay continues, how far
+/// the frames of each segment reached, and how many frames there were at its end. `None` if it belongs to
+/// another store.
 pub(crate) fn outline(body: &[u8], identity: &Identity) -> Option<(Position, BTreeMap<u32, u64>, u64)> {
     fn take<'a>(input: &mut &'a [u8], n: usize) -> Option<&'a [u8]> {
         let (taken, rest) = input.split_at_checked(n)?;
@@ -451,13 +479,7 @@ pub(crate) fn outline(body: &[u8], identity: &Identity) -> Option<(Position, BTr
     Some((position, segments, u64::from_le_bytes(*end)))
 }
 
-fn read_chunk(
-    input: &mut In,
-    kind: u8,
-    slot: usize,
-    count: u32,
-    table: &mut TableIndex,
-) -> std::result::Result<(), String> {
+fn read_chunk(input: &mut In, kind: u8, slot: usize, count: u32, table: &mut TableIndex) -> Loaded<()> {
     for _ in 0..count {
         match (kind, table.secondary.get_mut(slot)) {
             (PRIMARY, _) => {
@@ -473,7 +495,7 @@ fn read_chunk(
                 let position = input.take(bytes)?.into();
                 index.insert(position, input.u64()?);
             }
-            _ => return Err("an entry fits no index".into()),
+            _ => return Err(CheckpointError::Entry),
         }
     }
     Ok(())
@@ -486,7 +508,7 @@ mod tests {
     use crate::{ColumnKind, ColumnType, Table};
 
     #[test]
-    fn changed_definitions_are_noticed() {
+    fn changed_definitions_change_the_schema_hash() {
         const RENUMBERED: &TableDef =
             &TableDef::of::<Items>(900, "conformance_items").indexed(Items::DEF.indexes);
         const REVISED: &TableDef =
@@ -497,7 +519,7 @@ mod tests {
         const OTHER_COLUMNS: &TableDef = &TableDef { row_columns: COLUMNS, ..*RENAMED };
         let identity = Identity { id: [1; 16], key: [2; 16] };
         let of = |table: &'static TableDef| schema(&identity, &[table]);
-        assert_eq!(of(Items::DEF), of(RENAMED), "a name is for people");
+        assert_eq!(of(Items::DEF), of(RENAMED), "names do not matter");
         for other in [RENUMBERED, REVISED, OTHER_COLUMNS] {
             assert_ne!(of(Items::DEF), of(other), "{other:?}");
         }

@@ -20,16 +20,16 @@ use super::{
 use crate::backend::check_row_size;
 use crate::{Change, ChangeSet, CommitOutcome, IndexEntries, Result, StoreError, TableDef};
 
-/// The end of the journal. Whoever holds it is the only one who changes anything.
+/// The end of the journal. Its lock is needed for every change.
 pub(crate) struct Writer {
     pub active: Arc<Segment>,
-    /// Where the next frame goes.
+    /// The place of the next frame.
     pub offset: u64,
     /// The next frame's sequence number.
     pub sequence: u64,
     /// The next inserted row's serial.
     pub serial_next: u64,
-    /// Why nothing may be written any more.
+    /// Why the store has stopped, if it has.
     pub stopped: Option<String>,
     frame: Vec<u8>,
 }
@@ -46,7 +46,7 @@ impl Writer {
         }
     }
 
-    /// Refuses further writes; false if they were refused already.
+    /// Refuses further writes. Returns false if they were refused already.
     pub fn stop(&mut self, reason: &str) -> bool {
         let running = self.stopped.is_none();
         self.stopped.get_or_insert_with(|| reason.to_owned());
@@ -56,9 +56,9 @@ impl Writer {
 
 /// A row as it is stored.
 enum Before<'a> {
-    /// Read now.
+    /// Read for this commit.
     Read(StoredRecord),
-    /// As the change says that it was read: the index still names the version that was.
+    /// As in the change: the index still has the version that was read.
     Known { row: &'a [u8], serial: u64, birth: u32 },
 }
 
@@ -85,7 +85,7 @@ impl Before<'_> {
     }
 }
 
-/// What one commit does to one row.
+/// The net effect of a commit on one row.
 struct Effect<'a> {
     table: &'static TableDef,
     key: &'a [u8],
@@ -105,7 +105,7 @@ impl Effect<'_> {
     }
 }
 
-/// A record written: where it starts within the frame, and its size, in bytes.
+/// A written record: its offset in the frame and its size, in bytes.
 type Written = (usize, usize);
 
 impl Core {
@@ -145,7 +145,7 @@ impl Core {
         }
         let start = self.append(&mut writer, FrameKind::Commit, effects.len(), serial_next)?;
 
-        // Durable: now let everybody see it.
+        // Durable: now make it visible.
         let mut state = self.write();
         for (effect, (at, bytes)) in effects.iter().zip(written) {
             let location = Location::new(writer.active.number, start + at as u64, bytes);
@@ -160,7 +160,7 @@ impl Core {
         Ok(CommitOutcome::Committed)
     }
 
-    /// What the changes come to for each row, or the inserts that met existing ones.
+    /// The net effect of the changes on each row, or the inserts that met existing rows.
     #[allow(clippy::type_complexity)]
     fn resolve<'a>(
         &self,
@@ -200,7 +200,7 @@ impl Core {
             let serial = match (current, change.old_row()) {
                 (None, None) => take(serial_next),
                 (Some((row, serial)), Some(old)) if row == old => serial,
-                // Go on as if it had worked: what follows in this set builds on it.
+                // Apply it anyway: later changes of this set build on it.
                 (Some((_, serial)), None) => {
                     conflicts.push((table, key.to_vec()));
                     serial
@@ -218,8 +218,8 @@ impl Core {
         stale.map_or(Ok(Ok(effects)), Err)
     }
 
-    /// The secondary entries that go and come: computed before anything is written, so that rows which do not decode are
-    /// refused.
+    /// The secondary entries to remove and to add. Computed before anything is written, so that rows which do
+    /// not decode are refused.
     fn secondary_ops(&self, effects: &[Effect]) -> Result<Vec<(u16, SecondaryOp)>> {
         let mut ops = Vec::new();
         let mut scratch = IndexEntries::new();
@@ -227,7 +227,7 @@ impl Core {
         for effect in effects.iter().filter(|effect| !effect.table.indexes.is_empty()) {
             old.clear();
             new.clear();
-            // The key, and what follows from it, stays in an update.
+            // An update keeps the key and the entries derived from it.
             let is_update = effect.before.is_some() && effect.after.is_some();
             let mut compute = |row, serial, out: &mut Vec<_>| {
                 let record = (effect.key, row, serial);
@@ -252,8 +252,8 @@ impl Core {
         Ok(ops)
     }
 
-    /// Completes the frame in the writer's buffer and makes it durable; returns the offset at which it starts. On an error
-    /// nothing of it counts, and the writer either is as before or has stopped.
+    /// Completes the frame in the writer's buffer and makes it durable. Returns its offset. After an error
+    /// nothing of it is valid, and the writer is either unchanged or has stopped.
     pub fn append(
         &self,
         writer: &mut Writer,
@@ -307,8 +307,8 @@ impl Core {
             if !matches!(error, StoreError::Full(_)) {
                 return Err(self.fatal(writer, &active.path, "write", &error));
             }
-            // Only where space cannot be set aside ahead. Cut off what was written: the segment ends here, and says so first,
-            // since a file shorter than its segment is damage.
+            // Only on file systems that cannot reserve space. Truncate the file: the segment ends here. Its
+            // header is changed first, since a file shorter than its segment counts as damage.
             let header = encode_segment_header(&self.identity, active.number, start);
             let cut = || {
                 write_all_at(&*active.file, &header, 0)?;
@@ -338,7 +338,7 @@ impl Core {
         Ok(start)
     }
 
-    /// Turns to the next segment.
+    /// Switches to the next segment.
     fn roll(&self, writer: &mut Writer, frame_bytes: u64, kind: FrameKind) -> Result<()> {
         let segment = self.take_next(frame_bytes, kind).inspect_err(|_| self.wake.notify())?;
         let mut state = self.write();
@@ -350,7 +350,8 @@ impl Core {
         Ok(())
     }
 
-    /// A write or sync failed and nobody knows what is on the disk: the process ends here, unless a test's hook returns.
+    /// A write or sync failed, so the content of the disk is unknown. The process ends here, unless a test's
+    /// hook returns.
     fn fatal(&self, writer: &mut Writer, path: &Path, action: &str, error: &StoreError) -> StoreError {
         let reason = format!("{action} of {} at byte {} failed: {error}", path.display(), writer.offset);
         (self.options.on_fatal)(&reason);
@@ -369,7 +370,7 @@ impl Writer {
 }
 
 impl EngineState {
-    /// Enters what was written, a record of `bytes` bytes at `location`, into the indexes.
+    /// Adds a written record of `bytes` bytes at `location` to the indexes.
     fn publish(&mut self, effect: &Effect, location: Location, bytes: u64, active: &Segment) {
         let index = self.tables.get_mut(&effect.table.id).expect("resolve found the table");
         let fingerprint = effect.fingerprint;
@@ -406,8 +407,8 @@ fn check_size(key: &[u8], row: Option<&[u8]>) -> Result<()> {
     check_row_size(key, row)
 }
 
-/// The stored row if the change names the version that is stored now: records never change where they are, and segment
-/// numbers are never used again.
+/// The stored row, if the change names the stored version: records never change in place, and segment numbers
+/// are never reused.
 fn known<'a>(
     state: &EngineState,
     change: &'a Change,

@@ -1,4 +1,4 @@
-//! Cutting off a damaged end of the journal, when the operator says so: what was acknowledged may be lost by it.
+//! Cutting off a damaged end of the journal at an operator's request. Acknowledged commits may be lost.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -14,13 +14,13 @@ use crate::{Result, StoreError};
 /// What was cut off a journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CutTail {
-    /// The segment's file, and where in it the journal ends now, in bytes.
+    /// The file of the journal's last segment after the cut.
     pub segment: PathBuf,
     /// The offset.
     pub offset: u64,
     /// The number of the first frame that is lost.
     pub sequence: u64,
-    /// Where the bytes that were cut off, and the reason, are kept. The reason has the same name with `.txt`.
+    /// The file that keeps the removed bytes. The reason is in the file of the same name with `.txt`.
     pub kept: PathBuf,
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn cut_tail(disk: &dyn Disk, dir: &Path, reason: &str) -> Result<CutT
     fill_up(disk, dir, &manifest)?;
     let segments = open_segments(disk, dir, &manifest)?;
 
-    // Where the genuine frames end, and the next one's number.
+    // The end of the genuine frames, and the next one's number.
     let mut end: Option<(u32, u64)> = None;
     let mut is_damaged = false;
     let mut sequence = 1;
@@ -43,7 +43,7 @@ pub(crate) fn cut_tail(disk: &dyn Disk, dir: &Path, reason: &str) -> Result<CutT
         let bytes = read_segment(segment)?;
         if is_damaged {
             if find_frame(&identity, number, &bytes, SEGMENT_HEADER_BYTES).is_some() {
-                let (number, offset) = end.expect("the damage is somewhere");
+                let (number, offset) = end.expect("there is damage");
                 let what = "there are commits after the damage; restore a backup";
                 return Err(segments[&number].corrupt(offset, what));
             }
@@ -70,7 +70,8 @@ pub(crate) fn cut_tail(disk: &dyn Disk, dir: &Path, reason: &str) -> Result<CutT
     let segment = &segments[&number];
     segment.used.store(offset, Ordering::Relaxed);
 
-    // First keep what goes, then let go of what says that it was there, then overwrite it: after a crash the same again.
+    // First copy the bytes, then remove the mark and checkpoint that refer to them, then overwrite them.
+    // After a crash the cut can be repeated.
     let bytes = read_segment(segment)?;
     let tail = &bytes[usize::try_from(offset).expect("it was found in memory")..];
     let tail = &tail[..tail.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1)];
@@ -97,7 +98,7 @@ pub(crate) fn cut_tail(disk: &dyn Disk, dir: &Path, reason: &str) -> Result<CutT
     Ok(CutTail { segment: segment.path.clone(), offset, sequence, kept })
 }
 
-/// Fills files that lost their ends with zeros, as they were made: frames that are lost with them are missed anyway.
+/// Extends truncated files with zeros to their original size. Frames lost with their ends are noticed anyway.
 fn fill_up(disk: &dyn Disk, dir: &Path, manifest: &Manifest) -> Result<()> {
     for name in disk.list(dir).map_err(|source| io_error("list", dir, source))? {
         let Some(number) = segment_number(&name) else { continue };

@@ -14,73 +14,73 @@ pub trait DiskFile: Send + Sync {
     /// Reads at an offset; 0 at the end.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Writes at an offset.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize>;
-    /// Returns once everything written is durable, and the size with it.
+    /// Returns once everything written is durable, including the size.
     ///
     /// # Errors
-    /// The system's. What is durable afterwards is unknown: never retry.
+    /// The system's error. Afterwards it is unknown what is durable: never retry.
     fn sync(&self) -> io::Result<()>;
     /// Cuts or extends the file.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
     /// The file's size in bytes.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn size(&self) -> io::Result<u64>;
 }
 
 /// A file system.
 pub trait Disk: Send + Sync {
-    /// Makes a directory and its parents, readable by the owner only, if there is none.
+    /// Creates a directory and its parents, readable by the owner only, if missing.
     ///
     /// # Errors
-    /// The system's; so for all below.
+    /// The system's error. The same holds for all methods below.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
-    /// Locks a file (made if missing) until the result is dropped; none when another has it.
+    /// Locks a file (created if missing) until the result is dropped; `None` if it is locked already.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>>;
     /// Opens an existing file.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn open(&self, path: &Path, writable: bool) -> io::Result<Arc<dyn DiskFile>>;
-    /// Makes a file, empty even if there was one.
+    /// Creates an empty file, or empties an existing one.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
     /// The names of the files in a directory.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
     /// Renames a file over another.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Returns once the directory's entries are durable.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
-    /// How many bytes may still be written below a directory, if that is known.
+    /// The free space below a directory in bytes, if known.
     fn free_bytes(&self, dir: &Path) -> Option<u64> {
         let _ = dir;
         None
@@ -117,7 +117,7 @@ impl Disk for RealDisk {
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         let existing = path.ancestors().find(|ancestor| ancestor.is_dir()).map(Path::to_owned);
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-        // What lies in a directory is as durable as the directory's own entry.
+        // A directory's content is only durable if its own entry is.
         for made in path.ancestors().take_while(|ancestor| Some(*ancestor) != existing.as_deref()) {
             let parent = made.parent().filter(|parent| !parent.as_os_str().is_empty());
             self.sync_dir(parent.unwrap_or(Path::new(".")))?;
@@ -154,7 +154,7 @@ impl Disk for RealDisk {
     }
 }
 
-/// Turns a system error into a store error: a full disk is its own kind.
+/// Turns a system error into a store error; a full disk has its own kind.
 pub(crate) fn io_error(action: &'static str, file: &Path, source: io::Error) -> StoreError {
     match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -164,7 +164,7 @@ pub(crate) fn io_error(action: &'static str, file: &Path, source: io::Error) -> 
     }
 }
 
-/// Writes all of `buf`, however partial the single writes are.
+/// Writes all of `buf`, also if single writes are partial.
 pub(crate) fn write_all_at(file: &dyn DiskFile, mut buf: &[u8], mut offset: u64) -> io::Result<()> {
     while !buf.is_empty() {
         match file.write_at(buf, offset) {
@@ -206,7 +206,7 @@ pub(crate) fn read_file(disk: &dyn Disk, path: &Path) -> Result<Vec<u8>> {
     read().map_err(|source| io_error("read", path, source))
 }
 
-/// Replaces a small file as a whole: readers, and a crash, see the old or the new one.
+/// Replaces a small file atomically: readers, also after a crash, see the old or the new content.
 pub(crate) fn replace_file(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> Result<()> {
     let (path, temporary) = (dir.join(name), dir.join(format!("{name}.tmp")));
     let write = || {

@@ -1,16 +1,18 @@
-//! The bytes on the disk.
+//! The format of the files.
 //!
-//! A store is a directory: `MANIFEST` (text: version, store id, hash key, which segments there are), `LOCK`, `journal-N.seg`,
-//! `checkpoint.idx` and `tail.mark`. A segment is a 64-byte header, then frames, then zeros. A frame is one commit (or one step
-//! of compaction): a 48-byte header, records, and a seal. All numbers are little-endian; everything starts at a multiple of
-//! eight.
+//! A store is a directory: `MANIFEST` (text: version, store id, hash key, which segments there are), `LOCK`,
+//! `journal-N.seg`, `checkpoint.idx` and `tail.mark`. A segment is a 64-byte header, then frames, then zeros.
+//! A frame is one commit (or one step of compaction): a 48-byte header, records, and a seal. All numbers are
+//! little-endian; everything starts at a multiple of eight.
 //!
-//! Headers carry a tag: SipHash-2-4 under the store's secret random key, over the header and its place. So bytes that a
-//! client got stored can never pass for a frame, and neither can a frame that the disk put in the wrong place.
+//! Headers carry a tag: SipHash-2-4 under the store's secret random key, over the header and its place. So
+//! bytes that clients store can never pass for a frame, nor can a frame that the disk wrote to the wrong
+//! place.
 //!
-//! The seal is the CRC-32C of what each 512-byte sector of the file has of the records, and an end word that is never zero. It
-//! tells an interrupted write, which leaves sectors as they were (zeros), from damage, which changes what was written: see
-//! `tail.rs` and docs/decisions/0001-damaged-tail.md. Frames of format 1 have no seal, but one checksum over the records.
+//! The seal is the CRC-32C of what each 512-byte sector of the file has of the records, and an end word that
+//! is never zero. It distinguishes an interrupted write, which leaves sectors unchanged (zeros), from damage,
+//! which changes written data: see `tail.rs` and docs/decisions/0001-damaged-tail.md. Frames of format 1 have
+//! no seal, but one checksum over the records.
 
 use std::hash::Hasher;
 use std::path::Path;
@@ -19,23 +21,23 @@ use siphasher::sip::SipHasher24;
 
 use crate::{Result, StoreError};
 
-/// What this program writes.
+/// The format that this program writes.
 pub(crate) const FORMAT_VERSION: u32 = 2;
-/// The oldest format that this program reads. It makes such a store one of its own when it opens it.
+/// The oldest format that this program reads. Opening such a store converts it.
 const FORMAT_VERSION_MIN: u32 = 1;
-/// What a disk writes as a whole or not at all, in bytes.
+/// The size in bytes that a disk writes as a whole or not at all.
 pub(crate) const SECTOR_BYTES: usize = 512;
 pub(crate) const SEGMENT_HEADER_BYTES: u64 = 64;
 pub(crate) const FRAME_HEADER_BYTES: usize = 48;
 pub(crate) const RECORD_HEADER_BYTES: usize = 24;
 /// Locations have 24 bits for the offset in units of eight bytes.
 pub(crate) const SEGMENT_BYTES_LIMIT: u64 = 1 << 27;
-/// What one commit may write: the largest row, and what the journal adds to it.
+/// The limit of one commit: the largest row, and what the journal adds to it.
 pub(crate) const FRAME_BYTES_LIMIT: u64 = crate::ROW_BYTES_MAX + (1 << 20);
 /// Locations have 24 bits for the segment.
 pub(crate) const SEGMENT_NUMBER_LIMIT: u32 = 1 << 24;
 
-/// No store comes near to so many commits or rows.
+/// No store has this many commits or rows.
 pub(crate) const NUMBER_LIMIT: u64 = 1 << 62;
 
 const SEGMENT_MAGIC: &[u8; 8] = b"BATZSEG1";
@@ -45,7 +47,7 @@ const FRAME_END_MAGIC: &[u8; 4] = b"BZE2";
 /// The last word of a frame: a constant, and the checksum of the sectors' checksums again.
 pub(crate) const FRAME_END_BYTES: usize = 8;
 
-/// What makes this store's files its own.
+/// Identifies the files of this store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub id: [u8; 16],
@@ -108,29 +110,46 @@ pub(crate) fn encode_segment_header(
     header
 }
 
+/// Why a segment's header is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SegmentHeaderError {
+    #[error("the segment ends within its header")]
+    Short,
+    #[error("not a journal segment")]
+    Magic,
+    #[error("segment of format {0}, this program reads up to {FORMAT_VERSION}")]
+    Version(u32),
+    #[error("the segment belongs to another store")]
+    OtherStore,
+    #[error("the segment's header is damaged")]
+    Damaged,
+    #[error("the segment's header has a size that no segment has")]
+    Size,
+}
+
 /// The format of a segment and the size it was made with, in bytes.
 pub(crate) fn decode_segment_header(
     identity: &Identity,
     number: u32,
     bytes: &[u8],
-) -> std::result::Result<(u32, u64), String> {
-    let Some(header) = bytes.get(..64) else { return Err("the segment ends within its header".into()) };
+) -> std::result::Result<(u32, u64), SegmentHeaderError> {
+    let header = bytes.get(..64).ok_or(SegmentHeaderError::Short)?;
     if &header[..8] != SEGMENT_MAGIC {
-        return Err("not a journal segment".into());
+        return Err(SegmentHeaderError::Magic);
     }
     let version = u32_at(header, 8);
     if !(FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&version) {
-        return Err(format!("segment of format {version}, this program reads up to {FORMAT_VERSION}"));
+        return Err(SegmentHeaderError::Version(version));
     }
     if header[16..32] != identity.id {
-        return Err("the segment belongs to another store".into());
+        return Err(SegmentHeaderError::OtherStore);
     }
     if u64_at(header, 56) != identity.hash(&[&header[..56]]) || u32_at(header, 12) != number {
-        return Err("the segment's header is damaged".into());
+        return Err(SegmentHeaderError::Damaged);
     }
     let size = u64_at(header, 32);
     if !(SEGMENT_HEADER_BYTES..=SEGMENT_BYTES_LIMIT).contains(&size) {
-        return Err("the segment's header tells a size that no segment has".into());
+        return Err(SegmentHeaderError::Size);
     }
     Ok((version, size))
 }
@@ -227,7 +246,7 @@ pub(crate) fn seal_bytes(offset: u64, payload_bytes: usize) -> usize {
     round_up(4 * sectors) + FRAME_END_BYTES
 }
 
-/// The size of a frame, wherever it goes, at most.
+/// The largest size of the frame at any offset.
 pub(crate) fn frame_bytes_max(payload_bytes: usize) -> u64 {
     let seal_bytes_max = round_up(4 * (payload_bytes / SECTOR_BYTES + 2)) + FRAME_END_BYTES;
     (FRAME_HEADER_BYTES + payload_bytes + seal_bytes_max) as u64
@@ -259,9 +278,9 @@ pub(crate) fn end_word(crc: u32) -> [u8; FRAME_END_BYTES] {
 
 /// One row's new state.
 ///
-/// `birth` is the oldest segment that may hold a version of the row: a tombstone is needed for as long as any such segment
-/// that precedes it exists. A tombstone's serial is that of the row it ends, so that one which compaction moved behind a row
-/// inserted later under the same key does not end that one too.
+/// `birth` is the oldest segment that may hold a version of the row: a tombstone is needed as long as such a
+/// segment before it exists. A tombstone has the serial of the row that it deletes. So a tombstone that
+/// compaction moves behind a row inserted later under the same key does not delete that one, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecordView<'a> {
     pub table: u16,
@@ -328,7 +347,7 @@ impl<'a> RecordView<'a> {
     }
 }
 
-/// Makes the checksums of records right, for the fuzz target.
+/// Fixes the checksums of records, for the fuzz target.
 pub(crate) fn repair_records(mut bytes: &mut [u8]) {
     while let Some(size) = RecordView::size_at(bytes).filter(|&size| size <= bytes.len()) {
         let key_bytes = usize::from(u16::from_le_bytes([bytes[6], bytes[7]]));
@@ -344,7 +363,7 @@ fn record_crc(record: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&record[..12]), &record[16..])
 }
 
-/// The store's root: what it is and which segments it consists of.
+/// The store's manifest: its identity and its segments.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Manifest {
     /// The format that the file had.

@@ -17,7 +17,7 @@ use crate::{Backend, ChangeSet, Result, Table};
 
 const DIR: &str = "/store";
 const IDENTITY: Identity = Identity { id: [42; 16], key: [42; 16] };
-/// The bytes before each file: which file, whether to make its checksums right, its size in two bytes.
+/// The header of each file: which file, whether to fix its checksums, its size in two bytes.
 const ENTRY_BYTES: usize = 4;
 
 fn path(file: u8) -> PathBuf {
@@ -30,7 +30,7 @@ fn path(file: u8) -> PathBuf {
     Path::new(DIR).join(name)
 }
 
-/// Makes the checksums of a file right, so that what is behind them is reached.
+/// Fixes the checksums of a file, so that the code behind them is reached.
 fn repair(file: u8, bytes: &mut Vec<u8>) {
     match file % 7 {
         0 => {
@@ -42,7 +42,8 @@ fn repair(file: u8, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Reads a segment as a header and, for each frame, its kind, its number of records, its payload's size and the payload.
+/// Reads a segment as a header and, for each frame, its kind, its number of records, its payload's size and
+/// the payload.
 fn repair_segment(number: u32, bytes: &mut Vec<u8>) {
     let size = (bytes.len() * 2 + 4096) as u64 / 8 * 8;
     let mut segment = encode_segment_header(&IDENTITY, number, size).to_vec();
@@ -102,7 +103,7 @@ pub fn load(data: &[u8]) {
         disk.tamper(&path(2), |bytes| *bytes = manifest.encode().into_bytes());
     }
     let _ = EmbeddedStore::inspect(DIR, &disk, &mut |_| ());
-    // Whatever is refused is refused with an error.
+    // Invalid stores are refused with an error.
     if use_store(&disk).is_ok() {
         let _ = use_store(&disk);
     }

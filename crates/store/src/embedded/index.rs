@@ -8,9 +8,9 @@ use smallvec::SmallVec;
 
 use crate::{IndexKind, TableDef};
 
-/// Where a record is: 24 bits of segment, 24 bits of offset and 16 bits of length, both in units of eight bytes. A length
-/// of 0xffff means "that or longer": enough to read most records at once, but not to count bytes. Whoever counts takes the
-/// length from the record itself.
+/// Where a record is: 24 bits of segment, 24 bits of offset and 16 bits of length, both in units of eight
+/// bytes. A length of 0xffff means "that or longer". That is enough to read most records at once; exact
+/// lengths are in the records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Location(pub u64);
 
@@ -36,7 +36,8 @@ impl Location {
     }
 }
 
-/// Tables are cut into so many parts, so that growing one stalls nobody for long and a checkpoint can copy part by part.
+/// The number of parts of a hash table, so that growing one part delays others only briefly, and a checkpoint
+/// can copy part by part.
 pub(crate) const PARTS: usize = 64;
 
 fn part_of(fingerprint: u64) -> usize {
@@ -50,7 +51,7 @@ struct IndexEntry {
     value: u64,
 }
 
-/// Fingerprint of the key → locations. Two keys may share a fingerprint: whoever reads verifies the key.
+/// Fingerprint of the key → locations. Two keys may share a fingerprint, so readers verify the key.
 #[derive(Debug)]
 pub(crate) struct PrimaryIndex {
     parts: Vec<HashTable<IndexEntry>>,
@@ -119,7 +120,7 @@ impl PrimaryIndex {
 /// The rows under one value of a hash index, when there are several.
 #[derive(Debug)]
 enum Group {
-    /// In order, while copying them is cheap.
+    /// Sorted, while copying them is cheap.
     Few(Vec<u64>),
     Many(BTreeSet<u64>),
 }
@@ -170,7 +171,7 @@ impl Group {
 
 #[derive(Debug, Default)]
 struct HashPart {
-    /// Values with one row: most of them.
+    /// Values with one row, which is the usual case.
     single: HashTable<IndexEntry>,
     /// Values with several.
     groups: HashMap<u64, Group>,
@@ -178,8 +179,8 @@ struct HashPart {
     grouped: usize,
 }
 
-/// Fingerprint of the value → fingerprints of the keys. Keys' fingerprints, not locations: they stay when a row changes or
-/// compaction moves it.
+/// Fingerprint of the value → fingerprints of the keys. Keys' fingerprints instead of locations, since they
+/// stay the same when a row changes or is moved.
 #[derive(Debug)]
 pub(crate) struct HashIndex {
     parts: Vec<HashPart>,
@@ -192,7 +193,7 @@ impl Default for HashIndex {
 }
 
 impl HashIndex {
-    /// Adds an entry; having it already is fine.
+    /// Adds an entry, unless it exists.
     pub fn insert(&mut self, value: u64, key: u64) {
         let part = &mut self.parts[part_of(value)];
         if let Some(group) = part.groups.get_mut(&value) {
@@ -242,8 +243,8 @@ impl HashIndex {
         singles.chain(part.groups.iter().flat_map(|(value, group)| group.iter().map(|key| (*value, key))))
     }
 
-    /// About: a row in a group takes 8 bytes, and half as much again stands empty. Every scrape of the metrics asks, so this
-    /// must not look at each group.
+    /// An estimate: a row in a group takes 8 bytes, and half as much again is empty. Each scrape of the
+    /// metrics calls this, so it must not visit each group.
     fn bytes(&self) -> usize {
         let part =
             |part: &HashPart| part.single.allocation_size() + part.groups.capacity() * 48 + part.grouped * 12;
@@ -251,8 +252,8 @@ impl HashIndex {
     }
 }
 
-/// Where an entry stands in an ordered index: value, then key or serial. Most are short and lie in the nodes of the tree
-/// themselves, so that a search need not follow a pointer for each comparison.
+/// The position of an entry in an ordered index: value, then key or serial. Most are short and stored in the
+/// tree's nodes, so that a search need not follow a pointer for each comparison.
 pub(crate) type Position = SmallVec<[u8; 40]>;
 
 /// Position → fingerprint of the key.
@@ -268,7 +269,7 @@ pub(crate) enum Secondary {
 /// One table's indexes.
 #[derive(Debug)]
 pub(crate) struct TableIndex {
-    /// None for a table that this program does not know; its rows are kept.
+    /// `None` for a table unknown to this program; its rows are kept.
     pub def: Option<&'static TableDef>,
     pub primary: PrimaryIndex,
     /// In the order of the definition.
@@ -285,7 +286,7 @@ impl TableIndex {
         Self { def, primary: PrimaryIndex::default(), secondary: secondary.collect() }
     }
 
-    /// Where rows of keys with a fingerprint are, with that fingerprint.
+    /// The locations of rows whose keys have one of these fingerprints, with the fingerprint.
     pub fn candidates(&self, key: u64) -> impl Iterator<Item = (u64, Location)> {
         self.primary.find(key).map(move |location| (key, location))
     }
@@ -307,7 +308,7 @@ impl TableIndex {
     pub fn bytes(&self) -> usize {
         let secondary = self.secondary.iter().map(|index| match index {
             Secondary::Hash(index) => index.bytes(),
-            // Nodes are two thirds full. Long positions have memory of their own.
+            // Nodes are two thirds full. Long positions are allocated separately.
             Secondary::Ordered(index) => index.keys().next().map_or(0, |position| {
                 let inline = (size_of::<Position>() + size_of::<u64>()) * 3 / 2;
                 let outside = if position.spilled() { position.len() + 16 } else { 0 };
@@ -318,7 +319,7 @@ impl TableIndex {
     }
 }
 
-/// An entry as a secondary index keeps it.
+/// An entry of a secondary index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SecondaryEntry {
     /// The value's fingerprint.

@@ -1,4 +1,4 @@
-//! What happens beside the commits: preparing segments, compaction, and the thread that does it.
+//! Background work: preparing segments, compaction, and the thread that does it.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,32 +18,33 @@ use crate::{Result, StoreError};
 /// The segment after the active one.
 pub(crate) struct NextSegment {
     pub number: u32,
-    /// Made ahead, so that no commit waits for it.
+    /// Created ahead, so that no commit waits for it.
     pub ready: Option<Arc<Segment>>,
-    /// When the disk was found full: making a segment takes long, also for nothing.
+    /// When the disk was last found full, since a failed attempt to create a segment takes long, too.
     pub full_since: Option<Instant>,
 }
 
-/// What maintenance alone changes.
+/// State that only maintenance changes.
 pub(crate) struct Maintenance {
     pub manifest: Manifest,
-    /// Emptied by compaction; they go once a checkpoint no longer needs them.
+    /// Segments emptied by compaction, removed once a checkpoint no longer needs them.
     pub retired: Vec<Arc<Segment>>,
     /// For checkpoints.
     pub buffers: super::checkpoint::Buffers,
 }
 
-/// A segment is synced each time so much of it is written, so that no commit waits behind all of it.
+/// A new segment is synced each time this much of it is written, so that no commit waits behind all of it.
 const SYNC_BYTES: u64 = 256 << 10;
-/// The longest rest between two pieces of background work.
+/// The longest pause between two pieces of background work.
 const REST_MAX: Duration = Duration::from_millis(10);
-/// So many times as long as a piece of the next segment took is the rest after it, unless it is needed soon.
+/// The pause after a piece of the next segment, as a multiple of the time it took, unless the segment is
+/// needed soon.
 const SEGMENT_REST: u32 = 3;
 
-/// What compaction asks for at least, in bytes, when the disk is nearly full.
+/// The smallest segment that compaction creates when the disk is nearly full, in bytes.
 const SMALL_SEGMENT_BYTES: u64 = 1 << 20;
 
-/// A live record on its way out of a segment.
+/// A live record that is being copied out of a segment.
 struct Moving {
     table: u16,
     fingerprint: u64,
@@ -55,10 +56,10 @@ struct Moving {
 }
 
 impl Core {
-    /// Hands out the next segment, with room for a frame of so many bytes unless it was made ahead. Compaction, which gives
-    /// space back in the end, makes do with a small one when the disk is nearly full.
+    /// Returns the next segment; if it was not created ahead, it has room for a frame of `bytes` bytes. When
+    /// the disk is nearly full, compaction, which frees space in the end, gets a small one.
     pub fn take_next(&self, frame_bytes: u64, kind: FrameKind) -> Result<Arc<Segment>> {
-        // If it is being made just now, then without rests.
+        // If it is being created now, finish without pauses.
         self.wake.hurry.fetch_add(1, Ordering::Relaxed);
         let mut next = lock(&self.next);
         self.wake.hurry.fetch_sub(1, Ordering::Relaxed);
@@ -77,7 +78,7 @@ impl Core {
             }
             None => self.create_unless_full(&mut next, bytes_min)?,
         };
-        assert_eq!(segment.number, next.number, "segments are made in order");
+        assert_eq!(segment.number, next.number, "segments are created in order");
         next.number += 1;
         Ok(segment)
     }
@@ -99,7 +100,7 @@ impl Core {
         Ok(())
     }
 
-    /// Makes a segment full of zeros: its space is taken, and later syncs find no metadata to write.
+    /// Creates a segment full of zeros: its space is reserved, and later syncs have no metadata to write.
     fn create_segment(&self, number: u32, bytes_min: u64) -> Result<Arc<Segment>> {
         self.create_sized(number, segment_bytes(&self.options, number).max(bytes_min))
     }
@@ -113,8 +114,8 @@ impl Core {
         create_segment(&self.dir, &self.options, &self.identity, number, bytes, rest)
     }
 
-    /// Whether the next segment, of which so many bytes are made, falls behind: it must be there when half of the present one
-    /// is used.
+    /// Whether the creation of the next segment falls behind: it must be complete when half of the current
+    /// one is used.
     pub fn is_needed_soon(&self, made: u64, of: u64) -> bool {
         let state = self.read();
         state.segments.values().next_back().is_some_and(|active| {
@@ -123,8 +124,8 @@ impl Core {
         })
     }
 
-    /// One round of maintenance: prepares the next segment, compacts, and writes a checkpoint when one is due. A round is
-    /// bounded and always gets as far as the checkpoint, however much there is to compact.
+    /// One round of maintenance: prepares the next segment, compacts, and writes a checkpoint when one is
+    /// due. A round is bounded and always gets as far as the checkpoint, however much there is to compact.
     pub fn maintain(&self) -> Result<()> {
         let prepared = self.prepare_next();
         let compacted = self.compact_round();
@@ -144,9 +145,9 @@ impl Core {
         prepared.and(compacted)
     }
 
-    /// Compacts what is mostly dead of the segments that were full when the round began, until so many bytes are copied as a
-    /// checkpoint is due after; asks for another round if something is left. What the round itself writes is none of its
-    /// business, so it ends.
+    /// Compacts mostly dead segments among those that were full when the round began, until as many bytes are
+    /// copied as a checkpoint is due after. Asks for another round if something is left. Ignores what the
+    /// round itself writes, so that it ends.
     fn compact_round(&self) -> Result<()> {
         let before = lock(&self.writer).active.number;
         let mut copied = 0;
@@ -160,8 +161,8 @@ impl Core {
         Ok(())
     }
 
-    /// Compacts the segment with the largest dead share among those below `before`, if that is large enough; returns how many
-    /// bytes it copied. None if there is no such segment, or a stop is wanted.
+    /// Compacts the segment with the largest dead share among those below `before`, if that is large enough.
+    /// Returns how many bytes it copied; `None` if there is no such segment, or the store is stopping.
     fn compact_one(&self, before: u32) -> Result<Option<u64>> {
         let mut maintenance = lock(&self.maintenance);
         let Some(victim) = self.pick_victim(before) else { return Ok(None) };
@@ -187,7 +188,7 @@ impl Core {
         let dead_percent = |segment: &Segment| {
             let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
             let data = load(&segment.used) - SEGMENT_HEADER_BYTES;
-            // Nothing older is left for the oldest segment's tombstones to hide.
+            // Tombstones in the oldest segment are no longer needed.
             let tombstones = if Some(segment.number) == oldest { 0 } else { load(&segment.tombstones) };
             let needed = load(&segment.live) + tombstones;
             if needed == 0 { 100 } else { data.saturating_sub(needed) * 100 / data.max(1) }
@@ -198,8 +199,8 @@ impl Core {
         (dead >= self.options.compaction_dead_percent).then(|| Arc::clone(victim))
     }
 
-    /// Copies what is needed of a segment to the end of the journal, and returns how many bytes that were; none if a stop came
-    /// first.
+    /// Copies the needed records of a segment to the end of the journal. Returns how many bytes; `None` if
+    /// the store is stopping.
     fn compact(&self, victim: &Arc<Segment>) -> Result<Option<u64>> {
         let (mut buffer, mut moving) = (Vec::new(), Vec::new());
         let mut copied = 0;
@@ -256,7 +257,7 @@ impl Core {
         state.segments.range(birth.min(victim.number)..victim.number).next().is_some()
     }
 
-    /// The frame at an offset, verified; none at the end.
+    /// The verified frame at an offset; `None` at the end.
     fn read_frame(&self, segment: &Segment, offset: u64) -> Result<Option<(FrameHeader, Vec<u8>)>> {
         let read = |bytes: &mut [u8], offset| {
             read_full_at(&*segment.file, bytes, offset)
@@ -288,7 +289,7 @@ impl Core {
         }
         let mut writer = lock(&self.writer);
         writer.check_running()?;
-        // Under the writer's lock nothing else moves: take what is live now.
+        // Under the writer's lock nothing changes: copy what is live now.
         let mut moved: Vec<(&Moving, usize)> = Vec::with_capacity(moving.len());
         let frame = writer.begin();
         for step in moving {
@@ -333,18 +334,19 @@ impl Core {
     }
 }
 
-/// How large a segment is made: they grow with the store.
+/// The size of the next segment; they grow with the store.
 pub(crate) fn segment_bytes(options: &Options, number: u32) -> u64 {
     let doublings = (number - 1).min(16);
     (options.segment_bytes_first << doublings).min(options.segment_bytes_max)
 }
 
-/// Whether what is made of the next segment is a smaller part of it than twice what is used of the present one.
+/// Whether the created share of the next segment is less than twice the used share of the current one.
 fn is_behind((made, of): (u64, u64), (used, capacity): (u64, u64)) -> bool {
     u128::from(made) * u128::from(capacity) < 2 * u128::from(used) * u128::from(of)
 }
 
-/// Makes a segment; see [`Core::create_segment`]. Calls `rest` between its pieces, with how much is made and of how much.
+/// Creates a segment; see [`Core::create_segment`]. Calls `rest` between pieces, with the bytes written and
+/// the segment's size.
 pub(crate) fn create_segment(
     dir: &Path,
     options: &Options,
@@ -389,7 +391,7 @@ pub(crate) fn create_segment(
         Ok(file)
     };
     let file = create().map_err(|source| {
-        // Gives back the space; whatever stays is overwritten by the next attempt or removed by the next start.
+        // Frees the space. If that fails, the next attempt overwrites the file, or the next start removes it.
         let _ = disk.remove(&temporary);
         io_error("make", &path, source)
     })?;
@@ -405,21 +407,22 @@ pub(crate) fn create_segment(
     }))
 }
 
-/// Calls the background thread.
+/// Wakes the background thread.
 #[derive(Default)]
 pub(crate) struct Wake {
     pending: Mutex<bool>,
     condition: Condvar,
     stopping: AtomicBool,
-    /// Commits that wait for what is under way.
+    /// Commits that wait for the current work.
     hurry: AtomicU64,
-    /// The time since which the background thread works without a rest; none: somebody else does the work, who waits for it.
+    /// The start of the background thread's work since its last pause; `None` if a caller does the work and
+    /// waits for it.
     busy_since: Mutex<Option<Instant>>,
 }
 
-/// How often the background thread looks around by itself.
+/// How often the background thread runs without being woken.
 const LOOK_AROUND: Duration = Duration::from_secs(5);
-/// How often it looks whether commits have ceased, so that the journal's end should be marked.
+/// How often it checks whether commits have stopped, so that the journal's end should be marked.
 const QUIET: Duration = Duration::from_millis(500);
 
 impl Wake {
@@ -432,8 +435,8 @@ impl Wake {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Called between pieces of background work: rests for so many times as long as the last piece took. Processor and disk
-    /// are others' as well, and a payment should not wait for more than a piece.
+    /// Called between pieces of background work: pauses for a multiple of the time that the last piece took,
+    /// so that payments get processor and disk, and never wait for more than a piece.
     pub fn rest(&self, times: u32) {
         let mut busy_since = lock(&self.busy_since);
         let Some(since) = *busy_since else { return };
@@ -443,7 +446,7 @@ impl Wake {
         *busy_since = Some(Instant::now());
     }
 
-    /// Waits for a call, but not for long; says whether there was one.
+    /// Waits briefly to be woken. Returns whether it was.
     fn wait(&self, timeout: Duration) -> bool {
         let pending = lock(&self.pending);
         let wait = self.condition.wait_timeout_while(pending, timeout, |pending| !*pending);
@@ -483,7 +486,7 @@ impl Maintainer {
                 match maintained {
                     Ok(()) | Err(StoreError::Stopped(_)) => {}
                     Err(error) => {
-                        tracing::warn!(store = %own.dir.display(), %error, "store maintenance failed; it is tried again");
+                        tracing::warn!(store = %own.dir.display(), %error, "store maintenance failed; trying again later");
                     }
                 }
             }
@@ -510,14 +513,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_segment_is_there_when_half_of_the_present_one_is_used() {
+    fn next_segment_is_ready_when_half_of_the_current_one_is_used() {
         let (of, capacity) = (64 << 20, 32 << 20);
         assert!(!is_behind((0, of), (0, capacity)));
         assert!(is_behind((1 << 20, of), (1 << 20, capacity)), "1/64 made, 1/32 used");
         assert!(!is_behind((4 << 20, of), (1 << 20, capacity)));
         assert!(is_behind((of - 1, of), (capacity / 2, capacity)));
         assert!(!is_behind((of, of), (capacity / 2, capacity)));
-        assert!(is_behind((of, of), (capacity, capacity)), "no rests any more");
+        assert!(is_behind((of, of), (capacity, capacity)), "no more pauses");
         assert!(!is_behind((1, of), (0, 0)));
     }
 }

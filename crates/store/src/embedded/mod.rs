@@ -1,16 +1,17 @@
 //! The embedded backend: an append-only journal on disk, compact indexes in memory.
 //!
-//! A commit is one checksummed frame, one write and one `fdatasync`; the segments of the journal are filled with zeros ahead,
-//! so that the sync has no metadata to flush. Rows stay in the journal and are read from there (mostly from the page cache);
-//! memory holds some 20 to 40 bytes a key and index entry.
+//! A commit is one checksummed frame, one write and one `fdatasync`; the segments of the journal are filled
+//! with zeros ahead, so that the sync has no metadata to flush. Rows stay in the journal and are read from
+//! there (mostly from the page cache); memory holds some 20 to 40 bytes a key and index entry.
 //!
-//! * A torn tail (a write that was interrupted, nothing genuine after it, nothing before a checkpoint's or a tail mark's end)
-//!   was never acknowledged and is dropped. All else that is not as it was written stops the opening with
-//!   [`StoreError::Corrupt`], also in the last frame: a frame's seal tells the two apart (`tail.rs`).
-//! * A failed write or sync of a commit ends the process ([`Options::on_fatal`]): what is on the disk is unknown until the
-//!   store is opened again. A full disk is no failure: the commit is refused.
-//! * Compaction copies the live records out of segments that are mostly dead; a checkpoint of the indexes makes opening fast
-//!   and is written before a compacted segment goes. All of it is only ever an addition to a journal that stays replayable.
+//! * A torn tail (an interrupted write with nothing genuine after it, and not before the end of a checkpoint
+//!   or tail mark) was never acknowledged and is dropped. Any other damage, also in the last frame, prevents
+//!   opening with [`StoreError::Corrupt`]: a frame's seal distinguishes the two (`tail.rs`).
+//! * A failed write or sync of a commit ends the process ([`Options::on_fatal`]): what is on the disk is
+//!   unknown until the store is opened again. If the disk is full, the commit is only refused.
+//! * Compaction copies the live records out of segments that are mostly dead; a checkpoint of the indexes
+//!   makes opening fast, and is written before a compacted segment is removed. The journal can be replayed at
+//!   any time.
 
 mod checkpoint;
 mod commit;
@@ -53,10 +54,10 @@ use format::{Identity, RECORD_HEADER_BYTES, RecordView};
 use index::{Location, Position, Secondary, SecondaryEntry, TableIndex};
 use maintain::{Maintainer, Maintenance};
 
-/// What is called when the store cannot go on; see [`Options::on_fatal`].
+/// Called when the store cannot continue; see [`Options::on_fatal`].
 pub type FatalHook = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// How a store works. The defaults are for production.
+/// Options of a store. The defaults are for production.
 #[derive(Clone)]
 pub struct Options {
     /// The file system.
@@ -65,20 +66,22 @@ pub struct Options {
     pub segment_bytes_first: u64,
     /// The size at which segments stop growing, in bytes (at most 128 MiB).
     pub segment_bytes_max: u64,
-    /// A segment is compacted once so many percent of it are dead.
+    /// A segment is compacted once this percentage of it is dead.
     pub compaction_dead_percent: u64,
-    /// How many bytes one step of compaction copies at most: while it does, commits wait.
+    /// The most bytes that one step of compaction copies. Commits wait meanwhile.
     pub compaction_step_bytes: usize,
-    /// A checkpoint is written after so many bytes of journal.
+    /// A checkpoint is written after this many bytes of journal.
     pub checkpoint_bytes: u64,
-    /// After the disk was found full, commits that need a new segment are refused without another try for so long.
+    /// How long commits that need a new segment are refused without another attempt after the disk was found
+    /// full.
     pub full_pause: Duration,
-    /// Whether a thread does all that by itself. Otherwise [`EmbeddedStore::maintain`] does.
+    /// Whether a background thread does this work. Otherwise [`EmbeddedStore::maintain`] does.
     pub background: bool,
-    /// Called with the reason when a commit's write or sync failed. The default logs it and aborts the process. If it
-    /// returns (in tests), the store refuses all further commits.
+    /// Called with the reason if a commit's write or sync fails. The default logs it and aborts the process.
+    /// If it returns (in tests), the store refuses all further commits.
     pub on_fatal: FatalHook,
-    /// Store id and hash key of a new store, for reproducible tests. Random otherwise, as it must be in production.
+    /// Store id and hash key of a new store, for reproducible tests. Random otherwise, which production
+    /// needs.
     pub identity: Option<[u8; 32]>,
 }
 
@@ -106,9 +109,9 @@ impl fmt::Debug for Options {
 }
 
 fn abort(reason: &str) {
-    tracing::error!(reason, "the store cannot go on: ending the process, its next start recovers");
-    // The log may go nowhere; the reason must not.
-    eprintln!("batzen-store: {reason}: ending the process, its next start recovers");
+    tracing::error!(reason, "the store cannot continue: ending the process; the next start recovers");
+    // The log may be off, but the reason must be visible.
+    eprintln!("batzen-store: {reason}: ending the process; the next start recovers");
     std::process::abort();
 }
 
@@ -117,15 +120,15 @@ pub(crate) struct Segment {
     pub number: u32,
     pub path: PathBuf,
     pub file: Arc<dyn DiskFile>,
-    /// Where frames must end.
+    /// The limit of the frames.
     pub capacity: AtomicU64,
-    /// Where frames end so far.
+    /// The current end of the frames.
     pub used: AtomicU64,
     /// Bytes of live records.
     pub live: AtomicU64,
     /// Bytes of tombstones.
     pub tombstones: AtomicU64,
-    /// Compaction met damage here and leaves it alone.
+    /// Compaction has found damage here and skips the segment.
     pub damaged: AtomicBool,
 }
 
@@ -137,7 +140,7 @@ impl Segment {
 
 pub(crate) type Segments = BTreeMap<u32, Arc<Segment>>;
 
-/// What readers see: changes only after it is durable.
+/// The state that readers see. It changes only after a commit is durable.
 pub(crate) struct EngineState {
     pub tables: HashMap<u16, TableIndex>,
     pub segments: Arc<Segments>,
@@ -184,8 +187,8 @@ pub(crate) struct Core {
     _lock: Box<dyn Any + Send + Sync>,
 }
 
-/// A poisoned lock means that a thread panicked on a broken invariant; the state it guards changes only in steps that do
-/// not panic, so that others may go on until they meet the same.
+/// A poisoned lock means that a thread panicked on a broken invariant. The guarded state changes only in
+/// steps that do not panic, so other threads may continue.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -255,10 +258,10 @@ pub(crate) fn read_record(segments: &Segments, location: Location) -> Result<Sto
     Ok(StoredRecord { bytes, key_bytes, row_bytes, table, birth, serial })
 }
 
-/// Reads the live record of a table at a location where the index has a key of that fingerprint.
+/// Reads the live record of a table at a location that the index has for a key of that fingerprint.
 ///
-/// A record's checksum does not tell where it belongs. If the disk has written another sector over it, the row would seem not
-/// to exist, and what it says could happen again: so another key's record is damage.
+/// A record's checksum does not cover its place. If the disk has written another sector over it, the row
+/// would seem not to exist, and a payment could happen twice. So a record of another key is damage.
 pub(crate) fn read_indexed(
     identity: &Identity,
     segments: &Segments,
@@ -273,7 +276,8 @@ pub(crate) fn read_indexed(
     Ok(record)
 }
 
-/// The true length of the record at a location, in bytes. Reads the record's header if the location does not tell.
+/// The true length of the record at a location, in bytes. Reads the record's header if the location does not
+/// tell.
 pub(crate) fn read_record_bytes(segments: &Segments, location: Location) -> Result<u64> {
     let Some(segment) = segments.get(&location.segment()) else {
         let file = PathBuf::from(format::segment_name(location.segment()));
@@ -301,7 +305,7 @@ pub(crate) fn fingerprint(identity: &Identity, bytes: &[u8]) -> u64 {
     identity.hash(&[bytes])
 }
 
-/// Where an entry stands: as [`crate::memory::position`].
+/// The position of an entry, as [`crate::memory::position`].
 fn entry_position(kind: IndexKind, value: &[u8], key: &[u8], serial: u64) -> Position {
     let mut position = Position::from_slice(value);
     match kind {
@@ -311,8 +315,8 @@ fn entry_position(kind: IndexKind, value: &[u8], key: &[u8], serial: u64) -> Pos
     position
 }
 
-/// Computes the secondary entries of a record as the indexes keep them: slot in the table's definition, and entry. Those that
-/// follow from the key alone may be left out.
+/// Computes the secondary entries of a record: slot in the table's definition, and entry. Entries derived
+/// from the key alone may be left out.
 pub(crate) fn secondary_entries(
     identity: &Identity,
     def: &TableDef,
@@ -393,22 +397,23 @@ impl Core {
         let segments = Arc::clone(&state.segments);
         drop(state);
         for table in &mut tables {
-            // In the order of the disk, so that it reads ahead.
+            // In disk order, to benefit from read-ahead.
             table.locations.sort_unstable();
         }
         Ok(Frozen { dir: self.dir.clone(), identity: self.identity, tables, segments })
     }
 }
 
-/// Where the rows of a table were at one moment.
+/// A snapshot of the locations of a table's rows.
 struct FrozenTable {
     id: u16,
     locations: Vec<Location>,
-    /// The sum of the keys' fingerprints: whoever reads all rows notices a record that is not the one that the index names.
+    /// The sum of the keys' fingerprints, by which a reader of all rows notices a record that differs from
+    /// the index.
     fingerprints: u64,
 }
 
-/// Where the rows of some tables were at one moment.
+/// A snapshot of the locations of some tables' rows.
 struct Frozen {
     dir: PathBuf,
     identity: Identity,
@@ -456,7 +461,7 @@ fn read_record_of(segments: &Segments, table: &TableDef, location: Location) -> 
 }
 
 impl EngineState {
-    /// A table that the store was opened with.
+    /// A table of the store's.
     pub fn table(&self, table: &TableDef) -> Result<&TableIndex> {
         let index = self.tables.get(&table.id).filter(|index| index.def.is_some());
         index.ok_or_else(|| StoreError::Backend(format!("the store was opened without table {}", table.name)))
@@ -470,11 +475,12 @@ pub struct EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Opens the store in a directory, or makes one. `tables` are all that it holds: their definitions rebuild the indexes.
+    /// Opens the store in a directory, or creates it. `tables` are all its tables: their definitions are
+    /// needed to rebuild the indexes.
     ///
     /// # Errors
-    /// [`StoreError::InUse`] when another process has it open, [`StoreError::Corrupt`] when its data is damaged,
-    /// [`StoreError::Format`] when another version wrote it.
+    /// [`StoreError::InUse`] when another process has it open, [`StoreError::Corrupt`] when its data is
+    /// damaged, [`StoreError::Format`] when another version wrote it.
     pub fn open(path: impl AsRef<Path>, tables: &[&'static TableDef], options: Options) -> Result<Self> {
         let background = options.background;
         let core = Arc::new(recover::open(path.as_ref(), tables, options)?);
@@ -482,10 +488,10 @@ impl EmbeddedStore {
         Ok(Self { core, maintainer: Mutex::new(maintainer) })
     }
 
-    /// Does what the background thread would do by now: prepares the next segment, compacts, writes a checkpoint.
+    /// Does the background thread's work: prepares the next segment, compacts, writes a checkpoint.
     ///
     /// # Errors
-    /// When the disk fails or is full. Nothing is lost, and a later call goes on.
+    /// If the disk fails or is full. Nothing is lost, and a later call continues.
     pub fn maintain(&self) -> Result<()> {
         self.core.maintain()
     }
@@ -498,14 +504,14 @@ impl EmbeddedStore {
         self.core.checkpoint()
     }
 
-    /// The random key of this store's hashes: also for [`vshard`](crate::vshard).
+    /// The random key of this store's hashes, also for [`vshard`](crate::vshard).
     #[must_use]
     pub fn sip_key(&self) -> [u8; 16] {
         self.core.identity.key
     }
 
-    /// Reads every byte of the store in a directory and says what it holds and what is wrong with it. Changes nothing; run
-    /// it on a store that no process has open, or on a copy.
+    /// Reads every byte of the store in a directory, and reports its content and all damage. Changes nothing.
+    /// Run it on a store that no process has open, or on a copy.
     ///
     /// # Errors
     /// When there is no store, or its manifest is unreadable.
@@ -513,17 +519,18 @@ impl EmbeddedStore {
         verify::verify(&RealDisk, path.as_ref(), &mut |_| {})
     }
 
-    /// Cuts off what is damaged at the end of a journal that does not open, for an operator who has no backup and knows that
-    /// acknowledged commits may be lost by it. Keeps the bytes and the reason beside the journal, and rebuilds the indexes at
-    /// the next opening. A sound store stays as it is, but for its checkpoint.
+    /// Cuts off the damaged end of a journal that does not open, for an operator who has no backup and
+    /// accepts that acknowledged commits may be lost. Keeps the removed bytes and the reason beside the
+    /// journal; the next opening rebuilds the indexes. A sound store is not changed, except that its
+    /// checkpoint is removed.
     ///
     /// # Errors
-    /// When another process has the store open, or commits follow after the damage: that is not cut.
+    /// If another process has the store open, or if commits follow the damage.
     pub fn cut_tail(path: impl AsRef<Path>, disk: &dyn Disk, reason: &str) -> Result<CutTail> {
         cut::cut_tail(disk, path.as_ref(), reason)
     }
 
-    /// The same as [`EmbeddedStore::verify`], showing every frame to `visit`.
+    /// As [`EmbeddedStore::verify`], and passes every frame to `visit`.
     ///
     /// # Errors
     /// As [`EmbeddedStore::verify`].
@@ -606,7 +613,7 @@ impl Backend for EmbeddedStore {
             candidates.dedup();
             let mut group = Vec::with_capacity(candidates.len());
             for (location, record) in self.core.records(&segments, table, &candidates)? {
-                // Fingerprints only suggest: the record decides.
+                // Fingerprints may collide, so check the record.
                 let holds = match kind {
                     IndexKind::Prefix { key_bytes } => {
                         value.len() == key_bytes && record.key().starts_with(value)
@@ -661,7 +668,7 @@ impl Backend for EmbeddedStore {
         for (wanted, candidates) in hits {
             let mut hit = None;
             for (location, record) in self.core.records(&segments, table, &candidates)? {
-                // Keys may share a fingerprint; the position ends with what tells them apart.
+                // Keys may share a fingerprint; the end of the position distinguishes them.
                 let is_wanted = match kind {
                     IndexKind::Serial => wanted.ends_with(&record.serial.to_be_bytes()),
                     _ => wanted.ends_with(record.key()),

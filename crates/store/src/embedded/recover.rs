@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{IndexEntries, Result, StoreError, TableDef};
 
-/// Opens or makes the store in `dir`.
+/// Opens or creates the store in `dir`.
 pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -> Result<Core> {
     for (n, table) in tables.iter().enumerate() {
         assert!(
@@ -46,14 +46,14 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         segments.insert(1, first);
     }
     if manifest.segments_upto == 0 {
-        // From now on the first segment's absence is noticed.
+        // From now on a missing first segment is noticed.
         manifest.segments_upto = 1;
         manifest.segments = vec![1];
         replace_file(&*disk, dir, MANIFEST_NAME, manifest.encode().as_bytes())?;
     }
 
-    let loaded = checkpoint::load(&*disk, dir, &identity, schema, tables).unwrap_or_else(|reason| {
-        tracing::warn!(store = %dir.display(), reason, "the checkpoint is not usable; the whole journal is read instead");
+    let loaded = checkpoint::load(&*disk, dir, &identity, schema, tables).unwrap_or_else(|error| {
+        tracing::warn!(store = %dir.display(), reason = %error, "the checkpoint is not usable; the whole journal is read instead");
         None
     });
     let mut replay = Replay::new(identity, tables, &segments);
@@ -84,7 +84,7 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
     let ended = last_frame.as_ref().map_or(first, |(number, ..)| *number);
     save_replayed(&segments, first, last_frame)?;
 
-    // The journal goes on after its last frame. A segment made ahead stays so.
+    // The journal continues after its last frame. A segment that was created ahead is kept.
     let number = last.max(manifest.segments_upto);
     let active = Arc::clone(segments.get(&number).expect("the manifest's segments were checked"));
     let offset = active.used.load(Ordering::Relaxed);
@@ -98,11 +98,11 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         segments.range(ended..).map(|(_, end)| end).chain(&ready).cloned().collect();
     let marks = TailMarks::open(&*disk, dir, &identity, mark)?;
     if manifest.version < FORMAT_VERSION {
-        // From the first frame of this format on, older programs must not read the journal.
+        // Once it has a frame of this format, older programs must not read the journal.
         replace_file(&*disk, dir, MANIFEST_NAME, manifest.encode().as_bytes())?;
         manifest.version = FORMAT_VERSION;
     }
-    // The files' names, too, may only be in memory.
+    // The directory entries may not be durable yet, either.
     disk.sync_dir(dir).map_err(|source| io_error("sync", dir, source))?;
     let core = Core {
         dir: dir.to_owned(),
@@ -122,10 +122,10 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         options,
         _lock: lock,
     };
-    // Before anything is written behind the last frame. Such a write may go astray and take the frame along: what is left then
-    // looks like a journal that ends before it.
+    // Do this before writing anything behind the last frame. A misdirected write could overwrite that frame,
+    // and the rest would look like a journal that ends before it.
     core.mark_tail();
-    // Only now is it sure that nothing acknowledged goes with it.
+    // Only now it is certain that no acknowledged commit is lost by it.
     if let Some((segment, offset, what)) = torn {
         drop_tail(&segment, offset, what)?;
     }
@@ -133,7 +133,7 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
     Ok(core)
 }
 
-/// What to say of damage to the last frame.
+/// The error for damage to the last frame.
 pub(crate) fn damaged_tail(fault: Fault) -> String {
     format!(
         "{}; this is the last commit, it may have been acknowledged, and it is no write that was interrupted: restore a backup, \
@@ -163,7 +163,7 @@ fn read_or_make_manifest(dir: &Path, options: &Options) -> Result<Manifest> {
     Ok(manifest)
 }
 
-/// Opens the segments that the manifest wants, and removes what no longer belongs to the store.
+/// Opens the segments in the manifest, and removes files that no longer belong to the store.
 pub(crate) fn open_segments(disk: &dyn Disk, dir: &Path, manifest: &Manifest) -> Result<Segments> {
     let remove = |name: &str| {
         let path = dir.join(name);
@@ -190,7 +190,7 @@ pub(crate) fn open_segments(disk: &dyn Disk, dir: &Path, manifest: &Manifest) ->
     Ok(segments)
 }
 
-/// Finds segments that should be there.
+/// Finds missing segments.
 pub(crate) fn check_numbers(dir: &Path, manifest: &Manifest, numbers: &[u32]) -> Result<()> {
     let last = numbers.last().copied().unwrap_or(0);
     let later = manifest.segments_upto.saturating_add(1)..=last;
@@ -228,9 +228,11 @@ pub(crate) fn open_segment(
             );
             return Err(StoreError::Corrupt { file: path, offset: size, what });
         }
-        // In format 1, a segment was cut when the disk was full, and did not say so.
+        // In format 1, a segment was truncated when the disk was full, without a change of its header.
         Ok((_, capacity)) => capacity.min(size / 8 * 8),
-        Err(what) => return Err(StoreError::Corrupt { file: path, offset: 0, what }),
+        Err(error) => {
+            return Err(StoreError::Corrupt { file: path, offset: 0, what: error.to_string() });
+        }
     };
     Ok(Segment {
         number,
@@ -244,18 +246,18 @@ pub(crate) fn open_segment(
     })
 }
 
-/// How a segment's frames end.
+/// What follows a segment's last frame.
 pub(crate) enum End {
-    /// With zeros, or with the file.
+    /// Zeros, or the end of the file.
     Clean(u64),
-    /// At an offset, with something else that is no whole frame.
+    /// At this offset, something other than a whole frame.
     Bad(u64, Fault),
 }
 
-/// Takes a frame: its offset, its header and its payload.
+/// Receives a frame: its offset, header and payload.
 pub(crate) type FrameVisitor<'a> = dyn FnMut(u64, &FrameHeader, &[u8]) -> Result<()> + 'a;
 
-/// Shows the frames of a segment to `visit` with their offsets, until one does not verify.
+/// Passes the frames of a segment to `visit` with their offsets, until one does not verify.
 pub(crate) fn scan_frames(
     identity: &Identity,
     number: u32,
@@ -270,7 +272,7 @@ pub(crate) fn scan_frames(
             if rest.iter().all(|&b| b == 0) {
                 return Ok(End::Clean(offset));
             }
-            // A header's tag covers the place that it belongs to: the frame of this place may stand elsewhere.
+            // A header's tag covers its place, so the frame of this place may be found elsewhere.
             let mut behind = (8..rest.len()).step_by(8).map(|at| &rest[at..]);
             if behind.any(|bytes| FrameHeader::decode(identity, number, offset, bytes).is_some()) {
                 let fault =
@@ -296,7 +298,7 @@ pub(crate) fn find_frame(identity: &Identity, number: u32, bytes: &[u8], from: u
     (from..bytes.len() as u64).step_by(8).find(is_frame)
 }
 
-/// Shows the records of a frame to `visit` with their offsets in the payload and sizes.
+/// Passes the records of a frame to `visit`, with their offsets in the payload and sizes.
 pub(crate) fn scan_records(
     header: &FrameHeader,
     payload: &[u8],
@@ -349,7 +351,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Takes over a checkpoint, and says where the journal goes on.
+    /// Loads a checkpoint, and returns where replay starts.
     fn start_from(&mut self, loaded: checkpoint::Checkpoint, dir: &Path) -> Result<Position> {
         let position = loaded.position;
         let known = self.segments.get(&position.segment);
@@ -368,11 +370,11 @@ impl<'a> Replay<'a> {
                 (SEGMENT_HEADER_BYTES..=SEGMENT_BYTES_LIMIT).contains(&used) && tombstones <= used
             });
         if !is_possible {
-            let what = "it says what cannot be; remove it to rebuild the indexes".into();
+            let what = "its content is impossible; remove it to rebuild the indexes".into();
             return Err(StoreError::Corrupt { file: dir.join(CHECKPOINT_NAME), offset: 0, what });
         }
         for (number, segment) in self.segments.range(..=position.segment) {
-            // A segment that the checkpoint does not know was on its way out: all of it is dead.
+            // A segment that is not in the checkpoint was about to be removed: all of it is dead.
             let unknown = (segment.capacity.load(Ordering::Relaxed), 0);
             let (used, tombstones) = loaded.segments.get(number).copied().unwrap_or(unknown);
             segment.used.store(used, Ordering::Relaxed);
@@ -398,12 +400,12 @@ impl<'a> Replay<'a> {
             if let Some((number, offset, what)) = torn {
                 if find_frame(&self.identity, segment.number, &bytes, SEGMENT_HEADER_BYTES).is_some() {
                     return Err(segments[&number]
-                        .corrupt(offset, format!("{what}, and the journal goes on after it")));
+                        .corrupt(offset, format!("{what}, and the journal continues after it")));
                 }
                 continue;
             }
             let start = position.filter(|p| p.segment == number).map_or(SEGMENT_HEADER_BYTES, |p| p.offset);
-            // A segment that compaction removed took its sequence numbers along.
+            // Sequence numbers of a segment that compaction has removed are missing.
             let gap_allowed =
                 previous.map_or(number != 1, |previous| previous + 1 != number) && position.is_none();
             previous = Some(number);
@@ -461,7 +463,7 @@ impl<'a> Replay<'a> {
         records.map_err(|what| segment.corrupt(offset, what))
     }
 
-    /// Applies one record, whatever state it meets: its row's state of then, or (after a checkpoint) a later one.
+    /// Applies one record. The row may be in the state before it or, after a checkpoint, in a later one.
     fn apply(&mut self, segment: &Segment, location: Location, record: &RecordView) -> Result<()> {
         let fingerprint = fingerprint(&self.identity, record.key);
         let index = self.tables.entry(record.table).or_insert_with(|| TableIndex::new(None));
@@ -493,7 +495,7 @@ impl<'a> Replay<'a> {
                 let bytes = record_bytes(record.key.len(), 0) as u64;
                 segment.tombstones.fetch_add(bytes, Ordering::Relaxed);
                 match old {
-                    // A later row under the same key is not this tombstone's.
+                    // The tombstone does not apply to a later row under the same key.
                     Some((_, stored)) if stored.serial > record.serial => return Ok(()),
                     Some((old, _)) => {
                         assert!(index.primary.remove(fingerprint, old), "the entry was just found");
@@ -524,11 +526,11 @@ pub(crate) fn read_segment(segment: &Segment) -> Result<Vec<u8>> {
     read().map_err(|source| io_error("read", &segment.path, source))
 }
 
-/// Overwrites what an interrupted commit left behind, so that it cannot be mistaken for anything later.
+/// Overwrites the rest of an interrupted commit, so that it is never mistaken for a later one.
 pub(crate) fn drop_tail(segment: &Segment, offset: u64, what: &str) -> Result<()> {
     tracing::warn!(
         file = %segment.path.display(), offset, what,
-        "overwriting what is no whole commit at the end of the journal"
+        "overwriting an incomplete commit at the end of the journal"
     );
     let bytes = read_segment(segment)?;
     let start = usize::try_from(offset).expect("it was found in memory");
@@ -539,12 +541,12 @@ pub(crate) fn drop_tail(segment: &Segment, offset: u64, what: &str) -> Result<()
     overwrite.map_err(|source| io_error("write", &segment.path, source))
 }
 
-/// Makes durable what was replayed, from segment `first` on, before anybody is told of it.
+/// Makes the replayed journal durable, from segment `first` on, before any answer depends on it.
 ///
-/// The process before may have been killed between its write and the end of its sync: then this one reads from the page
-/// cache what a power loss would take away. And if that sync failed, the kernel may hold the pages for clean, so that another
-/// sync does nothing for them. Only the last frame can be such, and the zeros over an interrupted one after it
-/// ([`clear_ends`]): they are written again.
+/// The previous process may have been killed between a write and the end of its sync: then the page cache has
+/// data that a power loss would destroy. If that sync failed, the kernel may consider the pages clean, and
+/// another sync would not write them. This concerns only the last frame, and the zeros over an interrupted
+/// one after it ([`clear_ends`]), so they are written again.
 fn save_replayed(segments: &Segments, first: u32, last_frame: Option<(u32, u64, Vec<u8>)>) -> Result<()> {
     if let Some((number, offset, bytes)) = last_frame {
         write_once_more(&segments[&number], &bytes, offset)?;
@@ -555,7 +557,7 @@ fn save_replayed(segments: &Segments, first: u32, last_frame: Option<(u32, u64, 
     Ok(())
 }
 
-/// So many zeros after the last frame are written again when a store is opened.
+/// How many zeros after the last frame are written again when a store is opened.
 const CLEARED_BYTES: u64 = 1 << 20;
 
 /// Makes the zeros after the last frame durable, and those of the segments behind it.
@@ -574,7 +576,7 @@ fn write_once_more(segment: &Segment, bytes: &[u8], offset: u64) -> Result<()> {
     match write_all_at(&*segment.file, bytes, offset)
         .map_err(|source| io_error("write", &segment.path, source))
     {
-        // Where even overwriting takes space. It was a precaution.
+        // On some file systems even overwriting needs space. This was only a precaution.
         Err(StoreError::Full(_)) => Ok(()),
         written => written,
     }

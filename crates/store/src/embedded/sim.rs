@@ -1,8 +1,8 @@
-//! A file system in memory that fails when told to, for crash and fault tests.
+//! A file system in memory with injected faults, for crash and fault tests.
 //!
-//! It keeps apart what processes see and what is durable. A power loss keeps what was synced, and of the rest an arbitrary
-//! part: any subset of the written sectors, any prefix of the directory changes. A killed process leaves everything visible,
-//! durable or not.
+//! It distinguishes between what processes see and what is durable. A power loss keeps what was synced, and
+//! of the rest an arbitrary part: any subset of the written sectors, any prefix of the directory changes. A
+//! killed process leaves everything visible, durable or not.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,21 +15,21 @@ use super::disk::{Disk, DiskFile};
 const SECTOR_BYTES: usize = 512;
 const PAGE_BYTES: u64 = 4096;
 
-/// What goes wrong.
+/// A fault to inject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// A write takes only a part; the caller must go on with the rest.
+    /// A write is short; the caller must write the rest.
     ShortWrite,
     /// The disk is full, after a part of a write.
     Full,
-    /// The operation fails, after a part of a write. A sync that fails loses an arbitrary part of what it should have saved,
-    /// and the next one knows nothing of it.
+    /// The operation fails, after a part of a write. A failed sync loses an arbitrary part of the data, and
+    /// the next sync does not save it.
     Error,
-    /// The power goes or the process is killed: this operation, after a part of a write, and all later ones fail until
+    /// Power loss or kill: this operation (after a part of a write) and all later ones fail until
     /// [`SimDisk::restart`] or [`SimDisk::kill`].
     Crash,
-    /// A write goes to the sector before its place, or the one behind where there is none, and is reported as done; then as
-    /// [`Fault::Crash`]. Other operations only crash.
+    /// A write goes to the sector before its place, or after it if there is none, and is reported as done;
+    /// then as [`Fault::Crash`]. Other operations only crash.
     Astray,
 }
 
@@ -73,7 +73,7 @@ struct SimState {
     names_pending: Vec<NameChange>,
     file_next: u64,
     locks: BTreeSet<PathBuf>,
-    /// Handles from before a crash are dead.
+    /// Handles from before a crash are invalid.
     generation: u64,
     crashed: bool,
     calls: u64,
@@ -110,7 +110,7 @@ impl SimState {
         z ^ (z >> 31)
     }
 
-    /// Counts a call that changes something, and says whether it fails.
+    /// Counts a call that changes something, and returns whether it fails.
     fn call(&mut self) -> io::Result<Option<Fault>> {
         if self.crashed {
             return Err(failure("the machine is down"));
@@ -132,7 +132,7 @@ impl SimState {
             None | Some(Fault::ShortWrite) => Ok(()),
             Some(Fault::Full) => Err(full()),
             Some(Fault::Error) => Err(failure("injected failure")),
-            Some(Fault::Crash | Fault::Astray) => Err(failure("the power goes")),
+            Some(Fault::Crash | Fault::Astray) => Err(failure("power loss")),
         }
     }
 
@@ -147,7 +147,7 @@ impl SimState {
         self.names_pending.push(change);
     }
 
-    /// Lets the next process begin.
+    /// Prepares for the next process.
     fn start_anew(&mut self) {
         self.locks.clear();
         self.generation += 1;
@@ -155,8 +155,8 @@ impl SimState {
         self.fault = None;
     }
 
-    /// Saves what a file has pending. What a failed sync has lost is not pending any more: it stays visible, as in a page
-    /// cache, and is saved only if it is written again.
+    /// Saves a file's pending writes. What a failed sync has lost is no longer pending: it stays visible, as
+    /// in a page cache, but is only saved if it is written again.
     fn save(&mut self, file: u64) {
         let file = self.files.get_mut(&file).expect("files stay");
         for change in file.pending.drain(..) {
@@ -167,7 +167,7 @@ impl SimState {
         }
     }
 
-    /// Saves an arbitrary part of what a file has pending.
+    /// Saves an arbitrary part of a file's pending writes.
     fn settle(&mut self, file: u64) {
         let pending = std::mem::take(&mut self.files.get_mut(&file).expect("files stay").pending);
         for change in pending {
@@ -228,7 +228,7 @@ impl SimDisk {
         state.fault = Some((state.calls + n, fault));
     }
 
-    /// Whether the fault is still to come.
+    /// Whether the fault has not happened yet.
     #[must_use]
     pub fn is_fault_pending(&self) -> bool {
         self.lock().fault.is_some()
@@ -251,7 +251,7 @@ impl SimDisk {
         self.lock().capacity = bytes;
     }
 
-    /// How much is taken, in bytes.
+    /// The used space, in bytes.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.lock().used()
@@ -262,7 +262,8 @@ impl SimDisk {
         self.lock().lying = true;
     }
 
-    /// The power goes and comes back: what was not synced survives in part. Open handles are dead, locks are free.
+    /// Simulates a power loss: unsynced data survives in part, open handles become invalid, locks are
+    /// released.
     pub fn restart(&self) {
         let mut state = self.lock();
         let files: Vec<u64> = state.files.keys().copied().collect();
@@ -281,13 +282,13 @@ impl SimDisk {
         state.start_anew();
     }
 
-    /// The process is killed; the machine runs on. Everything written stays visible, and nothing becomes durable by it. Open
-    /// handles are dead, locks are free.
+    /// Simulates a kill of the process: everything written stays visible, nothing becomes durable, open
+    /// handles become invalid, locks are released.
     pub fn kill(&self) {
         self.lock().start_anew();
     }
 
-    /// The files in it.
+    /// The paths of all files.
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
         self.lock().names.keys().cloned().collect()
@@ -303,7 +304,7 @@ impl SimDisk {
         state.files[&state.names[path]].seen.clone()
     }
 
-    /// Changes a file's content behind everybody's back.
+    /// Changes a file's content without any handle.
     ///
     /// # Panics
     /// When there is no such file.
@@ -358,7 +359,7 @@ impl DiskFile for SimFile {
             Some(Fault::Astray) => offset.checked_sub(SECTOR_BYTES).unwrap_or(offset + SECTOR_BYTES),
             _ => offset,
         };
-        // A write fails after a part of it: what is copied is copied in pages, so that no sector is half there.
+        // A failing write writes a part of it: whole pages, so that no sector is incomplete.
         let half = (offset + buf.len() / 2) / SECTOR_BYTES * SECTOR_BYTES;
         let part = match fault {
             None | Some(Fault::Astray) => buf.len(),
@@ -375,7 +376,7 @@ impl DiskFile for SimFile {
             Some(Fault::ShortWrite) => Ok(part.max(usize::from(buf.len() == 1))),
             Some(Fault::Full) => Err(full()),
             Some(Fault::Error) => Err(failure("injected failure")),
-            Some(Fault::Crash) => Err(failure("the power goes")),
+            Some(Fault::Crash) => Err(failure("power loss")),
         }
     }
 
@@ -387,7 +388,7 @@ impl DiskFile for SimFile {
                 state.settle(self.file);
                 return Err(if fault == Some(Fault::Full) { full() } else { failure("injected failure") });
             }
-            Some(Fault::Crash | Fault::Astray) => return Err(failure("the power goes")),
+            Some(Fault::Crash | Fault::Astray) => return Err(failure("power loss")),
             Some(Fault::ShortWrite) | None => {}
         }
         if !state.lying {
@@ -472,7 +473,7 @@ impl Disk for SimDisk {
         let mut state = Self::lock(self);
         state.whole_call()?;
         let file = *state.names.get(from).ok_or(io::ErrorKind::NotFound)?;
-        // One step on a journaling file system: a crash never shows half of it.
+        // Atomic on a journaling file system: a crash never shows a part of it.
         apply(&mut state.names, &NameChange::Remove(from.to_owned()));
         apply(&mut state.names, &NameChange::Set(to.to_owned(), file));
         state.names_pending.push(NameChange::Set(to.to_owned(), file));

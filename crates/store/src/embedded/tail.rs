@@ -1,9 +1,10 @@
-//! The end of the journal: telling an interrupted write from damage, and the mark that says how far the journal reached.
+//! The end of the journal: distinguishing an interrupted write from damage, and the mark of the journal's
+//! end.
 //!
-//! A frame is written over zeros, and a disk writes a sector as a whole or not at all. So an interrupted write leaves each
-//! sector's part of a frame either as it should be or all zeros, and such a frame was never acknowledged. A part that is
-//! neither was written and then damaged: it may have been acknowledged. docs/decisions/0001-damaged-tail.md says what can be
-//! told apart and what cannot.
+//! A frame is written over zeros, and a disk writes a sector as a whole or not at all. So an interrupted
+//! write leaves each sector's part of a frame either correct or all zeros, and such a frame was never
+//! acknowledged. A part that is neither was written and then damaged: it may have been acknowledged.
+//! docs/decisions/0001-damaged-tail.md describes which cases can be distinguished.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,9 +20,9 @@ use crate::Result;
 /// Why there is no whole frame at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// A write that was interrupted: at this offset in the segment something is missing.
+    /// An interrupted write: data is missing at this offset in the segment.
     Torn(u64, &'static str),
-    /// Something was written and is not as it was written, at this offset in the segment.
+    /// Damage: data at this offset in the segment differs from what was written.
     Damaged(u64, &'static str),
 }
 
@@ -41,7 +42,7 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
 }
 
-/// Cuts bytes that begin at an offset of the file into the parts that are in one sector each, with their offsets.
+/// Splits bytes that begin at an offset of the file at sector boundaries, with the offset of each part.
 fn sector_parts(offset: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     let (first, others) = bytes.split_at(bytes.len().min(sector_rest(offset)));
     let others_start = offset + first.len() as u64;
@@ -50,17 +51,18 @@ fn sector_parts(offset: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])>
     std::iter::once((offset, first)).chain(others).filter(|(_, part)| !part.is_empty())
 }
 
-/// What is wrong where a frame should begin and no genuine header is, though the rest of the segment, `rest`, is not zeros.
+/// Judges a place where a frame should begin, but has no genuine header, although the rest of the segment,
+/// `rest`, is not zeros.
 pub(crate) fn judge_header(offset: u64, rest: &[u8]) -> Fault {
     let Some(header) = rest.get(..FRAME_HEADER_BYTES) else {
         return Fault::Torn(offset, "the file ends within a frame's header");
     };
-    // Zeros were written here, and one bit of them has changed.
+    // Zeros in which one bit has flipped.
     if rest.iter().map(|byte| byte.count_ones()).sum::<u32>() == 1 {
         return Fault::Torn(offset, "a single bit is set where there should be zeros");
     }
-    // Neither part of a header is ever all zeros: one has its magic number, the other its tag. Nor is what its sectors have of
-    // the frame.
+    // No sector's part of a header is ever all zeros: one has the magic number, the other the tag. Nor is any
+    // sector's part of the frame.
     let header_end = offset + header.len() as u64;
     let is_begun = [FRAME_MAGIC, FRAME_MAGIC_1].iter().any(|magic| header.starts_with(*magic));
     let mut parts = sector_parts(offset, rest).take_while(|(at, _)| *at < header_end);
@@ -96,19 +98,20 @@ pub(crate) fn check_frame(header: &FrameHeader, offset: u64, rest: &[u8]) -> std
     match checked {
         // The next frame is written when this one is durable.
         Err(Fault::Torn(at, _)) if !is_zero(beyond) => {
-            Err(Fault::Damaged(at, "a frame is not whole, and the journal goes on after it"))
+            Err(Fault::Damaged(at, "a frame is incomplete, and the journal continues after it"))
         }
         checked => checked,
     }
 }
 
-/// Format 1. Records may have sectors of zeros, so that damage to such a frame can pass for an interrupted write.
+/// Format 1. Records may have sectors of zeros, so that damage to such a frame can pass for an interrupted
+/// write.
 fn check_unsealed(header: &FrameHeader, offset: u64, frame: &[u8]) -> std::result::Result<(), Fault> {
     if crc32c::crc32c(header.payload_of(frame)) == header.crc {
         return Ok(());
     }
     Err(match sector_parts(offset, frame).find(|(_, part)| is_zero(part)) {
-        Some((at, _)) => Fault::Torn(at, "a frame was not written whole"),
+        Some((at, _)) => Fault::Torn(at, "a frame was not written completely"),
         None => Fault::Damaged(offset, "a frame's checksum is wrong"),
     })
 }
@@ -125,7 +128,7 @@ fn check_sealed(header: &FrameHeader, offset: u64, frame: &[u8]) -> std::result:
         let at = offset + payload_end as u64;
         let mut seal_parts = sector_parts(at, &frame[payload_end..]);
         if seal_parts.any(|(at, _)| is_unwritten(at)) {
-            return Err(Fault::Torn(at, "a frame was not written whole"));
+            return Err(Fault::Torn(at, "a frame was not written completely"));
         }
         return Err(Fault::Damaged(at, "the checksums of a frame are wrong"));
     }
@@ -139,19 +142,19 @@ fn check_sealed(header: &FrameHeader, offset: u64, frame: &[u8]) -> std::result:
         if !(is_zero(part) && is_unwritten(at)) {
             return Err(Fault::Damaged(at, "a frame's checksum is wrong"));
         }
-        torn.get_or_insert(Fault::Torn(at, "a frame was not written whole"));
+        torn.get_or_insert(Fault::Torn(at, "a frame was not written completely"));
     }
     let end_at = offset + table_end as u64;
     if end != end_word(header.crc) {
         if !is_unwritten(end_at) {
             return Err(Fault::Damaged(end_at, "the end of a frame is damaged"));
         }
-        torn.get_or_insert(Fault::Torn(end_at, "a frame was not written whole"));
+        torn.get_or_insert(Fault::Torn(end_at, "a frame was not written completely"));
     }
     torn.map_or(Ok(()), Err)
 }
 
-/// Says that all frames before one are durable.
+/// A mark that all frames before one are durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TailMark {
     /// The next frame's number.
@@ -163,7 +166,8 @@ pub(crate) struct TailMark {
 
 const MARK_MAGIC: &[u8; 8] = b"BATZTAIL";
 const MARK_BYTES: usize = 40;
-/// Marks are written into two places by turns, in different pages: a damaged or interrupted one leaves the other.
+/// Marks are written alternately into two slots, in different pages, so that one survives if the other is
+/// damaged or interrupted.
 const SLOT_BYTES: u64 = 4096;
 const SLOTS: u64 = 2;
 
@@ -187,7 +191,7 @@ impl TailMark {
         (mark.encode(identity) == *bytes).then_some(mark)
     }
 
-    /// What is to be said of a journal that ends before the frame that the mark names.
+    /// The error for a journal that ends before the mark.
     pub fn complaint(self, sequence: u64) -> String {
         let Self { sequence: marked, segment, offset } = self;
         format!(
@@ -197,7 +201,7 @@ impl TailMark {
     }
 }
 
-/// Reads the mark of a store, and which slot has it. Marks that do not verify are none.
+/// Reads the mark of a store, and its slot. Ignores marks that do not verify.
 pub(crate) fn read_mark(disk: &dyn Disk, dir: &Path, identity: &Identity) -> Result<Option<(TailMark, u64)>> {
     let names = disk.list(dir).map_err(|source| io_error("list", dir, source))?;
     if !names.iter().any(|name| name == TAIL_MARK_NAME) {
@@ -214,16 +218,16 @@ pub(crate) fn read_mark(disk: &dyn Disk, dir: &Path, identity: &Identity) -> Res
 pub(crate) struct TailMarks {
     path: PathBuf,
     file: Arc<dyn DiskFile>,
-    /// Where the last one went, and what it said.
+    /// The slot of the last mark, and the mark.
     slot: u64,
     sequence: u64,
 }
 
 impl TailMarks {
-    /// Opens the file, or makes one. Whoever calls syncs the directory.
+    /// Opens the file, or creates it. The caller syncs the directory.
     ///
-    /// A mark that was read may only be in memory, for instance when the process before was killed in the mark's sync. It is
-    /// written again and synced: what opening has relied on must survive a power loss.
+    /// A mark that was read may not be durable, for instance if the previous process was killed during its
+    /// sync. It is written again and synced, since opening has relied on it.
     pub fn open(
         disk: &dyn Disk,
         dir: &Path,
@@ -240,7 +244,7 @@ impl TailMarks {
             }
             None => {
                 let file = disk.create(&path)?;
-                // The space is set aside now: marks are written also when the disk is full.
+                // Reserve the space now: marks are also written when the disk is full.
                 write_all_at(&*file, &vec![0; usize::try_from(SLOTS * SLOT_BYTES).expect("small")], 0)?;
                 file.sync()?;
                 Ok(file)
@@ -254,7 +258,7 @@ impl TailMarks {
     /// Writes a mark and makes it durable.
     fn write(&mut self, identity: &Identity, mark: TailMark) -> Result<()> {
         self.slot = (self.slot + 1) % SLOTS;
-        // Another try would find the disk as it is now.
+        // Another attempt could find the same state of the disk.
         self.sequence = mark.sequence;
         let write = write_all_at(&*self.file, &mark.encode(identity), self.slot * SLOT_BYTES);
         write.and_then(|()| self.file.sync()).map_err(|source| io_error("write", &self.path, source))
@@ -262,8 +266,8 @@ impl TailMarks {
 }
 
 impl Core {
-    /// Marks how far the journal reaches now, unless that is marked. A failure leaves the mark that was: only less damage is
-    /// noticed.
+    /// Marks the current end of the journal, unless it is marked. After a failure the old mark remains, which
+    /// only means that less damage is noticed.
     pub fn mark_tail(&self) {
         let mut marks = lock(&self.marks);
         let mark = {
@@ -348,9 +352,9 @@ mod tests {
         }
     }
 
-    /// Whichever sectors of a write are missing: it is seen, and never taken for damage.
+    /// Every combination of missing sectors is recognised as an interrupted write, never as damage.
     #[test]
-    fn every_torn_write_is_torn() {
+    fn every_torn_write_is_recognised() {
         for (offset, frame) in frames() {
             let sectors: Vec<(u64, usize)> =
                 sector_parts(offset, &frame).map(|(at, part)| (at - offset, part.len())).collect();
@@ -375,9 +379,9 @@ mod tests {
         }
     }
 
-    /// Systems copy what is written in pages, so that no write ends within a sector, not even when its process is killed.
+    /// Systems copy writes in pages, so no write ends within a sector, not even if the process is killed.
     #[test]
-    fn every_early_end_is_seen() {
+    fn every_early_end_is_recognised() {
         for (offset, frame) in frames() {
             for end in (0..frame.len()).step_by(8) {
                 let mut torn = frame.clone();
@@ -391,9 +395,10 @@ mod tests {
         }
     }
 
-    /// A write begins after the one before is durable: what has something after it was written whole.
+    /// A write begins after the previous one is durable, so a frame with data after it was written
+    /// completely.
     #[test]
-    fn what_has_something_after_it_is_not_torn() {
+    fn frame_with_data_after_it_is_not_torn() {
         for (offset, mut frame) in frames() {
             let last_sector = (offset + frame.len() as u64 - 1) / SECTOR_BYTES as u64 * SECTOR_BYTES as u64;
             let Some(kept) = last_sector.checked_sub(offset + FRAME_HEADER_BYTES as u64) else { continue };
@@ -405,9 +410,9 @@ mod tests {
         }
     }
 
-    /// Nothing was acknowledged where nothing was written.
+    /// No frame was written here, so nothing acknowledged is lost.
     #[test]
-    fn a_flipped_bit_after_the_last_frame_is_no_damage() {
+    fn flipped_bit_after_the_last_frame_is_no_damage() {
         for offset in [64, OFFSET, 1024 - 8] {
             for at in 0..1024 {
                 let mut zeros = vec![0; 1024];
@@ -417,7 +422,7 @@ mod tests {
         }
     }
 
-    /// A sector of something else, and a header that is gone while the rest of its sector is there.
+    /// A sector of foreign bytes, and a missing header in a sector with other data.
     #[test]
     fn foreign_bytes_are_damage() {
         for (offset, frame) in frames() {

@@ -1,5 +1,5 @@
-//! Reading a store without opening it: for operators and tests. Judges as opening does, and reads more: a store that is sound
-//! opens, and one that does not open is not sound.
+//! Reading a store without opening it, for operators and tests. It judges as opening does, and reads more: a
+//! sound store opens, and a store that does not open is not sound.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ pub struct RecordInfo {
     pub bytes: u64,
 }
 
-/// What a segment holds.
+/// The content of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SegmentReport {
     /// Its number.
@@ -87,7 +87,7 @@ pub(crate) fn verify(disk: &dyn Disk, dir: &Path, visit: &mut dyn FnMut(FrameInf
     }
     numbers.retain(|number| *number > manifest.segments_upto || manifest.segments.contains(number));
     let checkpoint = read_checkpoint(disk, dir, &manifest, &names, &mut report)?;
-    // Of the next frame. None: it may have any number, since damage or compaction took some away.
+    // The next frame's number. `None`: unknown, since frames are missing after damage or compaction.
     let mut sequence_next = numbers.first().is_none_or(|&first| first == 1).then_some(1);
     let mut sequence_end = 1;
     let mut previous: Option<u32> = None;
@@ -101,7 +101,7 @@ pub(crate) fn verify(disk: &dyn Disk, dir: &Path, visit: &mut dyn FnMut(FrameInf
                 continue;
             }
         };
-        // A segment that compaction removed took its frames along, unless the checkpoint does not know of that.
+        // Frames of a segment that compaction removed are missing, unless the checkpoint still refers to it.
         let is_known = checkpoint.as_ref().is_none_or(|known| number <= known.segment);
         if is_known && previous.is_some_and(|previous| previous + 1 != number) {
             sequence_next = None;
@@ -119,7 +119,7 @@ pub(crate) fn verify(disk: &dyn Disk, dir: &Path, visit: &mut dyn FnMut(FrameInf
         let known = checkpoint.as_ref().and_then(|known| known.segments.get(&number).copied()).unwrap_or(0);
         let mut problems = Vec::new();
         let mut start = SEGMENT_HEADER_BYTES;
-        // Past a bad frame go on with the next genuine one, so that one run shows all damage.
+        // After a bad frame continue with the next genuine one, so that one run shows all damage.
         loop {
             let end =
                 scan_frames(&manifest.identity, number, &bytes, start, &mut |offset, header, payload| {
@@ -157,7 +157,7 @@ pub(crate) fn verify(disk: &dyn Disk, dir: &Path, visit: &mut dyn FnMut(FrameInf
                         kind: header.kind,
                         records,
                     });
-                    // Genuine frames after it: what was bad before was no torn tail.
+                    // Genuine frames follow, so the bad one was no torn tail.
                     let earlier = bad.drain(..).map(|(file, _, fault)| describe(&file, fault));
                     problems.extend(earlier);
                     Ok(())
@@ -170,7 +170,7 @@ pub(crate) fn verify(disk: &dyn Disk, dir: &Path, visit: &mut dyn FnMut(FrameInf
                 End::Bad(offset, fault) => {
                     own.used_bytes = offset;
                     if offset < known {
-                        // A checkpoint has what was here: it was durable.
+                        // A checkpoint contains it, so it was durable.
                         problems.push(describe(&segment.path, fault));
                     } else {
                         bad.push((segment.path.clone(), offset, fault));
@@ -225,7 +225,7 @@ fn describe(file: &Path, fault: Fault) -> String {
     format!("{} at byte {}: {}", file.display(), fault.at(), fault.what())
 }
 
-/// What a checkpoint says of the journal.
+/// What a checkpoint says about the journal.
 struct Known {
     /// Where replay goes on: a segment, and the next frame's number.
     segment: u32,
@@ -236,7 +236,7 @@ struct Known {
     segments: BTreeMap<u32, u64>,
 }
 
-/// Reads the checkpoint, if there is one. One that does not verify is a problem, but none for the next opening.
+/// Reads the checkpoint, if there is one. One that does not verify is reported, but does not prevent opening.
 fn read_checkpoint(
     disk: &dyn Disk,
     dir: &Path,

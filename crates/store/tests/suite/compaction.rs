@@ -1,4 +1,4 @@
-//! What maintenance writes is bounded, whatever the rows are like.
+//! Maintenance writes a bounded amount for rows of any size.
 
 use crate::common;
 
@@ -25,7 +25,7 @@ fn open(disk: &SimDisk) -> EmbeddedStore {
     EmbeddedStore::open(DIR, TABLES, options(disk)).expect("it opens")
 }
 
-/// Every row is longer than an index entry can say (512 KiB).
+/// Every row is longer than index entries can express (512 KiB).
 fn long_row(n: u32, version: u32) -> ItemRow {
     let byte = u8::try_from(n * 16 + version + 1).expect("few rows and versions");
     let bytes = 600_000 + 500_000 * usize::try_from(n).expect("few");
@@ -38,12 +38,12 @@ fn commit(store: &EmbeddedStore, fill: impl FnOnce(&mut ChangeSet)) {
     assert_eq!(store.commit(&changes).expect("there is space"), CommitOutcome::Committed);
 }
 
-/// The bytes of the rows as they are at last.
+/// The final size of all rows.
 fn rows_bytes(version: u32) -> u64 {
     (0..ROWS).map(|n| (long_row(n, version).to_bytes().len() + key(1, n).to_bytes().len()) as u64).sum()
 }
 
-/// Rounds of maintenance without anything to do: they write nothing once the last compaction is done.
+/// Rounds of maintenance without work: they write nothing once the last compaction is done.
 fn assert_quiet(disk: &SimDisk, store: &EmbeddedStore) {
     for _ in 0..3 {
         store.maintain().expect("there is space");
@@ -56,10 +56,10 @@ fn assert_quiet(disk: &SimDisk, store: &EmbeddedStore) {
 }
 
 #[test]
-fn long_rows_are_not_compacted_without_end() {
+fn compaction_of_long_rows_ends() {
     const VERSIONS: u32 = 6;
     let disk = SimDisk::new(1);
-    // A compaction that does not end fills it up.
+    // An endless compaction would fill the disk.
     disk.set_capacity(Some(400 * MIB));
     let mut store = open(&disk);
     let mut committed = 0;
@@ -75,7 +75,7 @@ fn long_rows_are_not_compacted_without_end() {
         }
         assert_quiet(&disk, &store);
         if version % 2 == 1 {
-            // What is live is counted alike by commits, by the journal and from a checkpoint.
+            // Commits, the journal and a checkpoint give the same count of live bytes.
             let live = Backend::stats(&store).live_bytes;
             if version == 3 {
                 store.checkpoint().expect("there is space");
@@ -105,9 +105,9 @@ fn long_rows_are_not_compacted_without_end() {
     assert_eq!(Backend::stats(&open(&disk)).live_bytes, 0);
 }
 
-/// However much there is to compact, a round ends, and a checkpoint that is due is written in it.
+/// With any amount to compact, a round ends, and includes a checkpoint that is due.
 #[test]
-fn a_round_of_maintenance_is_bounded() {
+fn round_of_maintenance_is_bounded() {
     let disk = SimDisk::new(2);
     let options = Options { checkpoint_bytes: 4 * MIB, ..options(&disk) };
     let store = EmbeddedStore::open(DIR, TABLES, options).expect("it opens");
@@ -118,7 +118,7 @@ fn a_round_of_maintenance_is_bounded() {
         tags: List(vec![]),
         body: if label == "short" { Vec::new() } else { body(n) },
     };
-    // Thirty segments, of each of which a bit more than half is dead at last.
+    // Thirty segments, each a bit more than half dead at the end.
     const COUNT: u32 = 5000;
     for n in 0..COUNT {
         commit(&store, |changes| changes.insert::<Items>(&key(1, n), &row(n, "long")));

@@ -1,5 +1,5 @@
-//! Damaged files: a store opens with what was acknowledged up to some commit, or refuses and says where the damage is. It
-//! never serves anything else.
+//! Damaged files: a store opens with the state after some commit, or refuses and reports where the damage is.
+//! It never serves anything else.
 
 use crate::common;
 
@@ -59,7 +59,8 @@ fn reopen(image: &Image, damage: impl FnOnce(&SimDisk)) -> Result<Result<usize, 
     }
 }
 
-/// As after a power loss within a write: the segment was filled ahead, so that there are zeros instead of an end.
+/// As after a power loss within a write: the segment was filled ahead, so that there are zeros instead of an
+/// end.
 #[test]
 fn unwritten_ends_leave_whole_commits() {
     let image = image(1, 40, false);
@@ -75,7 +76,7 @@ fn unwritten_ends_leave_whole_commits() {
             let whole = tail.iter().filter(|frame| frame.offset + frame.bytes <= cut).count();
             let cut = usize::try_from(cut).expect("small");
             let zeroed = reopen(&image, |disk| disk.tamper(&path, |data| data[cut..].fill(0)));
-            match zeroed.expect("nothing wrong is served") {
+            match zeroed.expect("only correct rows are served") {
                 Ok(at) => assert!(states[at] == states[before + whole], "zeros from byte {cut}"),
                 Err(error) => assert!(!is_possible, "zeros from byte {cut}: {error}"),
             }
@@ -133,7 +134,7 @@ fn a_flipped_bit_in_the_last_commit_is_never_dropped() {
             let flip = |disk: &SimDisk| {
                 disk.tamper(&path, |data| data[usize::try_from(at).expect("small")] ^= 1 << bit);
             };
-            let opened = reopen(&image, flip).expect("nothing wrong is served");
+            let opened = reopen(&image, flip).expect("only correct rows are served");
             let Err(StoreError::Corrupt { file, offset, what }) = opened else {
                 panic!("byte {at} bit {bit}: opened or refused for another reason: {opened:?}");
             };
@@ -151,7 +152,7 @@ fn a_flipped_bit_in_the_last_commit_is_never_dropped() {
 
 /// Whichever sectors of the last write are missing, the store opens as before it.
 #[test]
-fn a_torn_last_commit_is_dropped() {
+fn torn_last_commit_is_dropped() {
     let image = image_with_large_last(12);
     let last = image.frames.last().expect("there are frames");
     let (start, end) = (last.offset, last.offset + last.bytes);
@@ -169,7 +170,7 @@ fn a_torn_last_commit_is_dropped() {
                 }
             });
         };
-        let at = reopen(&image, tear).expect("nothing wrong is served").expect("a torn tail");
+        let at = reopen(&image, tear).expect("only correct rows are served").expect("a torn tail");
         assert!(image.history.states[at] == image.history.states[before], "sectors {kept:b}");
         let disk = image.disk.copy();
         tear(&disk);
@@ -178,11 +179,12 @@ fn a_torn_last_commit_is_dropped() {
     }
 }
 
-/// Once the end of the journal is marked, not even the loss of whole frames or segments passes for an interrupted write.
+/// Once the end of the journal is marked, even the loss of whole frames or segments is noticed.
 #[test]
-fn a_marked_tail_cannot_vanish() {
+fn loss_of_a_marked_tail_is_noticed() {
     let image = image_with_large_last(13);
-    // Opening marks what it has read; so does maintenance, and the background thread soon after the last commit.
+    // Opening marks what it has read; so does maintenance, and the background thread soon after the last
+    // commit.
     drop(open(&image.disk).expect("it opens"));
     let last = image.frames.last().expect("there are frames");
     let path = segment_path(last);
@@ -203,7 +205,7 @@ fn a_marked_tail_cannot_vanish() {
             batzen_store::embedded::Disk::remove(disk, &file).expect("it is there");
         }
     });
-    // A damaged mark is no harm, nor a lost one.
+    // A damaged or lost mark does no harm.
     let mark = Path::new(DIR).join("tail.mark");
     assert_eq!(image.disk.content(&mark).len(), 8192);
     for at in (0..48).chain(4096..4144) {
@@ -216,9 +218,9 @@ fn a_marked_tail_cannot_vanish() {
     assert_eq!(opened.expect("right").expect("it opens"), image.history.states.len() - 1);
 }
 
-/// An operator may cut off the damaged last commit; nothing else is cut.
+/// An operator can cut off the damaged last commit, and only that.
 #[test]
-fn a_damaged_end_can_be_cut_off() {
+fn damaged_end_can_be_cut_off() {
     let image = image_with_large_last(14);
     drop(open(&image.disk).expect("it opens"));
     let last = image.frames.last().expect("there are frames");
@@ -235,7 +237,7 @@ fn a_damaged_end_can_be_cut_off() {
         assert!(open(&disk).is_err());
         let cut = EmbeddedStore::cut_tail(DIR, &disk, "no backup").expect("it is the end");
         assert_eq!(cut.sequence, last.sequence);
-        // A segment without any frame left is as one made ahead.
+        // A segment without frames equals one that was created ahead.
         let is_emptied = last.offset == 64 && damaged.iter().all(|&byte| byte == 0);
         assert!((&cut.segment, cut.offset) == (&path, last.offset) || is_emptied, "{cut:?}");
         assert!(damaged.starts_with(&disk.content(&cut.kept)));
@@ -249,7 +251,7 @@ fn a_damaged_end_can_be_cut_off() {
             disk.restart();
         }
     }
-    // A file that is short by zeros alone loses nothing.
+    // A file that lacks only zeros has lost nothing.
     let disk = image.disk.copy();
     disk.tamper(&path, |data| data.truncate(data.len() - 100));
     assert!(open(&disk).is_err());
@@ -266,7 +268,7 @@ fn a_damaged_end_can_be_cut_off() {
     assert!(!disk.files().iter().any(|file| file.extension().is_some_and(|e| e == "bin")));
 }
 
-/// Whatever the damage: what verification calls sound opens, and what does not open it does not call sound.
+/// For any damage: a store opens exactly if verification calls it sound.
 #[test]
 fn verification_agrees_with_opening() {
     let images = [image(21, 30, false), image(22, 30, true), image_with_large_last(23)];
@@ -307,7 +309,7 @@ fn verification_agrees_with_opening() {
     assert!(refused > 300 && sound > 100, "{refused} refused, {sound} sound");
 }
 
-/// A store of the format before opens, goes on, and is one of this format from then on.
+/// A store of the previous format opens, works, and has the current format afterwards.
 #[test]
 fn stores_of_format_1_are_read() {
     let mut history = History::new();
@@ -382,11 +384,11 @@ fn every_flipped_bit_is_harmless_or_refused() {
         for at in 0..image.disk.content(&path).len() {
             let bit = 1 << random.below(8);
             match reopen(&image, |disk| disk.tamper(&path, |data| data[at] ^= bit))
-                .expect("nothing wrong is served")
+                .expect("only correct rows are served")
             {
                 Ok(commit) => {
                     let lost = image.history.states[commit] != *complete;
-                    assert!(!lost, "byte {at} of {} flipped: commits lost in silence", path.display());
+                    assert!(!lost, "byte {at} of {} flipped: commits lost unnoticed", path.display());
                     unharmed += 1;
                 }
                 Err(StoreError::Corrupt { file, offset, .. }) => {
@@ -401,7 +403,7 @@ fn every_flipped_bit_is_harmless_or_refused() {
     assert!(refused > 1000 && unharmed > 100, "{refused} refused, {unharmed} unharmed");
 }
 
-/// After a checkpoint the journal before it is not read at opening: each row is verified when it is read.
+/// Opening does not read the journal before a checkpoint; each row is verified when it is read.
 #[test]
 fn flipped_bits_under_a_checkpoint_are_found_when_read() {
     let image = image(3, 30, true);
@@ -442,9 +444,9 @@ fn flipped_bits_under_a_checkpoint_are_found_when_read() {
     assert!(found > 200 && unharmed > 50, "{found} found, {unharmed} unharmed");
 }
 
-/// A checkpoint remembers how long the journal was: the last frame cannot vanish as a torn tail.
+/// A checkpoint contains the length of the journal, so the loss of the last frame is no torn tail.
 #[test]
-fn a_checkpoint_guards_the_tail() {
+fn checkpoint_reveals_a_lost_tail() {
     let image = image(4, 30, true);
     let last = image.frames.last().expect("there are frames");
     for at in last.offset..last.offset + last.bytes {
@@ -462,12 +464,12 @@ fn damaged_checkpoints_are_rebuilt() {
     let complete = image.history.states.last().expect("never empty");
     for at in 0..length {
         let flipped = reopen(&image, |disk| disk.tamper(&path, |data| data[at] ^= 16));
-        let at_commit = flipped.expect("nothing wrong is served").expect("the journal has everything");
+        let at_commit = flipped.expect("only correct rows are served").expect("the journal has everything");
         assert_eq!(&image.history.states[at_commit], complete, "byte {at} flipped");
     }
     for cut in 0..length {
         let cut = reopen(&image, |disk| disk.tamper(&path, |data| data.truncate(cut)));
-        let at_commit = cut.expect("nothing wrong is served").expect("the journal has everything");
+        let at_commit = cut.expect("only correct rows are served").expect("the journal has everything");
         assert_eq!(&image.history.states[at_commit], complete);
     }
 }
@@ -500,7 +502,7 @@ fn missing_segments_are_refused() {
     }
 }
 
-/// Misdirected writes: a genuine segment under another's name, a genuine frame elsewhere.
+/// Misdirected writes: a genuine segment under another name, a genuine frame in another place.
 #[test]
 fn misplaced_data_is_refused() {
     let image = image(8, 60, false);
@@ -524,10 +526,10 @@ fn misplaced_data_is_refused() {
     assert!(matches!(result, Ok(Err(StoreError::Corrupt { .. }))));
 }
 
-/// A genuine record where another one belongs, under a checkpoint, so that opening does not read it: the row that is gone is
-/// not taken for one that never was.
+/// A genuine record in the place of another one, before a checkpoint, so that opening does not read it. The
+/// lost row must not seem never to have existed.
 #[test]
-fn a_misplaced_record_is_found_when_read() {
+fn misplaced_record_is_found_when_read() {
     use batzen_store::ChangeSet;
     use batzen_store::conformance::{ItemKey, key, row};
     let disk = SimDisk::new(15);
@@ -563,7 +565,7 @@ fn a_misplaced_record_is_found_when_read() {
     }
 }
 
-/// A commit that a checkpoint has is none that was interrupted, though nothing whole comes after it.
+/// A commit in a checkpoint was not interrupted, even if no complete frame follows it.
 #[test]
 fn verification_compares_with_the_checkpoint() {
     let image = image_with_large_last(16);
@@ -582,7 +584,7 @@ fn verification_compares_with_the_checkpoint() {
     }
 }
 
-/// What clients store cannot pass for the store's own frames, whatever they have seen of other stores.
+/// Bytes that clients store are never mistaken for frames, not even frames of another store.
 #[test]
 fn stored_frames_are_only_data() {
     use batzen_store::conformance::{ItemRow, key};
@@ -604,7 +606,7 @@ fn stored_frames_are_only_data() {
     drop(store);
     let (_, frames) = inspect(&disk);
     assert_eq!(frames.len(), 1);
-    // The commit torn: the frames in its data are not taken for later commits.
+    // The commit is torn: the frames in its data are not mistaken for later commits.
     disk.tamper(&segment_path(&frames[0]), |data| data[512..1024].fill(0));
     let store = EmbeddedStore::open(DIR, TABLES, options()).expect("a torn tail");
     assert_eq!(Backend::count(&store, TABLES[0]).expect("it works"), 0);

@@ -1,5 +1,5 @@
-//! Faults of the disk at every single call: nothing acknowledged is lost, nothing half-done is seen, and the store goes on
-//! when the fault has passed. `BATZEN_SOAK_FACTOR` multiplies the number of seeds.
+//! Disk faults at every single call: no acknowledged commit is lost, no incomplete one is visible, and the
+//! store works after the fault. `BATZEN_SOAK_FACTOR` multiplies the number of seeds.
 
 use crate::common;
 
@@ -36,7 +36,7 @@ fn calls_of_a_session(seed: u64) -> u64 {
     disk.calls()
 }
 
-/// After a fault at the `n`-th call the machine goes down; the store must come back with all that was acknowledged.
+/// After a fault at the `n`-th call the machine crashes; the store must recover every acknowledged commit.
 fn crash_after_fault(fault: Fault, seed: u64, n: u64) -> Result<(), String> {
     let disk = SimDisk::new(seed.wrapping_mul(31).wrapping_add(n));
     disk.fail_at(n, fault);
@@ -51,7 +51,7 @@ fn crash_after_fault(fault: Fault, seed: u64, n: u64) -> Result<(), String> {
     disk.restart();
     let store = Store::new(open(&disk).map_err(|e| format!("{fault:?} at call {n}: {e}"))?);
     history.check(&store).map_err(|e| format!("{fault:?} at call {n}: {e}"))?;
-    // It works on from there, and a second crash is as harmless.
+    // The store works afterwards, and survives a second crash.
     let mut changes = ChangeSet::new();
     changes.insert::<Items>(&key(99, 99), &row("after", Some(1)));
     let outcome =
@@ -75,22 +75,22 @@ fn sweep(fault: Fault, first: u64, count: u64) {
 }
 
 #[test]
-fn a_crash_at_every_call_loses_nothing() {
+fn crash_at_every_call_loses_nothing() {
     sweep(Fault::Crash, 0, 4);
 }
 
 #[test]
-fn an_error_at_every_call_loses_nothing() {
+fn error_at_every_call_loses_nothing() {
     sweep(Fault::Error, 10, 3);
 }
 
 #[test]
-fn a_full_disk_at_every_call_loses_nothing() {
+fn full_disk_at_every_call_loses_nothing() {
     sweep(Fault::Full, 20, 3);
 }
 
 #[test]
-fn a_short_write_at_every_call_is_completed() {
+fn short_write_at_every_call_is_completed() {
     for n in 1..=calls_of_a_session(30) {
         let disk = SimDisk::new(n);
         disk.fail_at(n, Fault::ShortWrite);
@@ -103,9 +103,9 @@ fn a_short_write_at_every_call_is_completed() {
     }
 }
 
-/// What a process that was killed had written is visible to the next one, durable or not. The next process makes it durable
-/// before it answers: what it has answered survives a power loss, wherever the first process was killed, and wherever a second
-/// one was, which was killed while it opened the store.
+/// Writes of a killed process are visible to the next one, durable or not. The next process makes them
+/// durable before it answers, so its answers survive a power loss, wherever the first process was killed, and
+/// also if a second one was killed while it opened the store.
 fn answered_after_kill(fault: Fault, seed: u64, n: u64) -> Result<(), String> {
     let disk = SimDisk::new(seed.wrapping_mul(77).wrapping_add(n));
     disk.fail_at(n, fault);
@@ -121,7 +121,7 @@ fn answered_after_kill(fault: Fault, seed: u64, n: u64) -> Result<(), String> {
     let store = Store::new(open(&disk).map_err(|e| context(&e))?);
     let answered = history.check(&store).map_err(|e| context(&e))?;
     let mut expected = history.states[answered].clone();
-    // New commits go where the killed process has prepared room for them.
+    // New commits use the segment that the killed process has prepared.
     for item in 0..u32::try_from(n % 12).expect("small") {
         let row = row(&"x".repeat(300), None);
         let mut changes = ChangeSet::new();
@@ -136,7 +136,7 @@ fn answered_after_kill(fault: Fault, seed: u64, n: u64) -> Result<(), String> {
     if read_rows(&store).map_err(|e| context(&e))? == expected {
         Ok(())
     } else {
-        Err(context(&"the power loss took away what was answered after the kill"))
+        Err(context(&"the power loss destroyed what was answered after the kill"))
     }
 }
 
@@ -149,14 +149,14 @@ fn sweep_kills(fault: Fault, first: u64) {
 }
 
 #[test]
-fn what_is_answered_after_a_kill_survives_a_power_loss() {
+fn answers_after_a_kill_survive_a_power_loss() {
     sweep_kills(Fault::Crash, 80);
 }
 
-/// Damage to the last commit is noticed by the mark alone when it looks like an interrupted write. So a mark that opening has seen
-/// must survive a power loss, wherever the process that wrote it was killed.
+/// Damage to the last commit that looks like an interrupted write is only noticed by the mark. So a mark that
+/// opening has read must survive a power loss, wherever the process that wrote it was killed.
 #[test]
-fn a_mark_that_opening_has_seen_survives_a_power_loss() {
+fn mark_read_at_opening_survives_a_power_loss() {
     let mark = Path::new(DIR).join("tail.mark");
     for seed in 0..20 {
         for n in 1..=8 {
@@ -183,12 +183,12 @@ fn a_mark_that_opening_has_seen_survives_a_power_loss() {
     }
 }
 
-/// A write of opening that goes astray may take the last frame along, and leave what looks like a journal that ends before it. It
-/// is noticed anyway, also when the process is killed right after.
+/// A misdirected write during opening may overwrite the last frame, so that the journal seems to end before
+/// it. It is noticed, also if the process is killed right after.
 #[test]
-fn a_write_of_opening_that_goes_astray_hides_no_commit() {
+fn misdirected_write_during_opening_hides_no_commit() {
     let mut noticed = 0;
-    // Rows of all lengths with which the last frame is within the sector before its end, or reaches over it.
+    // Rows of all lengths for which the last frame ends within a sector, or reaches over its boundary.
     for (n, bytes) in (1..=20).flat_map(|n| (0..480).step_by(8).map(move |bytes| (n, bytes))) {
         let disk = SimDisk::new(n);
         let commit = |number, text: &str| {
@@ -216,9 +216,10 @@ fn a_write_of_opening_that_goes_astray_hides_no_commit() {
     assert!(noticed > 0, "no write went over a commit");
 }
 
-/// Zeros where a frame belongs, and something behind them, look like an interrupted write, unless it is that frame.
+/// Zeros in the place of a frame with data behind them look like an interrupted write, unless the data is
+/// that frame.
 #[test]
-fn a_commit_that_went_astray_is_no_interrupted_one() {
+fn misdirected_commit_is_not_an_interrupted_one() {
     for bytes in (0..400).step_by(8) {
         let disk = SimDisk::new(1);
         let store = Store::new(open(&disk).expect("it opens"));
@@ -233,9 +234,10 @@ fn a_commit_that_went_astray_is_no_interrupted_one() {
     }
 }
 
-/// A sync that failed is worse than one that was not finished: the pages count as clean, and another sync does not save them.
+/// A failed sync is worse than an unfinished one: the pages count as clean, and another sync does not save
+/// them.
 #[test]
-fn what_is_answered_after_a_failed_sync_survives_a_power_loss() {
+fn answers_after_a_failed_sync_survive_a_power_loss() {
     sweep_kills(Fault::Error, 90);
 }
 
@@ -253,9 +255,9 @@ enum Damage {
     Misdirected,
 }
 
-/// The power goes at the `n`-th call, within a commit or within maintenance, and then something is damaged. The store opens
-/// with everything acknowledged, or it refuses: damage does not pass for the interrupted commit, nor hide behind it. Says
-/// whether it refused.
+/// A power loss at the `n`-th call, in a commit or in maintenance, and then damage. The store opens with
+/// every acknowledged commit, or refuses: damage is not mistaken for the interrupted commit, nor hidden by
+/// it. Returns whether it refused.
 fn damaged_after_crash(damage: Damage, seed: u64, n: u64) -> Result<bool, String> {
     let mut random = Random(seed ^ n << 32);
     let disk = SimDisk::new(random.bits());
@@ -299,8 +301,8 @@ fn damaged_after_crash(damage: Damage, seed: u64, n: u64) -> Result<bool, String
                 disk.content(&source)[from..].iter().copied().chain([0; 512]).take(512).collect();
             let (file, at) = any(&mut random);
             let to = at / 512 * 512;
-            // Commits of which whole sectors are lost, before the end of the journal is marked, and after which no header is
-            // left, are as if they were never written.
+            // Commits that lost whole sectors before the end of the journal was marked, without a header
+            // after them, are indistinguishable from unwritten ones.
             let has_proof = frames.iter().any(|frame| {
                 let start = usize::try_from(frame.offset).expect("small");
                 let is_later = (frame.segment, start) >= (taken.segment, from + 512);
@@ -332,7 +334,7 @@ fn damaged_after_crash(damage: Damage, seed: u64, n: u64) -> Result<bool, String
 }
 
 #[test]
-fn damage_after_a_crash_is_no_interrupted_commit() {
+fn damage_after_a_crash_is_not_an_interrupted_commit() {
     for (damage, first, refused_min) in [
         (Damage::Nothing, 110, 0),
         (Damage::FlipInLast, 111, 150),
@@ -343,7 +345,7 @@ fn damage_after_a_crash_is_no_interrupted_commit() {
         let mut refused = 0;
         for seed in (0..2 * soak_factor()).map(|n| first + 100 * n) {
             for n in 1..=calls_of_a_session(seed) {
-                let is_refused = damaged_after_crash(damage, seed, n).expect("nothing is lost in silence");
+                let is_refused = damaged_after_crash(damage, seed, n).expect("every loss is reported");
                 refused += u32::from(is_refused);
             }
         }
@@ -351,9 +353,9 @@ fn damage_after_a_crash_is_no_interrupted_commit() {
     }
 }
 
-/// A commit is one write and one sync, wherever it goes in a segment that is made ahead.
+/// A commit is one write and one sync, anywhere in a segment that was created ahead.
 #[test]
-fn a_commit_is_one_write_and_one_sync() {
+fn commit_is_one_write_and_one_sync() {
     let disk = SimDisk::new(61);
     let bytes = 1 << 20;
     let options = Options { segment_bytes_first: bytes, segment_bytes_max: bytes, ..sim_options(&disk) };
@@ -368,10 +370,10 @@ fn a_commit_is_one_write_and_one_sync() {
     }
 }
 
-/// A disk that is full for one call refuses one commit at most; the store goes on in the same process, and what it
-/// refused is not there.
+/// If the disk is full for one call, at most one commit is refused; the store works on in the same process,
+/// and the refused commit has no effect.
 #[test]
-fn the_store_goes_on_after_a_full_disk() {
+fn store_works_after_a_full_disk() {
     let mut refused = 0;
     for n in 1..=calls_of_a_session(40) {
         let disk = SimDisk::new(n);
@@ -391,7 +393,7 @@ fn the_store_goes_on_after_a_full_disk() {
                 assert_eq!(history.states[at], history.states[history.acknowledged]);
                 continue;
             }
-            // A sync that failed, whatever the reason, ends the process.
+            // A failed sync ends the process, whatever the reason.
             Err(StoreError::Stopped(_)) => continue,
             Err(error) => panic!("call {n} after {start}: {error}"),
         }
@@ -399,7 +401,7 @@ fn the_store_goes_on_after_a_full_disk() {
     assert!(refused > 0);
 }
 
-/// Goes on in the same process for a while, then opens again.
+/// Work on in the same process for a while, then reopen.
 fn open_again(store: EmbeddedStore, disk: &SimDisk) -> EmbeddedStore {
     let mut changes = ChangeSet::new();
     changes.insert::<Items>(&key(98, 98), &row("on", None));
@@ -411,10 +413,10 @@ fn open_again(store: EmbeddedStore, disk: &SimDisk) -> EmbeddedStore {
     open(disk).expect("it opens")
 }
 
-/// Fills the disk up for real, again and again: commits are refused with the right error, reads go on, and with new space
-/// so do commits.
+/// Fills the disk repeatedly: commits are refused with the right error, reads still work, and so do commits
+/// once there is space.
 #[test]
-fn a_disk_that_fills_up_refuses_and_recovers() {
+fn full_disk_refuses_commits_until_there_is_space() {
     let disk = SimDisk::new(50);
     let mut store = open(&disk).expect("it opens");
     let mut acknowledged = 0_u32;
@@ -456,9 +458,9 @@ fn a_disk_that_fills_up_refuses_and_recovers() {
     );
 }
 
-/// Deleting everything on a full disk gives the space back.
+/// Deleting everything on a full disk frees space.
 #[test]
-fn compaction_gives_space_back() {
+fn compaction_frees_space() {
     let disk = SimDisk::new(51);
     let store = open(&disk).expect("it opens");
     let rows: Vec<u32> = (0..400).collect();
@@ -477,7 +479,7 @@ fn compaction_gives_space_back() {
     store.maintain().expect("it works");
     assert!(disk.used() * 4 < before, "{} bytes before, {} after", before, disk.used());
     drop(store);
-    // Also without the checkpoint, from the journal alone: nothing deleted comes back.
+    // Also from the journal alone, without the checkpoint: deleted rows do not reappear.
     let other = disk.copy();
     other.tamper(&std::path::Path::new(DIR).join("checkpoint.idx"), Vec::clear);
     for disk in [disk, other] {
@@ -485,9 +487,9 @@ fn compaction_gives_space_back() {
     }
 }
 
-/// Compaction on a disk with hardly any space left: it gives space back as soon as it can, and breaks nothing before.
+/// Compaction on a nearly full disk frees space as soon as it can, and loses nothing before.
 #[test]
-fn compaction_works_in_little_space() {
+fn compaction_works_on_a_nearly_full_disk() {
     let mut shrunk = 0;
     for pages in 0..24_u64 {
         let disk = SimDisk::new(pages);
@@ -520,9 +522,10 @@ fn compaction_works_in_little_space() {
     assert!(shrunk >= 20, "space came back in {shrunk} of 24 runs");
 }
 
-/// A commit whose write or sync fails calls the hook that ends the process, and nothing is written after it.
+/// If a commit's write or sync fails, the hook that ends the process is called, and nothing is written
+/// afterwards.
 #[test]
-fn a_failed_sync_ends_the_process() {
+fn failed_sync_ends_the_process() {
     let disk = SimDisk::new(60);
     let fatal = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&fatal);
@@ -543,9 +546,9 @@ fn a_failed_sync_ends_the_process() {
     assert_eq!(Backend::count(&store, TABLES[0]).expect("reads go on"), 0);
 }
 
-/// The alarm works: on a disk that lies about syncs the crash checker finds lost commits.
+/// Checks the checker: on a disk that lies about syncs it finds lost commits.
 #[test]
-fn the_checker_finds_a_planted_bug() {
+fn checker_finds_a_planted_bug() {
     let mut found = 0;
     for seed in 0..10 {
         let disk = SimDisk::new(seed);

@@ -1,5 +1,6 @@
-//! `kill -9` in a loop: a child process commits under load and reports each acknowledgement through a pipe; the parent kills
-//! it at random moments, opens the store, and checks that everything acknowledged is there and nothing is half there.
+//! `kill -9` in a loop: a child process commits under load and reports each acknowledgement through a pipe;
+//! the parent kills it at random moments, opens the store, and checks that every acknowledged commit is there
+//! and no incomplete one.
 //!
 //! `BATZEN_SOAK_CYCLES` sets the number of cycles (25 without it).
 
@@ -15,7 +16,7 @@ use batzen_store::{ChangeSet, CommitOutcome, List, Store};
 
 const CHILD_DIRECTORY: &str = "BATZEN_STORE_KILL_DIRECTORY";
 const WRITERS: u32 = 3;
-/// Each writer keeps so many rows, beside its counter.
+/// The number of rows that each writer keeps, besides its counter.
 const WINDOW: u32 = 40;
 
 fn options() -> Options {
@@ -63,7 +64,7 @@ fn commit(store: &Store, writer: u32, n: u32) {
     assert_eq!(store.commit(&changes).expect("it works"), CommitOutcome::Committed);
 }
 
-/// Not a test of its own: the child's main function, which does nothing in an ordinary run.
+/// The main function of the child process; does nothing as an ordinary test.
 #[test]
 fn child_commits_until_it_is_killed() {
     let Some(directory) = std::env::var_os(CHILD_DIRECTORY) else { return };
@@ -126,7 +127,8 @@ fn check(store: &Store, acknowledged: &[u32]) -> Result<(), String> {
     Ok(())
 }
 
-/// Starts the child, kills it after so many milliseconds of commits, and returns each writer's last acknowledgement.
+/// Starts the child, kills it after this many milliseconds of commits, and returns each writer's last
+/// acknowledgement.
 fn run_and_kill(directory: &Path, run_ms: u64) -> Vec<u32> {
     let mut child = Command::new(std::env::current_exe().expect("a test has a program"))
         .args(["kill::child_commits_until_it_is_killed", "--exact", "--nocapture", "--test-threads=1"])
@@ -160,7 +162,7 @@ fn run_and_kill(directory: &Path, run_ms: u64) -> Vec<u32> {
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_when_killed() {
+fn kill_loses_no_acknowledged_commit() {
     let cycles: u64 = match std::env::var("BATZEN_SOAK_CYCLES") {
         Ok(cycles) => cycles.parse().expect("BATZEN_SOAK_CYCLES is a number"),
         Err(_) => 25,
@@ -176,7 +178,7 @@ fn nothing_acknowledged_is_lost_when_killed() {
         if let Err(problem) = check(&store, &total) {
             panic!("cycle {cycle}: {problem}");
         }
-        // The parent commits nothing, so that the counts go on from where they are.
+        // The parent commits nothing, so the counts continue.
         total = (1..=WRITERS).map(|writer| count(&store, writer)).collect();
         drop(store);
         let report = EmbeddedStore::verify(directory.path()).expect("it is a store");
@@ -185,9 +187,9 @@ fn nothing_acknowledged_is_lost_when_killed() {
     assert!(total.iter().all(|&n| u64::from(n) > cycles), "the child worked: {total:?}");
 }
 
-/// The alarm works: the checker finds a commit that was acknowledged and is missing, and one that is half there.
+/// Checks the checker: it finds a missing acknowledged commit, and an incomplete one.
 #[test]
-fn the_checker_finds_planted_losses() {
+fn checker_finds_planted_losses() {
     let directory = tempfile::tempdir().expect("a directory");
     let store = open(directory.path());
     for writer in 1..=WRITERS {

@@ -1,5 +1,5 @@
-//! Random histories against a model: commits, conflicts, stale changes, compaction, checkpoints, reopening and power cuts in
-//! any order; and checkpoints taken while other threads commit.
+//! Random histories against a model: commits, conflicts, stale changes, compaction, checkpoints, reopening
+//! and power cuts in any order; and checkpoints taken while other threads commit.
 
 use crate::common;
 
@@ -41,7 +41,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A set that must not apply: `conflict` inserts an existing row, otherwise a row changed since it was read.
+/// A set that must be refused: with `conflict` it inserts an existing row, otherwise it changes a stale row.
 fn refused_changes(random: &mut Random, rows: &Rows, conflict: bool) -> Option<ChangeSet> {
     let (slot, old) =
         rows.iter().nth(usize::try_from(random.below(rows.len().max(1) as u64)).expect("small"))?;
@@ -154,8 +154,8 @@ proptest! {
     }
 }
 
-/// Checkpoints are taken part by part while commits and compaction go on: replayed, they give exactly the indexes that the
-/// journal alone gives.
+/// Checkpoints taken part by part during commits and compaction give, after replay, exactly the indexes that
+/// the journal alone gives.
 #[test]
 fn checkpoints_under_load_are_exact() {
     for round in 0..6 {
@@ -199,7 +199,7 @@ fn checkpoints_under_load_are_exact() {
 }
 
 #[test]
-fn a_second_opener_is_told() {
+fn second_opener_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let first = EmbeddedStore::open(directory.path(), TABLES, Options::default()).expect("it opens");
     let second = EmbeddedStore::open(directory.path(), TABLES, Options::default());
@@ -208,7 +208,7 @@ fn a_second_opener_is_told() {
     EmbeddedStore::open(directory.path(), TABLES, Options::default()).expect("it is free again");
 }
 
-/// A program that knows fewer tables keeps the rows of the others, through compaction and checkpoints.
+/// A program with fewer tables keeps the rows of unknown ones through compaction and checkpoints.
 #[test]
 fn unknown_tables_are_kept() {
     let disk = SimDisk::new(1);

@@ -1,4 +1,5 @@
-//! Columns and records: every value comes back, bytes sort as values do, and bytes that no value makes are refused.
+//! Columns and records: every value survives a round trip, bytes sort as values do, and invalid bytes are
+//! refused.
 
 use std::fmt::Debug;
 
@@ -70,7 +71,7 @@ proptest! {
     fn records_come_back(record in everything()) {
         let bytes = record.to_bytes();
         prop_assert_eq!(&Everything::decode(&bytes).expect("it was encoded"), &record);
-        // Also by the declaration alone, as a backend with native columns reads and writes them.
+        // Also by the declaration alone, as a backend with native columns does.
         let values = decode_values(Everything::COLUMNS, &bytes).expect("it was encoded");
         prop_assert_eq!(values.len(), Everything::COLUMNS.len());
         prop_assert_eq!(encode_values(Everything::COLUMNS, &values).expect("they were decoded"), bytes.clone());
@@ -132,7 +133,7 @@ fn domains_are_checked() {
 }
 
 #[test]
-fn declarations_tell_the_columns() {
+fn declarations_list_the_columns() {
     let names: Vec<&str> = Everything::COLUMNS.iter().map(|def| def.name).collect();
     assert_eq!(names.concat(), "abcdefghijklm");
     assert_eq!(Everything::COLUMNS[7].column, ColumnType::new(ColumnKind::Fixed(5)));

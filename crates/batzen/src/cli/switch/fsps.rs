@@ -11,7 +11,7 @@ use anyhow::{Context as _, ensure};
 use batzen_bench::scenarios::switch::SwitchLoad;
 use batzen_cli_support::numbers::{count, milliseconds, number};
 use batzen_switch_sim::hub::{Hub, Onboarding};
-use batzen_switch_sim::{Behaviour, Fsps, Mix, Report};
+use batzen_switch_sim::{Behaviour, Fsps, Mix, Report, UnknownBehaviour};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -61,7 +61,8 @@ fn mix(text: &str) -> Result<Mix, String> {
     let mut weights = Vec::new();
     for part in text.split(',') {
         let (name, weight) = part.split_once('=').unwrap_or((part, "1"));
-        let behaviour: Behaviour = name.trim().parse()?;
+        let behaviour: Behaviour =
+            name.trim().parse().map_err(|error: UnknownBehaviour| error.to_string())?;
         weights.push((behaviour, weight.trim().parse::<u32>().map_err(|error| format!("{part}: {error}"))?));
     }
     if weights.iter().all(|(_, weight)| *weight == 0) {

@@ -1,4 +1,4 @@
-//! A workload whose state after each commit is known, and the checker that compares a store with it.
+//! A workload with a known state after each commit, and the checker that compares a store with it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use batzen_store::{Backend, Result, Store};
 
 pub const DIR: &str = "/store";
 
-/// Options for a simulated disk: small segments, no thread, no process that ends.
+/// Options for a simulated disk: small segments, no thread, and no abort of the process.
 pub fn sim_options(disk: &SimDisk) -> Options {
     Options {
         disk: Arc::new(disk.clone()),
@@ -45,10 +45,11 @@ impl History {
         Self { states: vec![Rows::new()], acknowledged: 0 }
     }
 
-    /// The crash checker: the store must be as after some commit, none of the acknowledged ones missing. Returns which.
+    /// The crash checker: the store must have the state after some commit, with none of the acknowledged ones
+    /// missing. Returns which commit.
     pub fn check(&self, store: &Store) -> std::result::Result<usize, String> {
         let rows = read_rows(store)?;
-        // Different commits may lead to the same rows: the latest explains most.
+        // Several commits may lead to the same rows: take the latest.
         let Some(at) = self.states.iter().rposition(|state| *state == rows) else {
             return Err("the rows are those of no commit".into());
         };
