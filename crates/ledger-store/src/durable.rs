@@ -22,7 +22,7 @@ use crate::joint::{Joint, SharedMachine};
 use crate::log::{Log, LogReader};
 use crate::machine::{
     CreateAccounts, CreateTransfers, DurableMachine, FindCursor, LocateTransfers, LookupAccounts,
-    QueryAccounts, State, TypedRequest, ledger_error,
+    QueryAccounts, LedgerSummary, TypedRequest, ledger_error,
 };
 use crate::metrics::{Kind, LedgerMetrics};
 use crate::recovery::{self, RecoveryError, VerifyReport};
@@ -48,7 +48,7 @@ impl Default for DurableOptions {
 #[derive(Clone, Debug)]
 pub struct Inspection {
     /// The state of the ledger.
-    pub state: State,
+    pub state: LedgerSummary,
     /// Rows of the log.
     pub log_blocks: u64,
     /// Memory that the index of the log takes.
@@ -64,7 +64,7 @@ pub struct DurableLedger {
     lane: MachineLane<SharedMachine>,
     machine: Arc<tokio::sync::Mutex<DurableMachine>>,
     log: Arc<Log>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<LedgerSummary>>,
     readers: Arc<Semaphore>,
     readers_waiting: Semaphore,
     metrics: LedgerMetrics,

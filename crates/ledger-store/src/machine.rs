@@ -102,7 +102,7 @@ typed_requests! {
 
 /// The state of a ledger, in numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct LedgerSummary {
     /// Numbers of accounts, transfers and records.
     pub counts: Counts,
     /// The digest of the log.
@@ -120,7 +120,7 @@ pub struct DurableMachine {
     /// The durable state, to return to.
     durable: Mark,
     /// The durable state in numbers, for metrics.
-    published: Arc<Mutex<State>>,
+    published: Arc<Mutex<LedgerSummary>>,
 }
 
 impl DurableMachine {
@@ -131,12 +131,12 @@ impl DurableMachine {
     pub fn open(store: Store) -> Result<Self, RecoveryError> {
         let (machine, log) = recovery::open(store)?;
         let durable = machine.mark();
-        let published = Arc::new(Mutex::new(state_of(&machine)));
+        let published = Arc::new(Mutex::new(summary_of(&machine)));
         Ok(Self { machine, log: Arc::new(log), durable, published })
     }
 
     /// The state as of the last commit. Updated with each commit.
-    pub(crate) fn published_state(&self) -> Arc<Mutex<State>> {
+    pub(crate) fn published_state(&self) -> Arc<Mutex<LedgerSummary>> {
         Arc::clone(&self.published)
     }
 
@@ -164,7 +164,7 @@ impl DurableMachine {
         self.log.publish(batch);
         self.durable = self.machine.mark();
         self.machine.settle(&self.durable);
-        *self.published.lock().expect("no code panics with the lock held") = state_of(&self.machine);
+        *self.published.lock().expect("no code panics with the lock held") = summary_of(&self.machine);
     }
 
     /// Creates accounts in memory, as of `now` in nanoseconds since the epoch.
@@ -216,8 +216,8 @@ impl DurableMachine {
     }
 }
 
-fn state_of(machine: &Machine) -> State {
-    State {
+fn summary_of(machine: &Machine) -> LedgerSummary {
+    LedgerSummary {
         counts: machine.counts(),
         digest: machine.digest(),
         clock: machine.clock(),

@@ -1,5 +1,5 @@
-//! The bank: real rules over a real store, the ledger behind the network. A movement of money takes four steps, which any crash
-//! may separate: intent, question, ledger, books.
+//! The bank: real rules and a real store, with the ledger behind the network. A movement of money takes four
+//! steps, and a crash may happen between any of them: intent, request, ledger, booking.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
@@ -45,13 +45,13 @@ pub struct PayOrder {
 /// A withdrawal operation that a wallet selects and its owner never confirms.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperationOrder {
-    /// Names the operation: what the bank has answered to its creation.
+    /// The operation's id, from the bank's answer to its creation.
     pub wopid: [u8; 32],
     /// Who would pay.
     pub account: String,
     /// How much.
     pub units: u64,
-    /// The reserve; none: the operation is to be created.
+    /// The reserve; `None`: the operation is to be created.
     pub reserve_pub: Option<EddsaPublicKey>,
 }
 
@@ -66,7 +66,7 @@ struct Open {
     intent: Intent,
     /// Whose answers these are.
     askers: Vec<Message>,
-    /// Who has to wait for it.
+    /// The requests that wait for it.
     waiting: Vec<(Message, Command)>,
     call: u64,
 }
@@ -81,9 +81,9 @@ pub struct Bank {
     open: BTreeMap<IntentId, Open>,
     /// Answers of the ledger, to be booked with the next batch.
     answered: Vec<(IntentId, Rc<LedgerReply>)>,
-    /// Commands that have waited for an intent.
+    /// Commands that waited for an intent.
     again: Vec<(Message, Command)>,
-    /// Orders that have come before, for [`Bug::PaysEveryCopy`].
+    /// Earlier orders, for [`Bug::PaysEveryCopy`].
     seen: BTreeSet<[u8; 16]>,
 }
 
@@ -115,7 +115,7 @@ impl Bank {
         self.running.as_ref().map(|running| (&running.store, &running.chart))
     }
 
-    /// How many movements are not decided.
+    /// How many movements are undecided.
     #[must_use]
     pub fn open_intents(&self) -> usize {
         self.open.len()
@@ -128,7 +128,7 @@ impl Bank {
         self.again.clear();
     }
 
-    /// It dies now.
+    /// Kills it now.
     pub fn kill(&mut self, context: &mut Context) {
         if self.host.is_up() {
             self.forget();
@@ -144,14 +144,14 @@ impl Bank {
         has_died
     }
 
-    /// Makes the bank: on an empty store, with a ledger at hand, before anything can fail.
+    /// Sets up the bank in an empty store, with a ledger, before anything can fail.
     ///
     /// # Errors
     /// When store or ledger fail.
     pub fn found(&mut self, context: &mut Context, ledger: &mut Ledger) -> Step {
         self.start(context)?;
         let Some(Running { chart, batcher, .. }) = &self.running else {
-            return Err(Stop::wrong("the bank does not begin"));
+            return Err(Stop::wrong("the bank does not start"));
         };
         let ask = LedgerAsk { accounts: chart.own_accounts().to_vec(), transfers: Vec::new() };
         ledger.answer(context, &ask)?;
@@ -162,7 +162,7 @@ impl Bank {
         done.map(|_| ()).map_err(|error| Stop::wrong(error.to_string()))
     }
 
-    /// Begins: finds out which bank it is, and takes up what was left open.
+    /// Starts: reads its identity, and continues open movements.
     ///
     /// # Errors
     /// When the store does not open or cannot be read.
@@ -231,7 +231,7 @@ impl Bank {
     /// A timer fires.
     ///
     /// # Errors
-    /// When something is wrong.
+    /// If a check fails.
     pub fn timer(&mut self, context: &mut Context, timer: Timer) -> Step {
         match timer {
             Timer::Batch => self.batch(context),
@@ -255,7 +255,7 @@ impl Bank {
         }
     }
 
-    /// Takes an intent to the ledger.
+    /// Sends an intent to the ledger.
     fn settle(&mut self, context: &mut Context, intent: Intent, asker: Option<Message>) {
         let id = id_of(&intent.key);
         let open = Open { intent, askers: asker.into_iter().collect(), waiting: Vec::new(), call: 0 };
@@ -286,7 +286,7 @@ impl Bank {
         ask.transfers.extend(chart.transfers(&open.intent.key, &open.intent.row));
         let call = context.call();
         if context.has(Bug::BooksWithoutLedger) && open.call != 0 {
-            // No answer came to the first question: it takes that for a yes.
+            // The first request was not answered: the bug treats that as a success.
             let created = |count| {
                 let result = batzen_ledger::CreateResult {
                     timestamp: 1,
@@ -306,7 +306,7 @@ impl Bank {
         context.send(Message { from: Place::Bank, to: Place::Ledger, call, body });
     }
 
-    /// What the ledger's answer means for an intent.
+    /// Applies the ledger's answer to an intent.
     fn judge(
         &self,
         id: &IntentId,
@@ -377,7 +377,7 @@ impl Bank {
                 for message in waiting.into_iter().flatten() {
                     reply(context, &message, HttpResponse { status: 503, ..HttpResponse::default() });
                 }
-                // The money has moved: it is booked later, when the ledger has been asked again.
+                // The money has moved. It is booked later, after another request to the ledger.
                 return Ok(());
             }
         };
@@ -426,7 +426,7 @@ impl Bank {
         }
     }
 
-    /// What a request asks for, or its answer.
+    /// Parses a request: a command, or an immediate answer.
     fn decode(&mut self, context: &mut Context, request: &HttpRequest) -> Result<Command, HttpResponse> {
         let malformed = || HttpResponse { status: 400, ..HttpResponse::default() };
         let path = request.url.strip_prefix(BANK_URL).ok_or_else(malformed)?;
@@ -471,7 +471,7 @@ impl Bank {
         let OperationOrder { wopid, account, units, reserve_pub } =
             serde_json::from_slice(body).map_err(|_| malformed())?;
         Ok(match reserve_pub {
-            // Every copy makes an operation of its own, as the real interface does.
+            // Every copy creates its own operation, as in the real interface.
             None => Command::CreateWithdrawal(CreateWithdrawal {
                 wopid: context.random.bytes(),
                 account,
@@ -522,7 +522,7 @@ impl Bank {
     /// Answers a repeated request at once: for the checker.
     ///
     /// # Errors
-    /// When it is not answered from what is booked.
+    /// If it is not answered from the books.
     pub fn answer(&mut self, context: &mut Context, request: &HttpRequest) -> Step<HttpResponse> {
         let command = match self.decode(context, request) {
             Ok(command) => command,

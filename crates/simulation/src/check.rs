@@ -1,4 +1,5 @@
-//! What must hold after a run, judged from the outside: from the stores, from the ledger, and from what each client was told.
+//! What must hold after a run, checked from the outside: in the stores, in the ledger, and in the answers
+//! that clients got.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -31,10 +32,10 @@ fn units(money: impl Into<MoneySum>) -> i128 {
     i128::try_from(money.into().units()).expect("amounts are far below the limit")
 }
 
-/// Judges a world at rest.
+/// Checks a world at rest.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first failed check.
 pub fn check(world: &mut World, context: &mut Context) -> Step {
     idle(world)?;
     world.ledger.check()?;
@@ -44,11 +45,11 @@ pub fn check(world: &mut World, context: &mut Context) -> Step {
     wallets(world)?;
     accounts(world)?;
     repetitions(world, context)?;
-    // Nor have the repetitions changed anything.
+    // The repetitions must have changed nothing.
     sheet(world)
 }
 
-/// Nobody waits for anything.
+/// Nothing is pending.
 fn idle(world: &World) -> Step {
     for customer in &world.customers {
         if customer.is_thief || customer.is_idle() {
@@ -92,7 +93,7 @@ fn flow(world: &World, name: &str) -> Step<(i128, i128)> {
     Ok((narrow(account.credits_posted - chart.headroom()), narrow(account.debits_posted)))
 }
 
-/// What came in by the bank's books is what went out and what the exchange owes or has earned.
+/// Incoming money, by the bank's books, equals outgoing money plus the exchange's obligations and earnings.
 fn sheet(world: &World) -> Step {
     let (bank_in, bank_out) = flow(world, EXCHANGE_ACCOUNT)?;
     let (store, denoms) = world.exchange.store().ok_or_else(|| Stop::wrong("the exchange is down"))?;
@@ -119,7 +120,7 @@ fn sheet(world: &World) -> Step {
     Ok(())
 }
 
-/// No coin gave more than it was worth, by the rows that took from it.
+/// No coin has paid more than its value, by the rows that debit it.
 fn coins(store: &Store, denoms: &DenomTable) -> Step {
     let mut taken: BTreeMap<EddsaPublicKey, i128> = BTreeMap::new();
     let mut take = |coin_pub: EddsaPublicKey, amount: i128| *taken.entry(coin_pub).or_default() += amount;
@@ -151,7 +152,7 @@ fn coins(store: &Store, denoms: &DenomTable) -> Step {
     Ok(())
 }
 
-/// Every coin is worth to its wallet what it is worth to the exchange, and every coin that was signed is in a wallet.
+/// Wallets and exchange agree on the value of every coin, and every signed coin is in a wallet.
 fn wallets(world: &World) -> Step {
     let (store, denoms) = world.exchange.store().ok_or_else(|| Stop::wrong("the exchange is down"))?;
     let mut held = 0;
@@ -174,14 +175,14 @@ fn wallets(world: &World) -> Step {
     }
     let totals = totals(store, denoms).map_err(|error| Stop::wrong(error.to_string()))?;
     let issued = units(totals.issued);
-    // Where coins were spent twice, a wallet may be unable to finish what would bring it others.
+    // With double spending, a wallet may be unable to finish operations that would give it coins.
     if held > issued || held < issued && !has_thief {
         return Err(Stop::wrong(format!("coins of {issued} were signed, wallets have {held}")));
     }
     Ok(())
 }
 
-/// Every account has paid and received what it should, once.
+/// Every account has paid and received the expected amounts, once.
 fn accounts(world: &World) -> Step {
     let (store, _) = world.exchange.store().ok_or_else(|| Stop::wrong("the exchange is down"))?;
     let mut paid_out: BTreeMap<String, i128> = BTreeMap::new();
@@ -219,7 +220,7 @@ fn accounts(world: &World) -> Step {
     Ok(())
 }
 
-/// Whatever was acknowledged is acknowledged again, in the same words: nothing of it is lost.
+/// Every acknowledged request, repeated, gets the same answer: nothing acknowledged is lost.
 fn repetitions(world: &mut World, context: &mut Context) -> Step {
     let mut told = Vec::new();
     for customer in &mut world.customers {

@@ -1,6 +1,8 @@
-//! A customer: the real wallet core with its records, a bank page, and a driver that any step may kill.
+//! A customer: the real wallet core with its records, a bank page, and a driver that can be killed at any
+//! step.
 //!
-//! The records are durable exactly when a step is stored, as in the wallet's file; everything else is lost with the process.
+//! The records are durable exactly when a step is stored, as in the wallet's file; everything else is lost
+//! with the process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -15,7 +17,7 @@ use batzen_wallet::core::payment::{self, DepositAmount, PaymentRequest, PaymentS
 use batzen_wallet::core::refund::{self, RefundPermission};
 use batzen_wallet::core::state::OpKind;
 use batzen_wallet::core::withdraw::{self, Origin};
-use batzen_wallet::core::{self, Change, CoreError, Next, OpId, SeededEntropy, State};
+use batzen_wallet::core::{self, Change, CoreError, Next, OpId, SeededEntropy, WalletState};
 
 use crate::bank::{OperationOrder, PayOrder};
 use crate::host::{Step, Stop};
@@ -23,17 +25,17 @@ use crate::keys::{BANK_URL, EXCHANGE_ACCOUNT, EXCHANGE_URL, Keys, cents, currenc
 use crate::message::{Body, Context, Event, Message, Place, Timer};
 use crate::swarm::{Bug, SECOND};
 
-/// What a question was asked for.
+/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     Operation(OpId),
-    /// An order at the bank, by its place.
+    /// An order at the bank, by its index.
     Order(usize),
-    /// A second spending of a coin, which nothing depends on.
+    /// A double spend, whose outcome does not matter.
     Theft,
 }
 
-/// An order to the bank, kept by the customer's page until it is answered.
+/// An order to the bank, which the customer's page keeps until it is answered.
 #[derive(Clone, Debug)]
 pub struct Order {
     /// What to send.
@@ -42,7 +44,7 @@ pub struct Order {
     pub amount: Money,
     /// Whether the bank has confirmed it.
     pub is_done: bool,
-    /// What it needs first: another order.
+    /// Another order that must come first.
     after: Option<usize>,
 }
 
@@ -53,12 +55,12 @@ pub struct Customer {
     /// Whether it tries to spend coins twice.
     pub is_thief: bool,
     /// The wallet's records.
-    pub state: State,
+    pub state: WalletState,
     /// The orders of its page.
     pub orders: Vec<Order>,
     /// The reserves that it has ordered transfers to.
     ordered: BTreeSet<EddsaPublicKey>,
-    /// All requests that were answered with success, and the answers.
+    /// All successful requests, and their answers.
     pub acknowledged: Vec<(HttpRequest, HttpResponse)>,
     entropy: SeededEntropy,
     incarnation: u32,
@@ -67,7 +69,7 @@ pub struct Customer {
     questions: BTreeMap<u64, (Purpose, HttpRequest)>,
     resting: BTreeMap<OpId, u64>,
     /// The records before the last step, for [`Bug::SendsBeforeStoring`].
-    stored: Option<State>,
+    stored: Option<WalletState>,
     next_refund: u64,
 }
 
@@ -93,10 +95,10 @@ fn seconds(micros: u64) -> Timestamp {
 }
 
 impl Customer {
-    /// A customer with an empty wallet that knows the exchange.
+    /// A customer with an empty wallet that has added the exchange.
     #[must_use]
     pub fn new(index: usize, is_thief: bool, seed: u64) -> Self {
-        let mut state = State::default();
+        let mut state = WalletState::default();
         state.apply(Change::Exchange(Box::new(Keys::get().exchange.clone())));
         Self {
             index,
@@ -128,7 +130,7 @@ impl Customer {
         Place::Customer(self.index)
     }
 
-    /// How often it has begun.
+    /// How often it has started.
     #[must_use]
     pub const fn incarnation(&self) -> u32 {
         self.incarnation
@@ -145,13 +147,14 @@ impl Customer {
         self.state.open_operations().next().is_none() && self.orders.iter().all(|order| order.is_done)
     }
 
-    /// A thief's clock is three hours slow: to the thief's wallet denominations are valid that have just expired.
+    /// A thief's clock is three hours slow, so that just expired denominations seem valid to the thief's
+    /// wallet.
     fn now(&self, context: &Context) -> Timestamp {
         let offset = self.clock_offset - if self.is_thief { THIEF_CLOCK } else { 0 };
         Timestamp::from_micros(context.now.saturating_add_signed(offset))
     }
 
-    /// Begins (again).
+    /// Starts or restarts.
     pub fn start(&mut self, context: &mut Context) {
         self.is_up = true;
         self.incarnation += 1;
@@ -172,7 +175,7 @@ impl Customer {
         context.caused.push((pause, Event::Restart(self.place())));
     }
 
-    /// Stores a step. False: the wallet has died before or after.
+    /// Stores a step. False if the wallet died before or after.
     fn store(&mut self, context: &mut Context, changes: Vec<Change>) -> bool {
         let dies = context.is_active && context.random.chance(context.swarm.customer_crash);
         let before = dies && context.random.chance(500);
@@ -206,7 +209,7 @@ impl Customer {
     /// A timer fires.
     ///
     /// # Errors
-    /// When something is wrong.
+    /// If a check fails.
     pub fn timer(&mut self, context: &mut Context, timer: Timer) -> Step {
         if !self.is_up {
             return Ok(());
@@ -246,7 +249,7 @@ impl Customer {
         context.wake(self.place(), self.incarnation, pause, Timer::Rested);
     }
 
-    /// Asks for whatever is not asked for yet.
+    /// Sends all requests that are not under way.
     fn go_on(&mut self, context: &mut Context) -> Step {
         if !self.is_up {
             return Ok(());
@@ -290,7 +293,7 @@ impl Customer {
     /// A message arrives.
     ///
     /// # Errors
-    /// When something is wrong.
+    /// If a check fails.
     pub fn arrive(&mut self, context: &mut Context, message: &Message) -> Step {
         if !self.is_up {
             context.marks.meet("message.to_dead_process");
@@ -305,7 +308,7 @@ impl Customer {
         match purpose {
             Purpose::Theft => Ok(()),
             Purpose::Order(index) => {
-                // Refused for good is as good as done, where no money moves.
+                // A permanent refusal counts as done if no money moves.
                 let is_done = response.status == 200
                     || (400..500).contains(&response.status) && self.orders[index].amount.is_zero();
                 if response.status == 200 && !self.orders[index].is_done {
@@ -326,7 +329,7 @@ impl Customer {
         }
     }
 
-    /// The bank has created an operation: what depends on it can name it.
+    /// The bank has created an operation: set its id in dependent orders.
     fn name_operation(&mut self, index: usize, response: &HttpResponse) {
         let Ok(wopid) = serde_json::from_slice::<[u8; 32]>(&response.body) else { return };
         for order in self.orders.iter_mut().filter(|order| order.after == Some(index)) {
@@ -356,8 +359,9 @@ impl Customer {
         match core::receive(&self.state, id, request, response, now, &mut self.entropy) {
             Ok(mut outcome) => {
                 if let Some(disputed) = outcome.disputed {
-                    // The exchange is honest here. But a wallet with a slow clock cannot see that a denomination has
-                    // expired, and a thief meets conflicts, which come without their proof here. Both ask again later.
+                    // The exchange is honest here. But a wallet with a slow clock cannot see that a
+                    // denomination has expired, and a thief gets conflicts, which have no proof in this
+                    // simulation. Both retry later.
                     if response.status != 410 && !self.is_thief {
                         return Err(Stop::wrong(format!(
                             "{:?} disputes an answer: {disputed:?}",
@@ -387,13 +391,13 @@ impl Customer {
             Err(error) => {
                 context.say(&format!("{:?} makes no progress with {id}: {error}", self.place()));
                 if !self.is_thief && response.status == 409 {
-                    // Without a second spender nobody else can have taken the money.
+                    // Without double spending, nobody else can have taken the money.
                     return Err(self.wrong(&error));
                 }
                 let text = error.to_string();
                 let noted = core::note_error(&self.state, id, &text).map_err(|error| self.wrong(&error))?;
                 if self.store(context, noted) {
-                    // A thief's operations never end: no need to ask all night.
+                    // A thief's operations never end, so it stops retrying.
                     let hours = if self.is_thief { 12 } else { 1 };
                     let pause = context.random.between(300, 1_200) * hours * SECOND;
                     self.rest(context, id, pause);
@@ -403,7 +407,7 @@ impl Customer {
         }
     }
 
-    /// A planted bug: what a refund brings is credited twice.
+    /// A planted bug: a refund is credited twice.
     fn credit_again(&self, id: OpId, changes: &mut [Change]) {
         let is_refund = self.state.operation(id).is_ok_and(|op| matches!(op.kind, OpKind::Refund(_)));
         for change in changes.iter_mut().filter(|_| is_refund) {
@@ -415,7 +419,8 @@ impl Customer {
         }
     }
 
-    // --- What a customer does -----------------------------------------------------------------------------------------
+    // --- What a customer does
+    // -----------------------------------------------------------------------------------------
 
     fn act(&mut self, context: &mut Context) -> Step {
         let has_coins = self.coins().next().is_some();
@@ -439,7 +444,7 @@ impl Customer {
         self.state.coins.values().filter(|coin| coin.status == CoinStatus::Fresh && !coin.remaining.is_zero())
     }
 
-    /// Begins what the core allows; what it refuses is not done.
+    /// Starts an operation, unless the core refuses it.
     fn begin<T>(
         &mut self,
         context: &mut Context,
@@ -473,7 +478,7 @@ impl Customer {
         self.begin(context, begun).map(|_| ())
     }
 
-    /// Orders at the bank what the wallet waits for: the customer reads in the wallet which transfers are to be made.
+    /// Orders the transfers that the wallet waits for at the bank.
     fn order_transfers(&mut self) {
         let account = self.account();
         let awaited: Vec<(EddsaPublicKey, Money)> = self
@@ -545,7 +550,7 @@ impl Customer {
         self.begin(context, begun).map(|_| ())
     }
 
-    /// A merchant gives money of a payment back.
+    /// A merchant refunds a part of a payment.
     fn take_refund(&mut self, context: &mut Context) -> Step {
         let now = self.now(context);
         let paid: Vec<OpId> = self
@@ -614,14 +619,15 @@ impl Customer {
             context.marks.meet("theft.tried");
             self.ask(context, Place::Exchange, *request, Purpose::Theft);
         }
-        // The same coins again, by the wallet itself.
+        // Spends the same coins again with the wallet itself.
         let request =
             PaymentRequest { h_contract_terms: HashCode::from_bytes(context.random.bytes()), ..request };
         let begun = payment::start(&self.state, &request, now, &mut self.entropy);
         self.begin(context, begun).map(|_| ())
     }
 
-    /// Begins a withdrawal at the bank, has a reserve selected, and never confirms: the money is set aside for a day.
+    /// Creates a withdrawal at the bank, has a reserve selected, and never confirms: the money is reserved
+    /// for a day.
     fn abandon(&mut self, context: &mut Context) {
         let wopid = [0; 32];
         let order = |reserve_pub: Option<EddsaPublicKey>| OperationOrder {

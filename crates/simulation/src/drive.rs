@@ -1,7 +1,7 @@
 //! The disk of one simulated machine: [`SimDisk`] with kills, misdirected writes and a planted bug.
 //!
-//! A *kill* ends the process: what was written stays visible, durable or not. A *power loss* keeps what was synced, and an
-//! arbitrary part of the rest.
+//! A *kill* ends the process: what was written stays visible, durable or not. A *power loss* keeps what was
+//! synced, and an arbitrary part of the rest.
 
 use std::any::Any;
 use std::io;
@@ -13,21 +13,21 @@ use batzen_store::embedded::{Disk, DiskFile};
 
 #[derive(Default)]
 struct Control {
-    /// So many calls from now the process dies, within the call.
+    /// The process dies in the call after this many.
     dies_in: Option<u64>,
     is_dead: bool,
-    /// So many writes from now one goes astray.
+    /// The write after this many is misdirected.
     misdirects_in: Option<u64>,
-    /// Bytes that every write goes to beside its place: none after the misdirected write.
+    /// The offset of the misdirected write; `None` once it happened.
     misdirected: bool,
     /// What was said about it last.
     misdirection_told: bool,
     skips_syncs: bool,
-    /// So many writes from now one is short.
+    /// The write after this many is short.
     shortens_in: Option<u64>,
-    /// Whether a write found no space.
+    /// Whether a write failed for lack of space.
     was_full: bool,
-    /// Handles of the processes before are dead.
+    /// Handles of earlier processes are invalid.
     incarnation: u64,
     locked: bool,
 }
@@ -35,7 +35,7 @@ struct Control {
 const PAGE_BYTES: u64 = 4096;
 const SECTOR_BYTES: u64 = 512;
 
-/// A disk whose owner can die at any call. Clones are handles on the same one.
+/// A disk whose owner can die at any call. Clones are handles on the same disk.
 #[derive(Clone)]
 pub struct Drive {
     disk: SimDisk,
@@ -46,11 +46,11 @@ fn dead() -> io::Error {
     io::Error::other("the process is dead")
 }
 
-/// What a call is to do.
+/// The effect of a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
     Whole,
-    /// A part, and then the process is dead.
+    /// Write a part, then the process dies.
     Part,
 }
 
@@ -65,33 +65,33 @@ impl Drive {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The process dies at the `n`-th call that changes something, counted from 1.
+    /// Makes the process die at the `n`-th call that changes something, counted from 1.
     pub fn die_at(&self, n: u64) {
         self.control().dies_in = Some(n);
     }
 
-    /// The `n`-th write, counted from 1, goes to another place of its file.
+    /// Misdirects the `n`-th write, counted from 1, to another place of its file.
     pub fn misdirect_at(&self, n: u64) {
         self.control().misdirects_in = Some(n);
     }
 
-    /// Whether a write went astray.
+    /// Whether a write was misdirected.
     #[must_use]
     pub fn was_misdirected(&self) -> bool {
         self.control().misdirected
     }
 
-    /// The `n`-th call from now fails.
+    /// Makes the `n`-th call from now fail.
     pub fn fail_at(&self, n: u64) {
         self.disk.fail_at(n, Fault::Error);
     }
 
-    /// The `n`-th write from now is short: the writer has to go on by itself.
+    /// Makes the `n`-th write from now short, so that the writer must continue it.
     pub fn shorten_at(&self, n: u64) {
         self.control().shortens_in = Some(n);
     }
 
-    /// Allows so many bytes more than are taken now; none: as many as the process likes.
+    /// Limits further use to this many bytes; `None`: no limit.
     pub fn limit(&self, more_bytes: Option<u64>) {
         self.disk.set_capacity(more_bytes.map(|more| self.disk.used() + more));
     }
@@ -101,37 +101,37 @@ impl Drive {
         self.disk.lie_about_syncs();
     }
 
-    /// Plants a bug: syncs of the journal are left out, or not any more.
+    /// Plants or removes a bug: syncs of the journal are left out.
     pub fn skip_syncs(&self, skips: bool) {
         self.control().skips_syncs = skips;
     }
 
-    /// The same, but only the first time that it is asked after the write.
+    /// As above, but true only once per write.
     #[must_use]
     pub fn is_newly_misdirected(&self) -> bool {
         let mut control = self.control();
         control.misdirected && !std::mem::replace(&mut control.misdirection_told, true)
     }
 
-    /// Whether a write has found no space since this was last asked.
+    /// Whether a write has failed for lack of space since the last call.
     #[must_use]
     pub fn was_full(&self) -> bool {
         std::mem::take(&mut self.control().was_full)
     }
 
-    /// The disk as it is, for a planted bug.
+    /// A copy of the disk's state, for a planted bug.
     #[must_use]
     pub fn snapshot(&self) -> SimDisk {
         self.disk.copy()
     }
 
-    /// Puts another state in place, for a planted bug. The process must be dead.
+    /// Restores an earlier state, for a planted bug. The process must be dead.
     pub fn put_back(&mut self, disk: SimDisk) {
         self.disk = disk;
     }
 
-    /// The process is dead or about to be replaced: the next one can begin. With `power_loss` only what is durable is left, and
-    /// an arbitrary part of the rest.
+    /// Prepares for the next process. With `power_loss` only durable data is left, and an arbitrary part of
+    /// the rest.
     pub fn revive(&self, power_loss: bool) {
         let mut control = self.control();
         control.dies_in = None;
@@ -177,14 +177,14 @@ impl Drive {
     }
 }
 
-/// The disk as one process sees it.
+/// One process's handle on the disk.
 pub struct Mount {
     drive: Drive,
     incarnation: u64,
 }
 
 impl Mount {
-    /// For the process that begins now.
+    /// A handle for the process that starts now.
     #[must_use]
     pub fn new(drive: &Drive) -> Self {
         Self { drive: drive.clone(), incarnation: drive.control().incarnation }
@@ -239,14 +239,14 @@ impl Disk for Mount {
 }
 
 impl Control {
-    /// Counts a write, and says whether it is the short one.
+    /// Counts a write, and returns whether it is the short one.
     fn is_short_now(&mut self) -> bool {
         self.shortens_in = self.shortens_in.map(|n| n - 1);
         self.shortens_in == Some(0) && self.shortens_in.take().is_some()
     }
 }
 
-/// How much of a write there is when the process is killed in it: systems copy whole pages, all or some of them.
+/// How much of a write is done when the process is killed in it: some or all whole pages.
 fn killed_part(bytes: usize, offset: u64) -> usize {
     let middle = (offset + bytes as u64 / 2) / PAGE_BYTES * PAGE_BYTES;
     match middle.checked_sub(offset) {
@@ -256,7 +256,7 @@ fn killed_part(bytes: usize, offset: u64) -> usize {
     }
 }
 
-/// How much a short write takes: whole sectors, or all when it is within one.
+/// How much a short write writes: whole sectors, or everything if it is within one.
 fn sector_part(bytes: usize, offset: u64) -> usize {
     let middle = (offset + bytes as u64 / 2) / SECTOR_BYTES * SECTOR_BYTES;
     match middle.checked_sub(offset) {
@@ -306,7 +306,7 @@ impl DiskFile for OpenFile {
             }
         };
         if astray {
-            // To the sector before, or the one behind where there is none.
+            // To the sector before, or to the one after if there is none.
             let elsewhere = if offset >= 512 { offset - 512 } else { offset + 512 };
             let mut written = 0;
             while written < buf.len() {

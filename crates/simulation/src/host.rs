@@ -1,4 +1,4 @@
-//! A process with a store on a simulated disk: how it begins, what reaches it, how it ends.
+//! A process with a store on a simulated disk: its start, its messages, its end.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,26 +14,26 @@ use crate::drive::{Drive, Mount, directory};
 use crate::message::{Context, Event, Message, Place, Timer};
 use crate::swarm::{Bug, SECOND};
 
-/// Why a run ends before its time.
+/// Why a run ends early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// The checker has found something wrong.
+    /// The checker has found a bug.
     Wrong(String),
-    /// A store has found a write that went astray, and refuses to work: what it must do.
+    /// A store has found a misdirected write and refuses to work, as it must.
     Detected(String),
 }
 
 impl Stop {
-    /// Something is wrong.
+    /// A failure.
     pub fn wrong(what: impl Into<String>) -> Self {
         Self::Wrong(what.into())
     }
 }
 
-/// How every message of a store begins that has found damage.
+/// The beginning of each error of a store that has found damage.
 const DAMAGE: &str = "corrupt data in ";
 
-/// Whether a message is or has within it a store's that has found damage.
+/// Whether a message contains the error of a store that has found damage.
 #[must_use]
 pub fn names_damage(text: &str) -> bool {
     text.contains(DAMAGE)
@@ -47,24 +47,25 @@ struct Opened {
     is_broken: Arc<AtomicBool>,
 }
 
-/// What all services have in common.
+/// The common part of all services.
 pub struct Host {
     place: Place,
     drive: Drive,
     tables: &'static [&'static TableDef],
     opened: Option<Opened>,
-    /// How often it has begun.
+    /// How often it has started.
     pub incarnation: u32,
-    /// What has arrived and waits for the next batch.
+    /// Received messages that wait for the next batch.
     pub inbox: Vec<Message>,
-    /// When its process began, by its own clock.
+    /// When its process started, by its own clock.
     pub began: Timestamp,
     is_scheduled: bool,
     clock_offset: i64,
     checkpoints: u64,
     /// Whether it died within a call to the disk.
     has_died_within: bool,
-    /// Whether it rests on writes that the process before it never synced: a power loss now is the hardest test of recovery.
+    /// Whether it depends on writes that the previous process never synced: a power loss now is the hardest
+    /// test of recovery.
     is_fragile: bool,
     /// The disk before the last batch, for [`Bug::AnswerBeforeCommit`].
     before_batch: Option<SimDisk>,
@@ -103,18 +104,18 @@ impl Host {
         self.opened.is_some()
     }
 
-    /// What its clock shows.
+    /// The time on its clock.
     #[must_use]
     pub fn clock(&self, context: &Context) -> Timestamp {
         Timestamp::from_micros(context.now.saturating_add_signed(self.clock_offset))
     }
 
-    /// Its clock steps: to so many microseconds before or after the true time.
+    /// Sets its clock to this many microseconds before or after the true time.
     pub fn step_clock(&mut self, offset: i64) {
         self.clock_offset = offset;
     }
 
-    /// Begins: opens the store. None: the process has died while it recovered, and begins again later.
+    /// Starts: opens the store. `None` if the process died during recovery; it starts again later.
     ///
     /// # Errors
     /// When the store does not open.
@@ -162,7 +163,7 @@ impl Host {
                 Err(self.refused(context, &error))
             }
             Err(error) => {
-                // The disk fails, or is full: that passes.
+                // The disk fails or is full, which is temporary.
                 context.say(&format!("{:?} cannot begin: {error}", self.place));
                 self.die(context);
                 Ok(None)
@@ -170,7 +171,7 @@ impl Host {
         }
     }
 
-    /// A store that cannot be read: right after a write that went astray, wrong otherwise.
+    /// The store cannot be read: correct after a misdirected write, a bug otherwise.
     pub fn refused(&self, context: &mut Context, error: &dyn std::fmt::Display) -> Stop {
         let text = format!("{:?}: {error}", self.place);
         context.say(&text);
@@ -182,14 +183,14 @@ impl Host {
         }
     }
 
-    /// Whether the process has died within its last call to the disk. Then it is gone, and begins again later.
+    /// Whether the process died in its last call to the disk. If so, removes it and schedules its restart.
     pub fn has_died(&mut self, context: &mut Context) -> bool {
         if self.drive.was_full() {
             context.marks.meet("disk.full");
         }
         if self.drive.is_newly_misdirected() {
             context.marks.meet("disk.misdirected_write");
-            context.say(&format!("{:?}: a write has gone astray", self.place));
+            context.say(&format!("{:?}: a write was misdirected", self.place));
         }
         let Some(opened) = &self.opened else { return true };
         if self.drive.is_dead() {
@@ -204,7 +205,7 @@ impl Host {
         true
     }
 
-    /// The process is gone; it begins again after a while.
+    /// The process has ended; it starts again after a while.
     pub fn die(&mut self, context: &mut Context) {
         self.opened = None;
         self.inbox.clear();
@@ -219,7 +220,7 @@ impl Host {
         context.caused.push((if context.is_active { pause } else { SECOND }, Event::Restart(self.place)));
     }
 
-    /// Whether it rests on writes that the process before it never synced.
+    /// Whether it depends on writes that the previous process never synced.
     #[must_use]
     pub const fn is_fragile(&self) -> bool {
         self.is_fragile
@@ -232,7 +233,7 @@ impl Host {
             power_loss |= context.random.chance(500);
         }
         if let Some(before) = self.before_batch.take() {
-            // What was answered was not durable yet.
+            // The answers were not durable yet.
             self.drive.put_back(before);
             power_loss = true;
         }
@@ -245,7 +246,7 @@ impl Host {
         }
     }
 
-    /// A message arrives: it is worked off with the next batch.
+    /// A message arrives; the next batch handles it.
     pub fn arrive(&mut self, context: &mut Context, message: Message) {
         if !self.is_up() {
             context.marks.meet("message.to_dead_process");
@@ -255,7 +256,7 @@ impl Host {
         self.schedule(context);
     }
 
-    /// Has a batch worked off soon.
+    /// Schedules a batch soon.
     pub fn schedule(&mut self, context: &mut Context) {
         if !std::mem::replace(&mut self.is_scheduled, true) {
             let after = context.random.between(500, context.swarm.gather);
@@ -263,7 +264,7 @@ impl Host {
         }
     }
 
-    /// What has arrived.
+    /// Takes the received messages.
     pub fn take_inbox(&mut self, context: &mut Context) -> Vec<Message> {
         self.is_scheduled = false;
         if self.inbox.len() > 1 {
@@ -272,17 +273,17 @@ impl Host {
         std::mem::take(&mut self.inbox)
     }
 
-    /// Is told that a batch begins.
+    /// Notes that a batch begins.
     pub fn before_batch(&mut self, context: &Context) {
         if context.has(Bug::AnswerBeforeCommit) && self.place == Place::Exchange {
             self.before_batch = Some(self.drive.snapshot());
         }
     }
 
-    /// Does what the store's own thread does elsewhere.
+    /// Does the work of the store's background thread.
     ///
     /// # Errors
-    /// When it finds damage. What it could not do for another reason it does later.
+    /// If it finds damage. Work that failed for another reason is done later.
     pub fn maintain(&mut self, context: &mut Context) -> Step {
         let Some(opened) = &self.opened else { return Ok(()) };
         let maintained = opened.backend.maintain();
@@ -303,7 +304,7 @@ impl Host {
         Ok(())
     }
 
-    /// The store refuses a batch, without being broken.
+    /// Handles a store error that is not damage.
     pub fn note_failure(&self, context: &mut Context, error: &StoreError) -> Step {
         match error {
             StoreError::Full(_) => {

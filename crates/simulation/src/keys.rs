@@ -1,5 +1,5 @@
-//! The exchange's keys and what it publishes: the same in all runs, made once in a process. Private keys are constants, so that
-//! a seed gives the same bytes everywhere.
+//! The exchange's keys and published data: the same in all runs, created once per process. Private keys are
+//! constants, so that a seed gives the same bytes everywhere.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -22,7 +22,7 @@ use batzen_wallet::core::Change;
 use batzen_wallet::core::exchange::{Exchange, ExchangeUpdate};
 use batzen_wallet::core::http::HttpResponse;
 
-/// When every run begins, in seconds since the epoch.
+/// The start of every run, in seconds since the epoch.
 pub const START_S: u64 = 1_795_132_800;
 /// Base URL of the exchange.
 pub const EXCHANGE_URL: &str = "http://exchange.test/";
@@ -35,7 +35,7 @@ pub const METHOD: &str = "x-taler-bank";
 /// How long coins of the first generation can be withdrawn.
 pub const FIRST_GENERATION: Duration = Duration::from_secs(2 * 3600);
 
-/// Primes of RSA-1024 keys for this purpose alone.
+/// Primes of RSA-1024 keys that are only used here.
 const PRIMES: [(&str, &str); 3] = [
     (
         "cff4a4bca4eb95c13e6492755be26b374dc2fbd780d8c881c7bc7cbd9c8b6744421bfbeeb2342d694aa6a67a9c7cd901712b98f861e2447fe2665be7b0ac6e57",
@@ -51,7 +51,7 @@ const PRIMES: [(&str, &str); 3] = [
     ),
 ];
 
-/// Which key, value in cents, withdraw fee in cents, and whether it is of the first generation.
+/// Key, value in cents, withdraw fee in cents, and whether it belongs to the first generation.
 const COINS: [(Source, u64, u64, bool); 7] = [
     (Source::Rsa(0), 100, 0, true),
     (Source::Cs(1), 200, 0, true),
@@ -89,7 +89,7 @@ pub struct Keys {
     pub signer: EddsaPrivateKey,
     /// The denominations.
     pub denoms: Vec<Denom>,
-    /// The exchange as a wallet knows it, terms of service accepted.
+    /// The wallet's record of the exchange, with accepted terms of service.
     pub exchange: Exchange,
     wire_fee: WireFee,
 }
@@ -106,13 +106,13 @@ pub fn currency() -> Currency {
 /// Hundredths of the currency.
 ///
 /// # Panics
-/// When it is more than an amount can be.
+/// If it is larger than the largest amount.
 #[must_use]
 pub fn cents(n: u64) -> Money {
     Money::from_units(u128::from(n) * 1_000_000).expect("a small amount")
 }
 
-/// The first moment of a run.
+/// The start of a run.
 #[must_use]
 pub const fn start() -> Timestamp {
     Timestamp::from_secs(START_S)

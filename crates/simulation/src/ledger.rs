@@ -34,7 +34,7 @@ impl Ledger {
     /// Begins.
     ///
     /// # Errors
-    /// When the store does not open, or the log does not add up.
+    /// If the store does not open, or the log is inconsistent.
     pub fn start(&mut self, context: &mut Context) -> Step {
         self.forget();
         let Some(store) = self.host.open(context)? else { return Ok(()) };
@@ -55,7 +55,7 @@ impl Ledger {
         self.store = None;
     }
 
-    /// It dies now.
+    /// Kills it now.
     pub fn kill(&mut self, context: &mut Context) {
         if self.host.is_up() {
             self.forget();
@@ -66,7 +66,7 @@ impl Ledger {
     /// A timer fires.
     ///
     /// # Errors
-    /// When something is wrong.
+    /// If a check fails.
     pub fn timer(&mut self, context: &mut Context, timer: Timer) -> Step {
         match timer {
             Timer::Batch => self.batch(context),
@@ -89,7 +89,7 @@ impl Ledger {
         self.host.clock(context).as_micros() * 1_000
     }
 
-    /// Removes what is due.
+    /// Expires pending transfers.
     fn run_due(&mut self, context: &mut Context) -> Step {
         let now = self.now_ns(context);
         let Some(machine) = &mut self.machine else { return Ok(()) };
@@ -160,10 +160,10 @@ impl Ledger {
         reply.map_err(|error| Stop::wrong(error.to_string()))
     }
 
-    /// Executes the whole log again, by all rules, and compares.
+    /// Replays the whole log by all rules, and compares.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The first difference.
     pub fn check(&self) -> Step {
         let (Some(store), Some(machine)) = (&self.store, &self.machine) else {
             return Err(Stop::wrong("the ledger is down"));
@@ -188,7 +188,7 @@ fn execute(
 }
 
 impl Ledger {
-    /// A question arrives.
+    /// A request arrives.
     pub fn arrive(&mut self, context: &mut Context, message: Message) {
         self.host.arrive(context, message);
     }

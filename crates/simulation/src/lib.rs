@@ -1,13 +1,15 @@
-//! The whole system in one thread under one seed: exchange, bank, ledger and wallets over simulated disks, a simulated network
-//! and simulated clocks. For tests only; see `docs/simulation.md`.
+//! The whole system in one thread under one seed: exchange, bank, ledger and wallets over simulated disks, a
+//! simulated network and simulated clocks. For tests only; see `docs/simulation.md`.
 //!
-//! Real: the exchange's rules, tables and reads, the engine's batches, the embedded store, the bank's rules and chart, the
-//! ledger's machine, log and recovery, the wallet's core, the protocol's bodies and all cryptography. Simulated: the HTTP front
-//! of the services and the loops of the workers (thin copies without threads, in [`exchange`], [`bank`], [`ledger`]), the
-//! wallet's driver and file ([`customer`]), disks, network and clocks.
+//! Real: the exchange's rules, tables and reads, the engine's batches, the embedded store, the bank's rules
+//! and chart, the ledger's machine, log and recovery, the wallet's core, the protocol's bodies and all
+//! cryptography. Simulated: the HTTP front of the services and the loops of the workers (thin copies without
+//! threads, in [`exchange`], [`bank`], [`ledger`]), the wallet's driver and file ([`customer`]), disks,
+//! network and clocks.
 //!
-//! A seed draws a mix of people and faults ([`swarm`]), lives through hours of simulated time ([`world`]), loses power again
-//! at the end, and is judged from the outside ([`check`]). The same seed gives the same events, bit for bit.
+//! A seed determines a mix of customers and faults ([`swarm`]). A run simulates hours of time ([`world`]),
+//! ends with a power loss, and is checked from the outside ([`check`]). The same seed gives the same events,
+//! bit for bit.
 
 pub mod bank;
 pub mod check;

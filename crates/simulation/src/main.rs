@@ -1,4 +1,4 @@
-//! Runs seeds: `make simulate SEEDS=1000`, or one of them again: `make simulate SEED=7`.
+//! Runs seeds: `make simulate SEEDS=1000`, or a single one: `make simulate SEED=7`.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
             Ending::Stopped(what) => {
                 stopped += 1;
                 if arguments.seed.is_some() {
-                    println!("stopped, as it must: {what}");
+                    println!("stopped, as expected: {what}");
                 }
             }
             Ending::Failed(what) => {
@@ -81,7 +81,7 @@ fn main() -> ExitCode {
         customer_hours as f64 / seconds * 60.0,
         events as f64 / seconds
     );
-    println!("{failed} failed; {stopped} stopped at a write that had gone astray");
+    println!("{failed} failed; {stopped} stopped at a misdirected write");
     if arguments.seed.is_none() {
         for (mark, count) in marks.iter() {
             println!("  {count:>9}  {mark}");

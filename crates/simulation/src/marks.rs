@@ -1,8 +1,8 @@
-//! Coverage marks: rare states that a run has met.
+//! Coverage marks: rare states that a run has reached.
 
 use std::collections::BTreeMap;
 
-/// Marks that a few hundred seeds must reach. A simulation that does not meet its rare states tests nothing.
+/// Marks that a few hundred seeds must reach. Without its rare states, a simulation tests nothing.
 pub const EXPECTED: &[&str] = &[
     "aggregate.paid",
     "aggregate.small",
@@ -55,15 +55,15 @@ pub const RARE: &[&str] = &[
     "withdraw.after_expiry",
 ];
 
-/// So many seeds must reach [`RARE`].
+/// How many seeds must reach [`RARE`].
 pub const SEEDS_FOR_RARE: u64 = 5_000;
 
-/// How often each mark was met.
+/// How often each mark was reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marks(BTreeMap<&'static str, u64>);
 
 impl Marks {
-    /// Notes that a state was met.
+    /// Marks a state as reached.
     pub fn meet(&mut self, mark: &'static str) {
         *self.0.entry(mark).or_default() += 1;
     }
@@ -75,14 +75,14 @@ impl Marks {
         }
     }
 
-    /// The marks that so many seeds should have met and did not.
+    /// The marks that this many seeds should have reached but did not.
     #[must_use]
     pub fn missing(&self, seeds: u64) -> Vec<&'static str> {
         let rare = if seeds >= SEEDS_FOR_RARE { RARE } else { &[] };
         EXPECTED.iter().chain(rare).copied().filter(|mark| !self.0.contains_key(mark)).collect()
     }
 
-    /// All that were met, with their counts.
+    /// All reached marks, with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.0.iter().map(|(mark, count)| (*mark, *count))
     }

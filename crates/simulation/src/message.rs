@@ -1,4 +1,4 @@
-//! Who takes part, what they send each other, and what an event may do to the world.
+//! The participants, their messages, and the context of events.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fmt;
@@ -26,47 +26,47 @@ pub enum Place {
     Customer(usize),
 }
 
-/// What the bank asks the ledger: accounts, then transfers, in one batch.
+/// The bank's request to the ledger: accounts, then transfers, in one batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerAsk {
-    /// To be created.
+    /// Accounts to create.
     pub accounts: Vec<Account>,
-    /// To be created after them.
+    /// Transfers to create after them.
     pub transfers: Vec<Transfer>,
 }
 
-/// What the ledger answers.
+/// The ledger's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerReply {
-    /// One an account.
+    /// One result per account.
     pub accounts: Vec<CreateResult<CreateAccountStatus>>,
-    /// One a transfer.
+    /// One result per transfer.
     pub transfers: Vec<CreateResult<CreateTransferStatus>>,
 }
 
-/// What is in a message.
+/// The content of a message.
 #[derive(Clone, Debug)]
 pub enum Body {
     /// An HTTP request.
     Ask(Rc<HttpRequest>),
     /// Its answer.
     Reply(Rc<HttpResponse>),
-    /// To the ledger.
+    /// A request to the ledger.
     LedgerAsk(Rc<LedgerAsk>),
-    /// From it.
+    /// An answer of the ledger.
     LedgerReply(Rc<LedgerReply>),
 }
 
-/// A message on its way.
+/// A message in transit.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// Who has sent it.
+    /// The sender.
     pub from: Place,
-    /// Who is to get it.
+    /// The receiver.
     pub to: Place,
-    /// Which question it asks or answers: unique in a run.
+    /// The number of the request that it makes or answers, unique in a run.
     pub call: u64,
-    /// What it says.
+    /// Its content.
     pub body: Body,
 }
 
@@ -77,7 +77,7 @@ impl Message {
         Self { from: self.to, to: self.from, call: self.call, body }
     }
 
-    /// A number that tells it from others: part of the trace.
+    /// A number that distinguishes it from others, for the trace.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
@@ -113,26 +113,26 @@ impl fmt::Display for Message {
     }
 }
 
-/// What a process asked to be woken for.
+/// The purpose of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timer {
-    /// Work off what has arrived.
+    /// Handle received messages.
     Batch,
-    /// The wirewatch worker looks.
+    /// A round of the wirewatch worker.
     Wirewatch,
-    /// The aggregator looks.
+    /// A round of the aggregator.
     Aggregate,
-    /// The closer looks.
+    /// A round of the closer.
     Close,
-    /// The transfer worker looks.
+    /// A round of the transfer worker.
     Transfer,
-    /// Repeat what was not answered; remove what is due.
+    /// Repeat unanswered requests; expire what is due.
     Repeat,
-    /// Keep the store in order.
+    /// Maintain the store.
     Maintain,
-    /// A customer does something.
+    /// A customer acts.
     Act,
-    /// A wallet goes on with its operations, again and again.
+    /// A wallet continues its operations, periodically.
     Drive,
     /// The same, once.
     Rested,
@@ -140,16 +140,16 @@ pub enum Timer {
     GiveUp(u64),
 }
 
-/// What is to happen.
+/// An event.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A message arrives.
     Arrival(Message),
-    /// A timer fires, if the process is still the one that has set it.
+    /// A timer fires, unless the process that set it has ended.
     Timer(Place, u32, Timer),
-    /// A process begins again.
+    /// A process restarts.
     Restart(Place),
-    /// A service dies within one of its next calls to the disk, or at once.
+    /// A service dies in one of its next calls to the disk, or at once.
     Crash(Place),
     /// A service dies now, between two calls.
     SuddenCrash(Place),
@@ -161,21 +161,21 @@ pub enum Event {
     ClockStep(Place),
 }
 
-/// What an event works with: everything that is not a process.
+/// The context of events: everything but the processes.
 pub struct Context {
     /// The true time, in microseconds since the epoch.
     pub now: u64,
-    /// Everybody's choices.
+    /// The random choices of all participants.
     pub random: Random,
     /// The run's mix.
     pub swarm: Swarm,
     /// The bug in it, if any.
     pub bug: Option<Bug>,
-    /// What was met.
+    /// The reached marks.
     pub marks: Marks,
     /// Whether customers still act and faults still happen.
     pub is_active: bool,
-    /// Events that were caused: after how long, and which.
+    /// Scheduled events, with their delays.
     pub caused: Vec<(u64, Event)>,
     next_call: u64,
     trace: DefaultHasher,
@@ -184,7 +184,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// The context of a run that begins.
+    /// The context of a new run.
     #[must_use]
     pub fn new(now: u64, random: Random, swarm: Swarm, bug: Option<Bug>, is_verbose: bool) -> Self {
         Self {
@@ -208,19 +208,19 @@ impl Context {
         self.bug == Some(bug)
     }
 
-    /// The true time as clients write it.
+    /// The true time in the protocol's form.
     #[must_use]
     pub fn time(&self) -> Timestamp {
         Timestamp::from_micros(self.now)
     }
 
-    /// A number for a question.
+    /// A number for a new request.
     pub fn call(&mut self) -> u64 {
         self.next_call += 1;
         self.next_call
     }
 
-    /// Wakes a process after a while.
+    /// Sets a timer for a process.
     pub fn wake(&mut self, place: Place, incarnation: u32, after: u64, timer: Timer) {
         self.caused.push((after, Event::Timer(place, incarnation, timer)));
     }
@@ -263,14 +263,14 @@ impl Context {
         }
     }
 
-    /// Adds something that is said by its text alone.
+    /// Adds a text to the trace.
     pub fn say(&mut self, text: &str) {
         let mut hasher = DefaultHasher::new();
         text.hash(&mut hasher);
         self.note(|| text.to_owned(), hasher.finish());
     }
 
-    /// The hash of all that has happened so far, and how much that was.
+    /// The hash of all events so far, and their number.
     #[must_use]
     pub fn trace(&self) -> (u64, u64) {
         (self.trace.finish(), self.events)

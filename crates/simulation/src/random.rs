@@ -30,7 +30,7 @@ impl Random {
         from + self.below(to - from + 1)
     }
 
-    /// True in so many of a thousand cases.
+    /// True with this probability, in thousandths.
     pub fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }
@@ -51,7 +51,7 @@ impl Random {
         &items[usize::try_from(index).expect("an index of a slice")]
     }
 
-    /// A time until the next of events that come once in `mean` on average: from a tenth of it to nearly twice as much.
+    /// A random interval with the average `mean`: from a tenth of it to nearly twice as much.
     pub fn gap(&mut self, mean: u64) -> u64 {
         self.between(mean / 10, mean / 10 + mean * 9 / 5)
     }

@@ -1,9 +1,9 @@
-//! What a seed draws before its run begins: who takes part, and how likely each fault is. Every run has its own mix, so that some
-//! runs are all crashes and others have none, which finds what an average mix would not.
+//! What a seed determines before its run: the participants, and the probability of each fault. Every run has
+//! its own mix: some have only crashes and others none, which finds bugs that an average mix would not.
 
 use crate::random::Random;
 
-/// A bug put in on purpose: the checker must find it.
+/// A planted bug, which the checker must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// The exchange answers a batch before it is durable.
@@ -18,9 +18,9 @@ pub enum Bug {
     NewUidForEachAttempt,
     /// The exchange gives every copy of a refund request a number of its own.
     RefundsEveryCopy,
-    /// The bank books what the ledger has not answered.
+    /// The bank books movements that the ledger has not answered.
     BooksWithoutLedger,
-    /// The wallet sends before it has stored.
+    /// The wallet sends before it stores.
     SendsBeforeStoring,
     /// The wallet credits a refund twice.
     CountsRefundTwice,
@@ -32,11 +32,11 @@ pub enum Bug {
     ReadsClockOnce,
     /// After a failure the wirewatch worker is never woken again.
     LostWakeup,
-    /// The ledger does not void pending transfers whose time is over.
+    /// The ledger does not void expired pending transfers.
     NeverVoids,
     /// The wirewatch worker moves its cursor past a row that it has not booked.
     SkipsARow,
-    /// The exchange does not compare what is left on a coin: it takes each deposit as the coin's first.
+    /// The exchange does not check the rest of a coin: it treats each deposit as the coin's first.
     ForgetsSpentCoins,
 }
 
@@ -82,10 +82,10 @@ pub const HOUR: u64 = 3600 * SECOND;
 /// Seeds that are large, in thousandths.
 const LARGE: u64 = 20;
 
-/// What one run is like. Times are in microseconds, probabilities in thousandths.
+/// The parameters of a run. Times are in microseconds, probabilities in thousandths.
 #[derive(Clone, Debug)]
 pub struct Swarm {
-    /// Customers who keep to the rules.
+    /// Honest customers.
     pub customers: usize,
     /// Customers who try to spend coins twice.
     pub thieves: usize,
@@ -93,7 +93,7 @@ pub struct Swarm {
     pub merchants: u64,
     /// How long customers act and faults happen.
     pub active: u64,
-    /// Between two acts of a customer.
+    /// Time between two acts of a customer.
     pub act_gap: u64,
     /// Messages lost.
     pub lost: u64,
@@ -105,17 +105,17 @@ pub struct Swarm {
     pub crash_gap: Option<u64>,
     /// Crashes that are power losses; the others are kills.
     pub power_losses: u64,
-    /// Crashes that come while the next process is recovering.
+    /// Crashes during the recovery of the next process.
     pub crash_twice: u64,
-    /// Steps of a wallet in which it dies.
+    /// Steps of a wallet at which it dies.
     pub customer_crash: u64,
     /// Between two failures of each disk.
     pub disk_gap: Option<u64>,
     /// Between two steps of each clock.
     pub clock_gap: Option<u64>,
-    /// Whether one write of the run goes astray.
+    /// Whether one write of the run is misdirected.
     pub misdirects: bool,
-    /// Between two looks of a worker.
+    /// Time between two rounds of a worker.
     pub worker_gap: u64,
     /// Rows of bank history that the exchange asks for at once.
     pub page_rows: u64,
@@ -124,7 +124,7 @@ pub struct Swarm {
 }
 
 impl Swarm {
-    /// What this seed draws.
+    /// The parameters of a seed.
     #[must_use]
     pub fn draw(random: &mut Random) -> Self {
         let mut rare = |per_mille: u64, max: u64| {
@@ -140,7 +140,8 @@ impl Swarm {
         let crash_gap = every(700, HOUR / 2, 6 * HOUR);
         let disk_gap = every(350, HOUR, 8 * HOUR);
         let clock_gap = every(350, HOUR, 6 * HOUR);
-        // Most seeds are small, so that many mixes are tried; some are large, so that rows, segments and waits add up.
+        // Most seeds are small, so that many mixes are tried; some are large, so that rows, segments and
+        // waits add up.
         let is_large = random.chance(LARGE);
         let (customers, hours) = if is_large {
             (random.between(1, 4), random.between(5, 12))

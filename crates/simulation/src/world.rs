@@ -1,4 +1,4 @@
-//! The world: processes, the queue of events, and the life of a run.
+//! The world: processes, the queue of events, and the course of a run.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,9 +15,10 @@ use crate::message::{Context, Event, Place};
 use crate::random::Random;
 use crate::swarm::{Bug, HOUR, SECOND, Swarm};
 
-/// How long a run goes on after the last fault: until refunds are over, merchants paid, reservations ended, reserves closed.
+/// How long a run continues after the last fault: until refund deadlines have passed, merchants are paid,
+/// reservations have ended and reserves are closed.
 const REST: u64 = 52 * HOUR;
-/// Events of one run at most: more is a loop.
+/// The largest number of events in a run; more means a loop.
 const EVENTS_MAX: u64 = 400_000;
 
 const SERVICES: [Place; 3] = [Place::Exchange, Place::Bank, Place::Ledger];
@@ -38,18 +39,18 @@ pub struct World {
     next_event: u64,
 }
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// All is well.
+    /// All checks passed.
     Clean,
-    /// A store has found a write that went astray, and has stopped: all that could be hoped for.
+    /// A store has found a misdirected write and has stopped, which is the best possible result.
     Stopped(String),
-    /// Something is wrong.
+    /// A failure.
     Failed(String),
 }
 
-/// What a run was like.
+/// The report of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Its seed.
@@ -58,9 +59,9 @@ pub struct Report {
     pub ending: Ending,
     /// The hash of all its events, and their number.
     pub trace: (u64, u64),
-    /// What it met.
+    /// The marks that it reached.
     pub marks: Marks,
-    /// Customers times the hours in which they acted.
+    /// Customer hours: customers times the hours in which they acted.
     pub customer_hours: u64,
 }
 
@@ -86,7 +87,7 @@ pub fn run(seed: u64, bug: Option<Bug>, is_verbose: bool) -> Report {
     let ending = match lived {
         Ok(Ok(())) => Ending::Clean,
         Ok(Err(Stop::Detected(what))) => Ending::Stopped(what),
-        // The damage was noticed when it was read: by a worker, by a request, or by the checker.
+        // The damage was found when it was read, by a worker, a request or the checker.
         Ok(Err(Stop::Wrong(what))) if names_damage(&what) && was_misdirected => {
             context.marks.meet("disk.misdirected_write_found");
             Ending::Stopped(what)
@@ -169,7 +170,7 @@ impl World {
         check::check(self, context)
     }
 
-    /// A last power loss: what was acknowledged must not rest on memory, nor on a page cache.
+    /// A last power loss: acknowledged data must be durable.
     fn remount(&mut self, context: &mut Context) -> Step {
         context.swarm.power_losses = 1000;
         self.ledger.kill(context);
@@ -179,7 +180,7 @@ impl World {
         for place in SERVICES {
             self.restart(context, place)?;
         }
-        // The bank asks about what was left open: there must be nothing.
+        // The bank retries its open movements: there must be none.
         context.caused.clear();
         Ok(())
     }
@@ -315,7 +316,7 @@ impl World {
         let is_fragile = self.host(place).is_some_and(|host| host.is_fragile());
         let crash_twice = context.swarm.crash_twice + if is_fragile { 400 } else { 0 };
         if is_active && context.random.chance(crash_twice) {
-            // Soon after it has begun to answer.
+            // Soon after it has started to answer.
             let after = context.random.between(1, 400) * SECOND;
             context.caused.push((after, Event::SuddenCrash(place)));
         }

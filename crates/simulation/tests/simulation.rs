@@ -1,4 +1,4 @@
-//! The short form of `make simulate`, and the proof that the checker finds bugs.
+//! The short form of `make simulate`, and a test that the checker finds bugs.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -6,7 +6,7 @@ use batzen_simulation::{Bug, Ending, Marks, Report, run};
 
 /// Seeds of the short run, unless `BATZEN_SIMULATE_SEEDS` says otherwise.
 const SEEDS: u64 = 150;
-/// Within so many seeds every planted bug is found.
+/// How many seeds may be needed to find each planted bug.
 const SEEDS_FOR_BUGS: u64 = 1_000;
 
 fn failure(report: &Report) -> Option<&str> {
@@ -17,7 +17,7 @@ fn failure(report: &Report) -> Option<&str> {
 }
 
 #[test]
-fn seeds_are_clean_and_meet_rare_states() {
+fn seeds_pass_and_reach_rare_states() {
     let seeds = std::env::var("BATZEN_SIMULATE_SEEDS").ok().and_then(|text| text.parse().ok());
     let seeds = seeds.unwrap_or(SEEDS);
     let mut marks = Marks::default();
@@ -30,7 +30,7 @@ fn seeds_are_clean_and_meet_rare_states() {
 }
 
 #[test]
-fn a_seed_gives_the_same_events_again() {
+fn same_seed_gives_the_same_events() {
     for seed in [1, 2, 3, 5, 8, 13] {
         let (one, other) = (run(seed, None, false), run(seed, None, false));
         assert!(one.trace.1 > 300, "something happens");

@@ -15,7 +15,7 @@ use crate::core::Change;
 use crate::core::coin::Coin;
 use crate::core::evidence::Evidence;
 use crate::core::exchange::Exchange;
-use crate::core::state::Operation;
+use crate::core::state::WalletOperation;
 
 const MAGIC: &[u8] = b"batzen-wallet-backup-1\n";
 const LABEL: &[u8] = b"batzen-wallet-backup";
@@ -52,7 +52,7 @@ struct Document {
     /// Format of the records.
     batzen_wallet_backup: u32,
     exchanges: Vec<Exchange>,
-    operations: Vec<Operation>,
+    operations: Vec<WalletOperation>,
     coins: Vec<Coin>,
     #[serde(default)]
     evidence: Vec<Evidence>,

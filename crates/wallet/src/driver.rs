@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::core::coin::Coin;
 use crate::core::evidence::{self, Evidence, EvidenceId};
 use crate::core::views::{self, Balance, Transaction};
-use crate::core::{Change, CoreError, Entropy, OpId, OsEntropy, State};
+use crate::core::{Change, CoreError, Entropy, OpId, OsEntropy, WalletState};
 use crate::store::{Store, StoreError};
 use crate::transport::{HttpTransport, Transport, TransportError};
 
@@ -171,7 +171,7 @@ pub struct ManualWithdrawal {
 }
 
 struct Core {
-    state: State,
+    state: WalletState,
     store: Option<Store>,
     entropy: Box<dyn Entropy>,
 }
@@ -244,10 +244,10 @@ impl Wallet {
     /// A wallet that forgets everything when it is dropped.
     #[must_use]
     pub fn in_memory_with(options: WalletOptions) -> Self {
-        Self::build(State::default(), None, options)
+        Self::build(WalletState::default(), None, options)
     }
 
-    fn build(state: State, store: Option<Store>, options: WalletOptions) -> Self {
+    fn build(state: WalletState, store: Option<Store>, options: WalletOptions) -> Self {
         Self {
             inner: Arc::new(Inner {
                 core: Mutex::new(Core { state, store, entropy: options.entropy }),
@@ -262,7 +262,7 @@ impl Wallet {
     }
 
     /// Looks at the records.
-    pub fn with_state<R>(&self, look: impl FnOnce(&State) -> R) -> R {
+    pub fn with_state<R>(&self, look: impl FnOnce(&WalletState) -> R) -> R {
         look(&lock(&self.inner.core).state)
     }
 
@@ -275,7 +275,7 @@ impl Wallet {
     /// Makes a step: its changes are durable and in force when this returns.
     pub(crate) fn step<R>(
         &self,
-        decide: impl FnOnce(&State, Timestamp, &mut dyn Entropy) -> Result<(R, Vec<Change>), CoreError>,
+        decide: impl FnOnce(&WalletState, Timestamp, &mut dyn Entropy) -> Result<(R, Vec<Change>), CoreError>,
     ) -> Result<R, WalletError> {
         let now = self.now();
         let mut guard = lock(&self.inner.core);
@@ -366,7 +366,7 @@ impl Wallet {
     /// All records, for a backup.
     #[must_use]
     pub fn export(&self) -> Vec<Change> {
-        self.with_state(State::to_changes)
+        self.with_state(WalletState::to_changes)
     }
 
     /// Takes over the records of a backup into an empty wallet.
@@ -375,7 +375,7 @@ impl Wallet {
     /// [`CoreError::BadInput`] if the wallet is not empty: two wallets cannot be made one.
     pub fn import(&self, changes: Vec<Change>) -> Result<(), WalletError> {
         self.step(|state, _, _| {
-            if *state == State::default() {
+            if *state == WalletState::default() {
                 Ok(((), changes))
             } else {
                 Err(CoreError::BadInput {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, params};
 use zeroize::Zeroizing;
 
-use crate::core::state::{Change, State};
+use crate::core::state::{Change, WalletState};
 
 /// Version of the tables. Each step to it stands in [`MIGRATIONS`].
 pub const SCHEMA_VERSION: u32 = MIGRATIONS.len() as u32;
@@ -198,8 +198,8 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if a record does not parse.
-    pub fn load(&self) -> Result<State, StoreError> {
-        let mut state = State::default();
+    pub fn load(&self) -> Result<WalletState, StoreError> {
+        let mut state = WalletState::default();
         for table in ["exchanges", "operations", "coins", "evidence"] {
             let mut statement = self.connection.prepare(&format!("SELECT record FROM {table}"))?;
             let mut rows = statement.query([])?;

@@ -76,7 +76,7 @@ fn key(byte: u8) -> EddsaPublicKey {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Operation {
+struct Withdrawal {
     account: u8,
     amount: u8,
     selection: Option<(u8, u8)>,
@@ -101,7 +101,7 @@ struct Model {
     used_keys: Vec<u8>,
     paid: BTreeMap<u8, Paid>,
     payments: BTreeMap<u8, Paid>,
-    operations: BTreeMap<u8, Operation>,
+    operations: BTreeMap<u8, Withdrawal>,
 }
 
 impl Model {
@@ -146,7 +146,7 @@ impl Model {
         Ok(self.rows)
     }
 
-    fn own(&self, operation: u8, account: u8) -> Result<Operation, Refusal> {
+    fn own(&self, operation: u8, account: u8) -> Result<Withdrawal, Refusal> {
         let found = self.operations.get(&operation).cloned().ok_or(Refusal::UnknownWithdrawal)?;
         self.known(account)?;
         if found.account == account { Ok(found) } else { Err(Refusal::UnknownWithdrawal) }
@@ -210,7 +210,7 @@ impl Model {
             Step::Create { account, amount } => {
                 self.known(account)?;
                 let id = u8::try_from(self.operations.len()).unwrap();
-                self.operations.insert(id, Operation { account, amount, ..Operation::default() });
+                self.operations.insert(id, Withdrawal { account, amount, ..Withdrawal::default() });
                 Ok(Outcome::WithdrawalCreated)
             }
             Step::Select { operation, key, exchange } => {
@@ -226,10 +226,10 @@ impl Model {
                 }
                 self.known(exchange)?;
                 self.fresh(policy, key)?;
-                let Operation { account, amount, aborted, .. } = found;
+                let Withdrawal { account, amount, aborted, .. } = found;
                 let reserved = !aborted && account != exchange && self.affords(policy, account, amount);
                 let selection = Some((key, exchange));
-                self.operations.insert(operation, Operation { selection, reserved, ..found });
+                self.operations.insert(operation, Withdrawal { selection, reserved, ..found });
                 Ok(Outcome::WithdrawalSelected { transfer_done: false })
             }
             Step::Confirm { operation, account } => {
@@ -244,11 +244,11 @@ impl Model {
                 if found.row_id.is_none() {
                     self.fresh(policy, key)?;
                     // What is set aside is there.
-                    let released = Operation { reserved: false, ..found };
+                    let released = Withdrawal { reserved: false, ..found };
                     self.operations.insert(operation, released.clone());
                     let row_id = self.pay(policy, account, exchange, released.amount)?;
                     self.used_keys.push(key);
-                    self.operations.insert(operation, Operation { row_id: Some(row_id), ..released });
+                    self.operations.insert(operation, Withdrawal { row_id: Some(row_id), ..released });
                 }
                 Ok(Outcome::WithdrawalConfirmed { exchange_account: name(exchange) })
             }
@@ -257,7 +257,7 @@ impl Model {
                 if found.row_id.is_some() {
                     return Err(Refusal::AbortAfterConfirm);
                 }
-                self.operations.insert(operation, Operation { aborted: true, reserved: false, ..found });
+                self.operations.insert(operation, Withdrawal { aborted: true, reserved: false, ..found });
                 Ok(Outcome::WithdrawalAborted)
             }
         }

@@ -1,4 +1,4 @@
-//! Verdicts become answers: bodies, confirmations, errors.
+//! Turns verdicts into answers: bodies, confirmations, errors.
 
 use batzen_crypto::{EddsaPublicKey, HashCode};
 use batzen_exchange::rules::{ConflictReason, DenomProblem, Outcome, Refusal};
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use crate::keys::{Keys, currency};
 use crate::marks::Marks;
 
-/// What the answer to a command is made of, beside its outcome.
+/// The data for the answer to a command, besides its outcome.
 pub enum Pending {
     /// Coins from a reserve.
     Withdraw {
@@ -62,7 +62,7 @@ pub enum Pending {
 /// An answer with a body.
 ///
 /// # Panics
-/// Never: protocol bodies have a JSON form.
+/// Never: all protocol bodies can be written as JSON.
 pub fn ok(body: &impl Serialize) -> HttpResponse {
     let body = serde_json::to_vec(body).expect("protocol bodies have a JSON form");
     HttpResponse { status: 200, body, ..HttpResponse::default() }
@@ -81,16 +81,15 @@ fn error_with(code: u32, status: Option<u16>, extra: Value) -> HttpResponse {
     HttpResponse { status, ..ok(&body) }
 }
 
-/// The store could not be read or written: nobody knows whether the request took effect.
+/// The store could not be read or written: it is unknown whether the request took effect.
 #[must_use]
 pub fn store_failed(error: &StoreError) -> HttpResponse {
     HttpResponse { status: 503, body: error.to_string().into_bytes(), ..HttpResponse::default() }
 }
 
-/// A denomination cannot be used now, with the exchange's signature.
+/// The signed answer that a denomination cannot be used now.
 #[must_use]
-pub fn unusable(code: u32, operation: &str, h_denom_pub: HashCode, now: Timestamp) -> HttpResponse {
-    let timestamp = whole_seconds(now);
+pub fn unusable(code: u32, operation: &str, h_denom_pub: HashCode, timestamp: Timestamp) -> HttpResponse {
     let message =
         ExchangeAffirmDenomExpired { timestamp, operation: OperationName::new(operation), h_denom_pub };
     let signer = &Keys::get().signer;
@@ -105,15 +104,11 @@ pub fn unusable(code: u32, operation: &str, h_denom_pub: HashCode, now: Timestam
     error_with(code, Some(410), proof)
 }
 
-fn whole_seconds(time: Timestamp) -> Timestamp {
-    time.as_secs().map_or(Timestamp::NEVER, Timestamp::from_secs)
-}
-
 impl Pending {
     /// The answer to an outcome.
     ///
     /// # Panics
-    /// When the rules answer another command than they were asked.
+    /// If the outcome belongs to another command.
     #[must_use]
     pub fn answer(self, outcome: Outcome, marks: &mut Marks) -> HttpResponse {
         let signer = &Keys::get().signer;
@@ -144,7 +139,7 @@ impl Pending {
                 if deposited.coins.iter().any(|coin| coin.repeated) {
                     marks.meet("deposit.repeated");
                 }
-                let exchange_timestamp = whole_seconds(deposited.exchange_time);
+                let exchange_timestamp = deposited.exchange_time;
                 let confirm = |(coin, coin_pub): (&batzen_exchange::rules::DepositedCoin, _)| {
                     ExchangeConfirmDeposit {
                         h_contract_terms,
@@ -192,10 +187,10 @@ impl Pending {
         }
     }
 
-    /// The confirmation of a refund, whether it took place or not.
+    /// The confirmation of a refund.
     ///
     /// # Panics
-    /// When it is none.
+    /// If the outcome is no refund.
     #[must_use]
     pub fn confirm_refund(self) -> HttpResponse {
         let Self::Refund { key, amount } = self else { panic!("a refund") };
@@ -210,7 +205,7 @@ impl Pending {
         ok(&RefundConfirmation { exchange_sig: message.sign(signer), exchange_pub: signer.public_key() })
     }
 
-    /// The answer to a refusal. Conflicts go without the history that proves them: honest wallets never meet one.
+    /// The answer to a refusal. Conflicts have no history as a proof, since honest wallets never get one.
     #[must_use]
     pub fn refuse(&self, refusal: &Refusal, now: Timestamp, marks: &mut Marks) -> HttpResponse {
         let operation = match self {

@@ -1,4 +1,4 @@
-//! The exchange: real rules over a real store, batch by batch; requests and workers in front of them.
+//! The exchange: real rules and a real store, batch by batch, with requests and workers.
 
 mod answers;
 mod requests;
@@ -33,7 +33,7 @@ struct Running {
     batcher: Batcher<ExchangeRules>,
 }
 
-/// What the exchange has asked the bank.
+/// The kind of a request to the bank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Question {
     History,
@@ -46,10 +46,10 @@ pub struct Exchange {
     pub host: Host,
     running: Option<Running>,
     questions: BTreeMap<u64, Question>,
-    /// Requests that the bank has answered with success: URL, request, answer.
+    /// Successful requests to the bank: URL, request, answer.
     pub acknowledged: Vec<(HttpRequest, HttpResponse)>,
     asked: BTreeMap<u64, HttpRequest>,
-    /// Whether the wirewatch worker sleeps for ever, by [`Bug::LostWakeup`].
+    /// Whether the wirewatch worker sleeps forever, by [`Bug::LostWakeup`].
     sleeps: bool,
     /// What the bank was last asked to transfer, for [`Bug::PaysAgainAfterCrash`].
     last_transfer: Option<HttpRequest>,
@@ -124,7 +124,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// The process is gone, and with it all that was only in its memory.
+    /// The process has ended: drops all its memory.
     fn forget(&mut self) {
         self.running = None;
         self.questions.clear();
@@ -132,7 +132,7 @@ impl Exchange {
         self.sleeps = false;
     }
 
-    /// It dies now.
+    /// Kills it now.
     pub fn kill(&mut self, context: &mut Context) {
         if self.host.is_up() {
             self.forget();
@@ -161,7 +161,7 @@ impl Exchange {
     /// A message arrives.
     ///
     /// # Errors
-    /// When something is wrong.
+    /// If a check fails.
     pub fn arrive(&mut self, context: &mut Context, message: Message) -> Step {
         if !matches!(message.body, Body::Reply(_)) || !self.host.is_up() {
             self.host.arrive(context, message);
@@ -187,7 +187,7 @@ impl Exchange {
     /// A timer fires.
     ///
     /// # Errors
-    /// When something is wrong.
+    /// If a check fails.
     pub fn timer(&mut self, context: &mut Context, timer: Timer) -> Step {
         match timer {
             Timer::Batch => self.batch(context),
@@ -206,7 +206,7 @@ impl Exchange {
         if context.has(Bug::ReadsClockOnce) { self.host.began } else { self.host.clock(context) }
     }
 
-    /// Has commands decided as one batch. None: the batch was not committed, or the process has died.
+    /// Decides commands as one batch. `None` if the batch was not committed, or the process died.
     fn run(&mut self, context: &mut Context, commands: &[Command]) -> Step<Option<Vec<Verdict>>> {
         let now = self.now(context);
         self.host.before_batch(context);
@@ -224,7 +224,7 @@ impl Exchange {
         }
     }
 
-    /// Works off what has arrived, as one batch.
+    /// Handles the received requests as one batch.
     fn batch(&mut self, context: &mut Context) -> Step {
         let messages = self.host.take_inbox(context);
         let mut commands = Vec::new();
@@ -288,7 +288,7 @@ impl Exchange {
     /// Answers a request at once, without network and faults: for the checker.
     ///
     /// # Errors
-    /// When something is wrong.
+    /// If a check fails.
     pub fn answer(&mut self, context: &mut Context, request: &HttpRequest) -> Step<HttpResponse> {
         let now = self.now(context);
         let Some((store, _)) = self.store() else { return Err(Stop::wrong("the exchange is down")) };
@@ -307,7 +307,7 @@ impl Exchange {
     }
 }
 
-/// A service that finds damage in its store has failed: it is not enough to answer with an error.
+/// If a service finds damage in its store, the run fails: an error answer is not enough.
 pub fn response_without_damage(response: &HttpResponse) -> Step {
     let text = String::from_utf8_lossy(&response.body);
     if response.status == 503 && names_damage(&text) { Err(Stop::wrong(text)) } else { Ok(()) }
@@ -317,7 +317,7 @@ fn reply(context: &mut Context, message: &Message, response: HttpResponse) {
     context.send(message.reply(Body::Reply(std::rc::Rc::new(response))));
 }
 
-/// Notes that somebody tries to withdraw with a denomination whose time is over.
+/// Marks an attempt to withdraw from an expired denomination.
 fn check_expiry(context: &mut Context, command: &Command) {
     let Command::Withdraw(withdraw) = command else { return };
     let is_over = |planchet: &batzen_exchange::rules::Planchet| {
@@ -329,10 +329,10 @@ fn check_expiry(context: &mut Context, command: &Command) {
     }
 }
 
-/// How far a clock may be from the true time, in microseconds.
+/// The largest error of a clock, in microseconds.
 pub const CLOCK_ERROR_MAX: u64 = 300 * 1_000_000;
 
-/// No denomination may sign after its time, whatever the clock did.
+/// No denomination may sign after its expiry, whatever the clock shows.
 fn check_window(context: &Context, request: &HttpRequest) -> Step {
     let text = String::from_utf8_lossy(request.body.as_deref().unwrap_or_default());
     for denom in &Keys::get().denoms {
@@ -347,7 +347,7 @@ fn check_window(context: &Context, request: &HttpRequest) -> Step {
     Ok(())
 }
 
-/// What a planted bug makes of a command: another one, or an answer without it.
+/// The effect of a planted bug on a command: another command, or an immediate answer.
 fn plant(
     context: &mut Context,
     mut command: Command,

@@ -1,5 +1,5 @@
-//! Requests become commands: decode, look up, verify, sign blindly. What the real service's handlers do on its threads, in the
-//! order in which they do it; everything that is decided here is advice but for the signatures.
+//! Turns requests into commands: decode, look up, verify, sign blindly, as the real service's handlers do, in
+//! the same order. Decisions here are provisional, except for signatures.
 
 use batzen_crypto::denom::{blind_sign_batch, h_coin_pub};
 use batzen_crypto::refresh::{FreshDenom, KAPPA, RefreshCommitment, recompute_candidate};
@@ -30,23 +30,23 @@ use serde::de::DeserializeOwned;
 use super::answers::{Pending, error, ok, store_failed, unusable};
 use crate::keys::{Denom, EXCHANGE_URL, Keys, currency};
 
-/// What a request has become.
+/// The result of handling a request.
 pub enum Decoded {
-    /// It is answered without the rules.
+    /// An answer without the rules.
     Reply(HttpResponse),
-    /// The rules decide.
+    /// A command for the rules.
     Command(Box<Command>, Pending),
 }
 
 type Checked<T> = Result<T, HttpResponse>;
 
-/// What a request is looked at with.
+/// The context for handling a request.
 pub struct RequestDecoder<'a> {
     /// Committed rows.
     pub store: &'a Store,
     /// The exchange's clock.
     pub now: Timestamp,
-    /// For a melt: 0, 1 or 2.
+    /// The secret index for a melt: 0, 1 or 2.
     pub noreveal_index: u8,
 }
 
@@ -130,7 +130,7 @@ impl RequestDecoder<'_> {
         }
     }
 
-    /// A denomination that coins can be signed with now.
+    /// A denomination that can sign coins now.
     fn issuing(&self, h: &HashCode, operation: &str) -> Checked<&'static Denom> {
         let denom = known(h)?;
         if denom.terms.stamp_expire_withdraw < self.now {
@@ -369,7 +369,7 @@ fn values(denoms: &[&Denom], rms: Option<&RefreshMasterSecret>) -> Vec<ExchangeW
     values.collect()
 }
 
-/// Whether what is revealed leads to the commitment.
+/// Whether the revealed values match the commitment.
 fn opens(
     rc: HashCode,
     old_coin_pub: EddsaPublicKey,

@@ -1,4 +1,4 @@
-//! The workers, one look at a time: the same reads and commands as those of the service.
+//! The workers, one round at a time: with the same reads and commands as in the service.
 
 use batzen_crypto::{HashCode, Wtid};
 use batzen_exchange::reads::read;
@@ -21,7 +21,7 @@ use crate::message::{Context, Place, Timer};
 use crate::random::Random;
 use crate::swarm::Bug;
 
-/// Items that a worker looks at in one go.
+/// How many items a worker handles in one round.
 const PAGE: usize = 64;
 
 /// The exchange's account.
@@ -42,7 +42,7 @@ pub fn with_new_uid(request: &mut HttpRequest, random: &mut Random) {
 }
 
 impl Exchange {
-    /// One look of a worker.
+    /// One round of a worker.
     pub(super) fn work(&mut self, context: &mut Context, timer: Timer) -> Step {
         let gap = context.swarm.worker_gap;
         let gap = if context.is_active { context.random.gap(gap) } else { gap.max(1_200 * 1_000_000) };
@@ -56,7 +56,7 @@ impl Exchange {
         }
     }
 
-    /// Reads the store. None: the process has died.
+    /// Reads the store. `None` if the process died.
     fn read<T>(
         &mut self,
         context: &mut Context,
@@ -79,7 +79,7 @@ impl Exchange {
             context.marks.meet("history.repeated");
             self.sleeps = context.has(Bug::LostWakeup);
         }
-        // Whoever asks again does not listen to the answer to the first question any more.
+        // After a repeated request, the answer to the first is ignored.
         self.questions.retain(|_, question| *question != Question::History);
         let rows = context.swarm.page_rows;
         let url = gateway(&format!("history/incoming?start={cursor}&delta={rows}"));
@@ -146,7 +146,7 @@ impl Exchange {
 
     fn aggregate_target(&mut self, context: &mut Context, target: DepositTarget, now: Timestamp) -> Step {
         let mut trigger = Trigger::Due;
-        // A few deposits a part, so that transient aggregates come about.
+        // A few deposits at a time, so that transient aggregates are created.
         let deposits_max = usize::try_from(context.random.between(1, 3)).expect("few");
         for _ in 0..PAGE {
             let transient = self.read(context, |store| read::transient(store, target, account()))?;
@@ -224,7 +224,7 @@ impl Exchange {
         })?;
         for (wtid, row, credit_account) in open.into_iter().flatten() {
             if self.questions.values().any(|question| *question == Question::Transfer(wtid)) {
-                // No answer for a whole look: the question or its answer is lost.
+                // No answer for a whole round: the request or its answer is lost.
                 self.questions.retain(|_, question| *question != Question::Transfer(wtid));
                 context.marks.meet("transfer.repeated");
             }
@@ -245,7 +245,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Records what the bank has answered to a transfer.
+    /// Records the bank's answer to a transfer.
     pub(super) fn book_transfer(
         &mut self,
         context: &mut Context,

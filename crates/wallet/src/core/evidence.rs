@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::http::{HttpRequest, HttpResponse};
-use super::state::{Draft, OpId, Operation, State};
+use super::state::{Draft, OpId, WalletOperation, WalletState};
 use super::{Change, CoreError};
 
 /// Number of a piece of evidence, counted from 1.
@@ -220,7 +220,7 @@ pub(crate) fn record(
 /// # Errors
 /// [`CoreError::UnknownOperation`], or if records contradict each other.
 pub fn dispute(
-    state: &State,
+    state: &WalletState,
     id: OpId,
     request: &HttpRequest,
     response: &HttpResponse,
@@ -231,7 +231,7 @@ pub fn dispute(
     let mut draft = Draft::new(state);
     let reason = error.to_string();
     let evidence = record(&mut draft, &operation.exchange, Some(id), request, response, &reason, now)?;
-    draft.put_operation(Operation {
+    draft.put_operation(WalletOperation {
         dispute: Some(Dispute::after(operation.dispute.as_ref(), evidence, now)),
         last_error: Some(format!("{reason} (evidence {evidence})")),
         ..operation.clone()
@@ -244,7 +244,7 @@ pub fn dispute(
 /// # Errors
 /// [`CoreError::UnknownExchange`].
 pub fn record_about_exchange(
-    state: &State,
+    state: &WalletState,
     exchange: &str,
     request: &HttpRequest,
     response: &HttpResponse,
@@ -276,7 +276,7 @@ pub(crate) fn settle(
 ///
 /// # Errors
 /// If records contradict each other.
-pub fn settle_lists(state: &State, exchange: &str, now: Timestamp) -> Result<Vec<Change>, CoreError> {
+pub fn settle_lists(state: &WalletState, exchange: &str, now: Timestamp) -> Result<Vec<Change>, CoreError> {
     let mut draft = Draft::new(state);
     let is_open =
         |item: &&Evidence| item.exchange == exchange && item.operation.is_none() && item.settled.is_none();
@@ -288,14 +288,15 @@ pub fn settle_lists(state: &State, exchange: &str, now: Timestamp) -> Result<Vec
 
 /// The changes that let every disputed operation send its request again at once.
 #[must_use]
-pub fn retry_disputed(state: &State, now: Timestamp) -> Vec<Change> {
-    let waits = |operation: &&Operation| operation.dispute.is_some_and(|dispute| dispute.retry_at > now);
+pub fn retry_disputed(state: &WalletState, now: Timestamp) -> Vec<Change> {
+    let waits =
+        |operation: &&WalletOperation| operation.dispute.is_some_and(|dispute| dispute.retry_at > now);
     state
         .open_operations()
         .filter(waits)
         .map(|operation| {
             let dispute = operation.dispute.map(|dispute| Dispute { retry_at: now, ..dispute });
-            Change::Operation(Box::new(Operation { dispute, ..operation.clone() }))
+            Change::Operation(Box::new(WalletOperation { dispute, ..operation.clone() }))
         })
         .collect()
 }
@@ -305,14 +306,18 @@ pub fn retry_disputed(state: &State, now: Timestamp) -> Vec<Change> {
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if nothing is disputed because of it.
-pub fn accept_refused(state: &State, evidence: EvidenceId, now: Timestamp) -> Result<Vec<Change>, CoreError> {
+pub fn accept_refused(
+    state: &WalletState,
+    evidence: EvidenceId,
+    now: Timestamp,
+) -> Result<Vec<Change>, CoreError> {
     let mut changes = Vec::new();
     for operation in state.open_operations() {
         let Some(dispute) = operation.dispute.filter(|dispute| dispute.evidence == evidence) else {
             continue;
         };
         let dispute = Some(Dispute { retry_at: now, accept_refused: true, ..dispute });
-        changes.push(Change::Operation(Box::new(Operation { dispute, ..operation.clone() })));
+        changes.push(Change::Operation(Box::new(WalletOperation { dispute, ..operation.clone() })));
     }
     if changes.is_empty() {
         let reason = format!("nothing is disputed because of {evidence}");

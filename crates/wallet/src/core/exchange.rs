@@ -601,7 +601,7 @@ fn verify_wire(master_pub: &EddsaPublicKey, wire: &WireResponse) -> Result<(), C
 ///
 /// # Errors
 /// [`CoreError::UnknownExchange`].
-pub fn accept_terms(state: &super::State, base_url: &str) -> Result<Vec<Change>, CoreError> {
+pub fn accept_terms(state: &super::WalletState, base_url: &str) -> Result<Vec<Change>, CoreError> {
     let mut exchange = state.exchange(base_url)?.clone();
     exchange.terms.accepted = Some(exchange.terms.version.clone());
     Ok(vec![Change::Exchange(Box::new(exchange))])

@@ -9,7 +9,7 @@ use batzen_protocol::Timestamp;
 use super::entropy::Entropy;
 use super::evidence::{self, Disputed};
 use super::http::{HttpRequest, HttpResponse};
-use super::state::{Change, Draft, OpId, OpKind, Operation, State};
+use super::state::{Change, Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{CoreError, payment, recoup, refresh, refund, withdraw};
 
 /// What an operation wants.
@@ -37,7 +37,7 @@ pub struct Outcome {
 ///
 /// # Errors
 /// [`CoreError::Inconsistent`] and its relatives if records contradict each other; never because of a peer.
-pub fn next(state: &State, id: OpId, poll_ms: u64) -> Result<Next, CoreError> {
+pub fn next(state: &WalletState, id: OpId, poll_ms: u64) -> Result<Next, CoreError> {
     let operation = state.operation(id)?;
     if operation.finished.is_some() {
         return Ok(Next::Done);
@@ -63,7 +63,7 @@ pub fn next(state: &State, id: OpId, poll_ms: u64) -> Result<Next, CoreError> {
 /// [`CoreError::UnknownSigningKey`] calls for an update of the exchange and another try; if the key is unknown then
 /// too, the answer belongs to [`evidence::dispute`].
 pub fn receive(
-    state: &State,
+    state: &WalletState,
     id: OpId,
     request: &HttpRequest,
     response: &HttpResponse,
@@ -80,7 +80,7 @@ pub fn receive(
 }
 
 fn take_in(
-    state: &State,
+    state: &WalletState,
     id: OpId,
     response: &HttpResponse,
     now: Timestamp,
@@ -123,7 +123,11 @@ fn take_in(
 ///
 /// # Errors
 /// If records contradict each other.
-pub fn plan(state: &State, now: Timestamp, entropy: &mut dyn Entropy) -> Result<Vec<Change>, CoreError> {
+pub fn plan(
+    state: &WalletState,
+    now: Timestamp,
+    entropy: &mut dyn Entropy,
+) -> Result<Vec<Change>, CoreError> {
     let mut draft = Draft::new(state);
     follow_ups(&mut draft, now, entropy)?;
     Ok(draft.into_changes())
@@ -138,19 +142,19 @@ fn follow_ups(draft: &mut Draft<'_>, now: Timestamp, entropy: &mut dyn Entropy) 
 ///
 /// # Errors
 /// [`CoreError::UnknownOperation`].
-pub fn note_error(state: &State, id: OpId, text: &str) -> Result<Vec<Change>, CoreError> {
+pub fn note_error(state: &WalletState, id: OpId, text: &str) -> Result<Vec<Change>, CoreError> {
     let operation = state.operation(id)?;
     if operation.finished.is_some() || operation.last_error.as_deref() == Some(text) {
         return Ok(Vec::new());
     }
-    let operation = Operation { last_error: Some(text.to_owned()), ..operation.clone() };
+    let operation = WalletOperation { last_error: Some(text.to_owned()), ..operation.clone() };
     Ok(vec![Change::Operation(Box::new(operation))])
 }
 
 /// One answer being worked on.
 pub(crate) struct Step<'a, 'e> {
     pub(crate) draft: Draft<'a>,
-    pub(crate) operation: Operation,
+    pub(crate) operation: WalletOperation,
     pub(crate) now: Timestamp,
     pub(crate) entropy: &'e mut dyn Entropy,
     pub(crate) waiting: Option<String>,

@@ -1,6 +1,6 @@
 //! The wallet's core: no I/O, no clock, no randomness of its own.
 //!
-//! A wallet is a [`State`] and operations in it. [`next`] says what an operation wants to send, [`receive`] turns the
+//! A wallet is a [`WalletState`] and operations in it. [`next`] says what an operation wants to send, [`receive`] turns the
 //! answer into [`Change`]s, [`plan`] begins what is due. A driver makes changes durable, applies them, and only then
 //! sends the next request. Random bytes come from an [`Entropy`], the time is an argument.
 //!
@@ -31,4 +31,4 @@ pub use error::CoreError;
 pub use evidence::{dispute, retry_disputed};
 pub use exchange::Exchange;
 pub use machine::{Next, Outcome, next, note_error, plan, receive};
-pub use state::{Change, OpId, State};
+pub use state::{Change, OpId, WalletState};

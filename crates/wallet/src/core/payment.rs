@@ -16,7 +16,7 @@ use super::machine::Step;
 use super::proof::coin as coin_proof;
 use super::proof::denomination::{self, Problem, Use};
 use super::select::{Candidate, PaymentPlan, Target, select_all, select_coins};
-use super::state::{Draft, OpId, OpKind, Operation, State};
+use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{Change, CoreError, Entropy, refresh};
 use batzen_protocol::api::exchange::{
     BatchDepositCoin, BatchDepositConfirmation, BatchDepositRequest, DepositConfirmation, DepositRequest,
@@ -28,7 +28,7 @@ pub use record::*;
 pub const MAX_COINS: usize = 256;
 
 /// The coins of `exchange` that may pay now.
-fn candidates(state: &State, exchange: &Exchange, now: Timestamp) -> Result<Vec<Candidate>, CoreError> {
+fn candidates(state: &WalletState, exchange: &Exchange, now: Timestamp) -> Result<Vec<Candidate>, CoreError> {
     state
         .fresh_coins(&exchange.base_url, now)
         .map(|coin| {
@@ -43,7 +43,7 @@ fn candidates(state: &State, exchange: &Exchange, now: Timestamp) -> Result<Vec<
 /// # Errors
 /// [`CoreError::InsufficientFunds`].
 pub fn preview(
-    state: &State,
+    state: &WalletState,
     base_url: &str,
     amount: Amount,
     max_fee: Money,
@@ -56,7 +56,7 @@ pub fn preview(
 }
 
 fn choose(
-    state: &State,
+    state: &WalletState,
     exchange: &Exchange,
     have: &[Candidate],
     target: Target,
@@ -84,7 +84,7 @@ fn choose(
 /// # Errors
 /// If no exchange has enough, or the request is malformed.
 pub fn start(
-    state: &State,
+    state: &WalletState,
     request: &PaymentRequest,
     now: Timestamp,
     entropy: &mut dyn Entropy,
@@ -131,7 +131,7 @@ pub fn start(
 /// # Errors
 /// [`CoreError::InsufficientFunds`].
 pub fn preview_deposit(
-    state: &State,
+    state: &WalletState,
     base_url: &str,
     amount: DepositAmount,
     now: Timestamp,
@@ -158,7 +158,7 @@ pub fn preview_deposit(
 /// # Errors
 /// As [`start`].
 pub fn start_deposit(
-    state: &State,
+    state: &WalletState,
     base_url: &str,
     amount: DepositAmount,
     payto: &str,
@@ -199,7 +199,7 @@ fn check_payto(payto: &str) -> Result<(), CoreError> {
 }
 
 fn cheapest(
-    state: &State,
+    state: &WalletState,
     request: &PaymentRequest,
     now: Timestamp,
 ) -> Result<(String, PaymentPlan), CoreError> {
@@ -227,7 +227,7 @@ fn cheapest(
 }
 
 fn record(
-    state: &State,
+    state: &WalletState,
     base_url: &str,
     mut payment: Payment,
     plan: &PaymentPlan,
@@ -237,7 +237,7 @@ fn record(
     let mut draft = Draft::new(state);
     allocate(&mut draft, &mut payment, plan, entropy)?;
     let id = draft.next_id();
-    draft.put_operation(Operation {
+    draft.put_operation(WalletOperation {
         id,
         created: now,
         finished: None,
@@ -298,8 +298,8 @@ pub(crate) fn sign_deposit(
 }
 
 pub(crate) fn next(
-    state: &State,
-    operation: &Operation,
+    state: &WalletState,
+    operation: &WalletOperation,
     payment: &Payment,
 ) -> Result<HttpRequest, CoreError> {
     let exchange = state.exchange(&operation.exchange)?;
@@ -587,7 +587,7 @@ fn fail(
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is no payment, or not disputed.
-pub fn cancel(state: &State, id: OpId, now: Timestamp) -> Result<Vec<Change>, CoreError> {
+pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>, CoreError> {
     let bad = |reason: &str| CoreError::BadInput { what: "operation", reason: reason.to_owned() };
     let mut operation = state.operation(id)?.clone();
     let OpKind::Payment(payment) = &mut operation.kind else {
@@ -616,7 +616,7 @@ pub fn cancel(state: &State, id: OpId, now: Timestamp) -> Result<Vec<Change>, Co
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if `id` is no payment or it is not confirmed.
-pub fn receipt(state: &State, id: OpId) -> Result<PaymentReceipt, CoreError> {
+pub fn receipt(state: &WalletState, id: OpId) -> Result<PaymentReceipt, CoreError> {
     let operation = state.operation(id)?;
     let OpKind::Payment(payment) = &operation.kind else {
         return Err(CoreError::BadInput { what: "operation", reason: format!("{id} is not a payment") });

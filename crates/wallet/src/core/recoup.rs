@@ -17,7 +17,7 @@ use super::machine::Step;
 use super::proof::coin as coin_proof;
 use super::proof::denomination::{self, Problem, Use};
 use super::proof::reserve as reserve_proof;
-use super::state::{Draft, OpId, OpKind, Operation, State};
+use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{CoreError, planchet, refresh, withdraw};
 use batzen_protocol::api::exchange::{RecoupRefreshResponse, RecoupRequest, RecoupResponse, ReserveRequest};
 
@@ -78,7 +78,7 @@ pub(crate) fn plan(draft: &mut Draft<'_>, now: Timestamp) -> Result<(), CoreErro
     due.retain(|(coin_pub, ..)| !refresh::is_busy(draft, coin_pub));
     for (coin_pub, amount, exchange) in due {
         draft.debit_coin(&coin_pub, amount)?;
-        draft.put_operation(Operation {
+        draft.put_operation(WalletOperation {
             id: draft.next_id(),
             created: now,
             finished: None,
@@ -98,7 +98,11 @@ pub(crate) fn plan(draft: &mut Draft<'_>, now: Timestamp) -> Result<(), CoreErro
     Ok(())
 }
 
-pub(crate) fn next(state: &State, operation: &Operation, record: &Recoup) -> Result<HttpRequest, CoreError> {
+pub(crate) fn next(
+    state: &WalletState,
+    operation: &WalletOperation,
+    record: &Recoup,
+) -> Result<HttpRequest, CoreError> {
     let coin = state.coin(&record.coin_pub)?;
     if let (RecoupStage::Confirm { time }, CoinSource::Withdrawal { operation: id, reserve_pub }) =
         (record.stage, coin.source)
@@ -272,7 +276,7 @@ fn after_history(
     Ok(())
 }
 
-fn reserve_priv(operation: &Operation) -> Result<&EddsaPrivateKey, CoreError> {
+fn reserve_priv(operation: &WalletOperation) -> Result<&EddsaPrivateKey, CoreError> {
     match &operation.kind {
         OpKind::Withdrawal(withdrawal) => Ok(&withdrawal.reserve_priv),
         _ => Err(CoreError::Inconsistent(format!("operation {} is no withdrawal", operation.id))),

@@ -26,7 +26,7 @@ use super::machine::Step;
 use super::proof::coin as coin_proof;
 use super::proof::denomination::{self, Problem, Use};
 use super::select::{IssuePlan, split_into_coins};
-use super::state::{Draft, OpKind, Operation, State};
+use super::state::{Draft, OpKind, WalletOperation, WalletState};
 use super::{CoreError, Entropy, planchet};
 use batzen_protocol::api::exchange::{
     BlindSignatures, CsrMeltCoin, CsrMeltRequest, CsrMeltResponse, MeltConfirmation, MeltRequest,
@@ -312,7 +312,7 @@ fn begin(
     if missing_cs(&exchange, &record)?.is_empty() {
         commit(&exchange, &coin, &mut record)?;
     }
-    draft.put_operation(Operation {
+    draft.put_operation(WalletOperation {
         id: draft.next_id(),
         created: now,
         finished: None,
@@ -342,11 +342,15 @@ fn missing_cs(exchange: &Exchange, record: &Refresh) -> Result<Vec<u32>, CoreErr
     Ok(missing)
 }
 
-fn rc_of(operation: &Operation, record: &Refresh) -> Result<HashCode, CoreError> {
+fn rc_of(operation: &WalletOperation, record: &Refresh) -> Result<HashCode, CoreError> {
     record.rc.ok_or_else(|| CoreError::Inconsistent(format!("refresh {} has no commitment", operation.id)))
 }
 
-pub(crate) fn next(state: &State, operation: &Operation, record: &Refresh) -> Result<HttpRequest, CoreError> {
+pub(crate) fn next(
+    state: &WalletState,
+    operation: &WalletOperation,
+    record: &Refresh,
+) -> Result<HttpRequest, CoreError> {
     let base = &operation.exchange;
     let exchange = state.exchange(base)?;
     let old = state.coin(&record.old_coin_pub)?;
@@ -422,7 +426,7 @@ pub(crate) fn next(state: &State, operation: &Operation, record: &Refresh) -> Re
     }
 }
 
-fn chosen(operation: &Operation, record: &Refresh) -> Result<u32, CoreError> {
+fn chosen(operation: &WalletOperation, record: &Refresh) -> Result<u32, CoreError> {
     record
         .noreveal_index
         .ok_or_else(|| CoreError::Inconsistent(format!("refresh {} is not melted", operation.id)))

@@ -12,7 +12,7 @@ use super::encoding::text;
 use super::http::{Context, HttpRequest, HttpResponse};
 use super::machine::Step;
 use super::payment::Payment;
-use super::state::{Draft, OpId, OpKind, Operation, State};
+use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{Change, CoreError};
 use batzen_protocol::api::exchange::{RefundConfirmation, RefundRequest};
 
@@ -92,7 +92,7 @@ impl Refund {
 /// # Errors
 /// If there is no such payment or coin in it, a signature is wrong, or the refunds exceed what was paid.
 pub fn start(
-    state: &State,
+    state: &WalletState,
     h_contract_terms: &HashCode,
     permissions: &[RefundPermission],
     now: Timestamp,
@@ -150,7 +150,7 @@ pub fn start(
     }
     let mut draft = Draft::new(state);
     let id = draft.next_id();
-    draft.put_operation(Operation {
+    draft.put_operation(WalletOperation {
         id,
         created: now,
         finished: None,
@@ -168,9 +168,9 @@ pub fn start(
 }
 
 fn find_payment<'a>(
-    state: &'a State,
+    state: &'a WalletState,
     h_contract_terms: &HashCode,
-) -> Result<(&'a Operation, &'a Payment), CoreError> {
+) -> Result<(&'a WalletOperation, &'a Payment), CoreError> {
     state
         .operations
         .values()
@@ -187,7 +187,7 @@ fn find_payment<'a>(
         })
 }
 
-fn known_items(state: &State, payment: OpId) -> impl Iterator<Item = &RefundItem> {
+fn known_items(state: &WalletState, payment: OpId) -> impl Iterator<Item = &RefundItem> {
     state.operations.values().flat_map(move |operation| match &operation.kind {
         OpKind::Refund(refund) if refund.payment == payment => refund.items.as_slice(),
         _ => &[],
@@ -198,7 +198,11 @@ fn open_item(record: &Refund) -> Option<usize> {
     record.items.iter().position(|item| item.progress == RefundState::Open)
 }
 
-pub(crate) fn next(state: &State, operation: &Operation, record: &Refund) -> Result<HttpRequest, CoreError> {
+pub(crate) fn next(
+    state: &WalletState,
+    operation: &WalletOperation,
+    record: &Refund,
+) -> Result<HttpRequest, CoreError> {
     let position = open_item(record)
         .ok_or_else(|| CoreError::Inconsistent(format!("refund {} ended without date", operation.id)))?;
     let item = &record.items[position];

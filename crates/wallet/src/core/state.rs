@@ -24,7 +24,7 @@ pub type OpId = u64;
 
 /// One thing that the wallet does in several steps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Operation {
+pub struct WalletOperation {
     /// Its number.
     pub id: OpId,
     /// When it was begun.
@@ -80,7 +80,7 @@ pub enum Change {
     /// An exchange, by base URL.
     Exchange(Box<Exchange>),
     /// An operation, by number.
-    Operation(Box<Operation>),
+    Operation(Box<WalletOperation>),
     /// A coin, by public key.
     Coin(Box<Coin>),
     /// Evidence of a false answer, by number.
@@ -89,18 +89,18 @@ pub enum Change {
 
 /// What the wallet knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct State {
+pub struct WalletState {
     /// Exchanges by base URL.
     pub exchanges: BTreeMap<String, Exchange>,
     /// Operations by number.
-    pub operations: BTreeMap<OpId, Operation>,
+    pub operations: BTreeMap<OpId, WalletOperation>,
     /// Coins by public key.
     pub coins: BTreeMap<EddsaPublicKey, Coin>,
     /// False answers of exchanges by number.
     pub evidence: BTreeMap<EvidenceId, Evidence>,
 }
 
-impl State {
+impl WalletState {
     /// Takes over a change.
     pub fn apply(&mut self, change: Change) {
         match change {
@@ -140,7 +140,7 @@ impl State {
     ///
     /// # Errors
     /// [`CoreError::UnknownOperation`].
-    pub fn operation(&self, id: OpId) -> Result<&Operation, CoreError> {
+    pub fn operation(&self, id: OpId) -> Result<&WalletOperation, CoreError> {
         self.operations.get(&id).ok_or(CoreError::UnknownOperation(id))
     }
 
@@ -169,7 +169,7 @@ impl State {
     }
 
     /// The operations that are not finished, oldest first.
-    pub fn open_operations(&self) -> impl Iterator<Item = &Operation> {
+    pub fn open_operations(&self) -> impl Iterator<Item = &WalletOperation> {
         self.operations.values().filter(|operation| operation.finished.is_none())
     }
 
@@ -187,15 +187,15 @@ impl State {
 /// Changes under construction: later ones of a step see the earlier ones.
 #[derive(Debug)]
 pub(crate) struct Draft<'a> {
-    base: &'a State,
+    base: &'a WalletState,
     exchanges: BTreeMap<String, Exchange>,
-    operations: BTreeMap<OpId, Operation>,
+    operations: BTreeMap<OpId, WalletOperation>,
     coins: BTreeMap<EddsaPublicKey, Coin>,
     evidence: BTreeMap<EvidenceId, Evidence>,
 }
 
 impl<'a> Draft<'a> {
-    pub(crate) fn new(base: &'a State) -> Self {
+    pub(crate) fn new(base: &'a WalletState) -> Self {
         Self {
             base,
             exchanges: BTreeMap::new(),
@@ -205,7 +205,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    pub(crate) fn base(&self) -> &'a State {
+    pub(crate) fn base(&self) -> &'a WalletState {
         self.base
     }
 
@@ -213,7 +213,7 @@ impl<'a> Draft<'a> {
         self.operations.last_key_value().map_or(0, |(id, _)| id + 1).max(self.base.next_id())
     }
 
-    pub(crate) fn operation(&self, id: OpId) -> Result<&Operation, CoreError> {
+    pub(crate) fn operation(&self, id: OpId) -> Result<&WalletOperation, CoreError> {
         self.operations.get(&id).map_or_else(|| self.base.operation(id), Ok)
     }
 
@@ -239,7 +239,7 @@ impl<'a> Draft<'a> {
         self.exchanges.get_mut(base_url).ok_or_else(|| CoreError::UnknownExchange(base_url.to_owned()))
     }
 
-    pub(crate) fn put_operation(&mut self, operation: Operation) {
+    pub(crate) fn put_operation(&mut self, operation: WalletOperation) {
         self.operations.insert(operation.id, operation);
     }
 
@@ -278,7 +278,7 @@ impl<'a> Draft<'a> {
     }
 
     /// All operations, with the drafted ones in place.
-    pub(crate) fn operations(&self) -> impl Iterator<Item = &Operation> {
+    pub(crate) fn operations(&self) -> impl Iterator<Item = &WalletOperation> {
         let untouched =
             self.base.operations.values().filter(|operation| !self.operations.contains_key(&operation.id));
         untouched.chain(self.operations.values())

@@ -12,7 +12,7 @@ use super::exchange::Exchange;
 use super::payment::PaymentStage;
 use super::refresh::{RefreshReason, RefreshStage, is_busy};
 use super::refund::RefundState;
-use super::state::{Draft, OpId, OpKind, Operation, State};
+use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::withdraw::{Origin, PlanchetState, WithdrawStage};
 
 /// The money at one exchange.
@@ -55,7 +55,7 @@ pub struct Balance {
 ///
 /// # Errors
 /// If records contradict each other.
-pub fn balances(state: &State, now: Timestamp) -> Result<Vec<Balance>, CoreError> {
+pub fn balances(state: &WalletState, now: Timestamp) -> Result<Vec<Balance>, CoreError> {
     let mut by_currency: BTreeMap<String, Balance> = BTreeMap::new();
     for exchange in state.exchanges.values() {
         let part = exchange_balance(state, exchange, now)?;
@@ -81,7 +81,7 @@ pub fn balances(state: &State, now: Timestamp) -> Result<Vec<Balance>, CoreError
 }
 
 fn exchange_balance(
-    state: &State,
+    state: &WalletState,
     exchange: &Exchange,
     now: Timestamp,
 ) -> Result<ExchangeBalance, CoreError> {
@@ -123,7 +123,7 @@ fn exchange_balance(
 }
 
 /// What an open operation holds that is on no coin of the wallet.
-fn held(exchange: &Exchange, operation: &Operation) -> Result<Money, CoreError> {
+fn held(exchange: &Exchange, operation: &WalletOperation) -> Result<Money, CoreError> {
     match &operation.kind {
         OpKind::Withdrawal(record) => {
             let (open, _) = record.totals(exchange, &[PlanchetState::Open])?;
@@ -202,8 +202,8 @@ pub struct Transaction {
 ///
 /// # Errors
 /// If records contradict each other.
-pub fn transactions(state: &State, with_refreshes: bool) -> Result<Vec<Transaction>, CoreError> {
-    let wanted = |operation: &&Operation| match &operation.kind {
+pub fn transactions(state: &WalletState, with_refreshes: bool) -> Result<Vec<Transaction>, CoreError> {
+    let wanted = |operation: &&WalletOperation| match &operation.kind {
         OpKind::Refresh(record) => {
             with_refreshes || operation.dispute.is_some() || record.stage == RefreshStage::Lost
         }
@@ -224,7 +224,7 @@ fn signed(before: Amount, after: Amount) -> Result<String, CoreError> {
 ///
 /// # Errors
 /// If records contradict each other.
-pub fn transaction(state: &State, operation: &Operation) -> Result<Transaction, CoreError> {
+pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<Transaction, CoreError> {
     let exchange = state.exchange(&operation.exchange)?;
     let zero = exchange.amount(Money::ZERO);
     let running = if operation.finished.is_some() { Status::Done } else { Status::Pending };

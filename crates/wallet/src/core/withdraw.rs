@@ -18,7 +18,7 @@ use super::http::{Context, HttpRequest, HttpResponse};
 use super::machine::Step;
 use super::proof::denomination::{self, Use};
 use super::select::split_into_coins;
-use super::state::{Draft, OpId, OpKind, Operation, State};
+use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{CoreError, planchet};
 use batzen_protocol::api::bank::WithdrawalSelection;
 use batzen_protocol::api::errors::KycRequired;
@@ -39,7 +39,7 @@ const MAX_COINS: usize = 1000;
 /// # Errors
 /// If the exchange is unknown, its terms are not accepted, or the amount fits no coin.
 pub fn start(
-    state: &State,
+    state: &WalletState,
     base_url: &str,
     amount: Amount,
     origin: Origin,
@@ -94,7 +94,7 @@ fn put(
         kyc: None,
         reason: None,
     };
-    draft.put_operation(Operation {
+    draft.put_operation(WalletOperation {
         id,
         created: now,
         finished: None,
@@ -222,8 +222,8 @@ fn body_for(
 }
 
 pub(crate) fn next(
-    state: &State,
-    operation: &Operation,
+    state: &WalletState,
+    operation: &WalletOperation,
     record: &Withdrawal,
     poll_ms: u64,
 ) -> Result<HttpRequest, CoreError> {
@@ -622,7 +622,7 @@ fn take_coins(
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is no withdrawal, or past that point.
-pub fn cancel(state: &State, id: OpId, now: Timestamp) -> Result<Vec<super::Change>, CoreError> {
+pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<super::Change>, CoreError> {
     let bad = |reason: &str| CoreError::BadInput { what: "operation", reason: reason.to_owned() };
     let mut operation = state.operation(id)?.clone();
     let OpKind::Withdrawal(record) = &mut operation.kind else {

@@ -10,7 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use super::{Inner, RunReport, RunUntil, Wallet, WalletError, lock};
 use crate::core::evidence::Disputed;
 use crate::core::http::{HttpRequest, HttpResponse};
-use crate::core::state::Operation;
+use crate::core::state::WalletOperation;
 use crate::core::{CoreError, Next, OpId};
 
 /// How long servers may hold back an answer, in milliseconds.
@@ -115,8 +115,9 @@ impl Wallet {
             self.step(|state, now, entropy| Ok(((), crate::core::plan(state, now, entropy)?)))?;
             let time = self.now();
             let open: Vec<OpId> = self.with_state(|state| {
-                let rests =
-                    |operation: &Operation| operation.dispute.is_some_and(|dispute| dispute.retry_at > time);
+                let rests = |operation: &WalletOperation| {
+                    operation.dispute.is_some_and(|dispute| dispute.retry_at > time)
+                };
                 let open = state.open_operations().filter(|operation| !rests(operation));
                 open.map(|operation| operation.id).collect()
             });
