@@ -192,7 +192,7 @@ fn contribution(app: &Exchange, amount: &Amount, index: Option<usize>) -> Checke
     })
 }
 
-/// Whether all these deposits were accepted before. A repetition is confirmed whatever has become of the denominations
+/// Whether all these deposits were accepted before. A repetition is confirmed whatever the state of the denominations
 /// since: a merchant whose answer was lost must learn that the coins have paid. The rules compare everything else.
 async fn is_repetition(
     app: &Exchange,
@@ -252,7 +252,7 @@ async fn confirm(
     h_wire: HashCode,
     contract: &Contract,
 ) -> Checked<(Timestamp, EddsaPublicKey, Vec<EddsaSignature>)> {
-    let exchange_timestamp = response::whole_seconds(deposited.exchange_time);
+    let exchange_timestamp = deposited.exchange_time;
     let currency = app.core.config.currency;
     let messages: Vec<_> = deposited
         .coins

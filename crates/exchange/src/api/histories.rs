@@ -17,7 +17,7 @@ use batzen_tables::exchange::ReservePub;
 
 use super::check::Checked;
 use super::error;
-use super::response::{self, whole_seconds};
+use super::response;
 use super::signing::{busy, sign_messages};
 use crate::app::Exchange;
 use crate::keys::KeyState;
@@ -47,23 +47,21 @@ impl Proofs {
 
     fn recoup(
         &mut self,
-        time: Timestamp,
+        timestamp: Timestamp,
         recoup_amount: Amount,
         coin_pub: EddsaPublicKey,
         reserve_pub: ReservePub,
     ) -> (EddsaPublicKey, EddsaSignature) {
-        let timestamp = whole_seconds(time);
         self.sign(&ExchangeConfirmRecoup { timestamp, recoup_amount, coin_pub, reserve_pub })
     }
 
     fn recoup_refresh(
         &mut self,
-        time: Timestamp,
+        timestamp: Timestamp,
         recoup_amount: Amount,
         coin_pub: EddsaPublicKey,
         old_coin_pub: EddsaPublicKey,
     ) -> (EddsaPublicKey, EddsaSignature) {
-        let timestamp = whole_seconds(time);
         self.sign(&ExchangeConfirmRecoupRefresh { timestamp, recoup_amount, coin_pub, old_coin_pub })
     }
 }
@@ -196,7 +194,7 @@ pub fn coin_items(
                     reserve_pub: *reserve_pub,
                     coin_sig: *coin_sig,
                     coin_blind: BlindingSecret::from_bytes(*coin_blind),
-                    timestamp: whole_seconds(*time),
+                    timestamp: *time,
                 })
             }
             CoinHistoryItem::RecoupRefresh { amount, old_coin_pub, coin_sig, coin_blind, time } => {
@@ -209,7 +207,7 @@ pub fn coin_items(
                     old_coin_pub: *old_coin_pub,
                     coin_sig: *coin_sig,
                     coin_blind: BlindingSecret::from_bytes(*coin_blind),
-                    timestamp: whole_seconds(*time),
+                    timestamp: *time,
                 })
             }
             CoinHistoryItem::OldCoinRecoup { amount, coin_pub: fresh_coin_pub, time } => {
@@ -220,7 +218,7 @@ pub fn coin_items(
                     exchange_sig,
                     exchange_pub,
                     coin_pub: *fresh_coin_pub,
-                    timestamp: whole_seconds(*time),
+                    timestamp: *time,
                 })
             }
         });
@@ -245,7 +243,7 @@ pub fn reserve_items(
         items.push(match item {
             ReserveHistoryItem::Credit { time, payto_uri, bank_row, amount } => {
                 bodies::ReserveHistoryItem::Credit(bodies::ReserveCredit {
-                    timestamp: whole_seconds(*time),
+                    timestamp: *time,
                     sender_account_url: payto_uri.clone(),
                     wire_reference: *bank_row,
                     amount: of(*amount),
@@ -271,13 +269,13 @@ pub fn reserve_items(
                 bodies::ReserveHistoryItem::Recoup(bodies::ReserveRecoup {
                     exchange_pub,
                     exchange_sig,
-                    timestamp: whole_seconds(*time),
+                    timestamp: *time,
                     amount: of(*amount),
                     coin_pub: *coin_pub,
                 })
             }
-            ReserveHistoryItem::Closing { time, payto_uri, wtid, fee, amount } => {
-                let timestamp = whole_seconds(*time);
+            ReserveHistoryItem::Closing { time: timestamp, payto_uri, wtid, fee, amount } => {
+                let timestamp = *timestamp;
                 let (exchange_pub, exchange_sig) = proofs.sign(&ExchangeReserveClosed {
                     timestamp,
                     closing_amount: of(*amount),

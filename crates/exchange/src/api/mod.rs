@@ -315,7 +315,7 @@ pub fn submit_error(failure: &SubmitError) -> Response {
 pub fn store_error(failure: &StoreError) -> Response {
     tracing::error!(error = %failure, "store failed");
     match failure {
-        // Later it may work, and a repeat finds out what became of this one.
+        // Later it may work, and a repeat finds out the outcome of this one.
         StoreError::Unavailable(_) | StoreError::Stale { .. } => {
             error_status(ErrorCode::GENERIC_DB_SOFT_FAILURE, 503, "unavailable")
                 .with_header(header::RETRY_AFTER, "1")

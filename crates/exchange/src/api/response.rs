@@ -5,13 +5,13 @@ use std::sync::Arc;
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
 use batzen_engine::SubmitError;
 use batzen_http::Response;
+use batzen_protocol::ErrorCode;
 use batzen_protocol::api::errors::{
     CoinConflict, DenominationUnknown, DenominationUnusable, InsufficientReserve,
 };
 use batzen_protocol::signatures::{
     ExchangeAffirmDenomExpired, ExchangeAffirmDenomUnknown, OperationName, SignedMessage,
 };
-use batzen_protocol::{ErrorCode, Timestamp};
 use batzen_store::StoreError;
 use serde::Serialize;
 
@@ -68,11 +68,6 @@ impl DenomOperation {
     }
 }
 
-/// Whole seconds, as times go over the wire and into signatures.
-pub fn whole_seconds(time: Timestamp) -> Timestamp {
-    time.as_secs().map_or(Timestamp::NEVER, Timestamp::from_secs)
-}
-
 /// An error answer with further members.
 pub fn error_extra(code: ErrorCode, extra: &impl Serialize) -> Response {
     Response::error_with(code, None, "", extra)
@@ -104,7 +99,7 @@ async fn affirm_unknown(
     h_denom_pub: &HashCode,
     code: ErrorCode,
 ) -> Response {
-    let timestamp = whole_seconds(app.core.now());
+    let timestamp = app.core.now();
     let message = ExchangeAffirmDenomUnknown { timestamp, h_denom_pub: *h_denom_pub };
     match Box::pin(sign_answer(app, keys, &message)).await {
         Ok((exchange_pub, exchange_sig)) => {
@@ -135,7 +130,7 @@ pub async fn denomination_unusable(
     operation: DenomOperation,
     code: ErrorCode,
 ) -> Response {
-    let timestamp = whole_seconds(app.core.now());
+    let timestamp = app.core.now();
     let message = ExchangeAffirmDenomExpired {
         timestamp,
         operation: OperationName::new(operation.name()),

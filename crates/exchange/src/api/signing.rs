@@ -35,7 +35,7 @@ pub(super) fn busy(_: PoolBusy) -> Response {
     overloaded()
 }
 
-/// Checks signatures on the CPU pool, together with those of other requests. The verdicts stand in the order of the
+/// Checks signatures on the CPU pool, together with those of other requests. The verdicts are in the order of the
 /// arguments.
 ///
 /// # Errors

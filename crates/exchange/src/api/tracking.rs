@@ -78,7 +78,7 @@ fn confirmation(
             deposit_fee: deposit.deposit_fee.of(currency),
         });
     }
-    let execution_time = response::whole_seconds(row.time);
+    let execution_time = row.time;
     let confirmation = ExchangeConfirmWireDeposit {
         total: total.checked_sub(row.wire_fee)?.of(currency),
         wire_fee: row.wire_fee.of(currency),
@@ -129,7 +129,7 @@ async fn deposit(app: &Exchange, request: &mut Request) -> Checked<Response> {
         };
         return Ok(Response::json(202, &pending));
     };
-    let execution_time = response::whole_seconds(transfer.time);
+    let execution_time = transfer.time;
     let coin_contribution = status
         .deposit
         .amount

@@ -186,7 +186,7 @@ fn message(
     }
 }
 
-/// The stored signatures if all planchets were withdrawn before, whatever has become of their denominations since.
+/// The stored signatures if all planchets were withdrawn before, whatever the state of their denominations.
 async fn repetition(
     app: &Exchange,
     keys: &KeyState,

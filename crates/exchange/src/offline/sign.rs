@@ -24,11 +24,6 @@ use super::OfflineError;
 use super::commands::GlobalFeeTerms;
 use crate::config::AgeRestrictionConfig;
 
-/// Whole seconds: what can stand in JSON.
-fn whole_seconds(time: Timestamp) -> Timestamp {
-    time.as_secs().map_or(Timestamp::NEVER, Timestamp::from_secs)
-}
-
 /// Checks that every announced key comes from its security module, and signs all.
 ///
 /// # Errors
@@ -100,21 +95,24 @@ pub fn enable_wire(
     now: Timestamp,
 ) -> Result<OfflineOperation, OfflineError> {
     PaytoUri::parse(payto_uri).map_err(|reason| OfflineError::Input(format!("{payto_uri}: {reason}")))?;
-    let (h_payto, validity_start) = (h_payto(payto_uri), whole_seconds(now));
+    let h_payto = h_payto(payto_uri);
     Ok(OfflineOperation::EnableWire(EnableWire {
         payto_uri: payto_uri.to_owned(),
-        validity_start,
-        master_sig_add: MasterAddWire { start_date: validity_start, h_payto }.sign(master),
+        validity_start: now,
+        master_sig_add: MasterAddWire { start_date: now, h_payto }.sign(master),
         master_sig_wire: MasterWireDetails { h_wire_details: h_payto }.sign(master),
     }))
 }
 
 /// Withdraws a bank account.
 pub fn disable_wire(master: &EddsaPrivateKey, payto_uri: &str, now: Timestamp) -> OfflineOperation {
-    let validity_end = whole_seconds(now);
-    let message = MasterDelWire { end_date: validity_end, h_payto: h_payto(payto_uri) };
+    let message = MasterDelWire { end_date: now, h_payto: h_payto(payto_uri) };
     let master_sig = message.sign(master);
-    OfflineOperation::DisableWire(DisableWire { payto_uri: payto_uri.to_owned(), validity_end, master_sig })
+    OfflineOperation::DisableWire(DisableWire {
+        payto_uri: payto_uri.to_owned(),
+        validity_end: now,
+        master_sig,
+    })
 }
 
 /// Publishes an auditor.
@@ -125,13 +123,12 @@ pub fn enable_auditor(
     name: &str,
     now: Timestamp,
 ) -> OfflineOperation {
-    let validity_start = whole_seconds(now);
-    let message = MasterAddAuditor { start_date: validity_start, auditor_pub, h_auditor_url: hash_text(url) };
+    let message = MasterAddAuditor { start_date: now, auditor_pub, h_auditor_url: hash_text(url) };
     OfflineOperation::EnableAuditor(EnableAuditor {
         auditor_url: url.to_owned(),
         auditor_name: name.to_owned(),
         auditor_pub,
-        validity_start,
+        validity_start: now,
         master_sig: message.sign(master),
     })
 }
@@ -142,9 +139,8 @@ pub fn disable_auditor(
     auditor_pub: EddsaPublicKey,
     now: Timestamp,
 ) -> OfflineOperation {
-    let validity_end = whole_seconds(now);
-    let master_sig = MasterDelAuditor { end_date: validity_end, auditor_pub }.sign(master);
-    OfflineOperation::DisableAuditor(DisableAuditor { auditor_pub, validity_end, master_sig })
+    let master_sig = MasterDelAuditor { end_date: now, auditor_pub }.sign(master);
+    OfflineOperation::DisableAuditor(DisableAuditor { auditor_pub, validity_end: now, master_sig })
 }
 
 /// The beginning and the end of a calendar year (UTC); this year if none is named.
@@ -252,10 +248,10 @@ pub fn drain(
     now: Timestamp,
 ) -> Result<OfflineOperation, OfflineError> {
     PaytoUri::parse(payto_uri).map_err(|reason| OfflineError::Input(format!("{payto_uri}: {reason}")))?;
-    let (wtid, date) = (Wtid::random(), whole_seconds(now));
+    let wtid = Wtid::random();
     let message = MasterDrainProfit {
         wtid,
-        date,
+        date: now,
         amount: in_currency(amount, currency)?,
         h_section: hash_text(section),
         h_payto: h_payto(payto_uri),
@@ -265,7 +261,7 @@ pub fn drain(
         account_section: section.to_owned(),
         payto_uri: payto_uri.to_owned(),
         amount,
-        date,
+        date: now,
         master_sig: message.sign(master),
     }))
 }

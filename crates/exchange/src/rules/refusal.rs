@@ -160,7 +160,7 @@ pub enum Refusal {
     #[error("a sum is too large")]
     Overflow,
     /// A change of the key set was refused.
-    #[error("{0:?}")]
+    #[error(transparent)]
     Management(management::Refusal),
 }
 
