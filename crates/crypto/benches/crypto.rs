@@ -1,4 +1,4 @@
-//! What the operations of the protocol cost on one core.
+//! Measures the protocol's operations on one core.
 
 use std::hint::black_box;
 

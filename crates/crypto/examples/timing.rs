@@ -1,9 +1,10 @@
-//! Looks for secrets in the time that operations take, as dudect does (Reparaz, Balasch, Verbauwhede 2017): every
-//! operation runs with inputs of two classes in random order, and Welch's t-test says whether the times of the two
-//! have different means. A large |t| is a leak; a small one is no proof, only more trust with more measurements.
+//! Tests operations for timing leaks, as dudect does (Reparaz, Balasch, Verbauwhede 2017): every operation
+//! runs with inputs of two classes in random order, and Welch's t-test compares the mean times. A large |t|
+//! is a leak; a small one is no proof, but more measurements give more confidence.
 //!
-//! `make timing-test`, or `cargo run --release -p batzen-crypto --example timing -- [MEASUREMENTS] [PART OF A NAME]`.
-//! Ends with status 1 if a case leaks, or if the control, which leaks on purpose, was not caught.
+//! `make timing-test`, or
+//! `cargo run --release -p batzen-crypto --example timing -- [MEASUREMENTS] [PART OF A NAME]`. Exits with
+//! status 1 if a case leaks, or if the control, which leaks on purpose, was not detected.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -16,19 +17,19 @@ use batzen_crypto::{
     rsa,
 };
 
-/// Above this nobody calls it chance.
+/// Above this value it is no coincidence.
 const LEAK_T: f64 = 10.0;
-/// Measurements of each class at the beginning that only warm up and say what an outlier is.
+/// Initial measurements of each class, which warm up the caches and define outliers.
 const WARM_UP: usize = 500;
 
-/// An operation whose inputs lie in the same memory for both classes.
+/// An operation whose inputs are in the same memory for both classes.
 struct Case {
     name: &'static str,
-    /// Whether a difference between the classes is there on purpose.
+    /// Whether the classes differ on purpose.
     leaks: bool,
-    /// Puts inputs of a class in place: fixed, or random.
+    /// Prepares inputs of a class: fixed or random.
     prepare: Box<dyn FnMut(bool)>,
-    /// What is measured.
+    /// The measured operation.
     run: Box<dyn FnMut()>,
 }
 
@@ -55,7 +56,8 @@ fn random<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// One of both, by a way that is the same for both: what prepares must leave no trace in what is measured.
+/// Selects one of two values with the same instructions, so that the preparation does not influence the
+/// measurement.
 fn choose(fixed: bool, number: u8) -> [u8; 32] {
     let candidates = [random(), [number; 32]];
     candidates[usize::from(fixed)]
@@ -103,15 +105,15 @@ fn rsa_sign(path: Path) -> impl FnMut(&RsaInputs) {
     }
 }
 
-/// A key of a denomination, and what blinds eight coins.
+/// A key of a denomination, and the blinding secrets of eight coins.
 type BlindInputs = (RsaPublicKey, Vec<BlindingSecret>);
 
 fn blinding_secrets(fixed: bool) -> Vec<BlindingSecret> {
     (0..8).map(|i| BlindingSecret::from_bytes(choose(fixed, i))).collect()
 }
 
-/// Nearly every first try gives a number below it: how many are needed says nothing of the one that is taken, but would be
-/// found here.
+/// Nearly every first try is below it. The number of tries reveals nothing about the result, but would be
+/// found by this test.
 fn largest_modulus() -> RsaPublicKey {
     let key = RsaPublicKey::from_parts(&[0xff; 256], &[1, 0, 1]).expect("an odd number");
     RsaPublicKey::decode_own(key.encode()).expect("its own encoding")
@@ -132,7 +134,8 @@ fn cs_blind_inputs() -> CsBlindInputs {
     (public, r_pubs, blinding_secrets(true))
 }
 
-/// The messages are random, as the number of tries for a challenge depends on the message and what is blinded.
+/// The messages are random, as the number of tries for a challenge depends on the message and what is
+/// blinded.
 fn cs_blind((key, [r0, r1], secrets): &CsBlindInputs) {
     let message = HashCode::from_bytes(random());
     let items: Vec<_> = secrets
@@ -164,8 +167,8 @@ fn rsa_message(bits: u32) -> Vec<u8> {
 
 /// Eight keys of one value or of many, and random messages.
 fn rsa_exponents(name: &'static str, path: Path, bits: u32) -> Case {
-    // As many objects for both classes, so that the caches see no difference. They are taken by turns, so that fresh
-    // blinding factors are made as often for both, too.
+    // The same number of objects for both classes, so that caches behave alike. They alternate, so that both
+    // also need fresh blinding factors equally often.
     const KEYS: usize = 24;
     let generate = || RsaPrivateKey::generate(bits).expect("a valid size");
     let der = generate().to_der().expect("memory");
@@ -231,7 +234,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Mean and variance as values come in (Welford).
+/// Running mean and variance (Welford).
 #[derive(Clone, Copy, Default)]
 struct Moments {
     count: f64,
@@ -256,7 +259,7 @@ fn welch([a, b]: &[Moments; 2]) -> f64 {
     (a.mean - b.mean) / (error(a) + error(b)).sqrt().max(f64::MIN_POSITIVE)
 }
 
-/// The largest |t| over several ideas of what an outlier is: interrupts would drown what is looked for.
+/// The largest |t| over several limits for outliers, since interrupts would hide small differences.
 fn measure(case: &mut Case, measurements: usize) -> f64 {
     const QUANTILES: [f64; 5] = [0.5, 0.75, 0.9, 0.97, 1.0];
     let mut first = Vec::with_capacity(2 * WARM_UP);
@@ -300,7 +303,7 @@ fn main() -> ExitCode {
     for mut case in cases().into_iter().filter(|case| case.name.contains(&part)) {
         let t = measure(&mut case, measurements);
         let verdict = match (t > LEAK_T, case.leaks) {
-            (true, true) => "leaks, as it should",
+            (true, true) => "leaks, as expected",
             (false, false) => "no leak found",
             (true, false) => "LEAKS",
             (false, true) => "NOT CAUGHT: too few measurements",

@@ -1,7 +1,8 @@
 //! Age restriction: groups, commitments, attestations, and the Edx25519 signatures below them.
 //!
-//! A coin commits to one public key for each age group above the lowest. Its owner has the private keys only up to the
-//! group that the coin is restricted to, and proves an age with a signature by the key of that age's group.
+//! A coin commits to one public key for each age group above the lowest. Its owner has the private keys only
+//! up to the group that the coin is restricted to, and proves an age with a signature by the key of that
+//! age's group.
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,7 +32,8 @@ impl AgeMask {
     ///
     /// # Errors
     ///
-    /// [`CryptoError::InvalidAge`] unless bit 0 is set. (No bit at all means that there is no age restriction.)
+    /// [`CryptoError::InvalidAge`] unless bit 0 is set. (No bit at all means that there is no age
+    /// restriction.)
     pub fn new(bits: u32) -> Result<Self, CryptoError> {
         if bits & 1 == 1 { Ok(Self(bits)) } else { Err(CryptoError::InvalidAge) }
     }
@@ -94,7 +96,7 @@ impl fmt::Display for AgeMask {
 }
 
 impl AgePrivateKey {
-    /// The key of a seed.
+    /// The key derived from a seed.
     #[must_use]
     pub fn from_seed(seed: &[u8]) -> Self {
         let mut key = sha512_secret(&[seed]);
@@ -103,7 +105,7 @@ impl AgePrivateKey {
         Self::from_bytes(*key)
     }
 
-    /// A fresh key from the operating system's randomness.
+    /// Generates a key with the operating system's randomness.
     #[must_use]
     pub fn generate() -> Self {
         Self::from_seed(&*Zeroizing::new(random_array::<32>()))
@@ -237,7 +239,8 @@ impl AgeCommitment {
         Ok(Self { mask: self.mask, keys })
     }
 
-    /// Whether `attestation` proves an age of at least `age`. The lowest group needs no proof: any signature will do.
+    /// Whether `attestation` proves an age of at least `age`. The lowest group needs no proof: any signature
+    /// will do.
     #[must_use]
     pub fn verify(&self, age: u8, attestation: &AgeSignature) -> bool {
         match self.mask.group(age).checked_sub(1) {
@@ -255,8 +258,8 @@ pub struct AgeCommitmentProof {
 }
 
 impl AgeCommitmentProof {
-    /// A commitment restricted to `age` ([`UNRESTRICTED`] keeps all private keys) whose key number i (0, 1, ...) is
-    /// made by `make_key`.
+    /// A commitment restricted to `age` ([`UNRESTRICTED`] keeps all private keys) whose key number i (0, 1,
+    /// ...) is made by `make_key`.
     #[must_use]
     pub fn with_keys(mask: AgeMask, age: u8, mut make_key: impl FnMut(u32) -> AgePrivateKey) -> Self {
         let owned = mask.group(age);
@@ -284,7 +287,8 @@ impl AgeCommitmentProof {
         })
     }
 
-    /// The commitment that exchange-side tools derive from a seed: its first four bytes are a little endian counter.
+    /// The commitment that exchange-side tools derive from a seed: its first four bytes are a little endian
+    /// counter.
     #[must_use]
     pub fn from_counter_seed(mask: AgeMask, age: u8, seed: &[u8; 64]) -> Self {
         let start = u32::from_le_bytes(*seed.first_chunk().expect("64 bytes hold 4"));
@@ -295,12 +299,12 @@ impl AgeCommitmentProof {
         })
     }
 
-    /// Puts stored parts together again.
+    /// Reassembles stored parts.
     ///
     /// # Errors
     ///
-    /// [`CryptoError::WrongCount`] if there are more private than public keys; [`CryptoError::MalformedKey`] if one
-    /// does not belong to its public key.
+    /// [`CryptoError::WrongCount`] if there are more private than public keys; [`CryptoError::MalformedKey`]
+    /// if one does not belong to its public key.
     pub fn new(commitment: AgeCommitment, private: Vec<AgePrivateKey>) -> Result<Self, CryptoError> {
         if private.len() > commitment.keys.len() {
             return Err(CryptoError::WrongCount);
@@ -323,7 +327,8 @@ impl AgeCommitmentProof {
         &self.private
     }
 
-    /// The commitment of a fresh coin with the same restriction; at a refresh the salt is the transfer secret.
+    /// The commitment of a fresh coin with the same restriction; at a refresh the salt is the transfer
+    /// secret.
     ///
     /// # Errors
     ///

@@ -1,14 +1,14 @@
 //! Crockford's base32 as the Taler exchange API uses it for every binary value in JSON, URLs and headers.
 //!
-//! The bytes are one bit string, most significant bit first, cut into groups of five bits; the last group is filled
-//! up with zero bits. There is no padding. Encoders write upper case only; decoders also accept lower case, `O` as 0,
-//! `I` and `L` as 1, and `U` as `V`, and ignore the surplus bits of the last character.
+//! The bytes are one bit string, most significant bit first, cut into groups of five bits; the last group is
+//! filled up with zero bits. There is no padding. Encoders write upper case only; decoders also accept lower
+//! case, `O` as 0, `I` and `L` as 1, and `U` as `V`, and ignore the surplus bits of the last character.
 
 use thiserror::Error;
 
 const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
-/// Marks a byte that is no character of the alphabet; any value with a bit above the low five would do.
+/// Marks a byte outside the alphabet; any value with a bit above the low five would do.
 const INVALID: u8 = 0xff;
 
 const DECODE: [u8; 256] = {
@@ -31,7 +31,7 @@ const DECODE: [u8; 256] = {
     table
 };
 
-/// Why a text is not the base32 form of the value asked for.
+/// Why a text is not the base32 form of the expected value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Base32Error {
     /// A byte that is no character of the alphabet.
@@ -48,7 +48,7 @@ pub enum Base32Error {
     },
 }
 
-/// Number of characters that `bytes` bytes take.
+/// Number of characters of `bytes` encoded bytes.
 #[must_use]
 pub const fn encoded_len(bytes: usize) -> usize {
     (bytes * 8).div_ceil(5)
@@ -111,7 +111,7 @@ fn decode_into(text: &[u8], out: &mut [u8]) -> Result<(), Base32Error> {
     let full = out.len() / 5;
     let (blocks, rest) = text.split_at(full * 8);
     let (out_blocks, out_rest) = out.split_at_mut(full * 5);
-    // Invalid characters are collected and looked at once in the end: it keeps branches out of the loop.
+    // Invalid characters are collected and checked once at the end, which keeps branches out of the loop.
     let mut seen = 0;
     for (chars, block) in blocks.chunks_exact(8).zip(out_blocks.chunks_exact_mut(5)) {
         let mut bits = 0u64;
@@ -144,7 +144,7 @@ fn decode_into(text: &[u8], out: &mut [u8]) -> Result<(), Base32Error> {
 ///
 /// If the text has a character outside of the alphabet, or a length that no value has.
 pub fn decode(text: &str) -> Result<Vec<u8>, Base32Error> {
-    // Divided before it is multiplied, so that nothing overflows whatever the length.
+    // Divide before multiplying, so that no length overflows.
     let len = text.len() / 8 * 5 + text.len() % 8 * 5 / 8;
     let mut out = vec![0; len];
     decode_into(text.as_bytes(), &mut out)?;

@@ -1,5 +1,5 @@
-//! Authenticated encryption of blobs: nonce (24 bytes) ‖ XSalsa20-Poly1305 under a key derived from the nonce, the key
-//! material and a label.
+//! Authenticated encryption of blobs: nonce (24 bytes) ‖ XSalsa20-Poly1305 under a key derived from the
+//! nonce, the key material and a label.
 
 use crypto_secretbox::aead::{AeadInPlace, KeyInit};
 use crypto_secretbox::{Key, Nonce, Tag, XSalsa20Poly1305};
@@ -26,7 +26,7 @@ pub fn seal(key_material: &[u8], label: &[u8], plain: &[u8]) -> Vec<u8> {
     seal_with_nonce(&random_array(), key_material, label, plain)
 }
 
-/// Encrypts `plain` under the given nonce. Never use a nonce for two texts.
+/// Encrypts `plain` under the given nonce. Never use a nonce twice.
 #[must_use]
 pub fn seal_with_nonce(nonce: &[u8; NONCE_SIZE], key_material: &[u8], label: &[u8], plain: &[u8]) -> Vec<u8> {
     let start = NONCE_SIZE + TAG_SIZE;
@@ -45,7 +45,8 @@ pub fn seal_with_nonce(nonce: &[u8; NONCE_SIZE], key_material: &[u8], label: &[u
 ///
 /// # Errors
 ///
-/// [`CryptoError::DecryptionFailed`] if the blob is too short or not authentic under this key material and label.
+/// [`CryptoError::DecryptionFailed`] if the blob is too short or not authentic under this key material and
+/// label.
 pub fn open(key_material: &[u8], label: &[u8], blob: &[u8]) -> Result<Zeroizing<Vec<u8>>, CryptoError> {
     let (nonce, rest) = blob.split_first_chunk::<NONCE_SIZE>().ok_or(CryptoError::DecryptionFailed)?;
     let (tag, encrypted) = rest.split_first_chunk::<TAG_SIZE>().ok_or(CryptoError::DecryptionFailed)?;

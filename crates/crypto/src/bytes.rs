@@ -1,5 +1,5 @@
-//! Macros that make the fixed-size byte types. One definition for all of them, so that printing, comparing and
-//! wiping cannot differ between two.
+//! Macros that make the fixed-size byte types. One definition for all, so that they print, compare and wipe
+//! alike.
 
 /// Defines public fixed-size values: `Copy`, ordered, printed as base32.
 macro_rules! public_bytes {

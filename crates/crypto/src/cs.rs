@@ -1,8 +1,9 @@
-//! Clause Blind Schnorr signatures (Fuchsbauer, Plouviez, Seurin 2020) on Edwards25519, as the Taler exchange API
-//! defines them.
+//! Clause Blind Schnorr signatures (Fuchsbauer, Plouviez, Seurin 2020) on Edwards25519, as the Taler exchange
+//! API defines them.
 //!
-//! The exchange keeps no state between its two messages: nonces and the choice of the clause are derived from the
-//! denomination's private key. It must never sign two different challenges for one nonce: that would reveal the key.
+//! The exchange keeps no state between its two messages: nonces and the choice of the clause are derived from
+//! the denomination's private key. It must never sign two different challenges for one nonce, which would
+//! reveal the key.
 
 mod blinding;
 mod signing;
@@ -42,15 +43,15 @@ const ORDER: [u8; 32] = [
     0x12, 0x63, 0x1a, 0x5c, 0xf5, 0xd3, 0xed,
 ];
 
-/// What tells the derivation of challenges from others.
+/// The domain separator for challenges.
 const CHALLENGE_CONTEXT: &[u8] = b"Curve25519FDH";
 
-/// What the signature is for. A nonce of one kind is independent of the same nonce of the other.
+/// The purpose of a signature. Equal nonces of different purposes are independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CsOperation {
     /// A coin bought from a reserve.
     Withdraw,
-    /// A coin got as change.
+    /// A coin from a refresh.
     Melt,
 }
 
@@ -80,7 +81,7 @@ impl RefreshMasterSecret {
 }
 
 impl CsPrivateKey {
-    /// A fresh key from the operating system's randomness.
+    /// Generates a key with the operating system's randomness.
     #[must_use]
     pub fn generate() -> Self {
         let wide = Zeroizing::new(random_array());
@@ -110,11 +111,11 @@ fn expand_r_secrets(prk: &Prk, nonce: &CsNonce) -> Zeroizing<[[u8; 32]; 2]> {
     clamped_chunks(&*both)
 }
 
-/// The first step of a derivation from a key, and which it was.
+/// The first step of a derivation from a key, with its label.
 type Derivation<'a> = Option<(&'a CsPrivateKey, &'static [u8], Prk)>;
 
-/// The first step of the derivation from `key` with `label`; that of the last call if it was the same, as it is for
-/// most coins of a batch.
+/// The first step of the derivation from `key` with `label`, cached from the last call with the same
+/// arguments, which is the usual case in a batch.
 fn key_derivation<'d, 'a>(
     last: &'d mut Derivation<'a>,
     key: &'a CsPrivateKey,
@@ -127,7 +128,7 @@ fn key_derivation<'d, 'a>(
     prk
 }
 
-/// Cuts derived bytes into clamped integers.
+/// Splits derived bytes into clamped integers.
 fn clamped_chunks<const N: usize>(bytes: &[u8]) -> Zeroizing<[[u8; 32]; N]> {
     let mut out = Zeroizing::new([[0; 32]; N]);
     let (chunks, rest) = bytes.as_chunks::<32>();
@@ -146,20 +147,20 @@ pub fn r_pubs(key: &CsPrivateKey, nonce: &CsNonce, operation: CsOperation) -> [C
     EdwardsPoint::compress_batch(&points).map(|encoding| CsRPub::from_bytes(encoding.to_bytes()))
 }
 
-/// One question for R values.
+/// A request for R values.
 #[derive(Clone, Copy, Debug)]
 pub struct CsRequest<'a> {
     /// The key of the denomination.
     pub key: &'a CsPrivateKey,
     /// The nonce of the wallet.
     pub nonce: &'a CsNonce,
-    /// What the signature will be for.
+    /// The purpose of the signature.
     pub operation: CsOperation,
 }
 
 /// The R values for many nonces, those of [`r_pubs`], in the order of the arguments.
 ///
-/// Where the processor can, eight are made at once, in time that does not depend on the secrets.
+/// Eight at once where the processor can, in time that does not depend on the secrets.
 #[must_use]
 pub fn r_pubs_batch(items: &[CsRequest<'_>]) -> Vec<[CsRPub; 2]> {
     r_pubs_batch_with(Path::fastest(), items)
@@ -191,21 +192,22 @@ struct Inner {
     negated: EdwardsPoint,
     /// The first step of the challenge hash, whose salt is the key.
     extractor: Extractor,
-    /// Multiples of the negated point for verification in lanes, made when the key is used often.
+    /// Multiples of the negated point for verification in lanes, computed once the key is used often.
     #[cfg(target_arch = "x86_64")]
     tables: OnceLock<KeyTables>,
-    /// Signatures verified in batches while there were no tables.
+    /// Signatures verified in batches without tables so far.
     #[cfg(target_arch = "x86_64")]
     uses: AtomicUsize,
-    /// Multiples of the point for blinding in lanes, made when the key is used often.
+    /// Multiples of the point for blinding in lanes, computed once the key is used often.
     #[cfg(target_arch = "x86_64")]
     comb: OnceLock<KeyComb>,
-    /// Messages blinded in batches while there was no comb.
+    /// Messages blinded in batches without a comb so far.
     #[cfg(target_arch = "x86_64")]
     blindings: AtomicUsize,
 }
 
-/// Signatures after which a key gets its tables. They cost as much as verifying some twenty signatures, and 66 kB.
+/// Number of signatures after which tables are computed for a key. They cost as much as verifying some twenty
+/// signatures, and 66 kB.
 #[cfg(target_arch = "x86_64")]
 const USES_BEFORE_TABLES: usize = 64;
 
@@ -218,8 +220,8 @@ impl CsVerifyingKey {
     ///
     /// # Errors
     ///
-    /// [`CryptoError::InvalidPoint`] unless it is the canonical encoding of a point in the group of order L. With
-    /// another point the exchange could give out R values that it recognises when the coin is spent.
+    /// [`CryptoError::InvalidPoint`] unless it is the canonical encoding of a point in the group of order L.
+    /// With another point the exchange could hand out R values that it recognises when the coin is spent.
     pub fn new(key: &CsPublicKey) -> Result<Self, CryptoError> {
         let point = decompress(key.as_bytes()).filter(EdwardsPoint::is_torsion_free);
         let point = point.ok_or(CryptoError::InvalidPoint)?;
@@ -246,7 +248,7 @@ impl CsVerifyingKey {
         self.0.tables.get_or_init(|| KeyTables::new(&self.0.negated))
     }
 
-    /// Whether the tables are there, or worth their while now that one more signature is to be verified.
+    /// Whether the tables exist, or are worth computing for one more signature.
     #[cfg(target_arch = "x86_64")]
     fn is_used_often(&self) -> bool {
         self.0.tables.get().is_some() || self.0.uses.fetch_add(1, Ordering::Relaxed) >= USES_BEFORE_TABLES
@@ -258,7 +260,7 @@ impl CsVerifyingKey {
         self.0.comb.get_or_init(|| KeyComb::new(&self.0.point))
     }
 
-    /// Whether the comb is there, or worth its while now that one more message is to be blinded.
+    /// Whether the comb exists, or is worth computing for one more message.
     #[cfg(target_arch = "x86_64")]
     fn blinds_often(&self) -> bool {
         self.0.comb.get().is_some() || self.0.blindings.fetch_add(1, Ordering::Relaxed) >= USES_BEFORE_TABLES
@@ -270,7 +272,7 @@ impl CsVerifyingKey {
         &self.0.bytes
     }
 
-    /// SHA-512 of the key, by which security modules name keys.
+    /// SHA-512 of the key, by which security modules identify keys.
     #[must_use]
     pub fn h_cs(&self) -> HashCode {
         sha512(self.0.bytes.as_bytes())
@@ -307,8 +309,8 @@ impl std::fmt::Debug for CsVerifyingKey {
     }
 }
 
-/// The blinding factors of one coin. They are clamped integers: not reduced, so that a multiple of a point with a
-/// component of small order has none.
+/// The blinding factors of one coin. They are clamped integers: not reduced, so that a multiple of a point
+/// with a component of small order has none.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 struct Factors {
     alpha: [[u8; 32]; 2],
@@ -328,7 +330,7 @@ impl Factors {
     }
 }
 
-/// What a wallet needs to finish a signature.
+/// The state that a wallet needs to unblind a signature.
 #[derive(Clone, ZeroizeOnDrop)]
 pub struct CsUnblind {
     alpha: [[u8; 32]; 2],
@@ -343,7 +345,7 @@ impl CsUnblind {
         &self.blinded_r
     }
 
-    /// Finishes the signature. The result is not verified.
+    /// Unblinds the signature. The result is not verified.
     ///
     /// # Errors
     ///
@@ -366,7 +368,7 @@ impl std::fmt::Debug for CsUnblind {
     }
 }
 
-/// A finished signature: (R', s).
+/// An unblinded signature: (R', s).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CsSignature {
     /// R' of the chosen clause.
@@ -375,7 +377,8 @@ pub struct CsSignature {
     pub s: CsScalar,
 }
 
-/// Blinds `message` for the R values of the exchange: the two challenges to send, and what finishes the signature.
+/// Blinds `message` for the R values of the exchange: the two challenges to send, and the state to unblind
+/// the signature.
 ///
 /// # Errors
 ///
@@ -415,17 +418,17 @@ pub struct CsBlindRequest<'a> {
     pub r_pubs: [&'a CsRPub; 2],
     /// The message.
     pub message: &'a HashCode,
-    /// What blinds it.
+    /// Its blinding secret.
     pub seed: &'a BlindingSecret,
 }
 
-/// The challenges to send, and what finishes the signature.
+/// The challenges to send, and the state to unblind the signature.
 pub type CsBlinded = ([CsScalar; 2], CsUnblind);
 
-/// Blinds many messages; the results stand in the order of the arguments and are exactly those of [`blind`].
+/// Blinds many messages; the results are in the order of the arguments and equal those of [`blind`].
 ///
-/// Where the processor can, eight multiplications are made at once, if the keys have been used often enough to have tables,
-/// in time that does not depend on the secrets.
+/// Where the processor can, eight multiplications are made at once, if the keys have been used often enough
+/// to have tables, in time that does not depend on the secrets.
 #[must_use]
 pub fn blind_batch(items: &[CsBlindRequest<'_>]) -> Vec<Result<CsBlinded, CryptoError>> {
     blind_by(Choice::Fastest, items)
@@ -453,9 +456,10 @@ pub fn verify(key: &CsVerifyingKey, message: &HashCode, signature: &CsSignature)
         .is_some_and(|r| r.compress() == CompressedEdwardsY(*signature.r.as_bytes()))
 }
 
-/// Verifies many signatures; the verdicts stand in the order of the arguments and are exactly those of [`verify`].
+/// Verifies many signatures; the verdicts are in the order of the arguments and equal those of [`verify`].
 ///
-/// Where the processor can, eight are verified at once, if their keys have been used often enough to have tables.
+/// Where the processor can, eight are verified at once, if their keys have been used often enough to have
+/// tables.
 #[must_use]
 pub fn verify_batch(items: &[(&CsVerifyingKey, &HashCode, &CsSignature)]) -> Vec<bool> {
     #[cfg(target_arch = "x86_64")]
@@ -491,7 +495,7 @@ pub fn verify_batch_with(path: Path, items: &[(&CsVerifyingKey, &HashCode, &CsSi
 fn verify_in_lanes(items: &[(&CsVerifyingKey, &HashCode, &CsSignature)]) -> Vec<bool> {
     let mut verdicts = vec![false; items.len()];
     let is_below_order = |s: &[u8; 32]| Option::<Scalar>::from(Scalar::from_canonical_bytes(*s)).is_some();
-    // What is refused without computing takes no lane.
+    // Items that are refused without computing take no lane.
     let indices: Vec<_> = (0..items.len()).filter(|&i| is_below_order(items[i].2.s.as_bytes())).collect();
     let challenge = |&i: &usize| {
         let (key, message, signature): (&CsVerifyingKey, _, &CsSignature) = items[i];

@@ -1,4 +1,4 @@
-//! Denominations and coins, whatever the cipher: one set of types, so that callers need not tell RSA from
+//! Denominations and coins of both ciphers in one set of types, so that callers need not distinguish RSA from
 //! Clause Blind Schnorr.
 
 use zeroize::Zeroizing;
@@ -82,13 +82,13 @@ impl DenomPublicKey {
         }
     }
 
-    /// The hash that names the denomination.
+    /// The hash that identifies the denomination.
     #[must_use]
     pub fn h_denom_pub(&self) -> HashCode {
         sha512_parts(&[&self.age_mask.to_be_bytes(), &self.cipher().tag().to_be_bytes(), self.key_bytes()])
     }
 
-    /// The hash by which security modules name the key: h_rsa or h_cs.
+    /// The hash by which security modules identify the key: h_rsa or h_cs.
     #[must_use]
     pub fn h_key(&self) -> HashCode {
         sha512(self.key_bytes())
@@ -149,7 +149,7 @@ impl DenomPrivateKey {
     ///
     /// # Errors
     ///
-    /// [`CryptoError::Internal`] if memory is out.
+    /// [`CryptoError::Internal`] if out of memory.
     pub fn to_bytes(&self) -> Result<Zeroizing<Vec<u8>>, CryptoError> {
         let der;
         let key: &[u8] = match self {
@@ -184,7 +184,7 @@ impl DenomPrivateKey {
     }
 }
 
-/// What the exchange gives before a coin can be blinded.
+/// The exchange's values that blinding needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExchangeWithdrawValues {
     /// RSA needs nothing.
@@ -212,7 +212,7 @@ impl ExchangeWithdrawValues {
     }
 }
 
-/// A blinded coin: what the exchange signs.
+/// A blinded coin, which the exchange signs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum BlindedPlanchet {
     /// RSA.
@@ -222,7 +222,7 @@ pub enum BlindedPlanchet {
     },
     /// Clause Blind Schnorr.
     Cs {
-        /// The nonce for which the exchange gave its R values.
+        /// The nonce of the exchange's R values.
         nonce: CsNonce,
         /// The blinded challenge for R0.
         c0: CsScalar,
@@ -293,8 +293,8 @@ pub fn h_coin_pub(coin_pub: &EddsaPublicKey, h_age_commitment: Option<&ShortHash
     }
 }
 
-/// What a wallet needs to finish a coin after the exchange has signed. It can be made again at any time from the
-/// coin's secrets with [`prepare_planchet`], so it need not be stored.
+/// The state that a wallet needs to unblind a coin after the exchange has signed. It can be recomputed from
+/// the coin's secrets with [`prepare_planchet`], so it need not be stored.
 #[derive(Clone, Debug)]
 pub struct UnblindState {
     denom: DenomPublicKey,
@@ -315,12 +315,12 @@ impl UnblindState {
         &self.h_coin_pub
     }
 
-    /// Finishes the signature and verifies it.
+    /// Unblinds the signature and verifies it.
     ///
     /// # Errors
     ///
-    /// [`CryptoError::CipherMismatch`] if the signature is of another cipher, [`CryptoError::InvalidSignature`] or
-    /// [`CryptoError::OutOfRange`] if it is wrong.
+    /// [`CryptoError::CipherMismatch`] if the signature is of another cipher,
+    /// [`CryptoError::InvalidSignature`] or [`CryptoError::OutOfRange`] if it is wrong.
     pub fn unblind(&self, blind: &BlindedDenomSignature) -> Result<DenomSignature, CryptoError> {
         let signature = match (&self.denom.key, &self.cipher, blind) {
             (DenomKey::Rsa(key), UnblindCipher::Rsa(secret), BlindedDenomSignature::Rsa(blind)) => {
@@ -341,13 +341,14 @@ impl UnblindState {
 
 /// Blinds the coin `coin_pub` for `denom`.
 ///
-/// Wallets call it to withdraw and to refresh; the exchange calls it to find out which planchet a coin came from
-/// (recoup) and to check a refresh. `nonce` is needed for Clause Blind Schnorr only.
+/// Wallets call it to withdraw and to refresh; the exchange to find a coin's planchet (recoup) and to check a
+/// refresh. `nonce` is needed for Clause Blind Schnorr only.
 ///
 /// # Errors
 ///
 /// [`CryptoError::CipherMismatch`] if `values` are of another cipher than `denom` or the nonce is missing;
-/// [`CryptoError::MaliciousKey`] or [`CryptoError::InvalidPoint`] if `denom` or `values` are made to mark coins.
+/// [`CryptoError::MaliciousKey`] or [`CryptoError::InvalidPoint`] if `denom` or `values` are crafted to mark
+/// coins.
 pub fn prepare_planchet(
     denom: &DenomPublicKey,
     values: &ExchangeWithdrawValues,
@@ -376,19 +377,19 @@ pub fn prepare_planchet(
 pub struct PlanchetRequest<'a> {
     /// The denomination.
     pub denom: &'a DenomPublicKey,
-    /// What the exchange gave for it.
+    /// The exchange's values for it.
     pub values: &'a ExchangeWithdrawValues,
-    /// The nonce for which it gave that (Clause Blind Schnorr).
+    /// The nonce of the values (Clause Blind Schnorr).
     pub nonce: Option<&'a CsNonce>,
     /// The coin.
     pub coin_pub: &'a EddsaPublicKey,
-    /// What blinds it.
+    /// Its blinding secret.
     pub blinding: &'a BlindingSecret,
     /// The hash of its age commitment.
     pub h_age_commitment: Option<&'a ShortHash>,
 }
 
-/// Blinds many coins; the results stand in the order of the arguments and are exactly those of [`prepare_planchet`].
+/// Blinds many coins; the results are in the order of the arguments and equal those of [`prepare_planchet`].
 ///
 /// Eight at once where the processor can, in time that does not depend on the secrets.
 #[must_use]
@@ -461,7 +462,8 @@ fn h_coin_pubs(choice: Choice, items: &[PlanchetRequest<'_>]) -> Vec<HashCode> {
     items.iter().map(|item| h_coin_pub(item.coin_pub, item.h_age_commitment)).collect()
 }
 
-/// `h_coin_ev` of the planchet from which a coin came, by the blinding secret that its owner reveals in a recoup.
+/// `h_coin_ev` of the planchet from which a coin came, by the blinding secret that its owner reveals in a
+/// recoup.
 ///
 /// # Errors
 ///
@@ -478,10 +480,10 @@ pub fn recoup_h_coin_ev(
     Ok(planchet.hash(&denom.h_denom_pub()))
 }
 
-/// Signs blinded planchets, each with its key; the results stand in the order of the arguments.
+/// Signs blinded planchets, each with its key; the results are in the order of the arguments.
 ///
-/// Before signing with Clause Blind Schnorr the caller must be sure that this nonce was never signed with other
-/// challenges for this key and operation. Errors per item as for [`rsa::sign_batch`] and [`cs::sign_batch`], and
+/// With Clause Blind Schnorr, the caller must ensure that other challenges were never signed for this nonce,
+/// key and purpose. Errors per item as for [`rsa::sign_batch`] and [`cs::sign_batch`], and
 /// [`CryptoError::CipherMismatch`] if the planchet is of another cipher than the key.
 #[must_use]
 pub fn blind_sign_batch(
@@ -522,7 +524,7 @@ pub fn verify(denom: &DenomPublicKey, h_coin_pub: &HashCode, signature: &DenomSi
     }
 }
 
-/// Verifies many coins; the verdicts stand in the order of the arguments and are exactly those of [`verify`].
+/// Verifies many coins; the verdicts are in the order of the arguments and equal those of [`verify`].
 #[must_use]
 pub fn verify_batch(items: &[(&DenomPublicKey, &HashCode, &DenomSignature)]) -> Vec<bool> {
     let mut verdicts = vec![false; items.len()];

@@ -52,8 +52,8 @@ pub fn ecdh_eddsa_priv(private: &EddsaPrivateKey, public: &EcdhePublicKey) -> Tr
 /// The fewest exchanges that are faster in the lanes.
 const FEWEST: usize = 2;
 
-/// The public keys of many private keys, in the order of the arguments; eight at once where the processor can, in time
-/// that does not depend on the secrets.
+/// The public keys of many private keys, in the order of the arguments; eight at once where the processor
+/// can, in time that does not depend on the secrets.
 #[must_use]
 pub fn public_keys(keys: &[&EcdhePrivateKey]) -> Vec<EcdhePublicKey> {
     public_keys_by(Choice::Fastest, keys)
@@ -75,8 +75,8 @@ pub(crate) fn public_keys_by(choice: Choice, keys: &[&EcdhePrivateKey]) -> Vec<E
     keys.iter().map(|key| key.public_key()).collect()
 }
 
-/// Many key exchanges of two ECDHE keys, those of [`ecdh`], in the order of the arguments; eight at once where the
-/// processor can, in time that does not depend on the secrets.
+/// Many key exchanges of two ECDHE keys, those of [`ecdh`], in the order of the arguments; eight at once
+/// where the processor can, in time that does not depend on the secrets.
 #[must_use]
 pub fn ecdh_batch(items: &[(&EcdhePrivateKey, &EcdhePublicKey)]) -> Vec<TransferSecret> {
     ecdh_by(Choice::Fastest, items)
@@ -99,8 +99,9 @@ fn ecdh_by(choice: Choice, items: &[(&EcdhePrivateKey, &EcdhePublicKey)]) -> Vec
     items.iter().map(|(private, public)| ecdh(private, public)).collect()
 }
 
-/// Many key exchanges of ECDHE private keys with EdDSA public keys; the results are exactly those of [`ecdh_eddsa_pub`], in
-/// the order of the arguments. Eight at once where the processor can, in time that does not depend on the secrets.
+/// Many key exchanges of ECDHE private keys with EdDSA public keys; the results are exactly those of
+/// [`ecdh_eddsa_pub`], in the order of the arguments. Eight at once where the processor can, in time that
+/// does not depend on the secrets.
 #[must_use]
 pub fn ecdh_eddsa_pubs(
     items: &[(&EcdhePrivateKey, &EddsaPublicKey)],
@@ -124,7 +125,7 @@ pub(crate) fn ecdh_eddsa_pubs_by(
     #[cfg(target_arch = "x86_64")]
     if choice.takes_lanes(items.len(), FEWEST) {
         let mut results: Vec<_> = items.iter().map(|_| Err(CryptoError::InvalidPoint)).collect();
-        // What is refused without computing takes no lane.
+        // Items that are refused without computing take no lane.
         let indices: Vec<_> =
             (0..items.len()).filter(|&index| may_be_point(items[index].1.as_bytes())).collect();
         let scalars: Vec<_> = indices.iter().map(|&index| items[index].0.as_bytes()).collect();

@@ -6,8 +6,8 @@
 //! * A is the canonical encoding of a point, and neither A nor R has small order,
 //! * the encoding of S·G − SHA-512(R ‖ A ‖ M)·A equals the 32 bytes of R (no cofactor).
 //!
-//! Everybody must agree on which signatures are valid: a coin that one party takes as signed and another does not is a
-//! dispute without a referee.
+//! All parties must agree on which signatures are valid: otherwise a coin could be valid for one and invalid
+//! for another.
 
 use curve25519_dalek::edwards::CompressedEdwardsY;
 use curve25519_dalek::scalar::clamp_integer;
@@ -28,14 +28,14 @@ impl EddsaPrivateKey {
         EddsaPublicKey::from_bytes(public)
     }
 
-    /// Signs `message`. For many signatures with one key [`ExpandedSigner`] takes half the time.
+    /// Signs `message`. For many signatures with one key, [`ExpandedSigner`] takes half the time.
     #[must_use]
     pub fn sign(&self, message: &[u8]) -> EddsaSignature {
         ExpandedSigner::new(self).sign(message)
     }
 }
 
-/// A signing key with its public key at hand, for services that sign with the same key all the time.
+/// A signing key with its public key, for services that sign often with the same key.
 #[derive(Clone)]
 pub struct ExpandedSigner {
     keypair: Zeroizing<[u8; 64]>,
@@ -53,7 +53,8 @@ impl ExpandedSigner {
         let (public, keypair) = lc::ed25519_keypair(key.as_bytes());
         let hash = sha512_secret(&[key.as_bytes()]);
         let (scalar, prefix) = halves(&hash);
-        // The public key is a multiple of the base point, whose order is L: the remainder gives the same signatures.
+        // The public key is a multiple of the base point, whose order is L: the remainder gives the same
+        // signatures.
         let scalar = Zeroizing::new(Scalar::from_bytes_mod_order(*Zeroizing::new(clamp_integer(*scalar))));
         Self { keypair, public: EddsaPublicKey::from_bytes(public), scalar, prefix: Zeroizing::new(*prefix) }
     }
@@ -130,7 +131,7 @@ pub(crate) fn decompress(encoding: &[u8; 32]) -> Option<EdwardsPoint> {
     CompressedEdwardsY(*encoding).decompress()
 }
 
-/// Whether an encoding is canonical and not of small order; it may still be of no point at all.
+/// Whether an encoding is canonical and not of small order; it may still be no point.
 pub(crate) fn may_be_point(encoding: &[u8; 32]) -> bool {
     !has_small_order(encoding) && is_canonical(encoding)
 }
@@ -156,7 +157,7 @@ fn halves(signature: &[u8; 64]) -> (&[u8; 32], &[u8; 32]) {
 fn expected_r(public: &[u8; 32], message: &[u8], signature: &[u8; 64]) -> Option<EdwardsPoint> {
     let (r, s) = halves(signature);
     let s = Option::<Scalar>::from(Scalar::from_canonical_bytes(*s))?;
-    // R is compared with a canonical encoding in the end, so one that is not canonical needs no look here.
+    // R is compared with a canonical encoding in the end, so a non-canonical one needs no check here.
     if has_small_order(r) {
         return None;
     }
@@ -180,11 +181,11 @@ pub fn verify(public: &EddsaPublicKey, message: &[u8], signature: &EddsaSignatur
     verify_raw(public.as_bytes(), message, signature.as_bytes())
 }
 
-/// Verifies many signatures; the verdicts stand in the order of the arguments and are exactly those of [`verify`].
+/// Verifies many signatures; the verdicts are in the order of the arguments and equal those of [`verify`].
 ///
-/// Batches that check one random linear combination of all equations accept signatures that are wrong by points of
-/// small order, sometimes, depending on the randomness. So here every equation is computed on its own, eight at once
-/// where the processor can; shared is only the field inversion that encoding a point takes.
+/// Batches that check one random linear combination of all equations accept signatures that are wrong by
+/// points of small order, sometimes, depending on the randomness. So every equation is computed separately,
+/// eight at once where the processor can. They only share the field inversion for encoding points.
 #[must_use]
 pub fn verify_batch(items: &[(&EddsaPublicKey, &[u8], &EddsaSignature)]) -> Vec<bool> {
     // Fewer than this in a group of eight lanes are faster one by one.
@@ -232,7 +233,7 @@ fn verify_by_library(items: &[(&EddsaPublicKey, &[u8], &EddsaSignature)]) -> Vec
 #[cfg(target_arch = "x86_64")]
 fn verify_in_lanes(items: &[(&EddsaPublicKey, &[u8], &EddsaSignature)]) -> Vec<bool> {
     let mut verdicts = vec![false; items.len()];
-    // What is refused without computing takes no lane.
+    // Items that are refused without computing take no lane.
     let mut indices = Vec::with_capacity(items.len());
     let mut messages = Vec::with_capacity(items.len());
     for (index, (public, message, signature)) in items.iter().enumerate() {
@@ -263,7 +264,7 @@ fn verify_in_lanes(items: &[(&EddsaPublicKey, &[u8], &EddsaSignature)]) -> Vec<b
 
 /// The public keys of many private keys, in the order of the arguments.
 ///
-/// Where the processor can, eight are made at once, in time that does not depend on the secrets.
+/// Eight at once where the processor can, in time that does not depend on the secrets.
 #[must_use]
 pub fn public_keys(keys: &[&EddsaPrivateKey]) -> Vec<EddsaPublicKey> {
     public_keys_by(Choice::Fastest, keys)
@@ -297,7 +298,7 @@ pub(crate) fn public_keys_by(choice: Choice, keys: &[&EddsaPrivateKey]) -> Vec<E
 
 /// Signs many messages; the signatures are those of [`ExpandedSigner::sign`], in the order of the arguments.
 ///
-/// Where the processor can, eight are made at once, in time that does not depend on the secrets.
+/// Eight at once where the processor can, in time that does not depend on the secrets.
 #[must_use]
 pub fn sign_batch(items: &[(&ExpandedSigner, &[u8])]) -> Vec<EddsaSignature> {
     // Fewer than this in a group of eight lanes are faster one by one.

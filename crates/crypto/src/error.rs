@@ -12,7 +12,7 @@ pub enum CryptoError {
     /// The encoded key does not parse, or its parameters are outside of what the protocol allows.
     #[error("malformed key")]
     MalformedKey,
-    /// The RSA modulus shares a factor with a hash or a blinding factor: its maker wants to recognise coins.
+    /// The RSA modulus shares a factor with a hash or a blinding factor: it was crafted to recognise coins.
     #[error("RSA modulus is malicious")]
     MaliciousKey,
     /// The value is not below the RSA modulus.
@@ -36,7 +36,8 @@ pub enum CryptoError {
     /// The private key that this attestation needs is not in the commitment.
     #[error("age cannot be attested")]
     AgeNotAttestable,
-    /// The result of the private RSA operation did not verify: hardware fault or damaged key. Nothing was released.
+    /// The result of the private RSA operation did not verify: hardware fault or damaged key. Nothing was
+    /// released.
     #[error("RSA computation failed its check")]
     Fault,
     /// The cryptographic library could not allocate memory or failed internally.

@@ -32,12 +32,6 @@ pub(crate) fn sha512_secret(parts: &[&[u8]]) -> Zeroizing<[u8; 64]> {
     out
 }
 
-/// First 32 bytes of SHA-512 of `data`.
-#[must_use]
-pub fn sha512_short(data: &[u8]) -> ShortHash {
-    shorten(&sha512(data))
-}
-
 /// The first half of a hash.
 #[must_use]
 pub fn shorten(hash: &HashCode) -> ShortHash {

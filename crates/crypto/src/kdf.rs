@@ -1,4 +1,5 @@
-//! Key derivation of the Taler protocol: HKDF (RFC 5869) that extracts with HMAC-SHA-512 and expands with HMAC-SHA-256.
+//! Key derivation of the Taler protocol: HKDF (RFC 5869) that extracts with HMAC-SHA-512 and expands with
+//! HMAC-SHA-256.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Sha256, Sha512};
@@ -9,7 +10,7 @@ use crate::lanes::{Choice, Wiped};
 /// Largest output of one derivation in bytes: the block counter of HKDF is one byte.
 pub const MAX_OUTPUT: usize = 255 * 32;
 
-/// The first step with a fixed salt, ready to be used with many secrets.
+/// The first step with a fixed salt, for many secrets.
 #[derive(Clone)]
 pub struct Extractor(Hmac<Sha512>);
 
@@ -33,7 +34,7 @@ impl Extractor {
     }
 }
 
-/// The pseudorandom key between the two steps, ready to be expanded many times.
+/// The pseudorandom key between the two steps, which can be expanded many times.
 #[derive(Clone)]
 pub struct Prk(Hmac<Sha256>);
 
@@ -73,13 +74,13 @@ impl Prk {
         }
     }
 
-    /// The first value below the integer `n` (big endian) in the sequence of derived values of its bit length,
-    /// big endian in as many bytes as `n` has without leading zeros.
+    /// The first value below the integer `n` (big endian) in the sequence of derived values of its bit
+    /// length, big endian in as many bytes as `n` has without leading zeros.
     ///
     /// # Panics
     ///
-    /// If `n` is zero or longer than [`MAX_OUTPUT`]. Also if 65536 tries in a row give nothing below `n`: each
-    /// succeeds with a probability of at least one half.
+    /// If `n` is zero or longer than [`MAX_OUTPUT`]. Also if 65536 tries in a row give nothing below `n`:
+    /// each succeeds with a probability of at least one half.
     #[must_use]
     pub fn expand_mod(&self, n: &[u8], ctx: &[u8]) -> Vec<u8> {
         let n = trim_leading_zeros(n);
@@ -94,7 +95,8 @@ impl Prk {
         assert_eq!(out.len(), n.len());
         assert!(n.len() <= MAX_OUTPUT, "key derivation output too long");
         let mask = u8::MAX >> n[0].leading_zeros();
-        // Nearly always the first block tells whether the value is too large, so the others are only made then.
+        // The first block nearly always decides whether the value is too large, so compute the others only if
+        // it is not.
         let front = n.len().min(32);
         for counter in 0..=u16::MAX {
             let info: &[&[u8]] = &[ctx, &counter.to_be_bytes()];
@@ -171,7 +173,7 @@ pub(crate) fn kdf_each<const N: usize>(choice: Choice, items: &[Derivation<'_>])
 fn derive_in_lanes<const N: usize>(items: &[Derivation<'_>], keys: &mut [[u8; N]]) {
     use crate::lanes::hkdf::{HASHES, INFO_BYTES, Salt, expand_each, extract_each};
 
-    // Side by side go infos of one length.
+    // Infos of one length are processed side by side.
     let info_bytes = |item: &Derivation<'_>| item.info.iter().map(|part| part.len()).sum::<usize>();
     let mut order: Vec<usize> = (0..items.len()).collect();
     order.sort_by_key(|&index| info_bytes(&items[index]));
@@ -200,7 +202,8 @@ fn derive_in_lanes<const N: usize>(items: &[Derivation<'_>], keys: &mut [[u8; N]
     }
 }
 
-/// An integer below `n` derived from the other arguments; big endian, as many bytes as `n` has without leading zeros.
+/// An integer below `n` derived from the other arguments; big endian, as many bytes as `n` has without
+/// leading zeros.
 ///
 /// # Panics
 ///
@@ -210,8 +213,8 @@ pub fn kdf_mod(n: &[u8], salt: &[u8], ikm: &[u8], ctx: &[u8]) -> Vec<u8> {
     Extractor::new(salt).extract(ikm).expand_mod(n, ctx)
 }
 
-/// The Wycheproof vectors know both steps, though not together with these two hash functions. None of the cases used
-/// here is merely "acceptable".
+/// The Wycheproof vectors know both steps, though not together with these two hash functions. None of the
+/// cases used here is merely "acceptable".
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -268,7 +271,7 @@ mod tests {
             }
         }
         let data: Vec<u8> = (0..400u32).map(|i| (i * 7 % 251) as u8).collect();
-        // Infos of all lengths, also of those for which there are no lanes.
+        // Infos of all lengths, also those without lanes.
         let parts: Vec<_> =
             (0..90).map(|bytes| [&data[..bytes / 3], &data[bytes..2 * bytes - bytes / 3]]).collect();
         for count in [0, 1, 2, 3, 15, 16, 17, 33, 90] {
@@ -322,7 +325,8 @@ mod tests {
         }
     }
 
-    /// Integers that begin with the first value itself, which the lanes cannot tell from it, beside others.
+    /// Integers that begin with the first value itself, which the lanes cannot distinguish from it, next to
+    /// others.
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn lanes_leave_what_they_cannot_decide() {

@@ -1,7 +1,7 @@
 //! The few calls into the C library AWS-LC, the only unsafe code of this crate besides the lanes.
 //!
-//! Every wrapper owns what it allocates and frees it when dropped; every pointer given to C is made from a reference
-//! that outlives the call, with the length of that same reference.
+//! Every wrapper owns what it allocates and frees it when dropped; every pointer given to C is made from a
+//! reference that outlives the call, with the length of that same reference.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -12,12 +12,13 @@ use zeroize::Zeroizing;
 
 use crate::CryptoError;
 
-/// The Ed25519 public key of a seed, and the form of the private key that [`ed25519_sign`] takes: seed ‖ public key.
+/// The Ed25519 public key of a seed, and the form of the private key that [`ed25519_sign`] takes: seed ‖
+/// public key.
 pub(crate) fn ed25519_keypair(seed: &[u8; 32]) -> ([u8; 32], Zeroizing<[u8; 64]>) {
     let mut public = [0; 32];
     let mut private = Zeroizing::new([0; 64]);
-    // SAFETY: the function writes 32 bytes to the first and 64 to the second pointer and reads 32 from the third;
-    // those are the sizes of the arrays behind them, which do not overlap.
+    // SAFETY: the function writes 32 bytes to the first and 64 to the second pointer and reads 32 from the
+    // third; those are the sizes of the arrays behind them, which do not overlap.
     unsafe { ffi::ED25519_keypair_from_seed(public.as_mut_ptr(), private.as_mut_ptr(), seed.as_ptr()) };
     (public, private)
 }
@@ -25,8 +26,8 @@ pub(crate) fn ed25519_keypair(seed: &[u8; 32]) -> ([u8; 32], Zeroizing<[u8; 64]>
 /// Signs with a private key made by [`ed25519_keypair`].
 pub(crate) fn ed25519_sign(message: &[u8], private: &[u8; 64]) -> [u8; 64] {
     let mut signature = [0; 64];
-    // SAFETY: the function writes 64 bytes to `signature`, reads `message.len()` from `message` and 64 from `private`;
-    // the arrays and the slice have these sizes and do not overlap.
+    // SAFETY: the function writes 64 bytes to `signature`, reads `message.len()` from `message` and 64 from
+    // `private`; the arrays and the slice have these sizes and do not overlap.
     let done = unsafe {
         ffi::ED25519_sign(signature.as_mut_ptr(), message.as_ptr(), message.len(), private.as_ptr())
     };
@@ -37,8 +38,8 @@ pub(crate) fn ed25519_sign(message: &[u8], private: &[u8; 64]) -> [u8; 64] {
 /// X25519 of a scalar (clamped on use) and a u-coordinate, as RFC 7748 computes it for every input.
 pub(crate) fn x25519(scalar: &[u8; 32], u: &[u8; 32]) -> Zeroizing<[u8; 32]> {
     let mut shared = Zeroizing::new([0; 32]);
-    // SAFETY: all three pointers are to arrays of 32 bytes, which do not overlap. The status only says whether the
-    // result, which is written in any case, is zero; that is for nobody to care about here.
+    // SAFETY: all three pointers are to arrays of 32 bytes, which do not overlap. The status only tells
+    // whether the result is zero. The result is written in any case, so the status is ignored.
     unsafe { ffi::X25519(shared.as_mut_ptr(), scalar.as_ptr(), u.as_ptr()) };
     shared
 }
@@ -168,8 +169,9 @@ fn with_scratch<T>(run: impl FnOnce(&mut Scratch) -> Result<T, CryptoError>) -> 
     })
 }
 
-/// An odd RSA modulus with a public exponent, ready for arithmetic. All values are big endian bytes and must be below
-/// the modulus unless a function says otherwise; results fill `out`, which has the size of the modulus.
+/// An odd RSA modulus with a public exponent, ready for arithmetic. All values are big endian bytes and must
+/// be below the modulus unless a function says otherwise; results fill `out`, which has the size of the
+/// modulus.
 pub(crate) struct Modulus {
     n: Bn,
     e: Bn,
@@ -204,7 +206,8 @@ impl Modulus {
     }
 
     fn power(&self, result: &mut Bn, base: &Bn, ctx: &mut Ctx) -> Result<(), CryptoError> {
-        // SAFETY: all pointers are live; `mont` was made for `n`; the function itself refuses a base not below `n`.
+        // SAFETY: all pointers are live; `mont` was made for `n`; the function itself refuses a base not
+        // below `n`.
         check(unsafe {
             ffi::BN_mod_exp_mont(
                 result.mut_ptr(),
@@ -220,8 +223,8 @@ impl Modulus {
     /// a := a · b / 2^k mod n, with the k of the Montgomery representation.
     fn mul_montgomery(&self, a: &mut Bn, b: &Bn, ctx: &mut Ctx) -> Result<(), CryptoError> {
         let a = a.mut_ptr();
-        // SAFETY: all pointers are live, the result may be one of the factors, and both factors are below `n`: every
-        // caller has checked or computed them so.
+        // SAFETY: all pointers are live, the result may be one of the factors, and both factors are below
+        // `n`: every caller has checked or computed them so.
         check(unsafe { ffi::BN_mod_mul_montgomery(a, a, b.ptr(), self.mont.as_ptr(), ctx.mut_ptr()) })
     }
 
@@ -267,7 +270,7 @@ impl Modulus {
         })
     }
 
-    /// The product of public values modulo n, times some power of two: good for nothing but its common factors
+    /// The product of public values modulo n, times some power of two: only useful for its common factors
     /// with the (odd) modulus.
     pub(crate) fn product_for_gcd<'a>(
         &self,
@@ -322,8 +325,8 @@ pub(crate) struct CrtParts {
 /// An RSA private key with everything for the Chinese remainder theorem.
 pub(crate) struct Rsa(NonNull<ffi::RSA>);
 
-// SAFETY: the library documents RSA objects as safe to use from many threads at once while nobody changes them; after
-// construction we never do, and its caches have locks of their own.
+// SAFETY: the library documents RSA objects as safe to use from many threads at once while nobody changes
+// them; after construction we never do, and its caches have locks of their own.
 unsafe impl Send for Rsa {}
 // SAFETY: as above.
 unsafe impl Sync for Rsa {}
@@ -347,8 +350,8 @@ impl Rsa {
         Ok(rsa)
     }
 
-    /// The key with these primes and exponent. Takes time that depends on the primes: not for keys that an attacker
-    /// can have imported over and over.
+    /// The key with these primes and exponent. Takes time that depends on the primes: not for keys that an
+    /// attacker can have imported over and over.
     pub(crate) fn from_primes(p: &[u8], q: &[u8], e: &[u8]) -> Result<Self, CryptoError> {
         let mut ctx = Ctx::new()?;
         let (p, q, e) = (Bn::from_be(p)?, Bn::from_be(q)?, Bn::from_be(e)?);
@@ -378,8 +381,8 @@ impl Rsa {
         let dmp1 = inverse(&e, &p1)?;
         let dmq1 = inverse(&e, &q1)?;
         let iqmp = inverse(&q, &p)?;
-        // SAFETY: all pointers are live, and the function copies what they point to. It checks that the numbers fit
-        // together and returns null if not.
+        // SAFETY: all pointers are live, and the function copies what they point to. It checks that the
+        // numbers fit together and returns null if not.
         let rsa = unsafe {
             ffi::RSA_new_private_key(
                 n.ptr(),
@@ -398,7 +401,8 @@ impl Rsa {
 
     /// Parses and checks the DER form of RFC 8017, appendix A.1.2.
     pub(crate) fn from_der(der: &[u8]) -> Result<Self, CryptoError> {
-        // SAFETY: reads `der.len()` bytes from the slice; the result is owned by us, or null if they are no key.
+        // SAFETY: reads `der.len()` bytes from the slice; the result is owned by us, or null if they are no
+        // key.
         let rsa = unsafe { ffi::RSA_private_key_from_bytes(der.as_ptr(), der.len()) };
         check((!rsa.is_null()).into()).map_err(|_| CryptoError::MalformedKey)?;
         NonNull::new(rsa).map(Self).ok_or(CryptoError::MalformedKey)
@@ -429,13 +433,13 @@ impl Rsa {
         Ok((copy(n)?, copy(e)?))
     }
 
-    /// What the Chinese remainder theorem needs.
+    /// The numbers for the Chinese remainder theorem.
     #[cfg(any(test, target_arch = "x86_64"))]
     pub(crate) fn crt_parts(&self) -> Result<CrtParts, CryptoError> {
         let copy = |borrowed: *const ffi::BIGNUM| -> Result<Zeroizing<Vec<u8>>, CryptoError> {
             check((!borrowed.is_null()).into())?;
-            // SAFETY: `borrowed` belongs to the live key and is not null; the copy is owned by us, or null if memory is
-            // out.
+            // SAFETY: `borrowed` belongs to the live key and is not null; the copy is owned by us, or null if
+            // memory is out.
             let copy = NonNull::new(unsafe { ffi::BN_dup(borrowed) }).ok_or(CryptoError::Internal)?;
             Bn(copy).to_be().map(Zeroizing::new)
         };
@@ -461,15 +465,17 @@ impl Rsa {
 
     /// value^d mod n, in constant time; both have the size of the modulus.
     ///
-    /// The library blinds the computation with a random factor, uses the Chinese remainder theorem, and raises the
-    /// result to the power of e and compares before it gives it out (`rsa_default_private_transform`): a hardware
-    /// fault cannot leak the factors of n (Boneh, DeMillo, Lipton 1997).
+    /// The library blinds the computation with a random factor, uses the Chinese remainder theorem, and
+    /// raises the result to the power of e and compares before it gives it out
+    /// (`rsa_default_private_transform`): a hardware fault cannot leak the factors of n (Boneh, DeMillo,
+    /// Lipton 1997).
     ///
     /// It refuses 0, 1, n − 1 and everything from n on.
     pub(crate) fn private_power(&self, value: &[u8], out: &mut [u8]) -> Result<(), CryptoError> {
         let mut len = 0;
-        // SAFETY: the key is live; reads `value.len()` bytes and writes at most `out.len()`; the slices do not
-        // overlap, since one of them is borrowed mutably. The key is not changed but for caches with their own locks.
+        // SAFETY: the key is live; reads `value.len()` bytes and writes at most `out.len()`; the slices do
+        // not overlap, since one of them is borrowed mutably. The key is not changed but for caches with
+        // their own locks.
         let status = unsafe {
             ffi::RSA_sign_raw(
                 self.0.as_ptr(),

@@ -1,4 +1,4 @@
-//! How the secrets of coins are derived.
+//! The derivation of the secrets of coins.
 
 use zeroize::Zeroizing;
 
@@ -14,7 +14,7 @@ use crate::{
 pub struct CoinSecrets {
     /// The coin's private key.
     pub coin_priv: EddsaPrivateKey,
-    /// What blinds it: the RSA blinding secret, or the Clause Blind Schnorr blinding seed.
+    /// Its blinding secret: the RSA blinding secret, or the Clause Blind Schnorr blinding seed.
     pub blinding: BlindingSecret,
 }
 
@@ -57,7 +57,8 @@ impl CoinSecrets {
         }
     }
 
-    /// The coins of many planchet master secrets, those of [`Self::from_master`], in the order of the arguments.
+    /// The coins of many planchet master secrets, those of [`Self::from_master`], in the order of the
+    /// arguments.
     pub(crate) fn from_masters(
         choice: Choice,
         items: &[(&PlanchetMasterSecret, &ExchangeWithdrawValues)],

@@ -2,7 +2,7 @@
 ///
 /// # Panics
 ///
-/// If the operating system has no randomness to give. No key may be made then, and there is no way to go on.
+/// If the operating system provides no randomness. Keys must not be generated then.
 pub fn fill_random(out: &mut [u8]) {
     getrandom::fill(out).expect("the operating system provides randomness");
 }

@@ -1,8 +1,9 @@
 //! Refresh: change for a partly spent coin that nobody can link to it, except its owner.
 //!
-//! The wallet prepares [`KAPPA`] candidates, the exchange lets it reveal all but one and checks them, then signs the
-//! fresh coins of the last one. Everything about a candidate follows from its transfer secret, which the owner of the
-//! old coin can always compute again: so change cannot be used to pay somebody else unseen.
+//! The wallet prepares [`KAPPA`] candidates, the exchange lets it reveal all but one and checks them, then
+//! signs the fresh coins of the last one. Everything about a candidate follows from its transfer secret,
+//! which the owner of the old coin can always recompute. So a refresh cannot be used to pay somebody else
+//! unnoticed.
 
 use crate::age::AgeCommitment;
 use crate::denom::{
@@ -55,7 +56,7 @@ pub fn transfer_secret(
     ecdh_eddsa_pub(transfer_priv, old_coin_pub)
 }
 
-/// The same transfer secret from the old coin's private key: the way of the link protocol.
+/// The same transfer secret from the old coin's private key, as in the link protocol.
 #[must_use]
 pub fn link_transfer_secret(
     old_coin_priv: &EddsaPrivateKey,
@@ -64,7 +65,7 @@ pub fn link_transfer_secret(
     ecdh_eddsa_priv(old_coin_priv, transfer_pub)
 }
 
-/// What tells the derivation of fresh coins from others.
+/// The domain separator for fresh coins.
 const COIN_DERIVATION: &[&[u8]] = &[b"taler-coin-derivation"];
 
 impl TransferSecret {
@@ -76,7 +77,7 @@ impl TransferSecret {
     }
 }
 
-/// The denomination of one fresh coin, with what the exchange gave for it.
+/// The denomination of one fresh coin, with the exchange's values.
 #[derive(Clone, Copy, Debug)]
 pub struct FreshDenom<'a> {
     /// The denomination.
@@ -94,7 +95,7 @@ pub struct FreshCoin {
     pub coin_pub: EddsaPublicKey,
     /// The planchet to be signed.
     pub planchet: BlindedPlanchet,
-    /// What finishes the coin when it is signed.
+    /// The state to unblind the coin once it is signed.
     pub unblind: UnblindState,
 }
 
@@ -104,8 +105,8 @@ pub struct FreshCoin {
 ///
 /// # Errors
 ///
-/// [`CryptoError::WrongCount`] for no or too many coins, [`CryptoError::CipherMismatch`] if values or `rms` are
-/// missing, [`CryptoError::MaliciousKey`] or [`CryptoError::InvalidPoint`] if a key is not what it should be.
+/// [`CryptoError::WrongCount`] for no or too many coins, [`CryptoError::CipherMismatch`] if values or `rms`
+/// are missing, [`CryptoError::MaliciousKey`] or [`CryptoError::InvalidPoint`] if a key is invalid.
 pub fn derive_candidate(
     secret: &TransferSecret,
     fresh: &[FreshDenom<'_>],
@@ -128,10 +129,10 @@ pub struct Candidate<'a> {
     pub old_age: Option<&'a AgeCommitment>,
 }
 
-/// All fresh coins of many candidates, in the order of the arguments; the coins of all of them are made side by side,
-/// eight at once where the processor can, in time that does not depend on the secrets.
+/// All fresh coins of many candidates, in the order of the arguments; the coins of all of them are made side
+/// by side, eight at once where the processor can, in time that does not depend on the secrets.
 ///
-/// Errors of a candidate as for [`derive_candidate`]; they do not touch the others.
+/// Errors of a candidate as for [`derive_candidate`]; they do not affect the others.
 #[must_use]
 pub fn derive_candidates(candidates: &[Candidate<'_>]) -> Vec<Result<Vec<FreshCoin>, CryptoError>> {
     derive(Choice::Fastest, candidates)
@@ -156,7 +157,7 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// What the coin's nonce is derived from, if it has one.
+    /// The secret that the coin's nonce is derived from, if it has one.
     fn nonce_secret(&self) -> Option<&'a RefreshMasterSecret> {
         self.candidate.rms.filter(|_| self.denom.denom.cipher() == Cipher::Cs)
     }
@@ -190,7 +191,7 @@ fn derive(choice: Choice, candidates: &[Candidate<'_>]) -> Vec<Result<Vec<FreshC
         .zip(&h_ages)
         .map(|(candidate, h_age)| {
             h_age.as_ref().map_err(|error| *error)?;
-            // All of them are taken, whatever the first are.
+            // Process all, regardless of the first results.
             let coins: Vec<_> = coins.by_ref().take(candidate.fresh.len()).collect();
             coins.into_iter().collect()
         })
@@ -285,7 +286,7 @@ pub struct Revealed<'a> {
     pub old_age: Option<&'a AgeCommitment>,
 }
 
-/// What follows from a revealed transfer private key.
+/// The values derived from a revealed transfer private key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recomputed {
     /// The transfer public key.
@@ -294,10 +295,10 @@ pub struct Recomputed {
     pub planchets: Vec<BlindedPlanchet>,
 }
 
-/// Recomputes many revealed candidates, of one refresh or of several, in the order of the arguments; side by side as
-/// [`derive_candidates`].
+/// Recomputes many revealed candidates, of one refresh or of several, in the order of the arguments; side by
+/// side as [`derive_candidates`].
 ///
-/// Errors of a candidate as for [`derive_candidate`]; they do not touch the others.
+/// Errors of a candidate as for [`derive_candidate`]; they do not affect the others.
 #[must_use]
 pub fn recompute_candidates(candidates: &[Revealed<'_>]) -> Vec<Result<Recomputed, CryptoError>> {
     recompute(Choice::Fastest, candidates)
@@ -338,10 +339,11 @@ fn recompute(choice: Choice, candidates: &[Revealed<'_>]) -> Vec<Result<Recomput
         .collect()
 }
 
-/// What the refresh commitment rc covers.
+/// The values covered by the refresh commitment rc.
 #[derive(Clone, Copy, Debug)]
 pub struct RefreshCommitment<'a> {
-    /// The refresh master secret; it is part of the commitment if one of the fresh coins is Clause Blind Schnorr.
+    /// The refresh master secret; it is part of the commitment if one of the fresh coins is Clause Blind
+    /// Schnorr.
     pub rms: Option<&'a RefreshMasterSecret>,
     /// The transfer public keys of all candidates.
     pub transfer_pubs: &'a [EcdhePublicKey; KAPPA],
@@ -360,8 +362,9 @@ impl RefreshCommitment<'_> {
     ///
     /// # Errors
     ///
-    /// [`CryptoError::WrongCount`] unless there are 1 to [`MAX_FRESH_COINS`] denominations and as many planchets in
-    /// each candidate; [`CryptoError::CipherMismatch`] if there is a Clause Blind Schnorr planchet but no `rms`.
+    /// [`CryptoError::WrongCount`] unless there are 1 to [`MAX_FRESH_COINS`] denominations and as many
+    /// planchets in each candidate; [`CryptoError::CipherMismatch`] if there is a Clause Blind Schnorr
+    /// planchet but no `rms`.
     pub fn hash(&self) -> Result<HashCode, CryptoError> {
         let count = self.h_denom_pubs.len();
         if !(1..=MAX_FRESH_COINS).contains(&count) || self.planchets.iter().any(|list| list.len() != count) {

@@ -1,7 +1,8 @@
-//! JSON forms: base32 texts for byte values, objects with a member `cipher` for keys, planchets and signatures.
+//! JSON forms: base32 texts for byte values, objects with a member `cipher` for keys, planchets and
+//! signatures.
 //!
-//! The cipher is written as `RSA` or `CS`. When read, case does not matter and the suffix `+age_restricted` is let
-//! through; unknown members are ignored.
+//! The cipher is written as `RSA` or `CS`. When read, case does not matter and the suffix `+age_restricted`
+//! is let through; unknown members are ignored.
 
 use std::fmt;
 
@@ -151,8 +152,8 @@ impl<'de> Deserialize<'de> for Cipher {
     }
 }
 
-/// Defines how an object with a cipher is read: all members that any cipher has, each optional, in any order. The
-/// conversion asks for those of the cipher at hand. `null` counts as absent.
+/// Defines how an object with a cipher is read: all members that any cipher has, each optional, in any order.
+/// The conversion asks for those of the cipher at hand. `null` counts as absent.
 macro_rules! tagged {
     ($raw:ident { $($member:ident: $type:ty),* }) => {
         #[derive(serde::Deserialize)]

@@ -16,7 +16,8 @@ public_bytes! {
     CsPublicKey(32);
     /// One of the two R values of a Clause Blind Schnorr signature (32 bytes), a point of Edwards25519.
     CsRPub(32);
-    /// A public scalar of a Clause Blind Schnorr signature (32 bytes, little endian): a blinded challenge c or an s.
+    /// A public scalar of a Clause Blind Schnorr signature (32 bytes, little endian): a blinded challenge c
+    /// or an s.
     CsScalar(32);
     /// The nonce under which the exchange derives its R values (32 bytes).
     CsNonce(32);
@@ -39,11 +40,13 @@ secret_bytes! {
     CsPrivateKey(32);
     /// An Edx25519 private key (64 bytes): the scalar `a`, then the nonce secret `b`.
     AgePrivateKey(64);
-    /// What blinds a coin (32 bytes): the RSA blinding secret or the Clause Blind Schnorr blinding seed.
+    /// The blinding secret of a coin (32 bytes): the RSA blinding secret or the Clause Blind Schnorr blinding
+    /// seed.
     BlindingSecret(32);
     /// The secret from which one coin is derived (32 bytes).
     PlanchetMasterSecret(32);
-    /// The secret of one refresh from which nonces (and with some clients, transfer keys) are derived (32 bytes).
+    /// The secret of one refresh from which nonces (and with some clients, transfer keys) are derived (32
+    /// bytes).
     RefreshMasterSecret(32);
     /// The result of a key exchange (64 bytes).
     TransferSecret(64);

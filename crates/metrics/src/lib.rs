@@ -1,14 +1,15 @@
 //! Counters, gauges and histograms, and the page that shows them in Prometheus' text format.
 //!
-//! Every room counts with these types and writes its own part of the page ([`Page`]): so the same names mean the same
-//! thing on every service. Updates are single relaxed atomic additions, cheap enough for hot paths; readings are not taken
-//! at one instant.
+//! Every component counts with these types and writes its part of the page ([`Page`]), so that the same names
+//! mean the same on every service. Updates are single relaxed atomic additions, cheap enough for hot paths;
+//! readings are not taken at one instant.
 //!
-//! Names: `batzen_<room>_<what>_<unit>`, base units (seconds, bytes), `_total` for what only grows, labels from small fixed
-//! sets. No name, label or value identifies a coin, a reserve, a customer or a merchant.
+//! Names: `batzen_<room>_<what>_<unit>`, base units (seconds, bytes), `_total` for what only grows, labels
+//! from small fixed sets. No name, label or value identifies a coin, a reserve, a customer or a merchant.
 //!
-//! The text is written by hand rather than by a client library: the names of the reference implementation, which existing
-//! dashboards read, are counters without `_total`, and libraries that write OpenMetrics cannot say that.
+//! The text is written by hand rather than by a client library: the names of the reference implementation,
+//! which existing dashboards read, are counters without `_total`, and libraries that write OpenMetrics cannot
+//! say that.
 
 mod page;
 mod process;
@@ -19,7 +20,7 @@ use std::time::Duration;
 pub use page::{CONTENT_TYPE, Page};
 pub use process::write_process;
 
-/// A number that only grows.
+/// A counter.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -50,7 +51,7 @@ impl Gauge {
         self.0.store(value, Relaxed);
     }
 
-    /// The number as it was set last.
+    /// The current value.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -133,7 +134,7 @@ impl Histogram {
     /// Records a duration.
     ///
     /// # Panics
-    /// When it is no histogram of times.
+    /// If it is not a histogram of times.
     pub fn time(&self, spent: Duration) {
         assert_eq!(self.unit, Unit::Time, "a histogram of times");
         self.record(u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX));
@@ -142,7 +143,7 @@ impl Histogram {
     /// Records a number of things.
     ///
     /// # Panics
-    /// When it is a histogram of times.
+    /// If it is not a histogram of counts.
     pub fn count(&self, count: u64) {
         assert_eq!(self.unit, Unit::Count, "a histogram of counts");
         self.record(count);

@@ -9,12 +9,12 @@ use crate::{Counter, Histogram, Unit};
 /// The content type of a [`Page`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A page in Prometheus' text format while it is written. Each family is written by one call, so that its samples stand
-/// together, as the format demands.
+/// A page in Prometheus' text format while it is written. Each family is written by one call, so that its
+/// samples stand together, as the format demands.
 #[derive(Debug, Default)]
 pub struct Page {
     text: String,
-    /// The families so far: a second one of the same name would make the page unreadable.
+    /// The families so far: a second one of the same name would make the page invalid.
     names: Vec<String>,
 }
 
@@ -99,7 +99,8 @@ impl Page {
         }
     }
 
-    /// A counter with two labels: each row's first text is the first label's value, and its counters are by the second.
+    /// A counter with two labels: each row's first text is the first label's value, and its counters are by
+    /// the second.
     pub fn matrix<'a, const N: usize>(
         &mut self,
         name: &str,
@@ -116,7 +117,7 @@ impl Page {
         }
     }
 
-    /// A fact that is told by labels; its value is always 1.
+    /// A gauge whose information is in the labels; its value is always 1.
     pub fn info(&mut self, name: &str, help: &str, labels: &[(&str, &str)]) {
         self.head(name, help, "gauge");
         self.sample(name, "", labels, 1);
@@ -160,7 +161,7 @@ impl Page {
             Unit::Time => self.sample(name, "_sum", labels, Seconds(sum)),
             Unit::Count => self.sample(name, "_sum", labels, sum),
         }
-        // The same count as the last bucket's, whatever was recorded meanwhile.
+        // The count of the last bucket, so that both agree although values are recorded meanwhile.
         self.sample(name, "_count", labels, so_far);
     }
 

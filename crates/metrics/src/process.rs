@@ -1,4 +1,4 @@
-//! What the operating system knows of the process: the names that all Prometheus clients use.
+//! Metrics of the process from the operating system, with the names that all Prometheus clients use.
 
 use std::fs;
 use std::time::Duration;
@@ -49,7 +49,8 @@ struct Stat {
 
 impl Stat {
     fn parse(text: &str) -> Option<Self> {
-        // The second field is the program's name in brackets, which may hold anything. The third is the state.
+        // The second field is the program's name in brackets, which may hold anything. The third is the
+        // state.
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
         Some(Self { cpu_ticks: field(14)? + field(15)?, threads: field(20)?, start_ticks: field(22)? })

@@ -1,7 +1,7 @@
 //! Amounts of money, exact to 10⁻⁸ of a currency unit.
 //!
-//! [`Money`] is a bare quantity and does the arithmetic; [`Amount`] is a quantity with its [`Currency`], which is
-//! what goes over the wire. Nothing here wraps, saturates or rounds silently: whatever does not fit is an error.
+//! [`Money`] is a quantity without currency, for arithmetic; [`Amount`] is a quantity with its [`Currency`],
+//! as sent over the wire. Nothing here wraps, saturates or rounds silently: results out of range are errors.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -43,8 +43,8 @@ pub enum AmountError {
 
 /// A currency name: 1 to 11 printable ASCII bytes without colon.
 ///
-/// Compared without regard to ASCII case (also by `==` and `Hash`), but the bytes are kept as they came, because they
-/// enter hashes and signatures.
+/// Compared without regard to ASCII case (also by `==` and `Hash`), but the bytes are kept unchanged, because
+/// they enter hashes and signatures.
 #[derive(Clone, Copy)]
 pub struct Currency {
     /// Zero-padded; the last byte is always zero.
@@ -55,7 +55,8 @@ impl Currency {
     /// Checks and keeps `name`.
     ///
     /// # Errors
-    /// [`AmountError::Currency`] unless it has 1 to 11 printable ASCII characters, none of them a colon or blank.
+    /// [`AmountError::Currency`] unless it has 1 to 11 printable ASCII characters, none of them a colon or
+    /// blank.
     pub const fn new(name: &str) -> Result<Self, AmountError> {
         let name = name.as_bytes();
         if name.is_empty() || name.len() > MAX_CURRENCY_LEN {
@@ -166,7 +167,8 @@ impl Money {
     /// From integer part and fraction (in 10⁻⁸).
     ///
     /// # Errors
-    /// [`AmountError::Overflow`] if `value` is above 2⁵², [`AmountError::Malformed`] if `fraction` is 10⁸ or more.
+    /// [`AmountError::Overflow`] if `value` is above 2⁵², [`AmountError::Malformed`] if `fraction` is 10⁸ or
+    /// more.
     pub const fn new(value: u64, fraction: u32) -> Result<Self, AmountError> {
         if fraction >= FRACTION_BASE {
             return Err(AmountError::Malformed);
@@ -200,7 +202,7 @@ impl Money {
         (self.0 % FRACTION_BASE as u128) as u32
     }
 
-    /// Whether this is no money at all.
+    /// Whether this is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
@@ -261,9 +263,9 @@ impl Money {
 
     /// Rounds down to a unit, as done before wire transfers.
     ///
-    /// A zero unit changes nothing. A unit below one (`0.01`) cuts the fraction down to a multiple of it. A whole unit
-    /// (`5`) cuts value and fraction, but leaves an amount alone whose integer part is a multiple of the unit already:
-    /// its fraction is kept. That is the behaviour fixed by the protocol.
+    /// A zero unit changes nothing. A unit below one (`0.01`) cuts the fraction down to a multiple of it. A
+    /// whole unit (`5`) cuts value and fraction, but leaves an amount alone whose integer part is a multiple
+    /// of the unit already: its fraction is kept. That is the behaviour fixed by the protocol.
     ///
     /// # Errors
     /// [`AmountError::InvalidUnit`] if the unit has both an integer part and a fraction.
@@ -278,7 +280,8 @@ impl Money {
         }
     }
 
-    /// The 12-byte form of stored rows: integer part (8) and fraction (4), big endian, so that it sorts by size.
+    /// The 12-byte form of stored rows: integer part (8) and fraction (4), big endian, so that it sorts by
+    /// size.
     pub const fn to_compact(self) -> [u8; 12] {
         let (value, fraction) = (self.value().to_be_bytes(), self.fraction().to_be_bytes());
         let mut out = [0u8; 12];
@@ -362,7 +365,7 @@ impl FromStr for Money {
 
 /// A sum of many amounts, as balance sheets need: a whole number of 10⁻⁸ units, far beyond [`Money::MAX`].
 ///
-/// The protocol allows one amount up to 2⁵². What an exchange has paid in all its years may be more.
+/// The protocol limits an amount to 2⁵², but the total turnover of an exchange may be larger.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct MoneySum(u128);
 
@@ -390,7 +393,7 @@ impl MoneySum {
         (self.0 % FRACTION_BASE as u128) as u32
     }
 
-    /// Whether this is no money at all.
+    /// Whether this is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
@@ -490,7 +493,7 @@ impl Amount {
         Self { currency, money: Money::ZERO }
     }
 
-    /// Parses the text form. Leading white space and an empty value before the dot are let through.
+    /// Parses the text form. Leading white space and an empty value before the dot are accepted.
     ///
     /// # Errors
     /// [`AmountError::Malformed`], [`AmountError::Currency`], or [`AmountError::Overflow`] above 2⁵².
@@ -500,7 +503,8 @@ impl Amount {
         Ok(Self { currency: Currency::new(currency)?, money: quantity.parse()? })
     }
 
-    /// The 24 bytes of signed structures: integer part (8), fraction (4), currency (12, zero-padded), big endian.
+    /// The 24 bytes of signed structures: integer part (8), fraction (4), currency (12, zero-padded), big
+    /// endian.
     pub fn to_nbo(&self) -> [u8; Self::NBO_SIZE] {
         let mut out = [0u8; Self::NBO_SIZE];
         out[..12].copy_from_slice(&self.money.to_compact());
@@ -583,7 +587,7 @@ impl Amount {
         Ok(Self { money: self.money.round_down(unit.money)?, ..*self })
     }
 
-    /// Whether this is no money at all.
+    /// Whether this is zero.
     pub const fn is_zero(&self) -> bool {
         self.money.is_zero()
     }

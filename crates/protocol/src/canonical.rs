@@ -1,5 +1,5 @@
-//! Canonical JSON (RFC 8785, integers only) and the hashes over it: contracts with forgettable members, policies,
-//! extension manifests, and the plain hash of attributes.
+//! Canonical JSON (RFC 8785, integers only) and the hashes over it: contracts with forgettable members,
+//! policies, extension manifests, and the plain hash of attributes.
 
 use std::fmt;
 
@@ -101,7 +101,7 @@ impl<'de> Deserialize<'de> for Unique {
     }
 }
 
-/// How control characters without a short escape are written.
+/// The form of control characters without a short escape.
 #[derive(Clone, Copy)]
 enum HexCase {
     Lower,
@@ -185,8 +185,8 @@ fn write_text(out: &mut String, text: &str, case: HexCase) {
     out.push('"');
 }
 
-/// `h_contract_terms`: SHA-512 of the canonical contract, with all forgettable members replaced by their hashes, and a
-/// zero byte. It does not change when members are forgotten.
+/// `h_contract_terms`: SHA-512 of the canonical contract, with all forgettable members replaced by their
+/// hashes, and a zero byte. It does not change when members are forgotten.
 ///
 /// # Errors
 /// [`CanonicalError`].
@@ -195,7 +195,7 @@ pub fn contract_hash(contract: &Value) -> Result<HashCode, CanonicalError> {
     Ok(sha512_parts(&[to_canonical(&scrubbed)?.as_bytes(), &[0]]))
 }
 
-/// Forgets one member of the contract's outermost object for good: only its hash stays.
+/// Forgets one member of the contract's outermost object: only its hash remains.
 ///
 /// # Errors
 /// [`CanonicalError::NotForgettable`] if there is no such member or it has no salt.
@@ -288,8 +288,8 @@ fn scrub_object(object: &Map<String, Value>) -> Result<Map<String, Value>, Canon
     Ok(out)
 }
 
-/// The plain hash of KYC details and attributes: SHA-512 of the sorted, compact text without zero byte. It differs from
-/// the canonical text in how rare control characters are escaped.
+/// The plain hash of KYC details and attributes: SHA-512 of the sorted, compact text without zero byte. It
+/// differs from the canonical text in how rare control characters are escaped.
 ///
 /// # Errors
 /// [`CanonicalError::Number`].

@@ -1,4 +1,4 @@
-//! What a denomination costs and how long it lives, and the hashes over lists of denominations and deposits.
+//! The terms of a denomination, and the hashes over lists of denominations and deposits.
 
 use batzen_crypto::hash::{Digest, Sha512, finish};
 use batzen_crypto::refresh::{self, KAPPA};
@@ -12,7 +12,7 @@ use crate::api::exchange::TransferDeposit;
 use crate::signatures::{AuditorExchangeKeys, MasterDenominationKeyValidity};
 use crate::{Amount, AmountError, Timestamp, hash_text};
 
-/// Value, fees and times of a denomination: what the master key (and auditors) sign beside the key itself.
+/// Value, fees and times of a denomination: signed by the master key (and auditors) besides the key itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DenominationTerms {
     /// Value of a coin.
@@ -36,7 +36,7 @@ pub struct DenominationTerms {
 }
 
 impl DenominationTerms {
-    /// What a coin takes from a reserve: its value and the withdraw fee.
+    /// The cost of a coin to a reserve: its value and the withdraw fee.
     ///
     /// # Errors
     /// [`AmountError::Overflow`], or [`AmountError::CurrencyMismatch`].
@@ -94,7 +94,7 @@ impl DenominationTerms {
 pub struct DenominationInfo {
     /// The key.
     pub denom_pub: DenomPublicKey,
-    /// Its hash, by which everything else names the denomination.
+    /// Its hash, which identifies the denomination.
     pub h_denom_pub: HashCode,
     /// Value, fees and times.
     pub terms: DenominationTerms,
@@ -146,8 +146,8 @@ pub fn wire_details_hash<'a>(
 
 /// The refresh commitment `rc` over all candidates of a melt.
 ///
-/// `rms` is needed if a fresh coin is of a CS denomination. `planchets` are those of the three candidates, each in the
-/// order of `h_denom_pubs`.
+/// `rms` is needed if a fresh coin is of a CS denomination. `planchets` are those of the three candidates,
+/// each in the order of `h_denom_pubs`.
 ///
 /// # Errors
 /// [`CryptoError::WrongCount`] unless there are 1 to 255 fresh coins and as many planchets in each candidate,

@@ -1,4 +1,5 @@
-//! Encrypted contracts of payments between people, and KYC attributes at rest: compressed JSON in an encrypted blob.
+//! Encrypted contracts of payments between people, and KYC attributes at rest: compressed JSON in an
+//! encrypted blob.
 
 use std::io::{Read, Write};
 
@@ -38,7 +39,7 @@ pub enum EcontractError {
     TooLarge,
 }
 
-/// What an encrypted contract says.
+/// The content of an encrypted contract.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PeerContract {
     /// Push: the payer offers money, and gives the key that merges the purse.
@@ -70,7 +71,8 @@ impl PeerContract {
         }
     }
 
-    /// The plain text in the form of wallets: kind, length, merge key of an offer, compressed text with a zero byte.
+    /// The plain text in the form of wallets: kind, length, merge key of an offer, compressed text with a
+    /// zero byte.
     fn to_plain(&self) -> Result<Vec<u8>, EcontractError> {
         let mut text = canonical::to_canonical(self.contract())?.into_bytes();
         text.push(0);
@@ -88,8 +90,8 @@ impl PeerContract {
     /// Encrypts in the form of wallets, under a random nonce.
     ///
     /// # Errors
-    /// [`EcontractError::Crypto`] for a malformed purse key, [`EcontractError::Json`] if the contract is not canonical,
-    /// [`EcontractError::TooLarge`].
+    /// [`EcontractError::Crypto`] for a malformed purse key, [`EcontractError::Json`] if the contract is not
+    /// canonical, [`EcontractError::TooLarge`].
     pub fn encrypt(
         &self,
         contract_priv: &EcdhePrivateKey,
@@ -126,8 +128,8 @@ impl PeerContract {
         Self::from_plain(&blob::open(key.as_bytes(), OFFER_LABEL, econtract)?, OFFER)
     }
 
-    /// Decrypts a request. Both forms in use are read: with and without the zero byte, and with or without the purse
-    /// key in front.
+    /// Decrypts a request. Both forms in use are read: with and without the zero byte, and with or without
+    /// the purse key in front.
     ///
     /// # Errors
     /// [`EcontractError`].
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn bombs_do_not_go_off() {
+    fn decompression_bombs_are_refused() {
         let (contract_priv, purse_pub) = keys();
         let key = ecdh_eddsa_pub(&contract_priv, &purse_pub).unwrap();
         for announced in [100u32, 64 << 20] {

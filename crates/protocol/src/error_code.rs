@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 #[serde(transparent)]
 pub struct ErrorCode(u32);
 
-/// What is registered about a code.
+/// The registered facts of a code.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     number: u32,
@@ -86,17 +86,17 @@ impl fmt::Debug for ErrorCode {
     }
 }
 
-/// The JSON body of an error answer: `hint`, `code`, an optional `detail`, and members of its own kind.
+/// The JSON body of an error answer: `hint`, `code`, an optional `detail`, and further members.
 ///
 /// `E` holds those further members (see [`crate::api::errors`]); a plain error has none.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ErrorBody<E> {
-    /// English text for people, fixed for the code.
+    /// English text, fixed for the code.
     #[serde(default)]
     pub hint: Cow<'static, str>,
     /// The error code.
     pub code: ErrorCode,
-    /// What is special about this case, for people.
+    /// Details of this case, as text.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub detail: Option<String>,
     /// Further members.
@@ -113,7 +113,7 @@ impl ErrorDetail {
         Self::with(code, Map::new())
     }
 
-    /// Reads the further members as a type of their own.
+    /// Parses the further members as a type.
     ///
     /// # Errors
     /// If a member that `E` needs is missing or malformed.
@@ -129,7 +129,7 @@ impl<E> ErrorBody<E> {
         Self { hint: Cow::Borrowed(code.hint()), code, detail: None, extra }
     }
 
-    /// Adds the special text.
+    /// Adds the detail.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());

@@ -1,5 +1,4 @@
-//! What fuzzers call, one function for each parser: none may panic, and what was read must survive writing and
-//! reading again.
+//! Entry points for fuzzers, one per parser: none may panic, and parsed values must survive a round trip.
 
 use std::fmt::Debug;
 

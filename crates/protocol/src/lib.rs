@@ -1,4 +1,4 @@
-//! What goes over the wire and what is signed: amounts, times, payto URIs, JSON bodies, signature payloads, error codes.
+//! The wire format and signed data: amounts, times, payto URIs, JSON bodies, signature payloads, error codes.
 //!
 //! Everything here is a pure function of its input: no I/O, no clock, no randomness.
 

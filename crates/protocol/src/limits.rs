@@ -1,7 +1,8 @@
-//! How large what clients send may be: bodies, texts, arrays.
+//! Size limits for input of clients: bodies, texts, arrays.
 //!
-//! Every limit follows from what the field means, with room for the largest honest value. Who accepts a text and who must
-//! pass it on use the same constant, so that nothing is accepted here that is refused there.
+//! Every limit follows from the meaning of the field, with room for the largest honest value. Services that
+//! accept a text and services that receive it from them use the same constant, so that nothing is accepted by
+//! one and refused by the other.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -19,44 +20,47 @@ pub const NAME_BYTES_MAX: usize = 256;
 pub const PLANCHETS_MAX: usize = 256;
 /// Coins in one batch deposit.
 pub const DEPOSIT_COINS_MAX: usize = 256;
-/// Coins that one refresh makes.
+/// Fresh coins of one refresh.
 pub const FRESH_COINS_MAX: usize = 255;
-/// Elements that are read of an array whose excess has an error code of its own. One more than any such array may have, so
-/// that the endpoint sees the excess.
+/// Elements that are read of an array whose excess has an error code of its own. One more than any such array
+/// may have, so that the endpoint sees the excess.
 pub const ARRAY_READ_MAX: usize = 257;
-/// Denominations, or signing keys, that one request to `/management/keys` puts into use: about 20 denominations renewed
-/// weekly for three years.
+/// Denominations, or signing keys, that one request to `/management/keys` puts into use: about 20
+/// denominations renewed weekly for three years.
 pub const KEY_SIGNATURES_MAX: usize = 4_096;
 
-/// A body where none is expected, in bytes.
+/// A body if none is expected, in bytes.
 pub const NO_BODY_BYTES_MAX: usize = 1 << 10;
-/// The body of a request about one thing (a coin, a planchet, an account), in bytes. The largest honest one has a payto URI and
-/// a signature of 8,192 bits, and is below 6 KiB.
+/// The body of a request about one thing (a coin, a planchet, an account), in bytes. The largest honest one
+/// has a payto URI and a signature of 8,192 bits, and is below 6 KiB.
 pub const SMALL_BODY_BYTES_MAX: usize = 16 << 10;
 /// The body of a request with up to 256 hashes or keys, in bytes.
 pub const LIST_BODY_BYTES_MAX: usize = 64 << 10;
-/// The body of a request with up to 256 planchets or coins, in bytes. Each takes up to 2.1 KiB with keys of 8,192 bits.
+/// The body of a request with up to 256 planchets or coins, in bytes. Each takes up to 2.1 KiB with keys of
+/// 8,192 bits.
 pub const BATCH_BODY_BYTES_MAX: usize = 640 << 10;
-/// The body of `/management/keys`, in bytes: [`KEY_SIGNATURES_MAX`] denominations of 240 bytes, with white space.
+/// The body of `/management/keys`, in bytes: [`KEY_SIGNATURES_MAX`] denominations of 240 bytes, with white
+/// space.
 pub const KEYS_BODY_BYTES_MAX: usize = 2 << 20;
-/// The body of a wire gateway's transfer, in bytes: exchanges send, and banks accept, so much.
+/// The body of a wire gateway's transfer, in bytes. Exchanges send up to this size, and banks accept it.
 pub const TRANSFER_BODY_BYTES_MAX: usize = 4 << 10;
 
-/// What a transfer has beside account and base URL: member names, request UID and transfer identifier in base32, amount.
+/// The size of a transfer without account and base URL: member names, request UID and transfer identifier in
+/// base32, amount.
 const TRANSFER_REST_BYTES_MAX: usize = 512;
-// A deposit that is accepted can be paid out.
+// Every accepted deposit can be paid out.
 const _: () = assert!(PAYTO_BYTES_MAX + URL_BYTES_MAX + TRANSFER_REST_BYTES_MAX <= TRANSFER_BODY_BYTES_MAX);
 
-/// How the message of an error about a limit begins.
+/// The beginning of each error message about a limit.
 pub(crate) const OVER_LIMIT: &str = "over the limit of ";
 
-/// The limit that was passed.
+/// The exceeded limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{OVER_LIMIT}{max} {unit}")]
 pub struct OverLimit {
     /// The limit.
     pub max: usize,
-    /// Of what.
+    /// Its unit.
     pub unit: &'static str,
 }
 
@@ -71,7 +75,7 @@ pub const fn check_text(text: &str, max: usize) -> Result<(), OverLimit> {
 /// Reads a text of at most `MAX` bytes: `#[serde(deserialize_with = "text::<_, MAX>")]`.
 ///
 /// # Errors
-/// What is wrong with the value, among it that it is too long.
+/// If the value is malformed or too long.
 pub fn text<'de, D: Deserializer<'de>, const MAX: usize>(deserializer: D) -> Result<String, D::Error> {
     struct Text<const MAX: usize>;
     impl<const MAX: usize> Visitor<'_> for Text<MAX> {
@@ -89,11 +93,11 @@ pub fn text<'de, D: Deserializer<'de>, const MAX: usize>(deserializer: D) -> Res
     deserializer.deserialize_str(Text::<MAX>)
 }
 
-/// Reads an array of at most `MAX` elements: `#[serde(deserialize_with = "array::<_, _, MAX>")]`. Stops at the first element too
-/// many.
+/// Reads an array of at most `MAX` elements: `#[serde(deserialize_with = "array::<_, _, MAX>")]`. Stops at
+/// the first element too many.
 ///
 /// # Errors
-/// What is wrong with the value, among it that it has too many elements.
+/// If the value is malformed or has too many elements.
 pub fn array<'de, D, T, const MAX: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -115,7 +119,7 @@ where
                     None => return Ok(array),
                 }
             }
-            // The next one is not built, whatever it is.
+            // The next element is not deserialized.
             match elements.next_element::<Present>()? {
                 None => Ok(array),
                 Some(Present) => Err(A::Error::custom(OverLimit { max: MAX, unit: "elements" })),

@@ -1,7 +1,7 @@
-//! `payto://` URIs (RFC 8905): the names of bank accounts and reserves.
+//! `payto://` URIs (RFC 8905), which identify bank accounts and reserves.
 //!
-//! A URI is kept exactly as written, since its hash identifies the account: there is no normalisation, so another
-//! spelling is another account.
+//! A URI is kept exactly as written, since its hash identifies the account: there is no normalisation, so
+//! another spelling is another account.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -59,7 +59,7 @@ pub enum PaytoError {
     BaseUrl,
 }
 
-/// Which characters are let through.
+/// Which characters are allowed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Charset {
     Strict,
@@ -175,14 +175,14 @@ impl PaytoUri {
         self.after_scheme().split('/').next().unwrap_or_default()
     }
 
-    /// What stands between the method and the query, without the slash in front.
+    /// The part between the method and the query, without the leading slash.
     pub fn path(&self) -> &str {
         let path = self.after_scheme().split_once('/').map_or("", |(_, path)| path);
         path.split('?').next().unwrap_or_default()
     }
 
-    /// The account within the bank: for `x-taler-bank` what follows the host, otherwise the last segment of the path
-    /// (the IBAN of `iban`).
+    /// The account within the bank: for `x-taler-bank` what follows the host, otherwise the last segment of
+    /// the path (the IBAN of `iban`).
     pub fn account(&self) -> &str {
         let path = self.path();
         if self.method().eq_ignore_ascii_case("x-taler-bank") {
@@ -234,7 +234,7 @@ impl PaytoUri {
         h_payto(&self.0)
     }
 
-    /// `h_wire`, by which a merchant names its account in contracts without telling the wallet.
+    /// `h_wire`, by which a merchant identifies its account in contracts without revealing it to the wallet.
     pub fn wire_hash(&self, salt: &WireSalt) -> HashCode {
         h_wire(&self.0, salt)
     }

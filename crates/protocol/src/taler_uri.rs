@@ -1,7 +1,7 @@
-//! `taler://` URIs: what wallets are told by links and QR codes.
+//! `taler://` URIs in links and QR codes for wallets.
 //!
-//! The scheme `taler:` means that the server named in the URI speaks https, `taler+http:` that it speaks http. The last
-//! segments are identifiers, whatever is before them belongs to the base URL.
+//! The scheme `taler:` means that the server named in the URI speaks https, `taler+http:` that it speaks
+//! http. The last segments are identifiers, whatever is before them belongs to the base URL.
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,10 +29,10 @@ pub enum TalerUriError {
     Character,
 }
 
-/// What a wallet is asked to do. Base URLs are complete (`https://host/path/`) and end with one slash.
+/// The action for a wallet. Base URLs are complete (`https://host/path/`) and end with one slash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TalerUri {
-    /// Take part in a withdrawal that was begun at a bank.
+    /// Take part in a withdrawal that was started at a bank.
     Withdraw {
         /// Base URL of the bank integration API.
         bank_url: String,
@@ -203,7 +203,7 @@ fn split_base(scheme: &str, path: &str) -> Result<(String, String), TalerUriErro
     match path {
         None => Ok((format!("{scheme}://{host}/"), id.to_owned())),
         Some(path) => {
-            // Exactly one final slash, however many stand in front of the identifier.
+            // Exactly one final slash, regardless of how many precede the identifier.
             let path = path.trim_end_matches('/');
             let base = if path.is_empty() {
                 format!("{scheme}://{host}/")

@@ -35,7 +35,8 @@ where
     deserializer.deserialize_str(Visitor(expecting, PhantomData))
 }
 
-/// SHA-512 of a text and a terminating zero byte: how URLs, section names, wire methods and names enter signatures.
+/// SHA-512 of a text and a terminating zero byte: how URLs, section names, wire methods and names enter
+/// signatures.
 pub fn hash_text(text: &str) -> HashCode {
     sha512_parts(&[text.as_bytes(), &[0]])
 }

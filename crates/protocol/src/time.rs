@@ -15,8 +15,9 @@ const MAX_SECONDS: u64 = u64::MAX / MICROS_PER_SECOND;
 
 /// A point in time: whole seconds since 1970-01-01 UTC, or never.
 ///
-/// JSON: `{"t_s": 1600000000}` or `{"t_s": "never"}`. In signed structures: 8 bytes of microseconds, big endian, where
-/// never is all ones. Always whole seconds, so that what is signed is what is sent. Never is later than everything.
+/// JSON: `{"t_s": 1600000000}` or `{"t_s": "never"}`. In signed structures: 8 bytes of microseconds, big
+/// endian, where never is all ones. Always whole seconds, so that what is signed is what is sent. Never is
+/// later than everything.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(u64);
 
@@ -88,8 +89,8 @@ impl Timestamp {
         }
     }
 
-    /// The time `duration` earlier, rounded down to the second, not before zero. Never stays never; forever earlier
-    /// than any other time is zero.
+    /// The time `duration` earlier, rounded down to the second, not before zero. Never stays never; forever
+    /// earlier than any other time is zero.
     #[must_use]
     pub const fn saturating_sub(self, duration: Duration) -> Self {
         if self.is_never() { self } else { Self::from_micros(self.0.saturating_sub(duration.0)) }
@@ -154,8 +155,8 @@ pub fn year_of(time: Timestamp) -> Option<u64> {
 
 /// A length of time in microseconds, or forever ("relative time").
 ///
-/// JSON: `{"d_us": 3600000000}` or `{"d_us": "forever"}`; finite ones are below 2⁵³ there. In signed structures: 8
-/// bytes, big endian, where forever is all ones.
+/// JSON: `{"d_us": 3600000000}` or `{"d_us": "forever"}`; finite ones are below 2⁵³ there. In signed
+/// structures: 8 bytes, big endian, where forever is all ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Duration(u64);
 
@@ -195,15 +196,9 @@ impl Duration {
         self.0 == u64::MAX
     }
 
-    /// Whether this is no time at all.
+    /// Whether this is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
-    }
-
-    /// Rounded down to the second. Forever stays forever.
-    #[must_use]
-    pub const fn round_to_second(self) -> Self {
-        if self.is_forever() { self } else { Self(self.0 - self.0 % MICROS_PER_SECOND) }
     }
 
     /// The 8 bytes of signed structures (microseconds, big endian).

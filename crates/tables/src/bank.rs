@@ -1,17 +1,19 @@
-//! The bank's tables: names, transactions, withdrawal operations, and what is on its way to the ledger.
+//! The bank's tables: names, transactions, withdrawal operations, and intents for the ledger.
 //!
-//! All amounts are in the one currency of the bank. Balances are not here: they are in the ledger. A movement of money is
-//! written down as an intent before the ledger is asked, and becomes a transaction when the ledger has answered.
+//! All amounts are in the one currency of the bank. Balances are not here: they are in the ledger. A movement
+//! of money is stored as an intent before it is sent to the ledger, and becomes a transaction when the ledger
+//! has answered.
 //!
 //! | table | primary key | other lookups |
 //! |---|---|---|
 //! | `bank_books` | a constant | – |
 //! | `bank_customers` | name | ledger account |
-//! | `bank_transactions` | what makes the transaction unique ([`TransactionKey`]) | reserve key; incoming and outgoing history, each by account and row id |
+//! | `bank_transactions` | [`TransactionKey`] | reserve key; incoming and outgoing history, each by account and row id |
 //! | `bank_withdrawals` | operation id | – |
 //! | `bank_intents` | as the transaction that it becomes | reserve key, while open |
 //!
-//! The numbers 100 to 103 were tables of banks that kept balances themselves; [`OldBankStates`] tells that a store holds one.
+//! The numbers 100 to 103 were tables of banks that kept balances themselves; [`OldBankStates`] detects such
+//! a store.
 
 use batzen_crypto::{EddsaPublicKey, ShortHash, Wtid};
 use batzen_protocol::{Money, Timestamp};
@@ -27,7 +29,8 @@ pub const ALL: &[&TableDef] = &[
     OldBankStates::DEF,
 ];
 
-/// The same with those of a ledger that shares the bank's store: a movement of money and its transaction are one commit there.
+/// The same with the tables of a ledger in the bank's store, where a movement of money and its transaction
+/// are one commit.
 pub const ALL_WITH_LEDGER: &[&TableDef] = &[
     BankStates::DEF,
     BankAccounts::DEF,
@@ -62,11 +65,13 @@ record! {
         pub currency: String,
         /// The row id of the next transaction, from 1 without gaps, in the order of commits.
         pub next_row_id: u64,
-        /// Mixed into password hashes, so that they are worth nothing at another bank.
+        /// Mixed into password hashes, so that they are useless at another bank.
         pub password_salt: [u8; 16],
-        /// Mixed into the ids of ledger accounts and transfers, so that many banks can share a ledger. Random, not secret.
+        /// Mixed into the ids of ledger accounts and transfers, so that many banks can share a ledger.
+        /// Random, not secret.
         pub identity: [u8; 16],
-        /// The headroom that every ledger account of the bank is granted: how far it may be overdrawn, in 10⁻⁸.
+        /// The headroom that every ledger account of the bank is granted: how far it may be overdrawn, in
+        /// 10⁻⁸.
         pub headroom: u128,
     }
 }
@@ -100,11 +105,11 @@ record! {
     pub struct AccountRow {
         /// The id of its account in the ledger.
         pub ledger_id: u128,
-        /// Whether the ledger is known to have the account. Otherwise its balance is zero.
+        /// Whether the account is known to exist in the ledger. Otherwise its balance is zero.
         pub is_opened: bool,
-        /// Hash of the password. None: the account came into being by a transfer, and nobody has registered it.
+        /// Hash of the password. `None`: a transfer created the account, and it is not registered.
         pub password_hash: Option<ShortHash>,
-        /// When the account came into being.
+        /// When the account was created.
         pub created: Timestamp,
     }
 }
@@ -129,22 +134,24 @@ impl Table for BankAccounts {
     }
 }
 
-/// How a transaction came about, and so what its id in [`TransactionKey`] is.
+/// The origin of a transaction, which determines its id in [`TransactionKey`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Origin {
-    /// A transfer through the wire gateway. The id is its request uid (64 bytes), so that none is executed twice.
+    /// A transfer through the wire gateway. The id is its request uid (64 bytes), so that none is executed
+    /// twice.
     Transfer = 1,
     /// A test transfer towards the exchange. The id is random (32 bytes).
     Incoming = 2,
-    /// A confirmed withdrawal operation. The id is the operation's (32 bytes), so that none is executed twice.
-    Withdrawal = 3,
-    /// A customer's payment to another account. The id is chosen by the customer's page (16 bytes), so that none is executed
+    /// A confirmed withdrawal operation. The id is the operation's (32 bytes), so that none is executed
     /// twice.
+    Withdrawal = 3,
+    /// A customer's payment to another account. The id is chosen by the customer's page (16 bytes), so that
+    /// none is executed twice.
     Payment = 4,
     /// Intents only: the sign-up bonus. The id is the account's name.
     Bonus = 5,
-    /// Intents only: the money of a selected withdrawal operation is set aside. The id is the operation's.
+    /// Intents only: the money of a selected withdrawal operation is reserved. The id is the operation's.
     Reservation = 6,
     /// Intents only: the money of an aborted withdrawal operation is given back. The id is the operation's.
     Release = 7,
@@ -161,7 +168,8 @@ impl Origin {
 }
 
 record! {
-    /// What makes a transaction unique. The row id is not known before the transaction is executed, so it is a column.
+    /// Identifies a transaction. The row id is only known once the transaction is executed, so it is a
+    /// column.
     pub key struct TransactionKey {
         /// An [`Origin`].
         pub origin: u8,
@@ -176,10 +184,10 @@ impl TransactionKey {
         Self { origin: origin as u8, id: id.to_vec() }
     }
 
-    /// How it came about.
+    /// Its origin.
     ///
     /// # Panics
-    /// When the store holds a number that no version has written.
+    /// If the store holds an unknown number.
     pub fn origin(&self) -> Origin {
         Origin::from_number(self.origin).expect("only origins are written")
     }
@@ -220,8 +228,8 @@ impl BankTransactions {
     /// Those with a transfer identifier by debited account, then row id: an account's outgoing history.
     pub const OUTGOING: u8 = 3;
 
-    /// The value of a transaction in [`Self::INCOMING`] or [`Self::OUTGOING`]; without a row id, the prefix that all
-    /// transactions of the account share.
+    /// The value of a transaction in [`Self::INCOMING`] or [`Self::OUTGOING`]; without a row id, the prefix
+    /// that all transactions of the account share.
     pub fn history_value(account: &String, row_id: Option<u64>) -> Vec<u8> {
         let mut value = account.to_bytes();
         if let Some(row_id) = row_id {
@@ -282,7 +290,7 @@ record! {
         pub exchange_account: Option<String>,
         /// Whether a pending transfer in the ledger holds the money.
         pub is_reserved: bool,
-        /// Whether the customer gave up. Never together with `row_id`.
+        /// Whether the customer has aborted it. Never together with `row_id`.
         pub aborted: bool,
         /// The transaction, once the customer has confirmed.
         pub row_id: Option<u64>,
@@ -299,8 +307,8 @@ impl Table for BankWithdrawals {
 }
 
 record! {
-    /// A movement of money that the ledger is asked for. Open from its commit until the ledger's answer is booked; a refused
-    /// one stays, closed, where the client may come again under the same key.
+    /// A movement of money for the ledger. Open from its commit until the ledger's answer is booked. A
+    /// refused one is kept, closed, if the client may repeat it under the same key.
     pub struct IntentRow {
         /// The name of the account that pays.
         pub debit_account: String,
@@ -318,7 +326,7 @@ record! {
         pub text: Option<String>,
         /// How often the ledger has refused it before: ids of refused transfers are used up.
         pub attempt: u32,
-        /// Whether a withdrawal's money is set aside already, so that the ledger posts that.
+        /// Whether a withdrawal's money is reserved already, so that the ledger posts the reservation.
         pub is_reserved: bool,
         /// Whether the ledger's answer is still to be booked.
         pub is_open: bool,
@@ -329,7 +337,7 @@ record! {
 pub struct BankIntents;
 
 impl BankIntents {
-    /// Open ones that will be transactions with a reserve key, by that key.
+    /// Open ones that will become transactions with a reserve key, by that key.
     pub const BY_RESERVE_PUB: u8 = 1;
 }
 
@@ -363,7 +371,8 @@ record! {
     }
 }
 
-/// The state of a bank that kept balances itself. Never written; a store that has it must not be taken for an empty one.
+/// The state of a bank that kept balances itself. Never written; a store that has it must not be mistaken for
+/// an empty one.
 pub struct OldBankStates;
 
 impl Table for OldBankStates {

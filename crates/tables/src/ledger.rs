@@ -1,7 +1,7 @@
 //! The ledger's table: its log.
 //!
-//! A ledger's state is what its log adds up to, so the log is all that is stored. A row holds some consecutive records of one
-//! commit, coded by `batzen_ledger_store::codec`; rows are only ever added.
+//! A ledger's state follows from its log, so only the log is stored. A row holds some consecutive records of
+//! one commit, encoded by `batzen_ledger_store::codec`. Rows are only added.
 //!
 //! | table | primary key | other lookups |
 //! |---|---|---|
@@ -23,11 +23,11 @@ record! {
 record! {
     /// Consecutive records.
     pub struct LedgerLogRow {
-        /// The last timestamp that the ledger had given when it wrote this, in nanoseconds.
+        /// The ledger's last timestamp when it wrote the row, in nanoseconds.
         pub clock: u64,
         /// The digest of the log up to the end of this row.
         pub digest: u128,
-        /// The records, coded.
+        /// The encoded records.
         pub records: Vec<u8>,
     }
 }

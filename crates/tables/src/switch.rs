@@ -1,8 +1,9 @@
-//! The switch's tables: participants, transfers, windows, settlements, and what is still to be told to whom.
+//! The switch's tables: participants, transfers, windows, settlements, and messages that are still to be
+//! sent.
 //!
-//! Amounts are in ten-thousandths of the currency's unit, times in milliseconds since 1970 unless they are [`Timestamp`]s.
-//! Money itself lives in the ledger: these tables say what was intended, decided and told. Participants have numbers from 1;
-//! the hub is 0. A currency is its ledger number.
+//! Amounts are in ten-thousandths of the currency's unit, times in milliseconds since 1970 unless they are
+//! [`Timestamp`]s. The money itself is in the ledger: these tables record what was intended, decided and
+//! reported. Participants have numbers from 1; the hub is 0. A currency is its ledger number.
 //!
 //! | table | primary key | other lookups |
 //! |---|---|---|
@@ -77,7 +78,7 @@ record! {
         pub next_settlement: u64,
         /// The next approval, from 1.
         pub next_approval: u64,
-        /// The next movement that the switch makes by itself, from 1.
+        /// The next movement by the switch itself, from 1.
         pub next_movement: u64,
     }
 }
@@ -137,11 +138,11 @@ pub enum AccountKind {
     Position = 1,
     /// A participant's liquidity at the settlement bank.
     Settlement = 2,
-    /// The hub's: counterpart of liquidity that comes and goes.
+    /// The hub's: counterpart of liquidity that is paid in and out.
     HubReconciliation = 3,
     /// The hub's: counterpart of net settlement; zero after each settlement.
     HubMultilateralSettlement = 4,
-    /// The hub's, one for each participant: what headroom it has been granted.
+    /// The hub's, one for each participant: the headroom granted to it.
     Grant = 5,
 }
 
@@ -204,14 +205,15 @@ record! {
         pub id: u32,
         /// Whether it may be used.
         pub active: bool,
-        /// The net debit cap. Positions only; none: not yet set.
+        /// The net debit cap. Positions only; `None`: not set yet.
         pub ndc: Option<u128>,
-        /// At what part of the limit an alarm goes off, in per cent. Positions only.
+        /// The percentage of the limit at which an alarm is raised. Positions only.
         pub alarm_percentage: u8,
-        /// The error code that new prepares are refused with because the granted headroom could not be taken back in full;
-        /// 0: the participant is within its limit.
+        /// The error code that new prepares are refused with because the granted headroom could not be taken
+        /// back in full; 0: the participant is within its limit.
         pub over_limit: u16,
-        /// Whether each transfer of the currency is settled at once by itself. The hub's account for settlement only.
+        /// Whether each transfer of the currency is settled at once by itself. The hub's account for
+        /// settlement only.
         pub gross: bool,
     }
 }
@@ -228,9 +230,9 @@ impl Table for SwitchAccounts {
 record! {
     /// Names a callback address.
     pub key struct EndpointKey {
-        /// Whose.
+        /// The participant.
         pub participant: u32,
-        /// For which messages.
+        /// The messages that it receives.
         pub endpoint: String,
     }
 }
@@ -274,7 +276,7 @@ record! {
     pub struct TransferRow {
         /// The internal state, see the switch's rules: the last of `history`.
         pub state: u8,
-        /// What is to be done at the ledger, 0: nothing. Otherwise an event that must be sent (again) under the same id.
+        /// The pending event for the ledger; 0: none. It must be sent (again) under the same id.
         pub intent: u8,
         /// The payer; 0 if unknown.
         pub payer: u32,
@@ -286,7 +288,7 @@ record! {
         pub amount: u128,
         /// What the fulfilment must hash to.
         pub condition: [u8; 32],
-        /// When it is over.
+        /// When it expires.
         pub expiration: u64,
         /// Hash of the canonical prepare.
         pub prepare_hash: [u8; 32],
@@ -302,7 +304,7 @@ record! {
         pub window: u64,
         /// Whether it is settled at once by itself.
         pub gross: bool,
-        /// Whether the payee wants to be told what became of its fulfilment.
+        /// Whether the payee wants to know the outcome of its fulfilment.
         pub wants_patch: bool,
         /// Why it failed; 0: it has not.
         pub error_code: u16,
@@ -310,8 +312,8 @@ record! {
         pub error_text: String,
         /// The bulk transfer that it is part of.
         pub bulk: Option<u128>,
-        /// Every state that it was in: state (1 byte), reason (2 bytes, an error code or 0) and time (8 bytes, microseconds),
-        /// big-endian, one after the other. Only ever appended to.
+        /// Its states in order: state (1 byte), reason (2 bytes, an error code or 0) and time (8 bytes,
+        /// microseconds), big-endian. States are only appended.
         pub history: Vec<u8>,
     }
 }
@@ -320,7 +322,7 @@ record! {
 pub struct Transfers;
 
 impl Transfers {
-    /// Those with an intent, in the order in which it arose.
+    /// Those with an intent, in the order of the intents.
     pub const INTENDED: u8 = 1;
     /// Those that expire, by expiration.
     pub const BY_DEADLINE: u8 = 2;
@@ -409,13 +411,14 @@ record! {
     pub key struct OutboxKey {
         /// To whom.
         pub participant: u32,
-        /// Its number, in the order of the commands that it comes from: messages about one transfer are sent in this order.
+        /// Its number, in the order of the commands that it comes from: messages about one transfer are sent
+        /// in this order.
         pub number: u64,
     }
 }
 
 record! {
-    /// A message that is to be sent: it is written when it is sent, from the rows that it is about.
+    /// A message that is to be sent. Its text is made at that time, from the rows that it is about.
     pub struct OutboxRow {
         /// What kind of message, see the switch's outbox.
         pub kind: u8,
@@ -425,12 +428,12 @@ record! {
         pub code: u16,
         /// A text, where the kind has one.
         pub text: String,
-        /// When it arose.
+        /// When it was created.
         pub created: u64,
     }
 }
 
-/// What is still to be told to whom.
+/// Messages that are still to be sent.
 pub struct Outbox;
 
 impl Outbox {
@@ -479,11 +482,13 @@ record! {
         pub unanswered_items: u32,
         /// Items without a final state.
         pub open_items: u32,
-        /// Whether an item failed for a reason that the payee has not given itself: it is told the outcome.
+        /// Whether an item failed for a reason that did not come from the payee, which is then informed of
+        /// the outcome.
         pub tells_payee: bool,
         /// The ids of the items in order, 16 bytes each.
         pub items: Vec<u8>,
-        /// Items that failed before they were recorded (their ids were known): place in `items` (2 bytes) and code (2 bytes).
+        /// Items that failed before they were recorded (their ids were known): place in `items` (2 bytes) and
+        /// code (2 bytes).
         pub failed: Vec<u8>,
         /// When it was completed.
         pub completed: u64,
@@ -512,13 +517,14 @@ record! {
     pub struct WindowRow {
         /// The state, see the switch's rules.
         pub state: u8,
-        /// Why it got there.
+        /// Why it has this state.
         pub reason: String,
         /// When it was opened.
         pub created: Timestamp,
-        /// When its state changed last.
+        /// When its state last changed.
         pub changed: Timestamp,
-        /// Accepted fulfilments of this window that the ledger has not answered: it is not closed before they are.
+        /// Accepted fulfilments of this window that the ledger has not answered. The window is closed only
+        /// after they are.
         pub in_flight: u64,
         /// Transfers committed in it.
         pub transfers: u64,
@@ -557,7 +563,7 @@ record! {
         pub received: u128,
         /// How many.
         pub received_count: u64,
-        /// The settlement that takes it up, 0: none.
+        /// The settlement that includes it; 0: none.
         pub settlement: u64,
         /// Whether it is settled.
         pub settled: bool,
@@ -630,11 +636,11 @@ record! {
         pub state: u8,
         /// The model.
         pub model: String,
-        /// Why it was made, or why it got into its state.
+        /// Why it was created, or why it has this state.
         pub reason: String,
-        /// When it was made.
+        /// When it was created.
         pub created: Timestamp,
-        /// When its state changed last.
+        /// When its state last changed.
         pub changed: Timestamp,
         /// The windows, 8 bytes each.
         pub windows: Vec<u8>,
@@ -671,11 +677,11 @@ record! {
         pub sent: u128,
         /// What it received.
         pub received: u128,
-        /// Why it got into its state.
+        /// Why it has this state.
         pub reason: String,
         /// The settlement bank's reference.
         pub reference: String,
-        /// Whether positions were moved beyond the headroom that was there.
+        /// Whether positions were moved beyond the available headroom.
         pub beyond_headroom: bool,
     }
 }
@@ -704,29 +710,29 @@ record! {
 }
 
 record! {
-    /// Liquidity that comes or goes, and headroom that is granted or taken back.
+    /// Liquidity paid in or out, and headroom granted or revoked.
     pub struct MovementRow {
         /// What kind, see the switch's rules.
         pub kind: u8,
         /// The state, see the switch's rules.
         pub state: u8,
-        /// Whose.
+        /// The participant.
         pub participant: u32,
         /// The currency.
         pub currency: u32,
         /// How much.
         pub amount: u128,
-        /// How much headroom is taken back in the same step (funds out).
+        /// How much headroom is revoked in the same step (funds out).
         pub headroom: u128,
         /// Why.
         pub reason: String,
         /// The settlement bank's reference.
         pub reference: String,
-        /// Who ordered it; empty: the switch itself.
+        /// The operator who ordered it; empty: the switch itself.
         pub operator: String,
         /// When.
         pub created: Timestamp,
-        /// When its state changed last.
+        /// When its state last changed.
         pub changed: Timestamp,
     }
 }
@@ -785,7 +791,7 @@ record! {
         pub decided_by: String,
         /// When.
         pub decided: Timestamp,
-        /// What came of it.
+        /// The result.
         pub result: String,
     }
 }

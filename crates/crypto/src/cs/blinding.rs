@@ -1,4 +1,4 @@
-//! Which messages of a batch are blinded in the lanes, and which by the library.
+//! Chooses which messages of a batch are blinded in lanes, and which by the library.
 
 #[cfg(target_arch = "x86_64")]
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(crate) fn blind(choice: Choice, items: &[CsBlindRequest<'_>]) -> Vec<Result<
         .collect()
 }
 
-/// What the lanes do.
+/// Blinds in lanes.
 #[cfg(target_arch = "x86_64")]
 mod in_lanes {
     use curve25519_dalek::Scalar;
@@ -59,7 +59,7 @@ mod in_lanes {
             .collect();
         let bytes = kdf_each::<128>(choice, &derivations);
         let factors: Vec<_> = bytes.0.iter().map(Factors::from_bytes).collect();
-        // What is refused without computing takes no lane.
+        // Items that are refused without computing take no lane.
         let usable: Vec<_> = (0..places.len())
             .filter(|&of| items[places[of]].r_pubs.iter().all(|r_pub| may_be_point(r_pub.as_bytes())))
             .collect();

@@ -1,7 +1,7 @@
-//! Signing blinded challenges, and the check that keeps a faulty signature from leaving.
+//! Signing blinded challenges, and the check that withholds faulty signatures.
 //!
-//! A signature s = r + c·x of which r or x was computed wrongly can reveal the private key. So each one is verified against the
-//! public key, which was computed when the key was loaded, and against R, which is derived a second time.
+//! A signature s = r + c·x with a wrong r or x can reveal the private key. So each one is verified against
+//! the public key, computed when the key was loaded, and against R, which is derived a second time.
 
 use curve25519_dalek::edwards::CompressedEdwardsY;
 use curve25519_dalek::{EdwardsPoint, Scalar};
@@ -31,7 +31,7 @@ impl CsSigningKey {
         Ok(Self { secret, public })
     }
 
-    /// A fresh key from the operating system's randomness.
+    /// Generates a key with the operating system's randomness.
     #[must_use]
     pub fn generate() -> Self {
         Self::new(CsPrivateKey::generate()).expect("a random scalar is not zero")
@@ -61,9 +61,9 @@ impl std::fmt::Debug for CsSigningKey {
 pub struct CsSignRequest<'a> {
     /// The key of the denomination.
     pub key: &'a CsSigningKey,
-    /// The nonce for which the R values were given out.
+    /// The nonce of the R values.
     pub nonce: &'a CsNonce,
-    /// The operation for which they were given out.
+    /// The purpose of the R values.
     pub operation: CsOperation,
     /// The two blinded challenges.
     pub challenges: [&'a CsScalar; 2],
@@ -80,9 +80,9 @@ pub struct CsBlindSignature {
 
 /// Signs blinded challenges, in the order of the arguments. Constant time in all secrets.
 ///
-/// Each signature is verified before it is returned. Per item, the result is [`CryptoError::OutOfRange`] if a challenge is not
-/// below L: wallets reduce challenges, and a second encoding of one would be a second planchet with the same signature.
-/// [`CryptoError::Fault`] if the signature did not pass its check.
+/// Each signature is verified before it is returned. Per item, the result is [`CryptoError::OutOfRange`] if a
+/// challenge is not below L: wallets reduce challenges, and a second encoding of one would be a second
+/// planchet with the same signature. [`CryptoError::Fault`] if the signature did not pass its check.
 #[must_use]
 pub fn sign_batch(items: &[CsSignRequest<'_>]) -> Vec<Result<CsBlindSignature, CryptoError>> {
     let (mut for_choices, mut for_nonces) = (None, None);
@@ -126,7 +126,7 @@ fn sign_one<'a>(
     Ok(CsBlindSignature { b, s: CsScalar::from_bytes(s.to_bytes()) })
 }
 
-/// What must hold of a signature before it is released: s·G = R + c·X.
+/// The equation that a signature must satisfy before it is released: s·G = R + c·X.
 struct Claim<'a> {
     key: &'a CsVerifyingKey,
     /// The encoding of R.
@@ -141,7 +141,7 @@ fn withhold_faults(
     items: &[CsSignRequest<'_>],
     results: &mut [Result<CsBlindSignature, CryptoError>],
 ) {
-    // Everything is derived again: what went wrong while signing must not go into the check.
+    // Derive everything again, so that an error while signing does not affect the check.
     let (mut for_choices, mut for_nonces) = (None, None);
     let mut signed = Vec::with_capacity(items.len());
     let mut nonces = Zeroizing::new(Vec::with_capacity(items.len()));
@@ -190,11 +190,11 @@ fn base_multiples(choice: Choice, integers: &[[u8; 32]]) -> Vec<[u8; 32]> {
     integers.iter().map(|r| EdwardsPoint::mul_base_clamped(*r).compress().to_bytes()).collect()
 }
 
-/// Multiplications of the base point from which on the lanes are faster than the library.
+/// The number of base point multiplications from which lanes are faster than the library.
 #[cfg(target_arch = "x86_64")]
 const LANES_FROM: usize = 3;
 
-/// Which claims hold. All values in them are public: the wallet knows them, or learns them from the answer.
+/// Which claims hold. All their values are public: the wallet knows them, or learns them from the answer.
 fn hold(choice: Choice, claims: &[Claim<'_>]) -> Vec<bool> {
     #[cfg(target_arch = "x86_64")]
     if choice.may_take_lanes() {
@@ -260,8 +260,8 @@ mod tests {
         (0..challenges.len()).map(request).collect()
     }
 
-    /// Each way in which a signature can come out wrong is seen, in every place of a batch, and the other signatures of the
-    /// batch leave.
+    /// Every kind of wrong signature is found in every place of a batch, and the other signatures of the
+    /// batch are released.
     #[test]
     fn faulty_signatures_are_withheld() {
         let keys: Vec<_> = (0..3).map(|_| CsSigningKey::generate()).collect();
@@ -297,9 +297,9 @@ mod tests {
         }
     }
 
-    /// A bit of the private key flips in memory: nothing signed with it leaves.
+    /// If a bit of the private key flips in memory, no signature by it is released.
     #[test]
-    fn a_damaged_key_signs_nothing() {
+    fn damaged_key_signs_nothing() {
         let sound = CsSigningKey::generate();
         let nonces: Vec<_> = (0..8).map(|n| CsNonce::from_bytes([n; 32])).collect();
         let challenges = challenges(8);
@@ -316,7 +316,7 @@ mod tests {
         }
     }
 
-    /// The group order, and what lies above it, is no challenge, whichever clause is chosen.
+    /// The group order and larger values are refused as challenges, whichever clause is chosen.
     #[test]
     fn challenges_are_below_the_group_order() {
         let key = CsSigningKey::generate();

@@ -1,7 +1,7 @@
-//! Key derivation side by side: HKDF that extracts with HMAC-SHA-512, eight at once, and expands with HMAC-SHA-256
-//! (FIPS 180-4), sixteen 32-bit lanes in a register. No instruction and no address depends on what is derived, but for
-//! how often a value is too large, and whether its first 32 bits are those of the integer that it must be below, as with
-//! the library.
+//! Key derivation side by side: HKDF that extracts with HMAC-SHA-512, eight at once, and expands with
+//! HMAC-SHA-256 (FIPS 180-4), sixteen 32-bit lanes in a register. No instruction and no address depends on
+//! what is derived, but for how often a value is too large, and whether its first 32 bits are those of the
+//! integer that it must be below, as with the library.
 
 #![allow(unsafe_code)]
 
@@ -9,7 +9,6 @@ use std::arch::x86_64::{
     __m512i, _mm512_add_epi32, _mm512_load_si512, _mm512_or_si512, _mm512_ror_epi32, _mm512_set1_epi32,
     _mm512_setzero_si512, _mm512_srli_epi32, _mm512_store_si512, _mm512_ternarylogic_epi32, _mm512_xor_si512,
 };
-use std::hint::black_box;
 
 use super::curve::sha512_each;
 use super::{Wiped, wipe};
@@ -38,7 +37,8 @@ const ROUND_CONSTANTS: [u32; 64] = [
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
 ];
 
-/// The salt of an extraction with HMAC-SHA-512 as the two blocks that the inner and the outer hash begin with.
+/// The salt of an extraction with HMAC-SHA-512 as the two blocks that the inner and the outer hash begin
+/// with.
 pub(crate) struct Salt {
     inner: [u8; 128],
     outer: [u8; 128],
@@ -132,16 +132,16 @@ fn compress(state: &State, block: &[__m512i; 16]) -> State {
     next
 }
 
-/// Overwrites secrets in vectors, as [`wipe`] does it elsewhere.
+/// [`wipe`] for vectors, which have no default value.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn wipe_vectors(vectors: &mut [__m512i]) {
     vectors.fill(_mm512_setzero_si512());
-    black_box(vectors);
+    zeroize::optimization_barrier(vectors);
 }
 
-/// Sixteen HMAC-SHA-256 keys of 64 bytes: the states after the first block of the inner and the outer hash. As good as the
-/// keys themselves: wipe them.
+/// Sixteen HMAC-SHA-256 keys of 64 bytes: the states after the first block of the inner and the outer hash.
+/// As good as the keys themselves: wipe them.
 struct Hmac {
     inner: State,
     outer: State,
@@ -219,8 +219,8 @@ impl Hmac {
 /// Bytes of the longest end of a message, in whole words.
 const TAIL_BYTES: usize = (INFO_BYTES + 2).next_multiple_of(4);
 
-/// The ends of sixteen messages with infos of one length: info, a place for the number of the block, and the bit that
-/// begins the padding.
+/// The ends of sixteen messages with infos of one length: info, a place for the number of the block, and the
+/// bit that begins the padding.
 struct Tails {
     words: [Words; TAIL_BYTES / 4],
     info_bytes: usize,
@@ -266,7 +266,8 @@ fn lanes_of<T: Copy>(items: &[T]) -> [T; HASHES] {
     std::array::from_fn(|lane| *items.get(lane).unwrap_or(&items[0]))
 }
 
-/// The pseudorandom keys of input key material that may be secret; the processor must have what [`super::ifma`] finds.
+/// The pseudorandom keys of input key material that may be secret; the processor must have what
+/// [`super::ifma`] finds.
 pub(crate) fn extract_each<'a>(items: impl Iterator<Item = (&'a Salt, &'a [u8])> + Clone) -> Wiped<64> {
     let inner: Vec<_> = items.clone().map(|(salt, ikm)| [&salt.inner[..], ikm, &[]]).collect();
     let inner = Wiped(sha512_each(&inner, true));
@@ -275,8 +276,8 @@ pub(crate) fn extract_each<'a>(items: impl Iterator<Item = (&'a Salt, &'a [u8])>
     Wiped(sha512_each(&outer, true))
 }
 
-/// `N` bytes for each of one to sixteen pseudorandom keys, with infos of one length; the processor must have what
-/// [`super::ifma`] finds.
+/// `N` bytes for each of one to sixteen pseudorandom keys, with infos of one length; the processor must have
+/// what [`super::ifma`] finds.
 pub(crate) fn expand_each<const N: usize>(prks: &[[u8; 64]], infos: &[&[u8]]) -> Wiped<N> {
     assert!(super::ifma(), "callers ask first");
     assert_eq!(prks.len(), infos.len());
@@ -314,11 +315,12 @@ fn expand<const N: usize>(prks: &[[u8; 64]], tails: &Tails, out: &mut [[u8; N]])
 }
 
 /// For each of one to sixteen pseudorandom keys the first derived value below an integer, as
-/// [`crate::kdf::Prk::expand_mod`] has it: big endian, one after the other into `out`. The integers are big endian
-/// without leading zeros, have as many bytes each, and that is a multiple of 32.
+/// [`crate::kdf::Prk::expand_mod`] has it: big endian, one after the other into `out`. The integers are big
+/// endian without leading zeros, have as many bytes each, and that is a multiple of 32.
 ///
-/// Returns the lanes that are undecided, as bits: where the first 256 bits are those of the integer, which never happens by
-/// chance. The caller decides those alone. The processor must have what [`super::ifma`] finds.
+/// Returns the lanes that are undecided, as bits: where the first 256 bits are those of the integer, which
+/// never happens by chance. The caller decides those alone. The processor must have what [`super::ifma`]
+/// finds.
 pub(crate) fn expand_below_each(
     prks: &[[u8; 64]],
     integers: &[&[u8]],

@@ -1,10 +1,11 @@
 //! Eight independent operations side by side, one in each 64-bit lane of an AVX-512 register.
 //!
-//! The multiplications are those of the IFMA instructions: 52 by 52 bits, low or high half, added to 64 bits. Where the
-//! processor lacks them, callers take the library instead; the results are the same.
+//! The multiplications are those of the IFMA instructions: 52 by 52 bits, low or high half, added to 64 bits.
+//! Without them, callers use the library, with the same results.
 //!
-//! Scalars, digits, exponents, hashes and states that hold secrets are wiped where they lie in arrays and buffers. What the
-//! compiler keeps of them in registers, or spills, is not, and neither are the coordinates of points on the way to a result.
+//! Scalars, digits, exponents, hashes and states that hold secrets are wiped where they lie in arrays and
+//! buffers. Copies in registers or spilled by the compiler are not wiped, nor are intermediate coordinates of
+//! points.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod curve;
@@ -15,7 +16,6 @@ pub(crate) mod rsa;
 #[cfg(all(test, target_arch = "x86_64"))]
 mod testing;
 
-use std::hint::black_box;
 #[cfg(target_arch = "x86_64")]
 use std::sync::OnceLock;
 
@@ -36,17 +36,17 @@ impl Path {
     }
 }
 
-/// Who does the work of a batch.
+/// The implementation for a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// Whatever is faster for so many items.
+    /// The faster one for this number of items.
     Fastest,
-    /// This one, if it can.
+    /// This one, if the processor can.
     Only(Path),
 }
 
 impl Choice {
-    /// Whether the lanes take so many items, if they are faster than the library from `fewest` on.
+    /// Whether to use lanes for this number of items, if they are faster than the library from `fewest` on.
     pub(crate) fn takes_lanes(self, items: usize, fewest: usize) -> bool {
         let wants = match self {
             Self::Fastest => items >= fewest,
@@ -55,7 +55,7 @@ impl Choice {
         wants && items > 0 && ifma()
     }
 
-    /// Whether there is a number of items that the lanes take.
+    /// Whether lanes are used for any number of items.
     pub(crate) fn may_take_lanes(self) -> bool {
         self.takes_lanes(usize::MAX, 0)
     }
@@ -70,28 +70,28 @@ impl<const N: usize> Drop for Wiped<N> {
     }
 }
 
-/// Overwrites secrets in a way that the compiler must take as used; quicker than the volatile writes of zeroize, one
-/// for each byte, which would be a tenth of the time of a signature.
+/// Overwrites secrets. One barrier for all keeps the writes: volatile writes, one for each byte, would take a
+/// tenth of the time of a signature.
 pub(crate) fn wipe<T: Copy + Default>(values: &mut [T]) {
     values.fill(T::default());
-    black_box(values);
+    zeroize::optimization_barrier(values);
 }
 
 /// Number of operations that run side by side.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const LANES: usize = 8;
 
-/// Whether the processor multiplies in eight lanes, and nobody has switched that off.
+/// Whether the processor multiplies in eight lanes, and lanes are not disabled.
 ///
-/// `BATZEN_NO_IFMA=1` in the environment switches it off for the whole life of the process, so that the other path can
-/// be compared and tested on every machine. Any other value does nothing.
+/// The environment variable `BATZEN_NO_IFMA=1` disables lanes for the lifetime of the process, so that both
+/// paths can be compared and tested. Any other value has no effect.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn ifma() -> bool {
     static IFMA: OnceLock<bool> = OnceLock::new();
     *IFMA.get_or_init(|| {
         let allowed = std::env::var_os("BATZEN_NO_IFMA").is_none_or(|value| value != "1");
-        // All of them came with or before IFMA. The standard library also asks the operating system whether it keeps
-        // the wide registers.
+        // All of these came with or before IFMA. The standard library also checks that the operating system
+        // saves the wide registers.
         allowed
             && is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")

@@ -1,4 +1,4 @@
-//! What the tests of the lanes share.
+//! Helpers for tests of the lanes.
 
 /// Runs a test that needs the instructions, if this processor has them.
 pub(super) fn on_lanes(test: unsafe fn()) {
@@ -11,7 +11,7 @@ pub(super) fn on_lanes(test: unsafe fn()) {
     }
 }
 
-/// Numbers that are the same in every run.
+/// Reproducible random numbers.
 pub(super) struct Rng(u64);
 
 impl Rng {

@@ -1,4 +1,4 @@
-//! Which items of a batch go through the lanes, and which through the library.
+//! Chooses which items of a batch are processed in lanes, and which by the library.
 
 use super::{
     RsaPrivateKey, RsaPublicKey, checked_message, checked_signature, equation_holds, full_domain_hash,
@@ -87,14 +87,14 @@ fn refuse_malicious_keys(equations: &[Option<Equation<'_>>], verdicts: &mut [boo
     }
 }
 
-/// What the lanes do. Each function leaves nothing where the library is to do it.
+/// Blinds in lanes. Each function leaves nothing where the library is to do it.
 #[cfg(target_arch = "x86_64")]
 mod in_lanes {
     use super::{Choice, Equation, RsaPrivateKey, RsaPublicKey};
     use crate::{CryptoError, HashCode, lanes};
 
-    /// The fewest items that are signed faster in the lanes than one after the other, as measured: eight lanes take as long
-    /// as 1.2 (1024 bits), 2.6 and 2.8 items by the library.
+    /// The fewest items that are signed faster in the lanes than one after the other, as measured: eight
+    /// lanes take as long as 1.2 (1024 bits), 2.6 and 2.8 items by the library.
     fn fewest_to_sign(size: lanes::rsa::Size) -> usize {
         if size == lanes::rsa::Size::Bits1024 { 2 } else { 3 }
     }
@@ -105,7 +105,7 @@ mod in_lanes {
     /// The fewest full-domain hashes that are faster in the lanes, measured with all sizes.
     const FEWEST_TO_HASH: usize = 4;
 
-    /// Signs what is fast in the lanes, and leaves the rest.
+    /// Signs the items that are faster in lanes, and leaves the rest.
     pub(super) fn sign(
         choice: Choice,
         items: &[(&RsaPrivateKey, &[u8])],
@@ -128,7 +128,8 @@ mod in_lanes {
             for (places, group) in places.chunks(lanes::rsa::LANES).zip(of_size.chunks(lanes::rsa::LANES)) {
                 if choice.takes_lanes(group.len(), fewest_to_sign(size)) {
                     for (place, result) in places.iter().zip(lanes::rsa::private_powers(group)) {
-                        // Without blinding factors (a strange key, no memory) nothing was computed: one by one, then.
+                        // Without blinding factors (unusual key, out of memory) nothing was computed, so
+                        // process the items one by one.
                         if matches!(result, Ok(_) | Err(CryptoError::Fault)) {
                             results[*place] = Some(result);
                         }
@@ -139,7 +140,7 @@ mod in_lanes {
         results
     }
 
-    /// Makes the full-domain hashes that are fast in the lanes, and leaves the rest.
+    /// Computes the full-domain hashes that are faster in lanes, and leaves the rest.
     pub(super) fn hash(
         choice: Choice,
         items: &[(&RsaPublicKey, &HashCode, &[u8])],
@@ -168,7 +169,7 @@ mod in_lanes {
         hashes
     }
 
-    /// Judges the equations that are fast in the lanes, and leaves the rest.
+    /// Checks the equations that are faster in lanes, and leaves the rest.
     pub(super) fn verify(choice: Choice, equations: &[Option<Equation<'_>>]) -> Vec<Option<bool>> {
         let mut verdicts = vec![None; equations.len()];
         if !choice.may_take_lanes() {
@@ -408,7 +409,7 @@ mod tests {
 
     /// The blinding factors of a key are used many times and replaced.
     #[test]
-    fn blinding_factors_go_round() {
+    fn blinding_factors_are_reused_and_replaced() {
         lanes();
         let key = RsaPrivateKey::generate(1024).unwrap();
         let value = [0x17; 127];
@@ -545,7 +546,8 @@ mod tests {
         }
         for bits in [1024u32, 2048, 3072] {
             let mut moduli: Vec<_> = keys(bits, 2).iter().map(|key| key.public().clone()).collect();
-            // The largest and the smallest odd numbers of the size, with the smallest and the largest exponents.
+            // The largest and the smallest odd numbers of the size, with the smallest and the largest
+            // exponents.
             let one = BigUint::from(1u8);
             for n in
                 [(&one << bits) - 1u8, (&one << (bits - 1)) + 1u8, (&one << (bits - 1)) + (&one << 52) - 1u8]

@@ -1,4 +1,4 @@
-//! Which messages of a batch are blinded in the lanes, and which by the library.
+//! Chooses which messages of a batch are blinded in lanes, and which by the library.
 
 use super::RsaPublicKey;
 use crate::lanes::Choice;
@@ -25,7 +25,7 @@ pub(crate) fn blind(choice: Choice, items: &[Item<'_>]) -> Vec<Result<Vec<u8>, C
 #[cfg(not(target_arch = "x86_64"))]
 fn in_lanes(_: Choice, _: &[Item<'_>], _: &mut [Option<Vec<u8>>]) {}
 
-/// Blinds what is fast in the lanes, and leaves the rest.
+/// Blinds the messages that are faster in lanes, and leaves the rest.
 #[cfg(target_arch = "x86_64")]
 fn in_lanes(choice: Choice, items: &[Item<'_>], results: &mut [Option<Vec<u8>>]) {
     use crate::lanes::rsa::{BlindItem, HASHES, Size, blind_each};
@@ -55,8 +55,9 @@ fn in_lanes(choice: Choice, items: &[Item<'_>], results: &mut [Option<Vec<u8>>])
     }
 }
 
-/// Whether hashes and blinding factors have no common factor with the modulus, by one gcd for all; `false` also if that
-/// cannot be found out. As [`super::blind`], the gcd sees the secret factors times a random unit only.
+/// Whether hashes and blinding factors have no common factor with the modulus, by one gcd for all; `false`
+/// also if that cannot be found out. As [`super::blind`], the gcd sees the secret factors times a random unit
+/// only.
 #[cfg(target_arch = "x86_64")]
 fn all_coprime(key: &RsaPublicKey, hashes: &[&[u8]], factors: &[&[u8]]) -> bool {
     if key.is_own() {

@@ -16,7 +16,7 @@ pub const MIN_BITS: u32 = 1024;
 /// Largest modulus in bits.
 pub const MAX_BITS: u32 = 8192;
 
-/// Largest public exponent in bytes. Larger ones make verification slow and nothing safer.
+/// Largest public exponent in bytes. Larger ones only make verification slower.
 const MAX_EXPONENT_BYTES: usize = 4;
 
 struct Inner {
@@ -24,7 +24,7 @@ struct Inner {
     n_len: usize,
     e_len: usize,
     arithmetic: lc::Modulus,
-    /// For the lanes; made when they first meet the key. Nothing inside if they have nothing of its size.
+    /// For the lanes; computed at first use. `None` inside if there are no lanes for its size.
     #[cfg(target_arch = "x86_64")]
     lanes: OnceLock<Option<lanes::rsa::PublicKey>>,
     odd: OddModulus,
@@ -44,8 +44,8 @@ impl RsaPublicKey {
     ///
     /// # Errors
     ///
-    /// [`CryptoError::MalformedKey`] unless the sizes fit exactly, no number has leading zeros, n is odd and has
-    /// [`MIN_BITS`] to [`MAX_BITS`] bits, and e is odd, above 1 and below 2^32.
+    /// [`CryptoError::MalformedKey`] unless the sizes fit exactly, no number has leading zeros, n is odd and
+    /// has [`MIN_BITS`] to [`MAX_BITS`] bits, and e is odd, above 1 and below 2^32.
     pub fn decode(encoded: &[u8]) -> Result<Self, CryptoError> {
         let (&[n0, n1, e0, e1], numbers) = encoded.split_first_chunk().ok_or(CryptoError::MalformedKey)?;
         let n_len = usize::from(u16::from_be_bytes([n0, n1]));
@@ -59,8 +59,8 @@ impl RsaPublicKey {
 
     /// Parses a key whose private key belongs to the caller (as those of the exchange to all its processes).
     ///
-    /// Such a key is known to be a product of two large primes, so it is never searched for common factors with a
-    /// hash: that saves a third of the time of a verification.
+    /// Such a key is known to be a product of two large primes, so it is never searched for common factors
+    /// with a hash: that saves a third of the time of a verification.
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ impl RsaPublicKey {
         &self.inner.encoded
     }
 
-    /// SHA-512 of the encoding, by which security modules name keys.
+    /// SHA-512 of the encoding, by which security modules identify keys.
     #[must_use]
     pub fn h_rsa(&self) -> HashCode {
         sha512(&self.inner.encoded)
@@ -215,7 +215,7 @@ impl std::fmt::Debug for RsaPublicKey {
 #[derive(Clone)]
 pub struct RsaPrivateKey {
     rsa: Arc<lc::Rsa>,
-    /// For the lanes. Nothing if they are not used or have nothing of its size.
+    /// For the lanes. `None` if they are not used, or do not support its size.
     #[cfg(target_arch = "x86_64")]
     lanes: Option<Arc<lanes::rsa::PrivateKey>>,
     public: RsaPublicKey,
@@ -247,7 +247,8 @@ impl RsaPrivateKey {
     ///
     /// # Errors
     ///
-    /// [`CryptoError::MalformedKey`] if the bytes are not a consistent key of a size that the protocol allows.
+    /// [`CryptoError::MalformedKey`] if the bytes are not a consistent key of a size that the protocol
+    /// allows.
     pub fn from_der(der: &[u8]) -> Result<Self, CryptoError> {
         Self::new(lc::Rsa::from_der(der)?)
     }
@@ -256,7 +257,7 @@ impl RsaPrivateKey {
     ///
     /// # Errors
     ///
-    /// [`CryptoError::Internal`] if memory is out.
+    /// [`CryptoError::Internal`] if out of memory.
     pub fn to_der(&self) -> Result<Zeroizing<Vec<u8>>, CryptoError> {
         self.rsa.to_der()
     }
@@ -306,7 +307,8 @@ impl std::fmt::Debug for RsaPrivateKey {
     }
 }
 
-/// Number of bits of a big endian number without leading zeros; nothing for zero or a number with leading zeros.
+/// Number of bits of a big endian number without leading zeros; nothing for zero or a number with leading
+/// zeros.
 fn bit_length(number: &[u8]) -> Option<u32> {
     let first = number.first().filter(|&&first| first != 0)?;
     Some(u32::try_from(number.len()).ok()? * 8 - first.leading_zeros())
@@ -320,9 +322,9 @@ mod tests {
     use crate::rsa::{blind, full_domain_hash, verify, verify_batch};
     use num_bigint::BigUint;
 
-    /// A modulus with many small factors, as somebody would choose who wants to recognise coins, is refused by
-    /// blinding and verification, alone and in batches, although the equation holds: with the factors known,
-    /// signatures are easily made, also of hashes that share a factor with the modulus.
+    /// A modulus with many small factors, which would allow to recognise coins, is refused by blinding and
+    /// verification, alone and in batches, although the equation holds: with known factors, signatures are
+    /// easily made, also of hashes that share a factor with the modulus.
     #[test]
     fn moduli_with_small_factors_are_refused() {
         let (mut n, mut phi) = (BigUint::from(1u8), BigUint::from(1u8));

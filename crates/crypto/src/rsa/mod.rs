@@ -1,7 +1,7 @@
 //! Blind RSA signatures with a full-domain hash (Chaum 1983), as the Taler exchange API defines them.
 //!
-//! Integers are big endian bytes without leading zeros, so they are sometimes a byte shorter than the modulus. What is
-//! read may have leading zeros.
+//! Integers are big endian bytes without leading zeros, so they are sometimes a byte shorter than the
+//! modulus. Leading zeros are accepted in input.
 
 mod batch;
 mod blinding;
@@ -17,8 +17,9 @@ use crate::lanes::Choice;
 use crate::random::fill_random;
 use crate::{BlindingSecret, CryptoError, HashCode, Path};
 
-/// Number of random factors to try when a secret is hidden from the variable-time gcd. A random number has a common
-/// factor with an honest modulus never, with the worst modulus of the largest size with a probability of about 0.9.
+/// Number of random factors to try when a secret is hidden from the variable-time gcd. A random number has a
+/// common factor with an honest modulus never, with the worst modulus of the largest size with a probability
+/// of about 0.9.
 const BLINDING_ATTEMPTS: usize = 1000;
 
 /// The message hash f for `message`, in the size of the modulus.
@@ -30,7 +31,7 @@ fn full_domain_hash(key: &RsaPublicKey, message: &HashCode) -> Vec<u8> {
 
 /// Salt of the derivation of blinding factors.
 pub(crate) const BLINDING_SALT: &[u8] = b"Blinding KDF extractor HMAC key";
-/// What tells that derivation from others.
+/// The domain separator of that derivation.
 pub(crate) const BLINDING_CONTEXT: &[u8] = b"Blinding KDF";
 
 /// The blinding factor r, in the size of the modulus.
@@ -54,11 +55,11 @@ fn random_below(key: &RsaPublicKey) -> Zeroizing<Vec<u8>> {
     }
 }
 
-/// A random factor t coprime to the modulus, and `secret` · t mod n, which says nothing about `secret`.
+/// A random factor t coprime to the modulus, and `secret` · t mod n, which reveals nothing about `secret`.
 fn hide(key: &RsaPublicKey, secret: &[u8]) -> Result<(Zeroizing<Vec<u8>>, Vec<u8>), CryptoError> {
     for _ in 0..BLINDING_ATTEMPTS {
         let factor = random_below(key);
-        // Nobody finds a number that has a factor with the product of two large primes.
+        // A random number never has a common factor with the product of two large primes.
         if key.is_own() || key.is_coprime(&factor) {
             let mut hidden = vec![0; factor.len()];
             key.arithmetic().secret_product(secret, &factor, &mut hidden)?;
@@ -68,7 +69,7 @@ fn hide(key: &RsaPublicKey, secret: &[u8]) -> Result<(Zeroizing<Vec<u8>>, Vec<u8
     Err(CryptoError::MaliciousKey)
 }
 
-/// A random factor r for blinding a private operation with an own key: r^e and 1/r modulo n, big endian.
+/// A random factor r for blinding a private operation: r^e and 1/r modulo n, big endian.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn random_blinding(key: &RsaPublicKey) -> Result<[Zeroizing<Vec<u8>>; 2], CryptoError> {
     let factor = random_below(key);
@@ -91,7 +92,8 @@ fn invert_hidden(key: &RsaPublicKey, secret: &[u8]) -> Result<Zeroizing<Vec<u8>>
 ///
 /// # Errors
 ///
-/// [`CryptoError::MaliciousKey`] if f or r has a common factor with n. Such a key could mark the coins it signs.
+/// [`CryptoError::MaliciousKey`] if f or r has a common factor with n. Such a key could mark the coins it
+/// signs.
 pub fn blind(
     key: &RsaPublicKey,
     message: &HashCode,
@@ -100,7 +102,8 @@ pub fn blind(
     let hash = full_domain_hash(key, message);
     let factor = blinding_factor(key, secret);
     if !key.is_own() {
-        // r must stay secret, and the gcd takes variable time, so it sees r times a random unit: same common factors.
+        // r must stay secret, and the gcd takes variable time, so it sees r times a random unit: same common
+        // factors.
         let (_, hidden) = hide(key, &factor)?;
         if !key.is_coprime(&hash) || !key.is_coprime(&hidden) {
             return Err(CryptoError::MaliciousKey);
@@ -111,11 +114,10 @@ pub fn blind(
     Ok(without_leading_zeros(out))
 }
 
-/// Blinds many messages; the results stand in the order of the arguments and are exactly those of [`blind`].
+/// Blinds many messages; the results are in the order of the arguments and equal those of [`blind`].
 ///
-/// Eight at once where the processor can, in time that does not depend on the secrets. What is shared are the gcds with
-/// keys of others: some messages with the same key have one for all. Only if that finds a common factor each is looked at
-/// alone.
+/// Eight at once where the processor can, in time that does not depend on the secrets. Messages with the same
+/// foreign key share one gcd. Only if that finds a common factor, each is checked alone.
 #[must_use]
 pub fn blind_batch(
     items: &[(&RsaPublicKey, &HashCode, &BlindingSecret)],
@@ -135,12 +137,12 @@ pub fn blind_batch_with(
 
 pub(crate) use blinding::blind as blind_by;
 
-/// Takes the blinding off a blind signature: (blind signature) · r^−1 mod n. The result is not verified.
+/// Unblinds a blind signature: (blind signature) · r^−1 mod n. The result is not verified.
 ///
 /// # Errors
 ///
-/// [`CryptoError::OutOfRange`] if the blind signature is not below n, [`CryptoError::MaliciousKey`] if r has a common
-/// factor with n.
+/// [`CryptoError::OutOfRange`] if the blind signature is not below n, [`CryptoError::MaliciousKey`] if r has
+/// a common factor with n.
 pub fn unblind(
     key: &RsaPublicKey,
     blind_signature: &[u8],
@@ -157,21 +159,23 @@ pub fn unblind(
 /// Signs blinded messages, each with its key: (blinded message)^d mod n, in the order of the arguments.
 ///
 /// Constant time, blinded, and checked against faults before anything is released. Per item, the result is
-/// [`CryptoError::OutOfRange`] if the blinded message is not below n, is longer than n by more than one leading zero, or is one of 0, 1 and n − 1, which no blinding gives and whose signatures everybody knows; [`CryptoError::Fault`] if the computation failed its check.
+/// [`CryptoError::OutOfRange`] if the blinded message is not below n, is longer than n by more than one
+/// leading zero, or is one of 0, 1 and n − 1, which blinding never gives and whose signatures are well known;
+/// [`CryptoError::Fault`] if the computation failed its check.
 #[must_use]
 pub fn sign_batch(items: &[(&RsaPrivateKey, &[u8])]) -> Vec<Result<Vec<u8>, CryptoError>> {
     batch::sign(Choice::Fastest, items)
 }
 
-/// As [`sign_batch`], by a given implementation: for measurements and tests. [`Path::Lanes`] takes the lanes for any
-/// number of items, also where the library would be faster; sizes of keys for which there are no lanes always take
-/// the library.
+/// As [`sign_batch`], by a given implementation: for measurements and tests. [`Path::Lanes`] takes the lanes
+/// for any number of items, also where the library would be faster; sizes of keys for which there are no
+/// lanes always take the library.
 #[must_use]
 pub fn sign_batch_with(path: Path, items: &[(&RsaPrivateKey, &[u8])]) -> Vec<Result<Vec<u8>, CryptoError>> {
     batch::sign(Choice::Only(path), items)
 }
 
-/// The blinded message in the size of the modulus, if it is one to sign.
+/// The blinded message in the size of the modulus, if it may be signed.
 fn checked_message(key: &RsaPublicKey, blinded: &[u8]) -> Result<Vec<u8>, CryptoError> {
     let n = key.modulus();
     // Some encoders put a zero in front of a number whose first bit is set.
@@ -189,8 +193,8 @@ fn checked_message(key: &RsaPublicKey, blinded: &[u8]) -> Result<Vec<u8>, Crypto
     Ok(value)
 }
 
-/// The signature without leading zeros, if it is one to look at. A signature from n on verifies like its remainder.
-/// Nobody makes one that is longer than twice the modulus.
+/// The signature without leading zeros, unless it is too long. A signature from n on verifies like its
+/// remainder, but none is longer than twice the modulus.
 fn checked_signature<'a>(key: &RsaPublicKey, signature: &'a [u8]) -> Option<&'a [u8]> {
     let signature = trim_leading_zeros(signature);
     (!signature.is_empty() && signature.len() <= 2 * key.modulus().len()).then_some(signature)
@@ -211,10 +215,10 @@ pub fn verify(key: &RsaPublicKey, message: &HashCode, signature: &[u8]) -> bool 
     })
 }
 
-/// Verifies many signatures; the verdicts stand in the order of the arguments and are exactly those of [`verify`].
+/// Verifies many signatures; the verdicts are in the order of the arguments and equal those of [`verify`].
 ///
-/// Eight at once where the processor can. What is shared are the gcds: neighbours with the same key have one for all,
-/// of the product of their hashes. Only if that finds a common factor each is looked at alone.
+/// Eight at once where the processor can. Neighbours with the same key share one gcd, of the product of their
+/// hashes. Only if that finds a common factor, each is checked alone.
 #[must_use]
 pub fn verify_batch(items: &[(&RsaPublicKey, &HashCode, &[u8])]) -> Vec<bool> {
     batch::verify(Choice::Fastest, items)

@@ -1,13 +1,14 @@
 //! Greatest common divisors and inverses modulo an odd number, fast and in variable time.
 //!
-//! This is the algorithm of Bernstein and Yang, "Fast constant-time gcd computation and modular inversion" (2019), in
-//! the variant of Pieter Wuille that runs in variable time and takes 62 division steps at once on the low words, then
-//! applies them to the whole numbers as one 2×2 matrix. A gcd of 2048-bit numbers takes about ten microseconds; the
-//! constant-time gcd of cryptographic libraries takes five hundred.
+//! This is the algorithm of Bernstein and Yang, "Fast constant-time gcd computation and modular inversion"
+//! (2019), in the variant of Pieter Wuille that runs in variable time and takes 62 division steps at once on
+//! the low words, then applies them to the whole numbers as one 2×2 matrix. A gcd of 2048-bit numbers takes
+//! about ten microseconds; the constant-time gcd of cryptographic libraries takes five hundred.
 //!
 //! Time depends on the arguments: give it public or freshly blinded values only.
 
-/// Bits in a limb. Numbers are sums of `limb[i] << (62 * i)`; all limbs but the last are in 0..2^62, the last is signed.
+/// Bits in a limb. Numbers are sums of `limb[i] << (62 * i)`; all limbs but the last are in 0..2^62, the last
+/// is signed.
 const LIMB_BITS: u32 = 62;
 const LIMB_MASK: u64 = u64::MAX >> 2;
 
@@ -67,8 +68,8 @@ fn divsteps(eta: &mut i64, f: i64, g: i64) -> Transition {
     Transition { u: u as i64, v: v as i64, q: q as i64, r: r as i64 }
 }
 
-/// a · b. The factors are below 2^62 in magnitude, as the paper shows for matrices and limbs, so that the sums of
-/// three such products and a carry fit as well; `wrapping` only spares the inner loops the checks.
+/// a · b. The factors are below 2^62 in magnitude, as the paper shows for matrices and limbs, so that the
+/// sums of three such products and a carry fit as well; `wrapping` only spares the inner loops the checks.
 fn wide(a: i64, b: i64) -> i128 {
     i128::from(a).wrapping_mul(i128::from(b))
 }
@@ -143,8 +144,8 @@ impl OddModulus {
         }
     }
 
-    /// The inverse of `value` (big endian, below the modulus) modulo the modulus, big endian in as many bytes as the
-    /// modulus has, if there is one.
+    /// The inverse of `value` (big endian, below the modulus) modulo the modulus, big endian in as many bytes
+    /// as the modulus has, if there is one.
     pub(crate) fn invert(&self, value: &[u8]) -> Option<Vec<u8>> {
         let size = self.limbs.len();
         let mut f = self.limbs.clone();

@@ -1,4 +1,5 @@
-//! Clause Blind Schnorr in batches: both implementations against single operations, valid or not.
+//! Clause Blind Schnorr in batches: both implementations against single operations, with valid and invalid
+//! input.
 use batzen_crypto::cs::{self, CsOperation, CsRequest, CsSignRequest};
 use batzen_crypto::{
     BlindingSecret, CsPrivateKey, CsPublicKey, CsRPub, CsScalar, CsSignature, CsSigningKey, CsVerifyingKey,
@@ -13,7 +14,7 @@ fn keys(count: u8) -> Vec<CsPrivateKey> {
 }
 
 #[test]
-fn r_values_in_batches_are_those_made_alone() {
+fn r_values_in_batches_equal_single_ones() {
     let keys = keys(3);
     let nonces: Vec<_> = (0..150).map(|i| PlanchetMasterSecret::from_bytes([i; 32]).cs_nonce()).collect();
     let operations = [CsOperation::Withdraw, CsOperation::Melt];
@@ -49,7 +50,7 @@ const L: [u8; 32] = [
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10,
 ];
 
-/// Good signatures, and each of them changed in every way that there is, in batches of all kinds.
+/// Good signatures, and each with every kind of change, in batches of all kinds.
 #[test]
 fn verdicts_in_batches_are_those_of_single_verification() {
     let secrets = keys(4);
@@ -103,9 +104,9 @@ fn verdicts_in_batches_are_those_of_single_verification() {
     }
 }
 
-/// R' neutral is valid for s = c'·x: nobody asks for its order, alone or in batches.
+/// A neutral R' is valid for s = c'·x: its order is not checked, alone or in batches.
 #[test]
-fn a_neutral_r_is_verified_like_any_other() {
+fn neutral_r_is_verified_like_any_other() {
     let neutral = EdwardsPoint::default().compress().to_bytes();
     let secret = keys(1).remove(0);
     let public = CsVerifyingKey::new(&secret.public()).unwrap();

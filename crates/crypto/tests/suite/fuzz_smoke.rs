@@ -1,5 +1,5 @@
-//! Feeds the seeds of the fuzz target and mutations of them to it: a short form of what it does for as long as one
-//! likes. `BATZEN_FUZZ_ITERATIONS` sets how many mutations there are.
+//! Feeds the seeds of the fuzz target and mutations of them to it: a short version of fuzzing.
+//! `BATZEN_FUZZ_ITERATIONS` sets how many mutations there are.
 
 use std::path::Path;
 

@@ -33,7 +33,7 @@ fn below(n: usize) -> usize {
     usize::from(random::<1>()[0]) % n
 }
 
-/// As everybody else knows the key: not as a product of two large primes.
+/// The key as others decode it, not known to be a product of two large primes.
 fn foreign(key: &RsaPublicKey) -> RsaPublicKey {
     RsaPublicKey::decode(key.encode()).unwrap()
 }
@@ -77,7 +77,8 @@ fn lanes_blind_like_the_library() {
     assert!(rsa::blind_batch(&[]).is_empty());
 }
 
-/// The largest and the smallest moduli of their size with all sizes of exponents, and moduli with many small factors.
+/// The largest and the smallest moduli of their size with all sizes of exponents, and moduli with many small
+/// factors.
 #[test]
 fn lanes_blind_with_extreme_keys_like_the_library() {
     let one = BigUint::from(1u8);
@@ -117,8 +118,8 @@ fn lanes_blind_with_extreme_keys_like_the_library() {
     assert!(good > 50 && bad > 50, "{good} good, {bad} bad");
 }
 
-/// Keys whose modulus begins like a blinding factor, as somebody could make one who knows the secret: the lanes cannot tell
-/// which is larger, and leave the message to the library.
+/// Keys whose modulus begins like a blinding factor, which anyone who knows the secret could make: the lanes
+/// cannot decide which is larger, and leave the message to the library.
 #[test]
 fn lanes_blind_with_keys_made_for_a_secret_like_the_library() {
     let mut made = 0;
@@ -309,7 +310,7 @@ fn lanes_blind_clause_schnorr_like_the_library() {
     assert!(refused > done / 100, "{refused} of {done}");
 }
 
-/// What the lanes blinded, signed and finished: the state is right too.
+/// Coins blinded in lanes can be signed and unblinded, so the state is right, too.
 #[test]
 fn coins_blinded_in_lanes_verify() {
     let key = CsPrivateKey::generate();

@@ -1,4 +1,4 @@
-//! Secrets never print themselves and are wiped.
+//! Secrets are never printed, and are wiped.
 use batzen_crypto::denom::{DenomPrivateKey, ExchangeWithdrawValues};
 use batzen_crypto::{
     AgePrivateKey, BlindingSecret, CoinSecrets, CsPrivateKey, CsSigningKey, EcdhePrivateKey, EddsaPrivateKey,
@@ -6,7 +6,7 @@ use batzen_crypto::{
 };
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-/// The bytes in all forms in which somebody could print them by accident.
+/// The bytes in all forms in which they could be printed by accident.
 fn assert_hidden(debug: &str, bytes: &[u8]) {
     let decimal = format!("{:?}", &bytes[..4]);
     let hex: String = bytes[..4].iter().map(|byte| format!("{byte:02x}")).collect();

@@ -26,13 +26,13 @@ pub enum OfflineOperation {
     /// A new auditor.
     #[serde(rename = "exchange-enable-auditor-0")]
     EnableAuditor(EnableAuditor),
-    /// An auditor less.
+    /// Removal of an auditor.
     #[serde(rename = "exchange-disable-auditor-0")]
     DisableAuditor(DisableAuditor),
     /// A new bank account.
     #[serde(rename = "exchange-enable-wire-0")]
     EnableWire(EnableWire),
-    /// A bank account less.
+    /// Removal of a bank account.
     #[serde(rename = "exchange-disable-wire-0")]
     DisableWire(DisableWire),
     /// Fees of a wire method.
@@ -84,7 +84,7 @@ pub struct RevokeSignKey {
 pub struct EnableAuditor {
     /// Its base URL.
     pub auditor_url: String,
-    /// Its name for people.
+    /// Its name.
     pub auditor_name: String,
     /// Its key.
     pub auditor_pub: EddsaPublicKey,
@@ -94,7 +94,7 @@ pub struct EnableAuditor {
     pub master_sig: EddsaSignature,
 }
 
-/// An auditor less.
+/// Removal of an auditor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DisableAuditor {
     /// Its key.
@@ -118,7 +118,7 @@ pub struct EnableWire {
     pub master_sig_wire: EddsaSignature,
 }
 
-/// A bank account less.
+/// Removal of a bank account.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DisableWire {
     /// The account.

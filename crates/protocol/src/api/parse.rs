@@ -1,4 +1,4 @@
-//! Reading request bodies, with errors that say where.
+//! Parsing of request bodies, with errors that have a position.
 
 use std::fmt;
 
@@ -9,17 +9,17 @@ use serde_path_to_error::Segment;
 use crate::limits::OVER_LIMIT;
 use crate::{ErrorBody, ErrorCode};
 
-/// Why a body could not be read, and where.
+/// Why a body could not be parsed, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {message}")]
 pub struct ParseError {
-    /// Where, e.g. `coins[3].ub_sig.cipher`. Empty if the body is not JSON at all.
+    /// The path, such as `coins[3].ub_sig.cipher`. Empty if the body is not JSON.
     pub path: String,
-    /// The member of the body; `None` if the body is not JSON at all.
+    /// The member of the body; `None` if the body is not JSON.
     pub field: Option<String>,
     /// Position of that member in the list of members.
     pub index: usize,
-    /// Within an array: which element, and which of its members.
+    /// Within an array: the element, and its member.
     pub element: Option<(usize, String)>,
     /// What is wrong.
     pub message: String,
@@ -40,14 +40,15 @@ pub struct FieldError {
 }
 
 impl ParseError {
-    /// The body of the answer (status 400, code 22): `field` and `line` for a member of the body, `detail` and
-    /// `dimension` within an array, nothing else if the body was not JSON. A limit that was passed is told as `detail`.
+    /// The body of the answer (status 400, code 22): `field` and `line` for a member of the body, `detail`
+    /// and `dimension` within an array, nothing else if the body was not JSON. An exceeded limit is in
+    /// `detail`.
     pub fn to_error_body(&self) -> ErrorBody<FieldError> {
         let number = |n: usize| u64::try_from(n).ok();
         let (detail, extra) = match (&self.field, &self.element) {
             (None, _) => (None, FieldError { field: None, line: None, dimension: None }),
             (Some(field), None) => {
-                // A limit is told: it is ours, and nothing else says what it is.
+                // Report an exceeded limit: it is not part of the protocol, so clients cannot know it.
                 let detail = self.message.starts_with(OVER_LIMIT).then(|| self.message.clone());
                 (detail, FieldError { field: Some(field.clone()), line: number(self.index), dimension: None })
             }
@@ -66,11 +67,11 @@ impl ParseError {
 /// Reads a body.
 ///
 /// # Errors
-/// [`ParseError`]. The good case reads once and builds nothing in between; only a bad body is read again to find out
-/// where it is bad.
+/// [`ParseError`]. A valid body is read once, without an intermediate form; only an invalid one is read again
+/// to find the error.
 pub fn parse_body<T: DeserializeOwned>(body: &[u8]) -> Result<T, ParseError> {
     match body.iter().find(|byte| !byte.is_ascii_whitespace()) {
-        // A structure would also be read from an array of its members, which the protocol does not have.
+        // serde would also read a structure from an array of its members, which the protocol does not have.
         Some(b'{') => serde_json::from_slice(body).map_err(|_| explain::<T>(body)),
         Some(b'[') if fields::<T>().is_none() => serde_json::from_slice(body).map_err(|_| explain::<T>(body)),
         Some(b'[') => match serde_json::from_slice::<IgnoredAny>(body) {
@@ -102,7 +103,7 @@ fn explain<T: DeserializeOwned>(body: &[u8]) -> ParseError {
     }
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let Err(error) = serde_path_to_error::deserialize::<_, T>(&mut deserializer) else {
-        // Cannot be: the first reading failed, and this one reads the same.
+        // Impossible: the first attempt failed on the same input.
         return ParseError::not_json("unreadable".to_owned());
     };
     let message = error.inner().to_string();
@@ -137,7 +138,7 @@ fn fields<T: DeserializeOwned>() -> Option<&'static [&'static str]> {
     }
 }
 
-/// Asks a type how it wants to be read, and answers nothing.
+/// A deserializer without input, which captures the names of a structure's members.
 struct Probe;
 
 #[derive(Debug)]

@@ -1,8 +1,8 @@
-//! Every message that is signed, as a type of its own.
+//! Every signed message, with its own type.
 //!
-//! A message begins with its size and purpose (4 bytes each, big endian), then come the fields in order, packed. A
-//! verifier fills in the type from its own data and never takes purpose or size from its peer. Only the age
-//! attestation is missing here: it is signed by an age commitment key and lives in `batzen_crypto`.
+//! A message begins with its size and purpose (4 bytes each, big endian), then come the fields in order,
+//! packed. A verifier fills in the type from its own data and never takes purpose or size from its peer. Only
+//! the age attestation is missing here: it is signed by an age commitment key, and is in `batzen_crypto`.
 //!
 //! ```
 //! use batzen_crypto::EddsaPrivateKey;
@@ -35,7 +35,7 @@ use crate::{Amount, Duration, Timestamp};
 
 /// A message with a purpose that can be signed and verified.
 pub trait SignedMessage {
-    /// The number that keeps messages of different meaning apart.
+    /// The number that distinguishes messages of different meaning.
     const PURPOSE: u32;
     /// Size of the whole message in bytes, header included.
     const SIZE: usize;
@@ -154,8 +154,8 @@ impl Field for OperationName {
     }
 }
 
-/// Defines messages: `PURPOSE Name(SIZE) { field: Type, … }`. The layout follows from the order of the fields, and the
-/// size is checked against their sum when it is compiled.
+/// Defines messages: `PURPOSE Name(SIZE) { field: Type, … }`. The layout follows from the order of the
+/// fields, and the size is checked against their sum when it is compiled.
 macro_rules! signed_messages {
     ($(
         $(#[doc = $doc:literal])*

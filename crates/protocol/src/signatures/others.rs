@@ -71,7 +71,7 @@ signed_messages! {
         h_justification: HashCode,
         /// Always zero in this version.
         decision_time: Zeros<8>,
-        /// From which amount on the account is looked at again.
+        /// The amount from which on the account is reviewed again.
         new_threshold: Amount,
         /// Hash of the account's payto URI.
         h_payto: ShortHash,
@@ -103,8 +103,8 @@ signed_messages! {
         /// The coin.
         coin_pub: EddsaPublicKey,
     }
-    /// Deposit tracking as wallets of protocol 12 sign it (by the merchant key): with the merchant key in the message.
-    /// An exchange that serves such wallets accepts both forms.
+    /// Deposit tracking as wallets of protocol 12 sign it (by the merchant key): with the merchant key in the
+    /// message. An exchange that serves such wallets accepts both forms.
     1103 MerchantTrackTransactionWallet(200) {
         /// Hash of the contract.
         h_contract_terms: HashCode,

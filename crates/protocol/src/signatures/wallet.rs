@@ -59,7 +59,7 @@ signed_messages! {
     1203 WalletCoinRecoup(104) {
         /// Hash of the denomination key.
         h_denom_pub: HashCode,
-        /// What blinded the coin.
+        /// The coin's blinding secret.
         coin_blind: BlindingSecret,
     }
     /// Recoup-refresh (by the coin key): crediting the rest of a coin of a revoked denomination back to the
@@ -67,7 +67,7 @@ signed_messages! {
     1206 WalletCoinRecoupRefresh(104) {
         /// Hash of the denomination key.
         h_denom_pub: HashCode,
-        /// What blinded the coin.
+        /// The coin's blinding secret.
         coin_blind: BlindingSecret,
     }
     /// Link (by the old coin key): authenticates the link data of one fresh coin (sent at reveal time,
@@ -193,7 +193,7 @@ signed_messages! {
         merge_timestamp: Timestamp,
         /// Minimum age of the payer; 0 if there is none.
         min_age: u32,
-        /// How the purse came about: 1 merged, 2 created from the quota, 3 created for a fee.
+        /// How the purse was created: 1 merged, 2 created from the quota, 3 created for a fee.
         flags: u32,
     }
     /// Encrypted contract upload (by the purse key): associating an encrypted contract with the purse.

@@ -1,4 +1,4 @@
-//! Feeds mutated seeds to every parser: a short form of what the fuzz targets do for as long as one likes.
+//! Feeds mutated seeds to every parser: a short version of fuzzing.
 //!
 //! The mutations are the same at every run. `BATZEN_FUZZ_ITERATIONS` sets how many there are for each parser.
 

@@ -1,8 +1,9 @@
-//! Recorded exchanges of messages between an exchange, a bank, clients and wallets: every body parses strictly and
-//! serialises to an equal value, errors have the status of their code, and every signature verifies.
+//! Recorded exchanges of messages between an exchange, a bank, clients and wallets: every body parses
+//! strictly and serialises to an equal value, errors have the status of their code, and every signature
+//! verifies.
 //!
-//! The recordings come with the project; the environment variable `BATZEN_HTTP_VECTORS` names a further directory of
-//! the same format.
+//! The recordings come with the project; the environment variable `BATZEN_HTTP_VECTORS` names a further
+//! directory of the same format.
 
 mod bodies;
 mod histories;
@@ -45,7 +46,7 @@ fn files(directory: &Path) -> Vec<Vec<Recording>> {
         .collect()
 }
 
-/// Runs a check, and says which recording it was that failed.
+/// Runs a check, and names the recording if it fails.
 fn each(recording: &Recording, check: impl FnOnce()) {
     if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)) {
         eprintln!(
@@ -103,7 +104,7 @@ fn http_vectors_signatures() {
     for (what, count) in &tally.0 {
         println!("{count:6} {what}");
     }
-    // Each kind of message that the recordings have was met, so no check was skipped by mistake.
+    // Every kind of message in the recordings was checked, so none was skipped by mistake.
     for what in [
         "AuditorExchangeKeys",
         "ExchangeAffirmDenomExpired",

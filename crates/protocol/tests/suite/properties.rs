@@ -1,4 +1,4 @@
-//! Properties that hold for every value: what is written can be read again, and arithmetic is exact.
+//! Properties of all values: written values can be read again, and arithmetic is exact.
 
 use batzen_crypto::cs::{CsBlindSignature, CsSignature};
 use batzen_crypto::{
@@ -300,8 +300,8 @@ fn offline_documents_are_arrays_of_operations() {
 }
 
 #[test]
-fn fractions_in_the_members_of_an_error_stay_what_they_are() {
-    // A reader that rounds carelessly makes of what is written for this number its neighbour.
+fn fractions_in_members_of_an_error_are_kept_exactly() {
+    // With imprecise parsing, this number would change in a round trip.
     let body = br#"{"code":1151,"hint":"","t_s":179519199999999999999999999999999999999999999999999999999999999999999999999999999999999999844}"#;
     let error: ErrorDetail = parse_body(body).unwrap();
     let again: ErrorDetail = parse_body(&serde_json::to_vec(&error).unwrap()).unwrap();

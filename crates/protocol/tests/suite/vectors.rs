@@ -1,7 +1,7 @@
 //! Test vectors of the protocol's byte formats and computations.
 //!
-//! The vectors come with the project; the environment variable `BATZEN_VECTORS` names a further file of the same
-//! format. A group that this test does not know is a failure.
+//! The vectors come with the project; the environment variable `BATZEN_VECTORS` names a further file of the
+//! same format. A group that this test does not know is a failure.
 
 mod case;
 mod coins;

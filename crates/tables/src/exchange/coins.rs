@@ -24,7 +24,7 @@ record! {
         pub denom_sig: CoinSignature,
         /// What is left of it: between zero and the denomination's value.
         pub remaining: Money,
-        /// Whether value came back to it by recoup-refresh, which lets it be melted after its time.
+        /// Whether value came back to it by recoup-refresh, which allows a melt after its expiry.
         pub zombie: bool,
     }
 }
@@ -50,7 +50,7 @@ record! {
 record! {
     /// A deposit: open until it is aggregated.
     pub struct DepositRow {
-        /// Its coin's denomination, which says the deposit fee.
+        /// Its coin's denomination, which determines the deposit fee.
         pub denom: DenomSerial,
         /// What the coin contributed, deposit fee included.
         pub amount: Money,
@@ -60,7 +60,7 @@ record! {
         pub exchange_time: Timestamp,
         /// The time until which a refund is promised to be possible.
         pub refund_deadline: Timestamp,
-        /// When the merchant wants to be paid at the latest.
+        /// The merchant's latest time of payment.
         pub wire_deadline: Timestamp,
         /// Salt of the hash of the merchant's account.
         pub wire_salt: WireSalt,
@@ -70,19 +70,19 @@ record! {
         pub coin_sig: EddsaSignature,
         /// Sum of the refunds granted on it, refund fees included: at most the amount.
         pub refunded: Money,
-        /// The transfer that it was aggregated into (perhaps not paid yet). None: still open.
+        /// The transfer that it was aggregated into (perhaps not paid yet). `None`: still open.
         pub wtid: Option<Wtid>,
     }
 }
 impl DepositRow {
-    /// When it is due: at its wire deadline, but not before it was accepted.
+    /// When it is due: at its wire deadline, but not before its acceptance.
     #[must_use]
     pub fn ready(&self) -> Timestamp {
         self.wire_deadline.max(self.exchange_time)
     }
 }
 
-/// Who is paid, and where: what one transfer to a merchant may combine.
+/// A merchant and its account. One transfer combines deposits with the same target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DepositTarget {
     /// The merchant's account.
@@ -92,8 +92,8 @@ pub struct DepositTarget {
 }
 
 impl DepositTarget {
-    /// How much of each of the two stands in the indexes, in bytes: enough that nobody finds another target with the same,
-    /// and that entries stay small. Who reads an index compares the whole target nevertheless.
+    /// How many bytes of each of the two are in the indexes: enough that nobody can find a second target with
+    /// the same bytes, few enough for small entries. Readers of an index still compare the whole target.
     const PART_BYTES: usize = 12;
 
     fn encode(&self, out: &mut Vec<u8>) {
@@ -101,15 +101,15 @@ impl DepositTarget {
         out.extend_from_slice(&self.merchant_pub.as_bytes()[32 - Self::PART_BYTES..]);
     }
 
-    /// The bounds, in [`Deposits::BY_TARGET`], of the target's open deposits whose refund deadline is `until` at the latest:
-    /// from the first included to the second excluded.
+    /// The bounds, in [`Deposits::BY_TARGET`], of the target's open deposits whose refund deadline is `until`
+    /// at the latest: from the first included to the second excluded.
     #[must_use]
     pub fn range(&self, until: Timestamp) -> (Vec<u8>, Vec<u8>) {
         let mut from = Vec::with_capacity(2 * Self::PART_BYTES + 8);
         self.encode(&mut from);
         let mut to = from.clone();
         until.encode(&mut to);
-        // Keys are no string of 0xff bytes: a successor exists.
+        // Keys are never all 0xff bytes, so a successor exists.
         let to =
             batzen_store::prefix_successor(&to).unwrap_or_else(|| vec![u8::MAX; 2 * Self::PART_BYTES + 9]);
         (from, to)
@@ -119,11 +119,11 @@ impl DepositTarget {
 /// Names a target in a position of [`Deposits::BY_READY`]: equal for equal targets.
 pub type TargetTag = [u8; 2 * DepositTarget::PART_BYTES];
 
-/// When a deposit is due and to whom, from its position in [`Deposits::BY_READY`]: the aggregator's queue is looked through
-/// without reading rows.
+/// When a deposit is due and to whom, from its position in [`Deposits::BY_READY`], so that the aggregator can
+/// search its queue without reading rows.
 ///
 /// # Errors
-/// When the bytes are no such position.
+/// If the bytes are no such position.
 pub fn ready_position(mut position: &[u8]) -> Result<(Timestamp, TargetTag), DecodeError> {
     let input = &mut position;
     Ok((Timestamp::decode(input)?, TargetTag::decode(input)?))
@@ -138,7 +138,7 @@ impl Deposits {
     pub const BY_READY: u8 = 2;
     /// Open ones by target, then refund deadline.
     pub const BY_TARGET: u8 = 3;
-    /// Aggregated ones by the transfer's identifier, in the order in which they were made.
+    /// Aggregated ones by the transfer's identifier, in the order of deposits.
     pub const BY_WTID: u8 = 4;
 }
 impl Table for Deposits {
@@ -176,11 +176,11 @@ record! {
     pub key struct RefundKey {
         /// The coin that gets money back.
         pub coin_pub: CoinPub,
-        /// The merchant that gives it.
+        /// The merchant that grants it.
         pub merchant_pub: MerchantPub,
         /// The contract.
         pub h_contract_terms: HashCode,
-        /// The merchant's number of it.
+        /// The merchant's number for it.
         pub rtransaction_id: u64,
     }
 }

@@ -1,5 +1,5 @@
-//! What the offline master key has signed: denominations, signing keys, accounts, fees, auditors. Small, copied
-//! everywhere, held in memory.
+//! What the offline master key signs: denominations, signing keys, accounts, fees, auditors. Small tables,
+//! copied to every node and cached in memory.
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
 use batzen_protocol::{Duration, Money, Timestamp};
@@ -71,7 +71,7 @@ record! {
     pub struct RevocationRow {
         /// The master key's signature (`MASTER_DENOMINATION_KEY_REVOKED`).
         pub master_sig: EddsaSignature,
-        /// When the exchange was told.
+        /// When the exchange received the revocation.
         pub time: Timestamp,
     }
 }
@@ -97,7 +97,7 @@ record! {
         pub start: Timestamp,
         /// The time until which it signs.
         pub expire: Timestamp,
-        /// The time until which its signatures are valid before the law.
+        /// The time until which its signatures are legally valid.
         pub end: Timestamp,
         /// The master key's signature (`MASTER_SIGNING_KEY_VALIDITY`).
         pub master_sig: EddsaSignature,
@@ -305,19 +305,17 @@ record! {
 record! {
     /// A counter.
     pub struct CounterRow {
-        /// The last number given out.
+        /// The last number assigned.
         pub value: u64,
     }
 }
 /// Counters.
 pub struct Counters;
 impl Counters {
-    /// The last denomination serial given out.
+    /// The last denomination serial assigned.
     pub const DENOM_SERIAL: &'static str = "denom_serial";
-    /// How many changes of the key set there were: whatever the offline keys sign.
+    /// The number of changes to the key set, that is, to anything the offline keys sign.
     pub const KEY_SET: &'static str = "key_set";
-    /// The last KYC requirement number given out.
-    pub const KYC_REQUIREMENT: &'static str = "kyc_requirement";
 }
 impl Table for Counters {
     const DEF: &'static TableDef = &TableDef::of::<Self>(59, "counters").updated();

@@ -8,12 +8,12 @@
 //! | `wire` | wire_targets, aggregates, wire_out, prepared, drains, cursors, kyc_requirements, worker_leases (30–32, 34–38) |
 //! | `keys` | denominations, revocations, signing keys, wire accounts, fees, auditors, extensions, counters (50–69) |
 //!
-//! Numbers 12 and 33 were used by tables that are gone; they stay unused.
+//! Numbers 12 and 33 belonged to removed tables; they must not be reused.
 //!
-//! Money has no currency here: it is the exchange's one. A denomination is named by its [`DenomSerial`]; its terms never
-//! change, so fees and values are looked up there and not copied into rows. Sums that a rule needs at every turn
-//! (what is left of a coin, of a reserve, what was refunded of a deposit) are columns; each can be recomputed from the
-//! other rows, which tests and the auditor do.
+//! Money has no currency here: the exchange has only one. A denomination is named by its [`DenomSerial`]; its
+//! terms never change, so fees and values are looked up there and not copied into rows. Sums that rules need
+//! often (the rest of a coin, the balance of a reserve, the refunds of a deposit) are columns; tests and the
+//! auditor recompute them from the other rows.
 
 mod coins;
 mod keys;
@@ -72,8 +72,9 @@ pub const ALL: &[&TableDef] = {
     ]
 };
 
-/// The tables that an auditor needs: all that money and promises are proved by. Not the work in progress (queues, counters,
-/// claims of workers), nor what only finds or guards other rows ([`MeltByRc`], [`CsNonces`]).
+/// The tables that an auditor needs: everything that proves money and obligations. Not work in progress
+/// (queues, counters, leases of workers), nor tables that only find or guard other rows ([`MeltByRc`],
+/// [`CsNonces`]).
 pub const AUDITED: &[&TableDef] = {
     use batzen_store::Table;
     &[

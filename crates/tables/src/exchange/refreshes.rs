@@ -58,7 +58,7 @@ record! {
         pub coin_pub: CoinPub,
     }
 }
-/// Finds a melt by its commitment alone, which is all that a reveal names.
+/// Finds a melt by its commitment, which is all that a reveal has.
 pub struct MeltByRc;
 impl Table for MeltByRc {
     const DEF: &'static TableDef = &TableDef::of::<Self>(21, "melt_by_rc").shard(64);
@@ -116,7 +116,7 @@ record! {
     }
 }
 record! {
-    /// A recoup of a withdrawn coin: its value went back to its reserve.
+    /// A recoup of a withdrawn coin: its value returned to its reserve.
     pub struct RecoupRow {
         /// The reserve.
         pub reserve_pub: ReservePub,
@@ -149,11 +149,11 @@ impl Table for Recoups {
 }
 
 record! {
-    /// A recoup of a coin obtained by refresh: its value went back to the old coin.
+    /// A recoup of a coin obtained by refresh: its value returned to the old coin.
     pub struct RecoupRefreshRow {
         /// The old coin.
         pub old_coin_pub: CoinPub,
-        /// The melt that it came from.
+        /// The melt of its refresh.
         pub rc: HashCode,
         /// The planchet that was revealed.
         pub h_coin_ev: HashCode,
@@ -229,7 +229,8 @@ record! {
     pub struct CsNonceRow {
         /// The withdrawal's h_coin_ev or the melt's commitment.
         pub operation: HashCode,
-        /// The highest denomination serial at that time: when all up to it are gone, the lock may be dropped.
+        /// The highest denomination serial at that time. Once all denominations up to it have expired, the
+        /// lock may be dropped.
         pub denom_max: u32,
     }
 }

@@ -18,11 +18,11 @@ record! {
     pub struct ReserveRow {
         /// Credits + recoups − withdrawals with fees − closings − history fees. Never negative.
         pub balance: Money,
-        /// When it is closed if money is left.
+        /// When it is closed if it still has money.
         pub expiration: Timestamp,
-        /// When it may be forgotten if it is empty.
+        /// When it may be deleted if it is empty.
         pub gc: Timestamp,
-        /// The account whose transfer came first: where the money goes back to. None without any transfer.
+        /// The account of the first transfer, to which the money is returned. `None` without a transfer.
         pub origin: Option<PaytoHash>,
     }
 }
@@ -118,7 +118,8 @@ pub struct Withdrawals;
 impl Withdrawals {
     /// By reserve_pub.
     pub const BY_RESERVE: u8 = 1;
-    /// By h_coin_ev: recoup. Several reserves may have withdrawn an equal planchet; the earliest serial counts.
+    /// By h_coin_ev: recoup. Several reserves may have withdrawn an equal planchet; the earliest serial
+    /// counts.
     pub const BY_COIN_EV: u8 = 2;
 }
 impl Table for Withdrawals {

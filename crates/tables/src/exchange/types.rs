@@ -12,8 +12,8 @@ pub type MerchantPub = EddsaPublicKey;
 /// Hash of a payto URI (32 bytes): names a bank account.
 pub type PaytoHash = ShortHash;
 
-/// Names a denomination in rows: counted from 1 in the order of master signatures. The 64-byte hash stands only in the
-/// denominations table.
+/// Identifies a denomination in rows: counted from 1 in the order of master signatures. The 64-byte hash is
+/// only in the denominations table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DenomSerial(pub u32);
 
@@ -27,8 +27,8 @@ impl Column for DenomSerial {
     }
 }
 
-/// Names one of the exchange's own bank accounts: the first 8 bytes of the hash of its payto URI without query part, so
-/// that neither a renamed configuration section nor a new receiver name makes it another account.
+/// Names one of the exchange's own bank accounts: the first 8 bytes of the hash of its payto URI without
+/// query part, so that a renamed configuration section or a new receiver name does not change it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AccountId(pub [u8; 8]);
 
@@ -52,7 +52,7 @@ impl Column for AccountId {
     }
 }
 
-/// The exchange's signature on a planchet, still blinded: what a withdrawal or reveal answers.
+/// The exchange's signature on a planchet, still blinded: the answer to a withdrawal or reveal.
 pub use batzen_crypto::BlindedDenomSignature as BlindSignature;
 /// How a denomination signs.
 pub use batzen_crypto::Cipher;
@@ -70,7 +70,8 @@ pub struct FreshCoin {
     pub link_sig: EddsaSignature,
     /// The blind signature.
     pub ev_sig: BlindSignature,
-    /// Clause Blind Schnorr only: the two R values it was made under, for `/link` when the private key is gone.
+    /// Clause Blind Schnorr only: the two R values of the signature, for `/link` after the private key was
+    /// destroyed.
     pub r_pubs: Option<(CsRPub, CsRPub)>,
 }
 
@@ -153,7 +154,7 @@ byte_enum! {
 }
 
 byte_enum! {
-    /// What workers share by leases.
+    /// The jobs that workers share by leases.
     LeaseJob {
         /// Importing the transfers that an account received: ranges of bank rows.
         Wirewatch = 1,
@@ -167,7 +168,7 @@ byte_enum! {
 }
 
 byte_enum! {
-    /// Which secret a Clause Blind Schnorr lock is on.
+    /// The kind of secret of a Clause Blind Schnorr lock.
     NonceKind {
         /// A planchet's nonce, used at withdrawals.
         Withdraw = 1,

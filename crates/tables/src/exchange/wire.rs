@@ -1,4 +1,4 @@
-//! Bank accounts and the transfers that leave the exchange.
+//! Bank accounts and outgoing transfers.
 
 use batzen_crypto::{EddsaSignature, HashCode, Wtid};
 use batzen_protocol::{Money, Timestamp};
@@ -7,7 +7,7 @@ use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, Table, TableDef, r
 use super::{AccountId, LeaseJob, MerchantPub, PaytoHash, TransferKind};
 
 record! {
-    /// Names a bank account of somebody.
+    /// Names a bank account.
     pub key struct WireTargetKey {
         /// Hash of its payto URI.
         pub h_payto: PaytoHash,
@@ -40,11 +40,12 @@ record! {
     }
 }
 record! {
-    /// Deposits that were aggregated but are not paid yet: the sum is too small, held back, or more are to come.
+    /// Deposits that were aggregated but not paid yet, because the sum is too small or held back, or more are
+    /// expected.
     pub struct AggregateRow {
         /// Contributions − refunds − deposit fees; the wire fee is not yet taken off.
         pub total: Money,
-        /// The identifier that they will be paid under.
+        /// The identifier of their future transfer.
         pub wtid: Wtid,
         /// The KYC requirement that holds it back, if any.
         pub kyc_row: Option<u64>,
@@ -73,7 +74,7 @@ record! {
     }
 }
 record! {
-    /// A transfer to a merchant that has been decided.
+    /// A decided transfer to a merchant.
     pub struct WireOutRow {
         /// When it was decided.
         pub time: Timestamp,
@@ -112,8 +113,8 @@ impl Table for WireOut {
 }
 
 record! {
-    /// A transfer that must reach the bank: the commit of this row is the decision to pay. What the bank is told never
-    /// changes, so that asking again is harmless.
+    /// A transfer to be executed by the bank. The commit of this row is the decision to pay. The request
+    /// never changes, so it can be repeated safely.
     pub struct PreparedRow {
         /// What it pays.
         pub kind: TransferKind,
@@ -131,7 +132,7 @@ record! {
         pub time: Timestamp,
         /// When the bank accepted it.
         pub finished: Option<Timestamp>,
-        /// Why it will not be tried again; an operator has to look.
+        /// Why it failed permanently; an operator has to check.
         pub failed: Option<String>,
     }
 }
@@ -202,13 +203,13 @@ record! {
     }
 }
 record! {
-    /// How far the import of credits has come.
+    /// The progress of the import of credits.
     pub struct CursorRow {
-        /// The last bank row that was looked at.
+        /// The last bank row that was read.
         pub bank_row: u64,
     }
 }
-/// How far the import of credits has come on each account.
+/// The progress of the import of credits by account.
 pub struct Cursors;
 impl Table for Cursors {
     const DEF: &'static TableDef = &TableDef::of::<Self>(36, "cursors").updated();
@@ -226,7 +227,7 @@ record! {
     }
 }
 record! {
-    /// A KYC requirement. Without rules there are none: everything is allowed.
+    /// A KYC requirement. There are no rules yet, so there are no requirements, and everything is allowed.
     pub struct KycRequirementRow {
         /// Names of the checks that are missing, separated by blanks.
         pub checks: String,
@@ -247,14 +248,14 @@ record! {
         pub job: LeaseJob,
         /// The account that is watched; zero for jobs that have none.
         pub account: AccountId,
-        /// What the part begins with: a range of bank rows after this one, the number of a slot, or, from
-        /// [`WorkerLeases::MEMBERS`] on, a worker itself.
+        /// The part: the bank row after which its range begins, the number of a slot, or, from
+        /// [`WorkerLeases::MEMBERS`] on, a worker.
         pub start: u64,
     }
 }
 record! {
-    /// Who is at a part of a job, for how long, and how far the part has come. Nothing depends on it but who does what: whatever
-    /// two workers do to one item counts once.
+    /// A worker's lease on a part of a job, with its end and the progress. It only divides the work: if two
+    /// workers handle one item, it still counts once.
     pub struct LeaseRow {
         /// The last bank row of the range.
         pub end: u64,
@@ -262,18 +263,18 @@ record! {
         pub latest: u64,
         /// Whether all of the range is imported.
         pub is_complete: bool,
-        /// The worker; 0: nobody.
+        /// The worker; 0: none.
         pub holder: u64,
-        /// When the lease ends. That of a slot ends with its worker's.
+        /// When the lease ends. The lease of a slot ends with that of its worker.
         pub until: Timestamp,
     }
 }
-/// What workers are at.
+/// The leases of workers.
 pub struct WorkerLeases;
 impl WorkerLeases {
     /// By job and account.
     pub const BY_JOB: u8 = 1;
-    /// Where the numbers of the workers themselves begin.
+    /// The first number of a worker.
     pub const MEMBERS: u64 = 1 << 63;
 }
 impl Table for WorkerLeases {

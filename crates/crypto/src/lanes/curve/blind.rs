@@ -21,7 +21,7 @@ impl KeyComb {
     }
 }
 
-/// What R is shifted by.
+/// The blinding of R.
 #[derive(Clone, Copy)]
 pub(crate) struct Shift<'a> {
     /// Encoding of a point, canonical (whether it is of a point at all is found here).
@@ -34,8 +34,9 @@ pub(crate) struct Shift<'a> {
     pub(crate) key: &'a KeyComb,
 }
 
-/// The encodings of R + α·G + β·X, and nothing where R is no point; the processor must have what [`ifma`] finds. Constant
-/// time but for the points R and which key is whose. Neighbours with the same key are faster than others.
+/// The encodings of R + α·G + β·X, and nothing where R is no point; the processor must have what [`ifma`]
+/// finds. Constant time but for the points R and which key is whose. Neighbours with the same key are faster
+/// than others.
 pub(crate) fn shifted_each(items: &[Shift<'_>]) -> Vec<Option<[u8; 32]>> {
     assert!(ifma(), "callers ask first");
     let mut encodings = vec![None; items.len()];
@@ -83,7 +84,7 @@ fn shifted_groups<const N: usize>(
     let encodings = groups.map(|items| words_of(items.iter().map(|item| item.r)));
     let mut sums = [Addable::identity(); N];
     for ((sum, exist), (x, y, is_point)) in sums.iter_mut().zip(exist).zip(decompress(&encodings)) {
-        // Where there is no point any other does: nobody looks at the result, but its Z must not be zero.
+        // Without a point, take any other: the result is unused, but its Z must not be zero.
         let x = Fe::splat(&field::ZERO).select(is_point, &x);
         let y = Fe::splat(&field::ONE).select(is_point, &y);
         *sum = Addable::from_affine(&x, &y);

@@ -1,7 +1,7 @@
 //! Arithmetic modulo p = 2^255 − 19, eight elements side by side, one in each 64-bit lane.
 //!
-//! An element is five limbs of radix 2^51. The multiply-add instructions of AVX-512 IFMA take the low 52 bits of
-//! their factors, so a limb has one bit to spare and sums need care. Two types carry the bounds:
+//! An element is five limbs of radix 2^51. The multiply-add instructions of AVX-512 IFMA take the low 52 bits
+//! of their factors, so a limb has one bit to spare and sums need care. Two types carry the bounds:
 //!
 //! | type | limbs | made by |
 //! |---|---|---|
@@ -10,15 +10,17 @@
 //! | [`Wide`], product | below 2^60.2 | [`Fe::mul`], [`Fe::square`] |
 //! | [`Wide`], any | below 2^63: what [`Wide::carry`] takes | sums of up to four products; [`Wide::sub`] adds 2^61 |
 //!
-//! So sums and differences are taken of products before their carry, which costs nothing extra. In builds with debug
-//! assertions every operation checks the bounds of what it takes and gives; the arithmetic of the bounds themselves is
-//! checked by the compiler, below.
+//! So sums and differences are taken of products before their carry, which costs nothing extra. In builds
+//! with debug assertions every operation checks the bounds of what it takes and gives; the arithmetic of the
+//! bounds themselves is checked by the compiler, below.
 //!
-//! The bound of a product: a column k < 5 of the result collects Σ lo(a_i·b_j) + 2·hi(a_i·b_j) with weight 1 for
-//! i + j = k (k − 1 for hi) and 19 for five columns higher. Limbs below 2^52 make lo and hi smaller than 2^52; the
-//! worst column is 0 with one lo of weight 1, four of weight 19, and five hi of weight 2·19: 267·2^52 < 2^60.1.
+//! The bound of a product: a column k < 5 of the result collects Σ lo(a_i·b_j) + 2·hi(a_i·b_j) with weight 1
+//! for i + j = k (k − 1 for hi) and 19 for five columns higher. Limbs below 2^52 make lo and hi smaller than
+//! 2^52; the worst column is 0 with one lo of weight 1, four of weight 19, and five hi of weight 2·19:
+//! 267·2^52 < 2^60.1.
 //!
-//! The largest sum anywhere is F of a doubling ([`super::point`]), 2·Z² + X² − Y²: three products and 2^61, below 2^62.5.
+//! The largest sum anywhere is F of a doubling ([`super::point`]), 2·Z² + X² − Y²: three products and 2^61,
+//! below 2^62.5.
 
 #[cfg(test)]
 mod tests;
@@ -35,19 +37,19 @@ use super::vector::{load, store};
 /// Bits of a limb.
 const RADIX_BITS: u32 = 51;
 const LIMB_MASK: i64 = (1 << RADIX_BITS) - 1;
-/// What tight limbs are below: a carry out of 63 bits has 12 bits, times 19 less than 17.
+/// The bound of tight limbs: a carry out of 63 bits has 12 bits, times 19 less than 17.
 const TIGHT: u64 = (1 << 51) + (1 << 17);
-/// What the limbs of factors are below.
+/// The bound of the limbs of factors.
 const FACTOR: u64 = 1 << 52;
-/// What the limbs of a product are below: a little more than 2^60.1.
+/// The bound of the limbs of a product: a little more than 2^60.1.
 const PRODUCT: u64 = 0x12 << 56;
-/// What limbs are below before a carry.
+/// The bound of limbs before a carry.
 const WIDE: u64 = 1 << 63;
 /// p in limbs: the lowest, and each of the others.
 const P: [i64; 2] = [LIMB_MASK - 18, LIMB_MASK];
 /// 2^10·p in limbs, what a difference adds to stay positive.
 const BIAS: [i64; 2] = [P[0] << 10, P[1] << 10];
-/// What the limbs are below that may be subtracted.
+/// The bound of limbs that may be subtracted.
 const SUBTRAHEND: u64 = BIAS[0].cast_unsigned();
 
 const _: () = {
@@ -59,7 +61,8 @@ const _: () = {
     assert!(PRODUCT + (1 << 53) < SUBTRAHEND);
     // A carry is tight.
     assert!(LIMB_MASK.cast_unsigned() + 19 * ((WIDE - 1) >> RADIX_BITS) < TIGHT);
-    // A tight limb is never above that of 2p: elements are below 2p, and negating does not wrap. The result is a factor.
+    // A tight limb is never above that of 2p: elements are below 2p, and negating does not wrap. The result
+    // is a factor.
     assert!(TIGHT <= 2 * P[0].cast_unsigned() && 2 * P[1].cast_unsigned() < FACTOR && TIGHT < FACTOR);
 };
 
@@ -140,9 +143,9 @@ impl Fe {
         let mask = _mm512_set1_epi64(LIMB_MASK);
         let mut limbs = self.0;
         check(&limbs, TIGHT);
-        // The quotient by p is that of (value + 19) by 2^255, 0 or 1: value + 19 reaches 2^255 exactly from p on, and is
-        // below 2^256 since tight elements are below 2p. So the carry out of the highest limb below is the quotient, and
-        // dropping it subtracts p together with the 19.
+        // The quotient by p is that of (value + 19) by 2^255, 0 or 1: value + 19 reaches 2^255 exactly from p
+        // on, and is below 2^256 since tight elements are below 2p. So the carry out of the highest limb
+        // below is the quotient, and dropping it subtracts p together with the 19.
         let mut quotient = _mm512_set1_epi64(19);
         for limb in &limbs {
             quotient = _mm512_srli_epi64::<RADIX_BITS>(_mm512_add_epi64(*limb, quotient));
@@ -229,8 +232,8 @@ impl Fe {
         let (a, b) = (&self.0, &other.0);
         check(a, FACTOR);
         check(b, FACTOR);
-        // The low half of the product a_i·b_j goes to column i + j, the high half to the next one, twice: its weight is
-        // 2^52, and columns are 2^51 apart.
+        // The low half of the product a_i·b_j goes to column i + j, the high half to the next one, twice: its
+        // weight is 2^52, and columns are 2^51 apart.
         let mut columns = [_mm512_setzero_si512(); 10];
         for i in 0..5 {
             for j in 0..5 {
@@ -255,8 +258,8 @@ impl Fe {
         let a = &self.0;
         check(a, FACTOR);
         let zero = _mm512_setzero_si512();
-        // A doubled limb would have 53 bits, so that columns are doubled instead: once for high halves, once for
-        // products of two different limbs.
+        // A doubled limb would have 53 bits, so that columns are doubled instead: once for high halves, once
+        // for products of two different limbs.
         let (mut lo, mut hi) = ([zero; 9], [zero; 9]);
         for i in 0..5 {
             for j in i + 1..5 {
@@ -372,8 +375,8 @@ impl Wide {
         self.add(self)
     }
 
-    /// Brings limbs below 2^63 to a tight element: what is above a limb's 51 bits, less than 2^12, moves one limb up,
-    /// from the highest times 19 to the lowest.
+    /// Brings limbs below 2^63 to a tight element: what is above a limb's 51 bits, less than 2^12, moves one
+    /// limb up, from the highest times 19 to the lowest.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn carry(&self) -> Fe {

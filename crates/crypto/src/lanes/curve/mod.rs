@@ -1,4 +1,4 @@
-//! Edwards25519 and X25519 in eight lanes: independent operations side by side, none of which sees the others.
+//! Edwards25519 and X25519 in eight lanes: independent operations side by side.
 
 // Limbs and lanes of several arrays go together.
 #![allow(clippy::needless_range_loop)]
@@ -77,7 +77,8 @@ pub(crate) struct Equation<'a> {
     pub(crate) k: &'a [u8; 32],
 }
 
-/// The little endian words of up to eight 32-byte strings, by word and lane; lanes left over repeat the first.
+/// The little endian words of up to eight 32-byte strings, by word and lane; lanes left over repeat the
+/// first.
 fn words_of<'a>(strings: impl Iterator<Item = &'a [u8; 32]>) -> [[u64; 8]; 4] {
     let mut words = [[0; 8]; 4];
     let mut used = 0;
@@ -107,7 +108,8 @@ pub(crate) fn check_equations(equations: &[Equation<'_>], verdicts: &mut [bool])
     }
 }
 
-/// Multiples of a public key that many signatures are verified with: 2^(64·j)·A for j below 4, times 0 to 128.
+/// Multiples of a public key that many signatures are verified with: 2^(64·j)·A for j below 4, times 0 to
+/// 128.
 pub(crate) struct KeyTables([Vec<NielsEntry>; 4]);
 
 impl KeyTables {
@@ -154,8 +156,8 @@ pub(crate) fn check_table_equations(equations: &[TableEquation<'_>], verdicts: &
     }
 }
 
-/// The encodings of the multiples of the base point by little endian integers below 2^253, which may be secret; the
-/// processor must have what [`super::ifma`] finds.
+/// The encodings of the multiples of the base point by little endian integers below 2^253, which may be
+/// secret; the processor must have what [`super::ifma`] finds.
 pub(crate) fn base_multiples(scalars: &[[u8; 32]]) -> Vec<[u8; 32]> {
     assert!(super::ifma());
     let mut encodings = Vec::with_capacity(scalars.len());
@@ -240,7 +242,7 @@ fn check_chunk(equations: &[Equation<'_>], verdicts: &mut [bool]) {
     let mut results = [Projective::identity(); GROUPS];
     for (group, equations) in equations.chunks(LANES).enumerate() {
         let (x, y, exists) = keys[group];
-        // Where there is no key any other point does: nobody looks at the result, but its Z must not be zero.
+        // Without a key, take any other point: the result is unused, but its Z must not be zero.
         let x = Fe::splat(&field::ZERO).select(exists, &x);
         let y = one.select(exists, &y);
         let (mut s, mut k) = ([[0; 32]; LANES], [[0; 32]; LANES]);
@@ -408,7 +410,8 @@ fn base_points(scalars: &[[u8; 32]]) -> [Projective; GROUPS] {
     results
 }
 
-/// The four little endian words of each lane as bytes, of as many lanes as there is room for. They may be secret.
+/// The four little endian words of each lane as bytes, of as many lanes as there is room for. They may be
+/// secret.
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 fn write_words(words: &[__m512i; 4], out: &mut [[u8; 32]]) {
     let mut words = words.map(|word| vector::store(word));

@@ -1,7 +1,8 @@
-//! X25519 (RFC 7748) in eight lanes: the Montgomery ladder, whose instructions and addresses do not depend on the scalars.
+//! X25519 (RFC 7748) in eight lanes: the Montgomery ladder, whose instructions and addresses do not depend on
+//! the scalars.
 //!
-//! Every string of 32 bytes is a u-coordinate: its highest bit is ignored, it need not be below p, and it may be of the
-//! twist or of small order, for which the result is zero.
+//! Every string of 32 bytes is a u-coordinate: its highest bit is ignored, it need not be below p, and it may
+//! be of the twist or of small order, for which the result is zero.
 
 use std::arch::x86_64::{_mm512_set1_epi64, _mm512_test_epi64_mask};
 
@@ -17,8 +18,8 @@ use crate::lanes::{Wiped, ifma, wipe};
 /// (486662 − 2)/4 of the curve's equation.
 const A24: u32 = 121_665;
 
-/// X25519 of scalars, which are clamped here, and u-coordinates. The processor must have what [`ifma`] finds, here and
-/// below.
+/// X25519 of scalars, which are clamped here, and u-coordinates. The processor must have what [`ifma`] finds,
+/// here and below.
 pub(crate) fn x25519_each(scalars: &[&[u8; 32]], us: &[&[u8; 32]]) -> Wiped<32> {
     assert!(ifma(), "callers ask first");
     assert_eq!(scalars.len(), us.len());
@@ -48,8 +49,8 @@ pub(crate) fn x25519_public_each(scalars: &[&[u8; 32]]) -> Vec<[u8; 32]> {
     out
 }
 
-/// X25519 of scalars, which are clamped here, and the u-coordinates of points on Edwards25519; and which of them are points.
-/// Their encodings are canonical and not of small order: the caller has looked.
+/// X25519 of scalars, which are clamped here, and the u-coordinates of points on Edwards25519; and which of
+/// them are points. Their encodings are canonical and not of small order: the caller has looked.
 pub(crate) fn x25519_with_points(scalars: &[&[u8; 32]], points: &[&[u8; 32]]) -> (Wiped<32>, Vec<bool>) {
     assert!(ifma(), "callers ask first");
     assert_eq!(scalars.len(), points.len());
@@ -149,7 +150,8 @@ fn exchange(scalars: &[&[u8; 32]], coordinates: &[Fe; GROUPS], out: &mut [[u8; 3
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 fn ladder(integers: &[[u64; 8]; 4], u: &Fe) -> [Fe; 2] {
     let one = Fe::splat(&field::ONE);
-    // Sums and differences of X and Z: of the multiple, at first 1 and 0; and of the next one, at first u and 1.
+    // Sums and differences of X and Z: of the multiple, at first 1 and 0; and of the next one, at first u and
+    // 1.
     let mut point = [one, one];
     let mut next = [u.widen().add(&one.widen()).carry(), u.widen().sub(&one.widen()).carry()];
     let mut swapped = 0;

@@ -1,8 +1,9 @@
 //! Points of Edwards25519, eight side by side: −x² + y² = 1 + d·x²·y².
 //!
-//! The formulas are those of Hisil, Wong, Carter and Dawson (2008) for a = −1 in extended coordinates; they are
-//! complete, so that no input is special. As in most implementations the two halves of a formula are apart: a point
-//! operation gives a [`Completed`] point, and three or four multiplications turn it into what the next one needs.
+//! The formulas are those of Hisil, Wong, Carter and Dawson (2008) for a = −1 in extended coordinates; they
+//! are complete, so that no input is special. As in most implementations the two halves of a formula are
+//! apart: a point operation gives a [`Completed`] point, and three or four multiplications turn it into what
+//! the next one needs.
 
 use std::arch::x86_64::{
     __m512i, __mmask8, _mm512_cmpeq_epi64_mask, _mm512_mask_or_epi64, _mm512_set1_epi64,
@@ -55,10 +56,10 @@ pub(super) struct Completed {
     h: Fe,
 }
 
-/// Makes the compiler forget what it knows of the memory behind a reference.
+/// Hides the memory behind a reference from the optimiser.
 ///
-/// Without that it keeps the limbs of one multiplication in registers for the next, runs out of them, and spills what
-/// it could read again from where it is.
+/// Otherwise it keeps the limbs of one multiplication in registers for the next, runs out of registers, and
+/// spills values that it could simply load again.
 #[inline]
 fn reload<T>(reference: &T) -> &T {
     black_box(reference)
@@ -241,8 +242,8 @@ impl Niels {
     }
 }
 
-/// The points (x, y) of encodings, as words; and the lanes whose encoding is of a point on the curve. Whether an
-/// encoding is canonical is for the caller to look at. Tight.
+/// The points (x, y) of encodings, as words; and the lanes whose encoding is of a point on the curve. Whether
+/// an encoding is canonical is for the caller to look at. Tight.
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 pub(super) fn decompress<const N: usize>(encodings: &[[[u64; 8]; 4]; N]) -> [(Fe, Fe, __mmask8); N] {
     let one = Fe::splat(&field::ONE);

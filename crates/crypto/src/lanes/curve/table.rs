@@ -13,7 +13,8 @@ use super::field::{self, Fe};
 use super::point::{Addable, Cached, Niels, Projective, decompress};
 use super::vector::{load, store, transpose};
 
-/// An entry of a table of points with Z = 1: y + x, y − x and 2·d·x·y in five words each, and one to fill a line.
+/// An entry of a table of points with Z = 1: y + x, y − x and 2·d·x·y in five words each, and one to fill a
+/// line.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 pub(super) struct NielsEntry([u64; 16]);
@@ -23,8 +24,8 @@ pub(super) struct NielsEntry([u64; 16]);
 #[repr(align(64))]
 struct CachedEntry([u64; 24]);
 
-/// Digits of up to 255 bits in windows of `BITS` bits, from −2^(BITS − 1) to 2^(BITS − 1) − 1; the highest of them has
-/// fewer bits and no sign.
+/// Digits of up to 255 bits in windows of `BITS` bits, from −2^(BITS − 1) to 2^(BITS − 1) − 1; the highest of
+/// them has fewer bits and no sign.
 ///
 /// Half a window is added to every window but the highest, which turns signed digits into plain bits.
 pub(super) struct Digits<const BITS: u32>([[u64; 8]; 5]);
@@ -47,8 +48,8 @@ impl<const BITS: u32> Digits<BITS> {
 
     /// Of little endian integers below 2^253.
     ///
-    /// The halves together are less than the highest window's unit 2^t, so that nothing is carried out of four words, and
-    /// the highest digit is at most 2^(253 − t).
+    /// The halves together are less than the highest window's unit 2^t, so that nothing is carried out of
+    /// four words, and the highest digit is at most 2^(253 − t).
     pub(super) fn new(integers: &[[u8; 32]; 8]) -> Self {
         const {
             let unit = BITS * (Self::WINDOWS - 1);
@@ -212,10 +213,11 @@ pub(super) fn lookup(tables: &[&[NielsEntry]; 8], digits: __m512i) -> Niels {
     .negate(_mm512_movepi64_mask(digits))
 }
 
-/// 1 to 16 times 32^i times a point, for every window of five bits: multiplication by 51 additions and no doubling.
+/// 1 to 16 times 32^i times a point, for every window of five bits: multiplication by 51 additions and no
+/// doubling.
 ///
-/// What the memory accesses are, and which instructions run, does not depend on the scalars: every entry of a window
-/// is loaded, and a permutation between registers takes those of the digits.
+/// What the memory accesses are, and which instructions run, does not depend on the scalars: every entry of a
+/// window is loaded, and a permutation between registers takes those of the digits.
 pub(super) struct Comb(Vec<[CombLimb; 15]>);
 
 /// One limb of the sixteen multiples.
@@ -262,8 +264,8 @@ impl Comb {
         }
     }
 
-    /// Adds the multiples by the integers of `N` groups to sums, each lane's of the comb whose mask has it, in constant
-    /// time but for the masks.
+    /// Adds the multiples by the integers of `N` groups to sums, each lane's of the comb whose mask has it,
+    /// in constant time but for the masks.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn add_multiples<const N: usize>(
@@ -295,8 +297,8 @@ fn select(window: &[CombLimb; 15], digits: __m512i) -> Niels {
     signed_entry(&limbs, some, digits)
 }
 
-/// As [`select`], each lane from the window of the comb whose mask has it; a lane in none gets the neutral element. Not
-/// constant time in the masks.
+/// As [`select`], each lane from the window of the comb whose mask has it; a lane in none gets the neutral
+/// element. Not constant time in the masks.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 fn select_mixed(combs: &[(&Comb, u8)], window: usize, digits: __m512i) -> Niels {
@@ -314,8 +316,8 @@ fn select_mixed(combs: &[(&Comb, u8)], window: usize, digits: __m512i) -> Niels 
     signed_entry(&limbs, some, digits)
 }
 
-/// The entries with these limbs in the lanes of `some`, negated where the digit is negative. There is no entry for zero in
-/// the tables: elsewhere the limbs are those of the neutral element, 1, 1 and 0.
+/// The entries with these limbs in the lanes of `some`, negated where the digit is negative. There is no
+/// entry for zero in the tables: elsewhere the limbs are those of the neutral element, 1, 1 and 0.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 fn signed_entry(limbs: &[__m512i; 15], some: __mmask8, digits: __m512i) -> Niels {

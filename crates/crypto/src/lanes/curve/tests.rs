@@ -226,7 +226,8 @@ fn digits_make_up_their_integers() {
                 [1u64, (1 << (bits - 1)) - 1, 1 << (bits - 1), (1 << (bits - 1)) + 1, (1 << bits) - 1]
             {
                 let all = (0..253 / bits).fold(BigUint::ZERO, |sum, _| (sum << bits) + digit);
-                // With the halves added all words of the second are full, and all words of the third overflow.
+                // With the halves added all words of the second are full, and all words of the third
+                // overflow.
                 integers.extend([all.clone(), &bound - 1u8 - &all, &bound - all]);
             }
         }
@@ -262,8 +263,8 @@ fn larger_integers_have_no_digits() {
     let _ = Digits::<KEY_BITS>::new(&integers);
 }
 
-/// Encodings around 0 and p with both signs, of small order, of any points and of none: points, or none, like those of the
-/// library, which takes encodings that are not canonical, too.
+/// Encodings around 0 and p with both signs, of small order, of any points and of none: points, or none, like
+/// those of the library, which takes encodings that are not canonical, too.
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 fn encodings() {
     let mut rng = Rng::new(10);

@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use zeroize::Zeroize;
+
 use super::modular::{Modulus, Scratch, blinded_power, zero};
 use super::{HASHES, LANES, PublicKey, Size, full_domain_hashes_into, gather, lane_items, scatter};
 use crate::lanes::hkdf::{self, Salt};
@@ -28,11 +30,12 @@ impl Drop for Secrets {
     }
 }
 
-/// The blinded messages of one to sixteen items with keys of one size, in the size of the modulus. Nothing where the lanes
-/// cannot decide, which never happens by chance, and where `is_good` finds fault.
+/// The blinded messages of one to sixteen items with keys of one size, in the size of the modulus. Nothing
+/// where the lanes cannot decide, which never happens by chance, and where `is_good` finds fault.
 ///
-/// `is_good` gets the numbers of some neighbours that have the same key, their hashes and their blinding factors, and tells
-/// whether all of these are coprime to the modulus. Constant time, but for what `is_good` does.
+/// `is_good` gets the numbers of some neighbours that have the same key, their hashes and their blinding
+/// factors, and tells whether all of these are coprime to the modulus. Constant time, but for what `is_good`
+/// does.
 pub(crate) fn blind_each(
     items: &[BlindItem<'_>],
     is_good: impl Fn(&RsaPublicKey, &[&[u8]], &[&[u8]]) -> bool,
@@ -52,7 +55,7 @@ pub(crate) fn blind_each(
     let hashes: Vec<_> = hashes.chunks_exact(bytes).collect();
     let factors: Vec<_> = factors.0.chunks_exact(bytes).collect();
 
-    // Undecided numbers are not below the modulus, so that nobody may compute with them.
+    // Undecided numbers are not below the modulus, so they must not be used.
     let usable: Vec<_> = (0..items.len()).filter(|lane| undecided >> lane & 1 == 0).collect();
     let mut results = vec![None; items.len()];
     for group in usable.chunks(LANES) {
@@ -101,7 +104,7 @@ fn powers<const F: usize>(size: Size, items: &[(&PublicKey, &[u8], &[u8])]) -> V
     let mut scratch = Scratch::new();
     blinded_power(&mut value, &mut factor, &lanes.map(|(key, ..)| key.exponent), &modulus, &mut scratch);
     wipe(factor.as_flattened_mut());
-    scratch.wipe();
+    scratch.zeroize();
     let blinded = |lane| {
         let mut bytes = vec![0; size.bytes()];
         gather(&value, lane, &mut bytes);

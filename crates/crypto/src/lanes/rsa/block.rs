@@ -1,8 +1,8 @@
 //! The inner loops: blocks of ten limbs, straight line, so that all sums stay in registers.
 //!
-//! A limb has 52 bits, of eight numbers at once. Sums of products ("columns") are kept in 64 bits and carried late: a
-//! column of the largest numbers here, 60 limbs, is the sum of at most 4 · 60 products below 2^52 and a carry, so below
-//! 2^60.
+//! A limb has 52 bits, of eight numbers at once. Sums of products ("columns") are kept in 64 bits and carried
+//! late: a column of the largest numbers here, 60 limbs, is the sum of at most 4 · 60 products below 2^52 and
+//! a carry, so below 2^60.
 //!
 //! No function here branches or addresses memory by the values of its arguments.
 
@@ -121,7 +121,8 @@ pub(super) fn multiply_add<const LO: bool, const HI: bool>(
     store_block!(hi, columns, BLOCK_LIMBS);
 }
 
-/// As `row!` for all limbs, then takes the row's column, which gets nothing more, as a limb and carries into the next.
+/// As `row!` for all limbs, then takes the row's column, which gets nothing more, as a limb and carries into
+/// the next.
 macro_rules! last_rows {
     ($out:ident, $mask:ident, $columns:ident, $a:ident, $b:ident, [$($row:literal)*]) => {
         $(
@@ -134,7 +135,8 @@ macro_rules! last_rows {
     };
 }
 
-/// lo ‖ hi += a · b, and `lo` is complete with that: out := lo, carried into `hi`. Between products carries cost nothing.
+/// lo ‖ hi += a · b, and `lo` is complete with that: out := lo, carried into `hi`. Between products carries
+/// cost nothing.
 #[target_feature(enable = "avx512f,avx512ifma")]
 #[inline(never)]
 pub(super) fn multiply_add_carry(out: &mut Block, lo: &Block, hi: &mut Block, a: &Block, b: &Block) {
@@ -183,9 +185,9 @@ pub(super) fn double_and_square<const LO: bool, const HI: bool>(lo: &mut Block, 
     store_block!(hi, columns, BLOCK_LIMBS);
 }
 
-/// Ten steps of a Montgomery reduction: makes `lo` zero modulo 2^520 by adding multiples of the modulus, of which `n` is
-/// the lowest block, and carries into `hi`. The multipliers are left in `multipliers`, for the other blocks of the
-/// modulus; `lo` keeps no meaning.
+/// Ten steps of a Montgomery reduction: makes `lo` zero modulo 2^520 by adding multiples of the modulus, of
+/// which `n` is the lowest block, and carries into `hi`. The multipliers are left in `multipliers`, for the
+/// other blocks of the modulus; `lo` keeps no meaning.
 #[target_feature(enable = "avx512f,avx512ifma")]
 #[inline(never)]
 pub(super) fn reduce_lowest(
@@ -205,10 +207,12 @@ pub(super) fn reduce_lowest(
             $(
                 let x = _mm512_madd52lo_epu64(zero, columns[$row], minus_inverse);
                 store(&mut multipliers[$row], x);
-                // The low 52 bits and those of x · n[0] add up to zero or 2^52, to zero only if both are zero.
+                // The low 52 bits and those of x · n[0] add up to zero or 2^52, to zero only if both are
+                // zero.
                 let carry = _mm512_srli_epi64::<52>(_mm512_add_epi64(columns[$row], mask));
                 columns[$row + 1] = _mm512_add_epi64(columns[$row + 1], carry);
-                // The next step waits for this column: its two products side by side, not one after the other.
+                // The next step waits for this column: its two products side by side, not one after the
+                // other.
                 let high = _mm512_madd52hi_epu64(zero, n[0], x);
                 columns[$row + 1] = _mm512_madd52lo_epu64(columns[$row + 1], n[1], x);
                 columns[$row + 1] = _mm512_add_epi64(columns[$row + 1], high);

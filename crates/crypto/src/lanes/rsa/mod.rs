@@ -1,7 +1,8 @@
 //! RSA in eight lanes, each with a key of its own; keys of one size side by side.
 //!
-//! The private operation takes the Chinese remainder theorem, windows of the exponents with scans of the whole table,
-//! a random blinding factor, and raises its result to the power of e and compares before it gives it out.
+//! The private operation takes the Chinese remainder theorem, windows of the exponents with scans of the
+//! whole table, a random blinding factor, and verifies its result by raising it to the power of e before it
+//! is released.
 
 mod blind;
 mod block;
@@ -57,7 +58,8 @@ impl Size {
         self.bits() as usize / 2
     }
 
-    /// Limbs of numbers below the modulus, with the spare bits of their highest limb and some more: eight for each 512 bits.
+    /// Limbs of numbers below the modulus, with the spare bits of their highest limb and some more: eight for
+    /// each 512 bits.
     const fn limbs(self) -> usize {
         self.bits() as usize / 512 * BLOCK_LIMBS
     }
@@ -147,7 +149,8 @@ struct Prime {
 impl Prime {
     fn new(prime: &[u8], exponent: &[u8], size: Size) -> Option<Self> {
         let bits = size.prime_bits();
-        // Both primes have exactly half the bits: then neither is twice as large as the other, which is relied on.
+        // Both primes have exactly half the bits: then neither is twice as large as the other, which is
+        // relied on.
         if prime.len() != bits / 8 || prime[0] >> 7 != 1 || prime[bits / 8 - 1] & 1 == 0 {
             return None;
         }
@@ -173,7 +176,7 @@ pub(crate) struct PrivateKey {
     q: Prime,
     /// 1/q modulo p.
     q_inverse: Zeroizing<Vec<u64>>,
-    /// Blinding factors that nobody uses at the moment.
+    /// Unused blinding factors.
     blindings: Mutex<Vec<Blinding>>,
 }
 
@@ -199,8 +202,7 @@ impl PrivateKey {
         self.public.size
     }
 
-    /// Damages one of the numbers that a computation needs, as a fault of the hardware could; of which there are
-    /// [`Self::DAMAGES`].
+    /// Damages one of the [`Self::DAMAGES`] numbers of a computation, as a hardware fault could.
     #[cfg(test)]
     pub(crate) fn damage(&mut self, which: usize) {
         let last_digit = self.q.digits.len() - 1;
@@ -227,7 +229,8 @@ impl PrivateKey {
 
 /// Times that a blinding factor is squared before it is replaced by a fresh one.
 const BLINDING_USES: u32 = 32;
-/// Blinding factors kept for a key, at most: for eight lanes in as many threads as use a key at the same time.
+/// Blinding factors kept for a key, at most: for eight lanes in as many threads as use a key at the same
+/// time.
 const MAX_BLINDINGS: usize = 64;
 
 /// A blinding factor r as r^e and 1/r, in limbs.
@@ -332,8 +335,8 @@ pub(crate) use hkdf::HASHES;
 /// What tells the full-domain hash from other uses of the key derivation.
 const HASH_CONTEXT: &[u8] = b"RSA-FDA FTpsW!";
 
-/// The full-domain hashes of one to sixteen messages for keys of one size, in the size of the modulus. Nothing where
-/// the lanes cannot decide, which never happens by chance.
+/// The full-domain hashes of one to sixteen messages for keys of one size, in the size of the modulus.
+/// Nothing where the lanes cannot decide, which never happens by chance.
 pub(crate) fn full_domain_hashes(items: &[(&PublicKey, &RsaPublicKey, &HashCode)]) -> Vec<Option<Vec<u8>>> {
     let size = items[0].0.size.bytes();
     let mut hashes = vec![0; items.len() * size];
@@ -353,7 +356,8 @@ fn full_domain_hashes_into<'a>(
     hkdf::expand_below_each(&prks.0, &moduli, HASH_CONTEXT, hashes)
 }
 
-/// An item of [`public_powers_are`]. Numbers are big endian; `base` is below the modulus, `expected` has its size.
+/// An item of [`public_powers_are`]. Numbers are big endian; `base` is below the modulus, `expected` has its
+/// size.
 #[derive(Clone, Copy)]
 pub(crate) struct PublicItem<'a> {
     pub(crate) key: &'a PublicKey,
@@ -403,10 +407,12 @@ pub(crate) struct PrivateItem<'a> {
     pub(crate) value: &'a [u8],
 }
 
-/// value^d mod n for one to eight keys of one size, in constant time. The results have the size of the modulus.
+/// value^d mod n for one to eight keys of one size, in constant time. The results have the size of the
+/// modulus.
 ///
-/// A result that does not give the value again when raised to the power of e is not given out: that item is
-/// [`CryptoError::Fault`], the others are not touched by it. Any other error is one of all items: nothing was computed.
+/// A result is only returned if its power e gives the value again. Otherwise the item is
+/// [`CryptoError::Fault`], which does not affect the others. Any other error concerns all items: nothing was
+/// computed.
 pub(crate) fn private_powers(items: &[PrivateItem<'_>]) -> Vec<Result<Vec<u8>, CryptoError>> {
     assert!(super::ifma(), "callers ask first");
     let size = items[0].key.size();
@@ -478,8 +484,8 @@ impl<const H: usize> Exponentiation<H> {
         multiply_by(&mut self.power, factor, &self.modulus, &mut self.scratch);
     }
 
-    /// Takes the power out of Montgomery form, below the modulus: the power is below R, so that dividing it by R gives at
-    /// most the modulus itself.
+    /// Takes the power out of Montgomery form, below the modulus: the power is below R, so that dividing it
+    /// by R gives at most the modulus itself.
     #[target_feature(enable = "avx512f,avx512ifma")]
     fn finish(&mut self, factor: &mut Number<H>) {
         *factor = self.power;
@@ -527,8 +533,9 @@ fn private_in_lanes<const H: usize, const F: usize>(
     p.finish(factor);
     q.finish(factor);
 
-    // Garner's recombination: q · ((at p − at q) / q modulo p) + at q. The power at q is below q, and so below 2p; their
-    // difference is below 3p, and times R² below 3p² < R·p. In the end the quotient is at most p − 1, and the sum below p·q.
+    // Garner's recombination: q · ((at p − at q) / q modulo p) + at q. The power at q is below q, and so
+    // below 2p; their difference is below 3p, and times R² below 3p² < R·p. In the end the quotient is at
+    // most p − 1, and the sum below p·q.
     subtract(&mut p.power, &q.power, &p.modulus.n);
     multiply_by(&mut p.power, &p.modulus.r_squared, &p.modulus, scratch);
     interleave(factor, lanes.map(|item| item.key.q_inverse.as_slice()));
@@ -536,7 +543,7 @@ fn private_in_lanes<const H: usize, const F: usize>(
     reduce_once(&mut p.power, &p.modulus.n, scratch);
     multiply_plus(value, &q.power, &p.power, &q.modulus.n, scratch);
 
-    // Take the blinding off, and check what is to be released.
+    // Unblind, and check the result before it is released.
     multiply_by(value, backward, &modulus, scratch);
     reduce_once(value, &modulus.n, scratch);
     *check = *value;
@@ -576,7 +583,7 @@ fn take_blindings(items: &[PrivateItem<'_>]) -> Result<Vec<Blinding>, CryptoErro
     items.iter().map(take).collect()
 }
 
-/// Keeps the factors that are still good, but none of a lane whose result was wrong.
+/// Keeps usable factors, except those of lanes with wrong results.
 fn give_blindings_back(items: &[PrivateItem<'_>], blindings: Vec<Blinding>, wrong: u8) {
     for (lane, (item, blinding)) in items.iter().zip(blindings).enumerate() {
         if blinding.uses < BLINDING_USES && wrong >> lane & 1 == 0 {

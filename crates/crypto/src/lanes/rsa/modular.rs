@@ -1,11 +1,12 @@
 //! Modular arithmetic in eight lanes, each with a modulus of its own: almost-Montgomery multiplication.
 //!
-//! Numbers of M blocks are below 2n, n being odd and at least eight bits shorter than R = 2^(520·M). A Montgomery
-//! product a·b/R of such numbers is below 2n again, (4n² + R·n)/R < 2n, so nothing is ever subtracted in between. More
-//! generally the multiples of n that a reduction adds are below R·n: c/R is below c/R + n, and so below 2n for c < R·n.
+//! Numbers of M blocks are below 2n, n being odd and at least eight bits shorter than R = 2^(520·M). A
+//! Montgomery product a·b/R of such numbers is below 2n again, (4n² + R·n)/R < 2n, so nothing is ever
+//! subtracted in between. More generally the multiples of n that a reduction adds are below R·n: c/R is below
+//! c/R + n, and so below 2n for c < R·n.
 //!
-//! Limbs of numbers are always below 2^52, and 52·10·M bits hold them: what is carried out of the highest limb is zero.
-//! Builds with debug assertions check both.
+//! Limbs of numbers are always below 2^52, and 52·10·M bits hold them: what is carried out of the highest
+//! limb is zero. Builds with debug assertions check both.
 //!
 //! Time depends on the sizes and the public exponents alone.
 
@@ -34,8 +35,8 @@ pub(super) const fn zero<const M: usize>() -> Number<M> {
 /// The number of blocks of the largest numbers: 3,120 bits.
 pub(super) const MAX_BLOCKS: usize = 6;
 
-// A column of a product collects a low and a high half for each limb of a factor, as many of the reduction, one limb that is
-// added, and a carry, which is much less than a limb.
+// A column of a product collects a low and a high half for each limb of a factor, as many of the reduction,
+// one limb that is added, and a carry, which is much less than a limb.
 const _: () = assert!((4 * (MAX_BLOCKS * BLOCK_LIMBS) as u64 + 2) * LIMB_MASK < 1 << 60);
 
 /// Asserts that limbs have 52 bits, in builds with debug assertions.
@@ -50,7 +51,7 @@ fn check_last_carry(carry: Vector) {
     debug_assert_eq!(_mm512_cmpneq_epi64_mask(carry, _mm512_setzero_si512()), 0, "the number has more limbs");
 }
 
-/// Where products grow. Holds secrets after use: wipe it.
+/// Where products grow. Holds secrets after use: zeroize it.
 pub(super) struct Scratch {
     columns: [Block; 2 * MAX_BLOCKS],
     multipliers: Block,
@@ -62,18 +63,10 @@ impl Scratch {
     }
 }
 
-impl Scratch {
-    /// As [`Self::zeroize`], quicker.
-    pub(super) fn wipe(&mut self) {
-        wipe(self.columns.as_flattened_mut());
-        wipe(&mut self.multipliers);
-    }
-}
-
 impl Zeroize for Scratch {
     fn zeroize(&mut self) {
-        self.columns.zeroize();
-        self.multipliers.zeroize();
+        wipe(self.columns.as_flattened_mut());
+        wipe(&mut self.multipliers);
     }
 }
 
@@ -220,7 +213,8 @@ pub(super) fn multiply_by<const M: usize>(
     reduce(a, scratch, modulus);
 }
 
-/// out := a / R modulo n for a number below R·n of twice (or as many) blocks: below 2n, and at most n for one below R.
+/// out := a / R modulo n for a number below R·n of twice (or as many) blocks: below 2n, and at most n for one
+/// below R.
 #[target_feature(enable = "avx512f,avx512ifma")]
 pub(super) fn divide_by_r<const M: usize, const A: usize>(
     out: &mut Number<M>,
@@ -269,7 +263,8 @@ pub(super) fn reduce_once<const M: usize>(a: &mut Number<M>, n: &Number<M>, scra
     }
 }
 
-/// a := a + 2n − b for b < 2n, so that the result is congruent to a − b and not negative; below 4n for a < 2n. All are below R.
+/// a := a + 2n − b for b < 2n, so that the result is congruent to a − b and not negative; below 4n for a <
+/// 2n. All are below R.
 #[target_feature(enable = "avx512f,avx512ifma")]
 pub(super) fn subtract<const M: usize>(a: &mut Number<M>, b: &Number<M>, n: &Number<M>) {
     let mask = _mm512_set1_epi64(LIMB_MASK as i64);
@@ -312,8 +307,8 @@ fn select<const M: usize>(out: &mut Number<M>, table: &[Number<M>], index: &Word
     }
 }
 
-/// Bits of an exponent that are looked up at once. With 5 there are fewer multiplications, but scans take longer, and
-/// the tables of large primes fall out of the first-level cache.
+/// Bits of an exponent that are looked up at once. With 5 there are fewer multiplications, but scans take
+/// longer, and the tables of large primes fall out of the first-level cache.
 pub(super) const WINDOW_BITS: usize = 4;
 /// Powers in a table.
 pub(super) const TABLE_SIZE: usize = 1 << WINDOW_BITS;
@@ -380,8 +375,8 @@ impl<const M: usize> Exponentiation<M> {
     }
 }
 
-/// Runs exponentiations with as many digits each, in turns, so that the processor has something to do with one of them
-/// while another waits for its carries.
+/// Runs exponentiations with as many digits each, in turns, so that the processor has something to do with
+/// one of them while another waits for its carries.
 ///
 /// Constant time: every window costs its squarings, a scan of the whole table and a multiplication.
 #[target_feature(enable = "avx512f,avx512ifma")]
@@ -411,8 +406,8 @@ fn run_in_turns<const M: usize, const N: usize>(mut all: [&mut Exponentiation<M>
 /// Runs two exponentiations with as many digits each, in constant time.
 #[target_feature(enable = "avx512f,avx512ifma")]
 pub(super) fn secret_powers<const M: usize>(a: &mut Exponentiation<M>, b: &mut Exponentiation<M>) {
-    // The tables of two larger ones do not fit into the first-level cache together, and a single one has enough
-    // products that do not wait for each other.
+    // The tables of two larger ones do not fit into the first-level cache together, and a single one has
+    // enough products that do not wait for each other.
     if M == 1 {
         run_in_turns([a, b]);
     } else {
@@ -439,8 +434,8 @@ pub(super) fn public_power<const M: usize>(
     reduce_once(base, &modulus.n, scratch);
 }
 
-/// value := value · base^exponent below n, of numbers not in Montgomery form; the base may be secret and is spoilt. The
-/// exponents are odd and public.
+/// value := value · base^exponent below n, of numbers not in Montgomery form; the base may be secret and is
+/// spoilt. The exponents are odd and public.
 ///
 /// Takes a time that depends on the exponents alone.
 #[target_feature(enable = "avx512f,avx512ifma")]

@@ -1,5 +1,5 @@
-//! The arithmetic against integers of any size: moduli at the edges of their size, another one in each lane, and numbers up
-//! to the bounds that are promised, which random keys and messages never reach.
+//! The arithmetic against integers of any size: moduli at the edges of their size, another one in each lane,
+//! and numbers up to the bounds that are promised, which random keys and messages never reach.
 
 use std::array::from_fn;
 
@@ -30,7 +30,8 @@ fn number_below(bound: &BigUint, rng: &mut Rng) -> BigUint {
     number % bound
 }
 
-/// Odd and of exactly so many bits: the largest, the smallest, those with the largest and smallest lowest limb, and others.
+/// Odd and of exactly so many bits: the largest, the smallest, those with the largest and smallest lowest
+/// limb, and others.
 fn moduli(bits: usize, rng: &mut Rng) -> Vec<BigUint> {
     let (low, high) = (power_of_2(bits - 1), power_of_2(bits));
     let mut moduli = vec![
@@ -322,7 +323,8 @@ fn secret_moduli_are_prepared_like_public_ones() {
     }
 }
 
-/// Bytes of all lengths, with leading zeros and without, through limbs and back, without a trace in the other lanes.
+/// Bytes of all lengths, with leading zeros and without, through limbs and back, without a trace in the other
+/// lanes.
 #[test]
 fn bytes_become_limbs_and_come_back() {
     let mut rng = Rng::new(400);

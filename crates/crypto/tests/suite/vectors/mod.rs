@@ -1,5 +1,6 @@
-//! Checks the groups of the shared test vectors that need neither JSON bodies nor amounts: those are checked, with all
-//! others, by the protocol crate. The values were computed by independent implementations of the protocol.
+//! Checks the groups of the shared test vectors that need neither JSON bodies nor amounts: those are checked,
+//! with all others, by the protocol crate. The values were computed by independent implementations of the
+//! protocol.
 //!
 //! The environment variable `BATZEN_VECTORS` names a further file of the same format to be checked as well.
 mod curve;

@@ -1,4 +1,4 @@
-//! What wallets derive: planchets, refresh and link, encrypted blobs.
+//! Derivations of wallets: planchets, refresh and link, encrypted blobs.
 
 use batzen_crypto::age::{AgeCommitment, AgeCommitmentProof, AgeMask};
 use batzen_crypto::denom::{DenomKey, DenomPublicKey, DenomSignature, ExchangeWithdrawValues};

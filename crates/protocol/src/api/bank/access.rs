@@ -1,4 +1,4 @@
-//! Bank access: accounts of people, as far as tests and wallets use them.
+//! Bank access: customers' accounts, as used by tests and wallets.
 
 use batzen_crypto::EddsaPublicKey;
 use serde::{Deserialize, Serialize};
@@ -41,11 +41,11 @@ pub struct AccountBalance {
     pub amount: Amount,
 }
 
-/// Which side of a balance is larger.
+/// The sign of a balance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CreditDebit {
-    /// The bank owes the customer (or nobody owes).
+    /// The bank owes the customer, or the balance is zero.
     Credit,
     /// The customer owes the bank.
     Debit,
@@ -70,11 +70,11 @@ pub struct CreateWithdrawalResponse {
 /// Answer to `GET accounts/$ACC/withdrawals/$WID`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WithdrawalInfo {
-    /// The user gave up.
+    /// The user has aborted it.
     pub aborted: bool,
-    /// A wallet chose exchange and reserve.
+    /// A wallet has selected exchange and reserve.
     pub selection_done: bool,
-    /// The user confirmed.
+    /// The user has confirmed.
     pub transfer_done: bool,
     /// How much.
     pub amount: Amount,

@@ -1,4 +1,4 @@
-//! Wire gateway: how exchanges see and move their money.
+//! Wire gateway: exchanges' access to their accounts.
 
 use batzen_crypto::{EddsaPublicKey, HashCode, Wtid};
 use serde::{Deserialize, Serialize};

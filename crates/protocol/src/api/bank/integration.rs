@@ -1,4 +1,4 @@
-//! Bank integration: how wallets take part in a withdrawal.
+//! Bank integration: wallets' part in withdrawals.
 
 use batzen_crypto::EddsaPublicKey;
 use serde::{Deserialize, Serialize};
@@ -12,18 +12,18 @@ pub struct BankConfig {
     pub version: String,
     /// The currency.
     pub currency: String,
-    /// Which interface this is.
+    /// The name of the interface.
     pub name: String,
 }
 
 /// Answer to `GET withdrawal-operation/$WOPID`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WithdrawalOperation {
-    /// The user gave up.
+    /// The user has aborted it.
     pub aborted: bool,
-    /// A wallet chose exchange and reserve.
+    /// A wallet has selected exchange and reserve.
     pub selection_done: bool,
-    /// The user confirmed; the money is on its way.
+    /// The user has confirmed; the transfer is under way.
     pub transfer_done: bool,
     /// How much.
     pub amount: Amount,
@@ -33,7 +33,7 @@ pub struct WithdrawalOperation {
     /// Account of the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sender_wire: Option<String>,
-    /// Where the user confirms.
+    /// The page where the user confirms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confirm_transfer_url: Option<String>,
     /// Wire methods of the bank.
@@ -52,9 +52,9 @@ pub struct WithdrawalSelection {
 /// Answer to a selection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WithdrawalSelected {
-    /// The money is on its way already.
+    /// The transfer is under way already.
     pub transfer_done: bool,
-    /// Where the user confirms.
+    /// The page where the user confirms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confirm_transfer_url: Option<String>,
 }

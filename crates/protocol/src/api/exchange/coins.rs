@@ -18,7 +18,7 @@ pub struct DepositRequest {
     pub merchant_payto_uri: String,
     /// Salt of the account's hash.
     pub wire_salt: WireSalt,
-    /// What the coin gives, deposit fee included.
+    /// The coin's contribution, deposit fee included.
     pub contribution: Amount,
     /// Denomination of the coin.
     pub denom_pub_hash: HashCode,
@@ -88,7 +88,7 @@ pub struct BatchDepositRequest {
 /// A coin of [`BatchDepositRequest`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BatchDepositCoin {
-    /// What the coin gives, deposit fee included.
+    /// The coin's contribution, deposit fee included.
     pub contribution: Amount,
     /// Denomination of the coin.
     pub denom_pub_hash: HashCode,
@@ -220,7 +220,7 @@ pub struct RefundRequest {
     pub h_contract_terms: HashCode,
     /// The merchant.
     pub merchant_pub: EddsaPublicKey,
-    /// Chosen by the merchant to tell refunds of one coin apart.
+    /// Chosen by the merchant to distinguish refunds of one coin.
     pub rtransaction_id: u64,
     /// `MERCHANT_REFUND`.
     pub merchant_sig: EddsaSignature,
@@ -246,7 +246,7 @@ pub struct RecoupRequest {
     pub ewv: ExchangeWithdrawValues,
     /// `WALLET_COIN_RECOUP` or `WALLET_COIN_RECOUP_REFRESH`.
     pub coin_sig: EddsaSignature,
-    /// What blinded the coin.
+    /// The coin's blinding secret.
     pub coin_blind_key_secret: BlindingSecret,
     /// Hash of the age commitment of an age-restricted coin.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! Members that error answers of the exchange have beside `hint`, `code` and `detail`.
+//! Members of the exchange's error answers besides `hint`, `code` and `detail`.
 //!
 //! Use them with [`ErrorBody`](crate::ErrorBody), e.g. `ErrorBody::with(code, DenominationUnknown { … })`.
 
@@ -36,29 +36,29 @@ pub struct DenominationUnusable {
     pub exchange_sig: EddsaSignature,
 }
 
-/// Proof that an operation does not fit to what the coin did before.
+/// Proof that an operation conflicts with the coin's history.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CoinConflict {
     /// The coin.
     pub coin_pub: EddsaPublicKey,
     /// The denomination under which the exchange knows it.
     pub h_denom_pub: HashCode,
-    /// What it did.
+    /// Its history.
     pub history: Vec<CoinHistoryItem>,
 }
 
-/// Proof that a reserve cannot pay what was asked for.
+/// Proof that a reserve cannot pay the requested amount.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InsufficientReserve {
-    /// What is left.
+    /// The balance.
     pub balance: Amount,
-    /// What was asked for.
+    /// The requested amount.
     pub requested_amount: Amount,
     /// The complete history.
     pub history: Vec<ReserveHistoryItem>,
 }
 
-/// The owner of an account must identify first.
+/// The owner of an account must first be identified.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KycRequired {
     /// The account.
@@ -70,7 +70,7 @@ pub struct KycRequired {
 /// A reveal did not fit its melt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CommitmentViolation {
-    /// Commitment that follows from the revealed values.
+    /// Commitment computed from the revealed values.
     pub rc_expected: HashCode,
 }
 

@@ -1,4 +1,4 @@
-//! Histories of coins and reserves: the proof of every balance.
+//! Histories of coins and reserves, which prove every balance.
 
 use batzen_crypto::{BlindingSecret, EddsaPublicKey, EddsaSignature, HashCode, ShortHash, Wtid};
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use crate::{Amount, Timestamp};
 
 /// An event in the life of a coin, by its member `type`.
 ///
-/// The C client library wants a member `amount` in every item, so the recommended form has it everywhere.
+/// The C client library requires a member `amount` in every item, so the recommended form always has it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type")]
 pub enum CoinHistoryItem {
@@ -26,7 +26,7 @@ pub enum CoinHistoryItem {
     /// Value given back to the coin it was refreshed from.
     #[serde(rename = "RECOUP-REFRESH")]
     RecoupRefresh(CoinRecoupRefresh),
-    /// Value got back from a coin that was refreshed from this one.
+    /// Value returned from a coin that was refreshed from this one.
     #[serde(rename = "OLD-COIN-RECOUP")]
     OldCoinRecoup(OldCoinRecoup),
     /// Paid into a purse.
@@ -44,13 +44,13 @@ pub enum CoinHistoryItem {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type")]
 pub enum ReserveHistoryItem {
-    /// Money came in.
+    /// A transfer arrived.
     #[serde(rename = "CREDIT")]
     Credit(ReserveCredit),
     /// A coin was withdrawn.
     #[serde(rename = "WITHDRAW")]
     Withdraw(ReserveWithdraw),
-    /// A coin gave its value back.
+    /// The value of a coin was returned.
     #[serde(rename = "RECOUP")]
     Recoup(ReserveRecoup),
     /// The rest was paid out.
@@ -144,7 +144,7 @@ pub struct CoinRecoup {
     pub reserve_pub: EddsaPublicKey,
     /// `WALLET_COIN_RECOUP`.
     pub coin_sig: EddsaSignature,
-    /// What blinded the coin.
+    /// The coin's blinding secret.
     pub coin_blind: BlindingSecret,
     /// When.
     pub timestamp: Timestamp,
@@ -163,7 +163,7 @@ pub struct CoinRecoupRefresh {
     pub old_coin_pub: EddsaPublicKey,
     /// `WALLET_COIN_RECOUP_REFRESH`.
     pub coin_sig: EddsaSignature,
-    /// What blinded the coin.
+    /// The coin's blinding secret.
     pub coin_blind: BlindingSecret,
     /// When.
     pub timestamp: Timestamp,
@@ -236,7 +236,7 @@ pub struct CoinReserveOpen {
 pub struct ReserveCredit {
     /// When.
     pub timestamp: Timestamp,
-    /// The account it came from.
+    /// The sender's account.
     pub sender_account_url: String,
     /// Row of the transfer at the bank.
     pub wire_reference: u64,
@@ -302,7 +302,7 @@ pub struct ReserveMerge {
     pub merge_pub: EddsaPublicKey,
     /// Minimum age.
     pub min_age: u32,
-    /// How the purse came about.
+    /// How the purse was created.
     pub flags: u32,
     /// The purse.
     pub purse_pub: EddsaPublicKey,

@@ -175,7 +175,7 @@ pub struct AuditorKeys {
     pub auditor_pub: EddsaPublicKey,
     /// Its base URL.
     pub auditor_url: String,
-    /// Its name for people.
+    /// Its name.
     pub auditor_name: String,
     /// What it audits.
     pub denomination_keys: Vec<AuditorDenomination>,
@@ -216,7 +216,7 @@ pub struct GlobalFee {
 /// An enabled extension.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ExtensionManifest {
-    /// Whether clients that do not know it must stay away.
+    /// Whether clients that do not know it must not use the exchange.
     pub critical: bool,
     /// Its version.
     pub version: String,

@@ -11,7 +11,7 @@ use crate::{Amount, Timestamp};
 pub struct KycWalletRequest {
     /// The balance.
     pub balance: Amount,
-    /// A key that stands for the wallet.
+    /// A key that identifies the wallet.
     pub reserve_pub: EddsaPublicKey,
     /// `WALLET_ACCOUNT_SETUP`.
     pub reserve_sig: EddsaSignature,
@@ -20,7 +20,7 @@ pub struct KycWalletRequest {
 /// Answer 202 to `GET /kyc-check/…`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KycRedirect {
-    /// Where to send the user.
+    /// The page for the user.
     pub kyc_url: String,
 }
 

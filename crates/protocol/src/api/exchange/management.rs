@@ -1,4 +1,4 @@
-//! `/management/…` and `/auditors/…`: what the owner of the offline master key and auditors send.
+//! `/management/…` and `/auditors/…`: requests of auditors and of the owner of the offline master key.
 
 use batzen_crypto::{DenomPublicKey, EddsaPublicKey, EddsaSignature, HashCode, Wtid};
 use serde::{Deserialize, Serialize};
@@ -17,9 +17,9 @@ pub struct FutureKeys {
     pub future_signkeys: Vec<FutureSignKey>,
     /// The master key that the exchange is configured for.
     pub master_pub: EddsaPublicKey,
-    /// Security module for RSA keys; all zero if it never announced one.
+    /// Security module for RSA keys; all zero if it has never announced one.
     pub denom_secmod_public_key: EddsaPublicKey,
-    /// Security module for CS keys; all zero if it never announced one.
+    /// Security module for CS keys; all zero if it has never announced one.
     pub denom_secmod_cs_public_key: EddsaPublicKey,
     /// Security module for signing keys.
     pub signkey_secmod_public_key: EddsaPublicKey,
@@ -130,7 +130,7 @@ pub struct AuditorAddRequest {
     /// Its base URL.
     #[serde(deserialize_with = "text::<_, URL_BYTES_MAX>")]
     pub auditor_url: String,
-    /// Its name for people; not signed.
+    /// Its name; not signed.
     #[serde(deserialize_with = "text::<_, NAME_BYTES_MAX>")]
     pub auditor_name: String,
     /// From when on.

@@ -18,6 +18,3 @@ pub use management::*;
 pub use purses::*;
 pub use reserves::*;
 pub use tracking::*;
-
-/// The protocol version that an exchange announces: current, revision, age.
-pub const EXCHANGE_PROTOCOL_VERSION: &str = "14:0:2";

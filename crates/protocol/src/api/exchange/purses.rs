@@ -8,7 +8,7 @@ use crate::{Amount, Base32Data, Timestamp};
 /// A coin that pays into a purse (or for keeping a reserve open).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PurseCoin {
-    /// What the coin gives, deposit fee included.
+    /// The coin's contribution, deposit fee included.
     pub amount: Amount,
     /// Denomination of the coin.
     pub denom_pub_hash: HashCode,
@@ -33,7 +33,7 @@ pub struct EncryptedContract {
     pub econtract: Base32Data,
     /// `WALLET_PURSE_ECONTRACT`.
     pub econtract_sig: EddsaSignature,
-    /// Key under which it can be fetched.
+    /// Key by which it can be fetched.
     pub contract_pub: EddsaPublicKey,
 }
 
@@ -54,7 +54,7 @@ pub struct PurseCreateRequest {
     pub purse_expiration: Timestamp,
     /// Coins to pay in.
     pub deposits: Vec<PurseCoin>,
-    /// The contract, for the one who merges.
+    /// The contract, for the receiver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub econtract: Option<EncryptedContract>,
 }
@@ -178,7 +178,7 @@ pub struct ReservePurseRequest {
     pub merge_timestamp: Timestamp,
     /// When the purse expires.
     pub purse_expiration: Timestamp,
-    /// The contract, for the one who pays.
+    /// The contract, for the payer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub econtract: Option<EncryptedContract>,
 }

@@ -13,7 +13,7 @@ use crate::{Amount, Timestamp};
 /// Answer to `GET /reserves/$RESERVE_PUB`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReserveBalance {
-    /// What is left.
+    /// The balance.
     pub balance: Amount,
 }
 
@@ -29,7 +29,7 @@ pub struct ReserveRequest {
 /// Answer to `…/status` (recent events) and `…/history` (all of them).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReserveStatus {
-    /// What is left.
+    /// The balance.
     pub balance: Amount,
     /// Events, those of one type together.
     pub history: Vec<ReserveHistoryItem>,

@@ -1,4 +1,4 @@
-//! Every body parses strictly, and errors have the status and members that the code says.
+//! Every body parses strictly, and errors have the status and members of their code.
 
 use batzen_protocol::api::bank::*;
 use batzen_protocol::api::errors::*;

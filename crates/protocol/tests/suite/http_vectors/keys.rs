@@ -1,4 +1,4 @@
-//! What is known about the exchange of a recording, and the signatures of its offline keys.
+//! The keys of the exchange in a recording, and the signatures of its offline keys.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::http_vectors::recording::Recording;
 
-/// Counts what was verified, so that a test can see that it was not nothing.
+/// Counts verifications, so that a test can check that there were some.
 #[derive(Default)]
 pub struct Tally(pub BTreeMap<&'static str, usize>);
 
@@ -48,7 +48,7 @@ fn name<M>() -> &'static str {
     std::any::type_name::<M>().rsplit("::").next().unwrap()
 }
 
-/// What the other checks need to know about the exchange.
+/// The exchange's data for the other checks.
 #[derive(Default)]
 pub struct Exchange {
     pub master_pub: EddsaPublicKey,
@@ -237,7 +237,7 @@ impl Exchange {
     fn management(&self, recording: &Recording, path: &[&str], tally: &mut Tally) {
         let master = &self.master_pub;
         let code = recording.code();
-        // Only answers that say something about the signature are of interest.
+        // Only check answers that depend on the signature.
         let good = match (recording.ok(), code) {
             (true, _) => true,
             (false, Some(1802 | 1803 | 1804 | 1805 | 1810 | 1812 | 1814 | 1815 | 1817 | 1818)) => false,
@@ -247,7 +247,7 @@ impl Exchange {
         match path {
             ["keys"] => {
                 let request: ManagementKeysRequest = recording.request();
-                // A refusal does not tell which one was wrong.
+                // A refusal does not tell which signature was wrong.
                 for item in request.denom_sigs.iter().filter(|_| good) {
                     let terms = self.denomination(&item.h_denom_pub).terms;
                     tally.good(&terms.validity(*master, item.h_denom_pub), master, &item.master_sig);

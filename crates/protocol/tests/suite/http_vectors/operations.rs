@@ -21,12 +21,12 @@ use crate::http_vectors::histories::{check_error, reserve_history};
 use crate::http_vectors::keys::{Exchange, Tally};
 use crate::http_vectors::recording::Recording;
 
-/// What earlier messages of a recording told.
+/// Data from earlier messages of a recording.
 #[derive(Default)]
 pub struct Seen {
     /// R values for a nonce of a denomination.
     values: HashMap<(CsNonce, HashCode), ExchangeWithdrawValues>,
-    /// Who got a blind signature of a planchet.
+    /// The receiver of a planchet's blind signature.
     withdrawn: HashMap<HashCode, EddsaPublicKey>,
     refreshed: HashMap<HashCode, EddsaPublicKey>,
     melts: HashMap<HashCode, (EddsaPublicKey, MeltRequest, u32)>,
@@ -453,7 +453,8 @@ fn link(exchange: &Exchange, seen: &Seen, recording: &Recording, tally: &mut Tal
         assert!(entry.new_coins.windows(2).all(|pair| pair[0].coin_idx < pair[1].coin_idx), "order");
         for fresh in entry.new_coins {
             exchange.denomination(&fresh.denom_pub.h_denom_pub());
-            // Without the old coin's private key the planchet is unknown: the signature must be that of the reveal.
+            // Without the old coin's private key the planchet is unknown: the signature must be that of the
+            // reveal.
             if let Some(old_coin) = seen.links.get(&fresh.link_sig) {
                 assert_eq!(old_coin, coin);
                 tally.add("link");

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::http_vectors::keys::{Exchange, Tally};
 use crate::http_vectors::recording::Recording;
 
-/// What the creation of a purse said.
+/// The terms of a purse from its creation.
 #[derive(Clone)]
 struct Purse {
     value: Amount,
@@ -197,7 +197,7 @@ fn merge(
     purse_pub: EddsaPublicKey,
 ) {
     let code = recording.code();
-    // What is known of the purse is needed for every signature.
+    // Every signature needs the purse's terms.
     let Some(purse) = purses.0.get(&purse_pub) else { return };
     let request: PurseMergeRequest = recording.request();
     let Ok((base_url, reserve_pub)) =
@@ -263,7 +263,7 @@ fn reserve_purse(
         WalletPurseMerge { merge_timestamp: request.merge_timestamp, purse_pub, h_payto: uri.hash() };
     tally.good(&message, &request.merge_pub, &request.merge_sig);
     if recording.code() == Some(1678) {
-        // Refused before the other signatures were looked at.
+        // Refused before the other signatures were checked.
         return;
     }
     let message = WalletAccountMerge {

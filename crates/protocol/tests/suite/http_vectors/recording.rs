@@ -75,8 +75,9 @@ pub fn bytes(body: &Value) -> Vec<u8> {
     }
 }
 
-/// Parses, serialises again and compares. `lenient` lets spellings through that are read but never written (members
-/// that the protocol does not have, lower case, zeros at the end of an amount): recordings of odd requests have such.
+/// Parses, serialises again and compares. `lenient` accepts spellings that are read but never written
+/// (members that the protocol does not have, lower case, zeros at the end of an amount), which occur in
+/// recordings of unusual requests.
 fn strict<T: DeserializeOwned + Serialize>(body: &Value, lenient: bool) -> T {
     let parsed: T = parse_body(&bytes(body)).unwrap_or_else(|e| panic!("{e} in {body}"));
     let again = serde_json::to_value(&parsed).expect("what was parsed can be serialised");
