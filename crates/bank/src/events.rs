@@ -17,7 +17,7 @@ pub(crate) struct Events {
     openings: Vec<Opening>,
     /// Of the openings the headroom, then those of the intents.
     transfers: Vec<Transfer>,
-    /// How each intent came about, and how many transfers it has.
+    /// The origin of each intent, and how many transfers it has.
     counts: Vec<(Origin, usize)>,
 }
 

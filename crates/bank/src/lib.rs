@@ -1,7 +1,7 @@
 //! The bank: wire gateway, bank integration and access APIs over accounts in a double-entry ledger.
 //!
 //! It takes the place of a test bank in front of exchanges, wallets and test harnesses (Taler bank APIs, protocol 0.9), with
-//! the same manners by default: every account that a transfer names comes into being, nobody needs a password, debts have
+//! the same manners by default: every account that a transfer names is created, nobody needs a password, debts have
 //! no limit. Unlike one it forgets nothing: every transaction and every request uid is kept for ever and survives a kill,
 //! so a transfer that is repeated after any failure is never paid twice, and a history never answers "gone" (`RAM_LIMIT` is
 //! accepted and ignored). Options turn it into a stricter bank: see [`BankConfig`].

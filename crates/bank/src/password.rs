@@ -62,7 +62,7 @@ impl PasswordCost {
     }
 }
 
-/// What became of a password.
+/// The outcome of a password check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verified {
     /// It is another one.

@@ -107,7 +107,7 @@ impl Exchange {
         let (config, denoms, now) =
             (self.core.config.clone(), Arc::clone(&self.core.rules.denoms), self.core.now());
         let build = move || {
-            // The rules must know a denomination before anybody can withdraw it.
+            // The rules must know a denomination before it can be withdrawn.
             denoms.reload(&store)?;
             KeyState::build(&store, &custody, &config, now, &metrics)
         };

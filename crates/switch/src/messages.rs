@@ -114,7 +114,7 @@ pub struct Fulfil<'a> {
     pub extension_list: Option<ExtensionList<'a>>,
 }
 
-/// `PATCH /transfers/{id}`: the switch tells a payee that asked for it what became of its fulfilment.
+/// `PATCH /transfers/{id}`: the switch tells a payee that asked for it the outcome of its fulfilment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Patch<'a> {
@@ -224,7 +224,7 @@ impl BulkState {
         [Self::Received, Self::Pending, Self::Accepted, Self::Processing, Self::Completed, Self::Rejected];
 }
 
-/// What became of one item.
+/// The outcome of one item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BulkResult<'a> {

@@ -516,7 +516,7 @@ async fn wait<K: Eq + std::hash::Hash + Clone>(
     waiter.wait_until(Some(deadline), drain).await == Woken::Event
 }
 
-/// The answer when it cannot be said now what becomes of a request: the same one again finds out.
+/// The answer if the outcome of a request is unknown: a repeat finds out.
 fn try_later(detail: &str) -> Response {
     Response::error_status(ErrorCode::BANK_SOFT_EXCEPTION, 503, detail).with_header(header::RETRY_AFTER, "1")
 }

@@ -76,7 +76,7 @@ pub(super) fn write(
 }
 
 impl Intent {
-    /// An intent that an earlier process has left open: nobody knows what the ledger has of it.
+    /// An intent that an earlier process has left open: it is unknown what the ledger has of it.
     pub(crate) fn left_open(key: TransactionKey, row: IntentRow) -> Self {
         let (opens_debit, opens_credit) = match key.origin() {
             Origin::Bonus => (false, true),

@@ -264,7 +264,7 @@ async fn malformed_requests_are_told_what_is_wrong() {
     }
     // None of this left a trace.
     assert!(f.bank.totals().await.unwrap().accounts.is_empty());
-    // An unpronounceable account does not exist and does not come into being.
+    // An unpronounceable account does not exist and is not created.
     assert_eq!(f.post("a%2Fb/transfer", good).await.error(), (404, 5106));
     f.end().await;
 }

@@ -115,7 +115,7 @@ pub struct Plan {
 pub struct Counts {
     /// Operations completed; of one kind of requests: things of that kind.
     pub ops: u64,
-    /// Answers that were as they should be.
+    /// Correct answers.
     pub requests: u64,
     /// Their latency, µs.
     pub latency: Histogram<u64>,

@@ -11,7 +11,7 @@ const MOMENTS_MAX: usize = 60_000;
 /// The answers of [`MOMENT`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
-    /// Answers that were as they should be.
+    /// Correct answers.
     pub requests: u64,
     /// Sum of their latencies, µs.
     pub latency_sum_us: u64,

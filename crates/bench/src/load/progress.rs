@@ -33,7 +33,7 @@ impl Progress {
         Bar(bar)
     }
 
-    /// Something of which nobody knows how long it takes.
+    /// Something of unknown duration.
     #[must_use]
     pub fn waiting(self, message: &str) -> Bar {
         self.start("{spinner} {msg} ({elapsed})", message, None)

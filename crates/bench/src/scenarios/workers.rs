@@ -120,7 +120,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if !self.keep_world {
-            // Only gives back the space.
+            // Only frees the space.
             let _ = std::fs::remove_dir_all(&self.world);
         }
     }

@@ -336,7 +336,7 @@ pub fn deposit(store: &Store, key: &DepositKey) -> Result<Option<DepositRow>> {
     Ok(store.get::<Deposits>(key)?.map(|found| found.row))
 }
 
-/// A deposit and what became of it.
+/// A deposit and its outcome.
 ///
 /// # Errors
 /// See [`payto`].

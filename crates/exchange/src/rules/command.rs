@@ -266,7 +266,7 @@ pub struct CloseReserve {
     pub request_uid: HashCode,
 }
 
-/// What became of a reserve that was to be closed.
+/// The outcome of closing a reserve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closed {
     /// It is unknown, empty, or not expired (any more): nothing was done.

@@ -145,7 +145,7 @@ struct Transient {
     kyc_hold: Option<u64>,
 }
 
-/// What became of a part.
+/// The outcome of a part.
 enum Fate {
     /// The unit has another part.
     More,

@@ -118,7 +118,7 @@ async fn watch(app: &Core, account: &AccountConfig, options: WorkerOptions) -> R
 /// What the bank said.
 enum Answer {
     Rows(Vec<IncomingRow>),
-    /// 404: the account comes into being with its first transfer.
+    /// 404: the account is created by its first transfer.
     NoAccount,
 }
 

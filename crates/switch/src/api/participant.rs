@@ -1,4 +1,4 @@
-//! The participants' interface: transfers. A request is acknowledged when it is durably queued; what becomes of it comes as
+//! The participants' interface: transfers. A request is acknowledged when it is durably queued; its outcome comes as
 //! a callback.
 
 use std::sync::Arc;
@@ -75,7 +75,7 @@ impl From<SubmitError> for Refuse {
 pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refuse> {
     serde_json::from_slice(body).map_err(|error| {
         let text = error.to_string();
-        // What is wrong is told by the text alone.
+        // Only the text tells what is wrong.
         let kind = if text.starts_with("missing field") {
             ApiError::MissingElement
         } else if text.starts_with("unknown field") {

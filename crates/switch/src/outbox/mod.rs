@@ -181,7 +181,7 @@ struct Sender {
 /// What goes over one connection: the bytes, and whose they are.
 type Part = (Vec<u8>, Vec<usize>);
 
-/// What became of one attempt.
+/// The outcome of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Delivered,

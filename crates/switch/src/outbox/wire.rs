@@ -38,7 +38,7 @@ impl Link {
     }
 
     /// Sends requests and reads their answers. Fewer answers than requests: the connection has ended (the error says how), and
-    /// what became of the others is unknown.
+    /// the outcome of the others is unknown.
     pub async fn exchange(
         &mut self,
         requests: &[u8],

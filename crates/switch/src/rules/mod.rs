@@ -165,7 +165,7 @@ pub enum MessageKind {
     SwitchError = 4,
     /// How the transfer stands.
     TransferStage = 5,
-    /// What became of the payee's fulfilment.
+    /// The outcome of the payee's fulfilment.
     Patch = 6,
     /// The reserved items of a bulk transfer.
     BulkPrepare = 7,

@@ -168,7 +168,7 @@ pub fn dbinit(args: &DbinitArgs) -> anyhow::Result<ExitCode> {
         eprintln!("{action}");
     }
     if report.actions.is_empty() {
-        eprintln!("the schema {SCHEMA} is as it should be");
+        eprintln!("the schema {SCHEMA} needs no changes");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -350,7 +350,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     }
     tokio::pin!(stop);
     let ready = async {
-        // The reason may pass: the disk may have space again, another process may let go of a key.
+        // The reason may pass: the disk may have space again, another process may release a key.
         while let Err(error) = exchange.ready().await {
             eprintln!("batzen: {error:#}");
             tokio::time::sleep(SETUP_PAUSE).await;

@@ -86,7 +86,7 @@ pub async fn create(ledger: &LedgerClient, events: &[Transfer]) -> Vec<CreateTra
     loop {
         match ledger.create_transfers(events.to_vec()).await {
             Ok(results) => return results.iter().map(|result| result.status).collect(),
-            // Nobody knows, or nothing was done: the same again.
+            // Unknown, or nothing was done: send the same again.
             Err(LedgerError::Unknown(_) | LedgerError::Busy(_)) => {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }

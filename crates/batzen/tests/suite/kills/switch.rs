@@ -35,7 +35,7 @@ pub async fn campaign(score: Arc<Score>, mut dice: Dice) {
     }
 }
 
-/// Has payers ask what became of transfers that have ended.
+/// Has payers ask for the outcome of transfers that have ended.
 struct Auditor {
     fsps: Arc<Fsps>,
     client: Client,
@@ -89,7 +89,7 @@ impl Auditor {
     }
 }
 
-/// Asks what became of a transfer, until the switch takes the question.
+/// Asks for the outcome of a transfer, until the switch takes the question.
 async fn ask(client: Client, url: String, [payer, payee]: [String; 2]) {
     let deadline = Instant::now() + PATIENCE;
     loop {

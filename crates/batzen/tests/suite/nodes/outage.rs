@@ -136,7 +136,7 @@ async fn without_its_database_a_service_says_when_to_come_again_and_goes_on_when
         })
         .collect();
 
-    // Some are paid before; some meet the end of the server, and nobody knows how they end.
+    // Some are paid before; some meet the end of the server, and their outcome is unknown.
     let (before, after) = payments.split_at(PAYMENTS / 4);
     for (path, body) in before {
         assert_eq!(place.post(path, body).await.status, 200);

@@ -459,7 +459,7 @@ impl<S: Script> Work<'_, S> {
         Ok(())
     }
 
-    /// The connection is of no use any more: its job has failed, and a new connection takes its place.
+    /// The connection can no longer be used: its job has failed, and a new connection takes its place.
     fn broken(&mut self, slot: usize, what: &str) {
         let had_request = self.thread.connections[slot].request.take().is_some();
         if let Err(error) = self.reopen(slot) {

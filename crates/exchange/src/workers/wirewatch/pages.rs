@@ -25,7 +25,7 @@ pub(super) struct Part<'a> {
     pub(super) seen_until: Option<u64>,
 }
 
-/// What became of a page.
+/// The outcome of a page.
 #[derive(Default)]
 pub(super) struct Imported {
     pub(super) booked: u64,

@@ -78,7 +78,7 @@ fn payment(node: u8, n: u32) -> Command {
     })
 }
 
-/// A node: its own connections, its own rules. What became of each coin.
+/// A node: its own connections, its own rules. The outcome of each coin.
 fn node(place: &StoreConfig, number: u8, together: &Barrier) -> Vec<Verdict> {
     let store = place.open(&EXCHANGE, 1).unwrap();
     let denoms = Arc::new(DenomTable::load(&store).unwrap());

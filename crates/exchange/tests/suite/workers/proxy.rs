@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// What becomes of a request.
+/// What happens to a request.
 #[derive(Debug, Clone)]
 pub enum Action {
     /// The bank answers.

@@ -79,7 +79,7 @@ async fn a_bank_that_is_away_and_comes_back() {
     w.end().await;
 }
 
-/// An account appears with its first transfer; ids that go astray hold up only the account that they belong to.
+/// An account appears with its first transfer; wrong ids hold up only the account that they belong to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn accounts_that_appear_late() {
     let w = world().await;

@@ -327,7 +327,7 @@ async fn a_watcher_ends_at_the_first_failure_if_it_is_told_to() {
     let options = WorkerOptions { exits_on_error: true, ..WorkerOptions::default() };
     let patient = WorkerOptions { ignores_not_found: true, ..options };
     let is_bank_error = |ended: Result<(), WorkerError>| matches!(ended, Err(WorkerError::Bank { .. }));
-    // An account that the bank does not know is a failure, unless it is told otherwise; it comes into being later.
+    // An account that the bank does not know is a failure, unless it is told otherwise; it is created later.
     w.proxy.script(|_, _| Action::Answer(404, json!({ "code": 5110 }).to_string()));
     let until_idle = async |options| wirewatch::share_until_idle(&w.app().core, options).await.map(drop);
     assert!(is_bank_error(until_idle(options).await));

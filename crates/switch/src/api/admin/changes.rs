@@ -136,7 +136,7 @@ impl AdminApi {
         self.propose(wish, status, change).await
     }
 
-    /// The hub's accounts of a currency come into being together, whichever is asked for first.
+    /// The hub's accounts of a currency are created together, whichever is asked for first.
     pub(super) async fn account_create(&self, wish: &Wish<'_>) -> Answer {
         let body: bodies::NewAccount = wish.json()?;
         let currency = currency(&body.currency).map_err(|error| failed(&error))?;
