@@ -263,7 +263,7 @@ fn with_port(base_url: &str, port: u16) -> String {
 fn custody(config: &ExchangeConfig, pool: &CpuPool) -> Result<Custody, StartError> {
     let Some(signers) = &config.signers else {
         let modules = SecurityModules::open(&config.keys_config())?;
-        return Ok(Custody::here(Arc::new(modules), pool));
+        return Ok(Custody::local(Arc::new(modules), pool));
     };
     let invalid = |reason: String| ConfigError::invalid("exchange", reason);
     let key = channel::load_key(&signers.key_file).map_err(|error| invalid(error.to_string()))?;

@@ -1,5 +1,6 @@
-//! What a signer costs: the same signatures by keys in the caller's process and by a signer over TLS on the loopback
-//! interface, on the same cores, in turns. `cargo bench -p batzen-signer` prints items a second and their ratio.
+//! The cost of a signer: the same signatures by keys in the caller's process and by a signer over TLS on the
+//! loopback interface, on the same cores, in turns. `cargo bench -p batzen-signer` prints items per second
+//! and their ratio.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -22,7 +23,7 @@ use batzen_signer::service_config::{ClientConfig, NodeConfig, Role, SignerConfig
 use batzen_signer::state::Signer;
 use batzen_signer::{BlindOrder, Custody, SecurityModules, keeper};
 
-/// Requests at a time, as many as an exchange under load has.
+/// Concurrent requests, as many as an exchange under load has.
 const TASKS: usize = 256;
 const TURN: StdDuration = StdDuration::from_secs(2);
 const TURNS: usize = 3;
@@ -91,16 +92,16 @@ async fn one(custody: &Custody, work: Work, number: u64) {
     custody.blind_sign(vec![order]).await.unwrap().remove(0).unwrap();
 }
 
-/// Items a second over a turn.
+/// Items per second in one turn.
 async fn turn(custody: &Arc<Custody>, work: Work) -> f64 {
     let done = Arc::new(AtomicU64::new(0));
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
     for task in 0..TASKS as u64 {
         let (custody, done) = (Arc::clone(custody), Arc::clone(&done));
         tasks.spawn(async move {
             let mut number = task << 32;
-            while begun.elapsed() < TURN {
+            while started.elapsed() < TURN {
                 number += 1;
                 one(&custody, work, number).await;
                 done.fetch_add(1, Ordering::Relaxed);
@@ -109,7 +110,7 @@ async fn turn(custody: &Arc<Custody>, work: Work) -> f64 {
     }
     tasks.join_all().await;
     #[allow(clippy::cast_precision_loss, reason = "a number for people")]
-    let rate = done.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64();
+    let rate = done.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64();
     rate
 }
 
@@ -136,7 +137,7 @@ async fn main() {
     let signer = Arc::new(Signer::open(config, signer_key, Arc::new(clock)).unwrap());
     let server = SignerServer::bind(Arc::clone(&signer)).await.unwrap();
     let address = server.urls().remove(0).parse().unwrap();
-    // In a runtime of its own, as in a process of its own.
+    // In a runtime of its own, like a separate process.
     let serving = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -154,7 +155,7 @@ async fn main() {
         tokio::time::sleep(StdDuration::from_millis(50)).await;
     }
     let modules = SecurityModules::open(&keys_config(dir.path())).unwrap();
-    let here = Arc::new(Custody::here(Arc::new(modules), &CpuPool::new(0, JOBS_MAX)));
+    let here = Arc::new(Custody::local(Arc::new(modules), &CpuPool::new(0, JOBS_MAX)));
     let remote = Arc::new(remote);
     println!("{:10} {:>14} {:>14} {:>7}", "items/s", "in process", "by a signer", "ratio");
     for (name, work) in [("RSA 2048", Work::Rsa), ("CS", Work::Cs), ("Ed25519", Work::Eddsa)] {

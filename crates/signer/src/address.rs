@@ -1,4 +1,4 @@
-//! How a signer is named: `tcp://host:port` or `unix:///path`.
+//! Addresses of signers: `tcp://host:port` or `unix:///path`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use batzen_http::Listen;
 
-/// Permissions of a signer's local socket: its directory and the keys decide who gets in.
+/// Permissions of a signer's local socket. Its directory and the keys control access.
 const SOCKET_MODE: u32 = 0o660;
 
-/// Where a signer is.
+/// Address of a signer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// `host:port`.
@@ -18,9 +18,9 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// Text that names no signer.
+/// Text that is not an address of a signer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} names no signer: expected tcp://host:port or unix:///path")]
+#[error("{0:?} is not an address of a signer: expected tcp://host:port or unix:///path")]
 pub struct AddressError(String);
 
 impl FromStr for Address {
@@ -50,7 +50,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// Where to listen to be found here.
+    /// The listener for this address.
     pub fn listen(&self) -> Listen {
         match self {
             Self::Tcp(address) => {
@@ -62,10 +62,10 @@ impl Address {
     }
 }
 
-/// A list of signers, separated by commas or spaces.
+/// Parses a list of addresses, separated by commas or spaces.
 ///
 /// # Errors
-/// The first that names none.
+/// The first text that is not an address.
 pub fn parse_list(text: &str) -> Result<Vec<Address>, AddressError> {
     let parts = text.split([',', ' ', '\t', '\n']).filter(|part| !part.is_empty());
     parts.map(str::parse).collect()
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read() {
+    fn addresses_are_parsed() {
         let list = parse_list("tcp://a.example:7000, tcp://[::1]:7001/ unix:///run/s.sock").unwrap();
         let text: Vec<String> = list.iter().map(ToString::to_string).collect();
         assert_eq!(text, ["tcp://a.example:7000", "tcp://[::1]:7001", "unix:///run/s.sock"]);

@@ -1,8 +1,8 @@
-//! The encrypted channel: TLS 1.3 with raw public keys (RFC 7250) on both sides. There are no certificates and no
-//! authorities: each side has one Ed25519 key, and the other's is in its configuration.
+//! The encrypted channel: TLS 1.3 with raw public keys (RFC 7250) on both sides. There are no certificates
+//! and no authorities. Each side has one Ed25519 key, and its configuration names the other's.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,68 +35,62 @@ use crate::address::Address;
 pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
-/// A connection whose other end is known.
+/// A connection whose peer is authenticated.
 pub type Channel = TlsStream<Box<dyn Transport>>;
 
-/// What stands before the 32 bytes of a public key in its SubjectPublicKeyInfo (RFC 8410).
+/// The bytes before the public key in its SubjectPublicKeyInfo (RFC 8410).
 const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
-/// What stands before the 32 bytes of a private key in PKCS #8 (RFC 8410).
+/// The bytes before the private key in PKCS #8 (RFC 8410).
 const PKCS8_PREFIX: [u8; 16] =
     [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
 
-/// Why there is no channel.
+/// Why no channel could be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
-    /// The network, or the other side's refusal.
+    /// A network error, or a refusal by the peer.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The key of this side cannot be used.
     #[error("this side's key cannot be used: {0}")]
     Key(String),
-    /// It took too long.
+    /// The peer did not answer in time.
     #[error("no answer in time")]
     Timeout,
 }
 
 /// Why the static key of a node or signer cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: {reason}", path.display())]
-pub struct KeyFileError {
-    path: PathBuf,
-    reason: KeyFileReason,
+pub enum StaticKeyError {
+    /// There is no such file.
+    #[error("{0}: {1}; `batzen signer keygen FILE` makes one")]
+    Missing(String, io::Error),
+    /// The file cannot be read.
+    #[error("{0}: {1}")]
+    Io(String, io::Error),
+    /// Other users can read the file.
+    #[error("{0}: other users can read this key; run chmod 600")]
+    Readable(String),
+    /// The file is not a key.
+    #[error("{0}: a key has exactly 32 bytes")]
+    Size(String),
 }
 
-#[derive(Debug, thiserror::Error)]
-enum KeyFileReason {
-    #[error("{0}; `batzen signer keygen FILE` makes one")]
-    Missing(io::Error),
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    #[error("others than the owner may read this key: chmod 600")]
-    Exposed,
-    #[error("a key has exactly 32 bytes")]
-    Length,
-}
-
-/// Reads the static key of a node or signer: 32 bytes in a file that its owner alone may read.
+/// Reads the static key of a node or signer: 32 bytes in a file that only its owner may read.
 ///
 /// # Errors
-/// When there is none, or others may read it.
-pub fn load_key(path: &Path) -> Result<EddsaPrivateKey, KeyFileError> {
-    read_key(path).map_err(|reason| KeyFileError { path: path.to_owned(), reason })
-}
-
-fn read_key(path: &Path) -> Result<EddsaPrivateKey, KeyFileReason> {
+/// If the file is missing, or others may read it.
+pub fn load_key(path: &Path) -> Result<EddsaPrivateKey, StaticKeyError> {
     use std::os::unix::fs::PermissionsExt as _;
+    let place = || path.display().to_string();
     let bytes = std::fs::read(path).map(Zeroizing::new).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => KeyFileReason::Missing(error),
-        _ => KeyFileReason::Io(error),
+        io::ErrorKind::NotFound => StaticKeyError::Missing(place(), error),
+        _ => StaticKeyError::Io(place(), error),
     })?;
-    let mode = std::fs::metadata(path)?.permissions().mode();
-    if mode & 0o077 != 0 {
-        return Err(KeyFileReason::Exposed);
+    let metadata = std::fs::metadata(path).map_err(|error| StaticKeyError::Io(place(), error))?;
+    if metadata.permissions().mode() & 0o077 != 0 {
+        return Err(StaticKeyError::Readable(place()));
     }
-    EddsaPrivateKey::try_from(bytes.as_slice()).map_err(|_| KeyFileReason::Length)
+    EddsaPrivateKey::try_from(bytes.as_slice()).map_err(|_| StaticKeyError::Size(place()))
 }
 
 fn provider() -> Arc<CryptoProvider> {
@@ -117,7 +111,7 @@ fn certified(key: &EddsaPrivateKey, provider: &CryptoProvider) -> Result<Arc<Cer
     Ok(Arc::new(CertifiedKey::new(vec![CertificateDer::from(spki)], signing)))
 }
 
-/// The key that a side has shown, if it is one of the allowed.
+/// The key that the peer presented, if it is one of the allowed ones.
 fn pinned(shown: &CertificateDer<'_>, allowed: &[EddsaPublicKey]) -> Result<EddsaPublicKey, TlsError> {
     let refused = TlsError::InvalidCertificate(CertificateError::ApplicationVerificationFailure);
     let key = key_of(shown).ok_or(refused.clone())?;
@@ -128,7 +122,7 @@ fn key_of(shown: &CertificateDer<'_>) -> Option<EddsaPublicKey> {
     EddsaPublicKey::try_from(shown.strip_prefix(&SPKI_PREFIX)?).ok()
 }
 
-/// Accepts the keys of a list and no others.
+/// Accepts the listed keys and no others.
 #[derive(Debug)]
 struct Pins {
     allowed: Vec<EddsaPublicKey>,
@@ -147,9 +141,9 @@ impl Pins {
     }
 }
 
-/// Both versions of the protocol are asked for; only the newer is offered.
+/// rustls asks for both versions of the protocol; only TLS 1.3 is offered.
 fn no_tls12() -> TlsError {
-    TlsError::General("TLS 1.2 is not spoken".into())
+    TlsError::General("TLS 1.2 is not supported".into())
 }
 
 impl ServerCertVerifier for Pins {
@@ -236,15 +230,15 @@ fn key_error(error: &TlsError) -> ChannelError {
     ChannelError::Key(error.to_string())
 }
 
-/// The listening side.
+/// The accepting side.
 #[derive(Clone)]
 pub struct Accept(TlsAcceptor);
 
 impl Accept {
-    /// Shows `key`, lets in those with the keys `allowed`.
+    /// Presents `key` and accepts clients with one of the keys `allowed`.
     ///
     /// # Errors
-    /// When the key cannot be used.
+    /// If the key cannot be used.
     pub fn new(key: &EddsaPrivateKey, allowed: Vec<EddsaPublicKey>) -> Result<Self, ChannelError> {
         let provider = provider();
         let certified = certified(key, &provider)?;
@@ -254,16 +248,16 @@ impl Accept {
             .map_err(|error| key_error(&error))?
             .with_client_cert_verifier(Arc::new(Pins { allowed, algorithms }))
             .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified)));
-        // Every connection shows its key again.
+        // No session resumption: every connection authenticates again.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 
-    /// The handshake, and the client's key.
+    /// Performs the handshake; returns the client's key too.
     ///
     /// # Errors
-    /// When the client is not on the list, or is no client.
+    /// If the client is not on the list, or does not speak the protocol.
     pub async fn accept(
         &self,
         socket: Socket,
@@ -276,7 +270,7 @@ impl Accept {
         let handshake = tokio::time::timeout(timeout, self.0.accept(stream));
         let stream = handshake.await.map_err(|_| ChannelError::Timeout)??;
         let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-        let key = shown.and_then(key_of).ok_or_else(|| io::Error::other("the client has shown no key"))?;
+        let key = shown.and_then(key_of).ok_or_else(|| io::Error::other("the client presented no key"))?;
         Ok((TlsStream::Server(stream), key))
     }
 }
@@ -286,10 +280,10 @@ impl Accept {
 pub struct Connect(TlsConnector);
 
 impl Connect {
-    /// Shows `key`, speaks to those with the keys `allowed`.
+    /// Presents `key` and accepts servers with one of the keys `allowed`.
     ///
     /// # Errors
-    /// When the key cannot be used.
+    /// If the key cannot be used.
     pub fn new(key: &EddsaPrivateKey, allowed: Vec<EddsaPublicKey>) -> Result<Self, ChannelError> {
         let provider = provider();
         let certified = certified(key, &provider)?;
@@ -305,10 +299,10 @@ impl Connect {
         Ok(Self(TlsConnector::from(Arc::new(config))))
     }
 
-    /// Connects. Whether the signer accepts this side's key shows with its first answer only.
+    /// Connects. Whether the signer accepts this side's key is known only after its first answer.
     ///
     /// # Errors
-    /// When nobody is there, or it is somebody else.
+    /// If the signer cannot be reached, or presents another key.
     pub async fn connect(&self, address: &Address, timeout: Duration) -> Result<Channel, ChannelError> {
         let connect = async {
             let stream: Box<dyn Transport> = match address {
@@ -319,7 +313,7 @@ impl Connect {
                 }
                 Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
             };
-            // The name is not looked at: the key is.
+            // The name is ignored: the key authenticates.
             let name = ServerName::try_from("signer.invalid").expect("a valid name");
             Ok(TlsStream::Client(self.0.connect(name, stream).await?))
         };
@@ -334,9 +328,9 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// Whether a byte gets there and back, and whom the server has seen.
+    /// Whether a byte arrives and comes back, and which client the server saw.
     async fn talk(
         server: Accept,
         client: &Connect,
@@ -344,7 +338,7 @@ mod tests {
         let (listener, bound) = Listener::bind(Listen::localhost(0)).await.unwrap();
         let Bound::Tcp(address) = bound else { unreachable!() };
         let serve = tokio::spawn(async move {
-            let (mut stream, key) = server.accept(listener.accept().await.unwrap(), PATIENCE).await?;
+            let (mut stream, key) = server.accept(listener.accept().await.unwrap(), STEP_TIMEOUT).await?;
             let byte = stream.read_u8().await?;
             stream.write_u8(byte + 1).await?;
             stream.flush().await?;
@@ -353,7 +347,7 @@ mod tests {
         });
         let ask = async {
             let address = Address::Tcp(address.to_string());
-            let mut stream = client.connect(&address, PATIENCE).await.map_err(io::Error::other)?;
+            let mut stream = client.connect(&address, STEP_TIMEOUT).await.map_err(io::Error::other)?;
             stream.write_u8(6).await?;
             stream.flush().await?;
             stream.read_u8().await
@@ -363,7 +357,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn both_sides_insist_on_the_keys_they_know() {
+    async fn both_sides_refuse_unknown_keys() {
         let [server, client, stranger] = [(); 3].map(|()| EddsaPrivateKey::generate());
         let accept = |allowed: &EddsaPrivateKey| Accept::new(&server, vec![allowed.public_key()]).unwrap();
         let connect = |own: &EddsaPrivateKey, expected: &EddsaPrivateKey| {

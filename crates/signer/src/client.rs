@@ -1,5 +1,6 @@
-//! The nodes' side: one connection at a time to the first signer that answers, requests pipelined over it. What is not
-//! answered when a connection breaks, or not in time, is sent again over the next one: both ciphers and Ed25519 sign
+//! The nodes' side: one connection at a time to the first signer that answers, with pipelined requests. If a
+//! connection breaks or an answer is late, its requests are sent again over the next one. Both ciphers and
+//! Ed25519 sign deterministically, so a repeated request gives the same signature.
 //! deterministically, so that a repeated request gives the same signature.
 
 mod driver;
@@ -26,15 +27,15 @@ use crate::state::lock;
 /// Limits of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientOptions {
-    /// Items that may wait or be under way; beyond that requests are refused at once.
+    /// Items that may wait or be under way. Requests beyond this limit are refused at once.
     pub items_max: usize,
-    /// After this time a request is given up.
+    /// A request fails after this time.
     pub deadline: Duration,
-    /// After this time without an answer a signer counts as gone.
+    /// A signer that has not answered for this time counts as lost.
     pub silence: Duration,
-    /// How long it may take to connect.
+    /// Timeout for connecting.
     pub connect: Duration,
-    /// The first pause after no signer could be reached; it doubles, up to a second.
+    /// The first pause after no signer could be reached. It doubles, up to one second.
     pub pause: Duration,
 }
 
@@ -53,10 +54,10 @@ impl Default for ClientOptions {
 /// Why nothing was signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
-    /// Too much is waiting, here or there.
-    #[error("too much waits to be signed: try again later")]
+    /// Too many items are waiting, here or at the signer.
+    #[error("too many items wait to be signed: try again later")]
     Busy,
-    /// No signer has answered in time.
+    /// No signer answered in time.
     #[error("no signer answers")]
     NoSigner,
 }
@@ -78,19 +79,19 @@ struct Inner {
     connect: Connect,
     options: ClientOptions,
     queue: Mutex<VecDeque<Pending>>,
-    /// Something is in the queue.
+    /// Wakes the driver: the queue is not empty.
     work: Notify,
     /// Items that wait or are under way.
     items: AtomicUsize,
     listing: watch::Sender<Option<Arc<Listing>>>,
-    /// The name of its content.
+    /// Version of the listing.
     listing_version: AtomicU64,
-    /// The last reason for which there was no connection.
-    trouble: Mutex<Option<String>>,
+    /// Why the last attempt to connect failed.
+    last_error: Mutex<Option<String>>,
     metrics: ClientMetrics,
 }
 
-/// A client of the signers of one exchange. The connection ends when it is dropped.
+/// A client of one exchange's signers. Dropping it closes the connection.
 pub struct SignerClient {
     inner: Arc<Inner>,
     driver: tokio::task::JoinHandle<()>,
@@ -102,7 +103,7 @@ impl Drop for SignerClient {
     }
 }
 
-/// Holds items in the count while a request waits, whether or not anybody looks at it.
+/// Counts a request's items while it waits, even if its caller has gone.
 struct Room(Arc<Inner>, usize);
 
 impl Room {
@@ -123,10 +124,10 @@ impl Drop for Room {
 }
 
 impl SignerClient {
-    /// A client that begins to connect at once. Must be called within a tokio runtime.
+    /// Creates a client, which begins to connect at once. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// When the node's own key cannot be used.
+    /// If the node's own key cannot be used.
     pub fn start(
         config: &ClientConfig,
         key: &EddsaPrivateKey,
@@ -141,32 +142,33 @@ impl SignerClient {
             items: AtomicUsize::new(0),
             listing: watch::Sender::new(None),
             listing_version: AtomicU64::new(NO_VERSION),
-            trouble: Mutex::default(),
+            last_error: Mutex::default(),
             metrics: ClientMetrics::default(),
         });
         let driver = tokio::spawn(driver::run(Arc::clone(&inner)));
         Ok(Self { inner, driver })
     }
 
-    /// The keys of the signer that was heard last; none before the first.
+    /// The latest listing of keys; `None` before the first.
     pub fn listing(&self) -> Option<Arc<Listing>> {
         self.inner.listing.borrow().clone()
     }
 
-    /// Tells of new listings.
+    /// Notifies of new listings.
     pub fn listings(&self) -> watch::Receiver<Option<Arc<Listing>>> {
         self.inner.listing.subscribe()
     }
 
     /// Why there is no connection.
-    pub fn trouble(&self) -> Option<String> {
-        lock(&self.inner.trouble).clone()
+    pub fn last_error(&self) -> Option<String> {
+        lock(&self.inner.last_error).clone()
     }
 
-    /// Has items signed. They are in the queue when this returns; the results stand in their order.
+    /// Submits items for signing. They are queued when this returns. The results are in the order of the
+    /// items.
     ///
     /// # Errors
-    /// When too much is waiting. The future errs when no signer answers in time.
+    /// If too many items are waiting. The future fails if no signer answers in time.
     pub fn submit(
         &self,
         items: &[Item],
@@ -178,7 +180,7 @@ impl SignerClient {
         let count = items.len();
         let room = Room::take(inner, count)?;
         let since = Instant::now();
-        // Items of one kind and size go together; where each comes from is remembered.
+        // Groups items by kind and size, and remembers their positions.
         let mut frames: Vec<(Kind, usize, Vec<usize>)> = Vec::new();
         for (place, item) in items.iter().enumerate() {
             let (kind, modulus) = (item.kind(), item.modulus());
@@ -226,7 +228,7 @@ impl SignerClient {
         })
     }
 
-    /// Has a key destroyed by every signer. True when each has confirmed that it has no such key any more.
+    /// Asks every signer to destroy a key. True if each has confirmed that it no longer has the key.
     pub async fn revoke_everywhere(&self, item: &Item, wait: Duration) -> bool {
         let inner = &self.inner;
         let mut done = true;
@@ -242,7 +244,7 @@ impl SignerClient {
                     done = false;
                 }
                 Err(error) => {
-                    tracing::warn!(signer = %address, %error, "not told yet of a revoked key");
+                    tracing::warn!(signer = %address, %error, "cannot reach a signer to destroy a revoked key");
                     done = false;
                 }
             }

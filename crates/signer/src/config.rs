@@ -1,5 +1,5 @@
-//! Which private keys there are, and where: the sections `[coin_*]` and `[taler-exchange-secmod-*]`. What else a signer
-//! and its clients are told is in [`crate::service_config`].
+//! The private keys and their places: the sections `[coin_*]` and `[taler-exchange-secmod-*]`.
+//! [`crate::service_config`] reads the rest of a signer's and its clients' configuration.
 
 use std::path::PathBuf;
 
@@ -8,21 +8,21 @@ use batzen_protocol::Duration;
 
 use crate::schedule::{Schedule, ScheduleError};
 
-/// The shortest RSA modulus that denominations may have, in bits.
+/// Smallest RSA modulus of denominations, in bits.
 pub const RSA_BITS_MIN: u32 = 1024;
-/// The longest RSA modulus that denominations may have, in bits.
+/// Largest RSA modulus of denominations, in bits.
 pub const RSA_BITS_MAX: u32 = 8192;
 
-/// Why a configuration is not usable.
+/// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The text of the configuration, or one of its values, cannot be read.
+    /// The configuration's text, or one of its values, does not parse.
     #[error("{0}")]
     Ini(String),
-    /// A value that can be read but makes no sense.
+    /// A value parses but is not valid.
     #[error("[{section}] {reason}")]
     Invalid {
-        /// The section it is in.
+        /// Its section.
         section: String,
         /// What is wrong, in words.
         reason: String,
@@ -30,7 +30,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// A value that makes no sense.
+    /// An invalid value.
     pub fn invalid(section: &str, reason: impl Into<String>) -> Self {
         Self::Invalid { section: section.into(), reason: reason.into() }
     }
@@ -45,7 +45,7 @@ impl From<IniError> for ConfigError {
 /// The cipher of a denomination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CipherConfig {
-    /// Blind RSA with a modulus of so many bits.
+    /// Blind RSA.
     Rsa {
         /// Length of the modulus in bits.
         bits: u32,
@@ -74,11 +74,11 @@ pub struct SectionConfig {
     pub section: String,
     /// The cipher.
     pub cipher: CipherConfig,
-    /// How long one key signs.
+    /// How long one key is used for signing.
     pub duration: Duration,
 }
 
-/// All private keys of an exchange.
+/// Configuration of all private keys of an exchange.
 #[derive(Clone, Debug)]
 pub struct KeysConfig {
     /// The denominations.
@@ -93,7 +93,7 @@ pub struct KeysConfig {
     pub signkey_duration: Duration,
 }
 
-/// The section of the RSA module; the others' are called alike.
+/// The section of the RSA module. The other modules' sections have similar names.
 const RSA: &str = "taler-exchange-secmod-rsa";
 const CS: &str = "taler-exchange-secmod-cs";
 const EDDSA: &str = "taler-exchange-secmod-eddsa";
@@ -109,7 +109,7 @@ fn path_or(ini: &Config, section: &str, option: &str, default: &str) -> Result<P
 /// Reads a section `[taler-exchange-secmod-NAME]`.
 ///
 /// # Errors
-/// The first option that is not what it should be, with its place.
+/// The first invalid option, with its place.
 pub fn module(ini: &Config, section: &str, name: &str) -> Result<ModuleConfig, ConfigError> {
     let home = format!("${{TALER_DATA_HOME}}/exchange-secmod-{name}");
     Ok(ModuleConfig {
@@ -123,7 +123,7 @@ pub fn module(ini: &Config, section: &str, name: &str) -> Result<ModuleConfig, C
 /// Reads the cipher of a section `[coin_*]`.
 ///
 /// # Errors
-/// When it is missing or none, with its place.
+/// If it is missing or unknown, with its place.
 pub fn cipher(ini: &Config, section: &str) -> Result<CipherConfig, ConfigError> {
     let cipher: String = ini.require(section, "CIPHER")?;
     match cipher.as_str() {
@@ -139,10 +139,11 @@ pub fn cipher(ini: &Config, section: &str) -> Result<CipherConfig, ConfigError> 
 }
 
 impl KeysConfig {
-    /// Reads what a process with private keys needs to know of an exchange: nothing of money, accounts or databases.
+    /// Reads the exchange's configuration as far as private keys need it: nothing about money, accounts or
+    /// databases.
     ///
     /// # Errors
-    /// The first option that is missing or is not what it should be, with its place.
+    /// The first option that is missing or invalid, with its place.
     pub fn from_ini(ini: &Config) -> Result<Self, ConfigError> {
         let mut sections = Vec::new();
         for (section, _) in ini.sections_with(&["coin_", "coin-"]) {
@@ -163,7 +164,7 @@ impl KeysConfig {
         Ok(config)
     }
 
-    /// The spacing of the keys of a section.
+    /// The schedule of a section's keys.
     pub fn section_schedule(&self, section: &SectionConfig) -> Schedule {
         let module = match section.cipher {
             CipherConfig::Rsa { .. } => &self.rsa,
@@ -176,7 +177,7 @@ impl KeysConfig {
         }
     }
 
-    /// The spacing of the online signing keys.
+    /// The schedule of the online signing keys.
     pub fn signkey_schedule(&self) -> Schedule {
         Schedule {
             duration: self.signkey_duration,
@@ -185,10 +186,10 @@ impl KeysConfig {
         }
     }
 
-    /// Checks what no single option can tell.
+    /// Checks rules that involve several options.
     ///
     /// # Errors
-    /// The first section that makes no sense.
+    /// The first invalid section.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let schedule = |section: &str, schedule: Schedule| {
             schedule

@@ -1,5 +1,5 @@
-//! Whoever signs for the exchange: this process, with the private keys in its memory, or a signer elsewhere. Callers do
-//! not see the difference, apart from one more way in which signing can be unavailable.
+//! Custody of the exchange's private keys: in this process, or in a signer elsewhere. Callers do not see the
+//! difference, except that a signer can be unavailable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +23,13 @@ use crate::modules::{HeldKey, SecurityModules, SigningKey};
 /// Why a planchet was not signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotSigned {
-    /// The private key is not (or no longer) there.
+    /// The private key is not available here, or no longer.
     #[error("the private key is not available")]
     KeyUnavailable,
-    /// The planchet is not one of this denomination: wrong cipher, wrong size, or not below the modulus.
+    /// The planchet does not fit the denomination: wrong cipher, wrong size, or not below the modulus.
     #[error("planchet: {0}")]
     Planchet(CryptoError),
-    /// Our own computation failed its check.
+    /// The computed signature failed its check.
     #[error("signing failed: {0}")]
     Failed(CryptoError),
 }
@@ -55,17 +55,17 @@ impl From<ItemStatus> for NotSigned {
     }
 }
 
-/// A denomination key that can be signed with.
+/// A denomination key for signing.
 #[derive(Clone, Debug)]
 pub enum DenomHandle {
-    /// With a private key in this process.
+    /// The private key is in this process.
     Here(Arc<HeldKey>),
-    /// By a signer.
+    /// A signer has the private key.
     Remote(Arc<DenomInfo>),
 }
 
 impl DenomHandle {
-    /// What may be known of it.
+    /// Its public information.
     pub fn info(&self) -> &DenomInfo {
         match self {
             Self::Here(key) => &key.info,
@@ -74,17 +74,17 @@ impl DenomHandle {
     }
 }
 
-/// An online signing key that can be signed with.
+/// An online key for signing.
 #[derive(Clone, Debug)]
 pub enum SigningHandle {
-    /// With a private key in this process.
+    /// The private key is in this process.
     Here(Arc<SigningKey>),
-    /// By a signer.
+    /// A signer has the private key.
     Remote(Arc<SigningInfo>),
 }
 
 impl SigningHandle {
-    /// What may be known of it.
+    /// Its public information.
     pub fn info(&self) -> &SigningInfo {
         match self {
             Self::Here(key) => &key.info,
@@ -105,31 +105,31 @@ pub struct BlindOrder {
     pub key: DenomHandle,
     /// What to sign.
     pub planchet: BlindedPlanchet,
-    /// What it is for.
+    /// Purpose.
     pub operation: CsOperation,
 }
 
-/// A nonce and the key to derive R values with.
+/// A nonce, and the key to derive R values with.
 #[derive(Debug)]
 pub struct ValuesOrder {
     /// The key.
     pub key: DenomHandle,
     /// The nonce.
     pub nonce: CsNonce,
-    /// What it is for.
+    /// Purpose.
     pub operation: CsOperation,
 }
 
-/// Whoever signs for the exchange.
+/// Where the exchange's private keys are.
 pub enum Custody {
-    /// This process.
+    /// In this process.
     Here {
         /// The private keys.
         modules: Arc<SecurityModules>,
-        /// Where they are used.
+        /// The CPU pool for signing.
         local_signer: LocalSigner,
     },
-    /// Signers.
+    /// At signers.
     Remote(SignerClient),
 }
 
@@ -137,16 +137,16 @@ fn busy(_: PoolBusy) -> Unavailable {
     Unavailable::Busy
 }
 
-/// Results of a part of the orders, put where they belong.
+/// Puts the results of a part of the orders into their positions.
 type Place<T> = Result<T, NotSigned>;
 
 impl Custody {
-    /// This process signs, on this pool.
-    pub fn here(modules: Arc<SecurityModules>, pool: &CpuPool) -> Self {
+    /// Custody in this process, signing on this pool.
+    pub fn local(modules: Arc<SecurityModules>, pool: &CpuPool) -> Self {
         Self::Here { modules, local_signer: LocalSigner::new(pool) }
     }
 
-    /// The private keys, if they are in this process.
+    /// The private keys, if this process has them.
     pub fn modules(&self) -> Option<&Arc<SecurityModules>> {
         match self {
             Self::Here { modules, .. } => Some(modules),
@@ -154,7 +154,7 @@ impl Custody {
         }
     }
 
-    /// The signers, if there are any.
+    /// The client of the signers, if there are any.
     pub fn signers(&self) -> Option<&SignerClient> {
         match self {
             Self::Here { .. } => None,
@@ -188,7 +188,7 @@ impl Custody {
         }
     }
 
-    /// The keys by which announcements are signed; none before a signer was heard.
+    /// The modules' keys, which sign announcements. `None` until a signer has sent a listing.
     pub fn module_keys(&self) -> Option<ModuleKeys> {
         match self {
             Self::Here { modules, .. } => modules.module_keys(),
@@ -196,15 +196,15 @@ impl Custody {
         }
     }
 
-    /// Tells when the keys are others; none if only this process changes them.
+    /// Notifies of changed keys. `None` if only this process changes them.
     pub fn listings(&self) -> Option<watch::Receiver<Option<Arc<Listing>>>> {
         self.signers().map(SignerClient::listings)
     }
 
-    /// Signs blinded planchets; the results are in the order of the arguments.
+    /// Signs blinded planchets. The results are in the order of the arguments.
     ///
     /// # Errors
-    /// When too much is waiting, or no signer answers.
+    /// If too many items are waiting, or no signer answers.
     pub async fn blind_sign(
         &self,
         orders: Vec<BlindOrder>,
@@ -232,10 +232,11 @@ impl Custody {
         }
     }
 
-    /// The values that wallets need before they can blind coins; the results are in the order of the arguments.
+    /// The values that wallets need before they can blind coins. The results are in the order of the
+    /// arguments.
     ///
     /// # Errors
-    /// When too much is waiting, or no signer answers.
+    /// If too many items are waiting, or no signer answers.
     pub async fn values(
         &self,
         orders: Vec<ValuesOrder>,
@@ -252,7 +253,7 @@ impl Custody {
                 Ok(values.map_err(busy)?.into_iter().map(Ok).collect())
             }
             Self::Remote(client) => {
-                // Nothing need be asked for RSA.
+                // RSA needs no values.
                 let mut results: Vec<_> = orders.iter().map(|_| Ok(ExchangeWithdrawValues::Rsa)).collect();
                 let is_cs = |order: &ValuesOrder| order.key.info().cipher() == Cipher::Cs;
                 let (places, orders): (Vec<_>, Vec<_>) =
@@ -269,10 +270,10 @@ impl Custody {
         }
     }
 
-    /// Signs messages with an online key. They are in the queue when this returns.
+    /// Signs messages with an online key. They are queued when this returns.
     ///
     /// # Errors
-    /// When too much is waiting; the future also when no signer answers, or none has the key.
+    /// If too many items are waiting. The future also fails if no signer answers, or none has the key.
     pub fn sign(
         &self,
         key: &SigningHandle,
@@ -301,20 +302,20 @@ impl Custody {
             let request = request.expect("one of the two was made");
             let signature = |made| match made {
                 Ok(SignedItem::Eddsa(signature)) => Ok(signature),
-                // The key has ended, or the signer does not have it yet: another moment, another key.
+                // The key has expired, or the signer does not have it yet. A retry uses another key.
                 _ => Err(Unavailable::NoSigner),
             };
             request.await?.into_iter().map(signature).collect()
         })
     }
 
-    /// Signs messages at once, for whoever has a thread to wait on: not for tasks.
+    /// Signs messages and blocks until they are signed. Not for tasks.
     ///
     /// # Errors
-    /// When no signer answers.
+    /// If no signer answers.
     ///
     /// # Panics
-    /// When it is called from a task of a tokio runtime, or (signers) outside of one.
+    /// If it is called from a task of a tokio runtime, or (signers) outside of one.
     pub fn sign_waiting(
         &self,
         key: &SigningHandle,
@@ -332,7 +333,7 @@ impl Custody {
         }
     }
 
-    /// Has every signer destroy a denomination key that the master key has revoked. True when all have.
+    /// Asks every signer to destroy a denomination key that the master key has revoked. True if all have.
     pub async fn revoke_denomination(
         &self,
         h_bare: HashCode,
@@ -347,7 +348,7 @@ impl Custody {
         }
     }
 
-    /// The same for an online signing key.
+    /// Asks every signer to destroy an online key that the master key has revoked. True if all have.
     pub async fn revoke_signing(
         &self,
         key: EddsaPublicKey,
@@ -370,7 +371,7 @@ impl Custody {
     }
 }
 
-/// Has signers do what can be put as an item; what cannot has its answer at once.
+/// Sends the orders that can be encoded to the signers. The others get their error at once.
 async fn remote<O, T>(
     client: &SignerClient,
     orders: &[O],
@@ -396,7 +397,7 @@ fn blind_item(order: &BlindOrder) -> Result<Item, NotSigned> {
     let key = KeyId::of(&info.h_bare);
     match (&info.public, &order.planchet) {
         (DenomKey::Rsa(public), BlindedPlanchet::Rsa { blinded }) => {
-            // In the size of the modulus, so that the length tells nothing.
+            // In the size of the modulus, so that the length reveals nothing.
             let size = public.modulus().len();
             let zeros = blinded.iter().take_while(|byte| **byte == 0).count();
             let value = &blinded[zeros..];

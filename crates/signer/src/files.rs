@@ -1,7 +1,7 @@
-//! Private keys on disk: one file a key, `DIRECTORY/START_SECONDS`, readable by the owner alone.
+//! Private keys on disk: one file per key, `DIRECTORY/START_SECONDS`, readable by the owner alone.
 //!
-//! A file appears complete or not at all (temporary file, fsync, rename, fsync of the directory) and carries a checksum,
-//! so that a damaged key is a clear error at the start instead of wrong signatures later.
+//! A file appears complete or not at all (temporary file, fsync, rename, fsync of the directory). Its
+//! checksum makes a damaged key an error at the start instead of a source of wrong signatures.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
@@ -17,7 +17,7 @@ const CHECKSUM_SIZE: usize = 32;
 const HEADER_SIZE: usize = MAGIC.len() + 1 + 8;
 const TEMPORARY_SUFFIX: &str = ".tmp";
 
-/// What a key file is for.
+/// Kind of the key in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
     /// An RSA denomination key.
@@ -30,7 +30,7 @@ pub enum KeyKind {
 
 /// One key as stored.
 pub struct StoredKey {
-    /// When its use begins, in whole seconds: the file's name.
+    /// Start of its use, in whole seconds: the file's name.
     pub anchor: Timestamp,
     /// How long it is used.
     pub duration: Duration,
@@ -47,15 +47,15 @@ impl std::fmt::Debug for StoredKey {
 /// Why key files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("{path}: {source}")]
     Io {
-        /// File or directory.
+        /// The file or directory.
         path: PathBuf,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file is not a key of the expected kind, or damaged.
+    /// The file is not a key of the expected kind, or is damaged.
     #[error("{path}: {reason}; move it away to have the key replaced")]
     Damaged {
         /// The file.
@@ -69,13 +69,13 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> KeyFileError + '_ {
     move |source| KeyFileError::Io { path: path.to_path_buf(), source }
 }
 
-/// Creates a directory for secrets (mode 0700) with its parents, if it is not there.
+/// Creates a directory for secrets (mode 0700), with its parents, if it does not exist.
 pub fn create_private_directory(path: &Path) -> Result<(), KeyFileError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at(path))
 }
 
-/// Writes a file that only the owner can read, so that after a crash at any moment either the whole file or none is
-/// there. An existing file is replaced.
+/// Writes a file that only the owner can read. After a crash at any moment the whole file exists or none. An
+/// existing file is replaced.
 pub fn write_private_file(path: &Path, content: &[u8]) -> Result<(), KeyFileError> {
     let directory = path.parent().expect("private files live in a directory");
     let name = path.file_name().expect("private files have a name").to_string_lossy();
@@ -91,8 +91,8 @@ pub fn write_private_file(path: &Path, content: &[u8]) -> Result<(), KeyFileErro
     write().map_err(at(path))
 }
 
-/// Creates a file that only the owner can read, unless it is there; of several processes that do so at once one is first.
-/// False if it was there.
+/// Creates a file that only the owner can read, unless it exists. Of several processes that do so at once,
+/// exactly one succeeds. False if it existed.
 pub fn create_private_file(path: &Path, content: &[u8]) -> Result<bool, KeyFileError> {
     let directory = path.parent().expect("private files live in a directory");
     let name = path.file_name().expect("private files have a name").to_string_lossy();
@@ -103,7 +103,7 @@ pub fn create_private_file(path: &Path, content: &[u8]) -> Result<bool, KeyFileE
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
         file.write_all(content)?;
         file.sync_all()?;
-        // Fails if the name is taken, which a rename does not.
+        // A hard link fails if the name exists; a rename would replace it.
         let linked = fs::hard_link(&temporary, path);
         fs::remove_file(&temporary)?;
         match linked {
@@ -115,10 +115,10 @@ pub fn create_private_file(path: &Path, content: &[u8]) -> Result<bool, KeyFileE
     create().map_err(at(path))
 }
 
-/// The name of the file in a directory of keys that is locked by whoever changes them.
+/// Name of the lock file in a directory of keys. A process locks it to change the keys.
 const LOCK_FILE: &str = ".lock";
 
-/// Opens the lock of a directory of keys, which is created if somebody has removed it.
+/// Opens the lock file of a directory of keys. Creates it if it is missing.
 pub fn open_lock(directory: &Path) -> Result<File, KeyFileError> {
     create_private_directory(directory)?;
     let path = directory.join(LOCK_FILE);
@@ -126,7 +126,7 @@ pub fn open_lock(directory: &Path) -> Result<File, KeyFileError> {
     file.map_err(at(&path))
 }
 
-/// Takes a lock if it is free. It ends with the file, and so with the process.
+/// Takes a lock if it is free. The lock ends with the file, and so with the process.
 pub fn try_lock(file: &File, directory: &Path) -> Result<bool, KeyFileError> {
     match file.try_lock() {
         Ok(()) => Ok(true),
@@ -146,8 +146,8 @@ fn file_path(directory: &Path, anchor: Timestamp) -> PathBuf {
     directory.join(secs.to_string())
 }
 
-/// Stores a key. Replaces one with the same anchor (a revoked one), whose bytes are overwritten as far as the file
-/// system permits. A crash leaves either the old or the new key.
+/// Stores a key. Replaces one with the same anchor (a revoked one), whose bytes are overwritten as far as the
+/// file system permits. A crash leaves either the old or the new key.
 pub fn store(directory: &Path, kind: KeyKind, key: &StoredKey) -> Result<(), KeyFileError> {
     create_private_directory(directory)?;
     let path = file_path(directory, key.anchor);
@@ -193,9 +193,9 @@ fn parse(path: &Path, kind: KeyKind, anchor: Timestamp, content: &[u8]) -> Resul
     })
 }
 
-/// Loads all keys of a directory, oldest first. Left-overs of interrupted writes are removed by who holds the lock
-/// (`cleans`): for others they may be what a process is writing. Files with other names are not ours and stay. A missing
-/// directory has no keys.
+/// Loads all keys of a directory, oldest first. With `cleans`, for the holder of the lock, it removes
+/// left-overs of interrupted writes; without the lock, another process may be writing them. Files with other
+/// names are ignored. A missing directory has no keys.
 pub fn load(directory: &Path, kind: KeyKind, cleans: bool) -> Result<Vec<StoredKey>, KeyFileError> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -223,7 +223,7 @@ pub fn load(directory: &Path, kind: KeyKind, cleans: bool) -> Result<Vec<StoredK
     Ok(keys)
 }
 
-/// Erases a key: overwrites the file's bytes, then removes it. No error if it is gone already.
+/// Erases a key: overwrites the file's bytes, then removes it. Not an error if it is gone already.
 ///
 /// Overwriting is best effort: file systems and disks may keep old copies.
 pub fn erase(directory: &Path, anchor: Timestamp) -> Result<(), KeyFileError> {
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_survive_and_vanish() {
+    fn stored_keys_load_again_and_erased_keys_are_gone() {
         let root = tempfile::tempdir().unwrap();
         let directory = root.path().join("COIN_A");
         assert!(load(&directory, KeyKind::Rsa, true).unwrap().is_empty());
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told_and_strangers_are_left_alone() {
+    fn damaged_files_are_errors_and_other_files_are_ignored() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         store(path, KeyKind::Cs, &key(5, 1)).unwrap();

@@ -1,23 +1,24 @@
-//! Frames: a header of 24 bytes and a body. Pure: bytes in, bytes out. `docs/signer.md` is their specification.
+//! Frames: a header of 24 bytes and a body. Pure: bytes in, bytes out. `docs/signer.md` specifies them.
 //!
-//! A request's body is a batch of items whose size follows from the kind alone (and, for RSA, from the size of the
-//! modulus), so that the length of what is sent tells how many items of which kind it has, and nothing else. Answers to
-//! signing requests are batches of items as well, one a request's item, in the same order. The other answers (lists of
-//! keys, private keys for followers, status) are blobs, filled up with zeros to a multiple of [`BLOB_BLOCK_BYTES`].
+//! A request's body is a batch of items. Their size follows from the kind (and, for RSA, from the size of the
+//! modulus), so that the length of a request reveals how many items of which kind it has, and nothing else.
+//! Answers to signing requests are batches of items as well, one per requested item, in the same order. The
+//! other answers (lists of keys, private keys for followers, status) are blobs, padded with zeros to a
+//! multiple of [`BLOB_BLOCK_BYTES`].
 
 use std::ops::Range;
 
 /// Size of a frame's header, in bytes.
 pub const HEADER_BYTES: usize = 24;
-/// The version of the protocol that is spoken here.
+/// The version of the protocol that this crate speaks.
 pub const VERSION: u16 = 1;
-/// What a hello begins with, so that a stray client of another protocol is recognised.
+/// First bytes of a hello, so that a client of another protocol is recognised.
 pub const MAGIC: [u8; 8] = *b"BTZSIGNR";
-/// Items in one frame at most.
+/// Most items in one frame.
 pub const BATCH_ITEMS_MAX: usize = 256;
 /// The largest blob, in bytes.
 pub const BLOB_BYTES_MAX: usize = 64 << 20;
-/// Blobs are filled up to multiples of this.
+/// Blobs are padded to multiples of this.
 pub const BLOB_BLOCK_BYTES: usize = 4096;
 /// The largest modulus, in bytes.
 pub const MODULUS_BYTES_MAX: usize = crate::config::RSA_BITS_MAX as usize / 8;
@@ -25,16 +26,16 @@ pub const MODULUS_BYTES_MAX: usize = crate::config::RSA_BITS_MAX as usize / 8;
 pub const MESSAGE_BYTES_MAX: usize = 312;
 /// Size of a key's name in items: the first half of its hash, or an Ed25519 public key.
 pub const KEY_ID_BYTES: usize = 32;
-/// Size of what is in front of an answer's item: its status, seven zeros (the second may carry a bit).
+/// Size of the header of an answer's item: its status and seven zeros (the second byte may carry a bit).
 pub const ITEM_STATUS_BYTES: usize = 8;
 
-/// What a frame is about.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
     /// The first frame of a connection, both ways.
     Hello = 1,
-    /// The public keys, as soon as they are others than those that the client knows.
+    /// The public keys, as soon as they differ from those that the client knows.
     Listing = 2,
     /// Blind RSA signatures with moduli of one size.
     Rsa = 3,
@@ -48,11 +49,11 @@ pub enum Kind {
     RevokeDenomination = 7,
     /// Destroys an online key that the master key has revoked.
     RevokeSigning = 8,
-    /// Private keys, for a signer that follows.
+    /// Private keys, for a follower.
     Secrets = 9,
-    /// How the signer is.
+    /// Status of the signer.
     Status = 10,
-    /// Makes the signer the one that creates keys.
+    /// Makes the signer the primary, which creates keys.
     Promote = 11,
 }
 
@@ -94,7 +95,7 @@ impl Kind {
         }
     }
 
-    /// Bytes of one item of a request. `modulus` counts for RSA alone.
+    /// Size of one item of a request, in bytes. `modulus` matters for RSA alone.
     pub const fn request_item(self, modulus: usize) -> usize {
         match self {
             Self::Hello => HELLO_BYTES,
@@ -110,7 +111,7 @@ impl Kind {
         }
     }
 
-    /// Bytes of one item of an answer; none if the answer is a blob.
+    /// Size of one item of an answer, in bytes; `None` if the answer is a blob.
     pub const fn answer_item(self, modulus: usize) -> Option<usize> {
         match self {
             Self::Hello => Some(HELLO_BYTES),
@@ -122,7 +123,7 @@ impl Kind {
         }
     }
 
-    /// How many items a request may have.
+    /// Most items in a request.
     pub const fn items(self) -> Range<usize> {
         match self {
             Self::Rsa | Self::Cs | Self::Values | Self::Eddsa => 1..BATCH_ITEMS_MAX + 1,
@@ -132,22 +133,22 @@ impl Kind {
     }
 }
 
-/// Private keys in one answer at most.
+/// Most private keys in one answer.
 pub const SECRETS_MAX: usize = 64;
 
-/// How a request ended as a whole. Answers that are not [`Status::Done`] have no body.
+/// Status of a request as a whole. Answers that are not [`Status::Done`] have no body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
-    /// As asked; requests carry this as well.
+    /// Done. Requests carry this status too.
     Done = 0,
-    /// Too much is waiting: nothing was done, try later.
+    /// Too much is waiting: nothing was done. Try later.
     Busy = 1,
-    /// Not for this client.
+    /// The client may not do this.
     Forbidden = 2,
-    /// No common version; the connection ends.
+    /// No common version. The connection ends.
     Version = 3,
-    /// The bytes make no sense; the connection ends.
+    /// Malformed bytes. The connection ends.
     Malformed = 4,
     /// There are no keys yet.
     NotReady = 5,
@@ -171,23 +172,23 @@ impl Status {
     }
 }
 
-/// How one item ended: the first byte of an answer's item.
+/// Status of one item: the first byte of an answer's item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ItemStatus {
     /// Signed, or destroyed.
     Done = 0,
-    /// There is no such key here.
+    /// The key does not exist here.
     UnknownKey = 1,
-    /// The key does not sign now.
+    /// The key is outside of its signing period.
     OutOfPeriod = 2,
-    /// Online keys do not sign this.
+    /// Online keys do not sign this message.
     NotAllowed = 3,
-    /// Nothing that this key signs: a number out of range.
+    /// Not valid for this key: a number out of range.
     Planchet = 4,
-    /// The master key has not signed this.
+    /// The master key's signature is missing or wrong.
     BadSignature = 5,
-    /// The computation failed its check.
+    /// The computed signature failed its check.
     Failed = 6,
 }
 
@@ -207,29 +208,29 @@ impl ItemStatus {
     }
 }
 
-/// What a frame begins with. Numbers are little endian.
+/// Header of a frame. Numbers are little endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What it is about.
+    /// Kind of the frame.
     pub kind: Kind,
-    /// How the request ended.
+    /// Status of the request.
     pub status: Status,
-    /// For RSA the size of the moduli in bytes, else 0.
+    /// For RSA the size of the moduli in bytes, otherwise 0.
     pub modulus: usize,
-    /// Items in the body; 0 for blobs.
+    /// Number of items in the body; 0 for blobs.
     pub count: usize,
-    /// The request's number, chosen by the client; the answer carries the same.
+    /// The request's number, chosen by the client. The answer has the same.
     pub id: u64,
-    /// Bytes of the body.
+    /// Size of the body, in bytes.
     pub body: usize,
 }
 
-/// Bytes that are no frame.
+/// Malformed bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed frame")]
 pub struct Malformed;
 
-/// Which way a frame goes.
+/// Direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// From the client.
@@ -251,18 +252,18 @@ impl Header {
         Self { kind, status: Status::Done, modulus, count, id, body }
     }
 
-    /// The header of an answer made of items.
+    /// The header of an answer with items.
     pub fn answer(self) -> Self {
         let item = self.kind.answer_item(self.modulus).expect("the answer consists of items");
         Self { body: self.count * item, ..self }
     }
 
-    /// The header of an answer that is a blob of so many bytes.
+    /// The header of an answer with a blob of this many bytes.
     pub fn blob(self, body: usize) -> Self {
         Self { count: 0, body, ..self }
     }
 
-    /// The header of an answer that says why there is no other.
+    /// The header of an answer without body, with the reason as status.
     pub fn refusal(self, status: Status) -> Self {
         Self { status, count: 0, body: 0, ..self }
     }
@@ -280,10 +281,10 @@ impl Header {
         out
     }
 
-    /// Reads a header. What it says of sizes fits its kind and the limits, so that a body may be allocated for.
+    /// Reads a header. Its sizes fit its kind and the limits, so that a buffer may be allocated for the body.
     ///
     /// # Errors
-    /// When it does not.
+    /// If it does not, or is malformed.
     pub fn from_bytes(bytes: &[u8; HEADER_BYTES], side: Side) -> Result<Self, Malformed> {
         let number = |range: Range<usize>| {
             u32::from_le_bytes(bytes[range].try_into().expect("four bytes of the header")) as usize
@@ -319,11 +320,11 @@ pub const HELLO_BYTES: usize = 64;
 /// The first frame of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The version that the client wants, that the signer speaks.
+    /// The version that the client wants or the signer speaks.
     pub version: u16,
-    /// From the signer: items that may be under way on the connection.
+    /// From the signer: most items under way on the connection.
     pub items_max: u32,
-    /// From the signer: the name of its set of keys; 0 before it has any.
+    /// From the signer: the version of its listing; 0 before it has keys.
     pub keys_version: u64,
 }
 
@@ -338,10 +339,10 @@ impl Hello {
         out
     }
 
-    /// Reads a hello. What comes after the known fields is for later versions.
+    /// Reads a hello. Bytes after the known fields belong to later versions.
     ///
     /// # Errors
-    /// When it does not begin as one.
+    /// If it is not a hello.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
         let bytes: &[u8; HELLO_BYTES] = bytes.try_into().map_err(|_| Malformed)?;
         if bytes[..8] != MAGIC {
@@ -355,11 +356,11 @@ impl Hello {
     }
 }
 
-/// A blob's content with its length in front, filled up to whole blocks.
+/// A blob: the content, preceded by its length, padded to whole blocks.
 pub fn pad_blob(content: &[u8]) -> Vec<u8> {
     let length = u32::try_from(content.len()).expect("blobs have limits");
     let size = (4 + content.len()).next_multiple_of(BLOB_BLOCK_BYTES);
-    // With the final capacity: private keys may be in it, and growing would leave copies behind.
+    // Allocated with the final capacity: it may contain private keys, and growing would leave copies behind.
     let mut out = Vec::with_capacity(size);
     out.extend_from_slice(&length.to_le_bytes());
     out.extend_from_slice(content);
@@ -370,7 +371,7 @@ pub fn pad_blob(content: &[u8]) -> Vec<u8> {
 /// The content of a blob.
 ///
 /// # Errors
-/// When the length in front is beyond the end.
+/// If the length exceeds the blob.
 pub fn open_blob(blob: &[u8]) -> Result<&[u8], Malformed> {
     let (length, rest) = blob.split_first_chunk().ok_or(Malformed)?;
     rest.get(..u32::from_le_bytes(*length) as usize).ok_or(Malformed)

@@ -1,12 +1,12 @@
-//! What the fuzz target runs: parsers of what comes over the wire. A panic is a finding.
+//! Entry points of the fuzz target: the parsers of network input. A panic is a bug.
 
 use crate::frame::{HEADER_BYTES, Header, Hello, Kind, Side, open_blob, pad_blob};
 use crate::items::{Item, parse_answer, push_answer};
 use crate::listing::Listing;
 use crate::secrets;
 
-/// A stream of frames in both directions, read to its end or its first mistake, and each body as everything that a body
-/// can be.
+/// Reads a stream of frames in both directions, to its end or its first error, and each body as every type of
+/// body.
 pub fn frames(data: &[u8]) {
     for side in [Side::Request, Side::Answer] {
         let mut rest = data;

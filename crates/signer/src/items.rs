@@ -5,12 +5,12 @@ use batzen_crypto::{CsNonce, CsRPub, CsScalar, EddsaPublicKey, EddsaSignature, H
 
 use crate::frame::{ITEM_STATUS_BYTES, ItemStatus, KEY_ID_BYTES, Kind, MESSAGE_BYTES_MAX, Malformed};
 
-/// The name of a denomination key in requests: the first half of the hash of its bare public key.
+/// Identifier of a denomination key in requests: the first half of the hash of its bare public key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyId(pub [u8; KEY_ID_BYTES]);
 
 impl KeyId {
-    /// The name of the key with this hash.
+    /// The identifier of the key with this hash.
     pub fn of(h_bare: &HashCode) -> Self {
         Self(*h_bare.as_bytes().first_chunk().expect("64 bytes hold 32"))
     }
@@ -30,7 +30,7 @@ pub enum Item {
     Cs {
         /// The key.
         key: KeyId,
-        /// What the nonce was given out for.
+        /// The purpose for which the nonce was given out.
         operation: CsOperation,
         /// The nonce.
         nonce: CsNonce,
@@ -41,7 +41,7 @@ pub enum Item {
     Values {
         /// The key.
         key: KeyId,
-        /// What for.
+        /// Purpose.
         operation: CsOperation,
         /// The nonce.
         nonce: CsNonce,
@@ -86,7 +86,7 @@ const fn operation_of(number: u8) -> Result<CsOperation, Malformed> {
     }
 }
 
-/// Takes the first `N` bytes off.
+/// Takes the first `N` bytes.
 fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], Malformed> {
     let (front, rest) = bytes.split_first_chunk().ok_or(Malformed)?;
     *bytes = rest;
@@ -94,7 +94,7 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], Malformed> {
 }
 
 impl Item {
-    /// The kind of frame that carries it.
+    /// The kind of frame for this item.
     pub const fn kind(&self) -> Kind {
         match self {
             Self::Rsa { .. } => Kind::Rsa,
@@ -106,7 +106,7 @@ impl Item {
         }
     }
 
-    /// The size of the modulus that the frame's header names.
+    /// The size of the modulus in the frame's header.
     pub fn modulus(&self) -> usize {
         match self {
             Self::Rsa { blinded, .. } => blinded.len(),
@@ -117,7 +117,7 @@ impl Item {
     /// Appends the item.
     ///
     /// # Panics
-    /// When a message is longer than [`MESSAGE_BYTES_MAX`].
+    /// If a message is longer than [`MESSAGE_BYTES_MAX`].
     pub fn push(&self, out: &mut Vec<u8>) {
         match self {
             Self::Rsa { key, blinded } => {
@@ -159,7 +159,7 @@ impl Item {
     /// Reads an item of a frame of this kind.
     ///
     /// # Errors
-    /// When the bytes are none.
+    /// If the bytes are malformed.
     pub fn parse(kind: Kind, mut bytes: &[u8]) -> Result<Self, Malformed> {
         let rest = &mut bytes;
         let item = match kind {
@@ -208,7 +208,7 @@ impl Item {
     }
 }
 
-/// What a signer has for an item.
+/// The result of an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SignedItem {
     /// A blind RSA signature.
@@ -219,7 +219,7 @@ pub enum SignedItem {
     Values([CsRPub; 2]),
     /// An Ed25519 signature.
     Eddsa(EddsaSignature),
-    /// Nothing but that it is done.
+    /// Done, without content.
     Nothing,
 }
 
@@ -252,7 +252,7 @@ pub fn push_answer(kind: Kind, modulus: usize, result: &Result<SignedItem, ItemS
 /// Reads the answer to an item of a frame of this kind.
 ///
 /// # Errors
-/// When the bytes are none.
+/// If the bytes are malformed.
 pub fn parse_answer(kind: Kind, bytes: &[u8]) -> Result<Result<SignedItem, ItemStatus>, Malformed> {
     let (head, mut rest) = bytes.split_first_chunk::<ITEM_STATUS_BYTES>().ok_or(Malformed)?;
     let rest = &mut rest;

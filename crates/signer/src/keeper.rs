@@ -1,5 +1,5 @@
-//! The task that keeps a signer's keys: the primary makes, replaces and erases them by the schedule; a follower has those
-//! of the primary.
+//! The task that maintains a signer's keys. The primary creates, replaces and erases them by the schedule; a
+//! follower copies those of the primary.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -15,23 +15,23 @@ use crate::server_limits::LISTING_WAIT;
 use crate::service_config::{PeerConfig, Role};
 use crate::state::{Signer, lock};
 
-/// The longest time between two looks at the schedule: clocks can be shifted.
+/// Longest time between two checks of the schedule, since clocks can be shifted.
 const KEY_REFRESH_INTERVAL_MAX: Duration = Duration::from_secs(60);
-/// The pause after something failed.
+/// Pause after a failure.
 const RETRY: Duration = Duration::from_secs(1);
-/// How often a primary looks whether another signer was promoted.
+/// How often a primary checks whether another signer was promoted.
 const PEER_INTERVAL: Duration = Duration::from_secs(2);
-/// How long a peer may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// While many keys are made, what is there is published so often.
+/// Timeout for a peer's answer.
+const STEP_TIMEOUT: Duration = Duration::from_secs(5);
+/// While many keys are made, the finished ones are published this often.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(250);
-/// Keys that a follower fetches at once.
+/// Most keys that a follower fetches at once.
 const FETCH_MAX: usize = 32;
 
-/// Told how many keys of a generation run are done, of how many.
+/// Reports how many keys of a generation run are done, and of how many.
 pub type Progress = Arc<dyn Fn(usize, usize) + Send + Sync>;
 
-/// Why a follower has not the keys of the primary.
+/// Why a follower could not copy the primary's keys.
 #[derive(Debug, thiserror::Error)]
 enum SyncError {
     #[error(transparent)]
@@ -61,7 +61,7 @@ pub async fn run(signer: Arc<Signer>, connect: Connect, progress: Progress) {
     }
 }
 
-/// One round of a primary, and the pause after it.
+/// One round of a primary, then a pause.
 async fn primary(signer: &Arc<Signer>, connect: &Connect, progress: &Progress, is_first: bool) {
     let round = async {
         signer.modules.create_own()?;
@@ -93,7 +93,7 @@ async fn primary(signer: &Arc<Signer>, connect: &Connect, progress: &Progress, i
             due.unwrap_or(KEY_REFRESH_INTERVAL_MAX).min(KEY_REFRESH_INTERVAL_MAX)
         }
         Err(error) => {
-            tracing::error!(%error, "keys could not be brought up to date");
+            tracing::error!(%error, "cannot update the keys");
             RETRY
         }
     };
@@ -104,7 +104,7 @@ async fn primary(signer: &Arc<Signer>, connect: &Connect, progress: &Progress, i
             () = signer.drain.draining() => return,
             () = signer.poke.notified() => return,
             () = tokio::time::sleep_until(until) => return,
-            gives_way = look_at_peers(signer, connect) => {
+            gives_way = check_peers(signer, connect) => {
                 if gives_way {
                     return;
                 }
@@ -113,13 +113,13 @@ async fn primary(signer: &Arc<Signer>, connect: &Connect, progress: &Progress, i
     }
 }
 
-/// Looks after a while whether another signer was promoted.
-async fn look_at_peers(signer: &Signer, connect: &Connect) -> bool {
+/// Checks, after a while, whether another signer was promoted.
+async fn check_peers(signer: &Signer, connect: &Connect) -> bool {
     tokio::time::sleep(PEER_INTERVAL).await;
     gives_way(signer, connect).await
 }
 
-/// Follows another signer if that was promoted after this one.
+/// Becomes a follower if another signer was promoted after this one.
 async fn gives_way(signer: &Signer, connect: &Connect) -> bool {
     let own = signer.persisted_role.borrow().epoch;
     for peer in &signer.config.peers {
@@ -135,7 +135,7 @@ async fn gives_way(signer: &Signer, connect: &Connect) -> bool {
         } else if report.epoch == own {
             tracing::error!(
                 peer = peer.name,
-                "two signers take themselves for the primary: `batzen signer promote` one of them"
+                "two signers consider themselves primary: `batzen signer promote` one of them"
             );
         }
     }
@@ -143,10 +143,10 @@ async fn gives_way(signer: &Signer, connect: &Connect) -> bool {
 }
 
 async fn ask(connect: &Connect, peer: &PeerConfig) -> Result<crate::status::StatusReport, LinkError> {
-    Link::connect(connect, &peer.address, PATIENCE).await?.status().await
+    Link::connect(connect, &peer.address, STEP_TIMEOUT).await?.status().await
 }
 
-/// Follows the primary until something fails or the role changes, and pauses then.
+/// Follows the primary until an error occurs or the role changes, then pauses.
 async fn follower(signer: &Arc<Signer>, connect: &Connect) {
     let mut persisted_role = signer.persisted_role.subscribe();
     let changed = persisted_role.wait_for(|persisted_role| persisted_role.role == Role::Primary);
@@ -163,15 +163,15 @@ async fn follower(signer: &Arc<Signer>, connect: &Connect) {
             sync.error.replace(text.clone()).as_ref() != Some(&text)
         };
         if news {
-            tracing::warn!(%error, "this signer does not follow now");
+            tracing::warn!(%error, "cannot follow the primary");
         }
     }
-    // Keys end whether the primary is there or not.
+    // Keys expire even if the primary cannot be reached.
     let now = signer.clock.now();
     match signer.modules.erase_expired(now, |_| None, |_| None).await {
         Ok(0) => {}
         Ok(_) => signer.publish(),
-        Err(error) => tracing::error!(%error, "expired keys could not be erased"),
+        Err(error) => tracing::error!(%error, "cannot erase expired keys"),
     }
     tokio::select! {
         () = signer.drain.draining() => {}
@@ -180,7 +180,7 @@ async fn follower(signer: &Arc<Signer>, connect: &Connect) {
     }
 }
 
-/// The peer that is the primary, with the highest epoch.
+/// Finds the peer that is the primary, with the highest epoch.
 async fn find_primary<'a>(
     signer: &'a Signer,
     connect: &Connect,
@@ -189,7 +189,7 @@ async fn find_primary<'a>(
     let mut reasons = Vec::new();
     for peer in &signer.config.peers {
         let attempt = async {
-            let mut link = Link::connect(connect, &peer.address, PATIENCE).await?;
+            let mut link = Link::connect(connect, &peer.address, STEP_TIMEOUT).await?;
             let report = link.status().await?;
             Ok::<_, LinkError>((link, report))
         };
@@ -227,7 +227,7 @@ async fn follow(signer: &Arc<Signer>, connect: &Connect) -> Result<(), SyncError
     }
 }
 
-/// A promotion must be above every one that was seen.
+/// A promotion needs a higher epoch than all that were seen.
 fn remember_epoch(signer: &Signer, epoch: u64) -> Result<(), KeyError> {
     let mut persisted_role = *signer.persisted_role.borrow();
     if persisted_role.epoch < epoch && persisted_role.role == Role::Follower {
@@ -238,14 +238,15 @@ fn remember_epoch(signer: &Signer, epoch: u64) -> Result<(), KeyError> {
     Ok(())
 }
 
-/// Has exactly the keys of the listing: fetches those that are missing, erases those that are gone.
+/// Copies the listing: fetches missing keys, erases keys that are gone.
 async fn take_over(signer: &Signer, link: &mut Link, listing: &Listing, peer: &str) -> Result<(), SyncError> {
     if signer.modules.module_keys().is_none() {
         for secret in link.secrets(&[Wanted::Modules]).await? {
             signer.modules.adopt(&secret).await?;
         }
     }
-    // Whoever has other modules' keys is another exchange, or has lost everything and begun again.
+    // A signer with other module keys belongs to another exchange, or has lost all its keys and started
+    // again.
     if signer.modules.module_keys() != Some(listing.modules) {
         return Err(SyncError::OtherExchange(peer.to_owned()));
     }
@@ -255,7 +256,7 @@ async fn take_over(signer: &Signer, link: &mut Link, listing: &Listing, peer: &s
         denoms.clone().filter(|id| !keys.denoms.contains_key(id)).map(Wanted::Denomination).collect();
     let signing = listing.signing.iter().map(|key| key.exchange_pub);
     wanted.extend(signing.clone().filter(|key| !keys.signing.contains_key(key)).map(Wanted::Signing));
-    // What is needed first is fetched first: the listing is in the order of time within a section.
+    // Keys that are needed first are fetched first: within a section the listing is in the order of time.
     for wanted in wanted.chunks(FETCH_MAX) {
         for secret in link.secrets(wanted).await? {
             signer.modules.adopt(&secret).await?;

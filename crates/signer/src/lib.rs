@@ -1,22 +1,23 @@
-//! The private keys of an exchange: where they are kept, when they must exist, what is signed with them, and by whom.
+//! The private keys of an exchange: storage, schedule, signing, and the signer process.
 //!
-//! An exchange reaches its keys through a [`custody::Custody`]: either they are in its own process, or signers hold them,
-//! processes that do nothing else and are reached over an encrypted channel on which both sides know each other by their
-//! keys. `docs/signer.md` says how to run signers, what they protect from, and what they do not.
+//! An exchange reaches its keys through a [`custody::Custody`]. Either they are in its own process, or
+//! signers hold them: processes that do nothing else, over an encrypted channel on which both sides
+//! authenticate by their keys. `docs/signer.md` explains how to run signers, what they protect against, and
+//! what they do not.
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`config`], [`service_config`], [`address`] | what operators configure |
+//! | [`config`], [`service_config`], [`address`] | configuration |
 //! | [`schedule`] | when keys must exist: arithmetic |
-//! | [`files`], [`modules`] | private keys on disk and in memory, their creation and end |
-//! | [`listing`] | what others may know of them |
-//! | [`local_signer`] | signing in batches with keys that are here |
-//! | [`custody`] | signing with keys wherever they are |
+//! | [`files`], [`modules`] | private keys on disk and in memory, their creation and erasure |
+//! | [`listing`] | public information about the keys |
+//! | [`local_signer`] | signing in batches with keys in this process |
+//! | [`custody`] | signing with keys, wherever they are |
 //! | [`frame`], [`items`], [`secrets`] | the protocol: bytes in, bytes out |
-//! | [`policy`] | what a signer signs, whoever asks |
+//! | [`policy`] | what a signer signs, for any client |
 //! | [`channel`] | TLS with raw public keys |
-//! | [`state`], [`server`], [`keeper`], [`persisted_role`], [`status`] | the signer |
-//! | [`client`], [`link`] | those who ask it |
+//! | [`state`], [`server`], [`keeper`], [`persisted_role`], [`status`] | the signer process |
+//! | [`client`], [`link`] | its clients |
 //! | [`metrics`], [`page`] | counters of both, the signer's pages `/metrics` and `/dashboard` |
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -1,4 +1,5 @@
-//! One connection to a signer, one request after the other: for operators, followers, and what goes to every signer.
+//! A connection to one signer with one request at a time: for operators, followers, and requests that go to
+//! every signer.
 
 use std::time::Duration;
 
@@ -16,20 +17,20 @@ use crate::modules::Secret;
 use crate::secrets::{self, Wanted};
 use crate::status::StatusReport;
 
-/// Why a signer did not answer as asked.
+/// Why a signer did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// It is not there, or is somebody else.
+    /// It cannot be reached, or presented another key.
     #[error(transparent)]
     Channel(#[from] ChannelError),
-    /// It has closed the connection.
-    #[error("the signer has closed the connection (is this side's key listed there?): {0}")]
+    /// It closed the connection.
+    #[error("the signer closed the connection (is this side's key listed there?): {0}")]
     Closed(std::io::Error),
     /// It speaks another protocol.
-    #[error("the signer's answer makes no sense")]
+    #[error("the signer's answer is malformed")]
     Malformed,
-    /// It has refused.
-    #[error("the signer has refused: {}", describe(*.0))]
+    /// It refused.
+    #[error("the signer refused: {}", describe(*.0))]
     Refused(Status),
 }
 
@@ -43,10 +44,10 @@ impl From<Malformed> for LinkError {
 pub fn describe(status: Status) -> &'static str {
     match status {
         Status::Done => "done",
-        Status::Busy => "too much is waiting",
-        Status::Forbidden => "this is not for this client",
+        Status::Busy => "too many requests are waiting",
+        Status::Forbidden => "this client may not do this",
         Status::Version => "it speaks another version of the protocol",
-        Status::Malformed => "it did not understand",
+        Status::Malformed => "the request was malformed",
         Status::NotReady => "it has no keys yet",
         Status::Failed => "it failed; its log says why",
     }
@@ -56,13 +57,13 @@ pub fn describe(status: Status) -> &'static str {
 pub struct Link {
     channel: Channel,
     next: u64,
-    patience: Duration,
+    step_timeout: Duration,
 }
 
-/// Sends and reads the first frames of a connection.
+/// Exchanges the hellos of a connection.
 ///
 /// # Errors
-/// When the other side is no signer of this version.
+/// If the peer is not a signer of this version.
 pub(crate) async fn greet(channel: &mut Channel) -> Result<Hello, LinkError> {
     let mut out = Header::request(Kind::Hello, 0, 1, 0).to_bytes().to_vec();
     out.extend_from_slice(&Hello { version: VERSION, items_max: 0, keys_version: 0 }.to_bytes());
@@ -78,7 +79,7 @@ pub(crate) async fn greet(channel: &mut Channel) -> Result<Hello, LinkError> {
     if hello.version == VERSION { Ok(hello) } else { Err(LinkError::Refused(Status::Version)) }
 }
 
-/// Reads one answer, whose body is wiped when dropped: private keys may be in it.
+/// Reads one answer. Its body is wiped when dropped, since it may contain private keys.
 pub(crate) async fn read_frame(
     reader: &mut (impl tokio::io::AsyncRead + Unpin),
 ) -> Result<(Header, Zeroizing<Vec<u8>>), LinkError> {
@@ -91,31 +92,31 @@ pub(crate) async fn read_frame(
 }
 
 impl Link {
-    /// Connects and greets; `patience` is the limit of every step from here on.
+    /// Connects and exchanges hellos. `step_timeout` is the time limit of every step from here on.
     ///
     /// # Errors
-    /// When nobody is there, or it is somebody else, or does not know us.
+    /// If the signer cannot be reached, presents another key, or does not know this side.
     pub async fn connect(
         connect: &Connect,
         address: &Address,
-        patience: Duration,
+        step_timeout: Duration,
     ) -> Result<Self, LinkError> {
-        let mut channel = connect.connect(address, patience).await?;
-        timeout(patience, greet(&mut channel)).await.map_err(|_| ChannelError::Timeout)??;
-        Ok(Self { channel, next: 1, patience })
+        let mut channel = connect.connect(address, step_timeout).await?;
+        timeout(step_timeout, greet(&mut channel)).await.map_err(|_| ChannelError::Timeout)??;
+        Ok(Self { channel, next: 1, step_timeout })
     }
 
-    /// Asks, and waits for the answer's body.
+    /// Sends a request and waits for the answer's body.
     ///
     /// # Errors
-    /// When there is none, or a refusal.
+    /// If no answer comes, or a refusal.
     pub async fn call(
         &mut self,
         kind: Kind,
         modulus: usize,
         count: usize,
         body: &[u8],
-        extra_patience: Duration,
+        extra_step_timeout: Duration,
     ) -> Result<Zeroizing<Vec<u8>>, LinkError> {
         let id = self.next;
         self.next += 1;
@@ -127,7 +128,7 @@ impl Link {
             self.channel.flush().await.map_err(LinkError::Closed)?;
             read_frame(&mut self.channel).await
         };
-        let answer = timeout(self.patience + extra_patience, exchange).await;
+        let answer = timeout(self.step_timeout + extra_step_timeout, exchange).await;
         let (answer, body) = answer.map_err(|_| ChannelError::Timeout)??;
         if answer.id != id || answer.kind != kind {
             return Err(LinkError::Malformed);
@@ -135,10 +136,10 @@ impl Link {
         if answer.status == Status::Done { Ok(body) } else { Err(LinkError::Refused(answer.status)) }
     }
 
-    /// Private keys, for a follower: those of the wanted that the signer has.
+    /// Fetches private keys, for a follower: the wanted ones that the signer has.
     ///
     /// # Errors
-    /// When it does not answer, or this side is no peer.
+    /// If it does not answer, or this side is not a peer.
     pub async fn secrets(&mut self, wanted: &[Wanted]) -> Result<Vec<Secret>, LinkError> {
         let mut body = Vec::new();
         for wanted in wanted {
@@ -148,10 +149,10 @@ impl Link {
         Ok(secrets::read_answer(open_blob(&answer)?)?)
     }
 
-    /// How the signer is.
+    /// Asks for the signer's status.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If it does not answer.
     pub async fn status(&mut self) -> Result<StatusReport, LinkError> {
         let body = self.call(Kind::Status, 0, 1, &[0; 8], Duration::ZERO).await?;
         serde_json::from_slice(open_blob(&body)?).map_err(|_| LinkError::Malformed)
@@ -160,16 +161,16 @@ impl Link {
     /// Makes the signer the primary, with an epoch above `above`.
     ///
     /// # Errors
-    /// When it does not answer, or has no keys.
+    /// If it does not answer, or has no keys.
     pub async fn promote(&mut self, above: u64) -> Result<StatusReport, LinkError> {
         let body = self.call(Kind::Promote, 0, 1, &above.to_le_bytes(), Duration::ZERO).await?;
         serde_json::from_slice(open_blob(&body)?).map_err(|_| LinkError::Malformed)
     }
 
-    /// The listing if it is another than the one of this version, in its encoding; waits a while for a change.
+    /// Fetches the encoded listing if its version differs from this one. Waits a while for a change.
     ///
     /// # Errors
-    /// When the signer does not answer.
+    /// If the signer does not answer.
     pub async fn listing(&mut self, known: u64, wait: Duration) -> Result<Option<Vec<u8>>, LinkError> {
         let mut item = known.to_le_bytes().to_vec();
         item.resize(16, 0);
@@ -178,10 +179,10 @@ impl Link {
         Ok((!content.is_empty()).then(|| content.to_vec()))
     }
 
-    /// Has one key destroyed.
+    /// Asks the signer to destroy one key.
     ///
     /// # Errors
-    /// When the signer does not answer.
+    /// If the signer does not answer.
     pub async fn revoke(&mut self, item: &Item, wait: Duration) -> Result<Result<(), ItemStatus>, LinkError> {
         let mut body = Vec::new();
         item.push(&mut body);

@@ -1,5 +1,5 @@
-//! What a custodian of private keys tells about them: public keys, when they are used, and the modules' signatures that
-//! the holder of the master key checks before she signs.
+//! Public information about private keys: public keys, their periods of use, and the modules' signatures,
+//! which the holder of the master key checks before signing.
 
 use std::sync::Arc;
 
@@ -26,15 +26,15 @@ pub struct ModuleKeys {
 pub struct DenomInfo {
     /// The coin section.
     pub section: String,
-    /// When its use begins.
+    /// Start of its use.
     pub anchor: Timestamp,
-    /// For how long it is announced.
+    /// Announced period of use.
     pub duration: Duration,
-    /// SHA-512 of the bare public key: its name between module and exchange.
+    /// SHA-512 of the bare public key: its identifier between module and exchange.
     pub h_bare: HashCode,
     /// The public key.
     pub public: DenomKey,
-    /// The module's signature of the announcement.
+    /// The module's signature over the announcement.
     pub announcement: EddsaSignature,
 }
 
@@ -58,15 +58,15 @@ impl DenomInfo {
 pub struct SigningInfo {
     /// The key.
     pub exchange_pub: EddsaPublicKey,
-    /// When its use begins.
+    /// Start of its use.
     pub anchor: Timestamp,
-    /// For how long it is used.
+    /// Period of use.
     pub duration: Duration,
-    /// The module's signature of the announcement.
+    /// The module's signature over the announcement.
     pub announcement: EddsaSignature,
 }
 
-/// All keys of a custodian at one moment.
+/// All keys at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
     /// The modules.
@@ -77,7 +77,7 @@ pub struct Listing {
     pub signing: Vec<Arc<SigningInfo>>,
 }
 
-/// The version of a listing that is not known.
+/// The version of an unknown listing.
 pub const NO_VERSION: u64 = 0;
 
 /// A listing that does not parse.
@@ -85,7 +85,7 @@ pub const NO_VERSION: u64 = 0;
 #[error("malformed list of keys")]
 pub struct MalformedListing;
 
-/// The name of a listing's content: the same keys have the same one, whoever lists them.
+/// The version of a listing, computed from its content: equal listings have equal versions at every signer.
 pub fn version(encoded: &[u8]) -> u64 {
     let hash = sha512(encoded);
     u64::from_le_bytes(*hash.as_bytes().first_chunk().expect("64 bytes hold eight")).max(NO_VERSION + 1)
@@ -153,7 +153,7 @@ impl Listing {
     /// Reads what [`Listing::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes are no listing.
+    /// If the bytes are malformed.
     pub fn decode(bytes: &[u8]) -> Result<Self, MalformedListing> {
         let mut reader = Reader(bytes);
         let modules = ModuleKeys {

@@ -1,4 +1,4 @@
-//! Signing with private keys that are here: batches on the CPU pool.
+//! Signing with private keys in this process: batches on the CPU pool.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub struct HeldBlind {
     pub key: Arc<HeldKey>,
     /// What to sign.
     pub planchet: BlindedPlanchet,
-    /// What it is for.
+    /// Purpose.
     pub operation: CsOperation,
 }
 
@@ -29,20 +29,20 @@ pub struct HeldValues {
     pub key: Arc<HeldKey>,
     /// The nonce.
     pub nonce: CsNonce,
-    /// What it is for.
+    /// Purpose.
     pub operation: CsOperation,
 }
 
-/// A message to be signed with an online key.
+/// A message to sign with an online key.
 pub struct HeldSign {
     /// The key.
     pub key: Arc<SigningKey>,
-    /// What is signed.
+    /// What to sign.
     pub message: Box<[u8]>,
 }
 
-/// The collectors of whoever has private keys. Items carry their keys (as references), so that a batch may mix the
-/// requests, nodes and keys of that moment.
+/// The collectors of a process with private keys. Items refer to their keys, so a batch may mix requests,
+/// nodes and keys.
 pub struct LocalSigner {
     /// Blind signatures.
     pub blind: Collector<HeldBlind, Result<BlindedDenomSignature, CryptoError>>,
@@ -52,12 +52,12 @@ pub struct LocalSigner {
     pub values: Collector<HeldValues, ExchangeWithdrawValues>,
 }
 
-/// Items of each kind that may wait: a second of work or less on one core, except for blind signatures (where it is the
-/// requests in flight that bound the time).
+/// Items of each kind that may wait: at most a second of work on one core, except for blind signatures, where
+/// the requests in flight limit the time.
 const QUEUE_ITEMS_MAX: usize = 16_384;
 
 impl LocalSigner {
-    /// Collectors on this pool.
+    /// Creates the collectors on this pool.
     pub fn new(pool: &CpuPool) -> Self {
         let options = CollectorOptions { queue_items_max: QUEUE_ITEMS_MAX, batch_items_max: 64, lanes: 8 };
         Self {
@@ -73,8 +73,8 @@ fn sign_batch(orders: &[HeldSign]) -> Vec<EddsaSignature> {
     eddsa::sign_batch(&items)
 }
 
-/// Derives the values that were ordered, by whomever, in the order of the arguments: two multiplications of the base
-/// point each.
+/// Derives the requested values, in the order of the arguments. Each costs two multiplications of the base
+/// point.
 fn derive_values(orders: &[HeldValues]) -> Vec<ExchangeWithdrawValues> {
     let requests: Vec<_> = orders
         .iter()

@@ -1,4 +1,4 @@
-//! `batzen_signer_*`, of the signer and of its clients.
+//! Metrics `batzen_signer_*` of signers and their clients.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -6,7 +6,7 @@ use batzen_metrics::{Counter, Gauge, Histogram, Page};
 
 use crate::frame::{ItemStatus, Kind};
 
-/// The kinds that sign or revoke, which are counted by items.
+/// The kinds that sign or revoke. Their items are counted.
 const COUNTED: [Kind; 6] =
     [Kind::Rsa, Kind::Cs, Kind::Values, Kind::Eddsa, Kind::RevokeDenomination, Kind::RevokeSigning];
 
@@ -14,7 +14,7 @@ fn place(kind: Kind) -> Option<usize> {
     COUNTED.iter().position(|counted| *counted == kind)
 }
 
-/// Why items are not signed: the label `reason`.
+/// Values of the label `reason`: why an item was not signed.
 const REASONS: [(&str, ItemStatus); 6] = [
     ("unknown-key", ItemStatus::UnknownKey),
     ("out-of-period", ItemStatus::OutOfPeriod),
@@ -24,18 +24,18 @@ const REASONS: [(&str, ItemStatus); 6] = [
     ("failed", ItemStatus::Failed),
 ];
 
-/// A number of things that are there now.
+/// A level that goes up and down.
 #[derive(Debug, Default)]
 pub struct Level(AtomicU64);
 
 impl Level {
-    /// One more, until the guard is dropped.
+    /// Counts one, until the guard is dropped.
     pub fn enter(&self) -> LevelGuard<'_> {
         self.0.fetch_add(1, Relaxed);
         LevelGuard(self)
     }
 
-    /// How many there are.
+    /// The current level.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -52,19 +52,19 @@ impl Drop for LevelGuard<'_> {
 
 /// Counters of a signer.
 pub struct ServerMetrics {
-    /// Connections now.
+    /// Open connections.
     pub connections: Level,
-    /// Connections that were turned away: too many.
+    /// Connections that were turned away because there were too many.
     pub connections_refused: Counter,
     /// Handshakes that failed.
     pub handshakes_failed: Counter,
-    /// Connections that were not even looked at, after many failures from the same address.
+    /// Connections closed before the handshake, after many failures from their address.
     pub handshakes_limited: Counter,
-    /// Frames that made no sense.
+    /// Malformed frames.
     pub malformed: Counter,
     /// Requests refused because too much was waiting.
     pub busy: Counter,
-    /// Requests for what the client may not have.
+    /// Requests that the client's role does not permit.
     pub forbidden: Counter,
     /// Keys destroyed by revocation.
     pub revoked: Counter,
@@ -110,7 +110,7 @@ impl ServerMetrics {
         }
     }
 
-    /// Writes them.
+    /// Writes the metrics.
     pub fn write(&self, page: &mut Page) {
         page.gauge("batzen_signer_connections", "Connections of nodes and peers", self.connections.get());
         let mut count = |name, help, counter: &Counter| page.count(name, help, counter);
@@ -122,10 +122,10 @@ impl ServerMetrics {
         count("batzen_signer_handshakes_failed_total", "Failed handshakes", &self.handshakes_failed);
         count(
             "batzen_signer_handshakes_limited_total",
-            "Connections closed unseen after many failed handshakes from their address",
+            "Connections closed before the handshake, after many failed handshakes from their address",
             &self.handshakes_limited,
         );
-        count("batzen_signer_malformed_total", "Frames that made no sense", &self.malformed);
+        count("batzen_signer_malformed_total", "Malformed frames", &self.malformed);
         count("batzen_signer_busy_total", "Requests refused because too much was waiting", &self.busy);
         count("batzen_signer_forbidden_total", "Requests beyond the client's role", &self.forbidden);
         count("batzen_signer_revoked_total", "Keys destroyed by revocation", &self.revoked);
@@ -134,21 +134,21 @@ impl ServerMetrics {
         page.counters("batzen_signer_items_total", "Items of requests", "kind", items);
         let refused = REASONS.iter().zip(&self.refused).map(|((name, _), counter)| (*name, counter.get()));
         page.counters("batzen_signer_refused_total", "Items that were not signed", "reason", refused);
-        page.histogram("batzen_signer_request_seconds", "From a request to its answer", &self.time);
+        page.histogram("batzen_signer_request_seconds", "Time from a request to its answer", &self.time);
     }
 }
 
 /// Counters of a client.
 pub struct ClientMetrics {
-    /// 1 while there is a connection.
+    /// 1 while connected.
     pub connected: Gauge,
     /// Connections made.
     pub connects: Counter,
-    /// Attempts that failed, and connections that broke.
+    /// Failed attempts to connect, and broken connections.
     pub failures: Counter,
-    /// Requests that were sent again, over another connection.
+    /// Requests sent again over another connection.
     pub repeated: Counter,
-    /// Requests refused because too much was waiting, here or there.
+    /// Requests refused because too much was waiting, here or at the signer.
     pub busy: Counter,
     /// Requests given up because no signer answered in time.
     pub timeouts: Counter,
@@ -180,7 +180,7 @@ impl ClientMetrics {
         }
     }
 
-    /// Writes them.
+    /// Writes the metrics.
     pub fn write(&self, page: &mut Page, queued: usize) {
         page.gauge("batzen_signer_client_connected", "Whether a signer is connected", self.connected.get());
         page.gauge("batzen_signer_client_queued_items", "Items that wait for a signer", queued);
@@ -188,14 +188,14 @@ impl ClientMetrics {
         count("batzen_signer_client_connects_total", "Connections to signers", &self.connects);
         count(
             "batzen_signer_client_failures_total",
-            "Signers not reached, and connections that broke",
+            "Failed attempts to connect, and broken connections",
             &self.failures,
         );
         count("batzen_signer_client_repeated_total", "Requests sent again", &self.repeated);
-        count("batzen_signer_client_busy_total", "Requests refused: too much was waiting", &self.busy);
+        count("batzen_signer_client_busy_total", "Requests refused because too much was waiting", &self.busy);
         count("batzen_signer_client_timeouts_total", "Requests that no signer answered", &self.timeouts);
         let items = COUNTED.iter().zip(&self.items).map(|(kind, counter)| (kind.name(), counter.get()));
         page.counters("batzen_signer_client_items_total", "Items of requests", "kind", items);
-        page.histogram("batzen_signer_client_seconds", "From a request to its answer", &self.time);
+        page.histogram("batzen_signer_client_seconds", "Time from a request to its answer", &self.time);
     }
 }

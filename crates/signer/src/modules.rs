@@ -5,7 +5,7 @@
 //! and, encrypted, to signers that follow this one ([`SecurityModules::export`]), and nowhere else.
 
 mod handover;
-mod turns;
+mod key_file_lock;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,20 +23,20 @@ use crate::config::{CipherConfig, KeysConfig, SectionConfig};
 use crate::files::{self, KeyFileError, KeyKind, StoredKey};
 use crate::listing::{DenomInfo, Listing, ModuleKeys, SigningInfo};
 use crate::schedule::Schedule;
-use turns::Turns;
+use key_file_lock::KeyFileLock;
 
 pub use handover::Secret;
 
-/// Why keys could not be made, loaded or erased.
+/// Why keys could not be created, loaded or erased.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// A key file or directory.
+    /// An error of a key file or directory.
     #[error(transparent)]
     File(#[from] KeyFileError),
-    /// A key that does not parse, or the generator failed.
+    /// A key does not parse, or the generator failed.
     #[error("{path}: {source}")]
     Crypto {
-        /// Where the key is or was to go.
+        /// The key's file, or the file intended for it.
         path: PathBuf,
         /// What is wrong.
         source: CryptoError,
@@ -45,11 +45,11 @@ pub enum KeyError {
 
 /// A denomination key of a coin section.
 pub struct HeldKey {
-    /// What others may know of it.
+    /// Its public information.
     pub info: Arc<DenomInfo>,
     /// The private key.
     pub secret: DenomPrivateKey,
-    /// For how long it was created to be used.
+    /// The period of use for which it was created.
     stored: Duration,
 }
 
@@ -60,12 +60,12 @@ impl std::fmt::Debug for HeldKey {
 }
 
 impl HeldKey {
-    /// The module that holds it.
+    /// The module that it belongs to.
     pub fn cipher(&self) -> Cipher {
         self.secret.cipher()
     }
 
-    /// The size of its modulus; none for Clause Blind Schnorr.
+    /// The size of its modulus; `None` for Clause Blind Schnorr.
     pub fn modulus_bytes(&self) -> Option<usize> {
         match &self.info.public {
             DenomKey::Rsa(public) => Some(public.modulus().len()),
@@ -73,7 +73,7 @@ impl HeldKey {
         }
     }
 
-    /// The last moment at which it signs: as announced, or as it was announced when it was created.
+    /// The last moment at which it signs: as announced now, or as announced at its creation.
     pub fn signs_until(&self) -> Timestamp {
         self.info.anchor.saturating_add(self.info.duration.max(self.stored))
     }
@@ -82,7 +82,7 @@ impl HeldKey {
 /// An online signing key.
 #[derive(Debug)]
 pub struct SigningKey {
-    /// What others may know of it.
+    /// Its public information.
     pub info: Arc<SigningInfo>,
     /// The key.
     pub signer: ExpandedSigner,
@@ -126,10 +126,10 @@ struct KeyTables {
     signing: BTreeMap<Timestamp, Arc<SigningKey>>,
 }
 
-/// How far a generation run is: keys made and keys to be made.
+/// Progress of a generation run: keys made, and keys to be made.
 pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Send + Sync);
 
-/// What a generation run did.
+/// Result of a generation run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Generated {
     /// New denomination keys.
@@ -138,7 +138,7 @@ pub struct Generated {
     pub signing: usize,
 }
 
-/// One key to be made.
+/// A key to be created.
 struct Order {
     cipher: Cipher,
     section: SectionConfig,
@@ -154,11 +154,11 @@ pub struct SecurityModules {
     eddsa_dir: PathBuf,
     /// The files of the modules' own keys: RSA, Clause Blind Schnorr, EdDSA.
     own_paths: [PathBuf; 3],
-    /// Set before any other key is there.
+    /// Set before any other key exists.
     own: OnceLock<OwnKeys>,
     state: Mutex<KeyTables>,
-    /// Whose turn it is to create, replace or erase keys.
-    turns: Turns,
+    /// The lock for creating, replacing and erasing keys.
+    key_file_lock: KeyFileLock,
 }
 
 /// Reads a raw 32-byte private key, or creates it (mode 0600) if the file does not exist.
@@ -176,7 +176,7 @@ pub fn load_or_create_eddsa(path: &Path) -> Result<EddsaPrivateKey, KeyFileError
                 files::create_private_directory(directory)?;
             }
             let key = EddsaPrivateKey::generate();
-            // Another process may have been faster: its key counts.
+            // Another process may have created it first: its key counts.
             if files::create_private_file(path, key.as_bytes())? {
                 Ok(key)
             } else {
@@ -201,13 +201,13 @@ fn decode(cipher: Cipher, bytes: &[u8]) -> Result<DenomPrivateKey, CryptoError> 
 }
 
 impl SecurityModules {
-    /// Loads the modules' own keys and all stored keys, also those of sections that are no longer configured. Creates
-    /// the modules' own keys at the first start; makes no other keys.
+    /// Loads the modules' own keys and all stored keys, including those of sections that are no longer
+    /// configured. Creates the modules' own keys at the first start, but no other keys.
     pub fn open(config: &KeysConfig) -> Result<Self, KeyError> {
         Self::open_as(config, true)
     }
 
-    /// The same without creating anything: for a signer that follows another one.
+    /// Opens the modules without creating anything: for a signer that follows another one.
     pub fn open_follower(config: &KeysConfig) -> Result<Self, KeyError> {
         Self::open_as(config, false)
     }
@@ -223,7 +223,7 @@ impl SecurityModules {
             own_paths: [&config.rsa, &config.cs, &config.eddsa].map(|module| module.sm_priv_key.clone()),
             own: OnceLock::new(),
             state: Mutex::default(),
-            turns: Turns::default(),
+            key_file_lock: KeyFileLock::default(),
         };
         for cipher in [Cipher::Rsa, Cipher::Cs] {
             files::create_private_directory(modules.directory(cipher))?;
@@ -236,13 +236,13 @@ impl SecurityModules {
         Ok(modules)
     }
 
-    /// Creates the modules' own keys, unless they are there.
+    /// Creates the modules' own keys if they do not exist.
     pub fn create_own(&self) -> Result<(), KeyError> {
         if self.own.get().is_none() {
             let load = |path: &Path| load_or_create_eddsa(path).map(|key| ExpandedSigner::new(&key));
             let [rsa, cs, eddsa] = &self.own_paths;
             let own = OwnKeys { rsa: load(rsa)?, cs: load(cs)?, eddsa: load(eddsa)? };
-            // Whoever came first has read the same files.
+            // If another thread was first, it has read the same files.
             let _ = self.own.set(own);
         }
         Ok(())
@@ -252,13 +252,13 @@ impl SecurityModules {
         self.own.get().expect("no key is there before the modules' own")
     }
 
-    /// The modules' public keys; none before the first synchronization of a follower.
+    /// The modules' public keys; `None` before a follower's first synchronization.
     pub fn module_keys(&self) -> Option<ModuleKeys> {
         let own = self.own.get()?;
         Some(ModuleKeys { rsa: own.rsa.public_key(), cs: own.cs.public_key(), eddsa: own.eddsa.public_key() })
     }
 
-    /// All keys, for others to know; none before the first synchronization of a follower.
+    /// All keys, as public information; `None` before a follower's first synchronization.
     pub fn listing(&self) -> Option<Listing> {
         Some(Listing {
             modules: self.module_keys()?,
@@ -278,7 +278,7 @@ impl SecurityModules {
         let cipher = secret.cipher();
         let public = secret.public(0);
         let h_bare = public.h_key();
-        // What is configured now counts for keys that are not in use yet.
+        // The current configuration applies to keys that are not in use yet.
         let duration = self.section(section, cipher).map_or(stored, |section| section.duration);
         let (h_section_name, anchor_time, duration_withdraw) = (hash_text(section), anchor, duration);
         let announcement = match cipher {
@@ -314,7 +314,8 @@ impl SecurityModules {
     }
 
     fn lock(&self) -> MutexGuard<'_, KeyTables> {
-        // Every change of the state is a single insertion or removal, so a panic elsewhere leaves it whole.
+        // Every change of the state is a single insertion or removal, so a panic elsewhere leaves it
+        // consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -352,7 +353,7 @@ impl SecurityModules {
         })
     }
 
-    /// When the next key has to be made or erased.
+    /// When the next key has to be created or erased.
     pub fn next_due(&self, now: Timestamp) -> Timestamp {
         let state = self.lock();
         let denoms = self.sections.iter().map(|(section, schedule)| {
@@ -371,14 +372,14 @@ impl SecurityModules {
         denoms.chain([signing]).chain(ends).min().unwrap_or(Timestamp::NEVER)
     }
 
-    /// Makes every key that the schedules ask for, at most `parallel` at a time.
+    /// Creates every key that the schedules require, at most `parallel` at a time.
     pub async fn generate(
         &self,
         now: Timestamp,
         parallel: usize,
         progress: Progress<'_>,
     ) -> Result<Generated, KeyError> {
-        let _turn = self.turn().await?;
+        let _guard = self.lock_key_files().await?;
         let mut orders = Vec::new();
         for (section, schedule) in &self.sections {
             let cipher = cipher_of(section);
@@ -399,9 +400,9 @@ impl SecurityModules {
             self.make_signing_key(*anchor)?;
         }
         let generated = Generated { denominations: orders.len(), signing: signing.len() };
-        // What is needed first is made first: a start with many keys is soon able to serve.
+        // Keys that are needed first are created first, so that a start with many keys can soon serve.
         orders.sort_by_key(|order| order.anchor);
-        self.fulfil(orders, parallel, progress).await?;
+        self.create_keys(orders, parallel, progress).await?;
         Ok(generated)
     }
 
@@ -413,7 +414,7 @@ impl SecurityModules {
         self.insert_signing(&stored)
     }
 
-    async fn fulfil(
+    async fn create_keys(
         &self,
         orders: Vec<Order>,
         parallel: usize,
@@ -454,14 +455,14 @@ impl SecurityModules {
     /// Destroys the denomination keys for which `is_revoked` holds, and makes replacements with the same anchors where
     /// the section still exists and the key would still be used. Returns how many were destroyed.
     ///
-    /// The key is out of use at once. Its file is replaced only when the new key is ready, so that after a crash in
-    /// between the next start finds the revoked key again and completes the replacement.
+    /// The key is out of use at once. Its file is replaced only when the new key is ready. After a crash in
+    /// between, the next start finds the revoked key again and completes the replacement.
     pub async fn replace_revoked_denominations(
         &self,
         is_revoked: impl Fn(&HashCode) -> bool + Send,
         now: Timestamp,
     ) -> Result<usize, KeyError> {
-        let _turn = self.turn().await?;
+        let _guard = self.lock_key_files().await?;
         let mut revoked = self.denominations();
         revoked.retain(|key| is_revoked(&key.info.h_bare));
         let mut orders = Vec::new();
@@ -475,7 +476,7 @@ impl SecurityModules {
                 _ => self.erase_file(&key.info)?,
             }
         }
-        self.fulfil(orders, 1, &|_, _| ()).await?;
+        self.create_keys(orders, 1, &|_, _| ()).await?;
         Ok(revoked.len())
     }
 
@@ -492,13 +493,13 @@ impl SecurityModules {
         files::erase(&self.directory(key.cipher()).join(&key.section), key.anchor)
     }
 
-    /// The same for online signing keys.
+    /// Does the same for online signing keys.
     pub async fn replace_revoked_signing_keys(
         &self,
         is_revoked: impl Fn(&EddsaPublicKey) -> bool + Send,
         now: Timestamp,
     ) -> Result<usize, KeyError> {
-        let _turn = self.turn().await?;
+        let _guard = self.lock_key_files().await?;
         let revoked: Vec<Arc<SigningKey>> = {
             let state = self.lock();
             state.signing.values().filter(|key| is_revoked(&key.info.exchange_pub)).cloned().collect()
@@ -515,15 +516,15 @@ impl SecurityModules {
         Ok(revoked.len())
     }
 
-    /// Erases the private keys whose use has ended. `signed_until` knows how long a key that the master key has
-    /// signed may be used, which counts more than what the configuration says today.
+    /// Erases the private keys whose use has ended. `signed_until` returns how long a key that the master key
+    /// has signed may be used; it takes precedence over the current configuration.
     pub async fn erase_expired(
         &self,
         now: Timestamp,
         signed_until: impl Fn(&HashCode) -> Option<Timestamp> + Send,
         signing_until: impl Fn(&EddsaPublicKey) -> Option<Timestamp> + Send,
     ) -> Result<usize, KeyError> {
-        let _turn = self.turn().await?;
+        let _guard = self.lock_key_files().await?;
         let mut erased = 0;
         for key in self.denominations() {
             let until = signed_until(&key.info.h_bare).unwrap_or_else(|| key.signs_until());

@@ -1,4 +1,4 @@
-//! The signer's HTTP face: `/metrics`, the page that draws it, and nothing else. Neither says more than counts.
+//! The signer's HTTP interface: `/metrics` and the page that draws it, nothing else. Both show only counts.
 
 use std::sync::Arc;
 
@@ -22,13 +22,13 @@ impl Api {
 }
 
 impl Signer {
-    /// What it has to tell on the page `/metrics`.
+    /// The content of the page `/metrics`.
     fn write_metrics(&self, page: &mut Page) {
         self.metrics.write(page);
         let (report, now) = (self.status(), self.clock.now());
         let is_primary = report.role == crate::service_config::Role::Primary.name();
         page.gauge("batzen_signer_primary", "Whether this signer creates keys", u8::from(is_primary));
-        page.gauge("batzen_signer_epoch", "Number of the promotion that its role goes back to", report.epoch);
+        page.gauge("batzen_signer_epoch", "Number of the promotion that set its role", report.epoch);
         let keys = [
             ("rsa", report.rsa_keys as u64),
             ("cs", report.cs_keys as u64),
@@ -39,7 +39,7 @@ impl Signer {
             let lag = now.as_micros().saturating_sub(synced) / 1_000_000;
             page.gauge(
                 "batzen_signer_sync_lag_seconds",
-                "Since a follower last was known to have the primary's keys",
+                "Time since a follower last had the primary's keys",
                 lag,
             );
         }

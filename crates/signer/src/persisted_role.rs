@@ -1,27 +1,27 @@
-//! Whether a signer creates keys, remembered over restarts.
+//! The role of a signer, which survives restarts.
 //!
-//! Every promotion has a higher epoch than all before that were known. Of two signers that both take themselves for the
-//! primary the one with the lower epoch gives way as soon as it sees the other.
+//! Every promotion has a higher epoch than all that were known before. If two signers both consider
+//! themselves primary, the one with the lower epoch gives way when it sees the other.
 
 use std::path::Path;
 
 use crate::files::{KeyFileError, create_private_directory, write_private_file};
 use crate::service_config::Role;
 
-/// What a signer is.
+/// The role of a signer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PersistedRole {
-    /// Whether it creates keys.
+    /// Whether it is the primary, which creates keys.
     pub role: Role,
-    /// The promotion that this goes back to; 0: none, the configuration says so.
+    /// Number of the promotion that set the role; 0 if the configuration set it.
     pub epoch: u64,
 }
 
 impl PersistedRole {
-    /// What was stored; else what is configured.
+    /// The stored role, or else the configured one.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// If the file cannot be read.
     pub fn load(path: &Path, configured: Role) -> Result<Self, KeyFileError> {
         match std::fs::read_to_string(path) {
             Ok(text) => Self::parse(&text).ok_or_else(|| KeyFileError::Damaged {
@@ -40,10 +40,10 @@ impl PersistedRole {
         Some(Self { role: Role::from_name(role)?, epoch: epoch.parse().ok()? })
     }
 
-    /// Stores it.
+    /// Stores the role.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If the file cannot be written.
     pub fn store(self, path: &Path) -> Result<(), KeyFileError> {
         if let Some(directory) = path.parent() {
             create_private_directory(directory)?;

@@ -1,4 +1,4 @@
-//! What a signer signs, whoever asks. Pure.
+//! What a signer signs, for any client. Pure.
 
 use batzen_protocol::signatures::{
     ExchangeAccountSetupSuccess, ExchangeAffirmDenomExpired, ExchangeAffirmDenomUnknown,
@@ -11,12 +11,12 @@ use batzen_protocol::{Duration, Timestamp};
 
 use crate::frame::MESSAGE_BYTES_MAX;
 
-/// By how much the clocks of a node and its signer may differ.
+/// Tolerated difference between the clocks of a node and its signer.
 pub const CLOCK_SKEW: Duration = Duration::from_secs(300);
 
 macro_rules! purposes {
     ($($message:ty),* $(,)?) => {
-        /// What online keys sign: purpose and size of every message that the exchange confirms something with.
+        /// Messages that online keys sign: purpose and size of every confirmation of the exchange.
         pub const PURPOSES: &[(u32, usize)] =
             &[$((<$message as SignedMessage>::PURPOSE, <$message as SignedMessage>::SIZE)),*];
         $(const _: () = assert!(<$message as SignedMessage>::SIZE <= MESSAGE_BYTES_MAX);)*
@@ -43,8 +43,8 @@ purposes![
     ExchangeConfirmPurseRefund,
 ];
 
-/// Whether an online key signs this message: it says itself which purpose and size it has, both must be known, and the
-/// size true.
+/// Whether an online key signs this message. The message states its purpose and size; both must be known, and
+/// the size must be correct.
 pub fn may_sign(message: &[u8]) -> bool {
     let Some((header, _)) = message.split_first_chunk::<HEADER_SIZE>() else { return false };
     let [s0, s1, s2, s3, p0, p1, p2, p3] = *header;
@@ -52,7 +52,7 @@ pub fn may_sign(message: &[u8]) -> bool {
     size as usize == message.len() && PURPOSES.contains(&(purpose, message.len()))
 }
 
-/// Whether a key that is used from `anchor` to `until` signs now.
+/// Whether a key with a period of use from `anchor` to `until` signs now.
 pub fn in_period(anchor: Timestamp, until: Timestamp, now: Timestamp) -> bool {
     anchor <= now.saturating_add(CLOCK_SKEW) && now <= until.saturating_add(CLOCK_SKEW)
 }

@@ -1,28 +1,28 @@
-//! When keys must exist: the arithmetic of the security modules, free of keys, files and clocks.
+//! When keys must exist: the arithmetic of the security modules, without keys, files or clocks.
 
 use batzen_protocol::{Duration, Timestamp};
 
-/// The most keys that one run may ask for in one section; a configuration that needs more is a mistake.
+/// Most keys that one run may create in one section. A configuration that needs more is a mistake.
 pub const KEYS_PER_SECTION_MAX: u64 = 10_000;
 
-/// Spacing of the keys of one section.
+/// Schedule of the keys of one section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Schedule {
     /// How long one key is used, from its start (the anchor).
     pub duration: Duration,
     /// How long two consecutive keys are valid at the same time. Shorter than `duration`.
     pub overlap: Duration,
-    /// How far ahead of the present keys must exist.
+    /// How far ahead of now keys must exist.
     pub lookahead: Duration,
 }
 
-/// Why a schedule cannot be followed.
+/// Why a schedule is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
-    /// Consecutive keys would not move forward.
+    /// Consecutive keys would not advance in time.
     #[error("the overlap must be shorter than the time for which one key is used")]
     OverlapTooLong,
-    /// Keys are named by whole seconds.
+    /// The durations are not whole seconds.
     #[error("durations of keys are whole seconds and at least one second apart")]
     NotWholeSeconds,
     /// The lookahead would need more than [`KEYS_PER_SECTION_MAX`] keys.
@@ -54,12 +54,12 @@ impl Schedule {
         Ok(())
     }
 
-    /// The last moment at which a key that starts at `anchor` is used.
+    /// The last moment of use of a key that starts at `anchor`.
     pub fn expire(&self, anchor: Timestamp) -> Timestamp {
         anchor.saturating_add(self.duration)
     }
 
-    /// Whether the keys up to `last` leave the future uncovered: `last + D − L − O < now`.
+    /// Whether the keys up to `last` do not cover the lookahead: `last + D − L − O < now`.
     fn is_short(&self, last: Timestamp, now: Timestamp) -> bool {
         let covered = self.expire(last);
         if covered.is_never() {
@@ -71,8 +71,8 @@ impl Schedule {
                 + u128::from(self.overlap.as_micros())
     }
 
-    /// The anchors of the keys that must be created now, given the newest existing anchor. Whole seconds, ascending,
-    /// `duration − overlap` apart unless the present has run ahead of the keys.
+    /// The anchors of the keys that must be created now, given the newest existing anchor. They are whole
+    /// seconds, ascending, `duration − overlap` apart, unless the current time has overtaken the keys.
     pub fn missing(&self, last: Option<Timestamp>, now: Timestamp) -> Vec<Timestamp> {
         debug_assert!(self.validate().is_ok(), "schedules are validated when the configuration is read");
         let now_whole = Timestamp::from_micros(now.as_micros() / MICROS * MICROS);
@@ -141,8 +141,8 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: run at arbitrary moments, never further apart than the lookahead, and there is always a valid key;
-        /// neighbours overlap by exactly the overlap.
+        /// Goal: if it runs at arbitrary moments, never further apart than the lookahead, there is always a
+        /// valid key, and neighbours overlap by exactly the overlap.
         #[test]
         fn no_gap_over_time(
             duration in 2u64..1_000, overlap_part in 0u64..100, lookahead in 0u64..3_000,

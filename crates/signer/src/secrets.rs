@@ -1,4 +1,4 @@
-//! Private keys on their way to a signer that follows: which are asked for, and the answer's content.
+//! Private keys for a follower: the request, and the answer's content.
 
 use batzen_crypto::EddsaPublicKey;
 use batzen_crypto::denom::Cipher;
@@ -11,7 +11,7 @@ use crate::items::KeyId;
 use crate::modules::{Secret, SecurityModules};
 use crate::state::Signer;
 
-/// A private key that is asked for.
+/// A requested private key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// The modules' own keys.
@@ -42,7 +42,7 @@ impl Wanted {
 /// Reads a request's items.
 ///
 /// # Errors
-/// When they are none.
+/// If they are malformed.
 pub fn read_request(body: &[u8]) -> Result<Vec<Wanted>, Malformed> {
     let items = body.chunks_exact(Kind::Secrets.request_item(0));
     let item = |bytes: &[u8]| {
@@ -58,7 +58,8 @@ pub fn read_request(body: &[u8]) -> Result<Vec<Wanted>, Malformed> {
     items.map(item).collect()
 }
 
-/// Upper bound of one key's bytes in an answer: an RSA key of the largest size as DER, its section's name, the rest.
+/// Upper bound of one key's size in an answer: an RSA key of the largest size as DER, its section's name, the
+/// other fields.
 const SECRET_BYTES_MAX: usize = 8192;
 
 fn push_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -116,7 +117,7 @@ fn take_stored(bytes: &mut &[u8]) -> Result<StoredKey, Malformed> {
     if is_whole { Ok(StoredKey { anchor, duration, secret }) } else { Err(Malformed) }
 }
 
-/// A section's name that is safe as the name of a directory.
+/// A section's name must be safe as the name of a directory.
 fn is_section(name: &str) -> bool {
     let safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'+');
     !name.is_empty() && !name.starts_with('.') && name.bytes().all(safe)
@@ -125,7 +126,7 @@ fn is_section(name: &str) -> bool {
 /// Reads the content of an answer.
 ///
 /// # Errors
-/// When the bytes are none.
+/// If the bytes are malformed.
 pub fn read_answer(mut content: &[u8]) -> Result<Vec<Secret>, Malformed> {
     let rest = &mut content;
     let mut secrets = Vec::new();
@@ -156,10 +157,10 @@ pub fn read_answer(mut content: &[u8]) -> Result<Vec<Secret>, Malformed> {
     Ok(secrets)
 }
 
-/// The content of an answer: the keys that are here; those that are not are left out.
+/// The content of an answer: the keys that exist here. Missing ones are left out.
 pub(crate) fn export(signer: &Signer, wanted: &[Wanted]) -> Result<Zeroizing<Vec<u8>>, Status> {
     let keys = signer.keys();
-    // With the final capacity: growing would leave copies of keys behind.
+    // Allocated with the final capacity: growing would leave copies of keys behind.
     let mut out = Zeroizing::new(Vec::with_capacity(wanted.len() * SECRET_BYTES_MAX));
     for wanted in wanted {
         let secret = match wanted {

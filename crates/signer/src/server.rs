@@ -1,4 +1,4 @@
-//! The listening side: accepts, shakes hands, and hands each connection to a task of its own.
+//! The listening side: accepts connections, performs handshakes, and gives each connection a task.
 
 mod conn;
 mod guard;
@@ -14,16 +14,16 @@ use tokio::task::JoinSet;
 use crate::channel::{Accept, ChannelError};
 use crate::state::Signer;
 
-/// How long a handshake may take.
+/// Timeout of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Handshakes under way at once; connections beyond are closed.
+/// Most concurrent handshakes. Further connections are closed.
 const HANDSHAKES_MAX: usize = 64;
-/// How long connections have to end when the process is to end.
+/// How long connections may take to end when the process ends.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// The pause after the system could not accept: it is out of descriptors, most likely.
+/// Pause after a failed accept; most likely the process has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A signer that is bound, but does not serve yet.
+/// A bound signer that does not serve yet.
 pub struct SignerServer {
     signer: Arc<Signer>,
     listeners: Vec<(Listener, Bound)>,
@@ -34,7 +34,7 @@ impl SignerServer {
     /// Binds every configured address.
     ///
     /// # Errors
-    /// What the system says, or why the static key cannot be used.
+    /// The system's error, or the reason why the static key cannot be used.
     pub async fn bind(signer: Arc<Signer>) -> Result<Self, ChannelError> {
         let accept = Accept::new(&signer.key, signer.clients.keys().copied().collect())?;
         let mut listeners = Vec::new();
@@ -47,7 +47,7 @@ impl SignerServer {
         Ok(Self { signer, listeners, accept })
     }
 
-    /// Where it listens, as nodes name it.
+    /// Where it listens, in the form of a node's configuration.
     pub fn urls(&self) -> Vec<String> {
         let url = |bound: &Bound| match bound {
             Bound::Tcp(address) => format!("tcp://{address}"),
@@ -56,7 +56,7 @@ impl SignerServer {
         self.listeners.iter().map(|(_, bound)| url(bound)).collect()
     }
 
-    /// Serves until the drain fires, then answers what was asked and ends.
+    /// Serves until the drain fires, then answers pending requests and ends.
     pub async fn serve(self) {
         let Self { signer, listeners, accept } = self;
         let guard = Arc::new(guard::Guard::default());
@@ -120,10 +120,10 @@ async fn accept_all(signer: Arc<Signer>, listener: Listener, accept: Accept, gua
                 }
                 Err(error) => {
                     signer.metrics.handshakes_failed.inc();
-                    // What it says comes from TLS: no key, no secret.
-                    if let Some(unsaid) = guard.failed(from) {
+                    // The error comes from TLS. It contains no key and no secret.
+                    if let Some(unlogged) = guard.failed(from) {
                         let from = from.map_or_else(|| "the local socket".to_owned(), |ip| ip.to_string());
-                        tracing::warn!(%error, from, unsaid, "a handshake has failed");
+                        tracing::warn!(%error, from, unlogged, "handshake failed");
                     }
                 }
             }
@@ -131,6 +131,6 @@ async fn accept_all(signer: Arc<Signer>, listener: Listener, accept: Accept, gua
     }
     let ended = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(DRAIN_TIMEOUT, ended).await.is_err() {
-        tracing::warn!("connections that do not end are cut");
+        tracing::warn!("closing connections that did not end in time");
     }
 }

@@ -1,8 +1,8 @@
-//! Limits that both sides must know.
+//! Limits that both sides know.
 
 use std::time::Duration;
 
-/// Requests of one connection that may be under way.
+/// Most requests under way on one connection.
 pub const REQUESTS_MAX: usize = 1024;
-/// How long a request for the listing waits for a change: its answer is a sign of life as well.
+/// How long a request for the listing waits for a change. Its answer also shows that the signer is alive.
 pub const LISTING_WAIT: Duration = Duration::from_secs(10);

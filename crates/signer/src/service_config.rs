@@ -1,5 +1,5 @@
-//! What a signer and its clients are configured with: `[signer]`, `[signer-node-*]`, `[signer-peer-*]`, and the exchange's
-//! `[exchange] SIGNERS`.
+//! Configuration of signers and their clients: `[signer]`, `[signer-node-*]`, `[signer-peer-*]`, and the
+//! exchange's `[exchange] SIGNERS`.
 
 use std::path::PathBuf;
 
@@ -9,12 +9,12 @@ use batzen_crypto::EddsaPublicKey;
 use crate::address::{self, Address};
 use crate::config::{ConfigError, KeysConfig};
 
-/// What a signer does about keys.
+/// Role of a signer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Creates, replaces and erases them.
     Primary,
-    /// Has those of the primary.
+    /// Copies the primary's keys.
     Follower,
 }
 
@@ -27,7 +27,7 @@ impl Role {
         }
     }
 
-    /// The role of this name.
+    /// The role with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Primary, Self::Follower].into_iter().find(|role| role.name() == name)
     }
@@ -38,7 +38,7 @@ impl Role {
 pub struct PeerConfig {
     /// Its name in logs and reports.
     pub name: String,
-    /// Where it is.
+    /// Its address.
     pub address: Address,
     /// Its key.
     pub public_key: EddsaPublicKey,
@@ -53,41 +53,41 @@ pub struct NodeConfig {
     pub public_key: EddsaPublicKey,
 }
 
-/// What a signer needs to know.
+/// Configuration of a signer.
 #[derive(Clone, Debug)]
 pub struct SignerConfig {
     /// The exchange's keys.
     pub keys: KeysConfig,
-    /// Where it listens.
+    /// Addresses to listen on.
     pub listen: Vec<Address>,
-    /// Its own static key.
+    /// File of its static key.
     pub key_file: PathBuf,
-    /// Where it remembers whether it was promoted.
+    /// File of its persisted role.
     pub state_file: PathBuf,
-    /// Whether it creates keys, until it is promoted or finds a peer that was.
+    /// Its configured role. A promotion of this signer or of a peer overrides it.
     pub role: Role,
     /// The exchange's nodes.
     pub nodes: Vec<NodeConfig>,
     /// The exchange's other signers.
     pub peers: Vec<PeerConfig>,
-    /// Whose revocations count.
+    /// The master public key, which signs revocations.
     pub master_public_key: EddsaPublicKey,
-    /// Where `/metrics` and `/dashboard` are served, if anywhere: `ADDRESS:PORT`.
+    /// Address of `/metrics` and `/dashboard`, if served: `ADDRESS:PORT`.
     pub http: Option<String>,
-    /// Connections at once.
+    /// Most concurrent connections.
     pub connections_max: usize,
-    /// Threads for cryptography; 0: one a core.
+    /// Threads for cryptography; 0 means one per core.
     pub threads: usize,
 }
 
-/// What an exchange needs to know about its signers.
+/// The exchange's configuration of its signers.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// Where they are, the preferred one first.
+    /// Their addresses, the preferred one first.
     pub addresses: Vec<Address>,
-    /// Their keys: each address must show one of them.
+    /// Their keys. Each signer must present one of them.
     pub public_keys: Vec<EddsaPublicKey>,
-    /// The node's own static key.
+    /// File of the node's own static key.
     pub key_file: PathBuf,
 }
 
@@ -95,7 +95,7 @@ const SIGNER: &str = "signer";
 const NODE_PREFIX: &str = "signer-node-";
 const PEER_PREFIX: &str = "signer-peer-";
 
-/// The options of the signer's sections, to tell misspelt ones.
+/// Known options of the signer's sections. Others are reported as misspelt.
 pub const KNOWN: &[(&str, &[&str])] = &[
     (SIGNER, &["LISTEN", "KEY_FILE", "STATE_FILE", "ROLE", "HTTP", "CONNECTIONS_MAX", "THREADS"]),
     ("signer-node-*", &["PUBLIC_KEY"]),
@@ -130,7 +130,7 @@ impl SignerConfig {
     /// Reads a signer's configuration.
     ///
     /// # Errors
-    /// The first option that is missing or is not what it should be, with its place.
+    /// The first option that is missing or invalid, with its place.
     pub fn from_ini(ini: &Config) -> Result<Self, ConfigError> {
         let mut nodes = Vec::new();
         for (section, name) in ini.sections_with(&[NODE_PREFIX]) {
@@ -175,10 +175,10 @@ impl SignerConfig {
 }
 
 impl ClientConfig {
-    /// Reads `[exchange] SIGNERS`; none if it is not there: the exchange holds its keys itself.
+    /// Reads `[exchange] SIGNERS`. `None` if it is missing: the exchange holds its keys itself.
     ///
     /// # Errors
-    /// The first option that is missing or is not what it should be, with its place.
+    /// The first option that is missing or invalid, with its place.
     pub fn from_ini(ini: &Config) -> Result<Option<Self>, ConfigError> {
         let Some(addresses) = addresses(ini, "exchange", "SIGNERS")? else { return Ok(None) };
         const EXPECTED: &str = "the signers' public keys (52 characters of base32 each), separated by commas";

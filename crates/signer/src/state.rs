@@ -21,26 +21,26 @@ use crate::persisted_role::PersistedRole;
 use crate::service_config::{Role, SignerConfig};
 use crate::status::StatusReport;
 
-/// Jobs that may wait for the CPU pool by themselves; a signer's work goes through collectors.
+/// Jobs that may wait for the CPU pool individually. A signer's work mostly goes through collectors.
 const POOL_JOBS_MAX: usize = 64;
 
-/// Who a client is.
+/// A client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// What it may do.
+    /// Its permissions.
     pub kind: ClientKind,
     /// Its name in logs.
     pub name: String,
 }
 
-/// What a client may do.
+/// Permissions of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientKind {
-    /// Have things signed, and revoke.
+    /// May sign and revoke.
     Node,
-    /// Get the private keys.
+    /// May fetch the private keys.
     Peer,
-    /// Ask how it is, and promote: whoever has the signer's own key.
+    /// May ask for the status and promote: it has the signer's own key.
     Operator,
 }
 
@@ -48,28 +48,28 @@ pub enum ClientKind {
 pub struct Snapshot {
     /// The listing as it is sent.
     pub encoded: Vec<u8>,
-    /// The name of its content; [`NO_VERSION`] before there are keys.
+    /// Version of the listing; [`NO_VERSION`] before there are keys.
     pub version: u64,
-    /// The public side.
+    /// The public information.
     pub listing: Option<Listing>,
-    /// Denomination keys by name.
+    /// Denomination keys by identifier.
     pub denoms: HashMap<KeyId, Arc<HeldKey>>,
     /// Online keys.
     pub signing: HashMap<EddsaPublicKey, Arc<SigningKey>>,
 }
 
-/// How far a follower is.
+/// State of a follower's synchronization.
 #[derive(Clone, Debug, Default)]
 pub struct SyncState {
-    /// Whom it follows.
+    /// The signer that it follows.
     pub primary: Option<String>,
-    /// When it was last known to have the same keys.
+    /// When it last had the same keys.
     pub synced: Option<Timestamp>,
-    /// Why it has not.
+    /// Why it does not have them now.
     pub error: Option<String>,
 }
 
-/// One signer.
+/// A signer.
 pub struct Signer {
     /// Its configuration.
     pub config: SignerConfig,
@@ -77,27 +77,27 @@ pub struct Signer {
     pub key: EddsaPrivateKey,
     /// The private keys.
     pub modules: SecurityModules,
-    /// Signing.
+    /// Signing with these keys.
     pub local_signer: LocalSigner,
-    /// The threads for it.
+    /// The CPU pool.
     pub pool: CpuPool,
     /// Counters.
     pub metrics: ServerMetrics,
-    /// What time it is.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Fires when the process is to end.
+    /// Fires when the process has to end.
     pub drain: Drain,
-    /// Who may connect.
+    /// Clients that may connect.
     pub clients: HashMap<EddsaPublicKey, Client>,
     /// Whether it creates keys.
     pub persisted_role: watch::Sender<PersistedRole>,
-    /// The keys now.
+    /// The current keys.
     pub snapshot: watch::Sender<Arc<Snapshot>>,
-    /// How far it is if it follows.
+    /// State of the synchronization, if it is a follower.
     pub sync: Mutex<SyncState>,
     /// Starts a round of the keeper.
     pub poke: Notify,
-    /// Keys that never sign again, although they may still be in the modules for a moment.
+    /// Keys that never sign again. They may still be in the modules for a moment.
     revoked: Mutex<HashSet<[u8; 32]>>,
 }
 
@@ -109,7 +109,7 @@ impl Signer {
     /// Opens the key files.
     ///
     /// # Errors
-    /// When they cannot be read, or (primary) the modules' own keys cannot be created.
+    /// If they cannot be read, or (primary) the modules' own keys cannot be created.
     pub fn open(config: SignerConfig, key: EddsaPrivateKey, clock: Arc<dyn Clock>) -> Result<Self, KeyError> {
         let persisted_role = PersistedRole::load(&config.state_file, config.role)?;
         let modules = match persisted_role.role {
@@ -154,12 +154,12 @@ impl Signer {
         Ok(signer)
     }
 
-    /// The keys now.
+    /// The current keys.
     pub fn keys(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot.borrow())
     }
 
-    /// Makes what the modules have now what is listed and signed with.
+    /// Publishes the modules' current keys: lists them and signs with them.
     pub fn publish(&self) {
         let revoked = lock(&self.revoked).clone();
         let mut denoms = HashMap::new();
@@ -202,7 +202,7 @@ impl Signer {
         let key = match find() {
             Some(key) => key,
             None => {
-                self.look_at_files().await?;
+                self.reload_key_files().await?;
                 find().ok_or(ItemStatus::UnknownKey)?
             }
         };
@@ -229,7 +229,7 @@ impl Signer {
     ) -> Result<(), ItemStatus> {
         let is_held = || self.modules.signing_keys().iter().any(|held| held.info.exchange_pub == key);
         if !is_held() {
-            self.look_at_files().await?;
+            self.reload_key_files().await?;
             if !is_held() {
                 return Err(ItemStatus::UnknownKey);
             }
@@ -248,8 +248,8 @@ impl Signer {
         self.revoked_is_gone(destroyed)
     }
 
-    /// A key whose file could not be erased is out of use, but not gone.
-    async fn look_at_files(&self) -> Result<(), ItemStatus> {
+    /// A key whose file could not be erased is out of use, but not destroyed.
+    async fn reload_key_files(&self) -> Result<(), ItemStatus> {
         self.modules.refresh().await.map(drop).map_err(|error| {
             tracing::error!(%error, "key files cannot be read");
             ItemStatus::Failed
@@ -260,20 +260,20 @@ impl Signer {
         self.publish();
         self.metrics.revoked.inc();
         destroyed.map(|_| ()).map_err(|error| {
-            tracing::error!(%error, "a revoked key is out of use, but could not be replaced");
+            tracing::error!(%error, "a revoked key is out of use, but cannot be replaced");
             ItemStatus::Failed
         })
     }
 
-    /// What it does about keys.
+    /// Its role.
     pub fn role(&self) -> Role {
         self.persisted_role.borrow().role
     }
 
-    /// Makes it the signer that creates keys, ahead of every other.
+    /// Makes it the primary, with a higher epoch than every known one.
     ///
     /// # Errors
-    /// When it has no keys yet, or cannot remember it.
+    /// If it has no keys yet, or cannot store the role.
     pub fn promote(&self, above: u64) -> Result<(), KeyError> {
         let present = *self.persisted_role.borrow();
         let persisted_role =
@@ -288,7 +288,7 @@ impl Signer {
     /// Makes it a follower of a signer that was promoted after it.
     ///
     /// # Errors
-    /// When it cannot remember it.
+    /// If it cannot store the role.
     pub fn demote(&self, epoch: u64) -> Result<(), KeyError> {
         let persisted_role = PersistedRole { role: Role::Follower, epoch };
         persisted_role.store(&self.config.state_file)?;
@@ -297,7 +297,7 @@ impl Signer {
         Ok(())
     }
 
-    /// How it is.
+    /// Its status.
     pub fn status(&self) -> StatusReport {
         let (keys, persisted_role, sync) =
             (self.keys(), *self.persisted_role.borrow(), lock(&self.sync).clone());

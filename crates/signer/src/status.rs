@@ -1,17 +1,17 @@
-//! What a signer tells about itself.
+//! The status of a signer.
 
 use serde::{Deserialize, Serialize};
 
-/// How a signer is: the answer to a status request, as JSON.
+/// The status of a signer: the answer to a status request, as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusReport {
     /// Its static key.
     pub public_key: String,
     /// `primary` or `follower`.
     pub role: String,
-    /// Number of the promotion that this goes back to.
+    /// Number of the promotion that set the role.
     pub epoch: u64,
-    /// The name of its set of keys: signers with the same keys have the same one.
+    /// Version of its listing: signers with the same keys have the same version.
     pub keys_version: String,
     /// RSA denomination keys.
     pub rsa_keys: usize,
@@ -21,13 +21,13 @@ pub struct StatusReport {
     pub signing_keys: usize,
     /// Whether every configured section has a key.
     pub complete: bool,
-    /// Whom it follows.
+    /// The signer that it follows.
     pub primary: Option<String>,
     /// When it last had the same keys as the primary, in microseconds since 1970.
     pub synced_us: Option<u64>,
-    /// Why it has not the same keys.
+    /// Why it does not have the same keys.
     pub sync_error: Option<String>,
-    /// Connections now.
+    /// Open connections.
     pub connections: u64,
     /// Its clock, in microseconds since 1970.
     pub time_us: u64,

@@ -152,7 +152,7 @@ async fn round_of_signers(app: &Arc<Exchange>) -> Result<(), String> {
     revoke_at_signers(app).await.map_err(|error| error.to_string())?;
     app.rebuild_keys().await.map_err(|error| error.to_string())?;
     if app.custody.module_keys().is_none() {
-        let trouble = app.custody.signers().and_then(SignerClient::trouble);
+        let trouble = app.custody.signers().and_then(SignerClient::last_error);
         return Err(format!("no signer answers: {}", trouble.as_deref().unwrap_or("not yet")));
     }
     if app.has_all_keys() { Ok(()) } else { Err("the signers are still making keys".into()) }

@@ -1,4 +1,5 @@
-//! The task behind a client: finds a signer, sends what waits, gives out what comes back, and takes up what did not.
+//! The task behind a client: finds a signer, sends queued requests, delivers answers, and requeues what was
+//! not answered.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -19,21 +20,21 @@ use crate::state::lock;
 
 /// The longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How often what is overdue is looked for.
+/// How often overdue requests are looked for.
 const TICK: Duration = Duration::from_millis(100);
 const READ_BUFFER_BYTES: usize = 64 << 10;
 
-/// Somebody who waits for an answer on this connection.
+/// The receiver of an answer on this connection.
 enum Waiter {
     Request(Pending, Instant),
     Listing(Instant),
 }
 
-/// What reader and writer of a connection share.
-struct Flight {
+/// State that the reader and the writer of a connection share.
+struct InFlight {
     inner: Arc<Inner>,
     waiting: Mutex<HashMap<u64, Waiter>>,
-    /// The listing is to be asked for.
+    /// The listing has to be requested.
     ask: tokio::sync::Notify,
     /// Items under way.
     items: AtomicUsize,
@@ -42,7 +43,7 @@ struct Flight {
 pub(super) async fn run(inner: Arc<Inner>) {
     let count = inner.addresses.len();
     let mut pause = inner.options.pause;
-    // Which signer is tried next, and how many in a row were not there.
+    // The signer to try next, and the number of consecutive failures.
     let (mut next, mut missed) = (0, 0);
     loop {
         let address = &inner.addresses[next % count];
@@ -51,9 +52,9 @@ pub(super) async fn run(inner: Arc<Inner>) {
                 tracing::info!(signer = %address, "connected");
                 inner.metrics.connects.inc();
                 inner.metrics.connected.set(1);
-                *lock(&inner.trouble) = None;
+                *lock(&inner.last_error) = None;
                 (pause, missed) = (inner.options.pause, 0);
-                let error = fly(&inner, channel, items_max).await;
+                let error = use_connection(&inner, channel, items_max).await;
                 inner.metrics.connected.set(0);
                 error
             }
@@ -64,7 +65,7 @@ pub(super) async fn run(inner: Arc<Inner>) {
         };
         inner.metrics.failures.inc();
         let text = format!("{address}: {error}");
-        if lock(&inner.trouble).replace(text.clone()).as_ref() != Some(&text) {
+        if lock(&inner.last_error).replace(text.clone()).as_ref() != Some(&text) {
             tracing::warn!(signer = %address, %error, "signer lost or not reached; trying the next");
         }
         next = (next + 1) % count;
@@ -87,40 +88,41 @@ async fn connect(inner: &Inner, address: &Address) -> Result<(Channel, usize), L
     Ok((channel, hello.items_max as usize))
 }
 
-/// Requests that nobody waits for any more need not be sent.
+/// Requests whose callers have gone need not be sent.
 fn drop_abandoned(inner: &Inner) {
     lock(&inner.queue).retain(|pending| !pending.reply.is_closed());
 }
 
-/// Uses a connection until it breaks; says why. What was not answered stands in front of the queue again.
-async fn fly(inner: &Arc<Inner>, channel: Channel, items_max: usize) -> String {
+/// Uses a connection until it breaks; returns the reason. Unanswered requests are back at the front of the
+/// queue.
+async fn use_connection(inner: &Arc<Inner>, channel: Channel, items_max: usize) -> String {
     let (reader, mut writer) = tokio::io::split(channel);
-    let flight = Arc::new(Flight {
+    let in_flight = Arc::new(InFlight {
         inner: Arc::clone(inner),
         waiting: Mutex::default(),
         ask: tokio::sync::Notify::new(),
         items: AtomicUsize::new(0),
     });
-    flight.ask.notify_one();
-    let mut reading = tokio::spawn(read(Arc::clone(&flight), reader));
+    in_flight.ask.notify_one();
+    let mut reading = tokio::spawn(read(Arc::clone(&in_flight), reader));
     let written = tokio::select! {
-        error = write(&flight, &mut writer, items_max) => error,
+        error = write(&in_flight, &mut writer, items_max) => error,
         ended = &mut reading => {
             let error = ended.map_or_else(|error| error.to_string(), |error| error.to_string());
-            return give_back(&flight, error);
+            return requeue(&in_flight, error);
         }
     };
     reading.abort();
-    // It must not answer what is about to be asked elsewhere.
+    // It must not answer requests that are about to be sent elsewhere.
     let _ = reading.await;
-    give_back(&flight, written)
+    requeue(&in_flight, written)
 }
 
-/// Puts what was not answered in front of the queue again, oldest first.
-fn give_back(flight: &Flight, error: String) -> String {
-    let mut left: Vec<_> = std::mem::take(&mut *lock(&flight.waiting)).into_iter().collect();
+/// Puts unanswered requests back at the front of the queue, oldest first.
+fn requeue(in_flight: &InFlight, error: String) -> String {
+    let mut left: Vec<_> = std::mem::take(&mut *lock(&in_flight.waiting)).into_iter().collect();
     left.sort_by_key(|(id, _)| std::cmp::Reverse(*id));
-    let mut queue = lock(&flight.inner.queue);
+    let mut queue = lock(&in_flight.inner.queue);
     for (_, waiter) in left {
         if let Waiter::Request(pending, _) = waiter
             && !pending.reply.is_closed()
@@ -131,8 +133,8 @@ fn give_back(flight: &Flight, error: String) -> String {
     error
 }
 
-async fn write(flight: &Flight, writer: &mut WriteHalf<Channel>, items_max: usize) -> String {
-    let inner = &flight.inner;
+async fn write(in_flight: &InFlight, writer: &mut WriteHalf<Channel>, items_max: usize) -> String {
+    let inner = &in_flight.inner;
     let mut next_id = 1;
     let mut out = Vec::new();
     let mut tick = interval(TICK);
@@ -141,9 +143,9 @@ async fn write(flight: &Flight, writer: &mut WriteHalf<Channel>, items_max: usiz
         let mut asks = false;
         tokio::select! {
             () = inner.work.notified() => {}
-            () = flight.ask.notified() => asks = true,
+            () = in_flight.ask.notified() => asks = true,
             _ = tick.tick() => {
-                if flight.is_silent() {
+                if in_flight.is_silent() {
                     return "no answer in time".into();
                 }
             }
@@ -155,15 +157,15 @@ async fn write(flight: &Flight, writer: &mut WriteHalf<Channel>, items_max: usiz
             out.extend_from_slice(&header.to_bytes());
             out.extend_from_slice(&known.to_le_bytes());
             out.extend_from_slice(&[0; 8]);
-            lock(&flight.waiting).insert(next_id, Waiter::Listing(Instant::now()));
+            lock(&in_flight.waiting).insert(next_id, Waiter::Listing(Instant::now()));
             next_id += 1;
         }
         {
             let mut queue = lock(&inner.queue);
-            let mut waiting = lock(&flight.waiting);
+            let mut waiting = lock(&in_flight.waiting);
             while let Some(front) = queue.front()
-                && flight.items.load(Relaxed) + front.count <= items_max
-                // One is for the listing.
+                && in_flight.items.load(Relaxed) + front.count <= items_max
+                // One slot is for the listing.
                 && waiting.len() + 1 < REQUESTS_MAX
             {
                 let mut pending = queue.pop_front().expect("there is a front");
@@ -173,7 +175,7 @@ async fn write(flight: &Flight, writer: &mut WriteHalf<Channel>, items_max: usiz
                 if std::mem::replace(&mut pending.sent, true) {
                     inner.metrics.repeated.inc();
                 }
-                flight.items.fetch_add(pending.count, Relaxed);
+                in_flight.items.fetch_add(pending.count, Relaxed);
                 let header = Header::request(pending.kind, pending.modulus, pending.count, next_id);
                 out.extend_from_slice(&header.to_bytes());
                 out.extend_from_slice(&pending.body);
@@ -191,13 +193,13 @@ async fn write(flight: &Flight, writer: &mut WriteHalf<Channel>, items_max: usiz
         match timeout(inner.options.silence, send).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return error.to_string(),
-            Err(_) => return "takes no requests".into(),
+            Err(_) => return "the signer does not read requests".into(),
         }
     }
 }
 
-impl Flight {
-    /// Whether something should have been answered long ago.
+impl InFlight {
+    /// Whether an answer is overdue.
     fn is_silent(&self) -> bool {
         let silence = self.inner.options.silence;
         let waiting = lock(&self.waiting);
@@ -208,29 +210,29 @@ impl Flight {
     }
 }
 
-async fn read(flight: Arc<Flight>, reader: ReadHalf<Channel>) -> LinkError {
+async fn read(in_flight: Arc<InFlight>, reader: ReadHalf<Channel>) -> LinkError {
     let mut reader = BufReader::with_capacity(READ_BUFFER_BYTES, reader);
     loop {
         let (header, body) = match read_frame(&mut reader).await {
             Ok(frame) => frame,
             Err(error) => return error,
         };
-        let waiter = lock(&flight.waiting).remove(&header.id);
+        let waiter = lock(&in_flight.waiting).remove(&header.id);
         match waiter {
             Some(Waiter::Request(pending, _)) if pending.fits(&header) => {
                 let answer = match header.status {
                     Status::Done => Ok(body.to_vec()),
                     Status::Busy => {
-                        flight.inner.metrics.busy.inc();
+                        in_flight.inner.metrics.busy.inc();
                         Err(Unavailable::Busy)
                     }
                     _ => Err(Unavailable::NoSigner),
                 };
-                flight.items.fetch_sub(pending.count, Relaxed);
-                // Who asked may have given up.
+                in_flight.items.fetch_sub(pending.count, Relaxed);
+                // The caller may have gone.
                 let _ = pending.reply.send(answer);
-                // There is room for more now.
-                flight.inner.work.notify_one();
+                // There is room for more requests now.
+                in_flight.inner.work.notify_one();
             }
             Some(Waiter::Listing(_)) if header.kind == Kind::Listing => {
                 if header.status == Status::Done {
@@ -240,15 +242,15 @@ async fn read(flight: Arc<Flight>, reader: ReadHalf<Channel>) -> LinkError {
                         Ok(content) => match Listing::decode(content) {
                             Ok(listing) => {
                                 let version = listing::version(content);
-                                flight.inner.listing_version.store(version, Relaxed);
-                                flight.inner.listing.send_replace(Some(Arc::new(listing)));
+                                in_flight.inner.listing_version.store(version, Relaxed);
+                                in_flight.inner.listing.send_replace(Some(Arc::new(listing)));
                             }
                             Err(_) => return LinkError::Malformed,
                         },
                         Err(error) => return error,
                     }
                 }
-                flight.ask.notify_one();
+                in_flight.ask.notify_one();
             }
             _ => return LinkError::Malformed,
         }

@@ -1,4 +1,5 @@
-//! Private keys between signers of one exchange: what the primary gives out, what a follower takes over and gives up.
+//! Transfer of private keys between signers of one exchange: what the primary exports, what a follower stores
+//! and erases.
 
 use batzen_crypto::denom::Cipher;
 use batzen_crypto::{CryptoError, ExpandedSigner};
@@ -8,7 +9,7 @@ use super::{HeldKey, KeyError, SecurityModules, SigningKey, decode, kind_of};
 use crate::files::{self, KeyKind, StoredKey};
 use crate::listing::{DenomInfo, SigningInfo};
 
-/// A private key on its way between signers of one exchange.
+/// A private key in transfer between signers of one exchange.
 pub enum Secret {
     /// The modules' own keys: RSA, Clause Blind Schnorr, EdDSA.
     Modules([Zeroizing<[u8; 32]>; 3]),
@@ -29,7 +30,7 @@ impl SecurityModules {
     /// A denomination's private key, for a follower.
     ///
     /// # Errors
-    /// When memory is out.
+    /// If memory is exhausted.
     pub fn export(key: &HeldKey) -> Result<Secret, CryptoError> {
         let stored =
             StoredKey { anchor: key.info.anchor, duration: key.stored, secret: key.secret.to_bytes()? };
@@ -42,13 +43,13 @@ impl SecurityModules {
         Secret::Signing(StoredKey { anchor: key.info.anchor, duration: key.stored, secret })
     }
 
-    /// Takes over a private key from the primary signer: stores it, then holds it. The modules' own keys are taken once and
-    /// never replaced.
+    /// Takes over a private key from the primary signer: stores it, then holds it. The modules' own keys are
+    /// taken over once and never replaced.
     ///
     /// # Errors
-    /// When it cannot be stored, or is no key.
+    /// If it cannot be stored, or is malformed.
     pub async fn adopt(&self, secret: &Secret) -> Result<(), KeyError> {
-        let _turn = self.turn().await?;
+        let _guard = self.lock_key_files().await?;
         match secret {
             Secret::Modules(keys) => {
                 if self.own.get().is_none() {
@@ -64,7 +65,7 @@ impl SecurityModules {
             }
             Secret::Denomination(cipher, section, stored) => {
                 let directory = self.directory(*cipher).join(section);
-                // Nothing is stored that would not load.
+                // Store nothing that would not load.
                 decode(*cipher, &stored.secret)
                     .map_err(|source| KeyError::Crypto { path: directory.clone(), source })?;
                 files::store(&directory, kind_of(*cipher), stored)?;
@@ -77,16 +78,17 @@ impl SecurityModules {
         }
     }
 
-    /// Erases every key for which neither `keeps` nor `keeps_signing` holds: what the primary signer has no longer.
+    /// Erases every key for which neither `keeps` nor `keeps_signing` holds: keys that the primary signer no
+    /// longer has.
     ///
     /// # Errors
-    /// When a file cannot be erased.
+    /// If a file cannot be erased.
     pub async fn retain(
         &self,
         keeps: impl Fn(&DenomInfo) -> bool + Send,
         keeps_signing: impl Fn(&SigningInfo) -> bool + Send,
     ) -> Result<usize, KeyError> {
-        let _turn = self.turn().await?;
+        let _guard = self.lock_key_files().await?;
         let mut erased = 0;
         for key in self.denominations() {
             if !keeps(&key.info) {

@@ -1,4 +1,4 @@
-//! One connection: frames in, answers out, in the order in which they are ready.
+//! One connection: frames in, answers out as soon as they are ready, in any order.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,32 +21,33 @@ use crate::secrets;
 use crate::server_limits::{LISTING_WAIT, REQUESTS_MAX};
 use crate::state::{Client, ClientKind, Signer};
 
-/// Items of one connection that may be under way.
+/// Most items of one connection under way.
 pub(crate) const ITEMS_MAX: usize = 8192;
-/// Answers that may wait for the network, refusals included; a client that lets more wait is cut off.
+/// Most answers that may wait for the network, refusals included. A client that does not read them is
+/// disconnected.
 const ANSWERS_MAX: usize = 2 * REQUESTS_MAX;
-/// A client asks for the listing at least so often; one that does not is gone.
+/// A client asks for the listing at least this often. A silent client is disconnected.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a frame may take from its first byte on, and the client to take its answers.
+/// Timeout for the rest of a frame after its first byte, and for the client to read its answers.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Answers that are written at once.
+/// Most answers written at once.
 const WRITE_BATCH: usize = 128;
 const READ_BUFFER_BYTES: usize = 64 << 10;
 
-/// An answer on its way.
+/// An answer to be written.
 enum Out {
     Plain(Vec<u8>),
     Secret(Zeroizing<Vec<u8>>),
 }
 
-/// What the reader and the tasks of one connection share.
+/// State that the reader and the tasks of one connection share.
 struct Shared {
     signer: Arc<Signer>,
     answers: mpsc::Sender<Out>,
     items: AtomicUsize,
 }
 
-/// Serves one client until it goes, errs, or the process ends.
+/// Serves one client until it disconnects, sends a malformed frame, or the process ends.
 pub(super) async fn serve(signer: &Arc<Signer>, channel: Channel, client: &Client) {
     let _present = signer.metrics.connections.enter();
     tracing::debug!(client = client.name, "connected");
@@ -59,13 +60,13 @@ pub(super) async fn serve(signer: &Arc<Signer>, channel: Channel, client: &Clien
     let ended = read(&shared, &mut reader, client, &mut tasks).await;
     match ended {
         Ok(()) | Err(Ended::Gone) => {}
-        Err(Ended::Slow) => tracing::warn!(client = client.name, "did not finish a frame in time"),
+        Err(Ended::Slow) => tracing::warn!(client = client.name, "client did not complete a frame in time"),
         Err(Ended::Malformed) => {
             signer.metrics.malformed.inc();
-            tracing::warn!(client = client.name, "has sent what is no frame");
+            tracing::warn!(client = client.name, "sent a malformed frame");
         }
     }
-    // What was asked is answered, unless nobody listens any more.
+    // Pending requests are answered, unless the client has gone.
     let finish = async { while tasks.join_next().await.is_some() {} };
     if tokio::time::timeout(TRANSFER_TIMEOUT, finish).await.is_err() {
         tasks.abort_all();
@@ -79,9 +80,9 @@ pub(super) async fn serve(signer: &Arc<Signer>, channel: Channel, client: &Clien
 
 /// Why a connection ends.
 enum Ended {
-    /// The client has gone, or the process is to end.
+    /// The client disconnected, or the process ends.
     Gone,
-    /// A frame has begun and does not end.
+    /// A frame was not completed in time.
     Slow,
     /// The client does not speak the protocol.
     Malformed,
@@ -109,7 +110,7 @@ async fn read(
             got = idle => got,
         };
         got.map_err(|_| Ended::Gone)?.map_err(|_| Ended::Gone)?;
-        // A frame that has begun comes to its end in time, however steadily its bytes drip.
+        // Bounds the time of a whole frame, however steadily its bytes arrive.
         let rest = async {
             reader.read_exact(&mut head[1..]).await.map_err(|_| Ended::Gone)?;
             let header = Header::from_bytes(&head, Side::Request)?;
@@ -145,7 +146,11 @@ async fn read(
         }
         if !may_ask(client.kind, header.kind) {
             shared.signer.metrics.forbidden.inc();
-            tracing::warn!(client = client.name, kind = header.kind.name(), "may not ask for this");
+            tracing::warn!(
+                client = client.name,
+                kind = header.kind.name(),
+                "client may not make this request"
+            );
             shared.refuse(&header, Status::Forbidden)?;
             continue;
         }
@@ -153,7 +158,7 @@ async fn read(
     }
 }
 
-/// Who may ask for what.
+/// Which clients may make which requests.
 fn may_ask(client: ClientKind, kind: Kind) -> bool {
     match kind {
         Kind::Hello => false,
@@ -167,7 +172,7 @@ fn may_ask(client: ClientKind, kind: Kind) -> bool {
 }
 
 impl Shared {
-    /// Hands an answer to the writer. A client that does not take its answers is cut off.
+    /// Passes an answer to the writer. A client that does not read its answers is disconnected.
     fn send(&self, out: Out) -> Result<(), Ended> {
         self.answers.try_send(out).map_err(|_| Ended::Gone)
     }
@@ -179,11 +184,11 @@ impl Shared {
     /// Runs a task whose answer is sent when it is done.
     fn spawn(self: &Arc<Self>, tasks: &mut JoinSet<()>, work: impl Future<Output = Out> + Send + 'static) {
         let shared = Arc::clone(self);
-        let begun = Instant::now();
+        let started = Instant::now();
         tasks.spawn(async move {
             let out = work.await;
-            shared.signer.metrics.time.time(begun.elapsed());
-            // If it cannot be taken the writer has ended, and the connection with it.
+            shared.signer.metrics.time.time(started.elapsed());
+            // If the send fails, the writer has ended, and with it the connection.
             let _ = shared.send(out);
         });
     }
@@ -299,7 +304,8 @@ fn status(signer: &Signer, header: Header) -> Out {
     blob(header, &report)
 }
 
-/// The listing once it is another than the known one; after a while an empty one, which says that nothing has changed.
+/// Sends the listing once it differs from the known one, or after a while an empty one, which means no
+/// change.
 async fn listing(signer: &Signer, header: Header, known: u64) -> Out {
     let mut changes = signer.snapshot.subscribe();
     let changed = changes.wait_for(|keys| keys.version != known && keys.version != NO_VERSION);
@@ -331,7 +337,7 @@ async fn write(mut writer: WriteHalf<Channel>, mut outgoing: mpsc::Receiver<Out>
             for out in waiting.drain(..) {
                 match out {
                     Out::Plain(bytes) => plain.extend_from_slice(&bytes),
-                    // Not copied anywhere but into the encryption.
+                    // Encrypted directly from here, without another copy.
                     Out::Secret(bytes) => writer.write_all(&bytes).await?,
                 }
             }
@@ -343,6 +349,6 @@ async fn write(mut writer: WriteHalf<Channel>, mut outgoing: mpsc::Receiver<Out>
             return;
         }
     }
-    // The other side may have gone.
+    // The receiver may have gone.
     let _ = tokio::time::timeout(TRANSFER_TIMEOUT, writer.shutdown()).await;
 }

@@ -1,5 +1,5 @@
-//! Slows down whoever fails at the door: after some failures an address may try once a second only, and the log has one
-//! line a second at most.
+//! Slows down clients whose handshakes fail. After some failures an address may try only once a second. The
+//! log gets at most one line a second.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use crate::state::lock;
 
-/// Failures in a row before an address is slowed down.
+/// Consecutive failures before an address is slowed down.
 const FREE_FAILURES: u32 = 10;
-/// So often it may try then; so fast failures are forgotten.
+/// Interval of tries for a slow address. One failure is forgotten per interval.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Addresses that are remembered; when there are more, all are slowed down together.
+/// Most addresses remembered. If there are more, all are slowed down together.
 const ADDRESSES_MAX: usize = 4096;
 
 #[derive(Clone, Copy)]
@@ -33,15 +33,15 @@ impl Record {
 struct GuardState {
     failed: HashMap<Option<IpAddr>, Record>,
     said: Option<Instant>,
-    unsaid: u64,
+    unlogged: u64,
 }
 
-/// Who has failed lately.
+/// Recent failures, by address.
 #[derive(Default)]
 pub(super) struct Guard(Mutex<GuardState>);
 
 impl Guard {
-    /// Whether an address (none: the local socket) may try now.
+    /// Whether an address (`None`: the local socket) may try now.
     pub fn may_try(&self, from: Option<IpAddr>) -> bool {
         self.may_try_at(from, Instant::now())
     }
@@ -51,7 +51,7 @@ impl Guard {
         state.failed.get(&from).is_none_or(|record| record.present(now) < FREE_FAILURES)
     }
 
-    /// Remembers a failure. Says whether to log it: how many were not logged since the last that was.
+    /// Records a failure. Returns the number of unlogged failures before this one if it is to be logged.
     pub fn failed(&self, from: Option<IpAddr>) -> Option<u64> {
         self.failed_at(from, Instant::now())
     }
@@ -66,11 +66,11 @@ impl Guard {
             *record = Record { failures: record.present(now) + 1, since: now };
         }
         if state.said.is_some_and(|said| now.saturating_duration_since(said) < PAUSE) {
-            state.unsaid += 1;
+            state.unlogged += 1;
             return None;
         }
         state.said = Some(now);
-        Some(std::mem::take(&mut state.unsaid))
+        Some(std::mem::take(&mut state.unlogged))
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_fails_often_is_slowed_down_and_forgiven() {
+    fn repeated_failures_slow_an_address_down_for_a_while() {
         let guard = Guard::default();
         let (bad, good) = (Some(IpAddr::from([10, 0, 0, 1])), Some(IpAddr::from([10, 0, 0, 2])));
         let begin = Instant::now();
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_has_a_limit() {
+    fn remembered_addresses_are_bounded() {
         let guard = Guard::default();
         let now = Instant::now();
         for n in 0..ADDRESSES_MAX as u32 + 100 {

@@ -14,10 +14,10 @@ use crate::modules::HeldKey;
 use crate::policy;
 use crate::state::{Signer, Snapshot};
 
-/// Items of a request: what they have come to already, or a place in what is being made.
+/// Items of a request: each has its result already, or a position among the submitted ones.
 type Places = Vec<Result<(), ItemStatus>>;
 
-/// A request whose items stand in the queue of the CPU pool.
+/// A request whose items are queued on the CPU pool.
 pub(super) enum Making {
     Blind(Places, Ticket<Result<BlindedDenomSignature, CryptoError>>),
     Values(Places, Ticket<ExchangeWithdrawValues>),
@@ -48,14 +48,14 @@ fn blind(keys: &Snapshot, item: Item, now: Timestamp) -> Result<HeldBlind, ItemS
     match item {
         Item::Rsa { key, blinded } => {
             let key = usable(keys, &key, Cipher::Rsa, now)?;
-            // The answer has as much room as the frame's header says.
+            // The answer is as large as the frame's header says.
             if key.modulus_bytes() != Some(blinded.len()) {
                 return Err(ItemStatus::Planchet);
             }
             Ok(HeldBlind {
                 key: Arc::clone(key),
                 planchet: BlindedPlanchet::Rsa { blinded },
-                // Counts for Clause Blind Schnorr alone.
+                // Matters for Clause Blind Schnorr alone.
                 operation: batzen_crypto::cs::CsOperation::Withdraw,
             })
         }
@@ -85,7 +85,7 @@ fn sign(keys: &Snapshot, item: Item, now: Timestamp) -> Result<HeldSign, ItemSta
     Ok(HeldSign { key: Arc::clone(key), message: message.into() })
 }
 
-/// Puts what may be signed into the queue; the rest has its answer already.
+/// Queues the permitted items. The others have their results already.
 fn submit<I: Send + Sync + 'static, O: Send + 'static>(
     collector: &Collector<I, O>,
     orders: impl Iterator<Item = Result<I, ItemStatus>>,
@@ -95,7 +95,7 @@ fn submit<I: Send + Sync + 'static, O: Send + 'static>(
     Ok((places, collector.submit(accepted)?))
 }
 
-/// Begins with a signing request.
+/// Begins a signing request.
 pub(super) fn begin(signer: &Signer, kind: Kind, items: Vec<Item>) -> Result<Making, Status> {
     let (keys, now) = (signer.keys(), signer.clock.now());
     let busy = |PoolBusy| Status::Busy;
@@ -117,7 +117,7 @@ pub(super) fn begin(signer: &Signer, kind: Kind, items: Vec<Item>) -> Result<Mak
     .map_err(busy)
 }
 
-/// Puts the results where items were accepted.
+/// Puts the results into the positions of the accepted items.
 fn join<O>(
     places: Places,
     made: Vec<O>,

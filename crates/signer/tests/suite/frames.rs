@@ -1,4 +1,4 @@
-//! Frames of every kind: what is written is read again, and nothing that arrives can break the reader.
+//! Frames of every kind: what is written can be read, and no input breaks the reader.
 
 use batzen_crypto::cs::{CsBlindSignature, CsOperation};
 use batzen_crypto::{CsNonce, CsRPub, CsScalar, EddsaPublicKey, EddsaSignature};
@@ -48,11 +48,11 @@ fn item(kind: Kind) -> BoxedStrategy<Item> {
 
 proptest! {
     #[test]
-    fn whatever_arrives_is_read_or_refused(data in prop::collection::vec(any::<u8>(), 0..2048)) {
+    fn any_bytes_are_read_or_refused(data in prop::collection::vec(any::<u8>(), 0..2048)) {
         fuzz_entry::frames(&data);
     }
 
-    /// Random bytes rarely look like a frame; so these are frames with some bytes changed.
+    /// Random bytes rarely resemble a frame, so these are frames with some bytes changed.
     #[test]
     fn damaged_frames_of_every_kind_are_read_or_refused(
         kind in prop::sample::select(Kind::ALL.to_vec()),

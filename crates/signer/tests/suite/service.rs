@@ -26,10 +26,10 @@ use batzen_signer::state::Signer;
 use batzen_signer::{BlindOrder, Custody, DenomHandle, NotSigned, ValuesOrder, keeper};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-const PATIENCE: StdDuration = StdDuration::from_secs(60);
+const STEP_TIMEOUT: StdDuration = StdDuration::from_secs(60);
 const START_SECS: u64 = 1_795_132_800;
 
-/// The keys of everybody in a test.
+/// The keys of all parties in a test.
 struct Keys {
     signers: [EddsaPrivateKey; 2],
     node: EddsaPrivateKey,
@@ -80,7 +80,7 @@ impl Drop for Running {
     }
 }
 
-/// Starts a signer. `peer` is where the other one is.
+/// Starts a signer. `peer` is the address of the other one.
 async fn start(dir: &Path, keys: &Keys, own: usize, role: Role, peer: &str) -> Running {
     let peer = PeerConfig {
         name: "other".into(),
@@ -117,11 +117,11 @@ fn a_nonce() -> CsNonce {
     CsNonce::from_bytes(*EddsaPrivateKey::generate().as_bytes())
 }
 
-/// Nobody listens there.
+/// No server listens there.
 const NOWHERE: &str = "tcp://127.0.0.1:1";
 
 async fn wait_until(mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + STEP_TIMEOUT;
     while !condition() {
         assert!(Instant::now() < deadline, "it does not happen");
         tokio::time::sleep(StdDuration::from_millis(10)).await;
@@ -173,7 +173,7 @@ fn confirmation() -> Box<[u8]> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_gets_signatures_and_no_more() {
+async fn a_node_gets_signatures_but_no_private_keys() {
     let (dir, keys) = (tempfile::tempdir().unwrap(), Keys::new());
     let signer = start(dir.path(), &keys, 0, Role::Primary, NOWHERE).await;
     let custody = custody(&keys, &[&signer.url]).await;
@@ -185,7 +185,7 @@ async fn a_node_gets_signatures_and_no_more() {
     assert_eq!(signed.len(), 300);
     assert!(signed.iter().all(|signature| eddsa::verify(&key.public_key(), &confirmation(), signature)));
 
-    // What is no planchet of the key is the client's mistake.
+    // A planchet that does not fit the key is the client's mistake.
     let rsa = of(&custody, Cipher::Rsa);
     let too_large = BlindedPlanchet::Rsa { blinded: vec![0xff; 128] };
     let too_long = BlindedPlanchet::Rsa { blinded: vec![1; 129] };
@@ -197,7 +197,7 @@ async fn a_node_gets_signatures_and_no_more() {
     let refused = custody.blind_sign(orders.into()).await.unwrap();
     assert!(refused.iter().all(|result| matches!(result, Err(NotSigned::Planchet(_)))), "{refused:?}");
 
-    // Neither what others sign, nor with keys that are not there.
+    // A signer signs no other messages, and not with missing keys.
     let signers = custody.signers().unwrap();
     let ask = |item: Item| async move { signers.submit(&[item]).unwrap().await.unwrap().remove(0) };
     let message = MasterSigningKeyRevoked { signkey_pub: key.public_key() }.message().as_ref().to_vec();
@@ -211,11 +211,11 @@ async fn a_node_gets_signatures_and_no_more() {
     let item = Item::Values { key: rsa_id, operation: CsOperation::Melt, nonce: a_nonce() };
     assert_eq!(ask(item).await, Err(ItemStatus::UnknownKey), "an RSA key has no R values");
 
-    // Before its time a key does not sign, and private keys are not for nodes.
+    // A key does not sign before its period, and nodes cannot fetch private keys.
     signer.clock.store(START_SECS - 3600, Ordering::SeqCst);
     assert_eq!(withdraw(&custody, Cipher::Cs).await, Err(NotSigned::KeyUnavailable));
     let connect = Connect::new(&keys.node, vec![keys.signers[0].public_key()]).unwrap();
-    let mut link = Link::connect(&connect, &signer.url.parse().unwrap(), PATIENCE).await.unwrap();
+    let mut link = Link::connect(&connect, &signer.url.parse().unwrap(), STEP_TIMEOUT).await.unwrap();
     let secrets = link.secrets(&[Wanted::Modules, Wanted::Denomination(rsa_id)]).await;
     assert!(matches!(secrets, Err(LinkError::Refused(Status::Forbidden))));
     let promoted = link.promote(7).await;
@@ -251,39 +251,39 @@ async fn a_follower_has_the_primarys_keys_and_loses_what_is_revoked() {
     };
     assert_eq!(files(dirs[0].path()), files(dirs[1].path()));
 
-    // Only the master key revokes, and then everywhere.
+    // Only the master key revokes, and then at every signer.
     let cs = of(&on_both, Cipher::Cs);
     let (h_bare, h_denom_pub) = (cs.info().h_bare, cs.info().public(6).h_denom_pub());
     let message = MasterDenominationKeyRevoked { h_denom_pub };
     let forged = message.sign(&keys.node);
-    assert!(!on_both.revoke_denomination(h_bare, 6, forged, PATIENCE).await);
-    assert!(!on_both.revoke_denomination(h_bare, 0, message.sign(&keys.master), PATIENCE).await);
+    assert!(!on_both.revoke_denomination(h_bare, 6, forged, STEP_TIMEOUT).await);
+    assert!(!on_both.revoke_denomination(h_bare, 0, message.sign(&keys.master), STEP_TIMEOUT).await);
     assert!(same(), "nothing was destroyed");
-    assert!(on_both.revoke_denomination(h_bare, 6, message.sign(&keys.master), PATIENCE).await);
+    assert!(on_both.revoke_denomination(h_bare, 6, message.sign(&keys.master), STEP_TIMEOUT).await);
     for signer in [&primary, &follower] {
         assert!(!signer.signer.keys().denoms.contains_key(&KeyId::of(&h_bare)));
     }
     let online = on_both.signing_keys().remove(0).public_key();
     let master_sig = MasterSigningKeyRevoked { signkey_pub: online }.sign(&keys.master);
-    assert!(on_both.revoke_signing(online, master_sig, PATIENCE).await);
+    assert!(on_both.revoke_signing(online, master_sig, STEP_TIMEOUT).await);
     wait_until(|| same() && !primary.signer.keys().signing.contains_key(&online)).await;
     wait_until(|| on_both.denominations().iter().all(|key| key.info().h_bare != h_bare)).await;
     assert_eq!(on_both.denominations().len(), 2, "another key has taken its place");
     assert_eq!(files(dirs[0].path()), files(dirs[1].path()));
 
-    // Of two primaries the one that was promoted last stays.
+    // Of two primaries the one that was promoted last remains.
     follower.signer.promote(primary.signer.status().epoch).unwrap();
     assert_eq!((follower.signer.role(), follower.signer.status().epoch), (Role::Primary, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_follower_takes_nothing_from_another_exchange() {
+async fn a_follower_refuses_the_keys_of_another_exchange() {
     let (dirs, keys) = ([tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()], Keys::new());
     let first = start(dirs[1].path(), &keys, 1, Role::Primary, NOWHERE).await;
     wait_until(|| first.signer.modules.is_complete()).await;
     let before = first.signer.keys().version;
     drop(first);
-    // What was its primary has lost everything and begun again.
+    // The former primary has lost all its keys and started again.
     let fresh = start(dirs[0].path(), &keys, 0, Role::Primary, NOWHERE).await;
     let follower = start(dirs[1].path(), &keys, 1, Role::Follower, &fresh.url).await;
     wait_until(|| {
@@ -329,7 +329,7 @@ async fn a_planchet_of_another_size_than_the_keys_is_refused_alone() {
     let custody = custody(&keys, &[&one.url]).await;
     let key = KeyId::of(&of(&custody, Cipher::Rsa).info().h_bare);
     let client = client(&keys, &[&one.url], ClientOptions::default());
-    // The frame says 256 bytes, the key has 128: the first item is signed in its own size only.
+    // The frame says 256 bytes, the key has 128: only the first item has a valid size for its key.
     let item = |bytes: usize| {
         let mut blinded = vec![0; bytes];
         *blinded.last_mut().unwrap() = 7;
@@ -341,16 +341,17 @@ async fn a_planchet_of_another_size_than_the_keys_is_refused_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_signer_costs_a_deadline_and_no_more_than_the_limit() {
+async fn requests_to_a_silent_signer_time_out_and_are_bounded() {
     let keys = Keys::new();
     let (listener, bound) = Listener::bind(Listen::localhost(0)).await.unwrap();
     let Bound::Tcp(address) = bound else { unreachable!() };
-    // It greets, and says nothing more.
+    // It sends its hello, and nothing more.
     let accept = Accept::new(&keys.signers[0], vec![keys.node.public_key()]).unwrap();
     let silent = tokio::spawn(async move {
         let mut open = Vec::new();
         loop {
-            let (mut channel, _) = accept.accept(listener.accept().await.unwrap(), PATIENCE).await.unwrap();
+            let (mut channel, _) =
+                accept.accept(listener.accept().await.unwrap(), STEP_TIMEOUT).await.unwrap();
             let mut hello = [0; HEADER_BYTES + 64];
             channel.read_exact(&mut hello).await.unwrap();
             let header = Header::from_bytes(hello.first_chunk().unwrap(), Side::Request).unwrap();
@@ -372,7 +373,7 @@ async fn a_silent_signer_costs_a_deadline_and_no_more_than_the_limit() {
     let waiting = client.submit(&vec![item.clone(); 10]).unwrap();
     assert_eq!(client.submit(std::slice::from_ref(&item)).err(), Some(Unavailable::Busy));
     assert_eq!(waiting.await, Err(Unavailable::NoSigner));
-    // There is room again, also after requests that nobody looked at.
+    // There is room again, even after requests whose callers have gone.
     for _ in 0..3 {
         drop(client.submit(&vec![item.clone(); 10]).unwrap());
     }
@@ -381,7 +382,7 @@ async fn a_silent_signer_costs_a_deadline_and_no_more_than_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_sends_nonsense_is_cut_off_alone() {
+async fn a_client_that_sends_malformed_frames_is_disconnected_alone() {
     let (dir, keys) = (tempfile::tempdir().unwrap(), Keys::new());
     let signer = start(dir.path(), &keys, 0, Role::Primary, NOWHERE).await;
     let custody = custody(&keys, &[&signer.url]).await;
@@ -394,18 +395,18 @@ async fn whoever_sends_nonsense_is_cut_off_alone() {
         let modulus = if kind == Kind::Rsa { 128 } else { 0 };
         let header = Header::request(kind, modulus, 1, 5);
         let mut frame = header.to_bytes().to_vec();
-        // Nonsense as every kind: an operation that there is not, a length beyond the end, a second hello.
+        // Malformed frames of every kind: an unknown operation, a length beyond the end, a second hello.
         frame.resize(HEADER_BYTES + header.body, 0xff);
         let mut long = header.to_bytes();
         long[16] ^= 1;
         for (greets, bytes) in [(true, frame.clone()), (true, long.to_vec()), (false, frame)] {
-            let mut channel = connect.connect(&address, PATIENCE).await.unwrap();
+            let mut channel = connect.connect(&address, STEP_TIMEOUT).await.unwrap();
             if greets {
                 channel.write_all(&hello).await.unwrap();
             }
             channel.write_all(&bytes).await.unwrap();
             channel.flush().await.unwrap();
-            // Cut off, or answered: both end.
+            // Disconnected or answered: both are fine.
             let mut answer = [0; HEADER_BYTES];
             let _ = tokio::time::timeout(StdDuration::from_millis(50), channel.read_exact(&mut answer)).await;
             broken += 1;
@@ -416,11 +417,11 @@ async fn whoever_sends_nonsense_is_cut_off_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn other_versions_are_told() {
+async fn clients_of_other_versions_get_a_version_error() {
     let (dir, keys) = (tempfile::tempdir().unwrap(), Keys::new());
     let signer = start(dir.path(), &keys, 0, Role::Primary, NOWHERE).await;
     let connect = Connect::new(&keys.node, vec![keys.signers[0].public_key()]).unwrap();
-    let mut channel = connect.connect(&signer.url.parse().unwrap(), PATIENCE).await.unwrap();
+    let mut channel = connect.connect(&signer.url.parse().unwrap(), STEP_TIMEOUT).await.unwrap();
     let mut hello = Header::request(Kind::Hello, 0, 1, 9).to_bytes().to_vec();
     hello.extend_from_slice(&Hello { version: VERSION + 1, items_max: 0, keys_version: 0 }.to_bytes());
     channel.write_all(&hello).await.unwrap();

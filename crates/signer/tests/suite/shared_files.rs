@@ -1,4 +1,4 @@
-//! Services that share a machine share the key files: what one makes is what all have.
+//! Services on one machine share the key files: a key that one creates is available to all.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -49,7 +49,7 @@ async fn generate(modules: &SecurityModules, now: Timestamp) {
 async fn two_processes_make_each_key_once() {
     let dir = tempfile::tempdir().unwrap();
     let open = || SecurityModules::open(&config(dir.path())).unwrap();
-    // Both are started at the same moment, and neither finds anything.
+    // Both start at the same moment without any files.
     let (one, two) = std::thread::scope(|scope| {
         let two = scope.spawn(open);
         (open(), two.join().unwrap())
@@ -63,7 +63,7 @@ async fn two_processes_make_each_key_once() {
     assert_eq!(keys(&one), keys(&open()), "what is in memory is on disk");
     assert!(keys(&one).len() >= 9, "three keys of each kind at least");
 
-    // A revoked key is destroyed and replaced once, whoever hears of it first.
+    // A revoked key is destroyed and replaced once, whichever process learns of it first.
     let revoked = one.denominations().remove(0).info.h_bare;
     let signing = one.signing_keys().remove(0).info.exchange_pub;
     let before = keys(&one);
@@ -80,7 +80,7 @@ async fn two_processes_make_each_key_once() {
     assert_eq!(keys(&one), keys(&open()));
     assert_eq!(keys(&one).intersection(&before).count(), before.len() - 2);
 
-    // Later on as well; and what is over goes at both.
+    // The same later. Expired keys disappear in both.
     let later = START.saturating_add(Duration::from_secs(10 * DAY));
     tokio::join!(generate(&one, later), generate(&two, later));
     let erase = async |modules: &SecurityModules| {
@@ -92,7 +92,7 @@ async fn two_processes_make_each_key_once() {
     assert_eq!(keys(&one), keys(&open()));
     assert!(keys(&one).is_disjoint(&BTreeSet::from([revoked.to_string(), signing.to_string()])));
 
-    // An operator may remove all of them under running services: they go on, and what comes next is new.
+    // An operator may remove all files while the services run: they continue, and later keys are new.
     for name in ["rsa", "cs", "eddsa"] {
         std::fs::remove_dir_all(dir.path().join(name).join("keys")).unwrap();
     }

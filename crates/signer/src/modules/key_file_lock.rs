@@ -1,6 +1,6 @@
-//! Taking turns on the key files: services that share a machine share them. Who creates, replaces or erases keys does so alone,
-//! in his process and among all that have the files open, and begins with what others have done; so no key is made twice, and
-//! none is in one process' memory alone.
+//! The lock on the key files, which services on one machine share. Only its holder creates, replaces or erases keys, and it
+//! first loads the keys that other processes have written. So no key is created twice, and no key is in the memory of one
+//! process alone.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -12,29 +12,29 @@ use batzen_engine::run_long;
 use super::{KeyError, SecurityModules, kind_of};
 use crate::files::{self, KeyFileError, KeyKind, StoredKey};
 
-/// A start that meets a file in the moment in which another process erases it looks again so often ...
-const LOOKS_MAX: u32 = 20;
-/// ... after this time.
-const LOOK_PAUSE: Duration = Duration::from_millis(50);
+/// How often a start loads the files again if another process erases one meanwhile ...
+const LOADS_MAX: u32 = 20;
+/// ... and the pause between two attempts.
+const LOAD_PAUSE: Duration = Duration::from_millis(50);
 
-/// Whose turn it is.
+/// The lock, within this process and among processes.
 #[derive(Default)]
-pub(super) struct Turns {
-    here: tokio::sync::Mutex<()>,
-    /// Keys that were taken up and not told of.
+pub(super) struct KeyFileLock {
+    process: tokio::sync::Mutex<()>,
+    /// Keys taken up since the last [`SecurityModules::refresh`].
     taken_up: AtomicUsize,
 }
 
-/// The right to change keys. The lock among processes ends with the file.
-pub(super) struct Turn<'a> {
-    _here: tokio::sync::MutexGuard<'a, ()>,
-    _everywhere: File,
+/// Permits its holder to change keys. The lock among processes ends with the file.
+pub(super) struct KeyFileGuard<'a> {
+    _process: tokio::sync::MutexGuard<'a, ()>,
+    _machine: File,
 }
 
 impl SecurityModules {
-    /// Waits for the turn, perhaps as long as another process makes keys, and takes up what others have made.
-    pub(super) async fn turn(&self) -> Result<Turn<'_>, KeyError> {
-        let here = self.turns.here.lock().await;
+    /// Waits for the lock, possibly while another process creates keys, and takes up the keys of other processes.
+    pub(super) async fn lock_key_files(&self) -> Result<KeyFileGuard<'_>, KeyError> {
+        let process_guard = self.key_file_lock.process.lock().await;
         let directory = self.eddsa_dir.clone();
         let file = files::open_lock(&directory)?;
         let file = if files::try_lock(&file, &directory)? {
@@ -44,32 +44,32 @@ impl SecurityModules {
             run_long("keys-lock", wait).await?
         };
         self.take_up(true)?;
-        Ok(Turn { _here: here, _everywhere: file })
+        Ok(KeyFileGuard { _process: process_guard, _machine: file })
     }
 
-    /// Takes up the keys that other processes on these files have made or replaced. Says how many there were since the last
-    /// time that it was asked.
+    /// Takes up the keys that other processes have created or replaced in these files. Returns their number since the last
+    /// call.
     ///
     /// # Errors
-    /// When the files cannot be read.
+    /// If the files cannot be read.
     pub async fn refresh(&self) -> Result<usize, KeyError> {
-        let _turn = self.turn().await?;
-        Ok(self.turns.taken_up.swap(0, Relaxed))
+        let _guard = self.lock_key_files().await?;
+        Ok(self.key_file_lock.taken_up.swap(0, Relaxed))
     }
 
-    /// Loads all keys without waiting: another process may be making some for a long time.
+    /// Loads all keys without waiting for the lock: another process may hold it for a long time.
     pub(super) fn load_at_start(&self) -> Result<(), KeyError> {
         let lock = files::open_lock(&self.eddsa_dir)?;
         let is_alone = files::try_lock(&lock, &self.eddsa_dir)?;
-        let mut looks = 0;
+        let mut loads = 0;
         while let Err(error) = self.take_up(is_alone) {
-            looks += 1;
-            if is_alone || looks == LOOKS_MAX {
+            loads += 1;
+            if is_alone || loads == LOADS_MAX {
                 return Err(error);
             }
-            std::thread::sleep(LOOK_PAUSE);
+            std::thread::sleep(LOAD_PAUSE);
         }
-        self.turns.taken_up.store(0, Relaxed);
+        self.key_file_lock.taken_up.store(0, Relaxed);
         Ok(())
     }
 
@@ -88,7 +88,7 @@ impl SecurityModules {
             });
             if !is_held {
                 self.insert_signing(&stored)?;
-                self.turns.taken_up.fetch_add(1, Relaxed);
+                self.key_file_lock.taken_up.fetch_add(1, Relaxed);
             }
         }
         Ok(())
@@ -110,7 +110,7 @@ impl SecurityModules {
             for stored in files::load(&entry.path(), kind_of(cipher), cleans)? {
                 if !self.holds(cipher, &section, &stored) {
                     self.insert_denomination(cipher, &section, &stored)?;
-                    self.turns.taken_up.fetch_add(1, Relaxed);
+                    self.key_file_lock.taken_up.fetch_add(1, Relaxed);
                 }
             }
         }
