@@ -1,4 +1,5 @@
-//! How a ledger is named: `embedded`, `tcp://host:port`, `unix:///path`, `tigerbeetle://[cluster@]address,address`.
+//! Addresses of ledgers: `embedded`, `tcp://host:port`, `unix:///path`,
+//! `tigerbeetle://[cluster@]address,address`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use batzen_ledger::{Ledger, LedgerError};
 
 use crate::client::{ClientOptions, LedgerClient};
 
-/// Where a ledger is.
+/// Address of a ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LedgerAddress {
     /// In the caller's own process.
@@ -27,10 +28,10 @@ pub enum LedgerAddress {
     },
 }
 
-/// Text that names no ledger.
+/// Text that is not an address of a ledger.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} names no ledger: expected embedded, tcp://host:port, unix:///path or tigerbeetle://address,address"
+    "{0:?} is not an address of a ledger: expected embedded, tcp://host:port, unix:///path or tigerbeetle://address,address"
 )]
 pub struct AddressError(String);
 
@@ -78,11 +79,12 @@ impl fmt::Display for LedgerAddress {
     }
 }
 
-/// Connects to a ledger. Must be called within a tokio runtime, which then carries the connection.
+/// Connects to a ledger. Must be called within a tokio runtime, which then drives the connection.
 ///
 /// # Errors
-/// [`LedgerError::Refused`] for a malformed address, a ledger of another version, an embedded ledger (which the caller
-/// opens itself), or a backend that was not built in; [`LedgerError::Busy`] when nobody can be reached.
+/// [`LedgerError::Refused`] for a malformed address, a ledger of another version, an embedded ledger (which
+/// the caller opens itself), or a backend that was not built in. [`LedgerError::Busy`] if no server can be
+/// reached.
 pub async fn connect(url: &str) -> Result<Arc<dyn Ledger>, LedgerError> {
     let address: LedgerAddress =
         url.parse().map_err(|error: AddressError| LedgerError::Refused(error.to_string()))?;
@@ -116,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_lead_back() {
+    fn addresses_round_trip() {
         for text in [
             "embedded",
             "tcp://127.0.0.1:3001",

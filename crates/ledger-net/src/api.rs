@@ -1,4 +1,5 @@
-//! The HTTP face of a ledger: JSON, the event stream, metrics, the OpenAPI document. `docs/ledger-api.md` describes it.
+//! The HTTP interface of a ledger: JSON, the event stream, metrics, the OpenAPI document.
+//! `docs/ledger-api.md` describes it.
 
 mod endpoints;
 mod events;
@@ -18,16 +19,16 @@ use utoipa::ToSchema;
 
 pub use openapi::document;
 
-/// The largest body, in bytes: a full batch of transfers with every member written out.
+/// Largest body, in bytes: a full batch of transfers with every member.
 pub const BODY_BYTES_MAX: usize = 8 << 20;
 
-/// Readers of the event stream that wait at once.
+/// Most concurrent waiting readers of the event stream.
 const WAITERS_MAX: usize = 256;
 
-/// Either a good or a bad answer; both are sent.
+/// A response, successful or not. Both are sent.
 type Answer = Result<Response, Response>;
 
-/// Writes further metrics: of the ledger, of the binary server.
+/// Writes the metrics of the ledger and of the binary server.
 pub type WriteMetrics = Arc<dyn Fn(&mut Page) + Send + Sync>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +50,11 @@ enum Endpoint {
     Events,
 }
 
-/// What requests ask for: the label `operation`.
+/// Values of the label `operation`.
 const OPERATIONS: [&str; 6] = ["create_accounts", "create_transfers", "lookup", "query", "events", "other"];
 
 impl Endpoint {
-    /// The endpoint's place in [`OPERATIONS`].
+    /// The endpoint's index in [`OPERATIONS`].
     const fn operation(self) -> usize {
         match self {
             Self::CreateAccounts => 0,
@@ -87,7 +88,7 @@ fn routes() -> Routes<Endpoint> {
         .route(get, "/v1/events", E::Events)
 }
 
-/// The handler of the HTTP server of a ledger.
+/// The handler of a ledger's HTTP server.
 pub struct Api {
     routes: Routes<Endpoint>,
     ledger: Arc<dyn Ledger>,
@@ -174,13 +175,13 @@ fn home() -> Response {
     )
 }
 
-/// Why a request was not answered as asked.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Error)]
 pub struct ErrorJson {
     /// `malformed`, `not_found`, `too_much_data`, `busy`, `unknown` or `refused`.
     pub error: String,
-    /// A sentence for people.
+    /// A description for people.
     pub detail: String,
 }
 
@@ -192,7 +193,7 @@ fn malformed(detail: &str) -> Response {
     error(400, "malformed", detail)
 }
 
-/// The answer to a ledger's error. After `unknown` the client repeats the request under the same ids.
+/// The response to a ledger's error. After `unknown` the client repeats the request under the same ids.
 fn refused(refusal: &LedgerError) -> Response {
     let detail = refusal.to_string();
     match refusal {

@@ -29,7 +29,7 @@ const FLAG_DEBITS: u32 = 1;
 const FLAG_CREDITS: u32 = 2;
 const FLAG_REVERSED: u32 = 4;
 
-/// Something with a fixed size on the wire.
+/// A value of fixed size on the wire.
 pub trait Record: Sized {
     /// The size, in bytes.
     const BYTES: usize;
@@ -37,7 +37,7 @@ pub trait Record: Sized {
     /// Appends it.
     fn push(&self, out: &mut Vec<u8>);
 
-    /// Reads it from exactly [`Record::BYTES`] bytes; nothing if they are malformed.
+    /// Reads it from exactly [`Record::BYTES`] bytes; `None` if they are malformed.
     fn read(bytes: &[u8]) -> Option<Self>;
 }
 
@@ -49,7 +49,7 @@ pub fn push_all<R: Record>(out: &mut Vec<u8>, records: &[R]) {
     }
 }
 
-/// All records of a body; nothing if it is malformed.
+/// All records of a body; `None` if it is malformed.
 #[must_use]
 pub fn read_all<R: Record>(body: &[u8]) -> Option<Vec<R>> {
     let mut out = Vec::with_capacity(body.len() / R::BYTES);
@@ -57,7 +57,8 @@ pub fn read_all<R: Record>(body: &[u8]) -> Option<Vec<R>> {
     Some(out)
 }
 
-/// Appends all records of a body to `out`. If the body is malformed, `out` is as before and the result is nothing.
+/// Appends all records of a body to `out`. If the body is malformed, returns `None` and leaves `out`
+/// unchanged.
 pub fn read_into<R: Record>(body: &[u8], out: &mut Vec<R>) -> Option<()> {
     let before = out.len();
     let chunks = body.chunks_exact(R::BYTES);
@@ -72,17 +73,17 @@ pub fn read_into<R: Record>(body: &[u8], out: &mut Vec<R>) -> Option<()> {
     is_whole.then_some(())
 }
 
-/// The one record of a body; nothing if it is malformed.
+/// The single record of a body; `None` if it is malformed.
 #[must_use]
 pub fn read_one<R: Record>(body: &[u8]) -> Option<R> {
     (body.len() == R::BYTES).then(|| R::read(body))?
 }
 
-/// Whether a create request has to run alone: a chain that its last event leaves open must not reach into another caller's
-/// events, and the first event of a batch decides for all whether they are imported.
+/// Whether a create request must be executed alone. A chain that its last event leaves open must not extend
+/// into another caller's events, and the first event of a batch decides whether all of them are imported.
 #[must_use]
 pub fn runs_alone(kind: Kind, body: &[u8]) -> bool {
-    // Flags stand at the same place in both records, and so does `linked` in both flags.
+    // The flags have the same offset in both records, and `linked` the same bit in both flags.
     let flags = |record: &[u8]| u16::from_le_bytes([record[118], record[119]]);
     let imported = match kind {
         Kind::CreateAccounts => AccountFlags::IMPORTED.0,
@@ -119,7 +120,7 @@ impl Fields<'_> {
         u128::from_le_bytes(self.take())
     }
 
-    /// Nothing unless the rest is 0.
+    /// `None` unless the rest is 0.
     fn ends(&self) -> Option<()> {
         self.0.iter().all(|byte| *byte == 0).then_some(())
     }
@@ -186,7 +187,7 @@ macro_rules! result_record {
 result_record!(CreateAccountStatus);
 result_record!(CreateTransferStatus);
 
-/// Appends zeros until `size` bytes stand behind `from`.
+/// Appends zeros until there are `size` bytes after `from`.
 fn pad(out: &mut Vec<u8>, from: usize, size: usize) {
     debug_assert!(out.len() <= from + size);
     out.resize(from + size, 0);

@@ -1,10 +1,11 @@
-//! The client: a [`Ledger`] that stands behind a socket.
+//! The client: a [`Ledger`] behind a socket.
 //!
-//! Small create requests of many callers travel in one frame: while as many frames are under way as
-//! [`ClientOptions::frames_in_flight`] allows, what is called gathers in the next one. After a broken connection, what was
-//! under way is repeated under the same ids; its results may then be `exists` instead of `created`, and `id_already_failed`
-//! instead of the first refusal, but nothing happens twice. When nobody can be reached for [`ClientOptions::retry_for`],
-//! callers get [`LedgerError::Unknown`] for what was sent and [`LedgerError::Busy`] for what was not.
+//! Small create requests of many callers share a frame. While as many frames are under way as
+//! [`ClientOptions::frames_in_flight`] allows, further requests gather in the next frame. After a broken
+//! connection the client repeats pending requests under the same ids. Their results may then be `exists`
+//! instead of `created`, and `id_already_failed` instead of the first refusal, but nothing happens twice. If
+//! no server can be reached for [`ClientOptions::retry_for`], callers get [`LedgerError::Unknown`] for
+//! requests that were sent and [`LedgerError::Busy`] for the others.
 
 mod driver;
 mod state;
@@ -26,24 +27,24 @@ use crate::frame::Kind;
 
 use state::Inner;
 
-/// How a client behaves.
+/// Options of a client.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// Create frames under way while more requests gather in the next one.
+    /// Create frames under way while further requests gather in the next one.
     pub frames_in_flight: usize,
-    /// Full create frames under way: nothing can gather in these.
+    /// Full create frames under way. Nothing more fits into these.
     pub full_frames_in_flight: usize,
     /// Reads under way.
     pub reads_in_flight: usize,
-    /// Events that may wait for their turn; calls beyond get [`LedgerError::Busy`].
+    /// Most events that may wait to be sent. Further calls get [`LedgerError::Busy`].
     pub waiting_events_max: usize,
-    /// How long one attempt to connect may take, hello included.
+    /// Timeout of one attempt to connect, including the hello.
     pub connect_timeout: Duration,
-    /// A server that is silent for so long while it owes answers is taken for lost, and the connection made again.
+    /// A server that owes answers and is silent for this long counts as lost. The client reconnects.
     pub answer_timeout: Duration,
-    /// For how long an unreachable server is tried again before callers are told.
+    /// How long the client tries to reach a server before it fails its callers' requests.
     pub retry_for: Duration,
-    /// The first pause between attempts; each further one is twice as long.
+    /// The first pause between attempts. Each further one is twice as long.
     pub backoff_min: Duration,
     /// The longest pause between attempts.
     pub backoff_max: Duration,
@@ -65,14 +66,14 @@ impl Default for ClientOptions {
     }
 }
 
-/// Where the client connects to.
+/// The server's address.
 #[derive(Clone, Debug)]
 enum Target {
     Tcp(String),
     Unix(PathBuf),
 }
 
-/// A ledger behind a socket. One connection, shared by all callers; it lives on the runtime on which it was made.
+/// A ledger behind a socket. All callers share one connection, which belongs to the runtime that created it.
 pub struct LedgerClient {
     inner: Arc<Inner>,
 }
@@ -81,14 +82,14 @@ impl LedgerClient {
     /// Connects. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// [`LedgerError::Refused`] when the address is not a ledger server's, or the server speaks another version;
-    /// [`LedgerError::Busy`] when it cannot be reached.
+    /// [`LedgerError::Refused`] if the address is not a ledger server's, or the server speaks another
+    /// version. [`LedgerError::Busy`] if it cannot be reached.
     pub async fn connect(address: LedgerAddress, options: ClientOptions) -> Result<Self, LedgerError> {
         let target = match address {
             LedgerAddress::Tcp(address) => Target::Tcp(address),
             LedgerAddress::Unix(path) => Target::Unix(path),
             LedgerAddress::Embedded | LedgerAddress::TigerBeetle { .. } => {
-                return Err(LedgerError::Refused(format!("{address} is no ledger server")));
+                return Err(LedgerError::Refused(format!("{address} is not a ledger server")));
             }
         };
         let link = driver::open(&target, &options).await?;
@@ -142,7 +143,8 @@ impl LedgerClient {
         read_all(&answer).ok_or_else(|| ill_formed(kind))
     }
 
-    /// Pages through the answers of a server until `limit` is reached: one frame holds fewer events than one may ask for.
+    /// Reads pages from a server until `limit` is reached: one frame holds fewer events than a caller may
+    /// request.
     async fn change_events(&self, mut filter: ChangeFilter) -> Result<Vec<ChangeEvent>, LedgerError> {
         let mut out: Vec<ChangeEvent> = Vec::new();
         let limit = (filter.limit as usize).min(BATCH_EVENTS_MAX);

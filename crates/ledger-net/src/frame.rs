@@ -1,4 +1,4 @@
-//! Frames: a header of 24 bytes and a body of fixed-size records. `docs/ledger-protocol.md` is their specification.
+//! Frames: a header of 24 bytes and a body of fixed-size records. `docs/ledger-protocol.md` specifies them.
 //!
 //! Pure: bytes in, bytes out.
 
@@ -11,22 +11,22 @@ pub const HEADER_BYTES: usize = 24;
 /// The largest body, in bytes: a full batch of records. With its header it stays below 1 MiB.
 pub const BODY_BYTES_MAX: usize = BATCH_EVENTS_MAX * RECORD_BYTES;
 
-/// The version of the protocol that is spoken here.
+/// The version of the protocol that this crate speaks.
 pub const VERSION: u16 = 1;
 
-/// What a hello begins with, so that a stray client of another protocol is recognised.
+/// First bytes of a hello, so that a client of another protocol is recognised.
 pub const MAGIC: [u8; 8] = *b"BTZLEDGR";
 
 /// Size of a hello's body, in bytes.
 pub const HELLO_BYTES: usize = 24;
 
-/// What a request asks for.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum Kind {
     /// The first frame of a connection, both ways.
     Hello = 1,
-    /// Asks whether somebody is there.
+    /// Checks that the server answers.
     Ping = 2,
     /// Accounts in, results out.
     CreateAccounts = 16,
@@ -89,23 +89,23 @@ impl Kind {
     }
 }
 
-/// How a request ended. The body of an answer that is not [`Status::Done`] is a sentence in UTF-8.
+/// Status of a request. The body of an answer that is not [`Status::Done`] is a text in UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Status {
-    /// As asked; requests carry this as well.
+    /// Done. Requests carry this status too.
     Done = 0,
     /// The body is larger than allowed: nothing was done.
     TooMuchData = 1,
     /// Too much is waiting: nothing was done, try later.
     Busy = 2,
-    /// No common version; the connection ends.
+    /// No common version. The connection ends.
     Version = 3,
-    /// The bytes make no sense, or a checksum is wrong; the connection ends.
+    /// Malformed bytes, or a wrong checksum. The connection ends.
     Malformed = 4,
-    /// The ledger cannot do this.
+    /// The ledger does not support this.
     Refused = 5,
-    /// Whether it was done is not known: repeat under the same ids.
+    /// Unknown whether it was done: repeat under the same ids.
     Unknown = 6,
 }
 
@@ -125,7 +125,7 @@ impl Status {
         })
     }
 
-    /// The status and sentence that say this error.
+    /// The status and text for this error.
     #[must_use]
     pub fn of(error: &LedgerError) -> (Self, &str) {
         match error {
@@ -136,7 +136,7 @@ impl Status {
         }
     }
 
-    /// The error that an answer with this status and sentence says.
+    /// The error for an answer with this status and text.
     #[must_use]
     pub fn error(self, text: String) -> LedgerError {
         match self {
@@ -148,7 +148,7 @@ impl Status {
     }
 }
 
-/// Why bytes are no frame. After any of these the stream cannot be read further.
+/// Why bytes are not a frame. After any of these errors the stream cannot be read further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The header's checksum is wrong: another protocol, or damage.
@@ -159,7 +159,7 @@ pub enum FrameError {
     BodyChecksum,
 }
 
-/// What a frame says before its body.
+/// Header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// CRC-32C of the body.
@@ -178,7 +178,7 @@ impl Header {
     /// The header for this body.
     ///
     /// # Panics
-    /// On a body above [`BODY_BYTES_MAX`]: what is sent is cut to size before.
+    /// If the body exceeds [`BODY_BYTES_MAX`]. Callers split what they send before.
     #[must_use]
     pub fn new(kind: Kind, status: Status, number: u64, body: &[u8]) -> Self {
         assert!(body.len() <= BODY_BYTES_MAX, "a body of {} bytes", body.len());
@@ -191,7 +191,7 @@ impl Header {
         }
     }
 
-    /// As it goes over the wire.
+    /// The header as bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
@@ -205,7 +205,7 @@ impl Header {
         out
     }
 
-    /// The reverse of [`Header::to_bytes`].
+    /// The inverse of [`Header::to_bytes`].
     ///
     /// # Errors
     /// [`FrameError::HeaderChecksum`].
@@ -225,10 +225,10 @@ impl Header {
     }
 }
 
-/// What stands at the beginning of received bytes.
+/// The beginning of received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed<'a> {
-    /// Not yet a whole frame; this many bytes are needed in all.
+    /// Not yet a whole frame. This many bytes are needed in total.
     NeedsBytes(usize),
     /// A body above the limit. Its bytes follow the header and must be skipped.
     TooLarge(Header),
@@ -236,10 +236,10 @@ pub enum Parsed<'a> {
     Frame(Header, &'a [u8]),
 }
 
-/// Looks at the beginning of received bytes.
+/// Examines the beginning of received bytes.
 ///
 /// # Errors
-/// [`FrameError`]: the stream is unreadable from here on.
+/// [`FrameError`]: the stream cannot be read further.
 pub fn parse(bytes: &[u8]) -> Result<Parsed<'_>, FrameError> {
     let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else {
         return Ok(Parsed::NeedsBytes(HEADER_BYTES));
@@ -264,7 +264,7 @@ pub fn push(out: &mut Vec<u8>, kind: Kind, status: Status, number: u64, body: &[
     out.extend_from_slice(body);
 }
 
-/// Appends an answer that says an error; a long sentence is cut.
+/// Appends an answer with an error. A long text is truncated.
 pub fn push_error(out: &mut Vec<u8>, kind: Kind, status: Status, number: u64, text: &str) {
     const TEXT_BYTES_MAX: usize = 512;
     let mut end = text.len().min(TEXT_BYTES_MAX);
@@ -274,22 +274,22 @@ pub fn push_error(out: &mut Vec<u8>, kind: Kind, status: Status, number: u64, te
     push(out, kind, status, number, &text.as_bytes()[..end]);
 }
 
-/// The first words of a connection. A client names the versions that it speaks, a server the one that it chose, and its
-/// limits.
+/// The first frame of a connection. A client offers a range of versions; a server answers with the chosen one
+/// and its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The lowest version spoken; in a server's hello the chosen one.
+    /// Lowest version offered; in a server's hello the chosen one.
     pub version_min: u16,
-    /// The highest version spoken; in a server's hello the chosen one.
+    /// Highest version offered; in a server's hello the chosen one.
     pub version_max: u16,
-    /// Requests of one connection that the server works on at once; 0 from a client.
+    /// Most requests of one connection that the server works on at once; 0 from a client.
     pub in_flight_max: u32,
     /// The largest body, in bytes.
     pub body_bytes_max: u32,
 }
 
 impl Hello {
-    /// What a client says.
+    /// A client's hello.
     #[must_use]
     pub fn of_client() -> Self {
         Self {
@@ -300,7 +300,7 @@ impl Hello {
         }
     }
 
-    /// As a body.
+    /// The hello as a body.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; HELLO_BYTES] {
         let mut out = [0; HELLO_BYTES];
@@ -312,7 +312,8 @@ impl Hello {
         out
     }
 
-    /// The reverse of [`Hello::to_bytes`]. A longer body is of a later version: what follows is not for us.
+    /// The inverse of [`Hello::to_bytes`]. A longer body belongs to a later version; its additional bytes are
+    /// ignored.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.first_chunk::<HELLO_BYTES>()?;
@@ -326,7 +327,7 @@ impl Hello {
         })
     }
 
-    /// Whether both sides can speak [`VERSION`].
+    /// Whether the other side can speak [`VERSION`].
     #[must_use]
     pub const fn speaks_our_version(&self) -> bool {
         self.version_min <= VERSION && VERSION <= self.version_max

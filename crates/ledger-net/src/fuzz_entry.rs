@@ -1,4 +1,4 @@
-//! What the fuzz targets run: parsers of what comes over the wire. A panic is a finding.
+//! Entry points of the fuzz targets: the parsers of network input. A panic is a bug.
 
 use batzen_ledger::{
     Account, AccountBalance, AccountFilter, ChangeEvent, ChangeFilter, CreateAccountStatus, CreateResult,
@@ -9,8 +9,8 @@ use crate::body::{Record, push_all, read_all, runs_alone};
 use crate::frame::{self, HEADER_BYTES, Hello, Kind, Parsed};
 use crate::json::{AccountJson, TransferJson};
 
-/// What is read must be written as the same bytes.
-fn leads_back<R: Record>(body: &[u8]) {
+/// Decoded bytes must encode to the same bytes.
+fn round_trips<R: Record>(body: &[u8]) {
     if let Some(records) = read_all::<R>(body) {
         let mut again = Vec::new();
         push_all(&mut again, &records);
@@ -18,7 +18,7 @@ fn leads_back<R: Record>(body: &[u8]) {
     }
 }
 
-/// A stream of frames, read to its end or its first mistake; each body as every kind of record.
+/// Reads a stream of frames to its end or its first error, and each body as every type of record.
 pub fn frames(mut data: &[u8]) {
     while let Ok(Parsed::Frame(header, body)) = frame::parse(data) {
         assert_eq!(frame::Header::from_bytes(&header.to_bytes()), Ok(header));
@@ -33,16 +33,16 @@ fn bodies(body: &[u8]) {
     for kind in Kind::ALL {
         let _ = runs_alone(kind, body);
     }
-    leads_back::<Account>(body);
-    leads_back::<Transfer>(body);
-    leads_back::<u128>(body);
-    leads_back::<CreateResult<CreateAccountStatus>>(body);
-    leads_back::<CreateResult<CreateTransferStatus>>(body);
-    leads_back::<AccountFilter>(body);
-    leads_back::<QueryFilter>(body);
-    leads_back::<ChangeFilter>(body);
-    leads_back::<AccountBalance>(body);
-    leads_back::<ChangeEvent>(body);
+    round_trips::<Account>(body);
+    round_trips::<Transfer>(body);
+    round_trips::<u128>(body);
+    round_trips::<CreateResult<CreateAccountStatus>>(body);
+    round_trips::<CreateResult<CreateTransferStatus>>(body);
+    round_trips::<AccountFilter>(body);
+    round_trips::<QueryFilter>(body);
+    round_trips::<ChangeFilter>(body);
+    round_trips::<AccountBalance>(body);
+    round_trips::<ChangeEvent>(body);
     if let Ok(json) = serde_json::from_slice::<TransferJson>(body)
         && let Ok(transfer) = Transfer::try_from(&json)
     {

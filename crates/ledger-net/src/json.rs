@@ -1,7 +1,7 @@
 //! Records as JSON, for the HTTP interface and the command line.
 //!
-//! Integers of 64 and 128 bits are strings: many readers of JSON round above 2^53. Numbers are understood, too, and `0x…`, and
-//! `max` for 2^128-1. Flags and statuses are names.
+//! Integers of 64 and 128 bits are strings, because many JSON parsers round above 2^53. Numbers, `0x…`, and
+//! `max` for 2^128-1 are accepted as well. Flags and statuses are names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,26 +13,21 @@ use batzen_ledger::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use utoipa::ToSchema;
 
-/// An integer that may not fit into 53 bits.
+/// An integer that may exceed 53 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ToSchema)]
 #[schema(value_type = String, example = "1000")]
 pub struct Wide(pub u128);
 
-/// A text that is no integer of 128 bits.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no integer from 0 to 2^128-1")]
-pub struct NotWide(String);
-
 impl FromStr for Wide {
-    type Err = NotWide;
+    type Err = JsonError;
 
-    fn from_str(text: &str) -> Result<Self, NotWide> {
+    fn from_str(text: &str) -> Result<Self, JsonError> {
         let number = match text.strip_prefix("0x") {
             Some(digits) => u128::from_str_radix(digits, 16).ok(),
             None if text == "max" => Some(u128::MAX),
             None => text.parse().ok(),
         };
-        number.map(Self).ok_or_else(|| NotWide(text.to_owned()))
+        number.map(Self).ok_or_else(|| JsonError(format!("{text:?} is not an integer from 0 to 2^128-1")))
     }
 }
 
@@ -70,7 +65,7 @@ impl<'de> Deserialize<'de> for Wide {
     }
 }
 
-/// Why a JSON value is no record: a 64-bit member that is larger, or an unknown flag.
+/// Why a JSON value is not a valid record: an integer out of range, or an unknown flag.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct JsonError(String);
@@ -97,30 +92,30 @@ fn known_flags(
         Some((flag, _)) => Ok(flags | flag),
         None => {
             let known: Vec<&str> = known.iter().map(|(_, name)| name.as_str()).collect();
-            Err(JsonError(format!("there is no flag {name:?}: there are {}", known.join(", "))))
+            Err(JsonError(format!("unknown flag {name:?}; the flags are {}", known.join(", "))))
         }
     })
 }
 
-/// The account flags of these names.
+/// The account flags with these names.
 ///
 /// # Errors
-/// A name that is none.
+/// The first unknown name.
 pub fn account_flags(names: &[String]) -> Result<AccountFlags, JsonError> {
     let name_of = |flag| AccountFlags(flag).names().next().map(str::to_lowercase);
     known_flags(names, AccountFlags::ALL.0, name_of).map(AccountFlags)
 }
 
-/// The transfer flags of these names.
+/// The transfer flags with these names.
 ///
 /// # Errors
-/// A name that is none.
+/// The first unknown name.
 pub fn transfer_flags(names: &[String]) -> Result<TransferFlags, JsonError> {
     let name_of = |flag| TransferFlags(flag).names().next().map(str::to_lowercase);
     known_flags(names, TransferFlags::ALL.0, name_of).map(TransferFlags)
 }
 
-/// An account. What is left out of a request is 0.
+/// An account. Omitted members of a request are 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schema(as = Account)]
@@ -192,16 +187,16 @@ impl TryFrom<&AccountJson> for Account {
     }
 }
 
-/// A transfer. What is left out of a request is 0.
+/// A transfer. Omitted members of a request are 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schema(as = Transfer)]
 pub struct TransferJson {
     /// Chosen by the client, the idempotency key; neither 0 nor 2^128-1.
     pub id: Wide,
-    /// Who pays.
+    /// The paying account.
     pub debit_account_id: Wide,
-    /// Who receives.
+    /// The receiving account.
     pub credit_account_id: Wide,
     /// In the smallest unit of the ledger.
     pub amount: Wide,
@@ -217,7 +212,7 @@ pub struct TransferJson {
     pub timeout: u32,
     /// The ledger of both accounts.
     pub ledger: u32,
-    /// Why it is made; not 0.
+    /// Kind of the transfer; not 0.
     pub code: u16,
     /// Names of flags.
     pub flags: Vec<String>,
@@ -267,13 +262,13 @@ impl TryFrom<&TransferJson> for Transfer {
     }
 }
 
-/// The outcome of one event.
+/// Result of one event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Result)]
 pub struct ResultJson {
-    /// Name of the status; `created` and `exists` are success.
+    /// Name of the status. `created` and `exists` mean success.
     pub status: String,
-    /// Created: the new object's. Exists: the old object's. Otherwise the moment of validation.
+    /// Created: the new object's timestamp. Exists: the old object's. Otherwise the time of validation.
     pub timestamp: Wide,
 }
 
@@ -293,7 +288,7 @@ impl From<&CreateResult<CreateTransferStatus>> for ResultJson {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Balance)]
 pub struct BalanceJson {
-    /// The transfer's.
+    /// The transfer's timestamp.
     pub timestamp: Wide,
     /// After the transfer.
     pub debits_pending: Wide,
@@ -354,7 +349,7 @@ const fn yes() -> bool {
     true
 }
 
-/// Which accounts or transfers; 0 or left out: any.
+/// Selects accounts or transfers. 0 or omitted: any.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = QueryFilter)]
@@ -406,7 +401,7 @@ impl TryFrom<&QueryFilterJson> for QueryFilter {
     }
 }
 
-/// Which transfers of an account; 0 or left out: any.
+/// Selects transfers of an account. 0 or omitted: any.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = AccountFilter)]
@@ -434,10 +429,10 @@ pub struct AccountFilterJson {
     /// At most 8,189, which is the default.
     #[serde(default = "most")]
     pub limit: u32,
-    /// Whether transfers that debit the account count.
+    /// Whether to include transfers that debit the account.
     #[serde(default = "yes")]
     pub debits: bool,
-    /// Whether transfers that credit the account count.
+    /// Whether to include transfers that credit the account.
     #[serde(default = "yes")]
     pub credits: bool,
     /// Latest first.
@@ -470,7 +465,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wide_integers_are_strings_and_understand_more() {
+    fn wide_integers_are_strings_and_other_forms_parse() {
         assert_eq!(serde_json::to_string(&Wide(u128::MAX)).unwrap(), format!("\"{}\"", u128::MAX));
         for (text, value) in [("7", 7), ("\"7\"", 7), ("\"0xff\"", 255), ("\"max\"", u128::MAX)] {
             assert_eq!(serde_json::from_str::<Wide>(text).unwrap(), Wide(value), "{text}");
@@ -481,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn records_lead_back() {
+    fn records_round_trip() {
         let bytes: [u8; 128] = std::array::from_fn(|at| u8::try_from(at * 7 % 251).unwrap());
         let mut account = Account { flags: AccountFlags::ALL, reserved: 0, ..Account::from_bytes(&bytes) };
         account.reserved = 0;
@@ -493,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn bad_values_get_a_clear_error() {
         let error = transfer_flags(&["pendign".to_owned()]).unwrap_err().to_string();
         assert!(error.contains("pendign") && error.contains("post_pending_transfer"), "{error}");
         let json = TransferJson { user_data_64: Wide(1 << 64), ..TransferJson::default() };

@@ -1,17 +1,18 @@
 //! A ledger behind a socket.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`frame`] | the binary protocol's frames: header, checksums, hello, errors (`docs/ledger-protocol.md`) |
 //! | [`body`] | records in bodies |
-//! | [`server`] | serves any [`Ledger`](batzen_ledger::Ledger) over TCP and local sockets, many connections' requests in one batch |
-//! | [`client`] | [`LedgerClient`](client::LedgerClient), which is a ledger again: batches small requests, repeats after broken connections |
+//! | [`server`] | serves any [`Ledger`](batzen_ledger::Ledger) over TCP and local sockets; requests of many connections share a batch |
+//! | [`client`] | [`LedgerClient`](client::LedgerClient), a ledger behind a socket: batches small requests, repeats after broken connections |
 //! | [`api`] | the HTTP interface: JSON, event stream, OpenAPI (`docs/ledger-api.md`) |
 //! | [`json`] | records as JSON |
 //! | `tigerbeetle` | a TigerBeetle cluster as a ledger (feature `tigerbeetle`) |
-//! | [`address`] | how a ledger is named on a command line: `tcp://`, `unix://`, `tigerbeetle://`, `embedded` |
+//! | [`address`] | addresses of ledgers on a command line: `tcp://`, `unix://`, `tigerbeetle://`, `embedded` |
 //!
-//! Nothing here is authenticated or encrypted: listen on a local socket, the loopback interface, or a network of one's own.
+//! Nothing here is authenticated or encrypted: listen on a local socket, the loopback interface, or a private
+//! network.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

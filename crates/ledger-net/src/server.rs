@@ -1,8 +1,9 @@
-//! The server: connections read frames into one queue, one task gives the queue to the ledger batch by batch.
+//! The server: connections read frames into one queue, and one task passes the queue to the ledger batch by
+//! batch.
 //!
-//! No request has a task of its own. A connection's task decodes what it has read straight into the last batch of the queue;
-//! whatever gathers there while the ledger works becomes the next batch, whoever sent it. The answers of a batch are encoded
-//! into their connections' buffers first and then written, one system call a connection.
+//! Requests have no tasks of their own. A connection's task decodes its input directly into the last batch of
+//! the queue. All requests that gather while the ledger works become the next batch. The answers of a batch
+//! are first encoded into their connections' buffers and then written, with one system call per connection.
 
 mod conn;
 mod queue;
@@ -19,31 +20,32 @@ use tokio::task::JoinSet;
 
 use crate::frame::Kind;
 
-/// Pause after a failed accept (out of descriptors or memory), so that connections can end meanwhile.
+/// Pause after a failed accept (no descriptors or memory), so that connections can end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The limits of a server.
+/// Limits of a server.
 #[derive(Clone, Debug)]
 pub struct NetOptions {
-    /// Connections at once; more are told that the ledger is busy, and closed.
+    /// Most concurrent connections. Further ones get a busy answer and are closed.
     pub connections_max: usize,
-    /// Requests of one connection in flight; the connection is not read while it has as many.
+    /// Most requests of one connection in flight. At the limit the connection is not read.
     pub in_flight_max: u32,
-    /// Events that wait for the ledger over all connections; requests beyond are answered `busy`.
+    /// Most events that wait for the ledger, over all connections. Further requests are answered `busy`.
     pub queue_events_max: usize,
-    /// Create batches that the ledger works on at once while more requests gather in the next one.
+    /// Create batches that the ledger works on at once while further requests gather in the next one.
     pub batches_in_flight: usize,
-    /// Full create batches that the ledger works on at once: nothing can gather in these.
+    /// Full create batches that the ledger works on at once. Nothing more fits into these.
     pub full_batches_in_flight: usize,
-    /// How long a create batch waits for more while fewer than half of the active connections are in it.
+    /// How long a create batch waits for further requests while it contains fewer than half of the active
+    /// connections.
     pub gather: Duration,
-    /// Reads that the ledger works on at once; requests beyond are answered `busy`.
+    /// Reads that the ledger works on at once. Further requests are answered `busy`.
     pub reads_in_flight_max: usize,
-    /// How long the first frame may take.
+    /// Timeout of the first frame.
     pub hello_timeout: Duration,
-    /// How long a client may take to read an answer, or to send the rest of a frame.
+    /// Timeout for a client to read an answer, or to send the rest of a frame.
     pub stall_timeout: Duration,
-    /// How long requests in flight may take once the server is told to end.
+    /// Timeout for requests in flight when the server ends.
     pub drain_timeout: Duration,
 }
 
@@ -104,14 +106,14 @@ impl NetStats {
         self.requests[place].inc();
     }
 
-    /// Requests of a kind so far.
+    /// Number of requests of a kind so far.
     #[must_use]
     pub fn requests(&self, kind: Kind) -> u64 {
         let place = Kind::ALL.iter().position(|known| *known == kind).expect("every kind is in the list");
         self.requests[place].get()
     }
 
-    /// Batches given to the ledger, and the events in them.
+    /// Number of batches passed to the ledger, and of the events in them.
     #[must_use]
     pub fn batches(&self) -> (u64, u64) {
         (self.batches.get(), self.events.get())
@@ -142,7 +144,7 @@ impl NetStats {
         );
         page.counter(
             "batzen_ledger_net_errors_total",
-            "Requests that were answered with an error, busy ones apart",
+            "Requests that were answered with an error other than busy",
             self.errors.get(),
         );
         page.counter(
@@ -173,7 +175,7 @@ impl NetStats {
     }
 }
 
-/// What all connections share.
+/// State that all connections share.
 struct Shared {
     ledger: Arc<dyn Ledger>,
     options: NetOptions,
@@ -182,7 +184,7 @@ struct Shared {
     reads: Semaphore,
 }
 
-/// A bound server, ready to serve.
+/// A bound server that does not serve yet.
 pub struct LedgerServer {
     listener: Listener,
     bound: Bound,
@@ -190,10 +192,10 @@ pub struct LedgerServer {
 }
 
 impl LedgerServer {
-    /// Binds. Connections that arrive before [`LedgerServer::serve`] wait in the kernel.
+    /// Binds the socket. Connections that arrive before [`LedgerServer::serve`] wait in the kernel.
     ///
     /// # Errors
-    /// What the system says, with the address in the text.
+    /// The system's error, with the address in its text.
     pub async fn bind(listen: Listen) -> io::Result<Self> {
         let (listener, bound) = Listener::bind(listen).await?;
         Ok(Self { listener, bound, stats: Arc::default() })
@@ -205,7 +207,7 @@ impl LedgerServer {
         &self.bound
     }
 
-    /// Its address, as [`connect`](crate::connect) understands it.
+    /// Its address in the form that [`connect`](crate::connect) accepts.
     #[must_use]
     pub fn url(&self) -> String {
         match &self.bound {
@@ -220,7 +222,7 @@ impl LedgerServer {
         Arc::clone(&self.stats)
     }
 
-    /// Serves until `drain` fires; then accepts and reads no more, answers what is in flight within
+    /// Serves until `drain` fires. Then it accepts and reads no more, answers requests in flight within
     /// `options.drain_timeout`, and returns.
     pub async fn serve(self, ledger: Arc<dyn Ledger>, options: NetOptions, drain: Drain) {
         let Self { listener, bound, stats } = self;
@@ -232,7 +234,7 @@ impl LedgerServer {
             options,
             stats: Arc::clone(&stats),
         });
-        // Ends with this future, whatever ends it.
+        // Aborts them when this future ends or is dropped.
         let mut dispatcher = JoinSet::new();
         dispatcher.spawn(queue::dispatch(Arc::clone(&shared)));
         let mut tasks = JoinSet::new();
@@ -260,7 +262,7 @@ impl LedgerServer {
                     continue;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept connections at the moment");
+                    tracing::warn!(%error, "cannot accept connections");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -291,12 +293,12 @@ impl LedgerServer {
         if let Bound::Unix(path) = &bound {
             let _ = std::fs::remove_file(path);
         }
-        // Nobody reads any more; what was read is answered.
+        // The connections read no more; requests already read are answered.
         let drain_timeout = shared.options.drain_timeout;
         tasks.shutdown().await;
         shared.queue.close();
         if tokio::time::timeout(drain_timeout, dispatcher.join_next()).await.is_err() {
-            tracing::warn!("requests in flight were cut off: their clients repeat them");
+            tracing::warn!("closed connections with requests in flight: their clients repeat them");
         }
     }
 }

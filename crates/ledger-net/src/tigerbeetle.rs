@@ -1,6 +1,7 @@
 //! A TigerBeetle cluster as a [`Ledger`], through its official client library (feature `tigerbeetle`).
 //!
-//! The records are the same, bit by bit. Change events cannot be read: the official client does not offer them.
+//! The records are identical, bit by bit. Change events cannot be read, because the official client does not
+//! offer them.
 
 use batzen_ledger::{
     Account, AccountBalance, AccountFilter, Answer, BATCH_EVENTS_MAX, ChangeEvent, ChangeFilter,
@@ -8,13 +9,13 @@ use batzen_ledger::{
 };
 use tigerbeetle as tb;
 
-/// A cluster. Requests wait for as long as it takes to reach a quorum.
+/// A cluster. Requests wait as long as it takes to reach a quorum.
 pub struct TigerBeetleLedger {
     client: tb::Client,
 }
 
 impl TigerBeetleLedger {
-    /// A client of the cluster; connects in the background.
+    /// Creates a client of the cluster, which connects in the background.
     ///
     /// # Errors
     /// [`LedgerError::Refused`] for malformed addresses.
@@ -148,7 +149,7 @@ fn unknown_status(number: u32) -> LedgerError {
 }
 
 impl TigerBeetleLedger {
-    /// The cluster takes the client's whole request or none: what is longer is refused before.
+    /// The cluster accepts a client's whole request or nothing, so longer ones are refused before.
     fn checked<T>(events: &[T]) -> Result<(), LedgerError> {
         if events.len() > BATCH_EVENTS_MAX { Err(LedgerError::TooMuchData) } else { Ok(()) }
     }

@@ -1,7 +1,8 @@
-//! What every ledger backend must do: the worked examples of the specification (1.10) and reads, through the interface alone.
+//! Requirements on every ledger backend, as a test: the worked examples of the specification (1.10) and
+//! reads, through the interface alone.
 //!
-//! The ledger need not be empty: all ids begin at a base that the caller chooses and must not have used before. Every
-//! example panics on the first difference.
+//! The ledger need not be empty: all ids begin at a base that the caller chooses and has not used before.
+//! Every example panics on the first difference.
 
 use std::time::Duration;
 
@@ -23,14 +24,14 @@ const ALICE: u128 = 1;
 const BOB: u128 = 2;
 /// The bank H: no limit.
 const BANK: u128 = 3;
-/// Account C: as A, and no funds.
+/// Account C: like A, without funds.
 const CAROL: u128 = 4;
 
-/// Runs all examples. `base` is where ids begin: at least 2^20 from there must be unused. `wait` lets so much time pass
-/// for the ledger.
+/// Runs all examples. `base` is the first id: at least 2^20 ids from there must be unused. `wait` waits until
+/// the ledger's clock has advanced by so much.
 ///
 /// # Panics
-/// When the ledger does otherwise.
+/// If the ledger behaves differently.
 pub async fn check(ledger: &dyn Ledger, base: u128, wait: impl AsyncFn(Duration)) {
     assert!(base > 0, "0 is no id");
     let subject = |example: u128| Subject { ledger, base: base + (example << 16) };
@@ -122,7 +123,7 @@ impl Subject<'_> {
         found[0]
     }
 
-    /// The event stream; none if the ledger's client cannot read it and says so.
+    /// The event stream; `None` if the ledger's client does not support it.
     async fn change_events(&self, filter: ChangeFilter) -> Option<Vec<ChangeEvent>> {
         match self.ledger.get_change_events(filter).await {
             Err(LedgerError::Refused(_)) => None,
@@ -191,7 +192,7 @@ impl Subject<'_> {
 
         let open = vec![linked(self.transfer(4, ALICE, BOB, 1)), linked(self.transfer(5, ALICE, BOB, 1))];
         assert_eq!(self.send(open).await, [failed, S::LinkedEventChainOpen]);
-        // Members see what earlier ones did; chains beside each other do not touch.
+        // Members see the effects of earlier ones. Separate chains do not affect each other.
         let batch = vec![
             linked(self.transfer(6, BANK, CAROL, 5)),
             self.transfer(7, CAROL, BOB, 5),
@@ -214,7 +215,7 @@ impl Subject<'_> {
         assert_eq!(results[0].status, S::Created);
         let created = results[0].timestamp;
         wait(Duration::from_secs(2)).await;
-        // Nobody asks for the release; it is there by itself, soon.
+        // The release comes without a request, soon.
         let mut tries = 0;
         while self.balances(ALICE).await != [0, 0, 0, 100] {
             tries += 1;
@@ -252,7 +253,7 @@ impl Subject<'_> {
         let both = T::BALANCING_DEBIT | T::BALANCING_CREDIT;
         let nothing = Transfer { flags: both, ..self.transfer(2, ALICE, BOB, AMOUNT_MAX) };
         assert_eq!(self.send_one(nothing).await, S::Created);
-        // What the bank owes beyond what it has: as much as it was debited for.
+        // The bank's net debt: the amount that it was debited.
         let credit = Transfer { flags: T::BALANCING_CREDIT, ..self.transfer(3, BOB, BANK, AMOUNT_MAX) };
         assert_eq!(self.send_one(credit).await, S::Created);
         assert_eq!(self.balances(BANK).await, [0, 7, 0, 7]);
@@ -401,7 +402,7 @@ impl Subject<'_> {
         assert_eq!(results[0].timestamp, account.timestamp, "exists: when it was created");
     }
 
-    /// Voiding, and what a resolution inherits.
+    /// Voiding, and the values that a resolution inherits.
     async fn voiding(&self) {
         self.open_accounts().await;
         let pending = Transfer {

@@ -26,13 +26,13 @@ pub enum LedgerError {
     Refused(String),
 }
 
-/// A future answer of a ledger.
+/// The future of a ledger's answer.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, LedgerError>> + Send + 'a>>;
 
 /// A ledger: in this process, behind a socket, or a cluster.
 ///
-/// Every create request is answered after it is durable, with one result per event in order. Repeating events under the same
-/// ids is safe: `exists` is to be read as success. Reads see all earlier acknowledged writes.
+/// Every create request is answered after it is durable, with one result per event, in order. Repeating
+/// events under the same ids is safe: treat `exists` as success. Reads see all writes acknowledged before.
 pub trait Ledger: Send + Sync + 'static {
     /// Creates accounts, at most [`BATCH_EVENTS_MAX`](crate::BATCH_EVENTS_MAX).
     fn create_accounts(&self, events: Vec<Account>) -> Answer<'_, Vec<CreateResult<CreateAccountStatus>>>;

@@ -1,14 +1,14 @@
-//! Two-phase double-entry ledger: what is recorded, by which rules, and how a ledger is asked.
+//! Two-phase double-entry ledger: records, rules, and the interface to ask a ledger.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`record`] | accounts and transfers: 128 bytes each, little endian, as existing clients of this family lay them out |
-//! | [`status`] | the status of each event of a batch, with the numbers of the wire |
+//! | [`status`] | the result of each event of a batch, with the numbers on the wire |
 //! | [`query`] | filters of reads, balances, change events |
 //! | [`machine`] | the rules: a pure state machine from operations to results and a log of records |
-//! | [`memory`] | [`MemoryLedger`], the machine in memory, for tests of what stands on a ledger |
-//! | `conformance` | what every backend must do, as a test (feature `conformance`) |
-//! | [`Ledger`] | the interface that a bank or a switch uses, whichever ledger stands behind it |
+//! | [`memory`] | [`MemoryLedger`], the machine in memory, for tests of programs that use a ledger |
+//! | `conformance` | requirements on every backend, as a test (feature `conformance`) |
+//! | [`Ledger`] | the interface that a bank or a switch uses, with any backend |
 //!
 //! Amounts count the smallest unit of the account's ledger. All arithmetic is checked. Nothing here reads a clock, draws
 //! random numbers or does I/O.

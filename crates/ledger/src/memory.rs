@@ -1,4 +1,5 @@
-//! A ledger in memory: the machine behind a lock. Nothing is durable; for tests and models of what stands on a ledger.
+//! A ledger in memory: the machine behind a lock. Nothing is durable. For tests and models of programs that
+//! use a ledger.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -30,14 +31,14 @@ struct LedgerState {
 }
 
 impl MemoryLedger {
-    /// An empty ledger. `clock` says the time in nanoseconds since the epoch; what has expired is released by the next
-    /// request, whatever it is.
+    /// An empty ledger. `clock` returns the time in nanoseconds since the epoch. The next request, of any
+    /// kind, releases expired transfers.
     pub fn new(clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         let state = LedgerState { machine: Machine::new(&[0; 16]), history: MemoryHistory::default() };
         Self { state: Mutex::new(state), clock: Box::new(clock) }
     }
 
-    /// A ledger under the clock of this machine.
+    /// A ledger with the clock of this machine.
     #[must_use]
     pub fn with_system_clock() -> Self {
         Self::new(|| {
@@ -46,22 +47,22 @@ impl MemoryLedger {
         })
     }
 
-    /// What the ledger holds.
+    /// Number of objects in the ledger.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.lock().machine.counts()
     }
 
-    /// The digest of everything that happened.
+    /// The digest of all records.
     #[must_use]
     pub fn digest(&self) -> Digest {
         self.lock().machine.digest()
     }
 
-    /// Checks all invariants over the whole state, and that the log leads to it.
+    /// Checks all invariants of the whole state, and that replaying the log yields it.
     ///
     /// # Errors
-    /// What is wrong first.
+    /// The first difference.
     pub fn verify(&self) -> Result<(), Divergence> {
         let state = self.lock();
         state.machine.check()?;
@@ -78,7 +79,7 @@ impl MemoryLedger {
         }
     }
 
-    /// A panic under the lock means a broken invariant: whoever comes next must not go on from there.
+    /// A panic under the lock means a broken invariant: nobody may continue from there.
     fn lock(&self) -> MutexGuard<'_, LedgerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

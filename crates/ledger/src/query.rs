@@ -1,8 +1,9 @@
-//! Filters of reads, and what they yield.
+//! Filters of reads, and their results.
 
 use crate::{Account, Transfer};
 
-/// Which transfers of one account ([`Ledger::get_account_transfers`](crate::Ledger::get_account_transfers)).
+/// Selects transfers of one account
+/// ([`Ledger::get_account_transfers`](crate::Ledger::get_account_transfers)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccountFilter {
     /// The account.
@@ -21,9 +22,9 @@ pub struct AccountFilter {
     pub timestamp_max: u64,
     /// At least 1; capped by [`BATCH_EVENTS_MAX`](crate::BATCH_EVENTS_MAX).
     pub limit: u32,
-    /// Transfers that debit the account. At least one of the two sides must be asked for.
+    /// Include transfers that debit the account. At least one of the two sides is required.
     pub debits: bool,
-    /// Transfers that credit the account.
+    /// Include transfers that credit the account.
     pub credits: bool,
     /// Latest first.
     pub reversed: bool,
@@ -49,7 +50,7 @@ impl AccountFilter {
     }
 }
 
-/// Which accounts or transfers: a conjunction.
+/// Selects accounts or transfers: all conditions must hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueryFilter {
     /// 0: any.
@@ -72,7 +73,7 @@ pub struct QueryFilter {
     pub reversed: bool,
 }
 
-/// Balances of an account that keeps its history, after one of its transfers.
+/// Balances of an account with history, after one of its transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccountBalance {
     /// The transfer's.
@@ -87,7 +88,7 @@ pub struct AccountBalance {
     pub credits_posted: u128,
 }
 
-/// What part of the event stream.
+/// Selects a part of the event stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChangeFilter {
     /// Inclusive; 0: from the beginning. A consumer resumes at the last acknowledged timestamp + 1.
@@ -98,7 +99,7 @@ pub struct ChangeFilter {
     pub limit: u32,
 }
 
-/// Why balances changed.
+/// Kind of a change of balances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ChangeKind {
@@ -128,12 +129,12 @@ impl ChangeKind {
     }
 }
 
-/// One change of balances, with everything that a consumer needs to know of it.
+/// One change of balances, with all data that a consumer needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChangeEvent {
-    /// Unique, strictly increasing: the transfer's, or for an expiry its own.
+    /// Unique, strictly increasing. The transfer's timestamp; an expiry has its own.
     pub timestamp: u64,
-    /// Why.
+    /// Kind of the change.
     pub kind: ChangeKind,
     /// The transfer as stored (for an expiry: the pending transfer that was released).
     pub transfer: Transfer,

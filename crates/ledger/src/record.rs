@@ -13,7 +13,7 @@ macro_rules! flags {
             /// No flag.
             pub const NONE: Self = Self(0);
             $($(#[$flag_meta])* pub const $flag: Self = Self(1 << $bit);)*
-            /// Every flag that has a meaning; all other bits must be 0.
+            /// All flags with a meaning. All other bits must be 0.
             pub const ALL: Self = Self(0 $(| 1 << $bit)*);
 
             /// Whether all flags of `other` are set.
@@ -34,7 +34,7 @@ macro_rules! flags {
                 Self(self.0 | other.0)
             }
 
-            /// These flags without those of `other`.
+            /// These flags, minus those of `other`.
             #[must_use]
             pub const fn without(self, other: Self) -> Self {
                 Self(self.0 & !other.0)
@@ -74,9 +74,9 @@ flags! {
     AccountFlags {
         /// In a batch: succeeds or fails together with the next event.
         LINKED = 0,
-        /// Refuses what would raise debits (pending and posted) above posted credits.
+        /// Refuses transfers that would raise debits (pending and posted) above posted credits.
         DEBITS_MUST_NOT_EXCEED_CREDITS = 1,
-        /// Refuses what would raise credits (pending and posted) above posted debits.
+        /// Refuses transfers that would raise credits (pending and posted) above posted debits.
         CREDITS_MUST_NOT_EXCEED_DEBITS = 2,
         /// Past balances can be queried.
         HISTORY = 3,
@@ -92,15 +92,15 @@ flags! {
     TransferFlags {
         /// In a batch: succeeds or fails together with the next event.
         LINKED = 0,
-        /// Reserves; a later transfer posts or voids it, or it expires.
+        /// Reserves the amount. A later transfer posts or voids it, or it expires.
         PENDING = 1,
         /// Posts the pending transfer named by `pending_id`.
         POST_PENDING_TRANSFER = 2,
         /// Voids the pending transfer named by `pending_id`.
         VOID_PENDING_TRANSFER = 3,
-        /// The amount is an upper bound: at most what the debit account has.
+        /// The amount is an upper bound: moves at most what the debit account has.
         BALANCING_DEBIT = 4,
-        /// The amount is an upper bound: at most what the credit account may receive.
+        /// The amount is an upper bound: moves at most what the credit account may receive.
         BALANCING_CREDIT = 5,
         /// Pending only: closes the debit account.
         CLOSING_DEBIT = 6,
@@ -111,7 +111,7 @@ flags! {
     }
 }
 
-/// An account. All balances are set by the ledger alone.
+/// An account. Only the ledger sets the balances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// Chosen by the client: unique among all accounts; neither 0 nor 2^128-1.
@@ -147,9 +147,9 @@ pub struct Account {
 pub struct Transfer {
     /// Chosen by the client: unique among all transfers, the idempotency key; neither 0 nor 2^128-1.
     pub id: u128,
-    /// Who pays.
+    /// The paying account.
     pub debit_account_id: u128,
-    /// Who receives.
+    /// The receiving account.
     pub credit_account_id: u128,
     /// In the smallest unit of the ledger.
     pub amount: u128,
@@ -173,7 +173,7 @@ pub struct Transfer {
     pub timestamp: u64,
 }
 
-/// Cuts fields off a record.
+/// Reads fields off a record.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -197,7 +197,8 @@ impl Fields<'_> {
 }
 
 impl Account {
-    /// The record as existing clients of this family lay it out: fields in order, little endian, no padding.
+    /// The record in the layout of existing clients of this family: fields in order, little endian, no
+    /// padding.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; RECORD_BYTES] {
         let mut out = [0; RECORD_BYTES];
@@ -222,7 +223,7 @@ impl Account {
         out
     }
 
-    /// The reverse of [`Account::to_bytes`]. Every record decodes: the rules check the contents.
+    /// The inverse of [`Account::to_bytes`]. Every record decodes; the rules check the contents.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; RECORD_BYTES]) -> Self {
         let mut fields = Fields(bytes);
@@ -245,7 +246,8 @@ impl Account {
 }
 
 impl Transfer {
-    /// The record as existing clients of this family lay it out: fields in order, little endian, no padding.
+    /// The record in the layout of existing clients of this family: fields in order, little endian, no
+    /// padding.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; RECORD_BYTES] {
         let mut out = [0; RECORD_BYTES];
@@ -270,7 +272,7 @@ impl Transfer {
         out
     }
 
-    /// The reverse of [`Transfer::to_bytes`]. Every record decodes: the rules check the contents.
+    /// The inverse of [`Transfer::to_bytes`]. Every record decodes; the rules check the contents.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; RECORD_BYTES]) -> Self {
         let mut fields = Fields(bytes);

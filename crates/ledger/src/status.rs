@@ -1,4 +1,4 @@
-//! The outcome of each event: statuses with the numbers of the wire.
+//! The result of each event: statuses with their numbers on the wire.
 
 macro_rules! statuses {
     ($(#[$meta:meta])* $name:ident { $($number:literal = $variant:ident / $text:literal,)* }) => {
@@ -28,7 +28,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// Its name as in the specification and in JSON.
+            /// Its name in the specification and in JSON.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -36,7 +36,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// The status of this name.
+            /// The status with this name.
             #[must_use]
             pub fn from_name(name: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|status| status.name() == name)
@@ -52,7 +52,7 @@ macro_rules! statuses {
 }
 
 statuses! {
-    /// The outcome of an account's creation. The order of precedence is in the rules, not in the numbers.
+    /// Status of an account's creation. The rules define the precedence, not the numbers.
     CreateAccountStatus {
         1 = LinkedEventFailed / "linked_event_failed",
         2 = LinkedEventChainOpen / "linked_event_chain_open",
@@ -85,7 +85,7 @@ statuses! {
 }
 
 statuses! {
-    /// The outcome of a transfer's creation. The order of precedence is in the rules, not in the numbers.
+    /// Status of a transfer's creation. The rules define the precedence, not the numbers.
     CreateTransferStatus {
         1 = LinkedEventFailed / "linked_event_failed",
         2 = LinkedEventChainOpen / "linked_event_chain_open",
@@ -159,7 +159,8 @@ statuses! {
 }
 
 impl CreateTransferStatus {
-    /// Whether this refusal depends on a state that may change, so that the id must never succeed later: it is burnt.
+    /// Whether this refusal depends on state that may change. The id must then never succeed later: it is
+    /// burnt.
     #[must_use]
     pub const fn burns(self) -> bool {
         matches!(
@@ -174,7 +175,8 @@ impl CreateTransferStatus {
         )
     }
 
-    /// Whether the transfer stands: created by this event or, when it is a repetition, by an earlier one.
+    /// Whether the transfer exists as requested: created by this event or, if it is a repetition, by an
+    /// earlier one.
     #[must_use]
     pub const fn stands(self) -> bool {
         matches!(self, Self::Created | Self::Exists)
@@ -182,19 +184,20 @@ impl CreateTransferStatus {
 }
 
 impl CreateAccountStatus {
-    /// Whether the account stands as asked: created by this event or, when it is a repetition, by an earlier one.
+    /// Whether the account exists as requested: created by this event or, if it is a repetition, by an
+    /// earlier one.
     #[must_use]
     pub const fn stands(self) -> bool {
         matches!(self, Self::Created | Self::Exists)
     }
 }
 
-/// The outcome of one event of a create request.
+/// Result of one event of a create request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreateResult<S> {
-    /// Created: the new object's. Exists: the old object's. Otherwise the moment of validation.
+    /// Created: the new object's timestamp. Exists: the old object's. Otherwise the time of validation.
     pub timestamp: u64,
-    /// What happened.
+    /// The status.
     pub status: S,
 }
 
@@ -203,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_names_lead_back() {
+    fn numbers_and_names_round_trip() {
         for &status in CreateTransferStatus::ALL {
             assert_eq!(CreateTransferStatus::from_number(status.number()), Some(status));
             assert_eq!(CreateTransferStatus::from_name(status.name()), Some(status));

@@ -9,10 +9,11 @@ use crate::xml::Document;
 /// The namespace of the message.
 pub const NAMESPACE: &str = "urn:iso:std:iso:20022:tech:xsd:camt.054.001.08";
 
-/// The message for participant `index` of the settlement's nets; none if it is not there or nothing is paid.
+/// The message for participant `index` of the settlement's nets; `None` if it does not exist or its net is
+/// zero.
 ///
 /// # Errors
-/// When the settlement does not add up, or holds what the message cannot carry.
+/// If the settlement does not add up, or contains data that the message cannot carry.
 pub fn write(settlement: &Settlement, index: usize) -> Result<Option<String>, ReportError> {
     settlement.check()?;
     let Some(net) = settlement.nets.get(index).filter(|net| net.net != 0) else { return Ok(None) };

@@ -1,26 +1,27 @@
-//! What reports are made from. Amounts are ten-thousandths of the currency, as the participants' interface has them.
+//! Input of the reports. Amounts are ten-thousandths of the currency, as in the participants' interface.
 
 use crate::ReportError;
 
-/// Digits after the point in amounts here.
+/// Digits after the point in these amounts.
 const SCALE_DIGITS: u32 = 4;
 /// Digits of an amount in an ISO 20022 message.
 const ISO_DIGITS_MAX: u32 = 18;
 
-/// A currency and how fine it is.
+/// A currency and its number of decimals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Currency {
     /// ISO 4217 code: three capital letters.
     pub code: String,
-    /// Digits after the point of the smallest unit that is paid, at most 4.
+    /// Digits after the point of the smallest payable unit, at most 4.
     pub decimals: u32,
 }
 
 impl Currency {
-    /// A currency with the decimals that ISO 4217 gives it; 2 where it says nothing, as for currencies of play.
+    /// A currency with the decimals of ISO 4217, or 2 if ISO 4217 does not list it, for example a test
+    /// currency.
     ///
     /// # Errors
-    /// When the code is not three capital letters.
+    /// If the code is not three capital letters.
     pub fn new(code: &str) -> Result<Self, ReportError> {
         if code.len() != 3 || !code.bytes().all(|byte| byte.is_ascii_uppercase()) {
             let text = code.to_owned();
@@ -36,10 +37,10 @@ impl Currency {
         Ok(Self { code: code.to_owned(), decimals })
     }
 
-    /// An amount with as many digits after the point as the currency has.
+    /// Formats an amount with the currency's decimals.
     ///
     /// # Errors
-    /// When it is finer than the currency, or has more digits than a message can carry.
+    /// If the amount is finer than the currency, or has more digits than a message can carry.
     pub fn format(&self, amount: u128) -> Result<String, ReportError> {
         assert!(self.decimals <= SCALE_DIGITS, "a currency is not finer than the switch counts");
         let step = 10_u128.pow(SCALE_DIGITS - self.decimals);
@@ -53,7 +54,7 @@ impl Currency {
         Ok(decimal(units, self.decimals))
     }
 
-    /// The same with a minus sign where it is due.
+    /// Formats a signed amount.
     ///
     /// # Errors
     /// As [`Self::format`].
@@ -106,10 +107,10 @@ const fn civil(days: u64) -> (u64, u64, u64) {
     (year_of_era + era * 400 + if month <= 2 { 1 } else { 0 }, month, day)
 }
 
-/// A bank as the settlement bank knows it.
+/// A bank, as the settlement bank knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agent {
-    /// Its name at the switch, which is its member id of the clearing system.
+    /// Its name at the switch, which is its member id in the clearing system.
     pub name: String,
     /// Its BIC, if it has one.
     pub bic: Option<String>,
@@ -117,45 +118,45 @@ pub struct Agent {
     pub account: String,
 }
 
-/// What a settlement asks of one participant.
+/// One participant's part in a settlement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Net {
     /// The participant.
     pub participant: Agent,
-    /// Transfers that it sent.
+    /// Number of transfers that it sent.
     pub sent_count: u64,
     /// Their sum.
     pub sent: u128,
-    /// Transfers that it received.
+    /// Number of transfers that it received.
     pub received_count: u64,
     /// Their sum.
     pub received: u128,
-    /// What it sent less what it received: positive pays, negative is paid.
+    /// Sent minus received. A participant with a positive net pays, one with a negative net is paid.
     pub net: i128,
 }
 
 /// A settlement in one currency.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settlement {
-    /// Its id at the switch; with the suffixes of message and participant at most 35 characters.
+    /// Its id at the switch. At most 35 characters, including the suffixes of message and participant.
     pub id: String,
     /// The currency.
     pub currency: Currency,
-    /// When it was made; messages are dated so.
+    /// When it was made. Messages carry this date.
     pub created: Instant,
     /// The windows that it settles.
     pub windows: Vec<u64>,
-    /// The clearing system with its account at the settlement bank, through which everything is paid.
+    /// The clearing system with its account at the settlement bank, which all payments pass through.
     pub hub: Agent,
     /// Every participant with transfers, in the order of the reports.
     pub nets: Vec<Net>,
 }
 
 impl Settlement {
-    /// What all that owe pay together, which is what all that are owed get.
+    /// The sum of all positive nets, which equals the sum of all negative ones.
     ///
     /// # Errors
-    /// When a net is not what was sent less what was received, and when the nets do not sum to zero.
+    /// If a net is not sent minus received, or the nets do not sum to zero.
     pub fn check(&self) -> Result<u128, ReportError> {
         let (mut sum, mut paid) = (0_i128, 0_u128);
         for net in &self.nets {

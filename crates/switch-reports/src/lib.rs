@@ -1,14 +1,15 @@
-//! What a switch tells the settlement bank and its participants about a settlement, as pure functions from plain data.
+//! A switch's reports about a settlement, for the settlement bank and the participants: pure functions from
+//! plain data.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`pacs009`] | instructions to the settlement bank: ISO 20022 financial institution credit transfers |
 //! | [`camt054`] | notification of a participant's debit or credit: ISO 20022 |
 //! | [`tables`] | settlement report and participant's statement as CSV |
-//! | [`data`] | what all of them are made from |
+//! | [`data`] | their input |
 //!
-//! A report that would mislead is refused: nets that do not sum to zero, amounts finer than the currency, names that the
-//! message cannot carry. The same data gives the same bytes.
+//! Refuses to make a misleading report: nets that do not sum to zero, amounts finer than the currency, names
+//! that the message cannot carry. Equal data gives equal bytes.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -18,10 +19,10 @@ pub mod pacs009;
 pub mod tables;
 mod xml;
 
-/// Why a report is not made.
+/// Why a report cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReportError {
-    /// What the participants owe is not what others are owed.
+    /// Debts and claims of the participants are not equal.
     #[error("the nets of settlement {settlement} sum to {sum} ten-thousandths instead of zero")]
     Unbalanced {
         /// The settlement.
@@ -29,37 +30,37 @@ pub enum ReportError {
         /// The sum, in ten-thousandths of the currency.
         sum: i128,
     },
-    /// A participant's net is not what it sent less what it received.
+    /// A participant's net is not sent minus received.
     #[error("{participant}: {sent} sent and {received} received do not make a net of {net}")]
     WrongNet {
         /// The participant.
         participant: String,
-        /// What it sent, in ten-thousandths.
+        /// Amount sent, in ten-thousandths.
         sent: u128,
-        /// What it received, in ten-thousandths.
+        /// Amount received, in ten-thousandths.
         received: u128,
-        /// What the settlement says, in ten-thousandths.
+        /// Net stated in the settlement, in ten-thousandths.
         net: i128,
     },
-    /// An amount has more digits after the point than its currency, so no bank can book it.
-    #[error("{amount} ten-thousandths are no whole number of the smallest unit of {currency}")]
+    /// An amount is finer than its currency, so no bank can book it.
+    #[error("{amount} ten-thousandths are not a whole number of the smallest unit of {currency}")]
     TooFine {
         /// The amount in ten-thousandths.
         amount: u128,
         /// The currency.
         currency: String,
     },
-    /// An amount is beyond what the messages can carry, or a sum beyond what can be computed.
+    /// An amount or a sum is too large for a report.
     #[error("an amount is too large for a report")]
     TooLarge,
-    /// A text does not fit the field that it is for.
+    /// A text is not valid for its field.
     #[error("{field}: \"{text}\" is not {expected}")]
     Text {
         /// The element or column.
         field: &'static str,
-        /// What was given.
+        /// The text.
         text: String,
-        /// What would have been right.
+        /// What is valid.
         expected: &'static str,
     },
     /// The entries of a statement do not lead from its opening to its closing position.
@@ -67,9 +68,9 @@ pub enum ReportError {
     WrongStatement {
         /// The participant.
         participant: String,
-        /// Opening position and all entries.
+        /// Opening position plus all entries.
         computed: i128,
-        /// The closing position that was given.
+        /// The stated closing position.
         closing: i128,
     },
 }

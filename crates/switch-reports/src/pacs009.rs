@@ -1,8 +1,9 @@
 //! Instructions to the settlement bank: `pacs.009.001.08`, financial institution credit transfer.
 //!
-//! All money goes through the clearing system's account at the settlement bank: first those that owe pay into it
-//! ([`Leg::Collection`], a transaction for each), then those that are owed are paid from it ([`Leg::Payout`]). Both messages
-//! have the same total. End-to-end ids name settlement and participant, so that a bank that gets a message twice sees it.
+//! All money passes through the clearing system's account at the settlement bank. First the debtors pay into
+//! it ([`Leg::Collection`], a transaction for each); then the creditors are paid from it ([`Leg::Payout`]).
+//! Both messages have the same total. End-to-end ids name settlement and participant, so that a bank
+//! recognises a repeated message.
 
 use crate::ReportError;
 use crate::data::{Agent, Net, Settlement};
@@ -14,9 +15,9 @@ pub const NAMESPACE: &str = "urn:iso:std:iso:20022:tech:xsd:pacs.009.001.08";
 /// Which half of a settlement a message is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leg {
-    /// Participants that owe pay the clearing system.
+    /// Debtors pay the clearing system.
     Collection,
-    /// The clearing system pays the participants that are owed.
+    /// The clearing system pays the creditors.
     Payout,
 }
 
@@ -36,16 +37,16 @@ impl Leg {
     }
 }
 
-/// The end-to-end id of a participant's part of a settlement; `index` is its place among the nets.
+/// The end-to-end id of a participant's part of a settlement; `index` is its position among the nets.
 #[must_use]
 pub fn end_to_end_id(settlement: &Settlement, index: usize) -> String {
     format!("S{}-{}-{index}", settlement.id, settlement.currency.code)
 }
 
-/// The message for one leg; none if nobody owes anything.
+/// The message for one leg; `None` if all nets are zero.
 ///
 /// # Errors
-/// When the settlement does not add up, or holds what the message cannot carry.
+/// If the settlement does not add up, or contains data that the message cannot carry.
 pub fn write(settlement: &Settlement, leg: Leg) -> Result<Option<String>, ReportError> {
     let total = settlement.check()?;
     let concerned: Vec<(usize, &Net)> =
@@ -63,7 +64,7 @@ pub fn write(settlement: &Settlement, leg: Leg) -> Result<Option<String>, Report
                 document.text("NbOfTxs", &concerned.len().to_string());
                 document.text("CtrlSum", &currency.format(total)?);
                 document.amount("TtlIntrBkSttlmAmt", currency, total)?;
-                // Here, it must not be in the transactions.
+                // The date is here, so it must not be in the transactions.
                 document.text("IntrBkSttlmDt", &settlement.created.date());
                 document.element("SttlmInf", |document| {
                     document.text("SttlmMtd", "CLRG");

@@ -1,14 +1,14 @@
-//! CSV by RFC 4180: a header, a record a line, quotes where they are needed, lines that end with CR LF.
+//! CSV by RFC 4180: a header, one record per line, quotes where needed, lines end with CR LF.
 
 use csv::{Terminator, WriterBuilder};
 
 use crate::ReportError;
 use crate::data::{Currency, Instant, Settlement};
 
-/// The settlement report: a record for each participant, those that owe with a positive net.
+/// The settlement report: one record per participant. Debtors have a positive net.
 ///
 /// # Errors
-/// When the settlement does not add up, or an amount does not fit the currency.
+/// If the settlement does not add up, or an amount does not fit the currency.
 pub fn settlement(settlement: &Settlement) -> Result<String, ReportError> {
     settlement.check()?;
     let mut table = Table::new([
@@ -45,7 +45,7 @@ pub fn settlement(settlement: &Settlement) -> Result<String, ReportError> {
     Ok(table.finish())
 }
 
-/// What moved a position.
+/// Kind of a movement of a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     /// A committed transfer to another participant.
@@ -57,7 +57,7 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    /// As reports have it.
+    /// Its name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -71,15 +71,15 @@ impl EntryKind {
 /// One movement of a position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// When.
+    /// Its time.
     pub at: Instant,
-    /// What.
+    /// Its kind.
     pub kind: EntryKind,
     /// The transfer or settlement.
     pub reference: String,
     /// The other participant; empty for a settlement.
     pub counterparty: String,
-    /// By how much the position changed: what is sent raises it, what is received lowers it.
+    /// The change of the position: sent amounts raise it, received amounts lower it.
     pub change: i128,
 }
 
@@ -98,10 +98,12 @@ pub struct Statement {
     pub closing: i128,
 }
 
-/// The statement as a table: a record for each movement with the position after it, between two for opening and closing.
+/// The statement as a table: the opening position, one record per movement with the position after it, the
+/// closing position.
 ///
 /// # Errors
-/// When the entries do not lead from opening to closing position, or an amount does not fit the currency.
+/// If the entries do not lead from the opening to the closing position, or an amount does not fit the
+/// currency.
 pub fn statement(statement: &Statement) -> Result<String, ReportError> {
     let mut table =
         Table::new(["time", "kind", "reference", "counterparty", "currency", "change", "position"]);
@@ -131,7 +133,7 @@ pub fn statement(statement: &Statement) -> Result<String, ReportError> {
     Ok(table.finish())
 }
 
-/// A table whose records are as long as its header.
+/// A table whose records have the length of its header.
 struct Table<const N: usize>(csv::Writer<Vec<u8>>);
 
 impl<const N: usize> Table<N> {

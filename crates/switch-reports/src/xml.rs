@@ -1,4 +1,4 @@
-//! Elements in order, over quick-xml's writer, which escapes what must be.
+//! Writes elements in order with quick-xml's writer, which escapes them.
 
 use quick_xml::Writer;
 use quick_xml::events::{BytesDecl, BytesEnd, BytesStart, BytesText, Event};
@@ -8,16 +8,16 @@ use crate::data::{Agent, Currency};
 
 /// The longest identifier of an ISO 20022 message (Max35Text).
 const ID_CHARS_MAX: usize = 35;
-/// The longest account number that is no IBAN (Max34Text).
+/// The longest account number other than an IBAN (Max34Text).
 const ACCOUNT_CHARS_MAX: usize = 34;
 
-/// A document that grows.
+/// A document under construction.
 pub(crate) struct Document {
     writer: Writer<Vec<u8>>,
 }
 
 impl Document {
-    /// Writes a whole document of this namespace.
+    /// Writes a whole document in this namespace.
     pub fn write(
         namespace: &str,
         content: impl FnOnce(&mut Self) -> Result<(), ReportError>,
@@ -36,7 +36,7 @@ impl Document {
         self.writer.write_event(event).expect("writing to memory does not fail");
     }
 
-    /// An element with elements in it.
+    /// An element with child elements.
     pub fn element(
         &mut self,
         name: &str,
@@ -48,7 +48,7 @@ impl Document {
         Ok(())
     }
 
-    /// An element with text in it, which came from this program.
+    /// An element with a text from this program.
     pub fn text(&mut self, name: &str, text: &str) {
         self.event(Event::Start(BytesStart::new(name)));
         self.event(Event::Text(BytesText::new(text)));
@@ -71,7 +71,7 @@ impl Document {
         Ok(())
     }
 
-    /// Who a bank is: by BIC if it has one, and always by its member id of the clearing system.
+    /// Identifies a bank: by its BIC if it has one, and always by its member id in the clearing system.
     pub fn agent(&mut self, name: &str, agent: &Agent) -> Result<(), ReportError> {
         self.element(name, |document| {
             document.element("FinInstnId", |document| {
@@ -84,7 +84,7 @@ impl Document {
         })
     }
 
-    /// An account by a number that is no IBAN.
+    /// An account by a number other than an IBAN.
     pub fn account(
         &mut self,
         name: &str,
@@ -114,14 +114,15 @@ fn checked(
     expected: &'static str,
 ) -> Result<(), ReportError> {
     let chars = text.chars().count();
-    // Control characters have no place in XML, not even escaped.
+    // XML cannot contain control characters, not even escaped.
     if (1..=chars_max).contains(&chars) && !text.chars().any(char::is_control) {
         return Ok(());
     }
     Err(ReportError::Text { field, text: text.to_owned(), expected })
 }
 
-/// Four letters or digits, two letters of the country, two letters or digits, and perhaps three more for the branch.
+/// Four letters or digits, two letters of the country, two letters or digits, and optionally three for the
+/// branch.
 fn check_bic(bic: &str) -> Result<(), ReportError> {
     let bytes = bic.as_bytes();
     let is_right = matches!(bytes.len(), 8 | 11)

@@ -1,5 +1,5 @@
-//! Reports against golden files (`BATZEN_UPDATE_GOLDEN=1` writes them again), against the order of elements that the message
-//! definitions demand, and read again.
+//! Compares reports with golden files (`BATZEN_UPDATE_GOLDEN=1` writes them again), checks the order of
+//! elements that the message definitions require, and parses the reports again.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -28,7 +28,8 @@ fn net(name: &str, bic: Option<&str>, sent: (u64, u128), received: (u64, u128)) 
     }
 }
 
-/// Four participants: one owes much, one little, one is owed, one is even. A name needs escaping and quoting.
+/// Four participants: one owes much, one owes little, one is owed money, one is even. One name needs escaping
+/// and quoting.
 fn settlement() -> Settlement {
     Settlement {
         id: "7".to_owned(),
@@ -54,7 +55,7 @@ fn golden(name: &str, text: &str) {
     assert_eq!(text, expected, "{name}");
 }
 
-/// An element of a document that was read again.
+/// An element of a parsed document.
 #[derive(Debug, Default)]
 struct Node {
     name: String,
@@ -111,7 +112,7 @@ impl Node {
     }
 }
 
-/// The children of an element in the order of the message definition; `!` after a name: it must be there.
+/// The children of an element in the order of the message definition. A name with `!` is mandatory.
 type Order = (&'static str, &'static str);
 
 const PACS009: [Order; 13] = [
@@ -165,7 +166,8 @@ const CAMT054: [Order; 16] = [
     ("Refs", "MsgId AcctSvcrRef PmtInfId InstrId EndToEndId UETR TxId MndtId ChqNb ClrSysRef"),
 ];
 
-/// Checks names, order and presence of all elements below a node; what no table names has text only or is an account's id.
+/// Checks names, order and presence of all elements below a node. An element that no table lists has only
+/// text, or is an account's id.
 fn check_order(node: &Node, orders: &[Order]) {
     let Some((_, order)) = orders.iter().find(|(name, _)| *name == node.name) else {
         assert!(
@@ -192,7 +194,7 @@ fn check_order(node: &Node, orders: &[Order]) {
 }
 
 #[test]
-fn instructions_carry_what_is_owed() {
+fn instructions_carry_all_nets() {
     let settlement = settlement();
     for (leg, name, debtors, creditors) in [
         (Leg::Collection, "collection", vec!["alpha", "Beta & \"Sons\", <Ltd>"], vec!["HUB", "HUB"]),
@@ -204,7 +206,7 @@ fn instructions_carry_what_is_owed() {
         assert_eq!(document.attributes["xmlns"], pacs009::NAMESPACE);
         check_order(&document, &PACS009);
         assert_eq!(document.one("FICdtTrf/GrpHdr/NbOfTxs").text, debtors.len().to_string());
-        // A date of settlement for the group and one for a transaction exclude each other.
+        // A settlement date for the group and one for a transaction exclude each other.
         assert_eq!(document.all("FICdtTrf/GrpHdr/IntrBkSttlmDt").len(), 1);
         assert!(document.all("FICdtTrf/CdtTrfTxInf/IntrBkSttlmDt").is_empty());
         let total = document.one("FICdtTrf/GrpHdr/TtlIntrBkSttlmAmt");
@@ -235,7 +237,7 @@ fn instructions_carry_what_is_owed() {
 }
 
 #[test]
-fn participants_are_notified_of_what_concerns_them() {
+fn participants_are_notified_of_their_own_nets() {
     let settlement = settlement();
     for (index, name, amount, indicator) in
         [(0, "debit", "1000.00", "DBIT"), (2, "credit", "1001.00", "CRDT")]
@@ -256,7 +258,7 @@ fn participants_are_notified_of_what_concerns_them() {
 }
 
 #[test]
-fn tables_are_read_as_they_were_written() {
+fn tables_round_trip() {
     let settlement = settlement();
     let text = tables::settlement(&settlement).unwrap();
     golden("settlement.csv", &text);
@@ -310,7 +312,7 @@ fn tables_are_read_as_they_were_written() {
 }
 
 #[test]
-fn what_would_mislead_is_refused() {
+fn misleading_reports_are_refused() {
     let refused = |change: &dyn Fn(&mut Settlement)| {
         let mut settlement = settlement();
         change(&mut settlement);

@@ -1,4 +1,4 @@
-//! Everything but the event stream: decode, ask the ledger, encode.
+//! All endpoints except the event stream: decode, ask the ledger, encode.
 
 use batzen_http::{Head, Request, Response};
 use batzen_ledger::{
@@ -77,7 +77,7 @@ where
     Ok(Response::json(200, &Results { results: results.iter().map(Into::into).collect() }))
 }
 
-/// The events of a body; the first mistake is named by its place.
+/// The events of a body. An error names the position of the first mistake.
 fn events<'a, J, R>(json: &'a [J]) -> Result<Vec<R>, Response>
 where
     R: TryFrom<&'a J, Error = crate::json::JsonError>,
@@ -167,7 +167,7 @@ pub(super) async fn transfer(ledger: &dyn Ledger, id_text: &str) -> Answer {
     Ok(Response::json(200, &TransferJson::from(found)))
 }
 
-/// What the history of an account may be asked for.
+/// Parameters for the history of an account.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[allow(dead_code, reason = "describes a query string; it is read by name")]
@@ -186,9 +186,9 @@ struct HistoryParams {
     timestamp_max: Option<String>,
     /// At most 8,189, which is the default.
     limit: Option<u32>,
-    /// Whether debits count; left out: yes.
+    /// Whether to include debits. Default: yes.
     debits: Option<bool>,
-    /// Whether credits count; left out: yes.
+    /// Whether to include credits. Default: yes.
     credits: Option<bool>,
     /// Latest first.
     reversed: Option<bool>,
@@ -244,7 +244,7 @@ fn query_filter(request: &Request) -> Result<QueryFilter, Response> {
     post, path = "/v1/accounts/query", request_body = QueryFilterJson,
     responses((status = 200, description = "In the order of their timestamps", body = Accounts))
 )]
-/// Accounts by what they carry.
+/// Accounts that match a filter.
 pub(super) async fn query_accounts(ledger: &dyn Ledger, request: &Request) -> Answer {
     accounts(ledger.query_accounts(query_filter(request)?).await)
 }
@@ -253,7 +253,7 @@ pub(super) async fn query_accounts(ledger: &dyn Ledger, request: &Request) -> An
     post, path = "/v1/transfers/query", request_body = QueryFilterJson,
     responses((status = 200, description = "In the order of their timestamps", body = Transfers))
 )]
-/// Transfers by what they carry.
+/// Transfers that match a filter.
 pub(super) async fn query_transfers(ledger: &dyn Ledger, request: &Request) -> Answer {
     transfers(ledger.query_transfers(query_filter(request)?).await)
 }

@@ -1,7 +1,7 @@
 //! The event stream: pages of NDJSON or of server-sent events, with a cursor.
 //!
-//! The server keeps nothing about its readers. Each answer ends; who wants more asks again with the last timestamp that it has
-//! dealt with. Readers of server-sent events do so by themselves (`Last-Event-ID`).
+//! The server keeps no state about its readers. Each answer ends. To continue, a reader asks again with the
+//! last timestamp that it has processed. Readers of server-sent events do so automatically (`Last-Event-ID`).
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ use utoipa::IntoParams;
 use super::{Answer, ErrorJson, error, malformed, refused};
 use crate::json::{EventJson, NotWide, Wide};
 
-/// How often the ledger is asked while a reader waits.
+/// How often the server polls the ledger while a reader waits.
 const POLL: Duration = Duration::from_millis(20);
-/// The longest wait.
+/// Longest wait.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// How long readers of server-sent events wait unless they say otherwise.
+/// Default wait of readers of server-sent events.
 const WAIT_OF_STREAMS: Duration = Duration::from_secs(15);
-/// Events in an answer unless the reader says otherwise.
+/// Default number of events in an answer.
 const LIMIT: u32 = 1_000;
 
-/// Which part of the stream.
+/// Selects a part of the stream.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[allow(dead_code, reason = "describes a query string; it is read by name")]
 struct EventParams {
-    /// The last timestamp that the reader has dealt with; left out: from the beginning, or from `Last-Event-ID`.
+    /// The last timestamp that the reader has processed. Default: `Last-Event-ID`, or the beginning.
     after: Option<String>,
     /// Inclusive; left out: open.
     timestamp_max: Option<String>,
@@ -94,7 +94,7 @@ fn as_lines(events: &[ChangeEvent]) -> Response {
     Response::bytes(200, "application/x-ndjson", body)
 }
 
-/// `retry`: readers come again at once, for the wait is on our side.
+/// `retry`: readers reconnect at once, because the server does the waiting.
 fn as_stream(events: &[ChangeEvent]) -> Response {
     use std::io::Write;
     let mut body = b"retry: 10\n: the stream continues at Last-Event-ID\n\n".to_vec();

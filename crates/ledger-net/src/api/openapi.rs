@@ -1,4 +1,4 @@
-//! The OpenAPI document, from the endpoints themselves.
+//! The OpenAPI document, generated from the endpoints.
 
 use std::sync::OnceLock;
 

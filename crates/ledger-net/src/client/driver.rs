@@ -1,4 +1,5 @@
-//! The task of a client's connection: connects, reads answers, writes what the callers could not, reconnects.
+//! The task of a client's connection: connects, reads answers, writes what the callers could not write,
+//! reconnects.
 
 use std::io;
 use std::sync::Arc;
@@ -12,14 +13,14 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::state::{Inner, WriteHalf};
 use super::{ClientOptions, Target};
-use crate::frame::{self, HEADER_BYTES, Hello, Kind, Parsed, Status};
+use crate::frame::{self, FrameError, HEADER_BYTES, Hello, Kind, Parsed, Status};
 
-/// What a buffer begins with.
+/// Initial size of a buffer.
 const BUFFER_BYTES: usize = 4 << 10;
-/// How often a silent server is looked after.
+/// How often the task checks for a silent server.
 const TICK: Duration = Duration::from_secs(1);
 
-/// An open connection, hello said.
+/// An open connection, after the hellos.
 pub(super) struct Link {
     read: Box<dyn AsyncRead + Send + Unpin>,
     write: WriteHalf,
@@ -55,10 +56,10 @@ pub(super) async fn open(target: &Target, options: &ClientOptions) -> Result<Lin
     timeout(options.connect_timeout, opening).await.unwrap_or_else(|_| Err(unreachable(&"no answer in time")))
 }
 
-/// Says hello and hears how many requests the server wants in flight.
+/// Sends a hello; the server's hello limits the requests in flight.
 async fn greet<S: AsyncReadExt + AsyncWriteExt + Unpin>(stream: &mut S) -> Result<usize, LedgerError> {
     let gone = |error: io::Error| LedgerError::Busy(format!("no hello from the server: {error}"));
-    let foreign = || LedgerError::Refused("this is no ledger server".to_owned());
+    let foreign = || LedgerError::Refused("this is not a ledger server".to_owned());
     let mut words = Vec::new();
     frame::push(&mut words, Kind::Hello, Status::Done, 0, &Hello::of_client().to_bytes());
     stream.write_all(&words).await.map_err(gone)?;
@@ -95,7 +96,7 @@ pub(super) async fn run(inner: Arc<Inner>, target: Target, first: Link) {
                 let reason;
                 (reason, last_good) = serve(&inner, read, last_good).await;
                 inner.disconnected();
-                // A server that takes requests but never answers one is as good as none.
+                // A server that accepts requests but never answers counts as lost.
                 if last_good > connected_at {
                     backoff = inner.options.backoff_min;
                 }
@@ -123,7 +124,8 @@ pub(super) async fn run(inner: Arc<Inner>, target: Target, first: Link) {
     inner.give_up("the client has ended");
 }
 
-/// Reads answers until the connection breaks. Says why, and when the server last answered or owed nothing.
+/// Reads answers until the connection breaks. Returns the reason, and when the server last answered or owed
+/// nothing.
 async fn serve(
     inner: &Inner,
     mut read: Box<dyn AsyncRead + Send + Unpin>,
@@ -131,7 +133,7 @@ async fn serve(
 ) -> (String, Instant) {
     let mut buffer = BytesMut::with_capacity(BUFFER_BYTES);
     let mut needed = HEADER_BYTES;
-    let mut last_heard = Instant::now();
+    let mut last_read = Instant::now();
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut blocked: Option<Arc<WriteHalf>> = None;
@@ -152,14 +154,14 @@ async fn serve(
             count = read.read_buf(&mut buffer) => {
                 match count {
                     Ok(0) => return ("the server closed the connection".to_owned(), last_good),
-                    Ok(_) => last_heard = Instant::now(),
+                    Ok(_) => last_read = Instant::now(),
                     Err(error) => return (error.to_string(), last_good),
                 }
                 match take_answers(inner, &mut buffer) {
                     Ok((more, has_answered)) => {
                         needed = more;
                         if has_answered {
-                            last_good = last_heard;
+                            last_good = last_read;
                         }
                     }
                     Err(error) => return (error.to_string(), last_good),
@@ -175,9 +177,9 @@ async fn serve(
             }
             _ = tick.tick() => {
                 if !inner.is_waiting() {
-                    last_heard = Instant::now();
-                    last_good = last_heard;
-                } else if last_heard.elapsed() >= inner.options.answer_timeout {
+                    last_read = Instant::now();
+                    last_good = last_read;
+                } else if last_read.elapsed() >= inner.options.answer_timeout {
                     return ("the server is silent".to_owned(), last_good);
                 }
                 continue;
@@ -190,27 +192,29 @@ async fn serve(
     }
 }
 
-/// Why a connection cannot go on.
+/// Why the answers on a connection cannot be read further.
 #[derive(Debug, thiserror::Error)]
 enum AnswerError {
     #[error("the server sent more than is allowed")]
     TooLarge,
-    #[error("{0}")]
-    Frame(#[from] frame::FrameError),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
     #[error("the server sent an unknown status")]
     UnknownStatus,
     #[error("the server ended the connection: {0}")]
     Ended(String),
 }
 
-/// Gives whole answers to their callers. Returns how many bytes the buffer must hold to go on, and whether there was any.
+/// Passes complete answers to their callers. Returns the buffer size needed to continue, and whether there
+/// was any answer.
 fn take_answers(inner: &Inner, buffer: &mut BytesMut) -> Result<(usize, bool), AnswerError> {
     let mut has_answered = false;
     loop {
-        let header = match frame::parse(buffer)? {
-            Parsed::NeedsBytes(needed) => return Ok((needed, has_answered)),
-            Parsed::TooLarge(_) => return Err(AnswerError::TooLarge),
-            Parsed::Frame(header, _) => header,
+        let header = match frame::parse(buffer) {
+            Ok(Parsed::NeedsBytes(needed)) => return Ok((needed, has_answered)),
+            Ok(Parsed::TooLarge(_)) => return Err(AnswerError::TooLarge),
+            Ok(Parsed::Frame(header, _)) => header,
+            Err(error) => return Err(error.into()),
         };
         buffer.advance(HEADER_BYTES);
         let body = buffer.split_to(header.size as usize).freeze();

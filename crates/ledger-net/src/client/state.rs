@@ -1,4 +1,4 @@
-//! What callers and the connection's task share: frames that gather, frames under way, bytes to write.
+//! State that callers and the connection's task share: gathering frames, frames under way, bytes to write.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -15,23 +15,23 @@ use crate::frame::{BODY_BYTES_MAX, HEADER_BYTES, Header, Kind, Status};
 
 pub(super) type Reply = oneshot::Sender<Result<Bytes, LedgerError>>;
 
-/// Buffers above this are given back when they are empty.
+/// Empty buffers above this capacity are freed.
 const BUFFER_BYTES_KEPT: usize = 64 << 10;
 
-/// One caller's share of a frame: the next `events` events and as many results. 0: the whole answer.
+/// One caller's part of a frame: the next `events` events and as many results. 0: the whole answer.
 struct Part {
     events: usize,
     reply: Reply,
 }
 
-/// A request: perhaps of many callers.
+/// A request, possibly shared by many callers.
 struct Frame {
     kind: Kind,
     /// Room for the header, then the body.
     bytes: Vec<u8>,
     parts: Vec<Part>,
     events: usize,
-    /// Nothing more can gather here.
+    /// Nothing more fits in.
     is_full: bool,
 }
 
@@ -66,7 +66,7 @@ impl Frame {
     }
 }
 
-/// Where requests go.
+/// Recipient of requests.
 pub(super) enum WriteHalf {
     Tcp(tcp::OwnedWriteHalf),
     Unix(unix::OwnedWriteHalf),
@@ -88,17 +88,18 @@ impl WriteHalf {
     }
 }
 
-/// A connection that is up.
+/// An established connection.
 struct Live {
     write: Arc<WriteHalf>,
-    /// What the socket did not take yet.
+    /// Bytes that the socket did not accept yet.
     out: Vec<u8>,
     written: usize,
     is_broken: bool,
 }
 
 impl Live {
-    /// Writes a frame, as far as the socket takes it; the rest waits in `out`. True: the driver has to see to the rest.
+    /// Writes a frame as far as the socket accepts it. The rest waits in `out`. True: the driver has to write
+    /// the rest.
     fn send(&mut self, bytes: &[u8]) -> bool {
         if self.is_broken {
             return false;
@@ -120,7 +121,7 @@ impl Live {
         done < bytes.len()
     }
 
-    /// Writes what is left. True: that was all.
+    /// Writes the rest. True: nothing is left.
     fn send_rest(&mut self) -> io::Result<bool> {
         while self.written < self.out.len() {
             match self.write.try_write(&self.out[self.written..]) {
@@ -144,13 +145,13 @@ impl Live {
 struct LinkState {
     creates: VecDeque<Frame>,
     reads: VecDeque<Frame>,
-    /// Sent at least once, by number: in this order they are repeated.
+    /// Requests sent at least once, by number. They are repeated in this order.
     under_way: BTreeMap<u64, Frame>,
     creates_under_way: usize,
     waiting_events: usize,
     next_number: u64,
     live: Option<Live>,
-    /// What the server allows on one connection.
+    /// The server's limit per connection.
     in_flight_max: usize,
     is_closed: bool,
 }
@@ -180,7 +181,7 @@ impl Inner {
         self.state().is_closed
     }
 
-    /// Takes a request; it is sent at once if its turn has come.
+    /// Accepts a request. It is sent at once if the limits permit.
     pub(super) fn submit(
         &self,
         kind: Kind,
@@ -225,7 +226,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Sends what may be sent. True: the connection's task has to see to the rest.
+    /// Sends what the limits permit. True: the connection's task has to write the rest.
     fn pump(&self, state: &mut LinkState) -> bool {
         let options = &self.options;
         let mut needs_driver = false;
@@ -258,7 +259,7 @@ impl Inner {
         needs_driver
     }
 
-    /// A connection is up: repeats what was under way, and goes on.
+    /// After connecting: repeats requests under way, then continues.
     pub(super) fn connected(&self, write: Arc<WriteHalf>, in_flight_max: usize) {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -272,15 +273,15 @@ impl Inner {
         self.wake.notify_one();
     }
 
-    /// The connection is gone.
+    /// The connection broke.
     pub(super) fn disconnected(&self) {
         self.state().live = None;
     }
 
-    /// An answer came.
+    /// An answer arrived.
     pub(super) fn answered(&self, number: u64, answer: Result<Bytes, LedgerError>) {
         let mut state = self.state();
-        // Not ours: of a request that was given up.
+        // The answer to a request that was given up.
         let Some(frame) = state.under_way.remove(&number) else { return };
         if frame.is_create() {
             state.creates_under_way -= 1;
@@ -295,7 +296,7 @@ impl Inner {
         }
     }
 
-    /// Writes what is left over. Nothing is left: no half to wait for.
+    /// Writes the rest. If nothing is left, there is no write half to wait for.
     pub(super) fn write_rest(&self) -> io::Result<Option<Arc<WriteHalf>>> {
         let mut state = self.state();
         let Some(live) = &mut state.live else { return Ok(None) };
@@ -305,12 +306,12 @@ impl Inner {
         Ok(if live.send_rest()? { None } else { Some(Arc::clone(&live.write)) })
     }
 
-    /// Whether answers are owed.
+    /// Whether the server owes answers.
     pub(super) fn is_waiting(&self) -> bool {
         !self.state().under_way.is_empty()
     }
 
-    /// Gives up everything: what was sent may have been done.
+    /// Fails all requests. Those that were sent may have been executed.
     pub(super) fn give_up(&self, reason: &str) {
         let mut state = self.state();
         let sent = std::mem::take(&mut state.under_way);

@@ -19,14 +19,15 @@ use super::queue::Part;
 use crate::body::{EVENTS_PER_ANSWER_MAX, ID_BYTES, Record, push_all, read_all, read_one};
 use crate::frame::{self, BODY_BYTES_MAX, HEADER_BYTES, Hello, Kind, Parsed, Status, VERSION};
 
-/// What a connection's buffers begin with, and shrink to: most requests are small, and there may be many connections.
+/// Initial size of a connection's buffers, which they also shrink to: most requests are small, and there may
+/// be many connections.
 const BUFFER_BYTES: usize = 4 << 10;
-/// Buffers above this are given back when they are empty.
+/// Empty buffers above this capacity are freed.
 const BUFFER_BYTES_KEPT: usize = 64 << 10;
-/// A connection with so many unread bytes of answers is not read.
+/// A connection with this many unsent bytes of answers is not read.
 const UNREAD_BYTES_MAX: usize = 4 << 20;
 
-/// Where answers go.
+/// The write half of a connection.
 pub(super) enum WriteHalf {
     Tcp(tcp::OwnedWriteHalf),
     Unix(unix::OwnedWriteHalf),
@@ -48,16 +49,16 @@ impl WriteHalf {
     }
 }
 
-/// A connection as those see it who answer its requests.
+/// The part of a connection that answers use.
 pub(super) struct Conn {
     write: WriteHalf,
     out: Mutex<Out>,
     in_flight: AtomicU32,
-    /// The window of time in which it last sent something, as the queue counts them.
+    /// The window of time in which the client last sent something, in the queue's numbering.
     pub(super) window: AtomicU64,
-    /// Wakes the reader that waits for room.
+    /// Wakes the reader when there is room.
     room: Notify,
-    /// Ends the reader: the peer cannot be written to.
+    /// Ends the reader: writing to the peer failed.
     ended: Notify,
     shared: Arc<Shared>,
 }
@@ -65,9 +66,9 @@ pub(super) struct Conn {
 #[derive(Default)]
 struct Out {
     bytes: Vec<u8>,
-    /// How much of `bytes` is written already.
+    /// How much of `bytes` is already written.
     written: usize,
-    /// Whether a task waits for the socket to take more.
+    /// Whether a task waits until the socket accepts more.
     is_flushing: bool,
     is_broken: bool,
 }
@@ -77,7 +78,7 @@ impl Conn {
         self.out.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends an answer without sending it yet. The request is no longer in flight.
+    /// Appends an answer without sending it. The request is no longer in flight.
     pub(super) fn answer(&self, kind: Kind, number: u64, body: &[u8]) {
         let mut out = self.out();
         if !out.is_broken {
@@ -87,7 +88,7 @@ impl Conn {
         self.leave();
     }
 
-    /// Appends an answer that says an error, without sending it yet. The request is no longer in flight.
+    /// Appends an error answer without sending it. The request is no longer in flight.
     pub(super) fn answer_error(&self, kind: Kind, number: u64, error: &LedgerError) {
         self.say(kind, number, error);
         self.leave();
@@ -122,7 +123,7 @@ impl Conn {
             && out.bytes.len() - out.written < UNREAD_BYTES_MAX
     }
 
-    /// Writes what was appended, as far as the socket takes it; a task sees to the rest.
+    /// Writes appended answers as far as the socket accepts them. A task writes the rest.
     pub(super) fn flush(self: &Arc<Self>) {
         let mut out = self.out();
         if out.is_flushing || out.is_broken {
@@ -192,7 +193,7 @@ impl Conn {
     }
 }
 
-/// Tells a connection beyond the limit so, as far as its socket takes it at once.
+/// Answers a connection beyond the limit with an error, as far as its socket accepts it at once.
 pub(super) fn turn_away(socket: &Socket) {
     let mut words = Vec::new();
     frame::push_error(&mut words, Kind::Hello, Status::Busy, 0, "too many connections");
@@ -204,13 +205,13 @@ pub(super) fn turn_away(socket: &Socket) {
 
 /// Why a connection ends.
 enum End {
-    /// The peer closed it, or cannot be reached.
+    /// The peer closed it, or writing failed.
     Gone,
-    /// The stream is unreadable.
+    /// The stream cannot be read further.
     Unreadable(Status, String),
 }
 
-/// Runs one connection to its end.
+/// Serves one connection until it ends.
 pub(super) async fn drive<R: AsyncRead + Unpin>(read: R, write: WriteHalf, shared: &Arc<Shared>) {
     let conn = Arc::new(Conn {
         write,
@@ -239,12 +240,12 @@ struct Reader<R> {
     read: R,
     conn: Arc<Conn>,
     buffer: BytesMut,
-    /// Bytes of a body above the limit that are still to come.
+    /// Bytes of an oversized body that are still to come.
     skip: usize,
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
-    /// Reads more, with room for at least `needed` bytes in all.
+    /// Reads more, with room for at least `needed` bytes in total.
     async fn more(&mut self, needed: usize) -> Result<(), End> {
         if self.buffer.capacity() < needed {
             self.buffer.reserve(needed - self.buffer.len());
@@ -274,7 +275,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             };
             self.more(needed).await?;
         };
-        let (header, Some(hello)) = hello else { return Err(malformed("this is no hello")) };
+        let (header, Some(hello)) = hello else { return Err(malformed("this is not a hello")) };
         if !hello.speaks_our_version() {
             let text = format!("this server speaks version {VERSION}");
             return Err(End::Unreadable(Status::Version, text));
@@ -305,7 +306,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             while !self.conn.has_room() {
                 self.conn.room.notified().await;
             }
-            // A connection may be quiet for as long as it likes, but not in the middle of a frame.
+            // A connection may be idle for any time, but not in the middle of a frame.
             let is_idle = self.buffer.is_empty() && self.skip == 0;
             let more = if needed == 0 {
                 Ok(())
@@ -328,8 +329,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Takes all whole frames from the buffer. Returns how many bytes it must hold to go on; 0 if it stopped because the
-    /// connection has too much in flight.
+    /// Takes all complete frames from the buffer. Returns the buffer size needed to continue; 0 if it stopped
+    /// because the connection has too many requests in flight.
     fn take_frames(&mut self) -> Result<usize, End> {
         let mut says_something = false;
         let needed = loop {
@@ -378,7 +379,7 @@ fn ill_formed(kind: Kind) -> LedgerError {
     LedgerError::Refused(format!("the body of {} is ill-formed", kind.name()))
 }
 
-/// Begins a request that counts as in flight already. True: it is answered at once.
+/// Begins a request that is already counted as in flight. True: it is answered at once.
 fn begin(conn: &Arc<Conn>, kind: Kind, number: u64, body: &[u8]) -> bool {
     let part = |count: usize| Part { conn: Arc::clone(conn), number, count };
     let queue = &conn.shared.queue;

@@ -1,4 +1,4 @@
-//! Create requests on their way to the ledger, gathered into batches.
+//! Gathers create requests into batches for the ledger.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use crate::frame::Kind;
 /// Connections that sent something within this time are active.
 const WINDOW: Duration = Duration::from_millis(8);
 
-/// One request of a batch: the next `count` events are its own.
+/// One request of a batch: the next `count` events belong to it.
 pub(super) struct Part {
     pub conn: Arc<Conn>,
     pub number: u64,
@@ -43,9 +43,9 @@ impl Events {
 struct Batch {
     events: Events,
     parts: Vec<Part>,
-    /// Nothing more can gather here.
+    /// Nothing more fits in.
     is_full: bool,
-    begun: Instant,
+    started: Instant,
 }
 
 struct Waiting {
@@ -54,21 +54,21 @@ struct Waiting {
     active: Active,
 }
 
-/// How many connections are at work: those are the ones that may still join a batch.
+/// Number of active connections, which may still join a batch.
 struct Active {
     window: u64,
-    begun: Instant,
+    started: Instant,
     now: usize,
     before: usize,
 }
 
 impl Active {
     fn see(&mut self, conn: &Conn, now: Instant) {
-        let passed = now.duration_since(self.begun);
+        let passed = now.duration_since(self.started);
         if passed >= WINDOW {
             self.before = if passed < 2 * WINDOW { self.now } else { 0 };
             self.now = 0;
-            self.begun = now;
+            self.started = now;
             self.window += 1;
         }
         if conn.window.swap(self.window, Ordering::Relaxed) != self.window {
@@ -81,10 +81,10 @@ impl Active {
     }
 }
 
-/// What [`Queue::pop`] found.
+/// Result of [`Queue::pop`].
 enum Next {
     Batch(Batch),
-    /// Look again then, or when more has come.
+    /// Look again at this time, or when more has arrived.
     NotBefore(Instant),
     Nothing,
 }
@@ -103,7 +103,7 @@ impl Queue {
             waiting: Mutex::new(Waiting {
                 batches: VecDeque::new(),
                 events: 0,
-                active: Active { window: 1, begun: Instant::now(), now: 0, before: 0 },
+                active: Active { window: 1, started: Instant::now(), now: 0, before: 0 },
             }),
             arrived: Notify::new(),
             is_closed: AtomicBool::new(false),
@@ -115,7 +115,7 @@ impl Queue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says that nothing more will come: [`dispatch`] ends when everything is answered.
+    /// Closes the queue: [`dispatch`] ends when everything is answered.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.arrived.notify_one();
@@ -147,7 +147,7 @@ impl Queue {
         )
     }
 
-    /// Decodes a body into the last batch if its events fit there, else into a new one.
+    /// Decodes a body into the last batch if its events fit, otherwise into a new one.
     fn push<R: Record>(
         &self,
         kind: Kind,
@@ -176,7 +176,7 @@ impl Queue {
                 events: new(),
                 parts: Vec::new(),
                 is_full: runs_alone,
-                begun: now,
+                started: now,
             });
         }
         let batch = waiting.batches.back_mut().expect("one was pushed if there was none");
@@ -196,11 +196,11 @@ impl Queue {
         Err(LedgerError::Refused(format!("the body of {} is ill-formed", kind.name())))
     }
 
-    /// The next batch, if the ledger may have one more while it works on `in_flight`.
+    /// The next batch, if the ledger may work on another one besides `in_flight`.
     ///
-    /// A batch of few of the active connections waits a moment for the others: every batch costs a commit and wakes threads on
-    /// both sides, so many small ones would make everybody slower. Half of the connections are enough, so that few
-    /// connections do not wait for each other.
+    /// A batch from few of the active connections waits briefly for the others. Every batch costs a commit
+    /// and wakes threads on both sides, so many small batches would slow everybody down. Half of the
+    /// connections are enough, so that few connections do not wait for each other.
     fn pop(&self, in_flight: usize, shared: &Shared) -> Next {
         let mut waiting = self.waiting();
         let options = &shared.options;
@@ -212,7 +212,7 @@ impl Queue {
         if in_flight >= limit.max(1) {
             return Next::Nothing;
         }
-        let not_before = front.begun + options.gather;
+        let not_before = front.started + options.gather;
         if !front.is_full && front.parts.len() * 2 < waiting.active.count() && Instant::now() < not_before {
             return Next::NotBefore(not_before);
         }
@@ -222,7 +222,7 @@ impl Queue {
     }
 }
 
-/// Gives batches to the ledger and the results to their connections, until the queue is closed and empty.
+/// Passes batches to the ledger and their results to the connections, until the queue is closed and empty.
 pub(super) async fn dispatch(shared: Arc<Shared>) {
     let ledger = Arc::clone(&shared.ledger);
     let mut running = FuturesUnordered::new();
@@ -270,7 +270,8 @@ async fn run(ledger: &dyn Ledger, batch: Batch) {
     }
 }
 
-/// Splits the results of a batch among its requests. First everything is encoded, then every connection is written to.
+/// Distributes the results of a batch to its requests. First everything is encoded, then each connection is
+/// written to.
 fn answer<S>(kind: Kind, parts: &[Part], count: usize, results: Result<Vec<CreateResult<S>>, LedgerError>)
 where
     CreateResult<S>: Record,

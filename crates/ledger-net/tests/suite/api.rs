@@ -48,7 +48,7 @@ async fn filled() -> Api {
 }
 
 #[tokio::test]
-async fn accounts_and_transfers_come_and_go_as_json() {
+async fn accounts_and_transfers_are_created_and_read_as_json() {
     let api = filled().await;
     let account = get(&api, "/v1/accounts/1").await.json_value();
     assert_eq!(account["credits_posted"], "18446744073709551616");
@@ -87,7 +87,7 @@ async fn the_event_stream_resumes_where_its_reader_stopped() {
     let rest = String::from_utf8(rest.body.to_vec()).unwrap();
     assert_eq!(rest.lines().count(), 1);
     assert!(rest.contains("two_phase_posted"));
-    // The same as server-sent events, from where a browser says that it was.
+    // The same as server-sent events, from the browser's `Last-Event-ID`.
     let mut request = Request::local(Method::GET, "/v1/events", "");
     request.head.headers.insert(header::ACCEPT, "text/event-stream".parse().unwrap());
     request.head.headers.insert("last-event-id", last.parse().unwrap());
@@ -97,7 +97,7 @@ async fn the_event_stream_resumes_where_its_reader_stopped() {
     let ids: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("id: ")).collect();
     assert_eq!(ids.len(), 1);
     assert!(text.contains("event: two_phase_posted\ndata: {") && text.ends_with("\n\n"), "{text}");
-    // Nothing more: an empty page, and a wait that ends when the service does.
+    // No more events: an empty page, and a wait that ends when the service ends.
     let empty = get(&api, &format!("/v1/events?after={}", ids[0])).await;
     assert_eq!((empty.status, empty.body.len()), (200, 0));
     let request = Request::local(Method::GET, &format!("/v1/events?after={}&timeout_ms=60000", ids[0]), "");
@@ -110,7 +110,7 @@ async fn the_event_stream_resumes_where_its_reader_stopped() {
 }
 
 #[tokio::test]
-async fn mistakes_are_named_and_nothing_is_done() {
+async fn bad_requests_get_a_clear_error_and_change_nothing() {
     let api = filled().await;
     let many: Vec<Value> = (0..8190).map(|id| json!({ "id": id + 100, "ledger": 1, "code": 1 })).collect();
     for (answer, status, name, hint) in [
@@ -182,7 +182,7 @@ async fn the_document_describes_every_endpoint() {
     for schema in ["Account", "Transfer", "Result", "Event", "Error", "QueryFilter"] {
         assert!(value["components"]["schemas"][schema].is_object(), "{schema}");
     }
-    // Wide integers are strings here, too.
+    // Wide integers are strings here too.
     assert_eq!(
         value["components"]["schemas"]["Transfer"]["properties"]["amount"]["$ref"],
         "#/components/schemas/Wide"

@@ -1,7 +1,9 @@
-//! Conservation under chaos: many clients over a line that cuts, loses and flips bits. Whatever the clients were told is in the
-//! event stream exactly once, nothing else is, and the books add up.
+//! Conservation of money over a faulty network: many clients over a line that disconnects, loses and flips
+//! bits. Every acknowledged transfer is in the event stream exactly once, the stream contains nothing else,
+//! and the books balance.
 //!
-//! `BATZEN_SOAK_CYCLES` makes it longer (default 5; `make soak` does 50), `BATZEN_SOAK_SEED` repeats its choices.
+//! `BATZEN_SOAK_CYCLES` sets the length (default 5; `make soak` uses 50), `BATZEN_SOAK_SEED` repeats a run's
+//! choices.
 
 use crate::common;
 
@@ -25,7 +27,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is no number")))
 }
 
-/// What a client sends next: singles, pending transfers with posts and voids, chains.
+/// The next request of a client: singles, pending transfers with posts and voids, chains.
 fn batch(dice: &mut Dice, next_id: &mut u128, open: &mut Vec<u128>) -> Vec<Transfer> {
     let mut id = || {
         *next_id += 1;
@@ -68,7 +70,7 @@ fn batch(dice: &mut Dice, next_id: &mut u128, open: &mut Vec<u128>) -> Vec<Trans
     events
 }
 
-/// One client: repeats until it is answered, and writes down what it was told.
+/// One client: repeats each request until it is answered, and records the answers.
 async fn client(
     url: String,
     number: u64,
@@ -89,7 +91,7 @@ async fn client(
             Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
         }
     };
-    let mut told = BTreeMap::new();
+    let mut acknowledged = BTreeMap::new();
     let mut next_id = u128::from(number + 1) << 64;
     let mut open = Vec::new();
     while !*until.borrow() {
@@ -103,14 +105,14 @@ async fn client(
         };
         let mut chain_exists = false;
         for (event, result) in events.iter().zip(&results) {
-            // Of a repeated chain the first member exists, which fails the others: the chain stands.
+            // In a repeated chain the first member exists, which fails the others: the chain was executed.
             let status = if chain_exists { CreateTransferStatus::Exists } else { result.status };
-            told.insert(event.id, status);
+            acknowledged.insert(event.id, status);
             chain_exists =
                 event.flags.contains(TransferFlags::LINKED) && status == CreateTransferStatus::Exists;
         }
     }
-    told
+    acknowledged
 }
 
 async fn stream(ledger: &dyn Ledger) -> Vec<ChangeEvent> {
@@ -127,9 +129,9 @@ async fn stream(ledger: &dyn Ledger) -> Vec<ChangeEvent> {
     }
 }
 
-/// What is wrong, if anything.
+/// The first error in the books, if any.
 fn problems(
-    told: &BTreeMap<u128, CreateTransferStatus>,
+    acknowledged: &BTreeMap<u128, CreateTransferStatus>,
     events: &[ChangeEvent],
     accounts: &[Account],
 ) -> Vec<String> {
@@ -153,12 +155,14 @@ fn problems(
             balances.insert(account.id, account);
         }
     }
-    for (id, status) in told {
+    for (id, status) in acknowledged {
         if status.stands() != seen.contains(id) {
             problems.push(format!("{id:x} was answered {status}, in the stream: {}", seen.contains(id)));
         }
     }
-    problems.extend(seen.iter().filter(|id| !told.contains_key(id)).map(|id| format!("{id:x} is unknown")));
+    problems.extend(
+        seen.iter().filter(|id| !acknowledged.contains_key(id)).map(|id| format!("nobody knows {id:x}")),
+    );
     for account in accounts {
         if balances.get(&account.id).is_some_and(|shown| shown != account) {
             problems.push(format!("account {} is not as its last event says", account.id));
@@ -174,7 +178,7 @@ fn problems(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kill_lines_and_flip_bits_conserves_money() {
+async fn broken_connections_and_flipped_bits_conserve_money() {
     let cycles = number("BATZEN_SOAK_CYCLES").unwrap_or(5);
     let seed = number("BATZEN_SOAK_SEED").unwrap_or_else(|| {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
@@ -201,34 +205,39 @@ async fn kill_lines_and_flip_bits_conserves_money() {
         proxy.cut();
     }
     end.send_replace(true);
-    let mut told = BTreeMap::new();
+    let mut acknowledged = BTreeMap::new();
     for client in clients {
-        told.extend(client.await.unwrap());
+        acknowledged.extend(client.await.unwrap());
     }
     let events = stream(memory.as_ref()).await;
     let accounts = memory.lookup_accounts((1..=ACCOUNTS).collect()).await.unwrap();
-    let found = problems(&told, &events, &accounts);
+    let found = problems(&acknowledged, &events, &accounts);
     assert!(found.is_empty(), "{} problems, the first: {:#?}", found.len(), &found[..found.len().min(10)]);
     memory.verify().unwrap();
-    let standing = told.values().filter(|status| status.stands()).count();
+    let standing = acknowledged.values().filter(|status| status.stands()).count();
     assert!(standing > 100, "only {standing} transfers: the line is too bad");
-    assert!(told.values().any(|status| *status == CreateTransferStatus::Exists), "no answer was ever lost");
+    assert!(
+        acknowledged.values().any(|status| *status == CreateTransferStatus::Exists),
+        "no answer was ever lost"
+    );
     println!(
-        "{} transfers told, {standing} stand, {} events, {} faults",
-        told.len(),
+        "{} transfers acknowledged, {standing} stand, {} events, {} faults",
+        acknowledged.len(),
         events.len(),
         proxy.faults()
     );
 
-    // The proof can fail.
-    let mut false_claim = told.clone();
+    // Shows that the check can fail.
+    let mut false_claim = acknowledged.clone();
     false_claim.insert(77, CreateTransferStatus::Created);
     assert_eq!(problems(&false_claim, &events, &accounts).len(), 1);
-    assert!(!problems(&told, &events[..events.len() - 1], &accounts).is_empty());
+    assert!(!problems(&acknowledged, &events[..events.len() - 1], &accounts).is_empty());
     let mut twice = events.clone();
     let mut again = *events.last().unwrap();
     again.timestamp += 1;
     twice.push(again);
-    assert!(!problems(&told, &twice, &accounts).is_empty() || again.kind == ChangeKind::TwoPhaseExpired);
+    assert!(
+        !problems(&acknowledged, &twice, &accounts).is_empty() || again.kind == ChangeKind::TwoPhaseExpired
+    );
     served.stop().await;
 }

@@ -1,4 +1,4 @@
-//! Frames and records: what is written is read back, and nothing else is taken for it.
+//! Frames and records: encoded values decode to themselves, and other bytes are refused.
 
 use batzen_ledger::{
     Account, AccountBalance, AccountFilter, AccountFlags, ChangeEvent, ChangeFilter, ChangeKind,
@@ -16,7 +16,7 @@ fn transfer() -> impl Strategy<Value = Transfer> {
     any::<[u8; 128]>().prop_map(|bytes| Transfer::from_bytes(&bytes))
 }
 
-fn leads_back<R: Record + PartialEq + std::fmt::Debug>(records: &[R]) -> Result<(), TestCaseError> {
+fn round_trips<R: Record + PartialEq + std::fmt::Debug>(records: &[R]) -> Result<(), TestCaseError> {
     let mut body = Vec::new();
     push_all(&mut body, records);
     prop_assert_eq!(body.len(), records.len() * R::BYTES);
@@ -29,7 +29,7 @@ fn leads_back<R: Record + PartialEq + std::fmt::Debug>(records: &[R]) -> Result<
 
 proptest! {
     #[test]
-    fn frames_lead_back_however_they_arrive(
+    fn frames_round_trip_in_pieces_of_any_size(
         kind in 0..Kind::ALL.len(), number: u64, body in proptest::collection::vec(any::<u8>(), 0..2000), cut: prop::sample::Index,
     ) {
         let mut bytes = Vec::new();
@@ -63,54 +63,54 @@ proptest! {
     }
 
     #[test]
-    fn records_lead_back(
+    fn records_round_trip(
         accounts in proptest::collection::vec(account(), 0..5),
         transfers in proptest::collection::vec(transfer(), 0..5),
         ids in proptest::collection::vec(any::<u128>(), 0..5),
         timestamp: u64,
         status in 0..CreateTransferStatus::ALL.len(),
     ) {
-        leads_back(&accounts)?;
-        leads_back(&transfers)?;
-        leads_back(&ids)?;
-        leads_back(&[CreateResult { timestamp, status: CreateTransferStatus::ALL[status] }])?;
+        round_trips(&accounts)?;
+        round_trips(&transfers)?;
+        round_trips(&ids)?;
+        round_trips(&[CreateResult { timestamp, status: CreateTransferStatus::ALL[status] }])?;
         if let ([a, b, ..], [t, ..]) = (accounts.as_slice(), transfers.as_slice()) {
             let event = ChangeEvent {
                 timestamp, kind: ChangeKind::TwoPhaseExpired, transfer: *t, debit_account: *a, credit_account: *b,
             };
-            leads_back(&[event, event])?;
+            round_trips(&[event, event])?;
         }
     }
 
     #[test]
-    fn filters_lead_back(
+    fn filters_round_trip(
         ids: [u128; 5], numbers: [u64; 3], small: [u32; 3], code: u16, flags: [bool; 3],
     ) {
         let [debits, credits, reversed] = flags;
         let [user_data_64, timestamp_min, timestamp_max] = numbers;
         let [user_data_32, limit, ledger] = small;
-        leads_back(&[AccountFilter {
+        round_trips(&[AccountFilter {
             account_id: ids[0], user_data_128: ids[1], user_data_64, user_data_32, code, timestamp_min, timestamp_max,
             limit, debits, credits, reversed,
         }])?;
-        leads_back(&[QueryFilter {
+        round_trips(&[QueryFilter {
             user_data_128: ids[1], user_data_64, user_data_32, ledger, code, timestamp_min, timestamp_max, limit, reversed,
         }])?;
-        leads_back(&[ChangeFilter { timestamp_min, timestamp_max, limit }])?;
-        leads_back(&[AccountBalance {
+        round_trips(&[ChangeFilter { timestamp_min, timestamp_max, limit }])?;
+        round_trips(&[AccountBalance {
             timestamp: timestamp_min, debits_pending: ids[0], debits_posted: ids[1], credits_pending: ids[2], credits_posted: ids[3],
         }])?;
     }
 
     #[test]
-    fn headers_lead_back(number: u64, size in 0..4096_usize, status in 0..7_u16) {
+    fn headers_round_trip(number: u64, size in 0..4096_usize, status in 0..7_u16) {
         let header = Header::new(Kind::Ping, Status::from_number(status).unwrap(), number, &vec![7; size]);
         prop_assert_eq!(Header::from_bytes(&header.to_bytes()).unwrap(), header);
     }
 }
 
 #[test]
-fn a_body_above_the_limit_is_told_apart_from_damage() {
+fn an_oversized_body_is_distinguished_from_damage() {
     let mut header = Header::new(Kind::CreateTransfers, Status::Done, 7, &[]);
     header.size = u32::try_from(BODY_BYTES_MAX + 1).unwrap();
     assert_eq!(frame::parse(&header.to_bytes()).unwrap(), Parsed::TooLarge(header));
@@ -136,6 +136,6 @@ fn open_chains_and_imports_run_alone() {
     let mut accounts = Vec::new();
     push_all(&mut accounts, &[Account { flags: AccountFlags::IMPORTED, ..Account::default() }]);
     assert!(runs_alone(Kind::CreateAccounts, &accounts));
-    // The same bit means something else in a transfer.
+    // The same bit has another meaning in a transfer.
     assert!(!runs_alone(Kind::CreateTransfers, &accounts));
 }

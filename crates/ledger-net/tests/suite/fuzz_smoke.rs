@@ -1,4 +1,5 @@
-//! The fuzz target on the stable compiler: seeds of the corpus, mutated. `BATZEN_FUZZ_ITERATIONS` makes it longer.
+//! The fuzz target on the stable compiler, with mutated seeds of the corpus. `BATZEN_FUZZ_ITERATIONS` sets
+//! the length.
 
 use crate::common;
 

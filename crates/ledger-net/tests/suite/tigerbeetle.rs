@@ -4,16 +4,16 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 #[tokio::test]
-async fn a_tigerbeetle_cluster_does_what_every_ledger_does() {
+async fn a_tigerbeetle_cluster_conforms() {
     let Ok(cluster) = std::env::var("BATZEN_TEST_TIGERBEETLE") else {
         println!("skipped: BATZEN_TEST_TIGERBEETLE does not name a cluster");
         return;
     };
     let ledger = batzen_ledger_net::connect(&format!("tigerbeetle://{cluster}")).await.unwrap();
-    // A cluster never forgets: every run has ids of its own.
+    // A cluster keeps its data, so every run uses new ids.
     let base = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() << 32;
     batzen_ledger::conformance::check(ledger.as_ref(), base, async |time: Duration| {
-        // Release may lag behind expiry.
+        // The release may lag behind the expiry.
         tokio::time::sleep(time + Duration::from_secs(2)).await;
     })
     .await;

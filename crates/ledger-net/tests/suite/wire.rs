@@ -17,13 +17,13 @@ use common::{Gate, Proxy, Served, account, transfer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// As much as the conformance examples need: the memory ledger lives by the clock of the machine.
+/// Enough for the conformance examples: the memory ledger uses the clock of the machine.
 async fn wait(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
 #[tokio::test]
-async fn a_ledger_behind_tcp_does_what_every_ledger_does() {
+async fn a_ledger_behind_tcp_conforms() {
     let served = Served::start(Arc::new(MemoryLedger::with_system_clock()), NetOptions::default()).await;
     let ledger = connect(&served.url).await.unwrap();
     batzen_ledger::conformance::check(ledger.as_ref(), 1 << 64, wait).await;
@@ -32,7 +32,7 @@ async fn a_ledger_behind_tcp_does_what_every_ledger_does() {
 }
 
 #[tokio::test]
-async fn a_ledger_behind_a_local_socket_does_what_every_ledger_does() {
+async fn a_ledger_behind_a_local_socket_conforms() {
     let dir = tempfile::tempdir().unwrap();
     let listen = Listen::Unix { path: dir.path().join("ledger.sock"), mode: 0o600 };
     let memory = Arc::new(MemoryLedger::with_system_clock());
@@ -56,7 +56,7 @@ async fn requests_of_many_connections_share_batches() {
         let client = connect(&served.url).await.unwrap();
         calls.push(tokio::spawn(async move { client.create_transfers(vec![transfer(id, 1, 2, 1)]).await }));
     }
-    // All have arrived; the first is with the ledger, the others wait.
+    // All requests have arrived. The ledger has the first; the others wait.
     while served.stats.requests(Kind::CreateTransfers) < 200 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -84,7 +84,7 @@ async fn callers_of_one_client_share_frames_and_chains_stay_apart() {
     for id in 1..=300_u128 {
         let client = Arc::clone(&client);
         let mut event = transfer(id, 1, 2, 1);
-        // Every tenth caller leaves its chain open: that must not reach into the next caller's events.
+        // Every tenth caller leaves its chain open, which must not extend into the next caller's events.
         if id % 10 == 0 {
             event.flags = TransferFlags::LINKED;
         }
@@ -104,13 +104,13 @@ async fn callers_of_one_client_share_frames_and_chains_stay_apart() {
 }
 
 #[tokio::test]
-async fn answers_follow_a_broken_connection_under_the_same_ids() {
+async fn requests_are_repeated_under_the_same_ids_after_a_broken_connection() {
     let memory = Arc::new(MemoryLedger::with_system_clock());
     let served = Served::start(Arc::clone(&memory) as Arc<dyn Ledger>, NetOptions::default()).await;
     let proxy = Proxy::start(&served.url).await;
     let ledger = connect(&proxy.url).await.unwrap();
     ledger.create_accounts(vec![account(1), account(2)]).await.unwrap();
-    // The request passes, the answer is lost with the connection.
+    // The request arrives; the answer is lost with the connection.
     proxy.lose_answers.store(true, Ordering::SeqCst);
     let call = {
         let ledger = Arc::clone(&ledger);
@@ -200,7 +200,7 @@ impl Raw {
         self.0.write_all(&bytes).await.unwrap();
     }
 
-    /// The next frame; nothing if the server has closed.
+    /// The next frame; `None` if the server has closed the connection.
     async fn receive(&mut self) -> Option<(Header, Vec<u8>)> {
         let mut header = [0; HEADER_BYTES];
         self.0.read_exact(&mut header).await.ok()?;
@@ -212,7 +212,7 @@ impl Raw {
 }
 
 #[tokio::test]
-async fn too_much_data_is_said_and_the_connection_goes_on() {
+async fn too_much_data_is_refused_and_the_connection_continues() {
     let served = Served::start(Arc::new(MemoryLedger::with_system_clock()), NetOptions::default()).await;
     let mut raw = Raw::hello(&served.url).await;
     let mut header = Header::new(Kind::CreateTransfers, Status::Done, 9, &[]);
@@ -228,7 +228,7 @@ async fn too_much_data_is_said_and_the_connection_goes_on() {
 }
 
 #[tokio::test]
-async fn what_is_no_request_ends_the_connection_with_a_reason() {
+async fn a_malformed_frame_ends_the_connection_with_a_reason() {
     let served = Served::start(Arc::new(MemoryLedger::with_system_clock()), NetOptions::default()).await;
     let said = |answer: Option<(Header, Vec<u8>)>| {
         let (header, body) = answer.expect("an answer before the end");
@@ -240,7 +240,7 @@ async fn what_is_no_request_ends_the_connection_with_a_reason() {
     raw.send(Kind::Hello, 0, &hello.to_bytes()).await;
     assert_eq!(said(raw.receive().await).0, Status::Version as u16);
     assert!(raw.receive().await.is_none());
-    // No hello.
+    // Not a hello.
     let mut raw = Raw::new(&served.url).await;
     raw.send(Kind::Ping, 0, &[]).await;
     assert_eq!(said(raw.receive().await).0, Status::Malformed as u16);
@@ -257,7 +257,7 @@ async fn what_is_no_request_ends_the_connection_with_a_reason() {
     let (status, text) = said(raw.receive().await);
     assert_eq!((status, text.as_str()), (Status::Malformed as u16, "the body's checksum is wrong"));
     assert!(raw.receive().await.is_none());
-    // Half a record is refused, and the connection goes on.
+    // An incomplete record is refused, and the connection continues.
     let mut raw = Raw::hello(&served.url).await;
     raw.send(Kind::CreateTransfers, 1, &[5; 127]).await;
     assert_eq!(said(raw.receive().await).0, Status::Refused as u16);
@@ -269,7 +269,7 @@ async fn what_is_no_request_ends_the_connection_with_a_reason() {
 }
 
 #[tokio::test]
-async fn a_full_queue_is_busy_and_connections_beyond_the_limit_are_told() {
+async fn a_full_queue_and_too_many_connections_are_answered_busy() {
     let gate = Arc::new(Gate::new(MemoryLedger::with_system_clock()));
     let options = NetOptions {
         batches_in_flight: 1,
@@ -322,7 +322,7 @@ async fn a_connection_with_too_much_in_flight_is_not_read_until_there_is_room() 
 }
 
 #[tokio::test]
-async fn what_was_read_is_answered_before_the_server_ends() {
+async fn requests_already_read_are_answered_before_the_server_ends() {
     let gate = Arc::new(Gate::new(MemoryLedger::with_system_clock()));
     let served = Served::start(Arc::clone(&gate) as Arc<dyn Ledger>, NetOptions::default()).await;
     let ledger = connect(&served.url).await.unwrap();

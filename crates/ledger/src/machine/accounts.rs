@@ -9,21 +9,22 @@ use super::log::{Balances, History, LogRecord, Side};
 use super::{EventTime, Machine, TIMESTAMP_END};
 use crate::{Account, AccountFlags, CreateAccountStatus, CreateAccountStatus as S};
 
-/// Every so many movements of an account, one is marked, so that a point in its history is found without walking to it.
+/// Every this many movements of an account, one is marked, so that a point in its history is found without
+/// walking to it.
 pub(super) const MARK_EVERY: u64 = 64;
 
 /// An account as the machine holds it.
 pub(super) struct AccountState {
     pub account: Account,
-    /// Which ledger's sums it counts in.
+    /// The ledger whose sums include it.
     pub ledger: u32,
     /// Its latest movement: record number plus one, 0 for none.
     pub last: u64,
-    /// How many movements it has had.
+    /// Number of its movements.
     pub movements: u64,
 }
 
-/// What a movement changes of an account, so that it can be undone.
+/// An account's values before a movement, to undo it.
 #[derive(Clone, Copy)]
 pub(super) struct AccountBefore {
     pub number: u32,
@@ -80,7 +81,7 @@ impl Accounts {
         self.states.last().map_or(0, |state| state.account.timestamp)
     }
 
-    /// The accounts created within these timestamps, inclusive, as a range of numbers.
+    /// The accounts created between these timestamps, inclusive, as a range of numbers.
     pub fn within(&self, min: u64, max: u64) -> &[AccountState] {
         let from = self.states.partition_point(|state| state.account.timestamp < min);
         let to = self.states.partition_point(|state| state.account.timestamp <= max);
@@ -109,7 +110,7 @@ impl Accounts {
         self.states.push(AccountState { account, ledger, last: 0, movements: 0 });
     }
 
-    /// Removes the latest account. (A ledger that it was the first of keeps its sums of zero.)
+    /// Removes the latest account. (If it was the first of its ledger, the ledger keeps sums of zero.)
     pub fn remove_last(&mut self, ids: &IdHasher) {
         let state = self.states.pop().expect("what is undone was done");
         assert_eq!(state.movements, 0, "movements are undone before the accounts they touch");
@@ -118,7 +119,7 @@ impl Accounts {
         entry.expect("every account is in the index").remove();
     }
 
-    /// Lets a movement take effect on one of its sides, and returns what it changed.
+    /// Applies one side of a movement. Returns the account's values before it.
     #[inline]
     pub fn apply(&mut self, side: &Side, timestamp: u64, record: u64) -> AccountBefore {
         let state = &mut self.states[index(side.account)];
@@ -168,7 +169,7 @@ impl Accounts {
         state.movements -= 1;
     }
 
-    /// Memory taken.
+    /// Allocated memory.
     pub fn bytes(&self) -> u64 {
         let states = self.states.capacity() * size_of::<AccountState>() + self.by_id.allocation_size();
         let marks: usize = self.marks.values().map(|marks| 64 + marks.capacity() * 16).sum();
@@ -177,7 +178,8 @@ impl Accounts {
 }
 
 impl Machine {
-    /// Whether an account may be created, and as what. Checks run in the order of the specification's table (1.7).
+    /// Decides whether an account may be created, and with which values. Checks run in the order of the
+    /// specification's table (1.7).
     pub(super) fn decide_account<H: History>(
         &self,
         history: &H,

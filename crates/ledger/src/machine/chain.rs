@@ -1,4 +1,4 @@
-//! Batches: events one after the other, chains of linked ones as a whole or not at all.
+//! Batches: one event after the other; chains of linked events succeed or fail as a whole.
 
 use super::log::{History, LogRecord};
 use super::transfers::Prepared;
@@ -7,10 +7,10 @@ use crate::{
     Account, AccountFlags, CreateAccountStatus, CreateResult, CreateTransferStatus, Transfer, TransferFlags,
 };
 
-/// What a batch consists of.
+/// An event of a batch.
 pub(super) trait Event: Sized {
     type Status: Copy + PartialEq;
-    /// What can be looked up of all events before the first is executed.
+    /// Results of look-ups that can be done before the first event is executed.
     type Prepared;
     const CREATED: Self::Status;
     const CHAIN_FAILED: Self::Status;
@@ -19,7 +19,7 @@ pub(super) trait Event: Sized {
     fn is_linked(&self) -> bool;
     fn is_imported(&self) -> bool;
     fn prepare(&self, machine: &Machine) -> Self::Prepared;
-    /// Decides by the rules; on a refusal the status and the timestamp to answer.
+    /// Decides by the rules. On a refusal, returns the status and the timestamp for the answer.
     #[allow(clippy::type_complexity, reason = "a refusal is no error: both can happen")]
     fn decide<H: History>(
         &self,
@@ -28,7 +28,7 @@ pub(super) trait Event: Sized {
         history: &H,
         slot: EventTime,
     ) -> Result<Result<LogRecord, (Self::Status, u64)>, H::Error>;
-    /// What remains of a refusal, if anything does.
+    /// The record of a refusal, if it leaves one.
     fn refused(&self, status: Self::Status, slot: EventTime) -> Option<LogRecord>;
 }
 
@@ -100,10 +100,11 @@ impl Machine {
     ) -> Result<Vec<CreateResult<E::Status>>, H::Error> {
         let start = self.begin(operation, events.len());
         let importing = events.first().is_some_and(E::is_imported);
-        // All lookups that cannot change within the batch come first: they wait for memory together, not one by one.
+        // All look-ups that cannot change within the batch come first, so that they wait for memory together.
         let prepared: Vec<E::Prepared> = events.iter().map(|event| event.prepare(self)).collect();
         let mut results: Vec<CreateResult<E::Status>> = Vec::with_capacity(events.len());
-        // The first event of the present chain, where to return to if it breaks, and whether it has.
+        // The first event of the current chain, the mark to return to if it breaks, and whether it has
+        // broken.
         let mut chain: Option<(usize, super::Mark)> = None;
         let mut is_broken = false;
         for (at, (event, prepared)) in events.iter().zip(&prepared).enumerate() {
@@ -135,7 +136,7 @@ impl Machine {
                     }
                     is_broken = true;
                 }
-                // After the rollback: an id stays burnt although its chain is undone.
+                // After the rollback, so that an id stays burnt although its chain is undone.
                 if let Some(record) = event.refused(result.status, slot) {
                     self.append(record);
                 }

@@ -4,7 +4,8 @@ use std::fmt;
 
 use super::log::{LogRecord, Side};
 
-/// 128 bits over all records in order: equal logs have equal digests, on any machine. It finds divergence, not forgery.
+/// 128 bits over all records in order: equal logs have equal digests on any machine. It finds divergence, not
+/// forgery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digest([u64; 2]);
 
@@ -28,7 +29,7 @@ const fn fold(a: u64, b: u64) -> u64 {
 }
 
 impl Digest {
-    /// As a number, to be stored.
+    /// The digest as a number, for storage.
     #[must_use]
     pub const fn to_u128(self) -> u128 {
         (self.0[0] as u128) << 64 | self.0[1] as u128

@@ -1,4 +1,4 @@
-//! The pulse: an operation of the ledger itself that releases what has expired.
+//! The pulse: an operation of the ledger itself that releases expired transfers.
 
 use super::Machine;
 use super::log::LogRecord;
@@ -17,12 +17,13 @@ impl Machine {
         self.next_expiry().is_some_and(|at| at <= now.max(self.clock))
     }
 
-    /// Releases expired pending transfers in the order of expiry and creation, at most [`BATCH_EVENTS_MAX`], and returns how
-    /// many. The operation's timestamp is [`Machine::operation_timestamp`] of that many events: each release has a slot of its
-    /// own, and what has not expired before the first slot waits for the next pulse.
+    /// Releases expired pending transfers in the order of expiry and creation, at most [`BATCH_EVENTS_MAX`],
+    /// and returns how many. The operation's timestamp is [`Machine::operation_timestamp`] of that many
+    /// events. Each release has its own slot; a transfer that has not expired before the first slot waits for
+    /// the next pulse.
     ///
     /// # Panics
-    /// When an invariant is broken.
+    /// If an invariant is broken.
     pub fn pulse(&mut self, timestamp: u64) -> usize {
         let start = self.begin(timestamp, BATCH_EVENTS_MAX);
         let mut released = 0;

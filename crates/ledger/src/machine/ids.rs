@@ -1,11 +1,11 @@
-//! Which transfer ids are taken, in some 12 to 20 bytes each.
+//! The index of used transfer ids, in 12 to 20 bytes each.
 
 use std::hash::Hasher;
 
 use hashbrown::HashTable;
 use siphasher::sip::SipHasher13;
 
-/// What an id stands for.
+/// Status of a used id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IdStatus {
     /// A transfer that is not pending.
@@ -27,8 +27,8 @@ impl IdStatus {
         [Self::Plain, Self::Pending, Self::Posted, Self::Voided, Self::Expired, Self::Burnt];
 }
 
-/// Hashes ids under a key: clients choose ids, so that an unkeyed hash could be flooded. Neither key nor hash influence any
-/// result.
+/// Hashes ids under a key. Clients choose ids, so they could flood an unkeyed hash. Neither key nor hash
+/// influences any result.
 #[derive(Clone, Copy)]
 pub(super) struct IdHasher(SipHasher13);
 
@@ -45,15 +45,15 @@ impl IdHasher {
     }
 }
 
-/// The tables are many and small, so that none takes long to grow.
+/// Many small tables, so that growing one is quick.
 const SHARD_BITS: u32 = 8;
 /// Three bits of an entry are its status, the rest of 40 its record's number.
 const STATUS_BITS: u32 = 3;
-/// More records than this a log cannot have.
+/// Most records of a log.
 pub(super) const RECORDS_MAX: u64 = 1 << (40 - STATUS_BITS);
 
-/// 32 bits of the hash, then 40 of record number and status. With the shard that is 40 bits of hash: of 100 million entries
-/// one lookup in ten thousand reads a record for nothing.
+/// 32 bits of the hash, then 40 of record number and status. With the shard that is 40 bits of hash: among
+/// 100 million entries, one look-up in ten thousand reads a record unnecessarily.
 #[derive(Clone, Copy, Debug)]
 struct Entry([u8; 9]);
 
@@ -91,12 +91,12 @@ const fn tag(hash: u64) -> u32 {
     hash as u32
 }
 
-/// Spreads 32 bits over the 64 that the table wants.
+/// Spreads 32 bits over the 64 that the table needs.
 const fn spread(tag: u32) -> u64 {
     (tag as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// From a transfer id's hash to the numbers of the records that may have taken the id.
+/// Index from the hash of a transfer id to the numbers of the records that may have used the id.
 pub(super) struct IdIndex {
     shards: Vec<HashTable<Entry>>,
     count: u64,
@@ -112,7 +112,7 @@ impl IdIndex {
         usize::try_from(hash >> (64 - SHARD_BITS)).expect("a few bits")
     }
 
-    /// Records that may have taken an id of this hash.
+    /// Records that may have used an id with this hash.
     #[inline]
     pub fn find(&self, hash: u64) -> impl Iterator<Item = (u64, IdStatus)> + '_ {
         let shard = &self.shards[Self::shard(hash)];
@@ -126,7 +126,7 @@ impl IdIndex {
         self.count += 1;
     }
 
-    /// Sets the status of an entry, and returns what it was.
+    /// Sets the status of an entry, and returns the previous one.
     pub fn set_status(&mut self, hash: u64, number: u64, status: IdStatus) -> IdStatus {
         let is_it = |entry: &Entry| entry.tag() == tag(hash) && entry.number() == number;
         let entry = self.shards[Self::shard(hash)].find_mut(spread(tag(hash)), is_it);
@@ -143,7 +143,7 @@ impl IdIndex {
         self.count -= 1;
     }
 
-    /// Prepares for so many entries.
+    /// Reserves room for this many entries.
     pub fn reserve(&mut self, entries: u64) {
         let each = usize::try_from(entries >> SHARD_BITS).expect("an index fits into memory");
         for shard in &mut self.shards {
@@ -155,7 +155,7 @@ impl IdIndex {
         self.count
     }
 
-    /// Memory taken.
+    /// Allocated memory.
     pub fn bytes(&self) -> u64 {
         self.shards.iter().map(|shard| shard.allocation_size() as u64).sum()
     }

@@ -1,4 +1,4 @@
-//! What the machine decides: records, in one order without gaps. State is what the records add up to.
+//! The machine's decisions: records in one order without gaps. The state follows from the records.
 
 use crate::{Account, AccountFlags, ChangeKind, Transfer, TransferFlags};
 
@@ -16,7 +16,7 @@ pub struct Balances {
 }
 
 impl Balances {
-    /// Those of an account.
+    /// The balances of an account.
     #[must_use]
     pub const fn of(account: &Account) -> Self {
         Self {
@@ -27,7 +27,8 @@ impl Balances {
         }
     }
 
-    /// `self + after - before`, modulo 2^128: sums over accounts need not fit, their equality still tells.
+    /// `self + after - before`, modulo 2^128. Sums over accounts need not fit, but comparing them still
+    /// works.
     pub(super) const fn moved(self, before: Self, after: Self) -> Self {
         const fn step(sum: u128, before: u128, after: u128) -> u128 {
             sum.wrapping_add(after.wrapping_sub(before))
@@ -42,7 +43,7 @@ impl Balances {
 }
 
 impl Account {
-    /// The same account with these balances and flags.
+    /// The account with these balances and flags.
     #[must_use]
     pub const fn with(self, balances: Balances, flags: AccountFlags) -> Self {
         Self {
@@ -56,7 +57,7 @@ impl Account {
     }
 }
 
-/// One account's part in a movement.
+/// One account's side of a movement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Side {
     /// The account's number: accounts are numbered in the order of their creation, from 0.
@@ -73,15 +74,15 @@ pub struct Side {
 /// A change of two accounts' balances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Movement {
-    /// What happened.
+    /// The kind of change.
     pub kind: ChangeKind,
-    /// When: the transfer's timestamp, or for an expiry its own.
+    /// The transfer's timestamp; an expiry has its own.
     pub timestamp: u64,
-    /// The transfer as stored: all values resolved. For an expiry the pending transfer that is released.
+    /// The transfer as stored, with all values resolved. For an expiry the pending transfer that is released.
     pub transfer: Transfer,
-    /// The account that is debited.
+    /// The debited account.
     pub debit: Side,
-    /// The account that is credited.
+    /// The credited account.
     pub credit: Side,
 }
 
@@ -92,7 +93,8 @@ impl Movement {
         !matches!(self.kind, ChangeKind::TwoPhaseExpired)
     }
 
-    /// Whether the limits of its accounts hold after it. Only what raises the limited side can break them.
+    /// Whether the limits of its accounts hold afterwards. Only a movement that raises the limited side can
+    /// break them.
     pub(super) fn keeps_limits(&self) -> bool {
         if !matches!(self.kind, ChangeKind::SinglePhase | ChangeKind::TwoPhasePending) {
             return true;
@@ -107,7 +109,7 @@ impl Movement {
                 || within(credit.credits_pending, credit.credits_posted, credit.debits_posted))
     }
 
-    /// The side of this account, if it has one.
+    /// The side with this account, if there is one.
     #[must_use]
     pub const fn side_of(&self, account: u32) -> Option<&Side> {
         if self.debit.account == account {
@@ -152,7 +154,7 @@ pub enum LogRecord {
 }
 
 impl LogRecord {
-    /// The transfer id that the record takes for good.
+    /// The transfer id that the record uses up.
     #[must_use]
     pub const fn transfer_id(&self) -> Option<u128> {
         match self {
@@ -162,7 +164,7 @@ impl LogRecord {
         }
     }
 
-    /// When it was made.
+    /// Its timestamp.
     #[must_use]
     pub const fn timestamp(&self) -> u64 {
         match self {
@@ -173,31 +175,31 @@ impl LogRecord {
     }
 }
 
-/// Read access to records that the machine has handed out: the rules need old ones only to answer repetitions and late
-/// resolutions, so they are kept outside.
+/// Read access to records that have left the machine. The rules need old records only to answer repetitions
+/// and late resolutions, so they are stored elsewhere.
 pub trait History {
     /// Why a record could not be read.
     type Error;
 
-    /// The record of this number, which exists.
+    /// The record with this number, which exists.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// If it cannot be read.
     fn record(&self, number: u64) -> Result<LogRecord, Self::Error>;
 
-    /// How many records there are.
+    /// Number of records.
     fn len(&self) -> u64;
 
-    /// Whether there are none.
+    /// Whether there are no records.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The number of the first movement whose timestamp is at least this; [`History::len`] if there is none. (Movements are
-    /// in the order of their timestamps.)
+    /// The number of the first movement with at least this timestamp; [`History::len`] if there is none.
+    /// (Movements are in the order of their timestamps.)
     ///
     /// # Errors
-    /// When records cannot be read.
+    /// If records cannot be read.
     fn seek(&self, timestamp: u64) -> Result<u64, Self::Error>;
 }
 
@@ -210,7 +212,7 @@ pub struct MemoryHistory {
 }
 
 impl MemoryHistory {
-    /// Adds what a machine has handed out.
+    /// Appends records that a machine has returned.
     pub fn extend(&mut self, records: impl IntoIterator<Item = LogRecord>) {
         for record in records {
             if let LogRecord::Movement(movement) = &record {

@@ -1,16 +1,17 @@
 //! The state machine of a ledger: a pure function from a sequence of operations to state, results and a log of records.
 //!
-//! The machine *decides* each event by the rules, which yields a record or a refusal, and *appends* the record, which changes
-//! the state. Whoever runs it takes the records away and stores them; appending them to an empty machine again gives the
-//! same state ([`Machine::restore`]), and deciding them again must give the same records ([`Machine::replay`]).
+//! The machine *decides* each event by the rules, which yields a record or a refusal, and *appends* the
+//! record, which changes the state. The caller takes the records and stores them. Appending them to an empty
+//! machine gives the same state ([`Machine::restore`]); deciding them again must give the same records
+//! ([`Machine::replay`]).
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `log` | records, and how old ones are read |
+//! | `log` | records, and access to old ones |
 //! | `chain` | batches and linked chains |
 //! | `accounts`, `transfers`, `resolution`, `repetition` | the rules, in the order of precedence |
 //! | `ids`, `pendings`, `digest` | parts of the state |
-//! | `expiry` | release of what has expired |
+//! | `expiry` | release of expired transfers |
 //! | `replay` | restoring and verifying from records |
 //! | `read` | filters applied to accounts and records |
 
@@ -39,10 +40,10 @@ use crate::{
     Account, BATCH_EVENTS_MAX, ChangeKind, CreateAccountStatus, CreateResult, CreateTransferStatus, Transfer,
 };
 
-/// Timestamps are below this.
+/// Upper bound of timestamps.
 pub const TIMESTAMP_END: u64 = 1 << 63;
 
-/// When an event is decided.
+/// The time of a decision.
 #[derive(Clone, Copy)]
 struct EventTime {
     /// The event's own nanosecond.
@@ -53,7 +54,7 @@ struct EventTime {
     importing: bool,
 }
 
-/// How to undo what the last record did.
+/// How to undo the last record.
 #[allow(clippy::large_enum_variant, reason = "nearly all records are movements")]
 enum Undo {
     Account,
@@ -69,14 +70,14 @@ enum Undo {
     },
 }
 
-/// What a movement does to the unresolved pending transfers.
+/// The effect of a movement on the unresolved pending transfers.
 enum PendingChange {
     None,
     Added(u128),
     Removed(Pending),
 }
 
-/// A state to which the machine can return.
+/// A state to return to.
 #[derive(Clone, Debug)]
 pub struct Mark {
     undo: u64,
@@ -85,7 +86,7 @@ pub struct Mark {
     counts: Counts,
 }
 
-/// What a machine holds.
+/// Number of objects in a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Accounts.
@@ -100,7 +101,7 @@ pub struct Counts {
     pub records: u64,
 }
 
-/// Memory taken, in bytes.
+/// Allocated memory, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryBytes {
     /// Accounts, their index and their marks.
@@ -123,16 +124,17 @@ pub struct Machine {
     last_movement: u64,
     counts: Counts,
     digest: Digest,
-    /// Records not taken away yet: the last ones of the log.
+    /// Records that were not taken yet: the last ones of the log.
     fresh: Vec<LogRecord>,
     /// For every record since the last [`Machine::settle`].
     undo: Vec<Undo>,
-    /// How many were settled before `undo`.
+    /// Number of records settled before those in `undo`.
     settled: u64,
 }
 
 impl Machine {
-    /// An empty ledger. The key only protects the indexes against ids chosen to collide: results do not depend on it.
+    /// An empty ledger. The key only protects the indexes against ids that are chosen to collide. Results do
+    /// not depend on it.
     #[must_use]
     pub fn new(hash_key: &[u8; 16]) -> Self {
         Self {
@@ -150,8 +152,8 @@ impl Machine {
         }
     }
 
-    /// The timestamp of an operation that holds `events` events and comes at `now`, in nanoseconds since the epoch: event `i`
-    /// will have `timestamp - events + i + 1`. Never goes back, whatever the clock does.
+    /// The timestamp of an operation with `events` events at the time `now`, in nanoseconds since the epoch.
+    /// Event `i` gets `timestamp - events + i + 1`. Timestamps never go back, even if the clock does.
     #[must_use]
     pub fn operation_timestamp(&self, now: u64, events: usize) -> u64 {
         let timestamp = now.max(self.clock + 1) + events as u64;
@@ -162,10 +164,10 @@ impl Machine {
     /// Creates accounts, as one operation of this timestamp (see [`Machine::operation_timestamp`]).
     ///
     /// # Errors
-    /// When the history cannot be read: part of the batch may have been executed, go back to a [`Mark`].
+    /// If the history cannot be read. Part of the batch may have been executed: go back to a [`Mark`].
     ///
     /// # Panics
-    /// When there are more than [`BATCH_EVENTS_MAX`] events, or an invariant is broken.
+    /// If there are more than [`BATCH_EVENTS_MAX`] events, or an invariant is broken.
     pub fn create_accounts<H: History>(
         &mut self,
         history: &H,
@@ -191,7 +193,7 @@ impl Machine {
         self.execute(history, events, timestamp)
     }
 
-    /// Begins an operation of so many events, and returns the timestamp of the first.
+    /// Begins an operation with this many events. Returns the timestamp of the first.
     fn begin(&mut self, operation: u64, events: usize) -> u64 {
         assert!(events <= BATCH_EVENTS_MAX, "a batch keeps to the limit");
         assert!(operation < TIMESTAMP_END, "time is up");
@@ -201,14 +203,14 @@ impl Machine {
         start
     }
 
-    /// Lets a fresh record take effect.
+    /// Applies a fresh record.
     fn append(&mut self, record: LogRecord) {
         let undo = self.apply(&record);
         self.undo.push(undo);
         self.fresh.push(record);
     }
 
-    /// Changes the state as a record says.
+    /// Changes the state according to a record.
     fn apply(&mut self, record: &LogRecord) -> Undo {
         let number = self.counts.records;
         self.counts.records += 1;
@@ -278,7 +280,7 @@ impl Machine {
         PendingChange::Removed(pending)
     }
 
-    /// The present state, to return to with [`Machine::rollback`]. Good until it is settled.
+    /// Marks the current state for [`Machine::rollback`]. Valid until it is settled.
     #[must_use]
     pub fn mark(&self) -> Mark {
         Mark {
@@ -292,14 +294,14 @@ impl Machine {
     /// Undoes everything since the mark, except that timestamps stay used.
     ///
     /// # Panics
-    /// When it was settled meanwhile.
+    /// If the mark was settled meanwhile.
     pub fn rollback(&mut self, mark: &Mark) {
         let keep = mark.undo.checked_sub(self.settled).expect("what is settled stays");
         while self.undo.len() as u64 > keep {
             let undo = self.undo.pop().expect("it is longer");
             self.counts.records -= 1;
             let number = self.counts.records;
-            // Those taken away are dropped by whoever took them.
+            // Records that were already taken are dropped by the caller.
             self.fresh.pop();
             match undo {
                 Undo::Account => self.accounts.remove_last(&self.hasher),
@@ -329,12 +331,12 @@ impl Machine {
         self.counts = mark.counts;
     }
 
-    /// The records since the last call, to be stored. Until they are settled they can still be undone.
+    /// Takes the records since the last call, to be stored. Until they are settled they can still be undone.
     pub fn take_records(&mut self) -> Vec<LogRecord> {
         std::mem::take(&mut self.fresh)
     }
 
-    /// Forgets how to undo what came before the mark: it is durable.
+    /// Declares everything before the mark durable: it can no longer be undone.
     pub fn settle(&mut self, mark: &Mark) {
         let settled = mark.undo.checked_sub(self.settled).expect("marks are settled in order");
         self.undo.drain(..usize::try_from(settled).expect("undo is in memory"));
@@ -363,7 +365,7 @@ impl Machine {
         Ok(number < history.len() && is_it(&history.record(number)?))
     }
 
-    /// What the machine holds.
+    /// Number of objects in the machine.
     #[must_use]
     pub const fn counts(&self) -> Counts {
         self.counts
@@ -375,18 +377,19 @@ impl Machine {
         self.clock
     }
 
-    /// Lets time go on to where it was before a restart: timestamps given since the last record were seen by clients.
+    /// Advances the clock to its value before a restart: clients have seen timestamps later than the last
+    /// record.
     pub fn advance_clock(&mut self, timestamp: u64) {
         self.clock = self.clock.max(timestamp);
     }
 
-    /// The digest of all records: machines with equal digests have gone through the same.
+    /// The digest of all records: machines with equal digests have the same history.
     #[must_use]
     pub const fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// Memory taken, about.
+    /// Allocated memory, approximately.
     #[must_use]
     pub fn memory(&self) -> MemoryBytes {
         MemoryBytes {

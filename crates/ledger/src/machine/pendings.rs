@@ -7,7 +7,7 @@ use hashbrown::HashTable;
 use super::ids::IdHasher;
 use crate::{NS_PER_S, Transfer, TransferFlags};
 
-/// A pending transfer that is neither posted nor voided nor released.
+/// A pending transfer that is not posted, voided or released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pending {
     pub id: u128,
@@ -51,7 +51,7 @@ impl Pending {
 /// All unresolved pending transfers.
 pub(super) struct Pendings {
     by_id: HashTable<Pending>,
-    /// Expiry and creation timestamp to id.
+    /// Queue: expiry and creation timestamp to id.
     queue: BTreeMap<(u64, u64), u128>,
 }
 
@@ -96,12 +96,12 @@ impl Pendings {
         self.by_id.iter()
     }
 
-    /// How many can expire.
+    /// Number of transfers that can expire.
     pub fn queued(&self) -> usize {
         self.queue.len()
     }
 
-    /// Memory taken, about.
+    /// Allocated memory, approximately.
     pub fn bytes(&self) -> u64 {
         (self.by_id.allocation_size() + self.queue.len() * 48) as u64
     }

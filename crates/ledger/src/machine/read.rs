@@ -8,9 +8,9 @@ use crate::{
     QueryFilter, Transfer,
 };
 
-/// What accounts are, apart from balances and flags: by number.
+/// Immutable data of accounts, by number.
 pub trait Directory {
-    /// The account of this number, which exists. Its balances and flags may be of any moment.
+    /// The account with this number, which exists. Its balances and flags may be out of date.
     fn account(&self, number: u32) -> Account;
 }
 
@@ -20,24 +20,24 @@ impl Directory for Machine {
     }
 }
 
-/// Where an account's movements within some time are, as of one moment: enough to read them without the machine.
+/// Position of an account's movements within a period: enough to read them without the machine.
 #[derive(Clone, Debug)]
 pub struct AccountCursor {
     number: u32,
     has_history: bool,
-    /// Windows of successive movements, earliest first: the last one's record number plus one, and how many they are.
+    /// Windows of successive movements, earliest first: the last record number plus one, and the count.
     windows: Vec<(u64, u64)>,
 }
 
 impl Machine {
-    /// The accounts with these ids, in their order; missing ones are left out.
+    /// The accounts with these ids, in the order of the ids. Missing ones are left out.
     #[must_use]
     pub fn lookup_accounts(&self, ids: &[u128]) -> Vec<Account> {
         let find = |id: &u128| self.accounts.find(self.hasher.hash(*id), *id);
         ids.iter().filter_map(find).map(|number| self.accounts.get(number).account).collect()
     }
 
-    /// Candidates for the records of the transfers with these ids: [`read_transfers`] tells the right ones.
+    /// Candidates for the records of the transfers with these ids; [`read_transfers`] selects the right ones.
     #[must_use]
     pub fn locate_transfers(&self, ids: &[u128]) -> Vec<(u128, Vec<u64>)> {
         let locate = |id: &u128| {
@@ -48,15 +48,15 @@ impl Machine {
         ids.iter().map(locate).collect()
     }
 
-    /// The transfers with these ids, in their order; missing ones are left out.
+    /// The transfers with these ids, in the order of the ids. Missing ones are left out.
     ///
     /// # Errors
-    /// When the history cannot be read.
+    /// If the history cannot be read.
     pub fn lookup_transfers<H: History>(&self, history: &H, ids: &[u128]) -> Result<Vec<Transfer>, H::Error> {
         read_transfers(history, &self.locate_transfers(ids))
     }
 
-    /// Where to read what a filter asks for; none if there is nothing or the filter is malformed.
+    /// The position of a filter's result; `None` if the result is empty or the filter malformed.
     #[must_use]
     pub fn account_cursor(&self, filter: &AccountFilter) -> Option<AccountCursor> {
         let (min, max) = period(filter.timestamp_min, filter.timestamp_max)?;
@@ -102,7 +102,7 @@ impl Machine {
 /// The transfers among the candidates of [`Machine::locate_transfers`].
 ///
 /// # Errors
-/// When the history cannot be read.
+/// If the history cannot be read.
 pub fn read_transfers<H: History>(
     history: &H,
     located: &[(u128, Vec<u64>)],
@@ -121,10 +121,10 @@ pub fn read_transfers<H: History>(
     Ok(transfers)
 }
 
-/// The transfers of an account that a filter asks for.
+/// The transfers of an account that match a filter.
 ///
 /// # Errors
-/// When the history cannot be read.
+/// If the history cannot be read.
 pub fn account_transfers<H: History>(
     history: &H,
     cursor: &AccountCursor,
@@ -133,10 +133,10 @@ pub fn account_transfers<H: History>(
     account_movements(history, cursor, filter, |movement| movement.transfer)
 }
 
-/// The balances of an account with history after each of the transfers that a filter asks for.
+/// The balances of an account with history, after each transfer that matches a filter.
 ///
 /// # Errors
-/// When the history cannot be read.
+/// If the history cannot be read.
 pub fn account_balances<H: History>(
     history: &H,
     cursor: &AccountCursor,
@@ -209,10 +209,10 @@ fn account_movements<H: History, T>(
     Ok(found)
 }
 
-/// Transfers in the order of their timestamps. All records of the period are read.
+/// Transfers in the order of their timestamps. Reads all records of the period.
 ///
 /// # Errors
-/// When the history cannot be read.
+/// If the history cannot be read.
 pub fn query_transfers<H: History>(history: &H, filter: &QueryFilter) -> Result<Vec<Transfer>, H::Error> {
     let Some((min, max)) = period(filter.timestamp_min, filter.timestamp_max) else { return Ok(Vec::new()) };
     let fits = |transfer: &Transfer| {
@@ -243,7 +243,7 @@ pub fn query_transfers<H: History>(history: &H, filter: &QueryFilter) -> Result<
 /// The event stream from a timestamp on.
 ///
 /// # Errors
-/// When the history cannot be read.
+/// If the history cannot be read.
 pub fn change_events<H: History>(
     history: &H,
     directory: &impl Directory,
@@ -278,7 +278,7 @@ pub fn change_event(movement: &Movement, directory: &impl Directory) -> ChangeEv
     }
 }
 
-/// The period of a filter, both ends included; none if there is no such.
+/// The period of a filter, both ends included; `None` if it is empty.
 fn period(min: u64, max: u64) -> Option<(u64, u64)> {
     let max = if max == 0 { TIMESTAMP_END - 1 } else { max };
     (min <= max && max < TIMESTAMP_END).then_some((min, max))

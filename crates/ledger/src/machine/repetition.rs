@@ -1,4 +1,4 @@
-//! Repetitions: ids that are taken already.
+//! Repetitions: ids that are already used.
 
 use super::ids::IdStatus;
 use super::log::{History, LogRecord};
@@ -7,7 +7,7 @@ use super::{EventTime, Machine};
 use crate::{AMOUNT_MAX, CreateTransferStatus, CreateTransferStatus as S, Transfer, TransferFlags as F};
 
 impl Machine {
-    /// The answer to a transfer whose id is taken; none if it is free.
+    /// The answer to a transfer whose id is used; `None` if the id is free.
     pub(super) fn repetition<H: History>(
         &self,
         history: &H,
@@ -30,7 +30,7 @@ impl Machine {
         Ok(Some((compare(event, &existing, inherited.as_ref()), existing.timestamp)))
     }
 
-    /// The status of a taken id and its transfer, which a burnt id has not.
+    /// The status of a used id, and its transfer. A burnt id has none.
     pub(super) fn known<H: History>(
         &self,
         history: &H,
@@ -50,8 +50,8 @@ impl Machine {
     }
 }
 
-/// How a repetition differs from the transfer that exists, by meaning: what a post or void left to be inherited stands for
-/// what it inherited, and the bound of a balancing transfer must merely cover what it moved.
+/// How a repetition differs from the existing transfer. An inherited field stands for its value, and the
+/// bound of a balancing transfer only has to cover the moved amount.
 fn compare(event: &Transfer, existing: &Transfer, pending: Option<&Transfer>) -> CreateTransferStatus {
     if event.flags != existing.flags {
         return S::ExistsWithDifferentFlags;
@@ -92,7 +92,7 @@ fn compare(event: &Transfer, existing: &Transfer, pending: Option<&Transfer>) ->
     S::Exists
 }
 
-/// What an event means by a field, given what it would inherit.
+/// The value of an event's field, given the value that it would inherit.
 fn meant<T: PartialEq>(given: T, absent: T, inherited: Option<T>) -> T {
     match inherited {
         Some(inherited) if given == absent => inherited,

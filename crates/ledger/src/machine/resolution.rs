@@ -86,7 +86,7 @@ impl Machine {
         Movement { kind: ChangeKind::TwoPhaseExpired, timestamp, ..movement }
     }
 
-    /// A pending transfer as it was created.
+    /// A pending transfer in its original form.
     fn transfer_of(&self, pending: &Pending) -> Transfer {
         let (debit, credit) = (self.accounts.get(pending.debit), self.accounts.get(pending.credit));
         Transfer {
@@ -107,7 +107,7 @@ impl Machine {
     }
 }
 
-/// What can be told without the pending transfer.
+/// Checks that do not need the pending transfer.
 fn check_alone(event: &Transfer) -> Result<(), CreateTransferStatus> {
     let others = F::PENDING | F::BALANCING_DEBIT | F::BALANCING_CREDIT | F::CLOSING_DEBIT | F::CLOSING_CREDIT;
     if event.flags.contains(F::POST_PENDING_TRANSFER | F::VOID_PENDING_TRANSFER)
@@ -124,7 +124,7 @@ fn check_alone(event: &Transfer) -> Result<(), CreateTransferStatus> {
     if event.timeout == 0 { Ok(()) } else { Err(S::TimeoutReservedForPendingTransfer) }
 }
 
-/// The event with all that it inherits from the pending transfer.
+/// The event with all values inherited from the pending transfer.
 fn resolve(event: &Transfer, pending: &Transfer) -> Result<Transfer, CreateTransferStatus> {
     if !pending.flags.contains(F::PENDING) {
         return Err(S::PendingTransferNotPending);
@@ -168,14 +168,14 @@ fn or<T: Default + PartialEq>(given: T, inherited: T) -> T {
     if given == T::default() { inherited } else { given }
 }
 
-/// Takes what a pending transfer reserved out of both pending balances.
+/// Removes a pending transfer's reservation from both pending balances.
 fn release(amount: u128, debit: &mut Balances, credit: &mut Balances) -> Option<()> {
     debit.debits_pending = debit.debits_pending.checked_sub(amount)?;
     credit.credits_pending = credit.credits_pending.checked_sub(amount)?;
     Some(())
 }
 
-/// Opens the accounts that the pending transfer closed.
+/// Reopens the accounts that the pending transfer closed.
 fn reopen(pending: &Pending) -> impl Fn(AccountFlags, AccountFlags) -> (AccountFlags, AccountFlags) {
     let flags = pending.flags;
     let open = move |account: AccountFlags, closing| {

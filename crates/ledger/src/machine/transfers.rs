@@ -7,7 +7,7 @@ use crate::{
     TransferFlags as F,
 };
 
-/// What a transfer needs that no other event of its batch can change.
+/// Data for a transfer that no other event of its batch can change.
 pub(super) struct Prepared {
     /// The hash of its id.
     pub hash: u64,
@@ -17,7 +17,7 @@ pub(super) struct Prepared {
     pub credit: Option<u32>,
 }
 
-/// A refusal: the status, and the timestamp to answer.
+/// A refusal: the status, and the timestamp for the answer.
 pub(super) type Refusal = (CreateTransferStatus, u64);
 
 /// Both accounts of a movement, before it.
@@ -64,19 +64,20 @@ impl Machine {
             0 => None,
             id => {
                 let number = self.accounts.find(self.hasher.hash(id), id)?;
-                // Likewise: all of the account will be needed.
+                // Prefetch: the whole account will be needed.
                 let state = self.accounts.get(number);
                 std::hint::black_box((state.account.debits_pending, state.account.code, state.last));
                 Some(number)
             }
         };
         let hash = self.hasher.hash(event.id);
-        // Only for the sake of the cache: the id is looked up again when its turn comes.
+        // Prefetch only: the id is looked up again when its event is decided.
         std::hint::black_box(self.ids.find(hash).next());
         Prepared { hash, debit: account(event.debit_account_id), credit: account(event.credit_account_id) }
     }
 
-    /// Whether a transfer may be created, and what it does. Checks run in the order of the specification's tables (1.7).
+    /// Decides whether a transfer may be created, and its effect. Checks run in the order of the
+    /// specification's tables (1.7).
     pub(super) fn decide_transfer<H: History>(
         &self,
         history: &H,
@@ -210,11 +211,11 @@ impl Machine {
     }
 }
 
-/// The amount that moves: of balancing transfers as much as there is, at most what is asked for.
+/// The amount to move. For balancing transfers: what is available, at most the requested amount.
 fn actual_amount(event: &Transfer, debit: &Account, credit: &Account) -> u128 {
     let mut amount = event.amount;
     if event.flags.contains(F::BALANCING_DEBIT) {
-        // Their sum fits: no movement is accepted that would make it overflow.
+        // Their sum fits: the rules accept no movement that would make it overflow.
         amount = amount.min(debit.credits_posted.saturating_sub(debit.debits_posted + debit.debits_pending));
     }
     if event.flags.contains(F::BALANCING_CREDIT) {
@@ -224,7 +225,7 @@ fn actual_amount(event: &Transfer, debit: &Account, credit: &Account) -> u128 {
     amount
 }
 
-/// When a pending transfer expires, if it does. Saturates beyond all valid timestamps.
+/// When a pending transfer expires, if ever. Saturates beyond all valid timestamps.
 pub(super) fn expires_at(transfer: &Transfer) -> Option<u64> {
     let timeout_ns = u64::from(transfer.timeout) * NS_PER_S;
     (transfer.timeout != 0).then(|| transfer.timestamp.saturating_add(timeout_ns))

@@ -1,4 +1,4 @@
-//! The ledger in memory does what every backend must do.
+//! The ledger in memory meets the requirements on every backend.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,6 +1,6 @@
-//! The machine against the naive model: every status, timestamp and balance, on random batches that favour collisions (few
-//! accounts, few ids, ids used again, amounts at the edges, chains, resolutions of what is missing, resolved or due). Each run
-//! also goes back over batches, and replays its log.
+//! The machine against the naive model: every status, timestamp and balance, on random batches that favour
+//! collisions (few accounts, few ids, ids used again, amounts at the limits, chains, resolutions of missing,
+//! resolved or expired transfers). Each run also rolls batches back, and replays its log.
 //!
 //! `BATZEN_SOAK_FACTOR` multiplies the number of cases.
 
@@ -25,9 +25,9 @@ enum Step {
     Accounts(Vec<Account>),
     Transfers(Vec<Transfer>),
     Wait(u64),
-    /// Events sent before, by place, changed in one way, under their old or a new id.
+    /// Repeats earlier events, by position, changed in one way, under their old or a new id.
     Again(Vec<(usize, u8, Option<u128>)>),
-    /// Posts and voids of pending transfers sent before, by place, changed in one way, with an amount and an id.
+    /// Posts and voids earlier pending transfers, by position, changed in one way, with an amount and an id.
     Resolve(Vec<(usize, bool, u8, u128, u128)>),
     /// Execute and undo.
     Undone(Vec<Transfer>),
@@ -131,7 +131,7 @@ fn transfer() -> impl Strategy<Value = Transfer> {
         2 => (0..=0x3ff_u16).prop_map(T),
     ];
     let linked = prop_oneof![4 => Just(T::NONE), 1 => Just(T::LINKED)];
-    // Resolutions mostly inherit, others mostly say.
+    // Resolutions mostly inherit their fields; other transfers mostly set them.
     (
         transfer_id(),
         account_id(),
@@ -172,7 +172,7 @@ fn transfer() -> impl Strategy<Value = Transfer> {
         })
 }
 
-/// A batch of imported events: times mostly rise.
+/// A batch of imported events. Times mostly rise.
 fn imported(times: Vec<(Transfer, u64)>) -> Vec<Transfer> {
     let is_late = times.first().is_some_and(|(transfer, _)| transfer.amount % 2 == 0);
     let mut time = if is_late { START + 10 } else { START - 150 };
@@ -207,7 +207,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Accounts that most runs begin with, so that there is somebody to pay.
+/// Accounts that most runs begin with, so that payments are possible.
 fn first_accounts() -> Vec<Account> {
     let flags = [
         A::NONE,
@@ -229,7 +229,7 @@ fn first_accounts() -> Vec<Account> {
         .collect()
 }
 
-/// Both ledgers side by side.
+/// The machine and the model side by side.
 struct Pair {
     machine: Machine,
     history: MemoryHistory,
@@ -304,7 +304,7 @@ impl Pair {
                 let (mark, digest, accounts) = (self.machine.mark(), self.machine.digest(), self.accounts());
                 let timestamp = self.machine.operation_timestamp(self.now, events.len());
                 let Ok(_) = self.machine.create_transfers(&self.history, &events, timestamp);
-                // Stored or not: what is undone was never seen.
+                // Stored or not: undone records were never visible.
                 if events.len() % 2 == 0 {
                     self.machine.take_records();
                 }
@@ -330,7 +330,7 @@ impl Pair {
         assert_eq!(self.machine.counts().burnt, self.naive.burnt.len() as u64);
     }
 
-    /// Everything that can be read.
+    /// Compares everything that can be read.
     fn compare_reads(&self) {
         self.machine.check().unwrap();
         let filter = ChangeFilter { limit: 8000, ..ChangeFilter::default() };
@@ -396,7 +396,7 @@ proptest! {
     #![proptest_config(cases(300))]
 
     #[test]
-    fn the_machine_does_as_the_model(with_accounts in prop::bool::weighted(0.9), steps in prop::collection::vec(step(), 1..25)) {
+    fn the_machine_agrees_with_the_model(with_accounts in prop::bool::weighted(0.9), steps in prop::collection::vec(step(), 1..25)) {
         let mut pair = Pair::new();
         if with_accounts {
             pair.run(Step::Accounts(first_accounts()));
@@ -409,7 +409,7 @@ proptest! {
     }
 }
 
-/// A fixed series of random steps, for tests that must reach something.
+/// A fixed series of random steps, for tests that must reach a certain state.
 fn series(seed: u64, length: usize) -> Vec<Step> {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -420,7 +420,7 @@ fn series(seed: u64, length: usize) -> Vec<Step> {
     (0..length).map(|_| step().new_tree(&mut runner).unwrap().current()).collect()
 }
 
-/// The generator is worth its name: it reaches every status.
+/// The generator reaches every status.
 #[test]
 fn every_status_is_reached() {
     let mut reached = BTreeSet::new();
@@ -454,8 +454,8 @@ fn every_status_is_reached() {
     assert!(missing.is_empty(), "not reached: {missing:?}");
 }
 
-/// Of all ordered pairs of statuses that one event can deserve at once, the earlier is answered. The events are those of the
-/// random runs, and each of them changed in one or two fields towards another refusal.
+/// For all ordered pairs of statuses that one event can deserve at once, the earlier one is answered. The
+/// events are those of the random runs, each changed in one or two fields towards another refusal.
 #[test]
 fn the_earlier_of_two_statuses_wins() {
     let mut transfers: BTreeSet<(S, S)> = BTreeSet::new();
@@ -480,7 +480,7 @@ fn the_earlier_of_two_statuses_wins() {
             pair.run(step);
         }
     }
-    // What is reached is a fact of the generator: fewer means that it was weakened.
+    // The number is a fact of the generator: fewer means that it was weakened.
     assert!(transfers.len() > 700, "{} pairs of transfer statuses", transfers.len());
     assert!(accounts.len() > 180, "{} pairs of account statuses", accounts.len());
 }
@@ -550,7 +550,7 @@ fn account_variants(event: &Account) -> Vec<Account> {
     variants
 }
 
-/// Lets the machine decide an event, goes back, and notes the pairs that the event deserves.
+/// Decides an event, rolls it back, and records the pairs of statuses that it deserves.
 fn try_transfer(pair: &mut Pair, event: &Transfer, pairs: &mut BTreeSet<(S, S)>) {
     let operation = pair.machine.operation_timestamp(pair.now, 1);
     let mark = pair.machine.mark();

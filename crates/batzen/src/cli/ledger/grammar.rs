@@ -200,11 +200,9 @@ fn transfers(values: impl Iterator<Item = Value>) -> Result<Vec<Transfer>, Mista
 
 fn ids(words: &[String]) -> Result<Vec<u128>, Mistake> {
     let texts = words.iter().flat_map(|word| word.split([',', ' '])).filter(|text| !text.is_empty());
-    let id = |text: &str| {
-        text.trim_start_matches("id=")
-            .parse::<Wide>()
-            .map(|id| id.0)
-            .map_err(|error| Mistake(error.to_string()))
+    let id = |text: &str| match text.trim_start_matches("id=").parse::<Wide>() {
+        Ok(id) => Ok(id.0),
+        Err(error) => Err(Mistake(error.to_string())),
     };
     limited(texts.map(id).collect::<Result<_, _>>()?)
 }

@@ -1,4 +1,4 @@
-//! A server in this process, a ledger that can be held up, and a proxy that breaks connections.
+//! A server in this process, a ledger that can be blocked, and a proxy that breaks connections.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -33,7 +33,7 @@ pub fn transfer(id: u128, debit: u128, credit: u128, amount: u128) -> Transfer {
     }
 }
 
-/// A server that runs.
+/// A running server.
 pub struct Served {
     pub url: String,
     pub stats: Arc<NetStats>,
@@ -58,7 +58,7 @@ impl Served {
         self.task.await.unwrap();
     }
 
-    /// As if the process were killed.
+    /// Stops it abruptly, like a killed process.
     pub fn abort(self) {
         self.task.abort();
     }
@@ -132,16 +132,16 @@ impl Ledger for Gate {
     }
 }
 
-/// Stands between client and server, and breaks what passes.
+/// A proxy between client and server, with faults.
 pub struct Proxy {
     pub url: String,
-    /// Swallows what the server says.
+    /// Drops everything that the server sends.
     pub lose_answers: Arc<AtomicBool>,
     cut: Arc<Notify>,
     faults: Arc<AtomicU64>,
 }
 
-/// SplitMix64: choices that a seed repeats.
+/// SplitMix64: choices that a seed reproduces.
 pub struct Dice(u64);
 
 impl Dice {
@@ -159,17 +159,17 @@ impl Dice {
 }
 
 impl Proxy {
-    /// A line without faults of its own.
+    /// A line without faults.
     pub async fn start(server: &str) -> Self {
         Self::start_with(server, None).await
     }
 
-    /// A line that now and then loses a piece, flips a bit, waits, or breaks.
+    /// A line that sometimes loses data, flips a bit, delays, or breaks.
     pub async fn start_lossy(server: &str, seed: u64) -> Self {
         Self::start_with(server, Some(seed)).await
     }
 
-    /// How many faults there were.
+    /// Number of faults so far.
     pub fn faults(&self) -> u64 {
         self.faults.load(Ordering::Relaxed)
     }
@@ -201,7 +201,7 @@ impl Proxy {
         Self { url, lose_answers, cut, faults }
     }
 
-    /// Cuts every connection there is.
+    /// Closes every connection.
     pub fn cut(&self) {
         self.cut.notify_waiters();
     }
@@ -223,7 +223,7 @@ async fn pass(
     }
 }
 
-/// Passes on until an end closes, or the noise breaks the line.
+/// Forwards data until one end closes, or a fault breaks the line.
 async fn one_way(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,

@@ -1,5 +1,6 @@
-//! The rules of the specification (1.4 to 1.7) again, as simply as possible: lists, no indexes, balances summed up again each
-//! time, and every row of the precedence tables as a predicate of its own. The first that holds is the status.
+//! The rules of the specification (1.4 to 1.7), implemented as simply as possible: lists, no indexes,
+//! balances summed up each time, and one predicate per row of the precedence tables. The first that holds is
+//! the status.
 
 use batzen_ledger::{
     AMOUNT_MAX, Account, AccountFlags as A, BATCH_EVENTS_MAX, ChangeKind, CreateAccountStatus as AS,
@@ -114,7 +115,7 @@ const RESOLUTION_ORDER: &[S] = &[
     S::Created,
 ];
 
-/// The table of an event.
+/// The table for an event.
 pub fn transfer_order(event: &Transfer) -> Vec<S> {
     let path = if is_resolution(event) { RESOLUTION_ORDER } else { NEW_ORDER };
     [PREFIX_ORDER, path].concat()
@@ -124,7 +125,7 @@ fn is_resolution(event: &Transfer) -> bool {
     event.flags.intersects(T::POST_PENDING_TRANSFER | T::VOID_PENDING_TRANSFER)
 }
 
-/// What happened, in order.
+/// The log, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Happened {
     pub kind: ChangeKind,
@@ -153,7 +154,7 @@ impl Naive {
         Some(self.with_balances(*account))
     }
 
-    /// An account with the balances that all movements add up to, and closed if one of them says so.
+    /// An account with the balances of all movements, and closed if one of them closed it.
     pub fn with_balances(&self, mut account: Account) -> Account {
         for Happened { kind, transfer, .. } in &self.events {
             let (is_debit, is_credit) =
@@ -261,7 +262,7 @@ impl Naive {
         }
     }
 
-    /// What a repetition of `existing` means by its fields, made explicit.
+    /// The fields that a repetition of `existing` implies, made explicit.
     fn meant(&self, event: &Transfer, existing: &Transfer) -> Transfer {
         let mut meant = *event;
         let Some(pending) = self.transfer(existing.pending_id) else { return meant };
@@ -450,12 +451,12 @@ impl Naive {
         }
     }
 
-    /// Every status that an event deserves, the one that counts first.
+    /// Every status that an event deserves, by precedence.
     pub fn account_statuses(&self, event: &Account, at: Moment) -> Vec<AS> {
         ACCOUNT_ORDER.iter().copied().filter(|status| self.deserves_account(event, at, *status)).collect()
     }
 
-    /// Every status that an event deserves, the one that counts first.
+    /// Every status that an event deserves, by precedence.
     pub fn transfer_statuses(&self, event: &Transfer, at: Moment) -> Vec<S> {
         let order = transfer_order(event);
         order.into_iter().filter(|status| self.deserves_transfer(event, at, *status)).collect()
@@ -594,7 +595,7 @@ impl Naive {
         })
     }
 
-    /// Releases what has expired, in order, at most a batch.
+    /// Releases expired transfers in order, at most a batch.
     pub fn pulse(&mut self, now: u64) -> usize {
         let first = now.max(self.clock + 1) + 1;
         let mut due: Vec<(u64, Transfer)> = self
