@@ -20,16 +20,16 @@ use crate::chart::{CODE_HEADROOM, Chart};
 pub struct AccountTotals {
     /// The account.
     pub name: String,
-    /// Everything ever credited, without the headroom.
+    /// All credits, without the headroom.
     pub credits: u128,
-    /// Everything ever debited.
+    /// All debits.
     pub debits: u128,
-    /// What is set aside for withdrawals that wait for their confirmation; not in `debits`.
+    /// Reserved for withdrawals that wait for their confirmation; not in `debits`.
     pub reserved: u128,
 }
 
 impl AccountTotals {
-    /// The sums by a ledger account; none if the ledger does not have it.
+    /// The totals of a ledger account; `None` if the ledger does not have it.
     pub(crate) fn of(name: String, account: Option<&Account>, headroom: u128) -> Self {
         let Some(account) = account else { return Self { name, credits: 0, debits: 0, reserved: 0 } };
         let credits = account.credits_posted.checked_sub(headroom);
@@ -37,7 +37,7 @@ impl AccountTotals {
         Self { name, credits, debits: account.debits_posted, reserved: account.debits_pending }
     }
 
-    /// The balance: whether it is negative, and its size (where no amount is that large, the largest).
+    /// The balance: whether it is negative, and its absolute value (capped at the largest amount).
     pub fn balance(&self) -> (bool, Money) {
         let size = Money::from_units(self.credits.abs_diff(self.debits)).unwrap_or(Money::MAX);
         (self.debits > self.credits, size)
@@ -47,15 +47,15 @@ impl AccountTotals {
 /// The sums of all accounts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// The accounts by name, with the one that pays the sign-up bonuses if it has.
+    /// The accounts by name, including the one that pays the sign-up bonuses if it has paid any.
     pub accounts: Vec<AccountTotals>,
     /// The sum of the credits of all the bank's ledger accounts, in 10⁻⁸.
     pub credits: u128,
-    /// The sum of their debits, in 10⁻⁸: the same, if the ledger is right and nothing moves.
+    /// The sum of their debits, in 10⁻⁸. It is equal if the ledger is right and nothing moves.
     pub debits: u128,
 }
 
-/// What went through an account's wire gateway: both sides of an exchange's balance sheet.
+/// The flow through an account's wire gateway: both sides of an exchange's balance sheet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccountFlow {
     /// The sum of the incoming history: transfers with a reserve key.
@@ -68,7 +68,7 @@ impl AccountFlow {
     const NONE: Self = Self { incoming_with_reserve_pub: MoneySum::ZERO, outgoing_transfers: MoneySum::ZERO };
 }
 
-/// Books that do not add up, or cannot be read.
+/// Why books cannot be read, or what is wrong with them.
 #[derive(Debug, thiserror::Error)]
 pub enum BooksError {
     /// The store cannot be read.
@@ -77,7 +77,7 @@ pub enum BooksError {
     /// The ledger cannot be read.
     #[error("the bank's ledger: {0}")]
     Ledger(#[from] LedgerError),
-    /// What does not hold.
+    /// What is wrong.
     #[error("the bank's books do not add up: {0}")]
     Wrong(String),
 }
@@ -86,12 +86,12 @@ fn wrong(what: impl Into<String>) -> BooksError {
     BooksError::Wrong(what.into())
 }
 
-/// The bank in a store and its chart of accounts. None: no bank was ever opened there.
+/// Opens the books of the bank in a store; `None` if the store has no bank.
 fn bank(store: &Store) -> Result<Option<(BankStateRow, Chart)>, BooksError> {
     let Some(state) = store.get::<BankStates>(&BankStateKey::ONLY)?.map(|stored| stored.row) else {
         return Ok(None);
     };
-    let currency = state.currency.parse().map_err(|_| wrong("the store names no currency"))?;
+    let currency = state.currency.parse().map_err(|_| wrong("the store has no currency"))?;
     let chart = Chart::new(&state, currency);
     Ok(Some((state, chart)))
 }
@@ -99,7 +99,7 @@ fn bank(store: &Store) -> Result<Option<(BankStateRow, Chart)>, BooksError> {
 /// The sums of all accounts. Exact when nothing moves.
 ///
 /// # Errors
-/// When store or ledger cannot be read.
+/// If store or ledger cannot be read.
 pub async fn totals(store: &Store, ledger: &dyn Ledger) -> Result<Totals, BooksError> {
     let Some((_, chart)) = bank(store)? else { return Ok(Totals::default()) };
     let mut names: Vec<(String, AccountRow)> = Vec::new();
@@ -140,11 +140,11 @@ pub async fn totals(store: &Store, ledger: &dyn Ledger) -> Result<Totals, BooksE
     Ok(totals)
 }
 
-/// What went through an account's wire gateway, by the ledger. An account that does not exist has no flow. Reads all its
-/// transfers.
+/// The flow through an account's wire gateway, from the ledger. An account that does not exist has no flow.
+/// Reads all transfers of the account.
 ///
 /// # Errors
-/// When store or ledger cannot be read.
+/// If store or ledger cannot be read.
 pub async fn account_flow(
     store: &Store,
     ledger: &dyn Ledger,
@@ -160,10 +160,10 @@ pub async fn account_flow(
     Ok(flow(credited(Origin::Incoming) + credited(Origin::Withdrawal), debited(Origin::Transfer)))
 }
 
-/// The same by the bank's own rows, which the histories show: equal, if bank and ledger agree.
+/// The same flow from the bank's rows, as the histories show it. Equal, if bank and ledger agree.
 ///
 /// # Errors
-/// When the store cannot be read.
+/// If the store cannot be read.
 pub fn history_flow(store: &Store, account: &str) -> Result<AccountFlow, BooksError> {
     let account = account.to_owned();
     let sum = |index: u8| -> Result<u128, StoreError> {
@@ -200,7 +200,7 @@ impl Sums {
         *sum += amount;
     }
 
-    /// Counts a transfer that moved money (and no headroom) for this account.
+    /// Counts a transfer of money (not of headroom) for this account.
     fn add(&mut self, account: u128, transfer: &Transfer) {
         let moves = !transfer.flags.intersects(TransferFlags::PENDING | TransferFlags::VOID_PENDING_TRANSFER);
         if moves && transfer.code != CODE_HEADROOM {
@@ -216,7 +216,7 @@ impl Sums {
     }
 }
 
-/// Shows all transfers of a ledger account.
+/// Calls `f` for all transfers of a ledger account.
 async fn each_transfer(
     ledger: &dyn Ledger,
     account_id: u128,
@@ -231,17 +231,18 @@ async fn each_transfer(
     }
 }
 
-/// Recomputes every account from the bank's transactions and checks that the ledger agrees: debits equal credits, each account
-/// has as many movements of each kind as the bank, and with the same sums; row ids are dense, a confirmed withdrawal has its
-/// transaction. For tests and tools, on a bank at rest: it reads everything.
+/// Recomputes every account from the bank's transactions and checks the ledger against it: debits equal
+/// credits; each account has as many movements of each kind as the bank, with the same sums; row ids are
+/// dense; a confirmed withdrawal has its transaction. For tests and tools, on an idle bank, because it reads
+/// everything.
 ///
 /// # Errors
-/// [`BooksError::Wrong`] with the first thing that does not hold.
+/// [`BooksError::Wrong`] with the first error.
 pub async fn check(store: &Store, ledger: &dyn Ledger) -> Result<Totals, BooksError> {
     let totals = totals(store, ledger).await?;
     let Some((state, _)) = bank(store)? else { return Ok(totals) };
     if store.all::<BankIntents>()?.iter().any(|found| found.row.is_open) {
-        return Err(wrong("movements are still open: the bank has to be started and ended in order"));
+        return Err(wrong("intents are still open: start the bank and stop it in order"));
     }
     let (mut expected, row_ids) = movements(store, &state)?;
     let mut bonuses = 0;
@@ -259,13 +260,13 @@ pub async fn check(store: &Store, ledger: &dyn Ledger) -> Result<Totals, BooksEr
         }
         bonuses += bonus.1;
         if booked != expected {
-            return Err(wrong(format!("account {name} has {expected:?}, by the ledger {booked:?}")));
+            return Err(wrong(format!("account {name} has {expected:?}, but the ledger has {booked:?}")));
         }
         let account = totals.accounts.iter().find(|account| account.name == name);
         let account = account.ok_or_else(|| wrong(format!("account {name} has no sums")))?;
         let (credits, debits) = expected.sides();
         if credits + bonus.1 + account.debits != debits + account.credits {
-            return Err(wrong(format!("{account:?} does not follow from {credits} and {debits}")));
+            return Err(wrong(format!("{account:?} does not match credits {credits} and debits {debits}")));
         }
     }
     if let Some((name, _)) = expected.pop_first() {
@@ -273,13 +274,13 @@ pub async fn check(store: &Store, ledger: &dyn Ledger) -> Result<Totals, BooksEr
     }
     let equity = totals.accounts.iter().find(|account| account.name == EQUITY_ACCOUNT);
     if equity.map_or(0, |account| account.debits) != bonuses {
-        return Err(wrong(format!("bonuses of {bonuses} stand against {equity:?}")));
+        return Err(wrong(format!("bonuses sum to {bonuses}, but the equity account has {equity:?}")));
     }
     withdrawals(store, &totals, &row_ids)?;
     Ok(totals)
 }
 
-/// What every account moved by the bank's transactions, and their row ids.
+/// Every account's movements by the bank's transactions, and their row ids.
 fn movements(
     store: &Store,
     state: &BankStateRow,
@@ -313,7 +314,7 @@ fn movements(
     Ok((sums, row_ids))
 }
 
-/// Confirmed operations have their transactions; what is set aside belongs to operations.
+/// Confirmed operations have their transactions; reserved amounts belong to operations.
 fn withdrawals(store: &Store, totals: &Totals, row_ids: &HashSet<u64>) -> Result<(), BooksError> {
     let mut reserved: BTreeMap<String, u128> = BTreeMap::new();
     for found in store.all::<BankWithdrawals>()? {
@@ -324,16 +325,16 @@ fn withdrawals(store: &Store, totals: &Totals, row_ids: &HashSet<u64>) -> Result
             return Err(wrong(format!("a withdrawal operation of {} has no transaction", row.account)));
         }
         if row.is_reserved && (is_confirmed || !is_open) {
-            return Err(wrong(format!("money of {} is set aside for nothing", row.account)));
+            return Err(wrong(format!("money of {} is reserved without an operation", row.account)));
         }
         if row.is_reserved {
             *reserved.entry(row.account).or_default() += row.amount.units();
         }
     }
     for account in &totals.accounts {
-        // Less where a reservation has expired.
+        // Less if a reservation has expired.
         if account.reserved > reserved.get(&account.name).copied().unwrap_or_default() {
-            return Err(wrong(format!("of {account:?} more is set aside than was selected")));
+            return Err(wrong(format!("more is reserved for {account:?} than was selected")));
         }
     }
     Ok(())

@@ -1,23 +1,24 @@
-//! The bank's chart of accounts in the ledger: which ids, numbers and codes stand for what, and which ledger events an intent
-//! is. Pure.
+//! The bank's chart of accounts in the ledger: ids, numbers and codes, and the ledger events of an intent.
+//! Pure.
 //!
 //! | ledger account | code | |
 //! |---|---|---|
-//! | of a name | 1 | must not be debited beyond what was credited; the headroom granted at its opening is its overdraft |
+//! | named | 1 | must not be debited beyond what was credited; the headroom granted at its opening is its overdraft |
 //! | equity | 2 | pays the sign-up bonuses |
 //! | grants | 3 | pays the headroom |
 //! | transit | 4 | between the two halves of a transfer from an account to itself; zero after each |
 //!
-//! The code of a transfer is its [`Origin`] (8: headroom). Whatever belongs to a withdrawal operation has the code of
-//! withdrawals, since a posting has the code of what it posts.
+//! The code of a transfer is its [`Origin`] (8: headroom). All transfers of a withdrawal operation have the
+//! code of withdrawals, because a posting has the code of the transfer that it posts.
 
 use batzen_crypto::hash::sha512_parts;
 use batzen_ledger::{Account, AccountFlags, CreateTransferStatus, Transfer, TransferFlags};
 use batzen_protocol::Currency;
 use batzen_tables::bank::{BankStateRow, IntentRow, Origin, TransactionKey};
 
-/// How long the money of a selected withdrawal operation stays set aside, in seconds: a day. Whoever has not confirmed by then
-/// has left the wallet; the money is theirs to spend again, and a later confirmation takes it again if it is still there.
+/// How long the money of a selected withdrawal operation stays reserved, in seconds: a day. A customer who
+/// has not confirmed by then has abandoned it and can spend the money again. A later confirmation reserves it
+/// again if it is still there.
 pub const RESERVATION_S: u32 = 86_400;
 
 /// Code of the accounts that have names.
@@ -28,10 +29,10 @@ pub const CODE_EQUITY: u16 = 2;
 pub const CODE_GRANTS: u16 = 3;
 /// Code of the account between the halves of a transfer from an account to itself.
 pub const CODE_TRANSIT: u16 = 4;
-/// Code of transfers of headroom. Those of others are their [`Origin`].
+/// Code of transfers of headroom. The code of other transfers is their [`Origin`].
 pub const CODE_HEADROOM: u16 = 8;
 
-/// What an id is for; the first byte that is hashed after the bank's identity.
+/// Kind of an id: the first byte that is hashed after the bank's identity.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Role {
@@ -42,7 +43,7 @@ enum Role {
     SecondHalf = 5,
 }
 
-/// Knows the ids and codes of one bank.
+/// Computes the ids and codes of one bank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chart {
     identity: [u8; 16],
@@ -53,7 +54,7 @@ pub struct Chart {
     transit: u128,
 }
 
-/// What a ledger account is opened with: to be created in this order, the transfer after the account.
+/// The opening of a ledger account: first create the account, then the transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening {
     /// The account.
@@ -62,27 +63,27 @@ pub struct Opening {
     pub headroom: Transfer,
 }
 
-/// What the ledger's answer means for an intent.
+/// The ledger's decision on an intent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The money has moved (or is set aside, or released), now or before.
+    /// The money was moved, reserved or released, now or earlier.
     Done,
-    /// The payer does not have it.
+    /// The payer does not have enough.
     Exceeded,
-    /// A sum would leave the ledger's range.
+    /// A sum would exceed the ledger's range.
     TooBig,
-    /// The money was set aside too long ago.
+    /// The reservation has expired.
     Expired,
 }
 
-/// An answer that no correct ledger gives to this bank: it holds something else under an id of this bank, or lacks what was
-/// created before.
+/// An answer that no correct ledger gives to this bank: the ledger holds something else under an id of this
+/// bank, or lacks something created earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the ledger answers {0}")]
 pub struct LedgerMismatch(pub CreateTransferStatus);
 
 impl Chart {
-    /// The chart of the bank that has this state.
+    /// The chart of the bank with this state.
     pub fn new(state: &BankStateRow, currency: Currency) -> Self {
         let identity = state.identity;
         let own = |code: u16| id(&identity, Role::Own, &[&code.to_be_bytes()]);
@@ -106,12 +107,12 @@ impl Chart {
         self.ledger
     }
 
-    /// The headroom of every account with a name.
+    /// The headroom of every named account.
     pub fn headroom(&self) -> u128 {
         self.headroom
     }
 
-    /// The ledger account of a name.
+    /// The id of the ledger account with this name.
     pub fn account_id(&self, name: &str) -> u128 {
         account_id(&self.identity, name)
     }
@@ -142,12 +143,12 @@ impl Chart {
         Account { id, code, flags, ledger: self.ledger, user_data_128, ..Account::default() }
     }
 
-    /// What opens the account of a name.
+    /// The opening of the named account.
     pub fn opening(&self, name: &str) -> Opening {
         self.opening_of(self.account_id(name))
     }
 
-    /// The same by its id.
+    /// The opening of the account with this id.
     pub(crate) fn opening_of(&self, account_id: u128) -> Opening {
         let flags = AccountFlags::DEBITS_MUST_NOT_EXCEED_CREDITS;
         let headroom = Transfer {
@@ -162,7 +163,7 @@ impl Chart {
         Opening { account: self.account(account_id, CODE_NAMED, flags), headroom }
     }
 
-    /// The id of an intent's transfer. Every attempt has its own, as the ids of refused transfers are used up.
+    /// The id of an intent's transfer. Every attempt has its own, because refused transfers use up their ids.
     pub fn transfer_id(&self, key: &TransactionKey, attempt: u32) -> u128 {
         self.movement_id(Role::Movement, key, attempt)
     }
@@ -171,13 +172,13 @@ impl Chart {
         id(&self.identity, role, &[&[key.origin], &attempt.to_be_bytes(), &key.id])
     }
 
-    /// The ledger transfers that an intent is: one, or two linked ones where an account pays itself.
+    /// The ledger transfers of an intent: one, or two linked ones if an account pays itself.
     pub fn transfers(&self, key: &TransactionKey, row: &IntentRow) -> Vec<Transfer> {
         let [payer, payee] = [&row.debit_account, &row.credit_account].map(|name| self.account_id(name));
         self.transfers_between(key, row, payer, payee)
     }
 
-    /// The same when the ids of both accounts are known: each is a hash.
+    /// The same for known account ids, because computing each takes a hash.
     pub(crate) fn transfers_between(
         &self,
         key: &TransactionKey,
@@ -195,7 +196,7 @@ impl Chart {
             user_data_128: reference(&key.id),
             ..Transfer::default()
         };
-        // Only a reservation's first attempt can have set anything aside: a selection is made once.
+        // Only a reservation's first attempt can have reserved anything, because a selection is made once.
         let reservation = || self.transfer_id(&TransactionKey::new(Origin::Reservation, &key.id), 0);
         let resolve = |flags, amount| Transfer { pending_id: reservation(), flags, amount, ..transfer };
         match origin {
@@ -214,7 +215,7 @@ impl Chart {
                 vec![resolve(TransferFlags::POST_PENDING_TRANSFER, amount)]
             }
             _ if row.debit_account == row.credit_account => {
-                // In before out, so that the limit sees what the balance will be.
+                // Credit before debit, so that the limit sees the final balance.
                 let account = payer;
                 let incoming = Transfer {
                     debit_account_id: self.transit,
@@ -237,19 +238,19 @@ impl Chart {
     }
 }
 
-/// The ledger account of a name at the bank with this identity.
+/// The ledger account with this name, at the bank with this identity.
 pub fn account_id(identity: &[u8; 16], name: &str) -> u128 {
     id(identity, Role::Named, &[name.as_bytes()])
 }
 
-/// What the statuses of an intent's transfers mean.
+/// Interprets the statuses of an intent's transfers.
 ///
 /// # Errors
-/// [`LedgerMismatch`]: nothing can be concluded.
+/// [`LedgerMismatch`] if they allow no conclusion.
 pub fn verdict(origin: Origin, statuses: &[CreateTransferStatus]) -> Result<Verdict, LedgerMismatch> {
     use CreateTransferStatus as S;
-    // Of a chain that stands already the first is said to exist, and the second to have failed with it. Of one that is refused
-    // one tells the reason.
+    // If a chain was executed already, the ledger answers the first with exists and the second with a failed
+    // chain. If a chain is refused, one of its statuses gives the reason.
     let first = *statuses.first().expect("an intent is at least one transfer");
     let status = match statuses {
         [S::LinkedEventFailed, second] => *second,
@@ -257,7 +258,7 @@ pub fn verdict(origin: Origin, statuses: &[CreateTransferStatus]) -> Result<Verd
     };
     match status {
         S::Created | S::Exists => Ok(Verdict::Done),
-        // Refused before, and the answer was lost: for the only reason for which the ids of this bank's transfers are burnt.
+        // Refused earlier, with the answer lost. Ids of this bank's transfers are burnt for one reason only.
         S::ExceedsCredits | S::IdAlreadyFailed => Ok(Verdict::Exceeded),
         S::OverflowsDebitsPending
         | S::OverflowsCreditsPending
@@ -265,7 +266,7 @@ pub fn verdict(origin: Origin, statuses: &[CreateTransferStatus]) -> Result<Verd
         | S::OverflowsCreditsPosted
         | S::OverflowsDebits
         | S::OverflowsCredits => Ok(Verdict::TooBig),
-        // Released is what the client wants to hear, whoever did it.
+        // The client wants it released; it does not matter who released it.
         S::PendingTransferExpired | S::PendingTransferAlreadyVoided if origin == Origin::Release => {
             Ok(Verdict::Done)
         }
@@ -278,14 +279,14 @@ pub fn verdict(origin: Origin, statuses: &[CreateTransferStatus]) -> Result<Verd
 fn code_of(origin: Origin, row: &IntentRow) -> u16 {
     let origin = match origin {
         Origin::Reservation | Origin::Release => Origin::Withdrawal,
-        // In the flow of an exchange's account a payment with a reserve key is like any other credit.
+        // In the flow of an exchange's account, a payment with a reserve key counts like any other credit.
         Origin::Payment if row.reserve_pub.is_some() => Origin::Incoming,
         origin => origin,
     };
     origin as u16
 }
 
-/// The first bytes of a key, for people who look for a transfer in the ledger.
+/// The first bytes of a key, for people who search for a transfer in the ledger.
 fn reference(id: &[u8]) -> u128 {
     let mut bytes = [0; 16];
     let length = id.len().min(16);
@@ -306,8 +307,8 @@ fn id(identity: &[u8; 16], role: Role, parts: &[&[u8]]) -> u128 {
     id
 }
 
-/// The ledger of a currency. Up to six capital letters are a number to the base of 27 (A is 1), so that they never meet; the
-/// number of another name has the highest bit set, and the rest from its hash.
+/// The ledger of a currency. Up to six capital letters are a number in base 27 (A is 1), so they never
+/// collide. The number of another name has the highest bit set, and the rest from its hash.
 pub fn ledger_number(currency: Currency) -> u32 {
     const HASHED: u32 = 1 << 31;
     let name = currency.as_str().as_bytes();
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_things_share_an_id() {
+    fn ids_are_unique() {
         let mut ids = HashSet::new();
         let mut count = 0;
         let mut take = |id: u128| {
@@ -390,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_is_posted_or_voided() {
+    fn reservations_are_posted_or_voided() {
         let chart = chart(1);
         let of = |origin, row: &IntentRow| chart.transfers(&TransactionKey::new(origin, &[7; 32]), row);
         let row = intent("joe", "exchange");

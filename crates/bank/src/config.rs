@@ -1,4 +1,4 @@
-//! What a bank needs to know to start.
+//! The configuration of a bank.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,11 +15,12 @@ use batzen_storage::StoreConfig;
 use crate::password::PasswordCost;
 use crate::rules::Policy;
 
-/// What names a ledger.
+/// A text that is an address of a ledger.
 const LEDGERS: &str = "embedded, tcp://HOST:PORT, unix:///PATH or tigerbeetle://ADDRESS,ADDRESS";
 
-/// The options of section `[bank]` that this bank reads, or knows and ignores (`RAM_LIMIT`, `MAX_DEBT`, `MAX_DEBT_BANK`,
-/// `SERVE`, `DATABASE`: they belong to other banks, and set-ups that write them still overdraw accounts).
+/// The options of section `[bank]` that this bank reads, or knows and ignores (`RAM_LIMIT`, `MAX_DEBT`,
+/// `MAX_DEBT_BANK`, `SERVE`, `DATABASE` are options of other banks; set-ups that contain them expect
+/// overdrafts to work).
 pub const KNOWN_OPTIONS: &[&str] = &[
     "HTTP_PORT",
     "HOSTNAME",
@@ -46,26 +47,26 @@ pub const KNOWN_OPTIONS: &[&str] = &[
     "DATABASE",
 ];
 
-/// How a bank is set up. [`BankConfig::new`] is a test bank: any account, no passwords, no limits.
+/// The configuration of a bank. [`BankConfig::new`] is a test bank: any account, no passwords, no limits.
 ///
 /// | option of `[bank]` | default | |
 /// |---|---|---|
 /// | `HTTP_PORT` | 8082 | |
-/// | `HOSTNAME` | `localhost` | stands in payto and withdraw URIs |
+/// | `HOSTNAME` | `localhost` | host name in payto and withdraw URIs |
 /// | `BIND_TO` | all addresses | address to listen on |
-/// | `BASE_URL` | `http://HOSTNAME:PORT/` | where clients find the bank, behind a proxy for instance |
-/// | `SUGGESTED_EXCHANGE` | none | base URL that wallets are told |
-/// | `SIGNUP_BONUS` | 0 | what a newly registered account receives |
-/// | `DATA_DIR` | `$TALER_DATA_HOME/bank/` if `[paths]` sets it or `TALER_HOME` | the store; otherwise all is in memory only |
+/// | `BASE_URL` | `http://HOSTNAME:PORT/` | base URL for clients, for instance behind a proxy |
+/// | `SUGGESTED_EXCHANGE` | none | base URL of the exchange suggested to wallets |
+/// | `SIGNUP_BONUS` | 0 | initial balance of a newly registered account |
+/// | `DATA_DIR` | `$TALER_DATA_HOME/bank/` if `[paths]` sets it or `TALER_HOME` | directory of the store; otherwise all data is in memory only |
 /// | `DB` | `embedded` | `postgres`: the rows are in the database that `[bankdb-postgres] CONFIG` names |
-/// | `LEDGER` | `embedded` | where the money is: in this process (beside the store, or in memory with it), or at an address such as `tcp://HOST:PORT` |
-/// | `DEBT_LIMIT` | none | how far any account may be overdrawn |
+/// | `LEDGER` | `embedded` | the ledger with the money: in this process (beside the store, or in memory with it), or at an address such as `tcp://HOST:PORT` |
+/// | `DEBT_LIMIT` | none | overdraft limit of every account |
 /// | `CHECK_PASSWORDS` | NO | whether requests for an account need its password |
 /// | `CREATE_ACCOUNTS` | NO with `CHECK_PASSWORDS`, else YES | whether transfers create the accounts that they name; not with `CHECK_PASSWORDS` |
 /// | `ALLOW_ADD_INCOMING` | NO with `CHECK_PASSWORDS`, else YES | whether there is `admin/add-incoming`; not with `CHECK_PASSWORDS` |
-/// | `PASSWORD_MEMORY_KIB`, `PASSWORD_PASSES` | 19456, 2 | how much work one password hash (Argon2id) is |
+/// | `PASSWORD_MEMORY_KIB`, `PASSWORD_PASSES` | 19456, 2 | cost of one password hash (Argon2id) |
 /// | `ALLOW_REPEATED_RESERVE_PUB` | NO | whether several transfers may carry the same reserve key |
-/// | `DASHBOARD` | YES | whether there is a page for people at `/dashboard` |
+/// | `DASHBOARD` | YES | whether `/dashboard` is served |
 /// | `TRUSTED_PROXIES` | none | proxies whose `X-Forwarded-For` names the client: addresses, networks, `unix` |
 #[derive(Clone)]
 pub struct BankConfig {
@@ -73,38 +74,38 @@ pub struct BankConfig {
     pub currency: Currency,
     /// The TCP port; 0 picks a free one.
     pub http_port: u16,
-    /// The address to listen on. None: all, IPv4 and IPv6.
+    /// The address to listen on. `None`: all addresses, IPv4 and IPv6.
     pub listen_host: Option<String>,
     /// The host name in payto and withdraw URIs.
     pub hostname: String,
-    /// Where clients find the bank, with a final slash. None: `http://HOSTNAME:PORT/`.
+    /// Base URL for clients, with a final slash. `None`: `http://HOSTNAME:PORT/`.
     pub base_url: Option<String>,
-    /// The exchange that wallets are told to use.
+    /// The exchange suggested to wallets.
     pub suggested_exchange: Option<String>,
-    /// What a newly registered account receives.
+    /// Initial balance of a newly registered account.
     pub signup_bonus: Money,
-    /// Where the rows are.
+    /// Storage of the rows.
     pub store: StoreConfig,
-    /// Where the money is. Embedded: in this process, durable beside the rows, or in memory with them.
+    /// The ledger with the money. Embedded: in this process, durable beside the rows, or in memory with them.
     pub ledger: LedgerAddress,
-    /// How far any account may be overdrawn. None: without limit.
+    /// Overdraft limit of every account. `None`: unlimited.
     pub debt_limit: Option<Money>,
     /// Whether requests for an account need its name and password (HTTP basic authentication).
     pub check_passwords: bool,
-    /// Whether transfers create the accounts that they name. Otherwise unknown accounts, and transfers from an account to
-    /// itself, are refused.
+    /// Whether transfers create missing accounts. Otherwise unknown accounts, and transfers from an account
+    /// to itself, are refused.
     pub create_accounts: bool,
-    /// Whether there is `admin/add-incoming`, by which anybody can move anybody's money.
+    /// Whether `admin/add-incoming` is served, which lets anybody move anybody's money.
     pub allow_add_incoming: bool,
     /// Whether several transfers may carry the same reserve key. Exchanges of the 0.9 generation lose the later ones.
     pub allow_repeated_reserve_pub: bool,
-    /// How much work one password hash is.
+    /// Cost of one password hash.
     pub password_cost: PasswordCost,
     /// Whether `/dashboard` is served.
     pub dashboard: bool,
-    /// The proxies in front of it that are believed when they say whom they ask for.
+    /// Trusted proxies, whose `X-Forwarded-For` names the client.
     pub trusted_proxies: TrustedProxies,
-    /// Connections at once.
+    /// Most concurrent connections.
     pub max_connections: usize,
     /// Whether to close each connection after its first request.
     pub close_each_connection: bool,
@@ -121,6 +122,30 @@ impl fmt::Debug for BankConfig {
             .field("store", &format_args!("{}", self.store))
             .finish_non_exhaustive()
     }
+}
+
+/// Why the options of section `[bank]` cannot be used together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionsError {
+    /// A base URL is malformed.
+    #[error("[bank] {name} is {url:?}, but must begin with http:// or https:// and end with /")]
+    BaseUrl {
+        /// The option.
+        name: &'static str,
+        /// Its value.
+        url: String,
+    },
+    /// An option would bypass the password checks.
+    #[error("[bank] {option} = YES cannot be combined with CHECK_PASSWORDS = YES: {why}. Set {option} = NO")]
+    Unprotected {
+        /// The option.
+        option: &'static str,
+        /// How it would bypass them.
+        why: &'static str,
+    },
+    /// The host name is malformed.
+    #[error("[bank] HOSTNAME is {0:?}, which is not a host name")]
+    Hostname(String),
 }
 
 impl BankConfig {
@@ -171,7 +196,8 @@ impl BankConfig {
         };
         let data_dir = match config.get::<PathBuf>(BANK, "DATA_DIR")? {
             Some(dir) => Some(dir),
-            // Only below a home that this set-up chose: banks of unrelated set-ups must not meet in the user's.
+            // Only below a home directory that this set-up chose: banks of unrelated set-ups must not share
+            // the user's.
             None if is_chosen("TALER_HOME") || is_chosen("TALER_DATA_HOME") => {
                 config.expand("${TALER_DATA_HOME}/bank").ok().map(PathBuf::from)
             }
@@ -215,7 +241,7 @@ impl BankConfig {
         })
     }
 
-    /// What the rules need to know of it.
+    /// The policy for the rules.
     pub fn policy(&self) -> Policy {
         Policy {
             signup_bonus: self.signup_bonus,
@@ -227,8 +253,8 @@ impl BankConfig {
         }
     }
 
-    /// What is wrong with it, if anything is.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    /// Checks the options together.
+    pub(crate) fn check(&self) -> Result<(), OptionsError> {
         let is_base = |url: &str| {
             let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
             rest.is_some_and(|rest| rest.len() > 1 && !rest.starts_with('/') && rest.ends_with('/'))
@@ -237,9 +263,7 @@ impl BankConfig {
             if let Some(url) = url
                 && !is_base(url)
             {
-                return Err(format!(
-                    "[bank] {name} is {url:?}, but must begin with http:// or https:// and end with /"
-                ));
+                return Err(OptionsError::BaseUrl { name, url: url.clone() });
             }
         }
         for (option, is_on, why) in [
@@ -247,14 +271,12 @@ impl BankConfig {
             ("CREATE_ACCOUNTS", self.create_accounts, "an account that a transfer creates has no password"),
         ] {
             if self.check_passwords && is_on {
-                return Err(format!(
-                    "[bank] {option} = YES cannot be combined with CHECK_PASSWORDS = YES: {why}. Set {option} = NO"
-                ));
+                return Err(OptionsError::Unprotected { option, why });
             }
         }
         let host_ok = |b: u8| b.is_ascii_alphanumeric() || b"-.:".contains(&b);
         if self.hostname.is_empty() || !self.hostname.bytes().all(host_ok) {
-            return Err(format!("[bank] HOSTNAME is {:?}, which is no host name", self.hostname));
+            return Err(OptionsError::Hostname(self.hostname.clone()));
         }
         Ok(())
     }
@@ -305,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_does_not_fit() {
+    fn refuses_contradictory_options() {
         for text in [
             "[bank]\nHTTP_PORT = 1",
             "[taler]\nCURRENCY = \n",

@@ -1,4 +1,4 @@
-//! What many intents are in the ledger, and what its answers mean for them.
+//! Many intents as ledger events, and the ledger's answers as verdicts.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,16 +8,17 @@ use batzen_tables::bank::Origin;
 use crate::chart::{Chart, LedgerMismatch, Opening, Verdict, verdict};
 use crate::rules::Intent;
 
-/// Intents in one batch. Each is at most two openings and two transfers, which have to fit into one request.
+/// Most intents in one batch. Each has at most two openings and two transfers, all of which must fit into one
+/// request.
 pub(crate) const BATCH_MAX: usize = 2_000;
 const _: () = assert!(4 * BATCH_MAX <= batzen_ledger::BATCH_EVENTS_MAX);
 
-/// What a batch of intents is in the ledger: accounts first, then transfers.
+/// The ledger events of a batch of intents: accounts first, then transfers.
 pub(crate) struct Events {
     openings: Vec<Opening>,
-    /// Of the openings the headroom, then those of the intents.
+    /// First the headroom of the openings, then the transfers of the intents.
     transfers: Vec<Transfer>,
-    /// The origin of each intent, and how many transfers it has.
+    /// For each intent, its origin and number of transfers.
     counts: Vec<(Origin, usize)>,
 }
 
@@ -40,7 +41,7 @@ impl Events {
             own.extend(chart.transfers_between(key, row, payer, payee));
             counts.push((key.origin(), own.len() - before));
         }
-        // The headroom first: the transfers need it.
+        // The headroom comes first, because the transfers need it.
         let transfers = openings.iter().map(|opening| opening.headroom).chain(own).collect();
         Self { openings, transfers, counts }
     }
@@ -50,15 +51,15 @@ impl Events {
         self.openings.iter().map(|opening| opening.account).collect()
     }
 
-    /// The transfers to be created when the accounts are.
+    /// The transfers to be created after the accounts.
     pub(crate) fn transfers(&self) -> Vec<Transfer> {
         self.transfers.clone()
     }
 
-    /// What the ledger's answers to the transfers mean for the intents.
+    /// The verdicts on the intents, from the ledger's answers to the transfers.
     ///
     /// # Panics
-    /// When an account has no headroom: the ledger is another bank's.
+    /// If an account has no headroom: the ledger belongs to another bank.
     pub(crate) fn verdicts(
         &self,
         results: &[CreateResult<CreateTransferStatus>],
@@ -83,10 +84,10 @@ impl Events {
     }
 }
 
-/// Checks that the ledger has the accounts now.
+/// Checks that the accounts now exist in the ledger.
 ///
 /// # Panics
-/// When it has other accounts under their ids.
+/// If the ledger has other accounts under their ids.
 pub(crate) fn require_accounts(events: &[Account], results: &[CreateResult<CreateAccountStatus>]) {
     assert_eq!(results.len(), events.len(), "a ledger answers every event");
     for (account, result) in events.iter().zip(results) {

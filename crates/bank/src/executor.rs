@@ -1,4 +1,4 @@
-//! Takes a command to its end: intent, ledger, books.
+//! Executes a command completely: intent, ledger, books.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::lane_rules::BankLaneRules;
 use crate::rules::{Command, Outcome, Refusal};
 use crate::settler::{Settler, Unsettled, moves_money};
 
-/// How long a client waits for the ledger. After that it is told to come again; what it asked for goes on.
+/// How long a client waits for the ledger. After that it has to try again later; its command continues.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
-/// How often a command is tried that others overtake.
+/// How often a command is retried after concurrent changes.
 const ATTEMPTS_MAX: u32 = 100;
 
 /// Why a command was not decided.
@@ -29,11 +29,11 @@ pub(crate) enum ExecuteError {
     Ledger(#[from] Unsettled),
 }
 
-/// The way of all commands.
+/// Executes commands.
 pub(crate) struct CommandExecutor {
     pub(crate) lane: Lane<BankLaneRules>,
     pub(crate) settler: Settler,
-    /// Who waits for an intent to be decided.
+    /// Callers that wait until an intent is decided.
     pub(crate) decided: Arc<Waiters<TransactionKey>>,
 }
 
@@ -45,7 +45,7 @@ impl CommandExecutor {
         }
         let deadline = Instant::now() + ANSWER_MAX;
         let mut place = Some(self.settler.place().ok_or(SubmitError::Overloaded)?);
-        // Only a confirmation may have to be asked twice by itself.
+        // Only a confirmation may need a second attempt.
         let again = matches!(command, Command::ConfirmWithdrawal(_)).then(|| command.clone());
         let mut command = command;
         let mut waiter = None;
@@ -66,7 +66,7 @@ impl CommandExecutor {
                 Err(Refusal::InFlight { key, command: same }) => {
                     command = *same;
                     match waiter.take() {
-                        // Registered before the look that this was.
+                        // Registered before the check, so that no decision is missed.
                         Some((known, mut waiting)) if known == key => {
                             let waiting: &mut batzen_http::Waiter<TransactionKey> = &mut waiting;
                             if waiting.wait_until(Some(deadline), &Drain::new()).await != Woken::Event {

@@ -1,4 +1,4 @@
-//! The command line client of a wire gateway, as a function: shows histories, makes transfers, makes test transfers.
+//! A client of a wire gateway, for the command line: shows histories, makes transfers and test transfers.
 
 use std::io::{self, Write};
 
@@ -7,38 +7,38 @@ use batzen_http_client::ClientError;
 use batzen_protocol::Amount;
 use batzen_wire_gateway::{AddIncomingRequest, HistoryQuery, TransferRequest, WireGatewayClient};
 
-/// Rows of a history that are shown.
+/// Number of rows shown.
 const ROWS_SHOWN: i64 = -10;
 
-/// What to do.
+/// A command.
 #[derive(Clone, Debug)]
 pub enum GatewayCommand {
     /// Show the last ten credits (before a row).
     CreditHistory {
-        /// The row; none: after the last.
+        /// The row; `None`: the end of the history.
         start: Option<u64>,
     },
     /// Show the last ten debits (before a row).
     DebitHistory {
-        /// The row; none: after the last.
+        /// The row; `None`: the end of the history.
         start: Option<u64>,
     },
     /// Send money from the account.
     Transfer {
         /// The payto URI of the receiver.
         credit_account: String,
-        /// How much.
+        /// The amount.
         amount: Amount,
-        /// The subject; none: random.
+        /// The subject; `None`: random.
         wtid: Option<Wtid>,
     },
-    /// Move money to the account, at banks that let everybody do so.
+    /// Move money to the account, at banks that allow this to everybody.
     AddIncoming {
         /// The payto URI of the sender.
         debit_account: String,
-        /// How much.
+        /// The amount.
         amount: Amount,
-        /// The subject; none: random.
+        /// The subject; `None`: random.
         reserve_pub: Option<EddsaPublicKey>,
     },
 }
@@ -54,9 +54,9 @@ pub enum GatewayCommandError {
     Output(#[from] io::Error),
 }
 
-/// Runs a command and writes its result, one line a row: id, time in seconds, amount, partner, subject.
+/// Runs a command and writes its result, one line per row: id, time in seconds, amount, partner, subject.
 ///
-/// A transfer gets a fresh request uid each time: running the command again sends the money again.
+/// A transfer gets a fresh request uid each time, so running the command again sends the money again.
 ///
 /// # Errors
 /// [`GatewayCommandError`].

@@ -1,6 +1,7 @@
-//! The rules together with a ledger that shares the bank's store, if it does: then a movement of money is decided, by rules
-//! and ledger, within one batch, and one commit makes its ledger transfer and its transaction durable. Its intent lives as long
-//! as the batch; only what takes two steps by nature (withdrawals) and ledgers elsewhere need intents that outlive it.
+//! The rules together with a ledger that shares the bank's store, if it does. Then one batch contains both
+//! decisions on a movement of money, by rules and ledger, and one commit makes ledger transfer and
+//! transaction durable. The intent exists only within the batch. Only withdrawals, which take two steps, and
+//! ledgers elsewhere need intents that outlive it.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::events::{BATCH_MAX, Events, require_accounts};
 use crate::rules::{BankRules, Command, Finished, Intent, Outcome, Refusal};
 use crate::settler::Booked;
 
-/// What the bank's lane runs.
+/// The rules of the bank's lane.
 pub(crate) struct BankLaneRules {
     pub(crate) rules: BankRules,
     /// The ledger in the same store.
@@ -53,19 +54,19 @@ impl BankLaneRules {
         joint: Option<JointLedger>,
     ) -> Lane<Self> {
         let options = LaneOptions { batch_commands_max: BATCH_MAX, ..LaneOptions::default() };
-        let desk = Arc::new(Self { rules, joint });
-        Lane::start(desk, store.clone(), Arc::clone(&config.clock), options)
+        let lane_rules = Arc::new(Self { rules, joint });
+        Lane::start(lane_rules, store.clone(), Arc::clone(&config.clock), options)
     }
 }
 
-/// What a batch has booked.
+/// The verdicts of a batch.
 struct Decided<'a> {
     ledger: Joint<'a>,
     booked: &'a Booked,
     finished: Vec<(Box<Intent>, Finished)>,
 }
 
-/// Whether the ledger decides on such an intent in the batch that has written it.
+/// Whether the ledger decides on such an intent within the batch that writes it.
 fn is_decided_at_once(origin: Origin) -> bool {
     matches!(origin, Origin::Transfer | Origin::Incoming | Origin::Payment | Origin::Bonus)
 }
@@ -117,7 +118,7 @@ impl Rules for BankLaneRules {
         let mut finished = Vec::with_capacity(intents.len());
         for ((place, intent), verdict) in places.into_iter().zip(intents).zip(events.verdicts(&results)) {
             let Ok(verdict) = verdict else {
-                // What cannot be understood stays an open intent, for people to look at.
+                // An answer that cannot be interpreted leaves the intent open, for an operator to examine.
                 verdicts[place] = Ok(Outcome::Intended(intent));
                 continue;
             };

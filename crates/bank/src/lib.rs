@@ -1,31 +1,32 @@
 //! The bank: wire gateway, bank integration and access APIs over accounts in a double-entry ledger.
 //!
-//! It takes the place of a test bank in front of exchanges, wallets and test harnesses (Taler bank APIs, protocol 0.9), with
-//! the same manners by default: every account that a transfer names is created, nobody needs a password, debts have
-//! no limit. Unlike one it forgets nothing: every transaction and every request uid is kept for ever and survives a kill,
-//! so a transfer that is repeated after any failure is never paid twice, and a history never answers "gone" (`RAM_LIMIT` is
-//! accepted and ignored). Options turn it into a stricter bank: see [`BankConfig`].
+//! It replaces a test bank in front of exchanges, wallets and test harnesses (Taler bank APIs, protocol 0.9),
+//! with the same default behaviour: a transfer creates the accounts that it names, nobody needs a password,
+//! debts are unlimited. But it never discards data: every transaction and every request uid is kept and
+//! survives a kill. So a repeated transfer is never paid twice, and a history never answers "gone"
+//! (`RAM_LIMIT` is accepted and ignored). Options make it stricter: see [`BankConfig`].
 //!
 //! | module | what |
 //! |---|---|
-//! | [`rules`] | what a command does to the bank's own rows: pure functions |
-//! | [`chart`] | which ledger accounts and transfers the bank's accounts and movements are: pure functions |
-//! | `executor` | a command's way: intent, ledger, books; waiting for what is under way |
-//! | `desk` | rules and ledger in one batch, where the ledger shares the bank's store |
+//! | [`rules`] | the effect of a command on the bank's own rows: pure functions |
+//! | [`chart`] | the ledger accounts and transfers of the bank's accounts and movements: pure functions |
+//! | `executor` | executes a command: intent, ledger, books; waits for pending intents |
+//! | `lane_rules` | rules and ledger in one batch, if the ledger shares the bank's store |
 //! | `events` | intents as ledger events, answers as verdicts |
-//! | `settler` | brings intents to the ledger and its answers into the books, many at a time |
+//! | `settler` | passes intents to the ledger and its answers to the books, many at a time |
 //! | `api` | HTTP: decode, submit, encode; long polling |
 //! | [`books`] | sums over the ledger's accounts, and the check that the bank's rows agree with them |
-//! | `opening` | the start: which bank, which ledger, its own accounts, what was left open |
+//! | `opening` | the start: the bank's identity, its ledger and own accounts, open intents |
 //! | [`offline`] | commands without a server |
 //! | [`gateway_client`] | the command line client of any wire gateway, as a function |
 //!
-//! The store has names, passwords, transactions and withdrawal operations; money is in ledger accounts alone, in this process,
-//! behind a socket or in a cluster ([`BankConfig::ledger`]).
+//! The store has names, passwords, transactions and withdrawal operations. Money is in ledger accounts alone:
+//! in this process, behind a socket or in a cluster ([`BankConfig::ledger`]).
 //!
-//! Invariants: nothing is answered before it is durable, in the ledger and in the store; every movement of money has one
-//! ledger transfer under an id that follows from its own, so that it takes place once however often it is repeated; row ids are
-//! dense from 1 in the order of commits, so an id that a reader has passed never appears later.
+//! Invariants: nothing is answered before it is durable, in the ledger and in the store. Every movement of
+//! money has one ledger transfer whose id follows from the movement's id, so that it takes place once however
+//! often it is repeated. Row ids are dense from 1 in the order of commits, so no row appears later below an
+//! id that a reader has passed.
 
 mod api;
 pub mod books;
@@ -57,7 +58,7 @@ use tokio::task::JoinHandle;
 pub use batzen_ledger_net::LedgerAddress;
 pub use batzen_storage::StoreConfig;
 pub use books::{AccountFlow, AccountTotals, BooksError, Totals};
-pub use config::{BankConfig, KNOWN_OPTIONS};
+pub use config::{BankConfig, KNOWN_OPTIONS, OptionsError};
 pub use opening::embedded_books;
 pub use password::PasswordCost;
 
@@ -70,20 +71,33 @@ use rules::{BankRules, Refusal};
 use settler::{Settler, Settling};
 use wakes::Wakes;
 
-/// The largest request body, in bytes, as sent and inflated. All that the interfaces ask for is far below.
+/// Largest request body, in bytes, compressed and decompressed. All valid requests are far smaller.
 pub const MAX_BODY_BYTES: usize = limits::TRANSFER_BODY_BYTES_MAX;
-// A transfer to any account fits: what it has beside account and base URL takes less than 512 bytes.
+// A transfer to any account fits: apart from account and base URL it needs less than 512 bytes.
 const _: () = assert!(limits::PAYTO_BYTES_MAX + limits::URL_BYTES_MAX + 512 <= MAX_BODY_BYTES);
 
-/// How long the end of the service waits for commands that are being committed.
+/// How long the end of the service waits for running commits.
 const LAST_COMMITS: Duration = Duration::from_secs(5);
 
 /// Why a bank cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum BankError {
-    /// The configuration does not hold together.
-    #[error("{0}")]
-    Config(String),
+    /// The configuration is contradictory.
+    #[error(transparent)]
+    Config(#[from] OptionsError),
+    /// The store has the form of an earlier build.
+    #[error("an earlier build wrote this store and kept balances in it: start with an empty directory")]
+    EarlierStore,
+    /// The accounts have another debt limit.
+    #[error(
+        "the accounts of this bank were opened with a debt limit of {known}, and cannot have {wanted}: it is granted to each account in the ledger"
+    )]
+    DebtLimit {
+        /// The limit with which they were opened.
+        known: String,
+        /// The limit in the configuration.
+        wanted: String,
+    },
     /// The store cannot be opened or read.
     #[error("the bank's store: {0}")]
     Store(#[from] StoreError),
@@ -93,7 +107,7 @@ pub enum BankError {
     /// The ledger cannot be opened or reached.
     #[error("the bank's ledger: {0}")]
     Ledger(#[from] LedgerError),
-    /// The ledger was asked to finish what an earlier run has begun, and did not.
+    /// The ledger did not finish the work of an earlier run.
     #[error("the bank's ledger: {0}")]
     Unfinished(String),
     /// The embedded ledger is damaged or in use.
@@ -108,17 +122,17 @@ pub enum BankError {
 pub struct Bank;
 
 impl Bank {
-    /// Opens the store (or makes a new one), binds the port, and serves. Must be called within a tokio runtime.
+    /// Opens the store (or creates it), binds the port, and serves. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// [`BankError`].
     pub async fn start(config: BankConfig) -> Result<RunningBank, BankError> {
-        config.check().map_err(BankError::Config)?;
+        config.check()?;
         let books = opening::open(&config).await?;
         Self::serve(config, books).await
     }
 
-    /// The same on a store and a ledger that are open already; `store` and `ledger` of the configuration do not matter.
+    /// Starts on an open store and ledger. `store` and `ledger` of the configuration are ignored.
     ///
     /// # Errors
     /// [`BankError`].
@@ -127,11 +141,11 @@ impl Bank {
         store: Store,
         ledger: Arc<dyn Ledger>,
     ) -> Result<RunningBank, BankError> {
-        config.check().map_err(BankError::Config)?;
+        config.check()?;
         Self::serve(config, OpenBooks { store, ledger, own: None, is_joint: false }).await
     }
 
-    /// The same with a ledger whose log is in this very store.
+    /// Starts with a ledger whose log is in the same store.
     ///
     /// # Errors
     /// [`BankError`].
@@ -139,7 +153,7 @@ impl Bank {
         config: BankConfig,
         ledger: Arc<DurableLedger>,
     ) -> Result<RunningBank, BankError> {
-        config.check().map_err(BankError::Config)?;
+        config.check()?;
         let (store, own) = (ledger.store().clone(), Some(Arc::clone(&ledger)));
         Self::serve(config, OpenBooks { store, ledger, own, is_joint: true }).await
     }
@@ -175,7 +189,7 @@ impl Bank {
             max_body_bytes: MAX_BODY_BYTES,
             close_each: config.close_each_connection,
             trusted_proxies: config.trusted_proxies.clone(),
-            // Exchanges have hundreds of transfers executed at once.
+            // Exchanges send hundreds of concurrent transfers.
             concurrent: true,
             ..ServerOptions::default()
         };
@@ -186,14 +200,14 @@ impl Bank {
         let drain = Drain::new();
         let api = Arc::new(Api::new(Arc::clone(&service)));
         let serving = tokio::spawn(server.serve(api, options, drain.clone()));
-        tracing::info!(%base_url, %addr, store = %service.place(), "the bank serves");
+        tracing::info!(%base_url, %addr, store = %service.place(), "the bank is serving");
         Ok(RunningBank { base_url, addr, service, drain, serving, settling, own_ledger: own })
     }
 }
 
-/// A bank that serves.
+/// A running bank.
 pub struct RunningBank {
-    /// Where clients find it, with a final slash.
+    /// Its base URL, with a final slash.
     pub base_url: String,
     /// The address it listens on, with the real port.
     pub addr: SocketAddr,
@@ -228,15 +242,16 @@ impl RunningBank {
     /// The sums of all accounts, by the ledger.
     ///
     /// # Errors
-    /// When store or ledger cannot be read.
+    /// If store or ledger cannot be read.
     pub async fn totals(&self) -> Result<Totals, BooksError> {
         books::totals(self.store(), self.ledger().as_ref()).await
     }
 
-    /// What went through an account's wire gateway, by the ledger. An account that does not exist has no flow.
+    /// The flow through an account's wire gateway, from the ledger. An account that does not exist has no
+    /// flow.
     ///
     /// # Errors
-    /// When store or ledger cannot be read.
+    /// If store or ledger cannot be read.
     pub async fn account_flow(&self, account: &str) -> Result<AccountFlow, BooksError> {
         books::account_flow(self.store(), self.ledger().as_ref(), account).await
     }
@@ -244,7 +259,7 @@ impl RunningBank {
     /// Recomputes everything, see [`books::check`].
     ///
     /// # Errors
-    /// What does not hold.
+    /// The first error.
     pub async fn check(&self) -> Result<Totals, BooksError> {
         books::check(self.store(), self.ledger().as_ref()).await
     }
@@ -254,23 +269,23 @@ impl RunningBank {
         &self.drain
     }
 
-    /// Tells the service to end, without waiting for it.
+    /// Begins to end the service, without waiting for it.
     pub fn stop(&self) {
         self.drain.trigger();
     }
 
-    /// Ends the service: no new requests, long polls are answered, requests in flight finish, the store is closed. The port
-    /// can be bound again at once.
+    /// Ends the service: no new requests, long polls are answered, requests in flight finish, the store is
+    /// closed. After that the port is free.
     ///
     /// # Errors
-    /// When the store's last checkpoint cannot be written; everything answered is durable regardless.
+    /// If the store's last checkpoint cannot be written. Everything answered is durable regardless.
     pub async fn shutdown(self) -> Result<(), StoreError> {
         let Self { service, drain, serving, settling, own_ledger, .. } = self;
         drain.trigger();
         if serving.await.is_err() {
             tracing::error!("the server did not end cleanly");
         }
-        // Commands whose clients went away may still be in their batch.
+        // Commands of disconnected clients may still be in their batch.
         let deadline = tokio::time::Instant::now() + LAST_COMMITS;
         while Arc::strong_count(&service) > 1 && tokio::time::Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(2)).await;

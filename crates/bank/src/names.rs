@@ -1,18 +1,18 @@
-//! Names of accounts, and the payto URIs they stand in.
+//! Names of accounts, and their payto URIs.
 
 use batzen_protocol::limits::PAYTO_BYTES_MAX;
 
 /// The longest name of an account, in bytes.
 const MAX_NAME_BYTES: usize = 200;
 
-/// Whether an account can have this name: printable ASCII without the characters that delimit it in URLs. Excluding `#`
-/// also keeps the bank's own account out of reach.
+/// Whether an account can have this name: printable ASCII without characters that delimit it in URLs. Because
+/// `#` is excluded, the bank's own account cannot be named.
 pub(crate) fn is_account_name(name: &str) -> bool {
     (1..=MAX_NAME_BYTES).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_graphic() && !b"/?#%&\"\\<>".contains(&byte))
 }
 
-/// The account that an `x-taler-bank` payto URI names. The host does not matter: all its names mean this bank.
+/// The account of an `x-taler-bank` payto URI. The host does not matter: all its names mean this bank.
 pub(crate) fn account_of_payto(uri: &str) -> Option<&str> {
     const PREFIX: &str = "payto://x-taler-bank/";
     if uri.len() > PAYTO_BYTES_MAX {

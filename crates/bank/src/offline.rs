@@ -1,4 +1,4 @@
-//! A bank without server: for filling one with what a measurement or a migration needs.
+//! A bank without server: fills one with data for a measurement or a migration.
 
 use std::sync::Arc;
 
@@ -13,10 +13,11 @@ use crate::rules::{BankRules, Command, Finished, Intent};
 use crate::settler::{Booked, Settler};
 use crate::{BankConfig, BankError, LAST_COMMITS};
 
-/// Commands at once: far fewer than there may be intents.
+/// Most concurrent commands: far fewer than the limit of intents.
 const COMMANDS_MAX: usize = 8_192;
 
-/// Executes commands at a bank that does not serve, thousands at a time in no particular order, and closes it.
+/// Executes commands at a bank that does not serve, thousands at a time in no particular order, and closes
+/// it.
 ///
 /// # Errors
 /// [`BankError`]; also when a command is refused.
@@ -24,7 +25,7 @@ pub async fn execute_all(
     config: BankConfig,
     commands: impl IntoIterator<Item = Command>,
 ) -> Result<(), BankError> {
-    config.check().map_err(BankError::Config)?;
+    config.check()?;
     let OpenBooks { store, ledger, own, is_joint } = opening::open(&config).await?;
     let rules = BankRules { policy: config.policy() };
     let state = opening::books(&config, rules.clone(), store.clone(), ledger.as_ref()).await?;

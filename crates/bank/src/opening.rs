@@ -1,4 +1,4 @@
-//! The start of a bank: which one it is, which ledger it has, and what was left open.
+//! The start of a bank: its identity, its ledger, and its open intents.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,27 +20,27 @@ use crate::settler::{RecoveryError, Settler, create_accounts};
 /// How long a start waits for the ledger.
 const LEDGER_WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// The pause between attempts to reach it.
+/// Pause between attempts to reach it.
 const CONNECT_PAUSE: Duration = Duration::from_millis(500);
 
-/// What a bank keeps its books in.
+/// Store and ledger of a bank.
 pub(crate) struct OpenBooks {
     /// Names and transactions.
     pub store: Store,
-    /// The ledger to be used.
+    /// The ledger in use.
     pub ledger: Arc<dyn Ledger>,
-    /// To be closed in order, and to be counted, if it is in this process.
+    /// For closing in order and for metrics, if it is in this process.
     pub own: Option<Arc<DurableLedger>>,
     /// Whether its log is in the bank's store.
     pub is_joint: bool,
 }
 
-/// Where banks of earlier builds keep an embedded ledger: in a store of its own, below the bank's. In a database it has a schema
-/// of its own.
+/// Where earlier builds keep an embedded ledger: in a store of its own, below the bank's. In a database it
+/// has its own schema.
 const LEDGER_DIR: &str = "ledger";
 
-/// Whether an embedded ledger is in the bank's own store: where that is a directory, unless the ledger has one of its own from
-/// earlier.
+/// Whether an embedded ledger shares the bank's store: if that is a directory, unless an earlier build made a
+/// separate one.
 fn is_joint(place: &StoreConfig) -> bool {
     place.dir().is_some_and(|dir| !dir.join(LEDGER_DIR).exists())
 }
@@ -87,7 +87,7 @@ fn open_embedded(
     Ok((store, Arc::new(ledger)))
 }
 
-/// Reaches a ledger elsewhere.
+/// Connects to a ledger elsewhere.
 async fn connect(address: &LedgerAddress) -> Result<Arc<dyn Ledger>, BankError> {
     // A service manager may start both at once.
     let deadline = tokio::time::Instant::now() + LEDGER_WAIT_MAX;
@@ -96,21 +96,22 @@ async fn connect(address: &LedgerAddress) -> Result<Arc<dyn Ledger>, BankError> 
             Ok(ledger) => return Ok(ledger),
             Err(error @ LedgerError::Refused(_)) => return Err(error.into()),
             Err(error) if tokio::time::Instant::now() >= deadline => return Err(error.into()),
-            Err(error) => tracing::info!(%error, %address, "the ledger is not there yet"),
+            Err(error) => tracing::info!(%error, %address, "cannot reach the ledger yet"),
         }
         tokio::time::sleep(CONNECT_PAUSE).await;
     }
 }
 
-/// Store and embedded ledger of a bank that is not running, for tools. The ledger is to be stopped first.
+/// Opens store and embedded ledger of a bank that is not running, for tools. Stop the ledger first.
 ///
 /// # Errors
-/// When they are in use or damaged.
+/// If they are in use or damaged.
 pub fn embedded_books(place: &StoreConfig) -> Result<(Store, Arc<DurableLedger>), BankError> {
     open_embedded(place, system_clock)
 }
 
-/// Creates the bank in an empty store, or checks that it is the one asked for; the ledger has its own accounts afterwards.
+/// Creates the bank in an empty store, or checks that it is the requested one. Afterwards its own accounts
+/// exist in the ledger.
 pub(crate) async fn books(
     config: &BankConfig,
     rules: BankRules,
@@ -121,9 +122,7 @@ pub(crate) async fn books(
     random.iter_mut().for_each(|bytes| batzen_crypto::fill_random(bytes));
     let [password_salt, identity] = random;
     if store.get::<OldBankStates>(&BankStateKey::ONLY)?.is_some() {
-        let what =
-            "the store is that of an earlier build, with balances of its own: start with an empty directory";
-        return Err(BankError::Config(what.to_owned()));
+        return Err(BankError::EarlierStore);
     }
     let open = Open { currency: config.currency, password_salt, identity };
     let state = run(config, rules, &store, open).await?;
@@ -134,22 +133,19 @@ pub(crate) async fn books(
             _ => "none".to_owned(),
         };
         let (known, wanted) = (money(state.headroom), money(wanted));
-        return Err(BankError::Config(format!(
-            "the accounts of this bank were opened with a debt limit of {known}, and cannot have {wanted}: it is granted to each \
-             account in the ledger"
-        )));
+        return Err(BankError::DebtLimit { known, wanted });
     }
     let chart = Chart::new(&state, config.currency);
     waited(create_accounts(ledger, chart.own_accounts().to_vec())).await?;
     Ok(state)
 }
 
-/// Brings what an earlier run has begun to its end.
+/// Settles the open intents of an earlier run.
 pub(crate) async fn left_open(settler: &Settler, store: &Store) -> Result<(), BankError> {
     match waited(settler.settle_left_open(store)).await? {
         Ok(0) => Ok(()),
         Ok(count) => {
-            tracing::info!(count, "movements of money that an earlier run had begun are decided");
+            tracing::info!(count, "settled the open intents of an earlier run");
             Ok(())
         }
         Err(RecoveryError::Store(error)) => Err(error.into()),
@@ -157,7 +153,7 @@ pub(crate) async fn left_open(settler: &Settler, store: &Store) -> Result<(), Ba
     }
 }
 
-/// Gives the ledger time, but not for ever: whoever started the bank wants to know.
+/// Bounds the wait for the ledger, so that a start that cannot succeed fails.
 async fn waited<T>(work: impl Future<Output = T>) -> Result<T, BankError> {
     let late = |_| BankError::Unfinished("it does not answer".to_owned());
     tokio::time::timeout(LEDGER_WAIT_MAX, work).await.map_err(late)

@@ -1,9 +1,9 @@
 //! Password hashes: Argon2id, and the iterated derivation of earlier builds.
 //!
-//! A stored hash has 32 bytes. Those of Argon2id begin with two fixed bytes, the memory in units of 256 KiB and the number of
-//! passes; 28 bytes of output follow. Hashes of earlier builds are 32 bytes of an iterated HKDF without such a prefix. They
-//! still verify, and are replaced at the next log-in. The salt of a hash follows from the bank's random salt and the account's
-//! name, so that equal passwords have different hashes.
+//! A stored hash has 32 bytes. Argon2id hashes begin with two fixed bytes, the memory in units of 256 KiB and
+//! the number of passes; 28 bytes of output follow. Hashes of earlier builds are 32 bytes of an iterated HKDF
+//! without this prefix. They still verify, and are replaced at the next log-in. The salt follows from the
+//! bank's random salt and the account's name, so that equal passwords have different hashes.
 
 use argon2::{Algorithm, Argon2, Params, Version};
 use batzen_crypto::hash::sha512_parts;
@@ -13,16 +13,16 @@ use subtle::ConstantTimeEq;
 /// The longest password, in bytes.
 pub(crate) const PASSWORD_BYTES_MAX: usize = 1_024;
 
-/// How often earlier builds repeated their derivation.
+/// Number of iterations in earlier builds.
 const OLD_ROUNDS: u32 = 4096;
 
-/// How the stored hashes of Argon2id begin.
+/// Prefix of stored Argon2id hashes.
 const MAGIC: [u8; 2] = [0xA2, 0x1D];
 const MEMORY_UNIT_KIB: u32 = 256;
 const PREFIX_BYTES: usize = MAGIC.len() + 2;
 const OUTPUT_BYTES: usize = 32 - PREFIX_BYTES;
 
-/// How much work one password hash is.
+/// Cost of one password hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PasswordCost {
     /// Memory, in units of 256 KiB.
@@ -38,10 +38,11 @@ impl PasswordCost {
     /// 19 MiB and 2 passes, as OWASP recommends: about 20 ms of one core.
     pub const DEFAULT: Self = Self { memory_units: 76, passes: 2 };
 
-    /// The least that is possible. For tests: it does not protect passwords.
+    /// The lowest possible cost. For tests: it does not protect passwords.
     pub const LEAST: Self = Self { memory_units: 1, passes: 1 };
 
-    /// This cost; none unless the memory is a multiple of 256 KiB up to 63.75 MiB and there are 1 to 16 passes.
+    /// This cost; `None` unless the memory is a multiple of 256 KiB up to 63.75 MiB and there are 1 to 16
+    /// passes.
     #[must_use]
     pub fn new(memory_kib: u32, passes: u8) -> Option<Self> {
         if !memory_kib.is_multiple_of(MEMORY_UNIT_KIB) {
@@ -55,25 +56,25 @@ impl PasswordCost {
             .then_some(Self { memory_units, passes })
     }
 
-    /// The cost of a stored hash; none for a hash of an earlier build.
+    /// The cost of a stored hash; `None` for a hash of an earlier build.
     fn of_hash(hash: &ShortHash) -> Option<Self> {
         let [first, second, memory_units, passes, ..] = *hash.as_bytes();
         if [first, second] == MAGIC { Self::of_units(memory_units, passes) } else { None }
     }
 }
 
-/// The outcome of a password check.
+/// Result of a password check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verified {
-    /// It is another one.
+    /// The password is wrong.
     Wrong,
-    /// It is right, and its hash is as new ones are.
+    /// The password is right, and its hash has the current form.
     Right,
-    /// It is right; the stored hash is to be replaced by this one.
+    /// The password is right; replace the stored hash by this one.
     Outdated(ShortHash),
 }
 
-/// The hash of an account's password. Takes milliseconds.
+/// Hashes an account's password. Takes milliseconds.
 pub(crate) fn hash(cost: PasswordCost, bank_salt: &[u8; 16], account: &str, password: &str) -> ShortHash {
     let memory_kib = u32::from(cost.memory_units) * MEMORY_UNIT_KIB;
     let params = Params::new(memory_kib, u32::from(cost.passes), 1, Some(OUTPUT_BYTES));
@@ -89,7 +90,8 @@ pub(crate) fn hash(cost: PasswordCost, bank_salt: &[u8; 16], account: &str, pass
     ShortHash::from_bytes(bytes)
 }
 
-/// Compares a password with what is stored for the account. Costs at least one hash, also if nothing is stored.
+/// Compares a password with the stored hash of the account. Costs at least one hash, even if nothing is
+/// stored.
 pub(crate) fn verify(
     cost: PasswordCost,
     stored: Option<ShortHash>,
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn stored_hashes_verify_whatever_their_age() {
+    fn stored_hashes_of_all_builds_verify() {
         let salt = [7; 16];
         let verify = |stored, password| verify(COST, stored, &salt, "joe", password);
         let current = hash(COST, &salt, "joe", "secret");

@@ -1,8 +1,8 @@
-//! Brings intents to the ledger and the ledger's answers into the books, many at a time.
+//! Passes intents to the ledger and the ledger's answers to the books, many at a time.
 //!
-//! What arrives while the ledger works on one batch is the next. A batch is repeated under the same ids until it is answered;
-//! its answers are booked while the next one is under way. An intent that the ledger never answers stays open in the store,
-//! and the next start repeats it.
+//! Intents that arrive while the ledger works on a batch form the next one. A batch is repeated under the
+//! same ids until it is answered. Its answers are booked while the next one is under way. An intent that the
+//! ledger never answers stays open in the store, and the next start repeats it.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -19,13 +19,14 @@ use crate::events::{BATCH_MAX, Events, require_accounts};
 use crate::lane_rules::BankLaneRules;
 use crate::rules::{Command, Finish, Finished, Intent, Outcome, Refusal, TypedCommand};
 
-/// Intents at once, from before they are written until they are booked. More are refused before anything is written.
+/// Most intents between before they are written and after they are booked. Further ones are refused before
+/// anything is written.
 pub(crate) const INTENTS_MAX: usize = 16_384;
 
-/// Intents that one command books.
+/// Intents booked by one command.
 const FINISH_MAX: usize = 512;
 
-/// The pauses between repetitions, doubling.
+/// Pauses between repetitions, doubling.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
@@ -46,32 +47,32 @@ pub(crate) enum Unsettled {
 struct Job {
     intent: Intent,
     answer: oneshot::Sender<Settled>,
-    /// Given back when the intent is booked.
+    /// Returned when the intent is booked.
     _place: OwnedSemaphorePermit,
 }
 
-/// The work behind a [`Settler`].
+/// The task behind a [`Settler`].
 pub(crate) struct Settling {
     task: tokio::task::JoinHandle<()>,
     abort: tokio::task::AbortHandle,
 }
 
 impl Settling {
-    /// Waits until everything is booked, but not longer than until `deadline`: what is not stays open in the store.
+    /// Waits until everything is booked, at most until `deadline`. The rest stays open in the store.
     pub(crate) async fn end(self, deadline: tokio::time::Instant) {
         let Self { mut task, abort } = self;
         if tokio::time::timeout_at(deadline, &mut task).await.is_err() {
-            tracing::warn!("the ledger does not answer: what it was asked is asked again at the next start");
+            tracing::warn!("the ledger does not answer: open intents are repeated at the next start");
             abort.abort();
             let _ = task.await;
         }
     }
 }
 
-/// Is told what has been booked, to wake those who wait for it.
+/// Called for every booked intent, to wake waiting polls.
 pub(crate) type Booked = Arc<dyn Fn(&Intent, &Finished) + Send + Sync>;
 
-/// The way to the ledger. Clones share it.
+/// Access to the ledger. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Settler {
     queue: mpsc::Sender<Job>,
@@ -79,7 +80,7 @@ pub(crate) struct Settler {
 }
 
 impl Settler {
-    /// Starts the work; it ends when the last handle is dropped and everything is booked.
+    /// Starts the task. It ends when the last handle is dropped and everything is booked.
     pub(crate) fn start(
         ledger: Arc<dyn Ledger>,
         chart: Chart,
@@ -90,7 +91,7 @@ impl Settler {
         let work = tokio::spawn(run(jobs, ledger, chart, lane, booked));
         let abort = work.abort_handle();
         let task = tokio::spawn(async move {
-            // What a broken assertion leaves behind must not be built upon.
+            // After a broken assertion the state cannot be trusted.
             if work.await.is_err_and(|error| error.is_panic()) {
                 tracing::error!("the ledger contradicts the books: the process ends");
                 std::process::abort();
@@ -99,7 +100,7 @@ impl Settler {
         (Self { queue, places: Arc::new(Semaphore::new(INTENTS_MAX)) }, Settling { task, abort })
     }
 
-    /// A place for an intent that is about to be written. None: too many are under way.
+    /// Reserves a place for an intent that is about to be written. `None`: too many are under way.
     pub(crate) fn place(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.places).try_acquire_owned().ok()
     }
@@ -109,7 +110,7 @@ impl Settler {
         INTENTS_MAX - self.places.available_permits()
     }
 
-    /// Takes a written intent to its end, even if nobody waits for the answer.
+    /// Settles a written intent, even if nobody waits for the answer.
     pub(crate) async fn settle(&self, intent: Intent, place: OwnedSemaphorePermit) -> Settled {
         let (answer, receiver) = oneshot::channel();
         let job = Job { intent, answer, _place: place };
@@ -117,10 +118,11 @@ impl Settler {
         receiver.await.unwrap_or(Err(Unsettled::Waiting))
     }
 
-    /// Repeats what an earlier process has left open.
+    /// Repeats intents that an earlier process has left open.
     ///
     /// # Errors
-    /// When the store cannot be read, or the ledger contradicts it. Never returns while the ledger does not answer.
+    /// If the store cannot be read, or the ledger contradicts it. Does not return while the ledger does not
+    /// answer.
     pub(crate) async fn settle_left_open(&self, store: &Store) -> Result<usize, RecoveryError> {
         let store = store.clone();
         let read = move || {
@@ -142,14 +144,14 @@ impl Settler {
             waiting.push(tokio::spawn(async move { settler.settle(intent, place).await }));
         }
         for settled in waiting {
-            // Refused now is as good as done: the client that comes again learns it.
+            // A refusal is a result too: the client learns it when it asks again.
             let _ = settled.await.expect("settling does not panic")?;
         }
         Ok(count)
     }
 }
 
-/// Why open intents could not be brought to their end.
+/// Why open intents could not be settled.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RecoveryError {
     #[error(transparent)]
@@ -192,10 +194,10 @@ async fn ask(ledger: &dyn Ledger, chart: &Chart, batch: &[Job]) -> Vec<Result<Ve
     events.verdicts(&answered(|| ledger.create_transfers(transfers.clone())).await)
 }
 
-/// Creates ledger accounts; those that exist are left alone.
+/// Creates ledger accounts. Existing ones stay unchanged.
 ///
 /// # Panics
-/// When the ledger has other accounts under their ids.
+/// If the ledger has other accounts under their ids.
 pub(crate) async fn create_accounts(ledger: &dyn Ledger, events: Vec<batzen_ledger::Account>) {
     let results = answered(|| ledger.create_accounts(events.clone())).await;
     require_accounts(&events, &results);
@@ -212,7 +214,7 @@ pub(crate) async fn answered<T, F: Future<Output = Result<T, LedgerError>>>(
             Err(error) => error,
         };
         if pause >= PAUSE_MAX || !matches!(error, LedgerError::Busy(_)) {
-            tracing::warn!(%error, "the ledger is asked again");
+            tracing::warn!(%error, "a request to the ledger failed; retrying");
         }
         tokio::time::sleep(pause).await;
         pause = (2 * pause).min(PAUSE_MAX);
@@ -252,7 +254,7 @@ async fn book(
     }
 }
 
-/// Books one command's worth. None: the lane has ended, and the next start repeats it.
+/// Books the answers of one command. `None`: the lane has ended, and the next start repeats it.
 async fn finish(lane: &Lane<BankLaneRules>, part: &Arc<[(Intent, Verdict)]>) -> Option<Vec<Finished>> {
     let mut pause = PAUSE_MIN;
     loop {
@@ -260,8 +262,8 @@ async fn finish(lane: &Lane<BankLaneRules>, part: &Arc<[(Intent, Verdict)]>) -> 
             Ok(Ok(outcome)) => return Some(Finish::outcome(outcome)),
             Ok(Err(refusal)) => panic!("the rules refused to book the ledger's answers: {refusal}"),
             Err(SubmitError::Stopped) => return None,
-            // A full store heals, and the money has moved: there is no way back.
-            Err(error) => tracing::warn!(%error, "the ledger's answers are booked later"),
+            // Retried without end: a full store gets space again, and the ledger has already moved the money.
+            Err(error) => tracing::warn!(%error, "cannot book the ledger's answers yet; retrying"),
         }
         tokio::time::sleep(pause).await;
         pause = (2 * pause).min(PAUSE_MAX);

@@ -1,4 +1,4 @@
-//! Who waits for what, and what wakes them.
+//! Long polls, and the events that wake them.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use batzen_http::Waiters;
 use crate::rules::{Finished, Intent, Outcome};
 use crate::settler::ends_operation;
 
-/// Which of an account's histories.
+/// Kind of an account's history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Direction {
-    /// Transfers with a reserve key that the account received.
+    /// Transfers with a reserve key, received by the account.
     Incoming,
     /// Transfers that the account sent through its gateway.
     Outgoing,
@@ -18,9 +18,9 @@ pub(crate) enum Direction {
 
 /// The long polls.
 pub(crate) struct Wakes {
-    /// Who waits for an account's history to grow.
+    /// Polls for new rows of an account's history.
     pub(crate) histories: Arc<Waiters<(Direction, String)>>,
-    /// Who waits for a withdrawal operation to be confirmed or aborted.
+    /// Polls for the confirmation or abort of a withdrawal operation.
     pub(crate) operations: Arc<Waiters<[u8; 32]>>,
 }
 
@@ -32,7 +32,7 @@ impl Wakes {
         }
     }
 
-    /// An intent has been booked.
+    /// Wakes the polls for a booked intent.
     pub(crate) fn booked(&self, intent: &Intent, finished: &Finished) {
         let Ok(outcome) = &finished.result else { return };
         let row = &intent.row;
@@ -48,7 +48,7 @@ impl Wakes {
         }
     }
 
-    /// A withdrawal operation has been confirmed or aborted.
+    /// Wakes the polls for a confirmed or aborted withdrawal operation.
     pub(crate) fn ended(&self, outcome: &Outcome, wopid: &[u8; 32]) {
         if matches!(outcome, Outcome::WithdrawalConfirmed { .. } | Outcome::WithdrawalAborted) {
             self.operations.wake(wopid);

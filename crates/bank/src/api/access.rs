@@ -1,4 +1,4 @@
-//! The bank access API: what a customer asks of the bank.
+//! The bank access API, for the bank's customers.
 
 use std::sync::Arc;
 
@@ -29,13 +29,14 @@ impl Service {
             return Err(wrong_member::<RegisterRequest>("password"));
         }
         let password_hash = match self.find_account(&name).await? {
-            // Where passwords count, nobody learns here whether one is right: it is not even looked at.
+            // With password checks, registration must not reveal whether a password is right: it does not
+            // even look at it.
             Some(_) if self.settings.config.check_passwords => {
                 return Err(refused(&Refusal::RegisterConflict, ""));
             }
             Some(AccountRow { password_hash: Some(stored), .. }) => {
                 match self.check_password(request, &name, &password).await {
-                    // Another one may have replaced it meanwhile.
+                    // Another password may have replaced it meanwhile.
                     Ok(()) => {
                         self.find_account(&name).await?.and_then(|row| row.password_hash).unwrap_or(stored)
                     }
@@ -114,7 +115,7 @@ impl Service {
 
     /// Confirms a customer's own operation.
     pub(super) async fn confirm(self: &Arc<Self>, account: &str, text: &str) -> Answer {
-        // A selection is made at most once, so the second look has it if the first came too early.
+        // A selection is made at most once, so a second read finds it if the first came too early.
         for _ in 0..2 {
             let (wopid, row) = self.operation(text).await?;
             let command =
@@ -163,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn withdraw_uris_lead_wallets_to_the_bank() {
+    fn withdraw_uris_name_the_integration_api() {
         for (base_url, api_base) in [
             ("http://localhost:8082/", "http://localhost:8082/taler-bank-integration/"),
             ("https://bank.test/shop/", "https://bank.test/shop/taler-bank-integration/"),

@@ -1,4 +1,4 @@
-//! The wire gateway: what an exchange asks of its bank.
+//! The wire gateway, for exchanges.
 
 use std::borrow::Cow;
 use std::ops::Bound;
@@ -18,7 +18,7 @@ use crate::names;
 use crate::rules::{AddIncoming, Booking, Transfer};
 use crate::wakes::Direction;
 
-/// Rows in one answer; whoever wants more asks again from the last one.
+/// Most rows in one answer. To get more, a client asks again from the last row.
 const ROWS_MAX: usize = 16_384;
 
 impl Service {
@@ -31,7 +31,7 @@ impl Service {
         self.authorize(&request, account).await?;
         self.account(account).await?;
         let deadline = poll_deadline(long_poll_ms).filter(|_| delta > 0);
-        // Registered before the first look, so that no row can fall between the two.
+        // Registered before the first read, so that no new row is missed between the two.
         let mut waiter =
             deadline.and_then(|_| self.wakes.histories.register((direction, account.to_owned())).ok());
         loop {
@@ -39,7 +39,7 @@ impl Service {
             let (hostname, currency) = (self.settings.config.hostname.clone(), self.settings.config.currency);
             let page = move |store: &Store| {
                 let rows = page(store, &name, direction, start, delta)?;
-                // Rendered off the threads that serve connections, too.
+                // Rendered on a blocking thread as well.
                 Ok((!rows.is_empty()).then(|| encode(&rows, direction, &hostname, currency)))
             };
             if let Some(body) = self.read(page).await? {
@@ -94,7 +94,7 @@ impl Service {
     }
 }
 
-/// A [`TransferRequest`] whose texts stay where they came in: this is the bank's busiest request.
+/// A [`TransferRequest`] that borrows its texts from the body: this is the bank's most frequent request.
 #[derive(Deserialize)]
 struct TransferBody<'a> {
     request_uid: HashCode,
@@ -109,13 +109,13 @@ struct TransferBody<'a> {
 impl<'a> TransferBody<'a> {
     fn read(request: &'a Request) -> Result<Self, Response> {
         let text: &[u8] = &request.body;
-        // Members could be read from an array, too, which the protocol does not have.
+        // serde would also accept an array of members, which the protocol does not allow.
         if text.first() == Some(&b'{')
             && let Ok(body) = serde_json::from_slice(text)
         {
             return Ok(body);
         }
-        // Slowly, for what is wrong with it.
+        // The slower parser, for its error message.
         let TransferRequest { request_uid, amount, exchange_base_url, wtid, credit_account } = body(request)?;
         let (exchange_base_url, credit_account) = (exchange_base_url.into(), credit_account.into());
         Ok(Self { request_uid, amount, exchange_base_url, wtid, credit_account })
@@ -127,7 +127,7 @@ fn gateway_account(name: &str) -> Result<String, Response> {
     if names::is_account_name(name) { Ok(name.to_owned()) } else { Err(unknown_account(name)) }
 }
 
-/// The account that a payto URI names: 400, code 24 if it names none.
+/// The account of a payto URI: 400, code 24 if it has none.
 pub(super) fn payto_account(uri: &str) -> Result<String, Response> {
     let malformed = || Response::error(ErrorCode::GENERIC_PAYTO_URI_MALFORMED, uri);
     names::account_of_payto(uri).map(str::to_owned).ok_or_else(malformed)
@@ -160,7 +160,7 @@ struct OutgoingRow<'a> {
     exchange_base_url: &'a str,
 }
 
-/// About how long a row is in JSON, in bytes.
+/// Approximate size of a row in JSON, in bytes.
 const ROW_BYTES: usize = 384;
 
 /// A page of a history as JSON.
@@ -171,7 +171,7 @@ fn encode(rows: &[TransactionRow], direction: Direction, hostname: &str, currenc
         Direction::Outgoing => "outgoing_transactions",
     };
     json.extend_from_slice(format!("{{\"{list}\":[").as_bytes());
-    // One side is the same in all rows, the other one often in several.
+    // One side is the same in all rows, the other often in several.
     let (mut credited, mut debited) = (Account::default(), Account::default());
     for (n, row) in rows.iter().enumerate() {
         if n > 0 {
@@ -210,7 +210,7 @@ fn encode(rows: &[TransactionRow], direction: Direction, hostname: &str, currenc
     json
 }
 
-/// The account of the row before, with its payto URI.
+/// The previous row's account, with its payto URI.
 #[derive(Default)]
 struct Account {
     name: String,
@@ -227,7 +227,7 @@ impl Account {
     }
 }
 
-/// A part of a history, by one range of an ordered index: as much work as it has rows.
+/// A part of a history: one range of an ordered index, so the work is proportional to the number of rows.
 fn page(
     store: &Store,
     account: &String,

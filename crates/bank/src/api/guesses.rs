@@ -1,30 +1,31 @@
 //! A limit on guessing passwords that locks nobody out.
 //!
-//! Attempts are counted by account and address together, by account, and by address. A right password is not counted. From an
-//! address where the account has logged in before, only what came from there for this account counts: whoever guesses
-//! elsewhere does not hold up the owner. No limit is a lock: each permits another attempt after its interval.
+//! Attempts are counted by account and address together, by account, and by address. Right passwords are not
+//! counted. For an address from which the account has logged in before, only attempts from that address at
+//! this account count, so guesses from elsewhere do not delay the owner. No limit is a lock: each permits
+//! another attempt after its interval.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-/// Entries of each kind at once.
+/// Most entries of each kind.
 const ENTRIES_MAX: usize = 65_536;
 
-/// Where a client is, as far as limits tell clients apart.
+/// A client's address, as far as limits distinguish clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Address {
-    /// On this machine, behind a local socket.
+    /// A client on this machine, over a local socket.
     Local,
     /// An address.
     V4(Ipv4Addr),
-    /// The first 64 bits of an address: whoever has one has them all.
+    /// The first 64 bits of an IPv6 address: one client usually has the whole network.
     V6([u8; 8]),
 }
 
 impl Address {
-    /// The address of a client; none is a local socket.
+    /// The address of a client; `None` is a local socket.
     pub(super) fn of(ip: Option<IpAddr>) -> Self {
         match ip.map(|ip| ip.to_canonical()) {
             None => Self::Local,
@@ -37,21 +38,21 @@ impl Address {
     }
 }
 
-/// So many attempts at once, and then one an interval.
+/// This many attempts at once, and then one per interval.
 #[derive(Clone, Copy)]
 struct Rate {
     burst: u32,
     interval: Duration,
 }
 
-/// At one account from one address.
+/// For one account from one address.
 const PAIR: Rate = Rate { burst: 10, interval: Duration::from_secs(60) };
-/// At one account from all addresses where it has not logged in before.
+/// For one account from all addresses where it has not logged in before.
 const ACCOUNT: Rate = Rate { burst: 100, interval: Duration::from_secs(10) };
-/// From one address at all accounts that have not logged in there before.
+/// From one address for all accounts that have not logged in there before.
 const ADDRESS: Rate = Rate { burst: 100, interval: Duration::from_secs(1) };
 
-/// Attempts by whatever they are counted by. An entry says when the last of its attempts is forgotten.
+/// Attempts by their key. An entry holds the time when the last of its attempts is forgotten.
 struct Attempts<K> {
     rate: Rate,
     forgotten: HashMap<K, Instant>,
@@ -62,7 +63,7 @@ impl<K: Clone + Eq + Hash> Attempts<K> {
         Self { rate, forgotten: HashMap::new() }
     }
 
-    /// How long to wait before the next attempt.
+    /// The wait before the next attempt.
     fn wait(&self, key: &K, now: Instant) -> Duration {
         let counted =
             self.forgotten.get(key).map_or(Duration::ZERO, |time| time.saturating_duration_since(now));
@@ -98,12 +99,12 @@ fn make_room<K: Clone + Eq + Hash>(entries: &mut HashMap<K, Instant>) {
     }
 }
 
-/// The attempts at all accounts.
+/// Attempts at all accounts.
 pub(super) struct Guesses {
     pairs: Attempts<(String, Address)>,
     accounts: Attempts<String>,
     addresses: Attempts<Address>,
-    /// Who has logged in from where, and when last.
+    /// Addresses from which accounts have logged in, with the latest time.
     known: HashMap<(String, Address), Instant>,
 }
 
@@ -119,10 +120,10 @@ impl Default for Guesses {
 }
 
 impl Guesses {
-    /// Counts an attempt as failed, so that none that is made meanwhile gets around the limit.
+    /// Counts an attempt as failed in advance, so that concurrent attempts cannot bypass the limit.
     ///
     /// # Errors
-    /// If there were too many: how long to wait.
+    /// The wait, if there were too many attempts.
     pub(super) fn begin(&mut self, account: &str, address: Address, now: Instant) -> Result<(), Duration> {
         let pair = (account.to_owned(), address);
         let is_known = self.known.contains_key(&pair);
@@ -141,7 +142,7 @@ impl Guesses {
         Ok(())
     }
 
-    /// Takes an attempt back that was not decided.
+    /// Takes back an attempt that was not decided.
     pub(super) fn undo(&mut self, account: &str, address: Address, now: Instant) {
         let pair = (account.to_owned(), address);
         self.pairs.discount(&pair, now);
@@ -151,7 +152,7 @@ impl Guesses {
         }
     }
 
-    /// The password was right.
+    /// Records a right password.
     pub(super) fn succeeded(&mut self, account: &str, address: Address, now: Instant) {
         self.undo(account, address, now);
         let pair = (account.to_owned(), address);
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_end_and_begin_again() {
+    fn attempts_run_out_and_come_back() {
         let (mut guesses, start) = (Guesses::default(), Instant::now());
         for _ in 0..PAIR.burst {
             guesses.begin("joe", at(1), start).unwrap();
@@ -197,11 +198,11 @@ mod tests {
     }
 
     #[test]
-    fn who_guesses_elsewhere_holds_up_no_owner() {
+    fn guesses_from_elsewhere_do_not_delay_the_owner() {
         let (mut guesses, now) = (Guesses::default(), Instant::now());
         guesses.begin("joe", at(1), now).unwrap();
         guesses.succeeded("joe", at(1), now);
-        // From many addresses, and from the owner's at many accounts.
+        // From many addresses, and from the owner's address at many accounts.
         let from_all = (0..=255).filter(|n| *n != 1).flat_map(|n| [n; 20]);
         let tried = from_all.filter(|n| guesses.begin("joe", at(*n), now).is_ok()).count();
         assert_eq!(tried, ACCOUNT.burst as usize, "one account, however many addresses");

@@ -1,4 +1,4 @@
-//! The bank integration API: what a wallet asks of a bank for a withdrawal that its user began there.
+//! The bank integration API, for wallets: a withdrawal that the user began at the bank.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ impl Service {
             && is_open(&row)
             && let Ok(mut waiter) = self.wakes.operations.register(wopid)
         {
-            // Again, now that no change goes unnoticed any more.
+            // Read again, now that later changes wake the poll.
             row = self.operation(text).await?.1;
             request.leave_slot();
             while is_open(&row) {

@@ -1,9 +1,9 @@
-//! Who may log in: the one way in which passwords are checked, whoever asks.
+//! Log-ins: the only code that checks passwords.
 //!
-//! Requests with HTTP basic authentication bring the password each time. One that was right is remembered for a while, by its
-//! keyed hash and the client's address, so that it costs no more password hash; the same credentials at the same time are
-//! checked once. Everything else is limited (`guesses`) and hashed by a few threads; when too much waits for them, the client
-//! is told to come again.
+//! Requests with HTTP basic authentication carry the password each time. A right one is remembered for a
+//! while, by its keyed hash and the client's address, so that it needs no further password hash. Concurrent
+//! requests with the same credentials share one check. All other checks are limited (`guesses`) and hashed by
+//! a few threads. When too many are waiting, the client has to try again later.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -25,21 +25,21 @@ use crate::rules::SetPassword;
 const CHECK_THREADS: usize = 2;
 /// Threads that hash passwords of new accounts.
 const REGISTRATION_THREADS: usize = 1;
-/// Passwords that are checked, or wait for that.
+/// Most password checks that run or wait.
 const CHECKS_MAX: usize = 64;
-/// Passwords of new accounts that are hashed, or wait for that. They have their own queue and thread: whoever registers
-/// accounts by the thousand holds up nobody's log-in.
+/// Most new passwords that are hashed or wait for it. They have their own queue and thread, so that mass
+/// registrations do not delay log-ins.
 const REGISTRATIONS_MAX: usize = 64;
-/// Credentials that are remembered at once.
+/// Most credentials remembered.
 const REMEMBERED_MAX: usize = 4_096;
 /// How long credentials are remembered.
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
-/// Other passwords that are compared with remembered ones before those are forgotten: this comparison is not limited.
+/// Wrong passwords after which remembered credentials are forgotten, because this comparison is not limited.
 const MISSES_MAX: u32 = 100;
 
 type Digest = [u8; 64];
 
-/// Credentials that were right.
+/// Right credentials.
 struct Remembered {
     digest: Digest,
     since: Instant,
@@ -57,7 +57,7 @@ impl Hashers {
         Self { threads: Arc::new(Semaphore::new(threads)), queue: Semaphore::new(queue) }
     }
 
-    /// Does work on one of the threads: 503 when the queue is full.
+    /// Runs work on one of the threads: 503 if the queue is full.
     async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Response> {
         let Ok(_place) = self.queue.try_acquire() else {
             return Err(try_later("too many passwords to check now"));
@@ -65,7 +65,7 @@ impl Hashers {
         let broken = || Response::error(ErrorCode::BANK_UNMANAGED_EXCEPTION, "");
         let thread = Arc::clone(&self.threads).acquire_owned().await.map_err(|_| broken())?;
         let done = tokio::task::spawn_blocking(move || {
-            // Held until the work is done, also if nobody waits for it any more.
+            // Held until the work is done, even if its caller has gone.
             let _thread = thread;
             work()
         });
@@ -73,7 +73,7 @@ impl Hashers {
     }
 }
 
-/// A check of credentials that is under way. Its entry goes when the request ends, or is dropped.
+/// A running check of credentials. Its entry is removed when the request ends or is dropped.
 struct Check<'a> {
     checks: &'a Mutex<HashMap<Digest, Arc<OnceCell<bool>>>>,
     digest: Digest,
@@ -96,16 +96,16 @@ impl Drop for Check<'_> {
     }
 }
 
-/// What is known of passwords now.
+/// State of password checks.
 pub(super) struct Logins {
     salt: [u8; 16],
     cost: PasswordCost,
-    /// Without it nobody can guess passwords by what is in memory otherwise.
+    /// A random key, so that the memory's content does not help to guess passwords.
     key: [u8; 32],
     checkers: Hashers,
     registrars: Hashers,
     remembered: RwLock<HashMap<(String, Address), Remembered>>,
-    /// Credentials that are being checked, and whether they are right.
+    /// Credentials under check, with the result.
     checks: Mutex<HashMap<Digest, Arc<OnceCell<bool>>>>,
     guesses: Mutex<Guesses>,
 }
@@ -156,7 +156,7 @@ impl Logins {
         *sha512_parts(&parts).as_bytes()
     }
 
-    /// Whether these credentials were right a short while ago.
+    /// Whether these credentials were right recently.
     fn remembers(&self, pair: &(String, Address), digest: &Digest, now: Instant) -> bool {
         let remembered = self.read();
         let Some(entry) = remembered.get(pair) else { return false };
@@ -184,12 +184,12 @@ impl Logins {
     }
 }
 
-/// The client's address: that of the connection, or the one a trusted proxy names.
+/// The client's address: that of the connection, or the one that a trusted proxy reports.
 fn address(head: &Head) -> Address {
     Address::of(head.client)
 }
 
-/// The answer to too many attempts.
+/// The response to too many attempts.
 fn too_many(wait: Duration) -> Response {
     let detail = "too many wrong passwords: try again later";
     let seconds = (wait.as_secs() + 1).to_string();
@@ -208,8 +208,8 @@ impl Service {
         self.logins.registrars.run(move || password::hash(cost, &salt, &account, &password)).await
     }
 
-    /// Checks an account's password, for every way to log in: 403, code 5105 if it is wrong or there is no such account; 429 after
-    /// too many that were; 503 when too many are being checked.
+    /// Checks an account's password, for all kinds of log-in: 403, code 5105 if it is wrong or the account
+    /// does not exist; 429 after too many wrong ones; 503 if too many checks are waiting.
     pub(super) async fn check_password(
         &self,
         head: &Head,

@@ -1,4 +1,4 @@
-//! The HTTP face of the bank: routes, and what all endpoints share.
+//! The HTTP interface of the bank: routes, and code that all endpoints share.
 
 mod access;
 mod gateway;
@@ -43,19 +43,19 @@ use crate::wakes::{Direction, Wakes};
 use logins::Logins;
 use web::Sessions;
 
-/// Long polls at once; more are answered at once.
+/// Most concurrent long polls. Further ones are answered at once.
 pub(crate) const WAITERS_MAX: usize = 65_536;
 
-/// The largest body of requests that say little or nothing, in bytes.
+/// Largest body of requests with little content, in bytes.
 const SMALL_BODY_BYTES: usize = 1024;
 
-/// The longest wait of one long poll; later the client may ask again.
+/// Longest wait of one long poll. The client may then ask again.
 const LONG_POLL_MAX: Duration = Duration::from_secs(600);
 
 /// How long a client waits for a balance.
 const READ_MAX: Duration = Duration::from_secs(5);
 
-/// Either a good or a bad answer; both are sent.
+/// A response, successful or not. Both are sent.
 type Answer = Result<Response, Response>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +128,7 @@ fn routes(with_dashboard: bool) -> Routes<Endpoint> {
     if with_dashboard {
         routes = routes.route(get.clone(), "/dashboard", E::Dashboard);
     }
-    // The gateway has two base URLs for each account; the second is of older set-ups, and still the usual one in tests.
+    // The gateway has two base URLs for each account. Older set-ups, and most tests, use the second.
     for base in ["/taler-wire-gateway/:account", "/:account"] {
         let path = |rest: &str| format!("{base}/{rest}");
         routes = routes
@@ -141,24 +141,24 @@ fn routes(with_dashboard: bool) -> Routes<Endpoint> {
     routes
 }
 
-/// What requests ask for: the label `operation`.
+/// Values of the label `operation`.
 const OPERATIONS: [&str; 7] =
     ["transfer", "add-incoming", "history", "withdrawal", "account", "config", "other"];
 
 impl Endpoint {
-    /// The largest body, in bytes, as sent and inflated.
+    /// Largest body, in bytes, both compressed and decompressed.
     const fn body_bytes_max(self) -> usize {
         match self {
             // Two URIs, a hash and an identifier.
             Self::Transfer | Self::AddIncoming | Self::WithdrawalSelect | Self::WebPay => MAX_BODY_BYTES,
-            // A name and a password, which JSON may write with escapes.
+            // A name and a password, which may contain JSON escapes.
             Self::Register | Self::WebLogin | Self::WebRegister => MAX_BODY_BYTES,
             // An amount, or nothing.
             _ => SMALL_BODY_BYTES,
         }
     }
 
-    /// The endpoint's place in [`OPERATIONS`].
+    /// The endpoint's index in [`OPERATIONS`].
     const fn operation(self) -> usize {
         match self {
             Self::Transfer | Self::WebPay => 0,
@@ -182,7 +182,7 @@ impl Endpoint {
     }
 }
 
-/// What the endpoints need to know.
+/// State of the endpoints.
 pub(crate) struct Settings {
     pub base_url: String,
     pub password_salt: [u8; 16],
@@ -190,7 +190,7 @@ pub(crate) struct Settings {
     pub config: BankConfig,
 }
 
-/// The state behind all endpoints.
+/// State that all endpoints share.
 pub(crate) struct Service {
     executor: CommandExecutor,
     ledger: Arc<dyn Ledger>,
@@ -278,7 +278,7 @@ impl Handler for Api {
         self.routes.resolve(head).map(|matched| Admission::limited(matched.endpoint.body_bytes_max()))
     }
 
-    /// Whoever may ask for something of an account of his may ask for many things at once.
+    /// Only the owner of an account may send many concurrent requests.
     async fn admit_concurrent(&self, head: &Head) -> Result<(), Response> {
         let account = head.basic_auth().map_or_else(String::new, |(name, _)| name);
         self.service.authorize(head, &account).await
@@ -324,7 +324,7 @@ impl Service {
         &self.settings.config.store
     }
 
-    /// Takes no more commands. What is under way ends; then the lane that is left can be closed.
+    /// Accepts no more commands. Commands under way end; after that the returned lane can be closed.
     pub(crate) fn close(self) -> Lane<BankLaneRules> {
         self.executor.lane
     }
@@ -333,7 +333,7 @@ impl Service {
         names::payto(&self.settings.config.hostname, account)
     }
 
-    /// A body's amount in the bank's currency: 400, code 22 for another.
+    /// A body's amount, in the bank's currency: 400, code 22 for another currency.
     fn money<T: DeserializeOwned>(&self, field: &str, amount: &Amount) -> Result<Money, Response> {
         amount.money_in(self.settings.config.currency).map_err(|_| wrong_member::<T>(field))
     }
@@ -348,14 +348,14 @@ impl Service {
         money.of(self.settings.config.currency)
     }
 
-    /// Executes a command and wakes those who wait for its effect, also if the client goes away meanwhile.
+    /// Executes a command and wakes the polls that wait for its effect, even if the client disconnects meanwhile.
     async fn execute<C: TypedCommand>(
         self: &Arc<Self>,
         command: C,
     ) -> Result<Result<C::Outcome, Refusal>, Response> {
         let (service, command) = (Arc::clone(self), command.into());
-        let verdict = Unbroken::new(async move {
-            // What the ledger takes part in wakes by itself.
+        let verdict = RunToEnd::new(async move {
+            // Commands that involve the ledger wake their polls themselves.
             let ends = match &command {
                 Command::AbortWithdrawal(abort) => Some(abort.wopid),
                 _ => None,
@@ -374,13 +374,13 @@ impl Service {
             ) => Err(try_later(&error.to_string())),
             Err(ExecuteError::Submit(SubmitError::Store(error))) => Err(store_failed(&error)),
             Err(error) => {
-                tracing::error!(%error, "a command was not decided");
+                tracing::error!(%error, "a command failed");
                 Err(Response::error(ErrorCode::BANK_UNMANAGED_EXCEPTION, ""))
             }
         }
     }
 
-    /// Reads the store off the threads that serve connections.
+    /// Reads the store on a blocking thread.
     async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
@@ -401,12 +401,13 @@ impl Service {
         self.read(move |store| Ok(store.get::<BankAccounts>(&key)?.map(|stored| stored.row))).await
     }
 
-    /// An account that has to exist: 404, code 5106 otherwise.
+    /// Requires an account: 404, code 5106 if it does not exist.
     async fn account(&self, name: &str) -> Result<AccountRow, Response> {
         self.find_account(name).await?.ok_or_else(|| unknown_account(name))
     }
 
-    /// An account's balances by the ledger: in units credited and debited, without its headroom, and set aside.
+    /// An account's balances in the ledger: credits and debits in units, without headroom, and the reserved
+    /// amount.
     async fn balances(&self, account: &AccountRow) -> Result<AccountTotals, Response> {
         let lookup = || self.ledger.lookup_accounts(vec![account.ledger_id]);
         let found = match account.is_opened {
@@ -418,7 +419,7 @@ impl Service {
         Ok(AccountTotals::of(String::new(), found.first(), self.settings.chart.headroom()))
     }
 
-    /// A withdrawal operation that has to exist: 404, code 5107 otherwise.
+    /// Requires a withdrawal operation: 404, code 5107 if it does not exist.
     async fn operation(&self, text: &str) -> Result<([u8; 32], WithdrawalRow), Response> {
         let unknown = || Response::error(ErrorCode::BANK_TRANSACTION_NOT_FOUND, text);
         let wopid = batzen_crypto::base32::decode_array::<32>(text).map_err(|_| unknown())?;
@@ -427,7 +428,7 @@ impl Service {
         Ok((wopid, stored.row))
     }
 
-    /// Checks name and password of a request for an account, if this bank does so.
+    /// Checks name and password of a request for an account, if this bank checks passwords.
     async fn authorize(&self, head: &Head, account: &str) -> Result<(), Response> {
         if !self.settings.config.check_passwords {
             return Ok(());
@@ -442,17 +443,17 @@ impl Service {
         if user == account { Ok(()) } else { Err(Response::error(ErrorCode::BANK_REJECT_NO_RIGHTS, "")) }
     }
 
-    /// What it has to tell on the page `/metrics`.
+    /// The bank's part of the page `/metrics`.
     fn write_metrics(&self, page: &mut Page) {
         self.operations_run.write(page);
         self.executor.lane.metrics().write(page);
         let open = self.executor.settler.open() as u64;
-        page.gauge("batzen_bank_intents_open", "Movements of money that the ledger is asked for", open);
+        page.gauge("batzen_bank_intents_open", "Movements of money that wait for the ledger", open);
         self.store.write_metrics(page, batzen_tables::bank::ALL);
         self.http_stats.write(page);
     }
 
-    /// People get a page, programs a few lines.
+    /// Browsers get a page, programs a few lines.
     fn home(&self, head: &Head) -> Response {
         if head.header(header::ACCEPT).is_some_and(|kinds| kinds.contains("text/html")) {
             return web::page().with_header(header::VARY, "accept");
@@ -471,17 +472,17 @@ impl Service {
     }
 }
 
-/// Work that is done to its end even if nobody waits for it any more: dropped before, it goes on as a task of its own. While
-/// somebody waits it costs no task and no switch between two.
-struct Unbroken<T: Send + 'static>(Option<Pin<Box<dyn Future<Output = T> + Send>>>);
+/// Work that always completes. If its caller drops it, it continues as a task of its own. While the caller
+/// waits it needs no task and no thread switch.
+struct RunToEnd<T: Send + 'static>(Option<Pin<Box<dyn Future<Output = T> + Send>>>);
 
-impl<T: Send + 'static> Unbroken<T> {
+impl<T: Send + 'static> RunToEnd<T> {
     fn new(work: impl Future<Output = T> + Send + 'static) -> Self {
         Self(Some(Box::pin(work)))
     }
 }
 
-impl<T: Send + 'static> Future for Unbroken<T> {
+impl<T: Send + 'static> Future for RunToEnd<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
@@ -492,22 +493,22 @@ impl<T: Send + 'static> Future for Unbroken<T> {
     }
 }
 
-impl<T: Send + 'static> Drop for Unbroken<T> {
+impl<T: Send + 'static> Drop for RunToEnd<T> {
     fn drop(&mut self) {
-        // Without a runtime the process ends, and nobody waits for anything.
+        // Without a runtime the process ends, so nobody waits for the result.
         if let (Some(work), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
             runtime.spawn(work);
         }
     }
 }
 
-/// The end of a long poll that the client asked for, if it did.
+/// The deadline of a long poll, if the client asked for one.
 fn poll_deadline(long_poll_ms: Option<u64>) -> Option<Instant> {
     let poll = Duration::from_millis(long_poll_ms.filter(|ms| *ms > 0)?).min(LONG_POLL_MAX);
     Some(Instant::now() + poll)
 }
 
-/// Waits for one event. False: answer now with what there is.
+/// Waits for one event. False: answer now with the current state.
 async fn wait<K: Eq + std::hash::Hash + Clone>(
     waiter: &mut Waiter<K>,
     deadline: Instant,
@@ -516,16 +517,16 @@ async fn wait<K: Eq + std::hash::Hash + Clone>(
     waiter.wait_until(Some(deadline), drain).await == Woken::Event
 }
 
-/// The answer if the outcome of a request is unknown: a repeat finds out.
+/// The response if the outcome of a request is not known yet: repeating the request finds it out.
 fn try_later(detail: &str) -> Response {
     Response::error_status(ErrorCode::BANK_SOFT_EXCEPTION, 503, detail).with_header(header::RETRY_AFTER, "1")
 }
 
-/// The answer when the store failed.
+/// The response to a failed store.
 fn store_failed(error: &StoreError) -> Response {
     tracing::error!(%error, "the store failed");
     match error {
-        StoreError::Unavailable(_) => try_later("the database is away"),
+        StoreError::Unavailable(_) => try_later("the database is not available"),
         StoreError::Full(_) => try_later("no space left"),
         _ => Response::error(ErrorCode::BANK_UNMANAGED_EXCEPTION, ""),
     }
@@ -535,7 +536,7 @@ fn unknown_account(name: &str) -> Response {
     Response::error(ErrorCode::BANK_UNKNOWN_ACCOUNT, name)
 }
 
-/// The answer to a refusal; `detail` for those that do not name what they are about.
+/// The response to a refusal. `detail` is for refusals that do not name their subject.
 fn refused(refusal: &Refusal, detail: &str) -> Response {
     match refusal {
         Refusal::UnknownAccount(name) => unknown_account(name),
@@ -546,7 +547,7 @@ fn refused(refusal: &Refusal, detail: &str) -> Response {
     }
 }
 
-/// The body of a request: 400, code 22 when it is not JSON, or a member is missing or malformed.
+/// The body of a request: 400, code 22 if it is not JSON, or a member is missing or malformed.
 fn body<T: DeserializeOwned>(request: &Request) -> Result<T, Response> {
     parse_body(&request.body).map_err(|error| {
         let detail = if error.field.is_none() { error.message.clone() } else { String::new() };
@@ -555,7 +556,7 @@ fn body<T: DeserializeOwned>(request: &Request) -> Result<T, Response> {
     })
 }
 
-/// The answer for a member of a body that is well-formed, but not acceptable.
+/// The response to a well-formed but unacceptable member of a body.
 fn wrong_member<T: DeserializeOwned>(field: &str) -> Response {
     let answer = field_error::<T>(field, "").to_error_body();
     Response::error_with(answer.code, None, "", answer.extra)
@@ -570,11 +571,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_goes_on_when_nobody_waits_any_more() {
+    async fn work_completes_after_its_caller_is_dropped() {
         let done = Arc::new(AtomicBool::new(false));
         let work = |release: oneshot::Receiver<()>| {
             let done = Arc::clone(&done);
-            Unbroken::new(async move {
+            RunToEnd::new(async move {
                 release.await.unwrap();
                 done.store(true, Ordering::SeqCst);
             })

@@ -1,4 +1,4 @@
-//! Writing intents, and booking what the ledger answers to them.
+//! Writes intents, and books the ledger's answers.
 
 use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::{Money, Timestamp};
@@ -26,14 +26,14 @@ pub(super) fn draft(debit_account: &str, credit_account: &str, amount: Money) ->
     }
 }
 
-/// An account that nobody has named before.
+/// An account that does not exist yet.
 pub(super) fn new_account(rows: &WorkingSet, name: &str, now: Timestamp) -> AccountRow {
     let state = rows.get::<BankStates>(&BankStateKey::ONLY).expect("the bank was opened");
     let ledger_id = chart::account_id(&state.identity, name);
     AccountRow { ledger_id, is_opened: false, password_hash: None, created: now }
 }
 
-/// The refusal of whatever depends on an open intent. (The caller of the rules adds the command.)
+/// The refusal of a command that depends on an open intent. (The caller of the rules adds the command.)
 pub(super) fn in_flight(key: &TransactionKey) -> Refusal {
     Refusal::InFlight { key: key.clone(), command: Box::new(Command::Finish(Finish([].into()))) }
 }
@@ -46,7 +46,7 @@ pub(super) fn require_decided(rows: &WorkingSet, key: &TransactionKey) -> Result
     }
 }
 
-/// Writes an intent. Accounts that it may have to open are planned, but for the payer of a reservation.
+/// Writes an intent. Plans the opening of its accounts, except for the payer of a reservation.
 pub(super) fn write(
     rows: &mut WorkingSet,
     key: TransactionKey,
@@ -68,7 +68,7 @@ pub(super) fn write(
         _ => (is_unknown(&row.debit_account), is_unknown(&row.credit_account)),
     };
     if attempt > 0 {
-        // As a new row it joins the groups of the batch.
+        // As a new row, so that it joins the groups of the batch.
         rows.delete::<BankIntents>(&key);
     }
     rows.insert::<BankIntents>(&key, row.clone());
@@ -76,7 +76,7 @@ pub(super) fn write(
 }
 
 impl Intent {
-    /// An intent that an earlier process has left open: it is unknown what the ledger has of it.
+    /// Left open by an earlier process: unknown how far the ledger executed it.
     pub(crate) fn left_open(key: TransactionKey, row: IntentRow) -> Self {
         let (opens_debit, opens_credit) = match key.origin() {
             Origin::Bonus => (false, true),
@@ -87,7 +87,7 @@ impl Intent {
     }
 }
 
-/// What [`BankRules::finish`] may touch.
+/// The rows that [`BankRules::finish`] may touch.
 pub(super) fn plan_finish(plan: &mut Plan, intent: &Intent) {
     let Intent { key, row, opens_debit, opens_credit } = intent;
     plan.row::<BankIntents>(key.clone());
@@ -131,7 +131,7 @@ impl BankRules {
         write(rows, key, draft)
     }
 
-    /// The same, unless the movement has taken place before.
+    /// The same, unless the movement has taken place already.
     pub(super) fn intend_once(
         &self,
         rows: &mut WorkingSet,
@@ -147,7 +147,8 @@ impl BankRules {
         if same { Ok(booked(row)) } else { Err(Refusal::RequestUidReused) }
     }
 
-    /// A customer's payment. Unlike an exchange's it never makes accounts: a mistyped name must not swallow money.
+    /// A customer's payment. Unlike an exchange's, it never creates accounts: a mistyped name must not take
+    /// the money.
     pub(super) fn pay(
         &self,
         rows: &mut WorkingSet,
@@ -166,7 +167,7 @@ impl BankRules {
         self.intend_once(rows, key, draft)
     }
 
-    /// Books the ledger's answer to an open intent. Cannot fail: the money has moved, or it has not.
+    /// Books the ledger's answer to an open intent. Cannot fail, because the ledger has decided.
     pub(crate) fn finish(
         &self,
         rows: &mut WorkingSet,
@@ -191,7 +192,8 @@ impl BankRules {
                 result
             }
             Origin::Reservation => {
-                // Without the money the selection stands as well: the confirmation asks for it again.
+                // Without the money the selection is valid as well: the confirmation reserves the money
+                // again.
                 let reserved = verdict == Verdict::Done;
                 rows.delete::<BankIntents>(key);
                 change(rows, key, |operation| {
@@ -226,11 +228,11 @@ impl BankRules {
         Finished { key: key.clone(), result }
     }
 
-    /// What a verdict means to the client.
+    /// The client's answer for a verdict.
     fn accepted(&self, verdict: Verdict) -> Result<(), Refusal> {
         match verdict {
             Verdict::Done => Ok(()),
-            // Without a debt limit the headroom ends where balances cannot be shown.
+            // Without a debt limit the headroom ends where balances exceed the range of amounts.
             Verdict::Exceeded if self.policy.debt_limit.is_none() => Err(Refusal::TooBig),
             Verdict::Exceeded => Err(Refusal::UnallowedDebit),
             Verdict::TooBig => Err(Refusal::TooBig),
@@ -238,7 +240,7 @@ impl BankRules {
         }
     }
 
-    /// Makes the intent a transaction with the next row id, or closes it as refused.
+    /// Turns the intent into a transaction with the next row id, or closes it as refused.
     fn book(
         &self,
         rows: &mut WorkingSet,
@@ -280,8 +282,8 @@ impl BankRules {
     }
 }
 
-/// Ends an intent. A refused one stays where the client may come again under the same key: the ledger does not take its id
-/// twice.
+/// Ends an intent. A refused one is kept if the client may try again under the same key, because the ledger
+/// does not accept its id twice.
 fn close(rows: &mut WorkingSet, intent: &Intent, is_done: bool) {
     let key = &intent.key;
     if is_done || key.origin() == Origin::Incoming {
@@ -291,7 +293,7 @@ fn close(rows: &mut WorkingSet, intent: &Intent, is_done: bool) {
     }
 }
 
-/// Notes that the ledger has the account; makes it known at the bank if a transfer has named it first.
+/// Records that the ledger has the account. Creates it at the bank if a transfer has named it first.
 fn opened(rows: &mut WorkingSet, name: &str, now: Timestamp) {
     let key = AccountKey::new(name);
     let known = rows.get::<BankAccounts>(&key).cloned();

@@ -1,14 +1,15 @@
-//! The bank's rules: what a command does to names, transactions and withdrawal operations, and which movements of money it
-//! asks the ledger for. Pure: no I/O, no clock, no randomness.
+//! The bank's rules: the effect of a command on names, transactions and withdrawal operations, and the
+//! movements of money that it requires of the ledger. Pure: no I/O, no clock, no randomness.
 //!
-//! Whatever moves money takes two commands. The first checks all that the bank knows and writes an *intent*; its outcome is
-//! [`Outcome::Intended`]. Once that is durable the ledger is asked, under ids that follow from the intent ([`crate::chart`]).
-//! The second, [`Command::Finish`], books the ledger's answer: the intent becomes a transaction with the next row id, or is
-//! refused. A crash in between leaves the intent open; asking again is harmless, since the ids are the same.
+//! A movement of money takes two commands. The first checks everything that the bank knows and writes an
+//! *intent*; its outcome is [`Outcome::Intended`]. Once that is durable the ledger is asked, under ids that
+//! follow from the intent ([`crate::chart`]). The second, [`Command::Finish`], books the ledger's answer: the
+//! intent becomes a transaction with the next row id, or is refused. A crash in between leaves the intent
+//! open. Asking again is harmless, since the ids are the same.
 //!
-//! While an intent is open, whatever depends on how it ends is answered [`Refusal::InFlight`]: wait, then ask again.
+//! Commands that depend on an open intent are answered with [`Refusal::InFlight`]: wait, then ask again.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | `command` | commands and their outcomes |
 //! | `intents` | writing intents, booking answers |
@@ -32,24 +33,26 @@ pub use command::{
     Outcome, Pay, Register, SelectWithdrawal, SelectionStands, SetPassword, Transfer, TypedCommand,
 };
 
-/// How far an account of a bank without debt limit may be overdrawn: as far as a balance can be shown.
+/// The overdraft of accounts at a bank without debt limit: the range of amounts.
 pub const HEADROOM_MAX: Money = Money::MAX;
 
-/// What the bank permits. [`Policy::default`] is a test bank's: everything, but no reserve key twice.
+/// The bank's policy. [`Policy::default`] is a test bank's: everything is permitted, except to use a reserve
+/// key twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// What a newly registered account receives.
+    /// Initial balance of a newly registered account.
     pub signup_bonus: Money,
-    /// How far an account may be overdrawn. None: without limit.
+    /// Overdraft limit of an account. `None`: unlimited.
     pub debt_limit: Option<Money>,
-    /// Whether a transfer creates the accounts that it names.
+    /// Whether a transfer creates missing accounts.
     pub create_accounts: bool,
     /// Whether a transfer may have the same account on both sides.
     pub allow_same_account: bool,
     /// Whether several transfers may carry the same reserve key.
     pub allow_repeated_reserve_pub: bool,
-    /// Whether a registration may find the account: one that a transfer has brought into being becomes the first comer's, and the
-    /// same password again changes nothing. Only where passwords protect nothing.
+    /// Whether an existing account can be registered. If so, an account that a transfer created belongs to
+    /// the first who registers it, and registering again with the same password changes nothing. Only for
+    /// banks that check no passwords.
     pub allow_known_account: bool,
 }
 
@@ -73,16 +76,16 @@ impl Policy {
     }
 }
 
-/// A movement of money that has been written down and that the ledger is to be asked for.
+/// A recorded movement of money, for the ledger to execute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intent {
-    /// What makes it unique.
+    /// Its key.
     pub key: TransactionKey,
-    /// What it is.
+    /// Its row.
     pub row: IntentRow,
-    /// Whether the payer may be unknown to the ledger yet.
+    /// Whether the payer's account may be missing in the ledger.
     pub opens_debit: bool,
-    /// Whether the receiver may be unknown to the ledger yet.
+    /// Whether the receiver's account may be missing in the ledger.
     pub opens_credit: bool,
 }
 
@@ -95,7 +98,7 @@ pub struct Finished {
     pub result: Result<Outcome, Refusal>,
 }
 
-/// What a wallet selected for a withdrawal operation.
+/// A wallet's selection for a withdrawal operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
     /// The reserve.
@@ -120,10 +123,10 @@ pub enum Refusal {
     /// The store holds a bank of another currency.
     #[error("the store holds a bank of currency {0}")]
     OtherCurrency(String),
-    /// There is no such account.
+    /// The account does not exist.
     #[error("no account {0}")]
     UnknownAccount(String),
-    /// There is no such withdrawal operation, or it is another customer's.
+    /// The withdrawal operation does not exist, or belongs to another customer.
     #[error("no such withdrawal operation")]
     UnknownWithdrawal,
     /// The account has another password, or must not be registered again.
@@ -132,10 +135,10 @@ pub enum Refusal {
     /// Both sides are the same account.
     #[error("both sides are the same account")]
     SameAccount,
-    /// The account would be overdrawn too far.
+    /// The account would be overdrawn beyond its limit.
     #[error("the account would be overdrawn beyond its limit")]
     UnallowedDebit,
-    /// A balance would leave the range of amounts.
+    /// A balance would exceed the range of amounts.
     #[error("a balance would become too big")]
     TooBig,
     /// The request uid names another transfer.
@@ -156,24 +159,24 @@ pub enum Refusal {
     /// The operation is aborted and cannot be confirmed.
     #[error("the operation is aborted")]
     ConfirmAfterAbort,
-    /// The wallet selected between the look-up and the batch: look it up again.
+    /// The wallet selected between the read and the batch: read it again.
     #[error("the selection changed since it was looked up")]
     Unresolved,
     /// It depends on an intent that the ledger has not answered yet: wait for that, then ask again.
-    #[error("a movement of money that this depends on is not decided yet")]
+    #[error("it depends on a movement of money that is not decided yet")]
     InFlight {
         /// The intent.
         key: TransactionKey,
-        /// What was asked.
+        /// The command.
         command: Box<Command>,
     },
-    /// The money was set aside too long ago, and is no longer: ask again to take it again.
+    /// The reservation has expired. Ask again to reserve the money again.
     #[error("the reservation has expired")]
     ReservationExpired,
 }
 
 impl Refusal {
-    /// The code to answer with.
+    /// The error code of the response.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::OtherCurrency(_) => ErrorCode::GENERIC_CURRENCY_MISMATCH,
@@ -199,7 +202,7 @@ impl Refusal {
 /// The rules under a policy.
 #[derive(Clone, Debug, Default)]
 pub struct BankRules {
-    /// What is permitted.
+    /// What the bank permits.
     pub policy: Policy,
 }
 
@@ -210,7 +213,7 @@ impl Rules for BankRules {
 
     fn plan(&self, command: &Command, plan: &mut Plan) {
         let account = |plan: &mut Plan, name: &str| plan.row::<BankAccounts>(AccountKey::new(name));
-        // With repetitions allowed a key may have any number of transactions, and none of them matters.
+        // If repetitions are allowed, a key may have any number of transactions, and none of them matters.
         let reserve = |plan: &mut Plan, reserve_pub: &EddsaPublicKey| {
             if !self.policy.allow_repeated_reserve_pub {
                 plan.group::<BankTransactions>(BankTransactions::BY_RESERVE_PUB, reserve_pub);
@@ -220,7 +223,7 @@ impl Rules for BankRules {
         let movement = |plan: &mut Plan, key: TransactionKey, from: &str, to: &str| {
             plan.row::<BankTransactions>(key.clone());
             plan.row::<BankIntents>(key);
-            // A ledger in the same store has it booked in the same batch.
+            // A ledger in the same store has already booked it in the same batch.
             plan.row::<BankStates>(BankStateKey::ONLY);
             account(plan, from);
             account(plan, to);
@@ -394,7 +397,7 @@ impl BankRules {
             Some(_) => return Err(Refusal::RegisterConflict),
             None => {}
         }
-        // An account that a transfer has brought into being becomes the first comer's, with its balance.
+        // An account that a transfer created belongs to the first who registers it, with its balance.
         let account = known.unwrap_or_else(|| intents::new_account(rows, name, now));
         rows.put::<BankAccounts>(&key, AccountRow { password_hash: Some(password_hash), ..account });
         if self.policy.signup_bonus.is_zero() {
@@ -404,7 +407,7 @@ impl BankRules {
         intents::write(rows, bonus_key, draft)
     }
 
-    /// Refuses a reserve key that was the subject of a transfer before.
+    /// Refuses a reserve key that was the subject of an earlier transfer.
     fn require_fresh(&self, rows: &WorkingSet, reserve_pub: &EddsaPublicKey) -> Result<(), Refusal> {
         if self.policy.allow_repeated_reserve_pub {
             return Ok(());

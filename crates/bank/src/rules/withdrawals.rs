@@ -1,5 +1,5 @@
-//! The life of a withdrawal operation: created by the customer, selected by the wallet (the ledger sets the money aside),
-//! confirmed (the ledger posts it) or aborted (the ledger gives it back).
+//! The stages of a withdrawal operation: created by the customer, selected by the wallet (the ledger reserves
+//! the money), confirmed (the ledger posts it) or aborted (the ledger releases it).
 
 use batzen_crypto::EddsaPublicKey;
 use batzen_engine::{Plan, WorkingSet};
@@ -72,7 +72,8 @@ impl BankRules {
         let key = WithdrawalKey { wopid };
         let mut operation = rows.get::<BankWithdrawals>(&key).cloned().ok_or(Refusal::UnknownWithdrawal)?;
         require_idle(rows, &wopid)?;
-        // The comparison comes first: wallets repeat the selection after the confirmation, when the key has been used.
+        // The comparison comes first: wallets repeat the selection after the confirmation, when the key is
+        // already used.
         if let Some(selection) = Selection::of(&operation) {
             let same = selection.reserve_pub == reserve_pub && selection.exchange_account == exchange_account;
             let transfer_done = operation.row_id.is_some();
@@ -84,7 +85,7 @@ impl BankRules {
         }
         require_account(rows, exchange_account)?;
         self.require_fresh(rows, &reserve_pub)?;
-        // There is nothing to set aside where nothing will move.
+        // Nothing to reserve if nothing will move.
         if !operation.aborted && operation.account != exchange_account {
             let mut draft = intents::draft(&operation.account, exchange_account, operation.amount);
             draft.reserve_pub = Some(reserve_pub);

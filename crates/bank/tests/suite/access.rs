@@ -1,4 +1,4 @@
-//! Bank integration and access over HTTP: accounts, and the whole life of a withdrawal operation.
+//! Bank integration and access APIs over HTTP: accounts, and all stages of a withdrawal operation.
 use crate::common;
 
 use std::time::Duration;
@@ -36,14 +36,14 @@ async fn accounts_are_registered_once_with_a_bonus() {
     }
     let conflict = register(&f, "joe", "other").await;
     assert_eq!((conflict.error(), &conflict.body["detail"]), ((409, 5118), &json!("password")));
-    // 115 out of 100.
+    // 115 of 100.
     f.gateway("exchange").add_incoming(&incoming(1, "115", "joe")).await.unwrap();
     assert_eq!(balance(&f, "joe").await, ("debit".into(), "KUDOS:15".into()));
-    // The account that the transfer made belongs to the first who registers it, bonus and all.
+    // The account that the transfer created belongs to the first who registers it, including the bonus.
     assert_eq!(balance(&f, "exchange").await, ("credit".into(), "KUDOS:115".into()));
     assert_eq!(register(&f, "exchange", "x").await.status, 204);
     assert_eq!(balance(&f, "exchange").await, ("credit".into(), "KUDOS:215".into()));
-    // A registered account has a history, if an empty one; the bonus is no transaction.
+    // A registered account has a history, possibly empty. The bonus is not a transaction.
     assert_eq!(register(&f, "new", "x").await.status, 204);
     assert_eq!(f.get("new/history/incoming?delta=5").await.status, 204);
     for (body, field, line) in [
@@ -60,7 +60,7 @@ async fn accounts_are_registered_once_with_a_bonus() {
 }
 
 #[tokio::test]
-async fn a_withdrawal_from_offer_to_transfer() {
+async fn a_withdrawal_runs_from_offer_to_transfer() {
     let f = Fixture::start(config()).await;
     register(&f, "joe", "x").await;
     register(&f, "exchange", "x").await;
@@ -80,7 +80,7 @@ async fn a_withdrawal_from_offer_to_transfer() {
         f.get(&mine).await.body,
         json!({"aborted": false, "selection_done": false, "transfer_done": false, "amount": "KUDOS:8.5"})
     );
-    // Not before the wallet has chosen.
+    // Confirming fails before the wallet has selected.
     assert_eq!(f.post(&format!("{mine}/confirm"), json!({})).await.error(), (400, 5119));
     let wrong_method = json!({"reserve_pub": key(1).to_string(), "selected_exchange": "payto://iban/X"});
     assert_eq!(f.post(&operation, wrong_method).await.error(), (400, 24));
@@ -101,7 +101,7 @@ async fn a_withdrawal_from_offer_to_transfer() {
         assert_eq!(balance(&f, "joe").await, ("credit".into(), "KUDOS:91.5".into()));
     }
     assert_eq!(f.get(&operation).await.body, status(false, true, true));
-    // Wallets post again after every restart.
+    // Wallets repeat the selection after every restart.
     let answer = f.post(&operation, selection(1, "exchange")).await;
     assert_eq!(answer, Answer { status: 200, body: json!({"transfer_done": true}) });
     assert_eq!(f.post(&operation, selection(2, "exchange")).await.error(), (409, 5113));
@@ -113,7 +113,7 @@ async fn a_withdrawal_from_offer_to_transfer() {
     );
     let rows = f.gateway("exchange").history_incoming(last(5)).await.unwrap();
     assert_eq!((rows.len(), rows[0].reserve_pub, rows[0].amount), (1, key(1), kudos("8.5")));
-    // The key is used up for every other way in.
+    // The key cannot be used by any other request.
     let error = f.gateway("exchange").add_incoming(&incoming(1, "1", "joe")).await.unwrap_err();
     assert_eq!(refusal(&error), (409, 5114));
     let other = f.withdrawal("joe", "1").await;
@@ -122,7 +122,7 @@ async fn a_withdrawal_from_offer_to_transfer() {
 }
 
 #[tokio::test]
-async fn withdrawals_that_go_wrong() {
+async fn failed_withdrawals_move_no_money() {
     let f = Fixture::start(config()).await;
     for name in ["joe", "ann", "exchange"] {
         register(&f, name, "x").await;
@@ -145,7 +145,7 @@ async fn withdrawals_that_go_wrong() {
             assert_eq!(f.post(&format!("{create}/{id}/{verb}"), json!({})).await.error(), (404, 5107));
         }
     }
-    // Another's operation is as unknown as one that does not exist.
+    // Another customer's operation looks like a missing one.
     for (account, code) in [("ann", 5107), ("nobody", 5106)] {
         let base = format!("{ACCESS}/accounts/{account}/withdrawals/{wopid}");
         assert_eq!(f.get(&base).await.error(), (404, code));
@@ -161,7 +161,7 @@ async fn withdrawals_that_go_wrong() {
     assert_eq!(f.post(&format!("{create}/{wopid}/confirm"), json!({})).await.error(), (400, 5119));
     assert_eq!(f.post(&format!("{OPERATION}/{wopid}"), selection(1, "exchange")).await.status, 200);
     assert_eq!(f.post(&format!("{create}/{wopid}/confirm"), json!({})).await.error(), (409, 5117));
-    // The key was free when the wallet chose it, and is not when the customer confirms.
+    // The key was free at the wallet's selection, but not at the confirmation.
     let late = f.withdrawal("joe", "1").await;
     assert_eq!(f.post(&format!("{OPERATION}/{late}"), selection(2, "exchange")).await.status, 200);
     f.gateway("exchange").add_incoming(&incoming(2, "1", "ann")).await.unwrap();
@@ -179,7 +179,7 @@ async fn withdrawals_that_go_wrong() {
     f.end().await;
 }
 
-/// A wallet that waits for the confirmation is told of it, and of an abort, but not of its own selection.
+/// A poll is woken by the confirmation and by an abort, but not by the wallet's own selection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wallets_wait_for_the_customer() {
     let f = Fixture::start(config()).await;
@@ -213,10 +213,10 @@ async fn wallets_wait_for_the_customer() {
                 (&json!(round % 2 == 0), &json!(round % 2 == 1))
             );
         }
-        // What has ended is answered at once.
+        // A poll for a finished operation is answered at once.
         assert_eq!(wait().await["transfer_done"], json!(round % 2 == 0));
     }
-    // Nobody does anything: the poll ends by itself.
+    // Without an event, the poll ends by itself.
     let wopid = f.withdrawal("joe", "1").await;
     let answer = f.get(&format!("{OPERATION}/{wopid}?long_poll_ms=20")).await;
     assert_eq!((answer.status, &answer.body["transfer_done"]), (200, &json!(false)));

@@ -1,4 +1,4 @@
-//! Many requests at once on a connection need the password that each of them needs.
+//! Many requests on one connection need the password that each request needs alone.
 use crate::common;
 
 use batzen_bank::BankConfig;
@@ -25,15 +25,15 @@ async fn a_connection_for_many_requests_needs_a_password() {
         ("authorization: Basic ZXhjaGFuZ2U6c2VjcmV0\r\n", "101"),
     ] {
         let mut stream = TcpStream::connect(bank.bank.addr).await.unwrap();
-        let wish = format!(
+        let client_request = format!(
             "OPTIONS * HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: batzen-concurrent\r\n{credentials}\r\n"
         );
-        stream.write_all(wish.as_bytes()).await.unwrap();
+        stream.write_all(client_request.as_bytes()).await.unwrap();
         let mut answer = [0; 12];
         stream.read_exact(&mut answer).await.unwrap();
         assert_eq!(&answer[9..], status.as_bytes(), "{credentials:?}");
     }
-    // The exchange's client says who it is.
+    // The exchange's client authenticates.
     let auth = GatewayAuth::Basic { username: "exchange".into(), password: "secret".into() };
     let url = format!("{}taler-wire-gateway/exchange/", bank.base);
     let gateway = WireGatewayClient::new(bank.client.clone(), &url, auth).with_transfer_connections(4);

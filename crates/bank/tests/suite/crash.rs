@@ -23,7 +23,7 @@ use common::*;
 const DIR: &str = "BATZEN_BANK_CRASH_DIR";
 const CLIENTS: usize = 6;
 
-/// Not a test by itself: the child process's bank. It ends when its parent is gone.
+/// Not a test by itself: runs the bank in the child process. It ends when its parent is gone.
 #[test]
 fn crash_child() {
     let Some(dir) = std::env::var_os(DIR) else { return };
@@ -68,7 +68,7 @@ fn start(dir: &Path) -> (Bankd, WireGatewayClient) {
     panic!("the bank does not start");
 }
 
-/// What the clients asked for, and what the bank said.
+/// Requests of the clients, with the bank's answers.
 #[derive(Default)]
 struct Log {
     transfers: Vec<(TransferRequest, Option<TransactionResponse>)>,
@@ -85,7 +85,7 @@ fn is_refusal(error: &ClientError, code: u32) -> bool {
     refusal(error) == (409, code)
 }
 
-/// One client: new transfers in both directions, and repetitions of old ones, until the bank is gone.
+/// One client: new transfers in both directions, and repetitions of old ones, until the bank is killed.
 async fn load(gateway: WireGatewayClient, log: Arc<Mutex<Log>>) {
     loop {
         let [dice, amount, ..] = random::<8>();
@@ -152,7 +152,7 @@ async fn crash_loop_loses_and_repeats_nothing() {
     eprintln!("{cycles} kills, {} transfers sent, {acknowledged} acknowledged", log.transfers.len());
     assert!(acknowledged as u64 > cycles, "the load was no load: {acknowledged}");
 
-    // Every transfer is repeated until it has an answer: the same as before, if there was one.
+    // Every transfer is repeated until it is answered, with the same answer as before if there was one.
     let mut sent = 0;
     for (request, known) in &log.transfers {
         let answer = gateway.transfer(request).await.unwrap();
@@ -173,7 +173,7 @@ async fn crash_loop_loses_and_repeats_nothing() {
         );
     }
 
-    // Test transfers are not idempotent, but unique by their key.
+    // Test transfers are not idempotent, but identified by their key.
     for (key, (request, known)) in &log.incoming {
         match gateway.add_incoming(request).await {
             Ok(_) => assert!(known.is_none(), "the acknowledged transfer with key {key} was lost"),

@@ -1,9 +1,10 @@
-//! A bank on a ledger that fails: at every request it may be busy, be cut off before or after it has acted, or the bank may be
-//! killed at that very moment, or at any of its own commits; and a bank with the ledger in its own store, killed at any of their
-//! commits. Whatever happens, clients that repeat their requests find all money moved exactly once.
+//! A bank with a faulty ledger: at every request the ledger may be busy or be cut off before or after it has
+//! acted, or the bank may be killed at that moment or at any of its own commits. Also a bank with the ledger
+//! in its own store, killed at any of their commits. In all cases, clients that repeat their requests find
+//! all money moved exactly once.
 //!
-//! A life of a bank is a runtime of its own on the shared store and ledger. Killed means: the store takes no more of this life's
-//! commits, and the runtime is thrown away with nothing ended in order.
+//! Each process of the bank is a runtime of its own on the shared store and ledger. Killing it means that the
+//! store accepts none of its further commits, and the runtime is dropped without a shutdown.
 use crate::common;
 use crate::common::fenced;
 
@@ -27,7 +28,7 @@ use proptest::prelude::*;
 use serde_json::json;
 use tokio::sync::Notify;
 
-/// What happens to a create request.
+/// The fault of a create request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
@@ -38,7 +39,7 @@ enum Fault {
     KilledAfter,
 }
 
-/// A ledger with one fault planned for each of its next create requests.
+/// A ledger with one planned fault for each of its next create requests.
 struct Faulty {
     ledger: MemoryLedger,
     plan: Vec<Fault>,
@@ -100,24 +101,20 @@ impl Ledger for Faulty {
     }
 }
 
-/// What clients want. All of it is idempotent, so that they can repeat it until it is answered.
+/// A client's request. All are idempotent, so that clients can repeat them until they are answered.
 #[derive(Clone, Debug)]
-enum Wish {
-    /// Sends money from the exchange, which has none, or from joe, who has 100; zero to themselves.
+enum ClientRequest {
+    /// Sends money from the exchange, which has none, or from joe, who has 100. Zero: to themselves.
     Transfer { id: u8, from_joe: bool, to: u8, amount: u8 },
-    /// Withdraws with an operation of its own, and confirms or aborts it.
+    /// Withdraws with a new operation, and confirms or aborts it.
     Withdraw { amount: u8, confirms: bool },
 }
 
-fn wish() -> impl Strategy<Value = Wish> {
+fn client_request() -> impl Strategy<Value = ClientRequest> {
     prop_oneof![
-        (0..12_u8, any::<bool>(), 0..3_u8, 0..80_u8).prop_map(|(id, from_joe, to, amount)| Wish::Transfer {
-            id,
-            from_joe,
-            to,
-            amount
-        }),
-        (0..80_u8, any::<bool>()).prop_map(|(amount, confirms)| Wish::Withdraw { amount, confirms }),
+        (0..12_u8, any::<bool>(), 0..3_u8, 0..80_u8)
+            .prop_map(|(id, from_joe, to, amount)| ClientRequest::Transfer { id, from_joe, to, amount }),
+        (0..80_u8, any::<bool>()).prop_map(|(amount, confirms)| ClientRequest::Withdraw { amount, confirms }),
     ]
 }
 
@@ -134,23 +131,23 @@ fn fault() -> impl Strategy<Value = Fault> {
 
 const NAMES: [&str; 3] = ["joe", "ann", "exchange"];
 
-/// The last breath of a bank that cannot write any more says nothing: the client waits for another life.
+/// An answer of a bank that cannot write any more means nothing: the client waits for the next process.
 async fn answered(reply: Reply) -> common::Answer {
     if reply.status >= 500 { std::future::pending().await } else { common::Answer::of(reply) }
 }
 
-/// How a wish ended: status and code, or 200.
+/// The answer to a request: status and code, or 200.
 type Ends = Arc<Mutex<BTreeMap<usize, (u16, u32)>>>;
 
 struct World {
     store: Arc<MemoryBackend>,
     ledger: Arc<Faulty>,
-    /// Whether the bank's own store has the ledger; then `ledger` has none of the money.
+    /// Whether the ledger is in the bank's own store; then `ledger` holds no money.
     is_joint: bool,
     limit: Option<u8>,
-    wishes: Vec<Wish>,
+    requests: Vec<ClientRequest>,
     ends: Ends,
-    /// The withdrawal operations of the wishes.
+    /// The withdrawal operations of the requests.
     operations: Arc<Mutex<BTreeMap<usize, String>>>,
 }
 
@@ -160,7 +157,8 @@ impl World {
         BankConfig { debt_limit, ..config() }
     }
 
-    /// One life of the bank: its clients repeat what has no end yet. True: everything has, and the bank ended in order.
+    /// One process of the bank: its clients repeat the requests without a final answer. True: all have one,
+    /// and the bank ended in order.
     fn live(&self, kill: Option<KillAt>) -> bool {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -188,7 +186,7 @@ impl World {
     async fn play(&self, store: Store) {
         let bank = if self.is_joint {
             let ledger = joint(store);
-            // A killed ledger's thread never ends, and must not be waited for.
+            // A killed ledger's thread never ends, so nobody waits for it.
             std::mem::forget(Arc::clone(&ledger));
             Bank::start_joint(self.config(), ledger).await.unwrap()
         } else {
@@ -203,15 +201,15 @@ impl World {
             assert_eq!(answered(reply).await.status, 204);
         }
         let mut tasks = Vec::new();
-        for (index, wish) in self.wishes.iter().cloned().enumerate() {
+        for (index, client_request) in self.requests.iter().cloned().enumerate() {
             if self.ends.lock().unwrap().contains_key(&index) {
                 continue;
             }
             let (client, base) = (client.clone(), base.clone());
             let (ends, operations) = (Arc::clone(&self.ends), Arc::clone(&self.operations));
             tasks.push(tokio::spawn(async move {
-                let end = match wish {
-                    Wish::Transfer { id, from_joe, to, amount } => {
+                let end = match client_request {
+                    ClientRequest::Transfer { id, from_joe, to, amount } => {
                         let from = if from_joe { "joe" } else { "exchange" };
                         let url = format!("{base}{from}/");
                         let gateway = WireGatewayClient::new(client, &url, GatewayAuth::None);
@@ -224,7 +222,7 @@ impl World {
                             Err(_) => std::future::pending().await,
                         }
                     }
-                    Wish::Withdraw { amount, confirms } => {
+                    ClientRequest::Withdraw { amount, confirms } => {
                         let known = operations.lock().unwrap().get(&index).cloned();
                         let post = async |path: String, body: serde_json::Value| {
                             answered(client.post_json(format!("{base}{path}"), &body).await.unwrap()).await
@@ -261,7 +259,7 @@ impl World {
         bank.shutdown().await.unwrap();
     }
 
-    /// The books, and everybody's money as the answers say.
+    /// The books, and every account's money according to the answers.
     fn check(&self) {
         self.ledger.ledger.verify().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -280,15 +278,16 @@ impl World {
         };
         let mut expected: BTreeMap<&str, i64> = NAMES.into_iter().map(|name| (name, 100)).collect();
         let mut paid = BTreeMap::new();
-        for (index, wish) in self.wishes.iter().enumerate() {
+        for (index, client_request) in self.requests.iter().enumerate() {
             let end = self.ends.lock().unwrap()[&index];
-            match *wish {
-                Wish::Transfer { id, from_joe, to, amount } => {
+            match *client_request {
+                ClientRequest::Transfer { id, from_joe, to, amount } => {
                     let request = (from_joe, to, amount);
                     let from = if from_joe { "joe" } else { "exchange" };
                     match end {
                         (200, _) => {
-                            // Of the requests under one uid only equal ones succeed, and move money once.
+                            // Of the requests under one uid only equal ones succeed, and they move money
+                            // once.
                             let first = paid.insert(id, request);
                             assert!(first.is_none_or(|first| first == request));
                             if first.is_none() {
@@ -301,7 +300,7 @@ impl World {
                         other => panic!("{other:?}"),
                     }
                 }
-                Wish::Withdraw { amount, confirms } => match (confirms, end) {
+                ClientRequest::Withdraw { amount, confirms } => match (confirms, end) {
                     (true, (200, _)) => {
                         *expected.get_mut("joe").unwrap() -= i64::from(amount);
                         *expected.get_mut("exchange").unwrap() += i64::from(amount);
@@ -329,11 +328,17 @@ fn joint(store: Store) -> Arc<DurableLedger> {
     Arc::new(DurableLedger::start(store, || NOW_NS, DurableOptions::default()).unwrap())
 }
 
-fn run(limit: Option<u8>, wishes: Vec<Wish>, plan: Vec<Fault>, kills: &[KillAt]) {
-    run_in(false, limit, wishes, plan, kills);
+fn run(limit: Option<u8>, requests: Vec<ClientRequest>, plan: Vec<Fault>, kills: &[KillAt]) {
+    run_in(false, limit, requests, plan, kills);
 }
 
-fn run_in(is_joint: bool, limit: Option<u8>, wishes: Vec<Wish>, plan: Vec<Fault>, kills: &[KillAt]) {
+fn run_in(
+    is_joint: bool,
+    limit: Option<u8>,
+    requests: Vec<ClientRequest>,
+    plan: Vec<Fault>,
+    kills: &[KillAt],
+) {
     let ledger = MemoryLedger::new(|| NOW_NS);
     let is_kill = |fault: &&Fault| matches!(fault, Fault::KilledBefore | Fault::KilledAfter);
     let lives = plan.iter().filter(is_kill).count() + kills.len();
@@ -341,7 +346,7 @@ fn run_in(is_joint: bool, limit: Option<u8>, wishes: Vec<Wish>, plan: Vec<Fault>
     let ledger = Arc::new(Faulty { ledger, plan, requests: AtomicUsize::new(0), killed });
     let (ends, operations) = Default::default();
     let store = Arc::new(MemoryBackend::new());
-    let world = World { store, ledger, is_joint, limit, wishes, ends, operations };
+    let world = World { store, ledger, is_joint, limit, requests, ends, operations };
     let mut kills = kills.iter().copied();
     let lived = (0..=lives).any(|_| world.live(kills.next()));
     assert!(lived, "a bank that nobody kills lives on");
@@ -354,51 +359,51 @@ proptest! {
     #[test]
     fn money_moves_exactly_once_whatever_fails(
         limit in prop::option::of(0..60_u8),
-        wishes in prop::collection::vec(wish(), 1..14),
+        requests in prop::collection::vec(client_request(), 1..14),
         plan in prop::collection::vec(fault(), 0..24),
         kills in prop::collection::vec((0..24_usize, any::<bool>()), 0..4),
     ) {
         let kill = |(commit, is_durable)| KillAt { commit, is_durable };
-        run(limit, wishes, plan, &kills.into_iter().map(kill).collect::<Vec<_>>());
+        run(limit, requests, plan, &kills.into_iter().map(kill).collect::<Vec<_>>());
     }
 
     #[test]
     fn money_moves_exactly_once_with_the_ledger_in_the_same_store(
         limit in prop::option::of(0..60_u8),
-        wishes in prop::collection::vec(wish(), 1..14),
+        requests in prop::collection::vec(client_request(), 1..14),
         kills in prop::collection::vec((0..24_usize, any::<bool>()), 0..6),
     ) {
         let kill = |(commit, is_durable)| KillAt { commit, is_durable };
         let kills: Vec<_> = kills.into_iter().map(kill).collect();
-        run_in(true, limit, wishes, Vec::new(), &kills);
+        run_in(true, limit, requests, Vec::new(), &kills);
     }
 }
 
-/// The bank is killed at each of the ledger's requests and of its own commits, before and after they have taken effect, one after
-/// the other.
+/// The bank is killed at each of the ledger's requests and at each of its own commits, before and after they
+/// take effect, one after the other.
 #[test]
 fn a_kill_at_every_boundary_loses_nothing() {
-    let wishes = || {
+    let requests = || {
         vec![
-            Wish::Transfer { id: 1, from_joe: true, to: 1, amount: 60 },
-            Wish::Transfer { id: 2, from_joe: true, to: 0, amount: 10 },
-            Wish::Withdraw { amount: 30, confirms: true },
-            Wish::Withdraw { amount: 20, confirms: false },
-            Wish::Transfer { id: 3, from_joe: false, to: 0, amount: 70 },
+            ClientRequest::Transfer { id: 1, from_joe: true, to: 1, amount: 60 },
+            ClientRequest::Transfer { id: 2, from_joe: true, to: 0, amount: 10 },
+            ClientRequest::Withdraw { amount: 30, confirms: true },
+            ClientRequest::Withdraw { amount: 20, confirms: false },
+            ClientRequest::Transfer { id: 3, from_joe: false, to: 0, amount: 70 },
         ]
     };
     for at in 0..24 {
         for kill in [Fault::KilledBefore, Fault::KilledAfter] {
             let mut plan = vec![Fault::None; at];
             plan.push(kill);
-            run(Some(10), wishes(), plan, &[]);
+            run(Some(10), requests(), plan, &[]);
         }
     }
     for commit in 0..32 {
         for is_durable in [false, true] {
-            run(Some(10), wishes(), Vec::new(), &[KillAt { commit, is_durable }]);
-            run_in(true, Some(10), wishes(), Vec::new(), &[KillAt { commit, is_durable }]);
+            run(Some(10), requests(), Vec::new(), &[KillAt { commit, is_durable }]);
+            run_in(true, Some(10), requests(), Vec::new(), &[KillAt { commit, is_durable }]);
         }
     }
-    run(None, wishes(), vec![Fault::KilledAfter; 12], &[]);
+    run(None, requests(), vec![Fault::KilledAfter; 12], &[]);
 }

@@ -14,7 +14,7 @@ use batzen_wire_gateway::{GatewayAuth, HistoryQuery, WireGatewayClient};
 use common::*;
 use serde_json::json;
 
-/// The dialogue that an independent client has with the bank of its tests, answer by answer.
+/// The requests of an independent client's tests, with every answer.
 #[tokio::test]
 async fn dialogue_of_a_gateway_client() {
     let f = Fixture::start(config()).await;
@@ -67,7 +67,7 @@ async fn dialogue_of_a_gateway_client() {
 }
 
 #[tokio::test]
-async fn both_forms_of_the_base_url_and_the_configurations() {
+async fn both_base_urls_and_the_configurations_are_served() {
     let f = Fixture::start(config()).await;
     for base in ["taler-wire-gateway/exchange", "exchange"] {
         let answer = f.get(&format!("{base}/config")).await;
@@ -160,7 +160,8 @@ async fn transfers_are_idempotent_by_their_uid() {
     let first = exchange.transfer(&request).await.unwrap();
     let other_row = exchange.transfer(&transfer(2, "1", "shop")).await.unwrap();
     assert_eq!((first.row_id, other_row.row_id), (1, 2));
-    // Another host, receiver name or exchange URL is the same transfer; wire protocols write them differently.
+    // Another host, receiver name or exchange URL is the same transfer, since wire protocols write them
+    // differently.
     let mut same = request.clone();
     same.credit_account = "payto://x-taler-bank/bank.example/shop".to_owned();
     same.exchange_base_url = "http://elsewhere/".to_owned();
@@ -188,7 +189,7 @@ async fn transfers_are_idempotent_by_their_uid() {
 }
 
 #[tokio::test]
-async fn malformed_requests_are_told_what_is_wrong() {
+async fn malformed_requests_get_a_clear_error() {
     let f = Fixture::start(config()).await;
     let good = serde_json::to_value(transfer(1, "5", "shop")).unwrap();
     for (member, line, bad) in [
@@ -244,7 +245,7 @@ async fn malformed_requests_are_told_what_is_wrong() {
         let reply = post(body.as_bytes().to_vec()).await.unwrap();
         assert_eq!(Answer::of(reply).error(), (400, 22), "{body}");
     }
-    // Too large as sent, and too large inflated.
+    // Too large compressed, and too large decompressed.
     let random: Vec<u8> = (0..200)
         .flat_map(|_| {
             uid(0)
@@ -262,9 +263,9 @@ async fn malformed_requests_are_told_what_is_wrong() {
         let reply = post(body).await.unwrap();
         assert_eq!(Answer::of(reply).error(), (413, 32));
     }
-    // None of this left a trace.
+    // None of these requests left a trace.
     assert!(f.bank.totals().await.unwrap().accounts.is_empty());
-    // An unpronounceable account does not exist and is not created.
+    // An account with an invalid name does not exist and is not created.
     assert_eq!(f.post("a%2Fb/transfer", good).await.error(), (404, 5106));
     f.end().await;
 }
@@ -286,7 +287,7 @@ async fn reserve_keys_are_unique_unless_the_bank_allows_it() {
     f.end().await;
 }
 
-/// A poll that is registered before the row appears is answered with it, however the two race.
+/// A poll that is registered before the row appears gets it, whatever the timing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_polls_miss_nothing() {
     let f = Fixture::start(config()).await;
@@ -327,10 +328,10 @@ async fn long_polls_miss_nothing() {
         }
         start[usize::from(direction)] = done.row_id;
     }
-    // Nothing comes: the poll ends by itself, with nothing.
+    // Without new rows the poll ends by itself, with an empty answer.
     let query = HistoryQuery { start: Some(1_000_000), delta: 5, long_poll_ms: 20 };
     assert!(gateway.history_incoming(query).await.unwrap().is_empty());
-    // A poll of the past, or backwards, does not wait.
+    // A poll for old rows, or backwards, does not wait.
     let query = HistoryQuery { start: None, delta: -1, long_poll_ms: 600_000 };
     assert_eq!(gateway.history_incoming(query).await.unwrap().len(), 1);
     // The end of the service ends the poll.
@@ -342,7 +343,7 @@ async fn long_polls_miss_nothing() {
 }
 
 #[tokio::test]
-async fn a_bank_continues_its_books_after_a_restart() {
+async fn books_continue_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let durable = || BankConfig { store: StoreConfig::Embedded { dir: dir.path().join("bank") }, ..config() };
     let f = Fixture::start(durable()).await;
@@ -394,7 +395,7 @@ async fn a_strict_bank_refuses_what_a_test_bank_permits() {
         assert_eq!(f.post("taler-bank-access/testing/register", body).await.status, 204);
     }
     let body = |id: u8, amount: &str, to: &str| serde_json::to_value(transfer(id, amount, to)).unwrap();
-    // Who are you? Who are you really? And may you?
+    // Missing credentials, wrong credentials, another account's credentials.
     assert_eq!(f.post("exchange/transfer", body(1, "1", "shop")).await.error(), (401, 5105));
     let post = |user, password, request| f.post_as(user, password, "exchange/transfer", request);
     assert_eq!(post("exchange", "wrong", body(1, "1", "shop")).await.error(), (403, 5105));
@@ -429,9 +430,9 @@ async fn a_strict_bank_refuses_what_a_test_bank_permits() {
     f.end().await;
 }
 
-/// What it would lose are all balances.
+/// The bank would lose all balances.
 #[tokio::test]
-async fn a_bank_of_an_earlier_build_is_not_taken_for_an_empty_one() {
+async fn a_store_of_an_earlier_build_is_not_treated_as_empty() {
     let store = Store::new(MemoryBackend::new());
     let row = OldBankStateRow { currency: "KUDOS".to_owned(), next_row_id: 7, password_salt: [1; 16] };
     let mut changes = ChangeSet::new();
@@ -442,9 +443,9 @@ async fn a_bank_of_an_earlier_build_is_not_taken_for_an_empty_one() {
     assert!(error.to_string().contains("earlier build"), "{error}");
 }
 
-/// No limit on debts, but a balance has to be an amount.
+/// Debts are unlimited, but a balance has to be an amount.
 #[tokio::test]
-async fn balances_stay_amounts() {
+async fn balances_stay_in_the_range_of_amounts() {
     let f = Fixture::start(config()).await;
     let exchange = f.gateway("exchange");
     exchange.transfer(&transfer(1, "4503599627370496", "shop")).await.unwrap();

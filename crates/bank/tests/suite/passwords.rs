@@ -1,4 +1,4 @@
-//! Passwords over HTTP: what they rule out, guesses, hashes of earlier builds, and bodies and texts that are too long.
+//! Passwords over HTTP: what they prevent, guesses, hashes of earlier builds, and overlong bodies and texts.
 use crate::common;
 
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use tokio::net::TcpSocket;
 
 const REGISTER: &str = "taler-bank-access/testing/register";
 
-/// A bank where passwords count.
+/// A bank that checks passwords.
 fn strict() -> BankConfig {
     BankConfig { check_passwords: true, create_accounts: false, allow_add_incoming: false, ..config() }
 }
@@ -49,7 +49,7 @@ async fn web_login_from(f: &Fixture, address: &str, name: &str, password: &str) 
 }
 
 #[tokio::test]
-async fn passwords_rule_out_what_goes_around_them() {
+async fn password_checks_exclude_options_that_bypass_them() {
     for (option, config) in [
         ("ALLOW_ADD_INCOMING", BankConfig { allow_add_incoming: true, ..strict() }),
         ("CREATE_ACCOUNTS", BankConfig { create_accounts: true, ..strict() }),
@@ -59,9 +59,9 @@ async fn passwords_rule_out_what_goes_around_them() {
     }
 }
 
-/// A transfer made the account while passwords did not count. Whoever comes first must not get what is in it.
+/// A transfer created the account while passwords were not checked. Its first visitor must not get the money.
 #[tokio::test]
-async fn accounts_that_transfers_made_belong_to_nobody() {
+async fn nobody_can_register_accounts_that_transfers_created() {
     let (store, ledger) = (Store::new(MemoryBackend::new()), Arc::new(MemoryLedger::with_system_clock()));
     let bank = Bank::start_on(config(), store.clone(), ledger.clone()).await.unwrap();
     let base = format!("http://{}/", bank.addr);
@@ -79,7 +79,7 @@ async fn accounts_that_transfers_made_belong_to_nobody() {
     f.end().await;
 }
 
-/// Registration says the same about every password, and takes none of the owner's attempts.
+/// Registration answers the same for every password, and does not use up the owner's attempts.
 #[tokio::test]
 async fn registration_does_not_check_passwords() {
     let f = Fixture::start(strict()).await;
@@ -93,7 +93,7 @@ async fn registration_does_not_check_passwords() {
     assert_eq!(status(&f, "joe", "secret").await, 200);
     f.end().await;
 
-    // Where the same password again is a success, guesses are limited.
+    // Where registering again with the same password succeeds, guesses are limited.
     let f = Fixture::start(config()).await;
     assert_eq!(f.post(REGISTER, login("joe", "secret")).await.status, 204);
     for n in 0..10 {
@@ -103,7 +103,7 @@ async fn registration_does_not_check_passwords() {
     f.end().await;
 }
 
-/// All ways to log in count together, and who guesses elsewhere does not keep the owner out.
+/// All kinds of log-in count together, and guesses from elsewhere do not lock the owner out.
 #[tokio::test]
 async fn guesses_are_limited_and_lock_nobody_out() {
     let f = Fixture::start(strict()).await;
@@ -113,7 +113,7 @@ async fn guesses_are_limited_and_lock_nobody_out() {
     // The owner has logged in from here.
     let owner = async || web_login_from(&f, "127.0.0.2", "joe", "secret").await.0;
     assert_eq!(owner().await, 200);
-    // Half of the guesses at the interfaces, half at the page.
+    // Half of the guesses at the APIs, half at the page.
     for n in 0..5 {
         assert_eq!(status(&f, "joe", &format!("guess {n}")).await, 403);
         assert_eq!(web_login_from(&f, "127.0.0.1", "joe", &format!("other {n}")).await.0, 403);
@@ -122,10 +122,10 @@ async fn guesses_are_limited_and_lock_nobody_out() {
     assert_eq!(history.error(), (429, 5105));
     let (refused, headers) = web_login_from(&f, "127.0.0.1", "joe", "guess").await;
     assert!(refused == 429 && headers.contains("retry-after: "), "{headers}");
-    // Even the right one: what is not looked at tells nothing.
+    // Even the right password is refused: an unchecked password reveals nothing.
     assert_eq!(status(&f, "joe", "secret").await, 429);
     assert_eq!(owner().await, 200);
-    // From many addresses, until the account takes no more from addresses it does not know.
+    // From many addresses, until the account accepts no more attempts from unknown addresses.
     let mut tried = 10;
     for address in 3..=20 {
         let address = format!("127.0.0.{address}");
@@ -200,9 +200,9 @@ async fn bodies_and_texts_have_limits() {
     assert_eq!(f.post("exchange/transfer", body(2_049, 100)).await.error(), (400, 24));
     let long = f.post("exchange/transfer", body(100, 1_025)).await;
     assert_eq!((long.error(), &long.body["field"]), ((400, 22), &json!("exchange_base_url")));
-    // The longest of both at once.
+    // The longest name and password.
     assert_eq!(f.post("exchange/transfer", body(2_048, 1_024)).await.status, 200);
-    // Bodies that say little are small.
+    // Requests with little content have small body limits.
     let amount = json!({"amount": "KUDOS:1", "more": "x".repeat(1_024)});
     assert_eq!(f.post("taler-bank-access/accounts/joe/withdrawals", amount).await.status, 413);
     let much = json!({"username": "bob", "password": "x", "more": "x".repeat(4_096)});

@@ -1,5 +1,6 @@
-//! The rules and a ledger against a naive model: random commands under random policies must be decided alike, and the books must
-//! add up after every one. Names, keys and amounts come from tiny sets, so that everything collides.
+//! The rules and a ledger against a naive model. Random commands under random policies must be decided alike,
+//! and the books must balance after every one. Names, keys and amounts come from tiny sets, so that
+//! everything collides.
 use crate::common;
 
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ use batzen_crypto::{EddsaPublicKey, HashCode, ShortHash, Wtid};
 use batzen_protocol::{Money, Timestamp};
 use batzen_store::Store;
 use batzen_tables::bank::{BankWithdrawals, WithdrawalKey};
-use common::desk::{Desk, NOW};
+use common::harness::{NOW, RulesHarness};
 use proptest::prelude::*;
 
 /// A command with small numbers for everything.
@@ -118,7 +119,7 @@ impl Model {
         if used { Err(Refusal::DuplicateReservePub) } else { Ok(()) }
     }
 
-    /// Whether an account could be debited: what is set aside for it counts as spent.
+    /// Whether an account could be debited. Reserved amounts count as spent.
     fn affords(&self, policy: &Policy, account: u8, amount: u8) -> bool {
         let reserved: i64 = self
             .operations
@@ -152,7 +153,7 @@ impl Model {
         if found.account == account { Ok(found) } else { Err(Refusal::UnknownWithdrawal) }
     }
 
-    /// Decides a command; `resolved` is what the confirming client had read of the selection before the batch.
+    /// Decides a command; `resolved` is the selection that the confirming client read before the batch.
     fn decide(
         &mut self,
         policy: &Policy,
@@ -243,7 +244,7 @@ impl Model {
                 }
                 if found.row_id.is_none() {
                     self.fresh(policy, key)?;
-                    // What is set aside is there.
+                    // The reserved amount is there.
                     let released = Withdrawal { reserved: false, ..found };
                     self.operations.insert(operation, released.clone());
                     let row_id = self.pay(policy, account, exchange, released.amount)?;
@@ -264,8 +265,8 @@ impl Model {
     }
 }
 
-/// Translates a step for the rules, with what a confirming client had read before. `serial` makes unique ids, as the service
-/// draws them.
+/// Translates a step for the rules, with the confirming client's earlier read. `serial` makes unique ids,
+/// like the service.
 fn command(store: &Store, model: &Model, step: &Step, serial: &mut u64) -> (Command, Option<(u8, u8)>) {
     let created = model.operations.len();
     *serial += 1;
@@ -329,15 +330,15 @@ fn command(store: &Store, model: &Model, step: &Step, serial: &mut u64) -> (Comm
 }
 
 fn run(policy: &Policy, steps: &[Step]) {
-    let desk = Desk::new(policy.clone());
+    let harness = RulesHarness::new(policy.clone());
     let now = NOW;
     let mut model = Model::default();
     let mut serial = 0;
     for step in steps {
-        let (command, resolved) = command(&desk.store, &model, step, &mut serial);
-        let verdict = desk.execute(command);
+        let (command, resolved) = command(&harness.store, &model, step, &mut serial);
+        let verdict = harness.execute(command);
         assert_eq!(verdict, model.decide(policy, step, resolved, now), "{step:?} with {model:?}");
-        let totals = desk.check();
+        let totals = harness.check();
         for account in &totals.accounts {
             let (negative, size) = account.balance();
             let size = i64::try_from(size.value()).unwrap();
@@ -356,7 +357,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn rules_and_ledger_decide_as_the_model(policy in policy(), steps in prop::collection::vec(step(), 1..60)) {
+    fn rules_and_ledger_agree_with_the_model(policy in policy(), steps in prop::collection::vec(step(), 1..60)) {
         run(&policy, &steps);
     }
 }

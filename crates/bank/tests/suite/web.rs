@@ -1,4 +1,4 @@
-//! The page's requests: sessions, forgeries, payments that are sent twice, what belongs to others.
+//! The page's requests: sessions, forgeries, repeated payments, other customers' data.
 use crate::common;
 
 use batzen_bank::BankConfig;
@@ -6,7 +6,7 @@ use batzen_http_client::{Client, Method, Reply};
 use common::*;
 use serde_json::{Value, json};
 
-/// A browser, as far as the bank sees one.
+/// A browser, as far as the bank sees it.
 struct Visitor<'a> {
     f: &'a Fixture,
     client: Client,
@@ -76,18 +76,18 @@ async fn sessions_cannot_be_forged() {
     let attributes = joe.enter("register", "joe", "secret").await.unwrap();
     assert_eq!(attributes, "Path=/; Max-Age=43200; HttpOnly; SameSite=Strict");
     let mut ann = Visitor::new(&f);
-    // Signing up must be no way to guess passwords.
+    // Registration must not help to guess passwords.
     assert_eq!(ann.enter("register", "joe", "secret").await, Err((409, 5118)));
     ann.enter("register", "ann", "hers").await.unwrap();
     assert_ne!((&joe.cookie, &joe.csrf), (&ann.cookie, &ann.csrf));
 
-    // Without the page's secret, or with another session's, nothing changes.
+    // Without the page's token, or with another session's, nothing changes.
     let own = std::mem::replace(&mut joe.csrf, ann.csrf.clone());
     assert_eq!(joe.post("payments", payment(ID[0], "ann", "1")).await.error(), (403, 5109));
     assert_eq!(joe.post("withdrawals", json!({"amount": kudos("1")})).await.error(), (403, 5109));
     assert_eq!(joe.post("logout", json!({})).await.error(), (403, 5109));
     joe.csrf = own;
-    // What another site's page sends, and what a form can send.
+    // Requests that another site's page, or a form, could send.
     let body = || Some(json!({"username": "joe", "password": "secret"}));
     let reply = joe.send(Method::POST, "login", body(), "cross-site").await;
     assert_eq!(Answer::of(reply).error(), (403, 5109));
@@ -96,12 +96,12 @@ async fn sessions_cannot_be_forged() {
     assert_eq!(Answer::of(form.send().await.unwrap()).error(), (403, 5109));
     assert_eq!((joe.balance().await, ann.balance().await), ("100".to_owned(), "100".to_owned()));
 
-    // Logged out is logged out, also for who kept the cookie.
+    // After log-out the session is invalid, even for a copy of its cookie.
     assert_eq!(joe.post("logout", json!({})).await.status, 204);
     assert_eq!(joe.get("account").await.status, 204);
     assert_eq!(joe.post("payments", payment(ID[0], "ann", "1")).await.error(), (401, 5105));
 
-    // Guessing ends; the right password has to wait, too.
+    // Guessing is limited, and the right password has to wait too.
     for _ in 0..10 {
         assert_eq!(joe.enter("login", "joe", "wrong").await, Err((403, 5105)));
     }
@@ -139,7 +139,7 @@ async fn payments_are_made_once_and_stated() {
         let answer = joe.post("payments", body).await;
         assert_eq!((answer.error(), &answer.body["field"]), ((400, 22), &json!(field)));
     }
-    // What was refused may succeed later, under the same id.
+    // A refused payment may succeed later, under the same id.
     assert_eq!(ann.post("payments", payment(ID[2], &payto("joe"), "1")).await.status, 204);
     assert_eq!(joe.post("payments", payment(ID[1], "ann", "75")).await.status, 204);
     assert_eq!((joe.balance().await, ann.balance().await), ("-4.5".to_owned(), "204.5".to_owned()));
@@ -169,7 +169,7 @@ async fn statements_have_pages() {
     for n in 0..70_u8 {
         f.gateway("joe").transfer(&transfer(n, &format!("0.{n:02}"), "exchange")).await.unwrap();
         if n % 3 == 0 {
-            // Set aside and given back: movements that no statement shows.
+            // Reserved and released: movements that no statement shows.
             let wopid = f.withdrawal("joe", "1").await;
             let selection =
                 json!({"reserve_pub": key(n).to_string(), "selected_exchange": payto("exchange")});
@@ -224,12 +224,12 @@ async fn withdrawals_belong_to_their_customer() {
     assert_eq!(joe.post(&format!("{path}/confirm"), json!({})).await.status, 200);
     assert_eq!(joe.get(&path).await.body["confirmed"], json!(true));
     assert_eq!(joe.balance().await, "92");
-    // Money for a reserve can be sent by hand, too, once a reserve.
+    // Money for a reserve can also be sent by hand, once per reserve.
     let text = format!("for {}", key(9));
-    let wish = |id: &str| json!({"id": id, "to": "exchange", "amount": kudos("2"), "text": text});
-    assert_eq!(joe.post("payments", wish(ID[0])).await.status, 204);
-    assert_eq!(joe.post("payments", wish(ID[0])).await.status, 204);
-    assert_eq!(joe.post("payments", wish(ID[1])).await.error(), (409, 5114));
+    let client_request = |id: &str| json!({"id": id, "to": "exchange", "amount": kudos("2"), "text": text});
+    assert_eq!(joe.post("payments", client_request(ID[0])).await.status, 204);
+    assert_eq!(joe.post("payments", client_request(ID[0])).await.status, 204);
+    assert_eq!(joe.post("payments", client_request(ID[1])).await.error(), (409, 5114));
     let rows = f.gateway("exchange").history_incoming(last(5)).await.unwrap();
     assert_eq!((rows.len(), rows[1].reserve_pub, rows[1].amount), (2, key(9), kudos("2")));
     let flow = f.bank.account_flow("exchange").await.unwrap();

@@ -1,4 +1,4 @@
-//! A store that a killed process can no longer write, on one that outlives it.
+//! A view of a shared store that a killed process can no longer write to.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,24 +12,24 @@ use tokio::sync::Notify;
 
 type Result<T> = std::result::Result<T, StoreError>;
 
-/// When a process is killed by its own commits: at the so many-th, before or after it is durable.
+/// When a process is killed by its own commits: at which number, and before or after the commit is durable.
 #[derive(Clone, Copy, Debug)]
 pub struct KillAt {
     pub commit: usize,
     pub is_durable: bool,
 }
 
-/// What one process sees of the store.
+/// One process's view of the store.
 pub struct Fenced {
     pub inner: Arc<MemoryBackend>,
-    /// Held while a commit or a look-up takes place.
+    /// Held during a commit or a look-up.
     pub alive: Arc<Mutex<bool>>,
     pub commits: AtomicUsize,
     pub kill: Option<KillAt>,
     pub killed: Arc<Notify>,
 }
 
-/// A thread of a killed process does nothing more.
+/// A thread of a killed process blocks for ever.
 fn dead() -> ! {
     loop {
         std::thread::park();
@@ -38,7 +38,7 @@ fn dead() -> ! {
 
 impl Backend for Fenced {
     fn get_many(&self, table: &'static TableDef, keys: &[Vec<u8>]) -> Result<Vec<Option<RawRow>>> {
-        // What the next life does must not be seen either: a rule would find what it does not expect.
+        // It must not see the next process's writes either: a rule would find unexpected rows.
         let alive = self.alive.lock().unwrap();
         if !*alive {
             drop(alive);

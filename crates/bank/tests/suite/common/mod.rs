@@ -1,7 +1,7 @@
-//! What the tests share: a bank on a free port, and calls that keep status and body.
+//! Shared by the tests: a bank on a free port, and calls that return status and body.
 
-pub mod desk;
 pub mod fenced;
+pub mod harness;
 
 use batzen_bank::{Bank, BankConfig, PasswordCost, RunningBank};
 use batzen_crypto::{EddsaPublicKey, HashCode, Wtid};
@@ -36,11 +36,11 @@ pub fn payto(account: &str) -> String {
 }
 
 pub fn client() -> Client {
-    // As the clients of the 0.9 generation do: every body compressed.
+    // Like clients of the 0.9 generation: every body is compressed.
     Client::new(&ClientOptions { deflate_from_bytes: Some(0), ..ClientOptions::default() }).unwrap()
 }
 
-/// Status and code of an error answer.
+/// Status and code of an error response.
 pub fn refusal(error: &ClientError) -> (u16, u32) {
     (error.status().unwrap_or(0), error.code().map_or(0, ErrorCode::to_u32))
 }
@@ -112,7 +112,7 @@ impl Fixture {
         Answer::of(call.basic_auth(user, password).send().await.unwrap())
     }
 
-    /// Registers an account and creates a withdrawal operation for it: its id.
+    /// Registers an account and creates a withdrawal operation for it. Returns its id.
     pub async fn withdrawal(&self, account: &str, amount: &str) -> String {
         let answer = self
             .post(
@@ -124,7 +124,7 @@ impl Fixture {
         answer.body["withdrawal_id"].as_str().unwrap().to_owned()
     }
 
-    /// The books add up, whatever the test did.
+    /// The books balance, whatever the test did.
     pub async fn end(self) {
         self.bank.check().await.unwrap();
         self.bank.shutdown().await.unwrap();

@@ -1,4 +1,4 @@
-//! The rules and a ledger without server and threads: takes each command to its end before the next.
+//! The rules and a ledger without server and threads. Executes one command after the other.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use batzen_store::memory::MemoryBackend;
 
 pub const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
 
-pub struct Desk {
+pub struct RulesHarness {
     pub store: Store,
     pub ledger: Arc<MemoryLedger>,
     pub chart: Chart,
@@ -21,7 +21,7 @@ pub struct Desk {
     runtime: tokio::runtime::Runtime,
 }
 
-impl Desk {
+impl RulesHarness {
     pub fn new(policy: Policy) -> Self {
         let store = Store::new(MemoryBackend::new());
         let batcher = Batcher::new(Arc::new(BankRules { policy }), store.clone());
@@ -64,7 +64,7 @@ impl Desk {
         chart::verdict(intent.key.origin(), &statuses).unwrap()
     }
 
-    /// Takes a command to its end.
+    /// Executes a command completely.
     pub fn execute(&self, command: Command) -> Result<Outcome, Refusal> {
         match self.rule(command)? {
             Outcome::Intended(intent) => self.finish(*intent),
