@@ -395,7 +395,7 @@ impl Customer {
                     return Err(self.wrong(&error));
                 }
                 let text = error.to_string();
-                let noted = core::note_error(&self.state, id, &text).map_err(|error| self.wrong(&error))?;
+                let noted = core::record_error(&self.state, id, &text).map_err(|error| self.wrong(&error))?;
                 if self.store(context, noted) {
                     // A thief's operations never end, so it stops retrying.
                     let hours = if self.is_thief { 12 } else { 1 };

@@ -1,8 +1,8 @@
 //! Backups: everything in the wallet as one file, encrypted under a passphrase.
 //!
-//! Format: a magic line, the number of iterations (4 bytes, big endian), a salt (16 bytes), and the encrypted blob of
-//! the zlib-compressed JSON text. The key is PBKDF2-HMAC-SHA-512 of the passphrase. Without a passphrase (if the user
-//! insists) the file is the JSON text itself.
+//! Format: a magic line, the iteration count (4 bytes, big endian), a salt (16 bytes), and the encrypted
+//! zlib-compressed JSON text. The key is PBKDF2-HMAC-SHA-512 of the passphrase. If the user chooses no
+//! passphrase, the file is the plain JSON text.
 
 use std::io::Read;
 
@@ -19,37 +19,37 @@ use crate::core::state::WalletOperation;
 
 const MAGIC: &[u8] = b"batzen-wallet-backup-1\n";
 const LABEL: &[u8] = b"batzen-wallet-backup";
-/// Iterations for new backups (about 0.2 s on a small machine).
+/// Iteration count for new backups (about 0.2 s on a small machine).
 const ITERATIONS: u32 = 210_000;
-/// No more than this is believed from a file: it would only keep the reader busy.
+/// Largest iteration count accepted from a file. A larger one would only waste CPU time.
 const MAX_ITERATIONS: u32 = 10_000_000;
 const SALT_SIZE: usize = 16;
-/// Largest backup, inflated.
+/// Largest size of a decompressed backup.
 const MAX_SIZE: u64 = 1 << 30;
 
 /// Why a backup cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// It is something else.
+    /// The file is not a wallet backup.
     #[error("this is not a wallet backup")]
     NotABackup,
-    /// The passphrase does not fit, or the file is damaged.
+    /// The passphrase is wrong, or the file is damaged.
     #[error("wrong passphrase, or the file is damaged")]
     Decryption(#[from] CryptoError),
     /// A passphrase is needed.
     #[error("this backup is encrypted: give its passphrase")]
     PassphraseNeeded,
-    /// It was made by another version.
+    /// Another version wrote the backup.
     #[error("this backup has format {0}, this version knows format 1; use a newer version")]
     Version(u32),
-    /// The text in it does not parse.
+    /// Its JSON text does not parse.
     #[error("the backup is damaged: {0}")]
     Damaged(String),
 }
 
 #[derive(Serialize, Deserialize)]
 struct Document {
-    /// Format of the records.
+    /// Format version of the records.
     batzen_wallet_backup: u32,
     exchanges: Vec<Exchange>,
     operations: Vec<WalletOperation>,
@@ -58,7 +58,7 @@ struct Document {
     evidence: Vec<Evidence>,
 }
 
-/// All records as JSON text. Whoever reads it owns the money.
+/// All records as JSON text. Anyone who can read it can spend the money.
 #[must_use]
 pub fn to_json(changes: Vec<Change>) -> Zeroizing<Vec<u8>> {
     let mut document = Document {
@@ -99,7 +99,7 @@ pub fn seal(changes: Vec<Change>, passphrase: &str) -> Vec<u8> {
     out
 }
 
-/// Reads a backup of either form.
+/// Reads a backup, encrypted or not.
 ///
 /// # Errors
 /// See [`BackupError`].

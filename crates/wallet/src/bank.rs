@@ -10,7 +10,7 @@ use crate::core::url::{normalise_base_url, versions_compatible};
 use crate::core::withdraw::BankLogin;
 use crate::core::{CoreError, Exchange};
 
-/// The version of the integration API this wallet speaks.
+/// The version of the integration API that this wallet speaks.
 const INTEGRATION_VERSION: &str = "0:0:0";
 
 /// What a bank offers under a `taler://withdraw` URI.
@@ -18,15 +18,15 @@ const INTEGRATION_VERSION: &str = "0:0:0";
 pub struct WithdrawOffer {
     /// Base URL of the bank's integration API.
     pub integration_url: String,
-    /// The operation.
+    /// Identifier of the operation.
     pub operation_id: String,
-    /// How much.
+    /// Amount of the withdrawal.
     pub amount: Amount,
-    /// The exchange that the bank suggests.
+    /// Exchange that the bank suggests.
     pub suggested_exchange: Option<String>,
-    /// Wire methods of the bank.
+    /// Wire methods that the bank supports.
     pub wire_types: Vec<String>,
-    /// Where the user confirms.
+    /// URL where the user confirms.
     pub confirm_url: Option<String>,
 }
 
@@ -51,7 +51,7 @@ impl WithdrawOffer {
     }
 }
 
-/// Base URL of the integration API and operation of a `taler://withdraw` URI.
+/// Splits a `taler://withdraw` URI into the base URL of the integration API and the operation.
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is not one.
@@ -75,7 +75,7 @@ pub fn config_request(integration_url: &str) -> HttpRequest {
 /// Checks the version.
 ///
 /// # Errors
-/// If the bank is none, or speaks another version.
+/// If the peer is not a bank, or speaks another version.
 pub fn check_config(integration_url: &str, response: &HttpResponse) -> Result<(), CoreError> {
     if response.status != 200 {
         return Err(response.refusal("asking the bank for its version"));
@@ -127,7 +127,8 @@ pub fn read_offer(
     })
 }
 
-/// The access API of a test bank, from the bank's base URL. A URL that names the API already is left as it is.
+/// The base URL of a test bank's access API, derived from the bank's base URL. A URL that already names the
+/// API is unchanged.
 ///
 /// # Errors
 /// [`CoreError::BadUrl`].
@@ -136,7 +137,7 @@ pub fn access_url(bank_url: &str) -> Result<String, CoreError> {
     Ok(if base.ends_with("/taler-bank-access/") { base } else { format!("{base}taler-bank-access/") })
 }
 
-/// Opens an account. Doing so twice with one password is harmless.
+/// Opens an account. Repeating it with the same password is harmless.
 #[must_use]
 pub fn register_request(login: &BankLogin) -> HttpRequest {
     let body = RegisterRequest { username: login.user.clone(), password: login.password.clone() };
@@ -158,7 +159,7 @@ pub fn check_registered(login: &BankLogin, response: &HttpResponse) -> Result<()
     }
 }
 
-/// Begins a withdrawal at the bank. One that nobody goes on with costs nothing.
+/// Begins a withdrawal at the bank. An abandoned one costs nothing.
 #[must_use]
 pub fn create_request(login: &BankLogin, amount: Amount) -> HttpRequest {
     let url = format!("{}accounts/{}/withdrawals", login.access_url, login.user);

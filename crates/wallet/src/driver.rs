@@ -1,4 +1,4 @@
-//! The driver: makes the core's changes durable, sends its requests, and brings back the answers.
+//! The driver: makes the core's changes durable, sends its requests, and passes it the answers.
 
 mod actions;
 mod run;
@@ -19,22 +19,22 @@ use crate::core::{Change, CoreError, Entropy, OpId, OsEntropy, WalletState};
 use crate::store::{Store, StoreError};
 use crate::transport::{HttpTransport, Transport, TransportError};
 
-/// What can go wrong with a wallet.
+/// Errors of a wallet.
 #[derive(Debug, thiserror::Error)]
 pub enum WalletError {
-    /// The core refused.
+    /// The core refused the operation.
     #[error(transparent)]
     Core(#[from] CoreError),
-    /// The file failed.
+    /// The wallet file failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// No answer came, several times. What was begun goes on with the next run.
+    /// Several attempts got no answer. The operation continues with the next run.
     #[error("no answer from {0}; what was begun goes on with `batzen wallet run`")]
     Transport(#[from] TransportError),
-    /// The server is overloaded or broken, and stayed so for several attempts.
+    /// The server stayed overloaded or broken for several attempts.
     #[error("{url} cannot answer now (HTTP {status}); what was begun goes on with `batzen wallet run`")]
     Unavailable {
-        /// Where the request went.
+        /// URL of the request.
         url: String,
         /// HTTP status.
         status: u16,
@@ -44,7 +44,7 @@ pub enum WalletError {
     Pending {
         /// Its number.
         operation: OpId,
-        /// In plain words.
+        /// Reason, in plain words.
         message: String,
     },
     /// The exchange's answer about an operation was false. Nothing is written off; the request is sent again later.
@@ -64,14 +64,14 @@ pub enum WalletError {
     Failed {
         /// Its number.
         operation: OpId,
-        /// In plain words.
+        /// Reason, in plain words.
         message: String,
     },
 }
 
-/// Where the time comes from.
+/// A source of the current time.
 pub trait Clock: Send + Sync {
-    /// The present.
+    /// The current time.
     fn now(&self) -> Timestamp;
 }
 
@@ -85,22 +85,23 @@ impl Clock for SystemClock {
     }
 }
 
-/// What a wallet is connected to.
+/// The wallet's connections to the outside world.
 pub struct WalletOptions {
     /// Sends requests.
     pub transport: Arc<dyn Transport>,
-    /// Tells the time.
+    /// Returns the time.
     pub clock: Arc<dyn Clock>,
-    /// Draws secrets.
+    /// Generates secrets.
     pub entropy: Box<dyn Entropy>,
-    /// How often a request is sent before its operation rests.
+    /// Attempts for one request before its operation rests.
     pub attempts: u32,
-    /// Pause after the first failed attempt; it doubles with each further one, give or take a half.
+    /// Pause after the first failed attempt. It doubles with each further attempt and varies randomly by
+    /// half.
     pub first_backoff: Duration,
 }
 
 impl WalletOptions {
-    /// The network, the system's clock and its random generator.
+    /// The network, the system's clock and its random number generator.
     ///
     /// # Errors
     /// If TLS cannot be set up.
@@ -124,9 +125,9 @@ impl std::fmt::Debug for WalletOptions {
 /// When [`Wallet::run`] stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunUntil {
-    /// Everything is done that can be done without waiting for others.
+    /// When only waiting for others is left.
     Idle,
-    /// Nothing is pending, or this much time is over.
+    /// When nothing is pending, or after this much time.
     Finished(Option<Duration>),
 }
 
@@ -135,7 +136,7 @@ pub enum RunUntil {
 pub struct PendingOperation {
     /// Its number.
     pub id: OpId,
-    /// What it is.
+    /// Its kind.
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// Base URL of the exchange.
@@ -148,12 +149,12 @@ pub struct PendingOperation {
     pub evidence: Option<EvidenceId>,
 }
 
-/// What a run did.
+/// Result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RunReport {
     /// Operations that finished.
     pub finished: Vec<OpId>,
-    /// Operations that did not.
+    /// Operations that are still open.
     pub pending: Vec<PendingOperation>,
 }
 
@@ -164,7 +165,7 @@ pub struct ManualWithdrawal {
     pub operation: OpId,
     /// Subject of the transfer.
     pub reserve_pub: EddsaPublicKey,
-    /// How much.
+    /// Amount to transfer.
     pub amount: Amount,
     /// Accounts of the exchange, each with amount and subject: transfer to any one of them.
     pub payto_uris: Vec<String>,
@@ -178,7 +179,7 @@ struct Core {
 
 struct Inner {
     core: Mutex<Core>,
-    /// Operations that somebody works on.
+    /// Operations that a worker currently processes.
     running: Mutex<BTreeSet<OpId>>,
     freed: tokio::sync::Notify,
     transport: Arc<dyn Transport>,
@@ -187,7 +188,7 @@ struct Inner {
     first_backoff: Duration,
 }
 
-/// A wallet. Cloning gives another handle to the same one.
+/// A wallet. A clone is another handle to the same wallet.
 #[derive(Clone)]
 pub struct Wallet {
     inner: Arc<Inner>,
@@ -199,7 +200,8 @@ impl std::fmt::Debug for Wallet {
     }
 }
 
-/// A poisoned lock means that a worker panicked between two steps; the records themselves change only as a whole.
+/// A poisoned lock means that a worker panicked between two steps. Records change only as a whole, so they
+/// are intact.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -208,12 +210,12 @@ impl Wallet {
     /// Opens or creates a wallet file.
     ///
     /// # Errors
-    /// If the file cannot be used, e.g. because another process does.
+    /// If the file cannot be used, for example because another process uses it.
     pub fn open(path: &Path) -> Result<Self, WalletError> {
         Self::open_with(path, WalletOptions::system()?)
     }
 
-    /// Opens or creates a wallet file.
+    /// Opens or creates a wallet file, with these options.
     ///
     /// # Errors
     /// As [`Wallet::open`].
@@ -223,17 +225,17 @@ impl Wallet {
         Ok(Self::build(state, Some(store), options))
     }
 
-    /// Opens an existing wallet file for looking at it, also while another process works with it.
+    /// Opens an existing wallet file for reading, even while another process writes to it.
     ///
     /// # Errors
-    /// As [`Wallet::open`]; and everything that would change the wallet fails with [`StoreError::ReadOnly`].
+    /// As [`Wallet::open`]. Every change then fails with [`StoreError::ReadOnly`].
     pub fn open_read_only(path: &Path) -> Result<Self, WalletError> {
         let store = Store::open_read_only(path)?;
         let state = store.load()?;
         Ok(Self::build(state, Some(store), WalletOptions::system()?))
     }
 
-    /// A wallet that forgets everything when it is dropped, its money included.
+    /// A wallet in memory. Dropping it loses everything, its money included.
     ///
     /// # Errors
     /// If TLS cannot be set up.
@@ -241,7 +243,7 @@ impl Wallet {
         Ok(Self::in_memory_with(WalletOptions::system()?))
     }
 
-    /// A wallet that forgets everything when it is dropped.
+    /// A wallet in memory, with these options.
     #[must_use]
     pub fn in_memory_with(options: WalletOptions) -> Self {
         Self::build(WalletState::default(), None, options)
@@ -261,7 +263,7 @@ impl Wallet {
         }
     }
 
-    /// Looks at the records.
+    /// Reads the state.
     pub fn with_state<R>(&self, look: impl FnOnce(&WalletState) -> R) -> R {
         look(&lock(&self.inner.core).state)
     }
@@ -272,7 +274,7 @@ impl Wallet {
         self.inner.clock.now()
     }
 
-    /// Makes a step: its changes are durable and in force when this returns.
+    /// Runs a step. Its changes are durable and applied when this returns.
     pub(crate) fn step<R>(
         &self,
         decide: impl FnOnce(&WalletState, Timestamp, &mut dyn Entropy) -> Result<(R, Vec<Change>), CoreError>,
@@ -301,7 +303,7 @@ impl Wallet {
         Ok(self.with_state(|state| views::balances(state, now))?)
     }
 
-    /// The history, newest first; refreshes are left out unless asked for.
+    /// The history, newest first. Refreshes are left out unless requested.
     ///
     /// # Errors
     /// If records contradict each other.
@@ -309,7 +311,7 @@ impl Wallet {
         Ok(self.with_state(|state| views::transactions(state, with_refreshes))?)
     }
 
-    /// One line of the history.
+    /// One row of the history.
     ///
     /// # Errors
     /// If there is no such operation.
@@ -323,7 +325,7 @@ impl Wallet {
         self.with_state(|state| state.coins.values().cloned().collect())
     }
 
-    /// The operations that are not finished.
+    /// The open operations.
     #[must_use]
     pub fn pending(&self) -> Vec<PendingOperation> {
         self.with_state(|state| {
@@ -346,7 +348,7 @@ impl Wallet {
         self.with_state(|state| state.evidence.values().cloned().collect())
     }
 
-    /// Lets every disputed operation send its request again with the next run.
+    /// Makes every disputed operation send its request again with the next run.
     ///
     /// # Errors
     /// If the wallet file fails.
@@ -354,11 +356,11 @@ impl Wallet {
         self.step(|state, now, _| Ok(((), evidence::retry_disputed(state, now))))
     }
 
-    /// Accepts, for what is disputed because of this evidence, that operations took place which the exchange had
-    /// refused. All other faults of a proof still count.
+    /// Accepts, for the operations disputed because of this evidence, that operations took place which the
+    /// exchange had refused. All other faults of a proof still count.
     ///
     /// # Errors
-    /// If nothing is disputed because of it.
+    /// If no operation is disputed because of it.
     pub fn accept_refused(&self, id: EvidenceId) -> Result<(), WalletError> {
         self.step(|state, now, _| Ok(((), evidence::accept_refused(state, id, now)?)))
     }
@@ -369,10 +371,10 @@ impl Wallet {
         self.with_state(WalletState::to_changes)
     }
 
-    /// Takes over the records of a backup into an empty wallet.
+    /// Restores the records of a backup into an empty wallet.
     ///
     /// # Errors
-    /// [`CoreError::BadInput`] if the wallet is not empty: two wallets cannot be made one.
+    /// [`CoreError::BadInput`] if the wallet is not empty: two wallets cannot be merged.
     pub fn import(&self, changes: Vec<Change>) -> Result<(), WalletError> {
         self.step(|state, _, _| {
             if *state == WalletState::default() {

@@ -1,11 +1,12 @@
 //! The wallet: digital cash for one person.
 //!
-//! [`core`] holds everything that decides: records, state machines, coin selection, cryptographic requests. It does no
+//! [`core`] makes all decisions: records, state machines, coin selection, cryptographic requests. It does no
 //! I/O. [`Wallet`] drives it with an SQLite file ([`store`]) and HTTP ([`transport`]).
 //!
-//! The one rule of the driver: whatever a request could spend or create is on disk before the request is sent, and an
-//! operation's next request follows from what is on disk alone. So the process can be killed anywhere;
-//! [`Wallet::run_pending`] then repeats the last request of each operation, which the exchange answers as it did before.
+//! The driver follows one rule: whatever a request could spend or create is on disk before the request is
+//! sent, and an operation's next request follows from the stored records alone. So the process can be killed
+//! at any time. [`Wallet::run_pending`] then repeats the last request of each operation, and the exchange
+//! answers as before.
 
 pub mod backup;
 pub mod bank;

@@ -1,7 +1,7 @@
-//! The wallet file: SQLite, one row a record, one transaction a step.
+//! The wallet file: SQLite, one row per record, one transaction per step.
 //!
-//! Records are JSON beside the few columns one wants to see or sort by. All reading happens once, at opening; after
-//! that the file only follows the state in memory, change set by change set, each synced before anything is sent.
+//! Records are JSON beside a few columns for viewing and sorting. The file is read once, when it is opened.
+//! After that it follows the state in memory, change set by change set, each synced before anything is sent.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use zeroize::Zeroizing;
 
 use crate::core::state::{Change, WalletState};
 
-/// Version of the tables. Each step to it stands in [`MIGRATIONS`].
+/// Version of the tables. [`MIGRATIONS`] has each step to it.
 pub const SCHEMA_VERSION: u32 = MIGRATIONS.len() as u32;
 
-/// Statements that lead from version n to n + 1.
+/// Statements that migrate from version n to n + 1.
 const MIGRATIONS: [&str; 2] = [
     "
     CREATE TABLE exchanges (
@@ -55,7 +55,7 @@ const MIGRATIONS: [&str; 2] = [
 /// Marks the file as a Batzen wallet in SQLite's header (\"Btzn\").
 const APPLICATION_ID: i32 = 0x4274_7a6e;
 
-/// What can go wrong with the wallet file.
+/// Errors of the wallet file.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// SQLite failed.
@@ -64,33 +64,33 @@ pub enum StoreError {
     /// The file could not be opened or created.
     #[error("cannot open {path}: {source}")]
     Open {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: std::io::Error,
     },
-    /// Another process works with this wallet.
+    /// Another process uses this wallet.
     #[error("{0} is in use by another process; wait for it or stop it (reading commands work meanwhile)")]
     InUse(PathBuf),
-    /// The file is something else.
+    /// The file is not a wallet file.
     #[error("{0} is not a wallet file")]
     NotAWallet(PathBuf),
-    /// The file was written by a newer version.
+    /// A newer version wrote the file.
     #[error("{path} has format {found}, this version knows formats up to {known}; use a newer version")]
     TooNew {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// Its format.
         found: u32,
-        /// Our format.
+        /// The newest format that this version knows.
         known: u32,
     },
     /// A record does not parse.
     #[error("damaged record in table {table}: {reason}; restore a backup")]
     Damaged {
-        /// Which table.
+        /// The table.
         table: &'static str,
-        /// Why.
+        /// Reason.
         reason: String,
     },
     /// The wallet was opened for reading only.
@@ -103,7 +103,7 @@ pub enum StoreError {
 pub struct Store {
     connection: Connection,
     read_only: bool,
-    /// Held while the store is open: one writer at a time.
+    /// Locked while the store is open: one writer at a time.
     _lock: Option<File>,
 }
 
@@ -125,7 +125,7 @@ impl Store {
             Err(TryLockError::WouldBlock) => return Err(StoreError::InUse(path.to_owned())),
             Err(TryLockError::Error(source)) => return Err(open_error(source)),
         }
-        // SQLite gives its journal files the mode of the database file, so this covers them too.
+        // SQLite gives its journal files the mode of the database file, so this protects them too.
         drop(private_file(path).map_err(open_error)?);
         let connection = Connection::open_with_flags(
             path,
@@ -134,7 +134,7 @@ impl Store {
         Self::prepare(connection, path, Some(lock))
     }
 
-    /// Opens an existing file for reading, also while another process writes to it.
+    /// Opens an existing file for reading, even while another process writes to it.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -160,8 +160,8 @@ impl Store {
         connection.execute_batch(
             "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON; PRAGMA trusted_schema = OFF;",
         )?;
-        // A process killed within a commit's sync leaves a commit that SQLite shows and a power loss would take away. A
-        // checkpoint syncs the log, then the file.
+        // A process killed during a commit's sync leaves a commit that SQLite shows but that a power loss
+        // would remove. A checkpoint syncs the log, then the file.
         connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
         let mut store = Self { connection, read_only: false, _lock: lock };
         let version = store.check_identity(path)?;
@@ -194,7 +194,7 @@ impl Store {
         Ok(())
     }
 
-    /// Everything in the file.
+    /// Reads all records of the file.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if a record does not parse.
@@ -219,10 +219,10 @@ impl Store {
         Ok(state)
     }
 
-    /// Writes `changes` in one transaction. When this returns they are on disk.
+    /// Writes `changes` in one transaction. They are on disk when this returns.
     ///
     /// # Errors
-    /// If SQLite fails; then none of them is in the file.
+    /// If SQLite fails. Then the file contains none of them.
     pub fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
         if self.read_only {
             return Err(StoreError::ReadOnly);
@@ -303,7 +303,7 @@ fn to_text(record: &impl serde::Serialize) -> Zeroizing<String> {
     )
 }
 
-/// Opens or creates a file that only its owner may read.
+/// Opens or creates a file that only its owner can read.
 fn private_file(path: &Path) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
@@ -328,7 +328,8 @@ mod tests {
         store.connection.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get(0)).unwrap()
     }
 
-    /// What a step has answered must survive a power loss: the setting under which SQLite promises that.
+    /// Everything that a step has answered must survive a power loss. SQLite promises that under this
+    /// setting.
     #[test]
     fn commits_are_synced() {
         let directory = tempfile::tempdir().unwrap();
@@ -341,9 +342,9 @@ mod tests {
         assert_eq!(number(&store, "trusted_schema"), 0);
     }
 
-    /// What a killed process had committed is in the file itself, synced, before the next process says anything.
+    /// Commits of a killed process are in the file itself, synced, before the next process answers anything.
     #[test]
-    fn opening_saves_the_log_of_a_killed_process() {
+    fn opening_syncs_the_log_of_a_killed_process() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         let killed = Store::open(&path("wallet.db")).unwrap();
@@ -352,7 +353,7 @@ mod tests {
             std::fs::copy(path(&format!("wallet.db{suffix}")), path(&format!("next.db{suffix}"))).unwrap();
         }
         let next = Store::open(&path("next.db")).unwrap();
-        // The file without its log.
+        // The file without its write-ahead log.
         std::fs::copy(path("next.db"), path("alone.db")).unwrap();
         let alone = Store::open(&path("alone.db")).unwrap();
         let count = |store: &Store| -> u32 {

@@ -1,4 +1,4 @@
-//! A coin as the wallet keeps it.
+//! Coins and their records in the wallet.
 
 use batzen_crypto::{
     BlindingSecret, CryptoError, CsNonce, CsRPub, DenomSignature, EddsaPrivateKey, EddsaPublicKey,
@@ -14,31 +14,32 @@ use super::state::OpId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CoinStatus {
-    /// Never shown to anybody; may be spent.
+    /// Unused: its key was never revealed. It may be spent.
     Fresh,
-    /// Its key was shown in a payment or refresh. What is left on it is refreshed, never paid with: two payments with
-    /// one coin could be linked. (Earlier versions froze coins that an exchange refused without proof.)
+    /// Its key was revealed in a payment or refresh. The rest of its value is refreshed, never spent
+    /// directly: two payments with one coin could be linked. (Earlier versions also froze coins that an
+    /// exchange refused without proof.)
     #[serde(alias = "frozen")]
     Used,
-    /// Past its deadlines by the terms that the master key signed, or proven to be spent elsewhere (a copy of this
-    /// wallet). Worth nothing.
+    /// Worth nothing: past its deadlines by the terms that the master key signed, or proven to be spent
+    /// elsewhere (by a copy of this wallet).
     Lost,
 }
 
-/// Where a coin came from; recoup needs it.
+/// Origin of a coin, which a recoup needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CoinSource {
     /// Withdrawn from a reserve.
     Withdrawal {
-        /// The withdrawal.
+        /// The withdrawal operation.
         operation: OpId,
-        /// The reserve.
+        /// The reserve's public key.
         reserve_pub: EddsaPublicKey,
     },
     /// Change of another coin.
     Refresh {
-        /// The refresh.
+        /// The refresh operation.
         operation: OpId,
         /// The coin that was melted.
         old_coin_pub: EddsaPublicKey,
@@ -46,7 +47,7 @@ pub enum CoinSource {
 }
 
 impl CoinSource {
-    /// The operation that brought the coin.
+    /// The operation that created the coin.
     #[must_use]
     pub const fn operation(&self) -> OpId {
         match self {
@@ -55,10 +56,10 @@ impl CoinSource {
     }
 }
 
-/// The exchange's first message of a Clause-Schnorr issue, and the nonce it answers.
+/// The exchange's first message of a Clause-Schnorr issue, with the nonce that it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CsSession {
-    /// Our nonce.
+    /// The wallet's nonce.
     pub nonce: CsNonce,
     /// R of index 0.
     pub r_0: CsRPub,
@@ -67,10 +68,10 @@ pub struct CsSession {
 }
 
 impl CsSession {
-    /// From the exchange's answer.
+    /// Builds the session from the exchange's answer.
     ///
     /// # Errors
-    /// [`CryptoError::CipherMismatch`] if it answers for another cipher.
+    /// [`CryptoError::CipherMismatch`] if the answer is for another cipher.
     pub fn new(nonce: CsNonce, values: &ExchangeWithdrawValues) -> Result<Self, CryptoError> {
         match *values {
             ExchangeWithdrawValues::Cs { r0, r1 } => Ok(Self { nonce, r_0: r0, r_1: r1 }),
@@ -82,13 +83,13 @@ impl CsSession {
 /// A coin: a key pair with the exchange's blind signature over it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Coin {
-    /// Public key; its name.
+    /// Public key; identifies the coin.
     pub coin_pub: EddsaPublicKey,
-    /// Private key: whoever has it and the signature owns the money.
+    /// Private key. With the signature it is enough to spend the coin.
     pub coin_priv: EddsaPrivateKey,
-    /// What blinded it: the proof of origin in a recoup.
+    /// Blinding secret: proves the origin in a recoup.
     pub blinding: BlindingSecret,
-    /// Clause-Schnorr coins only: for recoup.
+    /// Clause-Schnorr coins only: the session, needed for recoup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cs: Option<CsSession>,
     /// Base URL of the exchange that issued it.
@@ -97,11 +98,11 @@ pub struct Coin {
     pub h_denom_pub: HashCode,
     /// The exchange's signature, unblinded.
     pub denom_sig: DenomSignature,
-    /// Where it came from.
+    /// Its origin.
     pub source: CoinSource,
-    /// What may be done with it.
+    /// Its status.
     pub status: CoinStatus,
-    /// What is left on it after everything that was begun with it, finished or not.
+    /// Remaining value, after deducting every operation that began, finished or not.
     #[serde(with = "text")]
     pub remaining: Money,
     /// When it was issued.

@@ -1,13 +1,13 @@
-//! How records are written, where that is not the form of the protocol.
+//! Record encodings that differ from the encodings of the protocol.
 
-/// Values that print and parse, as texts: sums of money without their currency.
+/// Serializes values that print and parse as text, such as amounts without currency.
 pub mod text {
     use serde::{Deserialize, Deserializer, Serializer, de};
 
     /// Writes the text.
     ///
     /// # Errors
-    /// Those of the serializer.
+    /// The serializer's errors.
     pub fn serialize<T: std::fmt::Display, S: Serializer>(
         value: &T,
         serializer: S,

@@ -12,7 +12,8 @@ pub trait Entropy: Send {
     fn below(&mut self, bound: usize) -> usize {
         assert!(bound > 0, "a random number needs a positive bound");
         let bound = bound as u64;
-        // Numbers at or above the largest multiple of the bound would favour the small remainders.
+        // Rejection sampling: numbers at or above the largest multiple of the bound would favour small
+        // remainders.
         let limit = u64::MAX - u64::MAX % bound;
         loop {
             let mut bytes = [0u8; 8];
@@ -33,7 +34,8 @@ impl dyn Entropy + '_ {
         out
     }
 
-    /// Puts `items` into random order: the order in which coins are sent must tell nothing about how they were got.
+    /// Puts `items` into random order, so that the order in which coins are sent does not reveal how they
+    /// were withdrawn.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             items.swap(i, self.below(i + 1));
@@ -59,7 +61,7 @@ pub struct SeededEntropy {
 }
 
 impl SeededEntropy {
-    /// The stream that belongs to `seed`.
+    /// The stream for `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut bytes = [0u8; 32];

@@ -1,4 +1,4 @@
-//! What can go wrong in the wallet's core.
+//! Errors of the wallet's core.
 
 use batzen_crypto::{CryptoError, EddsaPublicKey, HashCode};
 use batzen_protocol::{Amount, AmountError};
@@ -12,48 +12,49 @@ pub enum CoreError {
     /// A cryptographic check failed.
     #[error("cryptographic check failed: {0}")]
     Crypto(#[from] CryptoError),
-    /// The peer's answer does not parse, or says something that cannot be.
-    #[error("{what}: the answer (HTTP {status}) makes no sense: {reason}")]
+    /// The peer's answer does not parse, or its content is impossible.
+    #[error("{what}: malformed answer (HTTP {status}): {reason}")]
     BadAnswer {
-        /// Which request.
+        /// Name of the answer.
         what: &'static str,
         /// HTTP status.
         status: u16,
-        /// Why.
+        /// Reason.
         reason: String,
     },
     /// The peer's answer carries a signature that does not verify. The peer is broken or dishonest.
     #[error("{what}: invalid signature; do not trust this service until its operator has explained it")]
     BadSignature {
-        /// Which signature.
+        /// Name of the signature.
         what: &'static str,
     },
-    /// The peer's statement contradicts its own signatures, the terms it published, the wallet's signatures, or itself.
+    /// The peer's statement contradicts its own signatures, the terms it published, the wallet's signatures,
+    /// or itself.
     #[error("{what} is false: {reason}")]
     FalseProof {
-        /// Which statement.
+        /// Name of the statement.
         what: &'static str,
-        /// What is wrong with it.
+        /// What is wrong.
         reason: String,
     },
     /// The peer refused the request.
     #[error("{what} was refused: HTTP {status}, code {code}{}", if text.is_empty() { String::new() } else { format!(" ({text})") })]
     Refused {
-        /// Which request.
+        /// Name of the request.
         what: &'static str,
         /// HTTP status.
         status: u16,
-        /// Protocol error code, zero if the body had none.
+        /// Protocol error code; zero if the body has none.
         code: u32,
-        /// The peer's words.
+        /// The peer's explanation.
         text: String,
     },
     /// A base URL cannot be used.
     #[error("bad URL {url:?}: {reason}")]
     BadUrl {
-        /// As given.
+        /// The text as given.
         url: String,
-        /// What is wrong with it.
+        /// What is wrong.
         reason: String,
     },
     /// The exchange speaks a version of the protocol that this wallet does not know.
@@ -63,9 +64,9 @@ pub enum CoreError {
     Version {
         /// The exchange.
         base_url: String,
-        /// What it announced.
+        /// The version that it announced.
         version: String,
-        /// What we speak.
+        /// The version that this wallet speaks.
         ours: &'static str,
     },
     /// The exchange presented another master key than before.
@@ -76,7 +77,7 @@ pub enum CoreError {
         /// The exchange.
         base_url: String,
     },
-    /// A confirmation is signed by a key that is not in the exchange's listing, as far as we know it.
+    /// A confirmation is signed by a key that the exchange's latest known listing does not contain.
     #[error("{base_url} signed with a key {key} that it does not publish")]
     UnknownSigningKey {
         /// The exchange.
@@ -84,16 +85,16 @@ pub enum CoreError {
         /// The key.
         key: EddsaPublicKey,
     },
-    /// No such exchange in the wallet.
+    /// The wallet does not know this exchange.
     #[error("the wallet does not know the exchange {0}; add it with `batzen wallet exchanges add {0}`")]
     UnknownExchange(String),
-    /// No such denomination.
+    /// The wallet does not know this denomination.
     #[error("unknown denomination {0}")]
     UnknownDenomination(HashCode),
-    /// No such coin.
+    /// The wallet does not have this coin.
     #[error("unknown coin {0}")]
     UnknownCoin(EddsaPublicKey),
-    /// No such operation.
+    /// The wallet has no such operation.
     #[error("unknown operation {0}")]
     UnknownOperation(u64),
     /// The terms of service were not accepted yet.
@@ -106,19 +107,19 @@ pub enum CoreError {
         "not enough money: {needed} needed, {available} available at one exchange; withdraw more, or finish what is pending with `batzen wallet run`"
     )]
     InsufficientFunds {
-        /// With fees, as far as known.
+        /// The amount needed, with the fees as far as they are known.
         needed: Amount,
-        /// At the exchange that has most.
+        /// The largest amount available at one exchange.
         available: Amount,
     },
     /// The amount is too small for the coins this exchange issues.
     #[error("{amount} is too little: the smallest coin of {base_url} costs {smallest} with its fee")]
     TooSmall {
-        /// Asked for.
+        /// The amount requested.
         amount: Amount,
         /// The exchange.
         base_url: String,
-        /// Smallest value plus fee.
+        /// Smallest coin value plus its fee.
         smallest: Amount,
     },
     /// The exchange offers no coins now.
@@ -127,15 +128,15 @@ pub enum CoreError {
     /// A payment would need more coins than one request may carry.
     #[error("this takes more than {max} coins; pay in several parts")]
     TooManyCoins {
-        /// Limit.
+        /// The limit.
         max: usize,
     },
-    /// A text is not what it should be.
+    /// Input is malformed or not acceptable.
     #[error("{what}: {reason}")]
     BadInput {
-        /// Which input.
+        /// Name of the input.
         what: &'static str,
-        /// Why.
+        /// Reason.
         reason: String,
     },
     /// The stored records contradict each other.
@@ -144,14 +145,14 @@ pub enum CoreError {
 }
 
 impl CoreError {
-    /// Whether the answer that led to this is evidence against the exchange: it is kept, and whatever it claims is not
-    /// believed.
+    /// Whether the answer that caused this error is evidence against the exchange. The wallet keeps such an
+    /// answer and does not believe it.
     #[must_use]
     pub const fn is_false_statement(&self) -> bool {
         matches!(self, Self::BadSignature { .. } | Self::FalseProof { .. } | Self::MasterKeyChanged { .. })
     }
 
-    /// The HTTP status and protocol code of a refusal.
+    /// The HTTP status and protocol error code of a refusal.
     #[must_use]
     pub fn status_and_code(&self) -> Option<(u16, u32)> {
         match self {

@@ -1,7 +1,8 @@
-//! False statements of exchanges: kept with the request and the answer, so that an auditor can judge them.
+//! False statements of exchanges. Each is kept with its request and answer, so that an auditor can judge it.
 //!
-//! A false answer is treated like no answer: it is unknown whether the exchange did what was asked. The operation stays
-//! open, its coins stay as they are, and the same request is sent again later. Nothing is written off.
+//! The wallet treats a false answer like no answer: it cannot know whether the exchange did what was asked.
+//! The operation stays open, its coins stay as they are, and the same request is sent again later. Nothing is
+//! written off.
 
 use batzen_crypto::{EddsaPublicKey, HashCode};
 use batzen_protocol::{Duration, Timestamp};
@@ -12,12 +13,12 @@ use super::http::{HttpRequest, HttpResponse};
 use super::state::{Draft, OpId, WalletOperation, WalletState};
 use super::{Change, CoreError};
 
-/// Number of a piece of evidence, counted from 1.
+/// Number of an evidence record, counted from 1.
 pub type EvidenceId = u64;
 
-/// Bytes of an answer that are kept; its hash and size always cover all of it.
+/// Bytes of an answer's body that are kept. The stored hash and size always cover the whole body.
 pub const MAX_BODY_SIZE: usize = 1024 * 1024;
-/// Records kept for one exchange. Further false answers count on the newest record.
+/// Most records kept for one exchange. Further false answers are counted in the newest record.
 pub const MAX_RECORDS: usize = 200;
 /// Longest reason that is kept, in bytes.
 const MAX_REASON_SIZE: usize = 1000;
@@ -26,7 +27,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(60);
 /// Longest pause between two retries.
 const MAX_PAUSE: Duration = Duration::from_days(1);
 
-/// Members of requests that are secret: they open coins, or link payments to withdrawals.
+/// Secret members of requests: they would allow spending coins, or link payments to withdrawals.
 const SECRET_MEMBERS: [&str; 4] = ["rms", "transfer_privs", "coin_blind_key_secret", "cs_nonce"];
 
 /// A request as it was sent, without its secrets.
@@ -36,12 +37,12 @@ pub struct RequestRecord {
     pub method: String,
     /// The complete URL.
     pub url: String,
-    /// The JSON body. Members that are secret hold the text `(withheld)`.
+    /// The JSON body. Secret members hold the text `(withheld)`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<Value>,
 }
 
-/// An answer as it came.
+/// An answer as received.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnswerRecord {
     /// HTTP status.
@@ -67,42 +68,42 @@ pub struct Evidence {
     pub exchange: String,
     /// Its master key, as the wallet has known it since it was added.
     pub master_pub: EddsaPublicKey,
-    /// The operation that it hinders.
+    /// The operation that it holds up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<OpId>,
     /// What is false, and why.
     pub reason: String,
-    /// The request.
+    /// The request that was sent.
     pub request: RequestRecord,
     /// The first answer with this fault.
     pub answer: AnswerRecord,
     /// When that answer came.
     pub first_seen: Timestamp,
-    /// When the latest answer with the same fault came.
+    /// When the latest answer with this fault came.
     pub last_seen: Timestamp,
-    /// How many answers had this fault.
+    /// Number of answers with this fault.
     pub times: u32,
-    /// When the exchange gave a sound answer after all.
+    /// When the exchange gave a correct answer after all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<Timestamp>,
 }
 
-/// Why an operation rests although it is not finished.
+/// Why an open operation rests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dispute {
-    /// The evidence.
+    /// Number of the evidence.
     pub evidence: EvidenceId,
-    /// False answers in a row.
+    /// Number of consecutive false answers.
     pub times: u32,
     /// When the request is sent again.
     pub retry_at: Timestamp,
-    /// The user accepts that operations took place which the exchange had refused.
+    /// The user accepts that operations took place although the exchange had refused them.
     #[serde(default)]
     pub accept_refused: bool,
 }
 
 impl Dispute {
-    /// The dispute after another false answer.
+    /// The dispute, updated after another false answer.
     fn after(previous: Option<&Self>, evidence: EvidenceId, now: Timestamp) -> Self {
         let times = previous.map_or(0, |dispute| dispute.times).saturating_add(1);
         let pause_us = FIRST_PAUSE.as_micros().saturating_mul(1 << (times - 1).min(20));
@@ -112,7 +113,7 @@ impl Dispute {
     }
 }
 
-/// What an outcome says about a false answer.
+/// What a step reports about a false answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disputed {
     /// Number of the evidence.
@@ -158,7 +159,7 @@ fn answer_record(response: &HttpResponse) -> AnswerRecord {
     }
 }
 
-/// The beginning of `text`, cut at a character.
+/// The beginning of `text`, cut at a character boundary.
 fn shorten(text: &str) -> String {
     if text.len() <= MAX_REASON_SIZE {
         return text.to_owned();
@@ -170,7 +171,7 @@ fn shorten(text: &str) -> String {
     format!("{}…", &text[..end])
 }
 
-/// Records a false answer. One with the same fault as an earlier one only counts.
+/// Records a false answer. If the fault is already recorded, only its count grows.
 pub(crate) fn record(
     draft: &mut Draft<'_>,
     exchange: &str,
@@ -214,8 +215,8 @@ pub(crate) fn record(
     Ok(id)
 }
 
-/// The changes that keep a false answer as evidence and let its operation rest: coins and amounts stay as they are, and
-/// the same request is sent again later.
+/// The changes that keep a false answer as evidence and make its operation rest. Coins and amounts stay as
+/// they are; the same request is sent again later.
 ///
 /// # Errors
 /// [`CoreError::UnknownOperation`], or if records contradict each other.
@@ -239,7 +240,7 @@ pub fn dispute(
     Ok((Disputed { evidence, reason }, draft.into_changes()))
 }
 
-/// The changes that keep a false answer about an exchange itself, such as its list of keys.
+/// The changes that keep a false answer about the exchange itself, such as its list of keys, as evidence.
 ///
 /// # Errors
 /// [`CoreError::UnknownExchange`].
@@ -272,7 +273,8 @@ pub(crate) fn settle(
     Ok(())
 }
 
-/// The changes that mark all evidence about an exchange's own lists as settled: it published sound ones again.
+/// The changes that mark all evidence about an exchange's own lists as settled, because it has published
+/// correct ones.
 ///
 /// # Errors
 /// If records contradict each other.
@@ -301,16 +303,12 @@ pub fn retry_disputed(state: &WalletState, now: Timestamp) -> Vec<Change> {
         .collect()
 }
 
-/// The changes with which the user accepts, for the operations disputed because of `evidence`, that operations took place
-/// which the exchange had refused. Their requests are sent again at once.
+/// The changes that record the user's acceptance, for the operations disputed because of `evidence`, that
+/// operations took place which the exchange had refused. Their requests are sent again at once.
 ///
 /// # Errors
-/// [`CoreError::BadInput`] if nothing is disputed because of it.
-pub fn accept_refused(
-    state: &WalletState,
-    evidence: EvidenceId,
-    now: Timestamp,
-) -> Result<Vec<Change>, CoreError> {
+/// [`CoreError::BadInput`] if no operation is disputed because of it.
+pub fn accept_refused(state: &WalletState, evidence: EvidenceId, now: Timestamp) -> Result<Vec<Change>, CoreError> {
     let mut changes = Vec::new();
     for operation in state.open_operations() {
         let Some(dispute) = operation.dispute.filter(|dispute| dispute.evidence == evidence) else {
@@ -326,14 +324,14 @@ pub fn accept_refused(
     Ok(changes)
 }
 
-/// The form of the file for auditors.
+/// The evidence file for auditors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EvidenceFile<'a> {
-    /// Version of this form: 1.
+    /// Format version: 1.
     pub batzen_wallet_evidence: u32,
-    /// When it was written.
+    /// Time of writing.
     pub written: Timestamp,
-    /// The records.
+    /// The evidence records.
     pub evidence: Vec<&'a Evidence>,
 }
 

@@ -1,4 +1,4 @@
-//! Exchanges as the wallet knows them, and how their offers are fetched and verified.
+//! Exchanges as the wallet knows them. Fetches and verifies what they publish.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,14 +21,14 @@ use super::{Change, CoreError};
 /// The protocol version this wallet speaks, libtool style.
 pub const PROTOCOL_VERSION: &str = "14:0:2";
 
-/// How long what an exchange published is used without asking again.
+/// How long published data is used before the wallet asks again.
 pub const CACHE_DURATION: Duration = Duration::from_secs(3600);
 
-/// Which blind signatures the user likes. Where an exchange has none of the liked kind, the other is taken.
+/// Preferred kind of blind signature. If the exchange offers none of this kind, the other kind is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CipherChoice {
-    /// Whatever is cheaper.
+    /// The cheaper one.
     #[default]
     Any,
     /// Blind RSA.
@@ -37,12 +37,12 @@ pub enum CipherChoice {
     Cs,
 }
 
-/// A denomination with its terms. The amounts are in the exchange's currency.
+/// A denomination with its terms, in the exchange's currency.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Denom {
-    /// Its hash, by which everything names it.
+    /// Its hash, which identifies it everywhere.
     pub h_denom_pub: HashCode,
-    /// The key.
+    /// The public key.
     pub key: DenomPublicKey,
     /// Value of a coin.
     #[serde(with = "text")]
@@ -59,25 +59,25 @@ pub struct Denom {
     /// Fee for refunding a coin.
     #[serde(with = "text")]
     pub fee_refund: Money,
-    /// Coins are issued from here on …
+    /// Start of the issue period …
     pub stamp_start: Timestamp,
-    /// … to here.
+    /// … and its end.
     pub stamp_expire_withdraw: Timestamp,
-    /// Coins can be spent to here.
+    /// End of the period in which coins can be spent.
     pub stamp_expire_deposit: Timestamp,
-    /// Records are kept to here.
+    /// End of the period in which records are kept.
     pub stamp_expire_legal: Timestamp,
-    /// Whether the exchange listed it last time we looked.
+    /// Whether the exchange's latest listing contains it.
     pub offered: bool,
-    /// Whether the exchange revoked it: its coins are paid back.
+    /// Whether the exchange revoked it. Its coins are then recouped.
     pub revoked: bool,
-    /// When the exchange gave a signed statement that it is revoked. A revocation is for ever.
+    /// When the exchange signed a statement that it is revoked. A revocation is final.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
 }
 
 impl Denom {
-    /// From a verified announcement.
+    /// Builds a denomination from a verified announcement.
     ///
     /// # Errors
     /// If its amounts are not in `currency`.
@@ -104,7 +104,7 @@ impl Denom {
         })
     }
 
-    /// Takes over a signed statement that it is revoked.
+    /// Records a signed statement that it is revoked.
     pub(crate) fn revoke(&mut self, now: Timestamp) {
         self.revoked = true;
         self.offered = false;
@@ -123,8 +123,8 @@ impl Denom {
         !self.revoked && self.stamp_start <= now && now < self.stamp_expire_deposit
     }
 
-    /// Whether coins of it can be had now, with enough time left for a slow network. The exchange's clock may run
-    /// ahead of ours, so not to the last second.
+    /// Whether its coins can be withdrawn now, with enough time left for a slow network. A margin before the
+    /// end allows for a difference between the exchange's clock and ours.
     #[must_use]
     pub fn can_withdraw(&self, now: Timestamp) -> bool {
         let window_us = self.stamp_expire_withdraw.as_micros().saturating_sub(self.stamp_start.as_micros());
@@ -136,8 +136,8 @@ impl Denom {
             && now.saturating_add(margin) < self.stamp_expire_withdraw
     }
 
-    /// Whether its coins should become younger ones: three quarters of the time in which they can be spent after the
-    /// last one was issued are over.
+    /// Whether its coins should be refreshed: three quarters of the time between the end of the issue period
+    /// and the end of the deposit period are over.
     #[must_use]
     pub fn should_refresh(&self, now: Timestamp) -> bool {
         let (from, to) = (self.stamp_expire_withdraw.as_micros(), self.stamp_expire_deposit.as_micros());
@@ -161,18 +161,18 @@ pub struct Terms {
 /// An exchange.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Exchange {
-    /// Base URL in canonical form; its name.
+    /// Base URL in canonical form; identifies the exchange.
     pub base_url: String,
-    /// Its one currency.
+    /// Its currency.
     pub currency: Currency,
-    /// Its offline key, fixed when it was added.
+    /// Its offline master key, fixed when it was added.
     pub master_pub: EddsaPublicKey,
     /// The protocol version it announced.
     pub version: String,
-    /// All denominations ever seen, by hash.
+    /// All denominations ever listed, by hash.
     #[serde(with = "denom_list")]
     pub denoms: BTreeMap<HashCode, Denom>,
-    /// All signing keys that may still have made a valid signature.
+    /// All signing keys whose signatures may still be valid.
     pub signkeys: Vec<SignKey>,
     /// Its bank accounts: payto URIs.
     pub accounts: Vec<String>,
@@ -180,24 +180,24 @@ pub struct Exchange {
     pub wire_fees: BTreeMap<String, Vec<WireFee>>,
     /// Fees for reserves and purses.
     pub global_fees: Vec<GlobalFee>,
-    /// How long an unused reserve stays open before the money returns to its sender.
+    /// How long an unused reserve stays open before the money returns to the sender.
     pub reserve_closing_delay: Duration,
     /// The terms of service.
     pub terms: Terms,
-    /// When all this was fetched.
+    /// When this data was fetched.
     pub updated: Timestamp,
 }
 
 impl Eq for Exchange {}
 
 impl Exchange {
-    /// `money` in this exchange's currency.
+    /// Converts `money` into an amount in this exchange's currency.
     #[must_use]
     pub const fn amount(&self, money: Money) -> Amount {
         money.of(self.currency)
     }
 
-    /// A denomination.
+    /// The denomination with this hash.
     ///
     /// # Errors
     /// [`CoreError::UnknownDenomination`].
@@ -205,7 +205,7 @@ impl Exchange {
         self.denoms.get(h_denom_pub).ok_or(CoreError::UnknownDenomination(*h_denom_pub))
     }
 
-    /// Whether the current terms of service are accepted.
+    /// Whether the user has accepted the current terms of service.
     #[must_use]
     pub fn terms_accepted(&self) -> bool {
         self.terms.accepted.as_deref() == Some(&self.terms.version)
@@ -215,7 +215,7 @@ impl Exchange {
         if self.terms_accepted() { Ok(()) } else { Err(CoreError::TermsNotAccepted(self.base_url.clone())) }
     }
 
-    /// Whether it is time to ask again.
+    /// Whether the data is due for an update.
     #[must_use]
     pub fn is_stale(&self, now: Timestamp) -> bool {
         self.updated.saturating_add(CACHE_DURATION) <= now
@@ -224,7 +224,8 @@ impl Exchange {
     /// Checks that `key` is an online signing key of this exchange.
     ///
     /// # Errors
-    /// [`CoreError::UnknownSigningKey`]; it may be newer than what we know, so update the exchange and try again.
+    /// [`CoreError::UnknownSigningKey`]. The key may be newer than the stored listing: update the exchange
+    /// and try again.
     pub fn require_signing_key(&self, key: &EddsaPublicKey, now: Timestamp) -> Result<(), CoreError> {
         if self.signkeys.iter().any(|signkey| signkey.key == *key && now < signkey.stamp_end) {
             Ok(())
@@ -233,7 +234,8 @@ impl Exchange {
         }
     }
 
-    /// What can be withdrawn now: for each value one denomination, the cheapest, and of equals the newest.
+    /// The denominations that can be withdrawn now: for each value the cheapest, and among equally cheap ones
+    /// the newest.
     #[must_use]
     pub fn offers(&self, cipher: CipherChoice, now: Timestamp) -> Vec<Offer> {
         let available = || self.denoms.values().filter(|denom| denom.can_withdraw(now));
@@ -272,7 +274,7 @@ impl Exchange {
             .collect()
     }
 
-    /// The wire fee that a transfer to `payto` costs at `time`, if the exchange publishes one.
+    /// The wire fee of a transfer to `payto` at `time`, if the exchange publishes one.
     #[must_use]
     pub fn wire_fee(&self, payto: &str, time: Timestamp) -> Option<Amount> {
         let payto = PaytoUri::parse(payto).ok()?;
@@ -281,7 +283,7 @@ impl Exchange {
     }
 }
 
-/// The denominations as a list: their hashes stand in them already.
+/// Serializes the denominations as a list, since each contains its hash.
 mod denom_list {
     use super::{BTreeMap, Denom, Deserialize, HashCode, Serialize};
     use serde::{Deserializer, Serializer};
@@ -301,8 +303,8 @@ mod denom_list {
     }
 }
 
-/// Fetching and verifying what an exchange publishes: `/keys`, `/wire`, `/terms`. Nothing is kept unless all three are
-/// good.
+/// Fetches and verifies what an exchange publishes: `/keys`, `/wire`, `/terms`. Nothing is kept unless all
+/// three are valid.
 #[derive(Debug)]
 pub struct ExchangeUpdate {
     base_url: String,
@@ -312,13 +314,13 @@ pub struct ExchangeUpdate {
 }
 
 impl ExchangeUpdate {
-    /// Begins; `previous` is what the wallet knows already. The base URL must be in canonical form.
+    /// Begins an update. `previous` is what the wallet knows already. The base URL must be in canonical form.
     #[must_use]
     pub fn new(base_url: String, previous: Option<Exchange>) -> Self {
         Self { base_url, previous, keys: None, wire: None }
     }
 
-    /// What to send next.
+    /// The next request.
     #[must_use]
     pub fn next(&self) -> HttpRequest {
         let base = &self.base_url;
@@ -331,10 +333,11 @@ impl ExchangeUpdate {
         }
     }
 
-    /// Takes in the answer to [`ExchangeUpdate::next`]. After the last one it gives the changes to be stored.
+    /// Processes the answer to [`ExchangeUpdate::next`]. After the last answer it returns the changes to be
+    /// stored.
     ///
     /// # Errors
-    /// If an answer is no good; the update is to be given up then.
+    /// If an answer is invalid. The update must then be abandoned.
     pub fn receive(
         &mut self,
         response: &HttpResponse,
@@ -344,7 +347,7 @@ impl ExchangeUpdate {
             if response.status != 200 {
                 return Err(response.refusal("asking the exchange for its keys"));
             }
-            // The version first: another version may have another form of everything else.
+            // The version is checked first: another version may encode everything else differently.
             #[derive(Deserialize)]
             struct Versioned {
                 version: String,
@@ -375,7 +378,7 @@ impl ExchangeUpdate {
             return Err(response.refusal("asking the exchange for its terms"));
         }
         let terms = Terms {
-            // Without a version the text itself is the version.
+            // Without an `ETag` the text itself serves as the version.
             version: response
                 .etag
                 .clone()
@@ -395,7 +398,7 @@ fn bad(what: &'static str, reason: impl Into<String>) -> CoreError {
     CoreError::FalseProof { what, reason: reason.into() }
 }
 
-/// Verifies every signature and merges with what was known.
+/// Verifies every signature and merges the result with the previous data.
 fn build(
     base_url: &str,
     previous: Option<&Exchange>,
@@ -433,8 +436,8 @@ fn build(
     }
     for (key, terms) in listed {
         let denom = Denom::new(key, &terms, currency)?;
-        // Terms never change under a key: the master signature of the first ones would not fit the new ones, but two
-        // valid signatures over different terms would be possible, and coins were bought under the first.
+        // The terms of a denomination never change. The master key could sign different terms for the same
+        // key; coins were bought under the first ones, so those stay.
         match denoms.get_mut(&denom.h_denom_pub) {
             Some(known) => {
                 let same = Denom {
@@ -489,7 +492,8 @@ fn build(
     })
 }
 
-/// The denominations of a listing, each verified against the master key. The two lists must agree, if both are there.
+/// The denominations of a listing, each verified against the master key. If both lists are present, they must
+/// agree.
 fn verify_denominations(keys: &KeysResponse) -> Result<Vec<(DenomPublicKey, DenominationTerms)>, CoreError> {
     let mut listed: Vec<(DenomPublicKey, DenominationTerms)> = Vec::new();
     let mut hashes = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! HTTP as data: what the core wants to be sent, and what came back. Sending is the driver's business.
+//! HTTP as data: the requests that the core wants to send, and their answers. The driver sends them.
 
 use batzen_protocol::ErrorCode;
 use serde::Serialize;
@@ -9,14 +9,14 @@ use super::CoreError;
 /// GET or POST, the two methods the protocol uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// Reads.
+    /// Reads data.
     Get,
-    /// Changes something; every POST of this protocol may be repeated without harm.
+    /// Changes data. Every POST of this protocol can be repeated without harm.
     Post,
 }
 
 impl Method {
-    /// The name on the wire.
+    /// The method's name on the wire.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -26,13 +26,13 @@ impl Method {
     }
 }
 
-/// Which of the wallet's faces a request shows. Requests of different contexts must not share a connection: whoever
-/// sees both ends of one could link a withdrawal to a payment, which the blind signatures just made impossible.
+/// The purpose of a request. Requests of different contexts must not share a connection: an observer of the
+/// connection could otherwise link a withdrawal to a payment, which blind signatures are there to prevent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Context {
     /// Public information of an exchange.
     Info,
-    /// The bank that sends money.
+    /// Bank that the money comes from.
     Bank,
     /// Reserves and withdrawals.
     Withdraw,
@@ -47,27 +47,28 @@ impl Context {
     pub const ALL: [Self; 5] = [Self::Info, Self::Bank, Self::Withdraw, Self::Deposit, Self::Refresh];
 }
 
-/// A request that the driver shall send.
+/// A request for the driver to send.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HttpRequest {
     /// GET or POST.
     pub method: Method,
     /// The complete URL.
     pub url: String,
-    /// JSON text for a POST.
+    /// JSON text of a POST.
     pub body: Option<Vec<u8>>,
-    /// The only media type that is wanted.
+    /// The only accepted media type.
     pub accept: &'static str,
     /// Bank credentials (user, password).
     pub basic_auth: Option<(String, String)>,
-    /// Which connections it may use.
+    /// Decides which connections may carry it.
     pub context: Context,
-    /// How long the server may hold back its answer, in milliseconds; the driver waits that much longer.
+    /// How long the server may delay its answer (long poll), in milliseconds. The driver waits that much
+    /// longer.
     pub poll_ms: u64,
 }
 
 impl std::fmt::Debug for HttpRequest {
-    /// Without body and credentials: they hold secrets (coin signatures, refresh secrets, passwords).
+    /// Omits body and credentials: they contain secrets (coin signatures, refresh secrets, passwords).
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {} ({:?})", self.method.as_str(), self.url, self.context)
     }
@@ -91,14 +92,14 @@ impl HttpRequest {
     /// A POST of `body` as JSON.
     ///
     /// # Panics
-    /// If `body` has no JSON form; the bodies of the protocol all have one.
+    /// If `body` cannot be serialized. All bodies of the protocol can.
     #[must_use]
     pub fn post(context: Context, url: String, body: &impl Serialize) -> Self {
         let body = serde_json::to_vec(body).expect("protocol bodies have texts as keys and finite numbers");
         Self { method: Method::Post, body: Some(body), ..Self::get(context, url) }
     }
 
-    /// The same request, of which the server may hold back the answer for `ms` milliseconds.
+    /// The same request with a long poll of `ms` milliseconds.
     #[must_use]
     pub fn polling(mut self, ms: u64) -> Self {
         self.poll_ms = ms;
@@ -111,17 +112,17 @@ impl HttpRequest {
 pub struct HttpResponse {
     /// Status code.
     pub status: u16,
-    /// The `ETag` header as it is written.
+    /// The `ETag` header, verbatim.
     pub etag: Option<String>,
     /// The `Content-Type` header.
     pub content_type: Option<String>,
-    /// Seconds to wait according to `Retry-After`.
+    /// Seconds of the `Retry-After` header.
     pub retry_after_s: Option<u64>,
-    /// The body, inflated.
+    /// The decompressed body.
     pub body: Vec<u8>,
 }
 
-/// The members of every error body.
+/// The members that every error body has.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
 struct ErrorBody {
     code: u32,
@@ -132,10 +133,10 @@ struct ErrorBody {
 }
 
 impl HttpResponse {
-    /// The body as `T`.
+    /// Parses the body as `T`.
     ///
     /// # Errors
-    /// [`CoreError::BadAnswer`] if it does not parse; `what` says which answer.
+    /// [`CoreError::BadAnswer`] if it does not parse; `what` names the answer.
     pub fn json<T: DeserializeOwned>(&self, what: &'static str) -> Result<T, CoreError> {
         serde_json::from_slice(&self.body).map_err(|error| CoreError::BadAnswer {
             what,
@@ -162,7 +163,7 @@ impl HttpResponse {
         CoreError::Refused { what, status: self.status, code, text }
     }
 
-    /// Whether the same request may succeed later without anybody changing it: overload and faults of the server.
+    /// Whether the same request may succeed later without any change: overload and server faults.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(self.status, 408 | 425 | 429 | 500..)

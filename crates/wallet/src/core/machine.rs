@@ -1,8 +1,8 @@
-//! The state machine of the wallet: what an operation wants to send next, and what an answer changes.
+//! The wallet's state machine: which request an operation sends next, and what an answer changes.
 //!
-//! [`next`] is a function of the stored state alone, so after a crash it asks for exactly the same request again, byte
-//! for byte, and every request of the protocol may be repeated. [`receive`] turns an answer into changes. Nothing
-//! else moves an operation.
+//! [`next`] is a function of the stored state alone. After a crash it returns exactly the same request, byte
+//! for byte, and every request of the protocol can be repeated. [`receive`] turns an answer into changes.
+//! Nothing else advances an operation.
 
 use batzen_protocol::Timestamp;
 
@@ -12,31 +12,32 @@ use super::http::{HttpRequest, HttpResponse};
 use super::state::{Change, Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{CoreError, payment, recoup, refresh, refund, withdraw};
 
-/// What an operation wants.
+/// The next step of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing, it is finished.
+    /// None: it is finished.
     Done,
-    /// Send this and hand the answer to [`receive`].
+    /// Send this request and pass the answer to [`receive`].
     Request(Box<HttpRequest>),
 }
 
-/// What an answer led to.
+/// The result of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// To be made durable before anything else is sent.
+    /// Changes to be made durable before anything else is sent.
     pub changes: Vec<Change>,
-    /// The operation waits for somebody else (the bank, a person); in plain words for whom. Ask again later.
+    /// The operation waits for somebody else (the bank, a person). The text says for whom. Ask again later.
     pub waiting: Option<String>,
-    /// The answer was false. The changes keep it as evidence; nothing else changed.
+    /// The answer was false. The changes only keep it as evidence.
     pub disputed: Option<Disputed>,
 }
 
-/// What `id` wants to send next. With `poll_ms` above zero, servers may hold back their answers that long where the
-/// operation waits for something.
+/// The next step of `id`. With `poll_ms` above zero, servers may delay their answers that long where the
+/// operation waits for an event.
 ///
 /// # Errors
-/// [`CoreError::Inconsistent`] and its relatives if records contradict each other; never because of a peer.
+/// [`CoreError::Inconsistent`] and related errors if records contradict each other. A peer cannot cause
+/// these.
 pub fn next(state: &WalletState, id: OpId, poll_ms: u64) -> Result<Next, CoreError> {
     let operation = state.operation(id)?;
     if operation.finished.is_some() {
@@ -52,16 +53,16 @@ pub fn next(state: &WalletState, id: OpId, poll_ms: u64) -> Result<Next, CoreErr
     Ok(Next::Request(Box::new(request)))
 }
 
-/// Takes in the answer to the request that [`next`] gave.
+/// Processes the answer to the request that [`next`] returned.
 ///
-/// Answers that say "later" ([`HttpResponse::is_transient`]) do not belong here: the same request is sent again.
+/// Do not pass answers that say "later" ([`HttpResponse::is_transient`]): the same request is sent again.
 ///
 /// An answer that is false ([`CoreError::is_false_statement`]) is kept as evidence, and the operation rests.
 ///
 /// # Errors
-/// If the peer refuses, or its answer makes no sense. The operation stays where it is, to be tried again.
-/// [`CoreError::UnknownSigningKey`] calls for an update of the exchange and another try; if the key is unknown then
-/// too, the answer belongs to [`evidence::dispute`].
+/// If the peer refuses, or its answer is malformed. The operation stays where it is and is tried again. After
+/// [`CoreError::UnknownSigningKey`], update the exchange and try again; if the key is still unknown, pass the
+/// answer to [`evidence::dispute`].
 pub fn receive(
     state: &WalletState,
     id: OpId,
@@ -113,13 +114,13 @@ fn take_in(
     if let Some(dispute) = dispute {
         evidence::settle(&mut draft, dispute.evidence, id, now)?;
     }
-    // A change whose coins are spent must not wait for anybody to remember it.
+    // A refresh follows at once. It must not depend on a later run of the planner.
     follow_ups(&mut draft, now, entropy)?;
     Ok(Outcome { changes: draft.into_changes(), waiting, disputed: None })
 }
 
-/// Operations that the present state calls for: refreshes of what is left on used coins and of coins that expire
-/// soon, recoups of coins whose denomination was revoked.
+/// Begins the operations that are due: refreshes of used coins with remaining value and of coins that expire
+/// soon, and recoups of coins whose denomination was revoked.
 ///
 /// # Errors
 /// If records contradict each other.
@@ -138,11 +139,11 @@ fn follow_ups(draft: &mut Draft<'_>, now: Timestamp, entropy: &mut dyn Entropy) 
     refresh::plan(draft, now, entropy)
 }
 
-/// The changes that record why an operation makes no progress. Empty if the record says so already.
+/// The changes that record why an operation makes no progress. Empty if the reason is recorded already.
 ///
 /// # Errors
 /// [`CoreError::UnknownOperation`].
-pub fn note_error(state: &WalletState, id: OpId, text: &str) -> Result<Vec<Change>, CoreError> {
+pub fn record_error(state: &WalletState, id: OpId, text: &str) -> Result<Vec<Change>, CoreError> {
     let operation = state.operation(id)?;
     if operation.finished.is_some() || operation.last_error.as_deref() == Some(text) {
         return Ok(Vec::new());
@@ -151,14 +152,14 @@ pub fn note_error(state: &WalletState, id: OpId, text: &str) -> Result<Vec<Chang
     Ok(vec![Change::Operation(Box::new(operation))])
 }
 
-/// One answer being worked on.
+/// An answer while it is processed.
 pub(crate) struct Step<'a, 'e> {
     pub(crate) draft: Draft<'a>,
     pub(crate) operation: WalletOperation,
     pub(crate) now: Timestamp,
     pub(crate) entropy: &'e mut dyn Entropy,
     pub(crate) waiting: Option<String>,
-    /// The user accepts that operations took place which the exchange had refused.
+    /// The user accepts that operations took place although the exchange had refused them.
     pub(crate) accept_refused: bool,
 }
 
@@ -168,7 +169,7 @@ impl Step<'_, '_> {
         self.operation.finished = Some(self.now);
     }
 
-    pub(crate) fn go_on(&mut self, kind: OpKind) {
+    pub(crate) fn proceed(&mut self, kind: OpKind) {
         self.operation.kind = kind;
     }
 

@@ -1,10 +1,12 @@
 //! The wallet's core: no I/O, no clock, no randomness of its own.
 //!
-//! A wallet is a [`WalletState`] and operations in it. [`next`] says what an operation wants to send, [`receive`] turns the
-//! answer into [`Change`]s, [`plan`] begins what is due. A driver makes changes durable, applies them, and only then
-//! sends the next request. Random bytes come from an [`Entropy`], the time is an argument.
+//! A wallet is a [`State`] with operations. [`next`] returns the next request of an operation, [`receive`]
+//! turns the answer into [`Change`]s, [`plan`] begins operations that are due. A driver makes changes
+//! durable, applies them, and only then sends the next request. Random bytes come from an [`Entropy`]; the
+//! time is an argument.
 //!
-//! [`planchet`], [`refresh::Session`] and [`select`] work without any state, for load generators and other wallets.
+//! [`planchet`], [`refresh::Session`] and [`select`] need no state. Load generators and other wallets can use
+//! them.
 
 pub mod coin;
 pub mod encoding;
@@ -30,5 +32,5 @@ pub use entropy::{Entropy, OsEntropy, SeededEntropy};
 pub use error::CoreError;
 pub use evidence::{dispute, retry_disputed};
 pub use exchange::Exchange;
-pub use machine::{Next, Outcome, next, note_error, plan, receive};
+pub use machine::{Next, Outcome, next, plan, receive, record_error};
 pub use state::{Change, OpId, WalletState};

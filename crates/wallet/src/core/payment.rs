@@ -1,7 +1,8 @@
-//! Coins to a merchant, or to one's own bank account.
+//! Payments: coins to a merchant, or to the owner's bank account.
 //!
-//! Coins are debited in the wallet before the request goes out, and credited again only when the exchange has refused
-//! for good. An unanswered request is repeated unchanged; the exchange knows it by coin, merchant and contract.
+//! The wallet debits coins before the request is sent, and credits them again only when the exchange has
+//! refused for good. An unanswered request is repeated unchanged; the exchange recognises it by coin,
+//! merchant and contract.
 
 mod record;
 
@@ -27,7 +28,7 @@ pub use record::*;
 /// Most coins in one payment: the limit of a batch deposit.
 pub const MAX_COINS: usize = 256;
 
-/// The coins of `exchange` that may pay now.
+/// The coins of `exchange` that can pay now.
 fn candidates(state: &WalletState, exchange: &Exchange, now: Timestamp) -> Result<Vec<Candidate>, CoreError> {
     state
         .fresh_coins(&exchange.base_url, now)
@@ -38,7 +39,7 @@ fn candidates(state: &WalletState, exchange: &Exchange, now: Timestamp) -> Resul
         .collect()
 }
 
-/// The cheapest coins of one exchange for a payment, without recording anything.
+/// Selects the cheapest coins of one exchange for a payment, without recording anything.
 ///
 /// # Errors
 /// [`CoreError::InsufficientFunds`].
@@ -126,7 +127,7 @@ pub fn start(
     record(state, &base_url, payment, &plan, now, entropy)
 }
 
-/// The coins for a deposit into one's own account.
+/// Selects the coins for a deposit into the owner's account.
 ///
 /// # Errors
 /// [`CoreError::InsufficientFunds`].
@@ -153,7 +154,7 @@ pub fn preview_deposit(
     }
 }
 
-/// Records a deposit into one's own bank account and debits its coins.
+/// Records a deposit into the owner's bank account and debits its coins.
 ///
 /// # Errors
 /// As [`start`].
@@ -176,7 +177,7 @@ pub fn start_deposit(
         h_contract_terms: HashCode::from_bytes(entropy.array()),
         timestamp: now,
         refund_deadline: Timestamp::ZERO,
-        // As soon as possible: there is nobody to wait for.
+        // As soon as possible: no refund can come.
         wire_deadline: now.saturating_add(Duration::from_secs(1)),
         amount: plan.total.checked_sub(plan.fees)?,
         max_fee: Money::ZERO,
@@ -269,13 +270,13 @@ fn allocate(
     Ok(())
 }
 
-/// The coins of the next request: all that are not confirmed, or one of them.
+/// The coins of the next request: all unconfirmed ones, or one of them.
 fn asked(payment: &Payment) -> Vec<usize> {
     let open = payment.coins.iter().enumerate().filter(|(_, coin)| coin.exchange_sig.is_none());
     open.map(|(position, _)| position).take(if payment.batch { MAX_COINS } else { 1 }).collect()
 }
 
-/// The signature that moves a coin's contribution.
+/// The coin's deposit signature over its contribution.
 pub(crate) fn sign_deposit(
     exchange: &Exchange,
     payment: &Payment,
@@ -368,7 +369,7 @@ pub(crate) fn receive(
         (200, _) => confirmed(step, payment, &asked, response),
         (404, ErrorCode::GENERIC_ENDPOINT_UNKNOWN) if payment.batch && asked.len() > 1 => {
             payment.batch = false;
-            step.go_on(OpKind::Payment(Box::new(payment)));
+            step.proceed(OpKind::Payment(Box::new(payment)));
             Ok(())
         }
         (
@@ -430,11 +431,12 @@ pub(crate) fn receive(
                 Ok(false)
             })
         }
-        // The exchange says that nothing of this request was booked, and does not prove it. The coins are refreshed, even if an
-        // own account was to be paid: should they be booked after all, the proof about them shows it.
+        // The exchange claims, without proof, that it booked nothing of this request. The coins are
+        // refreshed, even after a deposit into the owner's account: if the exchange booked them after all,
+        // the refresh reveals it.
         (400..=499, code) if code != ErrorCode::NONE => {
             let refusal = response.refusal("paying").to_string();
-            note_refused(&mut payment, &asked);
+            record_refused(&mut payment, &asked);
             fail(step, payment, refusal, CoinStatus::Used)
         }
         _ => Err(response.refusal("paying")),
@@ -489,13 +491,13 @@ fn confirmed(
         payment.stage = PaymentStage::Done;
         step.finish(OpKind::Payment(Box::new(payment)));
     } else {
-        step.go_on(OpKind::Payment(Box::new(payment)));
+        step.proceed(OpKind::Payment(Box::new(payment)));
     }
     Ok(())
 }
 
-/// Remembers what a request asked for that was refused.
-fn note_refused(payment: &mut Payment, asked: &[usize]) {
+/// Records the requested contributions as refused.
+fn record_refused(payment: &mut Payment, asked: &[usize]) {
     for part in asked.iter().map(|position| &payment.coins[*position]) {
         if !payment.refused.contains(part) {
             payment.refused.push(part.clone());
@@ -503,15 +505,15 @@ fn note_refused(payment: &mut Payment, asked: &[usize]) {
     }
 }
 
-/// Takes back the coins that are not confirmed, leaves out those that `drop_coin` tells, and chooses again for what is
-/// still to be paid.
+/// Takes back the unconfirmed coins, excludes those for which `drop_coin` holds, and selects coins again for
+/// the amount still unpaid.
 fn replace(
     step: &mut Step<'_, '_>,
     mut payment: Payment,
     asked: &[usize],
     mut drop_coin: impl FnMut(&mut Step<'_, '_>, EddsaPublicKey) -> Result<bool, CoreError>,
 ) -> Result<(), CoreError> {
-    note_refused(&mut payment, asked);
+    record_refused(&mut payment, asked);
     let (kept, open): (Vec<_>, Vec<_>) =
         std::mem::take(&mut payment.coins).into_iter().partition(|coin| coin.exchange_sig.is_some());
     payment.coins = kept;
@@ -520,7 +522,7 @@ fn replace(
     for part in &open {
         step.draft.credit_coin(&part.coin_pub, part.amount)?;
         if !drop_coin(step, part.coin_pub)? {
-            // Another try of the same payment tells the receiver nothing new.
+            // A repeated payment tells the receiver nothing new.
             let coin = step.draft.coin(&part.coin_pub)?;
             have.push(Candidate {
                 coin_pub: coin.coin_pub,
@@ -548,12 +550,13 @@ fn replace(
     match choose(step.draft.base(), &exchange, &have, target, step.now) {
         Ok(plan) => {
             allocate(&mut step.draft, &mut payment, &plan, step.entropy)?;
-            step.go_on(OpKind::Payment(Box::new(payment)));
+            step.proceed(OpKind::Payment(Box::new(payment)));
             Ok(())
         }
         Err(error @ (CoreError::InsufficientFunds { .. } | CoreError::TooManyCoins { .. })) => {
-            // A merchant may have seen the coins: they are refreshed. For an own account only the exchange saw them, in a request
-            // that it has proved not to have booked; paying again to the same account reveals nothing that this did not.
+            // A merchant may have seen the coins, so they are refreshed. Of a deposit into the owner's
+            // account only the exchange saw them, in a request that it has proved not to have booked. Paying
+            // to the same account again reveals nothing new.
             let status = if payment.is_own_account() { CoinStatus::Fresh } else { CoinStatus::Used };
             fail(step, payment, error.to_string(), status)
         }
@@ -561,7 +564,7 @@ fn replace(
     }
 }
 
-/// Ends a payment that was refused; what was debited for it returns, to coins of this status from now on.
+/// Ends a refused payment. Its debits return to the coins, which get this status.
 fn fail(
     step: &mut Step<'_, '_>,
     mut payment: Payment,
@@ -582,11 +585,11 @@ fn fail(
     Ok(())
 }
 
-/// The changes that give up a payment about which the exchange gave a false answer. Its coins return, to be refreshed;
-/// what the exchange may have booked anyway shows then.
+/// The changes that give up a payment about which the exchange gave a false answer. Its coins are refreshed,
+/// which reveals what the exchange booked anyway.
 ///
 /// # Errors
-/// [`CoreError::BadInput`] if it is no payment, or not disputed.
+/// [`CoreError::BadInput`] if it is not a payment, or not disputed.
 pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>, CoreError> {
     let bad = |reason: &str| CoreError::BadInput { what: "operation", reason: reason.to_owned() };
     let mut operation = state.operation(id)?.clone();
@@ -598,7 +601,7 @@ pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Chang
     }
     let mut draft = Draft::new(state);
     let asked = asked(payment);
-    note_refused(payment, &asked);
+    record_refused(payment, &asked);
     for part in payment.coins.iter().filter(|coin| coin.exchange_sig.is_none()) {
         draft.credit_coin(&part.coin_pub, part.amount)?;
     }
@@ -615,7 +618,7 @@ pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Chang
 /// The receipt of a finished payment.
 ///
 /// # Errors
-/// [`CoreError::BadInput`] if `id` is no payment or it is not confirmed.
+/// [`CoreError::BadInput`] if `id` is not a payment or is not confirmed.
 pub fn receipt(state: &WalletState, id: OpId) -> Result<PaymentReceipt, CoreError> {
     let operation = state.operation(id)?;
     let OpKind::Payment(payment) = &operation.kind else {

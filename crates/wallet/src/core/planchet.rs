@@ -1,6 +1,6 @@
-//! Coins in the making: pure functions from secrets and public values to requests, and from signatures to coins.
+//! Planchets: pure functions from secrets and public values to requests, and from signatures to coins.
 //!
-//! These are what a load generator or another wallet needs; nothing here knows about records.
+//! Load generators and other wallets can use them; they need no records.
 
 use batzen_crypto::{
     BlindedDenomSignature, BlindedPlanchet, BlindingSecret, CoinSecrets, CsNonce, DenomSignature,
@@ -15,20 +15,20 @@ use super::coin::CsSession;
 use super::exchange::Denom;
 use batzen_protocol::api::exchange::WithdrawRequest;
 
-/// A coin that is not signed yet.
+/// A coin before the exchange has signed it.
 #[derive(Clone, Debug)]
 pub struct Planchet {
-    /// Private key of the coin to be.
+    /// Private key of the future coin.
     pub coin_priv: EddsaPrivateKey,
     /// Its public key.
     pub coin_pub: EddsaPublicKey,
-    /// What blinds it.
+    /// Blinding secret.
     pub blinding: BlindingSecret,
-    /// What is sent.
+    /// Blinded message for the exchange.
     pub blinded: BlindedPlanchet,
     /// Its hash.
     pub h_coin_ev: HashCode,
-    /// What finishes the coin.
+    /// State for unblinding the signature.
     pub unblind_state: UnblindState,
 }
 
@@ -36,7 +36,7 @@ impl Planchet {
     /// Blinds a coin for `denom`.
     ///
     /// # Errors
-    /// If the key of the denomination or the R values are made to mark coins, or the ciphers do not match.
+    /// If the denomination's key or the R values would mark coins, or the ciphers do not match.
     pub fn new(secrets: CoinSecrets, denom: &Denom, cs: Option<&CsSession>) -> Result<Self, CoreError> {
         let values = withdraw_values(cs);
         let coin_pub = secrets.coin_pub();
@@ -59,7 +59,7 @@ impl Planchet {
         })
     }
 
-    /// Finishes the coin and verifies the exchange's signature.
+    /// Unblinds and verifies the exchange's signature.
     ///
     /// # Errors
     /// [`CoreError::BadSignature`].
@@ -70,7 +70,7 @@ impl Planchet {
     }
 }
 
-/// The exchange's first message as the cryptography wants it.
+/// The exchange's first message in the form that the cryptography uses.
 #[must_use]
 pub fn withdraw_values(cs: Option<&CsSession>) -> ExchangeWithdrawValues {
     cs.map_or(ExchangeWithdrawValues::Rsa, |session| ExchangeWithdrawValues::Cs {
@@ -91,7 +91,7 @@ pub fn withdraw_nonce(seed: &PlanchetMasterSecret, index: u32) -> CsNonce {
     master_secret(seed, index).cs_nonce()
 }
 
-/// Coin number `index` of a withdrawal. RSA coins derive as other wallets of this protocol derive them.
+/// Derives coin number `index` of a withdrawal. RSA coins derive as in other wallets of this protocol.
 ///
 /// # Errors
 /// As [`Planchet::new`].
@@ -108,10 +108,10 @@ pub fn withdraw_planchet(
     Planchet::new(secrets, denom, cs)
 }
 
-/// The signed request that takes one coin out of a reserve.
+/// The signed request that withdraws one coin from a reserve.
 ///
 /// # Errors
-/// If value and fee overflow together.
+/// If the sum of value and fee overflows.
 pub fn withdraw_request(
     reserve_priv: &EddsaPrivateKey,
     currency: Currency,

@@ -1,7 +1,8 @@
-//! Coins of revoked denominations back to where they came from: to the reserve, or to the coin that was refreshed.
+//! Recoup: returns coins of revoked denominations to their origin, which is a reserve or the coin that was
+//! refreshed.
 //!
-//! The exchange does not sign its answer to a recoup. So the wallet asks for the reserve's history, in which each recoup has the
-//! exchange's signature, and repeats the recoup until it finds it there.
+//! The exchange does not sign its answer to a recoup. So the wallet asks for the reserve's history, where
+//! each recoup has the exchange's signature, and repeats the recoup until the history shows it.
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey};
 use batzen_protocol::signatures::{
@@ -21,24 +22,24 @@ use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{CoreError, planchet, refresh, withdraw};
 use batzen_protocol::api::exchange::{RecoupRefreshResponse, RecoupRequest, RecoupResponse, ReserveRequest};
 
-/// A reserve's free history shows the events of five weeks. A wallet that asks later than this finds no proof in it.
+/// A reserve's free history covers five weeks. A wallet that asks later finds no proof in it.
 const PROVABLE: Duration = Duration::from_days(28);
 
 /// A request for a history that is older than this may be refused for its age.
 const STALE: Duration = Duration::from_secs(600);
 
-/// How far a recoup got.
+/// Stage of a recoup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RecoupStage {
     /// To be sent.
     Send,
-    /// Answered: the reserve's history has to show it.
+    /// Answered. The reserve's history has to confirm it.
     Confirm {
-        /// When the wallet asks for the history. The exchange takes no request with another time than its own.
+        /// Timestamp of the history request. The exchange accepts only its current time.
         time: Timestamp,
     },
-    /// The money is back.
+    /// The money was paid back.
     Done,
     /// Refused.
     Failed,
@@ -47,17 +48,17 @@ pub enum RecoupStage {
 /// A recoup of one coin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recoup {
-    /// The coin.
+    /// The coin's public key.
     pub coin_pub: EddsaPublicKey,
-    /// What was left on it; after the exchange's statement, what came back.
+    /// The coin's remaining value; after the exchange's statement, the amount that was paid back.
     #[serde(with = "text")]
     pub amount: Money,
-    /// What was left on it by this wallet's books and did not come back.
+    /// The part of the remaining value, by this wallet's books, that was not paid back.
     #[serde(with = "text", default)]
     pub missing: Money,
-    /// How far it got.
+    /// Its stage.
     pub stage: RecoupStage,
-    /// When the exchange first said that the money is back in the reserve.
+    /// When the exchange first said that the money is in the reserve again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answered: Option<Timestamp>,
     /// Why it was refused.
@@ -162,7 +163,7 @@ pub(crate) fn receive(
                     }
                     record.answered.get_or_insert(step.now);
                     record.stage = RecoupStage::Confirm { time: step.now };
-                    step.go_on(OpKind::Recoup(Box::new(record)));
+                    step.proceed(OpKind::Recoup(Box::new(record)));
                     return Ok(());
                 }
                 CoinSource::Refresh { old_coin_pub, .. } => {
@@ -171,7 +172,8 @@ pub(crate) fn receive(
                         return Err(wrong_owner());
                     }
                     step.draft.credit_coin(&old_coin_pub, record.amount)?;
-                    // Whatever it was taken for, now it is a used coin with something on it, to be refreshed.
+                    // Whatever it was debited for, it is now a used coin with remaining value, to be
+                    // refreshed.
                     step.draft.coin_mut(&old_coin_pub)?.status = CoinStatus::Used;
                 }
             }
@@ -193,7 +195,7 @@ pub(crate) fn receive(
             if problem != Problem::NotRevoked {
                 return fail(step, record, "the coin has expired", CoinStatus::Lost);
             }
-            // Not revoked after all, says the exchange: the coin is good.
+            // The exchange says that it was not revoked, so the coin is good.
             if let Some(denom) =
                 step.draft.exchange_mut(&step.operation.exchange)?.denoms.get_mut(&coin.h_denom_pub)
             {
@@ -215,7 +217,7 @@ pub(crate) fn receive(
             fail(step, record, reason, CoinStatus::Used)?;
             coin_proof::accept(step, &coin_pub, &proof)
         }
-        // The coin is good and its denomination revoked, so there is nothing to refuse without proof.
+        // The coin is good and its denomination revoked: a refusal needs proof.
         (400..=499, code) if code != ErrorCode::NONE => Err(CoreError::FalseProof {
             what: "the exchange's refusal to pay back a valid coin",
             reason: response.refusal("paying back a coin").to_string(),
@@ -224,7 +226,7 @@ pub(crate) fn receive(
     }
 }
 
-/// Takes in the reserve's history. The recoup is sent again if it is not there.
+/// Processes the reserve's history. The recoup is sent again if it is missing.
 fn after_history(
     step: &mut Step<'_, '_>,
     mut record: Recoup,
@@ -242,23 +244,24 @@ fn after_history(
             let earlier = earlier.get(&record.coin_pub).copied().unwrap_or(Money::ZERO);
             let returned =
                 reserve_proof::returned(exchange, reserve_pub, &record.coin_pub, response, step.now)?;
-            // Less than expected comes back from a coin that was spent elsewhere, or by a payment whose answer was lost.
+            // A coin that was spent elsewhere, or by a payment whose answer was lost, pays back less than
+            // expected.
             let now = returned.checked_sub(earlier).unwrap_or(Money::ZERO).min(record.amount);
             if now.is_zero() {
-                Some("the exchange says that it has paid a coin back, and its history does not show it")
+                Some("the exchange says that it has paid a coin back, but its history does not show it")
             } else {
                 record.missing = record.amount.checked_sub(now)?;
                 record.amount = now;
                 None
             }
         }
-        // The wallet has not run since: the request is older than the exchange allows.
+        // The wallet has not run since then: the request is older than the exchange allows.
         (400, ErrorCode::EXCHANGE_GENERIC_CLOCK_SKEW) if step.now >= time.saturating_add(STALE) => {
             record.stage = RecoupStage::Send;
-            step.go_on(OpKind::Recoup(Box::new(record)));
+            step.proceed(OpKind::Recoup(Box::new(record)));
             return Ok(());
         }
-        (404, _) => Some("the exchange says that it has paid a coin back, and does not know the reserve"),
+        (404, _) => Some("the exchange says that it has paid a coin back, but does not know the reserve"),
         _ => return Err(response.refusal("asking for a reserve's history")),
     };
     let is_provable = record.answered.is_none_or(|answered| step.now <= answered.saturating_add(PROVABLE));

@@ -1,7 +1,8 @@
-//! What is left on a coin into fresh coins that nobody can tell from others.
+//! Refresh: turns the remaining value of a coin into fresh coins that cannot be linked to it.
 //!
-//! The wallet commits to three sets of fresh coins, the exchange picks one at random, the wallet opens the other two.
-//! Everything follows from one stored secret, so a killed refresh goes on with the very same requests.
+//! The wallet commits to three sets of fresh coins. The exchange picks one at random, and the wallet opens
+//! the other two. Everything follows from one stored secret, so a killed refresh continues with the same
+//! requests.
 
 use batzen_crypto::ecdh::ecdh_eddsa_pubs;
 use batzen_crypto::refresh::{
@@ -33,7 +34,7 @@ use batzen_protocol::api::exchange::{
     RevealRequest,
 };
 
-/// Fresh coins of one refresh; more would make its three candidate sets needlessly large.
+/// Most fresh coins of one refresh. More would make its three candidate sets needlessly large.
 const MAX_COINS: usize = 64;
 const _: () = assert!(MAX_COINS <= MAX_FRESH_COINS);
 
@@ -41,31 +42,31 @@ const _: () = assert!(MAX_COINS <= MAX_FRESH_COINS);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RefreshReason {
-    /// Change of a payment, or money that came back to a used coin.
+    /// The coin is used: change of a payment, or a refund.
     Change,
     /// The coin's denomination expires soon.
     Expiry,
 }
 
-/// How far a refresh got.
+/// Stage of a refresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RefreshStage {
-    /// Gets the exchange's first messages for Clause-Schnorr coins.
+    /// Fetch the exchange's first messages for Clause-Schnorr coins.
     Prepare,
-    /// Commits to the fresh coins and debits the old one.
+    /// Commit to the fresh coins and debit the old one.
     Melt,
-    /// Opens two candidates and gets the coins of the third.
+    /// Open two candidates and fetch the coins of the third.
     Reveal,
     /// The fresh coins are in the wallet.
     Done,
     /// Refused before anything was debited.
     Failed,
-    /// Debited, but the fresh coins cannot be had any more.
+    /// Debited, but the fresh coins can no longer be fetched.
     Lost,
 }
 
-/// One coin to be.
+/// A fresh coin to be issued.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FreshRecord {
     /// Its denomination.
@@ -78,13 +79,13 @@ pub struct FreshRecord {
 /// A refresh.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refresh {
-    /// Why.
+    /// Reason.
     pub reason: RefreshReason,
-    /// The coin that is melted.
+    /// The old coin, which is melted.
     pub old_coin_pub: EddsaPublicKey,
-    /// All transfer keys and nonces derive from it (and from the old coin's key).
+    /// Secret from which (with the old coin's key) all transfer keys and nonces derive.
     pub secret: RefreshMasterSecret,
-    /// What is taken from the old coin, melt fee included.
+    /// Amount taken from the old coin, melt fee included.
     #[serde(with = "text")]
     pub amount: Money,
     /// The melt fee in it.
@@ -93,18 +94,18 @@ pub struct Refresh {
     /// Sum of the withdraw fees in it.
     #[serde(with = "text")]
     pub fees_withdraw: Money,
-    /// Coins to get.
+    /// Coins to be issued.
     pub fresh: Vec<FreshRecord>,
     /// The commitment, fixed before the melt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rc: Option<HashCode>,
-    /// Which candidate the exchange picked.
+    /// The candidate that the exchange picked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noreveal_index: Option<u32>,
     /// The signing key of the exchange, and its confirmation of the melt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirmation: Option<(EddsaPublicKey, EddsaSignature)>,
-    /// How far it got.
+    /// Its stage.
     pub stage: RefreshStage,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -112,23 +113,23 @@ pub struct Refresh {
 }
 
 impl Refresh {
-    /// What the fresh coins are worth together.
+    /// Total value of the fresh coins.
     ///
     /// # Errors
-    /// Never for records of this wallet.
+    /// Cannot happen in this wallet's records.
     pub fn value(&self) -> Result<Money, CoreError> {
         Ok(self.amount.checked_sub(self.fee_melt)?.checked_sub(self.fees_withdraw)?)
     }
 }
 
-/// A refresh session: the candidates and what they commit to. Pure; a load generator uses it without a wallet.
+/// A refresh session: the candidates and their commitment. Pure; load generators use it without a wallet.
 #[derive(Debug)]
 pub struct Session<'a> {
-    /// Private key and public key of the coin that is melted.
+    /// Private and public key of the melted coin.
     pub old_coin: (&'a batzen_crypto::EddsaPrivateKey, EddsaPublicKey),
-    /// The secret.
+    /// The refresh secret.
     pub secret: &'a RefreshMasterSecret,
-    /// Fresh denominations, with the exchange's first messages where the cipher has them.
+    /// Fresh denominations, with the exchange's first messages for Clause-Schnorr.
     pub fresh: Vec<(&'a super::exchange::Denom, ExchangeWithdrawValues)>,
 }
 
@@ -137,7 +138,7 @@ impl Session<'_> {
         self.fresh.iter().any(|(_, values)| !matches!(values, ExchangeWithdrawValues::Rsa))
     }
 
-    /// The secret as it is sent: only with Clause-Schnorr coins.
+    /// The secret in the request: present only with Clause-Schnorr coins.
     #[must_use]
     pub fn rms(&self) -> Option<&RefreshMasterSecret> {
         self.has_cs().then_some(self.secret)
@@ -152,13 +153,13 @@ impl Session<'_> {
     /// The coins of a candidate.
     ///
     /// # Errors
-    /// If a key or an R value is made to mark coins.
+    /// If a key or an R value would mark coins.
     pub fn candidate(&self, candidate: u32) -> Result<Vec<FreshCoin>, CoreError> {
         let [coins] = self.candidates([candidate])?;
         Ok(coins)
     }
 
-    /// The coins of several candidates, which are made side by side.
+    /// The coins of several candidates, computed side by side.
     fn candidates<const N: usize>(&self, candidates: [u32; N]) -> Result<[Vec<FreshCoin>; N], CoreError> {
         let fresh: Vec<FreshDenom<'_>> = self
             .fresh
@@ -212,7 +213,7 @@ fn session<'a>(exchange: &'a Exchange, old: &'a Coin, record: &'a Refresh) -> Re
     Ok(Session { old_coin: (&old.coin_priv, old.coin_pub), secret: &record.secret, fresh })
 }
 
-/// The coins that `amount` on a coin of this denomination would give, or nothing if it is too little.
+/// The coins that `amount` on a coin of this denomination would yield; `None` if it is too little.
 fn plan_fresh(
     exchange: &Exchange,
     old: &Coin,
@@ -225,7 +226,7 @@ fn plan_fresh(
     Ok((!plan.denoms.is_empty()).then_some(plan))
 }
 
-/// What turning `change` on a coin into fresh coins costs: melt fee, withdraw fees, and what no coin fits into.
+/// The cost of refreshing `change` on a coin: melt fee, withdraw fees, and the remainder that no coin fits.
 #[must_use]
 pub fn cost_of_change(exchange: &Exchange, old: &Coin, change: Money, now: Timestamp) -> Money {
     match plan_fresh(exchange, old, change, now) {
@@ -247,7 +248,8 @@ pub(crate) fn plan(
         }
         let Ok(exchange) = draft.exchange(&coin.exchange) else { continue };
         let Ok(denom) = exchange.denom(&coin.h_denom_pub) else { continue };
-        // Revoked coins are recouped; expired ones can only be melted if the exchange remembers a recoup into them.
+        // Revoked coins are recouped. Expired coins can be melted only if the exchange remembers a recoup
+        // into them.
         if denom.revoked || denom.stamp_expire_legal <= now {
             continue;
         }
@@ -268,7 +270,7 @@ pub(crate) fn plan(
     Ok(())
 }
 
-/// Whether an operation that is not finished works with the coin.
+/// Whether an open operation uses the coin.
 pub(crate) fn is_busy(draft: &Draft<'_>, coin_pub: &EddsaPublicKey) -> bool {
     draft.operations().filter(|operation| operation.finished.is_none()).any(|operation| {
         match &operation.kind {
@@ -292,7 +294,7 @@ fn begin(
     let exchange = draft.exchange(&coin.exchange)?.clone();
     let Some(plan) = plan_fresh(&exchange, &coin, coin.remaining, now)? else { return Ok(()) };
     let fee_melt = exchange.denom(&coin.h_denom_pub)?.fee_refresh;
-    // An expiring coin that cannot become anything better stays as it is until it can.
+    // An expiring coin that yields no younger coin stays as it is until it can.
     let amount = plan.value.checked_add(plan.fees)?.checked_add(fee_melt)?;
     draft.debit_coin(coin_pub, amount)?;
     let mut record = Refresh {
@@ -324,14 +326,14 @@ fn begin(
     Ok(())
 }
 
-/// Fixes the commitment; from here on the fresh coins cannot change.
+/// Fixes the commitment. After this the fresh coins cannot change.
 fn commit(exchange: &Exchange, old: &Coin, record: &mut Refresh) -> Result<(), CoreError> {
     record.rc = Some(session(exchange, old, record)?.commitment(&exchange.amount(record.amount))?);
     record.stage = RefreshStage::Melt;
     Ok(())
 }
 
-/// Positions of the fresh coins that lack the exchange's first message.
+/// Positions of the fresh coins that still lack the exchange's first message.
 fn missing_cs(exchange: &Exchange, record: &Refresh) -> Result<Vec<u32>, CoreError> {
     let mut missing = Vec::new();
     for (position, item) in (0u32..).zip(&record.fresh) {
@@ -464,7 +466,7 @@ fn after_csr(step: &mut Step<'_, '_>, mut record: Refresh, response: &HttpRespon
             }
             let old = step.draft.coin(&record.old_coin_pub)?.clone();
             commit(&exchange, &old, &mut record)?;
-            step.go_on(OpKind::Refresh(Box::new(record)));
+            step.proceed(OpKind::Refresh(Box::new(record)));
             Ok(())
         }
         (404, ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN)
@@ -473,7 +475,8 @@ fn after_csr(step: &mut Step<'_, '_>, mut record: Refresh, response: &HttpRespon
             ErrorCode::EXCHANGE_GENERIC_DENOMINATION_EXPIRED
             | ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED,
         ) => {
-            // Nothing is committed yet: take the money back, and the planner begins again with other denominations.
+            // Nothing is committed yet: reverse the debit, and let the planner begin again with other
+            // denominations.
             let hashes: Vec<HashCode> = record.fresh.iter().map(|item| item.h_denom_pub).collect();
             let operations = ["csr-melt"];
             let (h_denom_pub, _) =
@@ -489,7 +492,7 @@ fn after_csr(step: &mut Step<'_, '_>, mut record: Refresh, response: &HttpRespon
     }
 }
 
-/// Ends a refresh before anything was debited at the exchange.
+/// Ends a refresh before the exchange has debited anything.
 fn fail(
     step: &mut Step<'_, '_>,
     mut record: Refresh,
@@ -528,7 +531,7 @@ fn after_melt(
             record.noreveal_index = Some(answer.noreveal_index);
             record.confirmation = Some((answer.exchange_pub, answer.exchange_sig));
             record.stage = RefreshStage::Reveal;
-            step.go_on(OpKind::Refresh(Box::new(record)));
+            step.proceed(OpKind::Refresh(Box::new(record)));
             Ok(())
         }
         (404, ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN)
@@ -572,7 +575,7 @@ fn after_melt(
             fail(step, record, "the coin was spent elsewhere, perhaps by a copy of this wallet", None)?;
             coin_proof::accept(step, &old_coin_pub, &proof)
         }
-        // The coin is good, so there is nothing to refuse without proof.
+        // The coin is good: a refusal needs proof.
         (400..=499, code) if code != ErrorCode::NONE => Err(CoreError::FalseProof {
             what: "the exchange's refusal to melt a valid coin",
             reason: response.refusal("melting a coin").to_string(),
@@ -613,7 +616,7 @@ fn after_reveal(
             step.finish(OpKind::Refresh(Box::new(record)));
             return Ok(());
         }
-        // The exchange has confirmed the melt, and the request follows from it alone.
+        // The exchange has confirmed the melt, and the reveal request follows from the stored state alone.
         (400..=499, code) if code != ErrorCode::NONE => {
             return Err(CoreError::FalseProof {
                 what: "the exchange's refusal to give change for a melt that it confirmed",

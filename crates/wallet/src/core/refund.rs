@@ -1,7 +1,8 @@
-//! Money a merchant gives back: onto the coin that paid, less the refund fee, and from there into fresh coins.
+//! Refunds: the merchant returns money to the coin that paid, less the refund fee. A refresh then turns it
+//! into fresh coins.
 //!
-//! The merchant signs a permission for each coin. Anybody may show it to the exchange, any number of times; the wallet
-//! does so itself, and so hears from the exchange that the money is there.
+//! The merchant signs a permission for each coin. Anybody may send it to the exchange, any number of times.
+//! The wallet sends it itself, and so gets the exchange's confirmation.
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
 use batzen_protocol::signatures::{ExchangeConfirmRefund, MerchantRefund, SignedMessage};
@@ -16,24 +17,24 @@ use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{Change, CoreError};
 use batzen_protocol::api::exchange::{RefundConfirmation, RefundRequest};
 
-/// A merchant's permission to take back a part of a payment.
+/// A merchant's permission to refund a part of a payment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefundPermission {
     /// The coin that paid.
     pub coin_pub: EddsaPublicKey,
-    /// The merchant's number for this refund of this coin.
+    /// The merchant's number of this refund of this coin.
     pub rtransaction_id: u64,
-    /// How much, refund fee included.
+    /// The amount, refund fee included.
     pub amount: Amount,
-    /// `MERCHANT_REFUND` over it.
+    /// The `MERCHANT_REFUND` signature.
     pub merchant_sig: EddsaSignature,
 }
 
-/// How far one permission got.
+/// Stage of one permission.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", content = "reason", rename_all = "kebab-case")]
 pub enum RefundState {
-    /// To be shown to the exchange.
+    /// To be sent to the exchange.
     Open,
     /// The coin was credited.
     Done,
@@ -41,14 +42,14 @@ pub enum RefundState {
     Failed(String),
 }
 
-/// One permission.
+/// One permission with its stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefundItem {
     /// The coin.
     pub coin_pub: EddsaPublicKey,
     /// The merchant's number.
     pub rtransaction_id: u64,
-    /// How much, fee included.
+    /// The amount, fee included.
     #[serde(with = "text")]
     pub amount: Money,
     /// The fee in it.
@@ -56,7 +57,7 @@ pub struct RefundItem {
     pub fee_refund: Money,
     /// The merchant's signature.
     pub merchant_sig: EddsaSignature,
-    /// How far it got.
+    /// Its stage.
     pub progress: RefundState,
 }
 
@@ -74,10 +75,10 @@ pub struct Refund {
 }
 
 impl Refund {
-    /// What came back, and the fees taken from it.
+    /// The amount refunded, and the fees taken from it.
     ///
     /// # Errors
-    /// Never for records of this wallet.
+    /// Cannot happen in this wallet's records.
     pub fn totals(&self) -> Result<(Money, Money), CoreError> {
         let done = || self.items.iter().filter(|item| item.progress == RefundState::Done);
         let amount = Money::checked_sum(done().map(|item| item.amount))?;
@@ -86,11 +87,11 @@ impl Refund {
     }
 }
 
-/// Records permissions for the payment of contract `h_contract_terms`. Those known already are left out; `None` if
-/// all are.
+/// Records permissions for the payment of contract `h_contract_terms`. Skips permissions that are already
+/// known; returns `None` if all are.
 ///
 /// # Errors
-/// If there is no such payment or coin in it, a signature is wrong, or the refunds exceed what was paid.
+/// If there is no such payment or coin, a signature is wrong, or the refunds exceed the payment.
 pub fn start(
     state: &WalletState,
     h_contract_terms: &HashCode,
@@ -259,7 +260,7 @@ pub(crate) fn receive(
         _ => return Err(response.refusal("taking back money")),
     }
     if open_item(&record).is_some() {
-        step.go_on(OpKind::Refund(Box::new(record)));
+        step.proceed(OpKind::Refund(Box::new(record)));
     } else {
         step.finish(OpKind::Refund(Box::new(record)));
     }

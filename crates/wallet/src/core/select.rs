@@ -1,20 +1,20 @@
-//! Which denominations to withdraw and which coins to pay with. Pure arithmetic.
+//! Selects the denominations to withdraw and the coins to pay with. Pure arithmetic.
 
 use batzen_crypto::{EddsaPublicKey, HashCode};
 use batzen_protocol::{AmountError, Money};
 
-/// A kind of coin that the exchange issues now.
+/// A denomination that the exchange issues now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// The denomination.
     pub h_denom_pub: HashCode,
-    /// What a coin of it is worth.
+    /// Value of a coin.
     pub value: Money,
-    /// What getting one costs on top.
+    /// Withdraw fee of a coin.
     pub fee_withdraw: Money,
 }
 
-/// Coins to get for a sum.
+/// The coins to withdraw for a sum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IssuePlan {
     /// Denominations, one entry a coin, largest first.
@@ -23,7 +23,7 @@ pub struct IssuePlan {
     pub value: Money,
     /// Sum of the withdraw fees.
     pub fees: Money,
-    /// What no coin fits into. `value + fees + leftover` is the sum that was to be split.
+    /// The remainder that no coin fits. `value + fees + leftover` equals the sum.
     pub leftover: Money,
 }
 
@@ -33,7 +33,8 @@ pub struct IssuePlan {
 /// [`AmountError::Overflow`] if an offer's value and fee overflow together.
 pub fn split_into_coins(offers: &[Offer], sum: Money, max_coins: usize) -> Result<IssuePlan, AmountError> {
     let mut sorted: Vec<&Offer> = offers.iter().filter(|offer| !offer.value.is_zero()).collect();
-    // Of equal values the cheaper one; the last key makes the order independent of that of the list.
+    // Of equal values the cheaper comes first. The last sort key makes the result independent of the list's
+    // order.
     sorted.sort_by(|a, b| {
         b.value
             .cmp(&a.value)
@@ -58,27 +59,27 @@ pub fn split_into_coins(offers: &[Offer], sum: Money, max_coins: usize) -> Resul
     Ok(plan)
 }
 
-/// A coin that could pay.
+/// A coin that can pay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Which coin.
+    /// Its public key.
     pub coin_pub: EddsaPublicKey,
-    /// What it is worth now.
+    /// Its remaining value.
     pub remaining: Money,
     /// Deposit fee of its denomination.
     pub fee_deposit: Money,
 }
 
-/// One coin's part in a payment.
+/// One coin's contribution to a payment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contribution {
-    /// Which coin.
+    /// The coin's public key.
     pub coin_pub: EddsaPublicKey,
-    /// What it gives, deposit fee included.
+    /// The contribution, deposit fee included.
     pub amount: Money,
     /// The deposit fee in it.
     pub fee_deposit: Money,
-    /// What stays on the coin and should be refreshed.
+    /// The change: it stays on the coin and should be refreshed.
     pub change: Money,
 }
 
@@ -91,22 +92,22 @@ pub struct PaymentPlan {
     pub total: Money,
     /// Sum of the deposit fees. The receiver gets `total - fees`.
     pub fees: Money,
-    /// Estimated price of turning the change into fresh coins, including change that is too small for any coin.
+    /// Estimated cost of refreshing the change, including change that is too small for any coin.
     pub change_cost: Money,
 }
 
-/// What a payment must achieve.
+/// The target of a payment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// What the receiver shall get.
+    /// Amount for the receiver.
     pub amount: Money,
-    /// Deposit fees up to this sum are taken out of `amount` instead of being paid on top.
+    /// Deposit fees up to this sum are deducted from `amount` instead of being paid on top.
     pub max_fee: Money,
-    /// No more coins than this.
+    /// Most coins.
     pub max_coins: usize,
 }
 
-/// Takes coins in the given order until the target is met.
+/// Takes coins in the given order until they meet the target.
 fn cover(order: &[Candidate], target: Target) -> Result<Option<Vec<Contribution>>, AmountError> {
     let (mut needed, mut allowance) = (target.amount, target.max_fee);
     let mut chosen = Vec::new();
@@ -116,14 +117,14 @@ fn cover(order: &[Candidate], target: Target) -> Result<Option<Vec<Contribution>
         }
         let allowed = coin.fee_deposit.min(allowance);
         let on_top = coin.fee_deposit.checked_sub(allowed)?;
-        // A coin whose fee eats all of it brings the payment nowhere.
+        // A coin whose fee consumes its whole value does not help.
         if coin.remaining <= on_top || coin.remaining < coin.fee_deposit {
             continue;
         }
         if chosen.len() == target.max_coins {
             return Ok(None);
         }
-        // The exchange takes no contribution below the deposit fee.
+        // The exchange accepts no contribution below the deposit fee.
         let wanted = needed.checked_add(on_top)?.max(coin.fee_deposit);
         let amount = wanted.min(coin.remaining);
         allowance = allowance.checked_sub(allowed)?;
@@ -138,7 +139,7 @@ fn cover(order: &[Candidate], target: Target) -> Result<Option<Vec<Contribution>
     Ok(needed.is_zero().then_some(chosen))
 }
 
-/// Coins that fit whole, largest first, and at the end the smallest coin that covers the rest.
+/// Whole coins that fit, largest first, then the smallest coin that covers the rest.
 fn best_fit(sorted: &[Candidate], target: Target) -> Vec<Candidate> {
     let mut left = target.amount;
     let mut order = Vec::new();
@@ -157,12 +158,12 @@ fn best_fit(sorted: &[Candidate], target: Target) -> Vec<Candidate> {
     order
 }
 
-/// Chooses coins for `target` with the least cost: deposit fees beyond what the receiver bears, and the estimated
-/// price of refreshing the change, which `change_cost` tells for a coin and an amount.
+/// Selects coins for `target` at the least cost: the deposit fees that the receiver does not bear, plus the
+/// estimated cost of refreshing the change. `change_cost` returns that cost for a coin and an amount.
 ///
-/// Tries several orders (largest first, smallest first, cheapest fee first, best fit, each single coin that suffices)
-/// and keeps the cheapest result; among equals the one with the fewest coins. At most one coin is spent partly.
-/// `None` if the coins do not suffice.
+/// Tries several orders (largest first, smallest first, lowest fee first, best fit, each single coin that
+/// suffices) and keeps the cheapest result; among equals the one with the fewest coins. At most one coin is
+/// spent partly. `None` if the coins do not suffice.
 ///
 /// # Errors
 /// [`AmountError::Overflow`] if sums overflow.
@@ -175,7 +176,7 @@ pub fn select_coins(
     descending.sort_by(|a, b| b.remaining.cmp(&a.remaining).then(a.fee_deposit.cmp(&b.fee_deposit)));
     let mut ascending = descending.clone();
     ascending.reverse();
-    // Fee per value, compared without division: f1/r1 < f2/r2 as f1*r2 < f2*r1.
+    // Orders by fee per value without division: f1/r1 < f2/r2 is f1*r2 < f2*r1.
     let mut cheapest = descending.clone();
     cheapest.sort_by(|a, b| {
         ratio_key(a.fee_deposit, b.remaining)
@@ -183,7 +184,7 @@ pub fn select_coins(
             .then(b.remaining.cmp(&a.remaining))
     });
     let mut orders = vec![best_fit(&descending, target), cheapest, ascending.clone(), descending];
-    // Each distinct coin that suffices alone, smallest first: less change may be worth less precision.
+    // Each distinct coin that suffices alone, smallest first: a smaller coin leaves less change.
     let mut last = None;
     for coin in &ascending {
         let kind = (coin.remaining, coin.fee_deposit);
@@ -204,7 +205,7 @@ pub fn select_coins(
     Ok(best)
 }
 
-/// `fee * other` in full width: both factors are below 2^80, so the product may need 160 bits.
+/// `fee * other` in full width: both factors are below 2^80, so the product needs up to 160 bits.
 fn ratio_key(fee: Money, other: Money) -> (u128, u128) {
     let (a, b) = (fee.units(), other.units());
     let (a_high, a_low) = (a >> 64, a & u128::from(u64::MAX));
@@ -219,7 +220,7 @@ fn plan_key(plan: &PaymentPlan, target: Target) -> (u128, usize) {
     (borne + plan.change_cost.units(), plan.contributions.len())
 }
 
-/// Leaves out coins without which the others still suffice.
+/// Drops coins that the payment does not need.
 fn prune(
     candidates: &[Candidate],
     chosen: Vec<Contribution>,
@@ -261,7 +262,7 @@ fn price(
     Ok(PaymentPlan { contributions, total, fees, change_cost })
 }
 
-/// Everything that the coins can give: each whole coin whose value exceeds its fee.
+/// Selects everything that the coins can pay: each whole coin whose value exceeds its fee.
 ///
 /// # Errors
 /// [`AmountError::Overflow`] if sums overflow.

@@ -1,7 +1,8 @@
-//! Everything the wallet knows, as plain values, and the changes that steps make to it.
+//! The wallet's records as plain values, and the changes that steps make to them.
 //!
-//! Steps never touch the state: they read it and return [`Change`]s. The driver makes them durable and applies them
-//! here, in this order, before it does what the step wants next. So whatever was sent, the file knows.
+//! Steps never modify the state: they read it and return [`Change`]s. The driver makes these durable and
+//! applies them here, in this order, before it sends the next request. So the file knows of every request
+//! that was sent.
 
 use std::collections::BTreeMap;
 
@@ -27,20 +28,20 @@ pub type OpId = u64;
 pub struct WalletOperation {
     /// Its number.
     pub id: OpId,
-    /// When it was begun.
+    /// When it began.
     pub created: Timestamp,
-    /// When it ended, well or badly. Nothing is done with it after that.
+    /// When it ended, successfully or not. Nothing more happens to it after that.
     pub finished: Option<Timestamp>,
     /// Base URL of the exchange.
     pub exchange: String,
     /// Why it makes no progress, in plain words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// Set while the exchange's latest answer about it was false: nothing is written off, the request is sent again
-    /// later.
+    /// Set while the exchange's latest answer about it was false. Nothing is written off; the request is sent
+    /// again later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dispute: Option<Dispute>,
-    /// What it is, and how far it got.
+    /// Its kind, with its record.
     pub kind: OpKind,
 }
 
@@ -48,20 +49,20 @@ pub struct WalletOperation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum OpKind {
-    /// From a bank account into coins.
+    /// From a bank account to coins.
     Withdrawal(Box<Withdrawal>),
     /// Coins to a merchant or to a bank account.
     Payment(Box<Payment>),
-    /// What is left on a coin into fresh coins.
+    /// The remaining value of a coin to fresh coins.
     Refresh(Box<Refresh>),
-    /// A coin of a revoked denomination back to where it came from.
+    /// A coin of a revoked denomination back to its origin.
     Recoup(Box<Recoup>),
-    /// Money a merchant gives back.
+    /// A refund from a merchant.
     Refund(Box<Refund>),
 }
 
 impl OpKind {
-    /// One word for it.
+    /// Its name in one word.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -74,7 +75,7 @@ impl OpKind {
     }
 }
 
-/// A record to be written in place of the one of the same name, or again.
+/// A record that replaces the record of the same key, or is added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// An exchange, by base URL.
@@ -87,7 +88,7 @@ pub enum Change {
     Evidence(Box<Evidence>),
 }
 
-/// What the wallet knows.
+/// The wallet's state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WalletState {
     /// Exchanges by base URL.
@@ -101,7 +102,7 @@ pub struct WalletState {
 }
 
 impl WalletState {
-    /// Takes over a change.
+    /// Applies a change.
     pub fn apply(&mut self, change: Change) {
         match change {
             Change::Exchange(exchange) => {
@@ -173,7 +174,7 @@ impl WalletState {
         self.operations.values().filter(|operation| operation.finished.is_none())
     }
 
-    /// The coins of `exchange` that may be spent.
+    /// The coins of `exchange` that can be spent.
     pub fn fresh_coins<'a>(&'a self, exchange: &'a str, now: Timestamp) -> impl Iterator<Item = &'a Coin> {
         self.coins.values().filter(move |coin| {
             coin.exchange == exchange
@@ -184,7 +185,7 @@ impl WalletState {
     }
 }
 
-/// Changes under construction: later ones of a step see the earlier ones.
+/// A draft of changes. Later parts of a step see the earlier changes.
 #[derive(Debug)]
 pub(crate) struct Draft<'a> {
     base: &'a WalletState,
@@ -261,7 +262,7 @@ impl<'a> Draft<'a> {
         self.evidence.get_mut(&id).ok_or_else(missing)
     }
 
-    /// All evidence, with the drafted records in place.
+    /// All evidence, including the drafted records.
     pub(crate) fn evidence(&self) -> impl Iterator<Item = &Evidence> {
         let untouched = self.base.evidence.values().filter(|item| !self.evidence.contains_key(&item.id));
         untouched.chain(self.evidence.values())
@@ -271,13 +272,13 @@ impl<'a> Draft<'a> {
         self.coins.insert(coin.coin_pub, coin);
     }
 
-    /// All coins, with the drafted ones in place.
+    /// All coins, including the drafted ones.
     pub(crate) fn coins(&self) -> impl Iterator<Item = &Coin> {
         let untouched = self.base.coins.values().filter(|coin| !self.coins.contains_key(&coin.coin_pub));
         untouched.chain(self.coins.values())
     }
 
-    /// All operations, with the drafted ones in place.
+    /// All operations, including the drafted ones.
     pub(crate) fn operations(&self) -> impl Iterator<Item = &WalletOperation> {
         let untouched =
             self.base.operations.values().filter(|operation| !self.operations.contains_key(&operation.id));
@@ -292,9 +293,9 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Puts `amount` back on a coin.
+    /// Returns `amount` to a coin.
     ///
-    /// A sum above the coin's value would be money out of nothing, so it is an error.
+    /// A sum above the coin's value would create money, so it is an error.
     pub(crate) fn credit_coin(&mut self, coin_pub: &EddsaPublicKey, amount: Money) -> Result<(), CoreError> {
         let coin = self.coin(coin_pub)?;
         let value = self.exchange(&coin.exchange)?.denom(&coin.h_denom_pub)?.value;

@@ -1,12 +1,12 @@
-//! Base URLs of exchanges and banks in one canonical spelling, so that an exchange is one row and not three.
+//! Base URLs of exchanges and banks in canonical form, so that an exchange has exactly one record.
 
 use super::CoreError;
 
-/// Normalises a base URL: without a scheme `https` (`http` for this machine), host in lower case, default port dropped, no query or
-/// fragment, exactly one slash at the end.
+/// Normalises a base URL. Default scheme `https` (`http` for this machine), host in lower case, default port
+/// removed, no query or fragment, exactly one slash at the end.
 ///
 /// # Errors
-/// [`CoreError::BadUrl`] for other schemes, user names, empty hosts, or characters that do not belong into a URL.
+/// [`CoreError::BadUrl`] for other schemes, user names, empty hosts, or invalid characters.
 pub fn normalise_base_url(text: &str) -> Result<String, CoreError> {
     let bad = |reason: &str| CoreError::BadUrl { url: text.to_owned(), reason: reason.to_owned() };
     let trimmed = text.trim();
@@ -52,8 +52,8 @@ pub fn normalise_base_url(text: &str) -> Result<String, CoreError> {
     Ok(url)
 }
 
-/// Whether two libtool versions (`current:revision:age`) can speak with each other: their ranges
-/// `current - age ..= current` overlap. A text that is not a version is compatible with nothing.
+/// Whether two libtool versions (`current:revision:age`) are compatible: their ranges `current - age ..=
+/// current` overlap. A malformed version is compatible with nothing.
 #[must_use]
 pub fn versions_compatible(ours: &str, theirs: &str) -> bool {
     fn range(text: &str) -> Option<(u32, u32)> {
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base_urls_have_one_spelling() {
+    fn base_urls_are_normalised() {
         for (given, wanted) in [
             ("exchange.test", "https://exchange.test/"),
             ("localhost:8081", "http://localhost:8081/"),

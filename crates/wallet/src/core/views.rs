@@ -1,4 +1,4 @@
-//! What people want to see: balances and the history, in amounts and plain words.
+//! Balances and history for the user: amounts and plain words.
 
 use std::collections::BTreeMap;
 
@@ -20,22 +20,22 @@ use super::withdraw::{Origin, PlanchetState, WithdrawStage};
 pub struct ExchangeBalance {
     /// Base URL.
     pub exchange: String,
-    /// May be spent now.
+    /// Can be spent now.
     pub available: Amount,
-    /// On its way into the wallet: withdrawals, change, money paid back.
+    /// Incoming: withdrawals, change, refunds.
     pub pending_incoming: Amount,
     /// Spent, but not confirmed by the exchange yet.
     pub pending_outgoing: Amount,
-    /// Left on used coins and too little to become a coin.
+    /// Left on used coins, and too little to become a coin.
     pub dust: Amount,
-    /// Held by operations about which the exchange gave a false answer. It is not written off.
+    /// Held by operations about which the exchange gave a false answer. Not written off.
     pub disputed: Amount,
 }
 
 /// All money of one currency.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Balance {
-    /// Which currency.
+    /// The currency.
     pub currency: Currency,
     /// Sum of the exchanges.
     pub available: Amount,
@@ -94,10 +94,11 @@ fn exchange_balance(
         let denom = exchange.denom(&coin.h_denom_pub)?;
         let sum = match coin.status {
             CoinStatus::Fresh if denom.can_deposit(now) => &mut available,
-            // Will be refreshed when what holds it is finished; what no operation holds was too little for that.
+            // It is refreshed when the operation that holds it ends. If no operation holds it, it was too
+            // little for a refresh.
             CoinStatus::Used if is_busy(&draft, &coin.coin_pub) || denom.revoked => &mut incoming,
             CoinStatus::Used => &mut dust,
-            // To be recouped, or refreshed before it expires for good.
+            // To be recouped, or refreshed before it expires.
             CoinStatus::Fresh if denom.revoked => &mut incoming,
             CoinStatus::Fresh | CoinStatus::Lost => continue,
         };
@@ -122,7 +123,7 @@ fn exchange_balance(
     })
 }
 
-/// What an open operation holds that is on no coin of the wallet.
+/// The amount that an open operation holds outside of the wallet's coins.
 fn held(exchange: &Exchange, operation: &WalletOperation) -> Result<Money, CoreError> {
     match &operation.kind {
         OpKind::Withdrawal(record) => {
@@ -130,7 +131,7 @@ fn held(exchange: &Exchange, operation: &WalletOperation) -> Result<Money, CoreE
             Ok(if record.planchets.is_empty() { record.amount } else { open })
         }
         OpKind::Payment(record) => Ok(record.totals()?.0),
-        // Nothing of it is spent before the exchange has confirmed it.
+        // Nothing of it counts as spent before the exchange has confirmed it.
         OpKind::Refresh(record) if operation.dispute.is_some() => Ok(record.amount),
         OpKind::Refresh(record) => record.value(),
         OpKind::Recoup(record) => Ok(record.amount),
@@ -144,19 +145,19 @@ fn held(exchange: &Exchange, operation: &WalletOperation) -> Result<Money, CoreE
     }
 }
 
-/// Whether something is still going on.
+/// State of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
     /// Not finished.
     Pending,
-    /// Finished well.
+    /// Finished successfully.
     Done,
-    /// Given up or refused; the money is where it was.
+    /// Given up or refused. The money is where it was.
     Failed,
 }
 
-/// One line of the history.
+/// One row of the history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Transaction {
     /// Number of the operation.
@@ -164,30 +165,30 @@ pub struct Transaction {
     /// `withdrawal`, `payment`, `deposit`, `refresh`, `recoup` or `refund`.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// When it was begun.
+    /// When it began.
     pub timestamp: Timestamp,
     /// Whether it is finished.
     pub status: Status,
     /// Base URL of the exchange.
     pub exchange: String,
-    /// What the operation is about: the sum that left the bank, that the receiver gets (before the wire fee), that was
-    /// melted, or that came back.
+    /// The amount of the operation: the sum that left the bank, that the receiver gets (before the wire fee),
+    /// that was melted, or that was paid back.
     pub amount: Amount,
-    /// By how much it makes the wallet's balance larger or smaller: `+CUR:X` or `-CUR:X`.
+    /// Signed change of the wallet's balance: `+CUR:X` or `-CUR:X`.
     pub effect: String,
-    /// What the exchange takes for it.
+    /// Fees of the exchange.
     pub fees: Amount,
     /// Number of coins.
     pub coins: usize,
-    /// In plain words.
+    /// Description in plain words.
     pub description: String,
-    /// What is wrong or waited for, in plain words.
+    /// What is wrong, or what the operation waits for, in plain words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// Number of the evidence, if the exchange's latest answer was false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evidence: Option<EvidenceId>,
-    /// Where money comes from or goes to.
+    /// Source or destination of the money.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payto: Option<String>,
     /// Subject for the bank transfer of a manual withdrawal.
@@ -198,7 +199,7 @@ pub struct Transaction {
     pub h_contract_terms: Option<String>,
 }
 
-/// The history, newest first. Refreshes are part of it if they are asked for, disputed, or lost money.
+/// The history, newest first. Refreshes are included if requested, disputed, or failed with a loss.
 ///
 /// # Errors
 /// If records contradict each other.
@@ -220,7 +221,7 @@ fn signed(before: Amount, after: Amount) -> Result<String, CoreError> {
     })
 }
 
-/// One line of the history.
+/// One row of the history.
 ///
 /// # Errors
 /// If records contradict each other.
@@ -267,7 +268,7 @@ pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<T
                 line.description.push_str(&format!(
                     ": {} into coins, {}",
                     exchange.amount(value),
-                    fee_words(&[("withdrawal", exchange.amount(fees))])
+                    describe_fees(&[("withdrawal", exchange.amount(fees))])
                 ));
             }
             if !record.leftover.is_zero() {
@@ -302,7 +303,7 @@ pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<T
                 "{}: {} plus {}",
                 record.summary,
                 exchange.amount(total.checked_sub(fees)?),
-                fee_words(&[("deposit", exchange.amount(fees))])
+                describe_fees(&[("deposit", exchange.amount(fees))])
             );
             if let Some(fee) =
                 exchange.wire_fee(&record.payto, record.wire_deadline).filter(|fee| !fee.is_zero())
@@ -326,7 +327,7 @@ pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<T
             };
             line.description = format!(
                 "{why}: {}",
-                fee_words(&[
+                describe_fees(&[
                     ("refresh", exchange.amount(record.fee_melt)),
                     ("withdrawal", exchange.amount(record.fees_withdraw))
                 ])
@@ -371,7 +372,7 @@ pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<T
             line.coins = record.items.len();
             line.effect = signed(zero, exchange.amount(net))?;
             line.h_contract_terms = Some(record.h_contract_terms.to_string());
-            line.description = format!("Refund: {}", fee_words(&[("refund", exchange.amount(fees))]));
+            line.description = format!("Refund: {}", describe_fees(&[("refund", exchange.amount(fees))]));
             let failures: Vec<&str> = record
                 .items
                 .iter()
@@ -393,7 +394,7 @@ pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<T
 
 /// `no fee`, or the fees that are not zero: `EUR:0.02 withdrawal fee`.
 #[must_use]
-pub fn fee_words(fees: &[(&str, Amount)]) -> String {
+pub fn describe_fees(fees: &[(&str, Amount)]) -> String {
     let parts: Vec<String> = fees
         .iter()
         .filter(|(_, fee)| !fee.is_zero())

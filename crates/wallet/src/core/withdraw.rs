@@ -1,9 +1,10 @@
-//! From a bank account into coins.
+//! Withdrawals: from a bank account to coins.
 //!
-//! A bank-integrated withdrawal tells the bank a reserve key, waits for the transfer and for the exchange to see it; a
-//! manual one only waits, while the user makes the transfer. Then the reserve's balance is split into coins, whose
-//! secrets all derive from one stored seed. Denominations that vanish on the way are replaced under new coin numbers,
-//! so that no number (and no Clause-Schnorr nonce) ever serves two denominations.
+//! A bank-integrated withdrawal gives the bank a reserve key, and waits until the bank has made the transfer
+//! and the exchange has seen it. In a manual withdrawal the user makes the transfer. Then the reserve's
+//! balance is split into coins. All their secrets derive from one stored seed. If a denomination disappears
+//! meanwhile, its coins are replaced under new numbers, so that a number (and its Clause-Schnorr nonce) never
+//! serves two denominations.
 
 mod record;
 mod reserve;
@@ -29,12 +30,12 @@ use batzen_protocol::api::exchange::{
 
 pub use record::*;
 
-/// Coins asked for in one request. The exchange allows 256; smaller batches bound what one lost answer repeats.
+/// Coins in one request. The exchange allows 256; a smaller batch limits what one lost answer repeats.
 const BATCH_SIZE: usize = 64;
-/// No more coins than this in one withdrawal; what does not fit stays in the reserve and returns to its owner.
+/// Most coins in one withdrawal. The rest stays in the reserve and returns to the sender.
 const MAX_COINS: usize = 1000;
 
-/// Records a new withdrawal; its secrets are drawn here. Nothing is sent before the changes are durable.
+/// Records a new withdrawal and draws its secrets. Nothing is sent before the changes are durable.
 ///
 /// # Errors
 /// If the exchange is unknown, its terms are not accepted, or the amount fits no coin.
@@ -106,8 +107,8 @@ fn put(
     id
 }
 
-/// Records the withdrawal of what a recoup paid into a reserve, unless a withdrawal from that reserve is still to look
-/// at its balance.
+/// Records the withdrawal of money that a recoup paid into a reserve, unless an open withdrawal from that
+/// reserve will still read its balance.
 pub(crate) fn start_from_recoup(
     step: &mut Step<'_, '_>,
     reserve_priv: &EddsaPrivateKey,
@@ -145,7 +146,7 @@ pub(crate) fn start_from_recoup(
     Ok(())
 }
 
-/// The coins that `amount` would give now.
+/// The coins that `amount` would yield now.
 ///
 /// # Errors
 /// [`CoreError::NothingOffered`] or [`CoreError::TooSmall`].
@@ -176,7 +177,7 @@ pub fn preview(
     Ok(plan)
 }
 
-/// Answer about an operation at the bank; absent members are those of older banks.
+/// The bank's answer about an operation. Older banks omit some members.
 #[derive(Deserialize)]
 struct BankStatus {
     #[serde(default)]
@@ -332,12 +333,12 @@ pub(crate) fn receive(
         WithdrawStage::Select => after_select(step, record, response),
         WithdrawStage::Confirm => {
             match (response.status, response.code()) {
-                // Older banks refuse to confirm twice with "reserve key already used".
+                // Older banks refuse a second confirmation with "reserve key already used".
                 (200..=204, _) | (409, ErrorCode::BANK_DUPLICATE_RESERVE_PUB_SUBJECT) => {}
                 (409, ErrorCode::BANK_CONFIRM_ABORT_CONFLICT) => {
                     return abort(step, record, "the withdrawal was cancelled at the bank");
                 }
-                // The account is not good for the amount; nobody can confirm this operation any more usefully.
+                // The account does not hold the amount, so nobody else can confirm this operation either.
                 (409, ErrorCode::BANK_UNALLOWED_DEBIT) => {
                     return abort(step, record, "the bank account does not hold enough money");
                 }
@@ -347,7 +348,7 @@ pub(crate) fn receive(
                 bank.confirm = None;
             }
             record.stage = WithdrawStage::AwaitTransfer;
-            step.go_on(OpKind::Withdrawal(Box::new(record)));
+            step.proceed(OpKind::Withdrawal(Box::new(record)));
             Ok(())
         }
         WithdrawStage::AwaitTransfer => after_bank_status(step, record, response),
@@ -390,13 +391,13 @@ fn after_select(
             } else {
                 WithdrawStage::AwaitTransfer
             };
-            step.go_on(OpKind::Withdrawal(Box::new(record)));
+            step.proceed(OpKind::Withdrawal(Box::new(record)));
             Ok(())
         }
-        // Our key is unique, so "already used" means that the transfer we asked for was made (older banks).
+        // Our key is unique, so "already used" means that the requested transfer was made (older banks).
         (409, ErrorCode::BANK_DUPLICATE_RESERVE_PUB_SUBJECT) => {
             record.stage = WithdrawStage::AwaitReserve;
-            step.go_on(OpKind::Withdrawal(Box::new(record)));
+            step.proceed(OpKind::Withdrawal(Box::new(record)));
             Ok(())
         }
         (409, ErrorCode::BANK_WITHDRAWAL_OPERATION_RESERVE_SELECTION_CONFLICT) => {
@@ -422,7 +423,7 @@ fn after_bank_status(
             }
             if status.transfer_done {
                 record.stage = WithdrawStage::AwaitReserve;
-                step.go_on(OpKind::Withdrawal(Box::new(record)));
+                step.proceed(OpKind::Withdrawal(Box::new(record)));
                 return Ok(());
             }
             let Origin::Bank(bank) = &mut record.origin else {
@@ -438,7 +439,7 @@ fn after_bank_status(
             step.wait(OpKind::Withdrawal(Box::new(record)), reason);
             Ok(())
         }
-        // The key was sent and the money may be on its way, so this is not given up.
+        // The bank has the key and the money may be on its way, so the withdrawal is not given up.
         _ => Err(response.refusal("asking the bank about the withdrawal")),
     }
 }
@@ -451,7 +452,7 @@ fn after_kyc(
     match response.status {
         200 | 204 => {
             record.kyc = None;
-            step.go_on(OpKind::Withdrawal(Box::new(record)));
+            step.proceed(OpKind::Withdrawal(Box::new(record)));
             Ok(())
         }
         202 => {
@@ -470,9 +471,9 @@ fn after_kyc(
 fn kyc_reason(record: &Withdrawal) -> String {
     match record.kyc.as_ref().and_then(|kyc| kyc.url.as_ref()) {
         Some(url) => {
-            format!("the exchange wants to know who you are; your money waits in the reserve; visit {url}")
+            format!("the exchange requires an identity check; your money stays in the reserve; visit {url}")
         }
-        None => "the exchange wants to know who you are; your money waits in the reserve".to_owned(),
+        None => "the exchange requires an identity check; your money stays in the reserve".to_owned(),
     }
 }
 
@@ -495,7 +496,7 @@ fn after_withdraw(
                 let planchet = &mut record.planchets[position];
                 let nonce = planchet::withdraw_nonce(&record.seed, planchet.index);
                 planchet.cs = Some(CsSession::new(nonce, &answer.ewv)?);
-                step.go_on(OpKind::Withdrawal(Box::new(record)));
+                step.proceed(OpKind::Withdrawal(Box::new(record)));
                 Ok(())
             }
             _ => take_coins(step, record, &exchange, &asked, response),
@@ -511,16 +512,17 @@ fn after_withdraw(
             step.wait(OpKind::Withdrawal(Box::new(record)), reason);
             Ok(())
         }
-        // The endpoint is missing, or some coins of the batch were got before and the exchange cannot say which.
+        // The endpoint is missing, or some coins of the batch were issued before and the exchange cannot say
+        // which.
         (404, ErrorCode::GENERIC_ENDPOINT_UNKNOWN | ErrorCode::EXCHANGE_GENERIC_OPERATION_UNKNOWN)
         | (409, ErrorCode::EXCHANGE_WITHDRAW_BATCH_IDEMPOTENT_PLANCHET)
             if record.batch && asked.len() > 1 =>
         {
             record.batch = false;
-            step.go_on(OpKind::Withdrawal(Box::new(record)));
+            step.proceed(OpKind::Withdrawal(Box::new(record)));
             Ok(())
         }
-        // Somebody else took from the reserve, or the plan was made on an older balance: plan again.
+        // Another process withdrew from the reserve, or the plan used an older balance: plan again.
         (409, ErrorCode::EXCHANGE_WITHDRAW_INSUFFICIENT_FUNDS) => {
             reserve::after_shortage(step, record, &asked, response)
         }
@@ -546,7 +548,7 @@ fn after_withdraw(
                 }
             }
             if record.planchets.iter().any(|planchet| planchet.state == PlanchetState::Open) {
-                step.go_on(OpKind::Withdrawal(Box::new(record)));
+                step.proceed(OpKind::Withdrawal(Box::new(record)));
             } else {
                 plan_again(step, record);
             }
@@ -558,11 +560,11 @@ fn after_withdraw(
 
 fn plan_again(step: &mut Step<'_, '_>, mut record: Withdrawal) {
     if record.planchets.iter().any(|planchet| planchet.state == PlanchetState::Open) {
-        step.go_on(OpKind::Withdrawal(Box::new(record)));
+        step.proceed(OpKind::Withdrawal(Box::new(record)));
         return;
     }
     record.stage = WithdrawStage::AwaitReserve;
-    step.go_on(OpKind::Withdrawal(Box::new(record)));
+    step.proceed(OpKind::Withdrawal(Box::new(record)));
 }
 
 fn take_coins(
@@ -609,19 +611,19 @@ fn take_coins(
     let dropped = record.planchets.iter().any(|planchet| planchet.state == PlanchetState::Dropped);
     let open = record.planchets.iter().any(|planchet| planchet.state == PlanchetState::Open);
     if dropped && !open {
-        // Something was to be had that was not got: look what the reserve still holds.
+        // Some planned coins were not issued: read the reserve's balance again.
         record.stage = WithdrawStage::AwaitReserve;
-        step.go_on(OpKind::Withdrawal(Box::new(record)));
+        step.proceed(OpKind::Withdrawal(Box::new(record)));
     } else {
         reserve::settle(step, record);
     }
     Ok(())
 }
 
-/// The changes that give up a withdrawal before any money came, or what has not come yet of it.
+/// The changes that give up a withdrawal before any money came, or the part of it that has not come yet.
 ///
 /// # Errors
-/// [`CoreError::BadInput`] if it is no withdrawal, or past that point.
+/// [`CoreError::BadInput`] if it is not a withdrawal, or past that stage.
 pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<super::Change>, CoreError> {
     let bad = |reason: &str| CoreError::BadInput { what: "operation", reason: reason.to_owned() };
     let mut operation = state.operation(id)?.clone();

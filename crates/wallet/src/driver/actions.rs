@@ -1,4 +1,4 @@
-//! What a person does with a wallet: exchanges, withdrawals, payments, refunds.
+//! The user's actions: exchanges, withdrawals, payments, refunds.
 
 use batzen_crypto::HashCode;
 use batzen_protocol::Amount;
@@ -16,10 +16,10 @@ use crate::core::withdraw::{self, BankLogin, BankOperation, Origin};
 use crate::core::{Change, CoreError, OpId};
 
 impl Wallet {
-    /// Adds an exchange, or updates it: fetches and verifies everything it publishes.
+    /// Adds or updates an exchange: fetches and verifies everything it publishes.
     ///
     /// # Errors
-    /// If it does not answer, or not as an exchange must.
+    /// If it does not answer, or its answers are invalid.
     pub async fn add_exchange(&self, url: &str) -> Result<Exchange, WalletError> {
         let base_url = normalise_base_url(url)?;
         let previous = self.with_state(|state| state.exchanges.get(&base_url).cloned());
@@ -43,7 +43,7 @@ impl Wallet {
                     let Some(fetched) = fetched else {
                         return Err(CoreError::Inconsistent("an update gave no exchange".to_owned()));
                     };
-                    // What other steps learnt while the answers were on their way stays.
+                    // Keep what other steps recorded while the requests were under way.
                     if let Some(known) = state.exchanges.get(&base_url) {
                         fetched.terms.accepted.clone_from(&known.terms.accepted);
                         for denom in known.denoms.values().filter(|denom| denom.revoked) {
@@ -71,7 +71,7 @@ impl Wallet {
         }
     }
 
-    /// Keeps a false listing of an exchange that the wallet knows as evidence.
+    /// Keeps a known exchange's false listing as evidence.
     fn keep_false_listing(
         &self,
         base_url: &str,
@@ -88,10 +88,11 @@ impl Wallet {
         })
     }
 
-    /// The exchange, asked again if what is known is older than an hour. What is known is used if it does not answer.
+    /// The exchange, updated if its data is older than an hour. If it does not answer, the stored data is
+    /// used.
     ///
     /// # Errors
-    /// If it is not known and does not answer as it must.
+    /// If it is unknown and gives no valid answer.
     pub async fn fresh_exchange(&self, url: &str) -> Result<Exchange, WalletError> {
         let base_url = normalise_base_url(url)?;
         match self.with_state(|state| state.exchanges.get(&base_url).cloned()) {
@@ -113,10 +114,10 @@ impl Wallet {
         self.step(|state, _, _| Ok(((), accept_terms(state, &base_url)?)))
     }
 
-    /// Begins a withdrawal for which the user makes the transfer.
+    /// Begins a withdrawal whose transfer the user makes.
     ///
     /// # Errors
-    /// If the exchange cannot be used or the amount fits no coin.
+    /// If the exchange cannot be used or the amount is too small for a coin.
     pub async fn withdraw_manual(
         &self,
         exchange_url: &str,
@@ -135,7 +136,7 @@ impl Wallet {
         self.manual_withdrawal(operation)
     }
 
-    /// What the user needs to make the transfer for a manual withdrawal.
+    /// The data that the user needs for the transfer of a manual withdrawal.
     ///
     /// # Errors
     /// If there is no such withdrawal.
@@ -163,10 +164,10 @@ impl Wallet {
         })?)
     }
 
-    /// Asks a bank what it offers under a `taler://withdraw` URI. Nothing is recorded.
+    /// Asks a bank about the offer of a `taler://withdraw` URI. Records nothing.
     ///
     /// # Errors
-    /// If the URI is none, or the bank does not answer as it must.
+    /// If the URI is malformed, or the bank gives no valid answer.
     pub async fn inspect_withdrawal(&self, uri: &str) -> Result<WithdrawOffer, WalletError> {
         let (integration_url, operation_id) = bank::parse_withdraw_uri(uri)?;
         let config = self.send(&bank::config_request(&integration_url)).await?;
@@ -175,10 +176,10 @@ impl Wallet {
         Ok(bank::read_offer(&integration_url, &operation_id, &answer)?)
     }
 
-    /// Accepts a bank's offer. With a `login` the wallet confirms at the (test) bank by itself.
+    /// Accepts a bank's offer. With a `login` the wallet confirms at the (test) bank itself.
     ///
     /// # Errors
-    /// If the exchange cannot be used or the amount fits no coin.
+    /// If the exchange cannot be used or the amount is too small for a coin.
     pub async fn accept_withdrawal(
         &self,
         offer: &WithdrawOffer,
@@ -220,7 +221,7 @@ impl Wallet {
         })
     }
 
-    /// Opens an account at a test bank if needed and begins a withdrawal there. Nothing is recorded here yet.
+    /// Opens an account at a test bank if needed and begins a withdrawal there. Records nothing yet.
     ///
     /// # Errors
     /// If the bank refuses.
@@ -235,11 +236,11 @@ impl Wallet {
         self.inspect_withdrawal(&bank::read_created(&answer)?).await
     }
 
-    /// Begins a withdrawal at a test bank whose account the wallet may use: opens the account if needed, creates the
-    /// withdrawal, and confirms it once it is recorded here.
+    /// Begins a withdrawal at a test bank to which the wallet has a login: opens the account if needed,
+    /// creates the withdrawal, and confirms it once the wallet has recorded it.
     ///
     /// # Errors
-    /// If bank or exchange refuse.
+    /// If bank or exchange refuses.
     pub async fn withdraw_from_bank(
         &self,
         bank_url: &str,
@@ -258,17 +259,18 @@ impl Wallet {
         self.accept_withdrawal(&offer, exchange_url, cipher, Some(login)).await
     }
 
-    /// Pays a merchant and waits for the exchange's confirmation. The change is refreshed by [`Wallet::run_pending`].
+    /// Pays a merchant and waits for the exchange's confirmation. [`Wallet::run_pending`] refreshes the
+    /// change.
     ///
     /// # Errors
-    /// [`WalletError::Failed`] if the exchange refused; [`WalletError::Pending`] and its relatives if it did not
-    /// answer: then the payment goes on with the next run, and must not be made again.
+    /// [`WalletError::Failed`] if the exchange refused. [`WalletError::Pending`] and related errors if it did
+    /// not answer: the payment then continues with the next run and must not be repeated.
     pub async fn pay(&self, request: &PaymentRequest) -> Result<PaymentReceipt, WalletError> {
         let id = self.step(|state, now, entropy| payment::start(state, request, now, entropy))?;
         self.finish_payment(id).await
     }
 
-    /// Pays coins out into a bank account.
+    /// Deposits coins into the owner's bank account.
     ///
     /// # Errors
     /// As [`Wallet::pay`].
@@ -300,16 +302,16 @@ impl Wallet {
     /// The receipt of an earlier payment.
     ///
     /// # Errors
-    /// If there is no such payment, or it is not confirmed.
+    /// If there is no such payment, or it is not confirmed yet.
     pub fn receipt(&self, id: OpId) -> Result<PaymentReceipt, WalletError> {
         Ok(self.with_state(|state| payment::receipt(state, id))?)
     }
 
-    /// Takes back what a merchant gives back for contract `h_contract_terms`, and refreshes the coins. `None` if all
-    /// permissions were known already.
+    /// Accepts a merchant's refund for contract `h_contract_terms`, and refreshes the coins. `None` if all
+    /// permissions were already known.
     ///
     /// # Errors
-    /// If the permissions do not fit to a payment of this wallet, or as [`Wallet::pay`].
+    /// If the permissions do not belong to a payment of this wallet, or as [`Wallet::pay`].
     pub async fn refund(
         &self,
         h_contract_terms: &HashCode,
@@ -327,11 +329,12 @@ impl Wallet {
         Ok(started)
     }
 
-    /// Gives up a withdrawal for which no money was sent yet, or a disputed payment. Money that comes after all stays in
-    /// the reserve and returns to its sender when the reserve closes. Coins of the payment are refreshed.
+    /// Gives up a withdrawal that has received no money yet, or a disputed payment. Money that arrives later
+    /// stays in the reserve and returns to its sender when the reserve closes. Coins of the payment are
+    /// refreshed.
     ///
     /// # Errors
-    /// If it is no such operation.
+    /// If it is neither.
     pub fn cancel(&self, id: OpId) -> Result<(), WalletError> {
         self.step(|state, now, _| {
             let changes = match state.operation(id)?.kind {

@@ -1,4 +1,4 @@
-//! Getting operations on: request, answer, records, and again.
+//! Runs operations: request, answer, records, and again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use crate::core::http::{HttpRequest, HttpResponse};
 use crate::core::state::WalletOperation;
 use crate::core::{CoreError, Next, OpId};
 
-/// How long servers may hold back an answer, in milliseconds.
+/// Longest long poll, in milliseconds.
 const LONG_POLL_MS: u64 = 30_000;
-/// Operations that are worked on at the same time.
+/// Most operations processed at the same time.
 const PARALLEL: usize = 8;
 /// Longest pause between two attempts.
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
-/// How an attempt to get an operation on ended.
+/// Result of one attempt to advance an operation.
 enum Progress {
     Done,
     Waiting,
     Stuck(WalletError),
 }
 
-/// Frees an operation for others when its worker ends, however it ends.
+/// Releases an operation when its worker ends, even by a panic.
 struct Claim {
     inner: Arc<Inner>,
     id: OpId,
@@ -44,7 +44,7 @@ impl Wallet {
     /// Drives one operation until it is finished.
     ///
     /// # Errors
-    /// [`WalletError::Pending`] if it waits for somebody else, or why it makes no progress.
+    /// [`WalletError::Pending`] if it waits for somebody else, or the reason why it makes no progress.
     pub async fn finish(&self, id: OpId) -> Result<(), WalletError> {
         match self.drive(id, 0).await {
             Progress::Done => Ok(()),
@@ -61,10 +61,10 @@ impl Wallet {
         }
     }
 
-    /// Drives one operation until it is finished, waiting for others up to `timeout`.
+    /// Drives one operation until it is finished. Waits for others up to `timeout`.
     ///
     /// # Errors
-    /// As [`Wallet::finish`], when the time is over.
+    /// As [`Wallet::finish`], after the timeout.
     pub async fn finish_within(&self, id: OpId, timeout: Duration) -> Result<(), WalletError> {
         let deadline = Instant::now() + timeout;
         let mut backoff = self.inner.first_backoff;
@@ -86,18 +86,19 @@ impl Wallet {
         }
     }
 
-    /// Does everything that can be done without waiting for others.
+    /// Runs all operations as far as possible without waiting for others.
     ///
     /// # Errors
-    /// If the wallet itself fails; operations that make no progress are reported instead.
+    /// If the wallet itself fails. Operations that make no progress are reported instead.
     pub async fn run_pending(&self) -> Result<RunReport, WalletError> {
         self.run(RunUntil::Idle).await
     }
 
-    /// Works on all operations.
+    /// Runs all operations.
     ///
     /// # Errors
-    /// If the wallet itself fails (its file above all); operations that make no progress are reported instead.
+    /// If the wallet itself fails, in particular its file. Operations that make no progress are reported
+    /// instead.
     pub async fn run(&self, until: RunUntil) -> Result<RunReport, WalletError> {
         let deadline = match until {
             RunUntil::Finished(Some(timeout)) => Some(Instant::now() + timeout),
@@ -105,7 +106,7 @@ impl Wallet {
         };
         let idle_mode = until == RunUntil::Idle;
         let mut report = RunReport::default();
-        // When to look at an operation again, and after how long a pause the time after.
+        // Per operation: the time of the next attempt, and the pause after that one.
         let mut resting: BTreeMap<OpId, (Instant, Duration)> = BTreeMap::new();
         // Not spawned, so that dropping this future stops everything at once.
         let mut tasks = FuturesUnordered::new();
@@ -157,7 +158,7 @@ impl Wallet {
                     report.finished.push(id);
                 }
                 Progress::Stuck(error @ WalletError::Store(_)) => return Err(error),
-                // It rests for longer than a run lasts.
+                // It rests for longer than this run lasts.
                 Progress::Stuck(WalletError::Disputed { .. }) => {
                     resting.remove(&id);
                     disputed.insert(id);
@@ -178,12 +179,12 @@ impl Wallet {
         Ok(report)
     }
 
-    /// Gets one operation on as far as it goes.
+    /// Advances one operation as far as possible.
     async fn drive(&self, id: OpId, poll_ms: u64) -> Progress {
         loop {
             let freed = self.inner.freed.notified();
             tokio::pin!(freed);
-            // From here on, so that no notification is missed between looking and waiting.
+            // Registered before the check, so that no notification is missed.
             freed.as_mut().enable();
             if lock(&self.inner.running).insert(id) {
                 break;
@@ -205,14 +206,15 @@ impl Wallet {
                 Err(error @ WalletError::Disputed { .. }) => return Progress::Stuck(error),
                 Err(error) => {
                     let text = error.to_string();
-                    let noted = self.step(|state, _, _| Ok(((), crate::core::note_error(state, id, &text)?)));
+                    let noted =
+                        self.step(|state, _, _| Ok(((), crate::core::record_error(state, id, &text)?)));
                     return Progress::Stuck(noted.err().unwrap_or(error));
                 }
             }
         }
     }
 
-    /// One request and its answer. `None` if there is more to do at once.
+    /// Sends one request and processes its answer. `None` if there is more to do at once.
     async fn advance(
         &self,
         id: OpId,
@@ -228,7 +230,7 @@ impl Wallet {
         let (waiting, disputed) = self.step(|state, now, entropy| {
             match crate::core::receive(state, id, &request, &response, now, entropy) {
                 Ok(outcome) => Ok(((outcome.waiting.is_some(), outcome.disputed), outcome.changes)),
-                // Not even the newest list of keys has it.
+                // The newest list of keys does not contain it either.
                 Err(error @ CoreError::UnknownSigningKey { .. }) if key_refreshed => {
                     let (disputed, changes) =
                         crate::core::dispute(state, id, &request, &response, &error, now)?;
@@ -246,8 +248,8 @@ impl Wallet {
         }
     }
 
-    /// Sends a request until an answer comes that says something, a bounded number of times. The request is the same
-    /// each time, so it does not matter which of them arrived.
+    /// Sends a request until a conclusive answer comes, a bounded number of times. The request is the same
+    /// each time, so it does not matter which attempt arrived.
     pub(super) async fn send(&self, request: &HttpRequest) -> Result<HttpResponse, WalletError> {
         let mut backoff = self.inner.first_backoff;
         let mut attempt = 1;
@@ -269,7 +271,7 @@ impl Wallet {
                 return Err(error);
             }
             attempt += 1;
-            // Between half and one and a half, so that many wallets do not come back at the same moment.
+            // A random factor between 0.5 and 1.5, so that many wallets do not come back at the same moment.
             let jitter = 512 + lock(&self.inner.core).entropy.below(1024) as u32;
             let pause = (backoff * jitter / 1024).max(retry_after.unwrap_or_default()).min(MAX_BACKOFF);
             tokio::time::sleep(pause).await;
@@ -278,7 +280,7 @@ impl Wallet {
     }
 }
 
-/// Whether waiting may help against an error.
+/// Whether a later attempt may succeed after this error.
 fn may_pass(error: &WalletError) -> bool {
     matches!(error, WalletError::Transport(_) | WalletError::Unavailable { .. } | WalletError::Pending { .. })
 }

@@ -33,7 +33,7 @@ fn payment(merchant: &EddsaPrivateKey) -> PaymentRequest {
     }
 }
 
-/// The script. Each part is skipped if an earlier life of the wallet got that far, as a user would.
+/// The script. Each part is skipped if an earlier run got that far, as a user would do.
 async fn live(wallet: &Wallet, merchant: &EddsaPrivateKey) -> Result<(), WalletError> {
     wallet.run_pending().await?;
     let has = |kind: &str, count: usize| {
@@ -107,7 +107,7 @@ async fn one_life(file: &Path, world: &World, merchant: &EddsaPrivateKey, seed: 
 }
 
 #[tokio::test]
-async fn dying_anywhere_loses_nothing() {
+async fn a_kill_at_any_point_loses_nothing() {
     let merchant = EddsaPrivateKey::from_bytes([3; 32]);
     let mut n = 0;
     let mut reference: Option<String> = None;
@@ -116,7 +116,8 @@ async fn dying_anywhere_loses_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("wallet.db");
         let world = World::new();
-        // n = 1 shows how the script ends undisturbed; then it dies at point n - 1, and, reborn, three points later.
+        // n = 1 runs the script undisturbed. Otherwise the process is killed at point n - 1, and after its
+        // restart three points later.
         world.network.set_fuse(n - 1);
         let mut lives = 0;
         let wallet = loop {
@@ -134,12 +135,13 @@ async fn dying_anywhere_loses_nothing() {
             wallet.transactions(false).unwrap().iter().map(|line| (line.kind, line.status)).collect();
         let ending = format!("{:?} {kinds:?}", balance.available.checked_add(&balance.dust).unwrap());
         drop(wallet);
-        // A last look at the file itself.
+        // Finally, the file itself is checked.
         let reopened = Wallet::open_with(&file, world.options(1)).unwrap();
         check(&world, &reopened, &context);
         match &reference {
             None => reference = Some(ending),
-            // Which coins pay is up to chance, and so are the fees; what happened is not.
+            // Chance decides which coins pay, and so the fees. The sequence of operations does not depend on
+            // it.
             Some(reference) => {
                 let story = |text: &str| text[text.find('[').unwrap()..].to_owned();
                 assert_eq!(story(&ending), story(reference), "{context}");
@@ -159,7 +161,7 @@ async fn lost_answers_change_nothing() {
         let world = World::new();
         let wallet = Wallet::in_memory_with(world.options(lose_every));
         world.network.lose_every.store(lose_every, std::sync::atomic::Ordering::SeqCst);
-        // Where attempts run out the user tries again.
+        // When the attempts are exhausted, the user tries again.
         let mut tries = 0;
         while let Err(error) = live(&wallet, &merchant).await {
             assert!(matches!(error, WalletError::Transport(_)), "{error}");
@@ -172,7 +174,7 @@ async fn lost_answers_change_nothing() {
 }
 
 #[tokio::test]
-async fn one_process_at_a_time_writes() {
+async fn only_one_process_can_write() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("deep").join("wallet.db");
     let world = World::new();
@@ -196,7 +198,7 @@ async fn one_process_at_a_time_writes() {
 }
 
 #[test]
-fn other_files_are_left_alone() {
+fn files_of_other_programs_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let world = World::new();
     let text = directory.path().join("notes.txt");
@@ -215,7 +217,7 @@ fn other_files_are_left_alone() {
 }
 
 #[tokio::test]
-async fn a_backup_brings_everything_back() {
+async fn a_backup_restores_everything() {
     let world = World::new();
     let merchant = EddsaPrivateKey::from_bytes([3; 32]);
     let wallet = Wallet::in_memory_with(world.options(5));

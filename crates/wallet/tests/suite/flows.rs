@@ -1,4 +1,4 @@
-//! Whole lives of coins against an exchange in memory.
+//! Complete life cycles of coins against an exchange in memory.
 
 use crate::common;
 
@@ -64,7 +64,7 @@ fn request(merchant: &EddsaPrivateKey, sum: &str, contract: u8) -> PaymentReques
 }
 
 #[tokio::test]
-async fn terms_come_before_money() {
+async fn withdrawals_require_accepted_terms() {
     let world = World::new();
     let wallet = Wallet::in_memory_with(world.options(1));
     let exchange = wallet.add_exchange("http://Exchange.test").await.unwrap();
@@ -101,7 +101,7 @@ async fn withdraws_both_ciphers_in_batches_and_one_by_one() {
 async fn an_exchange_that_refuses_repeated_batches_is_asked_coin_by_coin() {
     let world = World::with(FakeTerms { refuses_batch_repetition: true, ..FakeTerms::default() });
     let wallet = ready(&world).await;
-    // The answer to the batch is the ninth of this withdrawal; lose it.
+    // The answer to the batch is the ninth of this withdrawal; it is lost.
     let before = world.network.sent.load(std::sync::atomic::Ordering::SeqCst);
     world.network.lose_every.store(before + 9, std::sync::atomic::Ordering::SeqCst);
     withdraw_some(&wallet, "KUDOS:7.5", CipherChoice::Rsa).await;
@@ -131,7 +131,7 @@ async fn manual_withdrawals_wait_for_the_transfer() {
         Some("waiting for your bank transfer to reach the exchange")
     );
     assert_eq!(wallet.balance().unwrap()[0].pending_incoming, amount("KUDOS:5"));
-    // More arrives than was announced: all of it becomes coins.
+    // More money arrives than announced: all of it becomes coins.
     world.exchange.lock().unwrap().credit_reserve(manual.reserve_pub, amount("KUDOS:6"));
     let report = wallet.run(RunUntil::Finished(None)).await.unwrap();
     assert_eq!((report.finished, report.pending.len()), (vec![manual.operation], 0));
@@ -279,7 +279,7 @@ async fn a_copy_of_the_wallet_finds_out_and_pays_with_other_coins() {
     let merchant = EddsaPrivateKey::generate();
     wallet.pay(&request(&merchant, "KUDOS:15.9", 1)).await.unwrap();
     wallet.run_pending().await.unwrap();
-    // The copy tries with coins that are spent, learns it with proof, and takes others.
+    // The copy tries coins that are already spent, gets the proof, and pays with others.
     copy.pay(&request(&merchant, "KUDOS:15.9", 2)).await.unwrap();
     copy.run_pending().await.unwrap();
     world.exchange.lock().unwrap().check_conservation();
@@ -318,7 +318,7 @@ async fn revoked_coins_are_paid_back() {
         let history = wallet.transactions(false).unwrap();
         assert!(history.iter().any(|line| line.kind == "recoup" && line.status == Status::Done));
         let after = wallet.balance().unwrap()[0].available;
-        // Recoup is free, but fresh coins cost withdrawal fees, and change a melt.
+        // Recoup is free, but fresh coins cost withdrawal fees, and change costs a melt fee.
         assert!(
             before.checked_sub(&after).unwrap().money <= amount("KUDOS:1").money,
             "{before} became {after}"

@@ -1,12 +1,13 @@
-//! Goal: whatever stands between a wallet and its exchange alters in whatever answers, the wallet loses no money without
-//! showing evidence.
+//! Goal: if a proxy between a wallet and its exchange alters answers at random, the wallet loses no money
+//! without showing evidence.
 //!
-//! Method: random lives of a wallet, while a proxy passes requests on and alters some of the answers: a member of the JSON
-//! is changed, removed, repeated, or swapped with that of an earlier answer; the status is another one; an earlier answer
-//! comes again; or a request is answered without reaching the exchange at all. Then the proxy becomes honest, the
-//! wallet runs, and the books of both sides must agree coin by coin, except where the wallet shows a dispute.
+//! Method: random lives of a wallet, while a proxy forwards requests and alters some of the answers. It
+//! changes, removes or repeats a member of the JSON, or swaps it with that of an earlier answer; it changes
+//! the status; it replays an earlier answer; or it answers without asking the exchange. Then the proxy
+//! becomes honest, the wallet runs, and the books of both sides must agree coin by coin, except where the
+//! wallet shows a dispute.
 //!
-//! `BATZEN_SOAK_FACTOR=100` plays so many times more lives.
+//! `BATZEN_SOAK_FACTOR=100` plays 100 times as many lives.
 
 use crate::common;
 
@@ -46,7 +47,7 @@ fn deed() -> impl Strategy<Value = Deed> {
     ]
 }
 
-/// What is done to an answer. The numbers choose a member, an earlier answer, a value.
+/// How an answer is altered. The numbers choose a member, an earlier answer, a value.
 #[derive(Clone, Debug)]
 enum Lie {
     Change {
@@ -72,7 +73,7 @@ enum Lie {
     Replay {
         earlier: usize,
     },
-    /// The request does not reach the exchange.
+    /// Answers without asking the exchange.
     Invent {
         earlier: usize,
     },
@@ -117,7 +118,7 @@ fn pick<T>(items: &[T], number: usize) -> Option<&T> {
     if items.is_empty() { None } else { items.get(number % items.len()) }
 }
 
-/// Another value of the same kind.
+/// Another value of the same type.
 fn changed(value: &Value, how: usize) -> Value {
     match value {
         Value::Null => Value::Bool(true),
@@ -161,7 +162,7 @@ fn alter_member(
     HttpResponse { body: serde_json::to_vec(&value).unwrap(), ..response.clone() }
 }
 
-fn told(lie: &Lie, response: &HttpResponse, earlier_answers: &[HttpResponse]) -> HttpResponse {
+fn falsified(lie: &Lie, response: &HttpResponse, earlier_answers: &[HttpResponse]) -> HttpResponse {
     match lie {
         Lie::Change { member, how } => alter_member(response, *member, |value, path| {
             let target = value.pointer_mut(path).unwrap();
@@ -213,7 +214,7 @@ fn told(lie: &Lie, response: &HttpResponse, earlier_answers: &[HttpResponse]) ->
     }
 }
 
-/// Lies in about one of `rate` answers of the exchange, one lie after the other.
+/// Alters about one in `rate` answers of the exchange.
 fn proxy(world: &World, lies: &[Lie], rate: usize) {
     let lies = lies.to_vec();
     let mut told_so_far = 0;
@@ -227,10 +228,10 @@ fn proxy(world: &World, lies: &[Lie], rate: usize) {
         let lie = if count.is_multiple_of(rate) { lies.get(told_so_far).cloned() } else { None };
         told_so_far += usize::from(lie.is_some());
         if let (Some(lie @ Lie::Invent { .. }), false) = (&lie, earlier.is_empty()) {
-            return Some(told(lie, &HttpResponse::default(), &earlier));
+            return Some(falsified(lie, &HttpResponse::default(), &earlier));
         }
         let response = exchange.handle(request, now);
-        let answer = lie.map_or_else(|| response.clone(), |lie| told(&lie, &response, &earlier));
+        let answer = lie.map_or_else(|| response.clone(), |lie| falsified(&lie, &response, &earlier));
         earlier.push(response);
         Some(answer)
     });
@@ -253,8 +254,8 @@ async fn play(deeds: &[Deed], lies: &[Lie], rate: usize, seed: u64) {
         match deed {
             Deed::Withdraw { cents: sum, cs } => {
                 let cipher = if *cs { CipherChoice::Cs } else { CipherChoice::Rsa };
-                let begun = wallet.withdraw_from_bank(BANK, "a", "pw", cents(*sum), None, cipher).await;
-                if let Ok(id) = begun {
+                let started = wallet.withdraw_from_bank(BANK, "a", "pw", cents(*sum), None, cipher).await;
+                if let Ok(id) = started {
                     let _ = wallet.finish(id).await;
                 }
             }
@@ -318,7 +319,7 @@ async fn play(deeds: &[Deed], lies: &[Lie], rate: usize, seed: u64) {
     for _ in 0..4 {
         wallet.retry_disputed().unwrap();
         wallet.run_pending().await.unwrap();
-        // A merchant's permission that was refused wrongly can be shown again.
+        // A merchant's permission that was wrongly refused can be sent again.
         for (h_contract_terms, permissions) in &refunds {
             let _ = wallet.refund(h_contract_terms, permissions).await;
         }
@@ -326,7 +327,7 @@ async fn play(deeds: &[Deed], lies: &[Lie], rate: usize, seed: u64) {
     check(&world, &wallet);
 }
 
-/// Every coin and every reserve is as the exchange has it, or in a dispute that the wallet shows.
+/// Every coin and every reserve agrees with the exchange, or is in a dispute that the wallet shows.
 fn check(world: &World, wallet: &Wallet) {
     let exchange = world.exchange.lock().unwrap();
     exchange.check_conservation();
@@ -351,8 +352,8 @@ fn check(world: &World, wallet: &Wallet) {
                 OpKind::Withdrawal(_) => false,
             })
         };
-        // The protocol does not sign the answer to a recoup-refresh, and shows no history of the old coin. A lie shows when the old
-        // coin is refreshed, unless it has too little on it for that.
+        // The protocol does not sign the answer to a recoup-refresh, and provides no history of the old coin.
+        // A false answer is found when the old coin is refreshed, unless its value is too small for that.
         let is_recouped = |coin_pub| {
             state.operations.values().any(|operation| match &operation.kind {
                 OpKind::Recoup(record) => match state.coins[&record.coin_pub].source {
@@ -364,8 +365,8 @@ fn check(world: &World, wallet: &Wallet) {
                 _ => false,
             })
         };
-        // If the exchange has booked what it refused, the next use of the coin shows that, with evidence. A coin with too little on it
-        // to be refreshed waits for that.
+        // If the exchange has booked an operation that it refused, the next use of the coin reveals it, with
+        // evidence. A coin whose value is too small for a refresh waits for its next use.
         let is_refused = |coin_pub| {
             state.operations.values().any(|operation| match &operation.kind {
                 OpKind::Payment(record) => record.refused.iter().any(|part| part.coin_pub == coin_pub),
@@ -392,7 +393,7 @@ fn check(world: &World, wallet: &Wallet) {
             assert_eq!(held, exchange.issued, "every coin that was signed is in the wallet");
             assert!(shown.is_empty(), "nothing is disputed");
         }
-        // What is left in a reserve is known to the wallet, and shown.
+        // The wallet knows the remainder of a reserve and shows it.
         for (reserve_pub, balance) in &exchange.reserves {
             let of_reserve = state.operations.values().filter_map(|operation| match &operation.kind {
                 OpKind::Withdrawal(record) if record.reserve_pub == *reserve_pub => Some((operation, record)),
@@ -420,7 +421,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn no_lie_costs_money_silently(
+    fn no_false_answer_costs_money_without_evidence(
         deeds in prop::collection::vec(deed(), 2..12),
         lies in prop::collection::vec(lie(), 1..12),
         rate in 1usize..8,

@@ -1,4 +1,4 @@
-//! Goal: whatever a person does in whatever order, over a network that loses answers, no money is lost and none is made.
+//! Goal: no sequence of user actions, over a network that loses answers, loses or creates money.
 //!
 //! Method: random sequences of withdrawals, payments, deposits, refunds and revocations against an exchange in memory;
 //! afterwards the books of both sides agree coin by coin.
@@ -50,8 +50,8 @@ async fn play(deeds: &[Deed], lose_every: u64, seed: u64) {
         match deed {
             Deed::Withdraw { cents, cs } => {
                 let cipher = if *cs { CipherChoice::Cs } else { CipherChoice::Rsa };
-                let begun = wallet.withdraw_from_bank(BANK, "a", "pw", amount(*cents), None, cipher).await;
-                if let Ok(id) = begun {
+                let started = wallet.withdraw_from_bank(BANK, "a", "pw", amount(*cents), None, cipher).await;
+                if let Ok(id) = started {
                     let _ = wallet.finish(id).await;
                 }
             }
@@ -96,7 +96,7 @@ async fn play(deeds: &[Deed], lose_every: u64, seed: u64) {
                         merchant_sig: message.sign(&merchant),
                     });
                 }
-                // Refused if it is more than was paid, or less than the fee.
+                // The exchange refuses a refund above the payment, or below the fee.
                 let _ = wallet.refund(h_contract_terms, &permissions).await;
             }
             Deed::Revoke { denomination } => {
@@ -119,7 +119,7 @@ async fn play(deeds: &[Deed], lose_every: u64, seed: u64) {
         let value = exchange.denom(&coin.h_denom_pub).unwrap().terms.value.money;
         held = held.checked_add(value).unwrap();
         let remaining = exchange.coin_remaining(&coin.coin_pub).unwrap_or(value);
-        // What an operation that waits for better times has taken off already is not off at the exchange yet.
+        // The wallet has already debited what an open operation will spend; the exchange has not.
         if report.pending.is_empty() {
             assert_eq!(remaining, coin.remaining, "coin {} ({:?})", coin.coin_pub, coin.status);
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use batzen_wallet::core::payment;
-use batzen_wallet::core::views::fee_words;
+use batzen_wallet::core::views::describe_fees;
 use batzen_wallet::core::withdraw;
 use batzen_wallet::{
     Amount, CipherChoice, DepositAmount, Exchange, ManualWithdrawal, RunReport, RunUntil, Status, Wallet,
@@ -47,7 +47,7 @@ fn preview_words(
         exchange.amount(plan.value),
         plan.denoms.len(),
         exchange.base_url,
-        fee_words(&[("withdrawal", exchange.amount(plan.fees))]),
+        describe_fees(&[("withdrawal", exchange.amount(plan.fees))]),
     );
     if !plan.leftover.is_zero() {
         words.push_str(&format!(
@@ -213,7 +213,10 @@ pub async fn deposit(wallet: &Wallet, args: &DepositArgs, yes: bool, output: &Ou
     let mut words = format!(
         "{credited} go to {}; on top {}",
         args.payto,
-        fee_words(&[("deposit", exchange.amount(plan.fees)), ("change", exchange.amount(plan.change_cost))]),
+        describe_fees(&[
+            ("deposit", exchange.amount(plan.fees)),
+            ("change", exchange.amount(plan.change_cost))
+        ]),
     );
     if let Some(fee) = exchange.wire_fee(&args.payto, now).filter(|fee| !fee.is_zero()) {
         words.push_str(&format!("; the exchange keeps a wire fee of {fee} from each transfer"));

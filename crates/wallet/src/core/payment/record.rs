@@ -1,4 +1,4 @@
-//! Requests, receipts, and what a payment remembers.
+//! Requests, receipts and the stored record of a payment.
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature, HashCode, WireSalt};
 use batzen_protocol::{Amount, Money, Timestamp};
@@ -11,55 +11,55 @@ use super::super::state::OpId;
 /// A payment as a merchant's contract describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PaymentRequest {
-    /// Base URL of the exchange whose coins are used; the cheapest that has enough if not given.
+    /// Base URL of the exchange whose coins pay. Default: the cheapest exchange with enough coins.
     pub exchange: Option<String>,
-    /// What the merchant shall get before the wire fee.
+    /// Amount for the merchant, before the wire fee.
     pub amount: Amount,
-    /// Deposit fees up to this sum are on the merchant.
+    /// Largest sum of deposit fees that the merchant bears.
     pub max_fee: Money,
     /// The merchant's key.
     pub merchant_pub: EddsaPublicKey,
     /// The merchant's bank account.
     pub merchant_payto: String,
-    /// Salt of its hash.
+    /// Salt of the account's hash.
     pub wire_salt: WireSalt,
     /// Hash of the contract.
     pub h_contract_terms: HashCode,
-    /// When the contract was made; now if not given.
+    /// When the contract was made. Default: now.
     pub timestamp: Option<Timestamp>,
-    /// The time until which the merchant may refund; zero for not at all.
+    /// End of the refund period; zero for none.
     pub refund_deadline: Timestamp,
     /// When the exchange must pay the merchant.
     pub wire_transfer_deadline: Timestamp,
-    /// For the history: what for.
+    /// Description for the history.
     pub summary: String,
 }
 
 /// A coin in a receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ReceiptCoin {
-    /// Which coin.
+    /// The coin's public key.
     pub coin_pub: EddsaPublicKey,
     /// Its denomination.
     pub h_denom_pub: HashCode,
-    /// What it gave, fee included.
+    /// Its contribution, fee included.
     pub contribution: Amount,
-    /// Deposit fee in it.
+    /// The deposit fee in it.
     pub deposit_fee: Amount,
     /// The exchange's confirmation.
     pub exchange_sig: EddsaSignature,
 }
 
-/// Proof of a payment: what an exchange confirmed, coin by coin.
+/// Receipt of a payment: the exchange's confirmation for each coin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PaymentReceipt {
     /// Number of the operation.
     pub operation: OpId,
     /// Base URL of the exchange.
     pub exchange: String,
-    /// What left the wallet.
+    /// The total that left the wallet.
     pub total: Amount,
-    /// The deposit fees in it; the receiver gets the rest, less the wire fee.
+    /// The deposit fees in it. The receiver gets the rest, less the wire fee.
     pub fees: Amount,
     /// Coins in the order of the request.
     pub coins: Vec<ReceiptCoin>,
@@ -71,24 +71,24 @@ pub struct PaymentReceipt {
     pub h_wire: HashCode,
 }
 
-/// How far a payment got.
+/// Stage of a payment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PaymentStage {
-    /// To be sent, perhaps sent already.
+    /// Not confirmed: not sent yet, or sent without an answer.
     Send,
     /// Confirmed by the exchange.
     Done,
-    /// Refused; the coins that were not taken are back.
+    /// Refused. The coins that the exchange did not take are available again.
     Failed,
 }
 
 /// One coin of a payment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PaymentCoin {
-    /// Which coin.
+    /// The coin's public key.
     pub coin_pub: EddsaPublicKey,
-    /// What it gives, deposit fee included.
+    /// Its contribution, deposit fee included.
     #[serde(with = "text")]
     pub amount: Money,
     /// The fee in it.
@@ -102,39 +102,40 @@ pub struct PaymentCoin {
 /// A payment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Payment {
-    /// Set for payments to one's own account: the key under which the exchange can be asked about them.
+    /// Private key for asking the exchange about a deposit into the owner's account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub merchant_priv: Option<EddsaPrivateKey>,
-    /// Who is paid.
+    /// The receiver's key.
     pub merchant_pub: EddsaPublicKey,
-    /// To which account.
+    /// The receiver's account.
     pub payto: String,
-    /// Salt of its hash.
+    /// Salt of the account's hash.
     pub wire_salt: WireSalt,
-    /// Hash of the contract; random for payments to one's own account.
+    /// Hash of the contract. Random for deposits into the owner's account.
     pub h_contract_terms: HashCode,
-    /// The wallet's time.
+    /// The wallet's time at the payment.
     pub timestamp: Timestamp,
-    /// The time until which the merchant may refund; zero for not at all.
+    /// End of the refund period; zero for none.
     pub refund_deadline: Timestamp,
     /// When the exchange must pay.
     pub wire_deadline: Timestamp,
-    /// What the receiver shall get before the wire fee.
+    /// Amount for the receiver, before the wire fee.
     #[serde(with = "text")]
     pub amount: Money,
-    /// Deposit fees up to this sum are on the receiver.
+    /// Largest sum of deposit fees that the receiver bears.
     #[serde(with = "text")]
     pub max_fee: Money,
-    /// For the history: what for.
+    /// Description for the history.
     pub summary: String,
     /// The coins, in the random order in which they are sent.
     pub coins: Vec<PaymentCoin>,
-    /// Coins of requests that the exchange refused. If it lists one of these deposits later, one of its answers was false.
+    /// Refused contributions. If the exchange lists one of these deposits later, one of its answers was
+    /// false.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<PaymentCoin>,
-    /// Whether one request carries all coins; not with exchanges that cannot.
+    /// Whether one request carries all coins. False for exchanges that do not support this.
     pub batch: bool,
-    /// How far it got.
+    /// Its stage.
     pub stage: PaymentStage,
     /// The exchange's signing key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -151,7 +152,7 @@ impl Payment {
     /// Sum of the contributions, and of the deposit fees in them.
     ///
     /// # Errors
-    /// On overflow, which records cannot have.
+    /// On overflow, which cannot happen in this wallet's records.
     pub fn totals(&self) -> Result<(Money, Money), CoreError> {
         let total = Money::checked_sum(self.coins.iter().map(|coin| coin.amount))?;
         let fees = Money::checked_sum(self.coins.iter().map(|coin| coin.fee_deposit))?;
@@ -164,18 +165,18 @@ impl Payment {
         batzen_protocol::payto::h_wire(&self.payto, &self.wire_salt)
     }
 
-    /// Whether this pays the wallet's owner out.
+    /// Whether it is a deposit into the owner's account.
     #[must_use]
     pub const fn is_own_account(&self) -> bool {
         self.merchant_priv.is_some()
     }
 }
 
-/// What to deposit into one's own account.
+/// Amount of a deposit into the owner's account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DepositAmount {
-    /// This much is credited, before the wire fee; deposit fees come on top.
+    /// Credit this amount, before the wire fee. Deposit fees come on top.
     Exact(Amount),
-    /// Everything at the exchange.
+    /// Deposit everything at the exchange.
     All,
 }

@@ -1,4 +1,4 @@
-//! Proofs that a coin has less on it than the wallet thinks: the coin's history.
+//! Proofs that a coin holds less than the wallet expects: the coin's history.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,11 +23,11 @@ use super::super::refresh::RefreshStage;
 use super::super::refund::RefundState;
 use super::super::state::{Draft, OpId, OpKind};
 use super::super::{CoreError, withdraw};
-use super::Judge;
+use super::ProofCheck;
 
-const JUDGE: Judge = Judge { what: "the exchange's proof about a coin" };
+const PROOF: ProofCheck = ProofCheck { what: "the exchange's proof about a coin" };
 
-/// A contract as deposits are known by: merchant and hash.
+/// Identifies a contract in deposits: merchant and hash.
 type Contract = (EddsaPublicKey, HashCode);
 
 /// The request that the exchange refused.
@@ -35,14 +35,14 @@ type Contract = (EddsaPublicKey, HashCode);
 pub(crate) enum Asked {
     /// A deposit.
     Deposit {
-        /// For which contract.
+        /// The contract.
         contract: Contract,
         /// Contribution of the coin.
         amount: Money,
     },
     /// A melt.
     Melt {
-        /// Its commitment.
+        /// Its commitment, which identifies it.
         rc: HashCode,
         /// Amount with fee.
         amount: Money,
@@ -51,12 +51,12 @@ pub(crate) enum Asked {
     Recoup,
 }
 
-/// What a sound proof says.
+/// Content of a valid proof.
 #[derive(Clone, Debug)]
 pub(crate) struct CoinProof {
-    /// What is left on the coin.
+    /// The coin's remaining value.
     pub(crate) left: Money,
-    /// What was paid back to the coin's origin by recoups that this wallet knows nothing of.
+    /// The amount that recoups unknown to this wallet paid back to the coin's origin.
     recouped: Vec<Money>,
     /// Operations that the exchange had refused, and that the user accepts as done.
     conceded: BTreeSet<OpId>,
@@ -71,11 +71,12 @@ pub(crate) fn named(response: &HttpResponse) -> Option<EddsaPublicKey> {
     serde_json::from_slice::<Named>(&response.body).ok().map(|named| named.coin_pub)
 }
 
-/// Judges a conflict answer about a coin of ours. `accept_refused`: the user accepts that operations took place which
-/// the exchange had refused.
+/// Verifies a conflict answer about one of the wallet's coins. `accept_refused`: the user accepts that
+/// operations took place which the exchange had refused.
 ///
 /// # Errors
-/// [`CoreError::FalseProof`] if the proof is none; [`CoreError::UnknownSigningKey`] if it is signed by an unknown key.
+/// [`CoreError::FalseProof`] if the proof is invalid; [`CoreError::UnknownSigningKey`] if it is signed by an
+/// unknown key.
 pub(crate) fn verify(
     draft: &Draft<'_>,
     coin_pub: &EddsaPublicKey,
@@ -87,15 +88,15 @@ pub(crate) fn verify(
     let coin = draft.coin(coin_pub)?;
     let exchange = draft.exchange(&coin.exchange)?;
     let denom = exchange.denom(&coin.h_denom_pub)?;
-    let conflict: CoinConflict = JUDGE.parse(response)?;
-    JUDGE.check(conflict.coin_pub == *coin_pub, "it is about another coin")?;
-    // Each coin key of this wallet is used with one denomination, and without age restriction.
-    JUDGE.check(
+    let conflict: CoinConflict = PROOF.parse(response)?;
+    PROOF.check(conflict.coin_pub == *coin_pub, "it is about another coin")?;
+    // This wallet uses each coin key with one denomination, and without age restriction.
+    PROOF.check(
         response.code() == ErrorCode::EXCHANGE_GENERIC_INSUFFICIENT_FUNDS
             && conflict.h_denom_pub == coin.h_denom_pub,
         "it says that the coin was used under other terms than those it was issued with",
     )?;
-    JUDGE.check_count(conflict.history.len())?;
+    PROOF.check_count(conflict.history.len())?;
     let known = Known::of(draft, coin)?;
     let mut ledger = Ledger::new(exchange, denom, coin, asked, known, now);
     for item in &conflict.history {
@@ -104,13 +105,13 @@ pub(crate) fn verify(
     ledger.close(accept_refused)
 }
 
-/// What the exchange told this wallet about its own operations with a coin.
+/// The exchange's answers to this wallet's operations with a coin.
 #[derive(Default)]
 struct Known {
-    /// Deposits: contribution and fate.
-    deposits: Vec<(Contract, Money, Fate)>,
+    /// Deposits: contribution and outcome.
+    deposits: Vec<(Contract, Money, OperationState)>,
     /// Melts by commitment.
-    melts: BTreeMap<HashCode, Fate>,
+    melts: BTreeMap<HashCode, OperationState>,
     /// Confirmed refunds.
     refunds: BTreeSet<(Contract, u64)>,
     /// Confirmed recoups of the coin.
@@ -120,9 +121,9 @@ struct Known {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum OperationState {
     /// Not answered yet.
-    Possible,
+    Unanswered,
     /// Confirmed by the exchange.
     Confirmed,
     /// Refused by the exchange.
@@ -140,21 +141,24 @@ impl Known {
                     let contract = (payment.merchant_pub, payment.h_contract_terms);
                     for part in payment.coins.iter().filter(|part| part.coin_pub == coin_pub) {
                         let confirmed = part.exchange_sig.is_some();
-                        let fate = if confirmed { Fate::Confirmed } else { Fate::Possible };
-                        known.deposits.push((contract, part.amount, fate));
+                        let state =
+                            if confirmed { OperationState::Confirmed } else { OperationState::Unanswered };
+                        known.deposits.push((contract, part.amount, state));
                     }
                     for part in payment.refused.iter().filter(|part| part.coin_pub == coin_pub) {
-                        known.deposits.push((contract, part.amount, Fate::Refused(operation.id)));
+                        known.deposits.push((contract, part.amount, OperationState::Refused(operation.id)));
                     }
                 }
                 OpKind::Refresh(refresh) if refresh.old_coin_pub == coin_pub => {
                     if let Some(rc) = refresh.rc {
-                        let fate = match refresh.stage {
-                            RefreshStage::Failed => Fate::Refused(operation.id),
-                            RefreshStage::Prepare | RefreshStage::Melt => Fate::Possible,
-                            RefreshStage::Reveal | RefreshStage::Done | RefreshStage::Lost => Fate::Confirmed,
+                        let state = match refresh.stage {
+                            RefreshStage::Failed => OperationState::Refused(operation.id),
+                            RefreshStage::Prepare | RefreshStage::Melt => OperationState::Unanswered,
+                            RefreshStage::Reveal | RefreshStage::Done | RefreshStage::Lost => {
+                                OperationState::Confirmed
+                            }
                         };
-                        known.melts.insert(rc, fate);
+                        known.melts.insert(rc, state);
                     }
                 }
                 OpKind::Refresh(_) => {}
@@ -186,7 +190,7 @@ impl Known {
     }
 }
 
-/// A history, item by item.
+/// Verifies a history, item by item.
 struct Ledger<'a> {
     exchange: &'a Exchange,
     denom: &'a Denom,
@@ -203,7 +207,7 @@ struct Ledger<'a> {
     recoups: BTreeSet<(Timestamp, Money)>,
     /// Recoups into the coin: the other coin, time and amount.
     returned: BTreeSet<(EddsaPublicKey, Timestamp, Money)>,
-    /// Operations that the exchange refused before.
+    /// Operations that the exchange had refused.
     refused: BTreeSet<OpId>,
 }
 
@@ -245,24 +249,24 @@ impl<'a> Ledger<'a> {
             CoinHistoryItem::PurseDeposit(_)
             | CoinHistoryItem::PurseRefund(_)
             | CoinHistoryItem::ReserveOpenDeposit(_) => {
-                Err(JUDGE.unsound("it lists a kind of payment that this wallet never makes"))
+                Err(PROOF.false_proof("it lists a kind of payment that this wallet never makes"))
             }
         }
     }
 
-    /// An amount of one item: never more than a coin is worth.
+    /// Checks the amount of one item: it never exceeds the coin's value.
     fn money(&self, amount: &Amount) -> Result<Money, CoreError> {
-        let money = JUDGE.amount(self.exchange, amount)?;
-        JUDGE.check(money <= self.denom.value, "an amount in it is larger than the coin's value")?;
+        let money = PROOF.amount(self.exchange, amount)?;
+        PROOF.check(money <= self.denom.value, "an amount in it is larger than the coin's value")?;
         Ok(money)
     }
 
     fn check_fee(&self, fee: &Amount, right: Money) -> Result<(), CoreError> {
-        JUDGE.check(*fee == self.exchange.amount(right), "a fee in it is not that of the coin's denomination")
+        PROOF.check(*fee == self.exchange.amount(right), "a fee in it is not that of the coin's denomination")
     }
 
     fn check_own(holds: bool) -> Result<(), CoreError> {
-        JUDGE.check(holds, "it lists an operation that the coin did not sign")
+        PROOF.check(holds, "it lists an operation that the coin did not sign")
     }
 
     fn debit(&mut self, money: Money) -> Result<(), CoreError> {
@@ -293,23 +297,22 @@ impl<'a> Ledger<'a> {
         Self::check_own(message.verify(&self.coin.coin_pub, &item.coin_sig))?;
         let contract = (item.merchant_pub, item.h_contract_terms);
         if let Asked::Deposit { contract: own, .. } = self.asked {
-            JUDGE.check(contract != own, "it counts the very deposit that it refuses")?;
+            PROOF.check(contract != own, "it counts the very deposit that it refuses")?;
         }
-        JUDGE.check(self.deposits.insert(contract, money).is_none(), "it lists a deposit twice")?;
+        PROOF.check(self.deposits.insert(contract, money).is_none(), "it lists a deposit twice")?;
         let mut refused = None;
-        for (_, amount, fate) in self.known.deposits.iter().filter(|(known, ..)| *known == contract) {
-            match fate {
-                _ if *amount == money && !matches!(fate, Fate::Refused(_)) => {
+        for (_, amount, state) in self.known.deposits.iter().filter(|(known, ..)| *known == contract) {
+            match state {
+                _ if *amount == money && !matches!(state, OperationState::Refused(_)) => {
                     refused = None;
                     break;
                 }
-                Fate::Confirmed => {
-                    return Err(
-                        JUDGE.unsound("it lists another amount for a deposit than the exchange confirmed")
-                    );
+                OperationState::Confirmed => {
+                    return Err(PROOF
+                        .false_proof("it lists another amount for a deposit than the exchange confirmed"));
                 }
-                Fate::Refused(id) if *amount == money => refused = Some(*id),
-                Fate::Possible | Fate::Refused(_) => {}
+                OperationState::Refused(id) if *amount == money => refused = Some(*id),
+                OperationState::Unanswered | OperationState::Refused(_) => {}
             }
         }
         self.refused.extend(refused);
@@ -328,10 +331,10 @@ impl<'a> Ledger<'a> {
         };
         Self::check_own(message.verify(&self.coin.coin_pub, &item.coin_sig))?;
         if let Asked::Melt { rc, .. } = self.asked {
-            JUDGE.check(item.rc != rc, "it counts the very melt that it refuses")?;
+            PROOF.check(item.rc != rc, "it counts the very melt that it refuses")?;
         }
-        JUDGE.check(self.melts.insert(item.rc), "it lists a melt twice")?;
-        if let Some(Fate::Refused(id)) = self.known.melts.get(&item.rc) {
+        PROOF.check(self.melts.insert(item.rc), "it lists a melt twice")?;
+        if let Some(OperationState::Refused(id)) = self.known.melts.get(&item.rc) {
             self.refused.insert(*id);
         }
         self.debit(money)
@@ -340,21 +343,23 @@ impl<'a> Ledger<'a> {
     fn refund(&mut self, item: &CoinRefund) -> Result<(), CoreError> {
         let money = self.money(&item.amount)?;
         self.check_fee(&item.refund_fee, self.denom.fee_refund)?;
-        let refund_amount =
-            item.amount.checked_add(&item.refund_fee).map_err(|error| JUDGE.unsound(error.to_string()))?;
+        let refund_amount = item
+            .amount
+            .checked_add(&item.refund_fee)
+            .map_err(|error| PROOF.false_proof(error.to_string()))?;
         let message = MerchantRefund {
             h_contract_terms: item.h_contract_terms,
             coin_pub: self.coin.coin_pub,
             rtransaction_id: item.rtransaction_id,
             refund_amount,
         };
-        JUDGE.check(
+        PROOF.check(
             message.verify(&item.merchant_pub, &item.merchant_sig),
             "it lists a refund that the merchant did not sign",
         )?;
         let key = ((item.merchant_pub, item.h_contract_terms), item.rtransaction_id);
         let is_new = self.refunds.insert(key, refund_amount.money).is_none();
-        JUDGE.check(is_new, "it lists a refund twice")?;
+        PROOF.check(is_new, "it lists a refund twice")?;
         self.credit(money)
     }
 
@@ -364,17 +369,17 @@ impl<'a> Ledger<'a> {
         signature: (&EddsaPublicKey, &batzen_crypto::EddsaSignature),
         timestamp: Timestamp,
     ) -> Result<(), CoreError> {
-        JUDGE.check_exchange(self.exchange, message, signature, (timestamp, self.now))?;
+        PROOF.check_exchange(self.exchange, message, signature, (timestamp, self.now))?;
         let earliest = self.coin.created.saturating_sub(super::CLOCK_TOLERANCE);
-        JUDGE.check(timestamp >= earliest, "it dates something before the coin existed")
+        PROOF.check(timestamp >= earliest, "it dates something before the coin existed")
     }
 
     fn recoup(&mut self, item: &CoinRecoup) -> Result<(), CoreError> {
         let money = self.money(&item.amount)?;
         let CoinSource::Withdrawal { reserve_pub, .. } = self.coin.source else {
-            return Err(JUDGE.unsound("it lists a recoup into a reserve for a coin that is change"));
+            return Err(PROOF.false_proof("it lists a recoup into a reserve for a coin that is change"));
         };
-        JUDGE.check(item.reserve_pub == reserve_pub, "it lists a recoup into another reserve")?;
+        PROOF.check(item.reserve_pub == reserve_pub, "it lists a recoup into another reserve")?;
         let message =
             WalletCoinRecoup { h_denom_pub: self.coin.h_denom_pub, coin_blind: item.coin_blind.clone() };
         Self::check_own(message.verify(&self.coin.coin_pub, &item.coin_sig))?;
@@ -391,9 +396,9 @@ impl<'a> Ledger<'a> {
     fn recoup_refresh(&mut self, item: &CoinRecoupRefresh) -> Result<(), CoreError> {
         let money = self.money(&item.amount)?;
         let CoinSource::Refresh { old_coin_pub, .. } = self.coin.source else {
-            return Err(JUDGE.unsound("it lists a recoup into a coin for a coin that was withdrawn"));
+            return Err(PROOF.false_proof("it lists a recoup into a coin for a coin that was withdrawn"));
         };
-        JUDGE.check(item.old_coin_pub == old_coin_pub, "it lists a recoup into another coin")?;
+        PROOF.check(item.old_coin_pub == old_coin_pub, "it lists a recoup into another coin")?;
         let message = WalletCoinRecoupRefresh {
             h_denom_pub: self.coin.h_denom_pub,
             coin_blind: item.coin_blind.clone(),
@@ -410,9 +415,9 @@ impl<'a> Ledger<'a> {
     }
 
     fn recouped(&mut self, timestamp: Timestamp, money: Money) -> Result<(), CoreError> {
-        // A repeated recoup succeeds, so it cannot be what stands in the way of one.
-        JUDGE.check(!matches!(self.asked, Asked::Recoup), "it counts the very recoup that it refuses")?;
-        JUDGE.check(self.recoups.insert((timestamp, money)), "it lists a recoup twice")?;
+        // A repeated recoup succeeds, so an earlier recoup cannot be the reason for a refusal.
+        PROOF.check(!matches!(self.asked, Asked::Recoup), "it counts the very recoup that it refuses")?;
+        PROOF.check(self.recoups.insert((timestamp, money)), "it lists a recoup twice")?;
         self.debit(money)
     }
 
@@ -426,11 +431,11 @@ impl<'a> Ledger<'a> {
         };
         self.check_exchange(&statement, (&item.exchange_pub, &item.exchange_sig), item.timestamp)?;
         let is_new = self.returned.insert((item.coin_pub, item.timestamp, money));
-        JUDGE.check(is_new, "it lists a recoup twice")?;
+        PROOF.check(is_new, "it lists a recoup twice")?;
         self.credit(money)
     }
 
-    /// The sums, and what must not be missing.
+    /// Adds up the items, and checks that no confirmed refund or recoup is missing.
     fn close(self, accept_refused: bool) -> Result<CoinProof, CoreError> {
         let mut refunded: BTreeMap<Contract, Money> = BTreeMap::new();
         for ((contract, _), money) in &self.refunds {
@@ -439,36 +444,37 @@ impl<'a> Ledger<'a> {
         }
         for (contract, sum) in refunded {
             let paid = self.deposits.get(&contract).copied().unwrap_or_default();
-            JUDGE.check(sum <= paid, "it lists refunds of more than was deposited")?;
+            PROOF.check(sum <= paid, "it lists refunds of more than was deposited")?;
         }
-        JUDGE.check(
+        PROOF.check(
             self.known.refunds.iter().all(|key| self.refunds.contains_key(key)),
             "it leaves out a refund that the exchange confirmed",
         )?;
         for (coin_pub, confirmed) in &self.known.returned {
             let listed = self.returned.iter().filter(|(other, ..)| other == coin_pub);
             let listed = Money::checked_sum(listed.map(|(.., money)| *money))?;
-            JUDGE.check(listed >= *confirmed, "it leaves out a recoup that the exchange confirmed")?;
+            PROOF.check(listed >= *confirmed, "it leaves out a recoup that the exchange confirmed")?;
         }
         let value = self.denom.value;
         let left = value.checked_add(self.credits)?.checked_sub(self.debits);
-        let left = left.map_err(|_| JUDGE.unsound("it takes more from the coin than the coin was worth"))?;
-        JUDGE.check(left <= value, "it leaves more on the coin than the coin is worth")?;
+        let left =
+            left.map_err(|_| PROOF.false_proof("it takes more from the coin than the coin was worth"))?;
+        PROOF.check(left <= value, "it leaves more on the coin than the coin is worth")?;
         let suffices = match self.asked {
             Asked::Deposit { amount, .. } | Asked::Melt { amount, .. } => left >= amount,
             Asked::Recoup => !left.is_zero(),
         };
-        JUDGE.check(!suffices, "by its own figures enough is left on the coin")?;
+        PROOF.check(!suffices, "by its own figures enough is left on the coin")?;
         if !accept_refused && let Some(id) = self.refused.first() {
-            return Err(JUDGE.unsound(format!("it lists operation {id}, which the exchange had refused")));
+            return Err(PROOF.false_proof(format!("it lists operation {id}, which the exchange had refused")));
         }
-        // Those in excess of our own were made by a copy of this wallet, or refused when they were made.
+        // Operations in excess of the wallet's own were made by a copy of this wallet, or refused earlier.
         let recouped = self.recoups.into_iter().skip(self.known.recoups).map(|(_, money)| money).collect();
         Ok(CoinProof { left, recouped, conceded: self.refused })
     }
 }
 
-/// Takes over a sound proof, after the operation that was refused has given back what it had taken.
+/// Applies a valid proof, after the refused operation's debit was reversed.
 pub(crate) fn accept(
     step: &mut Step<'_, '_>,
     coin_pub: &EddsaPublicKey,
@@ -504,7 +510,7 @@ pub(crate) fn accept(
                 withdraw::start_from_recoup(step, &reserve_priv, *amount)?;
             }
             CoinSource::Refresh { old_coin_pub, .. } => {
-                // If a copy of this wallet has it already, the exchange will prove that when it is melted.
+                // If a copy of this wallet has it already, the exchange proves that when it is melted.
                 if step.draft.credit_coin(&old_coin_pub, *amount).is_ok() {
                     step.draft.coin_mut(&old_coin_pub)?.status = CoinStatus::Used;
                 }

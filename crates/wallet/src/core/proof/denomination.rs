@@ -9,16 +9,16 @@ use batzen_protocol::signatures::{ExchangeAffirmDenomExpired, ExchangeAffirmDeno
 use super::super::CoreError;
 use super::super::exchange::{Denom, Exchange};
 use super::super::http::HttpResponse;
-use super::Judge;
+use super::ProofCheck;
 
-const JUDGE: Judge = Judge { what: "the exchange's statement about a denomination" };
+const PROOF: ProofCheck = ProofCheck { what: "the exchange's statement about a denomination" };
 
-/// What an exchange says about a denomination.
+/// An exchange's claim about a denomination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Problem {
-    /// It does not know the denomination.
+    /// The exchange does not know the denomination.
     Unknown,
-    /// The time to use it for the operation is over.
+    /// The period for the operation is over.
     Expired,
     /// It was revoked.
     Revoked,
@@ -26,17 +26,17 @@ pub(crate) enum Problem {
     NotRevoked,
 }
 
-/// What an operation wants of a denomination.
+/// How an operation uses a denomination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// New coins. A refusal takes nothing from the wallet, so the exchange's word is enough.
+    /// To issue coins. A refusal takes nothing from the wallet, so the exchange's signature is enough.
     Issue,
-    /// To spend a coin, or have it paid back. Here our clock and the terms that the master key signed decide.
+    /// To spend or recoup a coin. Our clock and the terms that the master key signed decide.
     Spend,
 }
 
-/// Judges the answers 404/1005 and 410/1009, 1010, 1555, 1580 to a request for one of `operations` with the
-/// denominations `asked`. The denomination that the answer is about is one of them.
+/// Verifies the answers 404/1005 and 410/1009, 1010, 1555, 1580 to a request for one of `operations` with the
+/// denominations `asked`. The answer must be about one of them.
 ///
 /// # Errors
 /// [`CoreError::FalseProof`] if the statement is not signed or contradicts the terms that the master key signed;
@@ -52,18 +52,18 @@ pub(crate) fn verify(
     let (h_denom_pub, problem) = match response.code() {
         ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN => {
             let DenominationUnknown { timestamp, h_denom_pub, exchange_pub, exchange_sig } =
-                JUDGE.parse(response)?;
+                PROOF.parse(response)?;
             let message = ExchangeAffirmDenomUnknown { timestamp, h_denom_pub };
-            JUDGE.check_exchange(exchange, &message, (&exchange_pub, &exchange_sig), (timestamp, now))?;
+            PROOF.check_exchange(exchange, &message, (&exchange_pub, &exchange_sig), (timestamp, now))?;
             (h_denom_pub, Problem::Unknown)
         }
         code => {
             let DenominationUnusable { oper, timestamp, h_denom_pub, exchange_pub, exchange_sig } =
-                JUDGE.parse(response)?;
-            JUDGE.check(operations.contains(&oper.as_str()), "it is about another operation")?;
+                PROOF.parse(response)?;
+            PROOF.check(operations.contains(&oper.as_str()), "it is about another operation")?;
             let operation = OperationName::new(&oper);
             let message = ExchangeAffirmDenomExpired { timestamp, operation, h_denom_pub };
-            JUDGE.check_exchange(exchange, &message, (&exchange_pub, &exchange_sig), (timestamp, now))?;
+            PROOF.check_exchange(exchange, &message, (&exchange_pub, &exchange_sig), (timestamp, now))?;
             let problem = match code {
                 ErrorCode::EXCHANGE_GENERIC_DENOMINATION_EXPIRED => Problem::Expired,
                 ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED => Problem::Revoked,
@@ -72,17 +72,17 @@ pub(crate) fn verify(
             (h_denom_pub, problem)
         }
     };
-    JUDGE.check(asked.contains(&h_denom_pub), "it is about a denomination that was not asked for")?;
+    PROOF.check(asked.contains(&h_denom_pub), "it is about a denomination that was not asked for")?;
     let denom = exchange.denom(&h_denom_pub)?;
     match (wanted, problem) {
-        (Use::Spend, Problem::Unknown) => JUDGE.check(
+        (Use::Spend, Problem::Unknown) => PROOF.check(
             denom.stamp_expire_legal <= now,
             "the exchange's master key signed the denomination, and its records are still to be kept",
         )?,
         (Use::Spend, Problem::Expired) => check_unspendable(denom, now)?,
-        (_, Problem::NotRevoked) => JUDGE.check(
+        (_, Problem::NotRevoked) => PROOF.check(
             denom.revoked_at.is_none(),
-            "it says that the denomination is not revoked, and the exchange signed before that it is",
+            "it says that the denomination is not revoked, but the exchange signed earlier that it is",
         )?,
         _ => {}
     }
@@ -94,7 +94,7 @@ pub(crate) fn verify(
 /// # Errors
 /// [`CoreError::FalseProof`] if they can.
 pub(crate) fn check_unspendable(denom: &Denom, now: Timestamp) -> Result<(), CoreError> {
-    JUDGE.check(
+    PROOF.check(
         denom.stamp_expire_deposit <= now,
         "by the terms that the master key signed, coins of the denomination can still be spent",
     )
@@ -106,7 +106,7 @@ pub(crate) fn check_unspendable(denom: &Denom, now: Timestamp) -> Result<(), Cor
 /// # Errors
 /// [`CoreError::FalseProof`] if they can.
 pub(crate) fn check_unissuable(denom: &Denom, now: Timestamp) -> Result<(), CoreError> {
-    JUDGE.check(
+    PROOF.check(
         denom.revoked || denom.stamp_expire_withdraw <= now,
         "by what the exchange published, coins of the denomination are still issued",
     )

@@ -1,8 +1,9 @@
-//! What exchanges prove, and whether they do.
+//! Verification of an exchange's proofs.
 //!
-//! An exchange that refuses because of what happened before must prove it: with the coin's or the reserve's history, or
-//! with a signed statement about a denomination. A proof counts only if every signature, amount and sum in it is right.
-//! Anything else is a [`CoreError::FalseProof`]: the wallet keeps it as evidence and believes none of it.
+//! An exchange that refuses because of earlier operations must prove it with the coin's or the reserve's
+//! history, or with a signed statement about a denomination. A proof counts only if every signature, amount
+//! and sum in it is right. Anything else is a [`CoreError::FalseProof`]: the wallet keeps it as evidence and
+//! does not believe it.
 
 pub(crate) mod coin;
 pub(crate) mod denomination;
@@ -16,29 +17,29 @@ use super::CoreError;
 use super::exchange::Exchange;
 use super::http::HttpResponse;
 
-/// Most items in a history. Honest ones are far shorter; each costs a signature check or two.
+/// Most items in a history. Honest ones are far shorter. Each item costs one or two signature checks.
 const MAX_ITEMS: usize = 20_000;
-/// How far the exchange's clock may be off, in either direction.
+/// Tolerated difference between the exchange's clock and ours, in either direction.
 const CLOCK_TOLERANCE: Duration = Duration::from_days(1);
 
-/// Builds the errors of one kind of proof.
+/// Builds the errors for one kind of proof.
 #[derive(Clone, Copy)]
-struct Judge {
+struct ProofCheck {
     what: &'static str,
 }
 
-impl Judge {
-    fn unsound(self, reason: impl Into<String>) -> CoreError {
+impl ProofCheck {
+    fn false_proof(self, reason: impl Into<String>) -> CoreError {
         CoreError::FalseProof { what: self.what, reason: reason.into() }
     }
 
     fn check(self, holds: bool, reason: &str) -> Result<(), CoreError> {
-        if holds { Ok(()) } else { Err(self.unsound(reason)) }
+        if holds { Ok(()) } else { Err(self.false_proof(reason)) }
     }
 
     fn parse<T: serde::de::DeserializeOwned>(self, response: &HttpResponse) -> Result<T, CoreError> {
         serde_json::from_slice(&response.body)
-            .map_err(|error| self.unsound(format!("it cannot be read: {error}")))
+            .map_err(|error| self.false_proof(format!("it cannot be read: {error}")))
     }
 
     fn check_count(self, count: usize) -> Result<(), CoreError> {
@@ -47,10 +48,10 @@ impl Judge {
     }
 
     fn amount(self, exchange: &Exchange, amount: &Amount) -> Result<Money, CoreError> {
-        amount.money_in(exchange.currency).map_err(|error| self.unsound(error.to_string()))
+        amount.money_in(exchange.currency).map_err(|error| self.false_proof(error.to_string()))
     }
 
-    /// Checks a statement that the exchange signed.
+    /// Verifies a statement that the exchange signed.
     fn check_exchange(
         self,
         exchange: &Exchange,

@@ -1,4 +1,4 @@
-//! Proofs that a reserve holds less than a withdrawal takes: the reserve's history.
+//! Proofs that a reserve holds less than a withdrawal needs: the reserve's history.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,34 +19,35 @@ use super::super::http::HttpResponse;
 use super::super::recoup::RecoupStage;
 use super::super::state::{Draft, OpKind};
 use super::super::withdraw::{Origin, Withdrawal};
-use super::{Judge, MAX_ITEMS};
+use super::{MAX_ITEMS, ProofCheck};
 
-const JUDGE: Judge = Judge { what: "the exchange's proof about a reserve" };
+const PROOF: ProofCheck = ProofCheck { what: "the exchange's proof about a reserve" };
 
 /// The request that the exchange refused.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     /// Hashes of the blinded planchets.
     pub(crate) envelopes: BTreeSet<HashCode>,
-    /// Values and fees together.
+    /// Sum of values and fees.
     pub(crate) amount: Money,
 }
 
-/// What a sound proof says.
+/// Content of a valid proof.
 #[derive(Clone, Debug)]
 pub(crate) struct ReserveProof {
-    /// What the reserve holds.
+    /// The reserve's balance.
     pub(crate) balance: Money,
-    /// What came in, by transfers and by recoups.
+    /// Sum of incoming transfers and recoups.
     pub(crate) received: Money,
-    /// Envelopes that were paid for.
+    /// Envelopes that were already paid for.
     pub(crate) withdrawn: BTreeSet<HashCode>,
 }
 
-/// Judges the answer 409/1150 to a withdrawal from `record`'s reserve.
+/// Verifies the answer 409/1150 to a withdrawal from `record`'s reserve.
 ///
 /// # Errors
-/// [`CoreError::FalseProof`] if the proof is none; [`CoreError::UnknownSigningKey`] if it is signed by an unknown key.
+/// [`CoreError::FalseProof`] if the proof is invalid; [`CoreError::UnknownSigningKey`] if it is signed by an
+/// unknown key.
 pub(crate) fn verify(
     draft: &Draft<'_>,
     exchange: &Exchange,
@@ -55,10 +56,10 @@ pub(crate) fn verify(
     response: &HttpResponse,
     now: Timestamp,
 ) -> Result<ReserveProof, CoreError> {
-    let answer: InsufficientReserve = JUDGE.parse(response)?;
-    JUDGE.check_count(answer.history.len())?;
+    let answer: InsufficientReserve = PROOF.parse(response)?;
+    PROOF.check_count(answer.history.len())?;
     let requested = exchange.amount(asked.amount);
-    JUDGE.check(answer.requested_amount == requested, "it is about another amount than the one asked for")?;
+    PROOF.check(answer.requested_amount == requested, "it is about another amount than the one asked for")?;
     let mut ledger = Ledger {
         exchange,
         reserve_pub: record.reserve_pub,
@@ -76,24 +77,24 @@ pub(crate) fn verify(
     }
     if matches!(record.origin, Origin::Bank(_)) {
         let listed = Money::checked_sum(ledger.transfers.values().copied())?;
-        JUDGE.check(listed >= record.amount, "it leaves out money that the bank says it has transferred")?;
+        PROOF.check(listed >= record.amount, "it leaves out money that the bank says it has transferred")?;
     }
     for (coin_pub, confirmed) in confirmed_recoups(draft, &record.reserve_pub)? {
         let listed = ledger.recoups.iter().filter(|(other, ..)| *other == coin_pub);
         let listed = Money::checked_sum(listed.map(|(.., money)| *money))?;
-        JUDGE.check(listed >= confirmed, "it leaves out a recoup that the exchange confirmed")?;
+        PROOF.check(listed >= confirmed, "it leaves out a recoup that the exchange confirmed")?;
     }
     let balance = ledger
         .received
         .checked_sub(ledger.taken)
-        .map_err(|_| JUDGE.unsound("it takes more from the reserve than came in"))?;
-    let stated = JUDGE.amount(exchange, &answer.balance)?;
-    JUDGE.check(balance == stated, "its balance is not the sum of its history")?;
-    JUDGE.check(balance < asked.amount, "by its own figures the reserve holds enough")?;
+        .map_err(|_| PROOF.false_proof("it takes more from the reserve than came in"))?;
+    let stated = PROOF.amount(exchange, &answer.balance)?;
+    PROOF.check(balance == stated, "its balance is not the sum of its history")?;
+    PROOF.check(balance < asked.amount, "by its own figures the reserve holds enough")?;
     Ok(ReserveProof { balance, received: ledger.received, withdrawn: ledger.withdrawn })
 }
 
-/// What the exchange confirmed to have paid back into a reserve, by coin.
+/// Confirmed recoups into a reserve, by coin.
 pub(crate) fn confirmed_recoups(
     draft: &Draft<'_>,
     reserve: &EddsaPublicKey,
@@ -112,7 +113,7 @@ pub(crate) fn confirmed_recoups(
     Ok(sums)
 }
 
-/// What a reserve's recent history says was paid back into it from a coin, signed by the exchange.
+/// The amount that a reserve's recent history says was recouped into it from a coin, signed by the exchange.
 ///
 /// # Errors
 /// As [`verify`].
@@ -123,29 +124,29 @@ pub(crate) fn returned(
     response: &HttpResponse,
     now: Timestamp,
 ) -> Result<Money, CoreError> {
-    let judge = Judge { what: "the exchange's history of a reserve" };
-    let answer: ReserveStatus = judge.parse(response)?;
-    judge.check(answer.history.len() <= MAX_ITEMS, "it is longer than any honest one")?;
+    let proof_check = ProofCheck { what: "the exchange's history of a reserve" };
+    let answer: ReserveStatus = proof_check.parse(response)?;
+    proof_check.check(answer.history.len() <= MAX_ITEMS, "it is longer than any honest one")?;
     let mut listed = BTreeMap::new();
     for item in &answer.history {
         let ReserveHistoryItem::Recoup(item) = item else { continue };
         if item.coin_pub == *coin_pub {
-            let money = check_recoup(judge, exchange, reserve_pub, item, now)?;
+            let money = check_recoup(proof_check, exchange, reserve_pub, item, now)?;
             listed.insert((item.timestamp, money), money);
         }
     }
     Ok(Money::checked_sum(listed.into_values())?)
 }
 
-/// Checks the exchange's statement that it has paid a coin back into a reserve.
+/// Checks the exchange's statement that it has recouped a coin into a reserve.
 fn check_recoup(
-    judge: Judge,
+    proof_check: ProofCheck,
     exchange: &Exchange,
     reserve_pub: &EddsaPublicKey,
     item: &ReserveRecoup,
     now: Timestamp,
 ) -> Result<Money, CoreError> {
-    let money = judge.amount(exchange, &item.amount)?;
+    let money = proof_check.amount(exchange, &item.amount)?;
     let statement = ExchangeConfirmRecoup {
         timestamp: item.timestamp,
         recoup_amount: item.amount,
@@ -153,17 +154,17 @@ fn check_recoup(
         reserve_pub: *reserve_pub,
     };
     let signature = (&item.exchange_pub, &item.exchange_sig);
-    judge.check_exchange(exchange, &statement, signature, (item.timestamp, now))?;
+    proof_check.check_exchange(exchange, &statement, signature, (item.timestamp, now))?;
     Ok(money)
 }
 
-/// A history, item by item.
+/// Verifies a history, item by item.
 struct Ledger<'a> {
     exchange: &'a Exchange,
     reserve_pub: EddsaPublicKey,
     asked: &'a Asked,
     now: Timestamp,
-    /// Incoming transfers by sender, row at the bank, and time.
+    /// Incoming transfers, by sender, row at the bank, and time.
     transfers: BTreeMap<(String, u64, Timestamp), Money>,
     recoups: BTreeSet<(EddsaPublicKey, Timestamp, Money)>,
     closings: BTreeSet<([u8; 32], Timestamp)>,
@@ -183,13 +184,13 @@ impl Ledger<'_> {
             | ReserveHistoryItem::History(_)
             | ReserveHistoryItem::Open(_)
             | ReserveHistoryItem::Close(_) => {
-                Err(JUDGE.unsound("it lists a kind of operation that this wallet never makes"))
+                Err(PROOF.false_proof("it lists a kind of operation that this wallet never makes"))
             }
         }
     }
 
     fn money(&self, amount: &Amount) -> Result<Money, CoreError> {
-        JUDGE.amount(self.exchange, amount)
+        PROOF.amount(self.exchange, amount)
     }
 
     fn receive(&mut self, money: Money) -> Result<(), CoreError> {
@@ -205,7 +206,7 @@ impl Ledger<'_> {
     fn credit(&mut self, item: &ReserveCredit) -> Result<(), CoreError> {
         let money = self.money(&item.amount)?;
         let key = (item.sender_account_url.clone(), item.wire_reference, item.timestamp);
-        JUDGE.check(self.transfers.insert(key, money).is_none(), "it lists a transfer twice")?;
+        PROOF.check(self.transfers.insert(key, money).is_none(), "it lists a transfer twice")?;
         self.receive(money)
     }
 
@@ -214,36 +215,36 @@ impl Ledger<'_> {
         if let Ok(denom) = self.exchange.denom(&item.h_denom_pub) {
             let cost = denom.value.checked_add(denom.fee_withdraw)?;
             let is_right = money == cost && item.withdraw_fee == self.exchange.amount(denom.fee_withdraw);
-            JUDGE.check(is_right, "an amount in it does not fit the terms of the denomination")?;
+            PROOF.check(is_right, "an amount in it does not fit the terms of the denomination")?;
         }
         let message = WalletReserveWithdraw {
             amount_with_fee: item.amount,
             h_denom_pub: item.h_denom_pub,
             h_coin_envelope: item.h_coin_envelope,
         };
-        JUDGE.check(
+        PROOF.check(
             message.verify(&self.reserve_pub, &item.reserve_sig),
             "it lists a withdrawal that the reserve's key did not sign",
         )?;
-        JUDGE.check(
+        PROOF.check(
             !self.asked.envelopes.contains(&item.h_coin_envelope),
             "it counts the very withdrawal that it refuses",
         )?;
-        JUDGE.check(self.withdrawn.insert(item.h_coin_envelope), "it lists a withdrawal twice")?;
+        PROOF.check(self.withdrawn.insert(item.h_coin_envelope), "it lists a withdrawal twice")?;
         self.take(money)
     }
 
     fn recoup(&mut self, item: &ReserveRecoup) -> Result<(), CoreError> {
-        let money = check_recoup(JUDGE, self.exchange, &self.reserve_pub, item, self.now)?;
+        let money = check_recoup(PROOF, self.exchange, &self.reserve_pub, item, self.now)?;
         let is_new = self.recoups.insert((item.coin_pub, item.timestamp, money));
-        JUDGE.check(is_new, "it lists a recoup twice")?;
+        PROOF.check(is_new, "it lists a recoup twice")?;
         self.receive(money)
     }
 
     fn closing(&mut self, item: &ReserveClosing) -> Result<(), CoreError> {
         let money = self.money(&item.amount)?;
         let fee = self.money(&item.closing_fee)?;
-        JUDGE.check(fee <= money, "it lists a closing fee above what was paid out")?;
+        PROOF.check(fee <= money, "it lists a closing fee above what was paid out")?;
         let statement = ExchangeReserveClosed {
             timestamp: item.timestamp,
             closing_amount: item.amount,
@@ -253,9 +254,9 @@ impl Ledger<'_> {
             wtid: item.wtid,
         };
         let signature = (&item.exchange_pub, &item.exchange_sig);
-        JUDGE.check_exchange(self.exchange, &statement, signature, (item.timestamp, self.now))?;
+        PROOF.check_exchange(self.exchange, &statement, signature, (item.timestamp, self.now))?;
         let is_new = self.closings.insert((*item.wtid.as_bytes(), item.timestamp));
-        JUDGE.check(is_new, "it lists a closing twice")?;
+        PROOF.check(is_new, "it lists a closing twice")?;
         self.take(money)
     }
 }

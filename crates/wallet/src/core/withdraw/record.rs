@@ -1,4 +1,4 @@
-//! What a withdrawal remembers.
+//! The stored record of a withdrawal.
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode, PlanchetMasterSecret};
 use batzen_protocol::Money;
@@ -9,7 +9,7 @@ use super::super::coin::CsSession;
 use super::super::encoding::text;
 use super::super::exchange::{CipherChoice, Exchange};
 
-/// Where the money comes from.
+/// Source of the money.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum Origin {
@@ -20,7 +20,7 @@ pub enum Origin {
         /// Account of the exchange.
         payto: String,
     },
-    /// Coins of a revoked denomination were paid back into the reserve.
+    /// A recoup paid coins of a revoked denomination into the reserve.
     Recoup,
 }
 
@@ -33,10 +33,10 @@ pub struct BankOperation {
     pub operation_id: String,
     /// Account of the exchange, as the exchange writes it.
     pub exchange_payto: String,
-    /// Where the user confirms, if the bank says so.
+    /// URL where the user confirms, if the bank gives one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm_url: Option<String>,
-    /// How the wallet confirms by itself: for test banks, where the user gave it the account. Forgotten once done.
+    /// Login with which the wallet confirms by itself, at a test bank. Erased after the confirmation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm: Option<BankLogin>,
 }
@@ -58,19 +58,19 @@ impl std::fmt::Debug for BankLogin {
     }
 }
 
-/// How far a withdrawal got.
+/// Stage of a withdrawal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WithdrawStage {
-    /// Tells the bank which reserve.
+    /// Send the reserve key to the bank.
     Select,
-    /// Confirms at the bank.
+    /// Confirm at the bank.
     Confirm,
-    /// Waits for the bank to transfer.
+    /// Wait for the bank's transfer.
     AwaitTransfer,
-    /// Waits for the money to reach the reserve.
+    /// Wait for the money to reach the reserve.
     AwaitReserve,
-    /// Gets coins.
+    /// Withdraw coins.
     Withdraw,
     /// Finished.
     Done,
@@ -78,7 +78,7 @@ pub enum WithdrawStage {
     Aborted,
 }
 
-/// How far one planchet got.
+/// State of one planchet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PlanchetState {
@@ -90,7 +90,7 @@ pub enum PlanchetState {
     Dropped,
 }
 
-/// One coin to be.
+/// A coin to be withdrawn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanchetRecord {
     /// Coin number under the seed.
@@ -100,18 +100,18 @@ pub struct PlanchetRecord {
     /// The exchange's first message, for Clause-Schnorr.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cs: Option<CsSession>,
-    /// How far it got.
+    /// Its state.
     pub state: PlanchetState,
 }
 
-/// What the exchange wants to know about the user first.
+/// An identity check that the exchange requires first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KycWanted {
-    /// Account it asks about.
+    /// The account that it is about.
     pub h_payto: String,
     /// Number of the requirement.
     pub requirement_row: u64,
-    /// Where the user goes.
+    /// URL for the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
 }
@@ -119,53 +119,55 @@ pub struct KycWanted {
 /// A withdrawal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Withdrawal {
-    /// Key of the reserve.
+    /// Private key of the reserve.
     pub reserve_priv: EddsaPrivateKey,
-    /// Its public key: the subject of the bank transfer.
+    /// Public key of the reserve: the subject of the bank transfer.
     pub reserve_pub: EddsaPublicKey,
-    /// All coins derive from it.
+    /// Seed from which all coins derive.
     pub seed: PlanchetMasterSecret,
-    /// What shall leave the bank account.
+    /// Amount to leave the bank account.
     #[serde(with = "text")]
     pub amount: Money,
-    /// Which blind signatures the user likes.
+    /// Preferred kind of blind signature.
     pub cipher: CipherChoice,
-    /// Where the money comes from.
+    /// Source of the money.
     pub origin: Origin,
-    /// How far it got.
+    /// Its stage.
     pub stage: WithdrawStage,
     /// The next unused coin number.
     pub next_index: u32,
     /// Coins in the order of their numbers.
     pub planchets: Vec<PlanchetRecord>,
-    /// Whether several coins go into one request; not with exchanges that cannot.
+    /// Whether several coins go into one request. False for exchanges that do not support this.
     pub batch: bool,
-    /// What no coin fits into; it stays in the reserve and returns to the sender when the reserve closes.
+    /// The remainder that no coin fits. It stays in the reserve and returns to the sender when the reserve
+    /// closes.
     #[serde(with = "text")]
     pub leftover: Money,
-    /// What was paid back into the reserve by recoups while this withdrawal waited for it.
+    /// Amount that recoups paid into the reserve while this withdrawal waited for it.
     #[serde(default, with = "text")]
     pub recouped: Money,
-    /// What the exchange proved not to be in the reserve, of what this withdrawal expects there.
+    /// Amount that this withdrawal expects in the reserve and that the exchange proved to be missing.
     #[serde(default, with = "text")]
     pub missing: Money,
-    /// Of the leftover, what the exchange says is not in the reserve, though it was paid back there. Too little for a coin, so that no
-    /// proof can be demanded.
+    /// Part of the leftover that was recouped into the reserve, but that the exchange says is not there. It
+    /// is less than a coin, so the wallet cannot demand a proof.
     #[serde(default, with = "text")]
     pub unproved: Money,
-    /// What the user has not transferred yet, by the exchange's account.
+    /// Amount that the user has not transferred yet, according to the exchange.
     #[serde(default, with = "text")]
     pub awaited: Money,
-    /// Set while the exchange wants to know the user.
+    /// Set while the exchange requires an identity check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kyc: Option<KycWanted>,
-    /// Why it was given up.
+    /// Why the withdrawal was given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
 impl Withdrawal {
-    /// What the reserve should still hold: what came in, without what was withdrawn or is proven to be missing.
+    /// The expected balance of the reserve: everything that came in, less what was withdrawn or is proven to
+    /// be missing.
     ///
     /// # Errors
     /// [`CoreError::UnknownDenomination`] if records contradict each other.
@@ -175,7 +177,7 @@ impl Withdrawal {
         Ok(self.amount.checked_add(self.recouped)?.checked_sub(gone).unwrap_or(Money::ZERO))
     }
 
-    /// Values and withdraw fees of the planchets in one of the given states.
+    /// Sum of values and withdraw fees of the planchets in one of the given states.
     ///
     /// # Errors
     /// [`CoreError::UnknownDenomination`] if records contradict each other.

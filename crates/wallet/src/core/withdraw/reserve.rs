@@ -1,8 +1,8 @@
-//! What a withdrawal does about its reserve: waits for money, plans coins, and demands proof when money is missing.
+//! The reserve of a withdrawal: waits for money, plans coins, and demands proof when money is missing.
 //!
-//! The balance that an exchange states is not signed. A balance as large as expected is believed, because the coins
-//! follow from it. A smaller one is not: the wallet asks for the coins it is owed anyway, and an honest exchange
-//! answers with the complete history of the reserve.
+//! The exchange does not sign the balance that it states. The wallet believes a balance at least as large as
+//! expected, because coins follow from it. It does not believe a smaller one: it asks for the coins anyway,
+//! and an honest exchange answers with the complete history of the reserve.
 
 use batzen_protocol::ErrorCode;
 use std::collections::BTreeSet;
@@ -19,10 +19,10 @@ use super::super::state::OpKind;
 use super::super::{CoreError, planchet};
 use super::{MAX_COINS, Origin, PlanchetRecord, PlanchetState, WithdrawStage, Withdrawal};
 
-/// No more planchets than this in one withdrawal, also if many of them come to nothing.
+/// Most planchets in one withdrawal, including those that yield no coin.
 const MAX_PLANCHETS: u32 = 10 * MAX_COINS as u32;
 
-/// Takes in the balance of the reserve.
+/// Processes the balance of the reserve.
 pub(super) fn after_balance(
     step: &mut Step<'_, '_>,
     mut record: Withdrawal,
@@ -38,26 +38,27 @@ pub(super) fn after_balance(
             return Ok(());
         }
         (200, _) => {}
-        _ => return Err(response.refusal("looking at the reserve")),
+        _ => return Err(response.refusal("reading the reserve")),
     }
-    let answer: ReserveBalance = response.json("looking at the reserve")?;
+    let answer: ReserveBalance = response.json("reading the reserve")?;
     let exchange = step.draft.exchange(&step.operation.exchange)?.clone();
     let balance = answer.balance.money_in(exchange.currency)?;
     let owed = record.owed(&exchange)?;
     if let Ok(more) = balance.checked_sub(owed) {
-        // More than was expected, or some of what was missing.
+        // More than expected, or some of the missing money.
         record.missing = record.missing.checked_sub(more).unwrap_or(Money::ZERO);
         record.awaited = record.awaited.checked_sub(more).unwrap_or(Money::ZERO);
     }
     plan(step, record, &exchange, balance.max(owed))?;
-    // The answer to a recoup is not signed. What it has claimed may be less than a coin, and is then never asked for.
+    // The answer to a recoup is not signed. If the claimed amount is less than a coin, the wallet never asks
+    // for it.
     if let OpKind::Withdrawal(record) = &mut step.operation.kind {
         record.unproved = owed.checked_sub(balance).unwrap_or(Money::ZERO).min(record.leftover);
     }
     Ok(())
 }
 
-/// Splits a sum into coins and goes on with them.
+/// Splits a sum into coins and continues with them.
 fn plan(
     step: &mut Step<'_, '_>,
     mut record: Withdrawal,
@@ -89,12 +90,12 @@ fn plan(
     Ok(())
 }
 
-/// Goes on with the open planchets, or ends if there are none and nothing is to come.
+/// Continues with the open planchets, or ends if there are none and nothing more is expected.
 pub(super) fn settle(step: &mut Step<'_, '_>, mut record: Withdrawal) {
     let has = |state| record.planchets.iter().any(|planchet| planchet.state == state);
     if has(PlanchetState::Open) {
         record.stage = WithdrawStage::Withdraw;
-        step.go_on(OpKind::Withdrawal(Box::new(record)));
+        step.proceed(OpKind::Withdrawal(Box::new(record)));
         return;
     }
     if !record.awaited.is_zero() {
@@ -119,7 +120,8 @@ pub(super) fn settle(step: &mut Step<'_, '_>, mut record: Withdrawal) {
     step.finish(OpKind::Withdrawal(Box::new(record)));
 }
 
-/// Takes in the proof that the reserve holds less than the coins at `asked` cost, and plans again with what it holds.
+/// Processes the proof that the reserve holds less than the coins `asked` cost, and plans again with its
+/// balance.
 pub(super) fn after_shortage(
     step: &mut Step<'_, '_>,
     mut record: Withdrawal,
@@ -137,9 +139,9 @@ pub(super) fn after_shortage(
     let about = reserve_proof::Asked { envelopes, amount };
     let proof = reserve_proof::verify(&step.draft, &exchange, &record, &about, response, step.now)?;
     if record.next_index > MAX_PLANCHETS {
-        return Err(response.refusal("withdrawing coins, again and again,"));
+        return Err(response.refusal("withdrawing coins, after several attempts,"));
     }
-    // What was paid for can be had by asking for it again, whatever the exchange said when it was asked first.
+    // Coins that were paid for can be fetched by asking again, whatever the exchange answered the first time.
     for position in 0..record.planchets.len() {
         let item = &record.planchets[position];
         if item.state == PlanchetState::Done {
@@ -148,7 +150,7 @@ pub(super) fn after_shortage(
         let needs_cs = item.cs.is_none() && exchange.denom(&item.h_denom_pub)?.is_cs();
         let paid = !needs_cs && proof.withdrawn.contains(&envelope(&exchange, &record, item)?);
         if paid {
-            // One by one: a batch with some coins that were paid for is refused.
+            // One by one: the exchange refuses a batch that contains coins already paid for.
             record.batch = false;
         }
         record.planchets[position].state = if paid { PlanchetState::Open } else { PlanchetState::Dropped };
@@ -165,7 +167,7 @@ pub(super) fn after_shortage(
     plan(step, record, &exchange, proof.balance)
 }
 
-/// A sum for people.
+/// Formats a sum for people.
 fn amount(step: &Step<'_, '_>, money: Money) -> String {
     let exchange = step.draft.exchange(&step.operation.exchange);
     exchange.map_or_else(|_| money.to_string(), |exchange| exchange.amount(money).to_string())

@@ -19,7 +19,7 @@ use super::exchange::{
 };
 
 impl FakeExchange {
-    /// The coin's row, made known if it is valid.
+    /// The coin's row. A valid coin gets one if it has none.
     pub(super) fn known_coin(
         &mut self,
         coin_pub: EddsaPublicKey,

@@ -1,4 +1,4 @@
-//! The exchange (and the bank) themselves.
+//! The exchange and the bank of the tests.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
@@ -30,7 +30,7 @@ pub struct FakeTerms {
     pub fee_refresh: u64,
     pub fee_refund: u64,
     pub has_batch: bool,
-    /// Complete repetitions of a batch are refused, as old exchanges do.
+    /// Repeated batches are refused, as old exchanges do.
     pub refuses_batch_repetition: bool,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct MeltRow {
     pub(super) amount: Money,
     pub(super) noreveal_index: u32,
     pub(super) revealed: Option<Vec<BlindedDenomSignature>>,
-    /// Blinded coin hashes after the reveal: what recoup-refresh looks for.
+    /// Blinded coin hashes after the reveal, which recoup-refresh looks up.
     pub(super) h_coin_evs: Vec<HashCode>,
 }
 
@@ -96,7 +96,7 @@ struct BankOp {
     aborted: bool,
 }
 
-/// Test keys are made once for all tests of a process: RSA keys take their time.
+/// Test keys are made once for all tests of a process, because RSA keys are slow to make.
 fn keys() -> &'static (Vec<DenomPrivateKey>, Vec<DenomPrivateKey>) {
     static KEYS: OnceLock<(Vec<DenomPrivateKey>, Vec<DenomPrivateKey>)> = OnceLock::new();
     KEYS.get_or_init(|| {
@@ -106,7 +106,7 @@ fn keys() -> &'static (Vec<DenomPrivateKey>, Vec<DenomPrivateKey>) {
     })
 }
 
-/// Values of the coins in 0.01.
+/// Values of the coins, in units of 0.01.
 const VALUES: [u64; 5] = [800, 400, 200, 100, 10];
 
 pub struct FakeExchange {
@@ -125,19 +125,19 @@ pub struct FakeExchange {
     pub(super) melts: HashMap<HashCode, MeltRow>,
     bank: HashMap<String, BankOp>,
     pub(super) accounts: HashMap<String, String>,
-    /// Sum of the values of all coins ever signed.
+    /// Sum of the values of all signed coins.
     pub issued: Money,
-    /// Money that came in from the bank.
+    /// Money received from the bank.
     pub bank_in: Money,
     /// What merchants are owed, less fees and refunds, in units. A partial refund may take what is owed for another payment.
     pub owed: i128,
-    /// Fees earned, with what melts and rounding leave.
+    /// Fees earned, including the remainders of melts and rounding.
     pub fees: Money,
-    /// Conflict answers given: attempts to spend twice.
+    /// Conflict answers given, that is, attempts to spend twice.
     pub conflicts: u64,
-    /// Answer everything to these paths with 451 / 1028.
+    /// Paths that are always answered with 451 / 1028.
     pub kyc: bool,
-    /// Paths whose requests are answered with this status.
+    /// Paths that are always answered with this status.
     pub broken: Option<(String, u16)>,
     pub requests: Vec<String>,
     pub(super) draws: u32,
@@ -217,7 +217,7 @@ impl FakeExchange {
         self.denoms.push(FakeDenom { key, public, h, terms, master_sig, listed: true, revoked: false });
     }
 
-    /// What is left on a coin by the exchange's books; nothing if it never saw it.
+    /// The remaining value of a coin by the exchange's books; `None` if it never saw the coin.
     pub fn coin_remaining(&self, coin_pub: &EddsaPublicKey) -> Option<Money> {
         self.coins.get(coin_pub).map(|row| row.remaining)
     }
@@ -742,7 +742,7 @@ impl FakeExchange {
         body["taler_withdraw_uri"].as_str().unwrap().to_owned()
     }
 
-    /// The history of a coin as conflict answers have it.
+    /// The history of a coin, as in conflict answers.
     pub fn history_of(&self, coin_pub: &EddsaPublicKey) -> Vec<Value> {
         let items = self.coins.get(coin_pub).map(|row| row.history.clone()).unwrap_or_default();
         items.iter().map(|item| serde_json::to_value(item).unwrap()).collect()

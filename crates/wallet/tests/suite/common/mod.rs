@@ -1,7 +1,7 @@
-//! An exchange and a bank in memory, for the wallet to talk to without a network.
+//! An exchange and a bank in memory, so that wallets can be tested without a network.
 //!
-//! They follow the protocol as strictly as the real ones where the wallet could notice: signatures are checked and made,
-//! requests are idempotent, coins cannot be overspent, Clause-Schnorr nonces cannot be reused.
+//! They are as strict as real ones wherever the wallet could notice: they check and make signatures, requests
+//! are idempotent, coins cannot be overspent, Clause-Schnorr nonces cannot be reused.
 
 mod coins;
 mod exchange;
@@ -24,7 +24,7 @@ pub fn amount(text: &str) -> Amount {
     text.parse().unwrap()
 }
 
-/// A clock that stands until it is moved.
+/// A clock that moves only on request.
 pub struct TestClock(AtomicU64);
 
 impl TestClock {
@@ -41,7 +41,7 @@ impl Clock for TestClock {
 
 pub const START: Timestamp = Timestamp::from_secs(1_700_000_000);
 
-/// The world outside of the wallet.
+/// The wallet's environment.
 #[derive(Clone)]
 pub struct World {
     pub exchange: Arc<Mutex<FakeExchange>>,
@@ -49,26 +49,26 @@ pub struct World {
     pub network: Arc<Network>,
 }
 
-/// Answers a request in place of the exchange, or lets it do so.
+/// Answers a request instead of the exchange, or passes it on.
 pub type Liar = Box<dyn FnMut(&HttpRequest, &mut FakeExchange, Timestamp) -> Option<HttpResponse> + Send>;
 
-/// What the network does to requests.
+/// Faults of the network.
 pub struct Network {
     exchange: Arc<Mutex<FakeExchange>>,
     clock: Arc<TestClock>,
-    /// Counts down at every point where a process could die; at zero the request hangs for ever.
+    /// Counts down at every point where a process could be killed. At zero the request hangs for ever.
     fuse: AtomicI64,
     pub points: AtomicU64,
     dead: tokio::sync::Notify,
-    /// Every n-th answer is lost, if not zero.
+    /// If not zero, every n-th answer is lost.
     pub lose_every: AtomicU64,
     pub sent: AtomicU64,
-    /// Stands between the wallet and the exchange.
+    /// A proxy between the wallet and the exchange.
     pub liar: Mutex<Option<Liar>>,
 }
 
 impl Network {
-    /// Puts somebody between the wallet and the exchange.
+    /// Installs a proxy between the wallet and the exchange.
     pub fn lie(
         &self,
         liar: impl FnMut(&HttpRequest, &mut FakeExchange, Timestamp) -> Option<HttpResponse> + Send + 'static,
@@ -76,7 +76,7 @@ impl Network {
         *self.liar.lock().unwrap() = Some(Box::new(liar));
     }
 
-    /// Lets the wallet talk to the exchange itself again.
+    /// Removes the proxy.
     pub fn be_honest(&self) {
         *self.liar.lock().unwrap() = None;
     }
@@ -91,13 +91,13 @@ impl Network {
         lie.unwrap_or_else(|| exchange.handle(request, now))
     }
 
-    /// Lets the process die at the `n`-th point from now.
+    /// Kills the process at the `n`-th point from now.
     pub fn set_fuse(&self, n: i64) {
         self.fuse.store(n, Ordering::SeqCst);
         self.points.store(0, Ordering::SeqCst);
     }
 
-    /// Waits for the process to die.
+    /// Waits until the process is killed.
     pub async fn died(&self) {
         self.dead.notified().await;
     }
@@ -117,10 +117,10 @@ impl Transport for Network {
         request: &'a HttpRequest,
     ) -> Pin<Box<dyn Future<Output = Result<HttpResponse, TransportError>> + Send + 'a>> {
         Box::pin(async move {
-            // Dies with the records written and nothing sent.
+            // Killed after the records were written and before anything was sent.
             self.point().await;
             let response = self.answer(request);
-            // Dies with the request done and the answer lost.
+            // Killed after the request was done, with the answer lost.
             self.point().await;
             let sent = self.sent.fetch_add(1, Ordering::SeqCst) + 1;
             let lose_every = self.lose_every.load(Ordering::SeqCst);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn coins_are_not_lost_because_the_exchange_says_so() {
+async fn false_refusals_cost_no_coins() {
     // Refusals of payment and melt: unsigned, about another operation, and signed against the published terms.
     for step in ["deposit", "melt"] {
         for (signed, code) in
@@ -50,7 +50,7 @@ async fn coins_are_not_lost_because_the_exchange_says_so() {
 }
 
 #[tokio::test]
-async fn change_is_not_lost_because_the_exchange_says_so() {
+async fn false_refusals_cost_no_change() {
     for (status, code) in [(410, 1009), (410, 1010), (404, 1355), (409, 1353)] {
         let world = World::new();
         let wallet = ready(&world, "KUDOS:8.01").await;
@@ -114,8 +114,8 @@ async fn recoups_are_believed_only_with_the_right_owner_and_proof() {
     }
 }
 
-/// The answer to a recoup is not signed: the wallet keeps asking until the reserve's history shows it, and takes from there what
-/// came back.
+/// The answer to a recoup is not signed. The wallet keeps asking until the reserve's history shows the
+/// recoup, and then withdraws the money from there.
 #[tokio::test]
 async fn a_recoup_is_repeated_until_the_history_shows_it() {
     let world = World::new();
@@ -140,9 +140,9 @@ async fn a_recoup_is_repeated_until_the_history_shows_it() {
 }
 
 #[tokio::test]
-async fn a_revocation_is_not_taken_back() {
-    // The exchange says to melts that the denomination is revoked, and to recoups that it is not. The wallet must not go
-    // round in circles.
+async fn a_revocation_is_final() {
+    // The exchange tells melts that the denomination is revoked, and tells recoups that it is not. The wallet
+    // must not loop.
     let world = World::new();
     let wallet = ready(&world, "KUDOS:8.01").await;
     let merchant = EddsaPrivateKey::generate();
@@ -165,14 +165,14 @@ async fn a_revocation_is_not_taken_back() {
 
 #[tokio::test]
 async fn a_recoup_by_a_copy_is_fetched_from_the_reserve() {
-    // The coin is recouped behind the wallet's back, so that its own melt fails with a genuine proof.
+    // A copy recoups the coin, so that this wallet's melt fails with a valid proof.
     let world = World::new();
     let wallet = ready(&world, "KUDOS:8.01").await;
     let merchant = EddsaPrivateKey::generate();
     wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.unwrap();
     let copy = Wallet::in_memory_with(world.options(9));
     copy.import(wallet.export()).unwrap();
-    // The copy gets as far as the recoup, and then is lost.
+    // The copy completes the recoup and is then lost.
     world.network.lie(|request, _, _| {
         let about_reserve = request.url.contains("/reserves/");
         about_reserve.then(|| HttpResponse { status: 503, ..HttpResponse::default() })

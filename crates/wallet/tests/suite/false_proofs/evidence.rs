@@ -1,4 +1,4 @@
-//! What is kept of lies.
+//! The evidence that the wallet keeps of false statements.
 
 use super::*;
 
@@ -78,7 +78,7 @@ async fn evidence_is_durable_counted_and_free_of_secrets() {
     let sent = kept.request.body.as_ref().unwrap();
     assert_eq!(sent["merchant_pub"], merchant.public_key().to_string());
     assert_eq!(kept.answer.body.as_ref().map(String::len), Some(kept.answer.body_size as usize));
-    // Neither keys nor seeds of anything in the wallet are in it.
+    // It contains no keys or seeds of the wallet.
     let text = serde_json::to_string(&evidence).unwrap();
     for coin in wallet.coins() {
         let record = serde_json::to_value(&coin).unwrap();
@@ -95,7 +95,7 @@ async fn evidence_is_durable_counted_and_free_of_secrets() {
             }
         }
     });
-    // A backup has it too.
+    // A backup contains it too.
     let copy = Wallet::in_memory_with(world.options(3));
     copy.import(batzen_wallet::backup::open(&batzen_wallet::backup::to_json(wallet.export()), None).unwrap())
         .unwrap();

@@ -1,4 +1,4 @@
-//! Coin histories that prove nothing.
+//! Coin histories that do not prove what the exchange claims.
 
 use batzen_protocol::signatures::{MerchantRefund, SignedMessage};
 
@@ -6,7 +6,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_refused_deposit_does_not_prove_that_it_was_made() {
-    // Once, twice; a payment with one coin, and with several.
+    // Once and twice; a payment with one coin and with several.
     for (times, sum, reason) in [
         (1, "KUDOS:3", "the very deposit that it refuses"),
         (2, "KUDOS:3", "the very deposit that it refuses"),
@@ -20,7 +20,7 @@ async fn a_refused_deposit_does_not_prove_that_it_was_made() {
         let refused = wallet.pay(&request(&merchant, sum, 1)).await;
         assert!(matches!(refused, Err(WalletError::Disputed { evidence: 1, .. })), "{refused:?}");
         check_disputed(&wallet, before, reason);
-        // It rests: the same request is not sent again at once.
+        // The operation rests: the same request is not sent again at once.
         let sent = world.exchange.lock().unwrap().requests.len();
         assert_eq!(wallet.run_pending().await.unwrap().pending.len(), 1);
         assert_eq!(world.exchange.lock().unwrap().requests.len(), sent);
@@ -45,7 +45,8 @@ async fn a_refused_melt_does_not_prove_that_it_was_made() {
             }
             let sent = body(request);
             let coin_pub = coin_in_url(request);
-            // The history so far is genuine: a second payment with the whole coin fails with it.
+            // The history up to now is genuine: it proves the refusal of a second payment with the whole
+            // coin.
             let mut history = exchange.history_of(&coin_pub.parse().unwrap());
             let melt = json!({
                 "type": "MELT", "amount": sent["value_with_fee"], "melt_fee": "KUDOS:0.01", "rc": sent["rc"],
@@ -117,7 +118,7 @@ async fn a_genuine_history_is_believed_only_unaltered() {
         let refused = wallet.pay(&request(&merchant, "KUDOS:7.5", 9)).await;
         assert!(matches!(refused, Err(WalletError::Disputed { .. })), "{reason}: {refused:?}");
         check_disputed(&wallet, before, reason);
-        // The unaltered history is believed: the copy did spend the coin.
+        // The wallet believes the unaltered history: the copy did spend the coin.
         check_recovered(&world, &wallet).await;
         let paid =
             wallet.transactions(false).unwrap().into_iter().find(|line| line.kind == "payment").unwrap();
@@ -126,11 +127,11 @@ async fn a_genuine_history_is_believed_only_unaltered() {
 }
 
 #[tokio::test]
-async fn a_proof_needs_more_spending_than_the_coin_can_bear() {
+async fn a_proof_must_show_too_little_value_for_the_request() {
     let world = World::new();
     let (wallet, _copy) = wallet_with_busy_copy(&world).await;
     let before = holdings(&wallet);
-    // The coin has 4.99 left, by the very history that comes with the refusal of 3.01.
+    // The history that comes with the refusal of 3.01 leaves 4.99 on the coin.
     world.network.lie(|request, exchange, _| {
         is_deposit(request).then(|| {
             let (coin, h_denom) = (coin_in_url(request), body(request)["denom_pub_hash"].clone());
@@ -180,11 +181,11 @@ async fn a_history_without_a_confirmed_refund_is_no_proof() {
 }
 
 #[tokio::test]
-async fn what_was_refused_does_not_count_as_spent() {
+async fn refused_operations_do_not_count_as_spent() {
     let world = World::new();
     let wallet = ready(&world, "KUDOS:8.01").await;
     let before = holdings(&wallet);
-    // The exchange books the payment, says that it did not, and lists it later.
+    // The exchange books the payment, denies it, and lists it later.
     world.network.lie(|request, exchange, now| {
         is_deposit(request).then(|| {
             assert_eq!(exchange.handle(request, now).status, 200);
@@ -197,7 +198,7 @@ async fn what_was_refused_does_not_count_as_spent() {
     world.network.be_honest();
     wallet.run_pending().await.unwrap();
     check_disputed(&wallet, before, "which the exchange had refused");
-    // It stays so until the user accepts what the exchange says now.
+    // The dispute lasts until the user accepts the exchange's current statement.
     wallet.retry_disputed().unwrap();
     wallet.run_pending().await.unwrap();
     check_disputed(&wallet, before, "which the exchange had refused");

@@ -1,5 +1,5 @@
-//! Planted lies: an exchange that refuses with proofs that prove nothing. None of them may cost the wallet money, each is
-//! kept as evidence, and what was disputed goes on when the exchange becomes honest.
+//! A dishonest exchange that refuses with invalid proofs. None of them may cost the wallet money, each is
+//! kept as evidence, and disputed operations continue when the exchange becomes honest.
 
 mod claims;
 mod evidence;
@@ -49,7 +49,7 @@ fn request(merchant: &EddsaPrivateKey, sum: &str, contract: u8) -> PaymentReques
     }
 }
 
-/// All money of the wallet, wherever it is.
+/// All money of the wallet, wherever it is recorded.
 fn holdings(wallet: &Wallet) -> Money {
     let balance = &wallet.balance().unwrap()[0];
     let parts = [balance.available, balance.pending_incoming, balance.pending_outgoing, balance.dust];
@@ -76,7 +76,7 @@ fn with_json(response: &HttpResponse, value: &Value) -> HttpResponse {
     HttpResponse { body: serde_json::to_vec(value).unwrap(), ..response.clone() }
 }
 
-/// A deposit of the request as an item of the coin's history.
+/// The request's deposit as an item of the coin's history.
 fn own_deposit(request: &Value, coin: &Value) -> Value {
     let salt: WireSalt = request["wire_salt"].as_str().unwrap().parse().unwrap();
     let h_wire = payto::h_wire(request["merchant_payto_uri"].as_str().unwrap(), &salt);
@@ -91,7 +91,7 @@ fn own_deposit(request: &Value, coin: &Value) -> Value {
     item
 }
 
-/// The coin that a request for one coin is about.
+/// The coin of a request for one coin.
 fn coin_in_url(request: &HttpRequest) -> String {
     request.url.split('/').nth_back(1).unwrap().to_owned()
 }
@@ -100,7 +100,7 @@ fn is_deposit(request: &HttpRequest) -> bool {
     request.url.ends_with("deposit")
 }
 
-/// Refuses deposits with a proof that lists the wallet's own new signature so many times.
+/// Refuses deposits with a proof that lists the wallet's own new signature this many times.
 fn lie_with_own_deposit(world: &World, times: usize) {
     world.network.lie(move |request, _, _| {
         if !is_deposit(request) {
@@ -118,9 +118,9 @@ fn lie_with_own_deposit(world: &World, times: usize) {
     });
 }
 
-/// The wallet saw a lie: `before` is all there, in dispute, with evidence that gives this reason.
+/// Checks that the whole of `before` is disputed, with evidence that gives this reason.
 fn check_disputed(wallet: &Wallet, before: Money, reason: &str) {
-    // What is disputed counts in full, without the fees of the change to come.
+    // A disputed amount counts in full, without deducting the fees of later refreshes.
     assert!(holdings(wallet) >= before, "{} of {before} are left", holdings(wallet));
     assert!(wallet.coins().iter().all(|coin| coin.status != CoinStatus::Lost));
     let evidence = wallet.evidence();
@@ -132,7 +132,7 @@ fn check_disputed(wallet: &Wallet, before: Money, reason: &str) {
     assert!(!wallet.balance().unwrap()[0].disputed.is_zero());
 }
 
-/// The exchange has become honest: everything disputed goes on and ends, and the books agree coin by coin.
+/// Makes the exchange honest: every disputed operation continues and ends, and the books agree coin by coin.
 async fn check_recovered(world: &World, wallet: &Wallet) {
     world.network.be_honest();
     wallet.retry_disputed().unwrap();

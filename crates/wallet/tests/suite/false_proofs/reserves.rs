@@ -1,10 +1,10 @@
-//! Reserves that are said to hold less than they do.
+//! Exchanges that understate the balance of a reserve.
 
 use super::*;
 
 #[tokio::test]
-async fn reserves_are_not_empty_because_the_exchange_says_so() {
-    // A balance below what the bank transferred, then proofs that prove nothing.
+async fn false_balances_cost_no_money_in_reserves() {
+    // A balance below the bank's transfer, then invalid proofs.
     type Alteration = fn(&mut Value);
     let alterations: [(Alteration, &str); 5] = [
         (|it| it["history"] = json!([]), "is empty"),
@@ -52,7 +52,7 @@ async fn reserves_are_not_empty_because_the_exchange_says_so() {
 }
 
 #[tokio::test]
-async fn a_transfer_that_came_short_waits_for_the_rest() {
+async fn a_transfer_below_the_amount_waits_for_the_rest() {
     let world = World::new();
     let wallet = Wallet::in_memory_with(world.options(1));
     wallet.add_exchange(EXCHANGE).await.unwrap();
