@@ -308,7 +308,10 @@ mod tests {
         for option in ["CREATE_ACCOUNTS", "ALLOW_ADD_INCOMING"] {
             let config = Config::parse(&format!("{text}{option} = YES\n")).unwrap();
             let error = BankConfig::from_config(&config).unwrap().check().unwrap_err();
-            assert!(error.contains(option) && error.contains("CHECK_PASSWORDS"), "{error}");
+            assert!(
+                error.to_string().contains(option) && error.to_string().contains("CHECK_PASSWORDS"),
+                "{error}"
+            );
         }
         assert!(bank.listen_host.is_none() && bank.check().is_ok());
         for (paths, dir) in [

@@ -21,8 +21,8 @@ use tokio::sync::Semaphore;
 use crate::joint::{Joint, SharedMachine};
 use crate::log::{Log, LogReader};
 use crate::machine::{
-    CreateAccounts, CreateTransfers, DurableMachine, FindCursor, LocateTransfers, LookupAccounts,
-    QueryAccounts, LedgerSummary, TypedRequest, ledger_error,
+    CreateAccounts, CreateTransfers, DurableMachine, FindCursor, LedgerSummary, LocateTransfers,
+    LookupAccounts, QueryAccounts, TypedRequest, ledger_error,
 };
 use crate::metrics::{Kind, LedgerMetrics};
 use crate::recovery::{self, RecoveryError, VerifyReport};

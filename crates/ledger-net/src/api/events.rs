@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use utoipa::IntoParams;
 
 use super::{Answer, ErrorJson, error, malformed, refused};
-use crate::json::{EventJson, NotWide, Wide};
+use crate::json::{EventJson, JsonError, Wide};
 
 /// How often the server polls the ledger while a reader waits.
 const POLL: Duration = Duration::from_millis(20);
@@ -55,7 +55,7 @@ pub(super) async fn events(ledger: &dyn Ledger, waiters: &Semaphore, request: &m
     let after = match (request.query_opt::<Wide>("after")?, request.header("last-event-id")) {
         (Some(after), _) => narrow("after", after)?,
         (None, Some(text)) => {
-            narrow("Last-Event-ID", text.parse().map_err(|error: NotWide| malformed(&error.to_string()))?)?
+            narrow("Last-Event-ID", text.parse().map_err(|error: JsonError| malformed(&error.to_string()))?)?
         }
         (None, None) => 0,
     };

@@ -1,87 +1,99 @@
-//! Reads a log again: quickly when a ledger opens, or with all rules to verify it.
+//! Going through a log again: fast, when a ledger opens, or with all rules, to verify it.
 
 use super::log::{Balances, History, LogRecord, Movement, kind_of};
 use super::pendings::Pending;
 use super::{Counts, EventTime, Machine, TIMESTAMP_END};
-use crate::{
-    Account, AccountFlags, ChangeKind, CreateAccountStatus, CreateTransferStatus, Transfer, TransferFlags,
-};
+use crate::{Account, AccountFlags, ChangeKind, Transfer, TransferFlags};
 
-/// A record that the rules would not have made, or sums that are wrong.
+/// A record that the rules would not have made, or sums that do not add up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("record {number}: {what}")]
+#[error("record {number}: {fault}")]
 pub struct Divergence {
     /// The record's number; for sums the number of records.
     pub number: u64,
     /// What is wrong.
-    pub what: String,
+    pub fault: Fault,
 }
 
-/// Why a record does not follow from the state, or from the rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-enum RecordError {
-    #[error("the burnt id was taken before")]
-    BurntIdTaken,
-    #[error("its timestamp is out of range")]
-    TimestampRange,
-    #[error("its timestamp is not later")]
-    TimestampOrder,
-    #[error("the account exists")]
-    AccountExists,
-    #[error("a new account has balances")]
-    NewAccountBalances,
-    #[error("its kind is not that of its flags")]
-    Kind,
-    #[error("it breaks the limit of an account")]
-    Limit,
-    #[error("both sides are one account")]
-    SameAccount,
-    #[error("it names an account that does not exist")]
-    UnknownAccount,
-    #[error("it does not follow the account's last")]
-    Sequence,
-    #[error("its accounts are of two ledgers")]
-    TwoLedgers,
-    #[error("it resolves what is not unresolved")]
-    NotPending,
-    #[error("it has other accounts than what it resolves")]
-    OtherAccounts,
-    #[error("a balance leaves its range")]
-    BalanceRange,
-    #[error("its balances are not those that its amount gives")]
-    Balances,
-    #[error("it is released out of turn: next is {0:?}")]
-    ReleaseOrder(Option<(u64, u128)>),
+/// What is wrong with a log, or with the state that it leads to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The record cannot follow the state before it.
     #[error("{0}")]
-    Account(CreateAccountStatus),
-    #[error("{0}")]
-    Transfer(CreateTransferStatus),
+    Unfit(&'static str),
+    /// The rules refuse the event that the record is about.
+    #[error("the rules refuse it: {0}")]
+    Refused(String),
+    /// The rules make another record of the event.
+    #[error("the rules make {decided:?} of {stored:?}")]
+    Decided {
+        /// What the rules make.
+        decided: Box<LogRecord>,
+        /// What is stored.
+        stored: Box<LogRecord>,
+    },
+    /// Two accounts have one id.
+    #[error("account {0} exists twice")]
+    AccountTwice(u128),
+    /// The balances of an account are too large.
+    #[error("account {0} overflows")]
+    AccountOverflow(u128),
+    /// An account has exceeded its limit.
+    #[error("the limit of account {0} is broken")]
+    LimitBroken(u128),
+    /// The running sums of a ledger are not those of its accounts.
+    #[error("the running sums of ledger {0} are wrong")]
+    Sums(u32),
+    /// The debits of a ledger are not its credits.
+    #[error("ledger {0}: debits and credits differ")]
+    Unbalanced(u32),
+    /// The pending balances of an account are not the sums of its pending transfers.
+    #[error("account {0}: pending balances are not what is reserved")]
+    Reserved(u128),
+    /// A pending transfer with a timeout is not queued, or a queued one is not pending.
+    #[error("the queue of expiries is not complete")]
+    ExpiryQueue,
+    /// The counts are not those of the state.
+    #[error("counts are {stored:?}, not {found:?}")]
+    Counts {
+        /// What the machine has counted.
+        stored: Counts,
+        /// What there is.
+        found: Counts,
+    },
+    /// The log leads to another state than the one at hand.
+    #[error("the log leads to another digest")]
+    Digest,
 }
+
+/// A pending transfer expires, but another one is next: when, and its id.
+#[derive(Debug, thiserror::Error)]
+#[error("it is released out of turn: next is {0:?}")]
+struct OutOfTurn(Option<(u64, u128)>);
 
 impl Machine {
-    /// Reserves memory for a log of about this many transfers.
+    /// Prepares for a log of about so many transfers.
     pub fn reserve(&mut self, transfers: u64) {
         self.ids.reserve(transfers);
     }
 
-    /// Applies a stored record. Trusts that the rules made it, but checks that it fits the state.
+    /// Lets a stored record take effect again, trusting that the rules made it; that it fits to the state is checked.
     ///
     /// # Errors
-    /// If the record does not follow from the state.
+    /// When the record does not follow from the state.
     ///
     /// # Panics
-    /// If there are unsettled records.
+    /// When there are records that are not settled.
     pub fn restore(&mut self, record: &LogRecord) -> Result<(), Divergence> {
         assert!(self.undo.is_empty() && self.fresh.is_empty(), "a machine restores before it decides");
-        self.check_fits(record).map_err(|error| self.divergence(error.to_string()))?;
+        self.check_fits(record).map_err(|what| self.divergence(Fault::Unfit(what)))?;
         self.clock = self.clock.max(record.timestamp());
         self.apply(record);
         self.settled += 1;
         Ok(())
     }
 
-    /// [`Machine::restore`] for consecutive records. Loads the index entries and accounts that they need into
-    /// the cache together.
+    /// [`Machine::restore`] for consecutive records: what they need of the indexes and accounts comes into the cache together.
     ///
     /// # Errors
     /// As [`Machine::restore`].
@@ -107,14 +119,14 @@ impl Machine {
     /// Decides a stored record again, by all rules, and compares.
     ///
     /// # Errors
-    /// If the history cannot be read. Inside: if the rules decide differently.
+    /// When the history cannot be read. Inside: when the rules decide otherwise.
     pub fn replay<H: History>(
         &mut self,
         history: &H,
         record: &LogRecord,
     ) -> Result<Result<(), Divergence>, H::Error> {
-        if let Err(error) = self.check_fits(record) {
-            return Ok(Err(self.divergence(error.to_string())));
+        if let Err(what) = self.check_fits(record) {
+            return Ok(Err(self.divergence(Fault::Unfit(what))));
         }
         let imported = match record {
             LogRecord::Account(account) => account.flags.contains(AccountFlags::IMPORTED),
@@ -129,77 +141,82 @@ impl Machine {
         let decided = match record {
             LogRecord::Account(account) => {
                 let event = Account { timestamp: given(account.timestamp), ..*account };
-                self.decide_account(history, &event, slot)?
-                    .map_err(|(status, _)| RecordError::Account(status))
+                self.decide_account(history, &event, slot)?.map_err(|(status, _)| status.to_string())
             }
             LogRecord::Movement(movement) if movement.creates_transfer() => {
                 let event = Transfer { timestamp: given(movement.timestamp), ..movement.transfer };
                 let prepared = self.prepare_transfer(&event);
                 self.decide_transfer(history, &event, &prepared, slot)?
-                    .map_err(|(status, _)| RecordError::Transfer(status))
+                    .map_err(|(status, _)| status.to_string())
             }
-            LogRecord::Movement(movement) => self.repeat_expiry(movement).map(LogRecord::Movement),
+            LogRecord::Movement(movement) => {
+                self.expiry_again(movement).map(LogRecord::Movement).map_err(|error| error.to_string())
+            }
             LogRecord::Burnt { id, .. } => match self.known(history, self.hasher.hash(*id), *id)? {
                 None => Ok(*record),
-                Some(_) => Err(RecordError::BurntIdTaken),
+                Some(_) => Err("the burnt id was taken before".to_owned()),
             },
         };
         let verdict = match decided {
             Ok(again) if again == *record => self.restore(&again),
-            Ok(again) => Err(self.divergence(format!("the rules make {again:?} of {record:?}"))),
-            Err(refusal) => Err(self.divergence(format!("the rules refuse it: {refusal}"))),
+            Ok(again) => {
+                let fault = Fault::Decided { decided: Box::new(again), stored: Box::new(*record) };
+                Err(self.divergence(fault))
+            }
+            Err(refusal) => Err(self.divergence(Fault::Refused(refusal))),
         };
         Ok(verdict)
     }
 
-    /// Releases the transfer that expires next, if it is the one of this movement.
-    fn repeat_expiry(&self, movement: &Movement) -> Result<Movement, RecordError> {
+    /// The release of what expires next, if it is this one's turn.
+    fn expiry_again(&self, movement: &Movement) -> Result<Movement, OutOfTurn> {
         match self.pendings.next_expiry() {
             Some((at, id)) if id == movement.transfer.id && at <= movement.timestamp => {
                 let pending =
                     self.pendings.get(self.hasher.hash(id), id).expect("what is queued is unresolved");
                 Ok(self.expiry_of(pending, movement.timestamp))
             }
-            next => Err(RecordError::ReleaseOrder(next)),
+            next => Err(OutOfTurn(next)),
         }
     }
 
-    /// Checks what [`Machine::apply`] asserts, since a record from a disk may be wrong.
-    fn check_fits(&self, record: &LogRecord) -> Result<(), RecordError> {
-        let require = |condition: bool, error: RecordError| if condition { Ok(()) } else { Err(error) };
-        require(record.timestamp() < TIMESTAMP_END, RecordError::TimestampRange)?;
+    /// Checks what [`Machine::apply`] would assert, since a record from a disk is no invariant yet.
+    fn check_fits(&self, record: &LogRecord) -> Result<(), &'static str> {
+        require(record.timestamp() < TIMESTAMP_END, "its timestamp is out of range")?;
         match record {
             LogRecord::Account(account) => {
-                require(account.timestamp > self.accounts.last_timestamp(), RecordError::TimestampOrder)?;
+                require(account.timestamp > self.accounts.last_timestamp(), "its timestamp is not later")?;
                 require(
                     self.accounts.find(self.hasher.hash(account.id), account.id).is_none(),
-                    RecordError::AccountExists,
+                    "the account exists",
                 )?;
-                require(Balances::of(account) == Balances::default(), RecordError::NewAccountBalances)
+                require(Balances::of(account) == Balances::default(), "a new account has balances")
             }
             LogRecord::Movement(movement) => self.check_movement(movement),
             LogRecord::Burnt { .. } => Ok(()),
         }
     }
 
-    fn check_movement(&self, movement: &Movement) -> Result<(), RecordError> {
-        let require = |condition: bool, error: RecordError| if condition { Ok(()) } else { Err(error) };
+    fn check_movement(&self, movement: &Movement) -> Result<(), &'static str> {
         let transfer = &movement.transfer;
-        require(movement.timestamp > self.last_movement, RecordError::TimestampOrder)?;
+        require(movement.timestamp > self.last_movement, "its timestamp is not later")?;
         if movement.creates_transfer() {
-            require(movement.kind == kind_of(transfer.flags), RecordError::Kind)?;
+            require(movement.kind == kind_of(transfer.flags), "its kind is not that of its flags")?;
         }
-        require(movement.keeps_limits(), RecordError::Limit)?;
+        require(movement.keeps_limits(), "it breaks the limit of an account")?;
         let (debit, credit) = (&movement.debit, &movement.credit);
-        require(debit.account != credit.account, RecordError::SameAccount)?;
+        require(debit.account != credit.account, "both sides are one account")?;
         for side in [debit, credit] {
             let is_known = usize::try_from(side.account).is_ok_and(|number| number < self.accounts.count());
-            require(is_known, RecordError::UnknownAccount)?;
-            require(self.accounts.get(side.account).last == side.previous, RecordError::Sequence)?;
+            require(is_known, "it names an account that does not exist")?;
+            require(
+                self.accounts.get(side.account).last == side.previous,
+                "it does not follow the account's last",
+            )?;
         }
         let (before_debit, before_credit) =
             (self.accounts.get(debit.account), self.accounts.get(credit.account));
-        require(before_debit.ledger == before_credit.ledger, RecordError::TwoLedgers)?;
+        require(before_debit.ledger == before_credit.ledger, "its accounts are of two ledgers")?;
         let (mut debits, mut credits) =
             (Balances::of(&before_debit.account), Balances::of(&before_credit.account));
         let resolved = match movement.kind {
@@ -210,11 +227,13 @@ impl Machine {
         let reserved = match resolved {
             None => 0,
             Some(id) => {
-                let pending: &Pending =
-                    self.pendings.get(self.hasher.hash(id), id).ok_or(RecordError::NotPending)?;
+                let pending: &Pending = self
+                    .pendings
+                    .get(self.hasher.hash(id), id)
+                    .ok_or("it resolves what is not unresolved")?;
                 require(
                     (pending.debit, pending.credit) == (debit.account, credit.account),
-                    RecordError::OtherAccounts,
+                    "it has other accounts than what it resolves",
                 )?;
                 pending.amount
             }
@@ -228,49 +247,52 @@ impl Machine {
             *balance = balance
                 .checked_sub(subtract)
                 .and_then(|balance| balance.checked_add(add))
-                .ok_or(RecordError::BalanceRange)?;
-            Ok::<_, RecordError>(())
+                .ok_or("a balance leaves its range")?;
+            Ok::<_, &'static str>(())
         };
         step(&mut debits.debits_pending, reserve, reserved)?;
         step(&mut credits.credits_pending, reserve, reserved)?;
         step(&mut debits.debits_posted, post, 0)?;
         step(&mut credits.credits_posted, post, 0)?;
-        require(debits == debit.balances && credits == credit.balances, RecordError::Balances)
+        require(
+            debits == debit.balances && credits == credit.balances,
+            "its balances are not those that its amount gives",
+        )
     }
 
-    fn divergence(&self, what: String) -> Divergence {
-        Divergence { number: self.counts.records, what }
+    fn divergence(&self, fault: Fault) -> Divergence {
+        Divergence { number: self.counts.records, fault }
     }
 
-    /// Checks the invariants of the whole state: sums, limits, reserved amounts, the queue, and the counts.
+    /// Checks the invariants over all state: sums, limits, reserved amounts, the queue, and the counts.
     ///
     /// # Errors
-    /// The first broken invariant.
+    /// The first that is broken.
     pub fn check(&self) -> Result<(), Divergence> {
         let require =
-            |condition: bool, what: String| if condition { Ok(()) } else { Err(self.divergence(what)) };
+            |condition: bool, fault: Fault| if condition { Ok(()) } else { Err(self.divergence(fault)) };
         let mut sums = std::collections::BTreeMap::<u32, Balances>::new();
         let mut ids = std::collections::HashSet::new();
         for account in self.accounts.all() {
             let sum = sums.entry(account.ledger).or_default();
             *sum = sum.moved(Balances::default(), Balances::of(account));
-            require(ids.insert(account.id), format!("account {} exists twice", account.id))?;
+            require(ids.insert(account.id), Fault::AccountTwice(account.id))?;
             let total = |a: u128, b: u128| a.checked_add(b);
             let debits = total(account.debits_pending, account.debits_posted);
             let credits = total(account.credits_pending, account.credits_posted);
-            require(debits.is_some() && credits.is_some(), format!("account {} overflows", account.id))?;
+            require(debits.is_some() && credits.is_some(), Fault::AccountOverflow(account.id))?;
             let holds = (!account.flags.contains(AccountFlags::DEBITS_MUST_NOT_EXCEED_CREDITS)
                 || debits <= Some(account.credits_posted))
                 && (!account.flags.contains(AccountFlags::CREDITS_MUST_NOT_EXCEED_DEBITS)
                     || credits <= Some(account.debits_posted));
-            require(holds, format!("the limit of account {} is broken", account.id))?;
+            require(holds, Fault::LimitBroken(account.id))?;
         }
         for (ledger, running) in self.accounts.sums() {
             let sum = sums.get(&ledger).copied().unwrap_or_default();
-            require(sum == running, format!("the running sums of ledger {ledger} are wrong"))?;
+            require(sum == running, Fault::Sums(ledger))?;
             require(
                 sum.debits_pending == sum.credits_pending && sum.debits_posted == sum.credits_posted,
-                format!("ledger {ledger}: debits and credits differ"),
+                Fault::Unbalanced(ledger),
             )?;
         }
         let mut reserved = std::collections::HashMap::<u32, (u128, u128)>::new();
@@ -286,16 +308,20 @@ impl Machine {
             let expected = reserved.get(&number).copied().unwrap_or_default();
             require(
                 expected == (account.debits_pending, account.credits_pending),
-                format!("account {}: pending balances are not what is reserved", account.id),
+                Fault::Reserved(account.id),
             )?;
         }
-        require(can_expire == self.pendings.queued(), "the queue of expiries is not complete".to_owned())?;
+        require(can_expire == self.pendings.queued(), Fault::ExpiryQueue)?;
         let counts = Counts {
             accounts: self.accounts.count() as u64,
             pendings: self.pendings.count() as u64,
             transfers: self.ids.count() - self.counts.burnt,
             ..self.counts
         };
-        require(counts == self.counts, format!("counts are {:?}, not {counts:?}", self.counts))
+        require(counts == self.counts, Fault::Counts { stored: self.counts, found: counts })
     }
+}
+
+fn require(condition: bool, what: &'static str) -> Result<(), &'static str> {
+    if condition { Ok(()) } else { Err(what) }
 }

@@ -308,7 +308,11 @@ pub fn retry_disputed(state: &WalletState, now: Timestamp) -> Vec<Change> {
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if no operation is disputed because of it.
-pub fn accept_refused(state: &WalletState, evidence: EvidenceId, now: Timestamp) -> Result<Vec<Change>, CoreError> {
+pub fn accept_refused(
+    state: &WalletState,
+    evidence: EvidenceId,
+    now: Timestamp,
+) -> Result<Vec<Change>, CoreError> {
     let mut changes = Vec::new();
     for operation in state.open_operations() {
         let Some(dispute) = operation.dispute.filter(|dispute| dispute.evidence == evidence) else {
