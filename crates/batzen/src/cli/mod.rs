@@ -6,6 +6,7 @@ mod config;
 mod doctor;
 mod exchange;
 mod ledger;
+mod manual;
 mod sample;
 mod signer;
 mod store;
@@ -41,6 +42,10 @@ pub enum Command {
     Config(config::ConfigArgs),
     /// Measure: throughput, latency, efficiency
     Bench(bench::BenchArgs),
+    /// Print the completion script for a shell
+    Completions(manual::CompletionsArgs),
+    /// Write a man page for each command
+    Man(manual::ManArgs),
 }
 
 /// Runs a command.
@@ -60,5 +65,7 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Doctor(args) => doctor::run(args),
         Command::Config(args) => config::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Completions(args) => Ok(manual::completions(&args)),
+        Command::Man(args) => manual::man(&args),
     }
 }
