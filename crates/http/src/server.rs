@@ -127,10 +127,10 @@ impl Server {
                     refused_tasks.spawn(async move {
                         match socket {
                             Socket::Tcp(stream, _) => {
-                                refuse_connection(stream, &client, &stats, retry_after_s).await
+                                refuse_connection(stream, &client, &stats, retry_after_s).await;
                             }
                             Socket::Unix(stream) => {
-                                refuse_connection(stream, &client, &stats, retry_after_s).await
+                                refuse_connection(stream, &client, &stats, retry_after_s).await;
                             }
                         }
                         drop(permit);

@@ -37,7 +37,7 @@ enum BankCommand {
     /// Query an account's wire gateway
     Gateway(GatewayArgs),
     /// Print a configuration to start from
-    SampleConfig,
+    SampleConfig(sample::SampleArgs),
 }
 
 /// Options of `bank serve`; each stands over the configuration file.
@@ -157,8 +157,8 @@ pub fn run(args: BankArgs) -> anyhow::Result<ExitCode> {
         BankCommand::Serve(args) => services::block_on(serve(args)),
         BankCommand::Totals(args) => services::block_on(totals(args)),
         BankCommand::Gateway(args) => services::block_on(gateway(args)),
-        BankCommand::SampleConfig => {
-            print!("{}", sample::BANK);
+        BankCommand::SampleConfig(args) => {
+            sample::print(&args, "bank", sample::BANK);
             Ok(ExitCode::SUCCESS)
         }
     }

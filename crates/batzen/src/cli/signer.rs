@@ -21,6 +21,8 @@ use batzen_signer::service_config::SignerConfig;
 use batzen_signer::state::Signer;
 use batzen_signer::status::StatusReport;
 use clap::{Args, Subcommand};
+
+use super::sample;
 use serde_json::json;
 
 /// How long a signer may take to answer an operator.
@@ -40,6 +42,8 @@ enum SignerCommand {
     Serve(ServeArgs),
     /// Make the static key of a signer or node, and print its public key for the other side's configuration
     Keygen(KeygenArgs),
+    /// Print a configuration to start from
+    SampleConfig(sample::SampleArgs),
     /// Show the state of this signer and its peers. Exit code 1 if one does not answer or has other keys
     Status(StatusArgs),
     /// Make this signer the one that creates keys: the others follow it
@@ -91,6 +95,10 @@ pub fn run(args: SignerArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         SignerCommand::Serve(args) => services::block_on(serve(args)),
         SignerCommand::Keygen(args) => keygen(&args.file),
+        SignerCommand::SampleConfig(args) => {
+            sample::print(&args, "signer", sample::SIGNER);
+            Ok(ExitCode::SUCCESS)
+        }
         SignerCommand::Status(args) => services::block_on(status(args)),
         SignerCommand::Promote(args) => services::block_on(promote(args)),
         SignerCommand::Helper(common) => services::block_on(helper(common)),

@@ -146,15 +146,32 @@ fn a_port_in_use_is_one_line() {
 
 #[test]
 fn samples_can_be_used() {
-    for component in ["bank", "exchange"] {
+    for component in ["bank", "exchange", "signer", "switch"] {
+        let system = run(&[component, "sample-config", "--system"]);
+        assert!(stdout(&system).contains(&format!("/var/lib/batzen-{component}\n")));
         let output = run(&[component, "sample-config"]);
         assert!(output.status.success());
         let text = stdout(&output);
-        assert!(text.contains("CURRENCY = KUDOS"), "{text}");
         // Every option of the sample is one that exists.
         let config = batzen_config::Config::parse(&text).unwrap();
         assert!(config.has_section("paths"));
     }
+}
+
+#[test]
+fn man_pages_and_completions_cover_every_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("man");
+    assert!(run(&["man", "--out", out.to_str().unwrap()]).status.success());
+    for page in ["batzen", "batzen-exchange-serve", "batzen-wallet-deposit", "batzen-ledger-client"] {
+        let text = std::fs::read_to_string(out.join(format!("{page}.1"))).unwrap();
+        assert!(text.contains(".SH SYNOPSIS") || text.contains(".SH NAME"), "{page}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let script = stdout(&run(&["completions", shell]));
+        assert!(script.contains("wirewatch") && script.contains("withdraw"), "{shell}");
+    }
+    assert_eq!(run(&["completions", "cmd"]).status.code(), Some(2));
 }
 
 #[test]

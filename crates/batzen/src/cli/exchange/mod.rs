@@ -70,7 +70,7 @@ enum ExchangeCommand {
     /// List or retry the transfers that the bank refused for good
     Transfers(transfers::TransfersArgs),
     /// Print a configuration to start from
-    SampleConfig,
+    SampleConfig(sample::SampleArgs),
 }
 
 /// Options of `exchange serve`; each stands over the configuration file.
@@ -252,8 +252,8 @@ pub fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
         ExchangeCommand::Replication(args) => database::replication(&args),
         ExchangeCommand::Totals(args) => show_totals(&args),
         ExchangeCommand::Transfers(args) => transfers::run(args),
-        ExchangeCommand::SampleConfig => {
-            print!("{}", sample::EXCHANGE);
+        ExchangeCommand::SampleConfig(args) => {
+            sample::print(&args, "exchange", sample::EXCHANGE);
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -1,9 +1,44 @@
 //! The configurations that `sample-config` prints.
+//!
+//! As they are, they keep all files below the user's home directory, so that nobody needs to be root. With `--system` they
+//! have the paths of the systemd units in `deploy/systemd`.
+
+use clap::Args;
 
 /// A configuration of an exchange to start from.
 pub const EXCHANGE: &str = include_str!("exchange.conf");
 /// A configuration of a bank to start from.
 pub const BANK: &str = include_str!("bank.conf");
+/// A configuration of a switch to start from.
+pub const SWITCH: &str = include_str!("switch.conf");
+/// A configuration of a signer to start from. The keys in it must be replaced.
+pub const SIGNER: &str = include_str!("signer.conf");
+
+#[derive(Args)]
+pub struct SampleArgs {
+    /// Use the paths of the systemd units, below /var/lib and /run
+    #[arg(long)]
+    system: bool,
+}
+
+/// Prints the sample of a service.
+pub fn print(args: &SampleArgs, service: &str, sample: &str) {
+    print!("{}", if args.system { with_system_paths(service, sample) } else { sample.to_owned() });
+}
+
+/// The sample with the state and runtime directories of the service's unit.
+fn with_system_paths(service: &str, sample: &str) -> String {
+    let mut text = String::new();
+    for line in sample.lines() {
+        match line.split_once(" = ") {
+            Some(("TALER_DATA_HOME", _)) => text += &format!("TALER_DATA_HOME = /var/lib/batzen-{service}"),
+            Some(("TALER_RUNTIME_DIR", _)) => text += &format!("TALER_RUNTIME_DIR = /run/batzen-{service}"),
+            _ => text += line,
+        }
+        text.push('\n');
+    }
+    text
+}
 
 #[cfg(test)]
 mod tests {
@@ -20,6 +55,31 @@ mod tests {
         // Wallets that cannot make Clause Schnorr planchets must be able to use the sample as it is.
         assert!(config.coins.iter().all(|coin| matches!(coin.cipher, CipherConfig::Rsa { .. })));
         BankConfig::from_config(&Config::parse(BANK).unwrap()).unwrap();
+        let key = "[signer-node-one]\nPUBLIC_KEY = {}\n[exchange]\nMASTER_PUBLIC_KEY = {}\n"
+            .replace("{}", &"0".repeat(52));
+        let signer = Config::parse(&format!("{SIGNER}\n{key}")).unwrap();
+        assert_eq!(batzen_signer::service_config::SignerConfig::from_ini(&signer).unwrap().nodes.len(), 1);
+    }
+
+    #[test]
+    fn the_paths_of_the_units_replace_those_of_the_user() {
+        for (service, sample) in
+            [("exchange", EXCHANGE), ("bank", BANK), ("switch", SWITCH), ("signer", SIGNER)]
+        {
+            let user = Config::parse(sample).unwrap();
+            assert!(
+                user.text("paths", "TALER_DATA_HOME").unwrap().ends_with("/.local/share}/batzen"),
+                "{service}"
+            );
+            let system = Config::parse(&with_system_paths(service, sample)).unwrap();
+            let home = system.text("paths", "TALER_DATA_HOME").unwrap();
+            assert_eq!(home, format!("/var/lib/batzen-{service}"));
+            let unit =
+                format!("{}/../../deploy/systemd/batzen-{service}.service", env!("CARGO_MANIFEST_DIR"));
+            let unit = std::fs::read_to_string(unit).unwrap();
+            assert!(unit.contains(&format!("\nStateDirectory=batzen-{service}\n")), "{service}");
+            assert!(unit.contains(&format!("\nUser=batzen-{service}\n")), "{service}");
+        }
     }
 
     /// The defaults that are installed for harnesses are those that the programs have anyway.

@@ -17,7 +17,7 @@ use batzen_storage::StoreConfig;
 use batzen_switch::{Operator, Switch, SwitchConfig, SwitchError};
 use clap::{Args, Subcommand};
 
-use crate::cli::bench;
+use crate::cli::{bench, sample};
 
 /// Configuration sections that name an operator.
 const OPERATOR_PREFIX: &str = "switch-operator-";
@@ -34,6 +34,8 @@ pub struct SwitchArgs {
 enum SwitchCommand {
     /// Serve the participants' and the operators' interfaces
     Serve(ServeArgs),
+    /// Print a configuration to start from
+    SampleConfig(sample::SampleArgs),
     /// Clear between four simulated participants on this machine, and prove that every amount is where it belongs
     Demo(demo::DemoArgs),
     /// Play participants of a running switch: send transfers, answer them, and report the results
@@ -84,6 +86,10 @@ struct ServeArgs {
 pub fn run(args: SwitchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         SwitchCommand::Serve(args) => services::block_on(serve(args)),
+        SwitchCommand::SampleConfig(args) => {
+            sample::print(&args, "switch", sample::SWITCH);
+            Ok(ExitCode::SUCCESS)
+        }
         SwitchCommand::Demo(args) => demo::run(&args),
         SwitchCommand::Fsps(args) => fsps::run(&args),
         SwitchCommand::Bench(args) => bench::show(&args.run, scenario::run(&args, &bench::context()?)),
@@ -126,7 +132,7 @@ fn switch_config(args: &ServeArgs) -> anyhow::Result<SwitchConfig> {
     }
     let configured = match StoreConfig::database_of(&ini, "switch")? {
         Some(database) => Some(database),
-        None => ini.text("switch", "DATA_DIR").map(|dir| StoreConfig::Embedded { dir: dir.into() }),
+        None => ini.get("switch", "DATA_DIR")?.map(|dir| StoreConfig::Embedded { dir }),
     };
     let timetravel = args.common.timetravel;
     let host = args.bind.clone().or_else(|| ini.text("switch", "BIND_TO").map(Into::into));
