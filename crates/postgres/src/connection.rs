@@ -178,9 +178,7 @@ impl Connection {
                 }
                 Message::AuthenticationSasl(body) => {
                     if !body.mechanisms().any(|name| Ok(name == SCRAM_SHA_256)).map_err(protocol)? {
-                        return Err(PgError::protocol(
-                            "it offers no authentication but SCRAM with channel binding",
-                        ));
+                        return Err(PgError::protocol("SCRAM-SHA-256 is not among its methods"));
                     }
                     let client = ScramSha256::new(password()?, ChannelBinding::unsupported());
                     let out = &mut self.socket.outgoing;
