@@ -413,7 +413,7 @@ impl<R: Rules> Lane<R> {
         let Self { door, threads, .. } = self;
         drop(door);
         if let Some(threads) = Arc::into_inner(threads) {
-            for thread in threads.0.into_inner().expect("nobody panics with the lock held") {
+            for thread in threads.0.into_inner().expect("no code panics with the lock held") {
                 assert!(thread.join().is_ok(), "the lane ended with a broken assertion");
             }
         }

@@ -219,7 +219,7 @@ impl<M: LaneMachine, C: Fn() -> u64> Worker<M, C> {
         let mut results = Vec::with_capacity(batch.len());
         let mut waiting = Vec::with_capacity(batch.len());
         for Job { request, answer } in batch.drain(..) {
-            // A request is executed even if its client has gone away: its effect may be needed all the same.
+            // A request is executed even if its client has gone away: its effect may still be needed.
             if executed.is_ok() {
                 match self.machine.execute(request, now) {
                     Ok(result) => results.push(result),

@@ -6,7 +6,7 @@
 //! * A batch completes many requests at once. Waking each task from the executing thread would cost a queue lock and perhaps a
 //!   system call apiece, and the first task would run before the others are awake: it would submit its next command alone.
 //!
-//! A client's task cannot do either: its owner may hold the future without polling it, and nobody else may wait for that. So this
+//! A client's task cannot do either: its owner may hold the future without polling it, and others must not wait for that. So this
 //! module has a task of its own, which waits for deferred work only.
 
 use std::future::poll_fn;
@@ -24,7 +24,7 @@ pub(crate) trait Deferred: Send + Sync {
 
 /// The handle of the task. The first deferred work starts the task, on the caller's runtime. The task ends with the handle or the
 /// runtime; after that, the next work starts another one. Where no runtime can run the task (outside of a runtime, or on one with
-/// a single thread, which stops when nobody blocks on it), the work runs at once.
+/// a single thread, which stops when no thread blocks on it), the work runs at once.
 #[derive(Default)]
 pub(crate) struct TurnEndTask {
     shared: Arc<Mutex<PendingWork>>,
